@@ -1,5 +1,5 @@
-# `make` alone tells what there is. Everything a target needs is built once, from the Go module proxy, at the versions of
-# the go.mod files: the control plane into .assets/, code generators and linters into .tools/.
+# `make` alone lists the targets. What a target needs is built once, from the Go module proxy, at the versions of the
+# go.mod files: the control plane into .assets/, code generators and linters into .tools/.
 
 SHELL         := bash
 .SHELLFLAGS   := -euo pipefail -c
@@ -21,12 +21,12 @@ BENCH    ?= .
 
 .PHONY: help
 help: ## This list
-	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Use
 
 .PHONY: run
-run: assets build ## Start everything on this machine: control plane, the three legs, the gateway and a simulated fleet (ARGS='--nodes 100')
+run: assets build ## Start everything on this machine: control plane, services, gateway and a simulated cluster (ARGS='--nodes 100')
 	@exec bin/trivet up $(ARGS)
 
 .PHONY: build
@@ -80,16 +80,16 @@ damage: assets ## All kinds of damage to allocations, all interruptions of repai
 	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
 
 .PHONY: conformance
-conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without the controllers we stand in for: 6 minutes
+conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 6 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: check
-check: lint gen-check import-rules ## What needs no control plane: linters, generated code, import rules
+check: lint gen-check import-rules ## All checks without a control plane: linters, language, generated code, import rules
 
 .PHONY: lint
-lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) ## golangci-lint and buf lint (PACKAGES=./services/slicesvc/...)
+lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) prose ## golangci-lint, buf lint and the language rules (PACKAGES=./services/slicesvc/...)
 	$(TOOLS)/bin/golangci-lint run --allow-serial-runners $(PACKAGES)
 	$(TOOLS)/bin/buf lint
 	$(TOOLS)/bin/buf format --diff --exit-code proto
@@ -112,7 +112,7 @@ gen: $(TOOLS)/protocol-$(GO) ## Generate Go from proto/
 
 # Generated beside the tree, so that neither the checkout nor work in progress is touched.
 .PHONY: gen-check
-gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
+gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	PATH="$(TOOLS)/bin:$$PATH" buf generate --output "$$fresh"; \
 	diff --recursive --exclude='*.proto' proto "$$fresh/proto" || \
@@ -122,7 +122,7 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
 MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prose/go.mod tools/picture/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod))
 
 .PHONY: modules
-modules: ## Vet and test what has a go.mod of its own: tools, bench, conformance with upstream's lease client and EndpointSlices
+modules: ## Vet and test the modules with a go.mod of their own: tools, bench, conformance
 	@for module in $(MODULES); do echo "in $$module: go vet, go test"; (cd $$module && go vet ./... && go test ./...) || exit 1; done
 
 .PHONY: bench
@@ -134,7 +134,7 @@ bench-term: assets ## Leadership beside client-go's and etcd's own: failover, ha
 	cd bench && go run ./term $(ARGS)
 
 .PHONY: bench-heartbeats
-bench-heartbeats: assets-rivals build ## Heartbeats, memory, a large fleet and deaths beside gRPC, etcd and kube-controller-manager (ARGS='-only steady,batched -short')
+bench-heartbeats: assets-rivals build ## Heartbeats, memory, a large fleet and dead nodes beside gRPC, etcd and kube-controller-manager; 20 minutes (ARGS='-only steady,batched -short')
 	cd bench && go run ./heartbeats $(ARGS)
 
 .PHONY: bench-slices
@@ -155,7 +155,7 @@ count: ## The size of the repository: lines, files and packages of each part
 	@tools/count.sh
 
 .PHONY: clean
-clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)
+clean: ## Remove everything that make has built, except Go's build cache
 	rm -rf bin .tools .assets
 
 # One stamp for each group of tools and Go version: a new version of either builds the group again.

@@ -17,44 +17,49 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// MaxHolders is how many holders one Agent has at most, because one message carries no more beats.
+// MaxHolders is the greatest number of holders of one Agent, because one message carries no more
+// beats.
 const MaxHolders = 10_000
 
-// Config is what an Agent is made of.
+// Config configures an Agent. Targets and Dial are required.
 type Config struct {
-	// Targets are the replicas to try, in turn, while nobody says where a holder belongs.
+	// Targets are the replicas to try, in turn, while the owner of a shard is unknown.
 	Targets []string
-	// Dial makes a connection to one of Targets or to the host:port of a replica that another one named. It must not block;
-	// grpc.NewClient does not. It may be called concurrently. The Agent closes what it returns.
+	// Dial returns a connection to one of Targets, or to the host:port of a replica that another
+	// replica has named. It must not block; grpc.NewClient does not. It may be called concurrently.
+	// The Agent closes the connection.
 	Dial func(target string) (*grpc.ClientConn, error)
-	// Holders are there from the start; Add brings more.
+	// Holders beat from the start; Add adds more.
 	Holders []Holder
-	// AnswerTimeout is how long it may take to connect, and then how long the first answer may take; 0 means 10 s. Later
-	// answers may take two intervals, the shortest of those on the stream, and a second at least.
+	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
+	// s. Later responses may take two intervals of the class with the shortest interval on the
+	// stream, and at least a second.
 	AnswerTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the pause before a connection, and before a holder is introduced again whose replica
-	// nobody knows; 0 means 200 ms and 5 s. A server that asks for a longer pause gets it, up to a minute and a half.
+	// MinBackoff and MaxBackoff bound the pause before a reconnection, and before a holder
+	// registers again whose owner is unknown; 0 means 200 ms and 5 s. If a server asks for a longer
+	// pause, the Agent pauses up to a minute and a half.
 	MinBackoff, MaxBackoff time.Duration
-	// Logger gets a line when the agent connects and when it loses a connection; nil discards.
+	// Logger gets a line for each connection that is established or lost; nil discards them.
 	Logger *slog.Logger
 }
 
-// Agent keeps holders alive. All its methods but Run may be called at any time from any goroutine.
+// Agent sends the heartbeats of holders. All methods except Run are safe for concurrent use at any
+// time.
 type Agent struct {
 	cfg      Config
-	roster   *roster
-	route    *route
-	journal  journal
+	router   *router
+	backoffs *backoffs
+	history  history
 	sequence atomic.Uint64 // of the last message on any stream
 }
 
-// New checks cfg and returns an Agent that does nothing until Run. Its error names every problem.
+// New returns an Agent that does nothing until Run. Its error names every problem of cfg.
 func New(cfg Config) (*Agent, error) {
 	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, 10*time.Second)
 	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 200*time.Millisecond)
 	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 5*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	a := &Agent{cfg: cfg, roster: newRoster(), route: newRoute(cfg)}
+	a := &Agent{cfg: cfg, router: newRouter(cfg.Targets), backoffs: newBackoffs(cfg.MinBackoff, cfg.MaxBackoff)}
 	if err := errors.Join(append(cfg.validate(), a.Add(cfg.Holders...))...); err != nil {
 		return nil, err
 	}
@@ -76,98 +81,133 @@ func (c *Config) validate() []error {
 	return problems
 }
 
-// Add lets holders beat from the next moment on. One that is there already under another boot id goes on as the new boot; under
-// the same one, nothing changes. With an error, which names every holder that the API does not allow, none is added.
-func (a *Agent) Add(holders ...Holder) error { return a.roster.add(holders) }
+// Add starts the beats of holders. If the Agent has a holder with another boot ID, the new boot
+// replaces it; with the same one, nothing changes. If any holder is invalid, Add adds none, and the
+// error names every invalid one.
+func (a *Agent) Add(holders ...Holder) error { return a.router.add(holders) }
 
-// Remove stops the holders' beats; those that are not there are ignored. Their sessions expire in time.
-func (a *Agent) Remove(holders ...Holder) { a.roster.remove(holders) }
+// Remove stops the beats of holders and ignores unknown ones. Their sessions expire.
+func (a *Agent) Remove(holders ...Holder) { a.router.remove(holders) }
 
 // Run beats until ctx ends; then it returns nil. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
-	var posts sync.WaitGroup
-	defer posts.Wait()
-	alarm := time.NewTimer(time.Hour)
-	defer alarm.Stop()
+	var streams sync.WaitGroup
+	defer streams.Wait()
+	retry := time.NewTimer(time.Hour)
+	defer retry.Stop()
 	for ctx.Err() == nil {
-		fresh, next := a.roster.place(time.Now(), a.route.target)
-		for _, p := range fresh {
-			posts.Go(func() { a.attend(ctx, p) })
+		added, next := a.router.assign(time.Now())
+		for _, t := range added {
+			streams.Go(func() { a.serve(ctx, t) })
 		}
-		set(alarm, next)
+		resetTimer(retry, next)
 		select {
 		case <-ctx.Done():
-		case <-a.roster.changed:
-		case <-alarm.C:
+		case <-a.router.changed:
+		case <-retry.C:
 		}
 	}
 	return nil
 }
 
-// attend beats for the holders of one post until nobody is left there, or the connection is of no more use. Then they are
-// placed anew.
-func (a *Agent) attend(ctx context.Context, p *post) {
-	if !pause(ctx, a.route.wait(p.address, time.Now())) {
-		a.roster.lose(p, "", time.Time{})
+// serve beats for the holders of a target until it has none, or its connection fails. Then the
+// router assigns them again.
+func (a *Agent) serve(ctx context.Context, t *target) {
+	if !sleep(ctx, a.backoffs.remaining(t.address, time.Now())) {
+		a.router.close(t, "", time.Time{})
 		return
 	}
-	if a.roster.closed(p) {
+	if a.router.closeIfEmpty(t) {
 		return
 	}
-	err := a.connect(ctx, p)
+	err := a.connect(ctx, t)
 	if ctx.Err() != nil || err == nil {
-		a.roster.lose(p, "", time.Time{})
+		a.router.close(t, "", time.Time{})
 		return
 	}
-	hint, wait := a.route.after(p.address, a.roster.hasAnswered(p), err)
-	a.roster.lose(p, hint, time.Now().Add(wait))
-	a.journal.lost(err)
-	a.cfg.Logger.Warn("heartbeat stream ended, its holders will be introduced again", "error", err, "reason", rpcerror.ReasonOf(err))
+	answered := a.router.hasAnswered(t)
+	wait := a.backoffs.fail(t.address, answered, withJitter(rpcerror.RetryAfterOf(err)), time.Now())
+	a.router.close(t, nextAddress(t.address, answered, err), time.Now().Add(wait))
+	a.history.lost(err)
+	a.cfg.Logger.Warn("heartbeat stream ended; its holders register again", "target", t.address, "error", err, "reason", rpcerror.ReasonOf(err))
 }
 
-// connect beats over one connection until it is of no more use, and returns why; nil when nobody was left.
-func (a *Agent) connect(ctx context.Context, p *post) error {
-	connection, err := a.cfg.Dial(p.address)
-	if err != nil {
-		return fmt.Errorf("dial %s: %w", p.address, err)
+// nextAddress returns where the holders of a failed connection register first; empty for any
+// target. A connection that worked before is the first to be tried again.
+func nextAddress(address string, answered bool, err error) string {
+	moved, isMove := errors.AsType[*movedError](err)
+	switch reason := rpcerror.ReasonOf(err); {
+	case isMove:
+		return moved.to
+	case reason == rpcerror.NotLeaderReason:
+		return rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey)
+	case reason == reasonPaced:
+		return address
+	case errors.Is(err, errNoAnswer):
+		return "" // a silent host would cost another timeout, and a session does not survive many
+	case answered:
+		return address
 	}
-	err = a.converse(ctx, p, connection)
+	return ""
+}
+
+// connect beats over one connection until it fails, and returns the cause; nil if the target has no
+// holder any more.
+func (a *Agent) connect(ctx context.Context, t *target) error {
+	connection, err := a.cfg.Dial(t.address)
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", t.address, err)
+	}
+	err = a.runStream(ctx, t, connection)
 	if closing := connection.Close(); err == nil && closing != nil {
-		err = fmt.Errorf("close connection to %s: %w", p.address, closing)
+		err = fmt.Errorf("close connection to %s: %w", t.address, closing)
 	}
 	return err
 }
 
-func (a *Agent) converse(ctx context.Context, p *post, connection grpc.ClientConnInterface) error {
+func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { cancel(errNoAnswer) })
 	defer watchdog.Stop()
-	wire, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
+	rpc, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
 	if err != nil {
-		return fmt.Errorf("open stream to %s: %w", p.address, because(ctx, err))
+		return fmt.Errorf("open stream to %s: %w", t.address, causeOf(ctx, err))
 	}
-	c := newConversation(a, p, wire, watchdog)
-	var listener sync.WaitGroup
-	defer listener.Wait()
+	s := newStream(a, t, rpc, watchdog)
+	var receiver sync.WaitGroup
+	defer receiver.Wait()
 	defer cancel(nil)
-	listener.Go(func() { c.failed <- c.listen(ctx) })
-	if err := c.run(ctx); err != nil {
-		return fmt.Errorf("stream to %s: %w", p.address, because(ctx, err))
+	receiver.Go(func() { s.failed <- s.receive(ctx) })
+	if err := s.run(ctx); err != nil {
+		return fmt.Errorf("stream to %s: %w", t.address, causeOf(ctx, err))
 	}
 	return nil
 }
 
-// because returns why a stream that was given up from here ended, of which err says only that it did; of other ends, err.
-func because(ctx context.Context, err error) error {
+// causeOf returns errNoAnswer if the watchdog has ended the stream; err says only that it was
+// cancelled.
+func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
 		return cause
 	}
 	return err
 }
 
-// set makes the timer fire at a time, or not at all for the zero time.
-func set(timer *time.Timer, at time.Time) {
+// sleep pauses for d and returns whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// resetTimer makes the timer fire at a time; never for the zero time.
+func resetTimer(timer *time.Timer, at time.Time) {
 	if at.IsZero() {
 		timer.Stop()
 		return

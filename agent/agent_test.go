@@ -18,8 +18,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// after lets the bubble's time pass and everything that is due happen.
-func after(d time.Duration) {
+// advance lets d pass and waits until all goroutines of the bubble block.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -35,13 +35,13 @@ func TestRun_BeatsAtTheGrantedIntervalInOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1"), node("n2")}})
-		after(25 * time.Second)
+		advance(25 * time.Second)
 		expect(t, "messages", []message{
-			{Introduced: 2}, {At: interval, Beats: 2}, {At: 2 * interval, Beats: 2},
-		}, s.heard())
+			{Registered: 2}, {At: interval, Beats: 2}, {At: 2 * interval, Beats: 2},
+		}, s.received())
 		want := agent.Status{
-			Connected: true, Target: "a", Targets: []agent.TargetStatus{{Target: "a", Connected: true, Holders: 2, Welcome: 2}}, Epoch: 7, Interval: interval, TTL: 4 * interval,
-			LastAnswer: time.Now().Add(-5 * time.Second), Streams: 1, Holders: 2, Welcome: 2,
+			Connected: true, Target: "a", Targets: []agent.TargetStatus{{Target: "a", Connected: true, Holders: 2, Registered: 2}}, Epoch: 7, Interval: interval, TTL: 4 * interval,
+			LastAnswer: time.Now().Add(-5 * time.Second), Streams: 1, Holders: 2, Registered: 2,
 		}
 		expect(t, "status", want, a.Status())
 	})
@@ -51,8 +51,8 @@ func TestAddRemove_TakeEffectAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial})
-		after(time.Minute)
-		expect(t, "without holders", []message(nil), s.heard())
+		advance(time.Minute)
+		expect(t, "without holders", []message(nil), s.received())
 
 		var many []agent.Holder
 		for i := range 2500 {
@@ -61,133 +61,133 @@ func TestAddRemove_TakeEffectAtOnce(t *testing.T) {
 		if err := a.Add(many...); err != nil {
 			t.Fatal(err)
 		}
-		after(0)
+		advance(0)
 		minute := time.Minute
 		expect(t, "2,500 at once", []message{
-			{At: minute, Introduced: 1000}, {At: minute, Introduced: 1000}, {At: minute, Introduced: 500},
-		}, s.heard())
+			{At: minute, Registered: 1000}, {At: minute, Registered: 1000}, {At: minute, Registered: 500},
+		}, s.received())
 
-		after(5 * time.Second)
+		advance(5 * time.Second)
 		if err := a.Add(node("late"), node("n1")); err != nil {
 			t.Fatal(err)
 		}
-		after(0)
-		expect(t, "one more", []message{{At: 65 * time.Second, Introduced: 1}}, s.heard())
-		after(5 * time.Second)
-		expect(t, "beat", []message{{At: 70 * time.Second, Beats: 2501}}, s.heard())
+		advance(0)
+		expect(t, "one more", []message{{At: 65 * time.Second, Registered: 1}}, s.received())
+		advance(5 * time.Second)
+		expect(t, "beat", []message{{At: 70 * time.Second, Beats: 2501}}, s.received())
 
 		a.Remove(many[1:]...)
-		after(interval)
-		expect(t, "two left", []message{{At: 80 * time.Second, Beats: 2}}, s.heard())
+		advance(interval)
+		expect(t, "two left", []message{{At: 80 * time.Second, Beats: 2}}, s.received())
 		a.Remove(node("late"), node("n0"))
-		after(5 * interval)
-		expect(t, "nobody left", []message(nil), s.heard())
+		advance(5 * interval)
+		expect(t, "no holder left", []message(nil), s.received())
 		if a.Status().Connected {
-			t.Error("still connected for nobody")
+			t.Error("still connected without holders")
 		}
 	})
 }
 
-func TestRun_MissingAnswersMakeItConnectAgain(t *testing.T) {
+func TestRun_MissingResponsesCauseAReconnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
 		muted := false
-		s.change = func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			if muted = muted || answer.Grant != nil; stream == 1 && muted {
-				return nil // the first beat and all that follows stays unanswered
+		s.change = func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			if muted = muted || response.Grant != nil; stream == 1 && muted {
+				return nil // no response to the first beat and to later messages
 			}
-			return answer
+			return response
 		}
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-		after(3*interval - time.Second)
-		expect(t, "before two intervals have passed without an answer",
-			[]message{{Introduced: 1}, {At: interval, Beats: 1}, {At: 2 * interval, Beats: 1}}, s.heard())
-		after(1*time.Second + interval/4)
-		messages := s.heard()
+		advance(3*interval - time.Second)
+		expect(t, "before two intervals without a response",
+			[]message{{Registered: 1}, {At: interval, Beats: 1}, {At: 2 * interval, Beats: 1}}, s.received())
+		advance(1*time.Second + interval/4)
+		messages := s.received()
 		last := messages[len(messages)-1]
-		if got := a.Status(); last.Introduced != 1 || got.Streams != 2 || !strings.Contains(got.LastError, "no answer in time") {
+		if got := a.Status(); last.Registered != 1 || got.Streams != 2 || !strings.Contains(got.LastError, "no answer in time") {
 			t.Errorf("messages %v, status %+v", messages, got)
 		}
 	})
 }
 
-func TestRun_SilentServerIsLeftForTheNext(t *testing.T) {
+func TestRun_SilentServerIsReplacedByTheNextTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dead, s := serve(t), serve(t)
 		dead.change = func(int, *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse { return nil }
 		a := run(t, agent.Config{
 			Targets: []string{"absent", "dead", "a"}, Dial: network{"dead": dead, "a": s}.dial, Holders: []agent.Holder{node("n1")},
 		})
-		after(15 * time.Second)
-		if got := a.Status(); got.Target != "a" || got.Welcome != 1 {
-			t.Errorf("status %+v, want welcome at a", got)
+		advance(15 * time.Second)
+		if got := a.Status(); got.Target != "a" || got.Registered != 1 {
+			t.Errorf("status %+v, want registered at a", got)
 		}
 	})
 }
 
-func TestRun_HostThatDropsPacketsIsLeftForTheNext(t *testing.T) {
+func TestRun_HostThatDropsPacketsIsReplacedByTheNextTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hole, s := &server{listener: bufconn.Listen(1)}, serve(t) // nobody accepts
+		hole, s := &server{listener: bufconn.Listen(1)}, serve(t) // nothing accepts connections
 		a := run(t, agent.Config{
 			Targets: []string{"hole", "a"}, Dial: network{"hole": hole, "a": s}.dial, Holders: []agent.Holder{node("n1")},
 		})
-		after(11 * time.Second)
+		advance(11 * time.Second)
 		if got := a.Status(); got.Target != "a" || !strings.Contains(got.LastError, "open stream to hole: no answer in time") {
 			t.Errorf("status %+v, want connected to a after AnswerTimeout", got)
 		}
 	})
 }
 
-// The sessions live for four intervals: the first ask of a leader that died without a word must not cost a second timeout.
-func TestRun_LeaderThatFellSilentIsNotAskedFirst(t *testing.T) {
+// The sessions survive four intervals: a server that became silent must not cost a second timeout.
+func TestRun_ServerThatBecameSilentIsNotTriedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dying, s := serve(t), serve(t)
-		dying.change = func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			if stream > 1 || answer.Grant != nil {
+		silent, s := serve(t), serve(t)
+		silent.change = func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			if stream > 1 || response.Grant != nil {
 				return nil
 			}
-			return answer
+			return response
 		}
 		a := run(t, agent.Config{
-			Targets: []string{"dying", "a"}, Dial: network{"dying": dying, "a": s}.dial, Holders: []agent.Holder{node("n1")},
+			Targets: []string{"silent", "a"}, Dial: network{"silent": silent, "a": s}.dial, Holders: []agent.Holder{node("n1")},
 		})
-		after(3*interval + interval/4)
-		if got := a.Status(); got.Target != "a" || got.Welcome != 1 {
-			t.Errorf("status %+v, want welcome at a", got)
+		advance(3*interval + interval/4)
+		if got := a.Status(); got.Target != "a" || got.Registered != 1 {
+			t.Errorf("status %+v, want registered at a", got)
 		}
 	})
 }
 
-func TestRun_FollowsTheLeader(t *testing.T) {
+func TestRun_MovesToTheNamedReplica(t *testing.T) {
 	for name, leave := range map[string]func(*server){
 		"MOVE": func(s *server) {
-			s.change = func(_ int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-				answer.Directive, answer.MoveTo = leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, "leader"
-				return answer
+			s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+				response.Directive, response.MoveTo = leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, "owner"
+				return response
 			}
 		},
 		"NOT_LEADER": func(s *server) {
-			s.end = func(int) error { return rpcerror.NotLeader("leasesvc", "leader") }
+			s.end = func(int) error { return rpcerror.NotLeader("leasesvc", "owner") }
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s, leader := serve(t), serve(t)
+			s, owner := serve(t), serve(t)
 			leave(s)
 			a := run(t, agent.Config{
-				Targets: []string{"a", "a"}, Dial: network{"a": s, "leader": leader}.dial, Holders: []agent.Holder{node("n1")},
+				Targets: []string{"a", "a"}, Dial: network{"a": s, "owner": owner}.dial, Holders: []agent.Holder{node("n1")},
 			})
-			after(interval)
-			if got := a.Status(); got.Target != "leader" || got.Welcome != 1 {
-				t.Errorf("%s: status %+v, want welcome at the leader", name, got)
+			advance(interval)
+			if got := a.Status(); got.Target != "owner" || got.Registered != 1 {
+				t.Errorf("%s: status %+v, want registered at the owner", name, got)
 			}
-			if n := len(s.heard()); n != 1 {
+			if n := len(s.received()); n != 1 {
 				t.Errorf("%s: %d messages to the wrong replica, want 1", name, n)
 			}
 		})
 	}
 }
 
-func TestRun_BrokenStreamIsMadeAgainWithinAQuarterOfTheInterval(t *testing.T) {
+func TestRun_BrokenStreamReconnectsWithinAQuarterOfTheInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
 		s.end = func(stream int) error {
@@ -197,91 +197,91 @@ func TestRun_BrokenStreamIsMadeAgainWithinAQuarterOfTheInterval(t *testing.T) {
 			return nil
 		}
 		run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-		after(interval / 4)
-		messages := s.heard()
-		if len(messages) != 2 || messages[1].Introduced != 1 || messages[1].At == 0 {
-			t.Errorf("messages %v, want a second introduction after a pause", messages)
+		advance(interval / 4)
+		messages := s.received()
+		if len(messages) != 2 || messages[1].Registered != 1 || messages[1].At == 0 {
+			t.Errorf("messages %v, want a second registration after a pause", messages)
 		}
 	})
 }
 
-func TestRun_RefusedHandleIsIntroducedAgain(t *testing.T) {
+func TestRun_RejectedHandleRegistersAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
 		refused := false
-		s.change = func(_ int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			if answer.Grant != nil && !refused {
+		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			if response.Grant != nil && !refused {
 				refused = true
-				answer.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 1, Refusal: &leasev1.Refusal{Reason: "UNKNOWN_HANDLE"}}}
+				response.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 1, Refusal: &leasev1.Refusal{Reason: "UNKNOWN_HANDLE"}}}
 			}
-			return answer
+			return response
 		}
 		run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1"), node("n2")}})
-		after(interval)
-		expect(t, "messages", []message{{Introduced: 2}, {At: interval, Beats: 2}, {At: interval, Introduced: 1}}, s.heard())
+		advance(interval)
+		expect(t, "messages", []message{{Registered: 2}, {At: interval, Beats: 2}, {At: interval, Registered: 1}}, s.received())
 	})
 }
 
-func TestRun_SupersededHolderStopsAndIsReported(t *testing.T) {
+func TestRun_SupersededHolderStopsAndIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
-		s.change = func(_ int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			if answer.Grant != nil {
-				answer.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 1, Refusal: &leasev1.Refusal{Reason: "SUPERSEDED"}}}
+		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			if response.Grant != nil {
+				response.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 1, Refusal: &leasev1.Refusal{Reason: "SUPERSEDED"}}}
 			}
-			return answer
+			return response
 		}
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-		after(10 * interval)
-		expect(t, "messages", []message{{Introduced: 1}, {At: interval, Beats: 1}}, s.heard())
+		advance(10 * interval)
+		expect(t, "messages", []message{{Registered: 1}, {At: interval, Beats: 1}}, s.received())
 		expect(t, "superseded", []agent.Holder{node("n1")}, a.Status().Superseded)
 
-		reborn := node("n1")
-		reborn.BootID = "2"
-		if err := a.Add(reborn); err != nil {
+		rebooted := node("n1")
+		rebooted.BootID = "2"
+		if err := a.Add(rebooted); err != nil {
 			t.Fatal(err)
 		}
-		after(interval / 4)
-		if got := a.Status(); got.Welcome != 1 || got.Superseded != nil {
-			t.Errorf("after a reboot: %+v, want it welcome", got)
+		advance(interval / 4)
+		if got := a.Status(); got.Registered != 1 || got.Superseded != nil {
+			t.Errorf("after a reboot: %+v, want it registered", got)
 		}
 	})
 }
 
-func TestRun_RefusedHolderIsTriedAgainWhenTheServerSays(t *testing.T) {
+func TestRun_RejectedHolderRegistersAgainWhenTheServerSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
-		s.change = func(_ int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			for _, w := range answer.Welcomes {
+		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			for _, w := range response.Welcomes {
 				if time.Since(s.begin) < 30*time.Second {
 					w.Handle = 0
 					w.Result = &leasev1.Welcome_Refusal{Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", RetryAfter: durationpb.New(20 * time.Second)}}
 				}
 			}
-			return answer
+			return response
 		}
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-		after(time.Second)
-		expect(t, "refused", []agent.Refusal{{Holder: node("n1"), Reason: "TOO_MANY_HOLDERS"}}, a.Status().Refused)
-		after(49 * time.Second)
+		advance(time.Second)
+		expect(t, "rejected", []agent.Rejection{{Holder: node("n1"), Reason: "TOO_MANY_HOLDERS"}}, a.Status().Rejected)
+		advance(49 * time.Second)
 		expect(t, "messages", []message{
-			{Introduced: 1}, {At: 20 * time.Second, Introduced: 1}, {At: 40 * time.Second, Introduced: 1}, {At: 50 * time.Second, Beats: 1},
-		}, s.heard())
-		expect(t, "refused", []agent.Refusal(nil), a.Status().Refused)
+			{Registered: 1}, {At: 20 * time.Second, Registered: 1}, {At: 40 * time.Second, Registered: 1}, {At: 50 * time.Second, Beats: 1},
+		}, s.received())
+		expect(t, "rejected", []agent.Rejection(nil), a.Status().Rejected)
 	})
 }
 
-// Another stream may lead to a replica that has room; and a stream on which nobody was introduced would have nothing to do.
-func TestRun_RefusedHolderIsIntroducedAgainOnANewStream(t *testing.T) {
+// A new stream may lead to another replica, so a rejection ends with its stream.
+func TestRun_RejectedHolderRegistersAgainOnANewStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
-		s.change = func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+		s.change = func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
 			if stream == 1 {
-				answer.Welcomes[0] = &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{
+				response.Welcomes[0] = &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{
 					Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", RetryAfter: durationpb.New(time.Hour)},
 				}}
 			}
-			return answer
+			return response
 		}
 		s.end = func(stream int) error {
 			if stream == 1 {
@@ -290,34 +290,34 @@ func TestRun_RefusedHolderIsIntroducedAgainOnANewStream(t *testing.T) {
 			return nil
 		}
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-		after(interval)
-		if got := a.Status(); got.Welcome != 1 || got.Streams != 2 {
-			t.Errorf("status %+v, want it welcome on the second stream", got)
+		advance(interval)
+		if got := a.Status(); got.Registered != 1 || got.Streams != 2 {
+			t.Errorf("status %+v, want it registered on the second stream", got)
 		}
 	})
 }
 
-// Questions and answers of a full stream are larger than what gRPC buffers in either direction.
-func TestRun_FullStreamIsIntroducedThoughItsAnswersAreLong(t *testing.T) {
+// The requests and responses of a full stream exceed the buffers of gRPC in both directions.
+func TestRun_FullStreamRegistersDespiteLongResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
-		s.change = func(_ int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			for i, w := range answer.Welcomes {
+		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			for i, w := range response.Welcomes {
 				if i%2 == 0 {
 					w.Handle = 0
 					w.Result = &leasev1.Welcome_Refusal{Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", Message: strings.Repeat("full ", 20)}}
 				}
 			}
-			return answer
+			return response
 		}
 		var many []agent.Holder
 		for i := range agent.MaxHolders {
 			many = append(many, node(fmt.Sprintf("n%d.%s", i, strings.Repeat("x", 200))))
 		}
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: many})
-		after(time.Second)
-		if got := a.Status(); got.Welcome != agent.MaxHolders/2 || got.Streams != 1 {
-			t.Errorf("%d welcome on stream %d, want %d on the first", got.Welcome, got.Streams, agent.MaxHolders/2)
+		advance(time.Second)
+		if got := a.Status(); got.Registered != agent.MaxHolders/2 || got.Streams != 1 {
+			t.Errorf("%d registered on stream %d, want %d on the first", got.Registered, got.Streams, agent.MaxHolders/2)
 		}
 	})
 }
@@ -327,22 +327,22 @@ func TestRun_DirectivesAreFollowed(t *testing.T) {
 		messages []message
 		streams  int64
 	}{
-		leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN: {messages: []message{{Introduced: 1}, {At: interval, Beats: 1}}, streams: 1},
-		leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC:    {messages: []message{{Introduced: 1}, {At: interval, Beats: 1}, {At: interval, Introduced: 1}}, streams: 1},
-		leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH:    {messages: []message{{Introduced: 1}, {At: interval, Beats: 1}, {Introduced: 1}}, streams: 2},
+		leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN: {messages: []message{{Registered: 1}, {At: interval, Beats: 1}}, streams: 1},
+		leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC:    {messages: []message{{Registered: 1}, {At: interval, Beats: 1}, {At: interval, Registered: 1}}, streams: 1},
+		leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH:    {messages: []message{{Registered: 1}, {At: interval, Beats: 1}, {Registered: 1}}, streams: 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t)
-			s.change = func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-				if answer.Grant != nil && stream == 1 {
-					answer.Directive = directive
+			s.change = func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+				if response.Grant != nil && stream == 1 {
+					response.Directive = directive
 				}
-				return answer
+				return response
 			}
 			a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-			after(interval + interval/4)
-			got := s.heard()
-			// When a new stream begins is a matter of jitter.
+			advance(interval + interval/4)
+			got := s.received()
+			// Jitter decides when a new stream begins.
 			if diff := cmp.Diff(want.messages, got, cmpopts.IgnoreFields(message{}, "At")); diff != "" || a.Status().Streams != want.streams {
 				t.Errorf("%v: %d streams, messages (-want +got):\n%s", directive, a.Status().Streams, diff)
 			}
@@ -350,34 +350,34 @@ func TestRun_DirectivesAreFollowed(t *testing.T) {
 	}
 }
 
-func TestRun_NonsensicalAnswersEndTheStreamAndNothingElse(t *testing.T) {
+func TestRun_InvalidResponsesEndTheStreamOnly(t *testing.T) {
 	for name, spoil := range map[string]func(*leasev1.StreamHeartbeatsResponse){
-		"wrong sequence":    func(a *leasev1.StreamHeartbeatsResponse) { a.Sequence += 5 },
-		"too many welcomes": func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes = append(a.Welcomes, a.Welcomes...) },
-		"no welcome":        func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes = nil },
-		"empty welcome":     func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes[0] = &leasev1.Welcome{} },
+		"wrong sequence":   func(a *leasev1.StreamHeartbeatsResponse) { a.Sequence += 5 },
+		"too many results": func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes = append(a.Welcomes, a.Welcomes...) },
+		"no result":        func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes = nil },
+		"empty result":     func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes[0] = &leasev1.Welcome{} },
 		"negative interval": func(a *leasev1.StreamHeartbeatsResponse) {
 			a.Welcomes[0].GetGrant().NextInterval = durationpb.New(-time.Hour)
 		},
-		"no interval at all": func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes[0].GetGrant().NextInterval = nil },
+		"no interval": func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes[0].GetGrant().NextInterval = nil },
 		"unknown handle refused": func(a *leasev1.StreamHeartbeatsResponse) {
 			a.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 99}}
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t)
-			s.change = func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-				if stream == 1 && len(answer.Welcomes) > 0 {
-					spoil(answer)
+			s.change = func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+				if stream == 1 && len(response.Welcomes) > 0 {
+					spoil(response)
 				}
-				return answer
+				return response
 			}
 			a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-			after(2 * time.Minute)
-			if got := a.Status(); got.Welcome != 1 {
-				t.Errorf("%s: status %+v, want it welcome in the end", name, got)
+			advance(2 * time.Minute)
+			if got := a.Status(); got.Registered != 1 {
+				t.Errorf("%s: status %+v, want it registered at last", name, got)
 			}
-			if n := len(s.heard()); n > 20 {
+			if n := len(s.received()); n > 20 {
 				t.Errorf("%s: %d messages in two minutes", name, n)
 			}
 		})

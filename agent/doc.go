@@ -1,17 +1,24 @@
-// Package agent keeps holders alive at a leasesvc: it is the client half of StreamHeartbeats.
+// Package agent sends heartbeats to leasesvc: it is the client of the RPC StreamHeartbeats.
 //
-// Promise: while Run runs and the replicas of leasesvc hold their shards, every holder that was added beats at the interval
-// that the server grants to its class, at the replica that holds its shard: one stream to each such replica, all its holders of
-// one class in one message for each beat. A holder begins at any replica and goes where that one says: at once, so that thousands
-// are at home after two round trips; or, where that one hands its beat on, so that it lives there already, together with the
-// others of its message at a random moment of half an interval. While nobody knows where a holder belongs it is
-// introduced again after jittered, growing pauses. When a stream breaks, or answers stay away for two intervals, its holders
-// are introduced again after a jittered pause, over a new connection, and the holders of other streams do not notice. A replica
-// that paces those who come is not asked again before its time. Sessions outlive all of this on the servers.
+// Promise: while Run runs and replicas of leasesvc hold the shards, each holder beats at the
+// interval that the server grants to its class, at the replica that holds its shard. There is one
+// stream to each such replica, and the holders of one class share one message per beat.
 //
-// The agent has for each stream one goroutine that talks and one that listens, and one more that places holders, however many
-// there are. A stream on which nobody is left is closed. Timers decide when to beat; nobody's clock is compared with anybody's.
+// A holder registers at any replica and moves to the one that the replica names. It moves at once,
+// so that thousands of holders are registered after two round trips. If the replica forwards the
+// beat, the holder moves with the other holders of its message at a random time within half an
+// interval. While the owner of a shard is unknown, its holders register again after growing pauses
+// with jitter.
 //
-// A holder whose name was taken over by a newer boot is not fought for: it stops beating and is listed in the Status. Removing
-// a holder, or ending Run, lets its session expire; it releases nothing.
+// When a stream breaks, or a response is two intervals late, its holders register again over a new
+// connection after a pause with jitter. The holders of other streams are unaffected. A replica that
+// rate-limits registrations is not contacted before its time. Sessions outlive all of this on the
+// servers.
+//
+// The agent has two goroutines for each stream and one that assigns holders, for any number of
+// holders. A stream without holders closes. Timers decide when to beat; no clock is compared with
+// another one.
+//
+// A holder whose name a newer boot has taken over stops beating and is listed in Status.Superseded.
+// When a holder is removed, or Run ends, the session expires; the agent releases nothing.
 package agent

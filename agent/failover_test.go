@@ -24,23 +24,23 @@ import (
 )
 
 const (
-	together = 300 // holders of one agent
-	alone    = 20  // agents of one holder each
+	sharedHolders = 300 // holders of one agent
+	singleHolders = 20  // holders with an agent of their own
 )
 
-// Replicas join, leave in good order, and lose their sessions. No holder expires, no Lease lapses for its readers, and nothing
-// is written but under the term of the holder's shard.
-func TestRun_HoldersOutliveTheirReplicas(t *testing.T) {
+// Replicas join, stop and lose their sessions. No holder expires, no Lease lapses, and each write
+// of a Lease has the term of its shard.
+func TestRun_HoldersSurviveTheirReplicas(t *testing.T) {
 	kube := testkit.Kube(t)
 	namespace := testkit.Namespace(t, kube)
 	holders := addNodes(t, kube, namespace)
-	records, ledger := follow(t, kube, namespace), &ledger{epochs: map[string]int64{}}
-	first, second := startReplica(t, namespace, "replica-a", ledger), startReplica(t, namespace, "replica-b", ledger)
-	f := &fleet{t: t, kube: kube, replicas: []*replica{first, second}, records: records}
+	history, writes := watchLeases(t, kube, namespace), &writeLog{epochs: map[string]int64{}}
+	first, second := startReplica(t, namespace, "replica-a", writes), startReplica(t, namespace, "replica-b", writes)
+	f := &fixture{t: t, replicas: []*replica{first, second}, history: history}
 	f.start(holders)
 	f.settle("at the start")
 
-	f.replicas = append(f.replicas, startReplica(t, namespace, "replica-c", ledger))
+	f.replicas = append(f.replicas, startReplica(t, namespace, "replica-c", writes))
 	f.settle("after a join")
 
 	f.replicas = slices.DeleteFunc(f.replicas, func(r *replica) bool { return r == second })
@@ -53,20 +53,20 @@ func TestRun_HoldersOutliveTheirReplicas(t *testing.T) {
 	}
 	f.settle("after the loss of a session")
 
-	records.check(t, len(holders))
-	ledger.mu.Lock()
-	defer ledger.mu.Unlock()
-	t.Logf("%d writes", ledger.writes)
-	for _, wrong := range ledger.wrong {
-		t.Error(wrong)
+	history.check(t, len(holders))
+	writes.mu.Lock()
+	defer writes.mu.Unlock()
+	t.Logf("%d writes", writes.count)
+	for _, problem := range writes.problems {
+		t.Error(problem)
 	}
 }
 
-// addNodes makes Nodes and returns their holders.
+// addNodes creates Nodes and returns their holders.
 func addNodes(t *testing.T, kube kubernetes.Interface, prefix string) []agent.Holder {
 	t.Helper()
 	var holders []agent.Holder
-	for i := range together + alone {
+	for i := range sharedHolders + singleHolders {
 		h := node(fmt.Sprintf("%s-%d", prefix, i))
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name, Labels: map[string]string{"test": prefix}}}
 		if _, err := kube.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
@@ -83,34 +83,33 @@ func addNodes(t *testing.T, kube kubernetes.Interface, prefix string) []agent.Ho
 	return holders
 }
 
-// fleet is the agents and the replicas that they shall be at home with.
-type fleet struct {
+// fixture is agents and the replicas to which they beat.
+type fixture struct {
 	t        *testing.T
-	kube     kubernetes.Interface
 	replicas []*replica
-	records  *records
+	history  *leaseHistory
 	agents   []*agent.Agent
 }
 
-func (f *fleet) start(holders []agent.Holder) {
+func (f *fixture) start(holders []agent.Holder) {
 	cfg := agent.Config{Dial: dialLoopback, MaxBackoff: time.Second, Logger: slog.New(slog.DiscardHandler)}
 	for _, r := range f.replicas {
 		cfg.Targets = append(cfg.Targets, r.address)
 	}
-	cfg.Holders = holders[:together]
+	cfg.Holders = holders[:sharedHolders]
 	f.agents = append(f.agents, run(f.t, cfg))
-	for i := together; i < len(holders); i++ {
+	for i := sharedHolders; i < len(holders); i++ {
 		cfg.Holders = holders[i : i+1]
 		f.agents = append(f.agents, run(f.t, cfg))
 	}
 }
 
-// settle waits until every replica holds its share of the shards and every holder is welcome and renewed. Meanwhile nobody
-// may expire.
-func (f *fleet) settle(when string) {
+// settle waits until each replica holds shards and each holder is registered and its Lease renewed.
+// No holder may expire meanwhile.
+func (f *fixture) settle(when string) {
 	f.t.Helper()
 	begin := time.Now()
-	for _, check := range []func() error{f.shardsAreShared, f.allAreWelcome, func() error { return f.records.renewedSince(begin) }} {
+	for _, check := range []func() error{f.shardsAreShared, f.allAreRegistered, func() error { return f.history.renewedSince(begin) }} {
 		testkit.Eventually(f.t, 30*time.Second, func() error {
 			for _, r := range f.replicas {
 				if n := r.service.Counts()["expired"]; n > 0 {
@@ -123,8 +122,9 @@ func (f *fleet) settle(when string) {
 	f.t.Logf("%s, %v: settled after %v", when, begin.UTC(), time.Since(begin).Round(time.Millisecond))
 }
 
-// shardsAreShared accepts what rendezvous hashing may come to: nobody has much more than the others.
-func (f *fleet) shardsAreShared() error {
+// shardsAreShared requires that each replica holds a shard. Rendezvous hashing may distribute them
+// unevenly.
+func (f *fixture) shardsAreShared() error {
 	total := 0
 	for _, r := range f.replicas {
 		n := r.holds()
@@ -138,40 +138,41 @@ func (f *fleet) shardsAreShared() error {
 	return nil
 }
 
-func (f *fleet) allAreWelcome() error {
-	welcome, kept := 0, int64(0)
+func (f *fixture) allAreRegistered() error {
+	registered, alive := 0, int64(0)
 	for _, a := range f.agents {
-		welcome += a.Status().Welcome
+		registered += a.Status().Registered
 	}
 	for _, r := range f.replicas {
-		kept += r.service.Counts()["alive"]
+		alive += r.service.Counts()["alive"]
 	}
-	if want := together + alone; welcome != want || kept != int64(want) {
-		return fmt.Errorf("%d welcome and %d alive, want %d", welcome, kept, want)
+	if want := sharedHolders + singleHolders; registered != want || alive != int64(want) {
+		return fmt.Errorf("%d registered and %d alive, want %d", registered, alive, want)
 	}
 	return nil
 }
 
-// records is what a watch has shown of the Leases of a namespace.
-type records struct {
-	mu       sync.Mutex // guards what follows
+// leaseHistory is what a watch has shown of the Leases of a namespace.
+type leaseHistory struct {
+	mu       sync.Mutex // guards the fields below
 	uids     map[string]types.UID
 	renewed  map[string]time.Time
-	worst    gap
+	longest  gap
 	problems []error
 }
 
-// gap is a time between two renewTimes of one Lease.
+// gap is the time between two renewTimes of one Lease.
 type gap struct {
 	lease string
 	from  time.Time
-	long  time.Duration
+	time  time.Duration
 }
 
-// follow watches the Leases until the end of the test, and goes on where it was when the kube-apiserver ends the watch.
-func follow(t *testing.T, kube kubernetes.Interface, namespace string) *records {
+// watchLeases watches the Leases until the end of the test. It resumes when the kube-apiserver ends
+// the watch.
+func watchLeases(t *testing.T, kube kubernetes.Interface, namespace string) *leaseHistory {
 	t.Helper()
-	r := &records{uids: map[string]types.UID{}, renewed: map[string]time.Time{}}
+	h := &leaseHistory{uids: map[string]types.UID{}, renewed: map[string]time.Time{}}
 	leases := kube.CoordinationV1().Leases(namespace)
 	list, err := leases.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -189,61 +190,61 @@ func follow(t *testing.T, kube kubernetes.Interface, namespace string) *records 
 	go func() {
 		defer close(done)
 		for event := range changes.ResultChan() {
-			r.note(event)
+			h.add(event)
 		}
 	}()
 	t.Cleanup(func() {
 		changes.Stop()
 		<-done
 	})
-	return r
+	return h
 }
 
-func (r *records) note(event watch.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (h *leaseHistory) add(event watch.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	lease, ok := event.Object.(*coordinationv1.Lease)
 	if !ok || event.Type == watch.Deleted {
-		r.problems = append(r.problems, fmt.Errorf("unexpected event %v", event))
+		h.problems = append(h.problems, fmt.Errorf("unexpected event %v", event))
 		return
 	}
-	last, known := r.renewed[lease.Name]
+	last, known := h.renewed[lease.Name]
 	now := lease.Spec.RenewTime.Time
 	switch {
-	case known && r.uids[lease.Name] != lease.UID:
-		r.problems = append(r.problems, fmt.Errorf("lease %s was made anew", lease.Name))
+	case known && h.uids[lease.Name] != lease.UID:
+		h.problems = append(h.problems, fmt.Errorf("lease %s was created again", lease.Name))
 	case known && !now.After(last):
-		r.problems = append(r.problems, fmt.Errorf("renewTime of %s went from %v to %v", lease.Name, last, now))
-	case known && now.Sub(last) > r.worst.long:
-		r.worst = gap{lease: lease.Name, from: last, long: now.Sub(last)}
+		h.problems = append(h.problems, fmt.Errorf("renewTime of %s went from %v to %v", lease.Name, last, now))
+	case known && now.Sub(last) > h.longest.time:
+		h.longest = gap{lease: lease.Name, from: last, time: now.Sub(last)}
 	}
-	r.uids[lease.Name], r.renewed[lease.Name] = lease.UID, now
+	h.uids[lease.Name], h.renewed[lease.Name] = lease.UID, now
 }
 
-func (r *records) renewedSince(moment time.Time) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (h *leaseHistory) renewedSince(moment time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	n := 0
-	for _, renewed := range r.renewed {
+	for _, renewed := range h.renewed {
 		if renewed.After(moment) {
 			n++
 		}
 	}
-	if n != together+alone {
-		return fmt.Errorf("%d of %d leases renewed", n, together+alone)
+	if n != sharedHolders+singleHolders {
+		return fmt.Errorf("%d of %d leases renewed", n, sharedHolders+singleHolders)
 	}
 	return nil
 }
 
-func (r *records) check(t *testing.T, holders int) {
+func (h *leaseHistory) check(t *testing.T, holders int) {
 	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := errors.Join(r.problems...); err != nil || len(r.uids) != holders {
-		t.Errorf("%d leases, want %d: %v", len(r.uids), holders, err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := errors.Join(h.problems...); err != nil || len(h.uids) != holders {
+		t.Errorf("%d leases, want %d: %v", len(h.uids), holders, err)
 	}
-	t.Logf("longest time between two renewals: %v for %s from %v", r.worst.long, r.worst.lease, r.worst.from)
-	if r.worst.long > leaseDuration {
-		t.Errorf("a lease was not renewed for %v; after %v its readers took the holder for dead", r.worst.long, leaseDuration)
+	t.Logf("longest time between two renewals: %v for %s from %v", h.longest.time, h.longest.lease, h.longest.from)
+	if h.longest.time > leaseDuration {
+		t.Errorf("a lease was not renewed for %v; it lapses after %v", h.longest.time, leaseDuration)
 	}
 }

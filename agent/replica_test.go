@@ -26,7 +26,7 @@ const (
 	shards = 16
 	// beatEvery is also how often a Lease is written.
 	beatEvery = time.Second
-	// leaseDuration leaves time for the session of a replica to run out, one beat, and a machine that is busy.
+	// leaseDuration covers the end of a replica's session, one beat, and a busy machine.
 	leaseDuration = beatEvery + term.DefaultTTL + 3*time.Second
 )
 
@@ -38,8 +38,8 @@ type replica struct {
 	stop      func()
 }
 
-// startReplica starts a replica whose writes go into the ledger.
-func startReplica(t *testing.T, cluster, id string, ledger *ledger) *replica {
+// startReplica starts a replica and records its writes.
+func startReplica(t *testing.T, cluster, id string, writes *writeLog) *replica {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,8 +52,8 @@ func startReplica(t *testing.T, cluster, id string, ledger *ledger) *replica {
 		t.Fatal(err)
 	}
 	rest := testkit.Cluster(t).RESTConfig()
-	rest.QPS = -1 // the writers are what bounds it
-	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return &scribe{ledger: ledger, next: next} })
+	rest.QPS = -1 // the number of writers limits the load
+	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return &recorder{writes: writes, next: next} })
 	kube, err := kubernetes.NewForConfig(kubeconn.Fence(rest))
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func startReplica(t *testing.T, cluster, id string, ledger *ledger) *replica {
 	return r
 }
 
-// serve runs the replica until stop, which stops its parts in the order of a process.
+// serve runs the replica until stop, which stops its parts in the order in which a process does.
 func (r *replica) serve(t *testing.T, listener net.Listener, logger *slog.Logger) {
 	cfg := rpcserver.DefaultConfig(r.address)
 	cfg.Insecure = true
@@ -88,7 +88,7 @@ func (r *replica) serve(t *testing.T, listener net.Listener, logger *slog.Logger
 	t.Cleanup(r.stop)
 }
 
-// background runs f until the function that it returns is called, for the first time.
+// background runs f until stop is called. stop may be called again.
 func background(t *testing.T, f func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -108,7 +108,7 @@ func dialLoopback(target string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// holds counts the shards that the replica holds.
+// holds returns the number of shards that the replica holds.
 func (r *replica) holds() int {
 	n := 0
 	for _, holding := range r.candidate.Status().Shards {
@@ -119,42 +119,42 @@ func (r *replica) holds() int {
 	return n
 }
 
-// ledger is every write of a Lease that left a replica.
-type ledger struct {
-	mu     sync.Mutex // guards what follows
-	wrong  []string   // writes without the live term of their lease's shard
-	epochs map[string]int64
-	writes int
+// writeLog records the writes of Leases by all replicas.
+type writeLog struct {
+	mu       sync.Mutex // guards the fields below
+	problems []string   // writes without the live term of their lease's shard
+	epochs   map[string]int64
+	count    int
 }
 
-// scribe is a transport below the fence: what comes here is sent.
-type scribe struct {
-	ledger *ledger
+// recorder is a transport below the fence, so that it sees the requests that are sent.
+type recorder struct {
+	writes *writeLog
 	next   http.RoundTripper
 }
 
-func (s *scribe) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodGet {
-		s.ledger.enter(request)
+		r.writes.add(request)
 	}
-	return s.next.RoundTrip(request)
+	return r.next.RoundTrip(request)
 }
 
-func (l *ledger) enter(request *http.Request) {
+func (l *writeLog) add(request *http.Request) {
 	what := request.Method + " " + request.URL.Path
 	t, ok := term.FromContext(request.Context())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.writes++
+	l.count++
 	name := path.Base(request.URL.Path)
 	switch {
 	case !ok || t.Check() != nil:
-		l.wrong = append(l.wrong, what+": no live term")
-	case request.Method == http.MethodPost: // whose path does not name the Lease
+		l.problems = append(l.problems, what+": no live term")
+	case request.Method == http.MethodPost: // the path does not contain the name of the Lease
 	case shard.Of("node", name, shards) != t.Shard():
-		l.wrong = append(l.wrong, what+": under the term of another shard")
+		l.problems = append(l.problems, what+": under the term of another shard")
 	case t.Epoch() < l.epochs[name]:
-		l.wrong = append(l.wrong, what+": under an older term than the write before")
+		l.problems = append(l.problems, what+": under an older term than the write before")
 	default:
 		l.epochs[name] = t.Epoch()
 	}

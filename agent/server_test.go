@@ -21,31 +21,33 @@ import (
 
 const interval = 10 * time.Second
 
-// message is what a server got: how many holders were introduced, how many beat, and when since the start of the test.
+// message counts the registrations and beats of one request. At is the time since the start of the
+// server.
 type message struct {
 	At                time.Duration
-	Introduced, Beats int
+	Registered, Beats int
 }
 
-// server is a leasesvc that welcomes everybody and does what its test says instead.
+// server is a leasesvc that accepts every holder unless the test says otherwise.
 type server struct {
 	leasev1.UnimplementedLeaseServiceServer
 	begin    time.Time
 	listener *bufconn.Listener
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	streams  int
 	open     int // streams that have not ended
 	messages []message
-	// away says where a holder belongs instead; false when it belongs here. With nil all belong here.
+	// away returns the owner of a holder, and false if this server is the owner. nil makes this
+	// server the owner of all.
 	away func(name string) (moveTo string, away bool)
-	// forwards has the server say that it hands on the beats of those who belong elsewhere.
+	// forwards is set if the server forwards the beats of holders that it does not own.
 	forwards bool
-	// intervals are those of the classes that do not beat every interval.
+	// intervals are the intervals of classes that differ from interval.
 	intervals map[string]time.Duration
-	// change may alter an answer, or return nil for none; stream counts from 1.
-	change func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse
-	// end ends a stream after an answer if it returns an error.
+	// change may modify a response, or return nil to send none. The first stream is 1.
+	change func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse
+	// end may return an error to end a stream after a response.
 	end func(stream int) error
 }
 
@@ -65,7 +67,7 @@ func serve(t *testing.T) *server {
 	return s
 }
 
-func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
+func (s *server) StreamHeartbeats(rpc grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
 	s.mu.Lock()
 	s.streams++
 	s.open++
@@ -77,59 +79,59 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 		s.open--
 	}()
 	for handles := []*leasev1.Holder(nil); ; {
-		request, err := wire.Recv()
+		request, err := rpc.Recv()
 		if err != nil {
 			return err
 		}
-		answer := s.answer(stream, request, &handles)
-		if answer == nil {
+		response := s.respond(stream, request, &handles)
+		if response == nil {
 			continue
 		}
-		if err := wire.Send(answer); err != nil {
+		if err := rpc.Send(response); err != nil {
 			return err
 		}
-		if err := s.ending(stream); err != nil {
+		if err := s.endOf(stream); err != nil {
 			return err
 		}
 	}
 }
 
-// answer keeps the holders by handle less one.
-func (s *server) answer(stream int, request *leasev1.StreamHeartbeatsRequest, handles *[]*leasev1.Holder) *leasev1.StreamHeartbeatsResponse {
+// respond appends registered holders to handles; the index of a holder is its handle minus one.
+func (s *server) respond(stream int, request *leasev1.StreamHeartbeatsRequest, handles *[]*leasev1.Holder) *leasev1.StreamHeartbeatsResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.messages = append(s.messages, message{At: time.Since(s.begin), Introduced: len(request.Holders), Beats: len(request.Handles)})
-	answer := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
+	s.messages = append(s.messages, message{At: time.Since(s.begin), Registered: len(request.Holders), Beats: len(request.Handles)})
+	response := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
 	for _, h := range request.Holders {
-		if why := s.refusal(h.Name); why != nil {
-			answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}})
+		if why := s.rejection(h.Name); why != nil {
+			response.Welcomes = append(response.Welcomes, &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}})
 			continue
 		}
 		*handles = append(*handles, h)
-		answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Handle: uint32(len(*handles)), Result: &leasev1.Welcome_Grant{Grant: s.grant(h)}})
+		response.Welcomes = append(response.Welcomes, &leasev1.Welcome{Handle: uint32(len(*handles)), Result: &leasev1.Welcome_Grant{Grant: s.grant(h)}})
 	}
 	for _, handle := range request.Handles {
 		h := (*handles)[handle-1]
-		if why := s.refusal(h.Name); why != nil {
-			answer.RefusedHandles = append(answer.RefusedHandles, &leasev1.RefusedHandle{Handle: handle, Refusal: why})
+		if why := s.rejection(h.Name); why != nil {
+			response.RefusedHandles = append(response.RefusedHandles, &leasev1.RefusedHandle{Handle: handle, Refusal: why})
 			continue
 		}
-		answer.Grant = s.grant(h)
+		response.Grant = s.grant(h)
 	}
 	if s.change != nil {
-		return s.change(stream, answer)
+		return s.change(stream, response)
 	}
-	return answer
+	return response
 }
 
-// grant is that of the holder's class. The caller holds mu.
+// grant returns the grant of the holder's class. The caller holds mu.
 func (s *server) grant(h *leasev1.Holder) *leasev1.Grant {
 	every := cmp.Or(s.intervals[h.Class], interval)
 	return &leasev1.Grant{Epoch: 7, NextInterval: durationpb.New(every), Ttl: durationpb.New(4 * every)}
 }
 
-// refusal is nil for a holder that belongs here. The caller holds mu.
-func (s *server) refusal(name string) *leasev1.Refusal {
+// rejection returns nil if this server owns the holder. The caller holds mu.
+func (s *server) rejection(name string) *leasev1.Refusal {
 	if s.away == nil {
 		return nil
 	}
@@ -139,7 +141,7 @@ func (s *server) refusal(name string) *leasev1.Refusal {
 	return nil
 }
 
-func (s *server) ending(stream int) error {
+func (s *server) endOf(stream int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.end == nil {
@@ -148,8 +150,8 @@ func (s *server) ending(stream int) error {
 	return s.end(stream)
 }
 
-// heard returns what has come since the last call.
-func (s *server) heard() []message {
+// received returns the messages since the last call.
+func (s *server) received() []message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	messages := s.messages
@@ -157,7 +159,7 @@ func (s *server) heard() []message {
 	return messages
 }
 
-// network dials servers by name.
+// network maps addresses to servers.
 type network map[string]*server
 
 func (n network) dial(target string) (*grpc.ClientConn, error) {

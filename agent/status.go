@@ -5,78 +5,79 @@ import (
 	"time"
 )
 
-// Status is how an Agent fares.
+// Status is the state of an Agent at one moment.
 type Status struct {
-	// Connected is true while a stream is open on which the server has answered.
+	// Connected is true while a server answers on a stream.
 	Connected bool
-	// Target is where the last such stream goes, or went.
+	// Target is the target of the last response.
 	Target string
-	// Targets are all streams, open ones and those being opened, ordered by target.
+	// Targets are all streams, also those without a response yet, ordered by target.
 	Targets []TargetStatus
-	// Epoch of the term of the last grant.
-	Epoch int64
-	// Interval and TTL are those of the last grant.
+	// Epoch, Interval and TTL are those of the last grant.
+	Epoch         int64
 	Interval, TTL time.Duration
-	// LastAnswer is when a server was last heard.
+	// LastAnswer is the time of the last response.
 	LastAnswer time.Time
-	// Streams counts the streams on which the server has answered since Run began.
+	// Streams counts the streams with a response since Run began.
 	Streams int64
-	// LastError is why the last stream that broke did; empty if none has.
+	// LastError is why the last broken stream ended; empty if none has.
 	LastError string
 
-	// Holders is how many there are, those that do not beat included.
+	// Holders is the number of holders, including those that do not beat.
 	Holders int
-	// Welcome is how many of them have a handle on a stream.
-	Welcome int
-	// Superseded holders do not beat any more, because a newer boot has their name; ordered by class and name.
+	// Registered is how many holders have a handle on a stream.
+	Registered int
+	// Superseded holders do not beat, because a newer boot has their name; ordered by class and
+	// name.
 	Superseded []Holder
-	// Refused holders were not accepted and are introduced again, here or elsewhere; ordered by class and name.
-	Refused []Refusal
+	// Rejected holders were not accepted and register again, here or elsewhere; ordered by class
+	// and name.
+	Rejected []Rejection
 }
 
-// TargetStatus is one stream.
+// TargetStatus is the state of one stream.
 type TargetStatus struct {
-	// Target is where it goes.
+	// Target is the address.
 	Target string
-	// Connected is true once the server has answered.
+	// Connected is true once the server has responded.
 	Connected bool
-	// Holders is how many beat there or wait to be introduced, and Welcome how many of them have a handle.
-	Holders, Welcome int
+	// Holders is how many holders beat or register there, and Registered how many of them have a
+	// handle.
+	Holders, Registered int
 }
 
-// Refusal is a holder that the server does not accept, and its reason.
-type Refusal struct {
+// Rejection is a holder that the server does not accept.
+type Rejection struct {
 	Holder Holder
-	// Reason is one of the API's codes, for example UNKNOWN_CLASS, TOO_MANY_HOLDERS or NOT_LEADER.
+	// Reason is a reason of the API, for example UNKNOWN_CLASS, TOO_MANY_HOLDERS or NOT_LEADER.
 	Reason string
 }
 
-// Status returns how the Agent fares now.
+// Status returns the current state.
 func (a *Agent) Status() Status {
-	s := a.journal.read()
-	a.roster.describe(&s)
+	s := a.history.read()
+	a.router.describe(&s)
 	return s
 }
 
-// journal is that part of the Status which says what happened. The conversations of an Agent share it.
-type journal struct {
+// history is the part of the Status that says what has happened. It is safe for concurrent use.
+type history struct {
 	mu     sync.Mutex // guards status
 	status Status
 }
 
-func (j *journal) read() Status {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.status
+func (h *history) read() Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.status
 }
 
-// note changes the status.
-func (j *journal) note(change func(*Status)) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	change(&j.status)
+func (h *history) update(change func(*Status)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.status)
 }
 
-func (j *journal) lost(err error) {
-	j.note(func(s *Status) { s.LastError = err.Error() })
+func (h *history) lost(err error) {
+	h.update(func(s *Status) { s.LastError = err.Error() })
 }

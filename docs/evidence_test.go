@@ -35,7 +35,7 @@ func TestReasons_HaveAllEvidenceInItsOrder(t *testing.T) {
 
 func codesOfEvidence(t *testing.T) []string {
 	t.Helper()
-	path := filepath.Join("..", "services", "leasesvc", "internal", "evidence", "chain.go")
+	path := filepath.Join("..", "services", "leasesvc", "internal", "explain", "explain.go")
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)

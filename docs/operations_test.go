@@ -34,7 +34,8 @@ func TestFlags_AreAllDocumented(t *testing.T) {
 	}
 }
 
-// flagReference renders the flags of all servers. A flag that all have with one default is listed once.
+// flagReference renders the flags of all servers. A flag that all have with one default is listed
+// once.
 func flagReference(t *testing.T) string {
 	t.Helper()
 	all := programs()

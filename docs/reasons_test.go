@@ -47,7 +47,8 @@ func TestReasons_AreTheOnesOfTheCode(t *testing.T) {
 	}
 }
 
-// reasonsInGo returns the constants of types called Reason that are written as reasons are, with their places.
+// reasonsInGo returns the constants of types called Reason that are written as reasons are, with
+// their places.
 func reasonsInGo(t *testing.T) map[string]string {
 	t.Helper()
 	shape := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
@@ -96,7 +97,8 @@ func literal(expression ast.Expr) (string, bool) {
 	return text, err == nil
 }
 
-// reasonsInProtos returns what the comments of .proto files promise: "ABORTED (SUPERSEDED)" promises SUPERSEDED.
+// reasonsInProtos returns what the comments of .proto files promise: "ABORTED (SUPERSEDED)"
+// promises SUPERSEDED.
 func reasonsInProtos(t *testing.T) map[string]string {
 	t.Helper()
 	promise := regexp.MustCompile(`\b(?:INVALID_ARGUMENT|NOT_FOUND|ABORTED|UNAVAILABLE|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|INTERNAL) \(([^)]*)\)`)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Prints the size of the repository: lines, files and packages of hand-written Go for each part.
+# Prints the size of the repository: lines, files and packages of hand-written Go for each part. "code" counts the lines
+# that are neither blank nor a comment.
 # Usage: tools/count.sh [REPOSITORY]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
 git ls-files -- '*.go' | { grep -v -E '^third_party/|\.pb(\.gw)?\.go$' || true; } | while read -r file; do
-	[ -f "$file" ] && echo "$(wc -l <"$file") $file"
+	[ -f "$file" ] && echo "$(wc -l <"$file") $file $(grep -cvE '^[[:space:]]*(//|$)' "$file")"
 done | awk '
 	{
 		n = split($2, path, "/")
@@ -14,21 +15,21 @@ done | awk '
 		folder = $2; sub(/\/[^\/]*$/, "", folder)
 		if ($2 ~ /_test\.go$/) { tests[part] += $1; testFiles[part]++ }
 		else {
-			lines[part] += $1; files[part]++
+			lines[part] += $1; code[part] += $3; files[part]++
 			if ($1 < 60) small[part]++
 			if (!(folder in seen)) { seen[folder] = 1; packages[part]++ }
 		}
 		parts[part] = 1
 	}
 	function row(name, part) {
-		printf "%-22s %8d %7d %9d %10d %8d %7d\n", name, lines[part], files[part], packages[part], small[part], tests[part], testFiles[part]
+		printf "%-22s %8d %7d %7d %9d %10d %8d %7d\n", name, lines[part], code[part], files[part], packages[part], small[part], tests[part], testFiles[part]
 	}
 	function add(to, part) {
-		lines[to] += lines[part]; files[to] += files[part]; packages[to] += packages[part]
+		lines[to] += lines[part]; code[to] += code[part]; files[to] += files[part]; packages[to] += packages[part]
 		small[to] += small[part]; tests[to] += tests[part]; testFiles[to] += testFiles[part]
 	}
 	END {
-		printf "%-22s %8s %7s %9s %10s %8s %7s\n", "part", "product", "files", "packages", "under 60", "tests", "files"
+		printf "%-22s %8s %7s %7s %9s %10s %8s %7s\n", "part", "product", "code", "files", "packages", "under 60", "tests", "files"
 		m = asorti_portable(parts, order)
 		for (i = 1; i <= m; i++) {
 			part = order[i]

@@ -1,4 +1,4 @@
-// Command slicesvc keeps EndpointSlices.
+// Command slicesvc writes EndpointSlices.
 package main
 
 import (
@@ -9,9 +9,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// gcPercent lets the heap grow by half between two collections, where Go's own
-// default is to double: most of what slicesvc has in memory stays there, so that
-// the other half would be paid for all the time and used seldom.
+// gcPercent lets the heap grow by half between two collections. Go's default doubles it, but most
+// objects of slicesvc are long-lived, so the other half would be used rarely.
 const gcPercent = 50
 
 func main() {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Check returns every breach of the rules below root, which holds a go.mod, ordered. An error means that the tree could
-// not be read or parsed.
+// Check returns every breach of the rules below root, which holds a go.mod, ordered. An error means
+// that the tree could not be read or parsed.
 func Check(root string) ([]string, error) {
 	sources, err := load(root)
 	if err != nil {

@@ -88,7 +88,8 @@ func checkSuppressions(s source) []string {
 // maxCommentColumns is the longest line of a comment, with four columns for a tab.
 const maxCommentColumns = 100
 
-// checkComments finds comment lines that are too long. A line without a blank, such as a URL, cannot be wrapped.
+// checkComments finds comment lines that are too long. A line without a blank, such as a URL,
+// cannot be wrapped.
 func checkComments(s source) []string {
 	var breaches []string
 	for _, group := range s.file.Comments {

@@ -21,21 +21,21 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
-// adopter runs a replica that adopts, on the real etcd and kube-apiserver, beside a kube-apiserver at address; those without a
-// sidecar are answered for by others. It ends with the test.
-func adopter(t *testing.T, address string, others prober) {
+// startAdoptingReplica runs a replica with --adopt-master-leases beside a kube-apiserver at address
+// until the test ends. adopted answers the probes of servers without a sidecar.
+func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontroller.ReadinessProber) {
 	t.Helper()
 	etcd, err := testkit.Cluster(t).EtcdClient()
 	if err != nil {
 		t.Fatal(err)
 	}
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
-	member := term.Member{ID: fmt.Sprintf("adopter-%d", time.Now().UnixNano()), Service: "bootstrapsvc", Cluster: "adoption"}
+	member := term.Member{ID: fmt.Sprintf("adopting-%d", time.Now().UnixNano()), Service: "bootstrapsvc", Cluster: "adoption"}
 	candidate, err := term.New(etcd, term.Config{Member: member, Shards: 1, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
@@ -46,16 +46,16 @@ func adopter(t *testing.T, address string, others prober) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := cluster.New(kube, nil)
+	objects, err := baselinecontroller.NewKubeObjects(kube, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	service, err := assemble(configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }), Deps{
 		Member: member, Leadership: candidate, Sessions: candidate, Logger: logger,
 	}, parts{
-		server:  apiServer{port: 6443, at: advertised{primary: netip.MustParseAddr(address)}},
-		objects: objects, keys: registry.New(etcd, term.Prefix("adoption"), member.ID), prober: &memoryProber{},
-		leases: masterlease.New(etcd, "/registry"), proberOf: func(netip.Addr) prober { return others },
+		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr(address)}},
+		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), prober: &fakeProber{},
+		masterLeases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry"), proberOf: func(netip.Addr) apiserverscontroller.ReadinessProber { return adopted },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func adopter(t *testing.T, address string, others prober) {
 	})
 }
 
-// inSlice are the addresses that the EndpointSlice holds now.
+// inSlice returns the addresses in the EndpointSlice.
 func inSlice(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
 	slices, err := kube.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{
 		LabelSelector: "kubernetes.io/service-name=kubernetes",
@@ -95,18 +95,18 @@ func pointersTo[T any](values []T) []*T {
 	return pointers
 }
 
-// vigil looks at the slice again and again.
-type vigil struct {
+// sliceMonitor polls the slice.
+type sliceMonitor struct {
 	stop context.CancelFunc
 	done chan struct{}
-	// empty is the longest time for which the slice was found empty, missing how often an address was found to have gone.
+	// empty is the longest time of an empty slice, missing is how often the address disappeared.
 	empty, missing atomic.Int64
 }
 
-func keepVigil(t *testing.T, kube kubernetes.Interface, address string) *vigil {
+func monitorSlice(t *testing.T, kube kubernetes.Interface, address string) *sliceMonitor {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	v := &vigil{stop: cancel, done: make(chan struct{})}
+	v := &sliceMonitor{stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(v.done)
 		ticker := time.NewTicker(20 * time.Millisecond)
@@ -134,14 +134,14 @@ func keepVigil(t *testing.T, kube kubernetes.Interface, address string) *vigil {
 	return v
 }
 
-func (v *vigil) end() {
+func (v *sliceMonitor) end() {
 	v.stop()
 	<-v.done
 }
 
-// A kube-apiserver that still reconciles by itself knows nobody but its like, takes everybody else out every ten seconds, and
-// empties the endpoints when it stops as the last of them.
-func TestReal_KubeAPIServersAreMovedOverWithoutAGap(t *testing.T) {
+// A kube-apiserver with its own reconciler knows only servers with a master lease. It removes all
+// other addresses every ten seconds, and empties the endpoints when it stops as the last one.
+func TestReal_MigrationFromTheOwnReconcilerHasNoGap(t *testing.T) {
 	const moved, unmoved = "10.99.20.1", "10.99.20.2"
 	kube := testkit.Kube(t)
 	peer, err := testkit.Cluster(t).AddAPIServer(t.Context(), devcluster.PeerConfig{
@@ -155,19 +155,19 @@ func TestReal_KubeAPIServersAreMovedOverWithoutAGap(t *testing.T) {
 		return func() error {
 			held, err := inSlice(t.Context(), kube)
 			if err == nil && !slices.Equal(held, want) {
-				err = fmt.Errorf("the slice holds %v, want %v", held, want)
+				err = fmt.Errorf("the slice has %v, want %v", held, want)
 			}
 			return err
 		}
 	}
 	testkit.Eventually(t, 30*time.Second, holds(unmoved))
-	adopter(t, moved, &memoryProber{})
+	startAdoptingReplica(t, moved, &fakeProber{})
 	testkit.Eventually(t, 20*time.Second, holds(moved, unmoved))
 
-	v := keepVigil(t, kube, moved)
+	monitor := monitorSlice(t, kube, moved)
 	testkit.Eventually(t, time.Minute, func() error {
-		if took := v.missing.Load(); took < 2 {
-			return fmt.Errorf("the other reconciler took the moved server out %d times, want 2 times to be sure", took)
+		if took := monitor.missing.Load(); took < 2 {
+			return fmt.Errorf("the other reconciler removed the migrated server %d times, want 2 times to be sure", took)
 		}
 		return holds(moved, unmoved)()
 	})
@@ -175,15 +175,15 @@ func TestReal_KubeAPIServersAreMovedOverWithoutAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, 20*time.Second, holds(moved))
-	v.end()
-	empty := time.Duration(v.empty.Load())
+	monitor.end()
+	empty := time.Duration(monitor.empty.Load())
 	t.Logf("longest time without any endpoint: %s", empty.Round(time.Millisecond))
 	if empty > 2*time.Second {
-		t.Errorf("there was no endpoint for %s, want no more than it takes to see and write it on a starved machine", empty)
+		t.Errorf("there was no endpoint for %s, want no longer than a watch and a write take on a loaded machine", empty)
 	}
 }
 
-// What a restore leaves behind is reported, whoever is published.
+// A master lease that a restore left is reported and not published.
 func TestReal_MasterLeasesOfARestoreAreReportedAndNotPublished(t *testing.T) {
 	const living, restored = "10.99.21.1", "10.99.21.2"
 	kube, etcd := testkit.Kube(t), testkit.Etcd(t)
@@ -192,25 +192,25 @@ func TestReal_MasterLeasesOfARestoreAreReportedAndNotPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = etcd.Delete(context.WithoutCancel(t.Context()), key) })
-	adopter(t, living, &memoryProber{})
+	startAdoptingReplica(t, living, &fakeProber{})
 	testkit.Eventually(t, 20*time.Second, func() error {
 		held, err := inSlice(t.Context(), kube)
 		if err == nil && !slices.Equal(held, []string{living}) {
-			err = fmt.Errorf("the slice holds %v, want %s alone", held, living)
+			err = fmt.Errorf("the slice has %v, want only %s", held, living)
 		}
 		return err
 	})
-	keys, err := masterlease.New(etcd, "/registry").Read(t.Context())
+	keys, err := apiserverscontroller.NewMasterLeaseReader(etcd, "/registry").Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	isThere := func(k masterlease.Key) bool { return k.Key == key && !k.Leased && k.Unreadable == "" }
+	isThere := func(k apiservers.MasterLease) bool { return k.Key == key && !k.Leased && k.Unreadable == "" }
 	if !slices.ContainsFunc(keys, isThere) {
-		t.Errorf("keys = %+v, want the restored one read and left alone", keys)
+		t.Errorf("keys = %+v, want the restored one read and kept", keys)
 	}
 }
 
-// storedLease is a key's value as kube-apiserver stores it.
+// storedLease is the value of a master lease in kube-apiserver's encoding.
 func storedLease(t *testing.T, address string) string {
 	t.Helper()
 	endpoints := corev1.Endpoints{Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: address}}}}}

@@ -20,10 +20,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
 
-// auditOff has a replica mend nothing without being asked.
+// auditOff disables automatic repairs.
 func auditOff(cfg *bootstrapsvc.Config) { cfg.Audit.AutoRepair = bootstrapsvc.AutoRepairOff }
 
 // audited waits until a replica leads and has made its first pass.
@@ -47,8 +48,8 @@ func nodePortService(t *testing.T, kube kubernetes.Interface) *corev1.Service {
 	return service
 }
 
-// flip writes the bit of a node port behind everybody's back.
-func flip(t *testing.T, port int32, value uint) {
+// setBit writes the bit of a node port into the stored bitmap.
+func setBit(t *testing.T, port int32, value uint) {
 	t.Helper()
 	etcd := testkit.Etcd(t)
 	const key = "/registry/ranges/servicenodeports"
@@ -80,7 +81,7 @@ func bitOf(t *testing.T, port int32) uint {
 	return new(big.Int).SetBytes(value.Range.Data()).Bit(int(port) - 30000)
 }
 
-func TestAuditReal_WhatIsInUseIsAllocatedAgainAtOnce(t *testing.T) {
+func TestAuditReal_UsedAllocationIsRestoredAtOnce(t *testing.T) {
 	r := startReplica(t, "10.99.20.1")
 	client, kube := r.client(t), testkit.Kube(t)
 	service := nodePortService(t, kube)
@@ -94,7 +95,7 @@ func TestAuditReal_WhatIsInUseIsAllocatedAgainAtOnce(t *testing.T) {
 		_, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), address, metav1.GetOptions{})
 		return err
 	})
-	t.Logf("an IPAddress in use was there again after %s", time.Since(begin).Round(time.Millisecond))
+	t.Logf("an IPAddress in use was restored after %s", time.Since(begin).Round(time.Millisecond))
 	again, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), address, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +105,7 @@ func TestAuditReal_WhatIsInUseIsAllocatedAgainAtOnce(t *testing.T) {
 		t.Errorf("IPAddress is %+v", again)
 	}
 	port := service.Spec.Ports[0].NodePort
-	flip(t, port, 0)
+	setBit(t, port, 0)
 	begin = time.Now()
 	testkit.Eventually(t, soon, func() error {
 		if bitOf(t, port) == 0 {
@@ -112,12 +113,12 @@ func TestAuditReal_WhatIsInUseIsAllocatedAgainAtOnce(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("a node port in use was allocated again after %s", time.Since(begin).Round(time.Millisecond))
+	t.Logf("a node port in use was restored after %s", time.Since(begin).Round(time.Millisecond))
 	testkit.Eventually(t, soon, func() error { return ended(t, client, address, bootstrapv1.Finding_STATE_REPAIRED) })
 	testkit.Eventually(t, soon, func() error { return ended(t, client, fmt.Sprint(port), bootstrapv1.Finding_STATE_REPAIRED) })
 }
 
-// ended returns an error unless a finding about the subject has ended so.
+// ended returns an error unless a finding about the subject has ended in this state.
 func ended(t *testing.T, client bootstrapv1.BootstrapServiceClient, subject string, state bootstrapv1.Finding_State) error {
 	answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{ShowEnded: true})
 	if err != nil {
@@ -131,7 +132,7 @@ func ended(t *testing.T, client bootstrapv1.BootstrapServiceClient, subject stri
 	return fmt.Errorf("findings are %v", answer.GetFindings())
 }
 
-// Another prefix, or another cluster's etcd, is no cluster without a range.
+// With another prefix, or with the etcd of another cluster, the ranges are not missing but foreign.
 func TestAuditReal_RangesOfAnotherClusterAreNotAudited(t *testing.T) {
 	r := startReplica(t, "10.99.24.1", func(cfg *bootstrapsvc.Config) { cfg.EtcdPrefix = "/elsewhere" })
 	client := r.client(t)
@@ -143,12 +144,12 @@ func TestAuditReal_RangesOfAnotherClusterAreNotAudited(t *testing.T) {
 	for _, store := range answer.GetStores() {
 		if store.GetStore() == bootstrapv1.Finding_STORE_NODE_PORTS &&
 			(store.GetPresent() || !strings.Contains(store.GetProblem(), "/elsewhere/services/specs/default/kubernetes")) {
-			t.Errorf("node ports: %v, want them to be another cluster's", store)
+			t.Errorf("node ports: %v, want them marked as those of another cluster", store)
 		}
 	}
 }
 
-func TestAuditReal_APlanIsAppliedOnceAndRemembered(t *testing.T) {
+func TestAuditReal_PlanIsAppliedOnceAndKept(t *testing.T) {
 	r := startReplica(t, "10.99.21.1", auditOff)
 	client, kube := r.client(t), testkit.Kube(t)
 	service := nodePortService(t, kube)
@@ -197,18 +198,18 @@ func TestAuditReal_APlanIsAppliedOnceAndRemembered(t *testing.T) {
 		t.Errorf("history is %v, %v", history.GetRepairs(), err)
 	}
 	_, err = client.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{Names: []string{"findings/none"}})
-	if status.Code(err) != codes.NotFound || rpcerror.ReasonOf(err) != bootstrapsvc.FindingNotFound {
-		t.Errorf("plan for no finding = %v", err)
+	if status.Code(err) != codes.NotFound || rpcerror.ReasonOf(err) != api.FindingNotFound {
+		t.Errorf("plan for a missing finding = %v", err)
 	}
 }
 
-func TestAuditReal_APlanThatDriftedIsRefused(t *testing.T) {
+func TestAuditReal_DriftedPlanIsRejected(t *testing.T) {
 	r := startReplica(t, "10.99.22.1", auditOff)
 	client, kube := r.client(t), testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
 	port := service.Spec.Ports[0].NodePort
-	flip(t, port, 0)
+	setBit(t, port, 0)
 	var plan *bootstrapv1.PlanRepairResponse
 	testkit.Eventually(t, soon, func() error {
 		var err error
@@ -231,18 +232,18 @@ func TestAuditReal_APlanThatDriftedIsRefused(t *testing.T) {
 	})
 	testkit.Eventually(t, soon, func() error {
 		_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-		if rpcerror.ReasonOf(err) != bootstrapsvc.RepairDrifted {
-			return fmt.Errorf("apply = %v, want %s", err, bootstrapsvc.RepairDrifted)
+		if rpcerror.ReasonOf(err) != api.RepairDrifted {
+			return fmt.Errorf("apply = %v, want %s", err, api.RepairDrifted)
 		}
 		return nil
 	})
-	_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: "made-up"})
-	if status.Code(err) != codes.InvalidArgument || rpcerror.ReasonOf(err) != bootstrapsvc.InvalidRepairToken {
-		t.Errorf("apply of no token = %v", err)
+	_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: "invalid"})
+	if status.Code(err) != codes.InvalidArgument || rpcerror.ReasonOf(err) != api.InvalidRepairToken {
+		t.Errorf("apply of an invalid token = %v", err)
 	}
 }
 
-func TestAuditReal_AWatchTellsWhatComesAndGoes(t *testing.T) {
+func TestAuditReal_WatchSendsAddedAndDeletedFindings(t *testing.T) {
 	r := startReplica(t, "10.99.23.1")
 	client, kube := r.client(t), testkit.Kube(t)
 	service := nodePortService(t, kube)

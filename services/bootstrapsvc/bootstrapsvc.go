@@ -2,214 +2,310 @@ package bootstrapsvc
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
-	"sync/atomic"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/probe"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// Deps is what the service needs of its process.
+// Deps are the dependencies of a Service. All are required, except where it says otherwise.
 type Deps struct {
 	// Member is this replica.
 	Member term.Member
-	// Kube reads and writes Kubernetes; its writes must be fenced, see kubeconn.Fence.
+	// Kube reads and writes Kubernetes. Its writes must be fenced, see kubeconn.Fence.
 	Kube kubernetes.Interface
-	// KubeConfig has the credentials with which the kube-apiserver is probed, and its default URL.
+	// KubeConfig has the credentials for probes of the kube-apiserver, and its default URL.
 	KubeConfig *rest.Config
-	// Etcd holds the apiserver keys.
-	Etcd Etcd
+	// Etcd has the keys of sidecars, the ranges and the repairs.
+	Etcd apiserverscontroller.Etcd
 	// Leadership is run by the service, with one shard.
 	Leadership Leadership
 	// Sessions binds this replica's key; usually the same candidate as Leadership.
-	Sessions Sessions
-	// Logger must not be nil.
-	Logger *slog.Logger
+	Sessions apiserverscontroller.Sessions
+	Logger   *slog.Logger
 	// Metrics may be nil: then nothing is registered.
 	Metrics prometheus.Registerer
-	// LoopSelection is --loops; empty: all.
+	// LoopSelection is --loops; empty means all loops.
 	LoopSelection []string
 }
 
-// Service is one replica of bootstrapsvc. Its methods are safe for concurrent use; Run may be called once.
+// Service is one replica of bootstrapsvc. Its methods are safe for concurrent use. Run may be
+// called once.
 type Service struct {
-	member     term.Member
-	leadership Leadership
 	logger     *slog.Logger
-	metrics    *metrics
-	runner     *loop.Runner
-	keys       keys
-	surveyor   *surveyor
-	keepers    []*keeper
+	leadership *leadership
+	baseline   *baselinecontroller.Controller
+	apiservers *apiserverscontroller.Controller
 	audit      audit
-	// The duties of the leader, in the order in which a cluster needs them.
-	namespaces, service, endpoints *duty
-	// at is where the kube-apiserver beside this replica is reached; nowhere without one.
-	at advertised
-	// adoption is nil unless kube-apiserver's own keys are read, too.
-	adoption *adoption
-	// held is the term held here; nil without one.
-	held    atomic.Pointer[term.Term]
-	repairs atomic.Int64
-	// stopping is set once Run has been told to stop.
-	stopping atomic.Bool
-	// stopped is closed by Run then.
-	stopped chan struct{}
+	runner     *loop.Runner
+	server     *api.Server
 }
 
-// New checks cfg and puts the service together. It starts nothing and contacts nobody; to find its own address it looks at the
-// network interfaces. An error names the flag to change.
+// New checks cfg and assembles the service. It starts nothing and makes no connection. It reads the
+// network interfaces to find the address of this machine. An error names the flag to change.
 func New(cfg Config, deps Deps) (*Service, error) {
-	objects, err := cluster.New(deps.Kube, deps.Metrics)
+	objects, err := baselinecontroller.NewKubeObjects(deps.Kube, deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
-	isSidecar, err := selected(deps.LoopSelection, probeLoop)
+	isSidecar, err := isEnabled(deps.LoopSelection, apiserverscontroller.ProbeLoop)
 	if err != nil {
 		return nil, err
 	}
-	server, err := findAPIServer(cfg, deps.KubeConfig, isSidecar)
+	local, err := findLocalServer(cfg, deps.KubeConfig, isSidecar)
 	if err != nil {
 		return nil, err
 	}
-	newKeys := registry.New
+	newRegistry := apiserverscontroller.NewRegistry
 	if cfg.Endpoints.SharedAddress {
-		newKeys = registry.NewShared
+		newRegistry = apiserverscontroller.NewSharedRegistry
 	}
 	return assemble(cfg, deps, parts{
-		server:   server,
-		objects:  objects,
-		keys:     newKeys(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
-		prober:   probe.New(deps.KubeConfig, server.url),
-		leases:   masterlease.New(deps.Etcd, cfg.EtcdPrefix),
-		resolver: net.DefaultResolver,
-		proberOf: func(address netip.Addr) prober {
-			at := netip.AddrPortFrom(address, uint16(server.port))
-			return probe.New(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
+		local:        local,
+		objects:      objects,
+		keys:         newRegistry(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
+		prober:       apiserverscontroller.NewProber(deps.KubeConfig, local.url),
+		masterLeases: apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix),
+		resolver:     net.DefaultResolver,
+		proberOf: func(address netip.Addr) apiserverscontroller.ReadinessProber {
+			at := netip.AddrPortFrom(address, uint16(local.port))
+			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
 		},
-		audit: realAuditParts(cfg, deps),
+		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
+		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
+		repairs:     repairstore.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
 	})
 }
 
-// selected tells whether a loop will run, for what has to be known before the runner can be made.
-func selected(selection []string, name string) (bool, error) {
-	parsed, err := loop.ParseSelection([]string{auditLoop, probeLoop, adoptionLoop, namespacesLoop, serviceLoop, endpointsLoop}, selection)
+// loopNames are all loops of the service, as --loops takes them.
+func loopNames() []string {
+	return []string{
+		auditLoop, apiserverscontroller.ProbeLoop, apiserverscontroller.AdoptionLoop,
+		baselinecontroller.NamespacesLoop, baselinecontroller.ServiceLoop, apiserverscontroller.EndpointsLoop,
+	}
+}
+
+// isEnabled says whether the selection enables a loop, before there is a runner.
+func isEnabled(selection []string, name string) (bool, error) {
+	parsed, err := loop.ParseSelection(loopNames(), selection)
 	if err != nil {
 		return false, err
 	}
 	return parsed.Enabled(name, false), nil
 }
 
-// parts are what New has made, and what a test makes otherwise.
+// parts are adapters that tests replace.
 type parts struct {
-	server   apiServer
-	objects  objects
-	keys     keys
-	prober   prober
-	leases   leases
-	resolver resolver
-	// proberOf makes one of the kube-apiserver at an address.
-	proberOf func(netip.Addr) prober
-	audit    auditParts
+	local   localServer
+	objects interface {
+		baselinecontroller.Objects
+		apiserverscontroller.Objects
+	}
+	keys         apiserverscontroller.Keys
+	prober       apiserverscontroller.ReadinessProber
+	proberOf     func(netip.Addr) apiserverscontroller.ReadinessProber
+	masterLeases apiserverscontroller.MasterLeases
+	resolver     apiserverscontroller.Resolver
+	allocations  allocationcontroller.Cluster
+	ranges       allocationcontroller.Ranges
+	repairs      allocationcontroller.RepairStore
 }
 
 func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
-	ranges, err := cfg.serviceRanges()
+	ranges, err := parseServiceRanges(cfg.ServiceClusterIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
-	extra, err := cfg.extraPorts()
+	extra, err := parseExtraPorts(cfg.ExtraPorts)
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
-	metrics, err := newMetrics(deps.Metrics)
+	metrics, err := baselinecontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{
-		member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, metrics: metrics,
-		keys: made.keys, at: made.server.at, stopped: make(chan struct{}),
-		surveyor: &surveyor{
-			objects: made.objects, keys: made.keys, serviceRanges: ranges,
-			want: baseline.Service{
-				TargetPort: made.server.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
-			},
+	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership)}
+	s.baseline = baselinecontroller.New(baselinecontroller.Config{
+		ServiceRanges: ranges,
+		Service: baseline.Service{
+			TargetPort: made.local.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
 		},
-	}
-	if err := s.prepareEndpoints(cfg, made); err != nil {
+	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics})
+	if s.apiservers, err = newAPIServers(cfg, deps, made, s.baseline, metrics); err != nil {
 		return nil, err
 	}
-	s.namespaces = newDuty(namespacesPeriod, s.keepNamespaces(s.newKeeper(namespacesLoop, made.objects)))
-	s.service = newDuty(servicePeriod, s.keepService(s.newKeeper(serviceLoop, made.objects)))
-	s.endpoints = newDuty(endpointsPeriod, s.keepEndpoints(s.newKeeper(endpointsLoop, made.objects)))
-	sidecar := &sidecar{
-		keys: made.keys, sessions: deps.Sessions, prober: made.prober, logger: deps.Logger, metrics: metrics,
-		replica: deps.Member.ID, at: made.server.at, port: made.server.port, cfg: cfg, concede: deps.Leadership.Concede,
-	}
-	if s.audit, err = newAudit(cfg.Audit, deps, made.audit); err != nil {
+	if s.audit, err = newAudit(cfg.Audit, deps, made); err != nil {
 		return nil, err
 	}
+	loops := slices.Concat([]loop.Loop{s.audit.loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
 	s.runner, err = loop.NewRunner(loop.Config{
-		Loops: s.loops(sidecar), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loops: loops, Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
 	})
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	s.server = s.newServer(deps.Member)
+	return s, nil
 }
 
-// prepareEndpoints adds to the surveyor what it needs for endpoints.
-func (s *Service) prepareEndpoints(cfg Config, made parts) error {
+func newAPIServers(
+	cfg Config, deps Deps, made parts, service apiserverscontroller.ServiceObserver, metrics *baselinecontroller.Metrics,
+) (*apiserverscontroller.Controller, error) {
 	policy, err := cfg.Endpoints.policy()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	static, err := cfg.Endpoints.staticTarget()
 	if err != nil {
-		return fmt.Errorf("--static-apiserver-address: %w", err)
+		return nil, fmt.Errorf("--static-apiserver-address: %w", err)
 	}
-	if cfg.Endpoints.AdoptMasterLeases {
-		s.adoption = newAdoption(made.leases, made.proberOf, made.server.port, cfg, s.logger)
-		s.adoption.changed = func() { s.endpoints.nudge() }
+	extra, err := parseExtraPorts(cfg.ExtraPorts)
+	if err != nil {
+		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
-	s.surveyor.caller = &caller{
-		keys: made.keys, static: static, staticPort: cmp.Or(int32(cfg.Endpoints.StaticPort), made.server.port),
-		resolver: made.resolver, adoption: s.adoption,
+	var ports []apiservers.Port
+	for _, port := range extra {
+		ports = append(ports, apiservers.Port{Name: port.Name, Protocol: port.Protocol, Port: port.TargetPort})
 	}
-	s.surveyor.publish = apiservers.Want{
-		Policy: policy, DualStack: cfg.DualStackEndpoints, ExtraPorts: portsOf(s.surveyor.want.ExtraPorts),
-	}
-	return nil
+	return apiserverscontroller.New(apiserverscontroller.Config{
+		Address: made.local.address, Port: made.local.port,
+		Policy: policy, DualStack: cfg.DualStackEndpoints, ExtraPorts: ports,
+		StaticAddress: static.address, StaticName: static.name, StaticPort: cmp.Or(int32(cfg.Endpoints.StaticPort), made.local.port),
+		AdoptMasterLeases: cfg.Endpoints.AdoptMasterLeases,
+		ProbeInterval:     cfg.ProbeInterval, ProbeTimeout: cfg.ProbeTimeout,
+		Thresholds: apiservers.ReadinessThresholds{Failures: cfg.ProbeFailures, Silence: cfg.Endpoints.UnreadyDelay},
+	}, apiserverscontroller.Deps{
+		ReplicaID: deps.Member.ID, Keys: made.keys, Sessions: deps.Sessions, Prober: made.prober, ProberOf: made.proberOf,
+		MasterLeases: made.masterLeases, Resolver: made.resolver, Objects: made.objects, Service: service,
+		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+	})
 }
 
-func (s *Service) newKeeper(name string, objects objects) *keeper {
-	k := &keeper{loop: name, objects: objects, logger: s.logger, metrics: s.metrics, repairs: &s.repairs}
-	s.keepers = append(s.keepers, k)
-	return k
+func newAudit(cfg AuditConfig, deps Deps, made parts) (audit, error) {
+	telemetry, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
+	if err != nil {
+		return audit{}, err
+	}
+	return audit{telemetry: telemetry, Controller: allocationcontroller.New(cfg.controller(), allocationcontroller.Deps{
+		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Reporter: telemetry, Logger: deps.Logger,
+	})}, nil
 }
 
-// Loops are the service's loops, for the process to show and to judge by.
+func (s *Service) newServer(member term.Member) *api.Server {
+	cfg := api.Config{
+		Service: member.Service, ReplicaID: member.ID,
+		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers, Allocation: s.audit,
+	}
+	for _, reconciler := range s.reconcilers() {
+		if s.isRunning(reconciler.Name()) {
+			cfg.Reconcilers = append(cfg.Reconcilers, reconciler)
+		}
+	}
+	if !s.isRunning(auditLoop) {
+		cfg.AllocationDisabled = auditLoop
+	}
+	return api.New(cfg)
+}
+
+// reconcilers are in the order in which a cluster needs their objects.
+func (s *Service) reconcilers() []*baselinecontroller.Reconciler {
+	return append(s.baseline.Reconcilers(), s.apiservers.Reconciler())
+}
+
+// isRunning says whether --loops enables a loop.
+func (s *Service) isRunning(name string) bool {
+	return slices.ContainsFunc(s.runner.Status(), func(status loop.Status) bool {
+		return status.Name == name && status.State != loop.Disabled
+	})
+}
+
+// Register adds the RPCs to a gRPC server.
+func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.server.Register(registrar) }
+
+// Loops are the loops of the service, for the process's status and health.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts are "namespaces" (system namespaces that exist), "apiservers", "ready_apiservers" and "endpoint_addresses", known
-// only while this replica leads, as are "open_findings" and "pending_findings" of the audit, and "repairs", its writes since it
-// started.
+// Counts are "repairs", the writes to the baseline since the process started, and facts that only
+// the leader knows: "namespaces" (existing system namespaces), "apiservers", "ready_apiservers",
+// "endpoint_addresses", "open_findings" and "pending_findings".
 func (s *Service) Counts() map[string]int64 {
-	counts := facts{"repairs": s.repairs.Load()}
-	for _, k := range s.keepers {
-		k.countInto(counts)
+	counts := map[string]int64{}
+	repairs := int64(0)
+	for _, reconciler := range s.reconcilers() {
+		reconciler.CountInto(counts)
+		repairs += reconciler.Writes()
 	}
 	s.audit.countInto(counts)
+	counts["repairs"] = repairs
 	return counts
+}
+
+// Run probes the kube-apiserver and does the work of the leader while this replica leads. After ctx
+// has ended, it deletes the key of the kube-apiserver, removes the address from the endpoints if
+// this replica leads, and gives up the term, in this order and within twenty seconds.
+func (s *Service) Run(ctx context.Context) error {
+	group, alive := errgroup.WithContext(context.WithoutCancel(ctx))
+	working, stop := context.WithCancel(alive)
+	defer stop()
+	defer context.AfterFunc(ctx, func() {
+		s.leadership.stop()
+		stop()
+	})()
+	// The term outlives working, so that the address is removed under it.
+	leading, resign := context.WithCancel(alive)
+	defer resign()
+	group.Go(func() error {
+		defer resign()
+		err := s.runner.Run(working)
+		s.withdraw()
+		return err
+	})
+	group.Go(func() error {
+		defer stop()
+		return s.leadership.run(leading, s.lead)
+	})
+	return group.Wait()
+}
+
+// lead is the body of a term.
+func (s *Service) lead(ctx context.Context) error {
+	defer func() {
+		s.baseline.Forget()
+		s.apiservers.Forget()
+	}()
+	return s.runner.RunTerm(ctx)
+}
+
+// withdraw removes the own address from the endpoints if this replica leads. Otherwise the leader
+// does it, because its watch has seen that the key is gone.
+func (s *Service) withdraw() {
+	held := s.leadership.Term()
+	if held == nil || !s.isRunning(apiserverscontroller.EndpointsLoop) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(held.Context(), baselinecontroller.PassTimeout)
+	defer cancel()
+	if err := s.apiservers.WithdrawOwn(ctx); err != nil {
+		s.logger.Warn("cannot remove the address of the kube-apiserver from the endpoints; the next leader does", "error", err)
+	}
 }

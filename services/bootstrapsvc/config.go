@@ -2,51 +2,47 @@ package bootstrapsvc
 
 import (
 	"fmt"
-	"net/netip"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
-// Config is what an operator decides. DefaultConfig has the defaults.
+// Config configures one replica. DefaultConfig has the defaults.
 type Config struct {
-	// APIServerURL is the kube-apiserver beside this replica; empty: that of the kubeconfig.
+	// APIServerURL is the kube-apiserver beside this replica; empty means the server of the
+	// kubeconfig.
 	APIServerURL string
-	// APIServerPort is the port under which pods reach it; 0: that of the URL.
+	// APIServerPort is the port under which pods reach it; 0 means the port of the URL.
 	APIServerPort int
-	// AdvertiseAddress is the address under which pods reach it, and behind a comma that of the other family where endpoints
-	// are dual-stack; empty: found by itself.
+	// AdvertiseAddress is the address under which pods reach it. With dual-stack endpoints, the
+	// address of the other family may follow after a comma. Empty: an address of this machine.
 	AdvertiseAddress string
-	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first; empty: read from the
-	// default ServiceCIDR object.
+	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first.
+	// Empty: the ranges of the default ServiceCIDR.
 	ServiceClusterIPRange string
-	// NodePort is kube-apiserver's --kubernetes-service-node-port; 0: none.
+	// NodePort is kube-apiserver's --kubernetes-service-node-port; 0 means none.
 	NodePort int
-	// ExtraPorts are ports of the Service and of its endpoints beside 443, each "name:port[/protocol][:target port]".
+	// ExtraPorts are ports of the Service and of its endpoints beside 443, each
+	// "name:port[/protocol][:target port]".
 	ExtraPorts []string
-	// DualStackEndpoints asks for a ClusterIP and an EndpointSlice of each family that the cluster has.
+	// DualStackEndpoints asks for a ClusterIP and an EndpointSlice of each family of the cluster.
 	DualStackEndpoints bool
 	// ProbeInterval is the time from one probe to the next.
 	ProbeInterval time.Duration
-	// ProbeTimeout is how long one probe may take.
+	// ProbeTimeout limits one probe.
 	ProbeTimeout time.Duration
 	// ProbeFailures is how many failed probes in a row make a ready kube-apiserver not ready.
 	ProbeFailures int
-	// Endpoints says which addresses are endpoints.
+	// Endpoints selects the addresses that are endpoints.
 	Endpoints EndpointsConfig
 	// EtcdPrefix is kube-apiserver's --etcd-prefix.
 	EtcdPrefix string
-	// Audit is about the audit of ClusterIPs and node ports.
+	// Audit configures the audit of ClusterIPs and node ports.
 	Audit AuditConfig
 }
 
-// DefaultConfig returns the defaults. A kube-apiserver that refuses connections is out after two to three seconds, one
-// that accepts them and hangs after some ten.
+// DefaultConfig returns the defaults. A kube-apiserver that refuses connections is removed after
+// two to three seconds, one that accepts them and hangs after about ten.
 func DefaultConfig() Config {
 	return Config{
 		ProbeInterval: time.Second,
@@ -68,28 +64,28 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"Address under which pods reach the kube-apiserver; with --dual-stack-endpoints one of each family, separated by a comma. "+
 			"Default: the address in its URL if other machines can reach it, otherwise that of the default route's interface.")
 	fs.StringVar(&c.ServiceClusterIPRange, "service-cluster-ip-range", c.ServiceClusterIPRange,
-		"Range of ClusterIPs, as given to kube-apiserver, the primary one first. Default: read from ServiceCIDR kubernetes.")
+		"Range of ClusterIPs, as given to kube-apiserver, the primary one first. Default: the ranges of ServiceCIDR kubernetes.")
 	fs.IntVar(&c.NodePort, "kubernetes-service-node-port", c.NodePort,
 		"Node port of service default/kubernetes, as given to kube-apiserver. 0 means none.")
 	fs.StringSliceVar(&c.ExtraPorts, "kubernetes-service-extra-ports", c.ExtraPorts,
-		"Ports of service default/kubernetes beside 443 that every kube-apiserver's address serves, too, each as "+
-			"name:port[/protocol][:target-port], such as konnectivity:8132/TCP:8091.")
+		"Further ports of service default/kubernetes and of every kube-apiserver's address, each as "+
+			"name:port[/protocol][:target port], such as konnectivity:8132/TCP:8091.")
 	fs.BoolVar(&c.DualStackEndpoints, "dual-stack-endpoints", c.DualStackEndpoints,
-		"Give service default/kubernetes a ClusterIP of each family that the cluster has, and an EndpointSlice of each. "+
-			"Turned off again, the Service keeps both.")
+		"Give service default/kubernetes a ClusterIP and an EndpointSlice of each family of the cluster. "+
+			"The Service keeps both ClusterIPs when this is disabled again.")
 	fs.DurationVar(&c.ProbeInterval, "probe-interval", c.ProbeInterval,
 		"Time from one probe of the kube-apiserver to the next.")
 	fs.DurationVar(&c.ProbeTimeout, "probe-timeout", c.ProbeTimeout,
-		"How long one probe may take.")
+		"Time limit of one probe.")
 	fs.IntVar(&c.ProbeFailures, "probe-failures", c.ProbeFailures,
 		"Failed probes in a row that make a ready kube-apiserver not ready.")
 	c.Endpoints.registerFlags(fs)
 	fs.StringVar(&c.EtcdPrefix, "etcd-prefix", c.EtcdPrefix,
-		"kube-apiserver's flag of the same name: below which its own keys are, in the etcd of --etcd-servers.")
+		"kube-apiserver's flag of the same name: the prefix of its own keys in the etcd of --etcd-servers.")
 	c.Audit.registerFlags(fs)
 }
 
-// Validate returns everything that is wrong, each with the flag to change.
+// Validate returns all problems, each with the flag to change.
 func (c *Config) Validate() []error {
 	var problems []error
 	add := func(flag string, err error) {
@@ -97,16 +93,16 @@ func (c *Config) Validate() []error {
 			problems = append(problems, fmt.Errorf("--%s: %w", flag, err))
 		}
 	}
-	_, err := c.apiServerURL()
+	_, err := parseAPIServerURL(c.APIServerURL)
 	add("apiserver-url", err)
 	add("apiserver-port", checkPort(c.APIServerPort))
-	advertised, err := c.advertisedAddresses()
+	advertised, err := parseAdvertisedAddresses(c.AdvertiseAddress, c.DualStackEndpoints)
 	add("apiserver-advertise-address", err)
-	serviceRange, err := c.serviceRange()
+	ranges, err := parseServiceRanges(c.ServiceClusterIPRange)
 	add("service-cluster-ip-range", err)
-	add("apiserver-advertise-address", checkFamily(advertised.primary, serviceRange))
+	add("apiserver-advertise-address", checkFamily(advertised.Primary, primaryOf(ranges)))
 	add("kubernetes-service-node-port", checkPort(c.NodePort))
-	_, err = c.extraPorts()
+	_, err = parseExtraPorts(c.ExtraPorts)
 	add("kubernetes-service-extra-ports", err)
 	add("probe-interval", checkAtLeast(c.ProbeInterval, 100*time.Millisecond))
 	add("probe-timeout", checkAtLeast(c.ProbeTimeout, 100*time.Millisecond))
@@ -117,88 +113,4 @@ func (c *Config) Validate() []error {
 	add("etcd-prefix", checkPrefix(c.EtcdPrefix))
 	c.Audit.problems(add)
 	return problems
-}
-
-// apiServerURL is the URL that was given, or nil if none was.
-func (c *Config) apiServerURL() (*url.URL, error) {
-	if c.APIServerURL == "" {
-		return nil, nil
-	}
-	given, err := url.Parse(c.APIServerURL)
-	if err != nil {
-		return nil, err
-	}
-	if given.Scheme != "https" || given.Hostname() == "" || given.User != nil || given.RawQuery != "" || given.Fragment != "" {
-		return nil, fmt.Errorf("%q is not a URL like https://127.0.0.1:6443", given.Redacted())
-	}
-	return given, nil
-}
-
-// serviceRange is the primary range that was given, or the zero Prefix if none was.
-func (c *Config) serviceRange() (netip.Prefix, error) {
-	ranges, err := c.serviceRanges()
-	if len(ranges) == 0 {
-		return netip.Prefix{}, err
-	}
-	return ranges[0], nil
-}
-
-// serviceRanges are the ranges that were given, the primary one first; none if none was.
-func (c *Config) serviceRanges() ([]netip.Prefix, error) {
-	if c.ServiceClusterIPRange == "" {
-		return nil, nil
-	}
-	var ranges []netip.Prefix
-	for text := range strings.SplitSeq(c.ServiceClusterIPRange, ",") {
-		parsed, err := netip.ParsePrefix(strings.TrimSpace(text))
-		if err != nil {
-			return nil, fmt.Errorf("%q is not a range like 10.0.0.0/16", text)
-		}
-		if parsed.Addr().Is4In6() {
-			return nil, fmt.Errorf("%q is an IPv4 range in IPv6 notation, which no apiserver takes", text)
-		}
-		if _, err := baseline.FirstAddress(parsed); err != nil {
-			return nil, err
-		}
-		ranges = append(ranges, parsed.Masked())
-	}
-	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
-		return nil, fmt.Errorf("%q: want one range, or one IPv4 and one IPv6 range", c.ServiceClusterIPRange)
-	}
-	return ranges, nil
-}
-
-// checkFamily refuses an address that no Service of the range could lead to. Either may be unknown.
-func checkFamily(address netip.Addr, serviceRange netip.Prefix) error {
-	if !address.IsValid() || !serviceRange.IsValid() {
-		return nil
-	}
-	if has, want := advertise.FamilyOf(address), advertise.FamilyOf(serviceRange.Addr()); has != want {
-		return fmt.Errorf("%s is %s, but the primary service range %s is %s", address, has, serviceRange, want)
-	}
-	if serviceRange.Contains(address) {
-		return fmt.Errorf("%s lies in the service range %s; want the address of a machine", address, serviceRange)
-	}
-	return nil
-}
-
-func checkPort(port int) error {
-	if port < 0 || port > 65535 {
-		return fmt.Errorf("%d is not a port, want 1 to 65535, or 0 for none", port)
-	}
-	return nil
-}
-
-func checkPrefix(prefix string) error {
-	if strings.Trim(prefix, "/") == "" {
-		return fmt.Errorf("%q is no prefix of keys, want one like /registry", prefix)
-	}
-	return nil
-}
-
-func checkAtLeast(duration, least time.Duration) error {
-	if duration < least {
-		return fmt.Errorf("%s is too short, want at least %s", duration, least)
-	}
-	return nil
 }

@@ -8,26 +8,26 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )
 
-// AutoRepair says what is mended without asking anybody.
+// AutoRepair selects the repairs that need no operator.
 type AutoRepair string
 
 const (
-	// AutoRepairSafe mends what is safe by rule.
+	// AutoRepairSafe repairs what is safe by rule.
 	AutoRepairSafe AutoRepair = "safe"
-	// AutoRepairOff mends nothing.
+	// AutoRepairOff repairs nothing.
 	AutoRepairOff AutoRepair = "off"
 )
 
-// AuditConfig is what an operator decides about the audit of ClusterIPs and node ports.
+// AuditConfig configures the audit of ClusterIPs and node ports.
 type AuditConfig struct {
-	// AutoRepair says what is mended without asking anybody.
+	// AutoRepair selects the repairs that need no operator.
 	AutoRepair AutoRepair
-	// FindingHistory and RepairHistory are how many ended findings and repairs are remembered.
+	// FindingHistory and RepairHistory are how many ended findings and repairs are kept.
 	FindingHistory, RepairHistory int
-	// NodePortRange is kube-apiserver's --service-node-port-range; empty: taken as it is stored.
+	// NodePortRange is kube-apiserver's --service-node-port-range; empty means the stored range.
 	NodePortRange string
 }
 
@@ -37,13 +37,13 @@ func defaultAudit() AuditConfig {
 
 func (c *AuditConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&c.AutoRepair), "auto-repair", string(c.AutoRepair),
-		"What is mended of allocated ClusterIPs and node ports without asking anybody: \"safe\" what is safe by rule, \"off\" nothing.")
+		"Automatic repairs of allocated ClusterIPs and node ports: \"safe\" (those that are safe by rule) or \"off\".")
 	fs.IntVar(&c.FindingHistory, "finding-history", c.FindingHistory,
-		"How many findings that have ended are remembered.")
+		"How many ended findings are kept.")
 	fs.IntVar(&c.RepairHistory, "repair-history", c.RepairHistory,
-		"How many repairs are remembered; fewer where they have many steps.")
+		"How many repairs are kept; fewer if they have many steps.")
 	fs.StringVar(&c.NodePortRange, "service-node-port-range", c.NodePortRange,
-		"Range of node ports, as given to kube-apiserver; a stored range that differs is a finding. Default: taken as it is stored.")
+		"Range of node ports, as given to kube-apiserver; a stored range that differs is a finding. Default: the stored range.")
 }
 
 func (c *AuditConfig) problems(add func(flag string, err error)) {
@@ -55,17 +55,17 @@ func (c *AuditConfig) problems(add func(flag string, err error)) {
 	add("service-node-port-range", checkPortRange(c.NodePortRange))
 }
 
-// maxHistory keeps what is remembered small enough for etcd.
+// maxHistory keeps the history small enough for etcd.
 const maxHistory = 10_000
 
 func checkHistory(count int) error {
 	if count < 1 || count > maxHistory {
-		return fmt.Errorf("%d is not possible, want 1 to %d", count, maxHistory)
+		return fmt.Errorf("%d is out of range, want 1 to %d", count, maxHistory)
 	}
 	return nil
 }
 
-// checkPortRange takes the form in which kube-apiserver stores the range.
+// checkPortRange accepts the text that kube-apiserver stores.
 func checkPortRange(text string) error {
 	if text == "" {
 		return nil
@@ -79,13 +79,13 @@ func checkPortRange(text string) error {
 	return nil
 }
 
-// auditor is the configuration of the auditor.
-func (c *AuditConfig) auditor() auditor.Config {
-	cfg := auditor.Config{
+// controller is the configuration of the allocation controller.
+func (c *AuditConfig) controller() allocationcontroller.Config {
+	cfg := allocationcontroller.Config{
 		AutoRepair: c.AutoRepair == AutoRepairSafe, FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory,
 	}
 	if c.NodePortRange != "" {
-		cfg.Expected = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
+		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
 	}
 	return cfg
 }

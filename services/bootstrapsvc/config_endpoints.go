@@ -10,29 +10,29 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
-// masterCount is what kube-apiserver's flag calls apiservers.Counted.
+// masterCount is the name of apiservers.Counted in kube-apiserver's flag.
 const masterCount = "master-count"
 
-// EndpointsConfig is what an operator decides about which addresses are endpoints.
+// EndpointsConfig selects the addresses that are endpoints.
 type EndpointsConfig struct {
-	// Reconciler is how endpoints are chosen: "lease", "count" (or "master-count"), "static" or "none".
+	// Reconciler is how endpoints are selected: "lease", "count" (or "master-count"), "static" or
+	// "none".
 	Reconciler string
 	// APIServerCount is how many addresses "count" publishes at most.
 	APIServerCount int
 	// StaticAddress is what "static" publishes: an IP address or a DNS name.
 	StaticAddress string
-	// StaticPort is the port of StaticAddress; 0: that of the kube-apiserver.
+	// StaticPort is the port of StaticAddress; 0 means the port of the kube-apiserver.
 	StaticPort int
-	// AdoptMasterLeases reads kube-apiserver's own keys, too.
+	// AdoptMasterLeases also publishes servers that are known from kube-apiserver's own keys.
 	AdoptMasterLeases bool
-	// SharedAddress says that several kube-apiservers stand behind the advertised address.
+	// SharedAddress says that several kube-apiservers share the advertised address.
 	SharedAddress bool
-	// MinReady is how many endpoints unreadiness alone leaves.
+	// MinReady is how many endpoints stay when kube-apiservers are not ready.
 	MinReady int
 	// UnreadyDelay is how long a kube-apiserver that does not answer stays an endpoint.
 	UnreadyDelay time.Duration
@@ -40,8 +40,8 @@ type EndpointsConfig struct {
 	KeepLast bool
 }
 
-// defaultEndpoints returns the defaults. With those of the probes, a kube-apiserver that listens and does not answer is out
-// after some ten seconds.
+// defaultEndpoints returns the defaults. With the default probes, a kube-apiserver that listens and
+// does not answer is removed after about ten seconds.
 func defaultEndpoints() EndpointsConfig {
 	return EndpointsConfig{
 		Reconciler:     apiservers.Live.String(),
@@ -53,28 +53,28 @@ func defaultEndpoints() EndpointsConfig {
 
 func (c *EndpointsConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Reconciler, "endpoint-reconciler-type", c.Reconciler,
-		"How endpoints of service default/kubernetes are chosen: lease (the ready kube-apiservers), count (the ready ones; "+
-			"others stay until there are more than --apiserver-count), static (--static-apiserver-address) or none (untouched).")
+		"How endpoints of service default/kubernetes are selected: lease (the ready kube-apiservers), count (the ready ones; "+
+			"others stay until there are more than --apiserver-count), static (--static-apiserver-address) or none (not written).")
 	fs.IntVar(&c.APIServerCount, "apiserver-count", c.APIServerCount,
 		"With --endpoint-reconciler-type=count: how many kube-apiservers the cluster has.")
 	fs.StringVar(&c.StaticAddress, "static-apiserver-address", c.StaticAddress,
 		"With --endpoint-reconciler-type=static: the IP address or DNS name to publish. A name is resolved every ten seconds.")
 	fs.IntVar(&c.StaticPort, "static-apiserver-port", c.StaticPort,
-		"Port of --static-apiserver-address. 0: that of the kube-apiserver.")
+		"Port of --static-apiserver-address. 0 means the port of the kube-apiserver.")
 	fs.BoolVar(&c.AdoptMasterLeases, "adopt-master-leases", c.AdoptMasterLeases,
-		"Publish kube-apiservers that have no sidecar yet, too, as their own keys below <etcd-prefix>/masterleases tell of them. "+
-			"For moving a cluster over from kube-apiserver's own reconciler.")
+		"Also publish kube-apiservers that have no sidecar yet, from their own keys below <etcd-prefix>/masterleases. "+
+			"Use it to migrate a cluster from kube-apiserver's own reconciler.")
 	fs.BoolVar(&c.SharedAddress, "shared-apiserver-address", c.SharedAddress,
-		"Several kube-apiservers stand behind the advertised address; it is an endpoint while one of them is ready.")
+		"Several kube-apiservers share the advertised address; it is an endpoint while one of them is ready.")
 	fs.IntVar(&c.MinReady, "min-ready-apiservers", c.MinReady,
-		"How many endpoints are left when kube-apiservers are not ready. Those that report and were endpoints stay up to this number.")
+		"How many endpoints stay when kube-apiservers are not ready. Endpoints that still report stay up to this number.")
 	fs.DurationVar(&c.UnreadyDelay, "unready-delay", c.UnreadyDelay,
-		"How long a kube-apiserver that accepts connections and does not answer stays an endpoint, beside --probe-failures.")
+		"How long a kube-apiserver that accepts connections and does not answer stays an endpoint, in addition to --probe-failures.")
 	fs.BoolVar(&c.KeepLast, "keep-last-address", c.KeepLast,
-		"Leave the address of the last kube-apiserver published when it stops in good order.")
+		"Keep the address of the last kube-apiserver published when it stops in good order.")
 }
 
-// problems returns what is wrong, by flag in the order of the flags.
+// problems adds all problems in the order of the flags.
 func (c *EndpointsConfig) problems(add func(flag string, err error)) {
 	_, err := c.kind()
 	add("endpoint-reconciler-type", err)
@@ -90,7 +90,6 @@ func (c *EndpointsConfig) problems(add func(flag string, err error)) {
 	add("unready-delay", checkAtLeast(c.UnreadyDelay, 0))
 }
 
-// kind is the way in which endpoints are chosen.
 func (c *EndpointsConfig) kind() (apiservers.Kind, error) {
 	if c.Reconciler == masterCount {
 		return apiservers.Counted, nil
@@ -103,12 +102,7 @@ func (c *EndpointsConfig) kind() (apiservers.Kind, error) {
 	return apiservers.Live, fmt.Errorf("%q is none of lease, count, static and none", c.Reconciler)
 }
 
-// patience is how much a ready kube-apiserver is forgiven.
-func (c *Config) patience() readiness.Patience {
-	return readiness.Patience{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay}
-}
-
-// policy is who is published; Validate has found that it is one.
+// policy must only be called after Validate.
 func (c *EndpointsConfig) policy() (apiservers.Policy, error) {
 	kind, err := c.kind()
 	if err != nil {
@@ -117,13 +111,13 @@ func (c *EndpointsConfig) policy() (apiservers.Policy, error) {
 	return apiservers.Policy{Kind: kind, Count: c.APIServerCount, MinReady: c.MinReady, KeepLast: c.KeepLast}, nil
 }
 
-// target is what "static" publishes: an address, or a name that leads to some.
+// target is what "static" publishes: an address, or a name that resolves to addresses.
 type target struct {
 	address netip.Addr
 	name    string
 }
 
-// staticTarget is the zero target unless endpoints are static.
+// staticTarget returns the zero target unless the reconciler is "static".
 func (c *EndpointsConfig) staticTarget() (target, error) {
 	isStatic := c.Reconciler == apiservers.Static.String()
 	switch {
@@ -135,7 +129,7 @@ func (c *EndpointsConfig) staticTarget() (target, error) {
 		return target{}, nil
 	}
 	if address, err := netip.ParseAddr(c.StaticAddress); err == nil {
-		if err := advertise.Routable(address.Unmap()); err != nil {
+		if err := hostaddress.Routable(address.Unmap()); err != nil {
 			return target{}, fmt.Errorf("%s %w; pods could not reach it", address, err)
 		}
 		return target{address: address.Unmap()}, nil

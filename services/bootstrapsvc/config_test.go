@@ -9,9 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
-func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
+func TestConfig_DefaultsOfFlags(t *testing.T) {
 	cfg := DefaultConfig()
 	flags := pflag.NewFlagSet("bootstrapsvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
@@ -31,11 +33,11 @@ func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
 		t.Errorf("flags (-want +got):\n%s", diff)
 	}
 	if problems := cfg.Validate(); len(problems) != 0 {
-		t.Errorf("defaults are refused: %v", problems)
+		t.Errorf("defaults are rejected: %v", problems)
 	}
 }
 
-func TestConfig_EveryMistakeIsReported(t *testing.T) {
+func TestConfig_EveryProblemIsReported(t *testing.T) {
 	cfg := Config{
 		APIServerURL: "http://127.0.0.1:6443", APIServerPort: 65536, AdvertiseAddress: "127.0.0.1",
 		ServiceClusterIPRange: "10.0.0.0/33", NodePort: -1, ExtraPorts: []string{"konnectivity"},
@@ -58,7 +60,7 @@ func TestConfig_EveryMistakeIsReported(t *testing.T) {
 		got = append(got, flag)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("flags complained of (-want +got):\n%s", diff)
+		t.Errorf("flags with problems (-want +got):\n%s", diff)
 	}
 }
 
@@ -69,11 +71,11 @@ func TestConfig_Values(t *testing.T) {
 	}{
 		"a URL":                     {edit: func(c *Config) { c.APIServerURL = "https://127.0.0.1:6443" }},
 		"a URL with a password":     {edit: func(c *Config) { c.APIServerURL = "https://me:secret@host" }, want: "not a URL like"},
-		"a URL that is none":        {edit: func(c *Config) { c.APIServerURL = "https://%zz" }, want: "--apiserver-url"},
+		"an invalid URL":            {edit: func(c *Config) { c.APIServerURL = "https://%zz" }, want: "--apiserver-url"},
 		"both families":             {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,fd00::/108" }},
 		"one family twice":          {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,10.1.0.0/16" }, want: "one IPv4 and one IPv6"},
 		"three ranges":              {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,fd00::/108,fd01::/108" }, want: "want one range"},
-		"a range of one address":    {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.1/32" }, want: "has no room"},
+		"a range of one address":    {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.1/32" }, want: "too small"},
 		"a mapped range":            {edit: func(c *Config) { c.ServiceClusterIPRange = "::ffff:10.0.0.0/112" }, want: "IPv4 range in IPv6 notation"},
 		"an address with a zone":    {edit: func(c *Config) { c.AdvertiseAddress = "2001:db8::1%eth0" }, want: "zone"},
 		"an address":                {edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1" }},
@@ -91,16 +93,16 @@ func TestConfig_Values(t *testing.T) {
 		"two addresses of one family": {
 			edit: func(c *Config) { c.DualStackEndpoints, c.AdvertiseAddress = true, "10.1.0.1,10.1.0.2" }, want: "of one family",
 		},
-		"two addresses where one counts": {
-			edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1,fd00:1::1" }, want: "only with --dual-stack-endpoints",
+		"two addresses without dual stack": {
+			edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1,fd00:1::1" }, want: "needs --dual-stack-endpoints",
 		},
-		"upstream's name of a reconciler": {edit: func(c *Config) { c.Endpoints.Reconciler = "master-count" }},
-		"a static name":                   {edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "api.example." }},
-		"static without an address":       {edit: func(c *Config) { c.Endpoints.Reconciler = "static" }, want: "is needed with"},
+		"kube-apiserver's name of a reconciler": {edit: func(c *Config) { c.Endpoints.Reconciler = "master-count" }},
+		"a static name":                         {edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "api.example." }},
+		"static without an address":             {edit: func(c *Config) { c.Endpoints.Reconciler = "static" }, want: "is needed with"},
 		"a static URL": {
 			edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "https://api.example" }, want: "neither an IP address nor",
 		},
-		"a static address of the machine itself": {
+		"a static loopback address": {
 			edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "127.0.0.1" }, want: "loopback",
 		},
 		"an address of a Service": {
@@ -121,14 +123,14 @@ func TestConfig_Values(t *testing.T) {
 			}
 			for _, problem := range problems {
 				if strings.Contains(problem.Error(), "secret") {
-					t.Errorf("the password is told: %v", problem)
+					t.Errorf("the problem contains the password: %v", problem)
 				}
 			}
 		})
 	}
 }
 
-func TestFindAPIServer(t *testing.T) {
+func TestFindLocalServer(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
 	cases := map[string]struct {
@@ -141,25 +143,25 @@ func TestFindAPIServer(t *testing.T) {
 		"from the kubeconfig": {
 			host: "https://10.1.0.1:6443", sidecar: true, want: "https://10.1.0.1:6443 6443 10.1.0.1",
 		},
-		"flags win": {
+		"flags have precedence": {
 			host: "https://10.1.0.1:6443", sidecar: true, want: "https://127.0.0.1:8443 7443 10.1.0.2",
 			edit: func(c *Config) {
 				c.APIServerURL, c.APIServerPort, c.AdvertiseAddress = "https://127.0.0.1:8443", 7443, "10.1.0.2"
 			},
 		},
-		"https has a port": {
+		"the default port of https": {
 			host: "https://10.1.0.1", sidecar: true, want: "https://10.1.0.1 443 10.1.0.1",
 		},
 		"a replica without an apiserver needs no address": {
 			host: "https://127.0.0.1:6443", want: "https://127.0.0.1:6443 6443 invalid IP",
 		},
-		"a pod's service account leads to no server in particular": {
+		"the service account of a pod leads to any server": {
 			host: "https://10.0.0.1:443", sidecar: true, err: "--apiserver-url",
 		},
-		"not even to a port": {
+		"the service account of a pod gives no port": {
 			host: "https://10.0.0.1:443", err: "--apiserver-port",
 		},
-		"which is no matter to a replica that is told the port": {
+		"the service account of a pod with a configured port": {
 			host: "https://10.0.0.1:443", edit: func(c *Config) { c.APIServerPort = 6443 },
 			want: "https://10.0.0.1:443 6443 invalid IP",
 		},
@@ -179,7 +181,7 @@ func TestFindAPIServer(t *testing.T) {
 			if test.edit != nil {
 				test.edit(&cfg)
 			}
-			found, err := findAPIServer(cfg, &rest.Config{Host: test.host}, test.sidecar)
+			found, err := findLocalServer(cfg, &rest.Config{Host: test.host}, test.sidecar)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Fatalf("error = %v, want one with %q", err, test.err)
@@ -189,7 +191,7 @@ func TestFindAPIServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := fmt.Sprintf("%s %d %s", found.url, found.port, found.at.primary)
+			got := fmt.Sprintf("%s %d %s", found.url, found.port, found.address.Primary)
 			if got != test.want {
 				t.Errorf("found %s, want %s", got, test.want)
 			}
@@ -197,11 +199,51 @@ func TestFindAPIServer(t *testing.T) {
 	}
 }
 
-func TestNew_UnknownLoopIsRefused(t *testing.T) {
+func TestNew_UnknownLoopIsRejected(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.AdvertiseAddress = "10.1.0.1"
 	_, err := New(cfg, Deps{KubeConfig: &rest.Config{Host: "https://10.1.0.1:6443"}, LoopSelection: []string{"*", "-apiserver-prob"}})
 	if err == nil || !strings.Contains(err.Error(), "apiserver-prob") {
 		t.Errorf("error = %v, want one that names the loop", err)
+	}
+}
+
+func TestConfig_ExtraPorts(t *testing.T) {
+	want := []baseline.Port{
+		{Name: "konnectivity", Protocol: "TCP", Port: 8132, TargetPort: 8091},
+		{Name: "dns", Protocol: "UDP", Port: 53, TargetPort: 53},
+		{Name: "dns-tcp", Protocol: "TCP", Port: 53, TargetPort: 5353},
+	}
+	got, err := parseExtraPorts([]string{"konnectivity:8132:8091", "dns:53/UDP", "dns-tcp:53/TCP:5353"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfig_InvalidExtraPorts(t *testing.T) {
+	for text, want := range map[string]string{
+		"8132":                         "want name:port",
+		"a:1:2:3":                      "want name:port",
+		"K8:1":                         "not the name of a port",
+		":1":                           "not the name of a port",
+		"a:0":                          "not a port",
+		"a:65536":                      "not a port",
+		"a:-1":                         "not a port",
+		"a:http":                       "not a port",
+		"a:1:0":                        "not a port",
+		"a:1/tcp":                      "must be TCP",
+		"a:1/":                         "must be TCP",
+		"https:8443":                   "own port",
+		"more:443":                     "own port",
+		"a:1,a:2":                      "given twice",
+		"a:1,b:1/TCP":                  "given twice",
+		strings.Repeat("n", 64) + ":1": "not the name of a port",
+	} {
+		if _, err := parseExtraPorts(strings.Split(text, ",")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error = %v, want one with %q", text, err, want)
+		}
 	}
 }

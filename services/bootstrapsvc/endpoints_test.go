@@ -13,8 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 // configured is the default configuration with a change.
@@ -24,276 +27,416 @@ func configured(edit func(*EndpointsConfig)) Config {
 	return cfg
 }
 
-// wantFindings compares the reasons of what the last look at endpoints reports.
-func (h *house) wantFindings(t *testing.T, want ...change.Reason) {
+// wantReports compares the reasons of the reports of a new observation.
+func (f *fixture) wantReports(t *testing.T, want ...baseline.Reason) {
 	t.Helper()
-	found, err := h.surveyor.endpoints(t.Context(), nil)
+	found, err := f.apiservers.ObserveEndpoints(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []change.Reason
-	for _, c := range found.plan.Changes {
-		if !c.Writes() {
+	var got []baseline.Reason
+	for _, c := range found.Plan.Changes {
+		if !c.IsWrite() {
 			got = append(got, c.Reason)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
+		t.Errorf("reports (-want +got):\n%s", diff)
 	}
 }
 
-func TestEndpoints_SilentServerIsOutInFifteenSecondsAndNotSooner(t *testing.T) {
+func TestEndpoints_SilentServerIsRemovedWithinFifteenSecondsAndNotAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
-		h.start(t)
-		defer h.end(t)
-		h.keys.put(neighbour("10.1.0.2"))
-		time.Sleep(aMoment)
-		h.prober.hang(true)
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.prober.hang(true)
 		time.Sleep(8 * time.Second)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 		time.Sleep(6 * time.Second)
-		h.wantPublished(t, "10.1.0.2")
-		h.prober.hang(false)
+		f.wantPublished(t, "10.1.0.2")
+		f.prober.hang(false)
 		time.Sleep(4 * time.Second)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 	})
 }
 
 func TestEndpoints_FloorKeepsAServerThatIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.MinReady = 2 }))
-		h.start(t)
-		defer h.end(t)
-		h.keys.put(neighbour("10.1.0.2"))
-		time.Sleep(aMoment)
-		h.prober.set(true)
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.MinReady = 2 }))
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.prober.set(true)
 		time.Sleep(time.Minute)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
-		h.wantFindings(t, "APISERVER_KEPT")
-		h.keys.put(neighbour("10.1.0.3"))
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantReports(t, "APISERVER_KEPT")
+		f.keys.put(readyPeer("10.1.0.3"))
 		synctest.Wait()
-		h.wantPublished(t, "10.1.0.2", "10.1.0.3")
+		f.wantPublished(t, "10.1.0.2", "10.1.0.3")
 	})
 }
 
-func TestEndpoints_CountKeepsWhoIsKilledAndLetsGoWhoStops(t *testing.T) {
+func TestEndpoints_CountKeepsAKilledServerAndRemovesAStoppedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.APIServerCount = "master-count", 3 }))
-		h.start(t)
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.APIServerCount = "master-count", 3 }))
+		f.start(t)
 		for _, address := range []string{"10.1.0.2", "10.1.0.3"} {
-			h.keys.put(neighbour(address))
+			f.keys.put(readyPeer(address))
 		}
-		time.Sleep(aMoment)
-		h.keys.drop("10.1.0.2") // its session has lapsed
-		stopped := neighbour("10.1.0.3")
+		time.Sleep(moment)
+		f.keys.drop("10.1.0.2") // its session has expired
+		stopped := readyPeer("10.1.0.3")
 		stopped.Ready, stopped.Left = false, true
-		h.keys.put(stopped)
+		f.keys.put(stopped)
 		time.Sleep(time.Minute)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 
-		h.end(t)
-		if entry, found := h.keys.get("10.1.0.1"); !found || !entry.Left || entry.Ready {
+		f.end(t)
+		if entry, found := f.keys.get("10.1.0.1"); !found || !entry.Left || entry.Ready {
 			t.Errorf("key = %+v, %t, want one that says that the server left", entry, found)
 		}
 	})
 }
 
-func TestEndpoints_LastAddressIsKeptWhenToldTo(t *testing.T) {
+func TestEndpoints_LastAddressStaysWithKeepLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.KeepLast = true }))
-		h.start(t)
-		time.Sleep(aMoment)
-		h.end(t)
-		h.wantPublished(t, "10.1.0.1")
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.KeepLast = true }))
+		f.start(t)
+		time.Sleep(moment)
+		f.end(t)
+		f.wantPublished(t, "10.1.0.1")
 	})
 }
 
-func TestEndpoints_NoneAreTouched(t *testing.T) {
+func TestEndpoints_ReconcilerNoneWritesNoEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.Reconciler = "none" }))
-		h.start(t)
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler = "none" }))
+		f.start(t)
 		time.Sleep(time.Minute)
-		h.end(t)
-		h.wantPublished(t)
-		if service, _ := h.objects.Service(t.Context()); service == nil {
-			t.Error("there is no service: the rest of the baseline is to be kept all the same")
+		f.end(t)
+		f.wantPublished(t)
+		if service, _ := f.objects.Service(t.Context()); service == nil {
+			t.Error("there is no service: the rest of the baseline must exist")
 		}
 	})
 }
 
-func TestEndpoints_StaticNameIsFollowedAndItsFailureChangesNothing(t *testing.T) {
+func TestEndpoints_StaticNameIsResolvedAgainAndAFailureChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouseOf(t, configured(func(c *EndpointsConfig) {
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) {
 			c.Reconciler, c.StaticAddress, c.StaticPort = "static", "api.example", 443
 		}))
-		h.names.set(nil, "192.0.2.7", "2001:db8::7")
-		h.start(t)
-		time.Sleep(aMoment)
-		h.wantPublished(t, "192.0.2.7")
-		if slice, _ := load[*discoveryv1.EndpointSlice](h.objects, "EndpointSlice kubernetes"); *slice.Ports[0].Port != 443 {
+		f.resolver.set(nil, "192.0.2.7", "2001:db8::7")
+		f.start(t)
+		time.Sleep(moment)
+		f.wantPublished(t, "192.0.2.7")
+		if slice, _ := load[*discoveryv1.EndpointSlice](f.objects, "EndpointSlice kubernetes"); *slice.Ports[0].Port != 443 {
 			t.Errorf("port = %d, want that of the static address", *slice.Ports[0].Port)
 		}
 
-		h.names.set(nil, "192.0.2.8", "192.0.2.9")
+		f.resolver.set(nil, "192.0.2.8", "192.0.2.9")
 		time.Sleep(10 * time.Second)
-		h.wantPublished(t, "192.0.2.8", "192.0.2.9")
+		f.wantPublished(t, "192.0.2.8", "192.0.2.9")
 
-		h.names.set(errors.New("no such host"))
+		f.resolver.set(errors.New("no such host"))
 		time.Sleep(time.Minute)
-		h.wantFindings(t, "STATIC_ADDRESS_UNRESOLVED")
-		h.names.set(nil)
+		f.wantReports(t, "STATIC_ADDRESS_UNRESOLVED")
+		f.resolver.set(nil)
 		time.Sleep(time.Minute)
-		h.wantFindings(t, "STATIC_ADDRESS_UNRESOLVED")
-		h.end(t)
-		h.wantPublished(t, "192.0.2.8", "192.0.2.9") // a stop says nothing about a static address
+		f.wantReports(t, "STATIC_ADDRESS_UNRESOLVED")
+		f.end(t)
+		f.wantPublished(t, "192.0.2.8", "192.0.2.9") // a static address stays at a stop
 	})
 }
 
-// A DNS that says nothing is no reason for a pass to fail, nor for a list to say nothing.
+// A DNS that does not answer must not fail a pass or a list.
 func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "api.example" }))
-		h.names.set(nil, "192.0.2.7")
-		h.start(t)
-		defer h.end(t)
-		time.Sleep(aMoment)
-		h.names.hang()
-		for _, timeout := range []time.Duration{readTimeout, passTimeout} {
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "api.example" }))
+		f.resolver.set(nil, "192.0.2.7")
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(moment)
+		f.resolver.hang()
+		for _, timeout := range []time.Duration{api.ReadTimeout, baselinecontroller.PassTimeout} {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
-			found, err := h.surveyor.endpoints(ctx, nil)
-			if err != nil || ctx.Err() != nil || found.roll.unresolved == "" {
-				t.Errorf("look at endpoints within %v = %q, %v, time left %t; want what DNS does, and time left", timeout, found.roll.unresolved, err, ctx.Err() == nil)
+			found, err := f.apiservers.ObserveEndpoints(ctx)
+			if err != nil || ctx.Err() != nil || found.Servers.Unresolved == "" {
+				t.Errorf("observation within %v = %q, %v, time left %t; want the failure of DNS, and time left", timeout, found.Servers.Unresolved, err, ctx.Err() == nil)
 			}
 			cancel()
 		}
-		h.wantPublished(t, "192.0.2.7")
+		f.wantPublished(t, "192.0.2.7")
 	})
 }
 
-func TestEndpoints_StaticAddressIsPublishedWhoeverReports(t *testing.T) {
+func TestEndpoints_StaticAddressIsPublishedInsteadOfServersThatReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "192.0.2.7" }))
-		h.prober.set(true)
-		h.start(t)
-		defer h.end(t)
-		h.keys.put(neighbour("10.1.0.2"))
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "192.0.2.7" }))
+		f.prober.set(true)
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
 		time.Sleep(time.Minute)
-		h.wantPublished(t, "192.0.2.7")
-		h.wantFindings(t)
+		f.wantPublished(t, "192.0.2.7")
+		f.wantReports(t)
 	})
 }
 
-// renewed is a key as a kube-apiserver that lives keeps it.
-func renewed(address string) masterlease.Key {
-	return masterlease.Key{
+// masterLease is the master lease of a live kube-apiserver.
+func masterLease(address string) apiservers.MasterLease {
+	return apiservers.MasterLease{
 		Key: "/registry/masterleases/" + address, Address: netip.MustParseAddr(address), Leased: true, Alive: true, TTL: 15 * time.Second,
 	}
 }
 
-func adopting(t *testing.T) *house {
+func newAdoptingFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newHouseOf(t, configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }))
+	return newFixtureWith(t, configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }))
 }
 
-func TestAdoption_ServersWithoutASidecarAreKnownByTheirOwnKeys(t *testing.T) {
+func TestAdoption_ServersWithoutASidecarAreKnownFromMasterLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := adopting(t)
-		unleased, dead := renewed("10.1.0.8"), renewed("10.1.0.9")
+		f := newAdoptingFixture(t)
+		unleased, dead := masterLease("10.1.0.8"), masterLease("10.1.0.9")
 		unleased.Leased, unleased.Alive, dead.Alive = false, false, false
-		unreadable := masterlease.Key{Key: "/registry/masterleases/x", Leased: true, Alive: true, Unreadable: "the value names no address"}
-		h.leases.set(unreadable, renewed("10.1.0.1"), renewed("10.1.0.2"), unleased, dead)
-		h.start(t)
-		defer h.end(t)
+		unreadable := apiservers.MasterLease{Key: "/registry/masterleases/x", Leased: true, Alive: true, Unreadable: "the value names no address"}
+		f.masterLeases.set(unreadable, masterLease("10.1.0.1"), masterLease("10.1.0.2"), unleased, dead)
+		f.start(t)
+		defer f.end(t)
 		time.Sleep(2 * time.Second)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
-		h.wantFindings(t, "APISERVER_KEY_UNREADABLE", "APISERVER_KEY_UNLEASED", "APISERVER_KEY_DEAD")
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantReports(t, "APISERVER_KEY_UNREADABLE", "APISERVER_KEY_UNLEASED", "APISERVER_KEY_DEAD")
 
-		// A key that goes takes its address along, and a sidecar's word counts before it.
-		h.leases.set(renewed("10.1.0.1"))
+		// The address leaves with its key, and the key of a sidecar counts before the master lease.
+		f.masterLeases.set(masterLease("10.1.0.1"))
 		time.Sleep(2 * time.Second)
-		h.wantPublished(t, "10.1.0.1")
-		h.leases.set(renewed("10.1.0.1"), renewed("10.1.0.3"))
-		h.keys.put(sick("10.1.0.3"))
+		f.wantPublished(t, "10.1.0.1")
+		f.masterLeases.set(masterLease("10.1.0.1"), masterLease("10.1.0.3"))
+		f.keys.put(notReadyPeer("10.1.0.3"))
 		time.Sleep(2 * time.Second)
-		h.wantPublished(t, "10.1.0.1")
-		h.keys.drop("10.1.0.3")
+		f.wantPublished(t, "10.1.0.1")
+		f.keys.drop("10.1.0.3")
 		time.Sleep(2 * time.Second)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.3")
+		f.wantPublished(t, "10.1.0.1", "10.1.0.3")
 	})
 }
 
-func TestAdoption_ServerThatRenewsAndDoesNotAnswerIsOut(t *testing.T) {
+func TestAdoption_SilentServerWithALiveLeaseIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := adopting(t)
-		h.leases.set(renewed("10.1.0.2"))
-		h.start(t)
-		defer h.end(t)
+		f := newAdoptingFixture(t)
+		f.masterLeases.set(masterLease("10.1.0.2"))
+		f.start(t)
+		defer f.end(t)
 		time.Sleep(2 * time.Second)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
-		h.others.hang(true)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.adopted.hang(true)
 		time.Sleep(15 * time.Second)
-		h.wantPublished(t, "10.1.0.1")
-		h.wantFindings(t, "APISERVER_SILENT")
-		h.others.hang(false)
+		f.wantPublished(t, "10.1.0.1")
+		f.wantReports(t, "APISERVER_SILENT")
+		f.adopted.hang(false)
 		time.Sleep(5 * time.Second)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 	})
 }
 
-// The last reconciler of kube-apiserver's own empties the endpoints when it stops.
-func TestEndpoints_WhatAnotherReconcilerTakesOutIsBackAtOnce(t *testing.T) {
+// kube-apiserver's own reconciler empties the endpoints when the last server stops.
+func TestEndpoints_RemovedAddressesAreRestoredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
-		h.start(t)
-		defer h.end(t)
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
 		time.Sleep(15 * time.Second)
 		empty := func() {
-			edit(h.objects, "Endpoints kubernetes", func(e *corev1.Endpoints) { e.Subsets = nil })
-			edit(h.objects, "EndpointSlice kubernetes", func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })
+			edit(f.objects, "Endpoints kubernetes", func(e *corev1.Endpoints) { e.Subsets = nil })
+			edit(f.objects, "EndpointSlice kubernetes", func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })
 		}
 		empty()
 		synctest.Wait()
-		h.wantPublished(t, "10.1.0.1")
+		f.wantPublished(t, "10.1.0.1")
 
-		// Whoever never gives in is not fought at full speed.
-		before := len(h.objects.writes())
+		// A writer that never stops is answered at a limited rate.
+		before := len(f.objects.writes())
 		for range 100 {
 			empty()
-			time.Sleep(aMoment)
+			time.Sleep(moment)
 		}
 		time.Sleep(2 * time.Second)
-		h.wantPublished(t, "10.1.0.1")
-		if wrote := len(h.objects.writes()) - before; wrote > 40 {
-			t.Errorf("%d writes in twelve seconds of a fight, want two objects each second or so", wrote)
+		f.wantPublished(t, "10.1.0.1")
+		if wrote := len(f.objects.writes()) - before; wrote > 40 {
+			t.Errorf("%d writes in twelve seconds of contention, want about two objects each second", wrote)
 		}
 	})
 }
 
-func TestAdoption_FailedReadTakesNothingAway(t *testing.T) {
+func TestAdoption_FailedReadRemovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := adopting(t)
-		h.leases.set(renewed("10.1.0.2"))
-		h.start(t)
-		defer h.end(t)
+		f := newAdoptingFixture(t)
+		f.masterLeases.set(masterLease("10.1.0.2"))
+		f.start(t)
+		defer f.end(t)
 		time.Sleep(2 * time.Second)
-		h.leases.mu.Lock()
-		h.leases.keys, h.leases.err = nil, fmt.Errorf("%w: no leader", masterlease.ErrUnavailable)
-		h.leases.mu.Unlock()
+		f.masterLeases.mu.Lock()
+		f.masterLeases.keys, f.masterLeases.err = nil, fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable)
+		f.masterLeases.mu.Unlock()
 		time.Sleep(time.Minute)
-		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 	})
 }
 
 func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
-		h.start(t)
-		defer h.end(t)
-		h.keys.put(neighbour("10.1.0.2"))
-		h.keys.strip("10.1.0.2")
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		f.keys.strip("10.1.0.2")
 		time.Sleep(time.Minute)
-		h.wantPublished(t, "10.1.0.1")
-		h.wantFindings(t, "APISERVER_KEY_UNLEASED")
+		f.wantPublished(t, "10.1.0.1")
+		f.wantReports(t, "APISERVER_KEY_UNLEASED")
+	})
+}
+
+// wantStepDown waits a second and compares.
+func (f *fixture) wantStepDown(t *testing.T, when string, want bool) {
+	t.Helper()
+	time.Sleep(time.Second)
+	if got := f.candidate.Conceded(); (got != nil) != want {
+		t.Errorf("%s: step-down reason = %v, want one: %t", when, got, want)
+	}
+}
+
+// notReadyPeer is the key of a kube-apiserver beside another replica that is not ready.
+func notReadyPeer(address string) apiserverscontroller.Entry {
+	entry := readyPeer(address)
+	entry.Ready = false
+	return entry
+}
+
+func TestStepDown_WhileTheOwnServerIsDownAndAnotherIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(moment)
+		f.prober.set(true)
+		time.Sleep(4 * time.Second)
+		f.wantStepDown(t, "no other server is ready", false)
+		f.keys.put(readyPeer("10.1.0.2"))
+		f.wantStepDown(t, "another server is ready", true)
+		f.keys.put(notReadyPeer("10.1.0.2"))
+		f.wantStepDown(t, "the other server is not ready any more", false)
+		f.keys.put(readyPeer("10.1.0.2"))
+		f.wantStepDown(t, "the other server is back", true)
+		f.keys.fail(errors.New("etcd: no leader"), nil)
+		f.wantStepDown(t, "the state of the other server is unknown", true)
+		f.keys.fail(nil, nil)
+		f.prober.set(false)
+		f.wantStepDown(t, "the own server is back for a moment", true)
+		time.Sleep(30 * time.Second)
+		f.wantStepDown(t, "the own server is back", false)
+	})
+}
+
+func TestStepDown_FlappingServerDoesNotMoveTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.prober.set(true)
+		time.Sleep(4 * time.Second)
+		for range 20 {
+			f.wantStepDown(t, "down", true)
+			f.prober.set(false)
+			time.Sleep(4 * time.Second)
+			f.wantStepDown(t, "up", true)
+			f.prober.set(true)
+			time.Sleep(4 * time.Second)
+		}
+		f.prober.set(false)
+		f.wantStepDown(t, "up, while another is ready", true)
+		f.keys.put(notReadyPeer("10.1.0.2"))
+		f.wantStepDown(t, "up, while no other is ready", false)
+	})
+}
+
+// A key that a restore left is no peer to step down for.
+func TestStepDown_NotForAKeyWithoutALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		f.keys.strip("10.1.0.2")
+		time.Sleep(moment)
+		f.prober.set(true)
+		time.Sleep(10 * time.Second)
+		f.wantStepDown(t, "there is no live peer", false)
+	})
+}
+
+func TestStepDown_WithATakenAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(moment)
+		f.keys.put(readyPeer("10.1.0.1")) // another sidecar was given the same address
+		f.prober.set(true)
+		time.Sleep(10 * time.Second)
+		f.wantStepDown(t, "a ready server has the address", true)
+	})
+}
+
+// A port of the Service works only if the endpoints have a port of the same name, with the target
+// port.
+func TestService_ExtraPortsAreInTheEndpointsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.ExtraPorts = []string{"konnectivity:8132:8091"}
+		f := newFixtureWith(t, cfg)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(moment)
+
+		service, err := f.objects.Service(t.Context())
+		if err != nil || service == nil {
+			t.Fatalf("service = %v, %v", service, err)
+		}
+		endpoints, err := f.objects.Endpoints(t.Context())
+		if err != nil || endpoints == nil {
+			t.Fatalf("endpoints = %v, %v", endpoints, err)
+		}
+		published, err := f.objects.EndpointSlices(t.Context())
+		if err != nil || len(published) != 1 {
+			t.Fatalf("slices = %v, %v", published, err)
+		}
+		want := []string{"https 6443/TCP", "konnectivity 8091/TCP"}
+		var targets, subsets, slices []string
+		for _, port := range service.Spec.Ports {
+			targets = append(targets, fmt.Sprintf("%s %s/%s", port.Name, port.TargetPort.String(), port.Protocol))
+		}
+		for _, port := range endpoints.Subsets[0].Ports {
+			subsets = append(subsets, fmt.Sprintf("%s %d/%s", port.Name, port.Port, port.Protocol))
+		}
+		for _, port := range published[0].Ports {
+			slices = append(slices, fmt.Sprintf("%s %d/%s", *port.Name, *port.Port, *port.Protocol))
+		}
+		for what, got := range map[string][]string{"service": targets, "endpoints": subsets, "slice": slices} {
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("ports of the %s (-want +got):\n%s", what, diff)
+			}
+		}
+		written := len(f.objects.writes())
+		time.Sleep(100 * time.Second)
+		if again := len(f.objects.writes()); again != written {
+			t.Errorf("%d writes after nothing changed", again-written)
+		}
 	})
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 )
 
-// Program is bootstrapsvc as a server process. cfg is filled by flags and read when the service is built.
+// Program is bootstrapsvc as a server process. cfg is filled by flags and read when the service is
+// built.
 func Program(cfg *Config) process.Program {
 	return process.Program{
 		Name:          "bootstrapsvc",
@@ -17,7 +18,7 @@ func Program(cfg *Config) process.Program {
 		AdminPort:     7612,
 		Shards:        func() int { return 1 },
 		Kube:          true,
-		Loops:         []string{auditLoop, probeLoop, adoptionLoop, namespacesLoop, serviceLoop, endpointsLoop},
+		Loops:         loopNames(),
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
 		Build:         func(deps process.Deps) (process.Service, error) { return build(*cfg, deps) },

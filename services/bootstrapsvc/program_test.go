@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
-// startProcess runs the whole server process beside the test's own kube-apiserver, until the test ends.
+// startProcess runs the server process beside the kube-apiserver of the test until the test ends.
 func startProcess(t *testing.T, address string) *process.Process {
 	t.Helper()
 	cluster := testkit.Cluster(t)
@@ -49,7 +49,7 @@ func startProcess(t *testing.T, address string) *process.Process {
 	return p
 }
 
-func TestProgram_OutagesPassAndTakeNothingAway(t *testing.T) {
+func TestProgram_OutagesRemoveNothing(t *testing.T) {
 	p := startProcess(t, "10.99.8.1")
 	connection, err := grpc.NewClient(p.Member().GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -72,7 +72,7 @@ func TestProgram_OutagesPassAndTakeNothingAway(t *testing.T) {
 			}
 			testkit.Eventually(t, soon, func() error {
 				if ready() == nil {
-					return fmt.Errorf("%s is away, and the process is ready", name)
+					return fmt.Errorf("%s is stopped, and the process is ready", name)
 				}
 				return nil
 			})
@@ -86,7 +86,7 @@ func TestProgram_OutagesPassAndTakeNothingAway(t *testing.T) {
 	}
 }
 
-// isReady returns an error unless the process says that it serves its purpose.
+// isReady returns an error unless the process is ready.
 func isReady(t *testing.T, client statusv1.StatusServiceClient) func() error {
 	return func() error {
 		answer, err := client.GetStatus(t.Context(), &statusv1.GetStatusRequest{})

@@ -26,20 +26,21 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
-// soon is when what happens at once must have happened on a starved machine.
+// soon is the time limit for immediate effects on a loaded machine.
 const soon = 20 * time.Second
 
-// replica is one bootstrapsvc beside one kube-apiserver, on the real etcd and kube-apiserver of the test. The server that it
+// replica is one bootstrapsvc on the real etcd and kube-apiserver of the test. The server that it
 // probes is a stand-in, so that a test can make it not ready.
 type replica struct {
-	service *bootstrapsvc.Service
-	etcd    *clientv3.Client
-	sick    atomic.Bool
-	stop    context.CancelFunc
-	ended   chan error
+	service  *bootstrapsvc.Service
+	etcd     *clientv3.Client
+	notReady atomic.Bool
+	stop     context.CancelFunc
+	ended    chan error
 }
 
-// startReplica runs a replica for a kube-apiserver at address until the test ends. Replicas of one test share its keys.
+// startReplica runs a replica for a kube-apiserver at address until the test ends. Replicas of one
+// test share its keys.
 func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Config)) *replica {
 	t.Helper()
 	r := &replica{ended: make(chan error, 1)}
@@ -93,7 +94,7 @@ func quiet(config *rest.Config) *rest.Config {
 func (r *replica) apiServer(t *testing.T) *rest.Config {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if r.sick.Load() {
+		if r.notReady.Load() {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	}))
@@ -102,7 +103,7 @@ func (r *replica) apiServer(t *testing.T) *rest.Config {
 	return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
 }
 
-// end stops a replica in good order.
+// end stops a replica in good order and waits.
 func (r *replica) end(t *testing.T) {
 	t.Helper()
 	r.stop()
@@ -113,7 +114,7 @@ func (r *replica) end(t *testing.T) {
 	}
 }
 
-// kill cuts a replica off from etcd, so that it can neither renew nor clean up: to the others it is dead.
+// kill disconnects a replica from etcd, so that it can neither renew its session nor clean up.
 func (r *replica) kill() { r.etcd.Close() }
 
 func (r *replica) leads() bool {
@@ -126,7 +127,7 @@ func (r *replica) client(t *testing.T) bootstrapv1.BootstrapServiceClient {
 	return bootstrapv1.NewBootstrapServiceClient(testkit.Serve(t, r.service.Register))
 }
 
-// published returns an error unless Endpoints and slices hold exactly want.
+// published returns an error unless the Endpoints object and the slices have exactly want.
 func published(t *testing.T, client bootstrapv1.BootstrapServiceClient, want ...string) func() error {
 	return func() error {
 		answer, err := client.GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
@@ -135,7 +136,7 @@ func published(t *testing.T, client bootstrapv1.BootstrapServiceClient, want ...
 		}
 		service := answer.GetBaseline().GetKubernetesService()
 		if !slices.Equal(service.GetEndpointsAddresses(), want) || !slices.Equal(service.GetEndpointSliceAddresses(), want) {
-			return fmt.Errorf("endpoints hold %v, slices %v, want %v",
+			return fmt.Errorf("endpoints have %v, slices %v, want %v",
 				service.GetEndpointsAddresses(), service.GetEndpointSliceAddresses(), want)
 		}
 		return nil
@@ -157,7 +158,7 @@ func finds(t *testing.T, client bootstrapv1.BootstrapServiceClient, reason strin
 	}
 }
 
-func TestReal_ServersComeStopAndAreKilled(t *testing.T) {
+func TestReal_ServersStartStopAndAreKilled(t *testing.T) {
 	first := startReplica(t, "10.99.0.1")
 	client := first.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.0.1"))
@@ -183,13 +184,13 @@ func TestReal_ServersComeStopAndAreKilled(t *testing.T) {
 
 	third.end(t)
 	reader := startReplica(t, "10.99.0.4")
-	reader.sick.Store(true)
+	reader.notReady.Store(true)
 	if err := published(t, reader.client(t))(); err != nil {
 		t.Errorf("after the last server's stop: %v", err)
 	}
 }
 
-func TestReal_KilledSidecarLeavesWithItsSession(t *testing.T) {
+func TestReal_AddressOfAKilledSidecarExpiresWithItsSession(t *testing.T) {
 	leader := startReplica(t, "10.99.1.1")
 	client := leader.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.1.1"))
@@ -206,14 +207,14 @@ func TestReal_KilledSidecarLeavesWithItsSession(t *testing.T) {
 	}
 }
 
-func TestReal_ServerThatIsNotReadyLeavesAndTheLastOneStays(t *testing.T) {
+func TestReal_NotReadyServerIsRemovedUnlessItIsTheLast(t *testing.T) {
 	one, two := startReplica(t, "10.99.2.1"), startReplica(t, "10.99.2.2")
 	client := one.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.2.1", "10.99.2.2"))
 
-	one.sick.Store(true)
+	one.notReady.Store(true)
 	testkit.Eventually(t, soon, published(t, client, "10.99.2.2"))
-	two.sick.Store(true)
+	two.notReady.Store(true)
 	testkit.Eventually(t, soon, finds(t, client, "NO_APISERVER_READY"))
 	if _, err := two.leader(one).client(t).ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{}); err != nil {
 		t.Fatal(err)
@@ -221,11 +222,11 @@ func TestReal_ServerThatIsNotReadyLeavesAndTheLastOneStays(t *testing.T) {
 	if err := published(t, client, "10.99.2.2")(); err != nil {
 		t.Error(err)
 	}
-	one.sick.Store(false)
+	one.notReady.Store(false)
 	testkit.Eventually(t, soon, published(t, client, "10.99.2.1"))
 }
 
-// leader is the one of two replicas that leads.
+// leader is the replica of two that leads.
 func (r *replica) leader(other *replica) *replica {
 	if r.leads() {
 		return r
@@ -233,7 +234,7 @@ func (r *replica) leader(other *replica) *replica {
 	return other
 }
 
-func TestReal_AddressOfAnotherFamilyIsRefused(t *testing.T) {
+func TestReal_AddressOfAnotherFamilyIsLeftOut(t *testing.T) {
 	right := startReplica(t, "10.99.3.1")
 	client := right.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.3.1"))
@@ -250,7 +251,7 @@ func TestReal_AddressOfAnotherFamilyIsRefused(t *testing.T) {
 	for _, server := range answer.GetApiservers() {
 		names = append(names, server.GetName())
 		if ttl := server.GetTtl().AsDuration(); ttl <= 0 || ttl > term.DefaultTTL {
-			t.Errorf("TTL of %s = %s, want what is left of %s", server.GetName(), ttl, term.DefaultTTL)
+			t.Errorf("TTL of %s = %s, want the rest of %s", server.GetName(), ttl, term.DefaultTTL)
 		}
 	}
 	if want := []string{"apiservers/10.99.3.1", "apiservers/fd99::1"}; !slices.Equal(names, want) {
@@ -261,7 +262,7 @@ func TestReal_AddressOfAnotherFamilyIsRefused(t *testing.T) {
 func TestReal_DualStackHasASliceOfEachFamily(t *testing.T) {
 	both := startReplica(t, "10.99.5.1,fd99:5::1", func(c *bootstrapsvc.Config) { c.DualStackEndpoints = true })
 	client := both.client(t)
-	slicesHold := func(want ...string) func() error {
+	slicesHave := func(want ...string) func() error {
 		return func() error {
 			answer, err := client.GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
 			if err != nil {
@@ -269,16 +270,16 @@ func TestReal_DualStackHasASliceOfEachFamily(t *testing.T) {
 			}
 			service := answer.GetBaseline().GetKubernetesService()
 			if !slices.Equal(service.GetEndpointSliceAddresses(), want) || !slices.Equal(service.GetEndpointsAddresses(), want[:min(1, len(want))]) {
-				return fmt.Errorf("slices hold %v and endpoints %v, want %v and the first of them",
+				return fmt.Errorf("slices have %v and endpoints %v, want %v and the first of them",
 					service.GetEndpointSliceAddresses(), service.GetEndpointsAddresses(), want)
 			}
 			return nil
 		}
 	}
-	testkit.Eventually(t, soon, slicesHold("10.99.5.1", "fd99:5::1"))
+	testkit.Eventually(t, soon, slicesHave("10.99.5.1", "fd99:5::1"))
 	both.end(t)
 
-	// Not asked for any more, the second slice goes.
+	// Without dual stack, the second slice is deleted.
 	testkit.Eventually(t, soon, published(t, startReplica(t, "10.99.5.2").client(t), "10.99.5.2"))
 }
 
@@ -302,14 +303,14 @@ func TestReal_ServersBehindOneAddressShareIt(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, soon, lists(true, 2, 0))
-	one.sick.Store(true)
+	one.notReady.Store(true)
 	testkit.Eventually(t, soon, lists(true, 2, 1))
 	if err := published(t, client, "10.99.6.1")(); err != nil {
 		t.Error(err)
 	}
 	two.end(t)
 	testkit.Eventually(t, soon, lists(false, 1, 0))
-	one.sick.Store(false)
+	one.notReady.Store(false)
 	testkit.Eventually(t, soon, lists(true, 1, 0))
 	if err := published(t, client, "10.99.6.1")(); err != nil {
 		t.Error(err)

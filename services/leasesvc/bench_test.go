@@ -17,11 +17,12 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-// The time of one heartbeat there and back over a connection in memory, client included, through the production chain.
+// These benchmarks measure one message and its response over a connection in memory, with the
+// client and the production interceptors.
 func BenchmarkStream_OneBeat(b *testing.B)  { benchmarkStream(b, 1) }
 func BenchmarkStream_256Beats(b *testing.B) { benchmarkStream(b, 256) }
 
-// What of it gRPC itself costs: the same bytes, and a handler that does nothing.
+// BenchmarkStream_BareEcho is the share of gRPC: the same bytes with an empty handler.
 func BenchmarkStream_BareEcho(b *testing.B) {
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
@@ -46,7 +47,7 @@ func BenchmarkStream_BareEcho(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for sequence := uint64(1); b.Loop(); sequence++ {
-		ask(b, s, beats(sequence, 1))
+		exchange(b, s, beats(sequence, 1))
 	}
 }
 
@@ -70,17 +71,17 @@ func (echo) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbe
 func benchmarkStream(b *testing.B, holders int) {
 	f := newFixture(b, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	s := f.open()
-	var introduced []*leasev1.Holder
+	var list []*leasev1.Holder
 	for i := range holders {
-		introduced = append(introduced, holder(fmt.Sprintf("node-%d", i), "1"))
+		list = append(list, holder(fmt.Sprintf("node-%d", i), "1"))
 	}
 	var handles []uint32
-	for _, w := range ask(b, s, introduction(1, introduced...)).Welcomes {
+	for _, w := range exchange(b, s, register(1, list...)).Welcomes {
 		handles = append(handles, w.Handle)
 	}
 	b.ReportAllocs()
 	for sequence := uint64(2); b.Loop(); sequence++ {
-		ask(b, s, beats(sequence, handles...))
+		exchange(b, s, beats(sequence, handles...))
 	}
 	b.ReportMetric(float64(b.N)*float64(holders)/b.Elapsed().Seconds(), "beats/s")
 }

@@ -13,23 +13,24 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointkey"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
 )
 
 func entryOf(class, name string, silence time.Duration) checkpoint.Entry {
 	return checkpoint.Entry{Class: class, Name: name, Boot: "1", Silence: silence}
 }
 
-// What others, or nobody in their right mind, have stored gives everybody a full grace and is gone soon.
-func TestCheckpoints_NonsenseIsAFullGrace(t *testing.T) {
+// A replica ignores checkpoints that it cannot read and holders of other shards, and overwrites
+// both.
+func TestCheckpoints_UnreadableOnesGrantAFullGracePeriod(t *testing.T) {
 	t.Parallel()
-	p := takeoverPlan(t)
+	p := newReplicaConfig(t)
 	etcd := testkit.Etcd(t)
 	good := checkpoint.Encode([]checkpoint.Entry{entryOf("node", "n1", time.Hour)})
 	future := append([]byte{9}, good[1:]...)
 	elsewhere := (shard.Of("node", "stranger", takeoverShards) + 1) % takeoverShards
-	stored := map[int]string{0: "nonsense", 1: "", 2: string(good[:len(good)-3]), 3: string(future), 4: strings.Repeat("x", 1<<20)}
-	stored[elsewhere] = string(checkpoint.Encode([]checkpoint.Entry{entryOf("node", "stranger", time.Hour), entryOf("of-yore", "n1", time.Hour)}))
+	stored := map[int]string{0: "not a checkpoint", 1: "", 2: string(good[:len(good)-3]), 3: string(future), 4: strings.Repeat("x", 1<<20)}
+	stored[elsewhere] = string(checkpoint.Encode([]checkpoint.Entry{entryOf("node", "stranger", time.Hour), entryOf("former", "n1", time.Hour)}))
 	for number, value := range stored {
 		key := fmt.Sprintf("%scheckpoints/leasesvc/%d", term.Prefix(p.cluster), number)
 		if _, err := etcd.Put(t.Context(), key, value); err != nil {
@@ -39,11 +40,11 @@ func TestCheckpoints_NonsenseIsAFullGrace(t *testing.T) {
 	r := startReplica(t, "replica-a", p)
 	awaitShares(t, r)
 	if got := r.service.Counts(); got["sessions"] != 0 {
-		t.Errorf("sessions that nobody has: %v", got)
+		t.Errorf("sessions of absent holders: %v", got)
 	}
-	a, _ := beatFor(t, crowd("living", 100), r)
-	awaitWelcome(t, a)
-	store := checkpointkey.New(etcd, p.cluster, leasesvc.ServiceName)
+	a, _ := beatFor(t, agentHolders("live", 100), r)
+	awaitRegistered(t, a)
+	store := checkpointcontroller.NewStore(etcd, p.cluster, leasesvc.ServiceName)
 	testkit.Eventually(t, patience, func() error {
 		for number := range takeoverShards {
 			if value, err := store.Read(t.Context(), number); err != nil || value != nil {
@@ -54,16 +55,16 @@ func TestCheckpoints_NonsenseIsAFullGrace(t *testing.T) {
 	})
 }
 
-// Who was dead for longer than its session would be remembered comes back as nobody, and who returns is alive at once, as the
-// boot that it is.
-func TestCheckpoints_TheDeadAreKnownUntilTheyReturn(t *testing.T) {
+// A restored holder stays expired until it beats. A holder that was silent for longer than the
+// retention is not restored.
+func TestCheckpoints_ExpiredHoldersAreRestoredUntilTheyReturn(t *testing.T) {
 	t.Parallel()
-	p := takeoverPlan(t)
+	p := newReplicaConfig(t)
 	etcd := testkit.Etcd(t)
 	for number := range takeoverShards {
 		var entries []checkpoint.Entry
 		for i := range 40 {
-			for prefix, silence := range map[string]time.Duration{"dead": time.Minute, "forgotten": 2 * time.Hour, "suspect": 5 * time.Second} {
+			for prefix, silence := range map[string]time.Duration{"expired": time.Minute, "forgotten": 2 * time.Hour, "suspect": 5 * time.Second} {
 				if name := fmt.Sprintf("%s-%d", prefix, i); shard.Of("node", name, takeoverShards) == number {
 					entries = append(entries, entryOf("node", name, silence))
 				}
@@ -76,34 +77,34 @@ func TestCheckpoints_TheDeadAreKnownUntilTheyReturn(t *testing.T) {
 	}
 	r := startReplica(t, "replica-a", p)
 	awaitShares(t, r)
-	testkit.Eventually(t, beatFloor/2, func() error { // before the suspects expire
+	testkit.Eventually(t, beatFloor/2, func() error { // before the suspect holders expire
 		if got := r.service.Counts(); got["expired"] != 40 || got["alive"]+got["suspect"] != 40 {
-			return fmt.Errorf("counts %v, want 40 expired and 40 who may yet come", got)
+			return fmt.Errorf("counts %v, want 40 expired and 40 with a shorter grace period", got)
 		}
 		return nil
 	})
-	if lease := r.await("dead-0"); lease.State != leasev1.Lease_STATE_EXPIRED || lease.Holder.BootId != "1" || time.Since(lease.LastBeatTime.AsTime()) < time.Minute {
-		t.Errorf("the dead are shown as %v", lease)
+	if lease := r.await("expired-0"); lease.State != leasev1.Lease_STATE_EXPIRED || lease.Holder.BootId != "1" || time.Since(lease.LastBeatTime.AsTime()) < time.Minute {
+		t.Errorf("a restored holder is %v", lease)
 	}
-	reborn := crowd("dead", 40)
-	for i := range reborn {
-		reborn[i].BootID = "2"
+	rebooted := agentHolders("expired", 40)
+	for i := range rebooted {
+		rebooted[i].BootID = "2"
 	}
-	a, _ := beatFor(t, reborn[:20], r)
-	b, _ := beatFor(t, crowd("dead", 40)[20:], r)
-	awaitWelcome(t, a, b)
-	if lease := r.await("dead-0"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "2" {
-		t.Errorf("the reborn are shown as %v", lease)
+	a, _ := beatFor(t, rebooted[:20], r)
+	b, _ := beatFor(t, agentHolders("expired", 40)[20:], r)
+	awaitRegistered(t, a, b)
+	if lease := r.await("expired-0"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "2" {
+		t.Errorf("a rebooted holder is %v", lease)
 	}
-	if lease := r.await("dead-20"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "1" {
-		t.Errorf("those who return are shown as %v", lease)
+	if lease := r.await("expired-20"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "1" {
+		t.Errorf("a holder that returned is %v", lease)
 	}
-	store := checkpointkey.New(etcd, p.cluster, leasesvc.ServiceName)
+	store := checkpointcontroller.NewStore(etcd, p.cluster, leasesvc.ServiceName)
 	testkit.Eventually(t, patience, func() error {
-		names, _ := remembered(t, store, checkpoint.Rule{TTL: beatGrace, Floor: beatFloor})
+		names, _ := stored(t, store, checkpoint.Rule{TTL: beatGrace, MinGrace: beatFloor})
 		for name := range names {
-			if strings.HasPrefix(name, "dead") || strings.HasPrefix(name, "forgotten") {
-				return fmt.Errorf("%s is still remembered", name)
+			if strings.HasPrefix(name, "expired") || strings.HasPrefix(name, "forgotten") {
+				return fmt.Errorf("the checkpoints still contain %s", name)
 			}
 		}
 		return nil

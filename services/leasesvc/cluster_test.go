@@ -22,22 +22,23 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-// realm is a service on the real kube-apiserver, through the fence as in production, with one Node and a namespace of its own.
-type realm struct {
+// clusterFixture is a service on the real kube-apiserver, behind the fence as in production, with
+// one Node and its own namespace.
+type clusterFixture struct {
 	*fixture
 	admin     kubernetes.Interface
 	namespace string
 	node      *corev1.Node
-	setup     setup // of the service, for another one like it
+	setup     setup // for another service with the same configuration
 }
 
-func newRealm(t *testing.T) *realm {
+func newClusterFixture(t *testing.T) *clusterFixture {
 	t.Helper()
 	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &realm{admin: testkit.Kube(t)}
+	r := &clusterFixture{admin: testkit.Kube(t)}
 	r.namespace = testkit.Namespace(t, r.admin)
 	r.node, err = r.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: r.namespace + "-"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -58,8 +59,8 @@ func newRealm(t *testing.T) *realm {
 	return r
 }
 
-// renew beats until the session shows a write that is newer than the given resourceVersion.
-func (r *realm) renew(sequence uint64, past string) *leasev1.Lease {
+// renew sends a beat and waits for a write that changes the resourceVersion.
+func (r *clusterFixture) renew(sequence uint64, past string) *leasev1.Lease {
 	r.t.Helper()
 	r.beat(sequence, holder(r.node.Name, "1"))
 	var lease *leasev1.Lease
@@ -73,7 +74,7 @@ func (r *realm) renew(sequence uint64, past string) *leasev1.Lease {
 	return lease
 }
 
-func (r *realm) session() *leasev1.Lease {
+func (r *clusterFixture) session() *leasev1.Lease {
 	r.t.Helper()
 	name := fmt.Sprintf("namespaces/%s/leases/%s", r.namespace, r.node.Name)
 	response, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: name})
@@ -83,11 +84,11 @@ func (r *realm) session() *leasev1.Lease {
 	return response.Lease
 }
 
-func (r *realm) object() (*coordinationv1.Lease, error) {
+func (r *clusterFixture) object() (*coordinationv1.Lease, error) {
 	return r.admin.CoordinationV1().Leases(r.namespace).Get(r.t.Context(), r.node.Name, metav1.GetOptions{})
 }
 
-func (r *realm) mustObject() *coordinationv1.Lease {
+func (r *clusterFixture) mustObject() *coordinationv1.Lease {
 	r.t.Helper()
 	lease, err := r.object()
 	if err != nil {
@@ -97,7 +98,7 @@ func (r *realm) mustObject() *coordinationv1.Lease {
 }
 
 func TestCluster_LeaseIsCreatedRenewedAndReleased(t *testing.T) {
-	r := newRealm(t)
+	r := newClusterFixture(t)
 	first := r.renew(1, "")
 	object := r.mustObject()
 	wantOwner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}}
@@ -123,18 +124,18 @@ func TestCluster_LeaseIsCreatedRenewedAndReleased(t *testing.T) {
 	}
 }
 
-// Who takes over may be told farewell by a holder of whom it has never heard.
-func TestCluster_FarewellAfterATakeoverDeletesTheLeaseIfItIsOurs(t *testing.T) {
-	r := newRealm(t)
+// After a takeover, a replica may receive a release for a holder without a session.
+func TestCluster_ReleaseWithoutSessionDeletesOnlyItsOwnLease(t *testing.T) {
+	r := newClusterFixture(t)
 	r.renew(1, "")
-	farewell := func() {
+	release := func() {
 		t.Helper()
 		next := newFixture(t, r.setup)
 		if _, err := next.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(r.node.Name, "1")}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	farewell()
+	release()
 	if _, err := r.object(); !apierrors.IsNotFound(err) {
 		t.Errorf("get the released Lease: error %v, want not found", err)
 	}
@@ -145,15 +146,14 @@ func TestCluster_FarewellAfterATakeoverDeletesTheLeaseIfItIsOurs(t *testing.T) {
 	if _, err := r.admin.CoordinationV1().Leases(r.namespace).Create(t.Context(), kubelets, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	farewell()
+	release()
 	if _, err := r.object(); err != nil {
-		t.Errorf("the Lease that somebody else wrote is gone: %v", err)
+		t.Errorf("the Lease of another writer is gone: %v", err)
 	}
 }
 
-// Where a kubelet writes the Lease as well, it is the kubelet's.
-func TestCluster_FarewellLeavesTheLeaseThatAKubeletRenewed(t *testing.T) {
-	r := newRealm(t)
+func TestCluster_ReleaseKeepsALeaseThatAKubeletRenewed(t *testing.T) {
+	r := newClusterFixture(t)
 	r.renew(1, "")
 	kubelets := r.mustObject()
 	kubelets.Spec.RenewTime = new(metav1.NowMicro())
@@ -165,38 +165,38 @@ func TestCluster_FarewellLeavesTheLeaseThatAKubeletRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if object, err := r.object(); err != nil || object.ResourceVersion != kubelets.ResourceVersion {
-		t.Errorf("the kubelet's Lease is %v, error %v; want it as it was left", object, err)
+		t.Errorf("the kubelet's Lease is %v, error %v; want it unchanged", object, err)
 	}
 }
 
-// halting is a transport that stops the first request of a kind that it is armed for.
-type halting struct {
+// blockingTransport blocks the first GET of a path after it was armed, until unblock is closed.
+type blockingTransport struct {
 	http.RoundTripper
-	armed       *atomic.Bool
-	path        string
-	asked, goOn chan struct{}
+	armed            *atomic.Bool
+	path             string
+	blocked, unblock chan struct{}
 }
 
-func (h halting) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method == http.MethodGet && request.URL.Path == h.path && h.armed.CompareAndSwap(true, false) {
-		close(h.asked)
-		<-h.goOn
+func (b blockingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodGet && request.URL.Path == b.path && b.armed.CompareAndSwap(true, false) {
+		close(b.blocked)
+		<-b.unblock
 	}
-	return h.RoundTripper.RoundTrip(request)
+	return b.RoundTripper.RoundTrip(request)
 }
 
-// A farewell may meet the holder's next boot: the Lease that was read is ours, and by then that of somebody who lives.
-func TestCluster_FarewellSparesWhoeverComesMeanwhile(t *testing.T) {
-	r := newRealm(t)
+// The next boot of the holder registers after the release has read the Lease.
+func TestCluster_ReleaseKeepsTheLeaseOfANewBoot(t *testing.T) {
+	r := newClusterFixture(t)
 	r.renew(1, "")
-	h := halting{
-		armed: &atomic.Bool{}, asked: make(chan struct{}), goOn: make(chan struct{}),
+	b := blockingTransport{
+		armed: &atomic.Bool{}, blocked: make(chan struct{}), unblock: make(chan struct{}),
 		path: "/apis/coordination.k8s.io/v1/namespaces/" + r.namespace + "/leases/" + r.node.Name,
 	}
 	config := kubeconn.Fence(testkit.Cluster(t).RESTConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		h.RoundTripper = next
-		return h
+		b.RoundTripper = next
+		return b
 	})
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -205,45 +205,45 @@ func TestCluster_FarewellSparesWhoeverComesMeanwhile(t *testing.T) {
 	next := *r
 	next.setup.kube = kube
 	next.fixture = newFixture(t, next.setup)
-	h.armed.Store(true)
+	b.armed.Store(true)
 	released := make(chan error, 1)
 	go func() {
 		_, err := next.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(r.node.Name, "0")})
 		released <- err
 	}()
-	<-h.asked
+	<-b.blocked
 	lease := next.renew(1, "")
-	close(h.goOn)
+	close(b.unblock)
 	if err := <-released; err != nil {
 		t.Fatal(err)
 	}
 	if object, err := r.object(); err != nil || object.ResourceVersion != lease.Write.ResourceVersion {
-		t.Errorf("the Lease of a holder that lives is %v, error %v; want it as it was written", object, err)
+		t.Errorf("the Lease of a live holder is %v, error %v; want it unchanged", object, err)
 	}
 }
 
 func TestCluster_ForeignWriteIsMergedWithTheNextRenewal(t *testing.T) {
-	r := newRealm(t)
+	r := newClusterFixture(t)
 	first := r.renew(1, "")
 	foreign := r.mustObject()
-	foreign.Labels = map[string]string{"by": "somebody-else"}
+	foreign.Labels = map[string]string{"by": "another-writer"}
 	if _, err := r.admin.CoordinationV1().Leases(r.namespace).Update(t.Context(), foreign, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	second := r.renew(2, first.Write.ResourceVersion)
 	object := r.mustObject()
-	if object.Labels["by"] != "somebody-else" || object.ResourceVersion != second.Write.ResourceVersion {
+	if object.Labels["by"] != "another-writer" || object.ResourceVersion != second.Write.ResourceVersion {
 		t.Errorf("object %v at %s, want the foreign label at %s", object.Labels, object.ResourceVersion, second.Write.ResourceVersion)
 	}
 }
 
 func TestCluster_LeaseOfADeletedNodeIsNotRenewed(t *testing.T) {
-	r := newRealm(t)
+	r := newClusterFixture(t)
 	r.renew(1, "")
 	if err := r.admin.CoreV1().Nodes().Delete(t.Context(), r.node.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// As the garbage collector would; this control plane has none.
+	// This control plane has no garbage collector.
 	if err := r.admin.CoordinationV1().Leases(r.namespace).Delete(t.Context(), r.node.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -257,12 +257,12 @@ func TestCluster_LeaseOfADeletedNodeIsNotRenewed(t *testing.T) {
 		return nil
 	})
 	if _, err := r.object(); !apierrors.IsNotFound(err) {
-		t.Errorf("the Lease is back: error %v, want not found", err)
+		t.Errorf("the Lease was created again: error %v, want not found", err)
 	}
 }
 
-func TestCluster_BeatsGoOnWhileTheAPIServerIsAway(t *testing.T) {
-	r := newRealm(t)
+func TestCluster_BeatsSucceedWithoutTheAPIServer(t *testing.T) {
+	r := newClusterFixture(t)
 	first := r.renew(1, "")
 	cluster := testkit.Cluster(t)
 	if err := cluster.StopAPIServer(); err != nil {
@@ -277,7 +277,7 @@ func TestCluster_BeatsGoOnWhileTheAPIServerIsAway(t *testing.T) {
 	})
 	begin := time.Now()
 	if got := r.beat(3, holder(r.node.Name, "1"))[0].GetGrant(); got == nil {
-		t.Error("a beat was refused during the outage")
+		t.Error("a beat was rejected during the outage")
 	}
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("a beat waited %v for the kube-apiserver", took)
@@ -288,8 +288,8 @@ func TestCluster_BeatsGoOnWhileTheAPIServerIsAway(t *testing.T) {
 	r.renew(4, first.Write.ResourceVersion)
 }
 
-func TestCluster_NewTermAdoptsTheLeasesOfTheOneBefore(t *testing.T) {
-	r := newRealm(t)
+func TestCluster_NewTermAdoptsTheLeasesOfThePreviousOne(t *testing.T) {
+	r := newClusterFixture(t)
 	before := r.renew(1, "")
 	r.candidate.Lose()
 	r.candidate.Regain()

@@ -2,109 +2,164 @@ package leasesvc
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/spf13/pflag"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
+)
+
+const (
+	// NodeClass is the name of the class whose holders are Nodes.
+	NodeClass = class.Node
+	// WriteMirror is the write policy of kubelets: each Lease object is written once per renewal
+	// interval.
+	WriteMirror = class.WriteMirror
 )
 
 const (
 	maxSessions = 10_000_000
 	maxWriters  = 1024
 	maxRate     = 10_000_000
-	// maxShards is what a candidate for terms takes.
+	// maxShards is the limit of term.Candidate.
 	maxShards = 4096
-	// maxClasses is how many a session can be numbered by.
+	// maxClasses is the number of values of session.ClassID.
 	maxClasses = 256
 )
 
-// Config is what leasesvc can be told.
+// Config configures the service. DefaultConfig sets every field that Validate requires.
 type Config struct {
-	// Classes are kinds of holders that are served. Flags change the class "node".
-	Classes []Class
-	// FurtherClasses are served as well; --classes sets them.
-	FurtherClasses []Class
-	// Shards is into how many shards holders are divided among the replicas, 1 to 4096. Replicas that say different numbers do
-	// not work side by side.
+	// Classes are the classes of holders that have flags of their own: "node".
+	Classes []class.Class
+	// FurtherClasses are the classes of --classes.
+	FurtherClasses []class.Class
+	// Shards is the number of shards, 1 to 4096. Replicas with different numbers do not work at the
+	// same time.
 	Shards int
-	// MaxSessions is how many holders a replica keeps, over all its shards; further ones are told TOO_MANY_HOLDERS.
+	// MaxSessions is how many sessions a replica keeps; further holders are refused with
+	// TOO_MANY_HOLDERS.
 	MaxSessions int
-	// MaxIntroductions is how many holders a second are taken in over streams, and how many at once; the others are asked to
-	// come again, and keep their sessions meanwhile.
-	MaxIntroductions int
-	// MaxMessages is how many messages a second one client certificate may send, on all its streams.
+	// MaxRegistrations is how many registrations per second a replica accepts over streams, and the
+	// burst.
+	MaxRegistrations int
+	// MaxMessages is how many heartbeat messages per second one client certificate may send on all
+	// its streams.
 	MaxMessages int
-	// ConcurrentWrites is how many Lease objects a replica writes at the same time, over all its shards.
+	// ConcurrentWrites is how many Lease objects a replica writes at the same time.
 	ConcurrentWrites int
-	// Writes is how the Lease objects of all classes are written.
-	Writes WriteConfig
-	// NodeHealth is how Nodes are judged, where the loop node-health runs.
+	// Writes applies to the Lease objects of all classes.
+	Writes class.Writes
+	// NodeHealth configures the loop node-health.
 	NodeHealth NodeHealthConfig
-	// TaintEviction is how pods are evicted, where the loop taint-eviction runs.
+	// TaintEviction configures the loop taint-eviction.
 	TaintEviction TaintEvictionConfig
 }
 
-// DefaultConfig has the one class "node", whose holders beat every 5 s and live 20 s without, with the Leases of upstream's
-// kubelet, renewed every 10 s for 40 s. It judges Nodes as upstream's kube-controller-manager does.
+// DefaultConfig returns a configuration with the class "node": a beat every 5 s, a grace period of
+// 20 s, and the Leases of upstream's kubelet, renewed every 10 s for 40 s. Node health has the
+// defaults of upstream's kube-controller-manager.
 func DefaultConfig() Config {
 	return Config{
-		Classes:          []Class{defaultNodeClass()},
+		Classes:          []class.Class{class.DefaultNode()},
 		Shards:           64,
 		MaxSessions:      200_000,
-		MaxIntroductions: 5000,
+		MaxRegistrations: 5000,
 		MaxMessages:      5000,
 		ConcurrentWrites: 32,
-		Writes:           defaultWrites(),
+		Writes:           class.DefaultWrites(),
 		NodeHealth:       defaultNodeHealth(),
 	}
 }
 
-// RegisterFlags adds leasesvc's own flags, with c's values as defaults. The flags stay bound to c.Classes.
+// RegisterFlags adds the flags of the service, with the values of c as defaults. The flags stay
+// bound to c.Classes.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	for i := range c.Classes {
-		if class := &c.Classes[i]; class.Name == NodeClass {
-			class.registerFlags(fs)
+		if c.Classes[i].Name == NodeClass {
+			registerClassFlags(fs, &c.Classes[i])
 		}
 	}
-	fs.Var(classFlag{classes: &c.FurtherClasses}, "classes",
+	fs.Var(classesFlag{classes: &c.FurtherClasses}, "classes",
 		"Further classes of holders, a JSON list; in the configuration file a list like any other.")
 	fs.IntVar(&c.Shards, "shards", c.Shards,
-		"Into how many shards holders are divided among the replicas, 1 to 4096. Where replicas differ, those that agree with the oldest work and the others wait until these are gone.")
+		"Number of shards, 1 to 4096. If replicas differ, those that agree with the oldest one work, and the remaining ones wait until it is gone.")
 	fs.IntVar(&c.MaxSessions, "max-sessions", c.MaxSessions,
-		"How many holders this replica keeps, over all its shards; further ones are refused until others are forgotten.")
-	fs.IntVar(&c.MaxIntroductions, "max-introductions-per-second", c.MaxIntroductions,
-		"How many holders this replica takes in over streams in a second, and at once; the others are asked to come again and keep their sessions meanwhile.")
+		"Number of sessions that this replica keeps over all its shards; further holders are refused.")
+	fs.IntVar(&c.MaxRegistrations, "max-introductions-per-second", c.MaxRegistrations,
+		"Registrations per second that this replica accepts over streams, and the burst. Excess holders are asked to retry and keep their sessions.")
 	fs.IntVar(&c.MaxMessages, "max-messages-per-second", c.MaxMessages,
-		"How many heartbeat messages one client certificate may send in a second, on all its streams; whoever goes on is told to slow down, then sent away.")
+		"Heartbeat messages per second that one client certificate may send on all its streams. A client that sends more is told to slow down, then refused.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
-		"How many Lease objects this replica writes at the same time, over all its shards.")
-	c.Writes.registerFlags(fs)
+		"Number of Lease objects that this replica writes at the same time.")
+	registerWriteFlags(fs, &c.Writes)
 	c.NodeHealth.registerFlags(fs)
 	c.TaintEviction.registerFlags(fs)
 }
 
-// Validate returns every problem of the configuration, each naming its flag where there is one.
+func registerClassFlags(fs *pflag.FlagSet, c *class.Class) {
+	fs.DurationVar(&c.HeartbeatInterval, "heartbeat-interval", c.HeartbeatInterval,
+		"Time between two heartbeats that nodes are asked for.")
+	fs.IntVar(&c.SuspectAfter, "heartbeat-suspect-after", c.SuspectAfter,
+		"Number of missed heartbeats after which a node is suspect.")
+	fs.DurationVar(&c.Grace, "heartbeat-grace-period", c.Grace,
+		"Time after which the session of a node without heartbeats expires.")
+	fs.DurationVar(&c.RenewInterval, "lease-renew-interval", c.RenewInterval,
+		"Time between two writes of a node's Lease object.")
+	fs.DurationVar(&c.LeaseDuration, "lease-duration", c.LeaseDuration,
+		"Duration in a node's Lease object: whole seconds, at least --heartbeat-grace-period.")
+	fs.DurationVar(&c.Retention, "expired-session-retention", c.Retention,
+		"Time for which an expired session remains visible.")
+}
+
+func registerWriteFlags(fs *pflag.FlagSet, w *class.Writes) {
+	fs.StringVar((*string)(&w.Policy), "write-policy", string(w.Policy),
+		"When Lease objects are written. mirror: once per --lease-renew-interval, as kubelets do. relaxed: when an object's age reaches three fifths of its duration. on-change: when a holder expires or returns, and once per --lease-refresh-interval. Use on-change only with the loop node-health: kube-controller-manager's node-lifecycle controller would mark all nodes as unknown.")
+	fs.DurationVar(&w.RefreshInterval, "lease-refresh-interval", w.RefreshInterval,
+		"Time between two writes of an unchanged Lease object with --write-policy=on-change. Its duration is five thirds of that.")
+}
+
+// classesFlag is the pflag.Value of --classes.
+type classesFlag struct{ classes *[]class.Class }
+
+func (f classesFlag) Type() string { return process.StructuredType }
+
+func (f classesFlag) String() string {
+	if f.classes == nil {
+		return "[]" // pflag asks the zero value
+	}
+	return class.FormatList(*f.classes)
+}
+
+// Set replaces the whole list.
+func (f classesFlag) Set(text string) error {
+	classes, err := class.ParseList(text)
+	if err != nil {
+		return err
+	}
+	*f.classes = classes
+	return nil
+}
+
+// Validate returns every problem of the configuration, each with its flag if it has one.
 func (c *Config) Validate() []error {
 	problems := c.validateClasses()
-	if c.Shards < 1 || c.Shards > maxShards {
-		problems = append(problems, fmt.Errorf("--shards is %d, must be 1 to %d", c.Shards, maxShards))
+	for _, number := range []struct {
+		flag         string
+		value, limit int
+	}{
+		{"--shards", c.Shards, maxShards},
+		{"--max-sessions", c.MaxSessions, maxSessions},
+		{"--max-introductions-per-second", c.MaxRegistrations, maxRate},
+		{"--max-messages-per-second", c.MaxMessages, maxRate},
+		{"--concurrent-lease-writes", c.ConcurrentWrites, maxWriters},
+	} {
+		if number.value < 1 || number.value > number.limit {
+			problems = append(problems, fmt.Errorf("%s is %d, must be 1 to %d", number.flag, number.value, number.limit))
+		}
 	}
-	if c.MaxSessions < 1 || c.MaxSessions > maxSessions {
-		problems = append(problems, fmt.Errorf("--max-sessions is %d, must be 1 to %d", c.MaxSessions, maxSessions))
-	}
-	if c.MaxIntroductions < 1 || c.MaxIntroductions > maxRate {
-		problems = append(problems, fmt.Errorf("--max-introductions-per-second is %d, must be 1 to %d", c.MaxIntroductions, maxRate))
-	}
-	if c.MaxMessages < 1 || c.MaxMessages > maxRate {
-		problems = append(problems, fmt.Errorf("--max-messages-per-second is %d, must be 1 to %d", c.MaxMessages, maxRate))
-	}
-	if c.ConcurrentWrites < 1 || c.ConcurrentWrites > maxWriters {
-		problems = append(problems, fmt.Errorf("--concurrent-lease-writes is %d, must be 1 to %d", c.ConcurrentWrites, maxWriters))
-	}
-	problems = append(problems, c.Writes.validate()...)
-	problems = append(problems, c.TaintEviction.validate()...)
-	return append(problems, c.NodeHealth.validate()...)
+	return slices.Concat(problems, c.Writes.Validate(), c.TaintEviction.validate(), c.NodeHealth.validate())
 }
 
 func (c *Config) validateClasses() []error {
@@ -115,25 +170,25 @@ func (c *Config) validateClasses() []error {
 	}
 	names, namespaces := map[string]bool{}, map[string]bool{}
 	for i := range classes {
-		class := &classes[i]
-		problems = append(problems, class.validate(i < len(c.Classes))...)
-		if names[class.Name] || namespaces[class.Namespace] {
-			problems = append(problems, fmt.Errorf("class %q in namespace %q: name and namespace must be its own", class.Name, class.Namespace))
+		each := &classes[i]
+		problems = append(problems, each.Validate(i < len(c.Classes))...)
+		if names[each.Name] || namespaces[each.Namespace] {
+			problems = append(problems, fmt.Errorf("class %q in namespace %q: another class has the name or the namespace", each.Name, each.Namespace))
 		}
-		names[class.Name], namespaces[class.Namespace] = true, true
+		names[each.Name], namespaces[each.Namespace] = true, true
 	}
 	return problems
 }
 
-// classes are all kinds of holders that are served; session.ClassID numbers them by their place.
-func (c *Config) classes() []Class { return slices.Concat(c.Classes, c.FurtherClasses) }
+// classes returns all classes; the index of a class is its session.ClassID.
+func (c *Config) classes() []class.Class { return slices.Concat(c.Classes, c.FurtherClasses) }
 
-// rules are the classes as the keeper takes them.
-func (c *Config) rules() []keeper.Class {
-	classes := c.classes()
-	rules := make([]keeper.Class, 0, len(classes))
-	for i := range classes {
-		rules = append(rules, classes[i].rule(&c.Writes))
+// warn logs a write policy that lets upstream's node-lifecycle controller mark live nodes as
+// unknown.
+func (c *Config) warn(logger *slog.Logger, nodeHealth bool) {
+	if c.Writes.Policy == class.WriteOnChange && !nodeHealth {
+		logger.Warn("with this write policy kube-controller-manager's node-lifecycle controller marks all nodes as unknown; "+
+			"disable it and enable the loop node-health, or choose another --write-policy",
+			"write_policy", c.Writes.Policy, "lease_refresh_interval", c.Writes.RefreshInterval)
 	}
-	return rules
 }

@@ -14,16 +14,17 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 )
 
 func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 	want := leasesvc.Config{
-		Classes: []leasesvc.Class{{
+		Classes: []class.Class{{
 			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: 5 * time.Second, SuspectAfter: 2, Grace: 20 * time.Second,
 			RenewInterval: 10 * time.Second, LeaseDuration: 40 * time.Second, Retention: time.Hour, OwnedByNode: true,
 		}},
-		Shards: 64, MaxSessions: 200_000, MaxIntroductions: 5000, MaxMessages: 5000, ConcurrentWrites: 32,
-		Writes: leasesvc.WriteConfig{Policy: leasesvc.WriteRelaxed, RefreshInterval: 5 * time.Minute},
+		Shards: 64, MaxSessions: 200_000, MaxRegistrations: 5000, MaxMessages: 5000, ConcurrentWrites: 32,
+		Writes: class.Writes{Policy: class.WriteRelaxed, RefreshInterval: 5 * time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, EvictionRate: 0.1, SecondaryEvictionRate: 0.01,
 			FullDisruptionEvictionRate: 0.1, LargeZone: 50, UnhealthyZoneThreshold: 0.55,
@@ -55,12 +56,12 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := leasesvc.Config{
-		Classes: []leasesvc.Class{{
+		Classes: []class.Class{{
 			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: time.Second, SuspectAfter: 3, Grace: 8 * time.Second,
 			RenewInterval: 2 * time.Second, LeaseDuration: 9 * time.Second, Retention: 3 * time.Minute, OwnedByNode: true,
 		}},
-		Shards: 3, MaxSessions: 7, MaxIntroductions: 11, MaxMessages: 13, ConcurrentWrites: 5,
-		Writes: leasesvc.WriteConfig{Policy: leasesvc.WriteOnChange, RefreshInterval: time.Minute},
+		Shards: 3, MaxSessions: 7, MaxRegistrations: 11, MaxMessages: 13, ConcurrentWrites: 5,
+		Writes: class.Writes{Policy: class.WriteOnChange, RefreshInterval: time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, EvictionRate: 1, SecondaryEvictionRate: 2,
 			FullDisruptionEvictionRate: 3, LargeZone: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
@@ -74,12 +75,12 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 
 func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 	cfg := leasesvc.Config{
-		Classes: []leasesvc.Class{
+		Classes: []class.Class{
 			{Name: "node", Namespace: "a", HeartbeatInterval: 0, RenewInterval: time.Minute, LeaseDuration: 1500 * time.Millisecond, Retention: -1},
 			{Name: "node", Namespace: "B", HeartbeatInterval: 20 * time.Second, SuspectAfter: 2, Grace: 50 * time.Second, RenewInterval: time.Second, LeaseDuration: 40 * time.Second},
 		},
-		FurtherClasses: []leasesvc.Class{{Name: "agent", Namespace: "agents", Retention: -1}},
-		Writes:         leasesvc.WriteConfig{Policy: "lazy", RefreshInterval: time.Second},
+		FurtherClasses: []class.Class{{Name: "agent", Namespace: "agents", Retention: -1}},
+		Writes:         class.Writes{Policy: "lazy", RefreshInterval: time.Second},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			EvictionRate: math.NaN(), SecondaryEvictionRate: -1, FullDisruptionEvictionRate: 1e6, LargeZone: -1,
 			UnhealthyZoneThreshold: 1.5, ExcludeLabels: []string{"no label"},
@@ -88,7 +89,7 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 	text := errors.Join(cfg.Validate()...).Error()
 	for _, want := range []string{
 		"--heartbeat-interval is 0s", "--lease-duration is 1.5s", "--lease-renew-interval is 1m0s", "--expired-session-retention",
-		`namespace "B"`, "name and namespace must be its own", "longer than the 50s", "--heartbeat-suspect-after is 0",
+		`namespace "B"`, "another class has the name or the namespace", "longer than the 50s", "--heartbeat-suspect-after is 0",
 		"must not be shorter than the 50s of --heartbeat-grace-period", `--classes: heartbeatInterval of "agent" is 0s`,
 		`--classes: suspectAfter of "agent" is 0`, `--classes: grace of "agent"`, `--classes: renewInterval of "agent"`,
 		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--max-introductions-per-second is 0", "--max-messages-per-second is 0", "--concurrent-lease-writes is 0",
@@ -103,13 +104,13 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 	}
 }
 
-func TestClasses_ComeFromAList(t *testing.T) {
+func TestClassesFlag_ParsesAList(t *testing.T) {
 	cfg := leasesvc.DefaultConfig()
 	flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
 	err := flags.Parse([]string{
 		`--classes=[{"name":"sidecar","namespace":"sidecars","heartbeatInterval":"2s","suspectAfter":3,"grace":"9s"},{"name":"rack","namespace":"racks","ownedByNode":true}]`,
-		"--heartbeat-interval=4s", // behind the list, and still the one of nodes
+		"--heartbeat-interval=4s", // after the list, and still applies to nodes
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +121,7 @@ func TestClasses_ComeFromAList(t *testing.T) {
 	sidecar.Name, sidecar.Namespace, sidecar.HeartbeatInterval, sidecar.SuspectAfter = "sidecar", "sidecars", 2*time.Second, 3
 	sidecar.Grace, sidecar.OwnedByNode = 9*time.Second, false
 	rack.Name, rack.Namespace = "rack", "racks"
-	want.FurtherClasses = []leasesvc.Class{sidecar, rack}
+	want.FurtherClasses = []class.Class{sidecar, rack}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -138,11 +139,11 @@ func TestClasses_ComeFromAList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(cfg.FurtherClasses, again.FurtherClasses); diff != "" {
-		t.Errorf("what the flag shows is not what it takes (-want +got):\n%s", diff)
+		t.Errorf("the flag's text is parsed differently (-want +got):\n%s", diff)
 	}
 }
 
-func TestClasses_MistakesOfTheListAreNamed(t *testing.T) {
+func TestClassesFlag_NamesTheMistake(t *testing.T) {
 	for text, want := range map[string]string{
 		`{}`:                            "need a list of classes",
 		`[{"name":"a","grade":"9s"}]`:   `unknown field "grade"`,
@@ -174,7 +175,7 @@ func TestNew_RefusesUnknownLoops(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesAnotherDivisionThanItsLeaderships(t *testing.T) {
+func TestNew_RefusesAnotherNumberOfShardsThanItsLeadership(t *testing.T) {
 	_, err := leasesvc.New(leasesvc.DefaultConfig(), leasesvc.Deps{Kube: newKube(), Leadership: termtest.NewCandidate(member, 1)})
 	if err == nil || !strings.Contains(err.Error(), "--shards is 64") {
 		t.Errorf("error %v, want one that names the flag", err)
@@ -192,14 +193,14 @@ func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 	}
 }
 
-// Times so long that their sums overflow would be times in the past, and every holder suspect or forgotten at once.
-func TestValidate_RefusesTimesThatCannotBeAdded(t *testing.T) {
-	for name, change := range map[string]func(*leasesvc.Class){
-		"--heartbeat-interval":        func(c *leasesvc.Class) { c.HeartbeatInterval = math.MaxInt64/2 - 1 },
-		"--heartbeat-grace-period":    func(c *leasesvc.Class) { c.Grace = math.MaxInt64 },
-		"--lease-renew-interval":      func(c *leasesvc.Class) { c.RenewInterval = math.MaxInt64 },
-		"--lease-duration":            func(c *leasesvc.Class) { c.LeaseDuration = 100 * 365 * 24 * time.Hour },
-		"--expired-session-retention": func(c *leasesvc.Class) { c.Retention = math.MaxInt64 },
+// A sum that overflows is a time in the past, and every holder would expire at once.
+func TestValidate_RefusesTimesWhoseSumOverflows(t *testing.T) {
+	for name, change := range map[string]func(*class.Class){
+		"--heartbeat-interval":        func(c *class.Class) { c.HeartbeatInterval = math.MaxInt64/2 - 1 },
+		"--heartbeat-grace-period":    func(c *class.Class) { c.Grace = math.MaxInt64 },
+		"--lease-renew-interval":      func(c *class.Class) { c.RenewInterval = math.MaxInt64 },
+		"--lease-duration":            func(c *class.Class) { c.LeaseDuration = 100 * 365 * 24 * time.Hour },
+		"--expired-session-retention": func(c *class.Class) { c.Retention = math.MaxInt64 },
 	} {
 		cfg := leasesvc.DefaultConfig()
 		change(&cfg.Classes[0])

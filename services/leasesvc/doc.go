@@ -1,41 +1,42 @@
-// Package leasesvc keeps one session for every holder that beats and one Lease object in Kubernetes for every session.
+// Package leasesvc keeps one session for each holder that sends heartbeats, and one Lease object in
+// Kubernetes for each session.
 //
-// Promise: a heartbeat of a living holder costs one write of memory, asks nobody and never waits for Kubernetes. A holder that
-// has missed some of its beats is suspect, and one that was silent for its class's grace period expired; its Lease object is then
-// left as it was, so that other readers come to the same conclusion, or written once to say so (--write-policy). A replica that
-// takes a shard over begins with those who are known to have been silent, and learns the others from the beats that follow: so a
-// failover costs nobody its life and gives the long dead no other one.
+// Promise: the heartbeat of a live holder costs one write to memory and never waits for Kubernetes.
+// A holder that misses some beats is suspect; a holder that is silent for the grace period of its
+// class expires. The Lease object of an expired holder is left unchanged or written once, depending
+// on --write-policy, so that other readers come to the same conclusion. A replica that takes over a
+// shard starts with its checkpoint of silent holders and learns about the remaining holders from
+// their beats: a failover neither expires live holders nor revives expired ones.
 //
-// Nobody is queued. Holders that come all at once are taken in at a rate, and the others asked to come again; a beat of theirs
-// counts nonetheless. A sender who goes on sending too much is told to slow down, and then sent away. Watchers get the newest
-// state of each session, and miss none but those in between.
+// Registrations are rate-limited, not queued: excess holders are asked to retry, and their sessions
+// are renewed meanwhile. A sender that exceeds its message rate is told to slow down, then its
+// stream ends. A watch receives the newest state of each session and may skip intermediate ones.
 //
-// Holders are divided into shards (--shards) by a hash of class and name, and shards among the replicas by package term. One
-// table and one set of writers serve all shards that a replica holds. A holder that comes to the wrong replica is refused and
-// told which is the right one, and its beat is handed on there; the others on its stream are not disturbed. Reads are answered
-// for the shards held here.
+// Holders are divided into shards (--shards) by a hash of class and name, and package term assigns
+// shards to replicas. One session controller and one set of writers serve all shards that a replica
+// holds. A holder that contacts the wrong replica is refused with the address of the right one, and
+// its beat is forwarded there. Reads answer for the held shards.
 //
 // Invariants:
-//   - the session of a holder exists only on the replica that holds the term of its shard, and ends with it;
-//   - the newest boot of a holder has its session; beats are ordered by sequence, never by clocks;
-//   - Kubernetes is written only under the context of the holder's shard's term, each write guarded by resourceVersion, each
-//     delete by UID too; a term is given up only after the writes made under it have returned.
+//   - A session exists only on the replica that holds the term of its shard, and ends with the term.
+//   - The newest boot of a holder owns its session. Beats are ordered by sequence, never by clocks.
+//   - Writes to Kubernetes carry the context of the shard's term. Each write is guarded by resourceVersion, each delete also by
+//     UID. A term ends only after all writes under it have returned.
 //
-// It owns the Leases of its classes' namespaces as far as their holderIdentity is a holder of its own: ownerReferences to the
-// Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. Those of holders that are no Nodes it makes with
-// the label trivet.dev/holder-class instead of an owner, and deletes when they are long gone and nobody else renewed them. In etcd it owns, beyond its
-// terms, checkpoints/leasesvc/<shard>: who was silent in the shard, for its next holder.
+// The service owns these fields of the Leases in the namespaces of its classes, where
+// holderIdentity is one of its holders: ownerReferences to the Node, holderIdentity if it is empty,
+// leaseDurationSeconds and renewTime. A Lease of a holder that is not a Node has the label
+// trivet.dev/holder-class instead of an owner. The service deletes such a Lease after the holder
+// has been gone for long and no other writer has renewed it. In etcd the service owns its terms and
+// checkpoints/leasesvc/<shard>, the silent holders of a shard.
 //
-// Kubelets that write their own Leases may go on doing so beside it.
+// Kubelets may write their own Leases at the same time.
 //
-// It judges Nodes only where its loop node-health is switched on, in place of upstream's node-lifecycle controller. Then the
-// holders of their shards own the conditions of those that fell silent, the taints node.kubernetes.io/… that follow from
-// conditions, the beta labels of system and architecture, and Ready=False of pods on Nodes that are not ready; those taints that
-// evict are set and removed by the holder of shard 0, for all Nodes. It deletes no pod, unless its loop taint-eviction is on.
+// With the loop node-health the service replaces upstream's node-lifecycle controller. It then owns
+// the conditions of silent Nodes, the taints node.kubernetes.io/… that follow from conditions, the
+// beta labels of operating system and architecture, and Ready=False of pods on Nodes that are not
+// ready. The holder of shard 0 adds and removes the NoExecute taints of all Nodes. With the loop
+// taint-eviction, the holder of shard 0 also deletes pods.
 //
-// The rooms below: package session (who is alive), admission (who may come in), writeback (what to write when), keeper (the one
-// goroutine that owns sessions and writes), tenure (which shards are held), nodes and leaseobject (Kubernetes), renewal (the
-// workers between), pace (how many of them at a time); checkpoint (what to remember of the silent), checkpointkey
-// (etcd), forward (what is handed on to other replicas); nodehealth (what follows from silence), nodewatch (the one
-// goroutine that owns that, and its workers), nodeobject (Kubernetes), census (what readers see of it), evidence (why).
+// docs/architecture.md lists the packages below internal.
 package leasesvc

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,33 +33,35 @@ import (
 
 const patience = 20 * time.Second
 
-// fixture is a running service behind the production interceptor chain.
+// fixture is a running service behind the production interceptors.
 type fixture struct {
 	t         testing.TB
 	service   *leasesvc.Service
 	client    leasev1.LeaseServiceClient
 	health    leasev1.NodeHealthServiceClient
-	candidate *termtest.Candidate
 	kube      kubernetes.Interface
 	registry  *prometheus.Registry
 	shards    int
 	namespace string // of the class "node"
+	// candidate holds all shards, unless the test has a leadership.
+	candidate  *termtest.Candidate
+	leadership *fakeLeadership
 }
 
 var member = term.Member{ID: "replica-1", Service: leasesvc.ServiceName, GRPCAddress: "here:7601"}
 
-// setup is what a test wants different.
+// setup is what a test changes in its fixture.
 type setup struct {
 	config     func(*leasesvc.Config)
-	kube       kubernetes.Interface
-	leadership leasesvc.Leadership
-	loops      []string
+	kube       kubernetes.Interface // nil for a fake with the Nodes n1 to n3
+	leadership *fakeLeadership
+	loops      []string // selected in addition to the default ones
 }
 
-// newFixture starts a service and waits until it keeps every shard, if nothing else decides that.
+// newFixture starts a service. Without a leadership, it waits until the service holds all shards.
 func newFixture(t testing.TB, s setup) *fixture {
 	t.Helper()
-	f := &fixture{t: t, kube: s.kube, registry: prometheus.NewRegistry()}
+	f := &fixture{t: t, kube: s.kube, leadership: s.leadership, registry: prometheus.NewRegistry()}
 	if f.kube == nil {
 		f.kube = newKube()
 	}
@@ -68,9 +71,9 @@ func newFixture(t testing.TB, s setup) *fixture {
 	}
 	f.shards, f.namespace = cfg.Shards, cfg.Classes[0].Namespace
 	f.candidate = termtest.NewCandidate(member, cfg.Shards)
-	leadership := s.leadership
-	if leadership == nil {
-		leadership = f.candidate
+	var leadership leasesvc.Leadership = f.candidate
+	if s.leadership != nil {
+		leadership = s.leadership
 	}
 	var err error
 	f.service, err = leasesvc.New(cfg, leasesvc.Deps{
@@ -86,6 +89,20 @@ func newFixture(t testing.TB, s setup) *fixture {
 	if s.leadership == nil {
 		f.awaitLeading()
 	}
+	return f
+}
+
+// newShardFixture starts a service of four shards. It holds shard 0 at epoch 10 and shard 1 at
+// epoch 11. The replica there:7601 holds shard 2, and no replica holds shard 3.
+func newShardFixture(t testing.TB, s setup) *fixture {
+	t.Helper()
+	s.leadership, s.config = newFakeLeadership(4), func(c *leasesvc.Config) { c.Shards = 4 }
+	f := newFixture(t, s)
+	f.leadership.hold(0, 10)
+	f.leadership.hold(1, 11)
+	f.leadership.release(2, "there:7601")
+	f.awaitShard(0, "LEASE_NOT_FOUND")
+	f.awaitShard(1, "LEASE_NOT_FOUND")
 	return f
 }
 
@@ -109,10 +126,10 @@ func (f *fixture) awaitLeading() {
 	}
 }
 
-// awaitShard waits until a lease of the shard that nobody has is refused for the reason.
+// awaitShard waits until GetLease for an absent holder of the shard fails with the reason.
 func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
 	f.t.Helper()
-	name := f.nameIn(number, "nobody")
+	name := f.nameIn(number, "absent")
 	f.eventually(func() error {
 		_, err := f.client.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
 		if rpcerror.ReasonOf(err) != want {
@@ -122,13 +139,33 @@ func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
 	})
 }
 
-// nameIn returns a name with the prefix that is in the shard.
+// lose moves a shard to another replica, or to none, and waits until its sessions have ended.
+func (f *fixture) lose(number int, to string) {
+	f.t.Helper()
+	f.leadership.release(number, to)
+	f.awaitShard(number, rpcerror.NotLeaderReason)
+}
+
+// nameIn returns a holder name in the shard with the prefix.
 func (f *fixture) nameIn(number int, prefix string) string {
+	return nameInShard(number, f.shards, prefix)
+}
+
+func nameInShard(number, shards int, prefix string) string {
 	for i := 0; ; i++ {
-		if name := fmt.Sprintf("%s-%d", prefix, i); shard.Of("node", name, f.shards) == number {
+		if name := fmt.Sprintf("%s-%d", prefix, i); shard.Of("node", name, shards) == number {
 			return name
 		}
 	}
+}
+
+// names returns one holder name in each shard.
+func (f *fixture) names() []string {
+	var names []string
+	for number := range f.shards {
+		names = append(names, f.nameIn(number, "node"))
+	}
+	return names
 }
 
 func (f *fixture) eventually(condition func() error) {
@@ -136,7 +173,20 @@ func (f *fixture) eventually(condition func() error) {
 	testkit.Eventually(f.t, patience, condition)
 }
 
-// newKube is a cluster in memory with the Nodes n1 to n3.
+func (f *fixture) expectCounts(want map[string]int64) {
+	f.t.Helper()
+	f.eventually(func() error {
+		got := f.service.Counts()
+		for name, n := range want {
+			if got[name] != n {
+				return fmt.Errorf("%s is %d, want %d", name, got[name], n)
+			}
+		}
+		return nil
+	})
+}
+
+// newKube returns a fake with the Nodes n1 to n3.
 func newKube() kubernetes.Interface {
 	return fake.NewClientset(nodeObject("n1"), nodeObject("n2"), nodeObject("n3"))
 }
@@ -149,7 +199,7 @@ func holder(name, boot string) *leasev1.Holder {
 	return &leasev1.Holder{Class: "node", Name: name, BootId: boot}
 }
 
-// beat sends one beat of each holder by the unary RPC.
+// beat sends one beat of each holder with the unary RPC.
 func (f *fixture) beat(sequence uint64, holders ...*leasev1.Holder) []*leasev1.HeartbeatResult {
 	f.t.Helper()
 	request := &leasev1.HeartbeatRequest{}
@@ -174,7 +224,7 @@ func (f *fixture) get(name string) *leasev1.Lease {
 
 func leaseName(name string) string { return "namespaces/kube-node-lease/leases/" + name }
 
-// awaitWrite waits until the Lease object of a holder stands as wanted.
+// awaitWrite waits for the state of a holder's Lease object.
 func (f *fixture) awaitWrite(name string, want leasev1.Lease_Write_State) *leasev1.Lease {
 	f.t.Helper()
 	var lease *leasev1.Lease
@@ -187,7 +237,7 @@ func (f *fixture) awaitWrite(name string, want leasev1.Lease_Write_State) *lease
 	return lease
 }
 
-// expectError checks code and reason; an empty reason stands for any.
+// expectError checks code and reason.
 func expectError(t testing.TB, what string, err error, code codes.Code, reason string) {
 	t.Helper()
 	if status.Code(err) != code || string(rpcerror.ReasonOf(err)) != reason {
@@ -208,8 +258,8 @@ func (f *fixture) open() stream {
 	return s
 }
 
-// ask sends a message and returns its answer.
-func ask(t testing.TB, s stream, request *leasev1.StreamHeartbeatsRequest) *leasev1.StreamHeartbeatsResponse {
+// exchange sends a message and returns its response.
+func exchange(t testing.TB, s stream, request *leasev1.StreamHeartbeatsRequest) *leasev1.StreamHeartbeatsResponse {
 	t.Helper()
 	if err := s.Send(request); err != nil {
 		t.Fatalf("send: %v", err)
@@ -221,21 +271,81 @@ func ask(t testing.TB, s stream, request *leasev1.StreamHeartbeatsRequest) *leas
 	return response
 }
 
-// askInVain sends a message that ends the stream and returns how it ended. The server may end the stream before the message
-// is sent; gRPC then answers Send with io.EOF and tells the status at the next Recv.
-func askInVain(t testing.TB, s stream, request *leasev1.StreamHeartbeatsRequest) error {
+// exchangeError sends a message that ends the stream, and returns its error. If the server ends the
+// stream before the message is sent, Send returns io.EOF and Recv the status.
+func exchangeError(t testing.TB, s stream, request *leasev1.StreamHeartbeatsRequest) error {
 	t.Helper()
 	if err := s.Send(request); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatalf("send: %v", err)
 	}
-	return endOfStream(t, s)
+	return streamError(t, s)
 }
 
-func endOfStream(t testing.TB, s stream) error {
+// streamError returns the error with which a stream ends.
+func streamError(t testing.TB, s stream) error {
 	t.Helper()
 	response, err := s.Recv()
 	if err == nil {
-		t.Fatalf("answered %v instead of an end", response)
+		t.Fatalf("received %v, want the end of the stream", response)
 	}
 	return err
+}
+
+// fakeLeadership lets a test decide which replica holds a shard.
+type fakeLeadership struct {
+	mu       sync.Mutex // guards the fields below
+	holdings []term.Holding
+	ends     map[int]func() // end the terms of this replica
+	body     term.Body      // nil until Run
+	bodies   sync.WaitGroup
+	running  chan struct{} // closed by Run
+}
+
+func newFakeLeadership(shards int) *fakeLeadership {
+	l := &fakeLeadership{holdings: make([]term.Holding, shards), ends: map[int]func(){}, running: make(chan struct{})}
+	for number := range l.holdings {
+		l.holdings[number].Shard = number
+	}
+	return l
+}
+
+func (l *fakeLeadership) Run(ctx context.Context, body term.Body) error {
+	l.body = body
+	close(l.running)
+	<-ctx.Done()
+	l.mu.Lock()
+	for _, end := range l.ends {
+		end()
+	}
+	l.mu.Unlock()
+	l.bodies.Wait()
+	return nil
+}
+
+func (l *fakeLeadership) Status() term.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return term.Status{Shards: slices.Clone(l.holdings)}
+}
+
+// hold makes this replica hold the shard.
+func (l *fakeLeadership) hold(number int, epoch int64) {
+	<-l.running
+	t, ctx, end := termtest.NewTerm(number, epoch)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holdings[number] = term.Holding{Shard: number, ReplicaID: member.ID, Epoch: epoch, Here: true, GRPCAddress: member.GRPCAddress}
+	l.ends[number] = end
+	l.bodies.Go(func() { _ = l.body(ctx, t) })
+}
+
+// release makes the replica at an address hold the shard; no replica if it is empty.
+func (l *fakeLeadership) release(number int, address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if end := l.ends[number]; end != nil {
+		end()
+		delete(l.ends, number)
+	}
+	l.holdings[number] = term.Holding{Shard: number, GRPCAddress: address}
 }

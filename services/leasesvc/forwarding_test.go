@@ -15,17 +15,17 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// foreigners are holders of the shards that the replica does not hold.
-func foreigners(prefix string, n int, r *replica) []agent.Holder {
+// foreignHolders returns those of n holders whose shards the replica does not hold.
+func foreignHolders(prefix string, n int, r *replica) []agent.Holder {
 	others := map[int]bool{}
 	for number := range takeoverShards {
 		others[number] = !r.held()[number]
 	}
-	return inShards(crowd(prefix, n), others)
+	return inShards(agentHolders(prefix, n), others)
 }
 
-// knows waits until the replica has a living session of the holder.
-func (r *replica) knows(name string) *leasev1.Lease {
+// awaitAlive waits until the replica has a live session of the holder.
+func (r *replica) awaitAlive(name string) *leasev1.Lease {
 	r.t.Helper()
 	var lease *leasev1.Lease
 	testkit.Eventually(r.t, patience, func() error {
@@ -41,14 +41,14 @@ func (r *replica) knows(name string) *leasev1.Lease {
 	return lease
 }
 
-func TestForwarding_HolderLivesAtItsReplicaBeforeItMoves(t *testing.T) {
-	p := takeoverPlan(t)
+func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
+	p := newReplicaConfig(t)
 	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)
 	awaitShares(t, a, b)
-	strangers := foreigners("stranger", 40, a)
-	unary, streamed := strangers[0].Name, strangers[1].Name
+	foreign := foreignHolders("foreign", 40, a)
+	unary, streamed := foreign[0].Name, foreign[1].Name
 
-	refusalOf := func(response *leasev1.HeartbeatResponse, err error) *leasev1.Refusal {
+	rejectionOf := func(response *leasev1.HeartbeatResponse, err error) *leasev1.Refusal {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -56,10 +56,10 @@ func TestForwarding_HolderLivesAtItsReplicaBeforeItMoves(t *testing.T) {
 		return response.Results[0].GetRefusal()
 	}
 	request := &leasev1.HeartbeatRequest{Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder(unary, "1"), Sequence: 41}}}
-	if why := refusalOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.MoveTo != b.address || !why.Forwarded {
-		t.Fatalf("refused with %v, want NOT_LEADER, forwarded to %s", why, b.address)
+	if why := rejectionOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.MoveTo != b.address || !why.Forwarded {
+		t.Fatalf("rejected with %v, want NOT_LEADER, forwarded to %s", why, b.address)
 	}
-	if lease := b.knows(unary); lease.Holder.BootId != "1" {
+	if lease := b.awaitAlive(unary); lease.Holder.BootId != "1" {
 		t.Errorf("the session is %v", lease)
 	}
 
@@ -69,30 +69,30 @@ func TestForwarding_HolderLivesAtItsReplicaBeforeItMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if why := ask(t, s, introduction(7, holder(streamed, "1"))).Welcomes[0].GetRefusal(); why.GetMoveTo() != b.address || !why.GetForwarded() {
-		t.Errorf("refused with %v, want it forwarded", why)
+	if why := exchange(t, s, register(7, holder(streamed, "1"))).Welcomes[0].GetRefusal(); why.GetMoveTo() != b.address || !why.GetForwarded() {
+		t.Errorf("rejected with %v, want it forwarded", why)
 	}
-	b.knows(streamed)
+	b.awaitAlive(streamed)
 
-	// What was handed on once goes no further.
+	// A forwarded beat is not forwarded again.
 	request.ForwardedBy = "replica-c"
-	request.Beats[0].Holder = holder(strangers[2].Name, "1")
-	if why := refusalOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.Forwarded {
-		t.Errorf("refused with %v, want it not forwarded", why)
+	request.Beats[0].Holder = holder(foreign[2].Name, "1")
+	if why := rejectionOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.Forwarded {
+		t.Errorf("rejected with %v, want it not forwarded", why)
 	}
 	if sent := a.beats("trivet_lease_forward_offered_total", "taken"); sent != 2 {
-		t.Errorf("%v beats were taken to be handed on, want 2", sent)
+		t.Errorf("%v beats were accepted for forwarding, want 2", sent)
 	}
 	testkit.Eventually(t, patience, func() error {
 		if sent := a.beats("trivet_lease_forward_beats_total", "forwarded"); sent != 2 {
-			return fmt.Errorf("%v beats were handed on, want 2", sent)
+			return fmt.Errorf("%v beats were forwarded, want 2", sent)
 		}
 		return nil
 	})
 }
 
-func TestForwarding_AgeCountsAndNeverTakesBack(t *testing.T) {
-	p := takeoverPlan(t)
+func TestForwarding_AgeNeverMovesTheLastBeatBack(t *testing.T) {
+	p := newReplicaConfig(t)
 	r := startReplica(t, "replica-a", p)
 	awaitShares(t, r)
 	send := func(sequence uint64, age time.Duration) time.Duration {
@@ -112,21 +112,21 @@ func TestForwarding_AgeCountsAndNeverTakesBack(t *testing.T) {
 		t.Errorf("a newer beat of 1 s ago counts as heard %v ago", ago)
 	}
 	if ago := send(3, time.Hour); ago > 5*time.Second {
-		t.Errorf("a beat that was late on the way took the holder back to %v ago", ago)
+		t.Errorf("a late beat moved the last beat back to %v ago", ago)
 	}
 }
 
-// A shard goes from one replica to the other while its holders beat on a stream to the first: not one of their beats is lost,
-// whether they move or not.
+// A shard moves to another replica while its holders beat on a stream to the first one, and never
+// move. No beat is lost.
 func TestForwarding_NoBeatIsLostWhileAShardMoves(t *testing.T) {
 	t.Parallel()
-	p := takeoverPlan(t)
+	p := newReplicaConfig(t)
 	a := startReplica(t, "replica-a", p)
 	awaitShares(t, a)
 	var names []*leasev1.Holder
 	for number := range takeoverShards {
 		for i := 0; ; i++ {
-			if name := fmt.Sprintf("stubborn-%d", i); shard.Of("node", name, takeoverShards) == number {
+			if name := fmt.Sprintf("static-%d", i); shard.Of("node", name, takeoverShards) == number {
 				names = append(names, holder(name, "1"))
 				break
 			}
@@ -138,36 +138,36 @@ func TestForwarding_NoBeatIsLostWhileAShardMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask(t, s, introduction(1, names...))
+	exchange(t, s, register(1, names...))
 	b := startReplica(t, "replica-b", p)
-	deaths := watchDeaths(t, a, b)
+	expired := watchExpired(t, a, b)
 	handles := []uint32{1, 2, 3, 4, 5, 6, 7, 8}
 	sequence, lost := uint64(1), 0
 	forwarded := map[uint32]bool{}
-	// Beats for longer than the grace, a little faster than asked for, and nobody ever moves.
+	// The holders beat for longer than the grace period, a little faster than granted.
 	for begin := time.Now(); time.Since(begin) < beatGrace+4*time.Second; time.Sleep(beatEvery * 3 / 4) {
 		sequence++
-		for _, refused := range ask(t, s, beats(sequence, handles...)).RefusedHandles {
+		for _, refused := range exchange(t, s, beats(sequence, handles...)).RefusedHandles {
 			switch why := refused.Refusal; {
 			case why.Forwarded:
 				forwarded[refused.Handle] = true
 			case why.MoveTo != "":
 				lost++
-				t.Errorf("handle %d was refused with %v and not handed on", refused.Handle, why)
+				t.Errorf("handle %d was rejected with %v and not forwarded", refused.Handle, why)
 			}
 		}
 	}
 	if len(forwarded) == 0 || len(forwarded) != len(b.held()) {
-		t.Errorf("beats of %d holders were handed on, and replica-b holds %d shards with one holder each", len(forwarded), len(b.held()))
+		t.Errorf("beats of %d holders were forwarded, and replica-b holds %d shards with one holder each", len(forwarded), len(b.held()))
 	}
 	for i, h := range names {
 		if r := map[bool]*replica{true: b, false: a}[forwarded[handles[i]]]; r != nil {
-			r.knows(h.Name)
+			r.awaitAlive(h.Name)
 		}
 	}
-	deaths.mu.Lock()
-	defer deaths.mu.Unlock()
-	if len(deaths.seen) > 0 || lost > 0 {
-		t.Errorf("expired: %v", deaths.seen)
+	expired.mu.Lock()
+	defer expired.mu.Unlock()
+	if len(expired.seen) > 0 || lost > 0 {
+		t.Errorf("expired: %v", expired.seen)
 	}
 }

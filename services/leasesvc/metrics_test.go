@@ -12,7 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-// sample is every trivet_lease_* series that is not zero, histograms by their number of samples.
+// sample returns all trivet_lease_* series that are not zero. A histogram is represented by its
+// sample count.
 func (f *fixture) sample() map[string]float64 {
 	f.t.Helper()
 	families, err := f.registry.Gather()
@@ -36,11 +37,11 @@ func (f *fixture) sample() map[string]float64 {
 func TestMetrics_CountHeartbeatsSessionsAndWrites(t *testing.T) {
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) { c.MaxSessions = 2 }})
 	s := f.open()
-	ask(t, s, introduction(1, holder("n1", "1"), &leasev1.Holder{Class: "toaster", Name: "n2", BootId: "1"}))
-	ask(t, s, beats(2, 1, 1))
+	exchange(t, s, register(1, holder("n1", "1"), &leasev1.Holder{Class: "toaster", Name: "n2", BootId: "1"}))
+	exchange(t, s, beats(2, 1, 1))
 	f.beat(1, holder("n1", "2"), holder("n1", "2"), holder("n2", "1"), holder("n3", "1"))
-	ask(t, s, introduction(3, holder("n2", "1")))
-	ask(t, s, beats(4, 1))
+	exchange(t, s, register(3, holder("n2", "1")))
+	exchange(t, s, beats(4, 1))
 	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
 	f.awaitWrite("n2", leasev1.Lease_Write_STATE_WRITTEN)
 	want := map[string]float64{

@@ -12,12 +12,13 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 )
 
-// kubeRate is far beyond what the writers can send: they bound themselves by how many there are, so that how soon a Lease is
-// renewed is a matter of the kube-apiserver's answers and not of a clock here. At 10 s between two renewals of a node, 200 a
-// second, which is enough for the others, would be spent by 2,000 nodes.
+// kubeRate is far above what the writers can send. The number of writers limits the load, so that
+// the latency of a Lease write depends on the kube-apiserver only. At one write per 10 s, 2,000
+// nodes would use up the 200 per second of the other services.
 const kubeRate = 20_000
 
-// Program is leasesvc as a server process. cfg is filled by flags and read when the service is built.
+// Program returns the service as a server process. Flags change cfg before the process builds the
+// service.
 func Program(cfg *Config) process.Program {
 	return process.Program{
 		Name:          ServiceName,
@@ -54,16 +55,11 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 	})
 }
 
-// dialer reaches other replicas with this process's own certificates.
+// dialer connects to other replicas with the certificates of this process.
 func dialer(deps process.Deps) func(address string) (*grpc.ClientConn, error) {
 	return func(address string) (*grpc.ClientConn, error) {
 		peers := deps.Peers
-		peers.ServerName = ServiceName // its address may be in no certificate: a pod's is not known beforehand
+		peers.ServerName = ServiceName // a certificate cannot have the address of a pod, which is not known in advance
 		return rpcclient.Dial(address, peers, deps.Logger)
 	}
-}
-
-// loopNames are all loops, as --loops takes them.
-func loopNames() []string {
-	return []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop}
 }

@@ -25,10 +25,10 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-// replicaTTL is the least that a term allows, so that takeovers come soon.
+// replicaTTL is the shortest TTL that a term allows, for fast takeovers.
 const replicaTTL = 2 * time.Second
 
-// replica is a leasesvc on loopback, with terms of the real etcd, that can be killed.
+// replica is a leasesvc on loopback with terms in the real etcd.
 type replica struct {
 	t         *testing.T
 	address   string
@@ -36,23 +36,24 @@ type replica struct {
 	service   *leasesvc.Service
 	client    leasev1.LeaseServiceClient
 	registry  *prometheus.Registry
-	// stop stops its parts in the order of a process; kill lets it vanish. Both may be called again.
+	// stop stops its parts in the order in which a process does; kill ends them without a message
+	// to any other process. Both may be called again.
 	stop, kill func()
 }
 
-// plan is what the replicas of a test have in common.
-type plan struct {
+// replicaConfig is shared by the replicas of a test.
+type replicaConfig struct {
 	cluster string
 	config  leasesvc.Config
 	loops   []string
 }
 
-func startReplica(t *testing.T, id string, p plan) *replica {
+func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	t.Helper()
 	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", id)
 	cfg := etcdconn.Config{Endpoints: testkit.Cluster(t).EtcdEndpoints()}
 	cfg.CAFile, cfg.CertFile, cfg.KeyFile = testkit.Cluster(t).EtcdFiles()
-	etcd, err := etcdconn.Connect(cfg, logger) // its own: a process that dies takes its connection along
+	etcd, err := etcdconn.Connect(cfg, logger) // each replica has its own connection, which kill closes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func startReplica(t *testing.T, id string, p plan) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wires := &wires{Listener: listener, open: map[net.Conn]struct{}{}}
+	killable := &killableListener{Listener: listener, open: map[net.Conn]struct{}{}}
 	r := &replica{t: t, address: listener.Addr().String(), registry: prometheus.NewRegistry()}
 	member := term.Member{ID: id, Service: leasesvc.ServiceName, Cluster: p.cluster, GRPCAddress: r.address, StartTime: time.Now()}
 	r.candidate, err = term.New(etcd, term.Config{Member: member, Shards: p.config.Shards, TTL: replicaTTL, Logger: logger})
@@ -68,7 +69,7 @@ func startReplica(t *testing.T, id string, p plan) *replica {
 		t.Fatal(err)
 	}
 	rest := kubeconn.Fence(testkit.Cluster(t).RESTConfig())
-	rest.QPS = -1 // the writers are what bounds it
+	rest.QPS = -1 // the number of writers limits the load
 	kube, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func startReplica(t *testing.T, id string, p plan) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.serve(wires, logger, func() { _ = etcd.Close() })
+	r.serve(killable, logger, func() { _ = etcd.Close() })
 	connection, err := dialLoopback(r.address)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func startReplica(t *testing.T, id string, p plan) *replica {
 }
 
 // serve runs the replica until stop or kill.
-func (r *replica) serve(wires *wires, logger *slog.Logger, closeEtcd func()) {
+func (r *replica) serve(killable *killableListener, logger *slog.Logger, closeEtcd func()) {
 	cfg := rpcserver.DefaultConfig(r.address)
 	cfg.Insecure = true
 	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: logger, Unvalidated: leasesvc.Unvalidated()})
@@ -99,14 +100,14 @@ func (r *replica) serve(wires *wires, logger *slog.Logger, closeEtcd func()) {
 		r.t.Fatal(err)
 	}
 	server.Register(r.service.Register)
-	served, working := background(func(ctx context.Context) error { return server.Serve(ctx, wires) }), background(r.service.Run)
+	served, working := background(func(ctx context.Context) error { return server.Serve(ctx, killable) }), background(r.service.Run)
 	var once sync.Once
 	end := func(orderly bool) {
 		once.Do(func() {
 			if !orderly {
-				// Nobody hears of it but by silence: what follows finds no etcd, and nobody to talk to.
+				// The parts then find no etcd and no connection, so that they can announce nothing.
 				closeEtcd()
-				wires.cut()
+				killable.kill()
 			}
 			for _, stop := range []func() error{served, working} {
 				if err := stop(); err != nil && orderly {
@@ -120,7 +121,7 @@ func (r *replica) serve(wires *wires, logger *slog.Logger, closeEtcd func()) {
 	r.t.Cleanup(r.stop)
 }
 
-// background runs f until the function that it returns is called, which returns what f did.
+// background runs f until stop is called, which returns the result of f.
 func background(f func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -135,7 +136,7 @@ func dialLoopback(target string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// held are the shards that the replica holds.
+// held returns the shards that the replica holds.
 func (r *replica) held() map[int]bool {
 	held := map[int]bool{}
 	for _, holding := range r.candidate.Status().Shards {
@@ -146,7 +147,7 @@ func (r *replica) held() map[int]bool {
 	return held
 }
 
-// beats returns the counter or gauge of forwarded beats with the label, 0 when there is none.
+// beats returns a metric of forwarded beats with a label value; 0 if there is none.
 func (r *replica) beats(name, result string) float64 {
 	r.t.Helper()
 	families, err := r.registry.Gather()
@@ -166,35 +167,35 @@ func (r *replica) beats(name, result string) float64 {
 	return 0
 }
 
-// wires is a listener whose connections can be cut, as those of a process that is killed.
-type wires struct {
+// killable closes its connections like a process that is killed.
+type killableListener struct {
 	net.Listener
 
 	mu   sync.Mutex // guards open
 	open map[net.Conn]struct{}
 }
 
-func (w *wires) Accept() (net.Conn, error) {
-	conn, err := w.Listener.Accept()
+func (l *killableListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open[conn] = struct{}{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open[conn] = struct{}{}
 	return conn, nil
 }
 
-func (w *wires) cut() {
-	w.Close()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for conn := range w.open {
+func (l *killableListener) kill() {
+	l.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for conn := range l.open {
 		conn.Close()
 	}
 }
 
-// beatFor runs an agent for the holders until the function that it returns is called, or the test ends.
+// beatFor runs an agent for the holders until stop is called or the test ends.
 func beatFor(t *testing.T, holders []agent.Holder, targets ...*replica) (a *agent.Agent, stop func()) {
 	t.Helper()
 	cfg := agent.Config{Holders: holders, Dial: dialLoopback, MaxBackoff: time.Second}
@@ -215,8 +216,8 @@ func beatFor(t *testing.T, holders []agent.Holder, targets ...*replica) (a *agen
 	return a, stop
 }
 
-// crowd is holders with a prefix.
-func crowd(prefix string, n int) []agent.Holder {
+// agentHolders returns n holders of the class "node" with a name prefix.
+func agentHolders(prefix string, n int) []agent.Holder {
 	holders := make([]agent.Holder, n)
 	for i := range holders {
 		holders[i] = agent.Holder{Class: leasesvc.NodeClass, Name: fmt.Sprintf("%s-%d", prefix, i), BootID: "1"}
@@ -224,34 +225,35 @@ func crowd(prefix string, n int) []agent.Holder {
 	return holders
 }
 
-func awaitWelcome(t *testing.T, agents ...*agent.Agent) {
+func awaitRegistered(t *testing.T, agents ...*agent.Agent) {
 	t.Helper()
 	testkit.Eventually(t, 60*time.Second, func() error {
 		for _, a := range agents {
-			if s := a.Status(); s.Welcome != s.Holders {
-				return fmt.Errorf("%d of %d holders are welcome: %s", s.Welcome, s.Holders, s.LastError)
+			if s := a.Status(); s.Registered != s.Holders {
+				return fmt.Errorf("%d of %d holders are registered: %s", s.Registered, s.Holders, s.LastError)
 			}
 		}
 		return nil
 	})
 }
 
-// coroner notes which holders are shown as expired, at any replica, at any time.
-type coroner struct {
+// expiryWatcher records which holders a replica reports as expired.
+type expiryWatcher struct {
 	mu   sync.Mutex // guards seen
 	seen map[string]string
 }
 
-// watchDeaths looks ten times a second until the end of the test. Replicas that do not answer show nobody.
-func watchDeaths(t *testing.T, replicas ...*replica) *coroner {
-	c := &coroner{seen: map[string]string{}}
+// watchExpired polls ten times a second until the end of the test, and ignores replicas that do not
+// answer.
+func watchExpired(t *testing.T, replicas ...*replica) *expiryWatcher {
+	c := &expiryWatcher{seen: map[string]string{}}
 	for _, r := range replicas {
 		c.follow(t, r)
 	}
 	return c
 }
 
-func (c *coroner) follow(t *testing.T, r *replica) {
+func (c *expiryWatcher) follow(t *testing.T, r *replica) {
 	stop := background(func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			c.look(ctx, r)
@@ -265,7 +267,7 @@ func (c *coroner) follow(t *testing.T, r *replica) {
 	t.Cleanup(func() { _ = stop() })
 }
 
-func (c *coroner) look(ctx context.Context, r *replica) {
+func (c *expiryWatcher) look(ctx context.Context, r *replica) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	response, err := r.client.ListLeases(ctx, &leasev1.ListLeasesRequest{State: leasev1.Lease_STATE_EXPIRED, PageSize: 5000})
@@ -279,13 +281,13 @@ func (c *coroner) look(ctx context.Context, r *replica) {
 	}
 }
 
-// expectAlive reports every one of the holders that was seen dead.
-func (c *coroner) expectAlive(t *testing.T, what string, holders []agent.Holder) {
+// expectNotExpired reports the holders that were expired at any time.
+func (c *expiryWatcher) expectNotExpired(t *testing.T, what string, holders []agent.Holder) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, h := range holders {
-		if where, dead := c.seen[h.Name]; dead {
+		if where, expired := c.seen[h.Name]; expired {
 			t.Errorf("%s: %s was expired %s", what, h.Name, where)
 		}
 	}

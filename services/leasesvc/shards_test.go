@@ -15,7 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-func sentTo(address string) *leasev1.Refusal {
+func movedTo(address string) *leasev1.Refusal {
 	return &leasev1.Refusal{Reason: "NOT_LEADER", MoveTo: address}
 }
 
@@ -33,72 +33,72 @@ func holders(names ...string) []*leasev1.Holder {
 	return all
 }
 
-func TestHeartbeat_SendsHoldersOfOtherShardsToTheirOwners(t *testing.T) {
-	e := newEstate(t)
-	refused := func(why *leasev1.Refusal) *leasev1.HeartbeatResult {
+func TestHeartbeat_RedirectsHoldersOfOtherShards(t *testing.T) {
+	f := newShardFixture(t, setup{})
+	rejectedBeat := func(why *leasev1.Refusal) *leasev1.HeartbeatResult {
 		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: why}}
 	}
 	granted := func(epoch int64) *leasev1.HeartbeatResult {
 		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: at(epoch)}}
 	}
-	names := e.names()
+	names := f.names()
 	slices.Reverse(names)
 	expectResults(t, []*leasev1.HeartbeatResult{
-		refused(sentTo("")), refused(sentTo("there:7601")), granted(11), granted(10),
-	}, e.beat(1, holders(names...)...))
+		rejectedBeat(movedTo("")), rejectedBeat(movedTo("there:7601")), granted(11), granted(10),
+	}, f.beat(1, holders(names...)...))
 	for number := range 2 {
-		e.lose(number, "there:7601")
+		f.lose(number, "there:7601")
 	}
 	expectResults(t, []*leasev1.HeartbeatResult{
-		refused(sentTo("")), refused(sentTo("there:7601")), refused(sentTo("there:7601")), refused(sentTo("there:7601")),
-	}, e.beat(2, holders(names...)...))
+		rejectedBeat(movedTo("")), rejectedBeat(movedTo("there:7601")), rejectedBeat(movedTo("there:7601")), rejectedBeat(movedTo("there:7601")),
+	}, f.beat(2, holders(names...)...))
 }
 
-func TestStreamHeartbeats_SendsHoldersOfOtherShardsToTheirOwners(t *testing.T) {
-	e := newEstate(t)
-	s := e.open()
-	welcome := func(handle uint32, epoch int64) *leasev1.Welcome {
+func TestStreamHeartbeats_RedirectsHoldersOfOtherShards(t *testing.T) {
+	f := newShardFixture(t, setup{})
+	s := f.open()
+	registered := func(handle uint32, epoch int64) *leasev1.Welcome {
 		return &leasev1.Welcome{Handle: handle, Result: &leasev1.Welcome_Grant{Grant: at(epoch)}}
 	}
-	unwelcome := func(why *leasev1.Refusal) *leasev1.Welcome {
+	rejected := func(why *leasev1.Refusal) *leasev1.Welcome {
 		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
 	}
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
 		Sequence: 1,
-		Welcomes: []*leasev1.Welcome{welcome(1, 10), welcome(2, 11), unwelcome(sentTo("there:7601")), unwelcome(sentTo(""))},
-	}, ask(t, s, introduction(1, holders(e.names()...)...)))
-	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Sequence: 2, Grant: at(11)}, ask(t, s, beats(2, 1, 2)))
-	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Sequence: 3, Grant: at(10)}, ask(t, s, beats(3, 1)))
+		Welcomes: []*leasev1.Welcome{registered(1, 10), registered(2, 11), rejected(movedTo("there:7601")), rejected(movedTo(""))},
+	}, exchange(t, s, register(1, holders(f.names()...)...)))
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Sequence: 2, Grant: at(11)}, exchange(t, s, beats(2, 1, 2)))
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Sequence: 3, Grant: at(10)}, exchange(t, s, beats(3, 1)))
 
-	e.lose(1, "there:7601")
+	f.lose(1, "there:7601")
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
-		Sequence: 4, Grant: at(10), RefusedHandles: []*leasev1.RefusedHandle{{Handle: 2, Refusal: sentTo("there:7601")}},
-	}, ask(t, s, beats(4, 1, 2)))
+		Sequence: 4, Grant: at(10), RefusedHandles: []*leasev1.RefusedHandle{{Handle: 2, Refusal: movedTo("there:7601")}},
+	}, exchange(t, s, beats(4, 1, 2)))
 
-	e.house.take(1, 12)
-	e.awaitShard(1, "LEASE_NOT_FOUND")
+	f.leadership.hold(1, 12)
+	f.awaitShard(1, "LEASE_NOT_FOUND")
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
 		Sequence: 5, RefusedHandles: []*leasev1.RefusedHandle{refused(2, "UNKNOWN_HANDLE")},
-	}, ask(t, s, beats(5, 2)))
+	}, exchange(t, s, beats(5, 2)))
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
-		Sequence: 6, Welcomes: []*leasev1.Welcome{welcome(3, 12)},
-	}, ask(t, s, introduction(6, holder(e.names()[1], "1"))))
-	e.expectCounts(map[string]int64{"sessions": 2, "alive": 2, "streams": 1})
-	if got := e.sample()["trivet_lease_heartbeats_total not_leader"]; got != 3 {
+		Sequence: 6, Welcomes: []*leasev1.Welcome{registered(3, 12)},
+	}, exchange(t, s, register(6, holder(f.names()[1], "1"))))
+	f.expectCounts(map[string]int64{"sessions": 2, "alive": 2, "streams": 1})
+	if got := f.sample()["trivet_lease_heartbeats_total not_leader"]; got != 3 {
 		t.Errorf("%v heartbeats counted as not_leader, want 3", got)
 	}
 }
 
 func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
-	e := newEstate(t)
-	s := e.open()
-	ask(t, s, introduction(1, holder(e.names()[0], "1")))
-	e.lose(0, "there:7601")
-	// A stream whose holders have all moved is the client's to close.
+	f := newShardFixture(t, setup{})
+	s := f.open()
+	exchange(t, s, register(1, holder(f.names()[0], "1")))
+	f.lose(0, "there:7601")
+	// The client closes a stream whose holders have all moved.
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
-		Sequence: 2, RefusedHandles: []*leasev1.RefusedHandle{{Handle: 1, Refusal: sentTo("there:7601")}},
-	}, ask(t, s, beats(2, 1)))
-	e.lose(1, "there:7601")
+		Sequence: 2, RefusedHandles: []*leasev1.RefusedHandle{{Handle: 1, Refusal: movedTo("there:7601")}},
+	}, exchange(t, s, beats(2, 1)))
+	f.lose(1, "there:7601")
 	response, err := s.Recv()
 	if err != nil {
 		t.Fatal(err)
@@ -106,20 +106,20 @@ func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
 		Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: "there:7601",
 	}, response)
-	expectError(t, "after it", endOfStream(t, s), codes.Unavailable, "NOT_LEADER")
-	err = askInVain(t, e.open(), introduction(1, holder("n1", "1")))
+	expectError(t, "after it", streamError(t, s), codes.Unavailable, "NOT_LEADER")
+	err = exchangeError(t, f.open(), register(1, holder("n1", "1")))
 	expectError(t, "a new stream", err, codes.Unavailable, "NOT_LEADER")
 	if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); got != "there:7601" {
 		t.Errorf("grpc_address %q, want there:7601", got)
 	}
 }
 
-func TestRPCsForOneLease_SayWhoHoldsItsShard(t *testing.T) {
-	e := newEstate(t)
+func TestLeaseRPCs_NameTheOwnerOfTheShard(t *testing.T) {
+	f := newShardFixture(t, setup{})
 	for number, want := range map[int]string{2: "there:7601", 3: ""} {
-		name := e.names()[number]
-		_, get := e.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
-		_, release := e.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(name, "1")})
+		name := f.names()[number]
+		_, get := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+		_, release := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(name, "1")})
 		for what, err := range map[string]error{"get": get, "release": release} {
 			expectError(t, what, err, codes.Unavailable, "NOT_LEADER")
 			if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); got != want {
@@ -127,18 +127,18 @@ func TestRPCsForOneLease_SayWhoHoldsItsShard(t *testing.T) {
 			}
 		}
 	}
-	if _, err := e.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(e.names()[0], "1")}); err != nil {
-		t.Errorf("release nobody in a shard that is held: %v", err)
+	if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(f.names()[0], "1")}); err != nil {
+		t.Errorf("release an absent holder in a held shard: %v", err)
 	}
 }
 
-func TestListLeases_HasTheShardsThatAreHeldHere(t *testing.T) {
-	e := newEstate(t, "-"+leasesvc.WritebackLoop)
-	names := e.names()
-	e.beat(1, holders(names...)...)
+func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
+	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
+	names := f.names()
+	f.beat(1, holders(names...)...)
 	list := func(epoch int64) (epochs map[string]int64) {
 		t.Helper()
-		response, err := e.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+		response, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,20 +161,20 @@ func TestListLeases_HasTheShardsThatAreHeldHere(t *testing.T) {
 		{lose: 0, epoch: 0, want: map[string]int64{}},
 	} {
 		if c.lose >= 0 {
-			e.lose(c.lose, "there:7601")
+			f.lose(c.lose, "there:7601")
 		}
 		if diff := cmp.Diff(c.want, list(c.epoch)); diff != "" {
 			t.Errorf("after the loss of %d (-want +got):\n%s", c.lose, diff)
 		}
-		e.expectCounts(map[string]int64{"sessions": int64(len(c.want))})
+		f.expectCounts(map[string]int64{"sessions": int64(len(c.want))})
 	}
 }
 
-func TestWatchLeases_ShardThatLeavesTakesItsSessionsAlong(t *testing.T) {
-	e := newEstate(t, "-"+leasesvc.WritebackLoop)
-	names := e.names()
-	e.beat(1, holders(names[0], names[1])...)
-	watch, err := e.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+func TestWatchLeases_LostShardDeletesItsSessions(t *testing.T) {
+	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
+	names := f.names()
+	f.beat(1, holders(names[0], names[1])...)
+	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestWatchLeases_ShardThatLeavesTakesItsSessionsAlong(t *testing.T) {
 	if want := slices.Sorted(slices.Values(names[:2])); !slices.Equal(existing, want) {
 		t.Errorf("existing %v, want %v", existing, want)
 	}
-	e.lose(1, "there:7601")
+	f.lose(1, "there:7601")
 	want := &leasev1.WatchLeasesResponse{
 		Type: leasev1.WatchLeasesResponse_TYPE_DELETED,
 		Lease: &leasev1.Lease{
@@ -205,14 +205,14 @@ func TestWatchLeases_ShardThatLeavesTakesItsSessionsAlong(t *testing.T) {
 	if diff := cmp.Diff(want, receive(), protocmp.Transform(), protocmp.IgnoreFields(&leasev1.WatchLeasesResponse{}, "freshness", "version")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	e.house.take(1, 12)
-	e.awaitShard(1, "LEASE_NOT_FOUND")
-	e.beat(1, holder(names[1], "1"))
+	f.leadership.hold(1, 12)
+	f.awaitShard(1, "LEASE_NOT_FOUND")
+	f.beat(1, holder(names[1], "1"))
 	if got := receive(); got.Type != leasev1.WatchLeasesResponse_TYPE_ADDED || got.Lease.Epoch != 12 || got.Freshness.Epoch != 12 {
 		t.Errorf("got %v, want %s added at epoch 12", got, names[1])
 	}
-	e.lose(0, "")
-	e.lose(1, "")
+	f.lose(0, "")
+	f.lose(1, "")
 	for _, name := range names[:2] {
 		if got := receive(); got.Type != leasev1.WatchLeasesResponse_TYPE_DELETED || got.Lease.Holder.Name != name {
 			t.Errorf("got %v, want %s deleted", got, name)
@@ -220,11 +220,11 @@ func TestWatchLeases_ShardThatLeavesTakesItsSessionsAlong(t *testing.T) {
 	}
 }
 
-func TestWatchLeases_GoesOnWithoutAnyShard(t *testing.T) {
-	e := newEstate(t)
-	e.lose(0, "")
-	e.lose(1, "")
-	watch, err := e.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
+func TestWatchLeases_WorksWithoutAnyShard(t *testing.T) {
+	f := newShardFixture(t, setup{})
+	f.lose(0, "")
+	f.lose(1, "")
+	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,25 +234,25 @@ func TestWatchLeases_GoesOnWithoutAnyShard(t *testing.T) {
 	}
 }
 
-// A shard leaves and comes back: the stream's handles for it are dead, and one word says so.
-func TestStreamHeartbeats_LostSessionsAreAskedForTogether(t *testing.T) {
-	e := newEstate(t)
-	s := e.open()
-	var introduced []*leasev1.Holder
+// After a shard has moved away and back, its handles are invalid, and one directive says so.
+func TestStreamHeartbeats_LostSessionsCauseAResync(t *testing.T) {
+	f := newShardFixture(t, setup{})
+	s := f.open()
+	var registering []*leasev1.Holder
 	var handles []uint32
 	for i := range 10 {
-		introduced = append(introduced, holder(e.nameIn(1, fmt.Sprint("rack-", i)), "1"))
+		registering = append(registering, holder(f.nameIn(1, fmt.Sprint("rack-", i)), "1"))
 		handles = append(handles, uint32(i+1))
 	}
-	ask(t, s, introduction(1, introduced...))
-	e.lose(1, "")
-	e.house.take(1, 12)
-	e.awaitShard(1, "LEASE_NOT_FOUND")
+	exchange(t, s, register(1, registering...))
+	f.lose(1, "")
+	f.leadership.hold(1, 12)
+	f.awaitShard(1, "LEASE_NOT_FOUND")
 	want := &leasev1.StreamHeartbeatsResponse{Sequence: 2, Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC}
-	expectResponse(t, want, ask(t, s, beats(2, handles...)))
-	for _, w := range ask(t, s, introduction(3, introduced...)).Welcomes {
+	expectResponse(t, want, exchange(t, s, beats(2, handles...)))
+	for _, w := range exchange(t, s, register(3, registering...)).Welcomes {
 		if w.GetGrant().GetEpoch() != 12 || w.Handle <= 10 {
-			t.Errorf("introduced again: %v, want another handle at epoch 12", w)
+			t.Errorf("registered again: %v, want another handle at epoch 12", w)
 		}
 	}
 }

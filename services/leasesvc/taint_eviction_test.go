@@ -22,22 +22,23 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-// clearing is a service that evicts pods from three nodes of the real kube-apiserver, through the fence as in production.
-type clearing struct {
+// evictionFixture is a service with taint eviction and three nodes on the real kube-apiserver,
+// behind the fence.
+type evictionFixture struct {
 	*fixture
 	admin     kubernetes.Interface
 	namespace string
 	nodes     []string
 }
 
-// newClearing has the nodes, on the first of which taints are already, and starts the service once prepare has returned.
-func newClearing(t *testing.T, prepare func(*clearing)) *clearing {
+// newEvictionFixture creates the nodes and starts the service after prepare has returned.
+func newEvictionFixture(t *testing.T, prepare func(*evictionFixture)) *evictionFixture {
 	t.Helper()
 	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clearing{fixture: &fixture{t: t}, admin: testkit.Kube(t)}
+	c := &evictionFixture{fixture: &fixture{t: t}, admin: testkit.Kube(t)}
 	c.namespace = testkit.Namespace(t, c.admin)
 	for i := range 3 {
 		name := fmt.Sprintf("%s-%d", c.namespace, i)
@@ -59,8 +60,8 @@ func newClearing(t *testing.T, prepare func(*clearing)) *clearing {
 	return c
 }
 
-// taint gives a node these NoExecute taints and no others; timeAdded is left out as kubectl does, unless it is given.
-func (c *clearing) taint(node string, added *metav1.Time, names ...string) {
+// taint replaces the taints of a node by NoExecute taints. added may be nil, as with kubectl.
+func (c *evictionFixture) taint(node string, added *metav1.Time, names ...string) {
 	c.t.Helper()
 	c.eventually(func() error {
 		object, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), node, metav1.GetOptions{})
@@ -76,8 +77,8 @@ func (c *clearing) taint(node string, added *metav1.Time, names ...string) {
 	})
 }
 
-// pod puts a pod on a node that tolerates a taint for some seconds, without an end for less than 0.
-func (c *clearing) pod(name, node, taint string, seconds int64) {
+// pod creates a pod that tolerates a taint for some seconds; without limit if seconds is negative.
+func (c *evictionFixture) pod(name, node, taint string, seconds int64) {
 	c.t.Helper()
 	toleration := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	if seconds >= 0 {
@@ -91,7 +92,7 @@ func (c *clearing) pod(name, node, taint string, seconds int64) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	// As the scheduler binds it; long ago, so that only the taint's age counts.
+	// The pod was scheduled long ago, so that only the age of the taint counts.
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.Conditions = []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
@@ -101,8 +102,9 @@ func (c *clearing) pod(name, node, taint string, seconds int64) {
 	}
 }
 
-// leaving returns the names of the pods that are being deleted; nobody is there to stop them, so they stay like that.
-func (c *clearing) leaving() []string {
+// leaving returns the names of the pods that are being deleted. There is no kubelet, so they remain
+// in this state.
+func (c *evictionFixture) leaving() []string {
 	c.t.Helper()
 	list, err := c.admin.CoreV1().Pods(c.namespace).List(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -116,7 +118,7 @@ func (c *clearing) leaving() []string {
 		if pod.DeletionTimestamp != nil {
 			names = append(names, pod.Name)
 			if !marked {
-				c.t.Errorf("pod %s is being deleted and was not marked before: %v", pod.Name, pod.Status.Conditions)
+				c.t.Errorf("pod %s is being deleted without the condition: %v", pod.Name, pod.Status.Conditions)
 			}
 		}
 	}
@@ -124,8 +126,8 @@ func (c *clearing) leaving() []string {
 	return names
 }
 
-// awaitLeaving waits until just these pods leave, and returns when that was seen.
-func (c *clearing) awaitLeaving(want ...string) time.Time {
+// awaitLeaving waits until exactly these pods are being deleted, and returns the time.
+func (c *evictionFixture) awaitLeaving(want ...string) time.Time {
 	c.t.Helper()
 	c.eventually(func() error {
 		if diff := cmp.Diff(want, c.leaving()); diff != "" {
@@ -136,8 +138,8 @@ func (c *clearing) awaitLeaving(want ...string) time.Time {
 	return time.Now()
 }
 
-func TestTaintEviction_PodsLeaveThreeNodesEachInItsTime(t *testing.T) {
-	c := newClearing(t, func(c *clearing) {
+func TestTaintEviction_PodsAreEvictedWhenTheirTolerationsEnd(t *testing.T) {
+	c := newEvictionFixture(t, func(c *evictionFixture) {
 		c.pod("0-stays", c.nodes[0], "maintenance", -1)
 		c.pod("0-soon", c.nodes[0], "maintenance", 3)
 		c.pod("0-other", c.nodes[0], "other", -1)
@@ -146,10 +148,10 @@ func TestTaintEviction_PodsLeaveThreeNodesEachInItsTime(t *testing.T) {
 	})
 	begin := time.Now()
 	c.taint(c.nodes[0], nil, "maintenance")
-	c.awaitLeaving("0-other") // tolerates it not at all
+	c.awaitLeaving("0-other") // it has no toleration
 	c.taint(c.nodes[1], nil, "maintenance")
 	c.awaitWaiting(2)        // 0-soon and 1-soon
-	c.taint(c.nodes[1], nil) // in time
+	c.taint(c.nodes[1], nil) // before 1-soon is due
 	at := c.awaitLeaving("0-other", "0-soon")
 	if after := at.Sub(begin); after < 3*time.Second {
 		t.Errorf("a pod that tolerates the taint for 3 s left within %v", after)
@@ -158,14 +160,14 @@ func TestTaintEviction_PodsLeaveThreeNodesEachInItsTime(t *testing.T) {
 	}
 	c.taint(c.nodes[2], nil, "maintenance", "other")
 	c.awaitLeaving("0-other", "0-soon", "2-other")
-	time.Sleep(3 * time.Second) // in which the one that was spared would have gone
+	time.Sleep(3 * time.Second) // 1-soon would be evicted in this time
 	c.awaitLeaving("0-other", "0-soon", "2-other")
 	c.awaitEvent("0-soon")
-	c.awaitEvent("1-soon") // may stay
+	c.awaitEvent("1-soon") // the cancellation
 }
 
-// awaitWaiting waits until so many pods are known to have to leave later.
-func (c *clearing) awaitWaiting(want float64) {
+// awaitWaiting waits until a number of pods wait for their eviction.
+func (c *evictionFixture) awaitWaiting(want float64) {
 	c.t.Helper()
 	c.eventually(func() error {
 		families, err := c.registry.Gather()
@@ -183,7 +185,7 @@ func (c *clearing) awaitWaiting(want float64) {
 	})
 }
 
-func (c *clearing) awaitEvent(pod string) {
+func (c *evictionFixture) awaitEvent(pod string) {
 	c.t.Helper()
 	c.eventually(func() error {
 		events, err := c.admin.CoreV1().Events(c.namespace).List(c.t.Context(), metav1.ListOptions{
@@ -196,10 +198,10 @@ func (c *clearing) awaitEvent(pod string) {
 	})
 }
 
-// The taints were there before the service, which allows for clocks that disagree by 10 s.
-func TestTaintEviction_ANewTermCountsOnAndEvictsNobodyEarly(t *testing.T) {
+// The taints are older than the service, which allows for a clock difference of 10 s.
+func TestTaintEviction_NewTermEvictsNoPodEarly(t *testing.T) {
 	begin := time.Now()
-	c := newClearing(t, func(c *clearing) {
+	c := newEvictionFixture(t, func(c *evictionFixture) {
 		c.taint(c.nodes[0], &metav1.Time{Time: begin.Add(-100 * time.Second)}, "maintenance")
 		c.pod("0-due", c.nodes[0], "maintenance", 85)
 		c.pod("0-soon", c.nodes[0], "maintenance", 96)
@@ -208,7 +210,7 @@ func TestTaintEviction_ANewTermCountsOnAndEvictsNobodyEarly(t *testing.T) {
 		c.pod("1-ahead", c.nodes[1], "maintenance", 20)
 	})
 	if at := c.awaitLeaving("0-due"); at.Sub(begin) > 6*time.Second {
-		t.Skipf("the service needed %v to come up, which leaves nothing to see", at.Sub(begin))
+		t.Skipf("the service started after %v, too late for the test", at.Sub(begin))
 	}
 	c.candidate.Lose()
 	c.candidate.Regain()
@@ -219,16 +221,16 @@ func TestTaintEviction_ANewTermCountsOnAndEvictsNobodyEarly(t *testing.T) {
 	}
 }
 
-// Both loops together: a node that falls silent loses its pods when they no longer tolerate that; all others keep theirs.
-func TestTaintEviction_PodsLeaveANodeThatFellSilent(t *testing.T) {
-	w := newWard(t, 4, leasesvc.TaintEvictionLoop)
-	c := &clearing{fixture: w.fixture, admin: w.admin, namespace: w.namespace, nodes: w.names}
+// Both loops together: the pods of a silent node are evicted when their tolerations end.
+func TestTaintEviction_PodsOfASilentNodeAreEvicted(t *testing.T) {
+	w := newNodeFixture(t, 4, leasesvc.TaintEvictionLoop)
+	c := &evictionFixture{fixture: w.fixture, admin: w.admin, namespace: w.namespace, nodes: w.names}
 	for _, node := range w.names {
 		c.pod("on-"+node, node, corev1.TaintNodeUnreachable, 2)
 	}
 	c.pod("stays", w.names[0], corev1.TaintNodeUnreachable, -1)
 	w.silence(w.names[0])
-	declared := w.awaitUnknown(w.names[0])
+	marked := w.awaitUnknown(w.names[0])
 	testkit.Eventually(t, slack+grace, func() error {
 		if diff := cmp.Diff([]string{"on-" + w.names[0]}, c.leaving()); diff != "" {
 			return errors.New("leaving (-want +got):\n" + diff)
@@ -239,13 +241,13 @@ func TestTaintEviction_PodsLeaveANodeThatFellSilent(t *testing.T) {
 	after := time.Since(w.last[w.names[0]])
 	w.mu.Unlock()
 	if least := grace + 2*time.Second; after < least {
-		t.Errorf("the pod left %v after the node's last renewal, must not before %v", after, least)
+		t.Errorf("the pod left %v after the node's last renewal, want at least %v", after, least)
 	}
-	t.Logf("declared %v after the last renewal, and the pod left within %v", declared, after)
+	t.Logf("marked as unknown %v after the last renewal; the pod left within %v", marked, after)
 	w.expectReady(w.names[1:]...)
 }
 
-func TestTaintEviction_RatesThatMakeNoSenseAreRefused(t *testing.T) {
+func TestTaintEviction_InvalidRatesAreRefused(t *testing.T) {
 	for text, ok := range map[string]bool{"0": true, "0.5": true, "1000": true, "-1": false, "1001": false, "NaN": false, "+Inf": false} {
 		cfg := leasesvc.DefaultConfig()
 		flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
@@ -260,7 +262,7 @@ func TestTaintEviction_RatesThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-func TestTaintEviction_IsOffUnlessAskedFor(t *testing.T) {
+func TestTaintEviction_IsDisabledByDefault(t *testing.T) {
 	f := newFixture(t, setup{})
 	for _, l := range f.service.Loops().Status() {
 		if l.Name == leasesvc.TaintEvictionLoop && l.State.String() != "disabled" {

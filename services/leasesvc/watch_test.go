@@ -14,7 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-func TestWatchLeases_SendsWhatIsThenWhatChanges(t *testing.T) {
+func TestWatchLeases_SendsSessionsThenChanges(t *testing.T) {
 	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	f.beat(1, holder("n1", "1"))
 	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
@@ -34,7 +34,7 @@ func TestWatchLeases_SendsWhatIsThenWhatChanges(t *testing.T) {
 	}
 	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n1", "1")
 	expect(leasev1.WatchLeasesResponse_TYPE_BOOKMARK, "", "")
-	f.beat(2, holder("n1", "1")) // a renewal alone is no event
+	f.beat(2, holder("n1", "1")) // a renewal is no event
 	f.beat(1, holder("n2", "1"))
 	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n2", "1")
 	f.beat(1, holder("n1", "2"))
@@ -53,7 +53,7 @@ func TestWatchLeases_SendsWhatIsThenWhatChanges(t *testing.T) {
 	}
 }
 
-func TestWatchLeases_ResumesBehindAVersionOfItsOwn(t *testing.T) {
+func TestWatchLeases_ResumesAfterAVersion(t *testing.T) {
 	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	f.beat(1, holder("n1", "1"), holder("n2", "1"))
 	watch := func(parent, version string) grpc.ServerStreamingClient[leasev1.WatchLeasesResponse] {
@@ -90,12 +90,12 @@ func TestWatchLeases_ResumesBehindAVersionOfItsOwn(t *testing.T) {
 		}
 	}
 	other := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	stranger, err := other.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: nodes, StartVersion: bookmark.Version})
+	otherReplica, err := other.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: nodes, StartVersion: bookmark.Version})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for what, w := range map[string]grpc.ServerStreamingClient[leasev1.WatchLeasesResponse]{
-		"another parent": watch("", bookmark.Version), "another replica": stranger, "nonsense": watch(nodes, "nonsense"),
+		"another parent": watch("", bookmark.Version), "another replica": otherReplica, "invalid version": watch(nodes, "invalid"),
 	} {
 		_, err := w.Recv()
 		expectError(t, what, err, codes.OutOfRange, "VERSION_TOO_OLD")
@@ -108,7 +108,7 @@ func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := watch.Recv(); err != nil { // the bookmark: the watch is on
+	if _, err := watch.Recv(); err != nil { // the bookmark: the watch has begun
 		t.Fatal(err)
 	}
 	for batch := range 40 {

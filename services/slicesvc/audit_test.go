@@ -20,32 +20,33 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
-// write is one request that passed a replica's fence.
-type write struct {
+// recordedWrite is one request that passed a replica's fence.
+type recordedWrite struct {
 	replica string
 	shard   int
 	epoch   int64
 	verb    string
-	// service is the Service the slice is for; zero for a deletion, whose request does not say.
+	// service is the Service of the slice; zero for a deletion, whose request does not have it.
 	service types.NamespacedName
-	// version is the resourceVersion it led to; 0 when it was refused, deleted the slice, or the answer is unknown.
+	// version is the resourceVersion of the stored slice; 0 for a deletion, a refused write or an
+	// unknown answer.
 	version uint64
-	// from is the resourceVersion it was planned from; 0 when the request does not say.
+	// from is the resourceVersion that the write was planned from; 0 if the request does not have
+	// it.
 	from uint64
 }
 
 // audit records the writes of all replicas.
 type audit struct {
 	mu     sync.Mutex // guards writes
-	writes []write
+	writes []recordedWrite
 }
 
-// record returns a copy of config whose writes are recorded as those of a
-// replica, with the term each is made under.
+// record returns a copy of config whose writes are recorded with the replica and the term.
 func (a *audit) record(config *rest.Config, replica string) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.ContentType = "application/json"
@@ -65,7 +66,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !writesSlice(req) {
 		return r.next.RoundTrip(req)
 	}
-	made := write{replica: r.replica, shard: -1, verb: req.Method}
+	made := recordedWrite{replica: r.replica, shard: -1, verb: req.Method}
 	if held, ok := term.FromContext(req.Context()); ok {
 		made.shard, made.epoch = held.Shard(), held.Epoch()
 	}
@@ -75,7 +76,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	req = req.Clone(req.Context())
-	req.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json") // what can be read here
+	req.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json") // sliceIn reads JSON
 	answer, err := r.next.RoundTrip(req)
 	if err == nil && answer.StatusCode < http.StatusMultipleChoices && req.Method != http.MethodDelete {
 		var text []byte
@@ -92,12 +93,12 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// writesSlice reports whether a request is for the slices' sake: not a read, and not an event, which takes no term.
+// writesSlice returns whether a request writes a slice. Events need no term.
 func writesSlice(req *http.Request) bool {
 	return req.Method != http.MethodGet && strings.Contains(req.URL.Path, "/endpointslices")
 }
 
-// sliceIn reads which Service the slice in a body is for, and its version.
+// sliceIn returns the Service and the version of the slice in a body.
 func sliceIn(body io.ReadCloser) (types.NamespacedName, uint64) {
 	defer body.Close()
 	var slice metav1.PartialObjectMetadata
@@ -108,41 +109,40 @@ func sliceIn(body io.ReadCloser) (types.NamespacedName, uint64) {
 	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, version
 }
 
-// check finds fault with every write that was not made under the term of the
-// Service's shard, by its holder, with every one that wrote what was there already,
-// and with every write of an older term that took effect after one of a newer term.
-// Claims are what etcd saw.
+// check fails for a write outside of a term of the Service's shard by its holder. It fails for a
+// write without a change, and for a stored write of an older term after one of a newer term. claims
+// come from etcd.
 func (a *audit) check(t *testing.T, shards int, claims map[claim]string) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, w := range a.writes {
 		if holder := claims[claim{shard: w.shard, epoch: w.epoch}]; holder != w.replica {
-			t.Errorf("%+v was made under a term of %q", w, holder)
+			t.Errorf("%+v was made in a term of %q", w, holder)
 		}
-		if w.service.Name != "" && shard.Of(w.service, shards) != w.shard {
-			t.Errorf("%+v belongs to shard %d", w, shard.Of(w.service, shards))
+		if w.service.Name != "" && shard.Of(w.service.Namespace, w.service.Name, shards) != w.shard {
+			t.Errorf("%+v belongs to shard %d", w, shard.Of(w.service.Namespace, w.service.Name, shards))
 		}
 		if w.version != 0 && w.version == w.from {
-			t.Errorf("%+v changed nothing: what it wrote was there", w)
+			t.Errorf("%+v changed nothing", w)
 		}
 	}
-	took := slices.DeleteFunc(slices.Clone(a.writes), func(w write) bool { return w.version == 0 })
-	slices.SortFunc(took, func(a, b write) int { return cmp.Compare(a.version, b.version) })
-	if len(took) == 0 {
-		t.Errorf("of %d writes none is known to have taken effect", len(a.writes))
+	stored := slices.DeleteFunc(slices.Clone(a.writes), func(w recordedWrite) bool { return w.version == 0 })
+	slices.SortFunc(stored, func(a, b recordedWrite) int { return cmp.Compare(a.version, b.version) })
+	if len(stored) == 0 {
+		t.Errorf("none of %d writes was stored", len(a.writes))
 	}
-	newest := map[int]write{}
-	for _, w := range took {
+	newest := map[int]recordedWrite{}
+	for _, w := range stored {
 		if before := newest[w.shard]; before.epoch > w.epoch {
-			t.Errorf("%+v took effect after %+v", w, before)
+			t.Errorf("%+v was stored after %+v", w, before)
 		}
 		newest[w.shard] = w
 	}
 }
 
-// figures counts the writes, the terms and the replicas that made them.
-func (a *audit) figures() (writes, terms, replicas int) {
+// counts returns the number of writes, of terms, and of replicas.
+func (a *audit) counts() (writes, terms, replicas int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	held, by := map[claim]bool{}, map[string]bool{}
@@ -159,8 +159,7 @@ type claim struct {
 	epoch int64
 }
 
-// claimsSince reads from etcd's history who claimed which shard when, from a
-// revision on.
+// claimsSince returns the holder of each term since a revision of etcd.
 func claimsSince(t *testing.T, etcd *clientv3.Client, cluster string, revision int64) map[claim]string {
 	t.Helper()
 	const end = "members/end-of-history"
@@ -169,11 +168,11 @@ func claimsSince(t *testing.T, etcd *clientv3.Client, cluster string, revision i
 	}
 	claims := map[claim]string{}
 	prefix := term.Prefix(cluster)
-	for news := range etcd.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)) {
-		if err := news.Err(); err != nil {
+	for response := range etcd.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)) {
+		if err := response.Err(); err != nil {
 			t.Fatal(err)
 		}
-		for _, event := range news.Events {
+		for _, event := range response.Events {
 			key := strings.TrimPrefix(string(event.Kv.Key), prefix)
 			var number int
 			switch _, err := fmt.Sscanf(key, "terms/slicesvc/%d", &number); {

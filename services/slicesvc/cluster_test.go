@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,78 +22,78 @@ import (
 )
 
 func TestCluster_SlicesFollowPodsAndNodes(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	w.service()
-	w.expect("IPv4 none: ")
-	w.pod("web-0", node, []string{"10.1.0.1"})
-	w.pod("web-1", node, []string{"10.1.0.2"})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
-	names := w.names()
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.service()
+	f.expect("IPv4 none: ")
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.pod("web-1", node, []string{"10.1.0.2"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
+	names := f.names()
 
-	w.status("web-0", unready)
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a , web-1 10.1.0.2 zone-a RS")
-	w.must(w.kube.CoreV1().Pods(w.namespace).Delete(w.ctx(), "web-1", metav1.DeleteOptions{}))
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a , web-1 10.1.0.2 zone-a ST")
-	w.status("web-0", func(status *corev1.PodStatus) { status.Phase = corev1.PodFailed })
-	w.expect("IPv4 http 8080/TCP: web-1 10.1.0.2 zone-a ST")
+	f.status("web-0", unready)
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a , web-1 10.1.0.2 zone-a RS")
+	f.must(f.clients.CoreV1().Pods(f.namespace).Delete(f.ctx(), "web-1", metav1.DeleteOptions{}))
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a , web-1 10.1.0.2 zone-a ST")
+	f.status("web-0", func(status *corev1.PodStatus) { status.Phase = corev1.PodFailed })
+	f.expect("IPv4 http 8080/TCP: web-1 10.1.0.2 zone-a ST")
 
-	w.pod("web-2", w.namespace+"-b", []string{"10.1.0.3"})
-	testkit.Eventually(t, patience, func() error {
-		plan, err := w.client.PlanService(w.ctx(), planRequest(w))
+	f.pod("web-2", f.namespace+"-b", []string{"10.1.0.3"})
+	testkit.Eventually(t, testTimeout, func() error {
+		plan, err := f.client.PlanService(f.ctx(), planRequest(f))
 		if err == nil && len(plan.WaitingFor) != 1 {
-			err = fmt.Errorf("waits for %q, want a node", plan.WaitingFor)
+			err = fmt.Errorf("WaitingFor is %q, want a node", plan.WaitingFor)
 		}
 		return err
 	})
-	w.node("b", "zone-b")
-	w.expect("IPv4 http 8080/TCP: web-1 10.1.0.2 zone-a ST, web-2 10.1.0.3 zone-b RS")
-	_, err := w.kube.CoreV1().Nodes().Patch(w.ctx(), w.namespace+"-b", types.MergePatchType,
+	f.node("b", "zone-b")
+	f.expect("IPv4 http 8080/TCP: web-1 10.1.0.2 zone-a ST, web-2 10.1.0.3 zone-b RS")
+	_, err := f.clients.CoreV1().Nodes().Patch(f.ctx(), f.namespace+"-b", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"zone-c"}}}`), metav1.PatchOptions{})
-	w.must(err)
-	w.expect("IPv4 http 8080/TCP: web-1 10.1.0.2 zone-a ST, web-2 10.1.0.3 zone-c RS")
-	if diff := gocmp.Diff(names, w.names()); diff != "" {
-		t.Errorf("slices were made anew (-before +after):\n%s", diff)
+	f.must(err)
+	f.expect("IPv4 http 8080/TCP: web-1 10.1.0.2 zone-a ST, web-2 10.1.0.3 zone-c RS")
+	if diff := gocmp.Diff(names, f.names()); diff != "" {
+		t.Errorf("slices were recreated (-before +after):\n%s", diff)
 	}
 }
 
-func planRequest(w *world) *slicev1.PlanServiceRequest {
-	return &slicev1.PlanServiceRequest{Name: "namespaces/" + w.namespace + "/services/web"}
+func planRequest(f *fixture) *slicev1.PlanServiceRequest {
+	return &slicev1.PlanServiceRequest{Name: "namespaces/" + f.namespace + "/services/web"}
 }
 
 func TestCluster_PublishNotReadyAddresses(t *testing.T) {
-	w := newWorld(t)
-	w.service(func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = true })
-	w.pod("web-0", w.namespace+"-missing", []string{"10.1.0.1"})
-	w.status("web-0", unready)
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 R")
+	f := newFixture(t)
+	f.service(func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = true })
+	f.pod("web-0", f.namespace+"-missing", []string{"10.1.0.1"})
+	f.status("web-0", unready)
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 R")
 }
 
 func TestCluster_HeadlessServiceWithHostnames(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	w.service(func(service *corev1.Service) {
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.service(func(service *corev1.Service) {
 		service.Spec.ClusterIP = corev1.ClusterIPNone
 		service.Spec.Ports = nil
 	})
-	w.pod("web-0", node, []string{"10.1.0.1"}, func(pod *corev1.Pod) { pod.Spec.Hostname, pod.Spec.Subdomain = "db", "web" })
-	w.expect("IPv4 none: web-0 10.1.0.1 db zone-a RS")
-	if _, labelled := w.slices()[0].Labels[corev1.IsHeadlessService]; !labelled {
-		t.Errorf("labels are %v, want %s", w.slices()[0].Labels, corev1.IsHeadlessService)
+	f.pod("web-0", node, []string{"10.1.0.1"}, func(pod *corev1.Pod) { pod.Spec.Hostname, pod.Spec.Subdomain = "db", "web" })
+	f.expect("IPv4 none: web-0 10.1.0.1 db zone-a RS")
+	if _, labelled := f.slices()[0].Labels[corev1.IsHeadlessService]; !labelled {
+		t.Errorf("labels are %v, want %s", f.slices()[0].Labels, corev1.IsHeadlessService)
 	}
 }
 
 func TestCluster_NamedPortsGroupPods(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	w.service(func(service *corev1.Service) { service.Spec.Ports[0].TargetPort = intstr.FromString("http") })
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.service(func(service *corev1.Service) { service.Spec.Ports[0].TargetPort = intstr.FromString("http") })
 	for i, number := range []int32{8080, 9090, 8080} {
-		w.pod(fmt.Sprintf("web-%d", i), node, []string{fmt.Sprintf("10.1.0.%d", i+1)}, func(pod *corev1.Pod) {
+		f.pod(fmt.Sprintf("web-%d", i), node, []string{fmt.Sprintf("10.1.0.%d", i+1)}, func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: number}}
 		})
 	}
-	w.pod("web-3", node, []string{"10.1.0.4"})
-	w.expect(
+	f.pod("web-3", node, []string{"10.1.0.4"})
+	f.expect(
 		"IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-2 10.1.0.3 zone-a RS",
 		"IPv4 http 9090/TCP: web-1 10.1.0.2 zone-a RS",
 		"IPv4 none: web-3 10.1.0.4 zone-a RS",
@@ -100,124 +101,124 @@ func TestCluster_NamedPortsGroupPods(t *testing.T) {
 }
 
 func TestCluster_ManyPodsThenOtherPorts(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	w.candidate.Lose() // so that all pods are there when the first plan is made
-	w.service()
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.candidate.Lose() // the first plan must have all pods
+	f.service()
 	for i := range 250 {
-		w.pod(fmt.Sprintf("web-%d", i), node, []string{fmt.Sprintf("10.1.%d.%d", i/200, i%200+1)})
+		f.pod(fmt.Sprintf("web-%d", i), node, []string{fmt.Sprintf("10.1.%d.%d", i/200, i%200+1)})
 	}
-	testkit.Eventually(t, patience, func() error {
-		plan, err := w.client.PlanService(w.ctx(), planRequest(w))
+	testkit.Eventually(t, testTimeout, func() error {
+		plan, err := f.client.PlanService(f.ctx(), planRequest(f))
 		if err == nil && len(plan.Changes) != 3 {
 			err = fmt.Errorf("plan has %d changes, want 3", len(plan.Changes))
 		}
 		return err
 	})
-	w.candidate.Regain()
-	w.expectFill(100, 100, 50)
-	names := w.names()
+	f.candidate.Regain()
+	f.expectFill(100, 100, 50)
+	names := f.names()
 
-	w.updateService(func(service *corev1.Service) { service.Spec.Ports[0].TargetPort = intstr.FromInt32(9090) })
-	testkit.Eventually(t, patience, func() error {
-		for _, slice := range w.slices() {
+	f.updateService(func(service *corev1.Service) { service.Spec.Ports[0].TargetPort = intstr.FromInt32(9090) })
+	testkit.Eventually(t, testTimeout, func() error {
+		for _, slice := range f.slices() {
 			if *slice.Ports[0].Port != 9090 {
 				return fmt.Errorf("slice %s still has port %d", slice.Name, *slice.Ports[0].Port)
 			}
 		}
 		return nil
 	})
-	w.expectFill(100, 100, 50)
-	if diff := gocmp.Diff(names, w.names()); diff != "" {
-		t.Errorf("slices were made anew instead of reused (-before +after):\n%s", diff)
+	f.expectFill(100, 100, 50)
+	if diff := gocmp.Diff(names, f.names()); diff != "" {
+		t.Errorf("slices were recreated instead of reused (-before +after):\n%s", diff)
 	}
 }
 
-func TestCluster_OthersHands(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	client := w.kube.DiscoveryV1().EndpointSlices(w.namespace)
-	foreign, err := client.Create(w.ctx(), &discoveryv1.EndpointSlice{
+func TestCluster_AnotherWriter(t *testing.T) {
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	client := f.clients.DiscoveryV1().EndpointSlices(f.namespace)
+	foreign, err := client.Create(f.ctx(), &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   "by-hand",
-			Labels: map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: "somebody"},
+			Name:   "foreign",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: "another-manager"},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.7.7.7"}}},
 	}, metav1.CreateOptions{})
-	w.must(err)
+	f.must(err)
 	const want = "IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS"
-	w.service()
-	w.pod("web-0", node, []string{"10.1.0.1"})
-	w.expect(want)
+	f.service()
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.expect(want)
 
-	ours := w.slices()[0]
+	ours := f.slices()[0]
 	edited := ours.DeepCopy()
 	edited.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.6.6.6"}}}
 	edited.Annotations = map[string]string{"note": "keep"}
-	_, err = client.Update(w.ctx(), edited, metav1.UpdateOptions{})
-	w.must(err)
-	w.expect(want)
-	if got := w.slices()[0]; got.UID != ours.UID || got.Annotations["note"] != "keep" {
-		t.Errorf("slice %s has annotations %v, want the same slice with the note kept", got.Name, got.Annotations)
+	_, err = client.Update(f.ctx(), edited, metav1.UpdateOptions{})
+	f.must(err)
+	f.expect(want)
+	if got := f.slices()[0]; got.UID != ours.UID || got.Annotations["note"] != "keep" {
+		t.Errorf("slice %s has annotations %v, want the same slice with the note", got.Name, got.Annotations)
 	}
 
-	w.must(client.Delete(w.ctx(), ours.Name, metav1.DeleteOptions{}))
-	testkit.Eventually(t, patience, func() error {
-		if again := w.slices(); len(again) != 1 || again[0].UID == ours.UID {
+	f.must(client.Delete(f.ctx(), ours.Name, metav1.DeleteOptions{}))
+	testkit.Eventually(t, testTimeout, func() error {
+		if replaced := f.slices(); len(replaced) != 1 || replaced[0].UID == ours.UID {
 			return errors.New("the deleted slice was not replaced")
 		}
 		return nil
 	})
-	w.expect(want)
+	f.expect(want)
 
-	still, err := client.Get(w.ctx(), "by-hand", metav1.GetOptions{})
-	w.must(err)
-	if still.ResourceVersion != foreign.ResourceVersion {
-		t.Errorf("the slice of another manager was written: %v", still)
+	unchanged, err := client.Get(f.ctx(), "foreign", metav1.GetOptions{})
+	f.must(err)
+	if unchanged.ResourceVersion != foreign.ResourceVersion {
+		t.Errorf("the slice of another manager was written: %v", unchanged)
 	}
 }
 
-func TestCluster_ServiceMadeAgain(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	w.service()
-	w.pod("web-0", node, []string{"10.1.0.1"})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
-	w.must(w.kube.CoreV1().Services(w.namespace).Delete(w.ctx(), "web", metav1.DeleteOptions{}))
-	again := w.service()
-	testkit.Eventually(t, patience, func() error {
-		all := w.slices()
-		if len(all) != 1 || all[0].OwnerReferences[0].UID != again.UID {
+func TestCluster_RecreatedService(t *testing.T) {
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.service()
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	f.must(f.clients.CoreV1().Services(f.namespace).Delete(f.ctx(), "web", metav1.DeleteOptions{}))
+	recreated := f.service()
+	testkit.Eventually(t, testTimeout, func() error {
+		all := f.slices()
+		if len(all) != 1 || all[0].OwnerReferences[0].UID != recreated.UID {
 			return fmt.Errorf("%d slices, want one of the new Service", len(all))
 		}
 		return nil
 	})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
 }
 
-// What concerns nobody must not be written: the watch sees the one write that
-// does matter, which comes last, and no other.
-func TestCluster_NothingIsWrittenInVain(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	w.service()
-	w.pod("web-0", node, []string{"10.1.0.1"})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
-	watcher, err := w.kube.DiscoveryV1().EndpointSlices(w.namespace).Watch(w.ctx(), metav1.ListOptions{
-		ResourceVersion: w.slices()[0].ResourceVersion,
+// Changes that no slice depends on must cause no write. The last change causes one write, which
+// must be the only event of the watch.
+func TestCluster_NoUnneededWrites(t *testing.T) {
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.service()
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	watcher, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).Watch(f.ctx(), metav1.ListOptions{
+		ResourceVersion: f.slices()[0].ResourceVersion,
 	})
-	w.must(err)
+	f.must(err)
 	defer watcher.Stop()
 
-	w.updateService(func(service *corev1.Service) { service.Annotations = map[string]string{"a": "b"} })
-	_, err = w.kube.CoreV1().Pods(w.namespace).Patch(w.ctx(), "web-0", types.MergePatchType,
+	f.updateService(func(service *corev1.Service) { service.Annotations = map[string]string{"a": "b"} })
+	_, err = f.clients.CoreV1().Pods(f.namespace).Patch(f.ctx(), "web-0", types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"a":"b"},"labels":{"unused":"yes"}}}`), metav1.PatchOptions{})
-	w.must(err)
-	w.status("web-0", func(status *corev1.PodStatus) { status.Message = "all is well" })
-	w.stop()
-	w.startService(testkit.Cluster(t).RESTConfig()) // a new leader adopts what is there
-	w.status("web-0", unready)
+	f.must(err)
+	f.status("web-0", func(status *corev1.PodStatus) { status.Message = "running" })
+	f.stop()
+	f.startService(testkit.Cluster(t).RESTConfig()) // a new leader adopts the slices
+	f.status("web-0", unready)
 
 	select {
 	case event := <-watcher.ResultChan():
@@ -226,65 +227,66 @@ func TestCluster_NothingIsWrittenInVain(t *testing.T) {
 			t.Fatalf("first event is %s of %v, want a change of the slice", event.Type, event.Object)
 		}
 		if diff := gocmp.Diff([]string{"IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a "}, describe([]discoveryv1.EndpointSlice{*slice})); diff != "" {
-			t.Errorf("first write is not the one that matters (-want +got):\n%s", diff)
+			t.Errorf("the first write is not of the last change (-want +got):\n%s", diff)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("no write at all")
 	}
 }
 
-func TestCluster_NoTermNoWrite(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a", "zone-a")
-	w.service()
-	w.pod("web-0", node, []string{"10.1.0.1"})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
-	before := w.slices()
+func TestCluster_NoWriteWithoutATerm(t *testing.T) {
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.service()
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	before := f.slices()
 
-	w.candidate.Lose()
-	w.status("web-0", unready)
-	testkit.Eventually(t, patience, func() error {
-		plan, err := w.client.PlanService(w.ctx(), planRequest(w))
+	f.candidate.Lose()
+	f.status("web-0", unready)
+	testkit.Eventually(t, testTimeout, func() error {
+		plan, err := f.client.PlanService(f.ctx(), planRequest(f))
 		if err == nil && (len(plan.Changes) != 1 || plan.Changes[0].Reason != "ENDPOINTS_CHANGED") {
 			err = fmt.Errorf("plan is %v, want one slice to be changed", plan.Changes)
 		}
 		return err
 	})
-	if diff := gocmp.Diff(before, w.slices()); diff != "" {
+	if diff := gocmp.Diff(before, f.slices()); diff != "" {
 		t.Errorf("slices were written without a term:\n%s", diff)
 	}
-	w.candidate.Regain()
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a ")
+	f.candidate.Regain()
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a ")
 }
 
 func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
-	w := newWorld(t)
-	w.service()
-	w.expect("IPv4 none: ")
+	f := newFixture(t)
+	f.service()
+	f.expect("IPv4 none: ")
 	var before *slicev1.ServiceSlices
-	testkit.Eventually(t, patience, func() (err error) {
-		if before, err = w.shown(); err == nil && before.LastSyncTime == nil {
+	testkit.Eventually(t, testTimeout, func() (err error) {
+		if before, err = f.serviceSlices(); err == nil && before.LastSyncTime == nil {
 			err = errors.New("not synced yet")
 		}
 		return err
 	})
-	w.must(w.kube.CoreV1().Namespaces().Delete(w.ctx(), w.namespace, metav1.DeleteOptions{}))
-	w.must(w.kube.DiscoveryV1().EndpointSlices(w.namespace).DeleteCollection(w.ctx(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	testkit.Eventually(t, patience, func() error {
-		after, err := w.shown()
+	f.must(f.clients.CoreV1().Namespaces().Delete(f.ctx(), f.namespace, metav1.DeleteOptions{}))
+	f.must(f.clients.DiscoveryV1().EndpointSlices(f.namespace).DeleteCollection(f.ctx(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	testkit.Eventually(t, testTimeout, func() error {
+		after, err := f.serviceSlices()
 		switch {
 		case err != nil:
 			return err
 		case after.Failures > 0:
 			t.Fatalf("failed with %q", after.LastError)
 		case len(after.Slices) > 0 || !after.LastSyncTime.AsTime().After(before.LastSyncTime.AsTime()):
-			return errors.New("the deletion was not looked at yet")
+			return errors.New("no sync since the deletion yet")
 		}
 		return nil
 	})
 }
 
-// ownCluster is for tests that need another cluster than the shared one, or break it.
+// ownCluster starts a cluster for tests that need another configuration than the shared one, or
+// stop it.
 func ownCluster(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -301,44 +303,68 @@ func ownCluster(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
 	return cluster
 }
 
-func TestCluster_ApiserverGoesAndComesBack(t *testing.T) {
+func TestCluster_APIServerRestart(t *testing.T) {
 	cluster := ownCluster(t, devcluster.Config{})
-	w := newWorldOn(t, cluster.RESTConfig())
-	node := w.node("a", "zone-a")
-	w.service()
-	w.pod("web-0", node, []string{"10.1.0.1"})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
-	names := w.names()
-	w.must(cluster.StopAPIServer())
-	if _, err := w.client.PlanService(w.ctx(), planRequest(w)); err != nil {
-		t.Errorf("without an apiserver a plan cannot be read: %v", err)
+	f := newFixtureOn(t, cluster.RESTConfig())
+	node := f.node("a", "zone-a")
+	f.service()
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	names := f.names()
+	f.must(cluster.StopAPIServer())
+	if _, err := f.client.PlanService(f.ctx(), planRequest(f)); err != nil {
+		t.Errorf("PlanService without kube-apiserver: %v", err)
 	}
-	w.must(cluster.StartAPIServer())
-	w.pod("web-1", node, []string{"10.1.0.2"})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
-	if diff := gocmp.Diff(names, w.names()); diff != "" {
-		t.Errorf("slices were made anew (-before +after):\n%s", diff)
+	f.must(cluster.StartAPIServer())
+	f.pod("web-1", node, []string{"10.1.0.2"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
+	if diff := gocmp.Diff(names, f.names()); diff != "" {
+		t.Errorf("slices were recreated (-before +after):\n%s", diff)
 	}
 }
 
 func TestCluster_DualStack(t *testing.T) {
 	cluster := ownCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
-	w := newWorldOn(t, cluster.RESTConfig())
-	node := w.node("a", "zone-a")
+	f := newFixtureOn(t, cluster.RESTConfig())
+	node := f.node("a", "zone-a")
 	policy := corev1.IPFamilyPolicyRequireDualStack
-	w.service(func(service *corev1.Service) { service.Spec.IPFamilyPolicy = &policy })
-	w.expect("IPv4 none: ", "IPv6 none: ")
-	w.pod("web-0", node, []string{"10.1.0.1", "fd00::1"})
-	w.pod("web-1", node, []string{"10.1.0.2"})
-	w.expect(
+	f.service(func(service *corev1.Service) { service.Spec.IPFamilyPolicy = &policy })
+	f.expect("IPv4 none: ", "IPv6 none: ")
+	f.pod("web-0", node, []string{"10.1.0.1", "fd00::1"})
+	f.pod("web-1", node, []string{"10.1.0.2"})
+	f.expect(
 		"IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS",
 		"IPv6 http 8080/TCP: web-0 fd00::1 zone-a RS",
 	)
 	single := corev1.IPFamilyPolicySingleStack
-	w.updateService(func(service *corev1.Service) {
+	f.updateService(func(service *corev1.Service) {
 		service.Spec.IPFamilyPolicy = &single
 		service.Spec.IPFamilies = service.Spec.IPFamilies[:1]
 		service.Spec.ClusterIPs = service.Spec.ClusterIPs[:1]
 	})
-	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
+}
+
+// Hints need a Node with known CPUs in each zone. The Event has upstream's reason.
+func TestCluster_EventSaysThatThereAreNoHints(t *testing.T) {
+	f := newFixture(t)
+	node := f.node("a", "zone-a")
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.service(func(service *corev1.Service) {
+		service.Annotations = map[string]string{corev1.AnnotationTopologyMode: "Auto"}
+	})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	testkit.Eventually(t, testTimeout, func() error {
+		events, err := f.clients.CoreV1().Events(f.namespace).List(f.ctx(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(events.Items, func(event corev1.Event) bool {
+			return event.Reason == "TopologyAwareHintsDisabled" && event.Source.Component == "endpoint-slice-controller" &&
+				event.InvolvedObject.Name == "web" && event.Type == corev1.EventTypeWarning
+		}) {
+			return fmt.Errorf("events are %v, want TopologyAwareHintsDisabled", events.Items)
+		}
+		return nil
+	})
 }

@@ -10,38 +10,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// UpstreamManagedBy is the managed-by label of the slices that
-// kube-controller-manager keeps. The kube-apiserver knows it, too: it spares
-// such slices a warning for each address.
+// UpstreamManagedBy is the managed-by label of the slices that kube-controller-manager writes.
+// kube-apiserver knows the value: it skips the warning that it otherwise sends for each address.
 const UpstreamManagedBy = "endpointslice-controller.k8s.io"
 
 const (
-	// maxEndpointsPerSlice is what the API allows in one slice.
+	// maxEndpointsPerSlice is the limit of the Kubernetes API.
 	maxEndpointsPerSlice = 1000
 	maxServiceSyncs      = 50
-	// maxShards is what a candidate for terms takes.
-	maxShards = 4096
-	// maxBatchPeriod is more than anybody wants, and far from being mistaken for an outage.
+	// maxShards is the limit of package term.
+	maxShards      = 4096
 	maxBatchPeriod = time.Minute
 )
 
-// Config is what slicesvc can be told.
+// Config is the configuration of slicesvc.
 type Config struct {
-	// Shards is into how many shards Services are divided among the replicas, 1 to
-	// 4096. Replicas that say different numbers do not work side by side.
+	// Shards is the number of shards into which Services are divided, 1 to 4096. Replicas with
+	// different numbers do not work side by side.
 	Shards int
-	// MaxEndpointsPerSlice is how many endpoints are put into one slice, 1 to 1000.
+	// MaxEndpointsPerSlice is 1 to 1000.
 	MaxEndpointsPerSlice int
-	// ConcurrentServiceSyncs is how many Services a replica works on at the same
-	// time, over all its shards, 1 to 50.
+	// ConcurrentServiceSyncs is how many Services a replica syncs at the same time, over all its
+	// shards, 1 to 50.
 	ConcurrentServiceSyncs int
-	// UpdatesBatchPeriod is how long changes of a Service's pods wait for others from
-	// the first of them on, up to a minute; 0 for as long as the load demands.
+	// UpdatesBatchPeriod is how long the first change of a Service's Pods waits for more, up to a
+	// minute. 0 adapts the period to the load.
 	UpdatesBatchPeriod time.Duration
-	// ManagedBy is the value of the managed-by label of the slices that are ours.
+	// ManagedBy is the value of the managed-by label of the slices that slicesvc writes.
 	ManagedBy string
-	// CleanUpSelectorless deletes the slices of a Service that has lost its selector
-	// or has become ExternalName.
+	// CleanUpSelectorless deletes the slices of a Service that has lost its selector or has become
+	// ExternalName.
 	CleanUpSelectorless bool
 }
 
@@ -58,21 +56,21 @@ func DefaultConfig() Config {
 // RegisterFlags adds slicesvc's own flags, with c's values as defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Shards, "shards", c.Shards,
-		"Into how many shards Services are divided among the replicas, 1 to 4096. Where replicas differ, those that agree with the oldest work and the others wait until these are gone.")
+		"Number of shards into which Services are divided among the replicas, 1 to 4096. If replicas differ, those that agree with the oldest replica work. The others wait until those are gone.")
 	fs.IntVar(&c.MaxEndpointsPerSlice, "max-endpoints-per-slice", c.MaxEndpointsPerSlice,
-		"How many endpoints are put into one EndpointSlice, 1 to 1000. Lowering it rewrites the slices that are fuller.")
+		"Maximum number of endpoints in one EndpointSlice, 1 to 1000. A lower value rewrites the slices that are fuller.")
 	fs.IntVar(&c.ConcurrentServiceSyncs, "concurrent-service-syncs", c.ConcurrentServiceSyncs,
-		"How many Services this replica works on at the same time, over all its shards, 1 to 50.")
+		"Number of Services that this replica syncs at the same time, over all its shards, 1 to 50.")
 	fs.DurationVar(&c.UpdatesBatchPeriod, "endpointslice-updates-batch-period", c.UpdatesBatchPeriod,
-		"How long changes of a Service's pods wait for others from the first of them on, up to 1m. 0: not at all when little happens, else up to 1s as the load demands.")
+		"How long the first change of a Service's Pods waits for more changes, up to 1m. With 0 the period follows the load: no wait when there are few changes, else up to 1s.")
 	fs.BoolVar(&c.CleanUpSelectorless, "cleanup-selectorless", c.CleanUpSelectorless,
-		"Delete the EndpointSlices of a Service that has lost its selector or has become ExternalName. Otherwise they stay as they are, as kube-controller-manager leaves them.")
+		"Delete the EndpointSlices of a Service that has lost its selector or has become ExternalName. Without this flag they stay, as with kube-controller-manager.")
 	fs.StringVar(&c.ManagedBy, "managed-by", c.ManagedBy,
-		"Value of the endpointslice.kubernetes.io/managed-by label of the EndpointSlices that are kept. With the default, slices of kube-controller-manager are adopted, "+
-			"whose own loop must then be off (--controllers=*,-endpointslice-controller).")
+		"Value of the endpointslice.kubernetes.io/managed-by label of the EndpointSlices that slicesvc writes. With the default, slices of kube-controller-manager are adopted; "+
+			"its own controller must then be off (--controllers=*,-endpointslice-controller).")
 }
 
-// Validate returns every problem of the configuration, each naming its flag.
+// Validate returns every problem of the configuration. Each names its flag.
 func (c *Config) Validate() []error {
 	var problems []error
 	if c.Shards < 1 || c.Shards > maxShards {

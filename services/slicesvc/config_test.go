@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-func TestDefaultConfig_IsUpstreamsWithShards(t *testing.T) {
+func TestDefaultConfig_HasUpstreamDefaults(t *testing.T) {
 	cfg := slicesvc.DefaultConfig()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.RegisterFlags(fs)
@@ -43,14 +43,14 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 			cfg:  slicesvc.Config{ManagedBy: "not a label"},
 			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-syncs is 0", `--managed-by is "not a label"`},
 		},
-		"too much": {
+		"above the bounds": {
 			cfg: slicesvc.Config{Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51, UpdatesBatchPeriod: 61 * time.Second},
 			want: []string{
 				"--shards is 4097", "--max-endpoints-per-slice is 1001", "--concurrent-service-syncs is 51",
 				"--endpointslice-updates-batch-period is 1m1s", "--managed-by is empty",
 			},
 		},
-		"a period that has been": {
+		"a negative period": {
 			cfg: func() slicesvc.Config {
 				cfg := slicesvc.DefaultConfig()
 				cfg.UpdatesBatchPeriod = -1
@@ -58,7 +58,7 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 			}(),
 			want: []string{"--endpointslice-updates-batch-period is -1ns"},
 		},
-		"the bounds themselves": {
+		"the bounds": {
 			cfg: slicesvc.Config{Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, UpdatesBatchPeriod: time.Minute, ManagedBy: "x"},
 		},
 	} {
@@ -76,18 +76,18 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesWhatCannotWork(t *testing.T) {
+func TestNew_RejectsInvalidArguments(t *testing.T) {
 	if _, err := slicesvc.New(slicesvc.Config{}, slicesvc.Deps{}); err == nil {
 		t.Error("an empty configuration is accepted")
 	}
 	deps := fakeDeps(t)
 	deps.Leadership = termtest.NewCandidate(member(), 3)
 	if _, err := slicesvc.New(slicesvc.DefaultConfig(), deps); err == nil || !strings.Contains(err.Error(), "--shards is 64") {
-		t.Errorf("error is %v, want that 64 shards are not 3", err)
+		t.Errorf("error is %v, want one about 64 and 3 shards", err)
 	}
 	deps = fakeDeps(t)
 	deps.LoopSelection = []string{"nonsense"}
 	if _, err := slicesvc.New(slicesvc.DefaultConfig(), deps); err == nil || !strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("error is %v, want one that names the loop nonsense", err)
+		t.Errorf("error is %v, want one about the loop nonsense", err)
 	}
 }

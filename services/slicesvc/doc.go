@@ -1,44 +1,37 @@
-// Package slicesvc keeps the EndpointSlices of every Service that has a
-// selector, in place of the endpointslice controller of kube-controller-manager.
+// Package slicesvc writes the EndpointSlices of every Service that has a selector, in place of the
+// endpointslice controller of kube-controller-manager.
 //
-// Promise: after quiet, every such Service has the endpoints that controller
-// would give it, in no more slices: one address family and one set of ports to a
-// slice, owned by the Service and labelled like it, an empty one where a family
-// has no endpoints. Hints keep that controller's bounds (internal/hints). A change
-// costs the Services it concerns and nobody else, and of these what it touches.
-// Slices that upstream left behind, under the same managed-by label, are adopted
-// as they are. A Service that is quiet is compacted: its slices become fewer.
+// Promise: once changes stop, every such Service has the endpoints that the upstream controller
+// would give it, in no more slices. A slice has one address family and one set of ports, and is
+// owned by the Service and labelled like it. A family without endpoints has one empty slice. A
+// change causes a sync of the Services that it concerns, and of no others. Slices that upstream
+// left behind, under the same managed-by label, are adopted as they are. Slices of a Service that
+// is quiet are compacted.
 //
 // Invariants:
-//   - Decisions are pure (internal/index, desired, hints, pack, placement).
-//     PlanService plans the whole of a Service, and so may a pass; one that plans
-//     the changed pods alone comes to the same plan. Compaction it does not show.
-//   - Nothing is written outside a held term of the Service's shard. Each update
-//     carries the resourceVersion, each deletion UID and resourceVersion, of the
-//     slice it was planned from, and new slices have names made from what they are
-//     for: a writer that does not know yet that its term is over is refused.
-//   - A Service is not planned from a cache older than our own writes for it in
-//     the same term, nor than the last term's.
-//   - Slices whose managed-by label is not ours are never touched, and what
-//     others add to ours beside labels and endpoints (annotations, finalizers,
-//     owners) stays.
+//   - Decisions are pure: internal/index, desired, hints, pack. A sync plans the changed Pods or
+//     the whole Service; both plans are equal. PlanService shows the plan of the whole Service,
+//     without compaction.
+//   - A write happens only in a held term of the Service's shard. An update carries the
+//     resourceVersion of the slice that it was planned from, a deletion also the UID. Names of new
+//     slices derive from their content. So a write of a replica whose term ended is refused.
+//   - A plan never uses a cache that is older than this replica's own writes for the Service, or
+//     than the writes of the last term.
+//   - Slices with another managed-by label are never written. Annotations, finalizers and owners
+//     that another writer adds to a slice stay.
 //
-// Services are divided into shards (--shards) by a hash of namespace and name,
-// and the shards among the replicas; all replicas work at the same time. Caches
-// are whole on every replica, so each answers reads and plans for all Services,
-// and takes a shard over without filling a cache first.
+// Services are divided into shards (--shards) by a hash of namespace and name, and the shards among
+// the replicas. Every replica caches the whole cluster, so it answers reads for all Services and
+// takes over a shard without filling a cache first. A term begins with a list of the slices; slices
+// that the cache does not show in that version are read, so a late watch hides no writes of the
+// last holder.
 //
-// A shard that comes to a replica whose watch lags is not planned from the past:
-// the term begins with a list of the slices there are, of which those that the
-// cache does not show as new are read.
+// Owned in Kubernetes: EndpointSlices with the managed-by label: labels, endpoints, ports, the
+// annotation endpoints.kubernetes.io/last-change-trigger-time. Owned in etcd: the terms of this
+// service.
 //
-// Owned in Kubernetes: EndpointSlices with our managed-by label: labels,
-// endpoints, ports, the annotation endpoints.kubernetes.io/last-change-trigger-time.
-// Owned in etcd: nothing but the terms of this service.
-//
-// What it does not do: slices of a Service that is or becomes ExternalName or
-// loses its selector are left as they are, unless --cleanup-selectorless is set;
-// slices of a deleted Service are left to the garbage collector; hand-written
-// Endpoints are not mirrored; somebody else who keeps undoing what is written is
-// reported, and not fought (internal/contention).
+// Not done: slices of a Service that is ExternalName or has lost its selector stay as they are,
+// unless --cleanup-selectorless is set. The garbage collector deletes the slices of a deleted
+// Service. Hand-written Endpoints are not mirrored. If another writer keeps reverting slices,
+// slicesvc reports it and backs off.
 package slicesvc

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,12 +18,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// trouble is what stands between a replica and kube-apiserver: watches of it can be held up, and some of its writes are
-// refused or answered late.
-type trouble struct {
-	gate     gate
+// faultInjector is between a replica and kube-apiserver: it pauses watches and refuses writes.
+type faultInjector struct {
+	pause    pausePoint
 	refusing atomic.Bool
 	refused  atomic.Int64
 	creates  atomic.Int64 // attempts
@@ -31,25 +34,27 @@ type trouble struct {
 	random *rand.Rand
 }
 
-func newTrouble(seed uint64) *trouble { return &trouble{random: rand.New(rand.NewPCG(seed, 0))} }
+func newFaultInjector(seed uint64) *faultInjector {
+	return &faultInjector{random: rand.New(rand.NewPCG(seed, 0))}
+}
 
-// of returns a copy of config that leads through the trouble.
-func (x *trouble) of(config *rest.Config) *rest.Config {
+// wrap returns a copy of config whose requests pass the faultInjector.
+func (x *faultInjector) wrap(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &troubled{trouble: x, next: next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &faultyTransport{faults: x, next: next} })
 	return config
 }
 
-type troubled struct {
-	trouble *trouble
-	next    http.RoundTripper
+type faultyTransport struct {
+	faults *faultInjector
+	next   http.RoundTripper
 }
 
-func (r *troubled) RoundTrip(req *http.Request) (*http.Response, error) {
+func (r *faultyTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodGet {
 		answer, err := r.next.RoundTrip(req)
 		if err == nil && req.URL.Query().Get("watch") != "" {
-			answer.Body = gated{ReadCloser: answer.Body, gate: &r.trouble.gate}
+			answer.Body = pausableBody{ReadCloser: answer.Body, pause: &r.faults.pause}
 		}
 		return answer, err
 	}
@@ -57,16 +62,17 @@ func (r *troubled) RoundTrip(req *http.Request) (*http.Response, error) {
 		return r.next.RoundTrip(req)
 	}
 	if req.Method == http.MethodPost {
-		r.trouble.creates.Add(1)
+		r.faults.creates.Add(1)
 	}
-	if status := r.trouble.refusal(); status != 0 {
+	if status := r.faults.drawStatus(); status != 0 {
 		return refuse(req, status), nil
 	}
 	return r.next.RoundTrip(req)
 }
 
-// refusal is the status with which a write is refused, 0 for none: too many requests, a conflict, or a server in trouble.
-func (x *trouble) refusal() int {
+// drawStatus returns the status that refuses a write: too many requests, a conflict, or a server
+// error. 0 lets it pass.
+func (x *faultInjector) drawStatus() int {
 	if !x.refusing.Load() {
 		return 0
 	}
@@ -93,36 +99,36 @@ func refuse(req *http.Request, status int) *http.Response {
 	}
 }
 
-// gate holds up who passes while it is closed.
-type gate struct {
-	barrier sync.RWMutex
-	held    atomic.Int64 // how often somebody had to wait
+// pausePoint blocks calls of pass while its lock is held.
+type pausePoint struct {
+	lock    sync.RWMutex
+	blocked atomic.Int64 // calls that had to wait
 }
 
-func (g *gate) pass() {
-	if !g.barrier.TryRLock() {
-		g.held.Add(1)
-		g.barrier.RLock()
+func (g *pausePoint) pass() {
+	if !g.lock.TryRLock() {
+		g.blocked.Add(1)
+		g.lock.RLock()
 	}
-	g.barrier.RUnlock()
+	g.lock.RUnlock()
 }
 
-// gated is a body whose reads pass a gate, also with what has been read before it closed.
-type gated struct {
+// pausableBody passes its pausePoint after each read.
+type pausableBody struct {
 	io.ReadCloser
-	gate *gate
+	pause *pausePoint
 }
 
-func (b gated) Read(into []byte) (int, error) {
+func (b pausableBody) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
-	b.gate.pass()
+	b.pause.pass()
 	return n, err
 }
 
-// anyHand does to some slice what others may: it deletes it, or takes its endpoints out.
-func (f *fleet) anyHand() {
+// changeAnySlice deletes a slice or its endpoints, as another writer.
+func (f *replicasFixture) changeAnySlice() {
 	f.t.Helper()
-	slices := f.kube.DiscoveryV1().EndpointSlices(f.namespace)
+	slices := f.clients.DiscoveryV1().EndpointSlices(f.namespace)
 	list, err := slices.List(f.ctx(), metav1.ListOptions{})
 	f.must(err)
 	if len(list.Items) == 0 {
@@ -136,16 +142,16 @@ func (f *fleet) anyHand() {
 		_, err = slices.Update(f.ctx(), slice, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		f.t.Logf("a hand came too late: %v", err) // a replica was faster
+		f.t.Logf("cannot change slice: %v", err) // a replica was faster
 	}
 }
 
-// churnUntil makes changes until something has come of them: a replica that joins
-// again writes nothing, and on a busy machine that may take a while.
-func (f *fleet) churnUntil(seen func() error) {
+// churnUntil makes changes until a condition holds: a replica that joins again writes nothing at
+// first.
+func (f *replicasFixture) churnUntil(condition func() error) {
 	f.t.Helper()
-	testkit.Eventually(f.t, patience, func() error {
-		err := seen()
+	testkit.Eventually(f.t, testTimeout, func() error {
+		err := condition()
 		if err != nil {
 			f.churn(1)
 		}
@@ -153,69 +159,71 @@ func (f *fleet) churnUntil(seen func() error) {
 	})
 }
 
-func some(what string, count int64) error {
+func requireSome(what string, count int64) error {
 	if count == 0 {
 		return fmt.Errorf("no %s yet", what)
 	}
 	return nil
 }
 
-func TestFaults_SlicesAreExactOnceAllIsQuiet(t *testing.T) {
-	f := newFleet(t)
+func TestFaults_SlicesAreExactAfterFaults(t *testing.T) {
+	f := newReplicasFixture(t)
 	f.node("a", "zone-a")
 	etcd := testkit.Etcd(t)
 	since := revision(t, etcd)
-	first, second := newTrouble(1), newTrouble(2)
+	first, second := newFaultInjector(1), newFaultInjector(2)
 	one := f.joinThrough("replica-1", first)
 	two := f.joinThrough("replica-2", second)
 	f.churn(40)
 	for range 3 {
-		first.gate.barrier.Lock() // replica-1 sees nothing, and writes from what it knows
+		first.pause.lock.Lock() // replica-1 gets no events and writes from its old cache
 		f.churn(20)
-		f.cutOff(two) // shards swap: what replica-2 held goes to one that sees nothing
+		f.revokeSession(two) // the shards of replica-2 move to replica-1
 		f.churn(20)
-		f.anyHand()
-		testkit.Eventually(t, patience, func() error { return some("events held up", first.gate.held.Load()) })
-		first.gate.barrier.Unlock()
+		f.changeAnySlice()
+		testkit.Eventually(t, testTimeout, func() error { return requireSome("paused events", first.pause.blocked.Load()) })
+		first.pause.lock.Unlock()
 
 		first.refusing.Store(true)
 		second.refusing.Store(true)
 		f.churn(20)
-		f.cutOff(one)
-		f.anyHand()
+		f.revokeSession(one)
+		f.changeAnySlice()
 		f.churn(20)
 		f.churnUntil(func() error {
-			return errors.Join(some("writes of replica-1 refused", first.refused.Load()), some("writes of replica-2 refused", second.refused.Load()))
+			return errors.Join(requireSome("writes of replica-1 refused", first.refused.Load()), requireSome("writes of replica-2 refused", second.refused.Load()))
 		})
 		first.refusing.Store(false)
 		second.refusing.Store(false)
 	}
-	for _, r := range []*fleetReplica{one, two} {
-		testkit.Eventually(t, patience, func() error { return errors.Join(r.candidate.Check(), f.holdsSome(r), f.exact(), f.done(r)) })
+	for _, r := range []*testReplica{one, two} {
+		testkit.Eventually(t, testTimeout, func() error {
+			return errors.Join(r.candidate.Check(), f.checkHolds(r), f.checkSlices(), f.checkNoPlan(r))
+		})
 	}
-	f.audit.check(t, fleetShards, claimsSince(t, etcd, f.cluster, since))
+	f.audit.check(t, numShards, claimsSince(t, etcd, f.cluster, since))
 }
 
-// A namespace that goes refuses new slices for as long as it is there, which must not keep anybody busy.
-func TestFaults_ANamespaceThatGoesIsLeftAlone(t *testing.T) {
-	f := newFleet(t)
+// A terminating namespace refuses new slices until it is gone. Retries must be rare.
+func TestFaults_TerminatingNamespaceCausesFewRetries(t *testing.T) {
+	f := newReplicasFixture(t)
 	node := f.node("a", "zone-a")
-	through := newTrouble(1)
+	through := newFaultInjector(1)
 	replica := f.joinThrough("replica-1", through)
 	f.churn(20)
-	testkit.Eventually(t, patience, func() error { return errors.Join(f.exact(), f.done(replica)) })
+	testkit.Eventually(t, testTimeout, func() error { return errors.Join(f.checkSlices(), f.checkNoPlan(replica)) })
 
-	going := &world{t: t, kube: f.kube, namespace: testkit.Namespace(t, f.kube)}
-	going.service()
-	going.pod("web-0", node, []string{"10.2.0.1"})
-	going.expect("IPv4 http 8080/TCP: web-0 10.2.0.1 zone-a RS")
-	f.must(f.kube.CoreV1().Namespaces().Delete(f.ctx(), going.namespace, metav1.DeleteOptions{}))
+	terminating := &fixture{t: t, clients: f.clients, namespace: testkit.Namespace(t, f.clients)}
+	terminating.service()
+	terminating.pod("web-0", node, []string{"10.2.0.1"})
+	terminating.expect("IPv4 http 8080/TCP: web-0 10.2.0.1 zone-a RS")
+	f.must(f.clients.CoreV1().Namespaces().Delete(f.ctx(), terminating.namespace, metav1.DeleteOptions{}))
 	before := through.creates.Load()
-	slices := f.kube.DiscoveryV1().EndpointSlices(going.namespace)
+	slices := f.clients.DiscoveryV1().EndpointSlices(terminating.namespace)
 	f.must(slices.DeleteCollection(f.ctx(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if through.creates.Load() == before {
-			return errors.New("nobody has tried to restore the slice")
+			return errors.New("no attempt to restore the slice yet")
 		}
 		return nil
 	})
@@ -223,19 +231,45 @@ func TestFaults_ANamespaceThatGoesIsLeftAlone(t *testing.T) {
 	attempted := through.creates.Load()
 	began := time.Now()
 	f.churn(20)
-	testkit.Eventually(t, patience, f.exact)
-	made := through.creates.Load() - attempted
-	if most := int64(60 + 2*time.Since(began)/time.Second); made > most {
-		t.Errorf("%d attempts to create slices within %v, want at most %d", made, time.Since(began), most)
+	testkit.Eventually(t, testTimeout, f.checkSlices)
+	attempts := through.creates.Load() - attempted
+	if most := int64(60 + 2*time.Since(began)/time.Second); attempts > most {
+		t.Errorf("%d attempts to create slices within %v, want at most %d", attempts, time.Since(began), most)
 	}
 	list, err := slices.List(f.ctx(), metav1.ListOptions{})
 	if f.must(err); len(list.Items) > 0 {
-		t.Errorf("%d slices came about in a namespace that goes", len(list.Items))
+		t.Errorf("%d slices were created in a terminating namespace", len(list.Items))
 	}
 }
 
-// joinThrough is join for a replica with trouble.
-func (f *fleet) joinThrough(name string, through *trouble) *fleetReplica {
+// joinThrough is join through a faultInjector.
+func (f *replicasFixture) joinThrough(name string, through *faultInjector) *testReplica {
 	f.t.Helper()
-	return f.joinWith(name, through.of(testkit.Cluster(f.t).RESTConfig()))
+	return f.joinWith(name, through.wrap(testkit.Cluster(f.t).RESTConfig()))
+}
+
+// client-go would wait and repeat the write. The batch period must know that it was throttled.
+func TestConnect_ThrottledWriteFailsAtOnce(t *testing.T) {
+	var writes atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writes.Add(1)
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	clients, err := slicesvc.Connect(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := kube.NewSliceClient(clients.Slices, slicesvc.UpstreamManagedBy)
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
+	for i, verb := range []pack.Verb{pack.Create, pack.Update, pack.Delete} {
+		_, err := client.Write(t.Context(), pack.Change{Verb: verb, Slice: slice})
+		if pause, requested := kube.RetryAfter(err); !requested || pause != time.Second {
+			t.Errorf("%s: %v, want an error with a Retry-After of 1s", verb, err)
+		}
+		if got := int(writes.Load()); got != i+1 {
+			t.Errorf("%d requests after %d writes", got, i+1)
+		}
+	}
 }

@@ -28,6 +28,8 @@ import (
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -37,26 +39,25 @@ func fakeDeps(t *testing.T, objects ...runtime.Object) slicesvc.Deps {
 	cluster := slicetest.Clientset{Interface: fake.NewClientset(objects...)}
 	return slicesvc.Deps{
 		Member:     member(),
-		Cluster:    slicesvc.Cluster{Objects: cluster, Slices: cluster, Events: cluster.Events()},
+		Kube:       kube.Clients{Objects: cluster, Slices: cluster, Events: cluster.Events()},
 		Leadership: termtest.NewCandidate(member(), slicesvc.DefaultConfig().Shards),
 		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Ready:      observe.NewChecks(),
 	}
 }
 
-// kubeOf is the clientset that stands for the cluster of fakeDeps.
-func kubeOf(deps slicesvc.Deps) kubernetes.Interface {
-	return deps.Cluster.Objects.(slicetest.Clientset).Interface
+// clientsetOf returns the fake clientset of fakeDeps.
+func clientsetOf(deps slicesvc.Deps) kubernetes.Interface {
+	return deps.Kube.Objects.(slicetest.Clientset).Interface
 }
 
-// run runs a service until the test ends and returns a client of it, and a
-// function that stops it earlier.
+// run runs a service until the test ends. It returns a client, and a function that stops the
+// service.
 func run(t *testing.T, deps slicesvc.Deps) (*slicesvc.Service, slicev1.SliceServiceClient, func()) {
 	t.Helper()
 	return runWith(t, slicesvc.DefaultConfig(), deps)
 }
 
-// runWith is run with another configuration than the default.
 func runWith(t *testing.T, cfg slicesvc.Config, deps slicesvc.Deps) (*slicesvc.Service, slicev1.SliceServiceClient, func()) {
 	t.Helper()
 	service, err := slicesvc.New(cfg, deps)
@@ -87,7 +88,7 @@ func ready(t *testing.T, deps slicesvc.Deps) {
 	testkit.Eventually(t, 30*time.Second, func() error { return errors.Join(deps.Ready.Failed()...) })
 }
 
-func TestGetServiceSlices_ShowsTheSlices(t *testing.T) {
+func TestGetServiceSlices_ReturnsTheSlices(t *testing.T) {
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("web", func(service *corev1.Service) { service.ResourceVersion = "42" }),
@@ -124,7 +125,7 @@ func TestGetServiceSlices_ShowsTheSlices(t *testing.T) {
 		Epoch:          answer.Freshness.Epoch,
 	}
 	if answer.ServiceSlices.LastPlan.GetTrigger() == "" || answer.ServiceSlices.LastPlan.GetTime() == nil {
-		t.Errorf("the last plan is %v, want when it was and what for", answer.ServiceSlices.LastPlan)
+		t.Errorf("the last plan is %v, want a time and a trigger", answer.ServiceSlices.LastPlan)
 	}
 	ignored := gocmp.Options{
 		protocmp.Transform(),
@@ -148,7 +149,7 @@ func TestGetServiceSlices_ShowsTheSlices(t *testing.T) {
 	}
 }
 
-func TestPlanService_ShowsWhatAStandbyWouldWrite(t *testing.T) {
+func TestPlanService_StandbyPlans(t *testing.T) {
 	deps := fakeDeps(t,
 		slicetest.Service("web"),
 		slicetest.Pod("web-0", "10.1.0.1"),
@@ -187,7 +188,7 @@ func TestPlanService_ShowsWhatAStandbyWouldWrite(t *testing.T) {
 	if answer.Freshness.Epoch != 0 {
 		t.Errorf("epoch is %d, though no term is held", answer.Freshness.Epoch)
 	}
-	if slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}); err != nil || len(slices.Items) != 0 {
+	if slices, err := clientsetOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}); err != nil || len(slices.Items) != 0 {
 		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}
 	wantCounts := map[string]int64{"services": 0, "endpoint_slices": 0, "endpoints": 0, "pods": 0, "queue": 0}
@@ -222,26 +223,26 @@ func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
 		code   codes.Code
 		reason rpcerror.Reason
 	}
-	missing := failure{code: codes.NotFound, reason: slicesvc.ServiceNotFoundReason}
+	missing := failure{code: codes.NotFound, reason: api.ServiceNotFoundReason}
 	invalid := failure{code: codes.InvalidArgument, reason: rpcerror.ValidationFailedReason}
 	forged := failure{code: codes.InvalidArgument, reason: rpcerror.InvalidPageTokenReason}
 	for name, c := range map[string]struct {
 		call func() error
 		want failure
 	}{
-		"get: no such Service":      {call: get("namespaces/shop/services/none"), want: missing},
-		"get: another namespace":    {call: get("namespaces/else/services/web"), want: missing},
-		"get: empty name":           {call: get(""), want: invalid},
-		"get: path tricks":          {call: get("namespaces/../services/web"), want: invalid},
-		"get: escapes":              {call: get("namespaces/shop/services/\x1b[31m"), want: invalid},
-		"get: too long":             {call: get("namespaces/shop/services/" + strings.Repeat("a", 64)), want: invalid},
-		"plan: no such Service":     {call: plan("namespaces/shop/services/none"), want: missing},
-		"plan: capitals":            {call: plan("namespaces/shop/services/Web"), want: invalid},
-		"list: negative page size":  {call: list(&slicev1.ListServiceSlicesRequest{PageSize: -1}), want: invalid},
-		"list: bad parent":          {call: list(&slicev1.ListServiceSlicesRequest{Parent: "shop"}), want: invalid},
-		"list: forged page token":   {call: list(&slicev1.ListServiceSlicesRequest{PageToken: "Zm9yZ2VkLXRva2VuLXg"}), want: forged},
-		"list: rubbish for a token": {call: list(&slicev1.ListServiceSlicesRequest{PageToken: "!"}), want: forged},
-		"list: token too long":      {call: list(&slicev1.ListServiceSlicesRequest{PageToken: strings.Repeat("a", 1025)}), want: invalid},
+		"get: no such Service":     {call: get("namespaces/shop/services/none"), want: missing},
+		"get: another namespace":   {call: get("namespaces/else/services/web"), want: missing},
+		"get: empty name":          {call: get(""), want: invalid},
+		"get: path traversal":      {call: get("namespaces/../services/web"), want: invalid},
+		"get: escapes":             {call: get("namespaces/shop/services/\x1b[31m"), want: invalid},
+		"get: too long":            {call: get("namespaces/shop/services/" + strings.Repeat("a", 64)), want: invalid},
+		"plan: no such Service":    {call: plan("namespaces/shop/services/none"), want: missing},
+		"plan: capitals":           {call: plan("namespaces/shop/services/Web"), want: invalid},
+		"list: negative page size": {call: list(&slicev1.ListServiceSlicesRequest{PageSize: -1}), want: invalid},
+		"list: bad parent":         {call: list(&slicev1.ListServiceSlicesRequest{Parent: "shop"}), want: invalid},
+		"list: forged page token":  {call: list(&slicev1.ListServiceSlicesRequest{PageToken: "Zm9yZ2VkLXRva2VuLXg"}), want: forged},
+		"list: invalid token":      {call: list(&slicev1.ListServiceSlicesRequest{PageToken: "!"}), want: forged},
+		"list: token too long":     {call: list(&slicev1.ListServiceSlicesRequest{PageToken: strings.Repeat("a", 1025)}), want: invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.call()
@@ -257,19 +258,19 @@ func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
 	}
 }
 
-func TestRPCs_RefuseWhileTheCachesAreBeingFilled(t *testing.T) {
+func TestRPCs_FailWhileTheCachesAreBeingFilled(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
-	kubeOf(deps).(*fake.Clientset).PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	clientsetOf(deps).(*fake.Clientset).PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no pods today")
 	})
 	_, client, _ := run(t, deps)
 	testkit.Eventually(t, 30*time.Second, func() error {
 		_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: "namespaces/shop/services/web"})
-		if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != slicesvc.CacheNotSyncedReason {
+		if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != api.CacheNotSyncedReason {
 			t.Fatalf("error is %v, want that the cache is not synced", err)
 		}
 		if !strings.Contains(err.Error(), "no pods today") {
-			return fmt.Errorf("error %q does not say why", err)
+			return fmt.Errorf("error %q does not have the cause", err)
 		}
 		return nil
 	})
@@ -278,7 +279,7 @@ func TestRPCs_RefuseWhileTheCachesAreBeingFilled(t *testing.T) {
 	}
 }
 
-func TestListServiceSlices_PagesHoldEveryServiceOnce(t *testing.T) {
+func TestListServiceSlices_PagesHaveEveryServiceOnce(t *testing.T) {
 	var objects []runtime.Object
 	for i := range 25 {
 		objects = append(objects, slicetest.Service(fmt.Sprintf("svc-%02d", i), func(service *corev1.Service) {
@@ -304,13 +305,13 @@ func TestListServiceSlices_PagesHoldEveryServiceOnce(t *testing.T) {
 			}
 		}
 	}
-	var want, ofOne []string
+	var want, secondNamespace []string
 	for _, parity := range []int{0, 1} {
 		for i := parity; i < 25; i += 2 {
 			want = append(want, fmt.Sprintf("namespaces/ns-%d/services/svc-%02d", parity, i))
 		}
 	}
-	ofOne = want[13:]
+	secondNamespace = want[13:]
 	for _, c := range []struct {
 		parent string
 		size   int32
@@ -321,7 +322,7 @@ func TestListServiceSlices_PagesHoldEveryServiceOnce(t *testing.T) {
 		{size: 1_000_000_000, names: want, sizes: []int{25}},
 		{size: 10, names: want, sizes: []int{10, 10, 5}},
 		{parent: "namespaces/-", size: 25, names: want, sizes: []int{25}},
-		{parent: "namespaces/ns-1", size: 7, names: ofOne, sizes: []int{7, 5}},
+		{parent: "namespaces/ns-1", size: 7, names: secondNamespace, sizes: []int{7, 5}},
 		{parent: "namespaces/none", sizes: []int{0}},
 	} {
 		names, sizes := pages(c.parent, c.size)

@@ -15,41 +15,40 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
 const (
-	fleetShards   = 16
-	fleetServices = 24
-	// fleetLimit is small, so that there are many slices with few pods.
-	fleetLimit = 3
+	numShards   = 16
+	numServices = 24
+	// maxEndpoints is small, so that few Pods have many slices.
+	maxEndpoints = 3
 )
 
-// fleet is a namespace of a real cluster with several replicas at work, which
-// divide it by terms in a real etcd.
-type fleet struct {
-	*world
+// replicasFixture is a namespace of a real cluster with several replicas, which share the shards by
+// terms in a real etcd.
+type replicasFixture struct {
+	*fixture
 	cluster string
 	audit   audit
 	random  *rand.Rand
-	// names are those of the Services, of which each shard has one at least: a
-	// replica may have two shards in the end, and is to have work all the same.
-	names []string
-	pods  map[string]string // the Service and the address of each
-	made  int
+	// names are the names of the Services. Every shard has one at least, so a replica with few
+	// shards has Services.
+	names   []string
+	pods    map[string]string // Service and address by name
+	created int
 }
 
-// fleetReplica is one process but for its servers.
-type fleetReplica struct {
+// testReplica is one replica without its servers.
+type testReplica struct {
 	candidate *term.Candidate
 	client    slicev1.SliceServiceClient
 	service   *slicesvc.Service
@@ -57,16 +56,16 @@ type fleetReplica struct {
 	leave     func()
 }
 
-func newFleet(t *testing.T) *fleet {
-	kube := testkit.Kube(t)
-	f := &fleet{
-		world:  &world{t: t, kube: kube, namespace: testkit.Namespace(t, kube)},
-		random: rand.New(rand.NewPCG(1, 2)),
-		pods:   map[string]string{},
+func newReplicasFixture(t *testing.T) *replicasFixture {
+	clients := testkit.Kube(t)
+	f := &replicasFixture{
+		fixture: &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients)},
+		random:  rand.New(rand.NewPCG(1, 2)),
+		pods:    map[string]string{},
 	}
 	f.cluster = f.namespace
-	for i := range fleetServices {
-		name := f.nameIn(i % fleetShards)
+	for i := range numServices {
+		name := f.nameIn(i % numShards)
 		f.names = append(f.names, name)
 		f.service(func(service *corev1.Service) {
 			service.Name = name
@@ -76,84 +75,85 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// nameIn returns the name of a Service that falls into the shard and is not taken.
-func (f *fleet) nameIn(number int) string {
+// nameIn returns an unused name of a Service in the shard.
+func (f *replicasFixture) nameIn(number int) string {
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("svc-%d", i)
-		if !slices.Contains(f.names, name) && shard.Of(types.NamespacedName{Namespace: f.namespace, Name: name}, fleetShards) == number {
+		if !slices.Contains(f.names, name) && shard.Of(f.namespace, name, numShards) == number {
 			return name
 		}
 	}
 }
 
 // join starts a replica and waits until it is a member with full caches.
-func (f *fleet) join(name string) *fleetReplica {
+func (f *replicasFixture) join(name string) *testReplica {
 	f.t.Helper()
 	return f.joinWith(name, testkit.Cluster(f.t).RESTConfig())
 }
 
-// joinWith is join for a replica that reaches the cluster by config.
-func (f *fleet) joinWith(name string, config *rest.Config) *fleetReplica {
+// joinWith is join with the configuration of the connection to the cluster.
+func (f *replicasFixture) joinWith(name string, config *rest.Config) *testReplica {
 	f.t.Helper()
 	etcd := testkit.Etcd(f.t)
 	self := term.Member{ID: name, Service: "slicesvc", Cluster: f.cluster, GRPCAddress: name + ".test:7603", StartTime: time.Now()}
 	logger := slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	candidate, err := term.New(etcd, term.Config{Member: self, Shards: fleetShards, TTL: 2 * time.Second, Logger: logger})
+	candidate, err := term.New(etcd, term.Config{Member: self, Shards: numShards, TTL: 2 * time.Second, Logger: logger})
 	f.must(err)
 	fenced := kubeconn.Fence(f.audit.record(config, name))
-	cluster, err := slicesvc.Connect(fenced)
+	clients, err := slicesvc.Connect(fenced)
 	f.must(err)
 	cfg := slicesvc.DefaultConfig()
-	cfg.Shards, cfg.MaxEndpointsPerSlice = fleetShards, fleetLimit
-	r := &fleetReplica{candidate: candidate, ready: observe.NewChecks()}
+	cfg.Shards, cfg.MaxEndpointsPerSlice = numShards, maxEndpoints
+	r := &testReplica{candidate: candidate, ready: observe.NewChecks()}
 	r.service, r.client, r.leave = runWith(f.t, cfg, slicesvc.Deps{
-		Member: self, Cluster: cluster, Leadership: candidate, Logger: logger, Ready: r.ready,
+		Member: self, Kube: clients, Leadership: candidate, Logger: logger, Ready: r.ready,
 	})
-	testkit.Eventually(f.t, patience, func() error { return errors.Join(append(r.ready.Failed(), candidate.Check())...) })
+	testkit.Eventually(f.t, testTimeout, func() error { return errors.Join(append(r.ready.Failed(), candidate.Check())...) })
 	return r
 }
 
-// cutOff takes a replica's lease away: its keys vanish, and it learns of it later.
-func (f *fleet) cutOff(r *fleetReplica) {
+// revokeSession revokes a replica's etcd lease: its keys are deleted, and the replica learns of it
+// later.
+func (f *replicasFixture) revokeSession(r *testReplica) {
 	f.t.Helper()
 	lease, _, ok := r.candidate.Session()
 	if !ok {
-		f.t.Fatal("there is no session to revoke")
+		f.t.Fatal("the replica has no session")
 	}
 	_, err := testkit.Etcd(f.t).Revoke(f.ctx(), lease)
 	f.must(err)
 }
 
 // churn makes some changes to pods, one after the other.
-func (f *fleet) churn(changes int) {
+func (f *replicasFixture) churn(changes int) {
 	f.t.Helper()
 	for range changes {
 		if len(f.pods) > 0 && f.random.IntN(3) == 0 {
 			f.remove(f.anyPod())
 			continue
 		}
-		name, service := fmt.Sprintf("pod-%d", f.made), f.names[f.random.IntN(fleetServices)]
-		address := fmt.Sprintf("10.1.%d.%d", f.made/250, f.made%250+1)
-		f.made++
+		name, service := fmt.Sprintf("pod-%d", f.created), f.names[f.random.IntN(numServices)]
+		address := fmt.Sprintf("10.1.%d.%d", f.created/250, f.created%250+1)
+		f.created++
 		f.pod(name, f.namespace+"-a", []string{address}, func(pod *corev1.Pod) { pod.Labels["app"] = service })
 		f.pods[name] = service + " " + address
 	}
 }
 
-func (f *fleet) anyPod() string {
+func (f *replicasFixture) anyPod() string {
 	return slices.Sorted(maps.Keys(f.pods))[f.random.IntN(len(f.pods))]
 }
 
-func (f *fleet) remove(name string) {
+func (f *replicasFixture) remove(name string) {
 	f.t.Helper()
-	f.must(f.kube.CoreV1().Pods(f.namespace).Delete(f.ctx(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	f.must(f.clients.CoreV1().Pods(f.namespace).Delete(f.ctx(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	delete(f.pods, name)
 }
 
-// exact returns what is wrong with the slices: every pod must be in one slice of
-// its Service, and no slice may hold more than the limit.
-func (f *fleet) exact() error {
-	list, err := f.kube.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx(), metav1.ListOptions{})
+// checkSlices fails unless every Pod is in one slice of its Service, and no slice has more than
+// maxEndpoints.
+func (f *replicasFixture) checkSlices() error {
+	list, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx(), metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
@@ -163,21 +163,21 @@ func (f *fleet) exact() error {
 	}
 	got := map[string]int{}
 	for _, slice := range list.Items {
-		if len(slice.Endpoints) > fleetLimit {
-			return fmt.Errorf("slice %s holds %d endpoints", slice.Name, len(slice.Endpoints))
+		if len(slice.Endpoints) > maxEndpoints {
+			return fmt.Errorf("slice %s has %d endpoints", slice.Name, len(slice.Endpoints))
 		}
 		for _, endpoint := range slice.Endpoints {
 			got[slice.Labels[discoveryv1.LabelServiceName]+" "+endpoint.Addresses[0]]++
 		}
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
-		return fmt.Errorf("endpoints and how often they are there (-want +got):\n%s", diff)
+		return fmt.Errorf("number of each endpoint (-want +got):\n%s", diff)
 	}
 	return nil
 }
 
-// done returns what a replica would still write.
-func (f *fleet) done(r *fleetReplica) error {
+// checkNoPlan fails if a replica plans another write.
+func (f *replicasFixture) checkNoPlan(r *testReplica) error {
 	for _, service := range f.names {
 		name := fmt.Sprintf("namespaces/%s/services/%s", f.namespace, service)
 		plan, err := r.client.PlanService(f.ctx(), &slicev1.PlanServiceRequest{Name: name})
@@ -185,21 +185,22 @@ func (f *fleet) done(r *fleetReplica) error {
 			return err
 		}
 		if len(plan.Changes) > 0 {
-			return fmt.Errorf("%s has changes to come: %v", name, plan.Changes)
+			return fmt.Errorf("%s has planned changes: %v", name, plan.Changes)
 		}
 	}
 	return nil
 }
 
-func (f *fleet) holdsSome(r *fleetReplica) error {
+// checkHolds fails if a replica holds no Service.
+func (f *replicasFixture) checkHolds(r *testReplica) error {
 	if counts := r.service.Counts(); counts["services"] == 0 {
 		return fmt.Errorf("the replica holds no Service: %v", counts)
 	}
 	return nil
 }
 
-func TestShards_ReplicasComeAndGoAndNoWriteIsOutOfTerm(t *testing.T) {
-	f := newFleet(t)
+func TestShards_WritesHappenInTermsWhileReplicasChange(t *testing.T) {
+	f := newReplicasFixture(t)
 	f.node("a", "zone-a")
 	etcd := testkit.Etcd(t)
 	since := revision(t, etcd)
@@ -208,31 +209,33 @@ func TestShards_ReplicasComeAndGoAndNoWriteIsOutOfTerm(t *testing.T) {
 	second := f.join("replica-2")
 	f.churn(40)
 	third := f.join("replica-3")
-	for _, r := range []*fleetReplica{first, second, third} {
-		testkit.Eventually(t, patience, func() error { return f.holdsSome(r) })
+	for _, r := range []*testReplica{first, second, third} {
+		testkit.Eventually(t, testTimeout, func() error { return f.checkHolds(r) })
 	}
 	f.churn(40)
-	f.cutOff(second)
+	f.revokeSession(second)
 	f.churn(40)
 	first.leave()
 	f.churn(40)
 	fourth := f.join("replica-4")
 	f.churn(20)
-	f.cutOff(third)
-	f.cutOff(fourth)
+	f.revokeSession(third)
+	f.revokeSession(fourth)
 	f.churn(40)
 
-	left := []*fleetReplica{second, third, fourth}
+	left := []*testReplica{second, third, fourth}
 	for _, r := range left {
-		testkit.Eventually(t, patience, func() error { return errors.Join(r.candidate.Check(), f.holdsSome(r), f.exact(), f.done(r)) })
+		testkit.Eventually(t, testTimeout, func() error {
+			return errors.Join(r.candidate.Check(), f.checkHolds(r), f.checkSlices(), f.checkNoPlan(r))
+		})
 	}
-	f.countsAddUp(left)
-	f.audit.check(t, fleetShards, claimsSince(t, etcd, f.cluster, since))
-	writes, terms, replicas := f.audit.figures()
-	if replicas != 4 || terms <= fleetShards {
-		t.Errorf("%d replicas wrote under %d terms: too few to show anything", replicas, terms)
+	f.checkCounts(left)
+	f.audit.check(t, numShards, claimsSince(t, etcd, f.cluster, since))
+	writes, terms, replicas := f.audit.counts()
+	if replicas != 4 || terms <= numShards {
+		t.Errorf("%d replicas wrote in %d terms: too few for this test", replicas, terms)
 	}
-	t.Logf("%d writes by %d replicas under %d terms of %d shards, each under the term of its own shard", writes, replicas, terms, fleetShards)
+	t.Logf("%d writes by %d replicas in %d terms of %d shards, each in the term of its own shard", writes, replicas, terms, numShards)
 }
 
 func revision(t *testing.T, etcd *clientv3.Client) int64 {
@@ -244,11 +247,11 @@ func revision(t *testing.T, etcd *clientv3.Client) int64 {
 	return answer.Header.Revision
 }
 
-// countsAddUp compares the sum of what the replicas count with what there is.
-func (f *fleet) countsAddUp(replicas []*fleetReplica) {
+// checkCounts compares the sum of the replicas' counts with the cluster.
+func (f *replicasFixture) checkCounts(replicas []*testReplica) {
 	f.t.Helper()
-	testkit.Eventually(f.t, patience, func() error {
-		want, err := f.counted()
+	testkit.Eventually(f.t, testTimeout, func() error {
+		want, err := f.clusterCounts()
 		if err != nil {
 			return err
 		}
@@ -265,17 +268,17 @@ func (f *fleet) countsAddUp(replicas []*fleetReplica) {
 	})
 }
 
-// counted counts what is in the whole cluster, other namespaces included.
-func (f *fleet) counted() (map[string]int64, error) {
-	services, err := f.kube.CoreV1().Services("").List(f.ctx(), metav1.ListOptions{})
+// clusterCounts counts the objects of all namespaces.
+func (f *replicasFixture) clusterCounts() (map[string]int64, error) {
+	services, err := f.clients.CoreV1().Services("").List(f.ctx(), metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	pods, err := f.kube.CoreV1().Pods("").List(f.ctx(), metav1.ListOptions{})
+	pods, err := f.clients.CoreV1().Pods("").List(f.ctx(), metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.kube.DiscoveryV1().EndpointSlices("").List(f.ctx(), metav1.ListOptions{
+	found, err := f.clients.DiscoveryV1().EndpointSlices("").List(f.ctx(), metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelManagedBy + "=" + slicesvc.UpstreamManagedBy,
 	})
 	if err != nil {

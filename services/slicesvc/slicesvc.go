@@ -5,91 +5,100 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/dropin"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/watch"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 const (
-	// LoopName is what --loops calls the loop that writes slices.
+	// LoopName is the name of the loop that writes slices, as --loops selects it.
 	LoopName = "endpointslices"
-	// stall is longer than any write may take.
-	stall = 2 * time.Minute
-	// quiet is how long nothing may have been written for a Service before its slices are compacted.
-	quiet = 5 * time.Second
+	// stallTimeout is longer than any write takes.
+	stallTimeout = 2 * time.Minute
+	// compactAfter is the time without writes after which the slices of a Service are compacted.
+	compactAfter = 5 * time.Second
 )
 
-// Deps is what slicesvc needs from its process.
+// Program returns slicesvc as a server process. Flags fill cfg; it is read when the service is
+// built.
+func Program(cfg *Config) process.Program {
+	return process.Program{
+		Name:     "slicesvc",
+		Short:    "Keeps the EndpointSlices of every Service with a selector.",
+		GRPCPort: 7603, AdminPort: 7613,
+		Shards:        func() int { return cfg.Shards },
+		Kube:          true,
+		Loops:         []string{LoopName},
+		RegisterFlags: cfg.RegisterFlags,
+		Validate:      cfg.Validate,
+		Build: func(deps process.Deps) (process.Service, error) {
+			clients, err := Connect(deps.KubeConfig)
+			if err != nil {
+				return nil, err
+			}
+			return New(*cfg, Deps{
+				Member: deps.Member, Kube: clients, Leadership: deps.Candidate,
+				Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection,
+			})
+		},
+	}
+}
+
+// Connect returns clients of kube-apiserver. The transport of cfg must refuse writes outside of a
+// held term, except for Events.
+func Connect(cfg *rest.Config) (kube.Clients, error) {
+	return kube.Connect(cfg, kubeconn.Prompt(cfg, discoveryv1.Resource("endpointslices")))
+}
+
+// Leadership decides when this replica may write.
+//
+// Run blocks until ctx ends. It calls body once for each term held, concurrently for several
+// shards. The context of body carries the term and ends before another replica can hold the shard.
+// Run returns after every body has returned. Status does not block and has an entry for every
+// shard, ordered by number. Both are safe for concurrent use.
+type Leadership interface {
+	Run(ctx context.Context, body term.Body) error
+	Status() term.Status
+}
+
+// Deps are the dependencies of a Service. Member, Kube, Leadership and Logger are required.
 type Deps struct {
-	// Member is this replica.
 	Member term.Member
-	// Cluster is what slices are made from and written to; see Connect.
-	Cluster Cluster
-	// Leadership says when to write.
+	// Kube are the clients of kube-apiserver; see Connect.
+	Kube       kube.Clients
 	Leadership Leadership
 	Logger     *slog.Logger
-	// Metrics gets trivet_slice_* and upstream's endpoint_slice_controller_*; nil leaves them unregistered.
+	// Metrics registers trivet_slice_* and upstream's endpoint_slice_controller_*.
 	Metrics prometheus.Registerer
-	// Ready gets the check "caches"; nil leaves it out.
+	// Ready gets the check "caches".
 	Ready *observe.Checks
-	// LoopSelection is --loops.
+	// LoopSelection is the value of --loops.
 	LoopSelection []string
 }
 
-// Cluster is a kube-apiserver as far as it is used here. Whatever writes slices
-// must refuse to without a held term.
-type Cluster struct {
-	Objects watch.Client
-	Slices  apply.Requests
-	Events  record.EventSink
-}
-
-// Connect returns the Cluster of a configuration, whose transport must refuse
-// writes without a held term, those of Events aside. It contacts nobody.
-func Connect(cfg *rest.Config) (Cluster, error) {
-	objects, err := watch.Slim(cfg)
-	if err != nil {
-		return Cluster{}, err
-	}
-	slices, err := apply.Lean(kubeconn.Prompt(cfg, discoveryv1.Resource("endpointslices")))
-	if err != nil {
-		return Cluster{}, err
-	}
-	events, err := dropin.NewSink(cfg)
-	return Cluster{Objects: objects, Slices: slices, Events: events}, err
-}
-
-// Service is slicesvc. Its methods are safe for concurrent use; Run is called once.
+// Service is slicesvc. Its methods are safe for concurrent use. Run must be called once.
 type Service struct {
-	cfg        Config
-	member     term.Member
 	leadership Leadership
-	engine     *engine.Engine
-	events     *dropin.Events
-	metrics    *dropin.Metrics
-	watch      *watch.Watch
+	controller *slicecontroller.Controller
+	watches    *kube.Watches
+	api        *api.Server
 	runner     *loop.Runner
-	stopping   atomic.Bool
 }
 
-// New assembles the service. It starts nothing and contacts nothing.
+// New returns a Service. It starts nothing and contacts nothing.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(cfg.Validate()...); err != nil {
 		return nil, err
@@ -97,43 +106,37 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
-	s := &Service{
-		cfg:        cfg,
-		member:     deps.Member,
-		leadership: deps.Leadership,
-		events:     dropin.NewEvents(deps.Cluster.Events),
-	}
-	slices := apply.NewClient(deps.Cluster.Slices, cfg.ManagedBy)
-	var err error
-	s.engine, err = engine.New(engine.Config{
-		ManagedBy: cfg.ManagedBy,
-		Shards:    cfg.Shards,
-		Limit:     cfg.MaxEndpointsPerSlice,
-		Workers:   cfg.ConcurrentServiceSyncs,
-		CleanUp:   cfg.CleanUpSelectorless,
-
-		CompactAfter: quiet,
-	}, engine.Deps{
+	slices := kube.NewSliceClient(deps.Kube.Slices, cfg.ManagedBy)
+	controller, err := slicecontroller.New(slicecontroller.Config{
+		ManagedBy:             cfg.ManagedBy,
+		Shards:                cfg.Shards,
+		MaxEndpointsPerSlice:  cfg.MaxEndpointsPerSlice,
+		Workers:               cfg.ConcurrentServiceSyncs,
+		DeleteUnmanagedSlices: cfg.CleanUpSelectorless,
+		CompactAfter:          compactAfter,
+	}, slicecontroller.Deps{
 		Writer:  slices,
 		Reader:  slices,
-		Pace:    newPace(cfg),
+		Batcher: slicecontroller.NewLoadBatcher(cfg.UpdatesBatchPeriod, cfg.ConcurrentServiceSyncs),
 		Logger:  deps.Logger,
 		Metrics: deps.Metrics,
-		Contended: func(service *corev1.Service, by string) {
-			s.events.Contended(service, by)
-		},
-		Passed: func(pass engine.Pass) {
-			s.metrics.Passed(pass)
-			s.events.Passed(pass)
-		},
+		Events:  deps.Kube.Events,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
+		return nil, err
 	}
-	if s.metrics, err = dropin.NewMetrics(deps.Metrics, s.engine.Sizes); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
+	s := &Service{
+		leadership: deps.Leadership,
+		controller: controller,
+		watches:    kube.NewWatches(deps.Kube.Objects, controller, deps.Logger),
 	}
-	s.watch = watch.New(deps.Cluster.Objects, s.engine, deps.Logger)
+	s.api = api.New(api.Config{
+		ReplicaID:            deps.Member.ID,
+		Controller:           controller,
+		Leadership:           deps.Leadership,
+		CheckCaches:          s.watches.Check,
+		MaxEndpointsPerSlice: cfg.MaxEndpointsPerSlice,
+	})
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops:     []loop.Loop{s.sliceLoop()},
 		Selection: deps.LoopSelection,
@@ -144,7 +147,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	if deps.Ready != nil {
-		deps.Ready.Add("caches", s.watch.Check)
+		deps.Ready.Add("caches", s.watches.Check)
 	}
 	return s, nil
 }
@@ -154,7 +157,7 @@ func (s *Service) sliceLoop() loop.Loop {
 		Name:  LoopName,
 		Doc:   "keeps the EndpointSlices of every Service with a selector",
 		Scope: loop.Leader,
-		Stall: stall,
+		Stall: stallTimeout,
 		Run: func(ctx context.Context, report loop.Report) error {
 			held, ok := term.FromContext(ctx)
 			if !ok {
@@ -163,14 +166,14 @@ func (s *Service) sliceLoop() loop.Loop {
 			if !s.awaitCaches(ctx, report) {
 				return nil
 			}
-			return s.engine.Hold(ctx, held.Shard(), report)
+			return s.controller.RunShard(ctx, held.Shard(), report)
 		},
 	}
 }
 
-// awaitCaches waits until the caches are filled and reports meanwhile what is
-// in the way: a cluster that cannot be read is a failure, not a hang that a
-// restart could heal. It returns false when ctx ends first.
+// awaitCaches waits until the caches are filled, and returns false if ctx ends first. Meanwhile it
+// reports the cause of the delay: an unreachable cluster is a failure, not a stall, and a restart
+// does not help.
 func (s *Service) awaitCaches(ctx context.Context, report loop.Report) bool {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -178,24 +181,23 @@ func (s *Service) awaitCaches(ctx context.Context, report loop.Report) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-s.watch.Synced():
+		case <-s.watches.Synced():
 			return true
 		case <-ticker.C:
-			if err := s.watch.Check(); err != nil {
+			if err := s.watches.Check(); err != nil {
 				report(err)
 			}
 		}
 	}
 }
 
-// Run fills the caches and takes part in leadership until ctx ends, or until
-// one of its parts fails, and returns after all of them have.
+// Run fills the caches and takes part in leadership until ctx ends or one of its parts fails. It
+// returns after all parts have.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	defer context.AfterFunc(ctx, func() { s.stopping.Store(true) })()
-	group.Go(func() error { return s.watch.Run(ctx) })
-	group.Go(func() error { return s.engine.Run(ctx) })
-	group.Go(func() error { return s.events.Run(ctx) })
+	defer context.AfterFunc(ctx, s.api.Stop)()
+	group.Go(func() error { return s.watches.Run(ctx) })
+	group.Go(func() error { return s.controller.Run(ctx) })
 	group.Go(func() error { return s.runner.Run(ctx) })
 	group.Go(func() error {
 		return s.leadership.Run(ctx, func(ctx context.Context, _ *term.Term) error {
@@ -206,65 +208,27 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // Register adds the SliceService to a gRPC server.
-func (s *Service) Register(registrar grpc.ServiceRegistrar) { registerServer(registrar, s) }
+func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.api.Register(registrar) }
 
-// Loops are the service's loops, for the process to show and to judge by.
+// Loops returns the service's loops.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts tells what belongs to the shards held here, and how many Services of
-// them wait for a pass. Every Service, slice, endpoint and pod of the cluster is
-// in one shard (a pod in the one its own name falls into), so the counts of all
-// replicas add up to those of the cluster, and a replica without a shard has
-// none, though its caches are as full as anybody's.
+// Counts returns the sizes of the shards held here, and the number of their Services that wait for
+// a sync. Every object of the cluster is in one shard; a Pod is in the shard of its own name. So
+// the counts of all replicas add up to those of the cluster.
 func (s *Service) Counts() map[string]int64 {
 	var held []int
-	for _, holding := range s.leadership.Status().Shards {
-		if holding.Here {
-			held = append(held, holding.Shard)
+	for _, shard := range s.leadership.Status().Shards {
+		if shard.Here {
+			held = append(held, shard.Shard)
 		}
 	}
-	counts := s.engine.Counts(held)
+	counts := s.controller.Counts(held)
 	return map[string]int64{
 		"services":        int64(counts.Services),
 		"endpoint_slices": int64(counts.EndpointSlices),
 		"endpoints":       int64(counts.Endpoints),
 		"pods":            int64(counts.Pods),
-		"queue":           int64(s.engine.QueueLength()),
+		"queue":           int64(s.controller.QueueLength()),
 	}
-}
-
-// shardOf is the shard of a Service.
-func (s *Service) shardOf(key engine.Key) int { return shard.Of(key, s.cfg.Shards) }
-
-// epochOf is that of the term under which a Service is worked on here, 0 when
-// its shard is not held here.
-func (s *Service) epochOf(key engine.Key) int64 {
-	holding := s.leadership.Status().Shards[s.shardOf(key)]
-	if !holding.Here {
-		return 0
-	}
-	return holding.Epoch
-}
-
-// heldEpochs has the epoch of each shard that is held here, 0 for the others.
-func (s *Service) heldEpochs() []int64 {
-	holdings := s.leadership.Status().Shards
-	epochs := make([]int64, len(holdings))
-	for i, holding := range holdings {
-		if holding.Here {
-			epochs[i] = holding.Epoch
-		}
-	}
-	return epochs
-}
-
-// newestEpoch is that of the latest of the terms held here, 0 when there is none.
-func (s *Service) newestEpoch() int64 {
-	var newest int64
-	for _, holding := range s.leadership.Status().Shards {
-		if holding.Here {
-			newest = max(newest, holding.Epoch)
-		}
-	}
-	return newest
 }

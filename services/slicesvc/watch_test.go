@@ -22,9 +22,9 @@ func candidateOf(deps slicesvc.Deps) *termtest.Candidate {
 	return deps.Leadership.(*termtest.Candidate)
 }
 
-type watching = grpc.ServerStreamingClient[slicev1.WatchServiceSlicesResponse]
+type watchStream = grpc.ServerStreamingClient[slicev1.WatchServiceSlicesResponse]
 
-func follow(t *testing.T, client slicev1.SliceServiceClient, parent string) watching {
+func startWatch(t *testing.T, client slicev1.SliceServiceClient, parent string) watchStream {
 	t.Helper()
 	stream, err := client.WatchServiceSlices(t.Context(), &slicev1.WatchServiceSlicesRequest{Parent: parent})
 	if err != nil {
@@ -33,29 +33,29 @@ func follow(t *testing.T, client slicev1.SliceServiceClient, parent string) watc
 	return stream
 }
 
-// until receives until an event is as it should be, and returns it.
-func until(t *testing.T, stream watching, is func(*slicev1.WatchServiceSlicesResponse) bool) *slicev1.WatchServiceSlicesResponse {
+// receiveUntil returns the first event with the condition.
+func receiveUntil(t *testing.T, stream watchStream, condition func(*slicev1.WatchServiceSlicesResponse) bool) *slicev1.WatchServiceSlicesResponse {
 	t.Helper()
 	for {
 		event, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if is(event) {
+		if condition(event) {
 			return event
 		}
 	}
 }
 
-func TestWatchServiceSlices_TellsAllThenABookmarkThenChanges(t *testing.T) {
+func TestWatchServiceSlices_SendsAllThenABookmarkThenChanges(t *testing.T) {
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("api"), slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
-		slicetest.Service("far", func(service *corev1.Service) { service.Namespace = "else" }),
+		slicetest.Service("other", func(service *corev1.Service) { service.Namespace = "else" }),
 	)
 	_, client, _ := run(t, deps)
 	ready(t, deps)
-	stream := follow(t, client, "namespaces/shop")
+	stream := startWatch(t, client, "namespaces/shop")
 
 	for _, want := range []string{"namespaces/shop/services/api", "namespaces/shop/services/web"} {
 		event, err := stream.Recv()
@@ -67,52 +67,51 @@ func TestWatchServiceSlices_TellsAllThenABookmarkThenChanges(t *testing.T) {
 		t.Fatalf("event is %v (%v), want a bookmark", event, err)
 	}
 
-	if _, err := kubeOf(deps).CoreV1().Pods("shop").Create(t.Context(), slicetest.Pod("web-1", "10.1.0.2"), metav1.CreateOptions{}); err != nil {
+	if _, err := clientsetOf(deps).CoreV1().Pods("shop").Create(t.Context(), slicetest.Pod("web-1", "10.1.0.2"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
+	receiveUntil(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
 		slices := event.ServiceSlices
 		return slices.GetName() == "namespaces/shop/services/web" && slices.GetEndpoints() == 2 && slices.GetReadyEndpoints() == 2 &&
 			slices.GetIdealSlices() == 1 && slices.GetEpoch() != 0 && slices.GetLastPlan().GetTime() != nil
 	})
-	if err := kubeOf(deps).CoreV1().Services("shop").Delete(t.Context(), "api", metav1.DeleteOptions{}); err != nil {
+	if err := clientsetOf(deps).CoreV1().Services("shop").Delete(t.Context(), "api", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	gone := until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
+	deleted := receiveUntil(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
 		return event.Type == slicev1.WatchServiceSlicesResponse_TYPE_DELETED
 	})
-	if gone.ServiceSlices.GetName() != "namespaces/shop/services/api" || gone.ServiceSlices.GetUid() != "uid-of-api" {
-		t.Errorf("gone is %v, want api with its UID", gone.ServiceSlices)
+	if deleted.ServiceSlices.GetName() != "namespaces/shop/services/api" || deleted.ServiceSlices.GetUid() != "uid-of-api" {
+		t.Errorf("deleted is %v, want api with its UID", deleted.ServiceSlices)
 	}
 }
 
-// A reader who was told of a Service by a replica that held nothing is told anew when that takes the shard over, and when it
-// gives it up: what it says then is worth more, or less.
-func TestWatchServiceSlices_TellsAnewWhenATermBeginsAndEnds(t *testing.T) {
+// The epoch of a Service changes when the replica acquires or loses its shard, so the Service is
+// sent again.
+func TestWatchServiceSlices_SendsServicesWhenATermBeginsAndEnds(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	candidateOf(deps).Lose()
 	_, client, _ := run(t, deps)
 	ready(t, deps)
-	stream := follow(t, client, "")
-	until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
+	stream := startWatch(t, client, "")
+	receiveUntil(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
 		return event.Type == slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK
 	})
 
 	candidateOf(deps).Regain()
-	until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool { return event.ServiceSlices.GetEpoch() != 0 })
+	receiveUntil(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool { return event.ServiceSlices.GetEpoch() != 0 })
 	candidateOf(deps).Lose()
-	until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
+	receiveUntil(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
 		return event.ServiceSlices != nil && event.ServiceSlices.GetEpoch() == 0
 	})
 }
 
-// Whoever reads slowly gets the last state, not all of them.
-func TestWatchServiceSlices_SlowReadersSkipStates(t *testing.T) {
+func TestWatchServiceSlices_SlowClientsSkipStates(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)
-	stream := follow(t, client, "")
-	until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
+	stream := startWatch(t, client, "")
+	receiveUntil(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
 		return event.Type == slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK
 	})
 	const changes = 200
@@ -124,17 +123,17 @@ func TestWatchServiceSlices_SlowReadersSkipStates(t *testing.T) {
 				service.Spec.Selector = nil
 			}
 		})
-		if _, err := kubeOf(deps).CoreV1().Services("shop").Update(t.Context(), service, metav1.UpdateOptions{}); err != nil {
+		if _, err := clientsetOf(deps).CoreV1().Services("shop").Update(t.Context(), service, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	events := 0
-	until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
+	receiveUntil(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
 		events++
 		return event.ServiceSlices.GetUnmanagedReason() == "NO_SELECTOR"
 	})
 	if events > changes/2 {
-		t.Errorf("%d events for %d changes: nothing was skipped", events, changes)
+		t.Errorf("%d events for %d changes: no state was skipped", events, changes)
 	}
 }
 
@@ -143,7 +142,7 @@ func TestWatchServiceSlices_EndsWithTheServer(t *testing.T) {
 	_, client, stop := run(t, deps)
 	ready(t, deps)
 	stop()
-	stream := follow(t, client, "")
+	stream := startWatch(t, client, "")
 	done := make(chan error, 1)
 	go func() {
 		_, err := stream.Recv()
@@ -155,6 +154,6 @@ func TestWatchServiceSlices_EndsWithTheServer(t *testing.T) {
 			t.Errorf("error is %v, want %s", err, rpcerror.ShuttingDownReason)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("the watch of a stopped service goes on")
+		t.Error("the watch of a stopped service does not end")
 	}
 }

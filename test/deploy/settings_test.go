@@ -204,7 +204,8 @@ func portOf(t *testing.T, address string) int {
 	return port
 }
 
-// declaresPorts says whether a container declares its ports; on a machine's own network it does not.
+// declaresPorts says whether a container declares its ports; on a machine's own network it does
+// not.
 func (s server) declaresPorts() bool { return len(s.Ports) > 0 }
 
 func checkPort(t *testing.T, s server, name string, want int) {

@@ -70,6 +70,19 @@ func run(root, out string) error {
 // goLines returns one entry for each line of a Go file: its string literals and its declared names.
 func goLines(source []byte) ([]string, error) {
 	lines := make([]string, strings.Count(string(source), "\n")+1)
+	parsed := token.NewFileSet()
+	tree, err := parser.ParseFile(parsed, "", source, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	tags := map[int]bool{} // offsets of struct tags, which name stored fields and are not text
+	ast.Inspect(tree, func(node ast.Node) bool {
+		if field, ok := node.(*ast.Field); ok && field.Tag != nil {
+			tags[parsed.Position(field.Tag.Pos()).Offset] = true
+		}
+		return true
+	})
+
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(source))
 	var tokens scanner.Scanner
@@ -79,7 +92,7 @@ func goLines(source []byte) ([]string, error) {
 		if tok == token.EOF {
 			break
 		}
-		if tok != token.STRING {
+		if tok != token.STRING || tags[files.Position(pos).Offset] {
 			continue
 		}
 		if value, err := strconv.Unquote(text); err == nil {
@@ -91,11 +104,6 @@ func goLines(source []byte) ([]string, error) {
 		}
 	}
 
-	parsed := token.NewFileSet()
-	tree, err := parser.ParseFile(parsed, "", source, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, err
-	}
 	declare := func(names ...*ast.Ident) {
 		for _, name := range names {
 			lines[parsed.Position(name.Pos()).Line-1] += words(name.Name) + " . "
@@ -130,6 +138,7 @@ var (
 	quoted   = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|'(?:[^'\\\\]|\\\\.)*'|`(?:[^`\\\\]|\\\\.)*`")
 	declared = regexp.MustCompile(`\b(?:const|let|class|function)\s+(\w+)`)
 	comment  = regexp.MustCompile(`(^|\s)//.*$`)
+	embedded = regexp.MustCompile(`\$\{[^}]*\}`)
 )
 
 // javaScriptLines returns one entry for each line: its literals and the names that it declares.
@@ -139,7 +148,7 @@ func javaScriptLines(source string) []string {
 		line = comment.ReplaceAllString(line, "")
 		var found []string
 		for _, literal := range quoted.FindAllString(line, -1) {
-			found = append(found, literal[1:len(literal)-1])
+			found = append(found, embedded.ReplaceAllString(literal[1:len(literal)-1], "…"))
 		}
 		for _, match := range declared.FindAllStringSubmatch(line, -1) {
 			found = append(found, words(match[1]))

@@ -13,22 +13,22 @@ import (
 	"pgregory.net/rapid"
 )
 
-// steps is how long a history is.
+// steps is the length of a history.
 const steps = 8
 
-// TestHistories_AsUpstream compares every sync of random histories. A write more is for a slice less: upstream leaves one
-// without endpoints where a pod that has no address of the family would serve its ports. More histories: -args
-// -rapid.checks=20000.
+// TestHistories_AsUpstream compares every sync of random histories. One more write is allowed for
+// each slice less: upstream leaves an empty slice if a Pod without an address of the family would
+// serve its ports. More histories: -args -rapid.checks=20000.
 func TestHistories_AsUpstream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w, u := newWorld(t, false), newUpstream()
+		w, u := newClusterState(t, false), newUpstream()
 		for range steps {
-			theirs, ours := both(t, u, w)
+			theirs, ours := syncBoth(t, u, w)
 			if diff := cmp.Diff(published(theirs), published(ours)); diff != "" {
 				t.Fatalf("endpoints of slices (-upstream +ours):\n%s", diff)
 			}
 			if family := familyWithout(ours, w); family != "" {
-				t.Fatalf("there is no slice of %s", family)
+				t.Fatalf("no slice of family %s", family)
 			}
 			if diff := cmp.Diff(labels(theirs), labels(ours)); diff != "" {
 				t.Fatalf("labels of slices (-upstream +ours):\n%s", diff)
@@ -37,33 +37,34 @@ func TestHistories_AsUpstream(t *testing.T) {
 				t.Fatalf("ours wrote %d times and left %d slices, upstream wrote %d times and left %d; from\n%s\nours:\n%s\nupstream:\n%s",
 					ours.writes, len(ours.slices), theirs.writes, len(theirs.slices), dump(newStore(w.slices)), dump(ours), dump(theirs))
 			}
-			w.goOn(t, theirs, ours)
+			w.adopt(t, theirs, ours)
 			w.step(t, false)
 		}
 	})
 }
 
-// TestHistories_TopologyAnnotation: which endpoint is meant for which zone is each one's own choice.
+// TestHistories_TopologyAnnotation compares without hints: which endpoint is for which zone may
+// differ.
 func TestHistories_TopologyAnnotation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w, u := newWorld(t, true), newUpstream()
+		w, u := newClusterState(t, true), newUpstream()
 		for range steps {
-			theirs, ours := both(t, u, w)
+			theirs, ours := syncBoth(t, u, w)
 			if diff := cmp.Diff(published(withoutHints(theirs)), published(withoutHints(ours))); diff != "" {
 				t.Fatalf("endpoints of slices (-upstream +ours):\n%s", diff)
 			}
 			if problem := hintProblem(ours, w); problem != "" {
 				t.Fatal(problem)
 			}
-			w.fromNothing(t)
-			w.goOn(t, theirs, ours)
+			w.checkNewHints(t)
+			w.adopt(t, theirs, ours)
 			w.step(t, true)
 		}
 	})
 }
 
-// both lets both sync from the same state, and ours again from its own outcome, when nothing may be left to do.
-func both(t *rapid.T, u *upstream, w world) (theirs, ours *store) {
+// syncBoth syncs both from the same state. A second sync of ours must write nothing.
+func syncBoth(t *rapid.T, u *upstream, w clusterState) (theirs, ours *store) {
 	theirs, err := u.sync(w)
 	if err != nil {
 		t.Fatalf("upstream: %v", err)
@@ -79,19 +80,19 @@ func both(t *rapid.T, u *upstream, w world) (theirs, ours *store) {
 	return theirs, ours
 }
 
-// goOn takes one outcome or the other as the state from which the history goes on.
-func (w *world) goOn(t *rapid.T, theirs, ours *store) {
+// adopt continues the history from one of the two results.
+func (w *clusterState) adopt(t *rapid.T, theirs, ours *store) {
 	w.slices = sorted(ours)
-	if rapid.Bool().Draw(t, "upstream goes on") {
+	if rapid.Bool().Draw(t, "adopt upstream") {
 		w.slices = sorted(theirs)
 	}
 }
 
-// fromNothing compares whether there are hints when neither knows of any before. Upstream has none in more cases: for a node
-// without a zone, or a ready endpoint without one, it gives them up.
-func (w world) fromNothing(t *rapid.T) {
+// checkNewHints compares whether there are hints if there were none before. Upstream gives up hints
+// in more cases: for a Node or a ready endpoint without a zone.
+func (w clusterState) checkNewHints(t *rapid.T) {
 	w.slices = nil
-	theirs, ours := both(t, newUpstream(), w)
+	theirs, ours := syncBoth(t, newUpstream(), w)
 	got := hinted(ours)
 	for family, hints := range hinted(theirs) {
 		if hints && !got[family] {
@@ -108,7 +109,7 @@ func sorted(s *store) []*discoveryv1.EndpointSlice {
 	return found
 }
 
-// published is every endpoint as its slice says it, with its family and ports, sorted.
+// published returns every endpoint with the family and ports of its slice, sorted.
 func published(s *store) []string {
 	var lines []string
 	for _, slice := range s.slices {
@@ -121,8 +122,8 @@ func published(s *store) []string {
 	return lines
 }
 
-// familyWithout finds a family of the Service that has no slice, though one without endpoints would do. It returns "" if all have.
-func familyWithout(s *store, w world) discoveryv1.AddressType {
+// familyWithout returns a family of the Service without any slice, "" if there is none.
+func familyWithout(s *store, w clusterState) discoveryv1.AddressType {
 	has := map[discoveryv1.AddressType]bool{}
 	for _, slice := range s.slices {
 		has[slice.AddressType] = true
@@ -135,7 +136,7 @@ func familyWithout(s *store, w world) discoveryv1.AddressType {
 	return ""
 }
 
-// dump shows slices for people.
+// dump formats slices for a failure.
 func dump(s *store) string {
 	var lines strings.Builder
 	for _, slice := range sorted(s) {
@@ -165,7 +166,7 @@ func text(value any) string {
 	return string(encoded)
 }
 
-// labels are the different sets of labels that slices have.
+// labels returns the different label sets of the slices.
 func labels(s *store) []string {
 	var texts []string
 	for _, slice := range s.slices {
@@ -176,16 +177,16 @@ func labels(s *store) []string {
 }
 
 func withoutHints(s *store) *store {
-	bare := newStore(sorted(s))
-	for _, slice := range bare.slices {
+	stripped := newStore(sorted(s))
+	for _, slice := range stripped.slices {
 		for i := range slice.Endpoints {
 			slice.Endpoints[i].Hints = nil
 		}
 	}
-	return bare
+	return stripped
 }
 
-// hinted says for each family whether any endpoint has a hint.
+// hinted returns, for each family, whether an endpoint has a hint.
 func hinted(s *store) map[discoveryv1.AddressType]bool {
 	families := map[discoveryv1.AddressType]bool{}
 	for _, slice := range s.slices {
@@ -196,9 +197,9 @@ func hinted(s *store) map[discoveryv1.AddressType]bool {
 	return families
 }
 
-// hintProblem finds fault with hints that a proxy would not go by, or that name a zone without a node: of a family all that
-// are ready have one zone each, and no other has any; or none has.
-func hintProblem(s *store, w world) string {
+// hintProblem returns what is invalid about hints, "" if nothing is. In a family either every ready
+// endpoint and no other has a hint for one zone with a Node, or no endpoint has a hint.
+func hintProblem(s *store, w clusterState) string {
 	zones := map[string]bool{}
 	for _, node := range w.nodes {
 		zones[node.Labels["topology.kubernetes.io/zone"]] = true
@@ -211,7 +212,7 @@ func hintProblem(s *store, w world) string {
 			case !wanted && endpoint.Hints != nil:
 				return "an endpoint that is not ready has a hint: " + text(endpoint)
 			case wanted && (endpoint.Hints == nil || len(endpoint.Hints.ForZones) != 1 || len(endpoint.Hints.ForNodes) > 0):
-				return "not all that are ready have one zone: " + text(endpoint)
+				return "a ready endpoint does not have one zone: " + text(endpoint)
 			case wanted && !zones[endpoint.Hints.ForZones[0].Name]:
 				return "a hint for a zone without nodes: " + text(endpoint)
 			}

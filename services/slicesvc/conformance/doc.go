@@ -1,15 +1,15 @@
-// Package conformance holds slicesvc's plans against what k8s.io/endpointslice does, the library that is the heart of
+// Package conformance compares slicesvc with k8s.io/endpointslice, the library of
 // kube-controller-manager's endpointslice controller.
 //
-// Random histories of a Service, its pods, nodes and slices are given to both. Both must publish the same endpoints with the
-// same conditions and hints under the same ports and labels; slicesvc must never leave more slices than upstream does from
-// the same state, and for as many slices never write more in one sync. Where the annotation for topology hints leaves the
-// choice of endpoints open, hints must be valid, and there wherever upstream gives them.
+// Both get random histories of a Service, its Pods, Nodes and slices. Both must publish the same
+// endpoints, with the same conditions and hints, under the same ports and labels. From the same
+// state, slicesvc must not leave more slices than upstream, and must not write more for the same
+// number of slices. With the topology annotation the choice of endpoints is free: hints must be
+// valid, and must exist if upstream has them.
 //
-// The same is asked of the whole engine, which hears of one change after the other and plans from these alone: what it has
-// written when it comes to rest is what one sync of upstream's over everything would publish.
+// The slice controller as a whole gets one event after the other and plans from these alone. When
+// no work is left, its slices must be what one sync of upstream publishes.
 //
-// It is a module of its own so that the root module does not depend on upstream's controller, and lies here because what it
-// tests is internal to slicesvc. Two corners in which slicesvc departs from upstream on purpose do not occur in the
-// histories: see package pack.
+// The package is a module of its own, so that the root module does not depend on upstream's
+// controller. Two intended differences do not occur in the histories: see package pack.
 package conformance

@@ -9,44 +9,46 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// input is what slicesvc would plan from.
-func (w world) input() pack.Input {
+// input is what slicesvc plans from.
+func (w clusterState) input() pack.Input {
+	snapshot := index.Snapshot{Service: w.service, Slices: w.slices}
 	var candidates []desired.Candidate
-	affinities := map[string]uint32{}
 	for _, pod := range w.pods {
 		candidate := desired.Candidate{Pod: pod}
 		if node := w.node(pod.Spec.NodeName); node != nil {
 			candidate.NodeKnown, candidate.Zone = true, node.Labels[corev1.LabelTopologyZone]
 		}
 		candidates = append(candidates, candidate)
-		affinities[pod.Name] = desired.AffinityOf(pod)
+		snapshot.Pods = append(snapshot.Pods, index.SelectedPod{
+			Pod: index.NewPod(pod), NodeKnown: candidate.NodeKnown, Zone: candidate.Zone, Affinity: desired.AffinityOf(pod),
+		})
 	}
 	var topology hints.Topology
 	for _, node := range w.nodes {
 		topology.Add(hints.NodeOf(node))
 	}
+	snapshot.Shares = topology.Shares()
 	return pack.Input{
-		Service: w.service, Endpoints: desired.Resolve(w.service, candidates), Slices: w.slices,
-		Affinity: func(pod string) uint32 { return affinities[pod] },
-		Zones:    topology.Shares(), Limit: w.limit, ManagedBy: managedBy,
+		Snapshot: snapshot, Endpoints: desired.Resolve(w.service, candidates), Limit: w.limit, ManagedBy: managedBy,
 	}
 }
 
-// syncOurs plans and carries the plan out.
-func syncOurs(w world) (*store, error) {
+// syncOurs plans and applies the plan.
+func syncOurs(w clusterState) (*store, error) {
 	result := newStore(w.slices)
 	for _, change := range pack.Make(w.input()).Changes {
-		if err := carryOut(result, change); err != nil {
+		if err := applyChange(result, change); err != nil {
 			return nil, fmt.Errorf("%s: %w", change.Reason, err)
 		}
 	}
 	return result, nil
 }
 
-func carryOut(s *store, change pack.Change) error {
+func applyChange(s *store, change pack.Change) error {
 	var err error
 	switch ctx := context.Background(); change.Verb {
 	case pack.Create:

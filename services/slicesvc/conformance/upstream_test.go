@@ -20,15 +20,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// store is a clientset whose only resource is EndpointSlices of one namespace: it carries out writes and counts them.
+// store is a clientset with only the EndpointSlices of one namespace. It counts writes.
 type store struct {
 	kubernetes.Interface
 	discoveryclient.DiscoveryV1Interface
 	discoveryclient.EndpointSliceInterface
 
-	slices map[string]*discoveryv1.EndpointSlice
-	writes int
-	made   int
+	slices  map[string]*discoveryv1.EndpointSlice
+	writes  int
+	created int
 }
 
 func newStore(slices []*discoveryv1.EndpointSlice) *store {
@@ -49,8 +49,8 @@ func (s *store) Create(_ context.Context, slice *discoveryv1.EndpointSlice, _ me
 		if slice.Name != "" {
 			return nil, fmt.Errorf("slice %s exists", slice.Name)
 		}
-		s.made++
-		kept.Name = fmt.Sprintf("%s%d", slice.GenerateName, s.made)
+		s.created++
+		kept.Name = fmt.Sprintf("%s%d", slice.GenerateName, s.created)
 	}
 	kept.UID, kept.ResourceVersion = types.UID("uid-of-"+kept.Name), "1"
 	s.slices[kept.Name] = kept
@@ -61,10 +61,10 @@ func (s *store) Create(_ context.Context, slice *discoveryv1.EndpointSlice, _ me
 func (s *store) Update(_ context.Context, slice *discoveryv1.EndpointSlice, _ metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error) {
 	before := s.slices[slice.Name]
 	if before == nil {
-		return nil, fmt.Errorf("there is no slice %s", slice.Name)
+		return nil, fmt.Errorf("no slice %s", slice.Name)
 	}
 	if before.AddressType != slice.AddressType {
-		return nil, fmt.Errorf("slice %s is of family %s for ever, not %s", slice.Name, before.AddressType, slice.AddressType)
+		return nil, fmt.Errorf("slice %s has the immutable family %s, not %s", slice.Name, before.AddressType, slice.AddressType)
 	}
 	kept := slice.DeepCopy()
 	kept.UID, kept.ResourceVersion = before.UID, before.ResourceVersion+"1"
@@ -75,20 +75,21 @@ func (s *store) Update(_ context.Context, slice *discoveryv1.EndpointSlice, _ me
 
 func (s *store) Delete(_ context.Context, name string, _ metav1.DeleteOptions) error {
 	if s.slices[name] == nil {
-		return fmt.Errorf("there is no slice %s", name)
+		return fmt.Errorf("no slice %s", name)
 	}
 	delete(s.slices, name)
 	s.writes++
 	return nil
 }
 
-// upstream is k8s.io/endpointslice as kube-controller-manager puts it together, over the syncs of one Service.
+// upstream is k8s.io/endpointslice as kube-controller-manager configures it, over the syncs of one
+// Service.
 type upstream struct{ topology *topologycache.TopologyCache }
 
 func newUpstream() *upstream { return &upstream{topology: topologycache.NewTopologyCache()} }
 
-// sync does one pass of upstream's over what is there.
-func (u *upstream) sync(w world) (*store, error) {
+// sync syncs the Service once.
+func (u *upstream) sync(w clusterState) (*store, error) {
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	for _, node := range w.nodes {
 		if err := nodes.Add(node); err != nil {
@@ -105,13 +106,13 @@ func (u *upstream) sync(w world) (*store, error) {
 	}
 	err := reconciler.Reconcile(klog.Logger{}, w.service, w.pods, slices, time.Time{})
 	if w.waitsForNodes() {
-		return result, nil // a missing node is an error of upstream's sync, after which it has written all the same
+		return result, nil // upstream returns an error for a missing Node after it has written
 	}
 	return result, err
 }
 
-// waitsForNodes reports whether a pod is bound to a node that is not there.
-func (w world) waitsForNodes() bool {
+// waitsForNodes returns whether a Pod is bound to a Node that does not exist.
+func (w clusterState) waitsForNodes() bool {
 	for _, pod := range w.pods {
 		if w.node(pod.Spec.NodeName) == nil {
 			return true
@@ -120,7 +121,7 @@ func (w world) waitsForNodes() bool {
 	return false
 }
 
-func (w world) node(name string) *corev1.Node {
+func (w clusterState) node(name string) *corev1.Node {
 	for _, node := range w.nodes {
 		if node.Name == name {
 			return node

@@ -9,14 +9,14 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// with changes a copy of an object.
+// with returns a modified copy of an object.
 func with(a allocation.IPAddress, change func(*allocation.IPAddress)) allocation.IPAddress {
 	change(&a)
 	return a
 }
 
-func TestLedger_AddressesInOrderGiveNothing(t *testing.T) {
-	cases := map[string]allocation.Snapshot{
+func TestIndex_AddressesInOrderGiveNothing(t *testing.T) {
+	cases := map[string]objects{
 		"single-stack": {
 			Services:    []allocation.Service{service("a", "10.0.1.1")},
 			IPAddresses: []allocation.IPAddress{object("10.0.1.1", "a")},
@@ -45,12 +45,12 @@ func TestLedger_AddressesInOrderGiveNothing(t *testing.T) {
 				a.Parent = allocation.Parent{Group: "gateway.networking.k8s.io", Resource: "gateways", Namespace: "bar", Name: "g"}
 			})},
 		},
-		"nobody's label and no service": {
+		"no label and no service": {
 			IPAddresses: []allocation.IPAddress{with(object("10.0.1.9", "g"), func(a *allocation.IPAddress) {
 				a.ManagedBy, a.Parent = "", allocation.Parent{Group: "example.com", Resource: "things", Name: "g"}
 			})},
 		},
-		"an object on its way out": {
+		"an object that is being deleted": {
 			Services:    []allocation.Service{service("a", "10.0.1.1")},
 			IPAddresses: []allocation.IPAddress{with(object("10.0.1.1", "b"), func(a *allocation.IPAddress) { a.Deleting = true })},
 		},
@@ -61,41 +61,41 @@ func TestLedger_AddressesInOrderGiveNothing(t *testing.T) {
 			IPAddresses: []allocation.IPAddress{object("10.0.1.1", "a")},
 		},
 	}
-	for name, snapshot := range cases {
+	for name, all := range cases {
 		t.Run(name, func(t *testing.T) {
-			snapshot.CIDRs = append(snapshot.CIDRs, defaultCIDR())
-			l := load(addressSettings(), snapshot)
-			ripen(l, start)
-			expect(t, l)
+			all.CIDRs = append(all.CIDRs, defaultCIDR())
+			x := load(addressSettings(), all)
+			runPasses(x, start)
+			expect(t, x)
 		})
 	}
 }
 
-func TestLedger_AddressesThatAreWrong(t *testing.T) {
+func TestIndex_AddressesThatAreWrong(t *testing.T) {
 	cases := map[string]struct {
-		snapshot allocation.Snapshot
-		want     []string
+		all  objects
+		want []string
 	}{
 		"missing, both families": {
-			snapshot: allocation.Snapshot{Services: []allocation.Service{service("a", "10.0.1.1", "2001:db8::10")}},
-			want:     []string{"not-allocated 10.0.1.1 a: create", "not-allocated 2001:db8::10 a: create"},
+			all:  objects{Services: []allocation.Service{service("a", "10.0.1.1", "2001:db8::10")}},
+			want: []string{"not-allocated 10.0.1.1 a: create", "not-allocated 2001:db8::10 a: create"},
 		},
 		"in the name of a service that does not exist": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services:    []allocation.Service{service("a", "10.0.1.1")},
 				IPAddresses: []allocation.IPAddress{object("10.0.1.1", "gone")},
 			},
 			want: []string{"wrong-reference 10.0.1.1 a: delete create"},
 		},
 		"in the name of a service that uses another": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services:    []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.2")},
 				IPAddresses: []allocation.IPAddress{object("10.0.1.1", "b"), object("10.0.1.2", "b")},
 			},
 			want: []string{"wrong-reference 10.0.1.1 a: delete create"},
 		},
 		"in the name of something else": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services: []allocation.Service{service("a", "10.0.1.1")},
 				IPAddresses: []allocation.IPAddress{with(object("10.0.1.1", "a"), func(a *allocation.IPAddress) {
 					a.Parent.Group = "example.com"
@@ -103,8 +103,8 @@ func TestLedger_AddressesThatAreWrong(t *testing.T) {
 			},
 			want: []string{"wrong-reference 10.0.1.1 a:"},
 		},
-		"the allocator's, of nobody": {
-			snapshot: allocation.Snapshot{
+		"the allocator's, without a parent": {
+			all: objects{
 				IPAddresses: []allocation.IPAddress{with(object("10.0.1.1", ""), func(a *allocation.IPAddress) {
 					a.Parent = allocation.Parent{}
 				})},
@@ -112,56 +112,56 @@ func TestLedger_AddressesThatAreWrong(t *testing.T) {
 			want: []string{"wrong-reference 10.0.1.1:"},
 		},
 		"out of range, and the other family in it": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services:    []allocation.Service{service("a", "192.168.1.1", "2001:db8::10")},
 				IPAddresses: []allocation.IPAddress{object("192.168.1.1", "a"), object("2001:db8::10", "a")},
 			},
 			want: []string{"out-of-range 192.168.1.1 a:"},
 		},
 		"the network's address, the broadcast, the subnet's": {
-			snapshot: allocation.Snapshot{Services: []allocation.Service{
+			all: objects{Services: []allocation.Service{
 				service("a", "10.0.0.0"), service("b", "10.0.255.255"), service("c", "2001:db8::"),
 			}},
 			want: []string{"out-of-range 10.0.0.0 a:", "out-of-range 10.0.255.255 b:", "out-of-range 2001:db8:: c:"},
 		},
 		"left over after its service": {
-			snapshot: allocation.Snapshot{IPAddresses: []allocation.IPAddress{object("10.0.255.255", "gone")}},
-			want:     []string{"orphan 10.0.255.255: delete"},
+			all:  objects{IPAddresses: []allocation.IPAddress{object("10.0.255.255", "gone")}},
+			want: []string{"orphan 10.0.255.255: delete"},
 		},
 		"two for one service": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services:    []allocation.Service{service("a", "10.0.1.1")},
 				IPAddresses: []allocation.IPAddress{object("10.0.1.1", "a"), object("10.0.1.2", "a")},
 			},
 			want: []string{"leaked 10.0.1.2: delete"},
 		},
 		"of a service that became ExternalName": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services:    []allocation.Service{{Key: key("a"), UID: "uid-a", Type: allocation.ExternalName}},
 				IPAddresses: []allocation.IPAddress{object("10.0.1.1", "a")},
 			},
 			want: []string{"leaked 10.0.1.1: delete"},
 		},
 		"two services, the object names the younger": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services:    []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.1")},
 				IPAddresses: []allocation.IPAddress{object("10.0.1.1", "b")},
 			},
 			want: []string{"duplicate-owner 10.0.1.1 b a:"},
 		},
 		"two services and no object": {
-			snapshot: allocation.Snapshot{Services: []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.1")}},
-			want:     []string{"duplicate-owner 10.0.1.1 a b:", "not-allocated 10.0.1.1 a b: create (ask)"},
+			all:  objects{Services: []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.1")}},
+			want: []string{"duplicate-owner 10.0.1.1 a b:", "not-allocated 10.0.1.1 a b: create (ask)"},
 		},
 		"two services, and the object is a third one's": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services:    []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.1")},
 				IPAddresses: []allocation.IPAddress{object("10.0.1.1", "c")},
 			},
 			want: []string{"duplicate-owner 10.0.1.1 a b:", "wrong-reference 10.0.1.1 a b: delete create (ask)"},
 		},
 		"without labels, with the other family's": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services: []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.2")},
 				IPAddresses: []allocation.IPAddress{
 					with(object("10.0.1.1", "a"), func(a *allocation.IPAddress) { a.ManagedBy, a.Family = "", "" }),
@@ -171,7 +171,7 @@ func TestLedger_AddressesThatAreWrong(t *testing.T) {
 			want: []string{"wrong-labels 10.0.1.1 a: relabel", "wrong-labels 10.0.1.2 b: relabel"},
 		},
 		"labelled as another manager's": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				Services: []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.2")},
 				IPAddresses: []allocation.IPAddress{
 					with(object("10.0.1.1", "a"), func(a *allocation.IPAddress) { a.ManagedBy = "else" }),
@@ -181,41 +181,41 @@ func TestLedger_AddressesThatAreWrong(t *testing.T) {
 			want: []string{"wrong-labels 10.0.1.1 a:", "wrong-reference 10.0.1.2 b:"},
 		},
 		"of an absent service, without the allocator's label": {
-			snapshot: allocation.Snapshot{
+			all: objects{
 				IPAddresses: []allocation.IPAddress{with(object("10.0.1.1", "gone"), func(a *allocation.IPAddress) { a.ManagedBy = "" })},
 			},
 			want: []string{"orphan 10.0.1.1:"},
 		},
 		"no address at all": {
-			snapshot: allocation.Snapshot{Services: []allocation.Service{service("a", "10.0.1.300"), service("b", "fe80::1%eth0")}},
-			want:     []string{"invalid bar/a a:", "invalid bar/b b:"},
+			all:  objects{Services: []allocation.Service{service("a", "10.0.1.300"), service("b", "fe80::1%eth0")}},
+			want: []string{"invalid bar/a a:", "invalid bar/b b:"},
 		},
 		"an object with a name that is none": {
-			snapshot: allocation.Snapshot{IPAddresses: []allocation.IPAddress{object("2001:DB8::1", "a"), object("010.0.0.1", "a")}},
-			want:     []string{"unreadable 010.0.0.1:", "unreadable 2001:DB8::1:"},
+			all:  objects{IPAddresses: []allocation.IPAddress{object("2001:DB8::1", "a"), object("010.0.0.1", "a")}},
+			want: []string{"unreadable 010.0.0.1:", "unreadable 2001:DB8::1:"},
 		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			test.snapshot.CIDRs = append(test.snapshot.CIDRs, defaultCIDR())
-			l := load(addressSettings(), test.snapshot)
-			ripen(l, start)
-			expect(t, l, test.want...)
+			test.all.CIDRs = append(test.all.CIDRs, defaultCIDR())
+			x := load(addressSettings(), test.all)
+			runPasses(x, start)
+			expect(t, x, test.want...)
 		})
 	}
 }
 
-func TestLedger_OldestServiceIsTheRightfulOneWhereNoObjectSaysSo(t *testing.T) {
+func TestIndex_OldestServiceIsTheRightfulOneWhereNoObjectSaysSo(t *testing.T) {
 	younger, older := service("a", "10.0.1.1"), service("b", "10.0.1.1")
 	younger.Created = birth.Add(time.Minute)
-	l := load(addressSettings(), allocation.Snapshot{
+	x := load(addressSettings(), objects{
 		CIDRs: []allocation.CIDR{defaultCIDR()}, Services: []allocation.Service{younger, older},
 	})
-	ripen(l, start)
-	expect(t, l, "duplicate-owner 10.0.1.1 b a:", "not-allocated 10.0.1.1 b a: create (ask)")
+	runPasses(x, start)
+	expect(t, x, "duplicate-owner 10.0.1.1 b a:", "not-allocated 10.0.1.1 b a: create (ask)")
 }
 
-func TestLedger_WithoutReadableCIDRsNoAddressIsOutOfRange(t *testing.T) {
+func TestIndex_WithoutReadableCIDRsNoAddressIsOutOfRange(t *testing.T) {
 	services := []allocation.Service{service("a", "10.0.1.1"), service("b", "10.0.1.2")}
 	cases := map[string]struct {
 		cidrs []allocation.CIDR
@@ -231,45 +231,45 @@ func TestLedger_WithoutReadableCIDRsNoAddressIsOutOfRange(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			l := load(addressSettings(), allocation.Snapshot{CIDRs: test.cidrs, Services: services})
-			ripen(l, start)
-			expect(t, l, test.want...)
-			l.PutCIDR(defaultCIDR())
-			l.DeleteCIDR("odd")
-			ripen(l, start.Add(time.Hour))
-			expect(t, l, "not-allocated 10.0.1.1 a: create", "not-allocated 10.0.1.2 b: create")
+			x := load(addressSettings(), objects{CIDRs: test.cidrs, Services: services})
+			runPasses(x, start)
+			expect(t, x, test.want...)
+			x.PutCIDR(defaultCIDR())
+			x.DeleteCIDR("odd")
+			runPasses(x, start.Add(time.Hour))
+			expect(t, x, "not-allocated 10.0.1.1 a: create", "not-allocated 10.0.1.2 b: create")
 		})
 	}
 }
 
-func TestLedger_FullMeansThatNoReadyCIDRHasRoom(t *testing.T) {
+func TestIndex_FullMeansThatNoReadyCIDRHasAFreeAddress(t *testing.T) {
 	small := allocation.CIDR{Name: "small", Prefixes: []string{"10.0.0.0/30"}, Ready: true}
-	l := load(addressSettings(), allocation.Snapshot{
+	x := load(addressSettings(), objects{
 		CIDRs:       []allocation.CIDR{small},
 		Services:    []allocation.Service{service("a", "10.0.0.1"), service("b", "10.0.0.2")},
 		IPAddresses: []allocation.IPAddress{object("10.0.0.1", "a"), object("10.0.0.2", "b")},
 	})
-	ripen(l, start)
-	expect(t, l, "range-full IPv4:")
-	l.PutCIDR(allocation.CIDR{Name: "more", Prefixes: []string{"10.1.0.0/24"}, Ready: true})
-	l.Audit(start.Add(time.Hour))
-	expect(t, l)
-	l.PutCIDR(allocation.CIDR{Name: "more", Prefixes: []string{"10.1.0.0/24"}})
-	l.Audit(start.Add(time.Hour))
-	expect(t, l, "range-full IPv4:")
-	l.DeleteIPAddress("10.0.0.2")
-	l.DeleteService(key("b"))
-	l.Audit(start.Add(time.Hour))
-	expect(t, l)
+	runPasses(x, start)
+	expect(t, x, "range-full IPv4:")
+	x.PutCIDR(allocation.CIDR{Name: "more", Prefixes: []string{"10.1.0.0/24"}, Ready: true})
+	x.Compare(start.Add(time.Hour))
+	expect(t, x)
+	x.PutCIDR(allocation.CIDR{Name: "more", Prefixes: []string{"10.1.0.0/24"}})
+	x.Compare(start.Add(time.Hour))
+	expect(t, x, "range-full IPv4:")
+	x.DeleteIPAddress("10.0.0.2")
+	x.DeleteService(key("b"))
+	x.Compare(start.Add(time.Hour))
+	expect(t, x)
 }
 
-func TestLedger_FindingSaysEverything(t *testing.T) {
-	l := load(addressSettings(), allocation.Snapshot{
+func TestIndex_FindingHasAllFields(t *testing.T) {
+	x := load(addressSettings(), objects{
 		CIDRs:    []allocation.CIDR{defaultCIDR()},
 		Services: []allocation.Service{service("a", "10.0.1.1")},
 	})
-	l.Audit(start)
-	l.Audit(start.Add(250 * time.Millisecond))
+	x.Compare(start)
+	x.Compare(start.Add(250 * time.Millisecond))
 	owner := allocation.Owner{Key: key("a"), UID: "uid-a"}
 	want := allocation.Finding{
 		Name: "findings/not-allocated.ip-addresses.10.0.1.1", Code: allocation.NotAllocated, Store: allocation.IPAddresses,
@@ -284,7 +284,7 @@ func TestLedger_FindingSaysEverything(t *testing.T) {
 			},
 		},
 		Repair: "create ipaddress 10.0.1.1 in the name of service bar/a",
-		Safe:   true, State: allocation.Open, Since: start,
+		Safe:   true, State: allocation.StateOpen, Since: start,
 		Steps: []allocation.Step{{
 			Finding: "findings/not-allocated.ip-addresses.10.0.1.1", Verb: allocation.Create, Store: allocation.IPAddresses,
 			Subject: "10.0.1.1",
@@ -296,7 +296,7 @@ func TestLedger_FindingSaysEverything(t *testing.T) {
 			Detail: "service bar/a uses 10.0.1.1, for which there is no ipaddress", Safe: true,
 		}},
 	}
-	if diff := cmp.Diff([]allocation.Finding{want}, l.Findings()); diff != "" {
+	if diff := cmp.Diff([]allocation.Finding{want}, x.Findings()); diff != "" {
 		t.Errorf("finding differs (-want +got):\n%s", diff)
 	}
 }

@@ -16,9 +16,10 @@ const (
 	portRange    = "30000-32767"
 )
 
-// large is a cluster of 20,000 Services, each with its IPAddress, in which every node port is taken.
-func large() allocation.Snapshot {
-	s := allocation.Snapshot{
+// large returns a cluster of 20,000 Services, each with its IPAddress, in which every node port is
+// taken.
+func large() objects {
+	s := objects{
 		CIDRs:   []allocation.CIDR{{Name: "kubernetes", Prefixes: []string{"10.0.0.0/12"}, Ready: true}},
 		Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, portRange, sequence(0, allPorts)...)},
 	}
@@ -53,34 +54,35 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// BenchmarkWhole is the first pass of a term. held-MiB is what the ledger keeps, without what it was told.
-func BenchmarkWhole(b *testing.B) {
-	snapshot := large()
+// BenchmarkFull measures the first comparison of a term. held-MiB is the memory of the index beside
+// the objects.
+func BenchmarkFull(b *testing.B) {
+	all := large()
 	b.ReportAllocs()
 	var held float64
 	for b.Loop() {
 		b.StopTimer()
 		before := heap()
 		b.StartTimer()
-		l := load(bothSettings(), snapshot)
-		delta := l.Audit(start)
+		x := load(bothSettings(), all)
+		delta := x.Compare(start)
 		b.StopTimer()
 		if len(delta.Changed) != 1 { // the range is full
 			b.Fatalf("%d findings, want 1", len(delta.Changed))
 		}
 		held = float64(int64(heap())-int64(before)) / (1 << 20)
-		runtime.KeepAlive(l)
+		runtime.KeepAlive(x)
 		b.StartTimer()
 	}
 	b.ReportMetric(held, "held-MiB")
 }
 
-// BenchmarkWhole_EverythingWrong has every Service without its IPAddress and every port leaked.
-func BenchmarkWhole_EverythingWrong(b *testing.B) {
-	snapshot := large()
-	snapshot.IPAddresses = nil
-	for i := range snapshot.Services {
-		snapshot.Services[i].Ports = nil
+// BenchmarkFull_EverythingWrong has every Service without its IPAddress and every port leaked.
+func BenchmarkFull_EverythingWrong(b *testing.B) {
+	all := large()
+	all.IPAddresses = nil
+	for i := range all.Services {
+		all.Services[i].Ports = nil
 	}
 	b.ReportAllocs()
 	var held float64
@@ -88,82 +90,83 @@ func BenchmarkWhole_EverythingWrong(b *testing.B) {
 		b.StopTimer()
 		before := heap()
 		b.StartTimer()
-		l := load(bothSettings(), snapshot)
-		l.Audit(start)
-		l.Audit(start.Add(time.Second))
+		x := load(bothSettings(), all)
+		x.Compare(start)
+		x.Compare(start.Add(time.Second))
 		b.StopTimer()
-		if found := len(l.Findings()); found != manyServices+allPorts+1 {
+		if found := len(x.Findings()); found != manyServices+allPorts+1 {
 			b.Fatalf("%d findings", found)
 		}
 		held = float64(int64(heap())-int64(before)) / (1 << 20)
-		runtime.KeepAlive(l)
+		runtime.KeepAlive(x)
 		b.StartTimer()
 	}
 	b.ReportMetric(held, "held-MiB")
 }
 
-// BenchmarkOneServiceChanged moves a Service between two addresses and ports, in a cluster that has leaks, too.
+// BenchmarkOneServiceChanged moves a Service between two addresses and ports, in a cluster that has
+// leaks, too.
 func BenchmarkOneServiceChanged(b *testing.B) {
-	l := load(bothSettings(), large())
-	now := ripen(l, start)
+	x := load(bothSettings(), large())
+	now := runPasses(x, start)
 	one, other := service("mover", "10.9.0.1"), service("mover", "10.9.0.2")
 	one.Ports, other.Ports = []allocation.Port{{Number: 30100}}, []allocation.Port{{Number: 30200}}
 	b.ReportAllocs()
 	for b.Loop() {
 		one, other = other, one
-		l.PutService(one)
-		if delta := l.Audit(now); len(delta.Changed) == 0 {
+		x.PutService(one)
+		if delta := x.Compare(now); len(delta.Changed) == 0 {
 			b.Fatal("nothing was found")
 		}
 	}
 }
 
-// BenchmarkOneObjectDeleted takes an IPAddress in use away and puts it back.
+// BenchmarkOneObjectDeleted deletes an IPAddress in use and puts it back.
 func BenchmarkOneObjectDeleted(b *testing.B) {
-	snapshot := large()
-	l := load(bothSettings(), snapshot)
-	now := ripen(l, start)
+	all := large()
+	x := load(bothSettings(), all)
+	now := runPasses(x, start)
 	b.ReportAllocs()
 	for b.Loop() {
-		l.DeleteIPAddress(snapshot.IPAddresses[777].Name)
-		l.Audit(now)
-		l.PutIPAddress(snapshot.IPAddresses[777])
-		l.Audit(now)
+		x.DeleteIPAddress(all.IPAddresses[777].Name)
+		x.Compare(now)
+		x.PutIPAddress(all.IPAddresses[777])
+		x.Compare(now)
 	}
 }
 
-// BenchmarkOnePortTaken is what every allocation of a node port costs.
+// BenchmarkOnePortTaken measures the cost of each allocation of a node port.
 func BenchmarkOnePortTaken(b *testing.B) {
-	l := load(bothSettings(), large())
-	now := ripen(l, start)
+	x := load(bothSettings(), large())
+	now := runPasses(x, start)
 	full := bitmap(allocation.NodePorts, portRange, sequence(0, allPorts)...)
 	less := bitmap(allocation.NodePorts, portRange, sequence(1, allPorts)...)
 	b.ReportAllocs()
 	for b.Loop() {
 		full, less = less, full
-		l.PutBitmap(full)
-		l.Audit(now)
+		x.PutBitmap(full)
+		x.Compare(now)
 	}
 }
 
-// BenchmarkTally is what one live list costs before steps are checked.
-func BenchmarkTally(b *testing.B) {
+// BenchmarkCountUsage measures what a live list costs before steps are checked.
+func BenchmarkCountUsage(b *testing.B) {
 	services := large().Services
 	b.ReportAllocs()
 	for b.Loop() {
-		allocation.Tally(services)
+		allocation.CountUsage(services)
 	}
 }
 
-// The bounds of the ledger's own memory are held here, because no benchmark fails by itself.
-func TestLedger_HoldsALargeClusterInLittleMemory(t *testing.T) {
-	snapshot := large()
+// The memory is bounded here, because a benchmark cannot fail.
+func TestIndex_MemoryOfALargeClusterIsBounded(t *testing.T) {
+	all := large()
 	before := heap()
-	l := load(bothSettings(), snapshot)
-	l.Audit(start)
+	x := load(bothSettings(), all)
+	x.Compare(start)
 	if held := int64(heap()) - int64(before); held > 40<<20 {
-		t.Errorf("the ledger holds %d MiB beside what it was told, want at most 40", held>>20)
+		t.Errorf("the index holds %d MiB beside the objects, want at most 40", held>>20)
 	}
-	runtime.KeepAlive(l)
-	runtime.KeepAlive(snapshot)
+	runtime.KeepAlive(x)
+	runtime.KeepAlive(all)
 }

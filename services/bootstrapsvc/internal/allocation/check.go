@@ -3,141 +3,146 @@ package allocation
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 )
 
-// Live is what was read for one step, right before it would be made.
-type Live struct {
-	// Services is a quorum list of all Services, read after the IPAddress or the bitmap. Freeing needs all; for a step that
-	// allocates, those that use the subject are enough.
+// LiveState is what the caller read for one step, right before the write.
+type LiveState struct {
+	// Services is a quorum list of all Services, read after the IPAddress or the bitmap. A step
+	// that frees needs all of them; for a step that allocates, the Services that use the subject
+	// are enough.
 	Services []Service
-	// Usage is the same, counted once for many steps by Tally; it is taken instead of Services where it is set.
+	// Usage is CountUsage of the same list, to share it between steps. If set, it is used instead
+	// of Services.
 	Usage *Usage
-	// IPAddress is the object of that name; nil when there is none. For steps of IPAddresses.
+	// IPAddress is the object with the step's name, nil if it does not exist. It matters for steps
+	// of IPAddresses.
 	IPAddress *IPAddress
-	// Bitmap is the range as read; the write must be made at its revision. For steps of bitmaps.
+	// Bitmap is the range as read. The write must require its revision. It matters for steps of
+	// bitmaps.
 	Bitmap Bitmap
 }
 
-// Usage is what a list of Services uses. It does not change and may be read by any.
+// Usage is what a list of Services uses. It is immutable and safe for concurrent use.
 type Usage struct {
-	services map[Key]*holder
-	named    map[netip.Addr][]*holder
-	ports    map[int32][]*holder
+	services  map[Key]*user
+	addresses map[netip.Addr][]*user
+	ports     map[int32][]*user
 }
 
-// Tally counts what Services use.
-func Tally(services []Service) *Usage {
-	u := &Usage{services: map[Key]*holder{}, named: map[netip.Addr][]*holder{}, ports: map[int32][]*holder{}}
+// CountUsage returns what Services use.
+func CountUsage(services []Service) *Usage {
+	u := &Usage{services: map[Key]*user{}, addresses: map[netip.Addr][]*user{}, ports: map[int32][]*user{}}
 	for _, service := range services {
-		h := read(service)
-		u.services[h.Key] = h
-		for _, address := range h.addresses {
-			u.named[address] = append(u.named[address], h)
+		by := newUser(service)
+		u.services[by.Key] = by
+		for _, address := range by.addresses {
+			u.addresses[address] = append(u.addresses[address], by)
 		}
-		for _, port := range h.ports {
-			u.ports[port.number] = append(u.ports[port.number], h)
+		for _, port := range by.ports {
+			u.ports[port.number] = append(u.ports[port.number], by)
 		}
 	}
 	return u
 }
 
-// Outcome is what Check says.
-type Outcome uint8
+// CheckResult is the result of Check.
+type CheckResult uint8
 
 const (
-	// Go: everything that the step was planned from holds. Do it.
-	Go Outcome = iota + 1
-	// Unneeded: what the step would bring about is so already.
-	Unneeded
-	// Drifted: something that it was planned from has changed. Leave it, and plan again.
-	Drifted
+	// CheckPassed: everything from which the step was planned still holds.
+	CheckPassed CheckResult = iota + 1
+	// CheckUnneeded: the step's result is already there.
+	CheckUnneeded
+	// CheckOutdated: something from which the step was planned changed. The finding must be planned
+	// again.
+	CheckOutdated
 )
 
-// Check says whether a step may be made now, and why not. The reason is one sentence, and empty for Go.
-func Check(s Step, live Live) (Outcome, string) {
+// Check decides whether a step may be applied now. The reason is one sentence, empty for
+// CheckPassed.
+func Check(s Step, live LiveState) (CheckResult, string) {
 	if live.Usage == nil {
-		live.Usage = Tally(live.Services)
+		live.Usage = CountUsage(live.Services)
 	}
-	check := live.checkObject
-	if s.Store.Bits() {
+	check := live.checkIPAddress
+	if s.Store.IsBitmap() {
 		check = live.checkBit
 	}
-	if outcome, why := check(s); outcome != Go {
-		return outcome, why
+	if result, reason := check(s); result != CheckPassed {
+		return result, reason
 	}
-	if why := live.Usage.contradicts(s); why != "" {
-		return Drifted, why
+	if reason := live.Usage.conflict(s); reason != "" {
+		return CheckOutdated, reason
 	}
-	return Go, ""
+	return CheckPassed, ""
 }
 
-// checkObject compares the object that a step is about with what it was planned from.
-func (live Live) checkObject(s Step) (Outcome, string) {
+// checkIPAddress compares the object of a step with the one from which the step was planned.
+func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 	is := live.IPAddress
 	switch {
 	case is == nil && s.Verb == Create:
-		return Go, ""
+		return CheckPassed, ""
 	case is == nil && s.Verb == Delete:
-		return Unneeded, "there is no such ipaddress any more"
+		return CheckUnneeded, "there is no such ipaddress any more"
 	case is == nil:
-		return Drifted, "there is no such ipaddress any more"
+		return CheckOutdated, "there is no such ipaddress any more"
 	case is.Name != s.Subject:
-		return Drifted, fmt.Sprintf("ipaddress %s was read for %s", clip(is.Name), s.Subject)
-	case s.Reason != ReasonLeaked && s.Reason != ReasonOrphan && kept(is, s):
-		return Unneeded, "the ipaddress is as it should be already"
+		return CheckOutdated, fmt.Sprintf("ipaddress %s was read for %s", clip(is.Name), s.Subject)
+	case s.Reason != ReasonLeaked && s.Reason != ReasonOrphan && isAsWanted(is, s):
+		return CheckUnneeded, "the ipaddress is as it should be already"
 	case s.Verb == Create:
-		return Drifted, "there is an ipaddress of that name by now, of " + is.Parent.String()
+		return CheckOutdated, "there is an ipaddress of that name by now, of " + is.Parent.String()
 	case is.UID != s.Guard.UID || is.ResourceVersion != s.Guard.ResourceVersion:
-		return Drifted, fmt.Sprintf("the ipaddress has changed: resourceVersion %s, planned from %s", is.ResourceVersion, s.Guard.ResourceVersion)
+		return CheckOutdated, fmt.Sprintf("the ipaddress has changed: resourceVersion %s, planned from %s", is.ResourceVersion, s.Guard.ResourceVersion)
 	default:
-		return Go, ""
+		return CheckPassed, ""
 	}
 }
 
-// kept tells whether the object is what the step's owner should have.
-func kept(is *IPAddress, s Step) bool {
+// isAsWanted reports whether the object is what the allocator writes for the step's owner.
+func isAsWanted(is *IPAddress, s Step) bool {
 	address, ok := objectAddress(is.Name)
 	return ok && !is.Deleting && is.Parent == ServiceParent(s.Owner.Key) && is.ManagedBy == AllocatorName && is.Family == familyOf(address)
 }
 
-// checkBit compares the bit that a step is about with what it was planned from.
-func (live Live) checkBit(s Step) (Outcome, string) {
-	g := newGrid(live.Bitmap, s.Range)
+// checkBit compares the bit of a step with the one from which the step was planned.
+func (live LiveState) checkBit(s Step) (CheckResult, string) {
+	bitmap := parseBitmap(live.Bitmap, s.Range)
 	switch {
 	case live.Bitmap.Store != s.Store:
-		return Drifted, fmt.Sprintf("the bitmap of %s was read for %s", live.Bitmap.Store, s.Store)
-	case !g.judged():
-		return Drifted, g.fault.message
-	case s.Offset < 0 || s.Offset >= g.span.size || g.subject(s.Offset).text() != s.Subject:
-		return Drifted, fmt.Sprintf("bit %d of range %s does not stand for %s", s.Offset, g.Range, s.Subject)
-	case hasBit(g.Data, s.Offset) == (s.Verb == SetBit):
-		return Unneeded, "the bit is as it should be already"
+		return CheckOutdated, fmt.Sprintf("the bitmap of %s was read for %s", live.Bitmap.Store, s.Store)
+	case !bitmap.comparable():
+		return CheckOutdated, bitmap.fault.message
+	case s.Offset < 0 || s.Offset >= bitmap.bits.size || bitmap.subject(s.Offset).text() != s.Subject:
+		return CheckOutdated, fmt.Sprintf("bit %d of range %s does not stand for %s", s.Offset, bitmap.Range, s.Subject)
+	case bitmap.isSet(s.Offset) == (s.Verb == SetBit):
+		return CheckUnneeded, "the bit is as it should be already"
 	default:
-		return Go, ""
+		return CheckPassed, ""
 	}
 }
 
-// contradicts says which Service speaks against a step; empty when none does.
-func (u *Usage) contradicts(s Step) string {
-	users, ok := u.users(s)
+// conflict returns why the users of the subject forbid a step, empty if they do not.
+func (u *Usage) conflict(s Step) string {
+	users, ok := u.usersOf(s)
 	if !ok {
 		return fmt.Sprintf("%q can be compared with nothing", clip(s.Subject))
 	}
 	if s.Owner.Key == (Key{}) {
-		return u.spared(s, users)
+		return u.conflictWithFree(s, users)
 	}
 	used := false
-	for _, h := range users {
-		uses := s.Store == NodePorts || !h.external
+	for _, by := range users {
+		uses := s.Store == NodePorts || !by.externalName
 		switch {
-		case h.Owner == s.Owner:
+		case by.Owner == s.Owner:
 			used = uses
-		case h.Key == s.Owner.Key:
-			return fmt.Sprintf("service %s is another one by now", h.Key)
-		case s.Sole && (uses || s.Verb == Delete): // what takes away first minds those that only name it, too
-			return fmt.Sprintf("service %s uses %s too", h.Key, s.Subject)
+		case by.Key == s.Owner.Key:
+			return fmt.Sprintf("service %s is another one by now", by.Key)
+		case s.Sole && (uses || s.Verb == Delete): // a delete takes away first, so a Service that only names the address counts, too
+			return fmt.Sprintf("service %s uses %s too", by.Key, s.Subject)
 		}
 	}
 	if !used {
@@ -146,9 +151,10 @@ func (u *Usage) contradicts(s Step) string {
 	return ""
 }
 
-// spared says why something may not be freed. Here a Service of type ExternalName counts, too: it may be about to use what
-// it names. A list without any Service is not believed, for default/kubernetes is always there.
-func (u *Usage) spared(s Step, users []*holder) string {
+// conflictWithFree returns why the subject must not be freed. A Service of type ExternalName counts
+// as a user, because it may be about to use the address that it names. A list without any Service
+// is not believed: default/kubernetes always exists.
+func (u *Usage) conflictWithFree(s Step, users []*user) string {
 	switch {
 	case len(u.services) == 0:
 		return "no service at all was listed, which cannot be"
@@ -161,43 +167,12 @@ func (u *Usage) spared(s Step, users []*holder) string {
 	}
 }
 
-// users are the Services that name what a step is about, of whatever type.
-func (u *Usage) users(s Step) ([]*holder, bool) {
+// usersOf returns the Services that name a step's subject, of any type.
+func (u *Usage) usersOf(s Step) ([]*user, bool) {
 	if s.Store == NodePorts {
 		port, err := strconv.ParseUint(s.Subject, 10, 16)
 		return u.ports[int32(port)], err == nil
 	}
 	address, ok := objectAddress(s.Subject)
-	return u.named[address], ok
-}
-
-// Write returns the bitmap's data after steps, in upstream's encoding without leading zero bytes. The bitmap given stays
-// as it is. It refuses steps of other stores or ranges.
-func (b Bitmap) Write(steps []Step) ([]byte, error) {
-	g := newGrid(b, "")
-	if !g.judged() {
-		return nil, fmt.Errorf("write %s: %s", b.Store, g.fault.message)
-	}
-	grown := make([]byte, (g.span.size+7)/8)
-	copy(grown[max(len(grown)-len(b.Data), 0):], b.Data[max(len(b.Data)-len(grown), 0):])
-	for _, s := range steps {
-		if s.Store != b.Store || s.Range != b.Range || s.Offset < 0 || s.Offset >= g.span.size {
-			return nil, fmt.Errorf("write %s with range %s: step %s %s of %s with range %q is of another one",
-				b.Store, b.Range, s.Verb, s.Subject, s.Store, clip(s.Range))
-		}
-		mask := byte(1) << (s.Offset % 8)
-		switch at := len(grown) - 1 - s.Offset/8; s.Verb {
-		case SetBit:
-			grown[at] |= mask
-		case ClearBit:
-			grown[at] &^= mask
-		default:
-			return nil, fmt.Errorf("write %s: %s is no step of a bitmap", b.Store, s.Verb)
-		}
-	}
-	first := slices.IndexFunc(grown, func(b byte) bool { return b != 0 })
-	if first < 0 {
-		return []byte{}, nil
-	}
-	return grown[first:], nil
+	return u.addresses[address], ok
 }

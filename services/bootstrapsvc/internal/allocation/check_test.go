@@ -10,33 +10,33 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// planned returns the steps for what is wrong in a snapshot.
-func planned(t *testing.T, settings allocation.Settings, s allocation.Snapshot) []allocation.Step {
+// planned returns the steps that repair a set of objects.
+func planned(t *testing.T, settings allocation.Settings, s objects) []allocation.Step {
 	t.Helper()
 	s.CIDRs = append(s.CIDRs, defaultCIDR())
-	l := load(settings, s)
-	ripen(l, start)
-	steps := allocation.PlanRepair(l.Findings()).Steps
+	x := load(settings, s)
+	runPasses(x, start)
+	steps := allocation.PlanRepair(x.Findings()).Steps
 	if len(steps) == 0 {
 		t.Fatal("nothing is planned")
 	}
 	return steps
 }
 
-// try is a step and what Check must say of it.
-type try struct {
-	live allocation.Live
-	want allocation.Outcome
+// checkCase is a live state and the expected result of Check.
+type checkCase struct {
+	live allocation.LiveState
+	want allocation.CheckResult
 	why  string
 }
 
-func expectChecks(t *testing.T, step allocation.Step, tries map[string]try) {
+func expectChecks(t *testing.T, step allocation.Step, tries map[string]checkCase) {
 	t.Helper()
 	for name, test := range tries {
 		t.Run(name, func(t *testing.T) {
-			outcome, why := allocation.Check(step, test.live)
-			if outcome != test.want || why != test.why {
-				t.Errorf("outcome %d %q, want %d %q", outcome, why, test.want, test.why)
+			result, why := allocation.Check(step, test.live)
+			if result != test.want || why != test.why {
+				t.Errorf("result %d %q, want %d %q", result, why, test.want, test.why)
 			}
 		})
 	}
@@ -46,72 +46,72 @@ func pointer(a allocation.IPAddress) *allocation.IPAddress { return &a }
 
 func TestCheck_Create(t *testing.T) {
 	a := service("a", "10.0.1.1")
-	steps := planned(t, addressSettings(), allocation.Snapshot{Services: []allocation.Service{a}})
+	steps := planned(t, addressSettings(), objects{Services: []allocation.Service{a}})
 	reborn, external := a, a
 	reborn.UID, external.Type = "another", allocation.ExternalName
-	expectChecks(t, steps[0], map[string]try{
-		"as planned": {live: allocation.Live{Services: []allocation.Service{a}}, want: allocation.Go},
-		"made by somebody else": {
-			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
-			want: allocation.Unneeded, why: "the ipaddress is as it should be already",
+	expectChecks(t, steps[0], map[string]checkCase{
+		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}}, want: allocation.CheckPassed},
+		"made by another writer": {
+			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			want: allocation.CheckUnneeded, why: "the ipaddress is as it should be already",
 		},
-		"made for somebody else": {
-			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "b"))},
-			want: allocation.Drifted, why: "there is an ipaddress of that name by now, of service bar/b",
+		"made for another service": {
+			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "b"))},
+			want: allocation.CheckOutdated, why: "there is an ipaddress of that name by now, of service bar/b",
 		},
 		"the service is gone": {
-			live: allocation.Live{Services: []allocation.Service{service("b")}},
-			want: allocation.Drifted, why: "service bar/a does not use 10.0.1.1 any more",
+			live: allocation.LiveState{Services: []allocation.Service{service("b")}},
+			want: allocation.CheckOutdated, why: "service bar/a does not use 10.0.1.1 any more",
 		},
 		"the service is another one": {
-			live: allocation.Live{Services: []allocation.Service{reborn}},
-			want: allocation.Drifted, why: "service bar/a is another one by now",
+			live: allocation.LiveState{Services: []allocation.Service{reborn}},
+			want: allocation.CheckOutdated, why: "service bar/a is another one by now",
 		},
 		"the service uses none any more": {
-			live: allocation.Live{Services: []allocation.Service{external}},
-			want: allocation.Drifted, why: "service bar/a does not use 10.0.1.1 any more",
+			live: allocation.LiveState{Services: []allocation.Service{external}},
+			want: allocation.CheckOutdated, why: "service bar/a does not use 10.0.1.1 any more",
 		},
 		"a second service uses it": {
-			live: allocation.Live{Services: []allocation.Service{a, service("b", "10.0.1.1")}},
-			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1 too",
+			live: allocation.LiveState{Services: []allocation.Service{a, service("b", "10.0.1.1")}},
+			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1 too",
 		},
 	})
 }
 
 func TestCheck_DeleteOfWrongReference(t *testing.T) {
 	a, wrong := service("a", "10.0.1.1"), object("10.0.1.1", "b")
-	steps := planned(t, addressSettings(), allocation.Snapshot{
+	steps := planned(t, addressSettings(), objects{
 		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{wrong},
 	})
 	external := service("b", "10.0.1.1")
 	external.Type = allocation.ExternalName
-	expectChecks(t, steps[0], map[string]try{
-		"as planned": {live: allocation.Live{Services: []allocation.Service{a}, IPAddress: &wrong}, want: allocation.Go},
+	expectChecks(t, steps[0], map[string]checkCase{
+		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: &wrong}, want: allocation.CheckPassed},
 		"gone already": {
-			live: allocation.Live{Services: []allocation.Service{a}},
-			want: allocation.Unneeded, why: "there is no such ipaddress any more",
+			live: allocation.LiveState{Services: []allocation.Service{a}},
+			want: allocation.CheckUnneeded, why: "there is no such ipaddress any more",
 		},
 		"replaced already": {
-			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
-			want: allocation.Unneeded, why: "the ipaddress is as it should be already",
+			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			want: allocation.CheckUnneeded, why: "the ipaddress is as it should be already",
 		},
 		"changed": {
-			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
+			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
 				a.ResourceVersion = "8"
 			}))},
-			want: allocation.Drifted, why: "the ipaddress has changed: resourceVersion 8, planned from 7",
+			want: allocation.CheckOutdated, why: "the ipaddress has changed: resourceVersion 8, planned from 7",
 		},
 		"its parent uses it by now": {
-			live: allocation.Live{Services: []allocation.Service{a, service("b", "10.0.1.1")}, IPAddress: &wrong},
-			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1 too",
+			live: allocation.LiveState{Services: []allocation.Service{a, service("b", "10.0.1.1")}, IPAddress: &wrong},
+			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1 too",
 		},
 		"its parent names it and is ExternalName": {
-			live: allocation.Live{Services: []allocation.Service{a, external}, IPAddress: &wrong},
-			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1 too",
+			live: allocation.LiveState{Services: []allocation.Service{a, external}, IPAddress: &wrong},
+			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1 too",
 		},
 		"another one was read": {
-			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.2", "b"))},
-			want: allocation.Drifted, why: "ipaddress 10.0.1.2 was read for 10.0.1.1",
+			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.2", "b"))},
+			want: allocation.CheckOutdated, why: "ipaddress 10.0.1.2 was read for 10.0.1.1",
 		},
 	})
 	if steps[1].Verb != allocation.Create || steps[1].Reason != allocation.ReasonReference {
@@ -121,62 +121,62 @@ func TestCheck_DeleteOfWrongReference(t *testing.T) {
 
 func TestCheck_DeleteOfOrphan(t *testing.T) {
 	orphan, kubernetes := object("10.0.1.1", "gone"), service("kubernetes", "10.0.0.1")
-	step := planned(t, addressSettings(), allocation.Snapshot{
+	step := planned(t, addressSettings(), objects{
 		Services:    []allocation.Service{kubernetes},
 		IPAddresses: []allocation.IPAddress{orphan, object("10.0.0.1", "kubernetes")},
 	})[0]
 	external := service("x", "10.0.1.1")
 	external.Type = allocation.ExternalName
-	expectChecks(t, step, map[string]try{
-		"as planned": {live: allocation.Live{Services: []allocation.Service{kubernetes}, IPAddress: &orphan}, want: allocation.Go},
+	expectChecks(t, step, map[string]checkCase{
+		"as planned": {live: allocation.LiveState{Services: []allocation.Service{kubernetes}, IPAddress: &orphan}, want: allocation.CheckPassed},
 		"counted before": {
-			live: allocation.Live{Usage: allocation.Tally([]allocation.Service{kubernetes}), IPAddress: &orphan}, want: allocation.Go,
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes}), IPAddress: &orphan}, want: allocation.CheckPassed,
 		},
 		"nothing was listed": {
-			live: allocation.Live{IPAddress: &orphan},
-			want: allocation.Drifted, why: "no service at all was listed, which cannot be",
+			live: allocation.LiveState{IPAddress: &orphan},
+			want: allocation.CheckOutdated, why: "no service at all was listed, which cannot be",
 		},
 		"its service came": {
-			live: allocation.Live{Services: []allocation.Service{kubernetes, service("gone")}, IPAddress: &orphan},
-			want: allocation.Drifted, why: "service bar/gone exists by now",
+			live: allocation.LiveState{Services: []allocation.Service{kubernetes, service("gone")}, IPAddress: &orphan},
+			want: allocation.CheckOutdated, why: "service bar/gone exists by now",
 		},
 		"a service uses it, written in another way": {
-			live: allocation.Live{Services: []allocation.Service{kubernetes, service("b", "010.0.01.1")}, IPAddress: &orphan},
-			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1",
+			live: allocation.LiveState{Services: []allocation.Service{kubernetes, service("b", "010.0.01.1")}, IPAddress: &orphan},
+			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1",
 		},
 		"an ExternalName service names it": {
-			live: allocation.Live{Services: []allocation.Service{kubernetes, external}, IPAddress: &orphan},
-			want: allocation.Drifted, why: "service bar/x uses 10.0.1.1",
+			live: allocation.LiveState{Services: []allocation.Service{kubernetes, external}, IPAddress: &orphan},
+			want: allocation.CheckOutdated, why: "service bar/x uses 10.0.1.1",
 		},
 		"gone": {
-			live: allocation.Live{Services: []allocation.Service{kubernetes}},
-			want: allocation.Unneeded, why: "there is no such ipaddress any more",
+			live: allocation.LiveState{Services: []allocation.Service{kubernetes}},
+			want: allocation.CheckUnneeded, why: "there is no such ipaddress any more",
 		},
 	})
 	damaged := step
 	damaged.Subject = "10.0.1.01"
 	odd := orphan
 	odd.Name = damaged.Subject
-	if outcome, _ := allocation.Check(damaged, allocation.Live{Services: []allocation.Service{kubernetes}, IPAddress: &odd}); outcome != allocation.Drifted {
-		t.Error("a step about no address is made")
+	if result, _ := allocation.Check(damaged, allocation.LiveState{Services: []allocation.Service{kubernetes}, IPAddress: &odd}); result != allocation.CheckOutdated {
+		t.Error("a step whose subject is not an address passes")
 	}
 }
 
 func TestCheck_Relabel(t *testing.T) {
 	a := service("a", "10.0.1.1")
 	bare := with(object("10.0.1.1", "a"), func(a *allocation.IPAddress) { a.ManagedBy = "" })
-	step := planned(t, addressSettings(), allocation.Snapshot{
+	step := planned(t, addressSettings(), objects{
 		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{bare},
 	})[0]
-	expectChecks(t, step, map[string]try{
-		"as planned": {live: allocation.Live{Services: []allocation.Service{a}, IPAddress: &bare}, want: allocation.Go},
+	expectChecks(t, step, map[string]checkCase{
+		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: &bare}, want: allocation.CheckPassed},
 		"done": {
-			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
-			want: allocation.Unneeded, why: "the ipaddress is as it should be already",
+			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			want: allocation.CheckUnneeded, why: "the ipaddress is as it should be already",
 		},
 		"gone": {
-			live: allocation.Live{Services: []allocation.Service{a}},
-			want: allocation.Drifted, why: "there is no such ipaddress any more",
+			live: allocation.LiveState{Services: []allocation.Service{a}},
+			want: allocation.CheckOutdated, why: "there is no such ipaddress any more",
 		},
 	})
 }
@@ -184,58 +184,58 @@ func TestCheck_Relabel(t *testing.T) {
 func TestCheck_Bits(t *testing.T) {
 	a, kubernetes := nodePorts("a", 112), service("kubernetes", "10.0.0.1")
 	stored := bitmap(allocation.NodePorts, "100-200", 11)
-	steps := planned(t, portSettings(), allocation.Snapshot{
+	steps := planned(t, portSettings(), objects{
 		Services: []allocation.Service{a, kubernetes}, Bitmaps: []allocation.Bitmap{stored},
 	})
 	all := []allocation.Service{a, kubernetes}
 	t.Run("set", func(t *testing.T) {
-		expectChecks(t, steps[0], map[string]try{
-			"as planned": {live: allocation.Live{Services: all, Bitmap: stored}, want: allocation.Go},
+		expectChecks(t, steps[0], map[string]checkCase{
+			"as planned": {live: allocation.LiveState{Services: all, Bitmap: stored}, want: allocation.CheckPassed},
 			"done": {
-				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200", 12)},
-				want: allocation.Unneeded, why: "the bit is as it should be already",
+				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200", 12)},
+				want: allocation.CheckUnneeded, why: "the bit is as it should be already",
 			},
 			"not used any more": {
-				live: allocation.Live{Services: []allocation.Service{kubernetes}, Bitmap: stored},
-				want: allocation.Drifted, why: "service bar/a does not use 112 any more",
+				live: allocation.LiveState{Services: []allocation.Service{kubernetes}, Bitmap: stored},
+				want: allocation.CheckOutdated, why: "service bar/a does not use 112 any more",
 			},
 			"another range": {
-				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.NodePorts, "101-200")},
-				want: allocation.Drifted, why: "the stored range is 101-200, and 100-200 is expected",
+				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.NodePorts, "101-200")},
+				want: allocation.CheckOutdated, why: "the stored range is 101-200, and 100-200 is expected",
 			},
 			"unread": {
-				live: allocation.Live{Services: all, Bitmap: allocation.Bitmap{Store: allocation.NodePorts, Problem: "truncated"}},
-				want: allocation.Drifted, why: "the stored value cannot be read: truncated",
+				live: allocation.LiveState{Services: all, Bitmap: allocation.Bitmap{Store: allocation.NodePorts, Problem: "truncated"}},
+				want: allocation.CheckOutdated, why: "the stored value cannot be read: truncated",
 			},
 			"another store": {
-				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.ClusterIPs, "10.0.0.0/24")},
-				want: allocation.Drifted, why: "the bitmap of cluster-ips was read for node-ports",
+				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.ClusterIPs, "10.0.0.0/24")},
+				want: allocation.CheckOutdated, why: "the bitmap of cluster-ips was read for node-ports",
 			},
 		})
 	})
 	t.Run("clear", func(t *testing.T) {
 		checked := service("b")
 		checked.HealthCheckNodePort = 111
-		expectChecks(t, steps[1], map[string]try{
-			"as planned": {live: allocation.Live{Services: all, Bitmap: stored}, want: allocation.Go},
+		expectChecks(t, steps[1], map[string]checkCase{
+			"as planned": {live: allocation.LiveState{Services: all, Bitmap: stored}, want: allocation.CheckPassed},
 			"used by a health check": {
-				live: allocation.Live{Services: append(all, checked), Bitmap: stored},
-				want: allocation.Drifted, why: "service bar/b uses 111",
+				live: allocation.LiveState{Services: append(all, checked), Bitmap: stored},
+				want: allocation.CheckOutdated, why: "service bar/b uses 111",
 			},
 			"done": {
-				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200")},
-				want: allocation.Unneeded, why: "the bit is as it should be already",
+				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200")},
+				want: allocation.CheckUnneeded, why: "the bit is as it should be already",
 			},
 		})
 		moved := steps[1]
 		moved.Offset = 13
-		if _, why := allocation.Check(moved, allocation.Live{Services: all, Bitmap: stored}); why != "bit 13 of range 100-200 does not stand for 111" {
+		if _, why := allocation.Check(moved, allocation.LiveState{Services: all, Bitmap: stored}); why != "bit 13 of range 100-200 does not stand for 111" {
 			t.Errorf("a step that contradicts itself: %q", why)
 		}
 	})
 }
 
-func TestBitmapWrite_IsUpstreamsEncoding(t *testing.T) {
+func TestBitmapWrite_UsesUpstreamEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := new(big.Int).SetBytes(rapid.SliceOfN(rapid.Byte(), 0, 13).Draw(t, "data"))
 		before.And(before, new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 101), big.NewInt(1)))
@@ -264,7 +264,7 @@ func TestBitmapWrite_IsUpstreamsEncoding(t *testing.T) {
 	})
 }
 
-func TestBitmapWrite_RefusesWhatIsNotItsOwn(t *testing.T) {
+func TestBitmapWrite_RejectsStepsOfOtherRanges(t *testing.T) {
 	stored := bitmap(allocation.NodePorts, "100-200", 11)
 	good := allocation.Step{Store: allocation.NodePorts, Range: "100-200", Offset: 11, Verb: allocation.ClearBit}
 	for name, change := range map[string]func(*allocation.Step, *allocation.Bitmap){

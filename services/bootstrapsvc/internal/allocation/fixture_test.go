@@ -13,7 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// birth is when the things of these tests were made, and start when they are first looked at.
+// birth is the creation time of the objects, and start the time of the first comparison.
 var (
 	birth = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 	start = birth.Add(time.Hour)
@@ -35,7 +35,7 @@ func nodePorts(name string, ports ...int32) allocation.Service {
 	return s
 }
 
-// object is an IPAddress as the allocator writes it for a Service.
+// object returns an IPAddress as the allocator writes it for a Service.
 func object(address, name string) allocation.IPAddress {
 	family := allocation.FamilyIPv4
 	if strings.Contains(address, ":") {
@@ -51,7 +51,7 @@ func defaultCIDR() allocation.CIDR {
 	return allocation.CIDR{Name: "kubernetes", Prefixes: []string{"10.0.0.0/16", "2001:db8::/64"}, Ready: true}
 }
 
-// bitmap is a stored range with bits set.
+// bitmap returns a stored range with some bits set.
 func bitmap(store allocation.Store, text string, offsets ...int) allocation.Bitmap {
 	number := new(big.Int)
 	for _, offset := range offsets {
@@ -68,42 +68,57 @@ func portSettings() allocation.Settings {
 	return allocation.Settings{Stores: []allocation.Store{allocation.NodePorts}}
 }
 
-// load tells a new ledger of everything.
-func load(settings allocation.Settings, s allocation.Snapshot) *allocation.Ledger {
-	l := allocation.New(settings)
-	for _, c := range s.CIDRs {
-		l.PutCIDR(c)
-	}
-	for _, b := range s.Bitmaps {
-		l.PutBitmap(b)
-	}
-	for _, a := range s.IPAddresses {
-		l.PutIPAddress(a)
-	}
-	for _, v := range s.Services {
-		l.PutService(v)
-	}
-	return l
+// objects are the objects of a cluster.
+type objects struct {
+	Services    []allocation.Service
+	IPAddresses []allocation.IPAddress
+	CIDRs       []allocation.CIDR
+	Bitmaps     []allocation.Bitmap
 }
 
-// ripen audits and sights for two minutes, every ten seconds, and says when that was over.
-func ripen(l *allocation.Ledger, from time.Time) time.Time {
+// compareAll compares all objects once, so that every finding with a grace period is pending.
+func compareAll(settings allocation.Settings, all objects, now time.Time) []allocation.Finding {
+	x := load(settings, all)
+	x.Compare(now)
+	return x.Findings()
+}
+
+// load returns an index with all objects.
+func load(settings allocation.Settings, s objects) *allocation.Index {
+	x := allocation.NewIndex(settings)
+	for _, c := range s.CIDRs {
+		x.PutCIDR(c)
+	}
+	for _, b := range s.Bitmaps {
+		x.PutBitmap(b)
+	}
+	for _, a := range s.IPAddresses {
+		x.PutIPAddress(a)
+	}
+	for _, v := range s.Services {
+		x.PutService(v)
+	}
+	return x
+}
+
+// runPasses makes a pass every ten seconds for two minutes, and returns the time of the last one.
+func runPasses(x *allocation.Index, from time.Time) time.Time {
 	for now := from; ; now = now.Add(10 * time.Second) {
-		l.Audit(now)
-		l.Sight(now)
+		x.Compare(now)
+		x.Observe(now)
 		if now.Sub(from) >= 2*time.Minute {
-			l.Audit(now)
+			x.Compare(now)
 			return now
 		}
 	}
 }
 
-// briefly is what a finding says that these tests compare: "code subject owners: steps", with "?" before what is pending.
+// briefly formats findings as "code subject owners: steps", with "?" before a pending one.
 func briefly(findings []allocation.Finding) []string {
 	var brief []string
 	for _, f := range findings {
 		text := f.Code.String() + " " + f.Subject
-		if f.State == allocation.Pending {
+		if f.State == allocation.StatePending {
 			text = "? " + text
 		}
 		for _, owner := range f.Owners {
@@ -121,9 +136,9 @@ func briefly(findings []allocation.Finding) []string {
 	return brief
 }
 
-func expect(t *testing.T, l *allocation.Ledger, want ...string) {
+func expect(t *testing.T, x *allocation.Index, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, briefly(l.Findings())); diff != "" {
+	if diff := cmp.Diff(want, briefly(x.Findings())); diff != "" {
 		t.Errorf("findings differ (-want +got):\n%s", diff)
 	}
 }

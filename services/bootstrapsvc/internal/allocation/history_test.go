@@ -13,33 +13,33 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// nameRule is the one that the API has for names of findings.
+// nameRule is the API's rule for names of findings.
 var nameRule = regexp.MustCompile(`^findings/[-a-z0-9._:]{1,247}$`)
 
-func TestLedger_IsTheWholeAuditAfterAnyHistory(t *testing.T) {
+func TestIndex_EqualsAFullComparisonAfterAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := newCluster(atOnce())
-		mirror := map[string]allocation.Finding{} // what somebody knows who only ever saw deltas
+		c := newModel(noGracePeriods())
+		mirror := map[string]allocation.Finding{} // built from deltas only
 		now := start
 		for range rapid.IntRange(1, 40).Draw(t, "changes") {
-			c.happen(t)
+			c.change(t)
 			if rapid.IntRange(0, 19).Draw(t, "gap") == 0 {
-				c.ledger.Interrupt()
+				c.index.RecordGap()
 			}
 			if rapid.Bool().Draw(t, "more") {
 				continue
 			}
 			now = now.Add(time.Second)
-			delta := c.ledger.Audit(now)
+			delta := c.index.Compare(now)
 			for _, f := range delta.Ended {
 				delete(mirror, f.Name)
 			}
 			for _, f := range delta.Changed {
 				mirror[f.Name] = f
 			}
-			c.ledger.Sight(now)
+			c.index.Observe(now)
 		}
-		delta := c.ledger.Audit(now)
+		delta := c.index.Compare(now)
 		for _, f := range delta.Ended {
 			delete(mirror, f.Name)
 		}
@@ -47,10 +47,10 @@ func TestLedger_IsTheWholeAuditAfterAnyHistory(t *testing.T) {
 			mirror[f.Name] = f
 		}
 
-		timeless := cmpopts.IgnoreFields(allocation.Finding{}, "Since", "Sightings")
-		want := allocation.Whole(atOnce(), c.snapshot(), now)
-		if diff := cmp.Diff(want, c.ledger.Findings(), timeless); diff != "" {
-			t.Fatalf("the ledger differs from a whole audit (-whole +ledger):\n%s", diff)
+		timeless := cmpopts.IgnoreFields(allocation.Finding{}, "Since", "Observations")
+		want := compareAll(noGracePeriods(), c.objects(), now)
+		if diff := cmp.Diff(want, c.index.Findings(), timeless); diff != "" {
+			t.Fatalf("the index differs from a full comparison (-full +index):\n%s", diff)
 		}
 		unstamped := cmpopts.IgnoreFields(allocation.Guard{}, "Revision")
 		byName := map[string]allocation.Finding{}
@@ -64,25 +64,25 @@ func TestLedger_IsTheWholeAuditAfterAnyHistory(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(byName, mirror, timeless, unstamped); diff != "" {
-			t.Fatalf("deltas do not add up (-whole +deltas):\n%s", diff)
+			t.Fatalf("deltas do not add up (-full +deltas):\n%s", diff)
 		}
 	})
 }
 
-func TestWhole_OrderDoesNotMatter(t *testing.T) {
+func TestIndex_OrderOfObjectsDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := newCluster(atOnce())
+		c := newModel(noGracePeriods())
 		for range 30 {
-			c.happen(t)
+			c.change(t)
 		}
-		one := c.snapshot()
-		other := allocation.Snapshot{
+		one := c.objects()
+		other := objects{
 			Services:    rapid.Permutation(one.Services).Draw(t, "services"),
 			IPAddresses: rapid.Permutation(one.IPAddresses).Draw(t, "objects"),
 			CIDRs:       rapid.Permutation(one.CIDRs).Draw(t, "cidrs"),
 			Bitmaps:     rapid.Permutation(one.Bitmaps).Draw(t, "bitmaps"),
 		}
-		first, second := allocation.Whole(atOnce(), one, start), allocation.Whole(atOnce(), other, start)
+		first, second := compareAll(noGracePeriods(), one, start), compareAll(noGracePeriods(), other, start)
 		if diff := cmp.Diff(first, second); diff != "" {
 			t.Fatalf("findings differ by order:\n%s", diff)
 		}
@@ -93,36 +93,36 @@ func TestWhole_OrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// What is safe is done, in order, and leaves nothing safe to do; whatever a Service names stays allocated.
-func TestPlanRepair_AppliedLeavesNothingSafeAndFreesNothingUsed(t *testing.T) {
+// An applied plan leaves no safe step, and everything that a Service names stays allocated.
+func TestPlanRepair_AppliedPlanLeavesNothingSafeAndFreesNothingUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := newCluster(allSettings())
+		c := newModel(allSettings())
 		for range rapid.IntRange(1, 40).Draw(t, "changes") {
-			c.happen(t)
+			c.change(t)
 		}
-		c.putService(service("kubernetes", "10.0.0.1")) // there is always one
-		now := ripen(c.ledger, start)
-		plan := allocation.PlanRepair(c.ledger.Findings()).Safe()
+		c.putService(service("kubernetes", "10.0.0.1")) // a real cluster always has it
+		now := runPasses(c.index, start)
+		plan := allocation.PlanRepair(c.index.Findings()).Safe()
 		for i, s := range plan.Steps {
 			if i > 0 && plan.Steps[i-1].Frees() && !s.Frees() {
 				t.Fatalf("%s %s comes after something was freed", s.Verb, s.Subject)
 			}
 			done, err := c.apply(s)
 			if err != nil || !done {
-				t.Fatalf("step %s was not made: %v", s.Material(), err)
+				t.Fatalf("step %s was not applied: %v", s.Material(), err)
 			}
 			if users := c.users(s.Store, s.Subject); s.Frees() && len(users) > 0 {
 				t.Fatalf("%s was freed, and %v use it", s.Subject, users)
 			}
 		}
-		// Each step is needless now, as after a crash between doing and recording it.
+		// Each step is unneeded now, as after a crash between its write and its record.
 		for _, s := range plan.Steps {
-			if outcome, why := allocation.Check(s, c.live(s)); outcome != allocation.Unneeded {
-				t.Fatalf("step %s made twice: outcome %d, %s", s.Material(), outcome, why)
+			if result, why := allocation.Check(s, c.live(s)); result != allocation.CheckUnneeded {
+				t.Fatalf("step %s again: result %d, %s", s.Material(), result, why)
 			}
 		}
-		ripen(c.ledger, now)
-		for _, f := range c.ledger.Findings() {
+		runPasses(c.index, now)
+		for _, f := range c.index.Findings() {
 			if f.Safe {
 				t.Fatalf("after the repair there is still: %+v", f)
 			}
@@ -130,20 +130,21 @@ func TestPlanRepair_AppliedLeavesNothingSafeAndFreesNothingUsed(t *testing.T) {
 	})
 }
 
-// Whatever happens between planning and doing, what is used is not freed, and nothing of others is touched.
-func TestCheck_NothingUsedIsFreedWhateverHappensMeanwhile(t *testing.T) {
+// Between planning and applying, random changes happen. Nothing in use is freed, and no object of
+// another manager is written.
+func TestCheck_FreesNothingUsedAfterRandomChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := newCluster(allSettings())
+		c := newModel(allSettings())
 		for range rapid.IntRange(1, 30).Draw(t, "before") {
-			c.happen(t)
+			c.change(t)
 		}
-		ripen(c.ledger, start)
-		plan := allocation.PlanRepair(c.ledger.Findings())
+		runPasses(c.index, start)
+		plan := allocation.PlanRepair(c.index.Findings())
 		for _, s := range plan.Steps {
 			for range rapid.IntRange(0, 3).Draw(t, "meanwhile") {
-				c.happen(t)
+				c.change(t)
 			}
-			before, existed := c.objects[s.Subject]
+			before, existed := c.addresses[s.Subject]
 			done, err := c.apply(s)
 			if err != nil {
 				t.Fatal(err)
@@ -156,7 +157,7 @@ func TestCheck_NothingUsedIsFreedWhateverHappensMeanwhile(t *testing.T) {
 			}
 			foreign := before.ManagedBy != "" && before.ManagedBy != allocation.AllocatorName || before.Parent.Group != ""
 			if s.Store == allocation.IPAddresses && existed && foreign {
-				t.Fatalf("%s %s touched what is somebody else's: %+v", s.Verb, s.Subject, before)
+				t.Fatalf("%s %s wrote an object of another manager: %+v", s.Verb, s.Subject, before)
 			}
 		}
 	})

@@ -2,49 +2,92 @@ package allocation
 
 import (
 	"fmt"
+	"net/netip"
+	"strings"
 	"time"
 )
+
+// Store is a place where allocations are stored. The values are those of the API.
+type Store uint8
+
+const (
+	// IPAddresses are the IPAddress objects of networking.k8s.io.
+	IPAddresses Store = iota + 1
+	// NodePorts is the bitmap of node ports in etcd.
+	NodePorts
+	// ClusterIPs is the bitmap of addresses in etcd from which Kubernetes 1.33 and earlier
+	// allocates.
+	ClusterIPs
+	// SecondaryClusterIPs is the bitmap of the secondary IP family.
+	SecondaryClusterIPs
+)
+
+// Stores returns all stores in their order.
+func Stores() []Store { return []Store{IPAddresses, NodePorts, ClusterIPs, SecondaryClusterIPs} }
+
+// String returns the store's name in the names of findings: "ip-addresses", "node-ports",
+// "cluster-ips" or "secondary-cluster-ips".
+func (s Store) String() string {
+	switch s {
+	case IPAddresses:
+		return "ip-addresses"
+	case NodePorts:
+		return "node-ports"
+	case ClusterIPs:
+		return "cluster-ips"
+	case SecondaryClusterIPs:
+		return "secondary-cluster-ips"
+	default:
+		return "unknown"
+	}
+}
+
+// IsBitmap reports whether the store is a bitmap in etcd.
+func (s Store) IsBitmap() bool {
+	return s == NodePorts || s == ClusterIPs || s == SecondaryClusterIPs
+}
 
 // Key names a Service.
 type Key struct{ Namespace, Name string }
 
-// String is "namespace/name", fit to be shown even if it was damaged.
+// String returns "namespace/name", shortened and valid UTF-8 even for a damaged key.
 func (k Key) String() string { return clip(k.Namespace) + "/" + clip(k.Name) }
 
 // ServiceType is a Service's spec.type.
 type ServiceType string
 
-// The types that matter here; every other value is treated as ClusterIP.
+// The types that matter for allocation. Every other value is treated as ClusterIP.
 const (
 	ClusterIP    ServiceType = "ClusterIP"
 	ExternalName ServiceType = "ExternalName"
 )
 
-// Service is what matters of a Service, as it was read: nothing of it need be valid.
+// Service holds the fields of a Service that matter for allocation. No field needs to be valid.
 type Service struct {
 	Key
 	UID  string
 	Type ServiceType
-	// ClusterIPs are spec.clusterIPs as written, "None" included; where that list is empty, spec.clusterIP alone. An
-	// empty text counts as absent.
+	// ClusterIPs are spec.clusterIPs as written, "None" included. If that list is empty, it holds
+	// spec.clusterIP. An empty element counts as absent.
 	ClusterIPs []string
-	// Ports are those with a node port, in the order of the spec.
+	// Ports are the ports with a node port, in the order of the spec.
 	Ports []Port
-	// HealthCheckNodePort is 0 where there is none.
+	// HealthCheckNodePort is 0 if the Service has none.
 	HealthCheckNodePort int32
 	Created             time.Time
-	// Deleting tells that it waits for finalizers. It uses what it has until it is gone.
+	// Deleting reports that the Service waits for finalizers. It uses its addresses and ports until
+	// it is gone.
 	Deleting bool
 }
 
 // Port is a node port of a Service.
 type Port struct {
 	Number int32
-	// Protocol is that of the spec; empty means TCP.
+	// Protocol is the protocol of the spec. Empty means TCP.
 	Protocol string
 }
 
-// What the allocator writes into the labels of its IPAddress objects.
+// The labels that the allocator writes into its IPAddress objects.
 const (
 	// AllocatorName is the value of ipaddress.kubernetes.io/managed-by.
 	AllocatorName = "ipallocator.k8s.io"
@@ -53,35 +96,36 @@ const (
 	FamilyIPv6 = "IPv6"
 )
 
-// IPAddress is what matters of an IPAddress object.
+// IPAddress holds the fields of an IPAddress object that matter for allocation.
 type IPAddress struct {
 	// Name is the object's name, which should be an address in canonical form.
 	Name            string
 	UID             string
 	ResourceVersion string
 	Created         time.Time
-	// Deleting tells that it waits for finalizers.
+	// Deleting reports that the object waits for finalizers.
 	Deleting bool
-	// Parent is spec.parentRef; the zero Parent where there is none.
+	// Parent is spec.parentRef. It is the zero Parent if the object has none.
 	Parent Parent
-	// ManagedBy and Family are the values of its labels; empty where they are missing.
+	// ManagedBy and Family are the values of the object's labels, empty if absent.
 	ManagedBy, Family string
 }
 
-// Parent is a reference to the object in whose name an address is allocated.
+// Parent is a reference to the object for which an address is allocated.
 type Parent struct{ Group, Resource, Namespace, Name string }
 
-// IsService tells whether the parent is a Service of the core group.
+// IsService reports whether the parent is a Service of the core group.
 func (p Parent) IsService() bool { return p.Group == "" && p.Resource == "services" && p.Name != "" }
 
-// Key names the parent, if it is a Service.
+// Key returns the key of a parent that is a Service.
 func (p Parent) Key() Key { return Key{Namespace: p.Namespace, Name: p.Name} }
 
-// String is "service namespace/name" of a Service, and names everything of something else.
+// String returns "service namespace/name" for a Service, and all fields, quoted, for another
+// object.
 func (p Parent) String() string {
 	switch {
 	case p == Parent{}:
-		return "nobody"
+		return "nothing"
 	case p.IsService():
 		return "service " + p.Key().String()
 	default:
@@ -89,37 +133,92 @@ func (p Parent) String() string {
 	}
 }
 
-// ServiceParent is the reference to a Service that the allocator writes.
+// ServiceParent returns the reference that the allocator writes for a Service.
 func ServiceParent(k Key) Parent {
 	return Parent{Resource: "services", Namespace: k.Namespace, Name: k.Name}
 }
 
-// CIDR is what matters of a ServiceCIDR.
+// CIDR holds the fields of a ServiceCIDR that matter for allocation.
 type CIDR struct {
 	Name string
 	// Prefixes are spec.cidrs as written.
 	Prefixes []string
-	// Ready is the condition of that name. Addresses are given out of ready ones only; those of others still count as in
-	// range, as upstream has it.
+	// Ready is the Ready condition. The allocator uses only ready ServiceCIDRs, but addresses of
+	// others count as in range, as upstream does.
 	Ready    bool
 	Deleting bool
 }
 
-// Bitmap is a RangeAllocation as it was read from etcd.
+// Bitmap is a RangeAllocation that was read from etcd.
 type Bitmap struct {
 	Store Store
 	// Range is the stored text: "30000-32767", or a CIDR.
 	Range string
-	// Data is the stored value: bit i is Data[len-1-i/8]>>(i%8)&1. It is neither changed nor copied: do not write to it
-	// afterwards.
+	// Data is the stored bitmap: the bytes of a big-endian number. It is neither modified nor
+	// copied; the caller must not write to it afterwards.
 	Data []byte
 	// Revision is the modification revision of the key.
 	Revision int64
-	// Missing tells that there is no such key.
+	// Missing reports that the key does not exist.
 	Missing bool
-	// Doubt says why it may be the range of another cluster; empty when it is this one's. Nothing is said of one in doubt, and
-	// nothing is written.
-	Doubt string
-	// Problem says why the value cannot be read, or may not be rewritten; empty when it can.
+	// Unverified says why the range may belong to another cluster. It is empty once the range is
+	// known to belong to this one. An unverified range is neither compared nor written.
+	Unverified string
+	// Problem says why the value cannot be read or must not be rewritten. It is empty if it can.
 	Problem string
+}
+
+// parseAddress accepts what kube-apiserver accepts: it ignores leading zeros of an IPv4 address,
+// and reads an IPv4-mapped IPv6 address as an IPv4 address.
+func parseAddress(text string) (netip.Addr, bool) {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		address, err = netip.ParseAddr(withoutLeadingZeros(text))
+	}
+	if err != nil || address.Zone() != "" {
+		return netip.Addr{}, false
+	}
+	return address.Unmap(), true
+}
+
+func withoutLeadingZeros(text string) string {
+	parts := strings.Split(text, ".")
+	if len(parts) != 4 {
+		return text
+	}
+	for i, part := range parts {
+		trimmed := strings.TrimLeft(part, "0")
+		if trimmed == "" && part != "" {
+			trimmed = "0"
+		}
+		parts[i] = trimmed
+	}
+	return strings.Join(parts, ".")
+}
+
+// objectAddress returns the address of an IPAddress object, whose name must be the canonical form.
+func objectAddress(name string) (netip.Addr, bool) {
+	address, err := netip.ParseAddr(name)
+	if err != nil || address.Zone() != "" || address.Is4In6() || address.String() != name {
+		return netip.Addr{}, false
+	}
+	return address, true
+}
+
+// familyOf returns the label value that the allocator gives an address.
+func familyOf(address netip.Addr) string {
+	if address.Is4() {
+		return FamilyIPv4
+	}
+	return FamilyIPv6
+}
+
+// clip shortens a value that may be damaged, so that it cannot fill a message.
+func clip(text string) string {
+	const longest = 80
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= longest {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longest], "") + "…"
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-func damaged() allocation.Snapshot {
-	return allocation.Snapshot{
+func damaged() objects {
+	return objects{
 		CIDRs: []allocation.CIDR{defaultCIDR()},
 		Services: []allocation.Service{
 			service("kubernetes", "10.0.0.1"),
@@ -30,9 +30,9 @@ func damaged() allocation.Snapshot {
 }
 
 func TestPlanRepair_AllocatesFirstAndFreesLast(t *testing.T) {
-	l := load(allSettings(), damaged())
-	ripen(l, start)
-	plan := allocation.PlanRepair(l.Findings())
+	x := load(allSettings(), damaged())
+	runPasses(x, start)
+	plan := allocation.PlanRepair(x.Findings())
 	var steps []string
 	for _, s := range plan.Steps {
 		steps = append(steps, string(s.Verb)+" "+s.Subject+" "+string(s.Reason))
@@ -56,10 +56,10 @@ func TestPlanRepair_AllocatesFirstAndFreesLast(t *testing.T) {
 	}
 }
 
-func TestPlanRepair_LeavesWhatIsPending(t *testing.T) {
-	l := load(allSettings(), damaged())
-	l.Audit(start)
-	plan := allocation.PlanRepair(l.Findings())
+func TestPlanRepair_PendingFindingsAreLeft(t *testing.T) {
+	x := load(allSettings(), damaged())
+	x.Compare(start)
+	plan := allocation.PlanRepair(x.Findings())
 	if len(plan.Steps) > 0 {
 		t.Errorf("it plans %s", plan.Material())
 	}
@@ -70,12 +70,12 @@ func TestPlanRepair_LeavesWhatIsPending(t *testing.T) {
 	}
 }
 
-func TestPlan_SafeLeavesOutWhatAPersonMustSay(t *testing.T) {
-	snapshot := damaged()
-	snapshot.IPAddresses = snapshot.IPAddresses[:3] // the address of two services is missing
-	l := load(allSettings(), snapshot)
-	ripen(l, start)
-	plan := allocation.PlanRepair(l.Findings())
+func TestPlan_SafeOmitsStepsThatNeedApproval(t *testing.T) {
+	all := damaged()
+	all.IPAddresses = all.IPAddresses[:3] // the address of two services is missing
+	x := load(allSettings(), all)
+	runPasses(x, start)
+	plan := allocation.PlanRepair(x.Findings())
 	var asked []string
 	for _, s := range plan.Steps {
 		if !s.Safe {
@@ -90,25 +90,25 @@ func TestPlan_SafeLeavesOutWhatAPersonMustSay(t *testing.T) {
 	}
 }
 
-func TestMaterial_TellsPlansApartAndNothingElse(t *testing.T) {
-	material := func(change func(*allocation.Snapshot)) string {
-		snapshot := damaged()
-		change(&snapshot)
-		l := load(allSettings(), snapshot)
-		ripen(l, start)
-		return allocation.PlanRepair(l.Findings()).Material()
+func TestMaterial_DiffersOnlyIfThePlanDiffers(t *testing.T) {
+	material := func(change func(*objects)) string {
+		all := damaged()
+		change(&all)
+		x := load(allSettings(), all)
+		runPasses(x, start)
+		return allocation.PlanRepair(x.Findings()).Material()
 	}
-	planned := material(func(*allocation.Snapshot) {})
+	planned := material(func(*objects) {})
 	if lines := strings.Count(planned, "\n"); lines != 9 {
 		t.Errorf("%d lines, want one for each of 9 steps:\n%s", lines, planned)
 	}
-	same := map[string]func(*allocation.Snapshot){
-		"a port was taken elsewhere": func(s *allocation.Snapshot) {
+	same := map[string]func(*objects){
+		"a port was taken elsewhere": func(s *objects) {
 			s.Bitmaps[0] = bitmap(allocation.NodePorts, "100-200", 3, 7, 50)
 			s.Bitmaps[0].Revision = 41
 			s.Services = append(s.Services, nodePorts("else", 150))
 		},
-		"a service was made and is well": func(s *allocation.Snapshot) {
+		"a service was made and is well": func(s *objects) {
 			s.Services = append(s.Services, service("else", "10.0.9.9"))
 			s.IPAddresses = append(s.IPAddresses, object("10.0.9.9", "else"))
 		},
@@ -120,13 +120,13 @@ func TestMaterial_TellsPlansApartAndNothingElse(t *testing.T) {
 			}
 		})
 	}
-	other := map[string]func(*allocation.Snapshot){
-		"another owner":           func(s *allocation.Snapshot) { s.Services[1].UID = "another" },
-		"another object":          func(s *allocation.Snapshot) { s.IPAddresses[4].UID = "another" },
-		"another resourceVersion": func(s *allocation.Snapshot) { s.IPAddresses[4].ResourceVersion = "8" },
-		"another parent":          func(s *allocation.Snapshot) { s.IPAddresses[4].Parent.Name = "gone-too" },
-		"another range":           func(s *allocation.Snapshot) { s.Bitmaps[0].Range = "100-300" },
-		"one finding less":        func(s *allocation.Snapshot) { s.IPAddresses = append(s.IPAddresses, object("10.0.0.3", "missing-too")) },
+	other := map[string]func(*objects){
+		"another owner":           func(s *objects) { s.Services[1].UID = "another" },
+		"another object":          func(s *objects) { s.IPAddresses[4].UID = "another" },
+		"another resourceVersion": func(s *objects) { s.IPAddresses[4].ResourceVersion = "8" },
+		"another parent":          func(s *objects) { s.IPAddresses[4].Parent.Name = "gone-too" },
+		"another range":           func(s *objects) { s.Bitmaps[0].Range = "100-300" },
+		"one finding less":        func(s *objects) { s.IPAddresses = append(s.IPAddresses, object("10.0.0.3", "missing-too")) },
 	}
 	for name, change := range other {
 		t.Run(name, func(t *testing.T) {
@@ -137,25 +137,25 @@ func TestMaterial_TellsPlansApartAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestLedger_StepsCarryTheRevisionOfNow(t *testing.T) {
-	l := load(portSettings(), allocation.Snapshot{
+func TestIndex_StepsHaveTheCurrentRevision(t *testing.T) {
+	x := load(portSettings(), objects{
 		Services: []allocation.Service{nodePorts("a", 105)}, Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-200")},
 	})
-	now := ripen(l, start)
+	now := runPasses(x, start)
 	later := bitmap(allocation.NodePorts, "100-200", 50)
 	later.Revision = 41
-	l.PutService(nodePorts("b", 150))
-	l.PutBitmap(later)
-	if delta := l.Audit(now.Add(time.Second)); len(delta.Changed)+len(delta.Ended) > 0 {
+	x.PutService(nodePorts("b", 150))
+	x.PutBitmap(later)
+	if delta := x.Compare(now.Add(time.Second)); len(delta.Changed)+len(delta.Ended) > 0 {
 		t.Errorf("another port's bit changed a finding: %+v", delta)
 	}
-	if revision := l.Findings()[0].Steps[0].Guard.Revision; revision != 41 {
+	if revision := x.Findings()[0].Steps[0].Guard.Revision; revision != 41 {
 		t.Errorf("the step carries revision %d, want 41", revision)
 	}
 }
 
-func TestLedger_StatesOfAllStores(t *testing.T) {
-	l := load(allocation.Settings{Stores: []allocation.Store{allocation.IPAddresses, allocation.NodePorts, allocation.ClusterIPs}}, damaged())
+func TestIndex_StoreStates(t *testing.T) {
+	x := load(allocation.Settings{Stores: []allocation.Store{allocation.IPAddresses, allocation.NodePorts, allocation.ClusterIPs}}, damaged())
 	want := []allocation.StoreState{
 		{
 			Store: allocation.IPAddresses, Present: true, Ranges: []string{"10.0.0.0/16", "2001:db8::/64"},
@@ -165,7 +165,7 @@ func TestLedger_StatesOfAllStores(t *testing.T) {
 		{Store: allocation.ClusterIPs, Services: 8, Problem: "it has not been read yet"},
 		{Store: allocation.SecondaryClusterIPs},
 	}
-	if diff := cmp.Diff(want, l.States()); diff != "" {
+	if diff := cmp.Diff(want, x.StoreStates()); diff != "" {
 		t.Errorf("states differ (-want +got):\n%s", diff)
 	}
 }

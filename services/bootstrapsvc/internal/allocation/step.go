@@ -1,14 +1,23 @@
 package allocation
 
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
 // Verb is what a step does.
 type Verb string
 
 const (
-	// Create writes an IPAddress object that must not exist.
+	// Create creates an IPAddress object that must not exist.
 	Create Verb = "create"
-	// Relabel writes the allocator's labels over exactly one version of an IPAddress object. The address stays allocated.
+	// Relabel sets the allocator's labels on exactly one version of an IPAddress object. The
+	// address stays allocated.
 	Relabel Verb = "relabel"
-	// Delete removes exactly one version of an IPAddress object.
+	// Delete deletes exactly one version of an IPAddress object.
 	Delete Verb = "delete"
 	// SetBit sets a bit of a bitmap that is clear.
 	SetBit Verb = "set"
@@ -20,56 +29,160 @@ const (
 type Reason string
 
 const (
-	// ReasonInUse: it is allocated because a Service uses it.
+	// ReasonInUse: the subject is allocated because a Service uses it.
 	ReasonInUse Reason = "IN_USE_NOT_ALLOCATED"
-	// ReasonReference: it is allocated anew in the name of its user; both the delete and the create carry it.
+	// ReasonReference: the address is allocated again with its user as parent. Both the delete and
+	// the create have this reason.
 	ReasonReference Reason = "WRONG_REFERENCE"
-	// ReasonLabels: its labels are corrected.
+	// ReasonLabels: the labels are corrected.
 	ReasonLabels Reason = "WRONG_LABELS"
-	// ReasonLeaked: it is freed because nobody uses it.
+	// ReasonLeaked: the subject is freed because no Service uses it.
 	ReasonLeaked Reason = "LEAKED"
-	// ReasonOrphan: it is freed because its parent is gone and nobody uses it.
+	// ReasonOrphan: the address is freed because its parent is gone and no Service uses it.
 	ReasonOrphan Reason = "ORPHAN"
 )
 
-// Step is one write, and everything that must hold when it is made.
+// Step is one write, with all its preconditions. Its JSON form is stored in etcd.
 type Step struct {
-	// Finding is the name of the finding that it mends.
+	// Finding is the name of the finding that the step repairs.
 	Finding string
 	Verb    Verb
 	Store   Store
 	Subject string
-	// Object is, for IPAddresses, the object as it will be (Create, Relabel) or as it was seen (Delete).
+	// Object is, for IPAddresses, the object to write (Create, Relabel) or the object that was seen
+	// (Delete).
 	Object IPAddress
-	// Offset is, for a bitmap, the number of the bit, and Range the stored text that it counts in.
+	// Offset is, for a bitmap, the number of the bit. Range is the stored range to which the offset
+	// applies.
 	Offset int
 	Range  string
-	// Guard is the version that it was planned from.
+	// Guard is the version from which the step was planned.
 	Guard Guard
-	// Owner is the Service that a Create or SetBit is for; its key is empty when the step frees.
+	// Owner is the Service for which the step allocates. Its key is empty if the step frees.
 	Owner Owner
-	// Sole tells that no Service but Owner may use the subject; with an empty Owner none may.
+	// Sole reports that no Service but Owner may use the subject; with an empty Owner, no Service
+	// may.
 	Sole   bool
 	Reason Reason
-	// Detail says the same as Reason for people, with the values that matter.
+	// Detail is a sentence that explains Reason with the values that matter.
 	Detail string
-	Safe   bool
-	// Risk says what can go wrong by it; empty when nothing can.
+	// Safe is Finding.Safe.
+	Safe bool
+	// Risk says what the step can break. It is empty if it can break nothing.
 	Risk string
 }
 
-// Guard is the version that a step was planned from.
+// Guard is the version from which a step was planned.
 type Guard struct {
-	// Absent: the IPAddress must not exist.
+	// Absent reports that the IPAddress must not exist.
 	Absent bool
 	// UID and ResourceVersion are those of the IPAddress.
 	UID, ResourceVersion string
-	// Revision is the modification revision of the range's key when the step was planned. It is shown and not held against
-	// the step: on a busy cluster it moves with every Service. The write is made at the revision that Check was given.
+	// Revision is the modification revision of the range's key when the step was planned. It is
+	// shown, but not required: on a busy cluster every Service changes it. The write requires the
+	// revision that Check was given.
 	Revision int64
 }
 
-// Frees tells whether the step gives something free that was allocated.
+// Frees reports whether the step frees an allocation.
 func (s Step) Frees() bool {
 	return s.Verb == ClearBit || s.Verb == Delete && s.Reason != ReasonReference
+}
+
+// Material returns the canonical text of a step: one line, without its line break and without texts
+// for people. Two steps are equal if and only if their materials are. Guard.Revision is not part of
+// it; see there.
+func (s Step) Material() string {
+	fields := []string{
+		s.Finding, string(s.Verb), s.Store.String(), s.Subject, string(s.Reason),
+		strconv.Itoa(s.Offset), s.Range,
+		strconv.FormatBool(s.Guard.Absent), s.Guard.UID, s.Guard.ResourceVersion,
+		s.Owner.Namespace, s.Owner.Name, s.Owner.UID, strconv.FormatBool(s.Sole), strconv.FormatBool(s.Safe),
+		s.Object.Name, s.Object.Parent.Group, s.Object.Parent.Resource, s.Object.Parent.Namespace, s.Object.Parent.Name,
+		s.Object.ManagedBy, s.Object.Family,
+	}
+	for i, field := range fields {
+		fields[i] = strconv.Quote(field) // so that no value can look like two
+	}
+	return strings.Join(fields, " ")
+}
+
+// Plan is an ordered list of steps that repair findings.
+type Plan struct {
+	// Steps are in the order in which they are applied: allocations first, replacements next, frees
+	// last.
+	Steps []Step
+	// Left are the findings that no step repairs, ordered by name. UnsafeReason says why.
+	Left []Finding
+}
+
+// PlanRepair orders the steps of findings. A pending finding has no steps yet. The order of the
+// findings does not matter, and each counts once.
+func PlanRepair(findings []Finding) Plan {
+	ordered := slices.Clone(findings)
+	slices.SortStableFunc(ordered, func(a, b Finding) int { return strings.Compare(a.Name, b.Name) })
+	ordered = slices.CompactFunc(ordered, func(a, b Finding) bool { return a.Name == b.Name })
+	var plan Plan
+	for _, f := range ordered {
+		if len(f.Steps) == 0 {
+			plan.Left = append(plan.Left, f)
+		}
+		plan.Steps = append(plan.Steps, f.Steps...)
+	}
+	slices.SortStableFunc(plan.Steps, CompareSteps)
+	return plan
+}
+
+// Safe returns the plan with its safe steps only. A finding's steps are all safe or none is.
+func (p Plan) Safe() Plan {
+	return Plan{
+		Steps: slices.DeleteFunc(slices.Clone(p.Steps), func(s Step) bool { return !s.Safe }),
+		Left:  slices.Clone(p.Left),
+	}
+}
+
+// Material returns the materials of all steps, one on each line.
+func (p Plan) Material() string {
+	var text strings.Builder
+	for _, step := range p.Steps {
+		text.WriteString(step.Material())
+		text.WriteByte('\n')
+	}
+	return text.String()
+}
+
+// CompareSteps orders steps by priority: a step that allocates what is in use comes before one that
+// frees. Under a stable sort, the steps of one finding stay together and in order.
+func CompareSteps(a, b Step) int {
+	return cmp.Or(
+		cmp.Compare(a.priority(), b.priority()),
+		cmp.Compare(a.Store, b.Store),
+		cmp.Compare(a.Offset, b.Offset),
+		compareSubjects(a.Subject, b.Subject),
+		strings.Compare(a.Finding, b.Finding),
+	)
+}
+
+// priority is lower for steps that come first.
+func (s Step) priority() int {
+	switch {
+	case s.Reason == ReasonReference:
+		return 2
+	case s.Verb == Relabel:
+		return 1
+	case s.Frees():
+		return 3
+	default:
+		return 0
+	}
+}
+
+// compareSubjects orders addresses as addresses.
+func compareSubjects(a, b string) int {
+	first, err := netip.ParseAddr(a)
+	second, err2 := netip.ParseAddr(b)
+	if err == nil && err2 == nil {
+		return first.Compare(second)
+	}
+	return strings.Compare(a, b)
 }

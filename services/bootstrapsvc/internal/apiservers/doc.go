@@ -1,37 +1,45 @@
-// Package apiservers decides which addresses the Service default/kubernetes leads to, and what its Endpoints object and
-// its EndpointSlices lack to say so.
+// Package apiservers decides which kube-apiservers are ready, which addresses the Service
+// default/kubernetes leads to, and how its Endpoints object and EndpointSlices must change.
 //
-// The addresses are chosen in one of four ways: [Live] takes the ready servers; [Counted] adds those that were published, until
-// there are more than a number; [Static] takes what it is given; [Untouched] writes nothing at all. Whatever the way, it
-// promises:
+// [Readiness] judges the probes of one server. [NewPlan] selects the desired endpoints in one of
+// four ways: [Live] takes the ready servers. [Counted] also keeps published servers up to a number.
+// [Static] takes the given addresses. [Untouched] writes nothing.
 //
-//   - The last address is never taken away because of what is not known. When no apiserver reports, or none of those
-//     that report is ready, or a name leads nowhere, what is published stays untouched and the plan only reports.
-//   - The one exception is a server that is leaving: the leader's own, at its orderly stop, or one that wrote that it left. It is
-//     taken out, and nobody else when no other server of its family is ready. The last server thus leaves nothing behind,
-//     unless it is to, while the address of a server whose key is merely missing survives it. A server whose next life reports
-//     already does not leave, and neither does a static address.
-//   - A ready server that can be reached is an endpoint. One that is not ready is none, but for those that a floor or a count
-//     keeps; these were published before, and are reported. For a floor, a key that may have outlived its server counts as none.
-//   - One address family, that of the Service's ClusterIP, unless both are asked for: then one slice for each, and Endpoints
-//     of the first. A server of the other family is reported and left out, for one slice has one address type and a Service
-//     without that family has no use for it. A family of which nobody is ready keeps what it has.
-//   - One port. Where servers disagree, most win, the lowest port on a tie; the others are reported and left out.
-//   - A plan, once applied, leaves nothing to write, and what it was given is never changed. Labels and annotations of
-//     others stay.
-//   - Whatever is decided of a server is said of it in one sentence, for people.
+// # Promises
 //
-// The shape is the one kube-apiserver gives these objects itself (pkg/controlplane/reconcilers), so that a move from one to
-// the other recreates nothing: the slice is named after the Service, carries no managed-by label, and the Endpoints object
-// is labelled so that nobody mirrors it. The order of addresses is not a difference. Unlike there, ports are repaired at
-// every pass, and an empty slice keeps its address type. The second slice, which kube-apiserver does not know, is named after its
-// family and labelled as made here. Other slices of the Service are reported only.
+//   - Missing knowledge never removes the last address. If no server reports, no reporting server
+//     is ready, or a name does not resolve, the published addresses stay and the plan only reports.
+//   - The one exception is a server that leaves: the leader's own server at an orderly stop, or a
+//     server whose key says that it left. Its address is removed. If no other server of its family
+//     is ready, no other address is removed. The last server thus removes itself, unless
+//     Policy.KeepLast is set. A server whose key is merely missing keeps its address. A server that
+//     reports again does not leave, and a static address never leaves.
+//   - A ready and reachable server is an endpoint. A server that is not ready is an endpoint only
+//     if it was published before and a floor (Policy.MinReady) or a count keeps it; the plan
+//     reports it. A floor never keeps a server whose key may have outlived it.
+//   - Endpoints have one address family, that of the Service's ClusterIP. With dual stack there is
+//     one slice for each family, and the Endpoints object has the first. A server of another family
+//     is left out and reported. A family without a ready server keeps its addresses.
+//   - Endpoints have one port. If servers disagree, the port of most servers is used, and of two
+//     equally frequent ports the lower one. The remaining servers are left out and reported.
+//   - An applied plan leaves nothing to write. Inputs are never changed. Foreign labels and
+//     annotations stay.
+//   - [ServerStatus] gives the reason for each server in one sentence.
 //
-// [Counted] is kube-apiserver's master-count, with two differences: a ready server is never dropped for the sake of the number,
-// and who is dropped is not a matter of whose address is next but of who is known to live.
+// # Shape of the objects
 //
-// A server without a sidecar counts as its own key says ([Adopt]), where such keys are read. Where they are not, it is taken out
-// of the list; a kube-apiserver whose own reconciler still runs then puts its list back, every ten seconds.
+// The objects have the shape that kube-apiserver gives them (pkg/controlplane/reconcilers), so that
+// a change from one to the other recreates nothing. The slice is named after the Service and has no
+// managed-by label. The Endpoints object is labelled so that it is not mirrored. The order of
+// addresses does not matter. Unlike in kube-apiserver, every plan repairs ports, and an empty slice
+// keeps its address type. The second slice, which kube-apiserver does not have, is named after its
+// family and labelled as managed by Trivet. Foreign slices of the Service are only reported.
 //
-// The package does no I/O and knows no clock.
+// [Counted] is kube-apiserver's master-count with two differences: it never drops a ready server
+// because of the number, and it drops servers of unknown state first instead of the next address in
+// order.
+//
+// A server without a sidecar counts as its master lease says ([Adopt]), where master leases are
+// read. Elsewhere its address is removed. A kube-apiserver whose own reconciler still runs then
+// restores its own list every ten seconds.
 package apiservers

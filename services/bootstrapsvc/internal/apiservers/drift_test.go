@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 func TestNewPlan_EndpointsDriftIsRepairedAndForeignMetadataStays(t *testing.T) {
@@ -37,7 +37,7 @@ func TestNewPlan_EndpointsDriftIsRepairedAndForeignMetadataStays(t *testing.T) {
 			have := Snapshot{Servers: want.Servers, Endpoints: want.Endpoints.DeepCopy(), Slices: want.Slices}
 			damage(have.Endpoints)
 			plan := NewPlan(onIPv4(), have)
-			one := []step{{Verb: change.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted}}
+			one := []step{{Verb: baseline.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted}}
 			if diff := cmp.Diff(one, steps(plan.Changes)); diff != "" {
 				t.Fatalf("plan (-want +got):\n%s", diff)
 			}
@@ -80,7 +80,7 @@ func TestNewPlan_SliceDriftIsRepairedAndForeignMetadataStays(t *testing.T) {
 			}
 			damage(have.Slices[0])
 			plan := NewPlan(onIPv4(), have)
-			one := []step{{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted}}
+			one := []step{{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted}}
 			if diff := cmp.Diff(one, steps(plan.Changes)); diff != "" {
 				t.Fatalf("plan (-want +got):\n%s", diff)
 			}
@@ -109,8 +109,8 @@ func TestNewPlan_SliceOfAnotherFamilyIsReplaced(t *testing.T) {
 	old.Labels["team"] = "net"
 	plan := NewPlan(onIPv4(), have)
 	want := []step{
-		{Verb: change.Delete, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
-		{Verb: change.Create, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
+		{Verb: baseline.Delete, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
+		{Verb: baseline.Create, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceWrongFamily},
 	}
 	if diff := cmp.Diff(want, steps(plan.Changes)); diff != "" {
 		t.Fatalf("plan (-want +got):\n%s", diff)
@@ -133,8 +133,8 @@ func TestNewPlan_ForeignSlicesAreReportedAndNeverTouched(t *testing.T) {
 		have.Slices = append(have.Slices, foreign)
 	}
 	want := []step{
-		{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-aa", Reason: SliceForeign},
-		{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-zz", Reason: SliceForeign},
+		{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-aa", Reason: SliceForeign},
+		{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-zz", Reason: SliceForeign},
 	}
 	if diff := cmp.Diff(want, steps(NewPlan(onIPv4(), have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
@@ -163,11 +163,11 @@ func TestNewPlan_Properties(t *testing.T) {
 		if diff := cmp.Diff(plan, NewPlan(want, have), byValue()); diff != "" {
 			t.Fatalf("the same snapshot gave two plans:\n%s", diff)
 		}
-		if again := change.Writing(NewPlan(want, after).Changes); len(again) != 0 {
+		if again := baseline.Writes(NewPlan(want, after).Changes); len(again) != 0 {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
 		if want.Kind == Untouched && len(plan.Changes) > 0 {
-			t.Fatalf("plan = %v, want endpoints left to others", steps(plan.Changes))
+			t.Fatalf("plan = %v, want no change of the endpoints", steps(plan.Changes))
 		}
 		if len(leaving(want, have.Servers)) == 0 {
 			neverErased(t, PublishedInEndpoints(have.Endpoints), PublishedInEndpoints(after.Endpoints))
@@ -194,7 +194,7 @@ func drawWant(t *rapid.T) Want {
 }
 
 func publishedByOwn(have Snapshot) []string {
-	if slice := named(have.Slices, serviceName); slice != nil {
+	if slice := sliceNamed(have.Slices, baseline.ServiceName); slice != nil {
 		return publishedIn(slice)
 	}
 	return nil
@@ -259,10 +259,10 @@ func drawSlices(t *rapid.T) []*discoveryv1.EndpointSlice {
 			continue
 		}
 		family := rapid.SampledFrom([]discoveryv1.AddressType{"IPv4", "IPv6"}).Draw(t, "type")
-		slice := newSlice(name, roster{family: family, port: 6443})
+		slice := newSlice(name, desired{family: family, port: 6443})
 		slice.UID, slice.ResourceVersion = "uid", "7"
-		if rapid.Bool().Draw(t, "is somebody's") {
-			slice.Labels[discoveryv1.LabelManagedBy] = "somebody.example"
+		if rapid.Bool().Draw(t, "is foreign") {
+			slice.Labels[discoveryv1.LabelManagedBy] = "other.example"
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
 			isReady := rapid.Bool().Draw(t, "ready")

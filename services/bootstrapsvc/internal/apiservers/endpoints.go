@@ -9,20 +9,21 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 const (
 	// EndpointsMissing: the Endpoints object does not exist.
-	EndpointsMissing change.Reason = "ENDPOINTS_MISSING"
-	// EndpointsDrifted: the Endpoints object differs in addresses, ports or the label that stops mirroring.
-	EndpointsDrifted change.Reason = "ENDPOINTS_DRIFTED"
+	EndpointsMissing baseline.Reason = "ENDPOINTS_MISSING"
+	// EndpointsDrifted: the Endpoints object differs in addresses, ports or the label that stops
+	// mirroring.
+	EndpointsDrifted baseline.Reason = "ENDPOINTS_DRIFTED"
 )
 
-func planEndpoints(want roster, existing *corev1.Endpoints) []change.Change {
+func planEndpoints(want desired, existing *corev1.Endpoints) []baseline.Change {
 	if existing == nil {
-		return []change.Change{{
-			Verb:   change.Create,
+		return []baseline.Change{{
+			Verb:   baseline.Create,
 			Object: newEndpoints(want),
 			Reason: EndpointsMissing,
 			Detail: "endpoints default/kubernetes do not exist; they will hold " + addressesText(want.texts()),
@@ -34,22 +35,22 @@ func planEndpoints(want roster, existing *corev1.Endpoints) []change.Change {
 		setLabel(&repaired.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
 		differences = append(differences, fmt.Sprintf("label %s %q, want \"true\"", discoveryv1.LabelSkipMirror, has))
 	}
-	if difference := differs(existing.Subsets, want); difference != "" {
+	if difference := subsetsDifference(existing.Subsets, want); difference != "" {
 		repaired.Subsets = subsets(want)
 		differences = append(differences, difference)
 	}
 	if len(differences) == 0 {
 		return nil
 	}
-	return []change.Change{{
-		Verb: change.Update, Object: repaired, Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
+	return []baseline.Change{{
+		Verb: baseline.Update, Object: repaired, Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 
-func newEndpoints(want roster) *corev1.Endpoints {
+func newEndpoints(want desired) *corev1.Endpoints {
 	return &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      serviceName,
+			Name:      baseline.ServiceName,
 			Namespace: metav1.NamespaceDefault,
 			Labels:    map[string]string{discoveryv1.LabelSkipMirror: "true"},
 		},
@@ -57,7 +58,7 @@ func newEndpoints(want roster) *corev1.Endpoints {
 	}
 }
 
-func subsets(want roster) []corev1.EndpointSubset {
+func subsets(want desired) []corev1.EndpointSubset {
 	subset := corev1.EndpointSubset{
 		Ports: want.endpointsPorts(),
 	}
@@ -67,8 +68,9 @@ func subsets(want roster) []corev1.EndpointSubset {
 	return []corev1.EndpointSubset{subset}
 }
 
-// differs says what the subsets say otherwise than wanted; empty if nothing. The order of addresses is no difference.
-func differs(has []corev1.EndpointSubset, want roster) string {
+// subsetsDifference says how the subsets differ from the desired ones; empty if they do not. The
+// order of addresses does not matter.
+func subsetsDifference(has []corev1.EndpointSubset, want desired) string {
 	if len(has) != 1 {
 		return fmt.Sprintf("%d subsets, want one", len(has))
 	}
@@ -99,17 +101,23 @@ func setLabel(meta *metav1.ObjectMeta, key, value string) {
 	meta.Labels[key] = value
 }
 
-// PublishedInEndpoints lists the ready addresses of an Endpoints object, ordered; none for nil.
-func PublishedInEndpoints(endpoints *corev1.Endpoints) []string {
-	if endpoints == nil {
-		return nil
+// endpointsWithout is a copy without the ready addresses that isOut selects.
+func endpointsWithout(endpoints *corev1.Endpoints, isOut func(address string) bool) *corev1.Endpoints {
+	remaining := endpoints.DeepCopy()
+	for i := range remaining.Subsets {
+		remaining.Subsets[i].Addresses = slices.DeleteFunc(remaining.Subsets[i].Addresses,
+			func(address corev1.EndpointAddress) bool { return isOut(address.IP) })
 	}
-	var published []string
-	for _, subset := range endpoints.Subsets {
-		for _, address := range subset.Addresses {
-			published = append(published, address.IP)
-		}
+	// The kube-apiserver rejects a subset without any address.
+	remaining.Subsets = slices.DeleteFunc(remaining.Subsets, func(subset corev1.EndpointSubset) bool {
+		return len(subset.Addresses) == 0 && len(subset.NotReadyAddresses) == 0
+	})
+	return remaining
+}
+
+func addressesText(addresses []string) string {
+	if len(addresses) == 0 {
+		return "none"
 	}
-	slices.Sort(published)
-	return slices.Compact(published)
+	return strings.Join(slices.Sorted(slices.Values(addresses)), ", ")
 }

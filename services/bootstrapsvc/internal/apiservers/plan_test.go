@@ -9,7 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
@@ -24,39 +24,40 @@ func notReady(address string) Server {
 
 func onIPv4() Want { return Want{ServiceIP: addr("10.0.0.1")} }
 
-// settled is a cluster in which all is as the servers say.
+// settled is a cluster whose endpoints match the servers.
 func settled(t *testing.T, servers ...Server) Snapshot {
 	t.Helper()
 	return applied(t, Snapshot{Servers: servers}, NewPlan(onIPv4(), Snapshot{Servers: servers}).Changes)
 }
 
-// failer is what applied needs of a test, rapid's included.
+// failer is implemented by *testing.T and *rapid.T.
 type failer interface{ Fatalf(string, ...any) }
 
-// applied is the snapshot after the changes were written, refusing what an apiserver would refuse.
-func applied(t failer, have Snapshot, changes []change.Change) Snapshot {
+// applied is the snapshot after the changes. It fails for a write that a kube-apiserver would
+// reject.
+func applied(t failer, have Snapshot, changes []baseline.Change) Snapshot {
 	after := Snapshot{Servers: have.Servers, Endpoints: have.Endpoints}
 	slices := map[string]*discoveryv1.EndpointSlice{}
 	for _, slice := range have.Slices {
 		slices[slice.Name] = slice
 	}
-	for _, c := range change.Writing(changes) {
+	for _, c := range baseline.Writes(changes) {
 		switch object := c.Object.(type) {
 		case *corev1.Endpoints:
-			if (c.Verb == change.Create) != (after.Endpoints == nil) {
+			if (c.Verb == baseline.Create) != (after.Endpoints == nil) {
 				t.Fatalf("%s of endpoints does not fit what there is", c.Verb)
 			}
 			after.Endpoints = object
 		case *discoveryv1.EndpointSlice:
 			existing := slices[object.Name]
-			if (c.Verb == change.Create) != (existing == nil) {
+			if (c.Verb == baseline.Create) != (existing == nil) {
 				t.Fatalf("%s of a slice does not fit what there is", c.Verb)
 			}
-			if c.Verb == change.Update && existing.AddressType != object.AddressType {
+			if c.Verb == baseline.Update && existing.AddressType != object.AddressType {
 				t.Fatalf("update of a slice changes its immutable address type")
 			}
 			slices[object.Name] = object
-			if c.Verb == change.Delete {
+			if c.Verb == baseline.Delete {
 				delete(slices, object.Name)
 			}
 		default:
@@ -71,13 +72,13 @@ func applied(t failer, have Snapshot, changes []change.Change) Snapshot {
 
 // step is a change without its object.
 type step struct {
-	Verb   change.Verb
+	Verb   baseline.Verb
 	Kind   string
 	Name   string
-	Reason change.Reason
+	Reason baseline.Reason
 }
 
-func steps(changes []change.Change) []step {
+func steps(changes []baseline.Change) []step {
 	var taken []step
 	for _, c := range changes {
 		taken = append(taken, step{Verb: c.Verb, Kind: c.Kind().Kind, Name: c.Object.GetName(), Reason: c.Reason})
@@ -85,21 +86,21 @@ func steps(changes []change.Change) []step {
 	return taken
 }
 
-func reported(reason change.Reason) step {
-	return step{Verb: change.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
+func reported(reason baseline.Reason) step {
+	return step{Verb: baseline.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
 }
 
-func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
+func TestNewPlan_FirstServersArePublishedInTheShapeOfKubeAPIServer(t *testing.T) {
 	name, protocol, port, isReady := "https", corev1.ProtocolTCP, int32(6443), true
 	want := Plan{
 		Addresses: []netip.Addr{addr("10.1.0.1"), addr("10.1.0.2")},
-		Standings: []Standing{
+		Statuses: []ServerStatus{
 			{Address: addr("10.1.0.1"), Wanted: true, Why: "it is ready"},
 			{Address: addr("10.1.0.2"), Wanted: true, Why: "it is ready"},
 			{Address: addr("10.1.0.3"), Why: "it is not ready: nothing is known of it"},
 		},
-		Changes: []change.Change{{
-			Verb: change.Create,
+		Changes: []baseline.Change{{
+			Verb: baseline.Create,
 			Object: &discoveryv1.EndpointSlice{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "kubernetes", Namespace: "default",
@@ -115,7 +116,7 @@ func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
 			Reason: SliceMissing,
 			Detail: "endpointslice default/kubernetes does not exist; it will hold 10.1.0.1, 10.1.0.2",
 		}, {
-			Verb: change.Create,
+			Verb: baseline.Create,
 			Object: &corev1.Endpoints{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "kubernetes", Namespace: "default",
@@ -141,13 +142,13 @@ func TestNewPlan_ServersComeAndGo(t *testing.T) {
 		servers []Server
 		want    []string
 	}{
-		"another one":                  {servers: []Server{ready("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.1", "10.1.0.2"}},
-		"one instead of another":       {servers: []Server{ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"one that is ready no more":    {servers: []Server{notReady("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"order counts by number":       {servers: []Server{ready("10.1.0.10"), ready("10.1.0.9")}, want: []string{"10.1.0.10", "10.1.0.9"}},
-		"the same key read twice":      {servers: []Server{ready("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"a double that is not ready":   {servers: []Server{notReady("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"a neighbour nobody can reach": {servers: []Server{ready("127.0.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"another server":                       {servers: []Server{ready("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.1", "10.1.0.2"}},
+		"a server instead of another":          {servers: []Server{ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"a server that is not ready any more":  {servers: []Server{notReady("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"addresses are ordered by number":      {servers: []Server{ready("10.1.0.10"), ready("10.1.0.9")}, want: []string{"10.1.0.10", "10.1.0.9"}},
+		"the same key read twice":              {servers: []Server{ready("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"the same key, not ready":              {servers: []Server{notReady("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"a server with an unreachable address": {servers: []Server{ready("127.0.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +165,7 @@ func TestNewPlan_ServersComeAndGo(t *testing.T) {
 	}
 }
 
-func TestNewPlan_WhatIsNotKnownTakesNothingAway(t *testing.T) {
+func TestNewPlan_MissingKnowledgeRemovesNothing(t *testing.T) {
 	cases := map[string]struct {
 		want    Want
 		servers []Server
@@ -174,22 +175,22 @@ func TestNewPlan_WhatIsNotKnownTakesNothingAway(t *testing.T) {
 			want:  onIPv4(),
 			steps: []step{reported(NoServerReports)},
 		},
-		"none is ready": {
+		"no server is ready": {
 			want:    onIPv4(),
 			servers: []Server{notReady("10.1.0.1"), notReady("10.1.0.2")},
 			steps:   []step{reported(NoServerReady)},
 		},
-		"all are of the other family": {
+		"all servers are of the other family": {
 			want:    onIPv4(),
 			servers: []Server{ready("fd00::1")},
 			steps:   []step{reported(FamilyMismatch), reported(NoServerReady)},
 		},
-		"a sidecar was pointed at the service itself": {
+		"a sidecar has the address of the service": {
 			want:    onIPv4(),
 			servers: []Server{ready("10.0.0.1")},
 			steps:   []step{reported(NotRoutable), reported(NoServerReady)},
 		},
-		"none can be reached": {
+		"no server can be reached": {
 			want:    onIPv4(),
 			servers: []Server{ready("127.0.0.1"), ready("169.254.1.1")},
 			steps:   []step{reported(NotRoutable), reported(NotRoutable), reported(NoServerReady)},
@@ -222,8 +223,8 @@ func TestNewPlan_OneFamilyAndOnePort(t *testing.T) {
 		reported(NotRoutable),
 		reported(FamilyMismatch),
 		reported(PortMismatch),
-		{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted},
-		{Verb: change.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted},
+		{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted},
+		{Verb: baseline.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted},
 	}
 	if diff := cmp.Diff(want, steps(plan.Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
@@ -234,7 +235,7 @@ func TestNewPlan_OneFamilyAndOnePort(t *testing.T) {
 	}
 }
 
-func TestNewPlan_PortTieGoesToTheLowest(t *testing.T) {
+func TestNewPlan_OfEquallyFrequentPortsTheLowestWins(t *testing.T) {
 	high := ready("10.1.0.1")
 	high.Port = 8443
 	plan := NewPlan(onIPv4(), Snapshot{Servers: []Server{high, ready("10.1.0.2")}})
@@ -249,25 +250,25 @@ func TestNewPlan_Leaving(t *testing.T) {
 	cases := map[string]struct {
 		published []Server
 		servers   []Server
-		reason    change.Reason
+		reason    baseline.Reason
 		want      []string
 	}{
-		"others are ready: they alone stay": {
+		"other servers are ready: only they stay": {
 			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
 			servers:   []Server{ready("10.1.0.2")},
 			reason:    SliceDrifted,
 			want:      []string{"10.1.0.2"},
 		},
-		"the last one leaves nothing behind": {
+		"the last server leaves nothing": {
 			published: []Server{ready("10.1.0.1")},
 			reason:    LastServerLeft,
 		},
-		"one whose key is missing is not taken along": {
+		"a server whose key is missing stays": {
 			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
 			reason:    LastServerLeft,
 			want:      []string{"10.1.0.2"},
 		},
-		"one that is not ready is not taken along": {
+		"a server that is not ready stays": {
 			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
 			servers:   []Server{notReady("10.1.0.2")},
 			reason:    LastServerLeft,
@@ -296,7 +297,7 @@ func TestNewPlan_Leaving(t *testing.T) {
 	}
 }
 
-func TestNewPlan_NobodyLeavesWhoseNextLifeReports(t *testing.T) {
+func TestNewPlan_NoServerLeavesThatReportsAgain(t *testing.T) {
 	leaving := onIPv4()
 	leaving.Leaving = []netip.Addr{addr("10.1.0.1")}
 	for name, test := range map[string]struct {
@@ -327,7 +328,7 @@ func TestNewPlan_EmptySliceOfAnIPv6ClusterKeepsItsType(t *testing.T) {
 	}
 	want.Leaving, have.Servers = nil, []Server{ready("fd00::1")}
 	back := steps(NewPlan(want, have).Changes)
-	if len(back) == 0 || back[0].Verb != change.Update {
+	if len(back) == 0 || back[0].Verb != baseline.Update {
 		t.Errorf("plan of the returning server = %v, want updates in place", back)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 func left(address string) Server {
@@ -21,7 +21,7 @@ func stale(address string) Server {
 	return Server{Address: addr(address), Port: 6443, Stale: true}
 }
 
-// publishing is a cluster whose endpoints hold addresses, and in which servers report.
+// publishing is a cluster whose endpoints have addresses and whose servers report.
 func publishing(t *testing.T, addresses []string, servers ...Server) Snapshot {
 	t.Helper()
 	if len(addresses) == 0 {
@@ -36,7 +36,8 @@ func publishing(t *testing.T, addresses []string, servers ...Server) Snapshot {
 	return have
 }
 
-// Existing endpoints times keys, as upstream's own tables have them, for each way to choose.
+// The rows combine existing endpoints and keys, like kube-apiserver's own tables, for each kind of
+// policy.
 func TestNewPlan_Policies(t *testing.T) {
 	type row struct {
 		policy    Policy
@@ -49,7 +50,7 @@ func TestNewPlan_Policies(t *testing.T) {
 	floor := func(n int) Policy { return Policy{MinReady: n} }
 	count := func(n int) Policy { return Policy{Kind: Counted, Count: n} }
 	cases := map[string]row{
-		"count: who reports goes before whose key is stale": {
+		"count: a reporting server before one with a stale key": {
 			policy: count(2), published: []string{one, two, three}, servers: []Server{ready(one), stale(two), notReady(three)},
 			want: []string{one, three}, steps: []step{reported(Kept)},
 		},
@@ -57,25 +58,25 @@ func TestNewPlan_Policies(t *testing.T) {
 			policy: floor(2), published: []string{one, two}, servers: []Server{ready(one), notReady(two)},
 			want: []string{one, two}, steps: []step{reported(Kept)},
 		},
-		"floor: one that was never published does not come": {
+		"floor: a server that was never published is not added": {
 			policy: floor(2), published: []string{one}, servers: []Server{ready(one), notReady(two)}, want: []string{one},
 		},
-		"floor: only as many as it takes": {
+		"floor: no more servers than needed": {
 			policy: floor(2), published: []string{one, two, three}, servers: []Server{notReady(one), notReady(two), ready(three)},
 			want: []string{one, three}, steps: []step{reported(Kept)},
 		},
-		"floor: enough others are ready": {
+		"floor: enough other servers are ready": {
 			policy: floor(2), published: []string{one, two, three}, servers: []Server{ready(one), ready(two), notReady(three)},
 			want: []string{one, two},
 		},
 		"floor: a server whose key is gone leaves": {
 			policy: floor(3), published: []string{one, two}, servers: []Server{ready(one)}, want: []string{one},
 		},
-		"floor: nobody is ready": {
+		"floor: no server is ready": {
 			policy: floor(2), published: []string{one, two}, servers: []Server{notReady(one)},
 			want: []string{one, two}, steps: []step{reported(NoServerReady)},
 		},
-		"floor: one that stays has to serve on the port": {
+		"floor: a kept server must listen on the port": {
 			policy: floor(2), published: []string{one, two}, servers: []Server{ready(one), {Address: addr(two), Port: 8443}},
 			want: []string{one},
 		},
@@ -83,51 +84,51 @@ func TestNewPlan_Policies(t *testing.T) {
 			policy: count(2), published: []string{one, two}, servers: []Server{ready(one)},
 			want: []string{one, two}, steps: []step{reported(Kept)},
 		},
-		"count: until another takes its place": {
+		"count: until another server replaces it": {
 			policy: count(2), published: []string{one, two}, servers: []Server{ready(one), ready(three)}, want: []string{one, three},
 		},
-		"count: one that reports stays before one that does not": {
+		"count: a reporting server before one that does not report": {
 			policy: count(2), published: []string{one, two, three}, servers: []Server{notReady(two), ready(three)},
 			want: []string{two, three}, steps: []step{reported(Kept)},
 		},
-		"count: one that stopped in good order leaves": {
+		"count: a server that stopped in good order leaves": {
 			policy: count(3), published: []string{one, two}, servers: []Server{ready(one), left(two)}, want: []string{one},
 		},
-		"count: one that stopped and is back stays": {
+		"count: a server that stopped and is back stays": {
 			policy: count(3), published: []string{one, two}, servers: []Server{ready(one), left(two), ready(two)}, want: []string{one, two},
 		},
-		"count: more are ready than there are to be": {
+		"count: more servers are ready than the count": {
 			policy: count(1), published: []string{one}, servers: []Server{ready(one), ready(two)},
 			want: []string{one, two}, steps: []step{reported(CountExceeded)},
 		},
-		"count: the first ones": {
+		"count: the first servers": {
 			policy: count(3), servers: []Server{ready(one), notReady(two)}, want: []string{one},
 		},
-		"count: the last one stopped in good order": {
+		"count: the last server stopped in good order": {
 			policy: count(3), published: []string{one}, servers: []Server{left(one)},
 		},
-		"count: one stopped, and nobody is ready": {
+		"count: one server stopped, and none is ready": {
 			policy: count(3), published: []string{one, two}, servers: []Server{left(one), notReady(two)}, want: []string{two},
 		},
-		"static: what it is given": {
+		"static: the given addresses": {
 			policy: Policy{Kind: Static}, published: []string{one}, servers: []Server{ready("192.0.2.7"), ready("192.0.2.8")},
 			want: []string{"192.0.2.7", "192.0.2.8"},
 		},
-		"static: a name that leads to both families": {
+		"static: a name that resolves to both families": {
 			policy: Policy{Kind: Static}, published: []string{one}, servers: []Server{ready("192.0.2.7"), ready("2001:db8::7")},
 			want: []string{"192.0.2.7"},
 		},
-		"static: a name that leads nowhere": {
+		"static: a name that does not resolve": {
 			policy: Policy{Kind: Static}, published: []string{one}, want: []string{one}, steps: []step{reported(StaticUnresolved)},
 		},
-		"static: a name that leads to the machine itself": {
+		"static: a name that resolves to loopback": {
 			policy: Policy{Kind: Static}, published: []string{one}, servers: []Server{ready("127.0.0.1")},
 			want: []string{one}, steps: []step{reported(NotRoutable), reported(NoServerReady)},
 		},
 		"none: nothing is touched": {
 			policy: Policy{Kind: Untouched}, published: []string{one}, servers: []Server{ready(two)}, want: []string{one},
 		},
-		"none: not even where nothing is": {
+		"none: not even an empty cluster": {
 			policy: Policy{Kind: Untouched}, servers: []Server{ready(two)},
 		},
 	}
@@ -135,7 +136,7 @@ func TestNewPlan_Policies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			have := publishing(t, test.published, test.servers...)
 			want := onIPv4()
-			want.Policy, want.Unresolved = test.policy, "api.example leads nowhere"
+			want.Policy, want.Unresolved = test.policy, "api.example does not resolve"
 			plan := NewPlan(want, have)
 			after := applied(t, have, plan.Changes)
 			if diff := cmp.Diff(test.want, PublishedInEndpoints(after.Endpoints)); diff != "" {
@@ -154,14 +155,14 @@ func TestNewPlan_Policies(t *testing.T) {
 func reportsOf(plan Plan) []step {
 	var reports []step
 	for _, s := range steps(plan.Changes) {
-		if s.Verb == change.Report {
+		if s.Verb == baseline.Report {
 			reports = append(reports, s)
 		}
 	}
 	return reports
 }
 
-func TestNewPlan_LastAddressStaysWhenToldTo(t *testing.T) {
+func TestNewPlan_LastAddressStaysWithKeepLast(t *testing.T) {
 	want := onIPv4()
 	want.KeepLast, want.Leaving = true, []netip.Addr{addr("10.1.0.1")}
 	alone := publishing(t, []string{"10.1.0.1"})
@@ -197,13 +198,14 @@ func TestNewPlan_DualStackHasOneSlicePerFamilyAndEndpointsOfTheFirst(t *testing.
 		t.Errorf("reports = %v, want none", reportsOf(plan))
 	}
 
-	// Nobody of the second family is ready: it keeps what it has. Not asked for any more, its slice goes.
+	// No server of the second family is ready, so its slice stays. Without dual stack, the slice is
+	// deleted.
 	after.Servers = []Server{ready("10.1.0.1"), ready("10.1.0.2"), notReady("fd00::1")}
-	if writes := change.Writing(NewPlan(want, after).Changes); len(writes) != 0 {
+	if writes := baseline.Writes(NewPlan(want, after).Changes); len(writes) != 0 {
 		t.Errorf("plan writes %v, want none", steps(writes))
 	}
 	want.DualStack = false
-	gone := []step{{Verb: change.Delete, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceUnwanted}}
+	gone := []step{{Verb: baseline.Delete, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceUnwanted}}
 	if diff := cmp.Diff(gone, steps(NewPlan(want, after).Changes)); diff != "" {
 		t.Errorf("single-stack again (-want +got):\n%s", diff)
 	}
@@ -218,25 +220,25 @@ func TestNewPlan_DualStackServerThatIsTheLastLeavesBothSlices(t *testing.T) {
 	want.Leaving = []netip.Addr{addr("10.1.0.1"), addr("fd00::1")}
 	after := applied(t, have, NewPlan(want, have).Changes)
 	if published := append(PublishedInSlices(after.Slices), PublishedInEndpoints(after.Endpoints)...); len(published) != 0 {
-		t.Errorf("published = %v, want nothing left behind", published)
+		t.Errorf("published = %v, want nothing", published)
 	}
 }
 
-func TestNewPlan_SliceOfOthersUnderTheSecondNameIsLeftToThem(t *testing.T) {
+func TestNewPlan_ForeignSliceWithTheSecondNameStays(t *testing.T) {
 	want := onIPv4()
 	want.DualStack = true
 	have := settled(t, ready("10.1.0.1"))
-	theirs := have.Slices[0].DeepCopy()
-	theirs.Name, theirs.AddressType = "kubernetes-ipv6", discoveryv1.AddressTypeIPv6
-	have.Slices = append(have.Slices, theirs)
+	foreign := have.Slices[0].DeepCopy()
+	foreign.Name, foreign.AddressType = "kubernetes-ipv6", discoveryv1.AddressTypeIPv6
+	have.Slices = append(have.Slices, foreign)
 	have.Servers = []Server{ready("10.1.0.1"), ready("fd00::1")}
-	expected := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	expected := []step{{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
 	if diff := cmp.Diff(expected, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 }
 
-// A name that leads nowhere useful says as little as one that leads nowhere, and a stop of a sidecar says nothing about it.
+// A static name without a usable address changes nothing, and neither does the stop of a sidecar.
 func TestNewPlan_StaticAddressesDoNotLeave(t *testing.T) {
 	want := onIPv4()
 	want.Kind, want.Leaving = Static, []netip.Addr{addr("10.1.0.1")}
@@ -247,8 +249,9 @@ func TestNewPlan_StaticAddressesDoNotLeave(t *testing.T) {
 	}
 }
 
-// A key that outlived its server is no report of it: no floor counts on it, and nobody stays for its sake.
-func TestNewPlan_StaleKeyKeepsNobody(t *testing.T) {
+// A key that outlived its server is no report: a floor does not count it, and no address stays
+// because of it.
+func TestNewPlan_StaleKeyKeepsNoAddress(t *testing.T) {
 	want := onIPv4()
 	want.MinReady = 2
 	have := publishing(t, []string{"10.1.0.1", "10.1.0.2"}, ready("10.1.0.1"), stale("10.1.0.2"))
@@ -264,8 +267,9 @@ func TestNewPlan_StaleKeyKeepsNobody(t *testing.T) {
 	}
 }
 
-// Where one server has both families and the other only the first, the second loses its last address when the former leaves.
-func TestNewPlan_DualStackServerLeavesTheFamilyThatNobodyElseHas(t *testing.T) {
+// One server has both families, and the other only the first. When the former leaves, the second
+// family loses its last address.
+func TestNewPlan_DualStackServerLeavesAFamilyOfItsOwn(t *testing.T) {
 	want := onIPv4()
 	want.DualStack = true
 	have := Snapshot{Servers: []Server{ready("10.1.0.1"), ready("fd00::1"), ready("10.1.0.2")}}
@@ -279,7 +283,7 @@ func TestNewPlan_DualStackServerLeavesTheFamilyThatNobodyElseHas(t *testing.T) {
 	kept := want
 	kept.KeepLast = true
 	if published := PublishedInSlices(applied(t, have, NewPlan(kept, have).Changes).Slices); !slices.Contains(published, "fd00::1") {
-		t.Errorf("published = %v, want the last of the second family kept", published)
+		t.Errorf("published = %v, want the last address of the second family kept", published)
 	}
 	after := applied(t, have, NewPlan(want, have).Changes)
 	if diff := cmp.Diff([]string{"10.1.0.2"}, PublishedInSlices(after.Slices)); diff != "" {
@@ -287,34 +291,34 @@ func TestNewPlan_DualStackServerLeavesTheFamilyThatNobodyElseHas(t *testing.T) {
 	}
 }
 
-// What lost its label is not of the Service any more, and its name is taken all the same.
-func TestNewPlan_SecondSliceThatLostItsLabelIsRepairedUnlessItIsOthers(t *testing.T) {
+// A slice that lost its label is not of the Service any more, but still has its name.
+func TestNewPlan_SecondSliceThatLostItsLabelIsRepairedUnlessItIsForeign(t *testing.T) {
 	want := onIPv4()
 	want.DualStack = true
 	have := Snapshot{Servers: []Server{ready("10.1.0.1"), ready("fd00::1")}}
 	have = applied(t, have, NewPlan(want, have).Changes)
-	second := named(have.Slices, "kubernetes-ipv6")
+	second := sliceNamed(have.Slices, "kubernetes-ipv6")
 	delete(second.Labels, discoveryv1.LabelServiceName)
 	if diff := cmp.Diff([]string{"10.1.0.1"}, PublishedInSlices(have.Slices)); diff != "" {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
-	repair := []step{{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
+	repair := []step{{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
 	if diff := cmp.Diff(repair, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 
 	delete(second.Labels, discoveryv1.LabelManagedBy)
-	inTheWay := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
-	if diff := cmp.Diff(inTheWay, steps(NewPlan(want, have).Changes)); diff != "" {
+	foreign := []step{{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	if diff := cmp.Diff(foreign, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan without either label (-want +got):\n%s", diff)
 	}
 	want.DualStack, have.Servers = false, have.Servers[:1]
 	if plan := NewPlan(want, have); len(plan.Changes) != 0 {
-		t.Errorf("plan for one family = %v, want none: the slice is nobody's business here", steps(plan.Changes))
+		t.Errorf("plan for one family = %v, want none: the slice is foreign", steps(plan.Changes))
 	}
 }
 
-func TestNewPlan_ExtraPortsAreServedToo(t *testing.T) {
+func TestNewPlan_ExtraPortsFollowTheOwnPort(t *testing.T) {
 	want := onIPv4()
 	want.ExtraPorts = []Port{{Name: "konnectivity", Protocol: corev1.ProtocolTCP, Port: 8132}}
 	have := settled(t, ready("10.1.0.1"))
@@ -333,24 +337,24 @@ func TestNewPlan_ExtraPortsAreServedToo(t *testing.T) {
 	}
 }
 
-func TestNewPlan_EveryServerIsToldWhy(t *testing.T) {
+func TestNewPlan_EveryServerHasAReason(t *testing.T) {
 	have := publishing(t, []string{"10.1.0.1", "10.1.0.2"},
 		ready("10.1.0.1"), Server{Address: addr("10.1.0.2"), Port: 6443, Detail: "connection refused"},
 		Server{Address: addr("10.1.0.3"), Port: 8443, Ready: true}, ready("fd00::1"))
-	want := []Standing{
+	want := []ServerStatus{
 		{Address: addr("10.1.0.1"), Wanted: true, Published: true, Why: "it is ready"},
 		{Address: addr("10.1.0.2"), Published: true, Why: "it is not ready: connection refused"},
-		{Address: addr("10.1.0.3"), Why: "kube-apiserver 10.1.0.3 serves on port 8443, most serve on 6443; it is left out"},
+		{Address: addr("10.1.0.3"), Why: "kube-apiserver 10.1.0.3 listens on port 8443, most listen on 6443; it is left out"},
 		{Address: addr("fd00::1"), Why: "kube-apiserver fd00::1 is IPv6, the service default/kubernetes is IPv4; it is left out"},
 	}
-	got := NewPlan(onIPv4(), have).Standings
+	got := NewPlan(onIPv4(), have).Statuses
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("standings (-want +got):\n%s", diff)
+		t.Errorf("statuses (-want +got):\n%s", diff)
 	}
 }
 
-// What is true of every choice, said in other words than the plan's own.
-func TestNewPlan_ChoosesByItsPolicy(t *testing.T) {
+// The property states the policies independently of the code of the plan.
+func TestNewPlan_SelectsByItsPolicy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawWant(t)
 		have := Snapshot{
@@ -378,7 +382,7 @@ func TestNewPlan_ChoosesByItsPolicy(t *testing.T) {
 			}
 			switch {
 			case !isPublished[address]:
-				t.Fatalf("%s comes although it is not ready", address)
+				t.Fatalf("%s was added although it is not ready", address)
 			case want.Kind == Counted && !reports[address] && slices.ContainsFunc(have.Servers, func(s Server) bool { return s.Address == address }):
 				t.Fatalf("%s stays although it left", address)
 			case want.Kind != Counted && (want.MinReady < 2 || !reports[address]):
@@ -386,7 +390,7 @@ func TestNewPlan_ChoosesByItsPolicy(t *testing.T) {
 			}
 		}
 		if len(plan.Addresses) > 0 && readyOnes == 0 {
-			t.Fatalf("%v are chosen, and none of them is ready", plan.Addresses)
+			t.Fatalf("%v are selected, and none of them is ready", plan.Addresses)
 		}
 		if want.Kind == Counted && !want.DualStack && len(plan.Addresses) > max(want.Count, readyOnes) {
 			t.Fatalf("%d addresses, want at most %d or the ready ones", len(plan.Addresses), want.Count)

@@ -8,146 +8,103 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 const (
 	// SliceMissing: the EndpointSlice does not exist.
-	SliceMissing change.Reason = "ENDPOINT_SLICE_MISSING"
-	// SliceDrifted: the EndpointSlice differs in endpoints, ports or the label that names its Service.
-	SliceDrifted change.Reason = "ENDPOINT_SLICE_DRIFTED"
-	// SliceWrongFamily: the EndpointSlice has an address type that cannot be changed; it is deleted and created again.
-	SliceWrongFamily change.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
-	// SliceUnwanted: a slice that was made here is of a family that endpoints are not to have any more. It is deleted.
-	SliceUnwanted change.Reason = "ENDPOINT_SLICE_UNWANTED"
-	// SliceForeign: somebody else's slice adds endpoints to the Service, or has the name that the second slice should have. It is
-	// never touched here.
-	SliceForeign change.Reason = "ENDPOINT_SLICE_FOREIGN"
+	SliceMissing baseline.Reason = "ENDPOINT_SLICE_MISSING"
+	// SliceDrifted: the EndpointSlice differs in endpoints, ports or the label that names its
+	// Service.
+	SliceDrifted baseline.Reason = "ENDPOINT_SLICE_DRIFTED"
+	// SliceWrongFamily: the EndpointSlice has the wrong address type, which cannot be changed; it
+	// is deleted and created again.
+	SliceWrongFamily baseline.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
+	// SliceUnwanted: a slice that Trivet created is of a family that is not wanted any more. It is
+	// deleted.
+	SliceUnwanted baseline.Reason = "ENDPOINT_SLICE_UNWANTED"
+	// SliceForeign: a slice of another controller adds endpoints to the Service, or has the name of
+	// the second slice. It is never written.
+	SliceForeign baseline.Reason = "ENDPOINT_SLICE_FOREIGN"
 )
 
-// managedBy labels the slices that are kept here beside the one that kube-apiserver knows. They are told from others by it.
-const managedBy = "bootstrapsvc.trivet.dev"
-
-// nameOf is what the slice of the other family than the Service's first is called.
-func nameOf(family discoveryv1.AddressType) string {
-	return serviceName + "-" + strings.ToLower(string(family))
-}
-
-// SliceNames are the names that slices kept here may have, whoever made those that have them.
-func SliceNames() []string {
-	return []string{serviceName, nameOf(discoveryv1.AddressTypeIPv4), nameOf(discoveryv1.AddressTypeIPv6)}
-}
-
-// isOwn tells whether a slice is kept here: the one that is named after the Service, which kube-apiserver and this service
-// share, and those that were made here.
-func isOwn(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Name == serviceName || isSecondary(slice)
-}
-
-func isSecondary(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Labels[discoveryv1.LabelManagedBy] == managedBy &&
-		(slice.Name == nameOf(discoveryv1.AddressTypeIPv4) || slice.Name == nameOf(discoveryv1.AddressTypeIPv6))
-}
-
-// isOfService tells whether a slice adds its endpoints to the Service.
-func isOfService(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Labels[discoveryv1.LabelServiceName] == serviceName
-}
-
-// secondSlice is the name of the slice of the other family than the Service's first.
-func (w Want) secondSlice() string { return nameOf(otherThan(FamilyOf(w.ServiceIP))) }
-
-func byName(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	return slices.SortedFunc(slices.Values(all), func(a, b *discoveryv1.EndpointSlice) int {
-		return strings.Compare(a.Name, b.Name)
-	})
-}
-
-func named(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointSlice {
-	for _, slice := range all {
-		if slice.Name == name {
-			return slice
-		}
-	}
-	return nil
-}
-
-// reportForeign reports slices of others: those of the Service, and one that is in the way of the second slice.
-func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
-	var reports []change.Change
-	for _, slice := range byName(all) {
+// reportForeign reports foreign slices of the Service, and a foreign slice with the name of the
+// second slice.
+func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
+	var reports []baseline.Change
+	for _, slice := range sortedByName(all) {
 		var harm string
 		switch {
-		case isOwn(slice):
+		case isManaged(slice):
 			continue
 		case isOfService(slice):
 			harm = "also adds " + addressesText(publishedIn(slice)) + " to service default/kubernetes"
-		case want.DualStack && slice.Name == want.secondSlice():
-			harm = "has the name of the second slice of service default/kubernetes, which cannot be made"
+		case want.DualStack && slice.Name == want.secondSliceName():
+			harm = "has the name of the second slice of service default/kubernetes, which cannot be created"
 		default:
 			continue // it has nothing to do with the Service
 		}
-		reports = append(reports, change.Change{
-			Verb: change.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
-			Detail: fmt.Sprintf("slice %s of %q %s; delete it if nobody owns it",
+		reports = append(reports, baseline.Change{
+			Verb: baseline.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
+			Detail: fmt.Sprintf("slice %s of %q %s; delete it if it has no owner",
 				slice.Name, slice.Labels[discoveryv1.LabelManagedBy], harm),
 		})
 	}
 	return reports
 }
 
-// planUnwanted removes what was made here for a family that is not asked for any more.
-func planUnwanted(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
-	var changes []change.Change
-	for _, slice := range byName(all) {
-		if !isSecondary(slice) || want.DualStack && slice.Name == want.secondSlice() {
+// planUnwantedSlices deletes slices that Trivet created for a family that is not wanted any more.
+func planUnwantedSlices(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
+	var changes []baseline.Change
+	for _, slice := range sortedByName(all) {
+		if !isSecondary(slice) || want.DualStack && slice.Name == want.secondSliceName() {
 			continue
 		}
-		changes = append(changes, change.Change{
-			Verb: change.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
-			Detail: fmt.Sprintf("slice %s is of a family that the endpoints of default/kubernetes are not to have", slice.Name),
+		changes = append(changes, baseline.Change{
+			Verb: baseline.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
+			Detail: fmt.Sprintf("slice %s is of a family that is not wanted for the endpoints of default/kubernetes", slice.Name),
 		})
 	}
 	return changes
 }
 
-// planSlice plans the slice of a name. One that others made under the name of the second slice is theirs.
-func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []change.Change {
-	existing := named(all, name)
+// planSlice plans the slice with a name. A foreign slice with the name of the second slice stays.
+func planSlice(name string, want desired, all []*discoveryv1.EndpointSlice) []baseline.Change {
+	existing := sliceNamed(all, name)
 	fresh := newSlice(name, want)
 	switch {
 	case existing == nil:
-		return []change.Change{{
-			Verb:   change.Create,
+		return []baseline.Change{{
+			Verb:   baseline.Create,
 			Object: fresh,
 			Reason: SliceMissing,
 			Detail: fmt.Sprintf("endpointslice default/%s does not exist; it will hold %s", name, addressesText(want.texts())),
 		}}
-	case !isOwn(existing):
-		return nil // reported as a foreign one
+	case !isManaged(existing):
+		return nil // reportForeign reports it
 	case existing.AddressType != want.family:
 		detail := fmt.Sprintf("addressType %s, want %s; it cannot be changed in place", existing.AddressType, want.family)
 		keepForeignMetadata(fresh, existing)
-		return []change.Change{
-			{Verb: change.Delete, Object: existing.DeepCopy(), Reason: SliceWrongFamily, Detail: detail},
-			{Verb: change.Create, Object: fresh, Reason: SliceWrongFamily, Detail: detail},
+		return []baseline.Change{
+			{Verb: baseline.Delete, Object: existing.DeepCopy(), Reason: SliceWrongFamily, Detail: detail},
+			{Verb: baseline.Create, Object: fresh, Reason: SliceWrongFamily, Detail: detail},
 		}
 	default:
 		return repairSlice(fresh, want, existing)
 	}
 }
 
-func newSlice(name string, want roster) *discoveryv1.EndpointSlice {
+func newSlice(name string, want desired) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      name,
 			Namespace: metav1.NamespaceDefault,
-			Labels:    map[string]string{discoveryv1.LabelServiceName: serviceName},
+			Labels:    map[string]string{discoveryv1.LabelServiceName: baseline.ServiceName},
 		},
 		AddressType: want.family,
 		Ports:       want.slicePorts(),
 	}
-	if name != serviceName {
+	if name != baseline.ServiceName {
 		slice.Labels[discoveryv1.LabelManagedBy] = managedBy
 	}
 	for _, address := range want.texts() {
@@ -160,7 +117,7 @@ func newSlice(name string, want roster) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// keepForeignMetadata carries what others wrote over to the successor of a slice.
+// keepForeignMetadata copies annotations and foreign labels to the successor of a slice.
 func keepForeignMetadata(fresh, existing *discoveryv1.EndpointSlice) {
 	old := existing.DeepCopy()
 	fresh.Annotations = old.Annotations
@@ -171,12 +128,12 @@ func keepForeignMetadata(fresh, existing *discoveryv1.EndpointSlice) {
 	}
 }
 
-func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discoveryv1.EndpointSlice) []change.Change {
+func repairSlice(fresh *discoveryv1.EndpointSlice, want desired, existing *discoveryv1.EndpointSlice) []baseline.Change {
 	repaired := existing.DeepCopy()
 	var differences []string
-	if has := repaired.Labels[discoveryv1.LabelServiceName]; has != serviceName {
-		setLabel(&repaired.ObjectMeta, discoveryv1.LabelServiceName, serviceName)
-		differences = append(differences, fmt.Sprintf("label %s %q, want %q", discoveryv1.LabelServiceName, has, serviceName))
+	if has := repaired.Labels[discoveryv1.LabelServiceName]; has != baseline.ServiceName {
+		setLabel(&repaired.ObjectMeta, discoveryv1.LabelServiceName, baseline.ServiceName)
+		differences = append(differences, fmt.Sprintf("label %s %q, want %q", discoveryv1.LabelServiceName, has, baseline.ServiceName))
 	}
 	if !holdsExactly(existing.Endpoints, want.texts()) {
 		repaired.Endpoints = fresh.Endpoints
@@ -190,12 +147,13 @@ func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discov
 	if len(differences) == 0 {
 		return nil
 	}
-	return []change.Change{{
-		Verb: change.Update, Object: repaired, Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
+	return []baseline.Change{{
+		Verb: baseline.Update, Object: repaired, Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 
-// holdsExactly tells whether the endpoints are these addresses, each ready and alone, in whatever order.
+// holdsExactly says whether the endpoints are these addresses in any order, each one ready and in
+// an endpoint of its own.
 func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	has := make([]string, 0, len(endpoints))
 	for _, endpoint := range endpoints {
@@ -207,15 +165,8 @@ func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	return sameSet(has, want)
 }
 
-// receives tells whether an endpoint gets traffic. Conditions that are not set count as the API documents them.
-func receives(conditions discoveryv1.EndpointConditions) bool {
-	isReady := conditions.Ready == nil || *conditions.Ready
-	isServing := conditions.Serving == nil || *conditions.Serving
-	isTerminating := conditions.Terminating != nil && *conditions.Terminating
-	return isReady && isServing && !isTerminating
-}
-
-// samePorts compares what is kept here, in the order in which it is written. A port without a name or a protocol is another one.
+// samePorts compares ports in the order in which they are written. A port without a name or a
+// protocol differs.
 func samePorts(has, want []discoveryv1.EndpointPort) bool {
 	return slices.EqualFunc(has, want, func(a, b discoveryv1.EndpointPort) bool {
 		return equal(a.Name, b.Name) && equal(a.Protocol, b.Protocol) && equal(a.Port, b.Port) && a.AppProtocol == nil
@@ -224,24 +175,11 @@ func samePorts(has, want []discoveryv1.EndpointPort) bool {
 
 func equal[T comparable](has, want *T) bool { return has != nil && *has == *want }
 
-// PublishedInSlices lists the ready addresses of the slices that are the Service's, each once, ordered.
-func PublishedInSlices(all []*discoveryv1.EndpointSlice) []string {
-	var published []string
-	for _, slice := range all {
-		if isOfService(slice) {
-			published = append(published, publishedIn(slice)...)
-		}
-	}
-	slices.Sort(published)
-	return slices.Compact(published)
-}
-
-func publishedIn(slice *discoveryv1.EndpointSlice) []string {
-	var published []string
-	for _, endpoint := range slice.Endpoints {
-		if receives(endpoint.Conditions) {
-			published = append(published, endpoint.Addresses...)
-		}
-	}
-	return published
+// sliceWithout is a copy without the endpoints that have an address that isOut selects.
+func sliceWithout(slice *discoveryv1.EndpointSlice, isOut func(address string) bool) *discoveryv1.EndpointSlice {
+	remaining := slice.DeepCopy()
+	remaining.Endpoints = slices.DeleteFunc(remaining.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
+		return slices.ContainsFunc(endpoint.Addresses, isOut)
+	})
+	return remaining
 }

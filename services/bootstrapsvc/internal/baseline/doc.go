@@ -1,14 +1,16 @@
-// Package baseline decides what the four system namespaces and the Service default/kubernetes lack, and says what is wrong with
-// the default ServiceCIDR.
+// Package baseline plans how the four system namespaces and the Service default/kubernetes must
+// change, and reports what is wrong with the default ServiceCIDR.
 //
-// It promises that a plan, once applied, leaves nothing to write; that what it was given is never changed; and that
-// nothing in use is taken away: a namespace that goes away is reported, not fought over, and a ClusterIP other than the
-// wanted one is reported, because an apiserver lets nobody change it and deleting the Service would cut off every pod.
+// An applied plan leaves nothing to write, and inputs are never changed. A plan removes nothing
+// that is in use. A namespace that is being deleted is reported. So is a ClusterIP other than the
+// wanted one: it is immutable, and deleting the Service would cut off every pod.
 //
-// Namespaces are made as kube-apiserver makes them (pkg/controlplane/controller/systemnamespaces): bare. The Service is
-// made as pkg/controlplane/controller/kubernetesservice makes it; unlike there, its drift is repaired for as long as
-// the process runs, not only at creation. Labels and annotations of others stay. Its IP families stay as found unless both
-// are asked for; they are widened then, and never narrowed, because that would release an address somebody may use.
+// Namespaces are created without labels, as kube-apiserver does
+// (pkg/controlplane/controller/systemnamespaces). The Service has the shape that
+// pkg/controlplane/controller/kubernetesservice gives it. Unlike there, its drift is repaired for
+// as long as the process runs, not only at its creation. Foreign labels and annotations stay. Its
+// IP families stay unless both are wanted. Then the second one is added, and it is never removed,
+// because its address may be in use.
 //
-// The package does no I/O and knows no clock.
+// [Change] is one step of a plan, here and in package apiservers.
 package baseline

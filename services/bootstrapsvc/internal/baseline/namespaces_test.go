@@ -8,8 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 func namespace(name string) *corev1.Namespace {
@@ -28,12 +26,12 @@ func terminating(name string) *corev1.Namespace {
 
 // step is a change without its object.
 type step struct {
-	Verb   change.Verb
+	Verb   Verb
 	Name   string
-	Reason change.Reason
+	Reason Reason
 }
 
-func steps(changes []change.Change) []step {
+func steps(changes []Change) []step {
 	var taken []step
 	for _, c := range changes {
 		taken = append(taken, step{Verb: c.Verb, Name: c.Object.GetName(), Reason: c.Reason})
@@ -48,10 +46,10 @@ func TestPlanNamespaces(t *testing.T) {
 	}{
 		"an empty cluster gets all four, by name": {
 			want: []step{
-				{Verb: change.Create, Name: "default", Reason: NamespaceMissing},
-				{Verb: change.Create, Name: "kube-node-lease", Reason: NamespaceMissing},
-				{Verb: change.Create, Name: "kube-public", Reason: NamespaceMissing},
-				{Verb: change.Create, Name: "kube-system", Reason: NamespaceMissing},
+				{Verb: Create, Name: "default", Reason: NamespaceMissing},
+				{Verb: Create, Name: "kube-node-lease", Reason: NamespaceMissing},
+				{Verb: Create, Name: "kube-public", Reason: NamespaceMissing},
+				{Verb: Create, Name: "kube-system", Reason: NamespaceMissing},
 			},
 		},
 		"a complete cluster gets nothing, whatever else it has": {
@@ -65,8 +63,8 @@ func TestPlanNamespaces(t *testing.T) {
 				namespace("default"), terminating("kube-public"), namespace("kube-system"),
 			},
 			want: []step{
-				{Verb: change.Create, Name: "kube-node-lease", Reason: NamespaceMissing},
-				{Verb: change.Report, Name: "kube-public", Reason: NamespaceTerminating},
+				{Verb: Create, Name: "kube-node-lease", Reason: NamespaceMissing},
+				{Verb: Report, Name: "kube-public", Reason: NamespaceTerminating},
 			},
 		},
 	}
@@ -84,7 +82,7 @@ func TestPlanNamespaces_AppliedLeavesNothing(t *testing.T) {
 	for _, c := range PlanNamespaces(nil) {
 		existing = append(existing, c.Object.(*corev1.Namespace))
 	}
-	if changes := change.Writing(PlanNamespaces(existing)); len(changes) != 0 {
+	if changes := Writes(PlanNamespaces(existing)); len(changes) != 0 {
 		t.Errorf("second plan writes %v", steps(changes))
 	}
 }
@@ -109,14 +107,14 @@ func TestPlanNamespaces_ReportsSayWhatIsWrong(t *testing.T) {
 		got = append(got, string(c.Verb)+" "+string(c.Reason)+" "+c.Detail)
 	}
 	want := []string{
-		"report NAMESPACE_TERMINATING system namespace default is being deleted since 2026-01-02T03:04:05Z; it will be created " +
-			"again once it has gone; what it waits for: finalizers example.com/hold, kubernetes; " +
+		"report NAMESPACE_TERMINATING system namespace default is being deleted since 2026-01-02T03:04:05Z; it is created again " +
+			"afterwards; it waits for: finalizers example.com/hold, kubernetes; " +
 			"NamespaceDeletionDiscoveryFailure: metrics.k8s.io/v1beta1: stale; " +
 			"NamespaceFinalizersRemaining: Some content has finalizers: " + strings.Repeat("ü", 135) + "…",
 		`report NAMESPACE_MISLABELLED system namespace kube-public has label kubernetes.io/metadata.name "public", want "kube-public"; ` +
-			"policies that select it by its name miss it",
+			"policies that select it by this label do not match",
 		`report NAMESPACE_MISLABELLED system namespace kube-system has label kubernetes.io/metadata.name "", want "kube-system"; ` +
-			"policies that select it by its name miss it",
+			"policies that select it by this label do not match",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)

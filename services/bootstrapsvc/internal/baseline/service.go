@@ -2,35 +2,40 @@ package baseline
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 const (
 	// ServiceMissing: default/kubernetes does not exist.
-	ServiceMissing change.Reason = "SERVICE_MISSING"
-	// ServiceDrifted: default/kubernetes differs in a field that is owned here.
-	ServiceDrifted change.Reason = "SERVICE_DRIFTED"
-	// ServiceTerminating: default/kubernetes is being deleted; it is created again once it has gone.
-	ServiceTerminating change.Reason = "SERVICE_TERMINATING"
-	// ClusterIPDiffers: default/kubernetes has another ClusterIP than the first address of the range. It is immutable.
-	ClusterIPDiffers change.Reason = "CLUSTER_IP_DIFFERS"
-	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and nobody knows the service range.
-	ClusterIPUnknown change.Reason = "CLUSTER_IP_UNKNOWN"
-	// SingleFamily: default/kubernetes is to have both families, and the cluster has no secondary range.
-	SingleFamily change.Reason = "SERVICE_SINGLE_FAMILY"
+	ServiceMissing Reason = "SERVICE_MISSING"
+	// ServiceDrifted: default/kubernetes differs in an owned field.
+	ServiceDrifted Reason = "SERVICE_DRIFTED"
+	// ServiceTerminating: default/kubernetes is being deleted; it is created again afterwards.
+	ServiceTerminating Reason = "SERVICE_TERMINATING"
+	// ClusterIPDiffers: the ClusterIP of default/kubernetes is not the first address of the range.
+	// It is immutable.
+	ClusterIPDiffers Reason = "CLUSTER_IP_DIFFERS"
+	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and the service range is unknown.
+	ClusterIPUnknown Reason = "CLUSTER_IP_UNKNOWN"
+	// SingleFamily: default/kubernetes should have both families, and the cluster has no secondary
+	// range.
+	SingleFamily Reason = "SERVICE_SINGLE_FAMILY"
 )
 
 const (
-	// ServiceName is the name of the Service, of its Endpoints and of its EndpointSlice, in namespace default.
+	// ServiceName is the name of the Service, of its Endpoints and of its EndpointSlice, in
+	// namespace default.
 	ServiceName = "kubernetes"
-	// PortName names the port of the Service and of its endpoints that leads to the apiservers.
+	// PortName is the name of the apiservers' own port, in the Service and in its endpoints.
 	PortName = "https"
 
 	servicePort = 443
@@ -38,23 +43,27 @@ const (
 
 // Service is what default/kubernetes must be.
 type Service struct {
-	// ClusterIP is the first address of the primary service range. The zero Addr means that the range is not known:
-	// then an existing ClusterIP is accepted as it is, and a missing Service is reported instead of created.
+	// ClusterIP is the first address of the primary service range. If it is the zero Addr, the
+	// range is unknown. Then an existing ClusterIP is accepted, and a missing Service is reported
+	// instead of created.
 	ClusterIP netip.Addr
 	// TargetPort is the secure port of the apiservers.
 	TargetPort int32
-	// NodePort, if not 0, makes the Service a NodePort one, as kube-apiserver's --kubernetes-service-node-port does.
+	// NodePort is kube-apiserver's --kubernetes-service-node-port. Unless it is 0, the type is
+	// NodePort.
 	NodePort int32
-	// ExtraPorts stand behind the apiservers' own, in their order.
+	// ExtraPorts follow the apiservers' own port, in their order.
 	ExtraPorts []Port
 	// DualStack asks for a ClusterIP of each family that the cluster has.
 	DualStack bool
-	// Families are those of the cluster's ready service ranges, the primary one first; empty where nobody knows. A family
-	// is only ever asked for by name when it is among them, because an apiserver refuses the whole update otherwise.
+	// Families are those of the cluster's ready service ranges, the primary one first; empty if
+	// they are unknown. Only these are written by name, because a kube-apiserver rejects an update
+	// with another one.
 	Families []corev1.IPFamily
 }
 
-// Port is a port of default/kubernetes beside the apiservers' own, such as a proxy of the control plane serves on.
+// Port is a port of default/kubernetes beside the apiservers' own, such as that of a konnectivity
+// server.
 type Port struct {
 	Name     string
 	Protocol corev1.Protocol
@@ -62,47 +71,62 @@ type Port struct {
 	Port, TargetPort int32
 }
 
-// IsOwnPort tells whether a port would stand in the way of the apiservers' own.
+// IsOwnPort says whether a port conflicts with the apiservers' own.
 func IsOwnPort(port Port) bool {
 	return port.Name == PortName || port.Port == servicePort && port.Protocol == corev1.ProtocolTCP
 }
 
-// FirstAddress is the address that default/kubernetes takes in a service range: the one after the network's own.
+// FirstAddress is the address of default/kubernetes in a service range: the one after the network's
+// own.
 func FirstAddress(serviceRange netip.Prefix) (netip.Addr, error) {
 	first := serviceRange.Masked().Addr().Next()
 	if !serviceRange.IsValid() || !serviceRange.Contains(first) {
-		return netip.Addr{}, fmt.Errorf("service range %s has no room for the address of service default/kubernetes", serviceRange)
+		return netip.Addr{}, fmt.Errorf("service range %s is too small for the address of service default/kubernetes", serviceRange)
 	}
 	return first, nil
 }
 
-// PlanService says how to bring default/kubernetes to what it must be; existing is nil when there is none.
-func PlanService(want Service, existing *corev1.Service) []change.Change {
+// FamiliesOf returns the families of service ranges, in their order.
+func FamiliesOf(ranges []netip.Prefix) []corev1.IPFamily {
+	var families []corev1.IPFamily
+	for _, serviceRange := range ranges {
+		family := corev1.IPv6Protocol
+		if serviceRange.Addr().Unmap().Is4() {
+			family = corev1.IPv4Protocol
+		}
+		families = append(families, family)
+	}
+	return families
+}
+
+// PlanService plans how default/kubernetes must change. existing is nil if it does not exist.
+func PlanService(want Service, existing *corev1.Service) []Change {
 	switch {
 	case existing == nil && !want.ClusterIP.IsValid():
-		return []change.Change{report(want.object(), ClusterIPUnknown,
+		return []Change{report(want.object(), ClusterIPUnknown,
 			"service default/kubernetes is missing and the service range is unknown; set --service-cluster-ip-range")}
 	case existing == nil:
-		return []change.Change{{
-			Verb:   change.Create,
+		return []Change{{
+			Verb:   Create,
 			Object: want.object(),
 			Reason: ServiceMissing,
 			Detail: "service default/kubernetes does not exist; its ClusterIP will be " + want.ClusterIP.String(),
 		}}
 	case existing.DeletionTimestamp != nil:
-		return []change.Change{report(existing.DeepCopy(), ServiceTerminating,
-			"service default/kubernetes is being deleted; it will be created again once it has gone")}
+		return []Change{report(existing.DeepCopy(), ServiceTerminating,
+			"service default/kubernetes is being deleted; it is created again afterwards")}
 	default:
 		return planExisting(want, existing)
 	}
 }
 
-func planExisting(want Service, existing *corev1.Service) []change.Change {
-	var changes []change.Change
+func planExisting(want Service, existing *corev1.Service) []Change {
+	var changes []Change
 	switch has := existing.Spec.ClusterIP; {
 	case has == "" && !want.ClusterIP.IsValid():
-		// Any update that gave it a ClusterIP would make the apiserver pick one at random, for good.
-		return []change.Change{report(existing.DeepCopy(), ClusterIPUnknown,
+		// With any update, the kube-apiserver would allocate a random ClusterIP, which is
+		// immutable.
+		return []Change{report(existing.DeepCopy(), ClusterIPUnknown,
 			"service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")}
 	case has != "" && want.ClusterIP.IsValid() && !isAddress(has, want.ClusterIP):
 		changes = append(changes, report(existing.DeepCopy(), ClusterIPDiffers, fmt.Sprintf(
@@ -112,8 +136,8 @@ func planExisting(want Service, existing *corev1.Service) []change.Change {
 	changes = append(changes, planFamilies(want, existing)...)
 	repaired := existing.DeepCopy()
 	if differences := repair(repaired, want); len(differences) > 0 {
-		changes = append(changes, change.Change{
-			Verb:   change.Update,
+		changes = append(changes, Change{
+			Verb:   Update,
 			Object: repaired,
 			Reason: ServiceDrifted,
 			Detail: strings.Join(differences, "; "),
@@ -122,17 +146,32 @@ func planExisting(want Service, existing *corev1.Service) []change.Change {
 	return changes
 }
 
-// isAddress compares by value, because an IPv6 address can be written in many ways. "None" is no address.
+// planFamilies reports a Service that should have two families and cannot get the second.
+func planFamilies(want Service, existing *corev1.Service) []Change {
+	if !asksForBoth(want, existing) || len(existing.Spec.ClusterIPs) != 1 || len(want.Families) != 1 {
+		return nil
+	}
+	return []Change{report(existing.DeepCopy(), SingleFamily, fmt.Sprintf(
+		"service default/kubernetes should have both families and has only %s: the cluster has no service range of the other",
+		familiesText(existing.Spec.IPFamilies)))}
+}
+
+// asksForBoth is false for a headless Service, which has no ClusterIP; it is reported already.
+func asksForBoth(want Service, existing *corev1.Service) bool {
+	return want.DualStack && existing.Spec.ClusterIP != corev1.ClusterIPNone
+}
+
+// isAddress compares by value: an IPv6 address has many texts. "None" is not an address.
 func isAddress(text string, want netip.Addr) bool {
 	address, err := netip.ParseAddr(text)
 	return err == nil && address.Unmap() == want.Unmap()
 }
 
-func report(object change.Object, reason change.Reason, detail string) change.Change {
-	return change.Change{Verb: change.Report, Object: object, Reason: reason, Detail: detail}
+func report(object Object, reason Reason, detail string) Change {
+	return Change{Verb: Report, Object: object, Reason: reason, Detail: detail}
 }
 
-// object is the Service as it is created.
+// object is the Service to create.
 func (s Service) object() *corev1.Service {
 	policy := corev1.IPFamilyPolicySingleStack
 	if s.DualStack {
@@ -168,7 +207,7 @@ func (s Service) kind() corev1.ServiceType {
 	return corev1.ServiceTypeClusterIP
 }
 
-// ports are those wanted. A NodePort Service keeps the node ports that has gives to extra ports: nobody asked for others.
+// ports are the wanted ports. A NodePort Service keeps the existing node ports of extra ports.
 func (s Service) ports(has []corev1.ServicePort) []corev1.ServicePort {
 	ports := []corev1.ServicePort{{
 		Name:       PortName,
@@ -196,4 +235,153 @@ func nodePortOf(has []corev1.ServicePort, extra Port) int32 {
 		}
 	}
 	return 0
+}
+
+// repair sets every owned field of service to the wanted value. It returns each difference as one
+// phrase.
+func repair(service *corev1.Service, want Service) []string {
+	fields := []func(*corev1.Service, Service) []string{
+		repairLabels,
+		repairType,
+		repairClusterIP,
+		repairFamilies,
+		repairPorts,
+		repairSelector,
+		repairAffinity,
+	}
+	var differences []string
+	for _, field := range fields {
+		differences = append(differences, field(service, want)...)
+	}
+	return differences
+}
+
+func repairLabels(service *corev1.Service, _ Service) []string {
+	var differences []string
+	want := serviceLabels()
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		has, found := service.Labels[key]
+		if found && has == want[key] {
+			continue
+		}
+		if service.Labels == nil {
+			service.Labels = map[string]string{}
+		}
+		service.Labels[key] = want[key]
+		differences = append(differences, fmt.Sprintf("label %s %q, want %q", key, has, want[key]))
+	}
+	return differences
+}
+
+// repairType also clears the fields that only the old type may have. Otherwise the kube-apiserver
+// rejects the update.
+func repairType(service *corev1.Service, want Service) []string {
+	has := service.Spec.Type
+	if has == want.kind() {
+		return nil
+	}
+	spec := &service.Spec
+	spec.Type = want.kind()
+	spec.ExternalName = ""
+	spec.HealthCheckNodePort = 0
+	spec.AllocateLoadBalancerNodePorts = nil
+	spec.LoadBalancerClass = nil
+	spec.LoadBalancerIP = ""
+	spec.LoadBalancerSourceRanges = nil
+	if want.NodePort == 0 {
+		spec.ExternalTrafficPolicy = ""
+	}
+	return []string{fmt.Sprintf("type %s, want %s", has, want.kind())}
+}
+
+// repairClusterIP sets a missing ClusterIP, such as that of a former ExternalName service. The plan
+// reports another ClusterIP and does not change it.
+func repairClusterIP(service *corev1.Service, want Service) []string {
+	if service.Spec.ClusterIP != "" || !want.ClusterIP.IsValid() {
+		return nil
+	}
+	service.Spec.ClusterIP = want.ClusterIP.String()
+	service.Spec.ClusterIPs = nil
+	return []string{"no clusterIP, want " + want.ClusterIP.String()}
+}
+
+func repairPorts(service *corev1.Service, want Service) []string {
+	has := service.Spec.Ports
+	wanted := want.ports(has)
+	if reflect.DeepEqual(has, wanted) {
+		return nil
+	}
+	service.Spec.Ports = wanted
+	return []string{fmt.Sprintf("ports %s, want %s", portsText(has), portsText(wanted))}
+}
+
+func repairSelector(service *corev1.Service, _ Service) []string {
+	if len(service.Spec.Selector) == 0 {
+		return nil
+	}
+	service.Spec.Selector = nil
+	return []string{"has a selector, want none: its endpoints are the apiservers"}
+}
+
+func repairAffinity(service *corev1.Service, _ Service) []string {
+	has := service.Spec.SessionAffinity
+	if has == corev1.ServiceAffinityNone {
+		return nil
+	}
+	service.Spec.SessionAffinity = corev1.ServiceAffinityNone
+	service.Spec.SessionAffinityConfig = nil
+	return []string{fmt.Sprintf("sessionAffinity %s, want %s", has, corev1.ServiceAffinityNone)}
+}
+
+// portsText writes ports as "https 443/TCP→6443", and ":30443" after it where there is a node port.
+func portsText(ports []corev1.ServicePort) string {
+	texts := make([]string, 0, len(ports))
+	for _, port := range ports {
+		text := fmt.Sprintf("%s %d/%s→%s", port.Name, port.Port, port.Protocol, port.TargetPort.String())
+		if port.NodePort != 0 {
+			text += ":" + strconv.Itoa(int(port.NodePort))
+		}
+		texts = append(texts, text)
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+// repairFamilies adds the second family and never removes one: that would release an address that
+// may be in use. The kube-apiserver allocates the second ClusterIP if the policy allows it. If the
+// policy allowed it before the second range existed, the family must also be named.
+func repairFamilies(service *corev1.Service, want Service) []string {
+	if !asksForBoth(want, service) {
+		return nil
+	}
+	var differences []string
+	if policy := service.Spec.IPFamilyPolicy; policy == nil || *policy == corev1.IPFamilyPolicySingleStack {
+		prefer := corev1.IPFamilyPolicyPreferDualStack
+		service.Spec.IPFamilyPolicy = &prefer
+		differences = append(differences, fmt.Sprintf("ipFamilyPolicy %s, want %s", policyText(policy), prefer))
+	}
+	has := service.Spec.IPFamilies
+	if len(has) == 1 && len(want.Families) == 2 && slices.Contains(want.Families, has[0]) {
+		for _, family := range want.Families {
+			if family != has[0] {
+				service.Spec.IPFamilies = []corev1.IPFamily{has[0], family}
+			}
+		}
+		differences = append(differences, fmt.Sprintf("ipFamilies %s, want %s", familiesText(has), familiesText(service.Spec.IPFamilies)))
+	}
+	return differences
+}
+
+func policyText(policy *corev1.IPFamilyPolicy) string {
+	if policy == nil {
+		return "not set"
+	}
+	return string(*policy)
+}
+
+func familiesText(families []corev1.IPFamily) string {
+	texts := make([]string, 0, len(families))
+	for _, family := range families {
+		texts = append(texts, string(family))
+	}
+	return strings.Join(texts, ", ")
 }

@@ -11,15 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 func wanted() Service {
 	return Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443}
 }
 
-// stored is the Service as an apiserver keeps it, with edits.
+// stored is the Service as a kube-apiserver stores it, with edits.
 func stored(edits ...func(*corev1.Service)) *corev1.Service {
 	service := wanted().object()
 	service.UID = "uid"
@@ -32,10 +30,10 @@ func stored(edits ...func(*corev1.Service)) *corev1.Service {
 	return service
 }
 
-func TestPlanService_MissingIsCreatedWhole(t *testing.T) {
+func TestPlanService_MissingServiceIsCreated(t *testing.T) {
 	singleStack := corev1.IPFamilyPolicySingleStack
-	want := []change.Change{{
-		Verb: change.Create,
+	want := []Change{{
+		Verb: Create,
 		Object: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:      "kubernetes",
@@ -107,8 +105,8 @@ func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			want := []change.Change{{
-				Verb: change.Update, Object: stored(test.want), Reason: ServiceDrifted, Detail: test.detail,
+			want := []Change{{
+				Verb: Update, Object: stored(test.want), Reason: ServiceDrifted, Detail: test.detail,
 			}}
 			if diff := cmp.Diff(want, PlanService(wanted(), stored(test.edit)), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
@@ -117,7 +115,7 @@ func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
 	}
 }
 
-func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
+func TestPlanService_ProblemsWithoutARepairAreReported(t *testing.T) {
 	unknown := wanted()
 	unknown.ClusterIP = netip.Addr{}
 	cases := map[string]struct {
@@ -127,17 +125,17 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 	}{
 		"missing, and the range is unknown": {
 			want:  unknown,
-			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
 		},
 		"another ClusterIP": {
 			want:     wanted(),
 			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "10.0.0.9" }),
-			steps:    []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+			steps:    []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
 		},
 		"headless": {
 			want:     wanted(),
 			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "None" }),
-			steps:    []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+			steps:    []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
 		},
 		"another ClusterIP beside drift: the drift is repaired nevertheless": {
 			want: wanted(),
@@ -146,8 +144,8 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 				s.Labels = nil
 			}),
 			steps: []step{
-				{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers},
-				{Verb: change.Update, Name: "kubernetes", Reason: ServiceDrifted},
+				{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers},
+				{Verb: Update, Name: "kubernetes", Reason: ServiceDrifted},
 			},
 		},
 		"no ClusterIP and the range is unknown: nothing is left to chance": {
@@ -156,7 +154,7 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 				s.Spec.Type = corev1.ServiceTypeExternalName
 				s.Spec.ClusterIP = ""
 			}),
-			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
 		},
 		"any ClusterIP will do while the range is unknown": {
 			want:     unknown,
@@ -168,7 +166,7 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 				s.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 				s.Labels = nil
 			}),
-			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ServiceTerminating}},
+			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ServiceTerminating}},
 		},
 	}
 	for name, test := range cases {
@@ -180,7 +178,7 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 	}
 }
 
-func TestPlanService_SameIPv6AddressInOtherWordsIsNoDrift(t *testing.T) {
+func TestPlanService_OtherTextOfTheSameIPv6AddressIsNoDrift(t *testing.T) {
 	want := wanted()
 	want.ClusterIP = netip.MustParseAddr("fd00::1")
 	existing := stored(func(s *corev1.Service) { s.Spec.ClusterIP = "fd00:0:0::1" })
@@ -197,7 +195,7 @@ func TestPlanService_NodePortIsKeptWhereItIsWanted(t *testing.T) {
 		t.Errorf("plan = %v, want none", steps(changes))
 	}
 	existing.Spec.Ports[0].NodePort = 30444
-	if diff := cmp.Diff([]step{{Verb: change.Update, Name: "kubernetes", Reason: ServiceDrifted}}, steps(PlanService(want, existing))); diff != "" {
+	if diff := cmp.Diff([]step{{Verb: Update, Name: "kubernetes", Reason: ServiceDrifted}}, steps(PlanService(want, existing))); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 }
@@ -211,7 +209,8 @@ func TestPlanService_ExtraPorts(t *testing.T) {
 	if len(changes) != 1 || changes[0].Detail != detail {
 		t.Fatalf("plan = %v, want one with %q", changes, detail)
 	}
-	// An apiserver gives the ports of a NodePort Service numbers; those of extra ports stay whatever they are.
+	// An apiserver gives the ports of a NodePort Service numbers; those of extra ports stay
+	// whatever they are.
 	want.NodePort = 30443
 	repaired := PlanService(want, has)[0].Object.(*corev1.Service)
 	repaired.Spec.Ports[1].NodePort = 31234
@@ -239,21 +238,21 @@ func TestPlanService_DualStack(t *testing.T) {
 		existing *corev1.Service
 		want     []string
 	}{
-		"a second family is asked for": {families: both, existing: stored(), want: []string{
+		"a second family is wanted": {families: both, existing: stored(), want: []string{
 			"update ipFamilyPolicy SingleStack, want PreferDualStack; ipFamilies IPv4, want IPv4, IPv6",
 		}},
-		"where nobody knows the ranges, by the policy alone": {existing: stored(), want: []string{
+		"with unknown ranges, by the policy alone": {existing: stored(), want: []string{
 			"update ipFamilyPolicy SingleStack, want PreferDualStack",
 		}},
 		"a cluster that got its second range later": {families: both, existing: stored(preferring), want: []string{
 			"update ipFamilies IPv4, want IPv4, IPv6",
 		}},
 		"a cluster without a second range": {families: both[:1], existing: stored(preferring), want: []string{
-			"report service default/kubernetes is to have both families and has only IPv4: the cluster's service range has no other",
+			"report service default/kubernetes should have both families and has only IPv4: the cluster has no service range of the other",
 		}},
-		"it has both":                           {families: both, existing: stored(dual)},
-		"it has both, and nobody asks any more": {off: true, families: both, existing: stored(dual)},
-		"nobody asks":                           {off: true, families: both, existing: stored()},
+		"it has both":                    {families: both, existing: stored(dual)},
+		"it has both, and one is wanted": {off: true, families: both, existing: stored(dual)},
+		"one is wanted":                  {off: true, families: both, existing: stored()},
 		"headless": {families: both, existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "None" }), want: []string{
 			"report clusterIP None, want 10.0.0.1; it cannot be changed in place, and deleting the service would cut off every pod",
 		}},
@@ -268,7 +267,7 @@ func TestPlanService_DualStack(t *testing.T) {
 			var got []string
 			for _, c := range PlanService(want, test.existing) {
 				got = append(got, string(c.Verb)+" "+c.Detail)
-				if policy := c.Object.(*corev1.Service).Spec.IPFamilyPolicy; c.Verb == change.Create && *policy != prefer {
+				if policy := c.Object.(*corev1.Service).Spec.IPFamilyPolicy; c.Verb == Create && *policy != prefer {
 					t.Errorf("created with policy %s, want %s", *policy, prefer)
 				}
 			}
@@ -312,10 +311,10 @@ func TestPlanService_AppliedLeavesNothingAndInputsStay(t *testing.T) {
 		if diff := cmp.Diff(before, existing); diff != "" {
 			t.Fatalf("the plan changed its input (-before +after):\n%s", diff)
 		}
-		for _, c := range change.Writing(changes) {
+		for _, c := range Writes(changes) {
 			existing = c.Object.(*corev1.Service)
 		}
-		if again := change.Writing(PlanService(want, existing)); len(again) != 0 {
+		if again := Writes(PlanService(want, existing)); len(again) != 0 {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
 		if before != nil && len(existing.Spec.IPFamilies) < len(before.Spec.IPFamilies) {

@@ -8,32 +8,30 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 const (
-	// CIDRMissing: the cluster knows ServiceCIDRs and has no default one.
-	CIDRMissing change.Reason = "SERVICE_CIDR_MISSING"
+	// CIDRMissing: the cluster serves ServiceCIDRs and has no default one.
+	CIDRMissing Reason = "SERVICE_CIDR_MISSING"
 	// CIDRTerminating: the default ServiceCIDR is being deleted.
-	CIDRTerminating change.Reason = "SERVICE_CIDR_TERMINATING"
-	// CIDRNotReady: the default ServiceCIDR does not say that it is ready, so no ClusterIP comes from it.
-	CIDRNotReady change.Reason = "SERVICE_CIDR_NOT_READY"
-	// CIDRDiffers: the default ServiceCIDR holds other ranges than the ones that are configured.
-	CIDRDiffers change.Reason = "SERVICE_CIDR_DIFFERS"
-	// CIDRUnreadable: the default ServiceCIDR holds a range that is none.
-	CIDRUnreadable change.Reason = "SERVICE_CIDR_UNREADABLE"
+	CIDRTerminating Reason = "SERVICE_CIDR_TERMINATING"
+	// CIDRNotReady: the default ServiceCIDR is not ready, so no ClusterIP is allocated from it.
+	CIDRNotReady Reason = "SERVICE_CIDR_NOT_READY"
+	// CIDRDiffers: the ranges of the default ServiceCIDR are not the configured ones.
+	CIDRDiffers Reason = "SERVICE_CIDR_DIFFERS"
+	// CIDRUnreadable: the default ServiceCIDR has a range that cannot be parsed.
+	CIDRUnreadable Reason = "SERVICE_CIDR_UNREADABLE"
 )
 
-// ServiceCIDR is the default ServiceCIDR as it was read. kube-apiserver keeps it; here it is only looked at.
+// ServiceCIDR is the default ServiceCIDR as it was read. kube-apiserver owns it.
 type ServiceCIDR struct {
-	// Served is whether the cluster knows the kind, as those from 1.33 on do.
+	// Served says whether the cluster serves the kind, as clusters from 1.33 on do.
 	Served bool
-	// Object is nil when there is none.
+	// Object is nil if it does not exist.
 	Object *networkingv1.ServiceCIDR
 }
 
-// Ranges are its ranges in its order; none if one of them cannot be read.
+// Ranges returns its ranges in their order; none if one of them cannot be parsed.
 func (c ServiceCIDR) Ranges() []netip.Prefix {
 	ranges, _ := c.parse()
 	return ranges
@@ -47,14 +45,14 @@ func (c ServiceCIDR) parse() ([]netip.Prefix, error) {
 	for _, text := range c.Object.Spec.CIDRs {
 		parsed, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no range", text)
+			return nil, fmt.Errorf("%q is not a range", text)
 		}
 		ranges = append(ranges, parsed.Masked())
 	}
 	return ranges, nil
 }
 
-// Ready tells whether kube-apiserver gives ClusterIPs out of it.
+// Ready says whether kube-apiserver allocates ClusterIPs from it.
 func (c ServiceCIDR) Ready() bool {
 	condition := c.ready()
 	return condition != nil && condition.Status == metav1.ConditionTrue
@@ -73,32 +71,33 @@ func (c ServiceCIDR) ready() *metav1.Condition {
 	return &c.Object.Status.Conditions[at]
 }
 
-// ReportServiceCIDR says what is wrong with the default ServiceCIDR. configured are the ranges that it should hold; none if
-// nobody told. It never says to write anything: its ranges cannot be changed, and its life is kube-apiserver's concern.
-func ReportServiceCIDR(configured []netip.Prefix, found ServiceCIDR) []change.Change {
+// ReportServiceCIDR reports what is wrong with the default ServiceCIDR. configured are the ranges
+// that it should have; empty if they are not configured. It plans no write: the ranges are
+// immutable, and kube-apiserver owns the object.
+func ReportServiceCIDR(configured []netip.Prefix, found ServiceCIDR) []Change {
 	switch {
 	case !found.Served:
 		return nil
 	case found.Object == nil:
-		return []change.Change{report(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: ServiceName}}, CIDRMissing,
-			"servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and gives no ClusterIP until it has")}
+		return []Change{report(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: ServiceName}}, CIDRMissing,
+			"servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and allocates no ClusterIP before")}
 	}
-	var reports []change.Change
-	add := func(reason change.Reason, detail string) {
+	var reports []Change
+	add := func(reason Reason, detail string) {
 		reports = append(reports, report(found.Object.DeepCopy(), reason, "servicecidr kubernetes "+detail))
 	}
 	if found.Object.DeletionTimestamp != nil {
 		add(CIDRTerminating, "is being deleted"+since(found.Object.DeletionTimestamp)+cidrHeldBy(found.Object.Finalizers)+
-			"; no ClusterIP comes from it any more")
+			"; no ClusterIP is allocated from it any more")
 	} else if !found.Ready() {
-		add(CIDRNotReady, "is not ready, so no ClusterIP comes from it: "+unreadiness(found.ready()))
+		add(CIDRNotReady, "is not ready, so no ClusterIP is allocated from it: "+unreadiness(found.ready()))
 	}
 	has, err := found.parse()
 	switch {
 	case err != nil:
 		add(CIDRUnreadable, "cannot be read: "+err.Error())
 	case len(configured) > 0 && !slices.Equal(has, configured):
-		add(CIDRDiffers, fmt.Sprintf("holds %s, and --service-cluster-ip-range says %s; its ranges cannot be changed in place",
+		add(CIDRDiffers, fmt.Sprintf("has %s, and --service-cluster-ip-range says %s; its ranges cannot be changed in place",
 			rangesText(has), rangesText(configured)))
 	}
 	return reports
@@ -113,7 +112,7 @@ func cidrHeldBy(finalizers []string) string {
 
 func unreadiness(condition *metav1.Condition) string {
 	if condition == nil {
-		return "nobody has looked at it yet"
+		return "it has no Ready condition yet"
 	}
 	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, shortened(condition.Message)), ": ")
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 func readyCIDR(edits ...func(*networkingv1.ServiceCIDR)) ServiceCIDR {
@@ -44,19 +42,19 @@ func TestReportServiceCIDR(t *testing.T) {
 		found      ServiceCIDR
 		want       []string
 	}{
-		"well":                                  {found: readyCIDR()},
-		"well, and as configured":               {configured: prefixes("10.0.0.0/16", "fd00::/108"), found: readyCIDR()},
-		"a cluster that does not know the kind": {configured: prefixes("10.0.0.0/16"), found: ServiceCIDR{}},
+		"ready":                                  {found: readyCIDR()},
+		"ready, and as configured":               {configured: prefixes("10.0.0.0/16", "fd00::/108"), found: readyCIDR()},
+		"a cluster that does not serve the kind": {configured: prefixes("10.0.0.0/16"), found: ServiceCIDR{}},
 		"missing": {found: ServiceCIDR{Served: true}, want: []string{
-			"SERVICE_CIDR_MISSING servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and gives no ClusterIP until it has",
+			"SERVICE_CIDR_MISSING servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and allocates no ClusterIP before",
 		}},
-		"nobody looked at it": {found: readyCIDR(unready()), want: []string{
-			"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP comes from it: nobody has looked at it yet",
+		"without a condition": {found: readyCIDR(unready()), want: []string{
+			"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: it has no Ready condition yet",
 		}},
 		"not ready": {
 			found: readyCIDR(unready(metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Broken", Message: "so it is"})),
 			want: []string{
-				"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP comes from it: False Broken: so it is",
+				"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: False Broken: so it is",
 			},
 		},
 		"being deleted is not also not ready": {
@@ -65,24 +63,24 @@ func TestReportServiceCIDR(t *testing.T) {
 			}),
 			want: []string{
 				"SERVICE_CIDR_TERMINATING servicecidr kubernetes is being deleted since 2026-01-02T03:04:05Z, held by finalizers " +
-					"networking.k8s.io/service-cidr-finalizer; no ClusterIP comes from it any more",
+					"networking.k8s.io/service-cidr-finalizer; no ClusterIP is allocated from it any more",
 			},
 		},
 		"other ranges than configured": {configured: prefixes("10.0.0.0/16"), found: readyCIDR(), want: []string{
-			"SERVICE_CIDR_DIFFERS servicecidr kubernetes holds 10.0.0.0/16,fd00::/108, and --service-cluster-ip-range says 10.0.0.0/16; " +
+			"SERVICE_CIDR_DIFFERS servicecidr kubernetes has 10.0.0.0/16,fd00::/108, and --service-cluster-ip-range says 10.0.0.0/16; " +
 				"its ranges cannot be changed in place",
 		}},
 		"a range that is none": {
 			configured: prefixes("10.0.0.0/16"),
 			found:      readyCIDR(func(c *networkingv1.ServiceCIDR) { c.Spec.CIDRs = []string{"10.0.0.0/16", "many"} }),
-			want:       []string{`SERVICE_CIDR_UNREADABLE servicecidr kubernetes cannot be read: "many" is no range`},
+			want:       []string{`SERVICE_CIDR_UNREADABLE servicecidr kubernetes cannot be read: "many" is not a range`},
 		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for _, c := range ReportServiceCIDR(test.configured, test.found) {
-				if c.Verb != change.Report || c.Object.GetName() != "kubernetes" || c.Kind().Kind != "ServiceCIDR" {
+				if c.Verb != Report || c.Object.GetName() != "kubernetes" || c.Kind().Kind != "ServiceCIDR" {
 					t.Errorf("%s %s %s, want a report about ServiceCIDR kubernetes", c.Verb, c.Kind().Kind, c.Object.GetName())
 				}
 				got = append(got, string(c.Reason)+" "+c.Detail)

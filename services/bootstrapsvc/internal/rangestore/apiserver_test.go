@@ -25,12 +25,12 @@ const (
 	apiServerKey        = "/registry/ranges/servicenodeports"
 )
 
-// allocator is kube-apiserver's own, asked by the Services that one test makes.
+// allocator uses kube-apiserver's allocator through the Services of one test.
 type allocator struct {
 	*testing.T
 	kube      kubernetes.Interface
 	namespace string
-	place     place
+	fixture   fixture
 }
 
 func newAllocator(t *testing.T) allocator {
@@ -38,13 +38,13 @@ func newAllocator(t *testing.T) allocator {
 	kube, etcd := testkit.Kube(t), testkit.Etcd(t)
 	return allocator{
 		T: t, kube: kube, namespace: testkit.Namespace(t, kube),
-		place: place{Store: New(etcd, "/registry"), etcd: etcd, prefix: "/registry"},
+		fixture: fixture{Store: New(etcd, "/registry"), etcd: etcd, prefix: "/registry"},
 	}
 }
 
 func nameOf(port int) string { return fmt.Sprintf("port-%d", port) }
 
-// take asks for a port; 0 for any.
+// take creates a Service with a port; 0 requests any.
 func (a allocator) take(ctx context.Context, name string, port int) error {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	service.Spec.Type = corev1.ServiceTypeNodePort
@@ -57,7 +57,7 @@ func (a allocator) give(ctx context.Context, name string) error {
 	return a.kube.CoreV1().Services(a.namespace).Delete(ctx, name, metav1.DeleteOptions{})
 }
 
-// used is the number whose bits are the ports of all Services.
+// used returns the number whose bits are the ports of all Services.
 func (a allocator) used() *big.Int {
 	a.Helper()
 	list, err := a.kube.CoreV1().Services(metav1.NamespaceAll).List(a.Context(), metav1.ListOptions{})
@@ -75,10 +75,10 @@ func (a allocator) used() *big.Int {
 	return number
 }
 
-// Every value that kube-apiserver writes is read, means what its Services say, and would be written the same.
-func TestAPIServer_WritesWhatIsReadAndWouldBeWritten(t *testing.T) {
+// Every value that kube-apiserver writes agrees with its Services, and is encoded in the same way.
+func TestAPIServer_ValuesAreReadAndWrittenAlike(t *testing.T) {
 	a := newAllocator(t)
-	// The ends of the range and of bytes, then whatever chance brings.
+	// The ends of the range and of bytes, then random ports.
 	order := []int{firstPort, firstPort + 7, firstPort + 8, lastPort, lastPort - 1, firstPort + 1024}
 	for len(order) < 40 {
 		order = append(order, firstPort+rand.IntN(lastPort-firstPort+1))
@@ -106,7 +106,7 @@ func TestAPIServer_WritesWhatIsReadAndWouldBeWritten(t *testing.T) {
 // wantSame compares the value as it is now with the Services.
 func (a allocator) wantSame() {
 	a.Helper()
-	value := a.place.read(a.T, NodePorts)
+	value := a.fixture.read(a.T, NodePorts)
 	if value.Unreadable != "" || value.Range.Text() != fmt.Sprintf("%d-%d", firstPort, lastPort) {
 		a.Fatalf("the range of kube-apiserver is read as %q: %s", value.Range.Text(), value.Unreadable)
 	}
@@ -115,17 +115,17 @@ func (a allocator) wantSame() {
 	}
 }
 
-// wantHistorySame encodes every value that etcd still remembers.
+// wantHistorySame encodes every value in the history of etcd.
 func (a allocator) wantHistorySame() {
 	a.Helper()
-	now, err := a.place.etcd.Get(a.Context(), apiServerKey)
+	now, err := a.fixture.etcd.Get(a.Context(), apiServerKey)
 	if err != nil {
 		a.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(a.Context())
 	defer cancel()
 	count := 0
-	for answer := range a.place.etcd.Watch(ctx, apiServerKey, clientv3.WithRev(now.Kvs[0].CreateRevision)) {
+	for answer := range a.fixture.etcd.Watch(ctx, apiServerKey, clientv3.WithRev(now.Kvs[0].CreateRevision)) {
 		if err := answer.Err(); err != nil {
 			a.Fatal(err)
 		}
@@ -147,10 +147,10 @@ func (a allocator) wantHistorySame() {
 	a.Error("the watch of the range ended")
 }
 
-// What is written here is what kube-apiserver goes by from then on.
-func TestAPIServer_RefusesWhatWasSetAndGivesWhatWasCleared(t *testing.T) {
+// kube-apiserver respects each bit that CompareAndSwap writes.
+func TestAPIServer_HonoursSetAndClearedBits(t *testing.T) {
 	a := newAllocator(t)
-	ctx, _ := a.place.claim(t)
+	ctx, _ := a.fixture.claim(t)
 	for _, port := range []int{firstPort, firstPort + 15, lastPort} {
 		a.swap(ctx, port, 1)
 		if err := a.take(t.Context(), nameOf(port), port); err == nil || !strings.Contains(err.Error(), "already allocated") {
@@ -164,14 +164,14 @@ func TestAPIServer_RefusesWhatWasSetAndGivesWhatWasCleared(t *testing.T) {
 	a.wantSame()
 }
 
-// swap sets or clears one bit, as often as it takes.
+// swap sets or clears one bit, and retries on a conflict.
 func (a allocator) swap(ctx context.Context, port int, bit uint) {
 	a.Helper()
 	for range 1000 {
-		value := a.place.read(a.T, NodePorts)
+		value := a.fixture.read(a.T, NodePorts)
 		number := new(big.Int).SetBytes(value.Range.Data())
 		number.SetBit(number, port-firstPort, bit)
-		_, err := a.place.Swap(ctx, NodePorts, value.ModRevision, value.Range.With(number.Bytes()))
+		_, err := a.fixture.CompareAndSwap(ctx, NodePorts, value.ModRevision, value.Range.With(number.Bytes()))
 		if err == nil {
 			return
 		}
@@ -179,14 +179,14 @@ func (a allocator) swap(ctx context.Context, port int, bit uint) {
 			a.Fatal(err)
 		}
 	}
-	a.Fatal("kube-apiserver was faster a thousand times")
+	a.Fatal("1000 write conflicts with kube-apiserver")
 }
 
-// Neither undoes what the other does, however fast both are.
-func TestAPIServer_AndSwapLoseNothingOfEachOther(t *testing.T) {
+// Under load, neither writer undoes a change of the other.
+func TestAPIServer_ConcurrentWritesAreNotLost(t *testing.T) {
 	const lines, each = 6, 15
 	a := newAllocator(t)
-	ctx, _ := a.place.claim(t)
+	ctx, _ := a.fixture.claim(t)
 	var working sync.WaitGroup
 	problems := make([]error, lines)
 	for line := range lines {
@@ -205,7 +205,7 @@ func TestAPIServer_AndSwapLoseNothingOfEachOther(t *testing.T) {
 		working.Wait()
 		close(done)
 	}()
-	const port = firstPort + 3 // of the band that is given last
+	const port = firstPort + 3 // in the band that kube-apiserver allocates last
 	swaps := 0
 	for isDone := false; !isDone; swaps++ {
 		a.swap(ctx, port, uint(1-swaps%2))
@@ -220,7 +220,7 @@ func TestAPIServer_AndSwapLoseNothingOfEachOther(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("%d swaps while %d ports were taken", swaps, lines*each)
-	if diff := cmp.Diff(a.used().Text(2), new(big.Int).SetBytes(a.place.read(t, NodePorts).Range.Data()).Text(2)); diff != "" {
+	if diff := cmp.Diff(a.used().Text(2), new(big.Int).SetBytes(a.fixture.read(t, NodePorts).Range.Data()).Text(2)); diff != "" {
 		t.Errorf("ports of Services and bits (-want +got):\n%s", diff)
 	}
 }

@@ -1,27 +1,26 @@
-// Package rangestore reads and mends the ranges that kube-apiserver keeps in etcd: a bitmap of NodePorts and, in clusters up
-// to 1.33, one of ClusterIPs for each family.
+// Package rangestore reads and writes the ranges that kube-apiserver stores in etcd: a bitmap of
+// NodePorts and, in clusters up to 1.33, one bitmap of ClusterIPs for each IP family.
 //
-// A value is a RangeAllocation as kube-apiserver stores it: four bytes of magic and a protobuf envelope around the object, or
-// JSON. In its bitmap, which is the bytes of a big-endian number, bit i stands for the i-th of the range.
+// A value is a RangeAllocation as kube-apiserver stores it: four bytes of magic and a protobuf
+// envelope around the object, or JSON. Its bitmap is the bytes of a big-endian number, in which bit
+// i is the i-th port or address of the range.
 //
 // # Invariants
 //
-//   - A value is only written back in the encoding that it was read in, and everything in it that is not the bitmap stays
-//     byte for byte what it was, the text of the range above all: kube-apiserver allocates nothing from a range whose text is
-//     not the one that it was started with.
-//   - What cannot be read, or would not be the same after reading and writing, is reported and never written: it may be
-//     truncated, and it may come from a newer version.
-//   - A write compares the modification revision that was read before it, and the guard of the term that its context carries;
-//     without a term it is refused. kube-apiserver writes in the same way: whoever is later reads again, so that neither can
-//     undo what the other has done.
-//   - A key is never created and never deleted here.
+//   - A value is written in the encoding in which it was read. Everything in it but the bitmap
+//     stays byte for byte, above all the text of the range: kube-apiserver allocates nothing from a
+//     range with another text than its own flag.
+//   - A value that cannot be read, or that would differ after reading and writing, is reported and
+//     never written. It may be truncated, or written by a newer version.
+//   - A write compares the modification revision that was read, and the guard of the term in its
+//     context; without a term it is rejected. kube-apiserver writes in the same way: the later
+//     writer reads again, so that neither undoes the other's change.
+//   - The package never creates or deletes a key.
 //
-// That these are the ranges of the cluster in question cannot be seen in them. [Store.Doubt] compares an object that only this
-// cluster has; until it has no doubt, nothing here is worth believing or writing.
+// The ranges do not say to which cluster they belong. [Store.VerifyCluster] compares an object that
+// exists once in each cluster. Until it succeeds, the ranges must be neither trusted nor written.
 //
-// # Not here
-//
-// The package does not know what a bit is used for, and decides nothing. It keeps no state and starts no goroutine; all methods
-// block until etcd answers or their context ends, and are safe for concurrent use. Their errors wrap [ErrUnavailable] where
-// etcd did not answer.
+// The package keeps no state and starts no goroutine. All methods block until etcd answers or their
+// context ends, and are safe for concurrent use. Their errors wrap [ErrUnavailable] if etcd did not
+// answer.
 package rangestore

@@ -11,34 +11,37 @@ import (
 )
 
 const (
-	// magic is what kube-apiserver writes in front of protobuf.
+	// magic precedes protobuf values of kube-apiserver.
 	magic = "k8s\x00"
 	kind  = "RangeAllocation"
 )
 
-// ErrUnreadable says that a stored value is damaged, or written in a way that is not known here. It must not be written.
+// ErrUnreadable is the error of a stored value that is damaged or has an unknown encoding. It must
+// not be written.
 var ErrUnreadable = errors.New("stored range cannot be read")
 
 // Range is one stored range. It is immutable; the zero Range cannot be encoded.
 type Range struct {
 	object corev1.RangeAllocation
-	// envelope is what surrounds the object in protobuf; nil where it is stored as JSON.
+	// envelope surrounds the object in protobuf. It is nil for JSON.
 	envelope *runtime.Unknown
 }
 
-// Text is the range as stored, for example "30000-32767" or "10.96.0.0/16".
+// Text returns the stored range, for example "30000-32767" or "10.96.0.0/16".
 func (r Range) Text() string { return r.object.Range }
 
-// Data is the bitmap as stored; the caller must not change it. Empty means that nothing is allocated.
+// Data returns the stored bitmap, which the caller must not modify. Empty means that nothing is
+// allocated.
 func (r Range) Data() []byte { return r.object.Data }
 
-// With is the range with another bitmap, which the caller must not change afterwards.
+// With returns the range with another bitmap, which the caller must not modify afterwards.
 func (r Range) With(data []byte) Range {
 	r.object.Data = data
 	return r
 }
 
-// Decode reads a stored value. Its error wraps ErrUnreadable and says what is wrong with the value; raw is not kept.
+// Decode decodes a stored value and does not keep raw. Its error wraps ErrUnreadable and says what
+// is wrong with the value.
 func Decode(raw []byte) (Range, error) {
 	var decoded Range
 	var err error
@@ -76,7 +79,8 @@ func decodeProtobuf(raw []byte) (Range, error) {
 	return decoded, nil
 }
 
-// decodeJSON takes no field that is unknown or there twice. Spaces and the order of fields may be lost: they mean nothing.
+// decodeJSON rejects unknown and duplicate fields. Writing may change spaces and the order of
+// fields, which have no meaning.
 func decodeJSON(raw []byte) (Range, error) {
 	var decoded Range
 	if _, _, err := jsonSerializer().Decode(raw, nil, &decoded.object); err != nil {

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// stored is a value as kube-apiserver writes it; it is made without the code under test.
+// stored returns a value as kube-apiserver writes it, without the code under test.
 func stored(t interface{ Fatal(...any) }, object corev1.RangeAllocation) []byte {
 	raw, err := object.Marshal()
 	if err != nil {
@@ -32,7 +32,7 @@ func ports(data ...byte) corev1.RangeAllocation {
 	return corev1.RangeAllocation{Range: "30000-32767", Data: data}
 }
 
-func TestWith_ChangesTheBitmapAndNothingElse(t *testing.T) {
+func TestWith_ChangesOnlyTheBitmap(t *testing.T) {
 	object := ports(0x02, 0x81)
 	object.ObjectMeta = metav1.ObjectMeta{Name: "n", Annotations: map[string]string{"b": "2", "a": "1"}}
 	raw := stored(t, object)
@@ -74,7 +74,7 @@ func TestDecode_JSONIsWrittenBackAsJSON(t *testing.T) {
 	}
 }
 
-func TestDecode_WhatIsNotWhollyKnownIsUnreadable(t *testing.T) {
+func TestDecode_RejectsPartlyUnknownValues(t *testing.T) {
 	whole := stored(t, ports(0x02, 0x81))
 	service := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Service"}}
 	serviceRaw, err := service.Marshal()
@@ -117,14 +117,15 @@ func TestDecode_WhatIsNotWhollyKnownIsUnreadable(t *testing.T) {
 	}
 }
 
-func TestEncode_ARangeThatWasNeverReadIsRefused(t *testing.T) {
+func TestEncode_RejectsTheZeroRange(t *testing.T) {
 	if encoded, err := (Range{}).Encode(); err == nil {
 		t.Errorf("encoded %x", encoded)
 	}
 }
 
-// Whatever kube-apiserver may store comes back byte for byte, and another bitmap is written as kube-apiserver would.
-func TestRange_AnyBitmapComesBack(t *testing.T) {
+// Any value of kube-apiserver is written back byte for byte, and another bitmap is written as
+// kube-apiserver would.
+func TestRange_DecodeAndEncodeAreInverse(t *testing.T) {
 	bitmap := rapid.Custom(func(t *rapid.T) []byte {
 		number := new(big.Int)
 		for _, i := range rapid.SliceOf(rapid.IntRange(0, 70_000)).Draw(t, "allocated") {

@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	// ErrUnavailable: etcd did not answer, or not in time; a write may have happened.
+	// ErrUnavailable: etcd did not answer, or not in time. A write may have happened.
 	ErrUnavailable = errors.New("etcd unavailable")
-	// ErrConflict: the range is not what was read any more; nothing was written.
+	// ErrConflict: the range changed after it was read. Nothing was written.
 	ErrConflict = errors.New("range changed meanwhile")
 )
 
@@ -28,39 +28,40 @@ const (
 	SecondaryClusterIPs Name = "secondaryserviceips"
 )
 
-// Names are all ranges.
+// Names returns all ranges.
 func Names() []Name { return []Name{NodePorts, ClusterIPs, SecondaryClusterIPs} }
 
-// Client is what is needed of etcd. *clientv3.Client has it.
+// Client has the methods of *clientv3.Client that a Store calls.
 type Client interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
 	Txn(ctx context.Context) clientv3.Txn
 	Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
 }
 
-// Value is what a key held at one revision.
+// Value is the value of a key at one revision.
 type Value struct {
 	Range Range
-	// ModRevision is the key's modification revision; 0: there is no such key.
+	// ModRevision is the key's modification revision, 0 if the key does not exist.
 	ModRevision int64
-	// Unreadable says why Range is not there; empty if it is, or if there is no key.
+	// Unreadable says why Range is not set. It is empty if Range is set or the key does not exist.
 	Unreadable string
 }
 
-// Store is the ranges of one kube-apiserver's etcd.
+// Store reads and writes the ranges in one kube-apiserver's etcd.
 type Store struct {
 	client Client
-	// root is kube-apiserver's prefix, and prefix that of its ranges.
+	// root is kube-apiserver's prefix, and prefix the prefix of its ranges.
 	root, prefix string
 }
 
-// New returns the store below the prefix with which kube-apiserver was started, "/registry" as a rule.
+// New returns the store below the prefix of kube-apiserver's flag --etcd-prefix, by default
+// "/registry".
 func New(client Client, etcdPrefix string) *Store {
 	root := "/" + strings.Trim(etcdPrefix, "/")
 	return &Store{client: client, root: root, prefix: root + "/ranges/"}
 }
 
-// Read returns one range as of a linearizable read. A range that is absent or unreadable is no error.
+// Read returns one range by a linearizable read. An absent or unreadable range is not an error.
 func (s *Store) Read(ctx context.Context, name Name) (Value, error) {
 	response, err := s.client.Get(ctx, s.prefix+string(name))
 	if err != nil {
@@ -80,9 +81,10 @@ func valueOf(raw []byte, revision int64) Value {
 	return Value{Range: decoded, ModRevision: revision}
 }
 
-// Swap puts next in the place of what was read at the revision, and returns the new revision. ctx carries the term to write
-// under. The error wraps term.ErrNone or term.ErrEnded without one, ErrConflict where the key has another revision.
-func (s *Store) Swap(ctx context.Context, name Name, revision int64, next Range) (int64, error) {
+// CompareAndSwap writes next if the key still has the revision, and returns the new revision. ctx
+// carries the term. The error wraps term.ErrNone or term.ErrEnded without a term, and ErrConflict
+// if the key has another revision.
+func (s *Store) CompareAndSwap(ctx context.Context, name Name, revision int64, next Range) (int64, error) {
 	held, ok := term.FromContext(ctx)
 	if !ok {
 		return 0, fmt.Errorf("write range %s: %w", name, term.ErrNone)

@@ -23,51 +23,51 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// place is a store of its own in the shared etcd.
-type place struct {
+// fixture is a store of its own in the shared etcd.
+type fixture struct {
 	*Store
 	etcd   *clientv3.Client
 	prefix string
 }
 
-func newPlace(t *testing.T) place {
+func newFixture(t *testing.T) fixture {
 	t.Helper()
 	etcd, prefix := testkit.Etcd(t), "/registry-of-"+t.Name()
-	return place{Store: New(etcd, prefix), etcd: etcd, prefix: prefix}
+	return fixture{Store: New(etcd, prefix), etcd: etcd, prefix: prefix}
 }
 
-func (p place) put(t *testing.T, name Name, raw []byte) int64 {
+func (f fixture) put(t *testing.T, name Name, raw []byte) int64 {
 	t.Helper()
-	response, err := p.etcd.Put(t.Context(), path.Join(p.prefix, "ranges", string(name)), string(raw))
+	response, err := f.etcd.Put(t.Context(), path.Join(f.prefix, "ranges", string(name)), string(raw))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return response.Header.Revision
 }
 
-// claim holds a term whose key is in etcd, until the test ends or the key is deleted.
-func (p place) claim(t *testing.T) (ctx context.Context, lose func()) {
+// claim returns a context with a term, and a function that deletes the key of the term.
+func (f fixture) claim(t *testing.T) (ctx context.Context, lose func()) {
 	t.Helper()
 	const key = "/trivet/termtest/terms/termtest/0"
-	if _, err := p.etcd.Delete(t.Context(), key); err != nil {
+	if _, err := f.etcd.Delete(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
-	response, err := p.etcd.Put(t.Context(), key, "")
+	response, err := f.etcd.Put(t.Context(), key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, ctx, end := termtest.NewTerm(0, response.Header.Revision)
 	t.Cleanup(end)
 	return ctx, func() {
-		if _, err := p.etcd.Delete(context.Background(), key); err != nil {
+		if _, err := f.etcd.Delete(context.Background(), key); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-func (p place) read(t *testing.T, name Name) Value {
+func (f fixture) read(t *testing.T, name Name) Value {
 	t.Helper()
-	value, err := p.Read(t.Context(), name)
+	value, err := f.Read(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,55 +75,55 @@ func (p place) read(t *testing.T, name Name) Value {
 }
 
 func TestRead_AbsentIsTheZeroValueAndDamageSaysWhy(t *testing.T) {
-	p := newPlace(t)
-	if got := p.read(t, NodePorts); got.ModRevision != 0 || got.Unreadable != "" {
+	f := newFixture(t)
+	if got := f.read(t, NodePorts); got.ModRevision != 0 || got.Unreadable != "" {
 		t.Errorf("absent range = %+v", got)
 	}
-	revision := p.put(t, NodePorts, []byte("k8s\x00\x0a"))
-	if got := p.read(t, NodePorts); got.ModRevision != revision || got.Unreadable == "" {
+	revision := f.put(t, NodePorts, []byte("k8s\x00\x0a"))
+	if got := f.read(t, NodePorts); got.ModRevision != revision || got.Unreadable == "" {
 		t.Errorf("damaged range = %+v, want revision %d and why", got, revision)
 	}
 }
 
-func TestSwap_OnlyOverWhatWasReadAndUnderTheTerm(t *testing.T) {
-	p := newPlace(t)
-	ctx, lose := p.claim(t)
-	revision := p.put(t, NodePorts, stored(t, ports(0x03)))
-	value := p.read(t, NodePorts)
+func TestCompareAndSwap_RequiresTheRevisionAndTheTerm(t *testing.T) {
+	f := newFixture(t)
+	ctx, lose := f.claim(t)
+	revision := f.put(t, NodePorts, stored(t, ports(0x03)))
+	value := f.read(t, NodePorts)
 	next := value.Range.With([]byte{0x02})
 
-	if _, err := p.Swap(t.Context(), NodePorts, revision, next); !errors.Is(err, term.ErrNone) {
+	if _, err := f.CompareAndSwap(t.Context(), NodePorts, revision, next); !errors.Is(err, term.ErrNone) {
 		t.Errorf("without a term = %v, want %v", err, term.ErrNone)
 	}
-	if _, err := p.Swap(ctx, NodePorts, revision-1, next); !errors.Is(err, ErrConflict) {
+	if _, err := f.CompareAndSwap(ctx, NodePorts, revision-1, next); !errors.Is(err, ErrConflict) {
 		t.Errorf("over another revision = %v, want %v", err, ErrConflict)
 	}
-	if _, err := p.Swap(ctx, ClusterIPs, 0, next); !errors.Is(err, ErrConflict) {
-		t.Errorf("where nothing is = %v, want %v", err, ErrConflict)
+	if _, err := f.CompareAndSwap(ctx, ClusterIPs, 0, next); !errors.Is(err, ErrConflict) {
+		t.Errorf("over an absent key = %v, want %v", err, ErrConflict)
 	}
-	after, err := p.Swap(ctx, NodePorts, revision, next)
+	after, err := f.CompareAndSwap(ctx, NodePorts, revision, next)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.read(t, NodePorts); got.ModRevision != after || !bytes.Equal(got.Range.Data(), []byte{0x02}) {
+	if got := f.read(t, NodePorts); got.ModRevision != after || !bytes.Equal(got.Range.Data(), []byte{0x02}) {
 		t.Errorf("after the swap: revision %d, data %x, want %d and 02", got.ModRevision, got.Range.Data(), after)
 	}
 	lose()
-	if _, err := p.Swap(ctx, NodePorts, after, value.Range); !errors.Is(err, term.ErrEnded) {
+	if _, err := f.CompareAndSwap(ctx, NodePorts, after, value.Range); !errors.Is(err, term.ErrEnded) {
 		t.Errorf("after the term's key went = %v, want %v", err, term.ErrEnded)
 	}
-	if got := p.read(t, ClusterIPs); got.ModRevision != 0 {
-		t.Errorf("a key was made: %+v", got)
+	if got := f.read(t, ClusterIPs); got.ModRevision != 0 {
+		t.Errorf("a key was created: %+v", got)
 	}
 }
 
-// seen is a sink that remembers.
-type seen struct {
+// recorder is a Handler that records its calls.
+type recorder struct {
 	mu     sync.Mutex // guards events
 	events []string
 }
 
-func (s *seen) note(event string) {
+func (s *recorder) note(event string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, event)
@@ -133,13 +133,13 @@ func describe(v Value) string {
 	return fmt.Sprintf("%x unreadable=%t there=%t", v.Range.Data(), v.Unreadable != "", v.ModRevision != 0)
 }
 
-func (s *seen) Begin(values map[Name]Value) {
+func (s *recorder) OnList(values map[Name]Value) {
 	s.note(fmt.Sprintf("begin %d %s", len(values), describe(values[NodePorts])))
 }
-func (s *seen) Change(name Name, value Value) { s.note(string(name) + " " + describe(value)) }
-func (s *seen) Broken(error)                  { s.note("broken") }
+func (s *recorder) OnChange(name Name, value Value) { s.note(string(name) + " " + describe(value)) }
+func (s *recorder) OnError(error)                   { s.note("broken") }
 
-func (s *seen) want(t *testing.T, want ...string) {
+func (s *recorder) want(t *testing.T, want ...string) {
 	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func() error {
 		s.mu.Lock()
@@ -151,11 +151,11 @@ func (s *seen) want(t *testing.T, want ...string) {
 	})
 }
 
-func watch(t *testing.T, store *Store) *seen {
+func watch(t *testing.T, store *Store) *recorder {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
-	sink := &seen{}
+	sink := &recorder{}
 	watching.Go(func() { store.Watch(ctx, sink) })
 	t.Cleanup(func() {
 		cancel()
@@ -164,16 +164,16 @@ func watch(t *testing.T, store *Store) *seen {
 	return sink
 }
 
-func TestWatch_TellsWhatThereIsAndThenEveryChange(t *testing.T) {
-	p := newPlace(t)
-	p.put(t, NodePorts, stored(t, ports(0x01)))
-	p.put(t, "somethingelse", []byte("x"))
-	sink := watch(t, p.Store)
+func TestWatch_ListsAndThenReportsEveryChange(t *testing.T) {
+	f := newFixture(t)
+	f.put(t, NodePorts, stored(t, ports(0x01)))
+	f.put(t, "somethingelse", []byte("x"))
+	sink := watch(t, f.Store)
 	sink.want(t, "begin 1 01 unreadable=false there=true")
-	p.put(t, NodePorts, stored(t, ports(0x03)))
-	p.put(t, NodePorts, stored(t, ports(0x01)))
-	p.put(t, ClusterIPs, []byte("x"))
-	if _, err := p.etcd.Delete(t.Context(), path.Join(p.prefix, "ranges", string(NodePorts))); err != nil {
+	f.put(t, NodePorts, stored(t, ports(0x03)))
+	f.put(t, NodePorts, stored(t, ports(0x01)))
+	f.put(t, ClusterIPs, []byte("x"))
+	if _, err := f.etcd.Delete(t.Context(), path.Join(f.prefix, "ranges", string(NodePorts))); err != nil {
 		t.Fatal(err)
 	}
 	sink.want(t, "begin 1 01 unreadable=false there=true",
@@ -181,7 +181,7 @@ func TestWatch_TellsWhatThereIsAndThenEveryChange(t *testing.T) {
 		"serviceips  unreadable=true there=true", "servicenodeports  unreadable=false there=false")
 }
 
-// compacted is an etcd that answers the first watch as one does whose revision was compacted away.
+// compacted is an etcd client whose first watch fails because its revision was compacted.
 type compacted struct {
 	*clientv3.Client
 	once sync.Once
@@ -199,15 +199,15 @@ func (c *compacted) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 	return answer
 }
 
-func TestWatch_AfterAGapItBeginsAnew(t *testing.T) {
-	p := newPlace(t)
-	p.put(t, NodePorts, stored(t, ports(0x01)))
-	sink := watch(t, New(&compacted{Client: p.etcd}, p.prefix))
+func TestWatch_RestartsAfterAGap(t *testing.T) {
+	f := newFixture(t)
+	f.put(t, NodePorts, stored(t, ports(0x01)))
+	sink := watch(t, New(&compacted{Client: f.etcd}, f.prefix))
 	again := "begin 1 01 unreadable=false there=true"
 	sink.want(t, again, "broken", again)
 }
 
-// What the real kube-apiserver writes is read as it means it, and would be written as it wrote it.
+// A value of the real kube-apiserver is decoded correctly, and encoded as kube-apiserver wrote it.
 func TestRead_RealNodePorts(t *testing.T) {
 	etcd, kube := testkit.Etcd(t), testkit.Kube(t)
 	store := New(etcd, "/registry")
@@ -240,16 +240,16 @@ func TestRead_RealNodePorts(t *testing.T) {
 }
 
 func TestRead_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
-	p := newPlace(t)
+	f := newFixture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.Read(ctx, NodePorts); !errors.Is(err, ErrUnavailable) {
+	if _, err := f.Read(ctx, NodePorts); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("read = %v, want %v", err, ErrUnavailable)
 	}
-	held, _ := p.claim(t)
+	held, _ := f.claim(t)
 	held, cancelHeld := context.WithCancel(held)
 	cancelHeld()
-	if _, err := p.Swap(held, NodePorts, 1, Range{}); err == nil {
-		t.Error("a range that was never read was written")
+	if _, err := f.CompareAndSwap(held, NodePorts, 1, Range{}); err == nil {
+		t.Error("the zero Range was written")
 	}
 }

@@ -9,24 +9,27 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// rewatchPause is how long a watch that broke waits before it begins anew.
+// rewatchPause is the time between the end of a watch and the next one.
 const rewatchPause = time.Second
 
-// Sink takes in what Watch sees. Its methods are called from one goroutine; while they block, nothing more is read.
-type Sink interface {
-	// Begin tells all ranges that there are. What happened to them between the call before and this one is not known.
-	Begin(values map[Name]Value)
-	// Change tells one range after one change; the zero Value says that it is gone. No change is left out.
-	Change(name Name, value Value)
-	// Broken tells why ranges are not watched now; Begin follows when they are again.
-	Broken(err error)
+// Handler receives what Watch reads. Watch calls its methods from one goroutine, and reads nothing
+// while they block.
+type Handler interface {
+	// OnList receives all existing ranges. Changes between the previous call and this one may have
+	// been missed.
+	OnList(values map[Name]Value)
+	// OnChange receives one range after each change. The zero Value means that the key was deleted.
+	OnChange(name Name, value Value)
+	// OnError receives why the watch failed. OnList follows when it works again.
+	OnError(err error)
 }
 
-// Watch tells sink of all ranges, and of every change to them, until ctx ends. A watch that breaks begins anew by itself.
-func (s *Store) Watch(ctx context.Context, sink Sink) {
+// Watch calls handler with all ranges and then with every change, until ctx ends. It restarts a
+// watch that fails.
+func (s *Store) Watch(ctx context.Context, handler Handler) {
 	for ctx.Err() == nil {
-		if err := s.watchOnce(ctx, sink); err != nil && ctx.Err() == nil {
-			sink.Broken(err)
+		if err := s.watchOnce(ctx, handler); err != nil && ctx.Err() == nil {
+			handler.OnError(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -35,8 +38,8 @@ func (s *Store) Watch(ctx context.Context, sink Sink) {
 	}
 }
 
-func (s *Store) watchOnce(ctx context.Context, sink Sink) error {
-	// Without a leader, a member of etcd that is cut off would keep a silent watch open for ever.
+func (s *Store) watchOnce(ctx context.Context, handler Handler) error {
+	// Without this option, an isolated etcd member would keep a silent watch open forever.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	response, err := s.client.Get(ctx, s.prefix, clientv3.WithPrefix())
@@ -49,30 +52,30 @@ func (s *Store) watchOnce(ctx context.Context, sink Sink) error {
 			values[name] = valueOf(kv.Value, kv.ModRevision)
 		}
 	}
-	sink.Begin(values)
+	handler.OnList(values)
 	for events := range s.client.Watch(ctx, s.prefix, clientv3.WithPrefix(), clientv3.WithRev(response.Header.Revision+1)) {
 		if err := events.Err(); err != nil {
 			return fmt.Errorf("watch ranges: %w: %w", ErrUnavailable, err)
 		}
-		s.tell(events.Events, sink)
+		s.dispatch(events.Events, handler)
 	}
 	return fmt.Errorf("watch ranges: %w: the watch ended", ErrUnavailable)
 }
 
-func (s *Store) tell(events []*clientv3.Event, sink Sink) {
+func (s *Store) dispatch(events []*clientv3.Event, handler Handler) {
 	for _, event := range events {
 		name, ok := s.nameOf(string(event.Kv.Key))
 		switch {
 		case !ok:
 		case event.Type == clientv3.EventTypeDelete:
-			sink.Change(name, Value{})
+			handler.OnChange(name, Value{})
 		default:
-			sink.Change(name, valueOf(event.Kv.Value, event.Kv.ModRevision))
+			handler.OnChange(name, valueOf(event.Kv.Value, event.Kv.ModRevision))
 		}
 	}
 }
 
-// nameOf leaves out keys that are no range of Services.
+// nameOf returns false for a key that is not a range of Services.
 func (s *Store) nameOf(key string) (Name, bool) {
 	name := Name(strings.TrimPrefix(key, s.prefix))
 	switch name {

@@ -1,29 +1,52 @@
 package checkpoint
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
-// Rule is what silence means for the holders of one class.
+// Entry is one silent holder. It has the name of its class, because the numbers of classes depend
+// on the configuration.
+type Entry struct {
+	Class, Name, Boot string
+	// Silence is the time since the last beat, or less.
+	Silence time.Duration
+}
+
+// key identifies a holder across its boots.
+type key struct{ class, name string }
+
+func (e Entry) key() key { return key{class: e.Class, name: e.Name} }
+
+// compare orders entries as they are stored.
+func compare(a, b Entry) int {
+	return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Name, b.Name))
+}
+
+// compareSilence orders entries by silence, the longest first, and equal silences as compare.
+func compareSilence(a, b Entry) int {
+	return cmp.Or(cmp.Compare(b.Silence, a.Silence), compare(a, b))
+}
+
+// Rule holds the times of one class.
 type Rule struct {
 	// Suspect is the silence from which on a holder is stored.
 	Suspect time.Duration
-	// TTL is the silence with which a session expires.
+	// TTL is the silence after which a session is expired.
 	TTL time.Duration
-	// Floor is the least time in which a living holder is certain to be heard by a replica that it does not know yet: its
-	// interval and the time in which agents find a new server.
-	Floor time.Duration
+	// MinGrace is the time within which a live holder is sure to reach a new replica: its interval
+	// and the time in which an agent connects to another server.
+	MinGrace time.Duration
 }
 
-// settled is the silence of those who stay expired: they have been for a Floor.
-func (r Rule) settled() time.Duration { return r.TTL + r.Floor }
+// StaysExpired reports whether a holder with this stored silence stays expired at the next replica.
+func (r Rule) StaysExpired(silence time.Duration) bool { return silence >= r.TTL+r.MinGrace }
 
-// Settled tells whether a holder that was silent for so long stays expired at the next replica.
-func (r Rule) Settled(silence time.Duration) bool { return silence >= r.settled() }
-
-// Inherit is the silence with which the next replica takes over a holder whose silence was stored. 0 is none: a full grace,
-// and nothing to remember the holder by.
-func (r Rule) Inherit(silence time.Duration) time.Duration {
-	if r.Settled(silence) {
+// Inherited returns the silence that the next replica assumes for a stored silence. 0 means the
+// full grace period.
+func (r Rule) Inherited(silence time.Duration) time.Duration {
+	if r.StaysExpired(silence) {
 		return silence
 	}
-	return max(0, min(silence, r.TTL-r.Floor))
+	return max(0, min(silence, r.TTL-r.MinGrace))
 }

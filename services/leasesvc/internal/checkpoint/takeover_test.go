@@ -10,97 +10,98 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// reign is one replica's time with a shard: holders that beat and fall silent, looks, and writes of which some fail, with or
-// without effect.
-type reign struct {
-	random *rand.Rand
-	ledger checkpoint.Ledger
-	now    monotonic.Instant
-	heard  map[string]monotonic.Instant
-	mute   map[string]monotonic.Instant // until when a holder does not beat
-	stored []byte
-	clean  monotonic.Instant // of the last look that left what is stored true
+// history is a term of a shard: holders beat and fall silent, and some writes fail, with or without
+// effect.
+type history struct {
+	random        *rand.Rand
+	tracker       checkpoint.Tracker
+	now           monotonic.Instant
+	lastBeats     map[string]monotonic.Instant
+	silentUntil   map[string]monotonic.Instant // a holder does not beat before this time
+	stored        []byte
+	lastConfirmed monotonic.Instant // the last look with a known result
 }
 
-func newReign(seed uint64) *reign {
-	r := &reign{
-		random: rand.New(rand.NewPCG(seed, 42)), ledger: checkpoint.NewLedger(rules(), true),
-		heard: map[string]monotonic.Instant{}, mute: map[string]monotonic.Instant{},
+func newHistory(seed uint64) *history {
+	h := &history{
+		random: rand.New(rand.NewPCG(seed, 42)), tracker: checkpoint.NewTracker(rules(), true),
+		lastBeats: map[string]monotonic.Instant{}, silentUntil: map[string]monotonic.Instant{},
 	}
 	for i := range 30 {
-		r.heard[fmt.Sprintf("node-%d", i)] = 0
+		h.lastBeats[fmt.Sprintf("node-%d", i)] = 0
 	}
-	return r
+	return h
 }
 
-// second passes: who is not mute beats at some time of it, once in five, and then the replica looks.
-func (r *reign) second() {
-	end := r.now.Add(time.Second)
+// second advances by a second, in which some holders beat, and then looks.
+func (h *history) second() {
+	end := h.now.Add(time.Second)
 	for i := range 30 {
 		name := fmt.Sprintf("node-%d", i)
-		beat := r.now.Add(time.Duration(r.random.Int64N(int64(time.Second))))
+		beat := h.now.Add(time.Duration(h.random.Int64N(int64(time.Second))))
 		switch {
-		case r.mute[name] > beat:
-		case r.random.IntN(60) == 0:
-			r.mute[name] = beat.Add(time.Duration(r.random.Int64N(int64(2 * time.Minute))))
-		case r.random.IntN(5) == 0:
-			r.heard[name] = beat
+		case h.silentUntil[name] > beat:
+		case h.random.IntN(60) == 0:
+			h.silentUntil[name] = beat.Add(time.Duration(h.random.Int64N(int64(2 * time.Minute))))
+		case h.random.IntN(5) == 0:
+			h.lastBeats[name] = beat
 		}
 	}
-	r.now = end
-	r.look()
+	h.now = end
+	h.look()
 }
 
-func (r *reign) look() {
+func (h *history) look() {
 	var silences []checkpoint.Entry
-	for name, heard := range r.heard {
-		silences = append(silences, silent(name, r.now.Sub(heard)))
+	for name, lastBeat := range h.lastBeats {
+		silences = append(silences, silent(name, h.now.Sub(lastBeat)))
 	}
-	plan := r.ledger.Plan(r.now, silences)
-	if plan.Verb != checkpoint.Nothing {
-		fails, effective := r.random.IntN(4) == 0, r.random.IntN(2) == 0
+	plan := h.tracker.Plan(h.now, silences)
+	if plan.Action != checkpoint.None {
+		fails, effective := h.random.IntN(4) == 0, h.random.IntN(2) == 0
 		if !fails || effective {
-			r.stored = plan.Value
+			h.stored = plan.Value
 		}
 		if fails {
-			r.ledger = r.ledger.Doubt(r.now, plan)
+			h.tracker = h.tracker.Unconfirmed(h.now, plan)
 			return
 		}
 	}
-	r.ledger, r.clean = r.ledger.After(r.now, plan), r.now
+	h.tracker, h.lastConfirmed = h.tracker.Applied(h.now, plan), h.now
 }
 
-// Whenever the replica is lost: who is taken over with less than a floor was silent for a grace and a floor before it was
-// written, and if it beat since, then after the last look whose outcome is known. Nobody else is worse off than by what is true.
-func TestTakeover_CostsTheLivingNoMoreThanTheRuleSays(t *testing.T) {
+// The replica is lost at a random time. A holder that inherits less than MinGrace stays expired by
+// the Rule. A holder inherits more than its true silence only if it beat after the last look with a
+// known result.
+func TestTakeover_LiveHoldersLoseNoMoreThanTheRuleAllows(t *testing.T) {
 	rule, settled, inherited := nodeRule(), 0, 0
 	for seed := range uint64(40) {
-		r := newReign(seed)
-		for range 60 + r.random.IntN(240) {
-			r.second()
+		h := newHistory(seed)
+		for range 60 + h.random.IntN(240) {
+			h.second()
 		}
-		if r.stored == nil {
+		if h.stored == nil {
 			continue
 		}
-		entries, err := checkpoint.Decode(r.stored)
+		entries, err := checkpoint.Decode(h.stored)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			silence := rule.Inherit(e.Silence)
+			silence := rule.Inherited(e.Silence)
 			inherited++
-			if rule.Settled(e.Silence) {
+			if rule.StaysExpired(e.Silence) {
 				settled++
-			} else if left := rule.TTL - silence; left < rule.Floor {
-				t.Errorf("seed %d: %s, stored with %v, is left %v", seed, e.Name, e.Silence, left)
+			} else if left := rule.TTL - silence; left < rule.MinGrace {
+				t.Errorf("seed %d: %s, stored with silence %v, keeps %v", seed, e.Name, e.Silence, left)
 			}
-			if heard := r.heard[e.Name]; r.now.Sub(heard) < silence && heard < r.clean {
-				t.Errorf("seed %d: %s beat %v before the loss, was looked at %v before it, and is taken over with %v",
-					seed, e.Name, r.now.Sub(heard), r.now.Sub(r.clean), silence)
+			if lastBeat := h.lastBeats[e.Name]; h.now.Sub(lastBeat) < silence && lastBeat < h.lastConfirmed {
+				t.Errorf("seed %d: %s beat %v before the loss; the last look was %v before it; it inherits %v",
+					seed, e.Name, h.now.Sub(lastBeat), h.now.Sub(h.lastConfirmed), silence)
 			}
 		}
 	}
 	if settled < 100 || inherited < settled+100 {
-		t.Errorf("%d holders were taken over, %d of them expired: the histories show too little", inherited, settled)
+		t.Errorf("%d holders were taken over, %d of them expired: too few for this test", inherited, settled)
 	}
 }

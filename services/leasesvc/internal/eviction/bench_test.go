@@ -9,23 +9,23 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 )
 
-// crowd is as many Nodes of 110 pods, all tainted, with 300 s to go.
-func crowd(nodes int) map[string]eviction.Ward {
-	wards := map[string]eviction.Ward{}
+// taintedNodes returns tainted Nodes with 110 Pods each, which are due in 300 s.
+func taintedNodes(nodes int) map[string]eviction.NodeEvictions {
+	states := map[string]eviction.NodeEvictions{}
 	node := newNode(noExecute("a"))
 	for i := range nodes {
 		var all []*corev1.Pod
 		for j := range 110 {
 			all = append(all, newPod(fmt.Sprintf("p%d-%d", i, j), tolerates("a", 300)))
 		}
-		wards[fmt.Sprintf("n%d", i)] = eviction.Ward{}.See(0, wall(0), node, all)
+		states[fmt.Sprintf("n%d", i)] = eviction.NodeEvictions{}.Observe(0, wall(0), node, all)
 	}
-	return wards
+	return states
 }
 
 // A pass while 110,000 pods wait, none of which is due.
 func BenchmarkPlan_ThousandTaintedNodes(b *testing.B) {
-	state := eviction.State{Wards: crowd(1000)}
+	state := eviction.State{Nodes: taintedNodes(1000)}
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan := (eviction.Rules{}).Plan(seconds, state, 64); plan.Waiting != 110_000 {
@@ -34,9 +34,9 @@ func BenchmarkPlan_ThousandTaintedNodes(b *testing.B) {
 	}
 }
 
-// A pass while 110,000 pods are due and there is room for a few.
+// A pass while 110,000 Pods are due and few may leave.
 func BenchmarkPlan_AllAreDue(b *testing.B) {
-	state := eviction.State{Wards: crowd(1000)}
+	state := eviction.State{Nodes: taintedNodes(1000)}
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan := (eviction.Rules{}).Plan(400*seconds, state, 64); len(plan.Evictions) != 64 {
@@ -46,15 +46,15 @@ func BenchmarkPlan_AllAreDue(b *testing.B) {
 }
 
 // One of 110 pods of a tainted Node changes.
-func BenchmarkSee(b *testing.B) {
+func BenchmarkObserve(b *testing.B) {
 	var all []*corev1.Pod
 	for j := range 110 {
 		all = append(all, newPod(fmt.Sprintf("p%d", j), tolerates("a", 300)))
 	}
 	node := newNode(noExecute("a"))
-	w := eviction.Ward{}.See(0, wall(0), node, all)
+	w := eviction.NodeEvictions{}.Observe(0, wall(0), node, all)
 	b.ReportAllocs()
 	for b.Loop() {
-		w = w.See(seconds, wall(seconds), node, all)
+		w = w.Observe(seconds, wall(seconds), node, all)
 	}
 }

@@ -1,27 +1,47 @@
-// Package eviction decides which pods have to leave their Node for its NoExecute taints, and when.
+// Package eviction decides which Pods must leave their Node for its NoExecute taints, and when. It
+// does no I/O and reads no clock.
 //
-// Promise: it comes to the conclusions of upstream's taint-eviction controller (k8s.io/kubernetes, pkg/controller/tainteviction,
-// v1.37.1). A taint that a pod does not tolerate drives it out at once; one that it tolerates for some seconds, when these are
-// over; one that it tolerates without an end, never; the earliest taint counts, and for each taint the first toleration that fits.
-// Mirror pods, pods of DaemonSets and pods that have finished are treated as any other: their tolerations decide. It differs where
-// that controller forgets, or acts on what it should doubt:
-//   - when a pod has to go follows from what pod and Node say now and from when the taint was first there. Upstream keeps the moment
-//     that it worked out first, until it is restarted: a further taint that is tolerated for less long, or a toleration that is
-//     changed, counts here and not there;
-//   - a new term counts on: a taint that was there before is as old as the Node itself says, see below;
-//   - a Node that is gone evicts nobody, and a pod that is being deleted is left alone;
-//   - while node health is in doubt, its own taints, not-ready and unreachable, evict nobody; others do.
+// NodeEvictions is what is known of one Node; Observe keeps it. Rules.Plan chooses the Pods of all
+// Nodes that leave now.
 //
-// When a taint began to count, never early:
-//   - one that was seen to come counts from then, by the process's own time, whatever it says of itself;
-//   - one that was there when the Node was first seen counts from its timeAdded; without one, from the last write of the Node's list
-//     of taints, which is no earlier. Another clock wrote both, so ClockTolerance is added, and what lies in the future is now. Only
-//     clocks that disagree by more than that can make an eviction early, and only then;
-//   - one whose timeAdded has become later was taken away and came back unseen, so it counts from when that was seen;
-//   - when one of not-ready and unreachable takes the place of the other, a pod that was waiting is due no later than it was;
-//   - no taint counts for a pod before the pod was on the Node, which is judged in the same way: by when it was seen to come, or by
-//     its PodScheduled condition.
+// # Compatibility
 //
-// Invariants: no pod that tolerates all taints is evicted; the one that was due first leaves first; in no window do more leave than
-// Rules allow; equal calls give equal plans; inputs are never mutated. The package does no I/O and reads no clock.
+// The package reaches the conclusions of the taint-eviction controller of Kubernetes
+// (k8s.io/kubernetes, pkg/controller/tainteviction, v1.37.1):
+//   - A taint that a Pod does not tolerate evicts it at once. A taint that it tolerates for some
+//     seconds evicts it after these.
+//   - For several taints the earliest time counts. For each taint the first toleration that matches
+//     counts.
+//   - Mirror Pods, Pods of DaemonSets and finished Pods are not special: their tolerations decide.
+//
+// It differs in these points:
+//   - The time of an eviction follows from what Pod and Node say now, and from when the taint was
+//     first there. Upstream keeps its first result until it restarts, even if a taint is added or a
+//     toleration changes.
+//   - A new term continues to count: the age of a taint that was there before is read from the
+//     Node.
+//   - A Node that does not exist evicts no Pod. A Pod that is being deleted is left alone.
+//   - While node health is unreliable, its taints not-ready and unreachable evict no Pod. Other
+//     taints do.
+//
+// # When a taint begins to count
+//
+// Never early:
+//   - A taint that was observed to appear counts from then, by the time of this process.
+//   - A taint on a Node that is observed for the first time counts from its timeAdded. Without
+//     timeAdded it counts from the last write of the Node's taints. Another clock wrote both times,
+//     so ClockTolerance is added, and a time in the future means now.
+//   - A taint whose timeAdded became later was removed and added again, so it counts from when that
+//     was observed.
+//   - If not-ready replaces unreachable, or the reverse, a pending Pod leaves no later than before.
+//   - No taint counts for a Pod before the Pod was on the Node. That is when it was observed to
+//     come, or its PodScheduled condition.
+//
+// Only clocks that differ by more than ClockTolerance can make an eviction early.
+//
+// # Invariants
+//
+//   - A Pod that tolerates all taints is not evicted. The Pod that was due first leaves first.
+//   - In no time window do more Pods leave than Rules allow.
+//   - Equal calls give equal plans, and inputs are never mutated.
 package eviction

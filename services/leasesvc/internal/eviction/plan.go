@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -12,80 +13,74 @@ import (
 )
 
 const (
-	// catchUp is how late a plan may come without a turn being lost.
+	// catchUp is how late a plan may come without losing evictions of the rate.
 	catchUp = 100 * time.Millisecond
-	// slowest is one pod an hour: a smaller rate is taken for that.
-	slowest = 1.0 / 3600
+	// minRate is one Pod per hour. Smaller rates are raised to it.
+	minRate = 1.0 / 3600
 )
 
-// Rules is how fast pods leave.
+// Rules are the settings of the decisions.
 type Rules struct {
-	// Rate is how many pods leave per second; 0 stands for no limit, as upstream has none.
+	// Rate is how many Pods leave per second; 0 means no limit, as in upstream.
 	Rate float64
 }
 
-// Pace is when the next pod may leave. The zero Pace lets one leave at once.
-type Pace struct {
-	next monotonic.Instant
-	used bool
-}
-
-// State is all that a plan is made from.
+// State is what a plan is made from.
 type State struct {
-	// Wards are by the names of their Nodes; those without waits may be missing.
-	Wards map[string]Ward
-	// Doubted are Nodes whose taints from node health are in doubt, with the reason.
-	Doubted map[string]string
-	// Paused pods are not to be evicted before the given time, for example while an eviction is under way.
-	Paused map[types.UID]monotonic.Instant
-	Pace   Pace
+	// Nodes are by name. Nodes without pending Pods may be missing.
+	Nodes map[string]NodeEvictions
+	// Unreliable are Nodes whose taints from node health must not evict now, with the reason.
+	Unreliable map[string]string
+	// Paused Pods are not evicted before the given time, for example while an eviction is running.
+	Paused    map[types.UID]monotonic.Instant
+	RateLimit RateLimit
 }
 
-// Eviction is a pod that has to leave now.
-type Eviction struct {
-	Node string
-	// Ward is the state of the Node that was decided from.
-	Ward Ward
-	Pod  *corev1.Pod
-	Cause
-}
-
-// Plan is who has to leave now.
+// Plan is which Pods leave now.
 type Plan struct {
-	// Evictions are in the order in which they fell due.
+	// Evictions are in the order in which they became due.
 	Evictions []Eviction
-	// Pace is for the next plan.
-	Pace Pace
-	// Waiting is how many pods are not due, Due how many are, and Held how many of these stay because node health is in doubt.
+	// RateLimit is for the next plan.
+	RateLimit RateLimit
+	// Waiting is how many pending Pods are not due, Due how many are. Held is how many due Pods
+	// stay, because node health is unreliable.
 	Waiting, Due, Held int
-	// HeldOn are the Nodes of the held, ordered.
+	// HeldOn are the Nodes of the held Pods, ordered.
 	HeldOn []string
 }
 
-// Plan decides who leaves now; at most budget pods. The others come up again in the next plan.
-func (r Rules) Plan(now monotonic.Instant, state State, budget int) Plan {
-	plan := Plan{Pace: state.Pace}
-	chosen := queue{room: budget}
-	for _, node := range slices.Sorted(maps.Keys(state.Wards)) {
+// Eviction is a Pod that must leave now.
+type Eviction struct {
+	Node string
+	// NodeEvictions is the state of the Node that the eviction was decided from.
+	NodeEvictions NodeEvictions
+	Pod           *corev1.Pod
+	Cause
+}
+
+// Plan chooses the Pods that leave now, at most limit. The next plan has the remaining ones.
+func (r Rules) Plan(now monotonic.Instant, state State, limit int) Plan {
+	plan := Plan{RateLimit: state.RateLimit}
+	queue := dueQueue{limit: limit}
+	for _, node := range slices.Sorted(maps.Keys(state.Nodes)) {
 		plan.count(now, node, state)
-		chosen.offer(now, node, state)
+		queue.offer(now, node, state)
 	}
-	for _, c := range chosen.first() {
-		if !r.turn(now, &plan.Pace) {
+	for _, d := range queue.first() {
+		if !plan.RateLimit.take(now, r.Rate) {
 			break
 		}
-		plan.Evictions = append(plan.Evictions, Eviction{Node: c.node, Ward: state.Wards[c.node], Pod: c.wait.Pod, Cause: *c.cause})
+		plan.Evictions = append(plan.Evictions, Eviction{Node: d.node, NodeEvictions: state.Nodes[d.node], Pod: d.pending.Pod, Cause: *d.cause})
 	}
 	return plan
 }
 
-// count counts the waits of one Node.
 func (p *Plan) count(now monotonic.Instant, node string, state State) {
-	waits := state.Wards[node].Waits
-	due := waits[:dueBy(waits, now)]
-	p.Waiting += len(waits) - len(due)
+	pending := state.Nodes[node].Pending
+	due := pending[:countDue(pending, now)]
+	p.Waiting += len(pending) - len(due)
 	p.Due += len(due)
-	if _, doubted := state.Doubted[node]; !doubted {
+	if _, unreliable := state.Unreliable[node]; !unreliable {
 		return
 	}
 	held := 0
@@ -100,10 +95,9 @@ func (p *Plan) count(now monotonic.Instant, node string, state State) {
 	}
 }
 
-// dueBy is how many of the waits are due.
-func dueBy(waits []Wait, now monotonic.Instant) int {
-	due, _ := slices.BinarySearchFunc(waits, now, func(w Wait, now monotonic.Instant) int {
-		if w.Due <= now {
+func countDue(pending []PendingPod, now monotonic.Instant) int {
+	due, _ := slices.BinarySearchFunc(pending, now, func(p PendingPod, now monotonic.Instant) int {
+		if p.Due <= now {
 			return -1
 		}
 		return 1
@@ -111,22 +105,86 @@ func dueBy(waits []Wait, now monotonic.Instant) int {
 	return due
 }
 
-// cause is what a pod has to leave for, or nil.
-func (w *Wait) cause(doubted bool) *Cause {
-	if doubted && FromHealth(&w.Taint) {
-		return w.Sure
+// Holds returns whether an eviction is still right for the Node as it was just read from
+// kube-apiserver.
+func (e *Eviction) Holds(now monotonic.Instant, wall time.Time, live *corev1.Node) bool {
+	if live.UID != e.NodeEvictions.UID {
+		return false
 	}
-	return &w.Cause
+	for _, pending := range e.NodeEvictions.Observe(now, wall, live, []*corev1.Pod{e.Pod}).Pending {
+		cause := pending.cause(!FromNodeHealth(&e.Taint))
+		return cause != nil && cause.Due <= now
+	}
+	return false
 }
 
-// turn takes a turn if it has come. A plan that comes late makes up for catchUp at most, so in no window do more pods leave than
-// its length and catchUp, times the rate, and one.
-func (r Rules) turn(now monotonic.Instant, pace *Pace) bool {
-	if r.Rate <= 0 {
+// dueQueue chooses the Pods that were due first, up to a limit. When all Pods of a large cluster
+// are due, it looks at few of them.
+type dueQueue struct {
+	limit int
+	due   []duePod
+	// sorted says that due is sorted and has at most limit Pods.
+	sorted bool
+}
+
+type duePod struct {
+	node    string
+	pending *PendingPod
+	cause   *Cause
+}
+
+// offer adds the due Pods of a Node. Nodes are offered in order of name, which decides between Pods
+// that were due at the same time.
+func (q *dueQueue) offer(now monotonic.Instant, node string, state State) {
+	if q.limit <= 0 {
+		return
+	}
+	pending := state.Nodes[node].Pending
+	_, unreliable := state.Unreliable[node]
+	for i := range pending {
+		p := &pending[i]
+		if p.Due > now || q.full() && p.Due >= q.last() {
+			return // pending Pods are ordered by Due
+		}
+		cause := p.cause(unreliable)
+		if cause == nil || cause.Due > now || state.Paused[p.Pod.UID] > now || q.full() && cause.Due >= q.last() {
+			continue
+		}
+		q.due, q.sorted = append(q.due, duePod{node: node, pending: p, cause: cause}), false
+		if len(q.due) > 2*q.limit {
+			q.first()
+		}
+	}
+}
+
+// full returns whether only a Pod that was due before the last one can be chosen.
+func (q *dueQueue) full() bool { return q.sorted && len(q.due) == q.limit }
+
+func (q *dueQueue) last() monotonic.Instant { return q.due[q.limit-1].cause.Due }
+
+// first returns the Pods chosen so far, in order.
+func (q *dueQueue) first() []duePod {
+	if !q.sorted {
+		slices.SortStableFunc(q.due, func(a, b duePod) int { return cmp.Compare(a.cause.Due, b.cause.Due) })
+		q.due, q.sorted = q.due[:min(q.limit, len(q.due))], true
+	}
+	return q.due
+}
+
+// RateLimit is when the next Pod may leave. The zero RateLimit allows one at once.
+type RateLimit struct {
+	next monotonic.Instant
+	used bool
+}
+
+// take takes one eviction if the rate allows it. A late plan makes up for at most catchUp. In no
+// time window do more Pods leave than its length plus catchUp, times the rate, plus one.
+func (l *RateLimit) take(now monotonic.Instant, rate float64) bool {
+	if rate <= 0 {
 		return true
 	}
-	next := pace.next
-	if earliest := now.Add(-catchUp); !pace.used {
+	next := l.next
+	if earliest := now.Add(-catchUp); !l.used {
 		next = now
 	} else if next < earliest {
 		next = earliest
@@ -134,18 +192,6 @@ func (r Rules) turn(now monotonic.Instant, pace *Pace) bool {
 	if next > now {
 		return false
 	}
-	*pace = Pace{next: next.Add(time.Duration(float64(time.Second) / max(r.Rate, slowest))), used: true}
+	*l = RateLimit{next: next.Add(time.Duration(float64(time.Second) / max(rate, minRate))), used: true}
 	return true
-}
-
-// Holds tells whether an eviction still stands when its Node is looked at again, past any cache.
-func (e *Eviction) Holds(now monotonic.Instant, wall time.Time, live *corev1.Node) bool {
-	if live.UID != e.Ward.UID {
-		return false
-	}
-	for _, wait := range e.Ward.See(now, wall, live, []*corev1.Pod{e.Pod}).Waits {
-		cause := wait.cause(!FromHealth(&e.Taint))
-		return cause != nil && cause.Due <= now
-	}
-	return false
 }

@@ -24,20 +24,20 @@ func names(plan eviction.Plan) []string {
 	return all
 }
 
-// ward has pods that are due at the given seconds, for a taint.
-func ward(t *testing.T, taint string, due map[string]int64) eviction.Ward {
+// pendingOn returns a Node with Pods that are due at the given seconds for a taint.
+func pendingOn(t *testing.T, taint string, due map[string]int64) eviction.NodeEvictions {
 	t.Helper()
 	var all []*corev1.Pod
 	for name, at := range due {
 		all = append(all, newPod(name, tolerates(taint, at)))
 	}
-	return after(t, look{node: newNode()}, look{node: newNode(noExecute(taint)), pods: all})
+	return after(t, observed{node: newNode()}, observed{node: newNode(noExecute(taint)), pods: all})
 }
 
-func TestPlan_WhoWasDueFirstLeavesFirst(t *testing.T) {
-	state := eviction.State{Wards: map[string]eviction.Ward{
-		"n1": ward(t, "a", map[string]int64{"late": 50, "first": 10, "not yet": 100}),
-		"n2": ward(t, "a", map[string]int64{"second": 20, "busy": 5, "failed": 6}),
+func TestPlan_PodThatWasDueFirstLeavesFirst(t *testing.T) {
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{
+		"n1": pendingOn(t, "a", map[string]int64{"late": 50, "first": 10, "not yet": 100}),
+		"n2": pendingOn(t, "a", map[string]int64{"second": 20, "busy": 5, "failed": 6}),
 		"n3": {},
 	}, Paused: map[types.UID]monotonic.Instant{"uid-of-busy": 1 << 62, "uid-of-failed": 60 * seconds}}
 	plan := eviction.Rules{}.Plan(60*seconds, state, 100)
@@ -49,15 +49,15 @@ func TestPlan_WhoWasDueFirstLeavesFirst(t *testing.T) {
 	}
 	plan = eviction.Rules{}.Plan(60*seconds, state, 2)
 	if diff := cmp.Diff([]string{"failed", "first"}, names(plan)); diff != "" {
-		t.Errorf("evicted with room for two (-want +got):\n%s", diff)
+		t.Errorf("evicted with a limit of two (-want +got):\n%s", diff)
 	}
 }
 
-// However little room there is, those who leave are the first of those who would leave if there were enough.
-func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
+// With any limit the Pods that leave are the first of those that leave without a limit.
+func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		state := eviction.State{Wards: map[string]eviction.Ward{}, Doubted: map[string]string{}, Paused: map[types.UID]monotonic.Instant{}}
+		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{}, Unreliable: map[string]string{}, Paused: map[types.UID]monotonic.Instant{}}
 		for i := range 5 {
 			var all []*corev1.Pod
 			for j := range r.IntN(40) {
@@ -68,28 +68,28 @@ func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
 				}
 			}
 			node := fmt.Sprintf("n%d", i)
-			state.Wards[node] = after(t, look{node: newNode()}, look{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
+			state.Nodes[node] = after(t, observed{node: newNode()}, observed{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
 			if r.IntN(3) == 0 {
-				state.Doubted[node] = "in doubt"
+				state.Unreliable[node] = "unreliable"
 			}
 		}
-		everybody := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
-		for _, room := range []int{0, 1, 3, 7, 20} {
-			want := everybody[:min(room, len(everybody))]
-			if diff := cmp.Diff(want, names(eviction.Rules{}.Plan(5*seconds, state, room)), cmpopts.EquateEmpty()); diff != "" {
-				t.Fatalf("seed %d, room for %d (-want +got):\n%s", seed, room, diff)
+		all := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
+		for _, limit := range []int{0, 1, 3, 7, 20} {
+			want := all[:min(limit, len(all))]
+			if diff := cmp.Diff(want, names(eviction.Rules{}.Plan(5*seconds, state, limit)), cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("seed %d, limit %d (-want +got):\n%s", seed, limit, diff)
 			}
 		}
 	}
 }
 
-func TestPlan_WhileHealthIsInDoubtOnlyOthersEvict(t *testing.T) {
+func TestPlan_UnreliableHealthTaintsDoNotEvict(t *testing.T) {
 	const down = corev1.TaintNodeUnreachable
 	on := pods(
 		newPod("only-down", tolerates("a")), newPod("both"), newPod("a-later", tolerates("a", 60)), newPod("a-first", tolerates(down, 60)),
 	)
-	w := after(t, look{node: newNode(), pods: on}, look{node: newNode(noExecute(down), noExecute("a")), pods: on})
-	state := eviction.State{Wards: map[string]eviction.Ward{"n": w}, Doubted: map[string]string{"n": "blind"}}
+	w := after(t, observed{node: newNode(), pods: on}, observed{node: newNode(noExecute(down), noExecute("a")), pods: on})
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Unreliable: map[string]string{"n": "blind"}}
 	plan := eviction.Rules{}.Plan(10*seconds, state, 100)
 	if diff := cmp.Diff([]string{"a-first", "both"}, names(plan)); diff != "" {
 		t.Errorf("evicted (-want +got):\n%s", diff)
@@ -105,7 +105,7 @@ func TestPlan_WhileHealthIsInDoubtOnlyOthersEvict(t *testing.T) {
 	if got := names(eviction.Rules{}.Plan(60*seconds, state, 100)); !slices.Contains(got, "a-later") {
 		t.Errorf("evicted are %v, want a-later among them: its other taint is due", got)
 	}
-	state.Doubted = nil
+	state.Unreliable = nil
 	if got := names(eviction.Rules{}.Plan(10*seconds, state, 100)); len(got) != 4 {
 		t.Errorf("evicted without a doubt are %v, want all", got)
 	}
@@ -118,11 +118,11 @@ func TestPlan_KeepsItsRateInEveryWindow(t *testing.T) {
 	}
 	for _, rate := range []float64{0.5, 7, 100} {
 		rules := eviction.Rules{Rate: rate}
-		state := eviction.State{Wards: map[string]eviction.Ward{"n": ward(t, "a", due)}, Paused: map[types.UID]monotonic.Instant{}}
+		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": pendingOn(t, "a", due)}, Paused: map[types.UID]monotonic.Instant{}}
 		var left []monotonic.Instant
 		for now := monotonic.Instant(0); now < 5*seconds; now = now.Add(50 * time.Millisecond) {
 			plan := rules.Plan(now, state, 1000)
-			state.Pace = plan.Pace
+			state.RateLimit = plan.RateLimit
 			for _, e := range plan.Evictions {
 				state.Paused[e.Pod.UID] = 1 << 62
 				left = append(left, now)
@@ -141,26 +141,26 @@ func TestPlan_KeepsItsRateInEveryWindow(t *testing.T) {
 	}
 }
 
-func TestPlan_ALongPauseEarnsNoBurst(t *testing.T) {
+func TestPlan_LongPauseAllowsNoBurst(t *testing.T) {
 	rules := eviction.Rules{Rate: 10}
-	state := eviction.State{Wards: map[string]eviction.Ward{"n": ward(t, "a", map[string]int64{"p0": 0})}}
-	state.Pace = rules.Plan(0, state, 10).Pace
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": pendingOn(t, "a", map[string]int64{"p0": 0})}}
+	state.RateLimit = rules.Plan(0, state, 10).RateLimit
 	due := map[string]int64{}
 	for i := range 50 {
 		due[fmt.Sprintf("p%d", i)] = 0
 	}
-	state.Wards["n"] = ward(t, "a", due)
+	state.Nodes["n"] = pendingOn(t, "a", due)
 	if got := names(rules.Plan(3600*seconds, state, 1000)); len(got) > 2 {
 		t.Errorf("%d left at once after an hour, want 2 at most", len(got))
 	}
 }
 
-func TestHolds_OnlyWhatTheNodeStillSays(t *testing.T) {
+func TestHolds_OnlyIfTheNodeStillHasTheTaint(t *testing.T) {
 	const down, gone = corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable
 	pod := scheduled(newPod("p", tolerates("a", 10), tolerates(down, 10), tolerates(gone, 10)), -1000*seconds)
 	evict := func(key string) *eviction.Eviction {
-		w := after(t, look{node: newNode(), pods: pods(pod)}, look{node: newNode(added(key, 0)), pods: pods(pod)})
-		plan := eviction.Rules{}.Plan(20*seconds, eviction.State{Wards: map[string]eviction.Ward{"n": w}}, 1)
+		w := after(t, observed{node: newNode(), pods: pods(pod)}, observed{node: newNode(added(key, 0)), pods: pods(pod)})
+		plan := eviction.Rules{}.Plan(20*seconds, eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}}, 1)
 		return &plan.Evictions[0]
 	}
 	for name, c := range map[string]struct {

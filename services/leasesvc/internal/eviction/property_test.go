@@ -16,7 +16,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// model is what really happens on one Node: when which taint came, and which pod. Every clock in it is right to ClockTolerance.
+// model is what really happens on one Node: when taints and Pods came. Every clock in it is right
+// to ClockTolerance.
 type model struct {
 	r      *rand.Rand
 	now    monotonic.Instant
@@ -32,7 +33,7 @@ func keys() []string {
 	return []string{"a", "b", corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable}
 }
 
-// stamp is the time by a clock that is wrong by a little, cut to seconds as the API does.
+// stamp is the time by a clock that is slightly wrong, truncated to seconds as in the API.
 func (m *model) stamp() time.Time {
 	wrong := time.Duration(m.r.Int64N(int64(2*eviction.ClockTolerance-2*time.Second))) - eviction.ClockTolerance + time.Second
 	return wall(m.now).Add(wrong).Truncate(time.Second)
@@ -97,7 +98,7 @@ func (m *model) node() *corev1.Node {
 	return node
 }
 
-// list is in a random order: caches have none.
+// list returns the Pods in random order, as caches do.
 func (m *model) list() []*corev1.Pod {
 	var all []*corev1.Pod
 	for name := range m.pods {
@@ -111,7 +112,7 @@ func fromHealth(key string) bool {
 	return key == corev1.TaintNodeNotReady || key == corev1.TaintNodeUnreachable
 }
 
-// due is when a pod has tolerated a taint for as long as it does; never when it has no end.
+// due is when the toleration of a Pod is over; never if it has no end.
 func (m *model) due(pod *corev1.Pod, key string) (due monotonic.Instant, ever bool) {
 	since := max(m.taints[key], m.pods[pod.Name])
 	i := slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == key })
@@ -124,7 +125,7 @@ func (m *model) due(pod *corev1.Pod, key string) (due monotonic.Instant, ever bo
 	return 0, false
 }
 
-// suffer notes when pods are due for node health, which never becomes later while they wait for it.
+// suffer notes when Pods are due for node health, which never becomes later while they are pending.
 func (m *model) suffer() {
 	for name := range m.pods {
 		first, waits := m.sick[name]
@@ -143,7 +144,7 @@ func (m *model) suffer() {
 	}
 }
 
-// endured says whether a pod has tolerated some taint for as long as it does.
+// endured returns whether a toleration of a Pod is over.
 func (m *model) endured(pod *corev1.Pod) bool {
 	if first, waits := m.sick[pod.Name]; waits && m.now >= first {
 		return true
@@ -165,27 +166,27 @@ func (m *model) toleratesAll(pod *corev1.Pod) bool {
 	return true
 }
 
-// Whatever happens, and however often the term changes: nobody leaves early, nobody who tolerates everything leaves at all,
-// equal inputs make equal plans, and who has to leave does so in the end.
-func TestProperty_NobodyLeavesEarlyAndNobodyStaysForEver(t *testing.T) {
+// After any events and changes of the term: no Pod leaves early, no Pod that tolerates all taints
+// leaves, equal inputs give equal plans, and a Pod that must leave leaves in the end.
+func TestProperty_NoPodLeavesEarlyOrStaysForever(t *testing.T) {
 	for seed := range uint64(300) {
 		m := &model{
 			r: rand.New(rand.NewPCG(seed, 7)), now: 1000 * seconds, taints: map[string]monotonic.Instant{}, stated: map[string]time.Time{},
 			pods: map[string]monotonic.Instant{}, specs: map[string]*corev1.Pod{}, sick: map[string]monotonic.Instant{},
 		}
-		var w eviction.Ward
+		var w eviction.NodeEvictions
 		for range 200 {
 			m.step()
 			m.suffer()
 			if m.r.IntN(30) == 0 {
-				w = eviction.Ward{} // another replica takes over
+				w = eviction.NodeEvictions{} // another replica takes over
 			}
 			before := w
-			w = before.See(m.now, wall(m.now), m.node(), m.list())
-			if again := before.See(m.now, wall(m.now), m.node(), m.list()); !cmp.Equal(dues(w), dues(again)) {
-				t.Fatalf("seed %d: equal looks differ: %v, %v", seed, dues(w), dues(again))
+			w = before.Observe(m.now, wall(m.now), m.node(), m.list())
+			if again := before.Observe(m.now, wall(m.now), m.node(), m.list()); !cmp.Equal(dues(w), dues(again)) {
+				t.Fatalf("seed %d: equal observations differ: %v, %v", seed, dues(w), dues(again))
 			}
-			for _, e := range (eviction.Rules{}).Plan(m.now, eviction.State{Wards: map[string]eviction.Ward{"n": w}}, 1000).Evictions {
+			for _, e := range (eviction.Rules{}).Plan(m.now, eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}}, 1000).Evictions {
 				if !m.endured(e.Pod) || m.toleratesAll(e.Pod) {
 					t.Fatalf("seed %d: %s is evicted early at %v for %v since %v: on the node since %v, tolerations %v, taints %v", seed, e.Pod.Name, m.now.Sub(0), e.Taint.Key,
 						e.Since.Sub(0), m.pods[e.Pod.Name].Sub(0), e.Pod.Spec.Tolerations, m.taints)
@@ -193,11 +194,12 @@ func TestProperty_NobodyLeavesEarlyAndNobodyStaysForEver(t *testing.T) {
 				delete(m.pods, e.Pod.Name)
 			}
 		}
-		// Nothing changes any more, so by the end of the longest toleration all have gone who have to.
-		w = w.See(m.now, wall(m.now), m.node(), m.list())
+		// Nothing changes any more, so after the longest toleration all Pods that must leave have
+		// left.
+		w = w.Observe(m.now, wall(m.now), m.node(), m.list())
 		m.now = m.now.Add(200 * time.Second)
-		w = w.See(m.now, wall(m.now), m.node(), m.list())
-		plan := eviction.Rules{}.Plan(m.now, eviction.State{Wards: map[string]eviction.Ward{"n": w}, Paused: map[types.UID]monotonic.Instant{}}, 1000)
+		w = w.Observe(m.now, wall(m.now), m.node(), m.list())
+		plan := eviction.Rules{}.Plan(m.now, eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Paused: map[types.UID]monotonic.Instant{}}, 1000)
 		left := names(plan)
 		for name, pod := range m.specs {
 			if _, here := m.pods[name]; here && m.toleratesAll(pod) == slices.Contains(left, name) {

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Upstream's tables of tolerations and what no table has: pods come from anywhere.
-func TestSee_TolerationsSayHowLongAPodStays(t *testing.T) {
+// Upstream's tables of tolerations, and values that no table has.
+func TestObserve_Tolerations(t *testing.T) {
 	value := func(operator corev1.TolerationOperator, value string) corev1.Toleration {
 		return corev1.Toleration{Key: "a", Operator: operator, Value: value}
 	}
@@ -50,7 +50,7 @@ func TestSee_TolerationsSayHowLongAPodStays(t *testing.T) {
 			if taint.Key == "" {
 				taint = noExecute("a")
 			}
-			got := dues(after(t, look{node: newNode()}, look{at: now * seconds, node: newNode(taint), pods: pods(pod)}))
+			got := dues(after(t, observed{node: newNode()}, observed{at: now * seconds, node: newNode(taint), pods: pods(pod)}))
 			want := map[string]float64{"p": c.due}
 			if c.due == never {
 				delete(want, "p")

@@ -1,18 +1,18 @@
-// Package monotonic gives the cores of leasesvc a notion of time that nothing but waiting can move.
+// Package monotonic defines the time of the domain packages.
 //
-// Promise: an Instant is a count of nanoseconds from an origin that its owner chose. It never follows the wall clock, so a
-// stepped clock cannot kill or revive anybody, and a core that takes Instants as parameters is deterministic.
-//
-// It reads no clock: whoever owns the origin does.
+// Promise: an Instant never follows the wall clock, so a step of that clock expires and revives no
+// holder. The package reads no clock: the owner of the origin does. So it is separate from
+// pauseclock, and domain packages may import it.
 package monotonic
 
 import "time"
 
-// Instant is the time that has passed since the owner's origin. Instants of different origins cannot be compared.
+// Instant is the time since an origin, in nanoseconds. Instants of different origins must not be
+// compared.
 type Instant int64
 
-// Add returns the instant d later.
+// Add returns the instant d after i.
 func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
 
-// Sub returns how long after j the instant i is; negative when i comes first.
+// Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }

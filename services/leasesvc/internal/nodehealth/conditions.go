@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What upstream's controller writes for nodes that are not heard, so that whoever looks for it finds it.
+// Reasons and messages are those of the node-lifecycle controller, because other programs look for
+// them.
 const (
 	reasonUnknown  = "NodeStatusUnknown"
 	messageUnknown = "Kubelet stopped posting node status."
@@ -16,9 +17,9 @@ const (
 	messageNever   = "Kubelet never posted node status."
 )
 
-// silenced are the conditions that nobody knows any more when the kubelet is silent. NetworkUnavailable is not among them,
-// because it is not the kubelet's.
-func silenced() []corev1.NodeConditionType {
+// kubeletConditions are the conditions that become Unknown when the kubelet is silent.
+// NetworkUnavailable is not one of them, because the kubelet does not set it.
+func kubeletConditions() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 }
 
@@ -30,17 +31,19 @@ func conditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeC
 	return &node.Status.Conditions[i]
 }
 
-func allUnknown(node *corev1.Node) bool {
-	return !slices.ContainsFunc(silenced(), func(kind corev1.NodeConditionType) bool {
+// isMarkedUnknown returns whether all kubeletConditions are Unknown.
+func isMarkedUnknown(node *corev1.Node) bool {
+	return !slices.ContainsFunc(kubeletConditions(), func(kind corev1.NodeConditionType) bool {
 		condition := conditionOf(node, kind)
 		return condition == nil || condition.Status != corev1.ConditionUnknown
 	})
 }
 
-// unknownConditions are the conditions that have to change for the node to be declared, whole as they shall be.
+// unknownConditions returns the conditions that must change to mark a Node Unknown, as they shall
+// be.
 func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 	var changed []corev1.NodeCondition
-	for _, kind := range silenced() {
+	for _, kind := range kubeletConditions() {
 		current := conditionOf(node, kind)
 		next := corev1.NodeCondition{
 			Type: kind, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(at),
@@ -56,4 +59,81 @@ func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 		changed = append(changed, next)
 	}
 	return changed
+}
+
+// ReadyOnLostNode returns whether a Pod is Ready while the Ready condition of its Node is Unknown.
+// A kubelet that reports itself not ready is alive: it would revert at once what another writer
+// says of its Pods.
+func ReadyOnLostNode(node *corev1.Node, pod *corev1.Pod) bool {
+	ofNode, ofPod := conditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
+	return ofNode != nil && ofNode.Status == corev1.ConditionUnknown &&
+		ofPod != nil && ofPod.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
+}
+
+// NotReadyCondition returns the Ready condition of a Pod with status False. The Pod must have one.
+// Other fields stay.
+func NotReadyCondition(pod *corev1.Pod, at metav1.Time) corev1.PodCondition {
+	condition := *PodReadyCondition(pod)
+	condition.Status, condition.LastTransitionTime = corev1.ConditionFalse, at
+	return condition
+}
+
+// PodReadyCondition returns the Ready condition of a Pod, or nil.
+func PodReadyCondition(pod *corev1.Pod) *corev1.PodCondition {
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+	if i < 0 {
+		return nil
+	}
+	return &pod.Status.Conditions[i]
+}
+
+// Labels that the node-lifecycle controller keeps equal to the stable ones.
+const (
+	LabelBetaOS   = "beta.kubernetes.io/os"
+	LabelBetaArch = "beta.kubernetes.io/arch"
+)
+
+// missingLabels returns the beta labels that differ from their stable labels. Without a stable
+// label nothing is missing.
+func missingLabels(labels map[string]string) map[string]string {
+	var missing map[string]string
+	for _, pair := range [...]struct{ stable, beta string }{
+		{corev1.LabelOSStable, LabelBetaOS}, {corev1.LabelArchStable, LabelBetaArch},
+	} {
+		stable, known := labels[pair.stable]
+		if beta, has := labels[pair.beta]; !known || has && beta == stable {
+			continue
+		}
+		if missing == nil {
+			missing = map[string]string{}
+		}
+		missing[pair.beta] = stable
+	}
+	return missing
+}
+
+// ZoneOf returns the name of a Node's zone as the node-lifecycle controller has it in its metrics:
+// region and zone, or "".
+func ZoneOf(labels map[string]string) string {
+	zone, known := labels[corev1.LabelFailureDomainBetaZone]
+	if !known {
+		zone = labels[corev1.LabelTopologyZone]
+	}
+	region, known := labels[corev1.LabelFailureDomainBetaRegion]
+	if !known {
+		region = labels[corev1.LabelTopologyRegion]
+	}
+	if region == "" && zone == "" {
+		return ""
+	}
+	return region + ":\x00:" + zone
+}
+
+// RequiredLabels returns the labels of Nodes that decisions are made from, beside
+// Rules.ExcludeLabels.
+func RequiredLabels() []string {
+	return []string{
+		corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion,
+		corev1.LabelOSStable, corev1.LabelArchStable, LabelBetaOS, LabelBetaArch,
+	}
 }

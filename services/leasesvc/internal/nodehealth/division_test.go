@@ -11,25 +11,25 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// colleague is another replica that sees the same objects, and holds what the first does not.
-func (w *world) colleague() *world {
+// peer returns another replica that sees the same objects, and holds the shards that w does not.
+func (w *fixture) peer() *fixture {
 	c := *w
-	c.memory = nodehealth.Memory{}.Checked(w.now, w.now, nil)
-	c.subjects = map[string]nodehealth.Subject{}
-	c.charges = map[string]nodehealth.Charge{}
+	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, nil)
+	c.states = map[string]nodehealth.NodeState{}
+	c.ownership = map[string]nodehealth.Ownership{}
 	c.sessions = map[string]nodehealth.Session{}
-	c.see()
+	c.observe()
 	return &c
 }
 
-// share gives a node to one of two replicas.
-func share(name string, to, from *world) {
-	to.charges[name], from.charges[name] = nodehealth.Charge{Held: true, Since: to.now}, nodehealth.Charge{}
+// share gives the shard of a node to one of two replicas.
+func share(name string, to, from *fixture) {
+	to.ownership[name], from.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: to.now}, nodehealth.Ownership{}
 }
 
-func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
-	a := newWorld(t, 8)
-	b := a.colleague()
+func TestPlan_NodeOfAnotherReplicaOnlyCountsInItsZone(t *testing.T) {
+	a := newFixture(t, 8)
+	b := a.peer()
 	b.zones = false
 	for i, name := range a.names {
 		if i%2 == 0 {
@@ -48,63 +48,63 @@ func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
 	}
 	steps := func(p nodehealth.Plan) (all []string) {
 		for _, s := range p.Steps {
-			all = append(all, fmt.Sprintf("%v %s shard=%t zones=%t", s.Kind, s.Node.Name, s.OfShard, s.OfZones))
+			all = append(all, fmt.Sprintf("%v %s shard=%t zones=%t", s.Kind, s.Node.Name, s.NeedsShard, s.NeedsZones))
 		}
 		return all
 	}
-	// The turn goes to n0, whose shard a holds as well, so one write does for both.
-	if diff := cmp.Diff([]string{"banish n0 shard=true zones=true"}, steps(pa)); diff != "" {
+	// The rate allows n0, whose shard a holds as well, so one write does both.
+	if diff := cmp.Diff([]string{"add-no-execute n0 shard=true zones=true"}, steps(pa)); diff != "" {
 		t.Errorf("a (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"tidy n1 shard=true zones=false"}, steps(pb)); diff != "" {
+	if diff := cmp.Diff([]string{"sync-taints n1 shard=true zones=false"}, steps(pb)); diff != "" {
 		t.Errorf("b (-want +got):\n%s", diff)
 	}
 	if pa.Counts[nodehealth.Alive] != 4 || pb.Counts[nodehealth.Alive] != 4 {
 		t.Errorf("counts %v and %v, want four alive each", pa.Counts, pb.Counts)
 	}
 	for _, step := range pa.Steps {
-		a.carryOut(step)
+		a.apply(step)
 	}
 	for _, step := range pb.Steps {
-		b.carryOut(step)
+		b.apply(step)
 	}
 	a.now = a.now.Add(10 * time.Second)
-	if diff := cmp.Diff([]string{"banish n1 shard=false zones=true"}, steps(a.plan())); diff != "" {
+	if diff := cmp.Diff([]string{"add-no-execute n1 shard=false zones=true"}, steps(a.plan())); diff != "" {
 		t.Errorf("a in the next turn (-want +got):\n%s", diff)
 	}
 	a.expectTaints("n0", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule, notReadyExecute)
 	b.expectTaints("n1", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule)
 }
 
-// A node whose session is elsewhere may show no sign of life here for minutes. That is nobody's business here, and raises no
-// doubt.
-func TestPlan_SilenceOfNodesInOtherHandsIsNoSilence(t *testing.T) {
-	w := newWorld(t, 40)
+// A node whose session is at another replica may show no sign of life here for minutes. It is not
+// silent here, and counts for no mass silence.
+func TestPlan_NodeOfAnotherReplicaIsNeverSilent(t *testing.T) {
+	w := newFixture(t, 40)
 	for _, name := range w.names[:30] {
-		w.charges[name] = nodehealth.Charge{Shard: 1}
+		w.ownership[name] = nodehealth.Ownership{Shard: 1}
 	}
 	if steps := w.run(10*time.Minute, w.names[30:]...); len(steps) != 0 {
 		t.Errorf("steps %v", steps)
 	}
 	plan := w.plan()
-	if !plan.Doubted.Equal(nodehealth.Doubt{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
-		t.Errorf("doubted %v, counts %v; want ten alive and no doubt", plan.Doubted, plan.Counts)
+	if !plan.MassSilence.Equal(nodehealth.MassSilence{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
+		t.Errorf("doubted %v, counts %v; want ten alive and no doubt", plan.MassSilence, plan.Counts)
 	}
 }
 
-func TestPlan_TakeoverGivesAWholeGraceToAllButTheDead(t *testing.T) {
-	w := newWorld(t, 9)
+func TestPlan_TakeoverGivesANewGracePeriodToAllButDeadNodes(t *testing.T) {
+	w := newFixture(t, 9)
 	w.run(time.Minute, w.names[1:]...)
 	w.expectReady("n0", corev1.ConditionUnknown)
-	// Another replica has watched all along without a shard.
-	b := w.colleague()
+	// The other replica has watched all along without a shard.
+	b := w.peer()
 	for _, name := range b.names {
-		b.charges[name] = nodehealth.Charge{}
+		b.ownership[name] = nodehealth.Ownership{}
 	}
 	b.run(100*time.Second, b.names[1:]...)
-	b.run(30 * time.Second) // nobody is heard any more, say because the one that kept all sessions is gone
+	b.run(30 * time.Second) // no sign of life comes any more, for example because the replica with all sessions is gone
 	for _, name := range b.names {
-		b.charges[name] = nodehealth.Charge{Held: true, Since: b.now}
+		b.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: b.now}
 	}
 	b.pass()
 	if got := b.health("n0"); got != nodehealth.Dead {
@@ -116,17 +116,18 @@ func TestPlan_TakeoverGivesAWholeGraceToAllButTheDead(t *testing.T) {
 	b.expectReady("n1", corev1.ConditionUnknown)
 }
 
-// Nodes of one shard that fall silent together have perhaps the replica in common, wherever they are.
+// Nodes of one shard that fall silent together may have their replica in common, whatever their
+// zone.
 func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
-	w := newWorld(t, 0)
+	w := newFixture(t, 0)
 	for i := range 120 {
 		name := fmt.Sprintf("n%03d", i)
 		w.add(name, corev1.ConditionTrue)
 		w.label(name, corev1.LabelTopologyZone, fmt.Sprint(i/10%4))
-		w.charges[name] = nodehealth.Charge{Held: true, Shard: i % 10}
+		w.ownership[name] = nodehealth.Ownership{Held: true, Shard: i % 10}
 	}
 	w.run(20*time.Second, w.names...)
-	w.deaf = true
+	w.noAnswer = true
 	var alive []string
 	for i, name := range w.names {
 		if i%10 != 3 || i > 70 {
@@ -136,19 +137,20 @@ func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	w.run(50*time.Second, alive...)
 	w.now = w.now.Add(100 * time.Millisecond)
 	plan := w.plan()
-	if !plan.Doubted.Equal(nodehealth.Doubt{Shards: []int{3}}) || plan.Held != 7 {
-		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.Doubted, plan.Held)
+	if !plan.MassSilence.Equal(nodehealth.MassSilence{Shards: []int{3}}) || plan.Held != 7 {
+		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.MassSilence, plan.Held)
 	}
-	w.deaf = false
+	w.noAnswer = false
 	w.pass()
 	w.expectReady("n003", corev1.ConditionUnknown)
 }
 
-// Whoever gets the zones goes on at the pace of the one before, as the taints show it.
-func TestPlan_TakeoverOfTheZonesKeepsTheirPace(t *testing.T) {
-	a := newWorld(t, 40)
+// A replica that gains the zones continues at the rate of the previous one, as far as taints show
+// it.
+func TestPlan_TakeoverOfTheZonesKeepsTheirRates(t *testing.T) {
+	a := newFixture(t, 40)
 	a.now = a.now.Add(time.Second)
-	b := a.colleague()
+	b := a.peer()
 	b.zones = false
 	for _, name := range []string{"n0", "n1", "n2"} {
 		a.report(name, corev1.ConditionFalse)
@@ -166,10 +168,10 @@ func TestPlan_TakeoverOfTheZonesKeepsTheirPace(t *testing.T) {
 	b.expectTaints("n2", notReadySchedule)
 }
 
-// All replicas find out for themselves that everything is down, and when it comes back.
-func TestPlan_FullDisruptionIsSeenByAllAlike(t *testing.T) {
+// Each replica finds out by itself that all zones are down, and when that ends.
+func TestPlan_FullDisruptionIsTheSameOnAllReplicas(t *testing.T) {
 	a := cluster{"a": {2, 2}, "b": {2, 1}}.world(t)
-	b := a.colleague()
+	b := a.peer()
 	b.zones = false
 	for i, name := range a.names {
 		if i%2 == 0 {

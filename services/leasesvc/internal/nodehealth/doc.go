@@ -1,38 +1,52 @@
-// Package nodehealth decides how healthy Nodes are and what follows: conditions, taints, labels and the readiness of pods.
+// Package nodehealth decides how healthy Nodes are and what follows: conditions, taints, labels and
+// the readiness of Pods. It does no I/O and reads no clock.
 //
-// Promise: it comes to the conclusions of upstream's node-lifecycle controller (k8s.io/kubernetes, v1.37.1) from the same
-// signs of life, the Lease and the heartbeat of the Ready condition, and from sessions that beat over gRPC. Only where that
-// controller is known to declare the living dead, or to forget, it differs:
-//   - a sign of life is a change, in whatever direction the node's clock was stepped, that the cache has not moved past already;
-//   - a node is declared silent once, after the Lease was read again; one that has long been declared costs no request;
-//   - zones are counted over all Nodes, whatever else could not be decided;
-//   - nothing is declared while the process is blind: it was late, the kube-apiserver cannot be reached, the cache of Leases is
-//     behind, or many nodes of one zone or shard fell silent together. A self-check ends that, and after an outage, or after
-//     everything had been down, every node has one full grace period again;
-//   - which pods to mark is read from the objects, so a restart or a lost race forgets none; and while a kubelet is heard, nobody
-//     but it speaks for its pods.
+// Observe keeps a NodeState for each Node. ClusterState is what one pass hands to the next one.
+// Rules.Plan combines both into steps and a self-check.
 //
-// Replicas that see the same Nodes divide them: each judges those whose Charge it has, and one of them has the Mandate for the
-// zones, whose states all of them know alike. A session is kept where its Node is judged; elsewhere its Node may look dead for
-// minutes, which is nobody's business there.
+// # Compatibility
 //
-// How long a silence may last follows from who writes the Lease and what became of the session:
-//   - a session that is alive or suspect keeps its Node alive;
-//   - one that expired here ends all patience, but for a Lease that somebody else renews and a status that was posted while beats
-//     were missing: these have a whole grace period;
-//   - without a session it is the grace period, counted from the last sign of life and from when the Node came into our charge.
+// The package reaches the conclusions of the node-lifecycle controller of Kubernetes
+// (k8s.io/kubernetes, v1.37.1). It uses the same signs of life, the Lease and the heartbeat of the
+// Ready condition, and the sessions that beat over gRPC. It differs in these points:
+//   - A sign of life is a change to a version that the cache has not passed already, whatever the
+//     node's clock says.
+//   - A Node is marked Unknown once, after its Lease was read again. A Node that is marked costs no
+//     further request.
+//   - Zones count all Nodes, even if another decision failed.
+//   - No Node is marked Unknown while the process is blind: it was late, kube-apiserver does not
+//     answer, or the Lease cache is behind. The same holds while many nodes of one zone or shard
+//     fell silent together, until a self-check has passed.
+//   - After an outage, or after all zones were down, every node has one full grace period again.
+//   - Which Pods to mark NotReady is read from the objects, so a restart or a write conflict
+//     forgets none. While a kubelet gives signs of life, only the kubelet reports on its Pods.
 //
-// Invariants:
-//   - nobody is declared early: not before a whole grace period without a sign of life, seen by one process, or the end of a
-//     session that was kept by it;
-//   - planning the result of a plan yields nothing;
-//   - in no window do more nodes of a zone get a NoExecute taint than its rate allows, plus one;
-//   - taints with other keys, conditions of other types and all other labels are nobody's business here;
-//   - equal calls give equal plans, and inputs are never mutated.
+// # Division among replicas
 //
-// Silence is measured in Instants, which no clock can step. Wall-clock time is only written into objects, never compared, but
-// for what a kubelet wrote against what the same kubelet wrote.
+// Replicas divide the Nodes by shard. A replica judges the Nodes whose shard it holds. The replica
+// with Authority.HoldsZones sets the NoExecute taints of all Nodes. Zone states are the same on all
+// replicas. A replica that does not hold a Node's shard has no session of the Node and must not
+// judge it.
 //
-// A Subject is what is known of one Node and is made by See when something about it changed; Memory is what outlives a pass;
-// Rules.Plan puts them together. The package does no I/O.
+// # Grace periods
+//
+//   - A session that is alive or suspect keeps its Node alive.
+//   - A session that expired here ends the grace period at once. If the kubelet renewed the Lease
+//     itself, or posted a status while beats were missing, the Node has a full grace period from
+//     there.
+//   - Without a session the grace period counts from the last sign of life, or from when the shard
+//     was gained.
+//
+// # Invariants
+//
+//   - No Node is marked Unknown before a grace period without a sign of life, seen by one process,
+//     or the end of its session.
+//   - Planning the result of a plan yields no step.
+//   - In any time window a zone gets at most its rate of NoExecute taints, plus one.
+//   - Taints with other keys, conditions of other types and other labels stay as they are.
+//   - Equal calls give equal plans, and inputs are never mutated.
+//
+// Silence is measured in Instants, which no clock change can step. Wall-clock time is only written
+// into objects. Times that a kubelet wrote are only compared with times that the same kubelet
+// wrote.
 package nodehealth

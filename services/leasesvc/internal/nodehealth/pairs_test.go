@@ -9,12 +9,12 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// writer is who writes the Lease of a node, how often, and how long it asks readers to wait.
+// writer writes the Lease of a node.
 type writer struct {
 	every, lasts time.Duration
-	// echo tells that it is written here, for the session, so that its renewals are echoes of beats.
+	// echo says that leasesvc writes it here, for the session, so its renewals are no sign of life.
 	echo bool
-	// ours tells that they say themselves who wrote them, as those of all replicas do.
+	// ours says that the Leases tell that leasesvc wrote them, as those of all replicas do.
 	ours bool
 }
 
@@ -27,67 +27,68 @@ func writers() map[string]writer {
 		"relaxed, any replica":  {every: 24 * time.Second, lasts: 40 * time.Second, ours: true},
 		"on-change, here":       {every: 300 * time.Second, lasts: 500 * time.Second, echo: true},
 		"on-change, any of us":  {every: 300 * time.Second, lasts: 500 * time.Second, ours: true},
-		"somebody, for a year":  {every: 10 * time.Second, lasts: 365 * 24 * time.Hour},
-		"nobody":                {},
+		"another, for a year":   {every: 10 * time.Second, lasts: 365 * 24 * time.Hour},
+		"none":                  {},
 		"on-change, for a year": {every: 300 * time.Second, lasts: 365 * 24 * time.Hour, echo: true},
 	}
 }
 
-// Who writes the Lease of a node, and what becomes of its session, decide together how long its silence lasts. Each case lets a
-// node live for a while, has it stop at an instant, and says when it is declared, counted from then: a session that expired
-// here speaks for itself, but not against a kubelet that renews; one that is gone without having expired leaves a whole grace
-// period. For how long the Lease asks its readers to wait changes nothing.
+// The writer of a Lease and the state of the session decide together how long a silence may last.
+// Each case has a node that lives for a while and stops. It says when the node is marked Unknown,
+// counted from then. An expired session ends the grace period, unless the kubelet renews the Lease
+// itself. A session that ended without expiring leaves a full grace period. The duration in the
+// Lease changes nothing.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
 		never = 10 * time.Minute
 		grace = 50 * time.Second
 		ttl   = 20 * time.Second
 	)
-	// The last renewal is ten seconds before the node stops, or as much as the writer leaves between two.
+	// The last renewal is ten seconds before the node stops, or one interval of the writer.
 	lastRenewal := func(w writer) time.Duration { return min(10*time.Second, w.every) }
 	for _, c := range []struct {
 		name string
-		// elsewhere tells that its session is kept by another replica until it stops.
+		// elsewhere says that another replica has the session until the node stops.
 		elsewhere bool
-		// end lets the node stop beating; it is called when it does.
-		end func(*world)
-		// later is what is seen of its session after so long.
+		// end ends the session. It is called when the node stops.
+		end func(*fixture)
+		// later is the state of the session after a while.
 		after time.Duration
-		then  func(*world)
+		then  func(*fixture)
 		want  func(writer) time.Duration
 	}{
 		{
 			name: "a session that goes on",
-			end:  func(*world) {},
+			end:  func(*fixture) {},
 			want: func(writer) time.Duration { return never },
 		},
 		{
 			name:  "a session that expires",
-			end:   func(w *world) { w.sessions["n0"] = nodehealth.SessionSuspect },
-			after: ttl, then: func(w *world) { w.sessions["n0"] = nodehealth.SessionExpired },
+			end:   func(w *fixture) { w.sessions["n0"] = nodehealth.SessionSuspect },
+			after: ttl, then: func(w *fixture) { w.sessions["n0"] = nodehealth.SessionExpired },
 			want: func(w writer) time.Duration {
 				if w.echo || w.ours || w.every == 0 {
 					return ttl
 				}
-				return max(ttl, grace-lastRenewal(w)) // whoever renews was not heard here, and may live without its session
+				return max(ttl, grace-lastRenewal(w)) // the kubelet that renews may be alive without its session
 			},
 		},
 		{
 			name: "a session that is released",
-			end:  func(w *world) { delete(w.sessions, "n0") },
+			end:  func(w *fixture) { delete(w.sessions, "n0") },
 			want: func(writer) time.Duration { return grace },
 		},
 		{
 			name: "a shard that was elsewhere", elsewhere: true,
-			end:   func(*world) {},
-			after: 12 * time.Second, then: func(w *world) { w.charges["n0"] = nodehealth.Charge{Held: true, Since: w.now} },
+			end:   func(*fixture) {},
+			after: 12 * time.Second, then: func(w *fixture) { w.ownership["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now} },
 			want: func(writer) time.Duration { return 12*time.Second + grace },
 		},
 		{
 			name: "a shard that was elsewhere, whose holder knew of the silence", elsewhere: true,
-			end:   func(*world) {},
-			after: 40 * time.Second, then: func(w *world) {
-				w.charges["n0"], w.sessions["n0"] = nodehealth.Charge{Held: true, Since: w.now}, nodehealth.SessionExpired
+			end:   func(*fixture) {},
+			after: 40 * time.Second, then: func(w *fixture) {
+				w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
 			},
 			want: func(w writer) time.Duration {
 				if w.echo || w.ours || w.every == 0 {
@@ -99,11 +100,11 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	} {
 		for who, writes := range writers() {
 			t.Run(c.name+"/"+who, func(t *testing.T) {
-				w := newWorld(t, 2)
+				w := newFixture(t, 2)
 				w.sessions["n0"], w.sessions["n1"] = nodehealth.SessionAlive, nodehealth.SessionAlive
 				if c.elsewhere {
 					delete(w.sessions, "n0")
-					w.charges["n0"] = nodehealth.Charge{}
+					w.ownership["n0"] = nodehealth.Ownership{}
 				}
 				w.live(writes, 20*time.Minute-lastRenewal(writes))
 				if writes.every > 0 {
@@ -134,8 +135,8 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	}
 }
 
-// live lets the Lease of n0 be written for a while, in steps of whatever is between two writes.
-func (w *world) live(by writer, d time.Duration) {
+// live has the Lease of n0 written for a while, in steps of one interval of the writer.
+func (w *fixture) live(by writer, d time.Duration) {
 	for end := w.now.Add(d); w.now < end; {
 		if by.every > 0 {
 			w.write(by)
@@ -145,34 +146,35 @@ func (w *world) live(by writer, d time.Duration) {
 	}
 }
 
-func (w *world) write(by writer) {
-	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts, Ours: by.ours}
+func (w *fixture) write(by writer) {
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts, RenewedByUs: by.ours}
 	if by.echo {
 		w.written["n0"] = w.leases["n0"].Version
 	}
-	w.see()
+	w.observe()
 }
 
 // rest lets time pass, with a pass every 100 ms.
-func (w *world) rest(d time.Duration) {
+func (w *fixture) rest(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; {
 		w.now = min(end, w.now.Add(100*time.Millisecond))
 		w.pass()
 	}
 }
 
-// Wall-clock time is written and never compared: ours may jump as it likes, and so may that of kubelets.
-func TestPlan_ClocksThatJumpDecideNothing(t *testing.T) {
+// Wall-clock time is written and never compared, so clocks of this process and of kubelets may be
+// stepped.
+func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 3)
+			w := newFixture(t, 3)
 			plan := func(wallOff time.Duration) nodehealth.Plan {
-				p, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.memory, w.see(),
-					nodehealth.Mandate{Steps: 10, Zones: true})
-				if p.Check != nil {
-					memory = memory.Checked(w.now, w.now, nil)
+				p, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
+					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
+				if p.SelfCheck != nil {
+					cluster = cluster.CheckPassed(w.now, w.now, nil)
 				}
-				w.memory = memory
+				w.cluster = cluster
 				return p
 			}
 			swing := func(every time.Duration) time.Duration { // there and back again
@@ -193,7 +195,7 @@ func TestPlan_ClocksThatJumpDecideNothing(t *testing.T) {
 			}
 			w.now = w.now.Add(1200 * time.Millisecond)
 			p := plan(jump)
-			if len(p.Steps) != 1 || p.Steps[0].Node.Name != "n0" || p.Steps[0].Kind != nodehealth.Declare {
+			if len(p.Steps) != 1 || p.Steps[0].Node.Name != "n0" || p.Steps[0].Kind != nodehealth.MarkUnknown {
 				t.Errorf("steps %v, want n0 declared", p.Steps)
 			}
 		})

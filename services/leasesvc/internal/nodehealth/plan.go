@@ -1,6 +1,9 @@
 package nodehealth
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,90 +11,276 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Moment is one moment in both notions of time: Instant decides, Wall is written into objects.
+// Moment is one point in time: decisions use Instant, objects get Wall.
 type Moment struct {
 	Instant monotonic.Instant
 	Wall    time.Time
 }
 
-// Kind is what a step does, in the order of urgency.
-type Kind uint8
-
-const (
-	// Restore takes NoExecute taints off, which pods are waiting to be evicted for.
-	Restore Kind = iota
-	// Declare sets conditions to Unknown.
-	Declare
-	// Banish puts a NoExecute taint on, or swaps one for the other.
-	Banish
-	// Tidy brings NoSchedule taints and labels in line.
-	Tidy
-)
-
-func (k Kind) String() string { return [...]string{"restore", "declare", "banish", "tidy"}[k] }
-
-// Step is what one Node needs, in one write of its status or of the rest.
-type Step struct {
-	Kind Kind
-	// Node is the version that was decided from; the write is guarded by it.
-	Node *corev1.Node
-	Zone string
-	// Conditions to set, for Declare; those of other types stay.
-	Conditions []corev1.NodeCondition
-	// LeaseVersion is the Lease that the declaration rests on, to be read again before.
-	LeaseVersion string
-	// Taints are all of the Node's taints after the step, for all but Declare; nil when they stay as they are.
-	Taints *[]corev1.Taint
-	// Labels to set.
-	Labels map[string]string
-	// Counted tells that the node took its zone's turn.
-	Counted bool
-	// OfShard tells that the step needs the term of the Node's shard, OfZones that it needs the one of the zones. One of them is
-	// set at least; a step that needs both is made in one write as long as both terms are held here.
-	OfShard, OfZones bool
-	// Shard is that of the Node.
-	Shard int
-	// Reason says why, for people.
-	Reason string
+// Authority is what a pass may do.
+type Authority struct {
+	// MaxSteps is how many steps a plan may have. The next plan has the remaining ones.
+	MaxSteps int
+	// HoldsZones says that this replica holds the term of the zones, so it sets the NoExecute
+	// taints of all Nodes.
+	HoldsZones bool
 }
 
-// Plan is what a pass found and what is to be done.
+// Plan is the result of a pass.
 type Plan struct {
-	// Steps are for different nodes, the most urgent first.
+	// Steps are for different Nodes, the most urgent first.
 	Steps []Step
-	// Check is nil when none is due.
-	Check *Check
-	// Held is how many nodes are silent and not declared, because the process is blind or many fell silent together.
+	// SelfCheck is nil if none is due.
+	SelfCheck *SelfCheck
+	// Held is how many nodes are silent and not marked Unknown, because the process is blind or
+	// because of MassSilence.
 	Held int
-	// Doubted says of which zones and shards many nodes fell silent together.
-	Doubted Doubt
-	// Zones are ordered by name. Every replica that sees the same Nodes counts the same.
+	// MassSilence names the zones and shards of which many nodes fell silent together.
+	MassSilence MassSilence
+	// Zones are ordered by name. Replicas that see the same Nodes have the same Zones.
 	Zones []Zone
-	// Counts is how many of the nodes in charge here there are of each Health.
+	// Counts are the Nodes of the held shards by Health.
 	Counts [Dead + 1]int
-	// Dead are the nodes in charge here that were declared and not heard since, so that nobody speaks for their pods.
-	Dead []*Subject
+	// Dead are the Nodes of the held shards with Health Dead.
+	Dead []*NodeState
 }
 
-// Mandate is what a pass may do.
-type Mandate struct {
-	// Steps is how many it may make; the others come up again in the next pass.
-	Steps int
-	// Zones tells that the term of the zones is held here: NoExecute taints are set and removed, for all Nodes.
-	Zones bool
-}
-
-// Plan decides for all subjects at once: conditions, NoSchedule taints and labels for the Nodes in charge here, and with the
-// mandate for zones the NoExecute taints of all.
-func (r Rules) Plan(now Moment, m Memory, subjects []Subject, mandate Mandate) (Plan, Memory) {
-	p := pass{Rules: r, now: now, mandate: mandate, memory: m.caughtUp(subjects), zones: map[string]*tally{}, shards: map[int]*cohort{}}
-	for i := range subjects {
-		p.survey(&subjects[i])
+// Plan decides for all nodes at once. It plans conditions, NoSchedule taints and labels for the
+// Nodes of the held shards, and with Authority.HoldsZones the NoExecute taints of all Nodes. The
+// returned ClusterState is for the next call.
+func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authority Authority) (Plan, ClusterState) {
+	p := pass{
+		Rules: r, now: now, authority: authority, cluster: cluster.withoutStale(nodes),
+		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
 	}
-	p.count()
-	p.doubt()
-	p.decide()
-	p.act()
-	p.check(subjects)
-	return p.plan, p.memory
+	for i := range nodes {
+		p.count(&nodes[i])
+	}
+	p.closeZones()
+	p.plan.MassSilence = massSilenceOf(p.zones, p.shards)
+	p.collect()
+	p.choose()
+	p.plan.SelfCheck = p.cluster.selfCheck(now.Instant, p.plan.Held > 0, p.silent, nodes)
+	return p.plan, p.cluster
+}
+
+// HeldBy returns why a silent node is not marked Unknown. It returns "" for other nodes.
+func (p *Plan) HeldBy(cluster ClusterState, s *NodeState, a Assessment) string {
+	blindness, blind := cluster.Blind()
+	switch {
+	case a.Health != Silent:
+		return ""
+	case blind:
+		return blindness.String()
+	case cluster.suspects(p.MassSilence, s, a):
+		return MassSilenceReason
+	}
+	return ""
+}
+
+// pass is one call of Plan.
+type pass struct {
+	Rules
+	now       Moment
+	authority Authority
+	cluster   ClusterState
+	plan      Plan
+
+	zones  map[string]*zoneCount
+	shards map[int]*cohort
+	// silent are the Nodes to mark Unknown, wrong those whose taints or labels need a change.
+	silent     []silentNode
+	wrong      []*NodeState
+	candidates []candidate
+}
+
+// count adds a Node to its zone and shard, and remembers it if it may need a step.
+func (p *pass) count(s *NodeState) {
+	z := p.zones[s.traits.zone]
+	if z == nil {
+		z = &zoneCount{Zone: Zone{Name: s.traits.zone}}
+		p.zones[s.traits.zone] = z
+	}
+	z.count(s)
+	if s.taintedAt > 0 && !p.authority.HoldsZones {
+		// The next holder of the zones continues at the rate of this one.
+		p.cluster = p.cluster.withTaint(s.taintedAt, s.traits.zone)
+	}
+	silent := s.Ownership.Held && p.assess(s, z)
+	if !silent && (s.Ownership.Held && s.traits.drifted || p.authority.HoldsZones && (s.traits.tainted || s.traits.noExecute != inSync)) {
+		p.wrong = append(p.wrong, s)
+	}
+}
+
+// assess takes the health of a Node of a held shard into account, and returns whether the Node is
+// silent.
+func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
+	a := p.Assess(p.now.Instant, p.cluster, s)
+	p.plan.Counts[a.Health]++
+	shard := p.shards[s.Ownership.Shard]
+	if shard == nil {
+		shard = &cohort{}
+		p.shards[s.Ownership.Shard] = shard
+	}
+	fell := p.cluster.fellSilent(p.now.Instant, s, a)
+	z.add(fell)
+	shard.add(fell)
+	switch a.Health {
+	case Silent:
+		p.silent = append(p.silent, silentNode{NodeState: s, Assessment: a})
+	case Dead:
+		p.plan.Dead = append(p.plan.Dead, s)
+	}
+	return a.Health == Silent
+}
+
+// closeZones sets the states of the zones, and whether all of them are down.
+func (p *pass) closeZones() {
+	counted, down := 0, true
+	for _, z := range p.zones {
+		z.State = p.stateOf(z.Zone)
+		z.Rate = p.rateOf(z.Zone)
+		if z.Size > 0 {
+			counted++
+			down = down && z.State == FullDisruption
+		}
+	}
+	down = down && counted > 0
+	for _, z := range p.zones {
+		if down {
+			z.Rate = 0
+		}
+		p.plan.Zones = append(p.plan.Zones, z.Zone)
+	}
+	slices.SortFunc(p.plan.Zones, func(a, b Zone) int { return cmp.Compare(a.Name, b.Name) })
+	p.cluster = p.cluster.withAllDown(p.now.Instant, down)
+}
+
+// collect finds the candidates among all Nodes, without regard to rates and Authority.MaxSteps.
+func (p *pass) collect() {
+	_, blind := p.cluster.Blind()
+	p.candidates = make([]candidate, 0, len(p.silent))
+	for _, s := range p.silent {
+		switch {
+		// closeZones may have moved the grace start, so the deadline is checked again.
+		case p.Assess(p.now.Instant, p.cluster, s.NodeState).Health != Silent:
+		case blind || p.cluster.suspects(p.plan.MassSilence, s.NodeState, s.Assessment):
+			p.plan.Held++
+		case !s.Busy:
+			p.candidates = append(p.candidates, candidate{kind: MarkUnknown, node: s.NodeState, silence: s.Assessment})
+		}
+	}
+	for _, s := range p.wrong {
+		if !s.Busy && p.canChange(s, blind) {
+			p.candidates = append(p.candidates, p.taintCandidate(s, blind))
+		}
+	}
+}
+
+// canChange returns whether a step could change a Node now. It is cheap, because thousands of Nodes
+// may wait for their zone's rate.
+func (p *pass) canChange(s *NodeState, blind bool) bool {
+	switch {
+	case s.Ownership.Held && s.traits.drifted:
+		return true
+	case !p.authority.HoldsZones:
+		return false
+	case p.cluster.allDown:
+		return s.traits.tainted
+	case s.traits.noExecute == addAtRate:
+		return !blind && p.rateAllows(s.traits.zone)
+	}
+	return s.traits.noExecute == changeNow
+}
+
+// rateAllows returns whether a zone may get its next NoExecute taint now.
+func (p *pass) rateAllows(zone string) bool {
+	return p.cluster.limiters[zone].allows(p.now.Instant, p.zones[zone].Rate)
+}
+
+// taintCandidate proposes to correct taints and labels. While blind it adds no NoExecute taint.
+func (p *pass) taintCandidate(s *NodeState, blind bool) candidate {
+	c := candidate{kind: SyncTaints, node: s}
+	if p.authority.HoldsZones {
+		c.noExecute, c.rateLimited = p.noExecuteChange(s, blind)
+	}
+	switch {
+	case len(c.noExecute.add) > 0:
+		c.kind = AddNoExecute
+	case len(c.noExecute.remove) > 0:
+		c.kind = RemoveNoExecute
+	}
+	return c
+}
+
+func (p *pass) noExecuteChange(s *NodeState, blind bool) (change taintChange, rateLimited bool) {
+	if p.cluster.allDown {
+		return removeNoExecuteTaints(s.Node), false
+	}
+	change, rateLimited = noExecuteTaints(s.Node, s.traits.ready)
+	if blind && len(change.add) > 0 {
+		return taintChange{}, false
+	}
+	return change, rateLimited
+}
+
+// choose makes steps of the most urgent candidates. A Node whose zone's rate is used up still gets
+// its other changes.
+func (p *pass) choose() {
+	slices.SortFunc(p.candidates, func(a, b candidate) int {
+		if a.kind != b.kind {
+			return cmp.Compare(a.kind, b.kind)
+		}
+		return compareNodes(a.node, b.node)
+	})
+	for i := range p.candidates {
+		if len(p.plan.Steps) == p.authority.MaxSteps {
+			return
+		}
+		c := &p.candidates[i]
+		if c.rateLimited && !p.rateAllows(c.node.traits.zone) {
+			c = &candidate{kind: SyncTaints, node: c.node}
+		}
+		step := c.step(p.now)
+		if step.RateLimited {
+			p.cluster = p.cluster.withTaint(p.now.Instant, step.Zone)
+		}
+		if step.Conditions != nil || step.Taints != nil || step.Labels != nil {
+			p.plan.Steps = append(p.plan.Steps, step)
+		}
+	}
+}
+
+// massSilenceOf finds the zones and shards of which many nodes fell silent together.
+func massSilenceOf(zones map[string]*zoneCount, shards map[int]*cohort) MassSilence {
+	var m MassSilence
+	for _, name := range slices.Sorted(maps.Keys(zones)) {
+		if zones[name].many() {
+			m.Zones = append(m.Zones, name)
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(shards)) {
+		if shards[number].many() {
+			m.Shards = append(m.Shards, number)
+		}
+	}
+	return m
+}
+
+// zoneCount is a zone while it is counted.
+type zoneCount struct {
+	Zone
+	cohort
+}
+
+func (z *zoneCount) count(s *NodeState) {
+	if !s.traits.excluded {
+		z.Size++
+		if s.traits.ready != corev1.ConditionTrue {
+			z.NotReady++
+		}
+	}
+	if s.traits.noExecute == addAtRate {
+		z.Waiting++
+	}
 }

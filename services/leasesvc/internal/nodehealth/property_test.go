@@ -14,25 +14,25 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// history is a world that lives through what rapid thinks of, and remembers what must hold at any time.
+// history is a fixture with random events, which checks what must hold at any time.
 type history struct {
-	*world
+	*fixture
 	rapid *rapid.T
-	// alive is when each node last gave a sign of life that nobody may overlook, and posted when its status said something new,
-	// which speaks for a node whose session is late, and not against one that expires after it.
+	// alive is the last sign of life of each node that must count. posted is the last status with a
+	// new heartbeat, which counts for a node whose session is late.
 	alive, posted map[string]monotonic.Instant
 	// late is since when the session of a node has not been alive.
 	late map[string]monotonic.Instant
-	// found tells that its session was expired when it was first seen.
+	// found says that the session was expired when it was first observed.
 	found map[string]bool
-	// turns are the times at which nodes of a zone got a NoExecute taint by its turn.
+	// turns are the times of rate-limited NoExecute taints by zone.
 	turns map[string][]monotonic.Instant
 }
 
-func everything() nodehealth.Mandate { return nodehealth.Mandate{Steps: 1000, Zones: true} }
+func everything() nodehealth.Authority { return nodehealth.Authority{MaxSteps: 1000, HoldsZones: true} }
 
 func newHistory(t *rapid.T) *history {
-	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, found: map[string]bool{}, turns: map[string][]monotonic.Instant{}}
+	h := &history{fixture: newFixture(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, found: map[string]bool{}, turns: map[string][]monotonic.Instant{}}
 	for zone := range rapid.IntRange(1, 3).Draw(t, "zones") {
 		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
 			name := fmt.Sprintf("z%d-%d", zone, i)
@@ -40,13 +40,13 @@ func newHistory(t *rapid.T) *history {
 			h.label(name, corev1.LabelTopologyZone, fmt.Sprint(zone))
 		}
 	}
-	h.rules.Normal = rapid.SampledFrom([]float64{0, 0.1, 1}).Draw(t, "rate")
+	h.rules.NormalRate = rapid.SampledFrom([]float64{0, 0.1, 1}).Draw(t, "rate")
 	h.now = 1 // so that 0 is before everything
-	h.see()
+	h.observe()
 	return h
 }
 
-// happen lets one thing happen to one node.
+// happen makes one event of one node.
 func (h *history) happen() {
 	name := rapid.SampledFrom(h.names).Draw(h.rapid, "node")
 	status := rapid.SampledFrom([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse})
@@ -60,7 +60,7 @@ func (h *history) happen() {
 		h.renew(name, time.Duration(rapid.IntRange(-1000, 1000).Draw(h.rapid, "skew"))*time.Second)
 		h.alive[name] = h.now
 	case 3:
-		// An expired session speaks for itself; one that ends otherwise leaves the node its whole grace.
+		// An expired session ends the grace period; another end of a session leaves a full one.
 		before := h.sessions[name]
 		h.sessions[name] = nodehealth.Session(rapid.IntRange(0, 3).Draw(h.rapid, "session"))
 		if h.sessions[name] == nodehealth.NoSession && (before == nodehealth.SessionAlive || before == nodehealth.SessionSuspect) {
@@ -75,24 +75,24 @@ func (h *history) happen() {
 	case 4:
 		h.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
 	case 5:
-		h.deaf = !h.deaf
-		if h.deaf {
-			h.memory = h.memory.Unanswered(h.now)
+		h.noAnswer = !h.noAnswer
+		if h.noAnswer {
+			h.cluster = h.cluster.CheckFailed(h.now)
 		}
 	case 6:
-		h.memory = h.memory.Delayed(h.now)
+		h.cluster = h.cluster.Delayed(h.now)
 	}
-	h.see()
+	h.observe()
 }
 
 func (h *history) check(plan nodehealth.Plan) {
-	_, blind := h.memory.Blind()
+	_, blind := h.cluster.Blind()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.Declare && (blind && h.deaf || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
-			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.deaf)
+		if step.Kind == nodehealth.MarkUnknown && (blind && h.noAnswer || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
+			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.noAnswer)
 		}
-		if step.Counted {
+		if step.RateLimited {
 			h.turns[step.Zone] = append(h.turns[step.Zone], h.now)
 		}
 	}
@@ -103,8 +103,8 @@ func (h *history) check(plan nodehealth.Plan) {
 	}
 }
 
-// early tells whether a node has a claim to be left alone: for a grace period after it was first seen or heard, or only after it
-// was heard if its session expired.
+// early returns whether a node must not be marked yet: a grace period after it was first observed
+// or gave a sign of life. After an expired session only the sign of life counts.
 func (h *history) early(name string) bool {
 	heard, ever := h.alive[name]
 	if h.now.Sub(h.late[name]) <= h.rules.FirstBeat && h.found[name] {
@@ -113,7 +113,7 @@ func (h *history) early(name string) bool {
 	if h.sessions[name] == nodehealth.NoSession || h.ready(name) == "" || h.posted[name] > h.late[name] {
 		heard, ever = max(heard, h.posted[name]), true
 	}
-	return ever && h.now.Sub(heard) <= h.rules.Grace
+	return ever && h.now.Sub(heard) <= h.rules.GracePeriod
 }
 
 func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
@@ -122,36 +122,36 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
 			h.happen()
 			h.now = h.now.Add(time.Duration(rapid.IntRange(1, 20_000).Draw(t, "pause")) * time.Millisecond)
-			subjects := h.see()
-			before := frozen(subjects)
-			plan, memory := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, subjects, everything())
-			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, shuffled(subjects), everything())
+			states := h.observe()
+			before := frozen(states)
+			plan, cluster := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, states, everything())
+			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, shuffled(states), everything())
 			if diff := cmp.Diff(plan.Steps, again.Steps); diff != "" {
 				t.Fatalf("the same world in another order (-first +second):\n%s", diff)
 			}
-			if diff := cmp.Diff(before, frozen(subjects)); diff != "" {
+			if diff := cmp.Diff(before, frozen(states)); diff != "" {
 				t.Fatalf("planning changed its input (-before +after):\n%s", diff)
 			}
-			h.memory = memory
+			h.cluster = cluster
 			h.check(plan)
 			for _, step := range plan.Steps {
-				h.carryOut(step)
+				h.apply(step)
 			}
 			h.expectNoneOf(plan.Steps)
-			if !h.deaf && plan.Check != nil {
-				h.memory = h.memory.Checked(h.now, h.now, nil)
+			if !h.noAnswer && plan.SelfCheck != nil {
+				h.cluster = h.cluster.CheckPassed(h.now, h.now, nil)
 			}
 		}
 	})
 }
 
-// expectNoneOf plans on what the steps made of the world. Where nothing was declared, whoever had a step gets no other: what
-// follows from new conditions, for the node, its zone or the whole cluster, comes in the next pass.
+// expectNoneOf plans on the result of the steps. If no Node was marked Unknown, a Node that had a
+// step gets no other one. What follows from new conditions comes in the next pass.
 func (h *history) expectNoneOf(done []nodehealth.Step) {
-	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, h.see(), everything())
+	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, h.observe(), everything())
 	served := map[string]bool{}
 	for _, step := range done {
-		if step.Kind == nodehealth.Declare {
+		if step.Kind == nodehealth.MarkUnknown {
 			return
 		}
 		served[step.Node.Name] = true
@@ -163,54 +163,56 @@ func (h *history) expectNoneOf(done []nodehealth.Step) {
 	}
 }
 
-func frozen(subjects []nodehealth.Subject) []*corev1.Node {
-	nodes := make([]*corev1.Node, 0, len(subjects))
-	for i := range subjects {
-		nodes = append(nodes, subjects[i].Node.DeepCopy())
+func frozen(states []nodehealth.NodeState) []*corev1.Node {
+	nodes := make([]*corev1.Node, 0, len(states))
+	for i := range states {
+		nodes = append(nodes, states[i].Node.DeepCopy())
 	}
 	return nodes
 }
 
-func shuffled(subjects []nodehealth.Subject) []nodehealth.Subject {
-	mixed := append([]nodehealth.Subject(nil), subjects...)
+func shuffled(states []nodehealth.NodeState) []nodehealth.NodeState {
+	mixed := append([]nodehealth.NodeState(nil), states...)
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
 	return mixed
 }
 
-// Fleets of which nothing is to be written are what almost every pass sees; half of one may be dead and wait for its turn.
+// Almost every pass finds nothing to write; half of the nodes may be dead and wait for the rate of
+// their zone.
 func BenchmarkPlan(b *testing.B) {
 	for _, size := range []int{1000, 10_000, 100_000} {
 		for _, dead := range []int{0, size / 2} {
 			b.Run(fmt.Sprintf("nodes=%d/dead=%d", size, dead), func(b *testing.B) {
-				w := newWorld(b, size)
-				w.rules.Normal, w.rules.Partial = 0, 0
+				w := newFixture(b, size)
+				w.rules.NormalRate, w.rules.PartialRate = 0, 0
 				for _, name := range w.names[:dead] {
 					w.report(name, corev1.ConditionFalse)
 				}
 				w.pass()
-				subjects := w.see()
+				states := w.observe()
 				b.ReportAllocs()
 				for b.Loop() {
-					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
+					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 				}
 			})
 		}
 	}
 }
 
-// Half of a large fleet falls silent at once, and only so many are declared in one pass: the others cost little more than a glance.
+// Half of a large cluster falls silent at once, and one pass marks only some nodes: the others must
+// be cheap.
 func BenchmarkPlan_ManySilent(b *testing.B) {
 	const size = 100_000
-	w := newWorld(b, size)
-	w.now = w.now.Add(w.rules.Grace + time.Second)
+	w := newFixture(b, size)
+	w.now = w.now.Add(w.rules.GracePeriod + time.Second)
 	for _, name := range w.names[size/2:] {
 		w.renew(name, 0)
 	}
-	subjects := w.see()
-	memory := w.memory.Checked(w.now, w.now, nil)
+	states := w.observe()
+	cluster := w.cluster.CheckPassed(w.now, w.now, nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
+		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 		if len(plan.Steps) != 64 {
 			b.Fatalf("%d steps, want 64", len(plan.Steps))
 		}

@@ -2,56 +2,61 @@ package nodehealth
 
 import "time"
 
-// ExcludeDisruptionLabel keeps a Node out of the count of its zone, as upstream's controller knows it.
+// ExcludeDisruptionLabel excludes a Node from the count of its zone. The node-lifecycle controller
+// uses the same label.
 const ExcludeDisruptionLabel = "node.kubernetes.io/exclude-disruption"
 
-// Rules is how patient the decisions are.
+// Rules are the settings of the decisions.
 type Rules struct {
-	// Grace is the silence after which a node is declared unknown.
-	Grace time.Duration
-	// StartupGrace is the same for a Node without a Ready condition, counted from when it was first seen.
-	StartupGrace time.Duration
-	// FirstBeat is how soon a holder that lives is heard by a replica that it did not beat to before.
+	// GracePeriod is the silence after which a Node is marked Unknown.
+	GracePeriod time.Duration
+	// StartupGracePeriod replaces GracePeriod for a Node without a Ready condition. It counts from
+	// when the Node was first seen.
+	StartupGracePeriod time.Duration
+	// FirstBeat is the time within which a live node beats at a replica that it did not beat to
+	// before.
 	FirstBeat time.Duration
-	// Excluded are labels whose presence keeps a Node out of the count of its zone.
-	Excluded []string
-	// Threshold is the share of not ready nodes, of three at least, from which a zone is partially disrupted.
-	Threshold float64
-	// Large is the number of nodes beyond which a partially disrupted zone still gets taints.
-	Large int
-	// Normal, Partial and Full are how many nodes of a zone get a NoExecute taint per second, by the zone's state.
-	Normal, Partial, Full float64
+	// ExcludeLabels exclude the Nodes that have one of them from the count of their zone.
+	ExcludeLabels []string
+	// UnhealthyZoneThreshold is the share of nodes, of three at least, from which a zone is
+	// partially disrupted.
+	UnhealthyZoneThreshold float64
+	// LargeZoneSize is the number of nodes beyond which a partially disrupted zone still gets
+	// taints.
+	LargeZoneSize int
+	// NormalRate, PartialRate and FullRate are NoExecute taints per second and zone, by the state
+	// of the zone.
+	NormalRate, PartialRate, FullRate float64
 }
 
-// DefaultRules are the defaults of kube-controller-manager v1.37, for holders that beat every five seconds.
+// DefaultRules returns the defaults of kube-controller-manager v1.37, for nodes that beat every
+// five seconds.
 func DefaultRules() Rules {
 	return Rules{
-		Grace:        50 * time.Second,
-		StartupGrace: time.Minute,
-		FirstBeat:    10 * time.Second,
-		Excluded:     []string{ExcludeDisruptionLabel},
-		Threshold:    0.55,
-		Large:        50,
-		Normal:       0.1,
-		Partial:      0.01,
-		Full:         0.1,
+		GracePeriod:            50 * time.Second,
+		StartupGracePeriod:     time.Minute,
+		FirstBeat:              10 * time.Second,
+		ExcludeLabels:          []string{ExcludeDisruptionLabel},
+		UnhealthyZoneThreshold: 0.55,
+		LargeZoneSize:          50,
+		NormalRate:             0.1,
+		PartialRate:            0.01,
+		FullRate:               0.1,
 	}
 }
 
 const (
-	// together is the window in which nodes that fall silent have perhaps one cause.
-	together = 5 * time.Second
-	// fewTogether nodes, or manyShare of their zone if that is more, may fall silent together without a doubt.
-	fewTogether = 3
-	manyShare   = 0.05
-	// checkEvery is the time between two self-checks when nothing is in doubt.
+	// massSilenceWindow is the time within which nodes that fall silent may have one common cause.
+	massSilenceWindow = 5 * time.Second
+	// massSilenceNodes is how many nodes may fall silent within the window without a self-check;
+	// massSilenceShare is the same as a share of the zone or shard. The larger number counts.
+	massSilenceNodes = 3
+	massSilenceShare = 0.05
+	// checkEvery is the time between two self-checks while none is urgent.
 	checkEvery = time.Second
-	// outage is how long the kube-apiserver must have been unreachable for the nodes to be owed a new grace period: shorter
-	// than any Lease they renew.
-	outage = 5 * time.Second
-	// samples is how many Leases a self-check reads.
-	samples = 8
+	// minOutage is how long kube-apiserver must be unreachable before all nodes get a new grace
+	// period. It is shorter than the duration of any node Lease.
+	minOutage = 5 * time.Second
+	// checkSamples is how many Leases of silent nodes a self-check reads.
+	checkSamples = 8
 )
-
-// suspectAfter is the silence from which a node is suspect.
-func (r Rules) suspectAfter(grace time.Duration) time.Duration { return grace / 2 }

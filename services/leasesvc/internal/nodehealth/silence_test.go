@@ -11,8 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-func TestPlan_SilentNodeIsDeclaredAfterItsGraceAndNotBefore(t *testing.T) {
-	w := newWorld(t, 4)
+func TestPlan_SilentNodeIsMarkedUnknownAfterItsGracePeriod(t *testing.T) {
+	w := newFixture(t, 4)
 	w.run(50*time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionTrue)
 	if got := w.health("n0"); got != nodehealth.Suspect {
@@ -28,8 +28,8 @@ func TestPlan_SilentNodeIsDeclaredAfterItsGraceAndNotBefore(t *testing.T) {
 	}
 }
 
-func TestPlan_DeclarationIsUpstreamsToTheLetter(t *testing.T) {
-	w := newWorld(t, 2)
+func TestPlan_UnknownConditionsAreThoseOfKubernetes(t *testing.T) {
+	w := newFixture(t, 2)
 	w.change("n0", func(node *corev1.Node) {
 		node.Status.Conditions = append(node.Status.Conditions[1:], // MemoryPressure was never reported
 			corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated"},
@@ -47,7 +47,7 @@ func TestPlan_DeclarationIsUpstreamsToTheLetter(t *testing.T) {
 	never := unknown(corev1.NodeMemoryPressure)
 	never.Reason, never.Message, never.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.", created
 	want := []nodehealth.Step{{
-		Kind: nodehealth.Declare, OfShard: true, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
+		Kind: nodehealth.MarkUnknown, NeedsShard: true, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
 		Conditions: []corev1.NodeCondition{unknown(corev1.NodeReady), never, unknown(corev1.NodeDiskPressure), unknown(corev1.NodePIDPressure)},
 		Reason:     "no sign of life in the 50.1s that count",
 	}}
@@ -56,28 +56,28 @@ func TestPlan_DeclarationIsUpstreamsToTheLetter(t *testing.T) {
 	}
 }
 
-// planAt plans after a while in which nothing happened.
-func (w *world) planAt(t *testing.T, later time.Duration) nodehealth.Plan {
+// planAt plans after a while without events.
+func (w *fixture) planAt(t *testing.T, later time.Duration) nodehealth.Plan {
 	t.Helper()
 	w.now = w.now.Add(later)
 	return w.plan()
 }
 
-func TestPlan_AnySignOfLifePutsTheDeadlineOff(t *testing.T) {
-	for name, sign := range map[string]func(*world){
-		"heartbeat":           func(w *world) { w.report("n0", corev1.ConditionTrue) },
-		"lease":               func(w *world) { w.renew("n0", 0) },
-		"clock stepped back":  func(w *world) { w.renew("n0", -time.Hour) },
-		"clock stepped ahead": func(w *world) { w.renew("n0", time.Hour) },
-		"session":             func(w *world) { w.sessions["n0"] = nodehealth.SessionAlive },
-		"session released": func(w *world) {
+func TestPlan_AnySignOfLifeMovesTheDeadline(t *testing.T) {
+	for name, sign := range map[string]func(*fixture){
+		"heartbeat":           func(w *fixture) { w.report("n0", corev1.ConditionTrue) },
+		"lease":               func(w *fixture) { w.renew("n0", 0) },
+		"clock stepped back":  func(w *fixture) { w.renew("n0", -time.Hour) },
+		"clock stepped ahead": func(w *fixture) { w.renew("n0", time.Hour) },
+		"session":             func(w *fixture) { w.sessions["n0"] = nodehealth.SessionAlive },
+		"session released": func(w *fixture) {
 			w.sessions["n0"] = nodehealth.SessionAlive
-			w.see()
+			w.observe()
 			w.sessions["n0"] = nodehealth.NoSession
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 2)
+			w := newFixture(t, 2)
 			w.run(40*time.Second, "n1")
 			sign(w)
 			w.run(50*time.Second, "n1")
@@ -90,23 +90,23 @@ func TestPlan_AnySignOfLifePutsTheDeadlineOff(t *testing.T) {
 	}
 }
 
-func TestPlan_WhatIsNoSignOfLifePutsNothingOff(t *testing.T) {
-	for name, nothing := range map[string]func(*world){
-		"label":     func(w *world) { w.label("n0", "a", "b") },
-		"condition": func(w *world) { w.change("n0", func(n *corev1.Node) { n.Status.Conditions[0].Message = "new" }) },
-		"lease annotated": func(w *world) {
+func TestPlan_OtherChangesDoNotMoveTheDeadline(t *testing.T) {
+	for name, nothing := range map[string]func(*fixture){
+		"label":     func(w *fixture) { w.label("n0", "a", "b") },
+		"condition": func(w *fixture) { w.change("n0", func(n *corev1.Node) { n.Status.Conditions[0].Message = "new" }) },
+		"lease annotated": func(w *fixture) {
 			w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: w.leases["n0"].RenewTime}
 		},
-		"lease deleted": func(w *world) { delete(w.leases, "n0") },
-		"cache from the past": func(w *world) {
+		"lease deleted": func(w *fixture) { delete(w.leases, "n0") },
+		"cache from the past": func(w *fixture) {
 			w.leases["n0"] = nodehealth.Lease{Version: "7", RenewTime: epoch().Add(-time.Minute)}
-			w.see()
+			w.observe()
 			w.leases["n0"] = nodehealth.Lease{Version: "103", RenewTime: epoch()}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 2)
-			w.deaf = true // the cache of the past would be found out
+			w := newFixture(t, 2)
+			w.noAnswer = true // the cache of the past would be found out
 			w.run(40*time.Second, "n1")
 			nothing(w)
 			w.now = w.now.Add(10100 * time.Millisecond)
@@ -117,8 +117,8 @@ func TestPlan_WhatIsNoSignOfLifePutsNothingOff(t *testing.T) {
 	}
 }
 
-func TestPlan_NodeThatNeverReportedHasTheStartupGrace(t *testing.T) {
-	w := newWorld(t, 1)
+func TestPlan_NodeThatNeverReportedHasTheStartupGracePeriod(t *testing.T) {
+	w := newFixture(t, 1)
 	w.add("new", "")
 	w.run(60*time.Second, "n0")
 	w.expectReady("new", "")
@@ -127,7 +127,7 @@ func TestPlan_NodeThatNeverReportedHasTheStartupGrace(t *testing.T) {
 	}
 	w.run(300*time.Millisecond, "n0")
 	w.expectReady("new", corev1.ConditionUnknown)
-	// What we wrote ourselves is no sign of life.
+	// A renewal by leasesvc is no sign of life.
 	w.run(time.Minute, "n0")
 	w.expectReady("new", corev1.ConditionUnknown)
 	if got := w.health("new"); got != nodehealth.Dead {
@@ -135,8 +135,8 @@ func TestPlan_NodeThatNeverReportedHasTheStartupGrace(t *testing.T) {
 	}
 }
 
-func TestPlan_NodeMadeAgainBeginsAnew(t *testing.T) {
-	w := newWorld(t, 2)
+func TestPlan_RecreatedNodeHasNoHistory(t *testing.T) {
+	w := newFixture(t, 2)
 	w.run(49*time.Second, "n1")
 	w.names = []string{"n1"}
 	w.add("n0", corev1.ConditionTrue)
@@ -145,10 +145,11 @@ func TestPlan_NodeMadeAgainBeginsAnew(t *testing.T) {
 }
 
 func TestPlan_ExpiredSessionIsDeadAtItsOwnDeadline(t *testing.T) {
-	w := newWorld(t, 2)
+	w := newFixture(t, 2)
 	w.sessions["n0"] = nodehealth.SessionAlive
 	w.run(100*time.Second, "n1")
-	// The session's owner writes the Lease; the echo of the last beat comes back some seconds later.
+	// The session's owner writes the Lease; the watch delivers the renewal for the last beat some
+	// seconds later.
 	w.renew("n0", 0)
 	w.run(time.Second, "n1")
 	w.written["n0"] = w.leases["n0"].Version
@@ -162,8 +163,8 @@ func TestPlan_ExpiredSessionIsDeadAtItsOwnDeadline(t *testing.T) {
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
-func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseKillsNobody(t *testing.T) {
-	w := newWorld(t, 2)
+func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseMarksNoNode(t *testing.T) {
+	w := newFixture(t, 2)
 	w.sessions["n0"] = nodehealth.SessionAlive
 	w.run(100*time.Second, "n0", "n1")
 	w.sessions["n0"] = nodehealth.SessionExpired
@@ -173,29 +174,29 @@ func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseKillsNobody(t *testing.T
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
-// Who keeps a session that expires writes its Lease once more, to say so. Another replica takes that for no sign of life,
-// whether it gets the shard or the node has been declared.
+// The owner of a session that expires writes its Lease once more. Another replica takes that for no
+// sign of life, whether it gains the shard or the node is marked Unknown.
 func TestPlan_LeaseOfAnExpiredSessionIsNoSignOfLife(t *testing.T) {
-	w := newWorld(t, 2)
-	w.charges["n0"] = nodehealth.Charge{}
+	w := newFixture(t, 2)
+	w.ownership["n0"] = nodehealth.Ownership{}
 	w.run(20*time.Second, "n1")
-	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, Ours: true}
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, RenewedByUs: true}
 	w.run(time.Second, "n1")
-	w.charges["n0"], w.sessions["n0"] = nodehealth.Charge{Held: true, Since: w.now}, nodehealth.SessionExpired
+	w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
 	w.run(w.rules.FirstBeat, "n1")
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.run(300*time.Millisecond, "n1")
 	w.expectReady("n0", corev1.ConditionUnknown)
 	delete(w.sessions, "n0")
-	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, Ours: true}
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, RenewedByUs: true}
 	w.run(time.Second, "n1")
 	if got := w.health("n0"); got != nodehealth.Dead {
 		t.Errorf("after its Lease was written once more n0 is %v, want dead", got)
 	}
 }
 
-func TestPlan_RecoveryTakesEverythingBack(t *testing.T) {
-	w := newWorld(t, 2)
+func TestPlan_RecoveryRemovesAllTaints(t *testing.T) {
+	w := newFixture(t, 2)
 	w.run(51*time.Second, "n1")
 	w.expectTaints("n0", unreachableSchedule, unreachableExecute)
 	w.report("n0", corev1.ConditionTrue)
@@ -207,7 +208,7 @@ func TestPlan_RecoveryTakesEverythingBack(t *testing.T) {
 }
 
 func TestPlan_BusyNodeGetsNoStep(t *testing.T) {
-	w := newWorld(t, 2)
+	w := newFixture(t, 2)
 	w.busy["n0"] = true
 	if steps := w.run(51*time.Second, "n1"); len(steps) != 0 {
 		t.Errorf("steps %v for a busy node", steps)

@@ -8,74 +8,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// taintChange is how a Node's taints have to change.
-type taintChange struct {
-	add, remove []corev1.Taint
-}
-
-func (c taintChange) empty() bool { return len(c.add) == 0 && len(c.remove) == 0 }
-
-func (c taintChange) and(other taintChange) taintChange {
-	return taintChange{add: slices.Concat(c.add, other.add), remove: slices.Concat(c.remove, other.remove)}
-}
-
-// applied returns the taints after the change: those of others as they are and where they are, new ones behind them.
-func (c taintChange) applied(taints []corev1.Taint, at time.Time) []corev1.Taint {
-	after := slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
-		return slices.ContainsFunc(c.remove, func(gone corev1.Taint) bool { return same(gone, t) })
-	})
-	for _, t := range c.add {
-		t.TimeAdded = &metav1.Time{Time: at}
-		after = append(after, t)
+// NoScheduleDrift returns the keys of the NoSchedule taints that are missing on a Node, and of
+// those that are not wanted.
+func NoScheduleDrift(node *corev1.Node) (missing, extra []string) {
+	change := noScheduleTaints(node)
+	for _, t := range change.add {
+		missing = append(missing, t.Key)
 	}
-	return after
-}
-
-// same compares taints as the kube-apiserver tells them apart.
-func same(a, b corev1.Taint) bool { return a.Key == b.Key && a.Effect == b.Effect }
-
-func has(taints []corev1.Taint, wanted corev1.Taint) bool {
-	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return same(t, wanted) })
-}
-
-// byCondition is the taint that each status of a condition stands for.
-func byCondition(condition *corev1.NodeCondition) (key string, tainted bool) {
-	switch condition.Type {
-	case corev1.NodeReady:
-		return readyKey(condition.Status)
-	case corev1.NodeMemoryPressure:
-		key = corev1.TaintNodeMemoryPressure
-	case corev1.NodeDiskPressure:
-		key = corev1.TaintNodeDiskPressure
-	case corev1.NodePIDPressure:
-		key = corev1.TaintNodePIDPressure
-	case corev1.NodeNetworkUnavailable:
-		key = corev1.TaintNodeNetworkUnavailable
+	for _, t := range change.remove {
+		extra = append(extra, t.Key)
 	}
-	return key, key != "" && condition.Status == corev1.ConditionTrue
+	return missing, extra
 }
 
-func readyKey(status corev1.ConditionStatus) (key string, tainted bool) {
-	switch status {
-	case corev1.ConditionFalse:
-		return corev1.TaintNodeNotReady, true
-	case corev1.ConditionUnknown:
-		return corev1.TaintNodeUnreachable, true
+// NoExecuteTaints returns the keys of the NoExecute taint that a Node needs for its Ready
+// condition, and of the one that it has. A key is "" for none. If both taints of node health are
+// present, it returns the one that is not wanted.
+func NoExecuteTaints(node *corev1.Node) (wanted, present string) {
+	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
+		wanted, _ = taintKeyOfReady(ready.Status)
 	}
-	return "", false
-}
-
-// scheduleKeys are the NoSchedule taints that follow from conditions and from spec.unschedulable. Whoever sets one of them
-// by hand sees it go, as with upstream's controller.
-func scheduleKeys() []string {
-	return []string{
-		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeMemoryPressure,
-		corev1.TaintNodeDiskPressure, corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable,
+	for _, t := range node.Spec.Taints {
+		if isNoExecuteOfHealth(t) && (present == "" || present == wanted) {
+			present = t.Key
+		}
 	}
+	return wanted, present
 }
 
-// scheduleTaints compares the NoSchedule taints with the conditions.
-func scheduleTaints(node *corev1.Node) taintChange {
+// noScheduleTaints compares the NoSchedule taints with the conditions.
+func noScheduleTaints(node *corev1.Node) taintChange {
 	var wanted []corev1.Taint
 	want := func(key string) {
 		if t := (corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}); !has(wanted, t) {
@@ -83,7 +45,7 @@ func scheduleTaints(node *corev1.Node) taintChange {
 		}
 	}
 	for i := range node.Status.Conditions {
-		if key, tainted := byCondition(&node.Status.Conditions[i]); tainted {
+		if key, tainted := taintKeyOf(&node.Status.Conditions[i]); tainted {
 			want(key)
 		}
 	}
@@ -97,31 +59,33 @@ func scheduleTaints(node *corev1.Node) taintChange {
 		}
 	}
 	for _, t := range node.Spec.Taints {
-		ours := t.Effect == corev1.TaintEffectNoSchedule && slices.Contains(scheduleKeys(), t.Key)
-		if ours && !has(wanted, t) {
+		managed := t.Effect == corev1.TaintEffectNoSchedule && slices.Contains(noScheduleKeys(), t.Key)
+		if managed && !has(wanted, t) {
 			change.remove = append(change.remove, t)
 		}
 	}
 	return change
 }
 
-func noExecute(key string) corev1.Taint {
-	return corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute}
+// noScheduleKeys are the keys of the NoSchedule taints that follow conditions and
+// spec.unschedulable. A user that sets one by hand loses it again, as with the node-lifecycle
+// controller.
+func noScheduleKeys() []string {
+	return []string{
+		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeMemoryPressure,
+		corev1.TaintNodeDiskPressure, corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable,
+	}
 }
 
-func isOurNoExecute(t *corev1.Taint) bool {
-	return same(*t, noExecute(corev1.TaintNodeNotReady)) || same(*t, noExecute(corev1.TaintNodeUnreachable))
-}
-
-// executeTaints compares the NoExecute taints with the Ready condition. queued tells that the addition is a new one, which has
-// to wait for the zone's turn; a swap of one for the other does not wait.
-func executeTaints(node *corev1.Node, ready corev1.ConditionStatus) (change taintChange, queued bool) {
-	key, tainted := readyKey(ready)
+// noExecuteTaints compares the NoExecute taints with the Ready condition. rateLimited says that the
+// change adds one where none was. Replacing one by the other uses no rate.
+func noExecuteTaints(node *corev1.Node, ready corev1.ConditionStatus) (change taintChange, rateLimited bool) {
+	key, tainted := taintKeyOfReady(ready)
 	if !tainted && ready != corev1.ConditionTrue {
-		return taintChange{}, false // nobody has said anything yet
+		return taintChange{}, false // there is no Ready condition yet
 	}
 	for _, t := range node.Spec.Taints {
-		if isOurNoExecute(&t) && (!tainted || t.Key != key) {
+		if isNoExecuteOfHealth(t) && (!tainted || t.Key != key) {
 			change.remove = append(change.remove, t)
 		}
 	}
@@ -131,34 +95,68 @@ func executeTaints(node *corev1.Node, ready corev1.ConditionStatus) (change tain
 	return change, len(change.add) > 0 && len(change.remove) == 0
 }
 
-// removeExecute takes both away.
-func removeExecute(node *corev1.Node) taintChange {
-	change, _ := executeTaints(node, corev1.ConditionTrue)
+func removeNoExecuteTaints(node *corev1.Node) taintChange {
+	change, _ := noExecuteTaints(node, corev1.ConditionTrue)
 	return change
 }
 
-// ScheduleDrift names the NoSchedule taints that are missing on a Node, and those that should not be there.
-func ScheduleDrift(node *corev1.Node) (missing, extra []string) {
-	change := scheduleTaints(node)
-	for _, t := range change.add {
-		missing = append(missing, t.Key)
+// taintKeyOf returns the taint key of a condition, and whether its status needs the taint.
+func taintKeyOf(condition *corev1.NodeCondition) (key string, tainted bool) {
+	switch condition.Type {
+	case corev1.NodeReady:
+		return taintKeyOfReady(condition.Status)
+	case corev1.NodeMemoryPressure:
+		key = corev1.TaintNodeMemoryPressure
+	case corev1.NodeDiskPressure:
+		key = corev1.TaintNodeDiskPressure
+	case corev1.NodePIDPressure:
+		key = corev1.TaintNodePIDPressure
+	case corev1.NodeNetworkUnavailable:
+		key = corev1.TaintNodeNetworkUnavailable
 	}
-	for _, t := range change.remove {
-		extra = append(extra, t.Key)
-	}
-	return missing, extra
+	return key, key != "" && condition.Status == corev1.ConditionTrue
 }
 
-// ExecuteTaints are the keys of the NoExecute taint that a Node should have by its Ready condition, and of the one that it has;
-// empty for none. Of two that are present it names the one that should not be.
-func ExecuteTaints(node *corev1.Node) (wanted, present string) {
-	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
-		wanted, _ = readyKey(ready.Status)
+func taintKeyOfReady(status corev1.ConditionStatus) (key string, tainted bool) {
+	switch status {
+	case corev1.ConditionFalse:
+		return corev1.TaintNodeNotReady, true
+	case corev1.ConditionUnknown:
+		return corev1.TaintNodeUnreachable, true
 	}
-	for i := range node.Spec.Taints {
-		if t := &node.Spec.Taints[i]; isOurNoExecute(t) && (present == "" || present == wanted) {
-			present = t.Key
-		}
+	return "", false
+}
+
+func noExecute(key string) corev1.Taint {
+	return corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute}
+}
+
+func isNoExecuteOfHealth(t corev1.Taint) bool {
+	return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
+}
+
+// taintChange is a change of the taints of a Node.
+type taintChange struct {
+	add, remove []corev1.Taint
+}
+
+func (c taintChange) empty() bool { return len(c.add) == 0 && len(c.remove) == 0 }
+
+func (c taintChange) and(other taintChange) taintChange {
+	return taintChange{add: slices.Concat(c.add, other.add), remove: slices.Concat(c.remove, other.remove)}
+}
+
+// applied returns the taints after the change. Other taints keep their values and order; new ones
+// come last.
+func (c taintChange) applied(taints []corev1.Taint, at time.Time) []corev1.Taint {
+	after := slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool { return has(c.remove, t) })
+	for _, t := range c.add {
+		t.TimeAdded = &metav1.Time{Time: at}
+		after = append(after, t)
 	}
-	return wanted, present
+	return after
+}
+
+func has(taints []corev1.Taint, wanted corev1.Taint) bool {
+	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.MatchTaint(&wanted) })
 }

@@ -1,43 +1,46 @@
 package nodehealth
 
 import (
+	"slices"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// ZoneState says how much of a zone is disrupted.
+// ZoneState is how much of a zone is disrupted.
 type ZoneState uint8
 
 const (
 	// Normal zones have few nodes that are not ready.
 	Normal ZoneState = iota
-	// PartialDisruption: so many nodes are not ready that the zone may be what is wrong.
+	// PartialDisruption zones have so many nodes that are not ready that the zone itself may be the
+	// cause.
 	PartialDisruption
-	// FullDisruption: no node is ready.
+	// FullDisruption zones have no ready node.
 	FullDisruption
 )
 
 func (s ZoneState) String() string { return [...]string{"normal", "partial", "full"}[s] }
 
-// Zone is one zone at one moment. Nodes that are excluded from disruption are in none of its numbers.
+// Zone is one zone at one moment. Size and NotReady leave out Nodes with an exclude label.
 type Zone struct {
 	Name string
-	// Size is how many nodes are counted, NotReady how many of them are not ready or have not said so yet.
+	// Size is how many nodes count. NotReady is how many of them are not ready or have no Ready
+	// condition.
 	Size, NotReady int
-	// Waiting is how many of its nodes, excluded ones too, wait for their turn to get a NoExecute taint.
+	// Waiting is how many of its Nodes, also those with an exclude label, wait for a NoExecute
+	// taint.
 	Waiting int
 	State   ZoneState
-	// Rate is how many of its nodes get a NoExecute taint per second.
+	// Rate is how many of its Nodes get a NoExecute taint per second.
 	Rate float64
 }
 
-// stateOf is the state of a zone. One without counted nodes is normal.
 func (r Rules) stateOf(z Zone) ZoneState {
 	switch {
 	case z.Size > 0 && z.NotReady == z.Size:
 		return FullDisruption
-	case z.NotReady > 2 && float64(z.NotReady)/float64(z.Size) >= r.Threshold:
+	case z.NotReady > 2 && float64(z.NotReady)/float64(z.Size) >= r.UnhealthyZoneThreshold:
 		return PartialDisruption
 	}
 	return Normal
@@ -46,27 +49,71 @@ func (r Rules) stateOf(z Zone) ZoneState {
 func (r Rules) rateOf(z Zone) float64 {
 	switch z.State {
 	case FullDisruption:
-		return r.Full
+		return r.FullRate
 	case PartialDisruption:
-		if z.Size <= r.Large {
+		if z.Size <= r.LargeZoneSize {
 			return 0
 		}
-		return r.Partial
+		return r.PartialRate
 	}
-	return r.Normal
+	return r.NormalRate
 }
 
-// turn is when the last node of a zone got its NoExecute taint: a bucket of one token.
-type turn struct {
+// limiter limits the NoExecute taints of one zone: a token bucket of size one, whose rate may
+// change with every call.
+type limiter struct {
 	last monotonic.Instant
 	used bool
 }
 
-// come tells whether the next node may have its own now. Whatever the rate was in between, two turns are never closer than the
-// present rate allows.
-func (t turn) come(now monotonic.Instant, rate float64) bool {
+// allows returns whether the next taint may be added. Two taints are never closer than the present
+// rate allows.
+func (l limiter) allows(now monotonic.Instant, rate float64) bool {
 	if rate <= 0 {
 		return false
 	}
-	return !t.used || now.Sub(t.last) >= time.Duration(float64(time.Second)/rate)
+	return !l.used || now.Sub(l.last) >= time.Duration(float64(time.Second)/rate)
+}
+
+// MassSilenceReason is what readers are shown for a zone or shard with a mass silence.
+const MassSilenceReason = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
+
+// MassSilence names zones and shards of which many nodes fell silent within seconds. Both are
+// ordered.
+type MassSilence struct {
+	Zones  []string
+	Shards []int
+}
+
+// Equal returns whether both name the same zones and shards.
+func (m MassSilence) Equal(other MassSilence) bool {
+	return slices.Equal(m.Zones, other.Zones) && slices.Equal(m.Shards, other.Shards)
+}
+
+// Has returns whether a zone or a shard is named.
+func (m MassSilence) Has(zone string, shard int) bool {
+	_, found := slices.BinarySearch(m.Shards, shard)
+	return found || m.Zone(zone)
+}
+
+// Zone returns whether a zone is named.
+func (m MassSilence) Zone(name string) bool {
+	_, found := slices.BinarySearch(m.Zones, name)
+	return found
+}
+
+// cohort counts nodes that may fall silent for one reason: those of a zone or a shard, with and
+// without an exclude label, that this replica judges. recent is how many fell silent within the
+// window.
+type cohort struct{ nodes, recent int }
+
+func (c *cohort) add(fell bool) {
+	c.nodes++
+	if fell {
+		c.recent++
+	}
+}
+
+func (c *cohort) many() bool {
+	return c.recent > max(massSilenceNodes, int(massSilenceShare*float64(c.nodes)))
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// cluster has zones with so many nodes each, of which the first few report that they are not ready.
+// cluster has zones of so many nodes, of which the first few are not ready.
 type cluster map[string]struct{ nodes, notReady int }
 
-func (c cluster) world(t *testing.T) *world {
-	w := newWorld(t, 0)
+func (c cluster) world(t *testing.T) *fixture {
+	w := newFixture(t, 0)
 	for zone, size := range c {
 		for i := range size.nodes {
 			name, ready := fmt.Sprintf("%s-%03d", zone, i), corev1.ConditionTrue
@@ -30,7 +30,7 @@ func (c cluster) world(t *testing.T) *world {
 	return w
 }
 
-func TestPlan_ZoneStatesAndRatesAreUpstreams(t *testing.T) {
+func TestPlan_ZoneStatesAndRatesAreThoseOfKubernetes(t *testing.T) {
 	zone := func(name string, size, notReady int, state nodehealth.ZoneState, rate float64) nodehealth.Zone {
 		return nodehealth.Zone{Name: ":\x00:" + name, Size: size, NotReady: notReady, Waiting: notReady, State: state, Rate: rate}
 	}
@@ -55,10 +55,10 @@ func TestPlan_ZoneStatesAndRatesAreUpstreams(t *testing.T) {
 	}
 }
 
-// The rates of each state can be set, so that one dead zone need not be evicted at the normal rate.
+// The rates of each state can be set, so one dead zone need not get taints at the normal rate.
 func TestPlan_RatesFollowTheRules(t *testing.T) {
 	w := cluster{"a": {4, 4}, "b": {4, 0}}.world(t)
-	w.rules.Full = 0
+	w.rules.FullRate = 0
 	w.run(time.Minute, w.names...)
 	w.expectTaints("a-000", notReadySchedule)
 }
@@ -79,19 +79,19 @@ func TestPlan_ExcludedNodesDoNotCountButAreJudged(t *testing.T) {
 }
 
 func TestPlan_NothingCountedIsNoDisruption(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newFixture(t, 1)
 	w.label("n0", nodehealth.ExcludeDisruptionLabel, "")
 	w.report("n0", corev1.ConditionFalse)
 	w.pass()
 	w.expectTaints("n0", notReadySchedule, notReadyExecute)
 }
 
-func TestPlan_EvictionKeepsItsPace(t *testing.T) {
+func TestPlan_NoExecuteTaintsKeepTheRate(t *testing.T) {
 	w := cluster{"a": {40, 4}}.world(t)
 	var tainted []time.Duration
 	for range 400 {
 		for _, step := range w.run(100*time.Millisecond, w.names...) {
-			if step.Counted {
+			if step.RateLimited {
 				tainted = append(tainted, w.now.Sub(0))
 			}
 		}
@@ -103,7 +103,7 @@ func TestPlan_EvictionKeepsItsPace(t *testing.T) {
 }
 
 func TestPlan_TheLongestNotReadyIsFirst(t *testing.T) {
-	w := newWorld(t, 8)
+	w := newFixture(t, 8)
 	for _, name := range []string{"n5", "n3"} {
 		w.report(name, corev1.ConditionFalse)
 		w.now = w.now.Add(time.Second)
@@ -113,8 +113,8 @@ func TestPlan_TheLongestNotReadyIsFirst(t *testing.T) {
 	w.expectTaints("n3", notReadySchedule)
 }
 
-func TestPlan_OppositeTaintIsSwappedAtOnce(t *testing.T) {
-	w := newWorld(t, 8)
+func TestPlan_OppositeTaintIsReplacedAtOnce(t *testing.T) {
+	w := newFixture(t, 8)
 	w.report("n0", corev1.ConditionFalse)
 	w.pass() // takes the zone's turn
 	w.expectTaints("n0", notReadySchedule, notReadyExecute)
@@ -126,7 +126,7 @@ func TestPlan_OppositeTaintIsSwappedAtOnce(t *testing.T) {
 	w.expectTaints("n0", notReadySchedule, notReadyExecute)
 }
 
-func TestPlan_EverythingDownStopsEvictionAndComesBackSlowly(t *testing.T) {
+func TestPlan_AllZonesDownRemovesTaintsAndAddsThemAtTheRate(t *testing.T) {
 	w := cluster{"a": {2, 2}, "b": {2, 1}}.world(t)
 	w.run(11 * time.Second)
 	w.expectTaints("a-000", notReadySchedule, notReadyExecute)
@@ -140,7 +140,8 @@ func TestPlan_EverythingDownStopsEvictionAndComesBackSlowly(t *testing.T) {
 		w.expectReady(name, corev1.ConditionUnknown)
 		w.expectTaints(name, unreachableSchedule)
 	}
-	// One comes back. The others get a turn each, and those that answer within a grace period nothing at all.
+	// One comes back. The others get a taint at the rate each, and those that answer within a grace
+	// period none.
 	w.report("b-001", corev1.ConditionTrue)
 	w.run(time.Second, "b-001")
 	w.expectTaints("b-001")
@@ -152,17 +153,18 @@ func TestPlan_EverythingDownStopsEvictionAndComesBackSlowly(t *testing.T) {
 	w.expectTaints("a-000", unreachableSchedule, unreachableExecute)
 }
 
-// Upstream counts only the nodes it could look at in a pass, so a pass that skipped all of them forgets the zones.
+// The node-lifecycle controller counts only the nodes that it could read in a pass, so it forgets
+// zones that it skipped.
 func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	w := cluster{"a": {6, 4}}.world(t)
 	sighted := w.plan().Zones
-	w.deaf = true
-	w.memory = w.memory.Unanswered(w.now)
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
 	for _, name := range w.names {
 		w.busy[name] = true
 	}
 	blind := w.plan()
-	if _, is := w.memory.Blind(); !is {
+	if _, is := w.cluster.Blind(); !is {
 		t.Fatal("the memory of an outage is not blind")
 	}
 	if diff := cmp.Diff(sighted, blind.Zones); diff != "" {
@@ -170,25 +172,25 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	}
 }
 
-// Upstream keeps an empty record for a node that it first meets while it skips all nodes, and falls over it when it leaves
-// full disruption.
-func TestPlan_NodeFirstSeenWhileBlindSurvivesTheEndOfDisruption(t *testing.T) {
-	w := newWorld(t, 2)
+// The node-lifecycle controller keeps an empty record for a node that it first meets while it skips
+// all nodes, and fails on it when full disruption ends.
+func TestPlan_NodeFirstSeenWhileBlindHasAGracePeriodAfterDisruption(t *testing.T) {
+	w := newFixture(t, 2)
 	w.report("n0", corev1.ConditionFalse)
 	w.report("n1", corev1.ConditionFalse)
 	w.pass()
-	w.deaf = true
-	w.memory = w.memory.Unanswered(w.now)
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
 	w.add("met", corev1.ConditionFalse)
 	w.run(time.Second)
-	w.deaf = false
+	w.noAnswer = false
 	w.report("n1", corev1.ConditionTrue)
 	w.run(49*time.Second, w.names...)
 	w.expectReady("met", corev1.ConditionFalse)
 	w.expectReady("n1", corev1.ConditionTrue)
 }
 
-func TestPlan_ZoneThatIsEmptiedAndFilledKeepsItsTurn(t *testing.T) {
+func TestPlan_ZoneThatWasEmptyKeepsItsRate(t *testing.T) {
 	w := cluster{"a": {4, 1}, "b": {1, 0}}.world(t)
 	w.pass()
 	names := w.names
@@ -196,7 +198,7 @@ func TestPlan_ZoneThatIsEmptiedAndFilledKeepsItsTurn(t *testing.T) {
 	w.run(time.Second, "b-000")
 	w.names = names
 	w.report("a-001", corev1.ConditionFalse)
-	if steps := w.pass(); slices.ContainsFunc(steps, func(s nodehealth.Step) bool { return s.Counted }) {
+	if steps := w.pass(); slices.ContainsFunc(steps, func(s nodehealth.Step) bool { return s.RateLimited }) {
 		t.Errorf("a new limiter for an old zone: %v", steps)
 	}
 }

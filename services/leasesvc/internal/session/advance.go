@@ -2,44 +2,45 @@ package session
 
 import "github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 
-// Advance makes transitions whose time has come by now and shows them to visit; those of one session in their order. It looks
-// at budget sessions at most: with more, there are others whose time has come.
-func (t *Table) Advance(now monotonic.Instant, budget int, visit func(Transition)) (more bool) {
-	return t.wheel.fire(now, budget, func(slot uint32) {
+// Advance makes the transitions that are due and calls visit with each. Transitions of one session
+// come in order. It looks at limit sessions at most and returns true if further sessions are due.
+func (t *Table) Advance(now monotonic.Instant, limit int, visit func(Transition)) (more bool) {
+	return t.wheel.Fire(now, limit, func(slot uint32) {
 		for {
-			// The word that is judged is the word that is swapped: no beat can come in between.
+			// The word that is judged is the word that is swapped, so no beat is lost in between.
 			word := t.word(slot)
-			if due := t.dueBy(slot, word); due > now {
-				t.wheel.file(slot, due)
+			if deadline := t.transitionTime(slot, word); deadline > now {
+				t.wheel.File(slot, deadline)
 				return
 			}
-			step, stands := t.step(slot, word)
-			if !stands {
-				continue // a beat came first
+			transition, ok := t.advanceSlot(slot, word)
+			if !ok {
+				continue // a concurrent beat was first
 			}
-			visit(step)
-			if step.To == Gone {
+			visit(transition)
+			if transition.To == Gone {
 				return
 			}
 		}
 	})
 }
 
-func (t *Table) step(slot uint32, word uint64) (step Transition, stands bool) {
+func (t *Table) advanceSlot(slot uint32, word uint64) (transition Transition, ok bool) {
 	r := t.records.At(slot)
-	step = Transition{Ref: t.ref(slot), Holder: t.holder(slot), From: r.state, To: r.state + 1}
+	transition = Transition{Ref: t.ref(slot), Holder: t.holder(slot), From: r.state, To: r.state + 1}
 	if r.state == Expired {
-		step.To = Gone
-		t.forget(slot)
-		return step, true
+		transition.To = Gone
+		t.remove(slot)
+		return transition, true
 	}
-	return step, t.move(slot, word, step.To)
+	return transition, t.setState(slot, word, transition.To)
 }
 
-// move makes a session Suspect or Expired, as its pulse was word. It is false, and nothing has changed, when a beat came since.
-func (t *Table) move(slot uint32, word uint64, to State) bool {
+// setState makes a session Suspect or Expired if its word is still the given one. It is false if a
+// beat came first.
+func (t *Table) setState(slot uint32, word uint64, to State) bool {
 	r := t.records.At(slot)
-	if r.state == Alive && !t.pulse.At(slot).word.CompareAndSwap(word, word&^aliveBit) {
+	if r.state == Alive && !t.beats.At(slot).word.CompareAndSwap(word, word&^aliveBit) {
 		return false
 	}
 	t.counts[r.state]--
@@ -48,10 +49,8 @@ func (t *Table) move(slot uint32, word uint64, to State) bool {
 	return true
 }
 
-// due is when the state of the session ends if no beat comes.
-func (t *Table) due(slot uint32) monotonic.Instant { return t.dueBy(slot, t.word(slot)) }
-
-func (t *Table) dueBy(slot uint32, word uint64) monotonic.Instant {
+// transitionTime returns when the session changes its state if no beat comes after the one in word.
+func (t *Table) transitionTime(slot uint32, word uint64) monotonic.Instant {
 	r := t.records.At(slot)
 	c, beat := &t.classes[r.class], beatIn(word)
 	switch r.state {
@@ -63,4 +62,5 @@ func (t *Table) dueBy(slot uint32, word uint64) monotonic.Instant {
 	return beat.Add(c.TTL + c.Retention)
 }
 
-func (t *Table) file(slot uint32) { t.wheel.file(slot, t.due(slot)) }
+// file files the session in the wheel.
+func (t *Table) file(slot uint32) { t.wheel.File(slot, t.transitionTime(slot, t.word(slot))) }

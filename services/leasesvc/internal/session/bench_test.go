@@ -8,26 +8,26 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-func filled(n int) (*session.Table, []session.Ref) {
+func filledTable(n int) (*session.Table, []session.Ref) {
 	table := session.NewTable([]session.Class{node}, n)
 	refs := make([]session.Ref, n)
 	for i := range refs {
-		refs[i], _ = table.Introduce(0, holder(fmt.Sprintf("node-%d", i), "boot"), 1)
+		refs[i], _ = table.Register(0, holder(fmt.Sprintf("node-%d", i), "boot"), 1)
 	}
 	return table, refs
 }
 
 func BenchmarkBeat_130kHolders(b *testing.B) {
-	table, refs := filled(130_000)
+	table, refs := filledTable(130_000)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		table.Beat(at(time.Duration(i)), refs[i%len(refs)], uint64(i))
 	}
 }
 
-// One operation is a tick of a cluster of 130,000 holders that all beat every 10 s.
+// One operation is a tick for 130,000 holders that all beat every 10 s.
 func BenchmarkAdvance_130kHoldersBeating(b *testing.B) {
-	table, refs := filled(130_000)
+	table, refs := filledTable(130_000)
 	now, turn := time.Duration(0), 0
 	b.ReportAllocs()
 	for b.Loop() {
@@ -40,11 +40,11 @@ func BenchmarkAdvance_130kHoldersBeating(b *testing.B) {
 	}
 }
 
-// One operation is the sweep of 100,000 holders that fell silent together.
+// One operation expires 100,000 holders that fell silent together.
 func BenchmarkAdvance_100kExpireAtOnce(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
-		table, _ := filled(100_000)
+		table, _ := filledTable(100_000)
 		table.Advance(at(node.Suspect), 100_000, func(session.Transition) {})
 		expired := 0
 		b.StartTimer()

@@ -2,29 +2,32 @@ package session
 
 import "hash/maphash"
 
-// segments is how many parts an index has. Each grows by itself, so that no growth takes longer than a moment.
+// segments is the number of parts of an index. Each part grows by itself, so no single growth
+// blocks for long.
 const segments = 256
 
-// index finds slots by key. It keeps four bytes for a cell and no keys: those are in the records.
+// index finds slots by key. It stores four bytes for each cell and no keys: the keys are in the
+// records.
 type index struct {
 	seed  maphash.Seed
 	parts [segments]segment
 	size  int
 }
 
-// segment is a hash table with linear probing. A cell is a slot plus one, or 0. It is at most three quarters full.
+// segment is a hash table with linear probing, at most three quarters full. A cell is a slot plus
+// one, or 0 if empty.
 type segment struct {
 	cells []uint32
 	used  int
 }
 
-// keyAt is how an index learns the key of a slot that it holds.
+// keyAt returns the key of a slot that the index holds.
 type keyAt func(slot uint32) Key
 
 func newIndex() *index { return &index{seed: maphash.MakeSeed()} }
 
 func (x *index) hash(key Key) uint64 {
-	// The class moves the hash to another segment and another place in it.
+	// The class selects another segment and another place in it.
 	return maphash.String(x.seed, key.Name) ^ uint64(key.Class+1)*0x9E3779B97F4A7C15
 }
 
@@ -42,7 +45,7 @@ func (x *index) find(key Key, at keyAt) (slot uint32, found bool) {
 	return 0, false
 }
 
-// insert adds a key that is not there. at must know its slot already.
+// insert adds a key that the index does not have. at must know its slot already.
 func (x *index) insert(key Key, slot uint32, at keyAt) {
 	hash := x.hash(key)
 	s := &x.parts[hash%segments]
@@ -64,7 +67,7 @@ func (x *index) grow(s *segment, at keyAt) {
 	}
 }
 
-// remove takes a key out that is there. at must still know its slot.
+// remove removes a key that the index has. at must still know its slot.
 func (x *index) remove(key Key, at keyAt) {
 	hash := x.hash(key)
 	s := &x.parts[hash%segments]
@@ -72,7 +75,8 @@ func (x *index) remove(key Key, at keyAt) {
 	for at(s.cells[hole]-1) != key {
 		hole = s.next(hole)
 	}
-	// Whoever was put behind the hole because of it moves up, so that a search may stop at the first empty cell.
+	// Slots that were put behind the hole by probing move up, because a search stops at the first
+	// empty cell.
 	for i := s.next(hole); s.cells[i] != 0; i = s.next(i) {
 		home := s.home(x.hash(at(s.cells[i] - 1)))
 		if s.distance(home, i) >= s.distance(hole, i) {
@@ -93,7 +97,8 @@ func (s *segment) put(hash uint64, slot uint32) {
 	s.cells[i] = slot + 1
 }
 
-// home uses bits that did not choose the segment. The number of cells is a power of two.
+// home uses other bits of the hash than the choice of the segment. The number of cells is a power
+// of two.
 func (s *segment) home(hash uint64) int  { return int(hash>>8) & (len(s.cells) - 1) }
 func (s *segment) next(i int) int        { return (i + 1) & (len(s.cells) - 1) }
 func (s *segment) distance(a, b int) int { return (b - a) & (len(s.cells) - 1) }

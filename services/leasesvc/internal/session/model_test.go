@@ -13,55 +13,56 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// modelled is what the naive model remembers of a holder; it keeps times, and works states out of them when asked.
-type modelled struct {
-	boot     string
-	replaced []string // the newest last
-	sequence uint64   // of the last beat that the owner took
-	shown    uint64   // of the last beat
-	last     monotonic.Instant
-	state    session.State
-	ref      session.Ref
+// modelHolder is a holder in the model.
+type modelHolder struct {
+	boot         string
+	replaced     []string // the newest boot last
+	sequence     uint64   // of the last beat through Register or Beat of the Table
+	beatSequence uint64   // of the last beat
+	last         monotonic.Instant
+	state        session.State
+	ref          session.Ref
 }
 
-// model is the Table without a wheel: every question is answered by looking at every holder.
+// model is a Table without a wheel: it looks at all holders.
 type model struct {
 	now     monotonic.Instant
-	holders map[string]*modelled
-	dead    []session.Ref
+	holders map[string]*modelHolder
+	invalid []session.Ref
 }
 
-func (m *model) meet(boot, name string, sequence uint64, ordered bool) session.Outcome {
+func (m *model) register(boot, name string, sequence uint64, ifNewer bool) session.Outcome {
 	h, known := m.holders[name]
 	switch {
 	case !known:
-		m.holders[name] = &modelled{boot: boot, sequence: sequence, shown: sequence, last: m.now, state: session.Alive}
+		m.holders[name] = &modelHolder{boot: boot, sequence: sequence, beatSequence: sequence, last: m.now, state: session.Alive}
 		return session.Opened
 	case h.boot != boot && slices.Contains(h.replaced, boot) && h.state != session.Expired:
 		return session.Superseded
 	case h.boot != boot:
-		m.dead = append(m.dead, h.ref)
+		m.invalid = append(m.invalid, h.ref)
 		h.replaced = slices.DeleteFunc(append(h.replaced, h.boot), func(b string) bool { return b == boot })
 		h.replaced, h.boot = h.replaced[max(0, len(h.replaced)-4):], boot
-		h.sequence, h.shown, h.last, h.state = sequence, sequence, m.now, session.Alive
+		h.sequence, h.beatSequence, h.last, h.state = sequence, sequence, m.now, session.Alive
 		return session.TookOver
-	case ordered && sequence <= h.sequence:
+	case ifNewer && sequence <= h.sequence:
 		return session.Repeated
 	}
 	return m.beat(h, sequence)
 }
 
-func (m *model) beat(h *modelled, sequence uint64) session.Outcome {
+func (m *model) beat(h *modelHolder, sequence uint64) session.Outcome {
 	before := h.state
-	h.sequence, h.shown, h.last, h.state = sequence, sequence, m.now, session.Alive
+	h.sequence, h.beatSequence, h.last, h.state = sequence, sequence, m.now, session.Alive
 	if before == session.Alive {
 		return session.Renewed
 	}
 	return session.Recovered
 }
 
-// permitted tells which states a silence allows: the one that is due, or the one before it for at most one Granularity.
-func permitted(silence time.Duration, state session.State) bool {
+// allows reports whether a silence allows a state: the state that is due, or the one before it
+// within one Granularity.
+func allows(silence time.Duration, state session.State) bool {
 	late := func(limit time.Duration) bool { return silence >= limit+session.Granularity }
 	switch state {
 	case session.Alive:
@@ -77,16 +78,16 @@ func permitted(silence time.Duration, state session.State) bool {
 func TestTable_AgreesWithNaiveModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := newTable()
-		m := &model{holders: map[string]*modelled{}}
+		m := &model{holders: map[string]*modelHolder{}}
 		names := rapid.SampledFrom([]string{"a", "b", "c", "d"})
 		boots := rapid.SampledFrom([]string{"1", "2", "3", "4", "5", "6", "7"})
 		sequences := rapid.Uint64Range(1, 6)
 		t.Repeat(map[string]func(*rapid.T){
-			"introduce": func(t *rapid.T) {
-				meetBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), false)
+			"register": func(t *rapid.T) {
+				registerBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), false)
 			},
-			"renew": func(t *rapid.T) {
-				meetBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), true)
+			"register if newer": func(t *rapid.T) {
+				registerBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), true)
 			},
 			"beat": func(t *rapid.T) {
 				h, known := m.holders[names.Draw(t, "name")]
@@ -98,30 +99,30 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 					t.Fatalf("beat: outcome %v, want %v", got, want)
 				}
 			},
-			"beat past the owner": func(t *rapid.T) {
+			"concurrent beat": func(t *rapid.T) {
 				h, known := m.holders[names.Draw(t, "name")]
 				if !known {
 					t.Skip("no such holder")
 				}
 				alive := h.state == session.Alive
 				sequence := sequences.Draw(t, "sequence")
-				if got := table.Pulses().Beat(m.now, h.ref, sequence); got != alive {
-					t.Fatalf("beat past the owner: %t for a holder that is %v", got, h.state)
+				if got := table.Heartbeats().Beat(m.now, h.ref, sequence); got != alive {
+					t.Fatalf("Heartbeats.Beat: %t for a holder in state %v", got, h.state)
 				}
 				if alive {
-					h.last, h.shown = m.now, sequence
+					h.last, h.beatSequence = m.now, sequence
 				}
 			},
-			"beat with a dead ref": func(t *rapid.T) {
-				if len(m.dead) == 0 {
+			"beat with an invalid ref": func(t *rapid.T) {
+				if len(m.invalid) == 0 {
 					t.Skip("none")
 				}
-				ref := rapid.SampledFrom(m.dead).Draw(t, "ref")
-				if table.Pulses().Beat(m.now, ref, 1) {
-					t.Fatal("a dead ref renewed past the owner")
+				ref := rapid.SampledFrom(m.invalid).Draw(t, "ref")
+				if table.Heartbeats().Beat(m.now, ref, 1) {
+					t.Fatal("Heartbeats renewed an invalid ref")
 				}
 				if got := table.Beat(m.now, ref, 1); got.Accepted() {
-					t.Fatalf("a dead ref renewed: outcome %v", got)
+					t.Fatalf("an invalid ref renewed: outcome %v", got)
 				}
 			},
 			"release": func(t *rapid.T) { releaseBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot")) },
@@ -138,13 +139,13 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 	})
 }
 
-func meetBoth(t *rapid.T, table *session.Table, m *model, name, boot string, sequence uint64, ordered bool) {
-	call := table.Introduce
-	if ordered {
-		call = table.Renew
+func registerBoth(t *rapid.T, table *session.Table, m *model, name, boot string, sequence uint64, ifNewer bool) {
+	call := table.Register
+	if ifNewer {
+		call = table.RegisterIfNewer
 	}
 	ref, got := call(m.now, holder(name, boot), sequence)
-	if want := m.meet(boot, name, sequence, ordered); got != want {
+	if want := m.register(boot, name, sequence, ifNewer); got != want {
 		t.Fatalf("%s boot %s sequence %d: outcome %v, want %v", name, boot, sequence, got, want)
 	}
 	if got.Accepted() {
@@ -159,7 +160,7 @@ func releaseBoth(t *rapid.T, table *session.Table, m *model, name, boot string) 
 		want = session.Superseded
 		if h.boot == boot {
 			want = session.Renewed
-			m.dead = append(m.dead, h.ref)
+			m.invalid = append(m.invalid, h.ref)
 			delete(m.holders, name)
 		}
 	}
@@ -168,7 +169,8 @@ func releaseBoth(t *rapid.T, table *session.Table, m *model, name, boot string) 
 	}
 }
 
-// advanceBoth takes the states from the transitions and holds each against the silence that the model remembers.
+// advanceBoth takes the states from the transitions and compares each with the silence in the
+// model.
 func advanceBoth(t *rapid.T, table *session.Table, m *model) {
 	var made []session.Transition
 	for more := true; more; {
@@ -178,18 +180,18 @@ func advanceBoth(t *rapid.T, table *session.Table, m *model) {
 		name := step.Holder.Key.Name
 		h := m.holders[name]
 		if h == nil || h.state != step.From || h.boot != step.Holder.Boot || h.ref != step.Ref {
-			t.Fatalf("transition %+v of a holder that is %+v", step, h)
+			t.Fatalf("transition %+v of holder %+v", step, h)
 		}
 		if h.state = step.To; step.To == session.Gone {
-			if !permitted(m.now.Sub(h.last), session.Gone) {
-				t.Fatalf("%s forgotten after %v", name, m.now.Sub(h.last))
+			if !allows(m.now.Sub(h.last), session.Gone) {
+				t.Fatalf("%s removed after %v", name, m.now.Sub(h.last))
 			}
-			m.dead = append(m.dead, h.ref)
+			m.invalid = append(m.invalid, h.ref)
 			delete(m.holders, name)
 		}
 	}
 	for name, h := range m.holders {
-		if silence := m.now.Sub(h.last); !permitted(silence, h.state) {
+		if silence := m.now.Sub(h.last); !allows(silence, h.state) {
 			t.Fatalf("%s is %v after a silence of %v", name, h.state, silence)
 		}
 	}
@@ -198,7 +200,7 @@ func advanceBoth(t *rapid.T, table *session.Table, m *model) {
 func compare(t *rapid.T, table *session.Table, m *model) {
 	var counts session.Counts
 	for name, h := range m.holders {
-		want := fmt.Sprint(h.boot, h.state, h.shown, h.last, h.last.Add(node.TTL), h.ref)
+		want := fmt.Sprint(h.boot, h.state, h.beatSequence, h.last, h.last.Add(node.TTL), h.ref)
 		s, _ := table.Get(session.Key{Name: name})
 		if got := fmt.Sprint(s.Holder.Boot, s.State, s.Sequence, s.LastBeat, s.Deadline, s.Ref); got != want {
 			t.Fatalf("%s: got %s, want %s", name, got, want)

@@ -6,125 +6,127 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Class is the rule for one kind of holder.
+// Class holds the times of one kind of holder.
 type Class struct {
-	// Name is what holders call their class.
+	// Name is the name of the class on the wire.
 	Name string
-	// Interval is the time between two beats of one holder.
+	// Interval is the time between two beats of a holder.
 	Interval time.Duration
-	// Suspect is the silence after which a holder is Suspect; longer than Interval.
+	// Suspect is the silence after which a session is Suspect; longer than Interval.
 	Suspect time.Duration
-	// TTL is the silence after which it is Expired; longer than Suspect.
+	// TTL is the silence after which a session is Expired; longer than Suspect.
 	TTL time.Duration
-	// Retention is how long an Expired session is remembered.
+	// Retention is how long an Expired session is kept.
 	Retention time.Duration
 }
 
-// FirstInterval is what the holder gets as its first interval: between half of Interval and the whole, chosen by its name, so
-// that holders which arrive together after a takeover do not beat together ever after.
+// FirstInterval returns the first interval of a holder, between Interval/2 and Interval. It depends
+// on the name only. So holders that register together after a takeover do not keep beating
+// together.
 func (c Class) FirstInterval(name string) time.Duration {
 	const steps = 1024
 	half := c.Interval / 2
 	return half + half*time.Duration(fingerprint(name)%steps)/steps
 }
 
-// ClassID is the place of a class in the list that the Table was made from.
+// ClassID is the index of a class in the list that was given to NewTable.
 type ClassID uint8
 
-// Key names a holder.
+// Key identifies a holder across its boots.
 type Key struct {
 	Class ClassID
 	Name  string
 }
 
-// Holder is one life of a key.
+// Holder is one boot of a holder.
 type Holder struct {
 	Key  Key
 	Boot string
 }
 
-// Silence says for how long a holder has not been heard.
+// Silence is the time since the last beat of a holder.
 type Silence struct {
 	Holder Holder
 	For    time.Duration
 }
 
-// State is what is believed of a holder.
+// State is the state of a session.
 type State uint8
 
 const (
-	// Gone is the state of a session that was released or forgotten; a live session never has it.
+	// Gone sessions were released or have passed their Retention. The Table has no such session.
 	Gone State = iota
 	// Alive holders beat in time.
 	Alive
-	// Suspect holders have been silent for longer than their class allows, and may still come back.
+	// Suspect holders have been silent for Class.Suspect.
 	Suspect
-	// Expired holders have been silent for the whole TTL.
+	// Expired holders have been silent for Class.TTL.
 	Expired
 )
 
-// Ref names one life of a session. The zero Ref names none.
+// Ref identifies one session of one boot. The zero Ref identifies none.
 type Ref struct {
 	slot, generation uint32
 }
 
-// Slot is the index of the session's record: below the Table's limit, and free for another session once this one is gone.
-// It lets an owner keep arrays of its own beside the Table.
+// Slot returns the index of the session's record. It is below the limit of the Table and is reused
+// after the session is gone. The owner of the Table may keep further values by slot.
 func (r Ref) Slot() uint32 { return r.slot }
 
-// Outcome says what a beat or an introduction did.
+// Outcome is the result of a beat or a registration.
 type Outcome uint8
 
 const (
-	// Unknown: the Ref names no session.
+	// Unknown means that the Ref identifies no session.
 	Unknown Outcome = iota
-	// Opened: a session began.
+	// Opened means that a session began.
 	Opened
-	// TookOver: a session went on under a new boot, and older Refs to it ended.
+	// TookOver means that the session now belongs to another boot. Refs of the earlier boot are
+	// invalid.
 	TookOver
-	// Recovered: a Suspect or Expired session is Alive again.
+	// Recovered means that a Suspect or Expired session is Alive again.
 	Recovered
-	// Renewed: the deadline moved.
+	// Renewed means that the deadline moved.
 	Renewed
-	// Repeated: the sequence was not above the last one, so nothing changed.
+	// Repeated means that the sequence was not above the last one. Nothing changed.
 	Repeated
-	// Superseded: another boot has the session, so nothing changed.
+	// Superseded means that another boot has the session. Nothing changed.
 	Superseded
-	// Full: the Table's limit is reached, so no session was opened.
+	// Full means that the Table has reached its limit. No session was opened.
 	Full
 )
 
-// Accepted tells whether the holder has the session.
+// Accepted reports whether the holder has the session.
 func (o Outcome) Accepted() bool {
 	return o == Opened || o == TookOver || o == Recovered || o == Renewed || o == Repeated
 }
 
-// Session is a copy of what the Table knows of one holder.
+// Session is a copy of one session.
 type Session struct {
 	Ref    Ref
 	Holder Holder
 	State  State
-	// Sequence of the last beat.
+	// Sequence is the sequence of the last beat.
 	Sequence uint64
-	// Started is when this boot was first heard.
+	// Started is the time of the first beat of this boot.
 	Started monotonic.Instant
-	// LastBeat is when the last accepted beat came.
+	// LastBeat is the time of the last accepted beat.
 	LastBeat monotonic.Instant
-	// Deadline is when the session expires, or expired.
+	// Deadline is the time at which the session expires or expired.
 	Deadline monotonic.Instant
 }
 
-// Transition is one step that silence made. To is Gone when the session was forgotten, and then its Ref is dead already.
+// Transition is one change of state for lack of beats. If To is Gone, Ref is invalid already.
 type Transition struct {
 	Ref      Ref
 	Holder   Holder
 	From, To State
 }
 
-// Counts is how many sessions there are in each state.
+// Counts is the number of sessions by state.
 type Counts struct {
 	Alive, Suspect, Expired int
 }
 
-// Total is how many sessions there are.
+// Total returns the number of sessions.
 func (c Counts) Total() int { return c.Alive + c.Suspect + c.Expired }

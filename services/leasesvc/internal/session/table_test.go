@@ -41,28 +41,28 @@ func steps(transitions []session.Transition) []step {
 	return out
 }
 
-func TestForget_EndsASessionWhoeverHasItAndNoOther(t *testing.T) {
+func TestForget_EndsTheSessionOfAValidRefOnly(t *testing.T) {
 	table := session.NewTable([]session.Class{node}, 2)
-	dead, _ := table.Introduce(0, holder("a", "1"), 1)
-	ref, _ := table.Introduce(0, holder("a", "2"), 1)
-	table.Forget(dead)
+	earlier, _ := table.Register(0, holder("a", "1"), 1)
+	ref, _ := table.Register(0, holder("a", "2"), 1)
+	table.Forget(earlier)
 	if got := table.Counts(); got != (session.Counts{Alive: 1}) {
-		t.Errorf("a Ref of the boot before ended the session: %+v", got)
+		t.Errorf("a Ref of the earlier boot ended the session: %+v", got)
 	}
 	table.Forget(ref)
 	table.Forget(ref)
 	if got := table.Counts(); got != (session.Counts{}) || table.Beat(0, ref, 2) != session.Unknown {
-		t.Errorf("counts %+v after the end", got)
+		t.Errorf("counts %+v after Forget", got)
 	}
-	if again, outcome := table.Introduce(0, holder("b", "1"), 1); outcome != session.Opened || again.Slot() != ref.Slot() || again == ref {
-		t.Errorf("%+v %v, want the slot of %+v in another life", again, outcome, ref)
+	if again, outcome := table.Register(0, holder("b", "1"), 1); outcome != session.Opened || again.Slot() != ref.Slot() || again == ref {
+		t.Errorf("%+v %v, want the slot of %+v with another generation", again, outcome, ref)
 	}
 }
 
-func TestAdvance_SilenceWalksThroughEveryState(t *testing.T) {
+func TestAdvance_SilenceLeadsThroughAllStates(t *testing.T) {
 	table := newTable()
-	table.Introduce(at(0), holder("a", "1"), 1)
-	walk := []struct {
+	table.Register(at(0), holder("a", "1"), 1)
+	phases := []struct {
 		now  time.Duration
 		want []step
 	}{
@@ -74,19 +74,19 @@ func TestAdvance_SilenceWalksThroughEveryState(t *testing.T) {
 		{time.Hour + 40*time.Second, []step{{"a", session.Expired, session.Gone}}},
 		{2 * time.Hour, nil},
 	}
-	for _, leg := range walk {
-		if diff := cmp.Diff(leg.want, steps(advance(table, at(leg.now)))); diff != "" {
-			t.Errorf("at %v (-want +got):\n%s", leg.now, diff)
+	for _, step := range phases {
+		if diff := cmp.Diff(step.want, steps(advance(table, at(step.now)))); diff != "" {
+			t.Errorf("at %v (-want +got):\n%s", step.now, diff)
 		}
 	}
 	if got := table.Counts(); got != (session.Counts{}) {
-		t.Errorf("counts after all is forgotten: %+v", got)
+		t.Errorf("counts after the last transition: %+v", got)
 	}
 }
 
 func TestAdvance_OneJumpMakesEveryTransitionInOrder(t *testing.T) {
 	table := newTable()
-	table.Introduce(at(0), holder("a", "1"), 1)
+	table.Register(at(0), holder("a", "1"), 1)
 	want := []step{
 		{"a", session.Alive, session.Suspect}, {"a", session.Suspect, session.Expired}, {"a", session.Expired, session.Gone},
 	}
@@ -98,7 +98,7 @@ func TestAdvance_OneJumpMakesEveryTransitionInOrder(t *testing.T) {
 func TestBeat_RevivesFromEveryState(t *testing.T) {
 	for _, silence := range []time.Duration{time.Second, 30 * time.Second, 50 * time.Second} {
 		table := newTable()
-		ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+		ref, _ := table.Register(at(0), holder("a", "1"), 1)
 		advance(table, at(silence))
 		want := session.Recovered
 		if silence < node.Suspect {
@@ -111,7 +111,7 @@ func TestBeat_RevivesFromEveryState(t *testing.T) {
 			Ref: ref, Holder: holder("a", "1"), State: session.Alive, Sequence: 2,
 			LastBeat: at(silence), Deadline: at(silence + node.TTL),
 		}
-		got, _ := table.Look(ref)
+		got, _ := table.Lookup(ref)
 		if diff := cmp.Diff(wantSession, got, cmp.AllowUnexported(session.Ref{})); diff != "" {
 			t.Errorf("after %v (-want +got):\n%s", silence, diff)
 		}
@@ -124,10 +124,10 @@ func TestBeat_RevivesFromEveryState(t *testing.T) {
 	}
 }
 
-func TestIntroduce_NewestBootWins(t *testing.T) {
+func TestRegister_NewestBootHasTheSession(t *testing.T) {
 	table := newTable()
-	old, _ := table.Introduce(at(0), holder("a", "1"), 1)
-	young, outcome := table.Introduce(at(1), holder("a", "2"), 1)
+	old, _ := table.Register(at(0), holder("a", "1"), 1)
+	young, outcome := table.Register(at(1), holder("a", "2"), 1)
 	if outcome != session.TookOver {
 		t.Fatalf("second boot: outcome %v, want TookOver", outcome)
 	}
@@ -137,18 +137,18 @@ func TestIntroduce_NewestBootWins(t *testing.T) {
 	if got := table.Beat(at(2), young, 2); got != session.Renewed {
 		t.Errorf("beat of the new boot: outcome %v, want Renewed", got)
 	}
-	if _, got := table.Introduce(at(3), holder("a", "1"), 10); got != session.Superseded {
-		t.Errorf("the old boot again: outcome %v, want Superseded", got)
+	if _, got := table.Register(at(3), holder("a", "1"), 10); got != session.Superseded {
+		t.Errorf("the old boot registers again: outcome %v, want Superseded", got)
 	}
 	advance(table, at(time.Minute))
-	if _, got := table.Introduce(at(time.Minute), holder("a", "1"), 10); got != session.TookOver {
-		t.Errorf("the old boot once the new one expired: outcome %v, want TookOver", got)
+	if _, got := table.Register(at(time.Minute), holder("a", "1"), 10); got != session.TookOver {
+		t.Errorf("the old boot after the new one expired: outcome %v, want TookOver", got)
 	}
 }
 
-func TestRenew_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
+func TestRegisterIfNewer_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 	table := newTable()
-	table.Renew(at(0), holder("a", "1"), 5)
+	table.RegisterIfNewer(at(0), holder("a", "1"), 5)
 	for _, c := range []struct {
 		boot     string
 		sequence uint64
@@ -157,25 +157,25 @@ func TestRenew_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 		{"1", 5, session.Repeated}, {"1", 4, session.Repeated}, {"1", 6, session.Renewed},
 		{"2", 1, session.TookOver}, {"2", 1, session.Repeated}, {"1", 99, session.Superseded},
 	} {
-		if _, got := table.Renew(at(time.Second), holder("a", c.boot), c.sequence); got != c.want {
+		if _, got := table.RegisterIfNewer(at(time.Second), holder("a", c.boot), c.sequence); got != c.want {
 			t.Errorf("boot %s sequence %d: outcome %v, want %v", c.boot, c.sequence, got, c.want)
 		}
 	}
 }
 
-func TestRenew_RepeatedBeatDoesNotMoveTheDeadline(t *testing.T) {
+func TestRegisterIfNewer_RepeatedBeatDoesNotMoveTheDeadline(t *testing.T) {
 	table := newTable()
-	table.Renew(at(0), holder("a", "1"), 5)
-	table.Renew(at(20*time.Second), holder("a", "1"), 5)
+	table.RegisterIfNewer(at(0), holder("a", "1"), 5)
+	table.RegisterIfNewer(at(20*time.Second), holder("a", "1"), 5)
 	got, _ := table.Get(session.Key{Name: "a"})
 	if got.Deadline != at(node.TTL) {
 		t.Errorf("deadline %v, want %v", got.Deadline, at(node.TTL))
 	}
 }
 
-func TestRelease_EndsTheRefEvenWhenTheSlotIsUsedAgain(t *testing.T) {
+func TestRelease_InvalidatesTheRefEvenIfTheSlotIsReused(t *testing.T) {
 	table := newTable()
-	ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+	ref, _ := table.Register(at(0), holder("a", "1"), 1)
 	if _, got := table.Release(holder("a", "2")); got != session.Superseded {
 		t.Errorf("release by another boot: outcome %v, want Superseded", got)
 	}
@@ -185,41 +185,41 @@ func TestRelease_EndsTheRefEvenWhenTheSlotIsUsedAgain(t *testing.T) {
 	if _, got := table.Release(holder("a", "1")); got != session.Unknown {
 		t.Errorf("release again: outcome %v, want Unknown", got)
 	}
-	other, _ := table.Introduce(at(1), holder("b", "1"), 1)
+	other, _ := table.Register(at(1), holder("b", "1"), 1)
 	if other.Slot() != ref.Slot() {
-		t.Fatalf("slot %d was not used again, got %d", ref.Slot(), other.Slot())
+		t.Fatalf("slot %d was not reused, got %d", ref.Slot(), other.Slot())
 	}
 	if got := table.Beat(at(2), ref, 2); got != session.Unknown {
 		t.Errorf("beat with a ref to the released session: outcome %v, want Unknown", got)
 	}
 	if moved := advance(table, at(node.Suspect)); moved != nil {
-		t.Errorf("the released session still moves: %v", steps(moved))
+		t.Errorf("the released session still has transitions: %v", steps(moved))
 	}
 }
 
-func TestIntroduce_LimitRefusesNewHoldersOnly(t *testing.T) {
+func TestRegister_LimitAppliesToNewHoldersOnly(t *testing.T) {
 	table := session.NewTable([]session.Class{node}, 1)
-	table.Introduce(at(0), holder("a", "1"), 1)
-	if _, got := table.Introduce(at(0), holder("b", "1"), 1); got != session.Full {
+	table.Register(at(0), holder("a", "1"), 1)
+	if _, got := table.Register(at(0), holder("b", "1"), 1); got != session.Full {
 		t.Errorf("above the limit: outcome %v, want Full", got)
 	}
-	if _, got := table.Introduce(at(0), holder("a", "1"), 2); got != session.Renewed {
+	if _, got := table.Register(at(0), holder("a", "1"), 2); got != session.Renewed {
 		t.Errorf("known holder at the limit: outcome %v, want Renewed", got)
 	}
 }
 
-func TestBeat_ForeignRefIsUnknown(t *testing.T) {
+func TestBeat_ZeroRefIsUnknown(t *testing.T) {
 	table := newTable()
 	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
 		t.Errorf("zero ref on an empty table: outcome %v, want Unknown", got)
 	}
-	table.Introduce(at(0), holder("a", "1"), 1)
+	table.Register(at(0), holder("a", "1"), 1)
 	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
 		t.Errorf("zero ref: outcome %v, want Unknown", got)
 	}
 }
 
-func TestFirstInterval_SpreadsBetweenHalfAndWhole(t *testing.T) {
+func TestFirstInterval_IsSpreadByName(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for _, name := range []string{"a", "b", "c", "node-1", "node-2", "node-3"} {
 		first := node.FirstInterval(name)
@@ -233,32 +233,32 @@ func TestFirstInterval_SpreadsBetweenHalfAndWhole(t *testing.T) {
 	}
 }
 
-// Beats that were handed on may come late: what they say of the past must not bring back whoever has been silent since.
-func TestIntroduce_BeatFromLongAgoBringsNobodyBack(t *testing.T) {
+// A forwarded beat may come late. It must not revive a holder that has been silent since.
+func TestRegister_OldBeatRevivesNoHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
-		now, heard time.Duration
-		want       session.State
-		outcome    session.Outcome
+		now, beat time.Duration
+		want      session.State
+		outcome   session.Outcome
 	}{
-		"suspect, heard before it was":            {now: 30 * time.Second, heard: 4 * time.Second, want: session.Suspect, outcome: session.Renewed},
-		"suspect, heard since":                    {now: 30 * time.Second, heard: 6 * time.Second, want: session.Alive, outcome: session.Recovered},
-		"suspect, heard before its last beat":     {now: 30 * time.Second, heard: -time.Second, want: session.Suspect, outcome: session.Renewed},
-		"expired, heard so long ago that it is":   {now: time.Minute, heard: 19 * time.Second, want: session.Expired, outcome: session.Renewed},
-		"expired, heard since, and silent anew":   {now: time.Minute, heard: 21 * time.Second, want: session.Alive, outcome: session.Recovered},
-		"expired, heard before its last beat":     {now: time.Minute, heard: -time.Second, want: session.Expired, outcome: session.Renewed},
-		"expired, heard now":                      {now: time.Minute, heard: time.Minute, want: session.Alive, outcome: session.Recovered},
-		"alive, heard before its last beat":       {now: 10 * time.Second, heard: -time.Second, want: session.Alive, outcome: session.Renewed},
-		"suspect for a moment, heard in the tick": {now: 25 * time.Second, heard: 10 * time.Millisecond, want: session.Alive, outcome: session.Recovered},
+		"suspect, beat before that":               {now: 30 * time.Second, beat: 4 * time.Second, want: session.Suspect, outcome: session.Renewed},
+		"suspect, beat since":                     {now: 30 * time.Second, beat: 6 * time.Second, want: session.Alive, outcome: session.Recovered},
+		"suspect, beat before its last beat":      {now: 30 * time.Second, beat: -time.Second, want: session.Suspect, outcome: session.Renewed},
+		"expired, beat so long ago that it stays": {now: time.Minute, beat: 19 * time.Second, want: session.Expired, outcome: session.Renewed},
+		"expired, beat since, and silent again":   {now: time.Minute, beat: 21 * time.Second, want: session.Alive, outcome: session.Recovered},
+		"expired, beat before its last beat":      {now: time.Minute, beat: -time.Second, want: session.Expired, outcome: session.Renewed},
+		"expired, beat now":                       {now: time.Minute, beat: time.Minute, want: session.Alive, outcome: session.Recovered},
+		"alive, beat before its last beat":        {now: 10 * time.Second, beat: -time.Second, want: session.Alive, outcome: session.Renewed},
+		"suspect for a moment, beat in the tick":  {now: 25 * time.Second, beat: 10 * time.Millisecond, want: session.Alive, outcome: session.Recovered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newTable()
-			ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+			ref, _ := table.Register(at(0), holder("a", "1"), 1)
 			advance(table, at(tt.now))
-			if _, outcome := table.Introduce(at(tt.heard), holder("a", "1"), 2); outcome != tt.outcome {
+			if _, outcome := table.Register(at(tt.beat), holder("a", "1"), 2); outcome != tt.outcome {
 				t.Errorf("outcome %v, want %v", outcome, tt.outcome)
 			}
-			if s, _ := table.Look(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.heard)) {
-				t.Errorf("%v, last heard at %v, want %v at %v", s.State, s.LastBeat, tt.want, max(0, tt.heard))
+			if s, _ := table.Lookup(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.beat)) {
+				t.Errorf("%v, last beat at %v, want %v at %v", s.State, s.LastBeat, tt.want, max(0, tt.beat))
 			}
 		})
 	}

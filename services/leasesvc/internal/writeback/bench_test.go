@@ -9,19 +9,20 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// One tick of 100 ms of a steady fleet, whose holders all beat: the cost follows what is due and not how many there are.
+// One operation is a tick of 100 ms for holders that all beat. The cost follows the number of due
+// slots.
 func BenchmarkStart(b *testing.B) {
 	for _, holders := range []int{130_000, 1_000_000} {
 		for name, policy := range map[string]uint8{"relaxed": relaxed, "on-change": onChange} {
 			b.Run(fmt.Sprintf("%d/%s", holders, name), func(b *testing.B) {
-				book, heard := fleet(holders, policy)
+				schedule, lastBeat := steadySchedule(holders, policy)
 				now, writes := at(400), 0
 				b.ReportAllocs()
 				for b.Loop() {
 					now = now.Add(tick)
-					made := book.Start(now, heard(now), holders)
+					made := schedule.Start(now, lastBeat(now), holders)
 					for _, w := range made {
-						book.Succeeded(now, w)
+						schedule.Succeeded(now, w)
 					}
 					writes += len(made)
 				}
@@ -34,20 +35,20 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// After a takeover or an outage every holder may be due at once.
+// After a takeover or an outage all slots may be due at once.
 func BenchmarkStart_AllDue(b *testing.B) {
 	for _, holders := range []int{130_000, 1_000_000} {
 		b.Run(fmt.Sprint(holders), func(b *testing.B) {
-			book := writeback.NewBook(policies)
+			schedule := writeback.NewSchedule(policies)
 			for i := range holders {
-				book.Open(0, uint32(i), writeback.Opening{Policy: relaxed, Phase: uint16(i)})
+				schedule.Open(0, uint32(i), writeback.SlotOptions{Policy: relaxed, Phase: uint16(i)})
 			}
 			now := at(1)
-			heard := func(uint32) monotonic.Instant { return now }
+			lastBeat := func(uint32) monotonic.Instant { return now }
 			b.ReportAllocs()
 			for b.Loop() {
-				for _, w := range book.Start(now, heard, 32) {
-					book.Failed(now, w, 0)
+				for _, w := range schedule.Start(now, lastBeat, 32) {
+					schedule.Failed(now, w, 0)
 				}
 				now = now.Add(tick)
 			}
@@ -55,14 +56,14 @@ func BenchmarkStart_AllDue(b *testing.B) {
 	}
 }
 
-// What a slot takes, all that belongs to it included.
-func BenchmarkBook_Memory(b *testing.B) {
+// Reports the memory of a slot, with its place in the wheel.
+func BenchmarkSchedule_Memory(b *testing.B) {
 	const holders = 1_000_000
 	for b.Loop() {
 		before := heap()
-		book, _ := fleet(holders, relaxed)
+		schedule, _ := steadySchedule(holders, relaxed)
 		b.ReportMetric(float64(heap()-before)/holders, "B/slot")
-		runtime.KeepAlive(book)
+		runtime.KeepAlive(schedule)
 	}
 }
 
@@ -73,21 +74,21 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// fleet has run for 400 s, so that its writes are spread.
-func fleet(holders int, policy uint8) (*writeback.Book, func(now monotonic.Instant) writeback.Heard) {
-	book := writeback.NewBook(policies)
+// steadySchedule returns a schedule that has run for 400 s, so that its writes are spread.
+func steadySchedule(holders int, policy uint8) (*writeback.Schedule, func(now monotonic.Instant) writeback.LastBeat) {
+	schedule := writeback.NewSchedule(policies)
 	for i := range holders {
-		book.Open(0, uint32(i), writeback.Opening{Policy: policy, Phase: writeback.Phase(nodeName(i))})
+		schedule.Open(0, uint32(i), writeback.SlotOptions{Policy: policy, Phase: writeback.Phase(nodeName(i))})
 	}
-	heard := func(now monotonic.Instant) writeback.Heard {
+	lastBeat := func(now monotonic.Instant) writeback.LastBeat {
 		return func(i uint32) monotonic.Instant {
 			return max(0, now-(now+monotonic.Instant(i)*7919)%monotonic.Instant(interval))
 		}
 	}
 	for now := monotonic.Instant(0); now <= at(400); now = now.Add(tick) {
-		for _, w := range book.Start(now, heard(now), holders) {
-			book.Succeeded(now, w)
+		for _, w := range schedule.Start(now, lastBeat(now), holders) {
+			schedule.Succeeded(now, w)
 		}
 	}
-	return book, heard
+	return schedule, lastBeat
 }

@@ -14,145 +14,145 @@ const (
 	tick     = 100 * time.Millisecond
 	interval = 5 * time.Second
 	grace    = 20 * time.Second
-	// latency is how long a write takes at most.
+	// latency is the maximum duration of a write.
 	latency = time.Second
 )
 
-// holder is one of the model: what it does, and what its object shows.
+// holder is a holder in the model, with what its Lease shows.
 type holder struct {
 	policy uint8
-	// beats is when the next one comes; it stops while mute.
-	beats monotonic.Instant
-	mute  bool
-	last  monotonic.Instant
-	// expired is what its session is.
+	// beats is the time of the next beat, unless it is silent.
+	beats  monotonic.Instant
+	silent bool
+	last   monotonic.Instant
+	// expired is the state of its session.
 	expired bool
 
-	flight    *writeback.Write
-	lands     monotonic.Instant
-	object    writeback.Write // the last that landed
-	written   bool
-	unwritten monotonic.Instant // since when its object does not say what is the matter with it
+	write       *writeback.Write
+	ends        monotonic.Instant
+	lease       writeback.Write // the last successful write
+	written     bool
+	untrueSince monotonic.Instant // since when its Lease has been wrong
 }
 
-// world runs a Book beside the naive model of it: one goroutine's worth of ticks, with all that can happen to holders and writes.
-type world struct {
+// simulation runs a Schedule beside a model of the holders and their Leases.
+type simulation struct {
 	t        *rapid.T
 	now      monotonic.Instant
-	book     *writeback.Book
+	schedule *writeback.Schedule
 	holders  []holder
 	budget   int
 	failures int // of a hundred writes
 	writes   int
 }
 
-func (w *world) chance(of100 int, label string) bool {
-	return rapid.IntRange(0, 99).Draw(w.t, label) < of100
+func (sim *simulation) chance(of100 int, label string) bool {
+	return rapid.IntRange(0, 99).Draw(sim.t, label) < of100
 }
 
-func newWorld(t *rapid.T, holders, budget, failures int) *world {
-	w := &world{t: t, book: writeback.NewBook(policies), budget: budget, failures: failures}
+func newSimulation(t *rapid.T, holders, budget, failures int) *simulation {
+	sim := &simulation{t: t, schedule: writeback.NewSchedule(policies), budget: budget, failures: failures}
 	for i := range holders {
-		h := holder{policy: uint8(i % len(policies)), beats: w.now.Add(interval), last: w.now}
-		w.holders = append(w.holders, h)
-		w.book.Open(w.now, uint32(i), writeback.Opening{Policy: h.policy, Phase: writeback.Phase(nodeName(i))})
+		h := holder{policy: uint8(i % len(policies)), beats: sim.now.Add(interval), last: sim.now}
+		sim.holders = append(sim.holders, h)
+		sim.schedule.Open(sim.now, uint32(i), writeback.SlotOptions{Policy: h.policy, Phase: writeback.Phase(nodeName(i))})
 	}
-	return w
+	return sim
 }
 
 // run lets time pass.
-func (w *world) run(d time.Duration) {
-	for end := w.now.Add(d); w.now < end; {
-		w.now = w.now.Add(tick)
-		for i := range w.holders {
-			w.live(uint32(i))
+func (sim *simulation) run(d time.Duration) {
+	for end := sim.now.Add(d); sim.now < end; {
+		sim.now = sim.now.Add(tick)
+		for i := range sim.holders {
+			sim.stepHolder(uint32(i))
 		}
-		w.land()
-		w.start()
-		w.check()
+		sim.finishWrites()
+		sim.startWrites()
+		sim.check()
 	}
 }
 
-func (w *world) live(i uint32) {
-	h := &w.holders[i]
-	if !h.mute && w.now >= h.beats {
-		h.last, h.beats = w.now, w.now.Add(interval)
+func (sim *simulation) stepHolder(i uint32) {
+	h := &sim.holders[i]
+	if !h.silent && sim.now >= h.beats {
+		h.last, h.beats = sim.now, sim.now.Add(interval)
 		if h.expired {
 			h.expired = false
-			w.book.Recovered(w.now, i)
+			sim.schedule.HolderRecovered(sim.now, i)
 		}
 	}
-	if !h.expired && w.now.Sub(h.last) > grace {
+	if !h.expired && sim.now.Sub(h.last) > grace {
 		h.expired = true
-		w.book.Silenced(w.now, i)
+		sim.schedule.HolderExpired(sim.now, i)
 	}
 }
 
-func (w *world) land() {
-	for i := range w.holders {
-		h := &w.holders[i]
-		if h.flight == nil || w.now < h.lands {
+func (sim *simulation) finishWrites() {
+	for i := range sim.holders {
+		h := &sim.holders[i]
+		if h.write == nil || sim.now < h.ends {
 			continue
 		}
-		write := *h.flight
-		h.flight = nil
+		write := *h.write
+		h.write = nil
 		switch {
-		case w.failures > 0 && w.chance(w.failures, "fails"):
-			// What failed may have been done all the same.
-			if w.chance(50, "was done") {
-				h.object, h.written = write, true
+		case sim.failures > 0 && sim.chance(sim.failures, "fails"):
+			// A failed write may have been applied.
+			if sim.chance(50, "was applied") {
+				h.lease, h.written = write, true
 			}
-			w.book.Failed(w.now, write, 0)
+			sim.schedule.Failed(sim.now, write, 0)
 		default:
-			if h.written && write.Beat < h.object.Beat {
-				w.t.Fatalf("%v: the object of %d goes back from %v to %v", w.now, i, h.object.Beat, write.Beat)
+			if h.written && write.Beat < h.lease.Beat {
+				sim.t.Fatalf("%v: the Lease of %d goes back from %v to %v", sim.now, i, h.lease.Beat, write.Beat)
 			}
-			h.object, h.written = write, true
-			w.book.Succeeded(w.now, write)
+			h.lease, h.written = write, true
+			sim.schedule.Succeeded(sim.now, write)
 		}
 	}
 }
 
-func (w *world) start() {
-	heard := func(i uint32) monotonic.Instant { return w.holders[i].last }
-	writes := w.book.Start(w.now, heard, w.budget)
-	if len(writes) > w.budget {
-		w.t.Fatalf("%d writes for a budget of %d", len(writes), w.budget)
+func (sim *simulation) startWrites() {
+	lastBeat := func(i uint32) monotonic.Instant { return sim.holders[i].last }
+	writes := sim.schedule.Start(sim.now, lastBeat, sim.budget)
+	if len(writes) > sim.budget {
+		sim.t.Fatalf("%d writes for a budget of %d", len(writes), sim.budget)
 	}
 	for _, write := range writes {
-		h := &w.holders[write.Slot]
-		if h.flight != nil {
-			w.t.Fatalf("%v: two writes of %d at a time", w.now, write.Slot)
+		h := &sim.holders[write.Slot]
+		if h.write != nil {
+			sim.t.Fatalf("%v: two writes of %d at a time", sim.now, write.Slot)
 		}
 		if write.Beat != h.last || h.expired != (write.Reason == writeback.Expired) {
-			w.t.Fatalf("%v: planned %+v for %+v", w.now, write, *h)
+			sim.t.Fatalf("%v: planned %+v for %+v", sim.now, write, *h)
 		}
-		h.flight, h.lands = &write, w.now.Add(time.Duration(rapid.Int64Range(0, int64(latency)).Draw(w.t, "latency")))
-		w.writes++
+		h.write, h.ends = &write, sim.now.Add(time.Duration(rapid.Int64Range(0, int64(latency)).Draw(sim.t, "latency")))
+		sim.writes++
 	}
 }
 
-// check holds every object against what its policy promises while no write fails.
-func (w *world) check() {
-	for i := range w.holders {
-		h := &w.holders[i]
-		if w.truthful(h) {
-			h.unwritten = w.now
+// check compares all Leases with the promises of their policies while no write fails.
+func (sim *simulation) check() {
+	for i := range sim.holders {
+		h := &sim.holders[i]
+		if sim.isTrue(h) {
+			h.untrueSince = sim.now
 		}
-		if w.failures > 0 || w.budget < len(w.holders) {
+		if sim.failures > 0 || sim.budget < len(sim.holders) {
 			continue
 		}
-		if late := w.now.Sub(h.unwritten); late > latency+latency+2*tick {
-			w.t.Fatalf("%v: %d, expired %t, last heard %v, has shown %+v for %v", w.now, i, h.expired, h.last, h.object, late)
+		if late := sim.now.Sub(h.untrueSince); late > latency+latency+2*tick {
+			sim.t.Fatalf("%v: %d, expired %t, last beat %v, has shown %+v for %v", sim.now, i, h.expired, h.last, h.lease, late)
 		}
 	}
 }
 
-// truthful tells whether the object says what it must.
-func (w *world) truthful(h *holder) bool {
-	age := w.now.Sub(h.object.Beat)
-	dead := h.object.Reason == writeback.Expired
-	beating := w.now.Sub(h.last) <= interval
+// isTrue reports whether the Lease shows what its policy promises.
+func (sim *simulation) isTrue(h *holder) bool {
+	age := sim.now.Sub(h.lease.Beat)
+	unanswered := h.lease.Reason == writeback.Expired
+	beating := sim.now.Sub(h.last) <= interval
 	switch h.policy {
 	case mirror:
 		return !beating || h.written && age <= policies[mirror].Renew*26/25+2*interval
@@ -160,69 +160,69 @@ func (w *world) truthful(h *holder) bool {
 		return !beating || h.written && age <= policies[relaxed].Renew
 	}
 	if h.expired {
-		return dead && h.object.Beat == h.last
+		return unanswered && h.lease.Beat == h.last
 	}
-	return h.written && !dead && age <= policies[onChange].Renew*26/25+interval
+	return h.written && !unanswered && age <= policies[onChange].Renew*26/25+interval
 }
 
-// drawLives lets some holders fall silent or come back now and then.
-func (w *world) drawLives(rounds int) {
+// drawHolders lets some holders fall silent or beat again.
+func (sim *simulation) drawHolders(rounds int) {
 	for range rounds {
-		for i := range w.holders {
-			h := &w.holders[i]
-			h.mute = w.chance(30, "mute")
-			if !h.mute && h.beats < w.now {
-				h.beats = w.now.Add(time.Duration(rapid.Int64Range(0, int64(interval)).Draw(w.t, "comes back")))
+		for i := range sim.holders {
+			h := &sim.holders[i]
+			h.silent = sim.chance(30, "silent")
+			if !h.silent && h.beats < sim.now {
+				h.beats = sim.now.Add(time.Duration(rapid.Int64Range(0, int64(interval)).Draw(sim.t, "beats again")))
 			}
 		}
-		w.run(time.Duration(rapid.IntRange(1, 400).Draw(w.t, "ticks")) * tick)
+		sim.run(time.Duration(rapid.IntRange(1, 400).Draw(sim.t, "ticks")) * tick)
 	}
 }
 
-func TestBook_ObjectsKeepWhatTheirPoliciesPromise(t *testing.T) {
+func TestSchedule_LeasesKeepThePromisesOfTheirPolicies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, 9, 9, 0)
-		w.drawLives(4)
+		sim := newSimulation(t, 9, 9, 0)
+		sim.drawHolders(4)
 	})
 }
 
-func TestBook_EveryObjectIsTrueAgainAfterTrouble(t *testing.T) {
+func TestSchedule_LeasesAreTrueAgainAfterFailures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, 9, rapid.IntRange(1, 3).Draw(t, "budget"), 60)
-		w.drawLives(4)
-		w.failures = 0
-		w.run(30 * time.Second) // the longest pause after a failure is 7 s
-		for i := range w.holders {
-			if h := &w.holders[i]; !w.truthful(h) {
-				t.Fatalf("%v: %d, expired %t, last heard %v, shows %+v", w.now, i, h.expired, h.last, h.object)
+		sim := newSimulation(t, 9, rapid.IntRange(1, 3).Draw(t, "budget"), 60)
+		sim.drawHolders(4)
+		sim.failures = 0
+		sim.run(30 * time.Second) // the longest pause after a failure is 7 s
+		for i := range sim.holders {
+			if h := &sim.holders[i]; !sim.isTrue(h) {
+				t.Fatalf("%v: %d, expired %t, last beat %v, shows %+v", sim.now, i, h.expired, h.last, h.lease)
 			}
 		}
 	})
 }
 
-// A steady fleet costs what its policy says and no more.
-func TestBook_CostOfASteadyFleet(t *testing.T) {
-	const fleet = 3000
+// Holders that beat steadily cost the writes that their policy implies.
+func TestSchedule_WriteRateFollowsThePolicy(t *testing.T) {
+	const holders = 3000
 	for policy, want := range map[uint8]float64{
-		mirror:   fleet / 10.0,
-		relaxed:  fleet / 20.0, // four beats of 5 s fit into 24 s
-		onChange: fleet / 300.0,
+		mirror:   holders / 10.0,
+		relaxed:  holders / 20.0, // four beats of 5 s fit into 24 s
+		onChange: holders / 300.0,
 	} {
-		b := writeback.NewBook(policies)
-		for i := range uint32(fleet) {
-			b.Open(0, i, writeback.Opening{Policy: policy, Phase: writeback.Phase(nodeName(int(i)))})
+		schedule := writeback.NewSchedule(policies)
+		for i := range uint32(holders) {
+			schedule.Open(0, i, writeback.SlotOptions{Policy: policy, Phase: writeback.Phase(nodeName(int(i)))})
 		}
 		phase := func(i uint32) monotonic.Instant {
 			return monotonic.Instant(int64(interval) * int64(writeback.Phase("beats of "+nodeName(int(i)))) >> 16)
 		}
 		var writes, busiest int
 		for now := monotonic.Instant(0); now < at(1500); now = now.Add(tick) {
-			heard := func(i uint32) monotonic.Instant {
+			lastBeat := func(i uint32) monotonic.Instant {
 				return max(0, now-(now-phase(i))%monotonic.Instant(interval))
 			}
-			made := b.Start(now, heard, fleet)
+			made := schedule.Start(now, lastBeat, holders)
 			for _, w := range made {
-				b.Succeeded(now, w)
+				schedule.Succeeded(now, w)
 			}
 			if now >= at(900) {
 				writes += len(made)
@@ -239,27 +239,27 @@ func TestBook_CostOfASteadyFleet(t *testing.T) {
 	}
 }
 
-func TestStart_NobodyStarves(t *testing.T) {
-	d := newDesk()
+func TestStart_NoSlotStarves(t *testing.T) {
+	f := newFixture()
 	const stuck, fine = 400, 40
 	for slot := range uint32(stuck + fine) {
-		d.meet(0, slot, mirror)
+		f.open(0, slot, mirror)
 	}
-	d.write(0)
-	for slot := range uint32(100) { // as many who always fail to get their first object
-		d.meet(0, 1000+slot, mirror)
+	f.write(0)
+	for slot := range uint32(100) { // slots whose first write always fails
+		f.open(0, 1000+slot, mirror)
 	}
 	started := map[uint32]int{}
 	for second := 60.0; second < 120; second += 0.1 {
 		for slot := range uint32(stuck + fine) {
-			d.beat(second, slot)
+			f.beat(second, slot)
 		}
-		for _, w := range d.start(second, 6) {
+		for _, w := range f.start(second, 6) {
 			started[w.Slot]++
 			if w.Slot < stuck || w.Slot >= 1000 {
-				d.Failed(at(second), w, 0)
+				f.Failed(at(second), w, 0)
 			} else {
-				d.Succeeded(at(second), w)
+				f.Succeeded(at(second), w)
 			}
 		}
 	}

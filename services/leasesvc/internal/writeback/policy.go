@@ -7,64 +7,66 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Mode says what an object is written for.
+// Mode is the rule by which a Lease is written.
 type Mode uint8
 
 const (
-	// Mirror writes as the holder would itself: once per Renew while it beats.
+	// Mirror writes once per Renew while the holder beats, as the holder itself would.
 	Mirror Mode = iota
-	// Relaxed writes as seldom as readers allow who believe a Lease as long as it says: while the holder beats, its renewTime
-	// never gets older than Renew.
+	// Relaxed writes as seldom as leaseDurationSeconds allows: while the holder beats, the
+	// renewTime is never older than Renew.
 	Relaxed
-	// OnChange writes when the holder dies and when it comes back, and once per Renew so that nobody takes the object for
-	// forgotten.
+	// OnChange writes when the holder expires or recovers, and once per Renew.
 	OnChange
 )
 
-// Policy is how the objects of one class are written.
+// Policy holds how the Leases of one class are written.
 type Policy struct {
 	Mode Mode
-	// Renew is a time between writes, or an age: see Mode.
+	// Renew is a period or a maximum age, see Mode.
 	Renew time.Duration
-	// Duration is how long after its renewTime readers take the holder of an object for alive: leaseDurationSeconds.
+	// Duration is leaseDurationSeconds: readers take the holder for alive this long after the
+	// renewTime.
 	Duration time.Duration
 }
 
 const (
-	// jitter is by which part of Renew the periods of two holders differ at most; upstream's client has the same.
-	jitter = 25
-	// scatter, which is odd and by chance, keeps those apart who have similar phases: what was spread by the phase alone would
-	// stay together in groups of like periods.
-	scatter = 40503
-	// margin is the part of Renew that Relaxed keeps for the write itself.
-	margin = 16
-	// glance is after which part of Renew a holder is looked at again that has not beaten since its object was written.
-	glance = 16
+	// jitterPart is the part of Renew by which two periods differ at most; it is the same in
+	// upstream's client.
+	jitterPart = 25
+	// phaseMultiplier is odd and random. It decorrelates similar phases, which would otherwise keep
+	// similar periods.
+	phaseMultiplier = 40503
+	// marginPart is the part of Renew that Relaxed reserves for the write.
+	marginPart = 16
+	// recheckPart is the part of Renew after which a slot is looked at again if its holder has not
+	// beaten.
+	recheckPart = 16
 )
 
-// A glance is neither a busy wait nor noticed late.
 const (
-	minGlance = 100 * time.Millisecond
-	maxGlance = 5 * time.Second
+	minRecheck = 100 * time.Millisecond
+	maxRecheck = 5 * time.Second
 )
 
-// next is when an object is due again after the write that a plan of the given instant began and that carried beat.
+// next returns when a Lease is due again after a write that was planned at the given instant and
+// that carried beat.
 func (p Policy) next(planned, beat monotonic.Instant, phase uint16) monotonic.Instant {
-	swing := share(p.Renew/jitter, phase*scatter)
+	jitter := fraction(p.Renew/jitterPart, phase*phaseMultiplier)
 	if p.Mode == Relaxed {
-		return beat.Add(p.Renew - p.Renew/margin - swing)
+		return beat.Add(p.Renew - p.Renew/marginPart - jitter)
 	}
-	return planned.Add(p.Renew + swing)
+	return planned.Add(p.Renew + jitter)
 }
 
-func (p Policy) glance() time.Duration { return min(max(p.Renew/glance, minGlance), maxGlance) }
+func (p Policy) recheck() time.Duration { return min(max(p.Renew/recheckPart, minRecheck), maxRecheck) }
 
-// share is the part of d that a phase stands for: from nothing up to, but not including, all of it.
-func share(d time.Duration, phase uint16) time.Duration {
+// fraction returns the part of d from 0 up to, but excluding, d that the phase selects.
+func fraction(d time.Duration, phase uint16) time.Duration {
 	return time.Duration(float64(d) * float64(phase) / (1 << 16))
 }
 
-// Phase spreads holders evenly over 65,536 places by their names, on every replica in the same way.
+// Phase spreads holders evenly over 65,536 values by name. It is the same on every replica.
 func Phase(name string) uint16 {
 	hash := fnv.New32a()
 	hash.Write([]byte(name))
@@ -72,13 +74,12 @@ func Phase(name string) uint16 {
 	return uint16(sum>>16) ^ uint16(sum)
 }
 
-// The pause after a failed attempt doubles from minBackoff to maxBackoff.
 const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 7 * time.Second
 )
 
-// Backoff is the pause after the given number of failures in a row.
+// Backoff returns the pause after a number of consecutive failures. It doubles from 200 ms to 7 s.
 func Backoff(failures int32) time.Duration {
 	doublings := min(max(failures-1, 0), 16)
 	return min(minBackoff<<doublings, maxBackoff)

@@ -1,41 +1,43 @@
 package writeback
 
 import (
+	"time"
+
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// State says how an object stands.
+// State is the result of the writes of a slot.
 type State uint8
 
 const (
-	// Idle slots belong to no holder.
+	// Idle slots have no holder.
 	Idle State = iota
-	// Pending: no write has succeeded in this term.
+	// Pending means that no write has succeeded in this term.
 	Pending
-	// Written: the last attempt succeeded.
+	// Written means that the last write succeeded.
 	Written
-	// Retrying: the last attempt failed.
+	// Retrying means that the last write failed.
 	Retrying
-	// NoOwner: the object has nobody to belong to, so it is not written.
+	// NoOwner means that the Lease is not written because the Node that must own it does not exist.
 	NoOwner
 )
 
-// Reason says why an object is written.
+// Reason is why a Lease is written.
 type Reason uint8
 
 const (
-	// First: nothing is known of the holder's object in this term.
+	// First means that the state of the Lease is not known in this term.
 	First Reason = iota
-	// Renewal: by its policy the object shall show a newer beat.
+	// Renewal means that the policy asks for a newer renewTime.
 	Renewal
-	// Expired: the holder is silent, and its object says otherwise.
+	// Expired means that the holder expired and the Lease does not show it.
 	Expired
-	// Recovered: the holder is back, and its object says otherwise.
+	// Recovered means that the holder beats again and the Lease does not show it.
 	Recovered
 	reasons
 )
 
-// String returns the reason's stable name.
+// String returns the stable name of the reason, a value of a metric's label.
 func (r Reason) String() string {
 	if r < reasons {
 		return [...]string{"first", "renewal", "expired", "recovered"}[r]
@@ -43,76 +45,94 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// Reasons are all there are.
-func Reasons() []Reason { return []Reason{Expired, Recovered, First, Renewal} }
+// transition reports whether the write shows a change between alive and expired.
+func (r Reason) transition() bool { return r == Expired || r == Recovered }
 
-// shown is what an object tells its readers.
-type shown uint8
+// SlotStatus is the state of a slot.
+type SlotStatus struct {
+	State State
+	// Failures counts the failures since the last success.
+	Failures int32
+	// Reason is that of the next write, or of the write in flight, or of the last write.
+	Reason Reason
+	// Due is when the next write may start. It is set if Scheduled.
+	Due monotonic.Instant
+	// Scheduled reports whether a write is due or will be. It is false while a write is in flight.
+	Scheduled bool
+}
 
-const (
-	// doubtful objects may say one thing or the other: a write was tried, or they lapsed by themselves.
-	doubtful shown = iota
-	living
-	dead
-)
+// Backlog counts the writes that are due and not in flight.
+type Backlog struct {
+	// Transitions are writes for Expired and Recovered.
+	Transitions, Firsts, Renewals int
+	// Oldest is how long the next write has been due.
+	Oldest time.Duration
+}
 
-// place says where a slot waits.
+// slot is the plan of one holder's writes. The zero slot is Idle.
+type slot struct {
+	// shownBeat is the beat that the Lease shows. While the Lease is not known, it is when the slot
+	// was opened.
+	shownBeat monotonic.Instant
+	// due is when the next write may start.
+	due monotonic.Instant
+	// heapIndex is the place in the urgent or regular queue.
+	heapIndex uint32
+	phase     uint16
+	failures  uint16 // since the last success, saturating
+	policy    uint8
+	state     State
+	reason    Reason // see SlotStatus.Reason
+	place     place
+	shown     shownState
+	flags     flags
+}
+
+// place is where a slot waits.
 type place uint8
 
 const (
-	nowhere place = iota
-	waiting       // in the wheel, until it is due
-	urgent        // in the queue of transitions and first writes
-	regular       // in the queue of renewals
+	notQueued   place = iota
+	inWheel           // until it is due
+	urgentQueue       // transitions and first writes
+	regularQueue
 )
 
-// slot is what there is to write for one holder. The zero slot is Idle.
-type slot struct {
-	// carried is the beat that the object carries; before anything is known of the object, when the slot was opened.
-	carried monotonic.Instant
-	// due is when the next write may start.
-	due monotonic.Instant
-	// next and previous link the slots of a bucket of the wheel; in a queue, next is the place there.
-	next, previous uint32
-	bucket         uint16
-	phase          uint16
-	failures       uint16 // since the last success; stays at the highest number it can hold
-	policy         uint8
-	state          State
-	reason         Reason // of the next write, or of the one in flight, or else of the last
-	place          place
-	shows          shown
-	marks          marks
-}
-
-// marks are facts about a slot, one bit each.
-type marks uint8
+// shownState is what a Lease tells its readers about its holder.
+type shownState uint8
 
 const (
-	// known objects were written or adopted in this term.
-	known marks = 1 << iota
-	// silent holders are expired.
-	silent
-	// inFlight is set between the start of a write and its end.
-	inFlight
-	// held slots start no write until they are let go.
-	held
+	// shownUnknown: a write may have been made or not, or the Lease may have lapsed.
+	shownUnknown shownState = iota
+	shownAlive
+	shownExpired
 )
 
-func (s *slot) is(m marks) bool { return s.marks&m != 0 }
+type flags uint8
 
-// wants is why the object is to be written next, if it is.
-func (s *slot) wants(m Mode) (Reason, bool) {
+const (
+	// leaseKnown: the Lease was written or adopted in this term.
+	leaseKnown flags = 1 << iota
+	holderExpired
+	inFlight
+	// suspended slots start no write until Resume.
+	suspended
+)
+
+func (s *slot) has(f flags) bool { return s.flags&f != 0 }
+
+// nextReason returns why the Lease is written next. It is false if no write is wanted.
+func (s *slot) nextReason(m Mode) (Reason, bool) {
 	switch {
-	case s.state == Idle || s.is(inFlight|held):
+	case s.state == Idle || s.has(inFlight|suspended):
 		return s.reason, false
-	case s.is(silent) && (m != OnChange || s.shows == dead):
+	case s.has(holderExpired) && (m != OnChange || s.shown == shownExpired):
 		return s.reason, false
-	case s.is(silent):
+	case s.has(holderExpired):
 		return Expired, true
-	case !s.is(known):
+	case !s.has(leaseKnown):
 		return First, true
-	case s.shows != living:
+	case s.shown != shownAlive:
 		return Recovered, true
 	}
 	return Renewal, true

@@ -8,15 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Identity is what makes an endpoint the same endpoint over time: while it
-// stays, everything else about the endpoint may change in place. Two pods that
-// share an address, as when an address is reused, have two identities.
+// Identity is what makes an endpoint the same endpoint over time. While it stays, all other fields
+// of the endpoint may change in place. Two Pods with the same address, for example when an address
+// is reused, have two identities.
 type Identity struct {
 	// Addresses are the canonical addresses, joined by commas.
 	Addresses string
-	// Hostname is the endpoint's hostname; empty for none.
+	// Hostname is empty for none.
 	Hostname string
-	// PodNamespace and PodName name the pod behind the endpoint.
+	// PodNamespace and PodName name the Pod of the endpoint.
 	PodNamespace, PodName string
 }
 
@@ -30,25 +30,24 @@ type Endpoint struct {
 
 	Ready, Serving, Terminating bool
 
-	// HintZone and HintNode are the zone and the node the endpoint is meant for;
-	// empty for no hint.
+	// HintZone and HintNode are the hints; empty for none.
 	HintZone, HintNode string
 }
 
-// Object renders the endpoint for the API.
+// Object returns the endpoint in the API's type.
 func (e Endpoint) Object() discoveryv1.Endpoint {
-	// The API's type has pointers to all of these. One small object holds what they
-	// point to, where pointers into e would keep all of e alive for as long.
-	kept := &struct {
+	// The API's type has pointers to all of these. Pointers into one small object do not keep all
+	// of e in memory.
+	values := &struct {
 		node, zone                  string
 		ready, serving, terminating bool
 	}{e.Node, e.Zone, e.Ready, e.Serving, e.Terminating}
 	object := discoveryv1.Endpoint{
 		Addresses: strings.Split(e.Addresses, ","),
 		Conditions: discoveryv1.EndpointConditions{
-			Ready:       &kept.ready,
-			Serving:     &kept.serving,
-			Terminating: &kept.terminating,
+			Ready:       &values.ready,
+			Serving:     &values.serving,
+			Terminating: &values.terminating,
 		},
 		TargetRef: &corev1.ObjectReference{
 			Kind:      "Pod",
@@ -58,10 +57,10 @@ func (e Endpoint) Object() discoveryv1.Endpoint {
 		},
 	}
 	if e.Node != "" {
-		object.NodeName = &kept.node
+		object.NodeName = &values.node
 	}
 	if e.Zone != "" {
-		object.Zone = &kept.zone
+		object.Zone = &values.zone
 	}
 	if e.Hostname != "" {
 		hostname := e.Hostname
@@ -85,13 +84,13 @@ func (e Endpoint) hints() *discoveryv1.EndpointHints {
 	return hints
 }
 
-// Observe reads an endpoint back from the API. It is exact when rendering the
-// result gives the object again, except for the resourceVersion of the target,
-// which upstream once wrote and which means nothing. An inexact endpoint was
-// written by somebody else: its identity still holds, its content does not.
+// Observe reads an endpoint from the API's type. It is exact when Object returns the same again,
+// except for the resourceVersion of the target, which earlier versions of upstream wrote. An
+// inexact endpoint was written by another writer: its identity is valid, its other fields may be
+// incomplete.
 func Observe(object *discoveryv1.Endpoint) (endpoint Endpoint, exact bool) {
 	exact = len(object.DeprecatedTopology) == 0
-	endpoint.HintZone, endpoint.HintNode, exact = hinted(object.Hints, exact)
+	endpoint.HintZone, endpoint.HintNode, exact = readHints(object.Hints, exact)
 	endpoint.Addresses = joined(object.Addresses)
 	endpoint.Hostname, exact = optional(object.Hostname, exact)
 	endpoint.Node, exact = optional(object.NodeName, exact)
@@ -116,8 +115,9 @@ func joined(addresses []string) string {
 	return strings.Join(addresses, ",")
 }
 
-// hinted reads hints: of each kind one or none, and not just the empty frame of them.
-func hinted(hints *discoveryv1.EndpointHints, exact bool) (zone, node string, still bool) {
+// readHints reads hints. They are exact when each kind has at most one hint, and there is at least
+// one.
+func readHints(hints *discoveryv1.EndpointHints, exact bool) (zone, node string, stillExact bool) {
 	if hints == nil {
 		return "", "", exact
 	}
@@ -127,13 +127,13 @@ func hinted(hints *discoveryv1.EndpointHints, exact bool) (zone, node string, st
 	if len(hints.ForNodes) > 0 {
 		node = hints.ForNodes[0].Name
 	}
-	plain := len(hints.ForZones) <= 1 && len(hints.ForNodes) <= 1 &&
+	single := len(hints.ForZones) <= 1 && len(hints.ForNodes) <= 1 &&
 		len(hints.ForZones)+len(hints.ForNodes) > 0 &&
 		(zone != "") == (len(hints.ForZones) == 1) && (node != "") == (len(hints.ForNodes) == 1)
-	return zone, node, exact && plain
+	return zone, node, exact && single
 }
 
-// optional reads a text that Object leaves out when it is empty.
+// optional reads a string that Object leaves out when it is empty.
 func optional(value *string, exact bool) (string, bool) {
 	if value == nil {
 		return "", exact
@@ -141,7 +141,7 @@ func optional(value *string, exact bool) (string, bool) {
 	return *value, exact && *value != ""
 }
 
-// required reads a flag that Object always writes.
+// required reads a condition that Object always sets.
 func required(value *bool, exact bool) (bool, bool) {
 	if value == nil {
 		return false, false

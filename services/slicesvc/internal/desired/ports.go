@@ -11,12 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PortKey stands for a set of ports: two sets have the same key exactly when
-// they hold the same ports, in whatever order. The zero PortKey is the empty
-// set, which slices without ports and slices with an empty list share.
+// PortKey identifies a set of ports: two sets have the same key exactly when they have the same
+// ports, in any order. The zero PortKey is the key of the empty set and of no set.
 type PortKey string
 
-// KeyOf gives the key of a set of ports. It does not change them.
+// KeyOf returns the key of a set of ports.
 func KeyOf(ports []discoveryv1.EndpointPort) PortKey {
 	switch len(ports) {
 	case 0:
@@ -36,9 +35,9 @@ func KeyOf(ports []discoveryv1.EndpointPort) PortKey {
 	return PortKey(key)
 }
 
-// appendPort encodes a port so that no two different ports, and no two
-// different sequences of ports, have the same encoding: every text goes after
-// its length, and what is absent differs from what is empty.
+// appendPort encodes a port so that different ports, and different sequences of ports, have
+// different encodings: a length precedes every string, and an absent string differs from an empty
+// one.
 func appendPort(to []byte, port *discoveryv1.EndpointPort) []byte {
 	to = appendText(to, port.Name)
 	to = appendText(to, (*string)(port.Protocol))
@@ -57,11 +56,22 @@ func appendText(to []byte, text *string) []byte {
 	return append(to, *text...)
 }
 
-// unresolved marks a port whose name no container of the pod has.
+// Ports returns the ports that a Service has on a Pod, ordered by name, and the names of container
+// ports that the Pod does not have, in the order of the Service's ports.
+func Ports(service *corev1.Service, pod *corev1.Pod) (ports []discoveryv1.EndpointPort, missing []string) {
+	numbers := appendPortNumbers(nil, service, pod)
+	for i, number := range numbers {
+		if number == unresolved {
+			missing = append(missing, service.Spec.Ports[i].TargetPort.StrVal)
+		}
+	}
+	return endpointPorts(service, numbers), missing
+}
+
+// unresolved is the number of a port whose name no container of the Pod has.
 const unresolved int32 = -1
 
-// appendPortNumbers appends the number each port of the Service has on the pod,
-// unresolved where its name is unknown there.
+// appendPortNumbers appends the number that each port of the Service has on the Pod.
 func appendPortNumbers(to []int32, service *corev1.Service, pod *corev1.Pod) []int32 {
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
@@ -74,8 +84,8 @@ func appendPortNumbers(to []int32, service *corev1.Service, pod *corev1.Pod) []i
 	return to
 }
 
-// namedPort finds a port by name and protocol: in the containers first, then in
-// those init containers that stay beside them.
+// namedPort returns the number of a container port by its name and protocol. Containers precede
+// sidecars; other init containers do not count.
 func namedPort(pod *corev1.Pod, name string, protocol corev1.Protocol) int32 {
 	for i := range pod.Spec.Containers {
 		if number := portOf(&pod.Spec.Containers[i], name, protocol); number != unresolved {
@@ -93,7 +103,7 @@ func namedPort(pod *corev1.Pod, name string, protocol corev1.Protocol) int32 {
 	return unresolved
 }
 
-// Sidecar reports whether an init container runs as long as its pod.
+// Sidecar reports whether an init container runs as long as its Pod.
 func Sidecar(container *corev1.Container) bool {
 	return container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
@@ -107,9 +117,9 @@ func portOf(container *corev1.Container, name string, protocol corev1.Protocol) 
 	return unresolved
 }
 
-// endpointPorts renders the Service's ports with their numbers, leaving out the
-// unresolved ones, ordered by name, protocol and number. It is never nil: the
-// API tells an absent list from an empty one, and the empty one means no ports.
+// endpointPorts returns the Service's ports with their numbers, without the unresolved ones,
+// ordered by name, protocol and number. The result is never nil: the API distinguishes an absent
+// list from an empty one, which means no ports.
 func endpointPorts(service *corev1.Service, numbers []int32) []discoveryv1.EndpointPort {
 	ports := make([]discoveryv1.EndpointPort, 0, len(numbers))
 	for i, number := range numbers {
@@ -136,8 +146,8 @@ func comparePorts(a, b discoveryv1.EndpointPort) int {
 	)
 }
 
-// PortText gives a set of ports for people, for example "http 8080/TCP"; "none"
-// for the empty set.
+// PortText returns a set of ports for people, for example "http 8080/TCP", and "none" for the empty
+// set.
 func PortText(ports []discoveryv1.EndpointPort) string {
 	if len(ports) == 0 {
 		return "none"

@@ -8,13 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// one resolves a single candidate in the Service's only family and port group.
+// one returns the endpoint of a single candidate in the Service's only family and port group.
 func one(t *testing.T, service *corev1.Service, candidate desired.Candidate) desired.Endpoint {
 	t.Helper()
 	all := desired.Resolve(service, []desired.Candidate{candidate})
@@ -67,27 +68,27 @@ func TestResolve_Conditions(t *testing.T) {
 	}
 }
 
-func TestResolve_WhoIsLeftOut(t *testing.T) {
+func TestResolve_PodsWithoutAnEndpoint(t *testing.T) {
 	unknown := func(candidate *desired.Candidate) { candidate.NodeKnown, candidate.Zone = false, "" }
 	for name, c := range map[string]struct {
 		publish   bool
 		pod       func(*corev1.Pod)
 		candidate func(*desired.Candidate)
-		want      desired.Exclusion
+		want      bool
 		missing   []string
 	}{
-		"running":                  {want: desired.Included},
-		"pending with an address":  {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }, want: desired.Included},
-		"failed":                   {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, want: desired.Terminal},
-		"succeeded":                {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }, want: desired.Terminal},
-		"failed though published":  {publish: true, pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, want: desired.Terminal},
-		"without an address":       {pod: func(pod *corev1.Pod) { pod.Status.PodIPs = nil }, want: desired.NoAddress},
-		"of another family":        {pod: func(pod *corev1.Pod) { pod.Status.PodIPs[0].IP = "fd00::1" }, want: desired.NoAddressOfFamily},
-		"with a broken address":    {pod: func(pod *corev1.Pod) { pod.Status.PodIPs[0].IP = "10.1.0" }, want: desired.NoAddressOfFamily},
-		"on a missing node":        {candidate: unknown, want: desired.NodeMissing, missing: []string{"node-a"}},
-		"published, missing node":  {publish: true, candidate: unknown, want: desired.Included, missing: []string{"node-a"}},
-		"on no node":               {pod: func(pod *corev1.Pod) { pod.Spec.NodeName = "" }, candidate: unknown, want: desired.NodeMissing},
-		"failed on a missing node": {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, candidate: unknown, want: desired.Terminal},
+		"running":                  {want: true},
+		"pending with an address":  {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }, want: true},
+		"failed":                   {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }},
+		"succeeded":                {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }},
+		"failed though published":  {publish: true, pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }},
+		"without an address":       {pod: func(pod *corev1.Pod) { pod.Status.PodIPs = nil }},
+		"of another family":        {pod: func(pod *corev1.Pod) { pod.Status.PodIPs[0].IP = "fd00::1" }},
+		"with a broken address":    {pod: func(pod *corev1.Pod) { pod.Status.PodIPs[0].IP = "10.1.0" }},
+		"on a missing node":        {candidate: unknown, missing: []string{"node-a"}},
+		"published, missing node":  {publish: true, candidate: unknown, want: true, missing: []string{"node-a"}},
+		"on no node":               {pod: func(pod *corev1.Pod) { pod.Spec.NodeName = "" }, candidate: unknown},
+		"failed on a missing node": {pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, candidate: unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := slicetest.Service("web", func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = c.publish })
@@ -98,12 +99,9 @@ func TestResolve_WhoIsLeftOut(t *testing.T) {
 			if c.candidate != nil {
 				c.candidate(&candidate)
 			}
-			if got := desired.Judge(service, candidate, discoveryv1.AddressTypeIPv4); got != c.want {
-				t.Errorf("judged %q, want %q", got, c.want)
-			}
 			all := desired.Resolve(service, []desired.Candidate{candidate})
-			if included := len(all.Families[0].Groups) == 1; included != (c.want == desired.Included) {
-				t.Errorf("has an endpoint: %t, though judged %q", included, c.want)
+			if got := len(all.Families[0].Groups) == 1; got != c.want {
+				t.Errorf("has an endpoint: %t, want %t", got, c.want)
 			}
 			if diff := gocmp.Diff(c.missing, all.MissingNodes, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("missing nodes (-want +got):\n%s", diff)
@@ -146,7 +144,7 @@ func TestResolve_Addresses(t *testing.T) {
 		"long IPv6":                {families: both[:1], ips: []string{"FD00:0:0::01"}, want: map[discoveryv1.AddressType]string{"IPv6": "fd00::1"}},
 		"IPv4 in IPv6":             {families: both, ips: []string{"::ffff:10.1.0.1"}, want: map[discoveryv1.AddressType]string{"IPv4": "10.1.0.1"}},
 		"a zone is no address":     {families: both, ips: []string{"fe80::1%eth0"}, want: map[discoveryv1.AddressType]string{}},
-		"rubbish":                  {families: both, ips: []string{"", "a.b.c.d", "1.2.3.4.5", "256.1.1.1"}, want: map[discoveryv1.AddressType]string{}},
+		"invalid":                  {families: both, ips: []string{"", "a.b.c.d", "1.2.3.4.5", "256.1.1.1"}, want: map[discoveryv1.AddressType]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := slicetest.Service("web", func(service *corev1.Service) { service.Spec.IPFamilies = c.families })
@@ -236,7 +234,7 @@ func TestResolve_Ports(t *testing.T) {
 				t.Errorf("ports are %s, want %s", got, c.want)
 			}
 			if group.Ports == nil {
-				t.Error("ports are nil, which the API tells from empty")
+				t.Error("ports are nil, which the API distinguishes from empty")
 			}
 			if group.Key != desired.KeyOf(group.Ports) {
 				t.Error("the key is not that of the ports")
@@ -245,7 +243,7 @@ func TestResolve_Ports(t *testing.T) {
 	}
 }
 
-func TestKeyOf_TellsSetsOfPortsApart(t *testing.T) {
+func TestKeyOf_DiffersForDifferentSets(t *testing.T) {
 	port := func(name, protocol, app *string, number *int32) discoveryv1.EndpointPort {
 		return discoveryv1.EndpointPort{Name: name, Protocol: (*corev1.Protocol)(protocol), AppProtocol: app, Port: number}
 	}
@@ -299,9 +297,9 @@ func TestObserve_ReadsBackWhatObjectRenders(t *testing.T) {
 	}
 }
 
-func TestObserve_ForeignEndpointsAreNotExact(t *testing.T) {
+func TestObserve_EndpointsOfOtherWritersAreNotExact(t *testing.T) {
 	empty := ""
-	for name, spoil := range map[string]func(*discoveryv1.Endpoint){
+	for name, tamper := range map[string]func(*discoveryv1.Endpoint){
 		"empty hints": func(e *discoveryv1.Endpoint) { e.Hints = &discoveryv1.EndpointHints{} },
 		"two zones": func(e *discoveryv1.Endpoint) {
 			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}, {Name: "b"}}}
@@ -317,9 +315,9 @@ func TestObserve_ForeignEndpointsAreNotExact(t *testing.T) {
 		"a field of it":  func(e *discoveryv1.Endpoint) { e.TargetRef.FieldPath = "spec" },
 	} {
 		object := desired.Endpoint{Identity: desired.Identity{Addresses: "10.1.0.1"}}.Object()
-		spoil(&object)
+		tamper(&object)
 		if _, exact := desired.Observe(&object); exact {
-			t.Errorf("%s: taken for our own", name)
+			t.Errorf("%s: read as exact", name)
 		}
 	}
 }
@@ -340,5 +338,32 @@ func TestResolve_ChangesNoInput(t *testing.T) {
 	}
 	if diff := gocmp.Diff(podBefore, candidates[1].Pod); diff != "" {
 		t.Errorf("the pod changed:\n%s", diff)
+	}
+}
+
+func TestAffinityOf_RevisionBeforeController(t *testing.T) {
+	yes := true
+	labelled := func(key, value string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.Labels[key] = value }
+	}
+	ownedBy := func(uid types.UID) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.OwnerReferences = []metav1.OwnerReference{{UID: "another"}, {UID: uid, Controller: &yes}}
+		}
+	}
+	affinity := func(changes ...func(*corev1.Pod)) uint32 {
+		return desired.AffinityOf(slicetest.Pod("web-0", "10.1.0.1", changes...))
+	}
+	if affinity() != 0 {
+		t.Error("a Pod without revision and controller has an affinity")
+	}
+	if a, b := affinity(labelled("pod-template-hash", "a")), affinity(labelled("pod-template-hash", "b")); a == b || a == 0 {
+		t.Errorf("two revisions have affinities %d and %d", a, b)
+	}
+	if a, b := affinity(labelled("controller-revision-hash", "a")), affinity(labelled("pod-template-hash", "a"), labelled("controller-revision-hash", "b")); a != b {
+		t.Errorf("the hash of the template does not win: %d and %d", a, b)
+	}
+	if a, b := affinity(ownedBy("x")), affinity(ownedBy("y")); a == 0 || a == b {
+		t.Errorf("pods of two controllers have affinities %d and %d", a, b)
 	}
 }

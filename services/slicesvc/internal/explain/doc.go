@@ -1,14 +1,14 @@
-// Package explain tells people why a pod is an endpoint of a Service or is not: from the Service's selector to the place in a
-// slice and its hints, each link with what was found, where, and what to look at next.
+// Package explain makes the evidence chain of a Pod in a Service: why the Pod is an endpoint, or
+// why not, from the selector to the endpoint in a slice and its hints.
 //
-// Promise: Explain puts together what one replica knows at one moment and decides nothing: whether the pod has an endpoint, and
-// which, is asked of package desired, as a pass does. Equal Facts give equal chains, and Facts are not changed. A chain has the
-// links SERVICE, SELECTOR (one for each label, one if there is none), PHASE, ADDRESS (one for each family the Service is served
-// in), NODE, READINESS, TERMINATION, PORTS, SLICE (one for each family) and HINTS, always all of them, in this order.
+// Promise: a chain always has all links, in this order: SERVICE, SELECTOR, PHASE, ADDRESS, NODE,
+// READINESS, TERMINATION, PORTS, SLICE, HINTS. SELECTOR has one link for each label, or one if
+// there is none. ADDRESS and SLICE have one link for each family. Equal Facts give equal chains.
+// Facts are not changed.
 //
-// A link is broken when, because of it, the pod gets no traffic of the Service; the first broken one is where to begin. It is
-// doubtful when something is about to change, or when it costs the pod only part of its traffic.
+// The package decides nothing: package desired decides about the endpoint, as in a sync.
 //
-// Sentences are for somebody whose pod gets no traffic: what is the case, and what to do. Times are those that objects contain;
-// a link without one says when it was looked at.
+// A link is broken if the Pod gets no traffic because of it; the first broken link is where to
+// begin. A link is doubtful if something is about to change, or if the Pod gets only a part of its
+// traffic. Times are those of objects; a link without one has the time of the explanation.
 package explain

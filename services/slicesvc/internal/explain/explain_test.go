@@ -19,23 +19,23 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-var update = flag.Bool("update", false, "write the chains as they are now to testdata")
+var update = flag.Bool("update", false, "write the chains to testdata")
 
-func now() time.Time { return slicetest.Epoch().Add(2 * time.Hour) }
+func now() time.Time { return slicetest.CreationTime().Add(2 * time.Hour) }
 
-// situation is a pod web-1 in the Service web whose slice holds web-0 to web-2 as they were.
-type situation struct {
+// fixture is Pod web-1 in Service web, whose slice has web-0 to web-2.
+type fixture struct {
 	service func(*corev1.Service)
-	// before changes the pod before its slice was written, after changes it since.
+	// before changes the Pod before its slice is written, after changes it later.
 	before, after func(*corev1.Pod)
-	// node changes what is known of the pod's node.
+	// node changes what is known of the Pod's Node.
 	node func(*desired.Candidate)
-	// slice changes the slice, facts the rest.
+	// slice changes the slice, facts anything else.
 	slice func(*discoveryv1.EndpointSlice)
 	facts func(*explain.Facts)
 }
 
-func (s situation) explain() (explain.Facts, explain.Chain) {
+func (s fixture) explain() (explain.Facts, explain.Chain) {
 	service := slicetest.Service("web", apply(s.service), func(service *corev1.Service) { service.ResourceVersion = "40" })
 	candidates := slicetest.Pods(0, 3)
 	apply(s.before)(candidates[1].Pod)
@@ -58,7 +58,7 @@ func apply[T any](change func(T)) func(T) {
 	return change
 }
 
-func nameless(f *explain.Facts) { f.Slices = nil }
+func withoutSlices(f *explain.Facts) { f.Slices = nil }
 
 func dual(service *corev1.Service) {
 	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
@@ -68,35 +68,35 @@ func near(mode string) func(*corev1.Service) {
 	return func(service *corev1.Service) { service.Spec.TrafficDistribution = &mode }
 }
 
-func situations() map[string]situation {
-	return map[string]situation{
+func fixtures() map[string]fixture {
+	return map[string]fixture{
 		"included":         {},
-		"label differs":    {after: func(pod *corev1.Pod) { pod.Labels["app"] = "api" }, facts: nameless},
+		"label differs":    {after: func(pod *corev1.Pod) { pod.Labels["app"] = "api" }, facts: withoutSlices},
 		"label is missing": {after: func(pod *corev1.Pod) { delete(pod.Labels, "app") }, facts: func(f *explain.Facts) { f.Pending = true }},
 		"two labels": {
 			service: func(service *corev1.Service) {
 				service.Spec.Selector = map[string]string{"app": "web", "tier": "front"}
 			},
 			after: func(pod *corev1.Pod) { pod.Labels["tier"] = "back" },
-			facts: nameless,
+			facts: withoutSlices,
 		},
 		"no selector": {service: func(service *corev1.Service) { service.Spec.Selector = nil }},
 		"external name": {
 			service: func(service *corev1.Service) { service.Spec.Type = corev1.ServiceTypeExternalName },
-			facts:   nameless,
+			facts:   withoutSlices,
 		},
-		"service is going": {service: slicetestDeleted},
+		"service is deleted": {service: deleted},
 		"has ended": {
 			after: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed },
 			facts: func(f *explain.Facts) { f.Pending = true },
 		},
 		"no address yet": {
 			after: func(pod *corev1.Pod) { pod.Status.PodIPs, pod.Status.Phase = nil, corev1.PodPending },
-			facts: nameless,
+			facts: withoutSlices,
 		},
 		"only the other family": {
 			service: func(service *corev1.Service) { service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} },
-			facts:   nameless,
+			facts:   withoutSlices,
 		},
 		"dual stack, one address": {service: dual},
 		"family no longer served": {
@@ -105,18 +105,18 @@ func situations() map[string]situation {
 		"not bound": {
 			after: func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Status.PodIPs = "", nil },
 			node:  func(c *desired.Candidate) { c.NodeKnown, c.Zone = false, "" },
-			facts: nameless,
+			facts: withoutSlices,
 		},
 		"node does not exist": {
 			node:  func(c *desired.Candidate) { c.NodeKnown, c.Zone = false, "" },
-			facts: nameless,
+			facts: withoutSlices,
 		},
 		"node does not exist, published": {
 			service: func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = true },
 			node:    func(c *desired.Candidate) { c.NodeKnown, c.Zone = false, "" },
 		},
-		"not ready":      {before: slicetest.Unready},
-		"never reported": {before: func(pod *corev1.Pod) { pod.Status.Conditions = nil }},
+		"not ready":        {before: slicetest.Unready},
+		"no readiness yet": {before: func(pod *corev1.Pod) { pod.Status.Conditions = nil }},
 		"not ready, published": {
 			service: func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = true },
 			before:  slicetest.Unready,
@@ -125,34 +125,34 @@ func situations() map[string]situation {
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		}, facts: func(f *explain.Facts) { f.Pending = true }},
 		"terminating": {before: slicetest.Terminating},
-		"terminating, not told yet": {
+		"terminating, not written yet": {
 			after: slicetest.Terminating,
 			facts: func(f *explain.Facts) { f.Held = false },
 		},
-		"port has no number": {service: func(service *corev1.Service) {
+		"one port is missing": {service: func(service *corev1.Service) {
 			service.Spec.Ports = append(service.Spec.Ports, slicetest.Port("admin", 90, intstr.FromString("admin")))
 		}},
-		"no port at all": {service: func(service *corev1.Service) {
+		"no such port": {service: func(service *corev1.Service) {
 			service.Spec.Ports = []corev1.ServicePort{slicetest.Port("http", 80, intstr.FromString("web"))}
 		}},
-		"no ports asked for": {service: func(service *corev1.Service) { service.Spec.Ports, service.Spec.ClusterIP = nil, corev1.ClusterIPNone }},
-		"not in a slice yet": {facts: func(f *explain.Facts) { f.Slices = nil }},
+		"service without ports": {service: func(service *corev1.Service) { service.Spec.Ports, service.Spec.ClusterIP = nil, corev1.ClusterIPNone }},
+		"not in a slice yet":    {facts: func(f *explain.Facts) { f.Slices = nil }},
 		"in two slices": {facts: func(f *explain.Facts) {
 			second := f.Slices[0].DeepCopy()
 			second.Name = "web-b"
 			f.Slices, f.Pending = append(f.Slices, second), true
 		}},
 		"earlier pod of that name": {after: func(pod *corev1.Pod) { pod.UID = "uid-of-another" }},
-		"kept near":                {service: near("PreferClose")},
-		"kept on the node":         {service: near("PreferSameNode")},
-		"kept on a node without a zone": {
+		"zone hint":                {service: near("PreferClose")},
+		"node hint":                {service: near("PreferSameNode")},
+		"node hint without a zone": {
 			service: near("PreferSameNode"),
 			node:    func(c *desired.Candidate) { c.Zone = "" },
 			facts: func(f *explain.Facts) {
 				f.Slices[0].Endpoints[1].Zone, f.Slices[0].Endpoints[1].Hints.ForZones = nil, nil
 			},
 		},
-		"no zone to be near": {
+		"hints without a zone": {
 			service: near("PreferSameZone"),
 			facts: func(f *explain.Facts) {
 				f.Slices[0].Endpoints[1].Hints = nil
@@ -169,18 +169,18 @@ func situations() map[string]situation {
 	}
 }
 
-func slicetestDeleted(service *corev1.Service) {
+func deleted(service *corev1.Service) {
 	pod := &corev1.Pod{}
 	slicetest.Terminating(pod)
 	service.DeletionTimestamp = pod.DeletionTimestamp
 }
 
-// Each situation is a file that reads as what a person gets to see.
-func TestExplain(t *testing.T) {
-	for name, situation := range situations() {
+// Each fixture has a golden file, in the form that users see.
+func TestExplain_Chains(t *testing.T) {
+	for name, fixture := range fixtures() {
 		t.Run(name, func(t *testing.T) {
-			_, chain := situation.explain()
-			got := rendered(chain)
+			_, chain := fixture.explain()
+			got := render(chain)
 			path := filepath.Join("testdata", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
@@ -198,7 +198,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func rendered(c explain.Chain) string {
+func render(c explain.Chain) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "included %v, settled %v, first broken %d\n", c.Included, c.Settled, c.FirstBroken)
 	for _, l := range c.Links {
@@ -214,10 +214,10 @@ func rendered(c explain.Chain) string {
 	return b.String()
 }
 
-// Every chain has all links in their order, each whole, and a first broken one that is the first that is broken.
-func TestExplain_ChainIsWhole(t *testing.T) {
-	for name, situation := range situations() {
-		_, chain := situation.explain()
+// Every chain has all links in order, and FirstBroken is the first broken link.
+func TestExplain_ChainIsComplete(t *testing.T) {
+	for name, fixture := range fixtures() {
+		_, chain := fixture.explain()
 		var codes []string
 		first := -1
 		for i, l := range chain.Links {
@@ -228,7 +228,7 @@ func TestExplain_ChainIsWhole(t *testing.T) {
 				first = i
 			}
 			if l.Finding == "" || l.Verdict == 0 || l.Time.IsZero() || l.Source == "" {
-				t.Errorf("%s: link %s is not whole: %+v", name, l.Code, l)
+				t.Errorf("%s: link %s is incomplete: %+v", name, l.Code, l)
 			}
 		}
 		want := []string{"SERVICE", "SELECTOR", "PHASE", "ADDRESS", "NODE", "READINESS", "TERMINATION", "PORTS", "SLICE", "HINTS"}
@@ -241,9 +241,9 @@ func TestExplain_ChainIsWhole(t *testing.T) {
 	}
 }
 
-func TestExplain_ChangesNothingAndSaysTheSameAgain(t *testing.T) {
-	for name, situation := range situations() {
-		facts, chain := situation.explain()
+func TestExplain_IsPure(t *testing.T) {
+	for name, fixture := range fixtures() {
+		facts, chain := fixture.explain()
 		before := facts
 		before.Service, before.Candidate.Pod = facts.Service.DeepCopy(), facts.Candidate.Pod.DeepCopy()
 		before.Slices = nil
@@ -259,12 +259,12 @@ func TestExplain_ChangesNothingAndSaysTheSameAgain(t *testing.T) {
 	}
 }
 
-// What objects contain may be anything; what is shown of it is bounded and one line.
-func TestExplain_TakesAnyObject(t *testing.T) {
+// Objects may contain any text. A finding is one line of bounded length.
+func TestExplain_AcceptsAnyObject(t *testing.T) {
 	long := strings.Repeat("ä\n", 5000)
 	for name, facts := range map[string]explain.Facts{
 		"empty": {Service: &corev1.Service{}, Candidate: desired.Candidate{Pod: &corev1.Pod{}}, Slices: []*discoveryv1.EndpointSlice{{Endpoints: make([]discoveryv1.Endpoint, 3)}}},
-		"wild": {
+		"hostile": {
 			Now: now(), TopologyProblem: long,
 			Service: slicetest.Service("web", near("PreferClose"), func(service *corev1.Service) {
 				service.Spec.Selector = map[string]string{long: long}

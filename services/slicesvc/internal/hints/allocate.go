@@ -7,60 +7,60 @@ import (
 )
 
 const (
-	// Hints come when no endpoint is meant for more than enterPercent of its even share,
+	// enterPercent is the largest load, in percent of an even share, at which hints come.
 	enterPercent = 120
-	// and stay as they are until one is meant for more than leavePercent.
+	// leavePercent is the load above which hints change or go.
 	leavePercent = 130
 )
 
 // Endpoint is a ready endpoint to be allocated.
 type Endpoint struct {
-	// Zone is where it is; empty when not known.
+	// Zone is the zone of its Node; empty when not known.
 	Zone string
-	// Hint is the zone it is meant for so far; empty for none.
+	// Hint is the zone that it is meant for so far; empty for none.
 	Hint string
-	// Slice names the slice it is in; empty when it is in none yet. Hints are
-	// changed in as few slices as the order of endpoints allows.
+	// Slice names the slice that has it; empty for none. Hints change in as few slices as the order
+	// of endpoints allows.
 	Slice string
-	// Key tells it from the others.
+	// Key is unique among the endpoints.
 	Key string
 }
 
 // Verdict is what became of a wish for hints.
 type Verdict struct {
-	// Hinted says that every ready endpoint has a hint.
+	// Hinted tells that every ready endpoint has a hint.
 	Hinted bool
-	// Problem says for people why there are no hints; empty when there are.
+	// Problem tells people why there are no hints; empty when there are.
 	Problem string
-	// Note says for people what limits hints that there are; empty for nothing.
+	// Note tells people what limits the hints; empty for nothing.
 	Note string
 }
 
-// Allocate gives for each endpoint the zone it is meant for, all of them or,
-// with nil and a problem in the verdict, none.
+// Allocate returns for each endpoint the zone that it is meant for, or nil and a problem in the
+// verdict.
 func Allocate(shares Shares, endpoints []Endpoint) ([]string, Verdict) {
 	hinted := slices.ContainsFunc(endpoints, func(e Endpoint) bool { return shares.find(e.Hint) >= 0 })
-	bound, problem := shares.bound(len(endpoints), hinted)
+	minima, problem := shares.required(len(endpoints), hinted)
 	if problem != "" {
 		return nil, Verdict{Problem: problem}
 	}
-	board := newBoard(shares, endpoints)
+	a := newAllocator(shares, endpoints)
 	if !hinted {
-		board.even(bound)
+		a.balance(minima)
 	}
-	if tolerated, _ := shares.minima(len(endpoints), leavePercent); !hinted || !board.has(tolerated) {
-		board.raise(bound)
+	if tolerated, _ := shares.minima(len(endpoints), leavePercent); !hinted || !a.satisfies(tolerated) {
+		a.raise(minima)
 	}
-	return board.hints(), Verdict{Hinted: true, Note: shares.note()}
+	return a.hints(), Verdict{Hinted: true, Note: shares.note()}
 }
 
-// bound gives how many endpoints each zone must have, or why that cannot be.
-// What is hinted already may be bound less tightly.
-func (s Shares) bound(n int, hinted bool) (minima []int, problem string) {
+// required returns how many of n endpoints each zone must have, or why that is impossible. The
+// bound is looser when some endpoints have hints already.
+func (s Shares) required(n int, hinted bool) (minima []int, problem string) {
 	switch {
 	case n == 0:
 		return nil, "no endpoint is ready"
-	case len(s.zones) == 0 && s.silent > 0:
+	case len(s.zones) == 0 && s.leftOut > 0:
 		return nil, fmt.Sprintf("none of the %d ready nodes has a zone and allocatable CPU", s.nodes)
 	case len(s.zones) == 0:
 		return nil, "no node is ready"
@@ -81,68 +81,69 @@ func (s Shares) bound(n int, hinted bool) (minima []int, problem string) {
 	return minima, ""
 }
 
-// note says what about the nodes limits hints.
+// note tells which Nodes are left out.
 func (s Shares) note() string {
-	if s.silent == 0 {
+	if s.leftOut == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d ready nodes have no zone or no allocatable CPU and are not counted", s.silent, s.nodes)
+	return fmt.Sprintf("%d of %d ready nodes have no zone or no allocatable CPU and are not counted", s.leftOut, s.nodes)
 }
 
-// board is an allocation in the making.
-type board struct {
+// allocator makes one allocation. Zones and endpoints are their indexes in shares and endpoints.
+type allocator struct {
 	shares    Shares
 	endpoints []Endpoint
-	// at is the zone each endpoint is meant for, and counts how many each zone has.
-	at     []int
+	// zoneOf is the zone that each endpoint is meant for; counts is the number of endpoints of each
+	// zone.
+	zoneOf []int
 	counts []int
-	// giveable holds the endpoints of each zone, those to be given away first in front.
-	giveable []*offers
+	// candidates are the endpoints that each zone may give to another.
+	candidates []*candidates
 }
 
-// offers are the endpoints of one zone, by what it costs to give them away.
-// Within a kind they are in order of slice, so that few slices change.
-type offers struct {
-	// fresh have no hint yet.
+// candidates are the endpoints that are meant for one zone, by what it costs to give them away.
+// Each kind is in order of slice, so that few slices change.
+type candidates struct {
+	// fresh endpoints have no hint yet.
 	fresh []int
-	// guests, by the zone they are in, are hinted elsewhere.
-	guests map[int][]int
-	// others are hinted to their own zone.
-	others []int
+	// remote endpoints have a hint for another zone than their own, by their own zone; -1 for none.
+	remote map[int][]int
+	// local endpoints have a hint for their own zone.
+	local []int
 }
 
-// newBoard leaves hints where they are, puts endpoints without one into their
-// own zones, and those without a zone that counts where they are needed most.
-func newBoard(shares Shares, endpoints []Endpoint) *board {
-	b := &board{
-		shares:    shares,
-		endpoints: endpoints,
-		at:        make([]int, len(endpoints)),
-		counts:    make([]int, len(shares.zones)),
-		giveable:  make([]*offers, len(shares.zones)),
+// newAllocator keeps existing hints, and puts an endpoint without one into its own zone, or into
+// the zone that needs it most if its own zone has no share.
+func newAllocator(shares Shares, endpoints []Endpoint) *allocator {
+	a := &allocator{
+		shares:     shares,
+		endpoints:  endpoints,
+		zoneOf:     make([]int, len(endpoints)),
+		counts:     make([]int, len(shares.zones)),
+		candidates: make([]*candidates, len(shares.zones)),
 	}
-	for i := range b.giveable {
-		b.giveable[i] = &offers{guests: map[int][]int{}}
+	for i := range a.candidates {
+		a.candidates[i] = &candidates{remote: map[int][]int{}}
 	}
-	var homeless []int
+	var zoneless []int
 	for _, i := range inOrder(endpoints) {
 		zone := shares.find(endpoints[i].Hint)
 		if zone < 0 {
 			zone = shares.find(endpoints[i].Zone)
 		}
 		if zone < 0 {
-			homeless = append(homeless, i)
+			zoneless = append(zoneless, i)
 			continue
 		}
-		b.put(i, zone)
+		a.put(i, zone)
 	}
-	for _, i := range homeless {
-		b.put(i, b.neediest())
+	for _, i := range zoneless {
+		a.put(i, a.neediest())
 	}
-	return b
+	return a
 }
 
-// inOrder gives the endpoints' indexes in an order that does not depend on theirs.
+// inOrder returns the endpoints' indexes in an order that does not depend on theirs.
 func inOrder(endpoints []Endpoint) []int {
 	order := make([]int, len(endpoints))
 	for i := range order {
@@ -160,119 +161,121 @@ func inOrder(endpoints []Endpoint) []int {
 	return order
 }
 
-func (b *board) put(i, zone int) {
-	b.at[i] = zone
-	b.counts[zone]++
-	offers, home := b.giveable[zone], b.shares.find(b.endpoints[i].Zone)
+func (a *allocator) put(i, zone int) {
+	a.zoneOf[i] = zone
+	a.counts[zone]++
+	c, own := a.candidates[zone], a.shares.find(a.endpoints[i].Zone)
 	switch {
-	case b.shares.find(b.endpoints[i].Hint) < 0:
-		offers.fresh = append(offers.fresh, i)
-	case home != zone:
-		offers.guests[home] = append(offers.guests[home], i)
+	case a.shares.find(a.endpoints[i].Hint) < 0:
+		c.fresh = append(c.fresh, i)
+	case own != zone:
+		c.remote[own] = append(c.remote[own], i)
 	default:
-		offers.others = append(offers.others, i)
+		c.local = append(c.local, i)
 	}
 }
 
-// give means one endpoint of a zone for another: one without a hint, else one
-// that comes home, else a guest from anywhere, else any.
-func (b *board) give(from, to int) {
-	offers := b.giveable[from]
-	b.counts[from]--
-	switch {
-	case len(offers.fresh) > 0:
-		offers.fresh = b.moved(offers.fresh, to)
-		return
-	case len(offers.guests[to]) > 0:
-		offers.guests[to] = b.moved(offers.guests[to], to)
-		return
-	}
-	for home := -1; home < len(b.counts); home++ {
-		if len(offers.guests[home]) > 0 {
-			offers.guests[home] = b.moved(offers.guests[home], to)
-			return
-		}
-	}
-	offers.others = b.moved(offers.others, to)
-}
-
-// moved puts the first of the offers into a zone and returns the others.
-func (b *board) moved(offers []int, to int) []int {
-	b.put(offers[0], to)
-	return offers[1:]
-}
-
-// even moves endpoints from the zones that have most above their share to those
-// that have most below, as long as the move matters: one of the two is off by a
-// whole endpoint, and neither by less than half of one.
-func (b *board) even(minima []int) {
-	surplus := make([]int64, len(b.counts))
-	for i, zone := range b.shares.zones {
-		target := max(zone.cpu*int64(len(b.endpoints)), int64(minima[i])*b.shares.total)
-		surplus[i] = int64(b.counts[i])*b.shares.total - target
-	}
-	one := b.shares.total
-	for {
-		from, to := most(surplus), least(surplus)
-		give, need := surplus[from], -surplus[to]
-		if max(give, need) < one || 2*min(give, need) < one {
-			return
-		}
-		b.give(from, to)
-		surplus[from] -= one
-		surplus[to] += one
-	}
-}
-
-// raise gives every zone at least its minimum. The minima are together not more
-// than there are endpoints, so one that lacks some has one that can give.
-func (b *board) raise(minima []int) {
-	spare := make([]int64, len(b.counts))
-	for i := range b.counts {
-		spare[i] = int64(b.counts[i] - minima[i])
-	}
-	for {
-		from, to := most(spare), least(spare)
-		if spare[to] >= 0 || spare[from] <= 0 {
-			return
-		}
-		b.give(from, to)
-		spare[from]--
-		spare[to]++
-	}
-}
-
-func (b *board) has(minima []int) bool {
-	for i := range minima {
-		if b.counts[i] < minima[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// neediest is the zone that has the fewest endpoints for its share.
-func (b *board) neediest() int {
+// neediest returns the zone that has the fewest endpoints for its share.
+func (a *allocator) neediest() int {
 	best := 0
-	for i := range b.counts {
-		// counts[i]/cpu[i] < counts[best]/cpu[best]; one more is counted so that of two empty zones the greater comes first
-		if int64(b.counts[i]+1)*b.shares.zones[best].cpu < int64(b.counts[best]+1)*b.shares.zones[i].cpu {
+	for i := range a.counts {
+		// Compares counts/cpu, with one more endpoint in each, so that of two empty zones the
+		// larger wins.
+		if int64(a.counts[i]+1)*a.shares.zones[best].cpu < int64(a.counts[best]+1)*a.shares.zones[i].cpu {
 			best = i
 		}
 	}
 	return best
 }
 
-func (b *board) hints() []string {
-	hints := make([]string, len(b.at))
-	for i, zone := range b.at {
-		hints[i] = b.shares.zones[zone].zone
+// balance moves endpoints from the zone with the largest surplus to the zone with the largest need,
+// as long as the move matters: one of the two is off by a whole endpoint, and neither by less than
+// half.
+func (a *allocator) balance(minima []int) {
+	surplus := make([]int64, len(a.counts))
+	for i, zone := range a.shares.zones {
+		target := max(zone.cpu*int64(len(a.endpoints)), int64(minima[i])*a.shares.total)
+		surplus[i] = int64(a.counts[i])*a.shares.total - target
+	}
+	one := a.shares.total
+	for {
+		from, to := indexOfMax(surplus), indexOfMin(surplus)
+		give, need := surplus[from], -surplus[to]
+		if max(give, need) < one || 2*min(give, need) < one {
+			return
+		}
+		a.move(from, to)
+		surplus[from] -= one
+		surplus[to] += one
+	}
+}
+
+// satisfies reports whether every zone has its minimum.
+func (a *allocator) satisfies(minima []int) bool {
+	for i := range minima {
+		if a.counts[i] < minima[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// raise gives every zone at least its minimum. The sum of the minima is at most the number of
+// endpoints, so while one zone has too few, another one has too many.
+func (a *allocator) raise(minima []int) {
+	spare := make([]int64, len(a.counts))
+	for i := range a.counts {
+		spare[i] = int64(a.counts[i] - minima[i])
+	}
+	for {
+		from, to := indexOfMax(spare), indexOfMin(spare)
+		if spare[to] >= 0 || spare[from] <= 0 {
+			return
+		}
+		a.move(from, to)
+		spare[from]--
+		spare[to]++
+	}
+}
+
+// move moves one endpoint to another zone: a fresh one, else a remote one of that zone, else any
+// remote one, else a local one.
+func (a *allocator) move(from, to int) {
+	c := a.candidates[from]
+	a.counts[from]--
+	switch {
+	case len(c.fresh) > 0:
+		c.fresh = a.moveFirst(c.fresh, to)
+		return
+	case len(c.remote[to]) > 0:
+		c.remote[to] = a.moveFirst(c.remote[to], to)
+		return
+	}
+	for own := -1; own < len(a.counts); own++ {
+		if len(c.remote[own]) > 0 {
+			c.remote[own] = a.moveFirst(c.remote[own], to)
+			return
+		}
+	}
+	c.local = a.moveFirst(c.local, to)
+}
+
+// moveFirst puts the first endpoint into a zone and returns the others.
+func (a *allocator) moveFirst(endpoints []int, to int) []int {
+	a.put(endpoints[0], to)
+	return endpoints[1:]
+}
+
+func (a *allocator) hints() []string {
+	hints := make([]string, len(a.zoneOf))
+	for i, zone := range a.zoneOf {
+		hints[i] = a.shares.zones[zone].zone
 	}
 	return hints
 }
 
-// most gives the index of the greatest value, the first of several.
-func most(values []int64) int {
+// indexOfMax returns the index of the largest value, the first of several.
+func indexOfMax(values []int64) int {
 	best := 0
 	for i := range values {
 		if values[i] > values[best] {
@@ -282,8 +285,8 @@ func most(values []int64) int {
 	return best
 }
 
-// least gives the index of the smallest value, the first of several.
-func least(values []int64) int {
+// indexOfMin returns the index of the smallest value, the first of several.
+func indexOfMin(values []int64) int {
 	best := 0
 	for i := range values {
 		if values[i] < values[best] {

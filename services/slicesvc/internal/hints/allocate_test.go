@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// endpointsIn makes new endpoints in these zones.
+// endpointsIn returns endpoints in these zones, without hints.
 func endpointsIn(zones ...string) []hints.Endpoint {
 	endpoints := make([]hints.Endpoint, len(zones))
 	for i, zone := range zones {
@@ -21,7 +21,7 @@ func endpointsIn(zones ...string) []hints.Endpoint {
 
 func repeated(zone string, n int) []string { return slices.Repeat([]string{zone}, n) }
 
-// count gives how many endpoints each zone has.
+// count returns how many endpoints each zone has.
 func count(zones []string) map[string]int {
 	counts := map[string]int{}
 	for _, zone := range zones {
@@ -30,9 +30,9 @@ func count(zones []string) map[string]int {
 	return counts
 }
 
-// The cases are upstream's, of AddHints, redistributeHints and
+// The cases are those of upstream's tests of AddHints, redistributeHints and
 // getGivingAndReceivingZones, as far as endpoints can lead to them.
-func TestAllocate_SharesOutAsUpstream(t *testing.T) {
+func TestAllocate_DividesAsUpstream(t *testing.T) {
 	for name, c := range map[string]struct {
 		cpu     map[string]int64
 		zones   []string
@@ -69,8 +69,8 @@ func TestAllocate_SharesOutAsUpstream(t *testing.T) {
 	}
 }
 
-// With equal zones the bound of 1.2 cannot be kept for some small numbers.
-func TestAllocate_NumbersThatCannotBeSharedOut(t *testing.T) {
+// With equal zones the bound of 1.2 is impossible for some small numbers.
+func TestAllocate_NumbersThatCannotBeDivided(t *testing.T) {
 	for zones, want := range map[int][]int{
 		2: {1, 3, 5},
 		3: {1, 2, 4, 5, 8, 11},
@@ -127,7 +127,7 @@ func TestAllocate_HintsChangeBeyondThirtyPercentOnly(t *testing.T) {
 	}
 }
 
-func TestAllocate_WhatHasNoHintIsGivenAwayFirst(t *testing.T) {
+func TestAllocate_EndpointsWithoutAHintMoveFirst(t *testing.T) {
 	shares := sharesOf(map[string]int64{"a": 1, "b": 1})
 	endpoints := endpointsIn(repeated("a", 6)...)
 	for i := range 4 {
@@ -142,7 +142,7 @@ func TestAllocate_WhatHasNoHintIsGivenAwayFirst(t *testing.T) {
 	}
 }
 
-func TestAllocate_GuestsComeHome(t *testing.T) {
+func TestAllocate_RemoteEndpointReturnsToItsOwnZone(t *testing.T) {
 	shares := sharesOf(map[string]int64{"a": 1, "b": 1})
 	endpoints := endpointsIn("a", "b", "a", "a", "a", "a")
 	for i := range endpoints {
@@ -150,6 +150,26 @@ func TestAllocate_GuestsComeHome(t *testing.T) {
 	}
 	got, _ := hints.Allocate(shares, endpoints)
 	if got[1] != "b" {
-		t.Errorf("hints are %v, want that of the endpoint in b to come home", got)
+		t.Errorf("hints are %v, want the endpoint in b to be meant for b", got)
+	}
+}
+
+// BenchmarkAllocate allocates the endpoints of one family, all of which have their hints already.
+func BenchmarkAllocate(b *testing.B) {
+	for _, count := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("endpoints=%d", count), func(b *testing.B) {
+			shares := sharesOf(map[string]int64{"a": 3, "b": 4, "c": 5})
+			endpoints := endpointsIn(repeated("a", count)...)
+			zones, _ := hints.Allocate(shares, endpoints)
+			for i := range endpoints {
+				endpoints[i].Hint = zones[i]
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, verdict := hints.Allocate(shares, endpoints); !verdict.Hinted {
+					b.Fatal(verdict.Problem)
+				}
+			}
+		})
 	}
 }

@@ -9,7 +9,7 @@ type Mode uint8
 
 // The modes.
 const (
-	// Off: endpoints carry no hints.
+	// Off: endpoints have no hints.
 	Off Mode = iota
 	// Auto: the topology annotation asks for hints in proportion to the zones' CPU.
 	Auto
@@ -19,7 +19,7 @@ const (
 	SameNode
 )
 
-// ModeOf gives the mode of a Service.
+// ModeOf returns the mode of a Service.
 func ModeOf(service *corev1.Service) Mode {
 	if annotated(service) {
 		return Auto
@@ -34,8 +34,8 @@ func ModeOf(service *corev1.Service) Mode {
 	}
 }
 
-// Text names the mode of a Service as its author did: "Auto", "PreferClose",
-// "PreferSameZone" or "PreferSameNode"; empty for no hints.
+// Text returns the mode as the Service's manifest names it: "Auto", "PreferClose", "PreferSameZone"
+// or "PreferSameNode"; empty for no hints.
 func Text(service *corev1.Service) string {
 	switch ModeOf(service) {
 	case Auto:
@@ -47,8 +47,8 @@ func Text(service *corev1.Service) string {
 	}
 }
 
-// annotated reports whether the topology annotation asks for hints. The older
-// key wins even when the newer one says otherwise, as upstream has it.
+// annotated reports whether the topology annotation asks for hints. As upstream has it, the
+// deprecated key precedes the current one whatever its value is.
 func annotated(service *corev1.Service) bool {
 	value, ok := service.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
 	if !ok {
@@ -64,9 +64,8 @@ func distribution(service *corev1.Service) string {
 	return *service.Spec.TrafficDistribution
 }
 
-// Near gives the zone and the node a ready endpoint is meant for, empty for no
-// hint. For Off and Auto both are empty: Auto cannot be told from one endpoint.
-// An endpoint that is not ready has no hint.
+// Near returns the zone and the Node that a ready endpoint is meant for; empty for no hint. Both
+// are empty for Off, and for Auto, whose hints depend on all endpoints.
 func (m Mode) Near(zone, node string) (forZone, forNode string) {
 	switch m {
 	case SameZone:

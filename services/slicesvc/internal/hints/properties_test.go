@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// cluster is what an allocation is made from, with the shares in plain sight.
+// cluster is what an allocation is made from, with the CPU of each zone.
 type cluster struct {
 	cpu       map[string]int64
 	shares    hints.Shares
@@ -40,7 +40,7 @@ func drawCluster(t *rapid.T) cluster {
 	return c
 }
 
-// allocated is the cluster after its endpoints were given their hints.
+// allocated returns the cluster whose endpoints have these hints.
 func (c cluster) allocated(zones []string) cluster {
 	after := c
 	after.endpoints = append([]hints.Endpoint{}, c.endpoints...)
@@ -50,7 +50,7 @@ func (c cluster) allocated(zones []string) cluster {
 	return after
 }
 
-// load gives what the endpoints of a zone are meant for, in percent of their even share of the cluster.
+// load returns the load of the endpoints of a zone, in percent of their even share of the cluster.
 func (c cluster) load(zone string, counts map[string]int) float64 {
 	var total int64
 	for _, cpu := range c.cpu {
@@ -106,8 +106,8 @@ func TestAllocate_KeepsTheBound(t *testing.T) {
 	})
 }
 
-// No more hints change than the zones that lack endpoints lack.
-func TestAllocate_ChangesAsFewHintsAsItMust(t *testing.T) {
+// The number of changed hints is at most the number of endpoints that zones lack.
+func TestAllocate_ChangesTheFewestHints(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCluster(t)
 		zones, _ := hints.Allocate(c.shares, c.endpoints)
@@ -140,7 +140,7 @@ func TestAllocate_ChangesAsFewHintsAsItMust(t *testing.T) {
 	})
 }
 
-func TestAllocate_OnceIsEnough(t *testing.T) {
+func TestAllocate_AgainChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCluster(t)
 		zones, verdict := hints.Allocate(c.shares, c.endpoints)
@@ -183,7 +183,7 @@ func TestAllocate_ChangesNoInput(t *testing.T) {
 	})
 }
 
-// An endpoint that turns ready and unready for ever must not make hints come and go.
+// An endpoint whose readiness flips must not make hints come and go.
 func TestAllocate_OneEndpointMoreOrLessKeepsHints(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.IntRange(10, 40).Draw(t, "a"), rapid.IntRange(10, 40).Draw(t, "b")

@@ -8,30 +8,30 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Node is what of a node counts for Auto. Equal nodes are ==.
+// Node has what mode Auto needs of a Node. Equal Nodes are ==.
 type Node struct {
 	// Zone is the topology.kubernetes.io/zone label; empty for none.
 	Zone string
 	// MilliCPU is the allocatable CPU in thousandths of a core.
 	MilliCPU int64
-	// Counts says that the node is Ready and no control plane node; the others are not looked at.
-	Counts bool
+	// Eligible tells that the Node is Ready and no control plane Node. Other Nodes are ignored.
+	Eligible bool
 }
 
-// maxCPU, in cores, is more than any node has. A node that says more is taken to have that much.
+// maxCPU is the upper bound of a Node's CPU, in cores.
 const maxCPU = 100_000
 
-// NodeOf reads a node.
+// NodeOf returns what mode Auto needs of a Node.
 func NodeOf(node *corev1.Node) Node {
 	return Node{
 		Zone:     node.Labels[corev1.LabelTopologyZone],
 		MilliCPU: milliCPU(node.Status.Allocatable.Cpu()),
-		Counts:   ready(node) && !controlPlane(node.Labels),
+		Eligible: ready(node) && !controlPlane(node.Labels),
 	}
 }
 
 func milliCPU(allocatable *resource.Quantity) int64 {
-	if allocatable.CmpInt64(maxCPU) > 0 { // thousandths of it may be more than an int64 can say
+	if allocatable.CmpInt64(maxCPU) > 0 { // MilliValue may overflow
 		return maxCPU * 1000
 	}
 	return max(allocatable.MilliValue(), 0)
@@ -46,20 +46,19 @@ func ready(node *corev1.Node) bool {
 	return false
 }
 
-// controlPlane reports whether the node is one that serves no workload.
+// controlPlane reports whether the labels are those of a control plane Node.
 func controlPlane(labels map[string]string) bool {
 	_, current := labels["node-role.kubernetes.io/control-plane"]
 	_, former := labels["node-role.kubernetes.io/master"]
 	return current || former
 }
 
-// Topology is the cluster's capacity by zone, kept up to date node by node. The
-// zero value is a cluster without nodes. It is not safe for concurrent use;
-// what Shares returns is.
+// Topology is the cluster's CPU by zone. The zero value is a cluster without Nodes. A Topology is
+// not safe for concurrent use.
 type Topology struct {
 	zones map[string]capacity
-	// silent counts nodes that have no zone or no CPU; nodes counts all of them.
-	silent, nodes int
+	// nodes counts all eligible Nodes; leftOut counts those without a zone or CPU.
+	nodes, leftOut int
 }
 
 type capacity struct {
@@ -67,19 +66,19 @@ type capacity struct {
 	nodes    int
 }
 
-// Add takes a node in.
+// Add adds a Node.
 func (t *Topology) Add(node Node) { t.count(node, 1) }
 
-// Remove takes out a node exactly as it was added.
+// Remove removes a Node, which must equal the added one.
 func (t *Topology) Remove(node Node) { t.count(node, -1) }
 
 func (t *Topology) count(node Node, n int) {
-	if !node.Counts {
+	if !node.Eligible {
 		return
 	}
 	t.nodes += n
 	if node.Zone == "" || node.MilliCPU <= 0 {
-		t.silent += n
+		t.leftOut += n
 		return
 	}
 	if t.zones == nil {
@@ -95,13 +94,14 @@ func (t *Topology) count(node Node, n int) {
 	t.zones[node.Zone] = zone
 }
 
-// Shares are the zones' parts of the cluster's CPU at one moment. They are never
-// changed. The zero value is a cluster of which nothing is known.
+// Shares are the zones' parts of the cluster's CPU at one moment. They never change. The zero value
+// is a cluster without Nodes.
 type Shares struct {
 	// zones are ordered by name.
-	zones         []share
-	total         int64
-	silent, nodes int
+	zones []share
+	total int64
+	// nodes and leftOut are those of the Topology.
+	nodes, leftOut int
 }
 
 type share struct {
@@ -109,12 +109,12 @@ type share struct {
 	cpu  int64
 }
 
-// maxTotal keeps every product of the allocation within 63 bits, for up to ten million endpoints.
+// maxTotal bounds the sum of all shares, so that no product overflows for ten million endpoints.
 const maxTotal = 1 << 33
 
-// Shares returns the parts as they are now.
+// Shares returns the current shares.
 func (t *Topology) Shares() Shares {
-	shares := Shares{silent: t.silent, nodes: t.nodes}
+	shares := Shares{leftOut: t.leftOut, nodes: t.nodes}
 	var sum int64
 	for zone, capacity := range t.zones {
 		shares.zones = append(shares.zones, share{zone: zone, cpu: capacity.milliCPU})
@@ -129,12 +129,12 @@ func (t *Topology) Shares() Shares {
 	return shares
 }
 
-// Equal reports whether no Service can be told anything else by other than by s.
+// Equal reports whether Allocate returns the same for both.
 func (s Shares) Equal(other Shares) bool {
-	return s.silent == other.silent && s.nodes == other.nodes && slices.Equal(s.zones, other.zones)
+	return s.leftOut == other.leftOut && s.nodes == other.nodes && slices.Equal(s.zones, other.zones)
 }
 
-// find gives the index of a zone; -1 for one without a share.
+// find returns the index of a zone; -1 for a zone without a share.
 func (s Shares) find(zone string) int {
 	i, ok := slices.BinarySearchFunc(s.zones, zone, func(s share, zone string) int { return cmp.Compare(s.zone, zone) })
 	if !ok {
@@ -143,9 +143,8 @@ func (s Shares) find(zone string) int {
 	return i
 }
 
-// minima gives for each zone how many of n endpoints it needs so that none of
-// them is meant for more than percent of its even share; ok is false when that
-// is more than there are.
+// minima returns for each zone how many of n endpoints it needs so that none of them is meant for
+// more than percent of its even share; ok is false when the zones need more than n.
 func (s Shares) minima(n int, percent int64) (minima []int, ok bool) {
 	minima = make([]int, len(s.zones))
 	sum := 0

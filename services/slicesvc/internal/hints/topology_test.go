@@ -10,11 +10,11 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// sharesOf makes a cluster with one node for each zone.
+// sharesOf returns the shares of a cluster with one Node for each zone.
 func sharesOf(cpuByZone map[string]int64) hints.Shares {
 	var topology hints.Topology
 	for zone, cpu := range cpuByZone {
-		topology.Add(hints.Node{Zone: zone, MilliCPU: cpu, Counts: true})
+		topology.Add(hints.Node{Zone: zone, MilliCPU: cpu, Eligible: true})
 	}
 	return topology.Shares()
 }
@@ -24,16 +24,16 @@ func TestNodeOf(t *testing.T) {
 		change func(*corev1.Node)
 		want   hints.Node
 	}{
-		"ready":         {want: hints.Node{Zone: "zone-a", MilliCPU: 1500, Counts: true}},
+		"ready":         {want: hints.Node{Zone: "zone-a", MilliCPU: 1500, Eligible: true}},
 		"not ready":     {change: func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, want: hints.Node{Zone: "zone-a", MilliCPU: 1500}},
 		"unknown":       {change: func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }, want: hints.Node{Zone: "zone-a", MilliCPU: 1500}},
 		"no condition":  {change: func(n *corev1.Node) { n.Status.Conditions = nil }, want: hints.Node{Zone: "zone-a", MilliCPU: 1500}},
 		"control plane": {change: func(n *corev1.Node) { n.Labels["node-role.kubernetes.io/control-plane"] = "" }, want: hints.Node{Zone: "zone-a", MilliCPU: 1500}},
 		"master":        {change: func(n *corev1.Node) { n.Labels["node-role.kubernetes.io/master"] = "x" }, want: hints.Node{Zone: "zone-a", MilliCPU: 1500}},
-		"no zone":       {change: func(n *corev1.Node) { n.Labels = nil }, want: hints.Node{MilliCPU: 1500, Counts: true}},
-		"no CPU":        {change: func(n *corev1.Node) { n.Status.Allocatable = nil }, want: hints.Node{Zone: "zone-a", Counts: true}},
-		"negative CPU":  {change: setCPU("-3"), want: hints.Node{Zone: "zone-a", Counts: true}},
-		"absurd CPU":    {change: setCPU("9000000P"), want: hints.Node{Zone: "zone-a", MilliCPU: 100_000_000, Counts: true}},
+		"no zone":       {change: func(n *corev1.Node) { n.Labels = nil }, want: hints.Node{MilliCPU: 1500, Eligible: true}},
+		"no CPU":        {change: func(n *corev1.Node) { n.Status.Allocatable = nil }, want: hints.Node{Zone: "zone-a", Eligible: true}},
+		"negative CPU":  {change: setCPU("-3"), want: hints.Node{Zone: "zone-a", Eligible: true}},
+		"absurd CPU":    {change: setCPU("9000000P"), want: hints.Node{Zone: "zone-a", MilliCPU: 100_000_000, Eligible: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{}
@@ -56,10 +56,10 @@ func setCPU(quantity string) func(*corev1.Node) {
 	}
 }
 
-// The clusters are those of upstream's tests, except for the nodes that tell too
-// little: what they lead to is seen in what is said of eight endpoints.
-func TestShares_WhichClustersCanHaveHints(t *testing.T) {
-	node := func(zone string, cpu int64) hints.Node { return hints.Node{Zone: zone, MilliCPU: cpu, Counts: true} }
+// The clusters are those of upstream's tests, except for the Nodes that are left out. The verdict
+// is that for eight endpoints.
+func TestShares_ClustersThatCanHaveHints(t *testing.T) {
+	node := func(zone string, cpu int64) hints.Node { return hints.Node{Zone: zone, MilliCPU: cpu, Eligible: true} }
 	uncounted := func(zone string) hints.Node { return hints.Node{Zone: zone, MilliCPU: 1000} }
 	for name, c := range map[string]struct {
 		nodes []hints.Node
@@ -100,7 +100,7 @@ func TestShares_WhichClustersCanHaveHints(t *testing.T) {
 	}
 }
 
-func TestTopology_NodesThatWereRemovedLeaveNothing(t *testing.T) {
+func TestTopology_RemovedNodesHaveNoShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		stay := rapid.SliceOfN(rapid.Custom(drawNode), 0, 10).Draw(t, "stay")
 		gone := rapid.SliceOfN(rapid.Custom(drawNode), 0, 10).Draw(t, "gone")
@@ -124,6 +124,6 @@ func drawNode(t *rapid.T) hints.Node {
 	return hints.Node{
 		Zone:     rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "zone"),
 		MilliCPU: rapid.SampledFrom([]int64{0, 1, 500, 4000, 100_000_000}).Draw(t, "cpu"),
-		Counts:   rapid.IntRange(0, 4).Draw(t, "counts") > 0,
+		Eligible: rapid.IntRange(0, 4).Draw(t, "eligible") > 0,
 	}
 }

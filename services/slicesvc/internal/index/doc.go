@@ -1,26 +1,23 @@
-// Package index keeps Services, pods, nodes and EndpointSlices by what joins
-// them, so that a change of one costs what it touches and not what exists.
+// Package index joins Services, Pods, Nodes and EndpointSlices, so that a change of one object
+// costs what the change touches and not what the cluster holds.
 //
-// Promise: Put and Delete of an object name the Services whose endpoints or
-// slices may have changed; Observed gives everything a plan for one Service is
-// made from.
+// Promise: Put and Delete of an object name the Services whose endpoints or slices may have
+// changed. Snapshot returns everything that a plan for one Service is made from.
 //
-//   - A pod finds its Services by an inverted selector index: each Service is
-//     filed under one pair of its selector, the one fewest Services of the
-//     namespace are filed under, and a pod looks up its own label pairs.
-//   - A Service knows its pods at any time; a new one finds them through the
-//     rarest pair of its selector.
-//   - A node finds the pods bound to it, and through them the Services whose
-//     endpoints wait for it or carry its zone.
-//   - A shard knows its Services and its sizes, so that to begin with a shard
-//     costs what is in it. The Index itself always holds all shards.
+//   - Each Service is filed under one label pair of its selector: the pair under which the
+//     namespace has the fewest Services. A Pod finds its Services by its own label pairs.
+//   - A Service has the set of its Pods. A new Service finds them by the rarest pair of its
+//     selector.
+//   - A Node has the Pods that are bound to it, and through them the Services whose endpoints wait
+//     for the Node or carry its zone.
+//   - A shard has its Services and its counts, so that the start of a shard's term costs what is in
+//     the shard. The Index holds all shards.
 //
-// Invariants: no I/O, no clock; objects are kept as given and never changed, and
-// of a pod what endpoints are made from;
-// the result of any sequence of calls depends only on the objects last put, not
-// on the order in which they came. An Index is not safe for concurrent writing;
-// readers may share it while nobody writes.
+// Invariants: no I/O, no clock. Objects are kept as given and never changed; of a Pod only the
+// fields are kept that endpoints are made from. The result of a sequence of calls depends only on
+// the last version of each object, not on the order of the calls. A Snapshot never changes. An
+// Index is not safe for concurrent writes; concurrent reads are safe between writes.
 //
-// What it does not do: it decides nothing about endpoints, and it does not judge
-// whether what it holds is fresh.
+// The package decides nothing about endpoints, and it does not know whether its objects are
+// current.
 package index

@@ -1,7 +1,7 @@
 package index
 
 import (
-	"iter"
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -11,43 +11,43 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
-// Key names a Service, a pod or a slice.
+// Key names a Service, a Pod or an EndpointSlice.
 type Key = types.NamespacedName
 
-// Index is the joined state of a cluster as far as slices need it.
+// Index holds the joined objects of a cluster.
 type Index struct {
 	managedBy  string
 	namespaces map[string]*namespace
 	nodes      map[string]*node
-	shards     []share
-	// topology is the sum of all nodes, shares what Services with hints for the
-	// whole cluster are told of it, and auto those Services.
+	shards     []shardState
+	// topology sums up all Nodes. shares is what Services with hints in mode Auto were last told of
+	// it.
 	topology hints.Topology
 	shares   hints.Shares
-	auto     map[Key]struct{}
+	// auto holds the Services with hints in mode Auto.
+	auto map[Key]struct{}
 }
 
-// share is what belongs to one shard.
-type share struct {
+// shardState is the part of an Index that belongs to one shard.
+type shardState struct {
 	services map[Key]struct{}
 	counts   Counts
 }
 
-// Counts are the sizes of some shards of an Index. Whatever is counted belongs
-// to one shard, so that the counts of all shards add up to those of the cluster.
+// Counts are the sizes of some shards. Each object counts in one shard, so that the counts of all
+// shards add up to those of the cluster.
 type Counts struct {
-	// Services counts all Services; Managed those which get slices.
+	// Services counts all Services; Managed counts the Services that get slices.
 	Services, Managed int
-	// Pods counts each pod in the shard that its own name falls into, since the
-	// Services that select it may be in several.
+	// Pods counts each Pod in the shard of its own name, because the Services that select it may be
+	// in several shards.
 	Pods int
-	// EndpointSlices counts the slices with the index's managed-by value, Endpoints
-	// what they hold, both in the shard of the Service the slices name.
+	// EndpointSlices counts the slices with the index's managed-by value, and Endpoints their
+	// endpoints, in the shard of the Service that the slices name.
 	EndpointSlices, Endpoints int
 }
 
@@ -59,18 +59,21 @@ func (c *Counts) add(other Counts) {
 	c.Endpoints += other.Endpoints
 }
 
-// namespace is one namespace's share; no selector reaches beyond it.
+// namespace holds the objects of one namespace; no selector reaches beyond it.
 type namespace struct {
 	services map[string]*service
-	pods     map[string]*pod
+	pods     map[string]*podEntry
 	slices   map[string]*slice
 
 	// anchors files each managed Service under one pair of its selector.
 	anchors map[pair]map[string]*service
-	// byPair files each pod under every pair of its labels.
-	byPair map[pair]map[*pod]struct{}
-	// byService files our slices by the Service they name, which may not exist.
+	// byPair files each Pod under every pair of its labels.
+	byPair map[pair]map[*podEntry]struct{}
+	// byService files the managed slices by the Service that they name, which may not exist.
 	byService map[string]map[string]*slice
+	// sliceNames has the names of all slices by their SliceNamePrefix. Each list is sorted and is
+	// replaced instead of changed, because snapshots share it.
+	sliceNames map[string][]string
 }
 
 // pair is one label with its value.
@@ -79,31 +82,42 @@ type pair struct{ key, value string }
 type service struct {
 	object *corev1.Service
 	anchor pair
-	pods   map[*pod]struct{}
+	pods   map[*podEntry]struct{}
 }
 
-type pod struct {
-	*kept
-	// affinity is desired.AffinityOf the object.
+// podEntry is the current version of a Pod and what is joined with it.
+type podEntry struct {
+	*Pod
+	// affinity is desired.AffinityOf the Pod.
 	affinity uint32
-	// services are those that select it, in no particular order: one, for nearly all pods.
+	// services select the Pod, in no particular order. Nearly every Pod has one.
 	services []*service
 }
 
 type node struct {
 	known  bool
 	object hints.Node
-	pods   map[*pod]struct{}
+	pods   map[*podEntry]struct{}
 }
 
-// New returns an empty Index that files Services under so many shards, at least
-// one. Slices are ours when their managed-by label is managedBy.
+// slice is the last known version of one EndpointSlice of any manager.
+type slice struct {
+	// object is nil for a slice of another manager, and for a tombstone.
+	object *discoveryv1.EndpointSlice
+	// owner is the Service that the slice names; empty when object is nil.
+	owner   string
+	uid     types.UID
+	version string
+}
+
+// New returns an empty Index that divides Services into the given number of shards, which must be
+// positive. A slice is managed by this Index when its managed-by label has the value managedBy.
 func New(managedBy string, shards int) *Index {
 	x := &Index{
 		managedBy:  managedBy,
 		namespaces: map[string]*namespace{},
 		nodes:      map[string]*node{},
-		shards:     make([]share, shards),
+		shards:     make([]shardState, shards),
 		auto:       map[Key]struct{}{},
 	}
 	for i := range x.shards {
@@ -121,11 +135,13 @@ func (x *Index) Counts(shards []int) Counts {
 	return sum
 }
 
-// share returns what the object of that key is part of.
-func (x *Index) share(key Key) *share { return &x.shards[shard.Of(key, len(x.shards))] }
+// shardOf returns the state of the shard that an object's key belongs to.
+func (x *Index) shardOf(key Key) *shardState {
+	return &x.shards[shard.Of(key.Namespace, key.Name, len(x.shards))]
+}
 
-// Keys returns the Services of one namespace, or of all for "", in order of
-// namespace and name.
+// Keys returns the Services of one namespace, or of all namespaces for "", in order of namespace
+// and name.
 func (x *Index) Keys(within string) []Key {
 	var keys []Key
 	for name, ns := range x.namespaces {
@@ -140,16 +156,61 @@ func (x *Index) Keys(within string) []Key {
 	return keys
 }
 
+// KeysAfter returns the first limit Services behind after, in order of namespace and name, of one
+// namespace or of all namespaces for "". The zero Key is before all. The cost is one look at each
+// Service of the namespaces that the page reaches, and sorting at most twice the limit at a time.
+func (x *Index) KeysAfter(within string, after Key, limit int) []Key {
+	var page []Key
+	for _, name := range x.namespacesFrom(within, after.Namespace) {
+		page = append(page, x.namespaces[name].servicesAfter(name, after, limit-len(page))...)
+		if len(page) == limit {
+			break
+		}
+	}
+	return page
+}
+
+// namespacesFrom returns the sorted names of the namespaces from first on, or only within if that
+// is not empty.
+func (x *Index) namespacesFrom(within, first string) []string {
+	if within != "" {
+		if _, known := x.namespaces[within]; !known || cmp.Less(within, first) {
+			return nil
+		}
+		return []string{within}
+	}
+	names := slices.Collect(maps.Keys(x.namespaces))
+	names = slices.DeleteFunc(names, func(name string) bool { return name < first })
+	slices.Sort(names)
+	return names
+}
+
+// servicesAfter keeps the least keys seen so far instead of sorting all of them.
+func (ns *namespace) servicesAfter(name string, after Key, limit int) []Key {
+	var least []Key
+	for service := range ns.services {
+		key := Key{Namespace: name, Name: service}
+		if CompareKeys(key, after) <= 0 {
+			continue
+		}
+		if least = append(least, key); len(least) == 2*limit {
+			least = firstKeys(least, limit)
+		}
+	}
+	return firstKeys(least, limit)
+}
+
+func firstKeys(keys []Key, limit int) []Key {
+	slices.SortFunc(keys, CompareKeys)
+	return keys[:min(len(keys), limit)]
+}
+
 // ShardKeys returns the Services of one shard, in order of namespace and name.
 func (x *Index) ShardKeys(number int) []Key {
 	return slices.SortedFunc(maps.Keys(x.shards[number].services), CompareKeys)
 }
 
-func objectKey(object metav1.Object) Key {
-	return Key{Namespace: object.GetNamespace(), Name: object.GetName()}
-}
-
-// CompareKeys orders by namespace, then by name.
+// CompareKeys orders keys by namespace, then by name.
 func CompareKeys(a, b Key) int {
 	if order := strings.Compare(a.Namespace, b.Namespace); order != 0 {
 		return order
@@ -157,142 +218,38 @@ func CompareKeys(a, b Key) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// Observed is what is known about one Service.
-type Observed struct {
-	Service *corev1.Service
-	// Slices are the slices that name the Service and are ours by their labels, in no particular order.
-	Slices []*discoveryv1.EndpointSlice
-	// Shares are the zones' parts of the cluster, for hints that depend on all nodes.
-	Shares hints.Shares
-	// members are the pods the selector matches; none when the Service is not managed.
-	members []member
-}
-
-// member is a pod with what was known of its node.
-type member struct {
-	*kept
-	nodeKnown bool
-	zone      string
-}
-
-// Candidates are the pods the selector matches, in no particular order; none when
-// the Service is not managed. Each is good until the next one is asked for: to make
-// the API's type of all of them at once would take more memory than to keep them.
-func (o Observed) Candidates() iter.Seq[desired.Candidate] {
-	return func(yield func(desired.Candidate) bool) {
-		pod := &corev1.Pod{}
-		for _, one := range o.members {
-			one.fill(pod)
-			if !yield(desired.Candidate{Pod: pod, NodeKnown: one.nodeKnown, Zone: one.zone}) {
-				return
-			}
-		}
-	}
-}
-
-// Observed gathers what is known about a Service; false when there is no such
-// Service. The objects are shared and must not be changed.
-func (x *Index) Observed(key Key) (Observed, bool) {
+// find returns a Service and its namespace; nil when there is none of that name.
+func (x *Index) find(key Key) (*namespace, *service) {
 	ns := x.namespaces[key.Namespace]
-	if ns == nil || ns.services[key.Name] == nil {
-		return Observed{}, false
+	if ns == nil {
+		return nil, nil
 	}
-	found := ns.services[key.Name]
-	observed := Observed{
-		Service: found.object,
-		Slices:  ns.ownSlices(key.Name),
-		Shares:  x.shares,
-		members: make([]member, 0, len(found.pods)),
-	}
-	for selected := range found.pods {
-		observed.members = append(observed.members, x.member(selected))
-	}
-	return observed, true
+	return ns, ns.services[key.Name]
 }
 
-// Candidate returns a pod that the Service's selector matches; false when there
-// is none of that name.
-func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
-	ns := x.namespaces[key.Namespace]
-	if ns == nil || ns.services[key.Name] == nil {
-		return desired.Candidate{}, false
-	}
-	selected := ns.pods[pod]
-	if selected == nil || !slices.Contains(selected.services, ns.services[key.Name]) {
-		return desired.Candidate{}, false
-	}
-	found := x.member(selected)
-	return desired.Candidate{Pod: found.object(), NodeKnown: found.nodeKnown, Zone: found.zone}, true
-}
-
-// Affinity is desired.AffinityOf a pod; 0 when there is none of that name.
-func (x *Index) Affinity(key Key) uint32 {
-	ns := x.namespaces[key.Namespace]
-	if ns == nil || ns.pods[key.Name] == nil {
-		return 0
-	}
-	return ns.pods[key.Name].affinity
-}
-
-// Service returns a Service; false when there is none of that name.
-func (x *Index) Service(key Key) (*corev1.Service, bool) {
-	ns := x.namespaces[key.Namespace]
-	if ns == nil || ns.services[key.Name] == nil {
-		return nil, false
-	}
-	return ns.services[key.Name].object, true
-}
-
-// Slices returns a Service with its slices, without the cost of its pods.
-func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
-	found, ok := x.Service(key)
-	if !ok {
-		return nil, nil, false
-	}
-	return found, x.namespaces[key.Namespace].ownSlices(key.Name), true
-}
-
-func (ns *namespace) ownSlices(service string) []*discoveryv1.EndpointSlice {
-	filed := ns.byService[service]
-	own := make([]*discoveryv1.EndpointSlice, 0, len(filed))
-	for _, slice := range filed {
-		own = append(own, slice.object)
-	}
-	return own
-}
-
-// HasSlice reports whether an EndpointSlice of that name exists, whoever manages it.
-func (x *Index) HasSlice(key Key) bool {
-	ns := x.namespaces[key.Namespace]
-	return ns != nil && ns.slices[key.Name] != nil
-}
-
-func (x *Index) member(of *pod) member {
-	found := member{kept: of.kept}
-	if bound := x.nodes[of.node]; bound != nil && bound.known {
-		found.nodeKnown, found.zone = true, bound.object.Zone
-	}
-	return found
+func objectKey(object metav1.Object) Key {
+	return Key{Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
 func (x *Index) namespace(name string) *namespace {
 	ns := x.namespaces[name]
 	if ns == nil {
 		ns = &namespace{
-			services:  map[string]*service{},
-			pods:      map[string]*pod{},
-			slices:    map[string]*slice{},
-			anchors:   map[pair]map[string]*service{},
-			byPair:    map[pair]map[*pod]struct{}{},
-			byService: map[string]map[string]*slice{},
+			services:   map[string]*service{},
+			pods:       map[string]*podEntry{},
+			slices:     map[string]*slice{},
+			anchors:    map[pair]map[string]*service{},
+			byPair:     map[pair]map[*podEntry]struct{}{},
+			byService:  map[string]map[string]*slice{},
+			sliceNames: map[string][]string{},
 		}
 		x.namespaces[name] = ns
 	}
 	return ns
 }
 
-// prune forgets a namespace that has become empty, so that clusters which make
-// and drop namespaces do not grow the index.
+// prune removes a namespace that has become empty, so that the Index does not grow in a cluster
+// that creates and deletes namespaces.
 func (x *Index) prune(name string) {
 	ns := x.namespaces[name]
 	if ns != nil && len(ns.services)+len(ns.pods)+len(ns.slices) == 0 {
@@ -300,8 +257,7 @@ func (x *Index) prune(name string) {
 	}
 }
 
-// file adds an entry to a nested map and unfile takes it out again, both
-// keeping no empty inner map.
+// file adds an entry to a nested map.
 func file[K, N comparable, V any](in map[K]map[N]V, under K, name N, value V) {
 	if in[under] == nil {
 		in[under] = map[N]V{}
@@ -309,6 +265,7 @@ func file[K, N comparable, V any](in map[K]map[N]V, under K, name N, value V) {
 	in[under][name] = value
 }
 
+// unfile removes an entry from a nested map, and the inner map when it has become empty.
 func unfile[K, N comparable, V any](from map[K]map[N]V, under K, name N) {
 	delete(from[under], name)
 	if len(from[under]) == 0 {

@@ -10,12 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// model is the index as it is easily right: it keeps objects and scans them all.
+// model is a simple index: it keeps objects and scans all of them.
 type model struct {
 	services map[string]*corev1.Service
 	pods     map[string]*corev1.Pod
@@ -55,16 +55,16 @@ func (m *model) selects(service *corev1.Service, pod *corev1.Pod) bool {
 }
 
 func podsOf(x *index.Index, service string) []string {
-	observed, _ := x.Observed(key(service))
+	snapshot, _ := x.Snapshot(key(service))
 	var names []string
-	for candidate := range observed.Candidates() {
+	for candidate := range snapshot.Candidates() {
 		names = append(names, candidate.Pod.Name)
 	}
 	slices.Sort(names)
 	return names
 }
 
-func TestIndex_AgreesWithAScanOfEverything(t *testing.T) {
+func TestIndex_AgreesWithTheModel(t *testing.T) {
 	drawLabels := func(t *rapid.T) map[string]string {
 		return rapid.MapOfN(rapid.SampledFrom([]string{"app", "tier"}), rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "labels")
 	}
@@ -92,13 +92,13 @@ func TestIndex_AgreesWithAScanOfEverything(t *testing.T) {
 						slicetest.Unready(pod)
 					}
 				})
-				want := concerned(m, m.pods[name], pod)
+				want := affected(m, m.pods[name], pod)
 				m.pods[name] = pod
 				checkEffect(t, want, x.PutPod(pod))
 			},
 			"delete pod": func(t *rapid.T) {
 				name := fmt.Sprintf("pod-%d", rapid.IntRange(0, 5).Draw(t, "pod"))
-				want := concerned(m, m.pods[name], nil)
+				want := affected(m, m.pods[name], nil)
 				delete(m.pods, name)
 				checkEffect(t, want, x.DeletePod(slicetest.Pod(name, "10.1.0.1")))
 			},
@@ -127,12 +127,12 @@ func (m *model) counts() index.Counts {
 	return counts
 }
 
-// checkShards looks for every Service in its shard and nowhere else.
+// checkShards expects every Service in its shard and in no other.
 func checkShards(t *rapid.T, x *index.Index, m *model) {
 	for _, number := range everyShard() {
 		var want []index.Key
 		for name := range m.services {
-			if shard.Of(key(name), shards) == number {
+			if shard.Of(slicetest.Namespace, name, shards) == number {
 				want = append(want, key(name))
 			}
 		}
@@ -146,9 +146,9 @@ func checkShards(t *rapid.T, x *index.Index, m *model) {
 	}
 }
 
-// concerned names the Services that must hear of a change from one pod to the
-// other; nil stands for no pod.
-func concerned(m *model, before, after *corev1.Pod) []index.Key {
+// affected returns the Services that a change from one Pod to the other affects; nil stands for no
+// Pod.
+func affected(m *model, before, after *corev1.Pod) []index.Key {
 	was, is := m.servicesOf(before), m.servicesOf(after)
 	changed := before == nil || after == nil ||
 		before.Spec.NodeName != after.Spec.NodeName ||
@@ -165,6 +165,6 @@ func concerned(m *model, before, after *corev1.Pod) []index.Key {
 
 func checkEffect(t *rapid.T, want []index.Key, got index.Effect) {
 	if diff := gocmp.Diff(want, got.Services, cmpopts.EquateEmpty()); diff != "" {
-		t.Fatalf("concerned Services (-want +got):\n%s", diff)
+		t.Fatalf("affected Services (-want +got):\n%s", diff)
 	}
 }

@@ -7,13 +7,12 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// PutNode takes in a new or changed node. The effect names the Services with a
-// pod on the node, if the node is new or its zone changed, and those with hints
-// for the whole cluster, if these may be told anything else now.
+// PutNode adds or replaces a Node. If the Node is new or its zone changed, the effect names the
+// Services with a Pod on it. If the zones' shares changed, it names the Services in mode Auto.
 func (x *Index) PutNode(name string, object hints.Node) Effect {
 	entry := x.nodes[name]
 	if entry == nil {
-		entry = &node{pods: map[*pod]struct{}{}}
+		entry = &node{pods: map[*podEntry]struct{}{}}
 		x.nodes[name] = entry
 	}
 	before, known := entry.object, entry.known
@@ -31,18 +30,17 @@ func (x *Index) PutNode(name string, object hints.Node) Effect {
 		effect.Urgency = Normal
 	}
 	if !known {
-		effect.Urgency = Urgent // endpoints may have waited for it
+		effect.Urgency = Urgent // endpoints may have waited for the Node
 	}
-	effect.Hinted = x.rehint()
+	effect.Hinted = x.updateShares()
 	return effect
 }
 
-// DeleteNode forgets a node. No Service is named for its pods: a node object that
-// goes away takes no endpoint with it until the Service is planned for another
-// reason, as upstream does, so that deleting all nodes by mistake does not take
-// every endpoint of the cluster away within a second. Services with hints for the
-// whole cluster are named if these may be told anything else now; as with
-// upstream, a plan for them leaves out pods whose node is gone.
+// DeleteNode removes a Node. It names no Service for the Node's Pods, as upstream does: their
+// endpoints stay until the Service is planned for another reason, so that the deletion of all Nodes
+// by mistake does not remove every endpoint of the cluster within a second. It names the Services
+// in mode Auto if the zones' shares changed; as with upstream, a plan for them drops Pods without a
+// Node.
 func (x *Index) DeleteNode(name string) Effect {
 	entry := x.nodes[name]
 	if entry == nil || !entry.known {
@@ -51,10 +49,10 @@ func (x *Index) DeleteNode(name string) Effect {
 	x.topology.Remove(entry.object)
 	entry.known, entry.object = false, hints.Node{}
 	x.pruneNode(name)
-	return Effect{Hinted: x.rehint()}
+	return Effect{Hinted: x.updateShares()}
 }
 
-// Node returns what is known of a node; false when there is none of that name.
+// Node returns a Node; false when there is none of that name.
 func (x *Index) Node(name string) (hints.Node, bool) {
 	entry := x.nodes[name]
 	if entry == nil || !entry.known {
@@ -63,9 +61,8 @@ func (x *Index) Node(name string) (hints.Node, bool) {
 	return entry.object, true
 }
 
-// rehint brings the shares up to date and names the Services that depend on
-// them, sorted; none when nothing changed for them.
-func (x *Index) rehint() []Key {
+// updateShares returns the Services in mode Auto, sorted, if the zones' shares changed.
+func (x *Index) updateShares() []Key {
 	shares := x.topology.Shares()
 	if shares.Equal(x.shares) {
 		return nil
@@ -80,24 +77,24 @@ func (x *Index) pruneNode(name string) {
 	}
 }
 
-// effect names the pods on the node and the Services that select them, sorted.
+// effect names the Pods on the Node that a Service selects, and these Services, sorted.
 func (n *node) effect() Effect {
-	found := map[Key]struct{}{}
-	var concerned []Key
-	for member := range n.pods {
-		for _, selecting := range member.services {
-			found[objectKey(selecting.object)] = struct{}{}
+	services := map[Key]struct{}{}
+	var pods []Key
+	for pod := range n.pods {
+		for _, selecting := range pod.services {
+			services[objectKey(selecting.object)] = struct{}{}
 		}
-		if len(member.services) > 0 {
-			concerned = append(concerned, member.key())
+		if len(pod.services) > 0 {
+			pods = append(pods, pod.key())
 		}
 	}
-	if len(found) == 0 {
+	if len(services) == 0 {
 		return Effect{}
 	}
-	slices.SortFunc(concerned, CompareKeys)
+	slices.SortFunc(pods, CompareKeys)
 	return Effect{
-		Services: slices.SortedFunc(maps.Keys(found), CompareKeys),
-		Pods:     concerned,
+		Services: slices.SortedFunc(maps.Keys(services), CompareKeys),
+		Pods:     pods,
 	}
 }

@@ -5,23 +5,23 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// Unmanaged is why a Service gets no slices from us.
+// Unmanaged is the reason for which slicesvc makes no slices for a Service.
 type Unmanaged string
 
-// The reasons; Managed is none.
+// The reasons. Managed stands for none: the Service gets slices.
 const (
 	Managed      Unmanaged = ""
 	ExternalName Unmanaged = "EXTERNAL_NAME"
 	NoSelector   Unmanaged = "NO_SELECTOR"
 )
 
-// Management says whether a Service gets slices, and if not, why. A Service
-// without a selector selects nothing: its slices are somebody else's business,
-// and those it had from us before it lost its selector are left as they are.
+// Management returns Managed for a Service that gets slices, and else the reason why it gets none.
+// The slices that a Service had before it lost its selector are left as they are.
 func Management(service *corev1.Service) Unmanaged {
 	switch {
 	case service.Spec.Type == corev1.ServiceTypeExternalName:
@@ -33,7 +33,26 @@ func Management(service *corev1.Service) Unmanaged {
 	}
 }
 
-// PutService takes in a new or changed Service.
+// Service returns a Service; false when there is none of that name.
+func (x *Index) Service(key Key) (*corev1.Service, bool) {
+	_, found := x.find(key)
+	if found == nil {
+		return nil, false
+	}
+	return found.object, true
+}
+
+// Slices returns a Service with its managed slices, in no particular order, without the cost of its
+// Pods; false when there is no such Service.
+func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
+	ns, found := x.find(key)
+	if found == nil {
+		return nil, nil, false
+	}
+	return found.object, ns.slicesOf(key.Name), true
+}
+
+// PutService adds or replaces a Service.
 func (x *Index) PutService(object *corev1.Service) {
 	ns := x.namespace(object.Namespace)
 	entry := ns.services[object.Name]
@@ -42,7 +61,7 @@ func (x *Index) PutService(object *corev1.Service) {
 	case entry == nil:
 		entry = &service{object: object}
 		ns.services[object.Name] = entry
-		x.enlist(objectKey(object))
+		x.fileInShard(objectKey(object))
 	case selectorOf(entry.object).equal(selectorOf(object)):
 		entry.object = object
 		return
@@ -53,20 +72,21 @@ func (x *Index) PutService(object *corev1.Service) {
 	x.link(ns, entry)
 }
 
-// DeleteService forgets a Service. Its slices stay: the garbage collector deletes them in the cluster.
+// DeleteService removes a Service. Its slices stay until their own deletion is shown: the garbage
+// collector deletes them in the cluster.
 func (x *Index) DeleteService(key Key) {
-	ns := x.namespaces[key.Namespace]
-	if ns == nil || ns.services[key.Name] == nil {
+	ns, entry := x.find(key)
+	if entry == nil {
 		return
 	}
-	x.unlink(ns, ns.services[key.Name])
+	x.unlink(ns, entry)
 	delete(ns.services, key.Name)
 	delete(x.auto, key)
-	x.strike(key)
+	x.unfileFromShard(key)
 	x.prune(key.Namespace)
 }
 
-// fileAuto notes whether the Service's hints depend on all nodes.
+// fileAuto keeps the set of Services whose hints depend on all Nodes.
 func (x *Index) fileAuto(object *corev1.Service) {
 	if Management(object) == Managed && hints.ModeOf(object) == hints.Auto {
 		x.auto[objectKey(object)] = struct{}{}
@@ -75,34 +95,33 @@ func (x *Index) fileAuto(object *corev1.Service) {
 	delete(x.auto, objectKey(object))
 }
 
-// enlist files a Service under its shard, strike takes it out.
-func (x *Index) enlist(key Key) {
-	own := x.share(key)
+func (x *Index) fileInShard(key Key) {
+	own := x.shardOf(key)
 	own.services[key] = struct{}{}
 	own.counts.Services++
 }
 
-func (x *Index) strike(key Key) {
-	own := x.share(key)
+func (x *Index) unfileFromShard(key Key) {
+	own := x.shardOf(key)
 	delete(own.services, key)
 	own.counts.Services--
 }
 
-// link files a Service under its anchor and finds its pods.
+// link files a Service under its anchor and finds its Pods.
 func (x *Index) link(ns *namespace, entry *service) {
-	entry.pods = map[*pod]struct{}{}
+	entry.pods = map[*podEntry]struct{}{}
 	selector := selectorOf(entry.object)
 	if len(selector) == 0 {
 		return
 	}
-	x.share(objectKey(entry.object)).counts.Managed++
+	x.shardOf(objectKey(entry.object)).counts.Managed++
 	pairs := selector.pairs()
 	entry.anchor = ns.lightestAnchor(pairs)
 	file(ns.anchors, entry.anchor, entry.object.Name, entry)
-	for member := range ns.byPair[ns.rarest(pairs)] {
-		if selector.matches(member.labels) {
-			entry.pods[member] = struct{}{}
-			member.services = append(member.services, entry)
+	for pod := range ns.byPair[ns.rarest(pairs)] {
+		if selector.matches(pod.labels) {
+			entry.pods[pod] = struct{}{}
+			pod.services = append(pod.services, entry)
 		}
 	}
 }
@@ -112,15 +131,15 @@ func (x *Index) unlink(ns *namespace, entry *service) {
 	if len(selectorOf(entry.object)) == 0 {
 		return
 	}
-	x.share(objectKey(entry.object)).counts.Managed--
+	x.shardOf(objectKey(entry.object)).counts.Managed--
 	unfile(ns.anchors, entry.anchor, entry.object.Name)
-	for member := range entry.pods {
-		member.services = slices.DeleteFunc(member.services, func(s *service) bool { return s == entry })
+	for pod := range entry.pods {
+		pod.services = slices.DeleteFunc(pod.services, func(s *service) bool { return s == entry })
 	}
 }
 
-// lightestAnchor picks the pair that fewest Services are filed under, so that a
-// label all pods of a namespace share does not lead each of them to all Services.
+// lightestAnchor picks the pair with the fewest Services, so that a label which all Pods of a
+// namespace share does not lead each of them to all Services.
 func (ns *namespace) lightestAnchor(pairs []pair) pair {
 	best := pairs[0]
 	for _, candidate := range pairs[1:] {
@@ -131,7 +150,7 @@ func (ns *namespace) lightestAnchor(pairs []pair) pair {
 	return best
 }
 
-// rarest picks the pair that fewest pods carry.
+// rarest picks the pair that the fewest Pods carry.
 func (ns *namespace) rarest(pairs []pair) pair {
 	best := pairs[0]
 	for _, candidate := range pairs[1:] {
@@ -142,10 +161,10 @@ func (ns *namespace) rarest(pairs []pair) pair {
 	return best
 }
 
-// selector is a Service's selector: labels a pod must have, all of them.
+// selector has the labels that a Pod must have, all of them.
 type selector map[string]string
 
-// selectorOf gives the selector of a managed Service, nil for any other.
+// selectorOf returns the selector of a managed Service, and nil for any other.
 func selectorOf(object *corev1.Service) selector {
 	if Management(object) != Managed {
 		return nil
@@ -164,7 +183,7 @@ func (s selector) matches(labels map[string]string) bool {
 	return true
 }
 
-// pairs gives the selector's pairs in order of their keys.
+// pairs returns the selector's pairs in order of their keys.
 func (s selector) pairs() []pair {
 	pairs := make([]pair, 0, len(s))
 	for _, key := range slices.Sorted(maps.Keys(s)) {

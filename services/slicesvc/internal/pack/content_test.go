@@ -38,7 +38,7 @@ func TestMake_NewSliceIsComplete(t *testing.T) {
 		Added:  1,
 		Slice: &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
-				Name:      plan.Changes[0].Slice.Name, // TestMake_NamesAreMadeFromThePurpose looks at it
+				Name:      plan.Changes[0].Slice.Name, // checked in TestMake_NamesAreDeterministic
 				Namespace: "shop",
 				Labels: map[string]string{
 					"team":                       "a",
@@ -67,7 +67,7 @@ func TestMake_NewSliceIsComplete(t *testing.T) {
 	}
 }
 
-func TestMake_HeadlessServiceIsLabelled(t *testing.T) {
+func TestMake_HeadlessLabel(t *testing.T) {
 	for clusterIP, want := range map[string]bool{"": true, corev1.ClusterIPNone: true, "10.96.0.1": false, "fd00::1": false} {
 		service := slicetest.Service("web", func(service *corev1.Service) { service.Spec.ClusterIP = clusterIP })
 		plan := pack.Make(input(service, slicetest.Pods(0, 1)))
@@ -77,7 +77,7 @@ func TestMake_HeadlessServiceIsLabelled(t *testing.T) {
 	}
 }
 
-func TestMake_UpdateKeepsWhatOthersAdded(t *testing.T) {
+func TestMake_UpdateKeepsMetadataOfOtherWriters(t *testing.T) {
 	service := slicetest.Service("web")
 	other := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "other"}
 	for name, c := range map[string]struct {
@@ -107,7 +107,7 @@ func TestMake_UpdateKeepsWhatOthersAdded(t *testing.T) {
 	}
 }
 
-func TestMake_WhatIsWrittenAgainAndWhatIsNot(t *testing.T) {
+func TestMake_ChangesThatCauseAWrite(t *testing.T) {
 	for name, c := range map[string]struct {
 		service func(*corev1.Service)
 		pod     func(*corev1.Pod)
@@ -133,7 +133,7 @@ func TestMake_WhatIsWrittenAgainAndWhatIsNot(t *testing.T) {
 			},
 			want: []pack.Reason{pack.EndpointsChanged},
 		},
-		"a condition that is not stated": {
+		"a missing condition": {
 			slice: func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Serving = nil },
 			want:  []pack.Reason{pack.EndpointsChanged},
 		},
@@ -141,7 +141,7 @@ func TestMake_WhatIsWrittenAgainAndWhatIsNot(t *testing.T) {
 			pod:  func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
 			want: []pack.Reason{pack.Recycled},
 		},
-		"no ports any more": {
+		"ports removed": {
 			service: func(s *corev1.Service) { s.Spec.Ports = nil },
 			want:    []pack.Reason{pack.Recycled},
 		},
@@ -173,7 +173,7 @@ func TestMake_WhatIsWrittenAgainAndWhatIsNot(t *testing.T) {
 	}
 }
 
-func TestMake_NamesAreMadeFromThePurpose(t *testing.T) {
+func TestMake_NamesAreDeterministic(t *testing.T) {
 	service := slicetest.Service("web")
 	names := func(in pack.Input) []string {
 		var all []string
@@ -188,19 +188,19 @@ func TestMake_NamesAreMadeFromThePurpose(t *testing.T) {
 		t.Fatalf("names are %v, want three different ones", first)
 	}
 	if diff := gocmp.Diff(first, names(in)); diff != "" {
-		t.Errorf("the second writer chooses other names:\n%s", diff)
+		t.Errorf("a second plan chooses other names:\n%s", diff)
 	}
 
-	in.Taken = func(name string) bool { return name == first[1] }
+	in.SliceNames = []string{first[1]}
 	without := names(in)
 	if without[0] != first[0] || without[1] != first[2] || without[2] == first[1] {
 		t.Errorf("with %s taken the names are %v, before %v", first[1], without, first)
 	}
 
-	in.Taken = nil
-	in.Service = slicetest.Service("web", func(service *corev1.Service) { service.UID = "made again" })
+	in.SliceNames = nil
+	in.Service = slicetest.Service("web", func(service *corev1.Service) { service.UID = "another" })
 	if again := names(in); again[0] == first[0] {
-		t.Errorf("a Service made again uses the name %s of the one before", again[0])
+		t.Errorf("a replaced Service uses the name %s of the earlier one", again[0])
 	}
 
 	in.Service = slicetest.Service(strings.Repeat("x", 51) + "-" + strings.Repeat("y", 11))
@@ -219,9 +219,9 @@ func TestChange_SupersedesOnlyWhereEndpointsMoved(t *testing.T) {
 	}
 }
 
-// The pod of an emptied slice may have another address by now, in another slice,
-// which must be written before the emptied one goes.
-func TestMake_EmptiedSliceWaitsForItsPods(t *testing.T) {
+// The Pod of an emptied slice may have another address by now, in another slice, which must be
+// written before the emptied slice is deleted.
+func TestMake_EmptiedSliceSupersedesIfItsPodsMoved(t *testing.T) {
 	service := slicetest.Service("web")
 	for name, c := range map[string]struct {
 		pods []desired.Candidate
@@ -229,8 +229,8 @@ func TestMake_EmptiedSliceWaitsForItsPods(t *testing.T) {
 	}{
 		"its pod has another address": {pods: append(slicetest.Pods(1, 3), slicetest.Candidate(slicetest.Pod("web-0", "10.1.0.99"))), want: true},
 		"its pod is gone":             {pods: slicetest.Pods(1, 4)},
-		"its pod was made again": {pods: append(slicetest.Pods(1, 3), slicetest.Candidate(slicetest.Pod("web-0", "10.1.0.99", func(pod *corev1.Pod) {
-			pod.UID = "made again"
+		"its pod was replaced": {pods: append(slicetest.Pods(1, 3), slicetest.Candidate(slicetest.Pod("web-0", "10.1.0.99", func(pod *corev1.Pod) {
+			pod.UID = "another"
 		})))},
 	} {
 		in := input(service, c.pods, slicetest.Slice(service, "a", slicetest.Pods(0, 1)), slicetest.Slice(service, "b", slicetest.Pods(1, 3)))

@@ -1,50 +1,45 @@
-// Package pack decides how endpoints lie in EndpointSlices.
+// Package pack decides how the endpoints of a Service lie in EndpointSlices.
 //
-// Promise: Make compares what a Service should have with the slices it has and
-// gives the writes that lead from one to the other, each with its reason. How
-// many slices it writes is the policy of kube-controller-manager's endpointslice
-// controller (k8s.io/endpointslice, Reconciler): endpoints stay where they are;
-// slices that are written anyway are used up first; what remains goes into the
-// one unchanged slice it fits most tightly, or into new slices; a slice that
-// would be deleted is rewritten as one that would be created; a family without
-// endpoints keeps one empty slice. No sync makes more writes than upstream's, or
-// leaves more slices. Which slice takes which endpoint is chosen so that the next
-// syncs make fewer: see places.
+// Promise: Make compares what a Service should have with the slices it has, and returns the writes
+// that lead from one to the other, each with its reason. A Placement returns the same plan for a
+// change of some Pods, and costs what these Pods touch instead of what the Service has. Compact
+// returns writes that only reduce the number of slices of a quiet Service.
 //
-// Slices become fewer in two ways, neither of which upstream has. Of slices that
-// are written anyway, one whose endpoints find room in another is deleted instead
-// of updated: see join. And Compact gives writes for a quiet Service that have no
-// other purpose.
+// The number of slices that Make writes is the policy of kube-controller-manager's endpointslice
+// controller (k8s.io/endpointslice, Reconciler):
 //
-// Where upstream's outcome depends on chance, ours does not: endpoints and
-// slices are taken in a fixed order and new slices get names made from what they
-// are for, so that two writers with the same view try the same names and one of
-// them is refused.
+//   - An endpoint stays in its slice.
+//   - Slices that are written anyway are filled first.
+//   - The remaining endpoints go into the one unchanged slice that they fit most tightly, or into
+//     new slices.
+//   - A slice that would be deleted is rewritten instead of creating another one.
+//   - A family without endpoints keeps one empty slice, the placeholder.
 //
-// It departs from upstream on purpose in two corners, in both of which a sync
-// may make more writes: endpoints above the limit are moved when the limit was
-// lowered, and the empty slice of an earlier Service of the same name is replaced.
+// No plan makes more writes than upstream's Reconciler, or leaves more slices. Which slice takes
+// which endpoint is chosen so that later plans write fewer slices: see placer. Of the slices that
+// are written anyway, a slice whose endpoints fit into another one is deleted instead of updated:
+// see merge. Upstream does neither.
 //
-// What others do to our slices meets these rules, whoever they are:
+// Endpoints and slices are taken in a fixed order. New slices are named after what they are for:
+// two writers with the same view try the same names, and one of them is refused.
 //
-//   - Endpoints are ours. One that is not wanted goes, be it a repeat, without a
-//     pod behind it, or with an address that is none; one that was changed
-//     becomes what it should be; one that was taken out comes back.
-//   - Ports say what a slice is for. A slice whose ports were changed, be it to
-//     none, to one without a number or to one twice, is used for something else.
-//   - Labels are the Service's. Others go and missing ones come back, but the
-//     reserved keys alone are no reason to write.
-//   - Annotations, finalizers and further owners are their authors'. They stay,
-//     except for the time of the last change.
-//   - A slice that the Service does not own is never written, but replaced.
-//   - A slice that is being deleted counts for nothing.
+// Make departs from upstream on purpose in two cases, in both of which it may write more. Endpoints
+// above a lowered limit are moved. The empty slice of an earlier Service of the same name is
+// replaced.
 //
-// Invariants: no I/O, no clock; inputs are never changed, and what a plan writes
-// may share memory with them, so it must not be changed either; the order of
-// inputs does not matter; a plan made after a plan was carried out is empty; no
-// slice of a plan holds an endpoint twice, or more endpoints than allowed, save
-// that slices of a Service that goes away keep those they have.
+// Changes that other writers make to the slices meet these rules:
 //
-// What it does not do: it never touches slices that it is not given, and it does
-// not decide when a Service is quiet.
+//   - Endpoints belong to this writer. An unwanted one is removed: a duplicate, one without a Pod,
+//     or one with an invalid address. A changed one is corrected, and a missing one comes back.
+//   - Ports tell what a slice is for. A slice whose ports were changed, even to none, is reused.
+//   - Labels are the Service's. Others are removed and missing ones come back, but a difference in
+//     the reserved keys alone causes no write.
+//   - Annotations, finalizers and further owners stay, except for the time of the last change.
+//   - A slice that the Service does not own is never updated but replaced.
+//   - A slice that is being deleted is ignored.
+//
+// Invariants: no I/O, no clock. Inputs are never changed. The slices of a plan may share memory
+// with the inputs and must not be changed. The order of inputs does not matter. After a plan is
+// applied, the next plan is empty. No slice of a plan has a duplicate endpoint, or more endpoints
+// than the limit; only the slices of a Service that is being deleted keep what they have above it.
 package pack

@@ -4,45 +4,54 @@ import (
 	"cmp"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// Make plans the slices of one Service.
-func Make(in Input) Plan {
-	in.Limit = max(in.Limit, 1)
-	existing := sorted(in.Slices)
-	naming := newNaming(in)
-	labels := newLabeling(in.Service, in.ManagedBy)
-	var topology []FamilyHints
-	in.Endpoints, topology = hinted(in, existing)
+// Make plans all slices of a Service.
+func Make(in Input) Plan { return newPlanner(in, nil).plan() }
 
+// Clear plans to delete the slices that a Service owns. It is for Services that lost their selector
+// or became ExternalName, whose slices upstream leaves behind.
+func Clear(in Input) Plan {
+	p := newPlanner(in, nil)
 	var all drafts
-	for _, family := range in.Endpoints.Families {
-		all.append(packFamily(in, labels, family, ofType(existing, family.AddressType)))
+	for _, slice := range sorted(in.Slices) {
+		if p.owns(slice) {
+			all.drop(slice, SelectorGone)
+		}
+	}
+	return p.render(all)
+}
+
+func (p *planner) plan() Plan {
+	existing := sorted(p.Slices)
+	families, topology := p.hinted(existing)
+	var all drafts
+	for _, family := range families {
+		all.append(p.planFamily(family, ofType(existing, family.AddressType)))
 	}
 	for _, slice := range existing {
-		if !served(in.Endpoints.Families, slice.AddressType) {
+		if !served(families, slice.AddressType) {
 			all.drop(slice, FamilyGone)
 		}
 	}
-	if in.ending() {
-		// The garbage collector deletes the slices of a Service that goes away; a new one would race it.
+	if p.ending() {
+		// The garbage collector deletes the slices of the Service; a new slice would race with it.
 		all.create = nil
 	}
-	plan := all.plan(in, naming)
+	plan := p.render(all)
 	plan.Topology = topology
 	return plan
 }
 
-// packFamily plans one address family. existing is sorted.
-func packFamily(in Input, labels labeling, family desired.Family, existing []*discoveryv1.EndpointSlice) drafts {
+// planFamily plans one address family. existing is sorted.
+func (p *planner) planFamily(family desired.Family, existing []*discoveryv1.EndpointSlice) drafts {
 	var result drafts
 	byPorts := map[desired.PortKey][]*discoveryv1.EndpointSlice{}
 	for _, slice := range existing {
-		if !owned(slice, in.Service) {
+		if !p.owns(slice) {
 			result.drop(slice, NotOwned)
 			continue
 		}
@@ -50,82 +59,122 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 		byPorts[key] = append(byPorts[key], slice)
 	}
 	for i := range family.Groups {
-		group := packGroup(in, labels, family.AddressType, &family.Groups[i], byPorts[family.Groups[i].Key])
-		result.append(group)
-		delete(byPorts, family.Groups[i].Key)
+		group := &family.Groups[i]
+		result.append(p.planGroup(family.AddressType, group, byPorts[group.Key]))
+		delete(byPorts, group.Key)
 	}
 	for _, slice := range existing {
-		if _, left := byPorts[desired.KeyOf(slice.Ports)]; left && owned(slice, in.Service) {
+		if _, left := byPorts[desired.KeyOf(slice.Ports)]; left && p.owns(slice) {
 			result.drop(slice, PortsGone)
 		}
 	}
-	if len(result.create) == 0 && len(result.delete) == len(existing) && !in.Part.any(family.AddressType) {
-		result.placeholder(labels, family.AddressType)
+	if len(result.create) == 0 && len(result.delete) == len(existing) && !p.part.hasOthers(family.AddressType) {
+		p.addPlaceholder(&result, family.AddressType)
 	}
-	result.recycle(in.Service)
+	p.recycle(&result)
 	result.markMoved(family)
 	return result
 }
 
-// packGroup plans the slices of one set of ports. existing is sorted.
-func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
-	left := newPool(group.Endpoints)
-	result, clean := compare(in, labels, existing, left)
-	if rest := left.rest(); len(rest) > 0 {
-		into := places{
-			limit:    in.Limit,
-			affinity: in.affinity,
-			create: func() *draft {
-				return &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
-			},
-			written: result.update,
-			clean:   func() []*draft { return merged(clean, in.Part.others(addressType, group.Key)) },
+// planGroup plans the slices of one set of ports. existing is sorted.
+func (p *planner) planGroup(addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
+	unplaced := newPool(group.Endpoints)
+	result, unchanged := p.compare(existing, unplaced)
+	if rest := unplaced.rest(); len(rest) > 0 {
+		placer := placer{
+			planner:     p,
+			addressType: addressType,
+			group:       group,
+			written:     result.update,
+			unchanged:   unchanged,
 		}
-		created, opened := into.place(rest)
+		created, opened := placer.place(rest)
 		result.create = created
 		result.update = append(result.update, opened...)
 	}
-	staying, going := join(result.update, in.Limit)
-	// What was to be found twice, as after a plan that was cut short, may leave a slice
-	// in one place and come into it in another.
-	result.update = slices.DeleteFunc(staying, func(d *draft) bool { return !labels.differ(d.from) && d.unchanged() })
+	staying, going := merge(result.update, p.Limit)
+	// After an earlier plan was applied in part, a duplicate endpoint may leave a slice and come
+	// back from another one.
+	result.update = slices.DeleteFunc(staying, func(d *draft) bool { return !p.labelsDiffer(d.from) && d.unchanged() })
 	result.delete = append(result.delete, going...)
 	return result
 }
 
-// compare finds which slices are written for what is in them, and takes from the
-// wanted endpoints those that have a place. clean are the slices that are as they
-// should be.
-func compare(in Input, labels labeling, existing []*discoveryv1.EndpointSlice, wanted *pool) (written drafts, clean []*draft) {
+// compare takes from the wanted endpoints those that a slice holds already. written are the slices
+// whose content or labels must change, unchanged the remaining ones.
+func (p *planner) compare(existing []*discoveryv1.EndpointSlice, wanted *pool) (written drafts, unchanged []*draft) {
 	for _, slice := range existing {
-		draft := keep(slice, wanted, in)
+		draft := p.keep(slice, wanted)
 		switch {
 		case draft.touched() && len(draft.endpoints) == 0:
 			written.drop(slice, Emptied)
 		case draft.touched():
 			written.update = append(written.update, draft)
-		case labels.differ(slice):
+		case p.labelsDiffer(slice):
 			draft.reason = LabelsChanged
 			written.update = append(written.update, draft)
 		default:
-			clean = append(clean, draft)
+			unchanged = append(unchanged, draft)
 		}
 	}
-	return written, clean
+	return written, unchanged
 }
 
-// merged joins drafts of existing slices in order of their names.
-func merged(clean, others []*draft) []*draft {
-	if len(others) == 0 {
-		return clean
+// addPlaceholder keeps one empty slice without ports for a family that would have no slice. If a
+// slice that would be deleted is one, it stays.
+func (p *planner) addPlaceholder(to *drafts, addressType discoveryv1.AddressType) {
+	for i, dropped := range to.delete {
+		if p.isPlaceholder(dropped.from) {
+			to.delete = slices.Delete(to.delete, i, i+1)
+			return
+		}
 	}
-	all := slices.Concat(clean, others)
-	slices.SortFunc(all, byExisting)
-	return all
+	to.create = append(to.create, &draft{
+		addressType: addressType,
+		ports:       []discoveryv1.EndpointPort{},
+		reason:      Placeholder,
+	})
 }
 
-// sorted gives the slices in order of name, without those being deleted:
-// they are as good as gone, and waiting for them would hold up the rest.
+// recycle turns creations into updates of slices that would be deleted: one write instead of two,
+// and no new object. It leaves slices of an earlier Service, which the garbage collector deletes,
+// and slices whose endpoints move, because the endpoints must arrive first.
+func (p *planner) recycle(d *drafts) {
+	var remaining []*draft
+	for _, dropped := range d.delete {
+		if len(d.create) == 0 || !p.owns(dropped.from) || dropped.reason == Compacted {
+			remaining = append(remaining, dropped)
+			continue
+		}
+		reused := d.create[0]
+		d.create = d.create[1:]
+		reused.from, reused.reason = dropped.from, Recycled
+		reused.removed = dropped.removed
+		d.update = append(d.update, reused)
+	}
+	d.delete = remaining
+}
+
+// render turns drafts into changes, in the order in which they are written.
+func (p *planner) render(d drafts) Plan {
+	names := namer{planner: p}
+	changes := make([]Change, 0, len(d.create)+len(d.update)+len(d.delete))
+	for _, draft := range d.create {
+		changes = append(changes, draft.change(Create, p.newSlice(draft, &names)))
+	}
+	slices.SortStableFunc(d.update, byExisting)
+	slices.SortStableFunc(d.update, movedLast)
+	for _, draft := range d.update {
+		changes = append(changes, draft.change(Update, p.nextVersion(draft)))
+	}
+	slices.SortStableFunc(d.delete, byExisting)
+	for _, draft := range d.delete {
+		changes = append(changes, draft.change(Delete, draft.from))
+	}
+	return Plan{Changes: changes}
+}
+
+// sorted returns the slices in order of name, without those that are being deleted.
 func sorted(existing []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	kept := make([]*discoveryv1.EndpointSlice, 0, len(existing))
 	for _, slice := range existing {
@@ -149,16 +198,4 @@ func ofType(among []*discoveryv1.EndpointSlice, addressType discoveryv1.AddressT
 
 func served(families []desired.Family, addressType discoveryv1.AddressType) bool {
 	return slices.ContainsFunc(families, func(f desired.Family) bool { return f.AddressType == addressType })
-}
-
-// owned reports whether the slice belongs to this very Service, not to an
-// earlier one of the same name.
-func owned(slice *discoveryv1.EndpointSlice, service *corev1.Service) bool {
-	for i := range slice.OwnerReferences {
-		owner := &slice.OwnerReferences[i]
-		if owner.UID == service.UID && owner.Kind == "Service" && owner.APIVersion == "v1" {
-			return true
-		}
-	}
-	return false
 }

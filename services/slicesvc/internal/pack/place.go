@@ -4,66 +4,75 @@ import (
 	"cmp"
 	"slices"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// places is the choice of slices for the endpoints of a group that have none.
+// placer chooses the slices for the endpoints of a group that are in no slice.
 //
-// How many slices are written now is upstream's choice: those that are written
-// anyway are used up before another is touched, whole slices are created for what
-// is left, and the remainder goes into the one slice that has just room for all
-// of it, or a new one.
+// The number of slices that are written follows upstream: slices that are written anyway are filled
+// before another one is touched, full slices are created for what is left, and the remainder goes
+// into the one slice that it fits most tightly, or into a new one.
 //
-// Which of them take the endpoints decides how many are written next time, for
-// endpoints that came together change together: soon they become ready, and one
-// day they go. Where there is a choice they therefore go into as few slices as
-// can take them, while upstream fills the fullest first and so spreads them over
-// many small gaps. Of endpoints that came together those of one affinity stay
-// together, and between slices that are equal affinity decides. It does not
-// decide more: to keep the revisions of a rollout in slices of their own, measured
-// with the rollouts of rollout_test.go, costs a small Service nearly twice the
-// writes, because every step then touches the old slices and the new ones.
-type places struct {
-	limit int
-	// affinity gives the number that pods have in common which come and go together.
-	affinity func(pod string) uint32
-	create   func() *draft
+// The choice among these slices decides how many slices later plans write, because endpoints that
+// came together change together: soon they become ready, and later they go together. So they go
+// into as few slices as can take them. Upstream fills the fullest slice first and so spreads them
+// over many small gaps. Among the endpoints that came together, those of one affinity stay
+// together, and affinity decides between equal slices. It decides nothing more: slices for each
+// revision of a rollout cost a small Service nearly twice the writes, because each step then
+// touches the slices of both revisions (measured with rollout_test.go).
+type placer struct {
+	*planner
+	addressType discoveryv1.AddressType
+	group       *desired.Group
 	// written are the slices that are written anyway, ordered by name.
 	written []*draft
-	// clean gives the others of the group, ordered by name; it is asked only when they are needed.
-	clean func() []*draft
+	// unchanged are the other slices of the group that were compared, ordered by name.
+	unchanged []*draft
 }
 
-// place puts the endpoints into slices. It returns the slices it created, and
-// the one that is written for these endpoints alone, if there is one.
-func (p *places) place(endpoints []desired.Endpoint) (created, opened []*draft) {
-	rest := p.together(endpoints)
-	if room := p.roomOf(p.written); room >= len(rest) {
+// place puts the endpoints into slices. It returns the slices that it created, and the slice that
+// is written for these endpoints alone, if there is one.
+func (p *placer) place(endpoints []desired.Endpoint) (created, opened []*draft) {
+	rest := p.byAffinity(endpoints)
+	if p.freeIn(p.written) >= len(rest) {
 		for len(rest) > 0 {
-			rest = p.closest(p.written, rest).take(rest, p.limit)
+			rest = p.tightestOrWidest(p.written, rest).take(rest, p.Limit)
 		}
 		return nil, nil
 	}
 	for _, draft := range p.fullestFirst() {
-		rest = draft.take(rest, p.limit)
+		rest = draft.take(rest, p.Limit)
 	}
 	for len(rest) > 0 {
-		if len(rest) < p.limit {
-			if fits := p.tightest(p.clean(), rest); fits != nil {
-				fits.take(rest, p.limit)
-				return created, []*draft{fits}
+		if len(rest) < p.Limit {
+			if best := p.tightest(p.allUnchanged(), rest); best != nil {
+				best.take(rest, p.Limit)
+				return created, []*draft{best}
 			}
 		}
-		next := p.create()
-		rest = next.take(rest, p.limit)
+		next := &draft{addressType: p.addressType, ports: p.group.Ports, key: p.group.Key, reason: NewEndpoints}
+		rest = next.take(rest, p.Limit)
 		created = append(created, next)
 	}
 	return created, nil
 }
 
-// together orders the endpoints by affinity, the most numerous first, and leaves
-// the order of those that have the same.
-func (p *places) together(endpoints []desired.Endpoint) []desired.Endpoint {
+// allUnchanged returns all slices of the group that are not written, ordered by name.
+func (p *placer) allUnchanged() []*draft {
+	others := p.part.others(p.addressType, p.group.Key)
+	if len(others) == 0 {
+		return p.unchanged
+	}
+	all := slices.Concat(p.unchanged, others)
+	slices.SortFunc(all, byExisting)
+	return all
+}
+
+// byAffinity orders the endpoints by the size of their affinity, the largest first. Endpoints of
+// one affinity keep their order.
+func (p *placer) byAffinity(endpoints []desired.Endpoint) []desired.Endpoint {
 	if len(endpoints) == 1 {
 		return endpoints
 	}
@@ -79,66 +88,215 @@ func (p *places) together(endpoints []desired.Endpoint) []desired.Endpoint {
 	}
 	ordered := slices.Clone(endpoints)
 	slices.SortStableFunc(ordered, func(a, b desired.Endpoint) int {
-		of, other := affinities[a.PodName], affinities[b.PodName]
-		return cmp.Or(cmp.Compare(count[other], count[of]), cmp.Compare(of, other))
+		left, right := affinities[a.PodName], affinities[b.PodName]
+		return cmp.Or(cmp.Compare(count[right], count[left]), cmp.Compare(left, right))
 	})
 	return ordered
 }
 
-// closest finds the slice that has just room for the endpoints or, when none has
-// room for all of them, the one with most.
-func (p *places) closest(among []*draft, endpoints []desired.Endpoint) *draft {
+// tightestOrWidest returns the slice that the endpoints fit most tightly or, if they fit into none,
+// the slice with the most free capacity.
+func (p *placer) tightestOrWidest(among []*draft, endpoints []desired.Endpoint) *draft {
 	if best := p.tightest(among, endpoints); best != nil {
 		return best
 	}
 	widest := among[0]
 	for _, candidate := range among {
-		if p.room(candidate) > p.room(widest) {
+		if p.free(candidate) > p.free(widest) {
 			widest = candidate
 		}
 	}
 	return widest
 }
 
-// tightest finds the slice that has the least room left after taking all the
-// endpoints, one of their affinity before others; nil when they fit into none.
-func (p *places) tightest(among []*draft, endpoints []desired.Endpoint) *draft {
+// tightest returns the slice with the least free capacity that can take all the endpoints, and
+// among equal ones a slice of their affinity; nil when they fit into none.
+func (p *placer) tightest(among []*draft, endpoints []desired.Endpoint) *draft {
 	var best *draft
 	for _, candidate := range among {
 		switch {
-		case p.room(candidate) < len(endpoints):
-		case best == nil, p.room(candidate) < p.room(best):
+		case p.free(candidate) < len(endpoints):
+		case best == nil, p.free(candidate) < p.free(best):
 			best = candidate
-		case p.room(candidate) == p.room(best) && !p.akin(best, endpoints) && p.akin(candidate, endpoints):
+		case p.free(candidate) == p.free(best) && !p.sameAffinity(best, endpoints) && p.sameAffinity(candidate, endpoints):
 			best = candidate
 		}
 	}
 	return best
 }
 
-func (p *places) fullestFirst() []*draft {
+func (p *placer) fullestFirst() []*draft {
 	byFill := slices.Clone(p.written)
-	slices.SortStableFunc(byFill, func(a, b *draft) int { return cmp.Compare(p.room(a), p.room(b)) })
+	slices.SortStableFunc(byFill, func(a, b *draft) int { return cmp.Compare(p.free(a), p.free(b)) })
 	return byFill
 }
 
-func (p *places) room(draft *draft) int { return max(p.limit-len(draft.endpoints), 0) }
+// free returns how many endpoints a slice can take.
+func (p *placer) free(draft *draft) int { return max(p.Limit-len(draft.endpoints), 0) }
 
-func (p *places) roomOf(drafts []*draft) int {
-	room := 0
+func (p *placer) freeIn(drafts []*draft) int {
+	free := 0
 	for _, draft := range drafts {
-		room += p.room(draft)
+		free += p.free(draft)
 	}
-	return room
+	return free
 }
 
-// akin reports whether a slice has the affinity of the first of the endpoints. A
-// slice has that of its endpoint in the middle, because endpoints stand in the
-// order in which they came, and of two kinds the middle belongs to the one with more.
-func (p *places) akin(draft *draft, endpoints []desired.Endpoint) bool {
+// sameAffinity reports whether a slice has the affinity of the first of the endpoints. The affinity
+// of a slice is that of its middle endpoint: endpoints stand in the order in which they came, so
+// that of two kinds the middle one belongs to the more frequent kind.
+func (p *placer) sameAffinity(draft *draft, endpoints []desired.Endpoint) bool {
 	if len(draft.endpoints) == 0 {
 		return false
 	}
 	target := draft.endpoints[len(draft.endpoints)/2].TargetRef
 	return target != nil && p.affinity(target.Name) == p.affinity(endpoints[0].PodName)
+}
+
+// pool has the endpoints that a group should have, and which of them are in a slice.
+type pool struct {
+	byIdentity map[desired.Identity]int
+	endpoints  []desired.Endpoint
+	placed     []bool
+}
+
+func newPool(endpoints []desired.Endpoint) *pool {
+	p := &pool{
+		byIdentity: make(map[desired.Identity]int, len(endpoints)),
+		endpoints:  endpoints,
+		placed:     make([]bool, len(endpoints)),
+	}
+	for i := range endpoints {
+		if _, duplicate := p.byIdentity[endpoints[i].Identity]; duplicate {
+			p.placed[i] = true
+			continue
+		}
+		p.byIdentity[endpoints[i].Identity] = i
+	}
+	return p
+}
+
+// take returns the endpoint of that identity, once.
+func (p *pool) take(identity desired.Identity) (desired.Endpoint, bool) {
+	i, ok := p.byIdentity[identity]
+	if !ok || p.placed[i] {
+		return desired.Endpoint{}, false
+	}
+	p.placed[i] = true
+	return p.endpoints[i], true
+}
+
+// rest returns the endpoints that were not taken, ordered by address, Pod and hostname, so that
+// equal inputs make equal slices.
+func (p *pool) rest() []desired.Endpoint {
+	var rest []desired.Endpoint
+	for i := range p.endpoints {
+		if !p.placed[i] {
+			rest = append(rest, p.endpoints[i])
+		}
+	}
+	slices.SortFunc(rest, func(a, b desired.Endpoint) int {
+		return cmp.Or(
+			cmp.Compare(a.Addresses, b.Addresses),
+			cmp.Compare(a.PodName, b.PodName),
+			cmp.Compare(a.Hostname, b.Hostname),
+		)
+	})
+	return rest
+}
+
+// keep returns the draft of an existing slice with its wanted endpoints, in their positions.
+// Endpoints above the limit, which was lowered, are taken out and find another slice. A slice of a
+// Service that is being deleted keeps them, because no slice is created for them.
+func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
+	kept := &draft{
+		from:        slice,
+		addressType: slice.AddressType,
+		ports:       slice.Ports,
+		reason:      EndpointsChanged,
+	}
+	// Nearly all endpoints stay where they are: copying all at once and moving some costs a
+	// fraction of copying one by one.
+	endpoints, n := slices.Clone(slice.Endpoints), 0
+	stay := func(i int) {
+		if n != i {
+			endpoints[n] = slice.Endpoints[i]
+		}
+		n++
+	}
+	ending := p.ending()
+	for i := range slice.Endpoints {
+		if n == p.Limit && !ending {
+			kept.removed++
+			kept.moved = true
+			continue
+		}
+		if p.part.keeps(&slice.Endpoints[i]) {
+			stay(i)
+			continue
+		}
+		found, exact := desired.Observe(&slice.Endpoints[i])
+		want, ok := wanted.take(found.Identity)
+		switch {
+		case !ok:
+			kept.removed++
+		case exact && want == found:
+			stay(i)
+		default:
+			endpoints[n] = want.Object()
+			n++
+			kept.changed++
+		}
+	}
+	clear(endpoints[n:])
+	kept.endpoints = endpoints[:n]
+	return kept
+}
+
+// merge lets slices that are written anyway share their free capacity: a slice whose endpoints fit
+// into another one is deleted instead of updated. That is no more writes, and a slice less. It
+// returns the drafts that stay, in their order, and those that go.
+//
+// A slice with endpoints that change in this plan does not go: while the plan is applied, a moved
+// endpoint is in both slices, and both must show the same.
+func merge(written []*draft, limit int) (staying, going []*draft) {
+	if len(written) < 2 {
+		return written, nil
+	}
+	emptiestFirst := slices.Clone(written)
+	slices.SortStableFunc(emptiestFirst, func(a, b *draft) int {
+		return cmp.Compare(len(a.endpoints), len(b.endpoints))
+	})
+	gone := map[*draft]struct{}{}
+	for i, source := range emptiestFirst {
+		if source.changed+source.added > 0 {
+			continue
+		}
+		// The emptier slices are gone already or could not go, so the fuller ones are enough.
+		into := fullestWithSpace(emptiestFirst[i+1:], len(source.endpoints), limit)
+		if into == nil {
+			continue
+		}
+		into.absorb(source)
+		gone[source] = struct{}{}
+		going = append(going, source)
+	}
+	staying = slices.DeleteFunc(slices.Clone(written), func(d *draft) bool {
+		_, goes := gone[d]
+		return goes
+	})
+	return staying, going
+}
+
+// fullestWithSpace returns the fullest draft that can take n endpoints, the first of several; nil
+// when there is none.
+func fullestWithSpace(among []*draft, n, limit int) *draft {
+	var best *draft
+	for _, candidate := range among {
+		fits := len(candidate.endpoints)+n <= limit
+		if fits && (best == nil || len(candidate.endpoints) > len(best.endpoints)) {
+			best = candidate
+		}
+	}
+	return best
 }

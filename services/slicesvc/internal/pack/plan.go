@@ -4,50 +4,57 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
 // Input is what a plan is made from.
 type Input struct {
-	// Service owns the slices.
-	Service *corev1.Service
-	// Endpoints is what the Service should have.
+	// Snapshot has the Service and its slices, which may have other owners.
+	index.Snapshot
+	// Endpoints are the endpoints that the Service should have.
 	Endpoints desired.Endpoints
-	// Slices are those that exist: ours by managed-by and service name, in any order, whoever owns them.
-	Slices []*discoveryv1.EndpointSlice
-	// Taken reports whether the namespace has an EndpointSlice of that name,
-	// ours or not; nil when the names in Slices are all there are.
-	Taken func(name string) bool
-	// Part restricts the plan to what may have changed; nil for all of it.
-	Part *Part
-	// Affinity gives pods of the Service's namespace that come and go together the
-	// same number, as desired.AffinityOf does; nil when all are alike. It is asked
-	// for pods in Slices and in Endpoints, and only when endpoints need a place.
-	Affinity func(pod string) uint32
-	// Zones are the zones' parts of the cluster, for Services with the topology annotation.
-	Zones hints.Shares
-	// Limit is how many endpoints a slice may hold; less than 1 counts as 1.
+	// Limit is how many endpoints a slice may have; less than 1 counts as 1.
 	Limit int
 	// ManagedBy is the value of the managed-by label.
 	ManagedBy string
-	// ChangeTime is when the change came about that the plan answers; the zero
-	// time when that is not known.
+	// ChangeTime is when the change happened that the plan answers; zero when not known.
 	ChangeTime time.Time
 }
 
-// ending reports whether the Service is being deleted.
-func (in *Input) ending() bool { return in.Service.DeletionTimestamp != nil }
+// Plan has the writes for one Service, in the order in which they must be made: creations, updates,
+// deletions. So no endpoint is missing from all slices in between.
+type Plan struct {
+	Changes []Change
+	// Topology tells for each family what became of the Service's wish for hints. It is nil when
+	// the Service has none, and in the plan of a Placement.
+	Topology []FamilyHints
+}
 
-// affinity is that of a pod.
-func (in *Input) affinity(pod string) uint32 {
-	if in.Affinity == nil {
-		return 0
-	}
-	return in.Affinity(pod)
+// Empty reports whether there is nothing to write.
+func (p Plan) Empty() bool { return len(p.Changes) == 0 }
+
+// FamilyHints tells what became of a Service's wish for hints in one family.
+type FamilyHints struct {
+	AddressType discoveryv1.AddressType
+	hints.Verdict
+}
+
+// Change is one write.
+type Change struct {
+	Verb Verb
+	// Slice is the object to write. An update has the resourceVersion, and a deletion the
+	// resourceVersion and UID, of the slice that the plan was made from.
+	Slice  *discoveryv1.EndpointSlice
+	Reason Reason
+	// Added, Removed and Changed count the slice's endpoints.
+	Added, Removed, Changed int
+	// Moved tells that some of the removed endpoints go elsewhere: they are above the limit, or
+	// their Pods have other endpoints in slices of the plan.
+	Moved bool
 }
 
 // Verb is what happens to a slice.
@@ -65,46 +72,34 @@ type Reason string
 
 // The reasons.
 const (
-	// NewEndpoints: endpoints found no place in the slices there are.
+	// NewEndpoints: the endpoints do not fit into the existing slices.
 	NewEndpoints Reason = "NEW_ENDPOINTS"
 	// Placeholder: a family has no endpoint, and its one empty slice is missing or differs.
 	Placeholder Reason = "PLACEHOLDER"
-	// EndpointsChanged: endpoints of the slice changed, came or went.
+	// EndpointsChanged: endpoints of the slice were added, removed or changed.
 	EndpointsChanged Reason = "ENDPOINTS_CHANGED"
 	// LabelsChanged: only the labels differ from the Service's.
 	LabelsChanged Reason = "LABELS_CHANGED"
-	// Recycled: the slice was not needed any more and becomes one that is.
+	// Recycled: the slice is no longer needed and is rewritten as a new one.
 	Recycled Reason = "RECYCLED"
-	// Emptied: none of the slice's endpoints is wanted in it any more.
+	// Emptied: none of the slice's endpoints belongs to it any more.
 	Emptied Reason = "EMPTIED"
-	// PortsGone: nothing serves the slice's set of ports any more.
+	// PortsGone: no endpoint serves the slice's set of ports any more.
 	PortsGone Reason = "PORTS_GONE"
 	// FamilyGone: the Service is not served in the slice's address family.
 	FamilyGone Reason = "FAMILY_GONE"
-	// NotOwned: the slice carries our labels but is not owned by this Service, as after the Service was deleted and made again.
+	// NotOwned: the slice has the managed-by label but another owner, for example an earlier
+	// Service of the same name.
 	NotOwned Reason = "NOT_OWNED"
-	// Compacted: the endpoints of several slices find room in fewer.
+	// Compacted: the endpoints of several slices fit into fewer.
 	Compacted Reason = "COMPACTED"
+	// SelectorGone: the Service gets no slices any more, and those it had are deleted.
+	SelectorGone Reason = "SELECTOR_GONE"
 )
 
-// Change is one write.
-type Change struct {
-	Verb Verb
-	// Slice is what is written. An update carries the resourceVersion, and a
-	// deletion resourceVersion and UID, of the slice the plan was made from.
-	Slice  *discoveryv1.EndpointSlice
-	Reason Reason
-	// Added, Removed and Changed count the slice's endpoints.
-	Added, Removed, Changed int
-	// Moved says that of those removed some go elsewhere: they are above the limit, or
-	// their pods have other endpoints in slices of the plan.
-	Moved bool
-}
-
-// Supersedes reports whether the change takes endpoints out of a slice that may
-// have moved to other slices of the plan, so that it must not happen unless those
-// were written. A slice whose pods are all gone, or whose family is not served
-// any more, has nothing to lose.
+// Supersedes reports whether the change takes endpoints out of a slice that may have moved to other
+// slices of the plan. It must be made only if those were written. A slice whose Pods are all gone,
+// or whose family is not served any more, supersedes nothing.
 func (c Change) Supersedes() bool {
 	if c.Verb != Delete {
 		return c.Moved
@@ -112,7 +107,7 @@ func (c Change) Supersedes() bool {
 	return c.Moved || c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted
 }
 
-// Detail says for people what the change does.
+// Detail describes the change for people.
 func (c Change) Detail() string {
 	ports := desired.PortText(c.Slice.Ports)
 	switch c.Reason {
@@ -143,16 +138,3 @@ func (c Change) Detail() string {
 		return fmt.Sprintf("%d endpoints added, %d removed, %d changed", c.Added, c.Removed, c.Changed)
 	}
 }
-
-// Plan is the writes for one Service, in the order in which they are to be
-// made: creations, updates, deletions, so that no endpoint is missing from all
-// slices in between.
-type Plan struct {
-	Changes []Change
-	// Topology says for each family what became of the Service's wish for hints;
-	// nil when it has none, or when the plan is for a part. It is no write.
-	Topology []FamilyHints
-}
-
-// Empty reports whether there is nothing to write.
-func (p Plan) Empty() bool { return len(p.Changes) == 0 }

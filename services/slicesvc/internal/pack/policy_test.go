@@ -1,7 +1,6 @@
 package pack_test
 
 import (
-	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -13,49 +12,6 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
-
-// outcome is how a plan ends: how many writes of each kind, and how full the
-// slices are afterwards, the fullest first.
-type outcome struct {
-	Creates, Updates, Deletes int
-	Fill                      []int
-}
-
-func outcomeOf(t *testing.T, in pack.Input) outcome {
-	t.Helper()
-	plan := pack.Make(in)
-	var result outcome
-	for _, change := range plan.Changes {
-		switch change.Verb {
-		case pack.Create:
-			result.Creates++
-		case pack.Update:
-			result.Updates++
-		case pack.Delete:
-			result.Deletes++
-		}
-	}
-	after, err := slicetest.CarryOut(in.Slices, plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, slice := range after {
-		result.Fill = append(result.Fill, len(slice.Endpoints))
-	}
-	slices.Sort(result.Fill)
-	slices.Reverse(result.Fill)
-	return result
-}
-
-func input(service *corev1.Service, candidates []desired.Candidate, existing ...*discoveryv1.EndpointSlice) pack.Input {
-	return pack.Input{
-		Service:   service,
-		Endpoints: desired.Resolve(service, candidates),
-		Slices:    existing,
-		Limit:     100,
-		ManagedBy: slicetest.ManagedBy,
-	}
-}
 
 func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
 	service := slicetest.Service("web")
@@ -89,7 +45,7 @@ func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
 			in:   input(service, nil, old("a", 0, 1), slicetest.Slice(service, "b", nil)),
 			want: outcome{Deletes: 1, Fill: []int{0}},
 		},
-		"the first pod comes: the placeholder takes it": {
+		"the first pod comes: the placeholder is recycled": {
 			in:   input(service, slicetest.Pods(0, 1), slicetest.Slice(service, "a", nil)),
 			want: outcome{Updates: 1, Fill: []int{1}},
 		},
@@ -150,11 +106,6 @@ func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
 	}
 }
 
-func terminating(slice *discoveryv1.EndpointSlice) {
-	now := slice.CreationTimestamp
-	slice.DeletionTimestamp = &now
-}
-
 func TestMake_LimitDecidesHowManySlices(t *testing.T) {
 	for limit, want := range map[int][]int{
 		50:  {50, 50, 50, 50, 50},
@@ -189,7 +140,7 @@ func TestMake_NamedPortsGroupPods(t *testing.T) {
 	}
 }
 
-func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
+func TestMake_TerminatingServiceGetsNoNewSlices(t *testing.T) {
 	service := slicetest.Service("web", func(service *corev1.Service) {
 		now := service.CreationTimestamp
 		service.DeletionTimestamp = &now
@@ -199,23 +150,23 @@ func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
 		in   pack.Input
 		want outcome
 	}{
-		"none is created": {
+		"no slice is created": {
 			in:   input(service, slicetest.Pods(0, 2)),
 			want: outcome{},
 		},
-		"those there are follow the pods": {
+		"existing slices follow the pods": {
 			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 3))),
 			want: outcome{Updates: 1, Fill: []int{2}},
 		},
-		"one that is not needed is reused": {
+		"an unneeded slice is reused": {
 			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", nil)),
 			want: outcome{Updates: 1, Fill: []int{2}},
 		},
-		"one above the limit, which was lowered, keeps what it has": {
+		"a slice above the lowered limit keeps its endpoints": {
 			in:   limited(4, input(service, slicetest.Pods(0, 6), slicetest.Slice(service, "a", slicetest.Pods(0, 6)))),
 			want: outcome{Fill: []int{6}},
 		},
-		"and follows the pods, while others take what is new": {
+		"and follows the pods, while other slices take new ones": {
 			in: limited(4, input(service, slicetest.Pods(1, 9),
 				slicetest.Slice(service, "a", slicetest.Pods(0, 6)), slicetest.Slice(service, "b", slicetest.Pods(6, 7)))),
 			want: outcome{Updates: 2, Fill: []int{5, 3}},
@@ -229,7 +180,83 @@ func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
 	}
 }
 
-func limited(limit int, in pack.Input) pack.Input {
-	in.Limit = limit
-	return in
+func TestMake_WrittenSlicesMerge(t *testing.T) {
+	service := slicetest.Service("web")
+	old := func(name string, from, to int) *discoveryv1.EndpointSlice {
+		return slicetest.Slice(service, name, slicetest.Pods(from, to))
+	}
+	unready := func(pods []desired.Candidate, which ...int) []desired.Candidate {
+		for _, i := range which {
+			slicetest.Unready(pods[i].Pod)
+		}
+		return pods
+	}
+	for name, c := range map[string]struct {
+		pods   []desired.Candidate
+		slices []*discoveryv1.EndpointSlice
+		want   []string
+	}{
+		"both lost endpoints": {
+			pods:   slicetest.Pods(10, 100),
+			slices: []*discoveryv1.EndpointSlice{old("a", 0, 60), old("b", 60, 110)},
+			want: []string{
+				"update a ENDPOINTS_CHANGED: 40 endpoints added, 10 removed, 0 changed",
+				"delete b COMPACTED: 50 endpoints moved to other slices",
+			},
+		},
+		"they do not fit": {
+			pods:   slicetest.Pods(10, 120),
+			slices: []*discoveryv1.EndpointSlice{old("a", 0, 70), old("b", 70, 130)},
+			want: []string{
+				"update a ENDPOINTS_CHANGED: 0 endpoints added, 10 removed, 0 changed",
+				"update b ENDPOINTS_CHANGED: 0 endpoints added, 10 removed, 0 changed",
+			},
+		},
+		"one is not written": {
+			pods:   slicetest.Pods(10, 110),
+			slices: []*discoveryv1.EndpointSlice{old("a", 0, 60), old("b", 60, 110)},
+			want:   []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 10 removed, 0 changed"},
+		},
+		"endpoints that change stay where they are": {
+			pods:   unready(slicetest.Pods(0, 40), 5, 35),
+			slices: []*discoveryv1.EndpointSlice{old("a", 0, 20), old("b", 20, 40)},
+			want: []string{
+				"update a ENDPOINTS_CHANGED: 0 endpoints added, 0 removed, 1 changed",
+				"update b ENDPOINTS_CHANGED: 0 endpoints added, 0 removed, 1 changed",
+			},
+		},
+		"but other endpoints may move to them": {
+			pods:   unready(slicetest.Pods(0, 39), 5),
+			slices: []*discoveryv1.EndpointSlice{old("a", 0, 20), old("b", 20, 40)},
+			want: []string{
+				"update a ENDPOINTS_CHANGED: 19 endpoints added, 0 removed, 1 changed",
+				"delete b COMPACTED: 20 endpoints moved to other slices",
+			},
+		},
+		"they were merged before, but the source was not deleted": {
+			pods:   slicetest.Pods(0, 30),
+			slices: []*discoveryv1.EndpointSlice{old("a", 25, 35), old("b", 0, 30)},
+			want:   []string{"delete a COMPACTED: 10 endpoints moved to other slices"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(service, c.pods, c.slices...)
+			if diff := gocmp.Diff(c.want, reasons(pack.Make(in))); diff != "" {
+				t.Errorf("writes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// While an endpoint is in two slices, it is the same in both.
+func TestMake_MovedEndpointsDoNotChange(t *testing.T) {
+	service := slicetest.Service("web")
+	pods := slicetest.Pods(0, 39)
+	slicetest.Unready(pods[5].Pod)
+	in := input(service, pods, slicetest.Slice(service, "a", slicetest.Pods(0, 20)), slicetest.Slice(service, "b", slicetest.Pods(20, 40)))
+	plan := pack.Make(in)
+	moved := plan.Changes[0].Slice.Endpoints[20:]
+	if diff := gocmp.Diff(in.Slices[1].Endpoints[:19], moved); diff != "" {
+		t.Errorf("endpoints before (-) and after (+) differ:\n%s", diff)
+	}
 }

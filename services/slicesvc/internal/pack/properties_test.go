@@ -1,7 +1,6 @@
 package pack_test
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -17,22 +16,22 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-func TestMake_APlanCarriedOutLeavesNothingToDo(t *testing.T) {
+func TestMake_PlanAfterAnAppliedPlanIsEmpty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
-		in.Slices = carryOut(t, in)
+		in := slicetest.RandomInput(t)
+		in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 		if again := pack.Make(in); !again.Empty() {
-			t.Fatalf("after the plan was carried out: %v", reasons(again))
+			t.Fatalf("after the plan was applied: %v", reasons(again))
 		}
 	})
 }
 
-func TestMake_SlicesHoldWhatIsDesiredAndNothingTwice(t *testing.T) {
+func TestMake_SlicesHaveTheDesiredEndpointsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
-		after := carryOut(t, in)
+		in := slicetest.RandomInput(t)
+		after := apply(t, in.Slices, pack.Make(in).Changes)
 		if in.Service.DeletionTimestamp != nil {
-			t.Skip("a Service that goes away gets no new slices")
+			t.Skip("a Service that is being deleted gets no new slices")
 		}
 		if diff := gocmp.Diff(wanted(in), held(t, in, after)); diff != "" {
 			t.Fatalf("desired (-) and held (+) endpoints differ:\n%s", diff)
@@ -45,80 +44,74 @@ func TestMake_SlicesHoldWhatIsDesiredAndNothingTwice(t *testing.T) {
 	})
 }
 
-// Wherever the writes stop, an endpoint that was there and stays wanted, for the
+// After each of the writes, every endpoint that is in the slices before and after the plan, for the
 // same ports, is in a slice.
-func TestMake_NoEndpointIsMissingInBetween(t *testing.T) {
+func TestMake_NoEndpointIsMissingWhileAPlanIsApplied(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		in.Service.DeletionTimestamp = nil
 		plan := pack.Make(in)
 		stays := identities(in.Slices)
-		after := identities(carryOut(t, in))
+		after := identities(apply(t, in.Slices, pack.Make(in).Changes))
 		maps.DeleteFunc(stays, func(endpoint string, _ bool) bool { return !after[endpoint] })
 		for n := range plan.Changes {
-			between, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			between := apply(t, in.Slices, plan.Changes[:n])
 			there := identities(between)
 			for endpoint := range stays {
 				if !there[endpoint] {
-					t.Fatalf("endpoint %q is nowhere after %d of the writes %v", endpoint, n, reasons(plan))
+					t.Fatalf("endpoint %q is in no slice after %d of the writes %v", endpoint, n, reasons(plan))
 				}
 			}
 		}
 	})
 }
 
-// Nor is it missing when a write fails: what supersedes is left out then.
+// The same holds when a write fails: the changes that supersede are not made then.
 func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		in.Service.DeletionTimestamp = nil
 		plan := pack.Make(in)
 		stays := identities(in.Slices)
-		after := identities(carryOut(t, in))
+		after := identities(apply(t, in.Slices, pack.Make(in).Changes))
 		maps.DeleteFunc(stays, func(endpoint string, _ bool) bool { return !after[endpoint] })
 		for failed := range plan.Changes {
 			there := identities(withoutWrite(t, in, plan, failed))
 			for endpoint := range stays {
 				if !there[endpoint] {
-					t.Fatalf("endpoint %q is nowhere after write %d of %v failed", endpoint, failed, reasons(plan))
+					t.Fatalf("endpoint %q is in no slice after write %d of %v failed", endpoint, failed, reasons(plan))
 				}
 			}
 		}
 	})
 }
 
-// A plan that was cut short, by the end of a term say, leaves endpoints in two
-// slices. What has its place already is not written once more.
-func TestMake_NothingIsWrittenInVainAfterAPlanWasCutShort(t *testing.T) {
+// A plan that is applied in part, for example at the end of a term, leaves endpoints in two slices.
+// The next plan writes no slice that is as it should be.
+func TestMake_NoNeedlessWriteAfterAPlanWasAppliedInPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		plan := pack.Make(in)
 		for n := range plan.Changes {
-			left, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			left := apply(t, in.Slices, plan.Changes[:n])
 			again := in
 			again.Slices = left
-			noWriteInVain(t, left, pack.Make(again))
+			checkNoNeedlessWrite(t, left, pack.Make(again))
 		}
 	})
 }
 
-func noWriteInVain(t *rapid.T, from []*discoveryv1.EndpointSlice, plan pack.Plan) {
+func checkNoNeedlessWrite(t *rapid.T, from []*discoveryv1.EndpointSlice, plan pack.Plan) {
 	for _, change := range plan.Changes {
 		for _, was := range from {
 			if change.Verb == pack.Update && was.Name == change.Slice.Name && gocmp.Equal(was, change.Slice) {
-				t.Fatalf("slice %s is written as it is: %v", was.Name, reasons(plan))
+				t.Fatalf("slice %s is written although it does not change: %v", was.Name, reasons(plan))
 			}
 		}
 	}
 }
 
-// withoutWrite carries a plan out of which one write fails.
+// withoutWrite applies a plan of which one write fails.
 func withoutWrite(t *rapid.T, in pack.Input, plan pack.Plan, failed int) []*discoveryv1.EndpointSlice {
 	written := slices.Clone(plan.Changes[:failed])
 	for _, change := range plan.Changes[failed+1:] {
@@ -126,16 +119,13 @@ func withoutWrite(t *rapid.T, in pack.Input, plan pack.Plan, failed int) []*disc
 			written = append(written, change)
 		}
 	}
-	left, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: written})
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := apply(t, in.Slices, written)
 	return left
 }
 
 func TestMake_ChangesNoInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		service, slices := in.Service.DeepCopy(), deepCopies(in.Slices)
 		plan := pack.Make(in)
 		if diff := gocmp.Diff(service, in.Service); diff != "" {
@@ -149,7 +139,7 @@ func TestMake_ChangesNoInput(t *testing.T) {
 
 func TestMake_OrderOfInputsDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		plan := pack.Make(in)
 		shuffled := in
 		shuffled.Slices = rapid.Permutation(in.Slices).Draw(t, "slices")
@@ -169,27 +159,11 @@ func TestMake_OrderOfInputsDoesNotMatter(t *testing.T) {
 	})
 }
 
-func carryOut(t *rapid.T, in pack.Input) []*discoveryv1.EndpointSlice {
-	after, err := slicetest.CarryOut(in.Slices, pack.Make(in))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return after
-}
-
-// place is a family with a set of ports.
-type place struct {
-	addressType discoveryv1.AddressType
-	ports       desired.PortKey
-}
-
-func (p place) String() string { return fmt.Sprintf("%s %q", p.addressType, p.ports) }
-
 func wanted(in pack.Input) map[string]map[desired.Endpoint]int {
 	all := map[string]map[desired.Endpoint]int{}
 	for _, family := range in.Endpoints.Families {
 		for _, group := range family.Groups {
-			at := place{addressType: family.AddressType, ports: group.Key}.String()
+			at := groupName(family.AddressType, group.Key)
 			all[at] = map[desired.Endpoint]int{}
 			for _, endpoint := range group.Endpoints {
 				all[at][withoutAuto(in, endpoint)]++
@@ -209,14 +183,14 @@ func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[st
 		if len(slice.Endpoints) == 0 {
 			continue
 		}
-		at := place{addressType: slice.AddressType, ports: desired.KeyOf(slice.Ports)}.String()
+		at := groupName(slice.AddressType, desired.KeyOf(slice.Ports))
 		if all[at] == nil {
 			all[at] = map[desired.Endpoint]int{}
 		}
 		for i := range slice.Endpoints {
 			endpoint, exact := desired.Observe(&slice.Endpoints[i])
 			if !exact {
-				t.Fatalf("slice %s keeps an endpoint that is not ours: %v", slice.Name, slice.Endpoints[i])
+				t.Fatalf("slice %s keeps an endpoint of another writer: %v", slice.Name, slice.Endpoints[i])
 			}
 			all[at][withoutAuto(in, endpoint)]++
 		}
@@ -224,7 +198,7 @@ func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[st
 	return all
 }
 
-// withoutAuto takes off the hints that are not desired of one endpoint but of all together.
+// withoutAuto removes the hints of mode Auto, which are not part of the desired endpoints.
 func withoutAuto(in pack.Input, endpoint desired.Endpoint) desired.Endpoint {
 	if hints.ModeOf(in.Service) == hints.Auto {
 		endpoint.HintZone = ""
@@ -253,21 +227,4 @@ func hasSlice(slices []*discoveryv1.EndpointSlice, addressType discoveryv1.Addre
 		}
 	}
 	return false
-}
-
-func deepCopies(slices []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	var copies []*discoveryv1.EndpointSlice
-	for _, slice := range slices {
-		copies = append(copies, slice.DeepCopy())
-	}
-	return copies
-}
-
-// reasons tells a plan in short.
-func reasons(plan pack.Plan) []string {
-	var all []string
-	for _, change := range plan.Changes {
-		all = append(all, fmt.Sprintf("%s %s %s: %s", change.Verb, change.Slice.Name, change.Reason, change.Detail()))
-	}
-	return all
 }

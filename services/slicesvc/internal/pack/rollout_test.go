@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,17 +14,17 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// rollout is a Service whose pods are all replaced, in windows of time.
+// rollout is a Service whose Pods are all replaced, some in each step.
 type rollout struct {
 	t       *testing.T
 	service *corev1.Service
 	random  *rand.Rand
 
 	old, fresh []desired.Candidate
-	// slices are those of our policy, with writes made so far; theirs of upstream's.
-	slices              []*discoveryv1.EndpointSlice
-	writes, theirWrites int
-	theirs              [][]desired.Endpoint
+	// slices and writes are those of Make; upstream and upstreamWrites those of upstream's policy.
+	slices                 []*discoveryv1.EndpointSlice
+	writes, upstreamWrites int
+	upstream               [][]desired.Endpoint
 }
 
 func newRollout(t *testing.T, pods int, seed uint64) *rollout {
@@ -35,45 +34,39 @@ func newRollout(t *testing.T, pods int, seed uint64) *rollout {
 		random:  rand.New(rand.NewPCG(seed, 1)),
 	}
 	for i := range pods {
-		r.old = append(r.old, slicetest.Candidate(slicetest.Pod(fmt.Sprintf("old-%d", i), slicetest.Address(i))))
+		r.old = append(r.old, slicetest.Candidate(slicetest.Pod(fmt.Sprintf("old-%d", i), slicetest.Address(i), revision("old"))))
 	}
 	r.sync()
-	r.writes, r.theirWrites = 0, 0
+	r.writes, r.upstreamWrites = 0, 0
 	return r
 }
 
-func (r *rollout) input() pack.Input {
-	in := input(r.service, slices.Concat(r.old, r.fresh), r.slices...)
-	in.Affinity = func(pod string) uint32 {
-		if strings.HasPrefix(pod, "old") {
-			return 1
-		}
-		return 2
-	}
-	return in
+// revision sets the label by which Pods have the affinity of their revision.
+func revision(hash string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Labels["pod-template-hash"] = hash }
 }
 
-// sync carries out what both policies make of the pods as they are.
+func (r *rollout) input() pack.Input {
+	return input(r.service, slices.Concat(r.old, r.fresh), r.slices...)
+}
+
+// sync applies the plans of both policies.
 func (r *rollout) sync() {
 	in := r.input()
-	r.carryOut(pack.Make(in))
+	r.apply(pack.Make(in))
 	var writes int
-	r.theirs, writes = upstreamStep(r.theirs, in.Endpoints.Families[0].Groups[0].Endpoints, in.Limit)
-	r.theirWrites += writes
+	r.upstream, writes = upstreamStep(r.upstream, in.Endpoints.Families[0].Groups[0].Endpoints, in.Limit)
+	r.upstreamWrites += writes
 }
 
-func (r *rollout) carryOut(plan pack.Plan) {
+func (r *rollout) apply(plan pack.Plan) {
 	r.t.Helper()
-	var err error
-	if r.slices, err = slicetest.CarryOut(r.slices, plan); err != nil {
-		r.t.Fatal(err)
-	}
+	r.slices = apply(r.t, r.slices, plan.Changes)
 	r.writes += len(plan.Changes)
 }
 
-// run replaces all pods. In every window new pods appear, those of the window
-// before become ready while as many old ones, anywhere, begin to go, and those
-// that were going are gone.
+// run replaces all Pods in steps of batch Pods. In every step new Pods appear, the Pods of the last
+// step become ready, as many random old Pods begin to terminate, and terminating Pods go.
 func (r *rollout) run(batch int) {
 	pods := len(r.old)
 	r.random.Shuffle(len(r.old), func(i, j int) { r.old[i], r.old[j] = r.old[j], r.old[i] })
@@ -86,8 +79,7 @@ func (r *rollout) run(batch int) {
 			going++
 		}
 		for i := ready; i < min(ready+batch, pods); i++ {
-			pod := slicetest.Pod(fmt.Sprintf("new-%d", i), slicetest.Address(pods+i))
-			slicetest.Unready(pod)
+			pod := slicetest.Pod(fmt.Sprintf("new-%d", i), slicetest.Address(pods+i), revision("new"), slicetest.Unready)
 			r.fresh = append(r.fresh, slicetest.Candidate(pod))
 		}
 		r.sync()
@@ -100,13 +92,13 @@ func (r *rollout) compact(budget int) {
 		if plan.Empty() {
 			return
 		}
-		r.carryOut(plan)
+		r.apply(plan)
 	}
 }
 
-// Every pod is replaced, compaction included. Old pods go at random, as those of
-// a ReplicaSet do, so most writes are theirs and no placement can save them.
-func TestMake_RolloutsCostNoMoreThanUpstreams(t *testing.T) {
+// Old Pods go at random, as the Pods of a ReplicaSet do. They cause most of the writes, which no
+// placement can save. Compaction follows.
+func TestMake_RolloutWritesNoMoreThanUpstream(t *testing.T) {
 	for _, c := range []struct{ services, pods, batch int }{
 		{services: 2, pods: 100, batch: 1},
 		{services: 50, pods: 100, batch: 5},
@@ -117,22 +109,22 @@ func TestMake_RolloutsCostNoMoreThanUpstreams(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%dx%d by %d", c.services, c.pods, c.batch), func(t *testing.T) {
 			ideal := c.services * ((c.pods + 99) / 100)
-			var writes, compacting, theirWrites, left, compacted, theirs int
+			var writes, compacting, upstreamWrites, left, compacted, upstream int
 			for service := range c.services {
 				r := newRollout(t, c.pods, uint64(service))
 				r.run(c.batch)
 				writes += r.writes
-				theirWrites += r.theirWrites
+				upstreamWrites += r.upstreamWrites
 				left += len(r.slices)
-				theirs += len(r.theirs)
+				upstream += len(r.upstream)
 				r.compact(20)
 				compacting += r.writes
 				compacted += len(r.slices)
 			}
-			t.Logf("ideal %d slices; upstream's policy: %d writes, %d slices left; ours: %d writes, %d left, and with %d more writes %d",
-				ideal, theirWrites, theirs, writes, left, compacting-writes, compacted)
-			if writes*100 > theirWrites*101 || left > theirs { // windows differ by chance once the slices do
-				t.Errorf("%d writes leave %d slices, upstream's policy needs %d and leaves %d", writes, left, theirWrites, theirs)
+			t.Logf("ideal %d slices; upstream's policy: %d writes, %d slices left; Make: %d writes, %d left, and with %d more writes %d",
+				ideal, upstreamWrites, upstream, writes, left, compacting-writes, compacted)
+			if writes*100 > upstreamWrites*101 || left > upstream { // steps differ by chance once the slices do
+				t.Errorf("%d writes leave %d slices, upstream's policy needs %d and leaves %d", writes, left, upstreamWrites, upstream)
 			}
 			if compacted*5 > ideal*6 {
 				t.Errorf("%d slices are left, more than 1.2 times the ideal %d", compacted, ideal)
@@ -141,20 +133,18 @@ func TestMake_RolloutsCostNoMoreThanUpstreams(t *testing.T) {
 	}
 }
 
-// Two workloads behind one Service, their addresses mixed as a cluster hands
-// them out. Restarting one of them touches its own slices only.
-func TestMake_WorkloadsThatCameTogetherStayTogether(t *testing.T) {
+// The Pods of two workloads behind one Service have mixed addresses. A restart of one workload must
+// touch only its own slices.
+func TestMake_PodsOfOneAffinityShareSlices(t *testing.T) {
 	service := slicetest.Service("web")
 	var pods []desired.Candidate
 	for i := range 1000 {
-		pods = append(pods, slicetest.Candidate(slicetest.Pod(fmt.Sprintf("%s-%d", []string{"blue", "green"}[i%2], i), slicetest.Address(i))))
+		workload := []string{"blue", "green"}[i%2]
+		pod := slicetest.Pod(fmt.Sprintf("%s-%d", workload, i), slicetest.Address(i), revision(workload))
+		pods = append(pods, slicetest.Candidate(pod))
 	}
 	in := input(service, pods)
-	in.Affinity = func(pod string) uint32 { return uint32(pod[0]) }
-	var err error
-	if in.Slices, err = slicetest.CarryOut(nil, pack.Make(in)); err != nil {
-		t.Fatal(err)
-	}
+	in.Slices = apply(t, nil, pack.Make(in).Changes)
 	for i := 0; i < len(pods); i += 2 {
 		slicetest.Unready(pods[i].Pod)
 	}

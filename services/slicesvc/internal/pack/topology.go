@@ -10,36 +10,28 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// FamilyHints is what became of a Service's wish for hints in one family.
-type FamilyHints struct {
-	AddressType discoveryv1.AddressType
-	hints.Verdict
-}
-
-// hinted gives the endpoints with the hints of all modes, and what became of
-// them for each family; nothing for a Service that wants none, or for a part,
-// from which it cannot be told.
-func hinted(in Input, existing []*discoveryv1.EndpointSlice) (desired.Endpoints, []FamilyHints) {
-	mode := hints.ModeOf(in.Service)
-	if mode == hints.Off || in.Part != nil {
-		return in.Endpoints, nil
+// hinted returns the wanted families with the hints of all modes, and what became of them in each
+// family: nothing for a Service that wants no hints, or for a plan of a part, which cannot tell.
+func (p *planner) hinted(existing []*discoveryv1.EndpointSlice) ([]desired.Family, []FamilyHints) {
+	mode := hints.ModeOf(p.Service)
+	if mode == hints.Off || p.part != nil {
+		return p.Endpoints.Families, nil
 	}
-	all := in.Endpoints
-	all.Families = slices.Clone(all.Families)
-	verdicts := make([]FamilyHints, 0, len(all.Families))
-	for i, family := range all.Families {
-		verdict := near(mode, family)
+	families := slices.Clone(p.Endpoints.Families)
+	verdicts := make([]FamilyHints, 0, len(families))
+	for i, family := range families {
+		verdict := distributionVerdict(mode, family)
 		if mode == hints.Auto {
-			all.Families[i], verdict = allocated(in, family, existing)
+			families[i], verdict = p.allocated(family, existing)
 		}
 		verdicts = append(verdicts, FamilyHints{AddressType: family.AddressType, Verdict: verdict})
 	}
-	return all, verdicts
+	return families, verdicts
 }
 
-// near judges the hints of single endpoints: kube-proxy looks at those of one
+// distributionVerdict judges the hints that desired.Resolve sets: kube-proxy follows those of one
 // kind only when every ready endpoint has one.
-func near(mode hints.Mode, family desired.Family) hints.Verdict {
+func distributionVerdict(mode hints.Mode, family desired.Family) hints.Verdict {
 	ready, withoutZone, withoutNode := 0, 0, 0
 	for _, group := range family.Groups {
 		for i := range group.Endpoints {
@@ -66,9 +58,9 @@ func near(mode hints.Mode, family desired.Family) hints.Verdict {
 	}
 }
 
-// allocated gives a family's endpoints the hints of the topology annotation.
-func allocated(in Input, family desired.Family, existing []*discoveryv1.EndpointSlice) (desired.Family, hints.Verdict) {
-	now := observedHints(in, ofType(existing, family.AddressType))
+// allocated returns a family whose ready endpoints have the hints of mode Auto.
+func (p *planner) allocated(family desired.Family, existing []*discoveryv1.EndpointSlice) (desired.Family, hints.Verdict) {
+	current := p.currentHints(ofType(existing, family.AddressType))
 	groups := make([]desired.Group, len(family.Groups))
 	var ready []*desired.Endpoint
 	var toAllocate []hints.Endpoint
@@ -80,13 +72,13 @@ func allocated(in Input, family desired.Family, existing []*discoveryv1.Endpoint
 			if !endpoint.Ready {
 				continue
 			}
-			found := now[endpoint.Identity]
-			found.Zone, found.Key = endpoint.Zone, keyOf(endpoint.Identity)
+			found := current[endpoint.Identity]
+			found.Zone, found.Key = endpoint.Zone, endpointKey(endpoint.Identity)
 			ready = append(ready, endpoint)
 			toAllocate = append(toAllocate, found)
 		}
 	}
-	zones, verdict := hints.Allocate(in.Zones, toAllocate)
+	zones, verdict := hints.Allocate(p.Shares, toAllocate)
 	for i, zone := range zones {
 		ready[i].HintZone = zone
 	}
@@ -94,16 +86,16 @@ func allocated(in Input, family desired.Family, existing []*discoveryv1.Endpoint
 	return family, verdict
 }
 
-// observedHints gives the zone that each endpoint is meant for now, and where it lies.
-func observedHints(in Input, existing []*discoveryv1.EndpointSlice) map[desired.Identity]hints.Endpoint {
+// currentHints returns the zone hint of each endpoint in the slices, and its slice.
+func (p *planner) currentHints(existing []*discoveryv1.EndpointSlice) map[desired.Identity]hints.Endpoint {
 	found := map[desired.Identity]hints.Endpoint{}
 	for _, slice := range existing {
-		if !owned(slice, in.Service) {
+		if !p.owns(slice) {
 			continue
 		}
 		for i := range slice.Endpoints {
 			endpoint, _ := desired.Observe(&slice.Endpoints[i])
-			if _, repeated := found[endpoint.Identity]; !repeated {
+			if _, duplicate := found[endpoint.Identity]; !duplicate {
 				found[endpoint.Identity] = hints.Endpoint{Hint: endpoint.HintZone, Slice: slice.Name}
 			}
 		}
@@ -111,6 +103,6 @@ func observedHints(in Input, existing []*discoveryv1.EndpointSlice) map[desired.
 	return found
 }
 
-func keyOf(identity desired.Identity) string {
+func endpointKey(identity desired.Identity) string {
 	return identity.Addresses + " " + identity.PodName + " " + identity.Hostname
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// inZones puts pods on nodes named after their zones, in turn.
+// inZones puts the Pods in turn on a Node of each zone.
 func inZones(pods []desired.Candidate, zones ...string) []desired.Candidate {
 	for i := range pods {
 		pods[i].Zone = zones[i%len(zones)]
@@ -23,10 +23,10 @@ func inZones(pods []desired.Candidate, zones ...string) []desired.Candidate {
 	return pods
 }
 
-func zones(names ...string) hints.Shares {
+func sharesOf(names ...string) hints.Shares {
 	var topology hints.Topology
 	for _, name := range names {
-		topology.Add(hints.Node{Zone: name, MilliCPU: 1000, Counts: true})
+		topology.Add(hints.Node{Zone: name, MilliCPU: 1000, Eligible: true})
 	}
 	return topology.Shares()
 }
@@ -39,7 +39,7 @@ func distributed(how string) func(*corev1.Service) {
 	return func(service *corev1.Service) { service.Spec.TrafficDistribution = &how }
 }
 
-// hintsOf gives what each endpoint is meant for: "zone", "zone/node" or nothing.
+// hintsOf returns the hint of each Pod's endpoint: "zone", "zone/node" or nothing.
 func hintsOf(slices []*discoveryv1.EndpointSlice) map[string]string {
 	found := map[string]string{}
 	for _, slice := range slices {
@@ -78,7 +78,7 @@ func TestMake_HintsOfEachMode(t *testing.T) {
 			want:    map[string]string{"web-0": "zone-a", "web-1": "zone-b", "web-2": "zone-a", "web-3": "zone-b", "web-4": ""},
 			verdict: []pack.FamilyHints{{AddressType: discoveryv1.AddressTypeIPv4, Verdict: hints.Verdict{Hinted: true}}},
 		},
-		"auto before the rest": {
+		"auto precedes a distribution": {
 			service: func(service *corev1.Service) { auto(service); distributed("PreferSameNode")(service) },
 			want:    map[string]string{"web-0": "zone-a", "web-1": "zone-b", "web-2": "zone-a", "web-3": "zone-b", "web-4": ""},
 			verdict: []pack.FamilyHints{{AddressType: discoveryv1.AddressTypeIPv4, Verdict: hints.Verdict{Hinted: true}}},
@@ -88,30 +88,30 @@ func TestMake_HintsOfEachMode(t *testing.T) {
 			pods := inZones(slicetest.Pods(0, 5), "zone-a", "zone-b")
 			slicetest.Unready(pods[4].Pod)
 			in := input(slicetest.Service("web", c.service), pods)
-			in.Zones = zones("zone-a", "zone-b")
+			in.Shares = sharesOf("zone-a", "zone-b")
 			plan := pack.Make(in)
 			if diff := gocmp.Diff(c.verdict, plan.Topology); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
 			}
-			in.Slices = mustCarryOut(t, in, plan)
+			in.Slices = apply(t, in.Slices, plan.Changes)
 			if diff := gocmp.Diff(c.want, hintsOf(in.Slices)); diff != "" {
 				t.Errorf("hints (-want +got):\n%s", diff)
 			}
 			if again := pack.Make(in); !again.Empty() {
-				t.Errorf("made again: %v", reasons(again))
+				t.Errorf("the second plan is not empty: %v", reasons(again))
 			}
 			in.Service = slicetest.Service("web")
 			in.Endpoints = desired.Resolve(in.Service, pods)
-			for pod, hint := range hintsOf(mustCarryOut(t, in, pack.Make(in))) {
+			for pod, hint := range hintsOf(apply(t, in.Slices, pack.Make(in).Changes)) {
 				if hint != "" {
-					t.Errorf("pod %s keeps its hint %q without a wish for it", pod, hint)
+					t.Errorf("pod %s keeps the hint %q that the Service no longer wants", pod, hint)
 				}
 			}
 		})
 	}
 }
 
-func TestMake_SaysWhyThereAreNoHints(t *testing.T) {
+func TestMake_ReasonForMissingHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		service func(*corev1.Service)
 		pods    []desired.Candidate
@@ -127,7 +127,7 @@ func TestMake_SaysWhyThereAreNoHints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(slicetest.Service("web", c.service), c.pods)
-			in.Zones = zones(c.zones...)
+			in.Shares = sharesOf(c.zones...)
 			want := []pack.FamilyHints{{AddressType: discoveryv1.AddressTypeIPv4, Verdict: hints.Verdict{Hinted: c.want == "", Problem: c.want}}}
 			if diff := gocmp.Diff(want, pack.Make(in).Topology); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
@@ -136,18 +136,15 @@ func TestMake_SaysWhyThereAreNoHints(t *testing.T) {
 	}
 }
 
-// kube-proxy looks at zone hints only when every ready endpoint has one.
+// kube-proxy follows zone hints only when every ready endpoint has one.
 func TestMake_AutoHintsAllReadyEndpointsOrNone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		if hints.ModeOf(in.Service) != hints.Auto || in.Service.DeletionTimestamp != nil {
 			return
 		}
 		plan := pack.Make(in)
-		after, err := slicetest.CarryOut(in.Slices, plan)
-		if err != nil {
-			t.Fatal(err)
-		}
+		after := apply(t, in.Slices, plan.Changes)
 		for _, family := range plan.Topology {
 			for _, slice := range after {
 				if slice.AddressType != family.AddressType || slice.DeletionTimestamp != nil {
@@ -163,14 +160,14 @@ func TestMake_AutoHintsAllReadyEndpointsOrNone(t *testing.T) {
 	})
 }
 
-// 300 endpoints in three slices: one more, one less and one unready each cost
-// the slice that they are in, and no other's hints change.
+// Of 300 endpoints in three slices, one is added, one becomes unready and one is removed. Each step
+// writes one slice, and no hint of another slice changes.
 func TestMake_AutoWritesNoSliceForHintsAlone(t *testing.T) {
 	service := slicetest.Service("web", auto)
 	pods := inZones(slicetest.Pods(0, 300), "zone-a", "zone-b", "zone-c")
 	in := input(service, pods[:299])
-	in.Zones = zones("zone-a", "zone-b", "zone-c")
-	in.Slices = mustCarryOut(t, in, pack.Make(in))
+	in.Shares = sharesOf("zone-a", "zone-b", "zone-c")
+	in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 	step := func(what string, pods []desired.Candidate) {
 		t.Helper()
 		in.Endpoints = desired.Resolve(service, pods)
@@ -178,10 +175,10 @@ func TestMake_AutoWritesNoSliceForHintsAlone(t *testing.T) {
 		if len(plan.Changes) != 1 {
 			t.Errorf("%s: %d writes, want 1: %v", what, len(plan.Changes), reasons(plan))
 		}
-		in.Slices = mustCarryOut(t, in, plan)
+		in.Slices = apply(t, in.Slices, plan.Changes)
 	}
-	step("one comes", pods)
+	step("one is added", pods)
 	slicetest.Unready(pods[7].Pod)
-	step("one is not ready", pods)
-	step("one goes", pods[1:])
+	step("one becomes unready", pods)
+	step("one is removed", pods[1:])
 }

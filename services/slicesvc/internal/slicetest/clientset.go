@@ -13,16 +13,15 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// Clientset lets a clientset, a fake one above all, stand for what slicesvc reads,
-// writes and tells Events by.
+// Clientset implements the clients of package kube with a clientset, for example a fake one.
 type Clientset struct{ kubernetes.Interface }
 
-// Events is where Events go.
+// Events returns the sink of Events.
 func (c Clientset) Events() record.EventSink {
 	return &corev1client.EventSinkImpl{Interface: c.CoreV1().Events("")}
 }
 
-// IsWatchListSemanticsUnSupported is what fake clientsets say of themselves.
+// IsWatchListSemanticsUnSupported is true for fake clientsets.
 func (c Clientset) IsWatchListSemanticsUnSupported() bool {
 	fake, ok := c.Interface.(interface{ IsWatchListSemanticsUnSupported() bool })
 	return ok && fake.IsWatchListSemanticsUnSupported()
@@ -40,7 +39,7 @@ func (c Clientset) List(ctx context.Context, kind string, options metav1.ListOpt
 	case "endpointslices":
 		return c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).List(ctx, options)
 	default:
-		return nil, fmt.Errorf("nobody should list %s", kind)
+		return nil, fmt.Errorf("unexpected list of %s", kind)
 	}
 }
 
@@ -56,7 +55,7 @@ func (c Clientset) Watch(ctx context.Context, kind string, options metav1.ListOp
 	case "endpointslices":
 		return c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).Watch(ctx, options)
 	default:
-		return nil, fmt.Errorf("nobody should watch %s", kind)
+		return nil, fmt.Errorf("unexpected watch of %s", kind)
 	}
 }
 

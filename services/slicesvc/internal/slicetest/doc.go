@@ -1,3 +1,3 @@
-// Package slicetest makes Services, pods and slices for tests, alone and as
-// random clusters, and carries plans out in memory. Only tests import it.
+// Package slicetest makes Services, Pods and EndpointSlices for tests, single ones and random
+// clusters, and applies plans in memory. Only tests import it.
 package slicetest

@@ -11,26 +11,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
 const (
-	// Namespace is where all objects live unless a test says otherwise.
+	// Namespace is the namespace of all objects unless a test changes it.
 	Namespace = "shop"
 	// ManagedBy is the managed-by label of slices made here.
 	ManagedBy = "slices.example.com"
 )
 
-// Epoch is when the objects were created.
-func Epoch() time.Time { return time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC) }
+// CreationTime returns when the objects were created.
+func CreationTime() time.Time { return time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC) }
 
-// Service makes an IPv4 Service with selector app=<name> and port http, 80 to 8080.
+// Service returns an IPv4 Service with selector app=<name> and port http, 80 to 8080.
 func Service(name string, changes ...func(*corev1.Service)) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:              name,
 			Namespace:         Namespace,
 			UID:               types.UID("uid-of-" + name),
-			CreationTimestamp: metav1.NewTime(Epoch()),
+			CreationTimestamp: metav1.NewTime(CreationTime()),
 		},
 		Spec: corev1.ServiceSpec{
 			ClusterIP:  "10.96.0.10",
@@ -45,12 +46,12 @@ func Service(name string, changes ...func(*corev1.Service)) *corev1.Service {
 	return service
 }
 
-// Port makes a TCP port of a Service.
+// Port returns a TCP port of a Service.
 func Port(name string, number int32, target intstr.IntOrString) corev1.ServicePort {
 	return corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: number, TargetPort: target}
 }
 
-// Pod makes a running, ready pod of app=web on node-a.
+// Pod returns a running and ready Pod with label app=web on node-a.
 func Pod(name, ip string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -66,7 +67,7 @@ func Pod(name, ip string, changes ...func(*corev1.Pod)) *corev1.Pod {
 			Conditions: []corev1.PodCondition{{
 				Type:               corev1.PodReady,
 				Status:             corev1.ConditionTrue,
-				LastTransitionTime: metav1.NewTime(Epoch().Add(time.Minute)),
+				LastTransitionTime: metav1.NewTime(CreationTime().Add(time.Minute)),
 			}},
 		},
 	}
@@ -76,21 +77,21 @@ func Pod(name, ip string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-// Unready makes a pod not ready.
+// Unready sets the Ready condition of a Pod to False.
 func Unready(pod *corev1.Pod) { pod.Status.Conditions[0].Status = corev1.ConditionFalse }
 
-// Terminating makes a pod one that is being deleted.
+// Terminating marks a Pod as being deleted.
 func Terminating(pod *corev1.Pod) {
-	now := metav1.NewTime(Epoch().Add(time.Hour))
+	now := metav1.NewTime(CreationTime().Add(time.Hour))
 	pod.DeletionTimestamp = &now
 }
 
-// Candidate puts a pod on a known node in zone-a.
+// Candidate returns a Pod as a candidate on a known Node in zone-a.
 func Candidate(pod *corev1.Pod) desired.Candidate {
 	return desired.Candidate{Pod: pod, NodeKnown: true, Zone: "zone-a"}
 }
 
-// Pods makes the candidates web-<from> to web-<to-1>, each with an address of its own.
+// Pods returns the candidates web-<from> to web-<to-1>, each with its own address.
 func Pods(from, to int) []desired.Candidate {
 	candidates := make([]desired.Candidate, 0, to-from)
 	for i := from; i < to; i++ {
@@ -99,11 +100,25 @@ func Pods(from, to int) []desired.Candidate {
 	return candidates
 }
 
-// Address is the i-th IPv4 address.
+// Address returns the i-th IPv4 address.
 func Address(i int) string { return fmt.Sprintf("10.1.%d.%d", i/250, i%250+1) }
 
-// Slice makes a slice of a Service as it would be found in a cluster, with the
-// endpoints the candidates have.
+// Snapshot returns a Service with Pods and slices as a snapshot of the index.
+func Snapshot(service *corev1.Service, candidates []desired.Candidate, slices ...*discoveryv1.EndpointSlice) index.Snapshot {
+	snapshot := index.Snapshot{Service: service, Slices: slices}
+	for _, candidate := range candidates {
+		snapshot.Pods = append(snapshot.Pods, index.SelectedPod{
+			Pod:       index.NewPod(candidate.Pod),
+			NodeKnown: candidate.NodeKnown,
+			Zone:      candidate.Zone,
+			Affinity:  desired.AffinityOf(candidate.Pod),
+		})
+	}
+	return snapshot
+}
+
+// Slice returns a slice of a Service as a kube-apiserver has it, with the endpoints of the
+// candidates.
 func Slice(service *corev1.Service, name string, candidates []desired.Candidate, changes ...func(*discoveryv1.EndpointSlice)) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{

@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"math/rand/v2"
+	"time"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+const (
+	// rejectedPause is when a rejected holder registers again if the server does not say.
+	rejectedPause = time.Minute
+	// minInterval bounds the granted interval: a server that grants less must not be flooded.
+	minInterval = 10 * time.Millisecond
+	// The agent acts on these reasons of the API.
+	reasonSuperseded    = "SUPERSEDED"
+	reasonUnknownHandle = "UNKNOWN_HANDLE"
+	reasonNotLeader     = "NOT_LEADER"
+	reasonPaced         = "PACED"
+)
+
+// handle applies a response. An error ends the stream.
+func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
+	if response.Directive == leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE {
+		return &movedError{to: response.MoveTo}
+	}
+	if len(s.pending) == 0 || s.pending[0].sequence != response.Sequence || len(s.pending[0].registered) != len(response.Welcomes) {
+		return errResponse
+	}
+	request := s.pending[0]
+	s.pending = s.pending[1:]
+	results := &results{stream: s, now: time.Now(), jitter: rand.Float64()}
+	var err error
+	s.router.update(func() { err = results.apply(request, response) })
+	if err != nil {
+		return err
+	}
+	if len(request.registered) > 0 {
+		s.registering = false
+		s.target.signal() // more holders may be waiting
+	}
+	if response.Grant != nil && request.class != "" {
+		interval := intervalOf(response.Grant)
+		s.classes[request.class] = &schedule{interval: interval, next: results.now.Add(interval)}
+		s.recordGrant(response.Grant)
+	}
+	s.resetWatchdog()
+	s.recordAnswer()
+	switch response.Directive {
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC:
+		s.router.registerAgain(s.target)
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH:
+		return errReauth
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN:
+		// The next beat follows this response by a whole interval, so only the log is left.
+		s.cfg.Logger.Warn("server asks for fewer heartbeats", "target", s.target.address, "interval", s.interval)
+	}
+	return nil
+}
+
+func (s *stream) recordGrant(grant *leasev1.Grant) {
+	s.resetBeatTimer()
+	s.history.update(func(status *Status) {
+		status.Epoch, status.Interval, status.TTL = grant.Epoch, intervalOf(grant), grant.Ttl.AsDuration()
+	})
+}
+
+func (s *stream) recordAnswer() {
+	first := s.router.markAnswered(s.target)
+	s.history.update(func(status *Status) {
+		status.Target, status.LastAnswer = s.target.address, time.Now()
+		if first {
+			status.Streams++
+		}
+	})
+	if first {
+		s.backoffs.succeed(s.target.address, s.interval)
+		s.cfg.Logger.Info("server answers heartbeats", "target", s.target.address)
+	}
+}
+
+func intervalOf(grant *leasev1.Grant) time.Duration {
+	return max(grant.GetNextInterval().AsDuration(), minInterval)
+}
+
+// results applies the results of one response to the router, inside router.update.
+type results struct {
+	*stream
+	now time.Time
+	// jitter is between 0 and 1. All holders of the response share it, so that they register again
+	// in one message.
+	jitter float64
+}
+
+func (r *results) apply(request pendingRequest, response *leasev1.StreamHeartbeatsResponse) error {
+	for i, result := range response.Welcomes {
+		if err := r.applyRegistration(request.registered[i], result); err != nil {
+			return err
+		}
+	}
+	for _, rejected := range response.RefusedHandles {
+		var pause time.Duration // a session that is gone can be registered again at once
+		if rejected.Refusal.GetReason() != reasonUnknownHandle {
+			pause = r.retryAfter(rejected.Refusal)
+		}
+		r.router.rejectHandle(r.target, rejected.Handle, r.rejection(rejected.Refusal, pause))
+	}
+	return nil
+}
+
+func (r *results) applyRegistration(h Holder, result *leasev1.Welcome) error {
+	grant, rejected := result.GetGrant(), result.GetRefusal()
+	switch {
+	case grant != nil && result.Handle != 0:
+		r.router.setHandle(r.target, h, result.Handle)
+		r.scheduleFirstBeat(h.Class, grant)
+	case rejected != nil:
+		r.router.rejectHolder(r.target, h, r.rejection(rejected, r.retryAfter(rejected)))
+	default:
+		return errResponse
+	}
+	return nil
+}
+
+// scheduleFirstBeat makes the class beat no later than the grant of a new holder says.
+func (r *results) scheduleFirstBeat(class string, grant *leasev1.Grant) {
+	interval := intervalOf(grant)
+	next := r.now.Add(interval)
+	if s := r.classes[class]; s == nil {
+		r.classes[class] = &schedule{interval: interval, next: next}
+	} else if next.Before(s.next) {
+		s.next = next
+	}
+	r.recordGrant(grant)
+}
+
+func (r *results) rejection(rejected *leasev1.Refusal, pause time.Duration) rejection {
+	return rejection{
+		reason: rejected.GetReason(), retryAt: r.now.Add(pause), moveTo: rejected.GetMoveTo(), moveAt: r.moveAt(rejected),
+		ownerRetryAt: func(attempt int) time.Time { return r.now.Add(r.backoffs.unknownOwner(attempt, r.jitter)) },
+	}
+}
+
+// moveAt is when a holder moves to another replica; zero for at once. If its beat was forwarded,
+// its session exists there already. It then moves at a random time within half an interval, so that
+// not all holders of a shard arrive at once.
+func (r *results) moveAt(rejected *leasev1.Refusal) time.Time {
+	if !rejected.GetForwarded() {
+		return time.Time{}
+	}
+	return r.now.Add(time.Duration(r.jitter * float64(r.interval/2)))
+}
+
+// retryAfter is at least what the server asks for. Holders that were rate-limited return at
+// different times.
+func (r *results) retryAfter(rejected *leasev1.Refusal) time.Duration {
+	pause := rejected.GetRetryAfter().AsDuration()
+	switch {
+	case pause <= 0:
+		return rejectedPause
+	case rejected.GetReason() == reasonPaced:
+		return pause + time.Duration(r.jitter*float64(pause/2))
+	}
+	return pause
+}

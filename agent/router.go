@@ -1,0 +1,423 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// maxMoves is how often in a row a holder moves without a pause. It bounds the moves between
+	// replicas that disagree about the owner of a shard.
+	maxMoves = 2
+	// maxAttempts is how often a holder registers at a target that does not know the owner, before
+	// it tries another target.
+	maxAttempts = 3
+)
+
+// router assigns holders to targets. It is safe for concurrent use.
+type router struct {
+	addresses []string // Config.Targets
+
+	mu         sync.Mutex // guards the fields below, and the fields of targets and entries; never held across I/O
+	next       int        // index in addresses of the next one to try
+	entries    map[holderKey]*entry
+	unassigned map[holderKey]*entry
+	targets    map[string]*target // by address
+
+	// changed has an item when assign may have work.
+	changed chan struct{}
+}
+
+// target is one address, for the life of one connection to it.
+type target struct {
+	address string
+	entries map[holderKey]*entry
+	handles map[uint32]*entry
+	// served is set once a goroutine serves the target, and answered once the server has responded.
+	served, answered bool
+	// changed has an item when a holder may have to register, or no holder may be left.
+	changed chan struct{}
+}
+
+func (t *target) signal() { signal(t.changed) }
+
+// entry is the state of one holder.
+type entry struct {
+	holder Holder
+	// target is nil while the holder is unassigned or superseded.
+	target *target
+	// handle is 0 while the holder is not registered, and registering is set while a registration
+	// is pending.
+	handle      uint32
+	registering bool
+	superseded  bool
+	// rejectedFor is the reason of the last rejection. The holder is neither assigned nor
+	// registered before retryAt.
+	rejectedFor string
+	retryAt     time.Time
+	// preferred is the address to assign next, if it is not empty.
+	preferred string
+	// moves counts the moves since the last pause, and attempts the pauses since the last
+	// registration.
+	moves, attempts int
+}
+
+func newRouter(addresses []string) *router {
+	return &router{
+		addresses: addresses, entries: map[holderKey]*entry{}, unassigned: map[holderKey]*entry{},
+		targets: map[string]*target{}, changed: make(chan struct{}, 1),
+	}
+}
+
+func (r *router) add(holders []Holder) error {
+	if err := validate(holders); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	added := map[holderKey]bool{}
+	for _, h := range holders {
+		if r.entries[h.key()] == nil {
+			added[h.key()] = true
+		}
+	}
+	if n := len(r.entries) + len(added); n > MaxHolders {
+		return fmt.Errorf("agent: %d holders, one agent has %d at most", n, MaxHolders)
+	}
+	for _, h := range holders {
+		old := r.entries[h.key()]
+		if old != nil && old.holder == h {
+			continue
+		}
+		e := &entry{holder: h}
+		if old != nil && old.target != nil {
+			e.preferred = old.target.address // the shard is the same for a new boot
+		}
+		r.forget(h.key())
+		r.entries[h.key()] = e
+		r.unassign(e)
+	}
+	return nil
+}
+
+func (r *router) remove(holders []Holder) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range holders {
+		r.forget(h.key())
+	}
+}
+
+func (r *router) forget(key holderKey) {
+	if e := r.entries[key]; e != nil {
+		r.detach(e)
+		delete(r.unassigned, key)
+		delete(r.entries, key)
+	}
+}
+
+// assign gives a target to each unassigned holder that may retry. It returns the targets that no
+// goroutine serves yet, and when the next holder may retry; zero if none waits.
+func (r *router) assign(now time.Time) (added []*target, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// The same addresses for all holders of one call, so that they register together.
+	anyAddress := sync.OnceValue(r.anyAddress)
+	otherAddress := sync.OnceValue(r.nextAddress)
+	for _, e := range r.unassigned {
+		switch {
+		case e.retryAt.After(now):
+			next = earlier(next, e.retryAt)
+		case e.preferred != "":
+			r.assignTo(e, e.preferred)
+		case e.attempts > maxAttempts:
+			r.assignTo(e, otherAddress())
+		default:
+			r.assignTo(e, anyAddress())
+		}
+	}
+	for _, t := range r.targets {
+		if !t.served {
+			t.served = true
+			added = append(added, t)
+		}
+	}
+	return added, next
+}
+
+// anyAddress returns the address of a target that answers, or of any existing target, or the next
+// of the configured ones.
+func (r *router) anyAddress() string {
+	existing := slices.Sorted(maps.Keys(r.targets))
+	for _, address := range existing {
+		if r.targets[address].answered {
+			return address
+		}
+	}
+	if len(existing) > 0 {
+		return existing[0]
+	}
+	return r.nextAddress()
+}
+
+func (r *router) nextAddress() string {
+	address := r.addresses[r.next%len(r.addresses)]
+	r.next++
+	return address
+}
+
+func (r *router) assignTo(e *entry, address string) {
+	r.detach(e)
+	delete(r.unassigned, e.holder.key())
+	t := r.targets[address]
+	if t == nil {
+		t = &target{
+			address: address, entries: map[holderKey]*entry{}, handles: map[uint32]*entry{}, changed: make(chan struct{}, 1),
+		}
+		r.targets[address] = t
+	}
+	e.target, e.preferred = t, ""
+	t.entries[e.holder.key()] = e
+	t.signal()
+}
+
+func (r *router) unassign(e *entry) {
+	r.detach(e)
+	r.unassigned[e.holder.key()] = e
+	signal(r.changed)
+}
+
+// detach removes an entry from its target, if it has one.
+func (r *router) detach(e *entry) {
+	t := e.target
+	if t == nil {
+		return
+	}
+	delete(t.entries, e.holder.key())
+	delete(t.handles, e.handle)
+	e.target, e.handle, e.registering = nil, 0, false
+	t.signal()
+}
+
+// nextRegistrations returns at most limit holders to register and marks them as registering. next
+// is when another holder may register; zero if none waits for a time.
+func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders []Holder, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range t.entries {
+		switch {
+		case e.handle != 0 || e.registering:
+		case e.retryAt.After(now):
+			next = earlier(next, e.retryAt)
+		case len(holders) < limit:
+			e.registering = true
+			holders = append(holders, e.holder)
+		}
+	}
+	return holders, next
+}
+
+// handles returns the sorted handles of the holders of a class.
+func (r *router) handles(t *target, class string) []uint32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	handles := make([]uint32, 0, len(t.handles))
+	for handle, e := range t.handles {
+		if e.holder.Class == class {
+			handles = append(handles, handle)
+		}
+	}
+	slices.Sort(handles)
+	return handles
+}
+
+// markAnswered returns whether this is the first response of the target.
+func (r *router) markAnswered(t *target) (first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first = !t.answered
+	t.answered = true
+	return first
+}
+
+func (r *router) hasAnswered(t *target) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return t.answered
+}
+
+// registerAgain drops all handles of a target and registers its holders again.
+func (r *router) registerAgain(t *target) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(t.handles)
+	for _, e := range t.entries {
+		e.handle, e.registering, e.retryAt = 0, false, time.Time{}
+	}
+	t.signal()
+}
+
+// closeIfEmpty closes a target without holders, and returns whether it did.
+func (r *router) closeIfEmpty(t *target) (closed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(t.entries) > 0 {
+		return false
+	}
+	r.removeTarget(t)
+	return true
+}
+
+// close closes a target whose stream has ended. Its holders are assigned again after retryAt, to
+// the preferred address if it is not empty. Handles and rejections end with the stream, because
+// another replica may answer next.
+func (r *router) close(t *target, preferred string, retryAt time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removeTarget(t)
+	for _, e := range t.entries {
+		r.unassign(e)
+		e.preferred, e.retryAt, e.moves = preferred, retryAt, 0
+	}
+}
+
+func (r *router) removeTarget(t *target) {
+	if r.targets[t.address] == t {
+		delete(r.targets, t.address)
+	}
+}
+
+// update runs change with the lock held. change may call setHandle, rejectHolder and rejectHandle.
+// All results of one response are one update, so that the holders which it moves register together.
+func (r *router) update(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// setHandle stores the handle of a holder that was registered at t. It ignores a holder that has
+// left meanwhile.
+func (r *router) setHandle(t *target, h Holder, handle uint32) {
+	if e := r.registered(t, h); e != nil {
+		delete(t.handles, e.handle)
+		e.handle, e.registering, e.rejectedFor, e.retryAt = handle, false, "", time.Time{}
+		e.moves, e.attempts = 0, 0
+		t.handles[handle] = e
+	}
+}
+
+// rejection is why a server does not accept a holder.
+type rejection struct {
+	reason string
+	// retryAt is when to register again.
+	retryAt time.Time
+	// moveTo is the address of the owner; empty if it is unknown. moveAt is when to move there;
+	// zero for at once.
+	moveTo string
+	moveAt time.Time
+	// ownerRetryAt is the end of the nth pause of a holder whose owner is unknown.
+	ownerRetryAt func(attempt int) time.Time
+}
+
+// rejectHolder applies the rejection of a registration at t.
+func (r *router) rejectHolder(t *target, h Holder, why rejection) {
+	if e := r.registered(t, h); e != nil {
+		r.reject(e, why)
+	}
+}
+
+// rejectHandle applies the rejection of a beat.
+func (r *router) rejectHandle(t *target, handle uint32, why rejection) {
+	if e := t.handles[handle]; e != nil {
+		delete(t.handles, handle)
+		r.reject(e, why)
+	}
+}
+
+// registered returns the entry of a holder that was registered at t; nil if it was removed,
+// replaced or moved meanwhile.
+func (r *router) registered(t *target, h Holder) *entry {
+	if e := r.entries[h.key()]; e != nil && e.holder == h && e.target == t {
+		return e
+	}
+	return nil
+}
+
+func (r *router) reject(e *entry, why rejection) {
+	e.handle, e.registering, e.rejectedFor, e.retryAt = 0, false, why.reason, why.retryAt
+	e.target.signal()
+	switch why.reason {
+	case reasonSuperseded:
+		e.superseded = true
+		r.detach(e)
+	case reasonNotLeader:
+		r.move(e, why)
+	}
+}
+
+// move moves a holder to the owner of its shard. If the owner is unknown, the holder asks the same
+// target again after a pause, and another one after maxAttempts.
+func (r *router) move(e *entry, why rejection) {
+	e.moves++
+	e.retryAt = time.Time{}
+	if why.moveTo == "" || e.moves > maxMoves {
+		e.moves = 0
+		e.attempts++
+		e.retryAt = why.ownerRetryAt(e.attempts)
+	}
+	switch {
+	case why.moveTo != "" && why.moveAt.After(e.retryAt):
+		r.unassign(e)
+		e.preferred, e.retryAt = why.moveTo, why.moveAt
+	case why.moveTo != "":
+		r.assignTo(e, why.moveTo)
+		signal(r.changed) // the target may need a goroutine
+	case e.attempts > maxAttempts:
+		r.unassign(e)
+	}
+}
+
+// describe adds the holders and targets to a status.
+func (r *router) describe(s *Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Holders = len(r.entries)
+	for _, t := range r.targets {
+		s.Targets = append(s.Targets, TargetStatus{
+			Target: t.address, Connected: t.answered, Holders: len(t.entries), Registered: len(t.handles),
+		})
+		s.Registered += len(t.handles)
+		s.Connected = s.Connected || t.answered
+	}
+	for _, e := range r.entries {
+		switch {
+		case e.superseded:
+			s.Superseded = append(s.Superseded, e.holder)
+		case e.rejectedFor != "" && e.handle == 0:
+			s.Rejected = append(s.Rejected, Rejection{Holder: e.holder, Reason: e.rejectedFor})
+		}
+	}
+	slices.SortFunc(s.Targets, func(a, b TargetStatus) int { return cmp.Compare(a.Target, b.Target) })
+	slices.SortFunc(s.Superseded, compareHolders)
+	slices.SortFunc(s.Rejected, func(a, b Rejection) int { return compareHolders(a.Holder, b.Holder) })
+}
+
+// signal wakes the receiver of a channel with a buffer of one.
+func signal(changed chan<- struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}
+
+// earlier returns the earlier of two times; the first may be zero for none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,235 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+const (
+	// The API allows this many registrations and beats in one message.
+	maxRegistrations = 1000
+	maxBeats         = 10_000
+	// minAnswerTimeout lets a server with short intervals pause without losing all its streams.
+	minAnswerTimeout = time.Second
+)
+
+var (
+	errNoAnswer = errors.New("no answer in time")
+	errResponse = errors.New("the response does not match the request")
+	errReauth   = errors.New("the server asks for new credentials")
+)
+
+// movedError means that the server has asked the client to leave the stream.
+type movedError struct{ to string }
+
+func (e *movedError) Error() string {
+	if e.to == "" {
+		return "the server holds no shard any more"
+	}
+	return "the server redirects to " + e.to
+}
+
+// stream is one stream to a target. Its fields belong to the goroutine in run, except the channels.
+type stream struct {
+	*Agent
+	target *target
+	rpc    grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
+	// pending are the requests without a response, oldest first.
+	pending []pendingRequest
+	// registering is set while a registration is pending.
+	registering bool
+	// watchdog cancels the stream, also during a blocked send, when the oldest pending request gets
+	// no response in time, or when there is no connection in time.
+	watchdog *time.Timer
+	// classes are the classes with registered holders. The holders of a class beat together in
+	// their own messages, so that each class keeps its interval.
+	classes map[string]*schedule
+	// interval is the shortest interval of all classes, or the last one if no class is left; 0
+	// before the first.
+	interval time.Duration
+
+	beatTimer     *time.Timer // fires when the next class is due
+	registerTimer *time.Timer // fires when the next holder may register
+	responses     chan *leasev1.StreamHeartbeatsResponse
+	failed        chan error // gets one error at the end
+}
+
+// schedule is when the holders of a class beat next.
+type schedule struct {
+	interval time.Duration // of the last grant
+	next     time.Time
+}
+
+type pendingRequest struct {
+	sequence   uint64
+	registered []Holder
+	class      string // of the beats; empty if there are none
+	sent       time.Time
+}
+
+func newStream(a *Agent, t *target, rpc grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse], watchdog *time.Timer) *stream {
+	beatTimer, registerTimer := time.NewTimer(time.Hour), time.NewTimer(time.Hour)
+	beatTimer.Stop()
+	registerTimer.Stop()
+	return &stream{
+		Agent: a, target: t, rpc: rpc, watchdog: watchdog, classes: map[string]*schedule{},
+		beatTimer: beatTimer, registerTimer: registerTimer,
+		responses: make(chan *leasev1.StreamHeartbeatsResponse), failed: make(chan error, 1),
+	}
+}
+
+// run returns when the stream fails, or the target has no holder any more; the latter is no error.
+func (s *stream) run(ctx context.Context) error {
+	defer s.beatTimer.Stop()
+	defer s.registerTimer.Stop()
+	s.resetWatchdog() // the connection stands; no request is pending
+	s.target.signal()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-s.failed:
+			return err
+		case response := <-s.responses:
+			err = s.handle(response)
+		case <-s.beatTimer.C:
+			err = s.beat(time.Now())
+		case <-s.registerTimer.C:
+			err = s.register()
+		case <-s.target.changed:
+			if s.router.closeIfEmpty(s.target) {
+				return nil
+			}
+			err = s.register()
+		}
+		if err != nil {
+			return s.lastError(err)
+		}
+	}
+}
+
+// lastError returns why the server has ended the stream, if a send says only that it has ended.
+func (s *stream) lastError(err error) error {
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	for {
+		select {
+		case response := <-s.responses:
+			if err := s.handle(response); err != nil {
+				return err
+			}
+		case err := <-s.failed:
+			return err
+		}
+	}
+}
+
+// receive passes responses to run until the stream ends, which is always an error.
+func (s *stream) receive(ctx context.Context) error {
+	for {
+		response, err := s.rpc.Recv()
+		if err != nil {
+			return fmt.Errorf("receive response: %w", err)
+		}
+		select {
+		case s.responses <- response:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// register registers the next holders. It sends one message at a time: responses are as large as
+// requests, and a client that sends without reading blocks a server that sends without reading.
+func (s *stream) register() error {
+	if s.registering {
+		return nil
+	}
+	holders, next := s.router.nextRegistrations(s.target, time.Now(), maxRegistrations)
+	resetTimer(s.registerTimer, next)
+	if len(holders) == 0 {
+		return nil
+	}
+	s.registering = true
+	request := &leasev1.StreamHeartbeatsRequest{}
+	for _, h := range holders {
+		request.Holders = append(request.Holders, &leasev1.Holder{Class: h.Class, Name: h.Name, BootId: h.BootID})
+	}
+	return s.send(request, pendingRequest{registered: holders})
+}
+
+// beat renews the sessions of all classes that are due.
+func (s *stream) beat(now time.Time) error {
+	for _, class := range slices.Sorted(maps.Keys(s.classes)) {
+		schedule := s.classes[class]
+		if schedule.next.After(now) {
+			continue
+		}
+		handles := s.router.handles(s.target, class)
+		if len(handles) == 0 {
+			delete(s.classes, class)
+			continue
+		}
+		schedule.next = now.Add(schedule.interval) // a late response does not delay the next beat
+		for chunk := range slices.Chunk(handles, maxBeats) {
+			if err := s.send(&leasev1.StreamHeartbeatsRequest{Handles: chunk}, pendingRequest{class: class}); err != nil {
+				return err
+			}
+		}
+	}
+	s.resetBeatTimer()
+	return nil
+}
+
+// resetBeatTimer sets the timer to the class that is due first, and interval to the shortest one.
+func (s *stream) resetBeatTimer() {
+	var next time.Time
+	shortest := time.Duration(0)
+	for _, schedule := range s.classes {
+		next = earlier(next, schedule.next)
+		if shortest == 0 || schedule.interval < shortest {
+			shortest = schedule.interval
+		}
+	}
+	if shortest > 0 {
+		s.interval = shortest
+	}
+	resetTimer(s.beatTimer, next)
+}
+
+func (s *stream) send(request *leasev1.StreamHeartbeatsRequest, p pendingRequest) error {
+	request.Sequence = s.sequence.Add(1)
+	p.sequence, p.sent = request.Sequence, time.Now()
+	s.pending = append(s.pending, p)
+	if len(s.pending) == 1 {
+		s.resetWatchdog()
+	}
+	if err := s.rpc.Send(request); err != nil {
+		return fmt.Errorf("send heartbeats: %w", err)
+	}
+	return nil
+}
+
+// resetWatchdog sets the watchdog to the oldest pending request, or stops it.
+func (s *stream) resetWatchdog() {
+	if len(s.pending) == 0 {
+		s.watchdog.Stop()
+		return
+	}
+	timeout := s.cfg.AnswerTimeout
+	if s.interval > 0 {
+		timeout = max(2*s.interval, minAnswerTimeout)
+	}
+	s.watchdog.Reset(time.Until(s.pending[0].sent.Add(timeout)))
+}

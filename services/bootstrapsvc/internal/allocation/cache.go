@@ -1,0 +1,259 @@
+package allocation
+
+import (
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+)
+
+// cache holds the objects that an Index was given, indexed by what is compared.
+type cache struct {
+	stores    []Store
+	expected  map[Store]string
+	services  map[Key]*user
+	addresses map[netip.Addr]*addressEntry
+	ports     map[int32][]*user
+	misnamed  map[string]*IPAddress // objects whose names are not addresses
+	byParent  map[Key][]netip.Addr  // addresses by the Service that is their parent
+	cidrs     map[string]CIDR
+	prefixes  []cidrPrefix
+	// unreadableCIDRs are the ServiceCIDRs with a prefix that cannot be parsed, ordered.
+	unreadableCIDRs []string
+	bitmaps         map[Store]*parsedBitmap
+}
+
+// addressEntry is an address with its users, the oldest first and ExternalName Services included,
+// and its object.
+type addressEntry struct {
+	users  []*user
+	object *IPAddress
+}
+
+// cidrPrefix is a prefix of a ServiceCIDR with the number of its allocated addresses.
+type cidrPrefix struct {
+	prefix    netip.Prefix
+	ready     bool
+	allocated int64
+}
+
+func newCache(settings Settings) cache {
+	c := cache{
+		expected:  maps.Clone(settings.Ranges),
+		services:  map[Key]*user{},
+		addresses: map[netip.Addr]*addressEntry{},
+		ports:     map[int32][]*user{},
+		misnamed:  map[string]*IPAddress{},
+		byParent:  map[Key][]netip.Addr{},
+		cidrs:     map[string]CIDR{},
+		bitmaps:   map[Store]*parsedBitmap{},
+	}
+	for _, store := range Stores() {
+		if slices.Contains(settings.Stores, store) {
+			c.stores = append(c.stores, store)
+		}
+	}
+	return c
+}
+
+func (c *cache) has(store Store) bool { return slices.Contains(c.stores, store) }
+
+// serviceStore returns the store whose findings report invalid addresses of Services. If the
+// cluster has both IPAddress objects and a bitmap, only one of them reports.
+func (c *cache) serviceStore() Store {
+	if c.has(ClusterIPs) && !c.has(IPAddresses) {
+		return ClusterIPs
+	}
+	return IPAddresses
+}
+
+// address returns the entry of an address and creates it if needed.
+func (c *cache) address(address netip.Addr) *addressEntry {
+	found := c.addresses[address]
+	if found == nil {
+		found = &addressEntry{}
+		c.addresses[address] = found
+	}
+	return found
+}
+
+// dropEmpty deletes the entry of an address that has neither users nor an object.
+func (c *cache) dropEmpty(address netip.Addr) {
+	if found := c.addresses[address]; found != nil && found.object == nil && len(found.users) == 0 {
+		delete(c.addresses, address)
+	}
+}
+
+func (c *cache) addChild(a *IPAddress, address netip.Addr) {
+	if a.Parent.IsService() {
+		c.byParent[a.Parent.Key()] = append(c.byParent[a.Parent.Key()], address)
+	}
+}
+
+func (c *cache) removeChild(a *IPAddress, address netip.Addr) {
+	if !a.Parent.IsService() {
+		return
+	}
+	key := a.Parent.Key()
+	left := slices.DeleteFunc(c.byParent[key], func(other netip.Addr) bool { return other == address })
+	if len(left) == 0 {
+		delete(c.byParent, key)
+		return
+	}
+	c.byParent[key] = left
+}
+
+// countAllocated adds change to the count of each prefix that contains an address.
+func (c *cache) countAllocated(address netip.Addr, change int64) {
+	for i := range c.prefixes {
+		if allocatable(c.prefixes[i].prefix, address) {
+			c.prefixes[i].allocated += change
+		}
+	}
+}
+
+// readCIDRs parses all ServiceCIDRs again and counts the allocated addresses of each prefix.
+func (c *cache) readCIDRs() {
+	c.prefixes, c.unreadableCIDRs = nil, nil
+	for _, name := range slices.Sorted(maps.Keys(c.cidrs)) {
+		cidr := c.cidrs[name]
+		for _, text := range cidr.Prefixes {
+			prefix, err := netip.ParsePrefix(text)
+			if err != nil {
+				c.unreadableCIDRs = append(c.unreadableCIDRs, name)
+				continue
+			}
+			c.addPrefix(cidrPrefix{prefix: prefix.Masked(), ready: cidr.Ready && !cidr.Deleting})
+		}
+	}
+	c.unreadableCIDRs = slices.Compact(c.unreadableCIDRs)
+	for address, found := range c.addresses {
+		if found.object != nil {
+			c.countAllocated(address, 1)
+		}
+	}
+}
+
+// addPrefix adds a prefix once, even if several ServiceCIDRs have it.
+func (c *cache) addPrefix(added cidrPrefix) {
+	for i := range c.prefixes {
+		if c.prefixes[i].prefix == added.prefix {
+			c.prefixes[i].ready = c.prefixes[i].ready || added.ready
+			return
+		}
+	}
+	c.prefixes = append(c.prefixes, added)
+}
+
+// inRange reports whether a ServiceCIDR contains an address, and whether that is known.
+func (c *cache) inRange(address netip.Addr) (inside, known bool) {
+	for _, p := range c.prefixes {
+		if allocatable(p.prefix, address) {
+			return true, true
+		}
+	}
+	return false, len(c.prefixes) > 0 && len(c.unreadableCIDRs) == 0
+}
+
+// isFull reports whether every ready prefix of a family is fully allocated, and how many addresses
+// these have.
+func (c *cache) isFull(family string) (bool, int64) {
+	var allocated int64
+	ready := false
+	for _, p := range c.prefixes {
+		if !p.ready || familyOf(p.prefix.Addr()) != family {
+			continue
+		}
+		if p.allocated < capacityOf(p.prefix) {
+			return false, 0
+		}
+		ready = true
+		allocated += p.allocated
+	}
+	return ready, allocated
+}
+
+// StoreState describes one store.
+type StoreState struct {
+	Store Store
+	// Present reports whether the cluster has the store.
+	Present bool
+	// Ranges are the stored ranges, ordered.
+	Ranges []string
+	// Allocated and Capacity are counts. Capacity is at most the largest int64.
+	Allocated, Capacity int64
+	// Services is the number of Services in the index.
+	Services int64
+	// Problem says why the store cannot be compared. It is empty if it can.
+	Problem string
+}
+
+func (c *cache) state(store Store) StoreState {
+	state := StoreState{Store: store, Services: int64(len(c.services))}
+	bitmap := c.bitmaps[store]
+	switch {
+	case !c.has(store):
+		return StoreState{Store: store}
+	case store == IPAddresses:
+		c.addAddressCounts(&state)
+	case bitmap == nil:
+		state.Problem = "it has not been read yet"
+	case bitmap.fault.absent:
+		return StoreState{Store: store}
+	default:
+		state.Present = !bitmap.Missing && bitmap.Unverified == ""
+		state.Problem = bitmap.fault.message
+		state.Allocated, state.Capacity = int64(bitmap.allocated), int64(bitmap.bits.size)
+		if bitmap.Range != "" {
+			state.Ranges = []string{clip(bitmap.Range)}
+		}
+	}
+	return state
+}
+
+func (c *cache) addAddressCounts(state *StoreState) {
+	state.Present = true
+	for _, found := range c.addresses {
+		if found.object != nil {
+			state.Allocated++
+		}
+	}
+	for _, p := range c.prefixes {
+		state.Ranges = append(state.Ranges, p.prefix.String())
+		if capacity := capacityOf(p.prefix); capacity > math.MaxInt64-state.Capacity {
+			state.Capacity = math.MaxInt64
+		} else {
+			state.Capacity += capacity
+		}
+	}
+	if len(c.prefixes) == 0 {
+		state.Problem = "no servicecidr is known"
+	}
+}
+
+// allocatable reports whether the allocator gives an address out of a prefix: neither the network's
+// own nor the IPv4 broadcast.
+func allocatable(prefix netip.Prefix, address netip.Addr) bool {
+	if !prefix.Contains(address) || prefix.Masked().Addr() == address {
+		return false
+	}
+	return !address.Is4() || prefix.Contains(address.Next())
+}
+
+// capacityOf returns how many addresses of a prefix the allocator of IPAddress objects gives, at
+// most the largest int64.
+func capacityOf(prefix netip.Prefix) int64 {
+	free := prefix.Addr().BitLen() - prefix.Bits()
+	if free >= 63 {
+		return math.MaxInt64
+	}
+	reserved := int64(1)
+	if prefix.Addr().Is4() {
+		reserved = 2
+	}
+	return max(int64(1)<<free-reserved, 0)
+}
+
+func sameCIDR(a, b CIDR) bool {
+	return a.Ready == b.Ready && a.Deleting == b.Deleting && slices.Equal(a.Prefixes, b.Prefixes)
+}

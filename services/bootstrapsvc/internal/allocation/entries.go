@@ -1,0 +1,162 @@
+package allocation
+
+import (
+	"reflect"
+	"slices"
+	"time"
+)
+
+// entry is a finding in the index.
+type entry struct {
+	finding     Finding
+	subject     subject
+	grace       graceKind
+	incarnation string
+	period      gracePeriod
+	// restart makes the next comparison restart the grace period.
+	restart bool
+	// due is the time of the entry in entries.due. It is zero if the entry is not in it.
+	due time.Time
+}
+
+// entries are the findings of the last comparison.
+type entries struct {
+	periods   GracePeriods
+	byName    map[string]*entry
+	bySubject map[subject][]*entry
+	pending   map[*entry]struct{}
+	due       dueQueue
+}
+
+func newEntries(periods GracePeriods) entries {
+	return entries{
+		periods: periods, byName: map[string]*entry{}, bySubject: map[subject][]*entry{}, pending: map[*entry]struct{}{},
+	}
+}
+
+// update replaces the entries of a subject by those of its candidates, and adds the differences to
+// delta.
+func (es *entries) update(s subject, candidates []candidate, now time.Time, delta *Delta) {
+	before := es.bySubject[s]
+	if len(before) == 0 && len(candidates) == 0 {
+		return
+	}
+	after := make([]*entry, 0, len(candidates))
+	for _, c := range candidates {
+		e := es.byName[c.Name]
+		if e == nil {
+			e = &entry{restart: true}
+			es.byName[c.Name] = e
+		}
+		if e.set(s, c, now, es.periods) {
+			delta.Changed = append(delta.Changed, e.finding)
+		}
+		es.schedule(e)
+		after = append(after, e)
+	}
+	for _, e := range before {
+		if !slices.Contains(after, e) {
+			delete(es.byName, e.finding.Name)
+			es.unschedule(e)
+			delta.Ended = append(delta.Ended, e.finding)
+		}
+	}
+	if len(after) == 0 {
+		delete(es.bySubject, s)
+		return
+	}
+	es.bySubject[s] = after
+}
+
+// set updates an entry and reports whether its finding changed.
+func (e *entry) set(s subject, c candidate, now time.Time, periods GracePeriods) (changed bool) {
+	if e.restart || e.incarnation != c.incarnation {
+		e.period, e.restart = gracePeriod{since: now}, false
+	}
+	e.subject, e.grace, e.incarnation = s, c.grace, c.incarnation
+	finding := c.Finding
+	finding.Since, finding.Observations = e.period.since, e.period.observations
+	if over, earliest := e.period.over(now, periods, c.grace); over {
+		finding.State = StateOpen
+	} else {
+		finding.State, finding.GraceEnds = StatePending, earliest
+		finding.Safe, finding.Steps = false, nil
+		if finding.Repair != "" {
+			finding.UnsafeReason = periods.unsafeReason(c.grace)
+		}
+	}
+	changed = !reflect.DeepEqual(finding, e.finding)
+	e.finding = finding
+	return changed
+}
+
+func (es *entries) schedule(e *entry) {
+	if e.finding.State != StatePending {
+		es.unschedule(e)
+		return
+	}
+	es.pending[e] = struct{}{}
+	es.due.set(e, e.period.due(es.periods, e.grace))
+}
+
+func (es *entries) unschedule(e *entry) {
+	delete(es.pending, e)
+	e.due = time.Time{}
+}
+
+// takeDue calls mark for the subject of each entry whose grace period is over. An entry that waits
+// for observations is due again a second later. Otherwise a pass that does not count would make the
+// caller loop.
+func (es *entries) takeDue(now time.Time, mark func(subject)) {
+	for {
+		e, ok := es.due.take(now)
+		if !ok {
+			return
+		}
+		if over, _ := e.period.over(now, es.periods, e.grace); over {
+			mark(e.subject)
+		} else {
+			es.due.set(e, now.Add(time.Second))
+		}
+	}
+}
+
+// observe counts an observation of every pending entry, and calls mark for the subjects of those
+// that it changed.
+func (es *entries) observe(now time.Time, mark func(subject)) {
+	for e := range es.pending {
+		observed := e.period.observe(now, es.periods.Interval)
+		if e.restart || observed == e.period {
+			continue
+		}
+		e.period = observed
+		mark(e.subject)
+		es.due.set(e, observed.due(es.periods, e.grace))
+	}
+}
+
+// restartUnused restarts the grace period of a subject that is allocated and unused, because
+// something contradicted that.
+func (es *entries) restartUnused(s subject) {
+	for _, e := range es.bySubject[s] {
+		e.restart = e.restart || e.grace == graceUnused
+	}
+}
+
+// restartAfterGap restarts the grace period of everything that is unused or pending.
+func (es *entries) restartAfterGap() {
+	for _, e := range es.byName {
+		e.restart = e.restart || e.grace == graceUnused || e.finding.State == StatePending
+	}
+}
+
+// subjectsOf returns the subjects of a store that have entries.
+func (es *entries) subjectsOf(store Store) []subject {
+	var found []subject
+	for s := range es.bySubject {
+		if s.store == store {
+			found = append(found, s)
+		}
+	}
+	return found
+}

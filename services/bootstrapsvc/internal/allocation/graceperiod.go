@@ -1,0 +1,186 @@
+package allocation
+
+import (
+	"container/heap"
+	"fmt"
+	"time"
+)
+
+// GracePeriods say for how long the index must see a finding without a gap before the finding is
+// open.
+type GracePeriods struct {
+	// Missing applies to what is used and not allocated, because the watches of Services and of
+	// allocations are not in step.
+	Missing time.Duration
+	// Wrong applies to a wrong parent, to wrong labels, and to what no range contains.
+	Wrong time.Duration
+	// Unused applies to what is allocated and not used. It must exceed the longest request to
+	// kube-apiserver, because a request allocates before it uses.
+	Unused time.Duration
+	// Observations is how many passes must have observed an unused subject, each at least Interval
+	// after the one before.
+	Observations int
+	Interval     time.Duration
+}
+
+// DefaultGracePeriods returns 250 ms for what is missing, one second for what is wrong, and 65
+// seconds with three observations 20 seconds apart for what is unused. kube-apiserver aborts a
+// request after 60 seconds.
+func DefaultGracePeriods() GracePeriods {
+	return GracePeriods{
+		Missing:      250 * time.Millisecond,
+		Wrong:        time.Second,
+		Unused:       65 * time.Second,
+		Observations: 3,
+		Interval:     20 * time.Second,
+	}
+}
+
+// graceKind says which of the GracePeriods applies to a finding, and why the index must wait.
+type graceKind uint8
+
+const (
+	// graceNone: the finding follows from a single object.
+	graceNone graceKind = iota
+	// graceMissing: two watches may be out of step.
+	graceMissing
+	// graceWrong: two watches may be out of step, and the repair takes something away.
+	graceWrong
+	// graceUnused: a request in flight may be about to use the subject.
+	graceUnused
+)
+
+// of returns the length of a grace period and the number of observations that it needs.
+func (p GracePeriods) of(kind graceKind) (time.Duration, int) {
+	switch kind {
+	case graceMissing:
+		return p.Missing, 0
+	case graceWrong:
+		return p.Wrong, 0
+	case graceUnused:
+		return p.Unused, p.Observations
+	default:
+		return 0, 0
+	}
+}
+
+// unsafeReason says what a pending finding waits for.
+func (p GracePeriods) unsafeReason(kind graceKind) string {
+	length, observations := p.of(kind)
+	if observations == 0 {
+		return fmt.Sprintf("it waits until it has been so for %s, for what is watched may be behind", length)
+	}
+	return fmt.Sprintf("it waits until no service has used it for %s, watched without a gap, and %d passes saw it: "+
+		"a request under way may be about to use it", length, observations)
+}
+
+// gracePeriod records for how long a finding was seen without a gap.
+type gracePeriod struct {
+	since, lastObserved time.Time
+	observations        int
+}
+
+// observe counts an observation, unless the one before is less than interval ago.
+func (g gracePeriod) observe(now time.Time, interval time.Duration) gracePeriod {
+	if g.observations > 0 && now.Sub(g.lastObserved) < interval {
+		return g
+	}
+	g.lastObserved = now
+	g.observations++
+	return g
+}
+
+// over reports whether the grace period is over. If not, it returns the earliest time at which it
+// can be.
+func (g gracePeriod) over(now time.Time, p GracePeriods, kind graceKind) (bool, time.Time) {
+	length, observations := p.of(kind)
+	earliest := g.since.Add(length)
+	if left := observations - g.observations; left > 0 {
+		if g.observations == 0 {
+			left--
+		}
+		if byPasses := g.lastCounted().Add(time.Duration(left) * p.Interval); byPasses.After(earliest) {
+			earliest = byPasses
+		}
+		return false, earliest
+	}
+	return !now.Before(earliest), earliest
+}
+
+// due returns when time or a pass can next change the grace period: when it is over, or when the
+// next observation counts.
+func (g gracePeriod) due(p GracePeriods, kind graceKind) time.Time {
+	if length, observations := p.of(kind); g.observations >= observations {
+		return g.since.Add(length)
+	}
+	return g.lastCounted().Add(p.Interval)
+}
+
+func (g gracePeriod) lastCounted() time.Time {
+	if g.observations == 0 {
+		return g.since
+	}
+	return g.lastObserved
+}
+
+// dueQueue orders pending entries by the time at which their grace period can change. A change of
+// one object then costs no look at thousands of pending entries. An item whose entry has another
+// due time by now is skipped.
+type dueQueue struct{ items dueHeap }
+
+type dueItem struct {
+	at    time.Time
+	entry *entry
+}
+
+func (q *dueQueue) set(e *entry, at time.Time) {
+	if !e.due.Equal(at) {
+		e.due = at
+		heap.Push(&q.items, dueItem{at: at, entry: e})
+	}
+}
+
+// first returns the earliest item, or false if there is none.
+func (q *dueQueue) first() (dueItem, bool) {
+	for len(q.items) > 0 {
+		if top := q.items[0]; top.at.Equal(top.entry.due) {
+			return top, true
+		}
+		heap.Pop(&q.items)
+	}
+	return dueItem{}, false
+}
+
+// take removes and returns the earliest entry if it is due.
+func (q *dueQueue) take(now time.Time) (*entry, bool) {
+	top, ok := q.first()
+	if !ok || top.at.After(now) {
+		return nil, false
+	}
+	heap.Pop(&q.items)
+	top.entry.due = time.Time{}
+	return top.entry, true
+}
+
+// dueHeap implements heap.Interface.
+type dueHeap []dueItem
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push appends an item.
+func (h *dueHeap) Push(x any) {
+	if pushed, ok := x.(dueItem); ok {
+		*h = append(*h, pushed)
+	}
+}
+
+// Pop removes the last item.
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	popped := (*h)[last]
+	(*h)[last] = dueItem{}
+	*h = (*h)[:last]
+	return popped
+}

@@ -1,0 +1,235 @@
+package allocationcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+)
+
+// KubeCluster implements Cluster with a Kubernetes client. It is safe for concurrent use. Its
+// methods block until kube-apiserver answers or their context ends.
+//
+// Every write is guarded. A create succeeds only if the object does not exist, a relabel only over
+// the planned resourceVersion, and a delete only for the planned UID and resourceVersion. Otherwise
+// the error wraps errorclass.ErrConflict. The client rejects writes without a term.
+type KubeCluster struct {
+	kube   kubernetes.Interface
+	logger *slog.Logger
+}
+
+// NewKubeCluster returns the cluster behind kube.
+func NewKubeCluster(kube kubernetes.Interface, logger *slog.Logger) *KubeCluster {
+	return &KubeCluster{kube: kube, logger: logger}
+}
+
+// lastBitmapMinor is the last minor version of Kubernetes that writes bitmaps of ClusterIPs. Later
+// versions leave them outdated.
+const lastBitmapMinor = 33
+
+// Stores returns where the cluster stores its allocations.
+func (k *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
+	stores := []allocation.Store{allocation.NodePorts}
+	has, err := k.hasIPAddresses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if has {
+		stores = append([]allocation.Store{allocation.IPAddresses}, stores...)
+	}
+	version, err := k.kube.Discovery().ServerVersionWithContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", errorclass.Classify(err))
+	}
+	minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
+	if err != nil {
+		return nil, fmt.Errorf("kube-apiserver says it is version %q.%q", version.Major, version.Minor)
+	}
+	if version.Major == "1" && minor <= lastBitmapMinor {
+		stores = append(stores, allocation.ClusterIPs, allocation.SecondaryClusterIPs)
+	}
+	return stores, nil
+}
+
+// hasIPAddresses reports whether kube-apiserver serves IPAddress objects in the stable version.
+func (k *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
+	resources, err := k.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
+	if err != nil {
+		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", errorclass.Classify(err))
+	}
+	for _, resource := range resources.APIResources {
+		if resource.Name == "ipaddresses" {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Service returns a Service, nil if it does not exist.
+func (k *KubeCluster) Service(ctx context.Context, key allocation.Key) (*allocation.Service, error) {
+	service, err := k.kube.CoreV1().Services(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get service %s: %w", key, errorclass.Classify(err))
+	}
+	found := serviceOf(service)
+	return &found, nil
+}
+
+// Identity returns the identity of the cluster, nil if the Service default/kubernetes does not
+// exist.
+func (k *KubeCluster) Identity(ctx context.Context) (*rangestore.ClusterIdentity, error) {
+	service, err := k.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get service default/kubernetes: %w", errorclass.Classify(err))
+	}
+	return &rangestore.ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}, nil
+}
+
+// listPage is the page size of a list.
+const listPage = 2000
+
+// Services returns all Services at one revision that is not older than the call.
+func (k *KubeCluster) Services(ctx context.Context) ([]allocation.Service, error) {
+	var all []allocation.Service
+	options := metav1.ListOptions{Limit: listPage}
+	for {
+		page, err := k.kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("list services: %w", errorclass.Classify(err))
+		}
+		for at := range page.Items {
+			all = append(all, serviceOf(&page.Items[at]))
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			return all, nil
+		}
+	}
+}
+
+// IPAddress returns an IPAddress, nil if it does not exist.
+func (k *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error) {
+	address, err := k.kube.NetworkingV1().IPAddresses().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get ipaddress %s: %w", name, errorclass.Classify(err))
+	}
+	found := addressOf(address)
+	return &found, nil
+}
+
+// Create creates an IPAddress that does not exist.
+func (k *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
+	address := &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: wanted.Name, Labels: map[string]string{
+			networkingv1.LabelManagedBy:       wanted.ManagedBy,
+			networkingv1.LabelIPAddressFamily: wanted.Family,
+		}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
+			Group: wanted.Parent.Group, Resource: wanted.Parent.Resource, Namespace: wanted.Parent.Namespace, Name: wanted.Parent.Name,
+		}},
+	}
+	if _, err := k.kube.NetworkingV1().IPAddresses().Create(ctx, address, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
+	}
+	return nil
+}
+
+// Relabel sets the allocator's labels on exactly one version of an IPAddress. Its other labels
+// stay.
+func (k *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
+	client := k.kube.NetworkingV1().IPAddresses()
+	address, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
+	}
+	if string(address.UID) != guard.UID || address.ResourceVersion != guard.ResourceVersion {
+		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, errorclass.ErrConflict)
+	}
+	if address.Labels == nil {
+		address.Labels = map[string]string{}
+	}
+	address.Labels[networkingv1.LabelManagedBy] = wanted.ManagedBy
+	address.Labels[networkingv1.LabelIPAddressFamily] = wanted.Family
+	if _, err := client.Update(ctx, address, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
+	}
+	return nil
+}
+
+// errUnguarded: without a guard, a delete would delete any version of the object.
+var errUnguarded = errors.New("the plan does not say which version of the object it means")
+
+// Delete deletes exactly one version of an IPAddress.
+func (k *KubeCluster) Delete(ctx context.Context, name string, guard allocation.Guard) error {
+	if guard.UID == "" || guard.ResourceVersion == "" {
+		return fmt.Errorf("delete ipaddress %s: %w", name, errUnguarded)
+	}
+	uid := types.UID(guard.UID)
+	err := k.kube.NetworkingV1().IPAddresses().Delete(ctx, name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &guard.ResourceVersion},
+	})
+	if err != nil {
+		return fmt.Errorf("delete ipaddress %s: %w", name, errorclass.Classify(err))
+	}
+	return nil
+}
+
+func serviceOf(s *corev1.Service) allocation.Service {
+	of := allocation.Service{
+		Key: allocation.Key{Namespace: s.Namespace, Name: s.Name}, UID: string(s.UID), Type: allocation.ServiceType(s.Spec.Type),
+		ClusterIPs: s.Spec.ClusterIPs, HealthCheckNodePort: s.Spec.HealthCheckNodePort,
+		Created: s.CreationTimestamp.Time, Deleting: s.DeletionTimestamp != nil,
+	}
+	if len(of.ClusterIPs) == 0 && s.Spec.ClusterIP != "" {
+		of.ClusterIPs = []string{s.Spec.ClusterIP}
+	}
+	for _, port := range s.Spec.Ports {
+		if port.NodePort != 0 {
+			of.Ports = append(of.Ports, allocation.Port{Number: port.NodePort, Protocol: string(port.Protocol)})
+		}
+	}
+	return of
+}
+
+func addressOf(a *networkingv1.IPAddress) allocation.IPAddress {
+	of := allocation.IPAddress{
+		Name: a.Name, UID: string(a.UID), ResourceVersion: a.ResourceVersion,
+		Created: a.CreationTimestamp.Time, Deleting: a.DeletionTimestamp != nil,
+		ManagedBy: a.Labels[networkingv1.LabelManagedBy], Family: a.Labels[networkingv1.LabelIPAddressFamily],
+	}
+	if parent := a.Spec.ParentRef; parent != nil {
+		of.Parent = allocation.Parent{Group: parent.Group, Resource: parent.Resource, Namespace: parent.Namespace, Name: parent.Name}
+	}
+	return of
+}
+
+func cidrOf(c *networkingv1.ServiceCIDR) allocation.CIDR {
+	of := allocation.CIDR{Name: c.Name, Prefixes: c.Spec.CIDRs, Deleting: c.DeletionTimestamp != nil}
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == networkingv1.ServiceCIDRConditionReady {
+			of.Ready = condition.Status == metav1.ConditionTrue
+		}
+	}
+	return of
+}

@@ -1,0 +1,103 @@
+package allocationcontroller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
+)
+
+var (
+	// ErrNotSynced: not every watch has listed its objects yet.
+	ErrNotSynced = errors.New("what is allocated has not been read yet")
+	// ErrFindingNotFound: no current finding has that name.
+	ErrFindingNotFound = errors.New("no such finding")
+	// ErrPlanExpired: the plan is too old.
+	ErrPlanExpired = errors.New("the plan has expired")
+	// ErrPlanDrifted: the plan that would be applied now differs from the plan that was shown.
+	ErrPlanDrifted = errors.New("the plan is not what it was")
+	// ErrRepairRunning: another repair is being applied.
+	ErrRepairRunning = errors.New("another repair is being applied")
+)
+
+// Config is the part of the configuration that an operator sets.
+type Config struct {
+	// AutoRepair repairs safe findings without approval.
+	AutoRepair bool
+	// FindingHistory and RepairHistory are how many ended findings and repairs are kept.
+	FindingHistory, RepairHistory int
+	// ExpectedRanges are the expected ranges of the bitmaps; see allocation.Settings.
+	ExpectedRanges map[allocation.Store]string
+	// GracePeriods say when a finding opens. The zero value means the default.
+	GracePeriods allocation.GracePeriods
+}
+
+// Deps are the dependencies of a Controller. All are required.
+type Deps struct {
+	Cluster  Cluster
+	Ranges   Ranges
+	Store    RepairStore
+	Reporter Reporter
+	Logger   *slog.Logger
+}
+
+// Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it. Errors wrap
+// errorclass.ErrConflict and errorclass.ErrUnavailable. Writes fail without a term.
+type Cluster interface {
+	// Stores returns where the cluster stores its allocations.
+	Stores(ctx context.Context) ([]allocation.Store, error)
+	// Identity returns the identity of the cluster, nil if the Service default/kubernetes does not
+	// exist.
+	Identity(ctx context.Context) (*rangestore.ClusterIdentity, error)
+	// Watch calls handler with all objects of the kinds and then with their changes, until ctx
+	// ends.
+	Watch(ctx context.Context, kinds []Kind, handler ObjectHandler)
+	// Service, Services and IPAddress read from kube-apiserver with quorum. Service and IPAddress
+	// return nil for an absent object.
+	Service(ctx context.Context, key allocation.Key) (*allocation.Service, error)
+	Services(ctx context.Context) ([]allocation.Service, error)
+	IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error)
+	Create(ctx context.Context, wanted allocation.IPAddress) error
+	Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error
+	Delete(ctx context.Context, name string, guard allocation.Guard) error
+}
+
+// Ranges reads and writes the bitmaps in etcd; *rangestore.Store implements it.
+type Ranges interface {
+	Read(ctx context.Context, name rangestore.Name) (rangestore.Value, error)
+	CompareAndSwap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error)
+	Watch(ctx context.Context, handler rangestore.Handler)
+	VerifyCluster(ctx context.Context, identity rangestore.ClusterIdentity) (string, error)
+}
+
+// RepairStore stores findings and repairs across restarts; *repairstore.Store implements it.
+type RepairStore interface {
+	Findings(ctx context.Context) ([]allocation.Finding, int, error)
+	WriteFindings(ctx context.Context, findings []allocation.Finding, deleted []string) error
+	Begin(ctx context.Context, plan repairstore.RepairPlan) error
+	Record(ctx context.Context, id string, results map[int]repairstore.StepResult) error
+	End(ctx context.Context, id string, now time.Time) error
+	DeleteRepairs(ctx context.Context, ids []string) error
+	Repairs(ctx context.Context) ([]repairstore.Repair, int, error)
+}
+
+// Reporter publishes events and metrics; *Telemetry implements it. The controller calls its methods
+// from one goroutine; they must not block.
+type Reporter interface {
+	// FindingOpened reports a finding when it opens, once.
+	FindingOpened(finding allocation.Finding)
+	// PassFinished reports a pass: the duration of the comparison, the snapshot (nil if there is
+	// none), and the error of the pass.
+	PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error)
+	// StepFinished reports a step of a repair that is done, unneeded or failed.
+	StepFinished(step allocation.Step, result repairstore.StepResult)
+}
+
+var (
+	_ Ranges      = (*rangestore.Store)(nil)
+	_ RepairStore = (*repairstore.Store)(nil)
+)

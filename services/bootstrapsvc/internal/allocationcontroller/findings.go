@@ -1,0 +1,249 @@
+package allocationcontroller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
+)
+
+// maxStored bounds how many current findings are stored. Findings beyond it lose FirstSeen at the
+// end of the term.
+const maxStored = 5000
+
+// findingCache holds the findings with their history. It does no I/O and reads no clock.
+type findingCache struct {
+	historyLimit int
+	current      map[string]*allocation.Finding
+	// ended are ordered by Ended. Beyond historyLimit, the oldest are dropped.
+	ended []allocation.Finding
+	// restored are the findings that were current when an earlier term ended, and that this term
+	// has not seen yet.
+	restored map[string]allocation.Finding
+	// stored are the current findings that the store has. unsaved are those to write, deleted those
+	// to delete.
+	stored, unsaved set
+	deleted         []string
+	// reported are the current findings that were reported as open, in this or an earlier term.
+	reported set
+	// repairedBy has the ID of the repair that applied a step of a current finding.
+	repairedBy map[string]string
+	pending    set
+	// compared reports that this term has made a comparison.
+	compared   bool
+	generation uint64
+	// changed reports a difference since the last refresh.
+	changed bool
+}
+
+// set is a set of names of findings.
+type set map[string]struct{}
+
+func (s set) has(name string) bool {
+	_, ok := s[name]
+	return ok
+}
+
+func newFindingCache(historyLimit int) *findingCache {
+	return &findingCache{
+		historyLimit: historyLimit, current: map[string]*allocation.Finding{}, restored: map[string]allocation.Finding{},
+		stored: set{}, unsaved: set{}, reported: set{}, repairedBy: map[string]string{}, pending: set{},
+	}
+}
+
+// restore adds what an earlier term stored.
+func (c *findingCache) restore(findings []allocation.Finding, repairs []repairstore.Repair) {
+	for _, finding := range findings {
+		if finding.End == allocation.NotEnded {
+			c.restored[finding.Name] = finding
+			c.stored[finding.Name] = struct{}{}
+			continue
+		}
+		c.ended = append(c.ended, finding)
+	}
+	slices.SortFunc(c.ended, func(x, y allocation.Finding) int {
+		return cmp.Or(x.Ended.Compare(y.Ended), cmp.Compare(x.Name, y.Name))
+	})
+	c.trim()
+	for _, repair := range repairs {
+		for i, result := range repair.Results {
+			found, ok := c.restored[repair.Steps[i].Finding]
+			if ok && result.State == repairstore.StepDone && result.Time.After(found.FirstSeen) {
+				c.repairedBy[found.Name] = repair.ID
+			}
+		}
+	}
+}
+
+// update applies the difference that a comparison found, and returns the findings that opened. The
+// first comparison of a term ends the restored findings that it did not see.
+func (c *findingCache) update(delta allocation.Delta, now time.Time) []allocation.Finding {
+	now = now.UTC() // the form in which it is stored, without a monotonic clock reading
+	var opened []allocation.Finding
+	for _, finding := range delta.Changed {
+		if c.put(finding, now) {
+			opened = append(opened, finding)
+		}
+	}
+	for _, finding := range delta.Ended {
+		if current, ok := c.current[finding.Name]; ok {
+			c.end(*current, now)
+		}
+	}
+	if !c.compared {
+		c.compared = true
+		for _, name := range slices.Sorted(maps.Keys(c.restored)) {
+			c.end(c.restored[name], now)
+		}
+	}
+	return opened
+}
+
+// put adds or replaces a finding, and reports whether it opened. A restored finding was reported by
+// the earlier term.
+func (c *findingCache) put(finding allocation.Finding, now time.Time) (opened bool) {
+	name := finding.Name
+	finding.FirstSeen = now
+	if restored, ok := c.restored[name]; ok {
+		finding.FirstSeen = restored.FirstSeen
+		c.reported[name] = struct{}{}
+		delete(c.restored, name)
+	}
+	if known, ok := c.current[name]; ok {
+		finding.FirstSeen = known.FirstSeen
+	}
+	if !c.reported.has(name) && finding.State == allocation.StateOpen {
+		c.reported[name] = struct{}{}
+		opened = true
+	}
+	finding.LastSeen, finding.Generation = now, c.nextGeneration()
+	c.current[name] = &finding
+	delete(c.pending, name)
+	if finding.State == allocation.StatePending {
+		c.pending[name] = struct{}{}
+	}
+	if c.stored.has(name) || finding.State == allocation.StateOpen && len(c.stored) < maxStored {
+		c.stored[name], c.unsaved[name] = struct{}{}, struct{}{}
+	}
+	return opened
+}
+
+// end ends a finding. A finding that was never open leaves nothing behind.
+func (c *findingCache) end(finding allocation.Finding, now time.Time) {
+	name := finding.Name
+	repair, repaired := c.repairedBy[name]
+	keep := c.stored.has(name) || finding.State == allocation.StateOpen || repaired
+	for _, of := range []set{c.stored, c.pending, c.unsaved, c.reported} {
+		delete(of, name)
+	}
+	delete(c.current, name)
+	delete(c.restored, name)
+	delete(c.repairedBy, name)
+	c.changed = true
+	if !keep {
+		return
+	}
+	finding.Ended, finding.End, finding.RepairedBy = now, allocation.EndGone, repair
+	if repaired {
+		finding.End = allocation.EndRepaired
+	}
+	finding.Steps = nil
+	finding.Generation = c.nextGeneration()
+	c.ended = slices.DeleteFunc(c.ended, func(f allocation.Finding) bool { return f.Name == name })
+	c.ended = append(c.ended, finding)
+	c.unsaved[name] = struct{}{}
+	c.trim()
+}
+
+// trim drops the oldest ended findings.
+func (c *findingCache) trim() {
+	for len(c.ended) > c.historyLimit {
+		name := c.ended[0].Name
+		c.ended = c.ended[1:]
+		delete(c.unsaved, name)
+		if !c.stored.has(name) {
+			c.deleted = append(c.deleted, name)
+		}
+	}
+}
+
+func (c *findingCache) nextGeneration() uint64 {
+	c.changed = true
+	c.generation++
+	return c.generation
+}
+
+// refresh updates the observations of pending findings, and reports whether anything changed since
+// the last refresh.
+func (c *findingCache) refresh(index *allocation.Index) bool {
+	for name := range c.pending {
+		known := c.current[name]
+		if finding, ok := index.Finding(name); ok && finding.Observations != known.Observations {
+			finding.FirstSeen, finding.LastSeen, finding.Generation = known.FirstSeen, known.LastSeen, c.nextGeneration()
+			c.current[name] = &finding
+		}
+	}
+	changed := c.changed
+	c.changed = false
+	return changed
+}
+
+// toStore returns the findings to write and the names of those to delete.
+func (c *findingCache) toStore() (findings []allocation.Finding, deleted []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.unsaved)) {
+		if current, ok := c.current[name]; ok {
+			findings = append(findings, *current)
+			continue
+		}
+		if i := slices.IndexFunc(c.ended, func(f allocation.Finding) bool { return f.Name == name }); i >= 0 {
+			findings = append(findings, c.ended[i])
+		}
+	}
+	return findings, c.deleted
+}
+
+// markStored records that the store has what toStore returned.
+func (c *findingCache) markStored() {
+	clear(c.unsaved)
+	c.deleted = nil
+}
+
+// markRepaired records that a repair applied a step of a finding.
+func (c *findingCache) markRepaired(name, repair string) {
+	if _, ok := c.current[name]; ok {
+		c.repairedBy[name] = repair
+	}
+}
+
+// repairable returns the findings that the controller may repair without approval.
+func (c *findingCache) repairable() []allocation.Finding {
+	var found []allocation.Finding
+	for _, finding := range c.current {
+		if finding.Repairable() {
+			found = append(found, *finding)
+		}
+	}
+	return found
+}
+
+func (c *findingCache) listCurrent() []allocation.Finding {
+	list := make([]allocation.Finding, 0, len(c.current))
+	for _, finding := range c.current {
+		list = append(list, *finding)
+	}
+	slices.SortFunc(list, byFirstSeen)
+	return list
+}
+
+func (c *findingCache) listEnded() []allocation.Finding {
+	list := slices.Clone(c.ended)
+	slices.SortFunc(list, byFirstSeen)
+	return list
+}
+
+func byFirstSeen(a, b allocation.Finding) int {
+	return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Name, b.Name))
+}

@@ -1,0 +1,214 @@
+package allocationcontroller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+)
+
+func TestRepairQueue_BackoffOfEachFinding(t *testing.T) {
+	q, now := newRepairQueue(), time.Unix(7, 0)
+	pauses := func(delay func(string, time.Time)) []time.Duration {
+		var pauses []time.Duration
+		for range 8 {
+			delay("a", now)
+			pauses = append(pauses, q.notBefore["a"].Sub(now))
+		}
+		return pauses
+	}
+	second := time.Second
+	retries := []time.Duration{second, 2 * second, 4 * second, 8 * second, 16 * second, 20 * second, 20 * second, 20 * second}
+	if diff := cmp.Diff(retries, pauses(q.failed)); diff != "" {
+		t.Errorf("pauses between retries (-want +got):\n%s", diff)
+	}
+	starts := []time.Duration{second, 2 * second, 4 * second, 8 * second, 16 * second, 32 * second, time.Minute, time.Minute}
+	if diff := cmp.Diff(starts, pauses(q.started)); diff != "" {
+		t.Errorf("pauses between starts (-want +got):\n%s", diff)
+	}
+	if q.ready("a", now) || !q.ready("b", now) || !q.ready("a", now.Add(time.Minute)) {
+		t.Error("a finding with a backoff is ready before its time, or another one is not ready")
+	}
+	q.succeeded("a")
+	if q.failed("a", now); q.notBefore["a"].Sub(now) != second {
+		t.Errorf("after a success the first pause is %s", q.notBefore["a"].Sub(now))
+	}
+	q.prune(func(finding string) bool { return finding != "a" })
+	if q.started("a", now); q.notBefore["a"].Sub(now) != second {
+		t.Errorf("after the end of the finding the first pause is %s", q.notBefore["a"].Sub(now))
+	}
+}
+
+// The creation of one address fails for minutes, as behind an admission webhook that does not
+// answer.
+func TestController_FailingRepairDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const failing = "findings/not-allocated.ip-addresses.10.0.0.1"
+		w := newDamagedCluster(t)
+		w.onWrite(func(write string, after bool) error {
+			if write == "create 10.0.0.1" && !after {
+				return errorclass.ErrUnavailable
+			}
+			return nil
+		})
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		time.Sleep(settleTime)
+		want := map[string]allocation.FindingState{failing: allocation.StateOpen}
+		if diff := cmp.Diff(want, r.current(t)); diff != "" {
+			t.Errorf("findings (-want +got):\n%s", diff)
+		}
+		time.Sleep(5 * time.Minute)
+		w.addService("later", "10.0.0.9", 30009)
+		time.Sleep(2 * time.Second)
+		if diff := cmp.Diff(want, r.current(t)); diff != "" || !w.hasPort(30009) {
+			t.Errorf("port 30009 is allocated: %t; findings (-want +got):\n%s", w.hasPort(30009), diff)
+		}
+		if err := r.lastError(); !errors.Is(err, errorclass.ErrUnavailable) {
+			t.Errorf("error = %v, want %v", err, errorclass.ErrUnavailable)
+		}
+		w.onWrite(nil)
+		time.Sleep(retryBackoffMax + time.Second)
+		w.wantRepaired(t)
+		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil {
+			t.Errorf("%v are still current, %v", current, err)
+		}
+		for _, repair := range w.repairs(t) {
+			if !repair.Complete() || repair.Ended.IsZero() {
+				t.Errorf("repair %+v is not complete", repair)
+			}
+		}
+	})
+}
+
+func TestController_UnfinishedRepairRejectsOnlyRepairsOfItsFindings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDamagedCluster(t)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(settleTime)
+		w.onWrite(func(write string, after bool) error {
+			if write == "create 10.0.0.1" && !after {
+				return errorclass.ErrUnavailable
+			}
+			return nil
+		})
+		plan := func(names ...string) string {
+			t.Helper()
+			plan, err := r.PlanRepair(names, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return plan.Token
+		}
+		const failing, ports = "findings/not-allocated.ip-addresses.10.0.0.1", "findings/not-allocated.node-ports.30001"
+		one, both, other := plan(failing), plan(failing, ports), plan(ports)
+		if _, err := r.ApplyRepair(r.ctx, one, "admin"); !errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, ErrRepairRunning) {
+			t.Errorf("repair that fails = %v, want %v", err, errorclass.ErrUnavailable)
+		}
+		if _, err := r.ApplyRepair(r.ctx, both, "admin"); !errors.Is(err, ErrRepairRunning) {
+			t.Errorf("another repair of the same finding = %v, want %v", err, ErrRepairRunning)
+		}
+		if repair, err := r.ApplyRepair(r.ctx, other, "admin"); err != nil || !repair.Complete() {
+			t.Errorf("repair of another finding = %+v, %v", repair, err)
+		}
+		w.onWrite(nil)
+		if repair, err := r.ApplyRepair(r.ctx, one, "admin"); err != nil || !repair.Complete() {
+			t.Errorf("the same token again = %+v, %v", repair, err)
+		}
+	})
+}
+
+// The address that cannot be deleted is one of several in a batch of frees.
+func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeCluster(t)
+		for _, address := range []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"} {
+			w.addAddress(address, "deleted")
+		}
+		w.onWrite(func(write string, after bool) error {
+			if write == "delete 10.0.0.11" && !after {
+				return errorclass.ErrUnavailable
+			}
+			return nil
+		})
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		time.Sleep(70 * time.Second)
+		writes := w.writesDone()
+		if slices.Contains(writes, "delete 10.0.0.11") || !slices.Contains(writes, "delete 10.0.0.12") || !slices.Contains(writes, "delete 10.0.0.13") {
+			t.Errorf("wrote %v, want the deletes of 10.0.0.12 and 10.0.0.13", writes)
+		}
+		w.onWrite(nil)
+		time.Sleep(time.Minute)
+		if current := r.current(t); len(current) != 0 {
+			t.Errorf("%v are still current", current)
+		}
+	})
+}
+
+// A list of all Services fails, which only repairs that free something need.
+func TestController_FailingReadDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeCluster(t)
+		w.putBits(30005)
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		time.Sleep(60 * time.Second)
+		w.locked(func() { w.listErr = errorclass.ErrUnavailable })
+		time.Sleep(5 * time.Minute)
+		w.addService("later", "10.0.0.9", 30009)
+		time.Sleep(2 * time.Second)
+		want := map[string]allocation.FindingState{leakedPort: allocation.StateOpen}
+		if diff := cmp.Diff(want, r.current(t)); diff != "" || !w.hasPort(30009) || !w.hasPort(30005) {
+			t.Errorf("ports 30009 and 30005 are allocated: %t, %t; findings (-want +got):\n%s", w.hasPort(30009), w.hasPort(30005), diff)
+		}
+		if err := r.lastError(); !errors.Is(err, errorclass.ErrUnavailable) {
+			t.Errorf("error = %v, want %v", err, errorclass.ErrUnavailable)
+		}
+		w.locked(func() { w.listErr = nil })
+		time.Sleep(startBackoffMax + time.Second)
+		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil || w.hasPort(30005) {
+			t.Errorf("%v are still current, %v", current, err)
+		}
+	})
+}
+
+// While every write fails, neither the number of findings nor their backoffs cause a request storm.
+func TestController_OutageCausesFewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, seconds = 300, 60
+		w := newFakeCluster(t)
+		for i := range many {
+			w.addService(fmt.Sprint("s", i), fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250))
+		}
+		var attempts atomic.Int64
+		w.onWrite(func(write string, after bool) error {
+			if strings.HasPrefix(write, "create") && !after {
+				attempts.Add(1)
+				return errorclass.ErrUnavailable
+			}
+			return nil
+		})
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		time.Sleep(seconds * time.Second)
+		if n := attempts.Load(); n < seconds || n > (seconds+2)*maxFailures {
+			t.Errorf("%d requests in %d seconds", n, seconds)
+		}
+		w.onWrite(nil)
+		time.Sleep(retryBackoffMax + time.Second)
+		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil {
+			t.Errorf("%d findings are still current, %v", len(current), err)
+		}
+	})
+}

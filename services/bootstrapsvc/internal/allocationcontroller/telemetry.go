@@ -1,0 +1,313 @@
+package allocationcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
+)
+
+// Telemetry implements Reporter with Events and metrics. It is safe for concurrent use, and its
+// methods never block. Events that cannot be sent are lost.
+type Telemetry struct {
+	kube kubernetes.Interface
+	// recorders is nil outside of a term.
+	recorders atomic.Pointer[recorders]
+
+	portErrors, addressErrors     *prometheus.CounterVec
+	portFailures, addressFailures prometheus.Counter
+	findings, allocated, capacity *prometheus.GaugeVec
+	steps                         *prometheus.CounterVec
+	duration                      prometheus.Histogram
+}
+
+var _ Reporter = (*Telemetry)(nil)
+
+// NewTelemetry returns a Telemetry that sends Events by kube and registers its metrics. A nil kube
+// sends no Events; a nil registerer registers nothing.
+func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) (*Telemetry, error) {
+	t := &Telemetry{
+		kube: kube,
+		portErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "apiserver_nodeport_repair_port_errors_total",
+			Help: "Findings about node ports, by type (leak, repair, full, outOfRange, duplicate, unknown).",
+		}, []string{"type"}),
+		addressErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "apiserver_clusterip_repair_ip_errors_total",
+			Help: "Findings about ClusterIPs, by type (leak, repair, full, outOfRange, duplicate, unknown, invalid).",
+		}, []string{"type"}),
+		portFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "apiserver_nodeport_repair_reconcile_errors_total",
+			Help: "Passes over node ports that failed.",
+		}),
+		addressFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "apiserver_clusterip_repair_reconcile_errors_total",
+			Help: "Passes over ClusterIPs that failed.",
+		}),
+		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_bootstrap_allocation_findings",
+			Help: "Open findings about allocations, by store and code; absent on a replica that does not lead.",
+		}, []string{"store", "code"}),
+		allocated: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_bootstrap_allocated",
+			Help: "Allocated addresses or ports, by store; absent on a replica that does not lead.",
+		}, []string{"store"}),
+		capacity: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_bootstrap_allocation_capacity",
+			Help: "Addresses or ports of the ranges, by store; absent on a replica that does not lead.",
+		}, []string{"store"}),
+		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_bootstrap_repair_steps_total",
+			Help: "Steps of repairs, by verb (create, relabel, delete, set, clear) and result (done, unneeded, failed).",
+		}, []string{"verb", "result"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "trivet_bootstrap_audit_seconds", Buckets: prometheus.ExponentialBuckets(0.000_01, 4, 10),
+			Help: "Duration of a comparison of what is used with what is allocated, in seconds.",
+		}),
+	}
+	t.createSeries()
+	if registerer == nil {
+		return t, nil
+	}
+	for _, collector := range []prometheus.Collector{
+		t.portErrors, t.addressErrors, t.portFailures, t.addressFailures, t.findings, t.allocated, t.capacity, t.steps, t.duration,
+	} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// createSeries creates all series with the value 0, so that an alert sees the first increase.
+func (t *Telemetry) createSeries() {
+	for _, kind := range []string{typeLeak, typeRepair, typeFull, typeOutOfRange, typeDuplicate, typeUnknown} {
+		t.portErrors.WithLabelValues(kind)
+		t.addressErrors.WithLabelValues(kind)
+	}
+	t.addressErrors.WithLabelValues(typeInvalid)
+	for _, verb := range []allocation.Verb{allocation.Create, allocation.Relabel, allocation.Delete, allocation.SetBit, allocation.ClearBit} {
+		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed} {
+			t.steps.WithLabelValues(string(verb), string(state))
+		}
+	}
+}
+
+// The values of the label type, as kube-apiserver has them.
+const (
+	typeLeak       = "leak"
+	typeRepair     = "repair"
+	typeFull       = "full"
+	typeOutOfRange = "outOfRange"
+	typeDuplicate  = "duplicate"
+	typeUnknown    = "unknown"
+	typeInvalid    = "invalid"
+)
+
+func errorType(finding allocation.Finding) string {
+	switch finding.Code {
+	case allocation.NotAllocated, allocation.WrongReference, allocation.WrongLabels:
+		return typeRepair
+	case allocation.Leaked, allocation.Orphan:
+		return typeLeak
+	case allocation.DuplicateOwner:
+		return typeDuplicate
+	case allocation.OutOfRange:
+		return typeOutOfRange
+	case allocation.RangeFull:
+		return typeFull
+	case allocation.Invalid:
+		if finding.Store != allocation.NodePorts {
+			return typeInvalid
+		}
+	}
+	return typeUnknown
+}
+
+// FindingOpened counts the finding and sends its Events.
+func (t *Telemetry) FindingOpened(finding allocation.Finding) {
+	errorsOf := t.addressErrors
+	if finding.Store == allocation.NodePorts {
+		errorsOf = t.portErrors
+	}
+	errorsOf.WithLabelValues(errorType(finding)).Inc()
+	t.sendEvents(finding)
+}
+
+// PassFinished counts a failed pass, and updates the gauges from the snapshot.
+func (t *Telemetry) PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error) {
+	if err != nil {
+		t.countFailure(err)
+	}
+	if snapshot == nil {
+		return
+	}
+	t.duration.Observe(compareDuration.Seconds())
+	t.findings.Reset()
+	open := map[allocation.Store]map[allocation.Code]int{}
+	for _, store := range allocation.Stores() {
+		open[store] = map[allocation.Code]int{}
+	}
+	for _, finding := range snapshot.Current {
+		if finding.State == allocation.StateOpen {
+			open[finding.Store][finding.Code]++
+		}
+	}
+	for _, state := range snapshot.Stores {
+		if !state.Present {
+			continue
+		}
+		t.allocated.WithLabelValues(state.Store.String()).Set(float64(state.Allocated))
+		t.capacity.WithLabelValues(state.Store.String()).Set(float64(state.Capacity))
+		for _, code := range allocation.Codes() {
+			t.findings.WithLabelValues(state.Store.String(), code.String()).Set(float64(open[state.Store][code]))
+		}
+	}
+}
+
+// countFailure counts a failed pass for node ports, for ClusterIPs, or for both if the cause is
+// unknown.
+func (t *Telemetry) countFailure(err error) {
+	if !errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) {
+		t.portFailures.Inc()
+	}
+	if !errors.Is(err, rangestore.ErrUnavailable) || errors.Is(err, errorclass.ErrUnavailable) {
+		t.addressFailures.Inc()
+	}
+}
+
+// StepFinished counts a step of a repair.
+func (t *Telemetry) StepFinished(step allocation.Step, result repairstore.StepResult) {
+	t.steps.WithLabelValues(string(step.Verb), string(result.State)).Inc()
+}
+
+// ResetLeaderMetrics removes the gauges that only a leader sets.
+func (t *Telemetry) ResetLeaderMetrics() {
+	t.findings.Reset()
+	t.allocated.Reset()
+	t.capacity.Reset()
+}
+
+// The sources of the Events, as kube-apiserver names them: people filter by them.
+const (
+	addressSource = "ipallocator-repair-controller"
+	portSource    = "portallocator-repair-controller"
+)
+
+// recorders send Events while a term lasts.
+type recorders struct{ addresses, ports record.EventRecorder }
+
+// StartEvents sends Events until ctx ends or the caller calls stop, which it must do once.
+func (t *Telemetry) StartEvents(ctx context.Context) (stop func()) {
+	if t.kube == nil {
+		return func() {}
+	}
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: t.kube.CoreV1().Events("")})
+	t.recorders.Store(&recorders{
+		addresses: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: addressSource}),
+		ports:     broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: portSource}),
+	})
+	return func() {
+		t.recorders.Store(nil)
+		broadcaster.Shutdown()
+	}
+}
+
+// sendEvents sends the Events of a finding, about its Services, and about the IPAddress object if
+// that is wrong.
+func (t *Telemetry) sendEvents(finding allocation.Finding) {
+	to := t.recorders.Load()
+	if to == nil {
+		return
+	}
+	recorder, reason := to.addresses, addressEventReason(finding.Code)
+	if finding.Store == allocation.NodePorts {
+		recorder, reason = to.ports, portEventReason(finding.Code)
+	}
+	if reason != "" {
+		for _, owner := range affectedServices(finding) {
+			recorder.Event(&corev1.ObjectReference{
+				APIVersion: "v1", Kind: "Service", Namespace: owner.Namespace, Name: owner.Name, UID: types.UID(owner.UID),
+			}, corev1.EventTypeWarning, reason, finding.Message)
+		}
+	}
+	if reason := objectEventReason(finding.Code); reason != "" && finding.Store == allocation.IPAddresses {
+		for _, evidence := range finding.Evidence {
+			if evidence.IPAddress != nil {
+				recorder.Event(addressReference(*evidence.IPAddress), corev1.EventTypeWarning, reason, finding.Message)
+				return
+			}
+		}
+	}
+}
+
+func addressReference(of allocation.IPAddressRef) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "IPAddress", Name: of.Name, UID: types.UID(of.UID),
+		ResourceVersion: of.ResourceVersion,
+	}
+}
+
+// affectedServices returns the Services that the finding affects. The rightful owner of a duplicate
+// is not affected.
+func affectedServices(finding allocation.Finding) []allocation.Owner {
+	if finding.Code == allocation.DuplicateOwner && len(finding.Owners) > 0 {
+		return finding.Owners[1:]
+	}
+	return finding.Owners
+}
+
+func addressEventReason(code allocation.Code) string {
+	switch code {
+	case allocation.NotAllocated, allocation.WrongReference:
+		return "ClusterIPNotAllocated"
+	case allocation.DuplicateOwner:
+		return "ClusterIPAlreadyAllocated"
+	case allocation.OutOfRange:
+		return "ClusterIPOutOfRange"
+	case allocation.Invalid:
+		return "ClusterIPNotValid"
+	default:
+		return ""
+	}
+}
+
+func portEventReason(code allocation.Code) string {
+	switch code {
+	case allocation.NotAllocated:
+		return "PortNotAllocated"
+	case allocation.DuplicateOwner:
+		return "PortAlreadyAllocated"
+	case allocation.OutOfRange:
+		return "PortOutOfRange"
+	default:
+		return ""
+	}
+}
+
+func objectEventReason(code allocation.Code) string {
+	switch code {
+	case allocation.Orphan, allocation.Leaked:
+		return "IPAddressNotAllocated"
+	case allocation.WrongReference:
+		return "IPAddressWrongReference"
+	default:
+		return ""
+	}
+}

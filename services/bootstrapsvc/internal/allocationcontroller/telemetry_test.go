@@ -1,0 +1,167 @@
+package allocationcontroller
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
+)
+
+// receivedEvents counts the received Events by "kind/name reason source".
+type receivedEvents struct {
+	mu     sync.Mutex // guards events
+	events map[string]int
+}
+
+func recordEvents(kube *fake.Clientset) *receivedEvents {
+	s := &receivedEvents{events: map[string]int{}}
+	kube.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		event := action.(clienttesting.CreateAction).GetObject().(*corev1.Event)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.events[fmt.Sprintf("%s/%s %s %s", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Source.Component)]++
+		return true, event, nil
+	})
+	return s
+}
+
+func owner(name string) allocation.Owner {
+	return allocation.Owner{Key: allocation.Key{Namespace: "default", Name: name}, UID: "uid-of-" + name}
+}
+
+func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
+	kube := fake.NewClientset()
+	got := recordEvents(kube)
+	h, err := NewTelemetry(kube, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := h.StartEvents(t.Context())
+	object := []allocation.Evidence{{Code: allocation.ServiceUse}, {IPAddress: &allocation.IPAddressRef{Name: "10.0.0.9", UID: "u"}}}
+	for i, finding := range []allocation.Finding{
+		{Code: allocation.NotAllocated, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("missing")}},
+		{Code: allocation.DuplicateOwner, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("rightful"), owner("second"), owner("third")}},
+		{Code: allocation.OutOfRange, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("outside")}},
+		{Code: allocation.Invalid, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("invalid")}},
+		{Code: allocation.WrongReference, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("named")}, Evidence: object},
+		{Code: allocation.Orphan, Store: allocation.IPAddresses, Evidence: object},
+		{Code: allocation.WrongLabels, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("labels")}, Evidence: object},
+		{Code: allocation.NotAllocated, Store: allocation.NodePorts, Owners: []allocation.Owner{owner("port")}},
+		{Code: allocation.DuplicateOwner, Store: allocation.NodePorts, Owners: []allocation.Owner{owner("rightful"), owner("twice")}},
+		{Code: allocation.OutOfRange, Store: allocation.NodePorts, Owners: []allocation.Owner{owner("high")}},
+		{Code: allocation.Leaked, Store: allocation.NodePorts, Subject: "30001"},
+	} {
+		finding.Message = fmt.Sprint("message ", i)
+		h.FindingOpened(finding)
+	}
+	const addresses, ports = "ipallocator-repair-controller", "portallocator-repair-controller"
+	want := map[string]int{
+		"Service/missing ClusterIPNotAllocated " + addresses:      1,
+		"Service/second ClusterIPAlreadyAllocated " + addresses:   1,
+		"Service/third ClusterIPAlreadyAllocated " + addresses:    1,
+		"Service/outside ClusterIPOutOfRange " + addresses:        1,
+		"Service/invalid ClusterIPNotValid " + addresses:          1,
+		"Service/named ClusterIPNotAllocated " + addresses:        1,
+		"IPAddress/10.0.0.9 IPAddressWrongReference " + addresses: 1,
+		"IPAddress/10.0.0.9 IPAddressNotAllocated " + addresses:   1,
+		"Service/port PortNotAllocated " + ports:                  1,
+		"Service/twice PortAlreadyAllocated " + ports:             1,
+		"Service/high PortOutOfRange " + ports:                    1,
+	}
+	testkit.Eventually(t, 10*time.Second, func() error {
+		got.mu.Lock()
+		defer got.mu.Unlock()
+		if diff := cmp.Diff(want, got.events); diff != "" {
+			return fmt.Errorf("events (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	done()
+	h.FindingOpened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // no recorder: nothing is sent
+}
+
+// seriesOf returns the series that are not 0, by "name label…".
+func seriesOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range series.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			value := series.GetCounter().GetValue() + series.GetGauge().GetValue() + float64(series.GetHistogram().GetSampleCount())
+			if value != 0 {
+				found[name] = value
+			}
+		}
+	}
+	return found
+}
+
+func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	h, err := NewTelemetry(nil, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range allocation.Codes() {
+		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.NodePorts})
+		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.IPAddresses})
+	}
+	open := allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StateOpen}
+	snapshot := &Snapshot{
+		Stores: []allocation.StoreState{{Store: allocation.NodePorts, Present: true, Allocated: 7, Capacity: 2768}, {Store: allocation.ClusterIPs}},
+		Current: []allocation.Finding{
+			open, open, {Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StatePending},
+		},
+	}
+	h.PassFinished(time.Millisecond, snapshot, nil)
+	h.PassFinished(0, nil, fmt.Errorf("pass: %w", errorclass.ErrUnavailable))
+	h.PassFinished(0, nil, rangestore.ErrUnavailable)
+	h.PassFinished(0, nil, errors.New("both"))
+	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
+	want := map[string]float64{
+		"apiserver_clusterip_repair_ip_errors_total duplicate": 1, "apiserver_clusterip_repair_ip_errors_total full": 1,
+		"apiserver_clusterip_repair_ip_errors_total invalid": 1, "apiserver_clusterip_repair_ip_errors_total leak": 2,
+		"apiserver_clusterip_repair_ip_errors_total outOfRange": 1, "apiserver_clusterip_repair_ip_errors_total repair": 3,
+		"apiserver_clusterip_repair_ip_errors_total unknown":    2,
+		"apiserver_clusterip_repair_reconcile_errors_total":     2,
+		"apiserver_nodeport_repair_port_errors_total duplicate": 1, "apiserver_nodeport_repair_port_errors_total full": 1,
+		"apiserver_nodeport_repair_port_errors_total leak": 2, "apiserver_nodeport_repair_port_errors_total outOfRange": 1,
+		"apiserver_nodeport_repair_port_errors_total repair": 3, "apiserver_nodeport_repair_port_errors_total unknown": 3,
+		"apiserver_nodeport_repair_reconcile_errors_total":       2,
+		"trivet_bootstrap_allocated node-ports":                  7,
+		"trivet_bootstrap_allocation_capacity node-ports":        2768,
+		"trivet_bootstrap_allocation_findings leaked node-ports": 2,
+		"trivet_bootstrap_audit_seconds":                         1,
+		"trivet_bootstrap_repair_steps_total done clear":         1,
+	}
+	if diff := cmp.Diff(want, seriesOf(t, registry)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+	h.ResetLeaderMetrics()
+	for name := range seriesOf(t, registry) {
+		if name == "trivet_bootstrap_allocated node-ports" {
+			t.Error("a gauge of the leader is still set")
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package allocationcontroller
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+)
+
+// kindRanges is the kind of the bitmaps in etcd, beside the kinds of objects.
+const kindRanges Kind = "ranges"
+
+// watches is the state of all watches.
+type watches struct {
+	running sync.WaitGroup
+	// kinds are the kinds of objects to watch.
+	kinds []Kind
+	// unlisted are the kinds that have not been listed yet. failing has the errors of watches that
+	// fail now.
+	unlisted map[Kind]struct{}
+	failing  map[Kind]error
+	// version is the newest resourceVersion.
+	version string
+	// changes has the events. The goroutine of Run calls them.
+	changes chan func()
+}
+
+func newWatches(stores []allocation.Store) *watches {
+	w := &watches{
+		kinds: []Kind{KindServices}, unlisted: map[Kind]struct{}{kindRanges: {}}, failing: map[Kind]error{}, changes: make(chan func()),
+	}
+	if slices.Contains(stores, allocation.IPAddresses) {
+		w.kinds = append(w.kinds, KindIPAddresses, KindServiceCIDRs)
+	}
+	for _, kind := range w.kinds {
+		w.unlisted[kind] = struct{}{}
+	}
+	return w
+}
+
+// err returns why the caches may be outdated now, nil if every watch works.
+func (w *watches) err() error {
+	var problems []error
+	for _, kind := range slices.Sorted(maps.Keys(w.failing)) {
+		problems = append(problems, w.failing[kind])
+	}
+	for _, kind := range slices.Sorted(maps.Keys(w.unlisted)) {
+		if w.failing[kind] == nil {
+			problems = append(problems, fmt.Errorf("%s have not been read yet", kind))
+		}
+	}
+	if len(w.unlisted) > 0 {
+		return fmt.Errorf("%w: %w", ErrNotSynced, errors.Join(problems...))
+	}
+	return errors.Join(problems...)
+}
+
+// listErr is err, but nil once every watch has listed its objects.
+func (w *watches) listErr() error {
+	if len(w.unlisted) == 0 {
+		return nil
+	}
+	return w.err()
+}
+
+func (w *watches) setErr(kind Kind, err error) {
+	if err == nil {
+		delete(w.failing, kind)
+		return
+	}
+	w.failing[kind] = err
+}
+
+func (r *reconciler) startWatches() {
+	r.watches.running.Go(func() { r.Cluster.Watch(r.ctx, r.watches.kinds, &objectHandler{r}) })
+	r.watches.running.Go(func() { r.Ranges.Watch(r.ctx, &rangeHandler{r}) })
+}
+
+// enqueue passes an event to the goroutine of Run.
+func (r *reconciler) enqueue(change func()) {
+	select {
+	case r.watches.changes <- change:
+	case <-r.ctx.Done():
+	}
+}
+
+// objectHandler passes watch events of objects to the goroutine of Run.
+type objectHandler struct{ reconciler *reconciler }
+
+func (h *objectHandler) OnChange(change ObjectChange) {
+	h.reconciler.enqueue(func() { h.reconciler.applyChange(change) })
+}
+
+func (h *objectHandler) OnError(kind Kind, err error) {
+	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kind, err) })
+}
+
+// rangeHandler passes watch events of ranges to the goroutine of Run.
+type rangeHandler struct{ reconciler *reconciler }
+
+func (h *rangeHandler) OnList(values map[rangestore.Name]rangestore.Value) {
+	h.reconciler.enqueue(func() {
+		for _, name := range rangestore.Names() {
+			h.reconciler.putRange(name, values[name])
+		}
+		h.reconciler.listed(kindRanges)
+	})
+}
+
+func (h *rangeHandler) OnChange(name rangestore.Name, value rangestore.Value) {
+	h.reconciler.enqueue(func() { h.reconciler.putRange(name, value) })
+}
+
+func (h *rangeHandler) OnError(err error) {
+	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kindRanges, err) })
+}
+
+// applyChange applies a change of objects to the index.
+func (r *reconciler) applyChange(change ObjectChange) {
+	for _, service := range change.Put.Services {
+		r.index.PutService(service)
+	}
+	for _, address := range change.Put.IPAddresses {
+		r.index.PutIPAddress(address)
+	}
+	for _, cidr := range change.Put.ServiceCIDRs {
+		r.index.PutCIDR(cidr)
+	}
+	for _, deleted := range change.Deleted {
+		switch change.Kind {
+		case KindServices:
+			r.index.DeleteService(allocation.Key{Namespace: deleted.Namespace, Name: deleted.Name})
+		case KindIPAddresses:
+			r.index.DeleteIPAddress(deleted.Name)
+		case KindServiceCIDRs:
+			r.index.DeleteCIDR(deleted.Name)
+		}
+	}
+	if change.Version != "" {
+		r.watches.version = change.Version
+	}
+	if change.List {
+		r.listed(change.Kind)
+	}
+}
+
+// listed records that a kind was listed. From the second list on, changes may have been missed.
+func (r *reconciler) listed(kind Kind) {
+	if _, isFirst := r.watches.unlisted[kind]; !isFirst {
+		r.index.RecordGap()
+	}
+	delete(r.watches.unlisted, kind)
+	delete(r.watches.failing, kind)
+}
+
+// putRange applies a range to the index.
+func (r *reconciler) putRange(name rangestore.Name, value rangestore.Value) {
+	r.ranges.values[name] = value
+	for _, store := range r.stores {
+		if store.IsBitmap() && RangeName(store) == name {
+			r.index.PutBitmap(r.bitmapOf(store, value))
+		}
+	}
+}
+
+// bitmapOf returns a range as the index takes it. Before the range is verified, it has no content.
+func (r *reconciler) bitmapOf(store allocation.Store, value rangestore.Value) allocation.Bitmap {
+	if r.ranges.problem != "" {
+		return allocation.Bitmap{Store: store, Revision: value.ModRevision, Unverified: r.ranges.problem}
+	}
+	return allocation.Bitmap{
+		Store: store, Range: value.Range.Text(), Data: value.Range.Data(), Revision: value.ModRevision,
+		Missing: value.ModRevision == 0, Problem: value.Unreadable,
+	}
+}
+
+// RangeName returns the name of the stored range of a store that is a bitmap.
+func RangeName(store allocation.Store) rangestore.Name {
+	switch store {
+	case allocation.ClusterIPs:
+		return rangestore.ClusterIPs
+	case allocation.SecondaryClusterIPs:
+		return rangestore.SecondaryClusterIPs
+	default:
+		return rangestore.NodePorts
+	}
+}

@@ -1,0 +1,164 @@
+package apiserverscontroller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
+)
+
+// Config is what an operator decides. Address may be empty on a replica without a kube-apiserver.
+type Config struct {
+	// Address is where pods reach the kube-apiserver beside this replica.
+	Address hostaddress.Addresses
+	// Port is where pods reach every kube-apiserver.
+	Port int32
+	// Policy, DualStack and ExtraPorts are those of apiservers.Want.
+	Policy     apiservers.Policy
+	DualStack  bool
+	ExtraPorts []apiservers.Port
+	// StaticAddress and StaticName are what the policy Static publishes: one of both, or none.
+	StaticAddress netip.Addr
+	StaticName    string
+	// StaticPort is the port of the static address.
+	StaticPort int32
+	// AdoptMasterLeases also publishes kube-apiservers that are known from master leases only.
+	AdoptMasterLeases bool
+	// ProbeInterval is the time from one probe to the next, ProbeTimeout the limit of one probe.
+	ProbeInterval, ProbeTimeout time.Duration
+	Thresholds                  apiservers.ReadinessThresholds
+}
+
+// Keys are the keys of sidecars in etcd. [Registry] implements it. Calls block until ctx ends and
+// may be concurrent.
+type Keys interface {
+	Read(ctx context.Context) ([]Entry, error)
+	List(ctx context.Context) ([]Entry, error)
+	Publish(ctx context.Context, entry Entry, session clientv3.LeaseID) error
+	DeleteStale(ctx context.Context, address netip.Addr) (bool, error)
+	Withdraw(ctx context.Context, address netip.Addr) error
+	MarkLeft(ctx context.Context, entry Entry) error
+	// Key is the etcd key of an entry.
+	Key(entry Entry) string
+	// Watch blocks until ctx ends. changed must not block.
+	Watch(ctx context.Context, changed func())
+}
+
+// Sessions gives the etcd session to which the key of this replica is bound. *term.Candidate
+// implements it.
+type Sessions interface {
+	// Session answers from memory: the lease, a context that ends with it, and whether there is one
+	// now.
+	Session() (clientv3.LeaseID, context.Context, bool)
+}
+
+// ReadinessProber probes one kube-apiserver. [Prober] implements it. It blocks until the answer or
+// the end of ctx.
+type ReadinessProber interface {
+	Probe(ctx context.Context) apiservers.ProbeResult
+}
+
+// MasterLeases are the keys of kube-apiserver's own reconciler. [MasterLeaseReader] implements it.
+// Calls block until ctx ends and may be concurrent.
+type MasterLeases interface {
+	Read(ctx context.Context) ([]apiservers.MasterLease, error)
+}
+
+// Resolver looks up host names. *net.Resolver implements it. It blocks until the answer or the end
+// of ctx.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Objects are the Kubernetes objects of the endpoints. *baselinecontroller.KubeObjects implements
+// it. Reads are live and return nil for an object that does not exist. Calls block until ctx ends
+// and may be concurrent.
+type Objects interface {
+	baselinecontroller.Writer
+	Endpoints(ctx context.Context) (*corev1.Endpoints, error)
+	EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error)
+	// WatchEndpointSlice blocks until ctx ends. It calls changed, which must not block, after each
+	// write of the EndpointSlice that is named after the Service.
+	WatchEndpointSlice(ctx context.Context, changed func())
+}
+
+// ServiceObserver observes the Service default/kubernetes, whose ClusterIP gives the address
+// family. *baselinecontroller.Controller implements it.
+type ServiceObserver interface {
+	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
+}
+
+// Deps are the dependencies of a Controller. All are required, except that Metrics may be nil.
+type Deps struct {
+	// ReplicaID is the id of this replica.
+	ReplicaID string
+	Keys      Keys
+	Sessions  Sessions
+	// Prober probes the kube-apiserver beside this replica, ProberOf makes one for an adopted
+	// server.
+	Prober       ReadinessProber
+	ProberOf     func(netip.Addr) ReadinessProber
+	MasterLeases MasterLeases
+	Resolver     Resolver
+	Objects      Objects
+	Service      ServiceObserver
+	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not
+	// block.
+	StepDown          func(reason error)
+	Logger            *slog.Logger
+	Metrics           prometheus.Registerer
+	ReconcilerMetrics *baselinecontroller.Metrics
+}
+
+type metrics struct {
+	probes  *prometheus.CounterVec
+	servers *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_bootstrap_probes_total",
+			Help: "Probes of the kube-apiserver beside this replica, by result (ok, failed).",
+		}, []string{"result"}),
+		servers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_bootstrap_apiservers",
+			Help: "Known kube-apiservers on the leader, by state (ready, not_ready, unreadable).",
+		}, []string{"state"}),
+	}
+	m.probes.WithLabelValues("ok")
+	m.probes.WithLabelValues("failed")
+	if registerer == nil {
+		return m, nil
+	}
+	for _, collector := range []prometheus.Collector{m.probes, m.servers} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) countProbe(ok bool) {
+	result := "failed"
+	if ok {
+		result = "ok"
+	}
+	m.probes.WithLabelValues(result).Inc()
+}
+
+func (m *metrics) setServers(byState map[string]int) {
+	for state, count := range byState {
+		m.servers.WithLabelValues(state).Set(float64(count))
+	}
+}

@@ -1,0 +1,240 @@
+package apiserverscontroller
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+)
+
+// Names of the loops, as --loops takes them.
+const (
+	ProbeLoop     = "apiserver-probe"
+	AdoptionLoop  = "masterlease-probe"
+	EndpointsLoop = "kubernetes-endpoints"
+)
+
+// endpointsPeriod is that of kube-apiserver.
+const endpointsPeriod = 10 * time.Second
+
+// Another writer of the EndpointSlice is answered at once a few times and then once a second.
+// Otherwise two writers that disagree would write as fast as they can.
+const (
+	answersBurst     = 3
+	answersPerSecond = 1
+)
+
+func endpointsReasons() []baseline.Reason {
+	return []baseline.Reason{
+		apiservers.NoServerReports, apiservers.NoServerReady, apiservers.FamilyMismatch, apiservers.FamilyUnknown,
+		apiservers.NotRoutable, apiservers.PortMismatch, apiservers.SliceForeign, apiservers.StaticUnresolved,
+		apiservers.Kept, apiservers.CountExceeded, apiservers.LastServerKept,
+		apiservers.KeyUnleased, apiservers.KeyDead, apiservers.Silent, apiservers.KeyUnreadable,
+	}
+}
+
+// Controller observes the kube-apiservers and reconciles the endpoints of default/kubernetes. Its
+// methods are safe for concurrent use.
+type Controller struct {
+	cfg       Config
+	keys      Keys
+	objects   Objects
+	service   ServiceObserver
+	metrics   *metrics
+	servers   *serverLister
+	sidecar   *sidecar
+	adoption  *adoption // nil without Config.AdoptMasterLeases
+	endpoints *baselinecontroller.Reconciler
+}
+
+// New returns a controller, registers its metrics and starts nothing.
+func New(cfg Config, deps Deps) (*Controller, error) {
+	metrics, err := newMetrics(deps.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	c := &Controller{
+		cfg: cfg, keys: deps.Keys, objects: deps.Objects, service: deps.Service, metrics: metrics,
+		sidecar: &sidecar{
+			cfg: cfg, replicaID: deps.ReplicaID, keys: deps.Keys, sessions: deps.Sessions, prober: deps.Prober,
+			stepDown: deps.StepDown, logger: deps.Logger, metrics: metrics,
+		},
+	}
+	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
+		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
+		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics,
+	})
+	if cfg.AdoptMasterLeases {
+		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
+	}
+	c.servers = &serverLister{cfg: cfg, keys: deps.Keys, resolver: deps.Resolver, adoption: c.adoption}
+	return c, nil
+}
+
+// ProbeLoops run on every replica.
+func (c *Controller) ProbeLoops() []loop.Loop {
+	return []loop.Loop{{
+		Name: ProbeLoop, Scope: loop.Always, Stall: c.sidecar.stall(), Run: c.sidecar.run,
+		Doc: "Probes the kube-apiserver beside this replica and publishes its readiness in etcd.",
+	}, {
+		Name: AdoptionLoop, Scope: loop.Always, Run: c.adoption.run,
+		Doc: "With --adopt-master-leases, probes kube-apiservers that have no sidecar yet.",
+	}}
+}
+
+// EndpointsLoop runs on the leader.
+func (c *Controller) EndpointsLoop() loop.Loop {
+	return loop.Loop{
+		Name: EndpointsLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.runEndpoints,
+		Doc: "Keeps the endpoints of default/kubernetes at the ready kube-apiservers.",
+	}
+}
+
+// Reconciler is the reconciler of the endpoints loop.
+func (c *Controller) Reconciler() *baselinecontroller.Reconciler { return c.endpoints }
+
+// Forget drops what only a leader knows. Call it when a term has ended.
+func (c *Controller) Forget() {
+	c.endpoints.Forget()
+	c.metrics.servers.Reset()
+}
+
+// ListServers returns all known servers with the TTLs of their keys.
+func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
+	return c.servers.list(ctx, c.keys.List)
+}
+
+// WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed
+// must not block.
+func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.keys.Watch(ctx, changed) }
+
+// EndpointsObservation is what ObserveEndpoints found.
+type EndpointsObservation struct {
+	Kind     apiservers.Kind
+	Servers  ServerList
+	Snapshot apiservers.Snapshot
+	Plan     apiservers.Plan
+}
+
+// ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
+func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation, error) {
+	return c.observeEndpoints(ctx, nil)
+}
+
+// observeEndpoints reads the servers before the objects. A server that appears in between is found
+// by the next pass, and the resourceVersions guard the writes.
+func (c *Controller) observeEndpoints(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
+	list, err := c.servers.list(ctx, c.keys.Read)
+	if err != nil {
+		return EndpointsObservation{}, err
+	}
+	return c.planEndpoints(ctx, list, leaving)
+}
+
+// PlanEndpoints compares the published endpoints with a list of servers.
+func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList) (EndpointsObservation, error) {
+	return c.planEndpoints(ctx, list, nil)
+}
+
+func (c *Controller) planEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
+	service, err := c.service.ObserveService(ctx)
+	if err != nil {
+		return EndpointsObservation{}, err
+	}
+	kind := c.cfg.Policy.Kind
+	snapshot := apiservers.Snapshot{Servers: list.Candidates(kind)}
+	if snapshot.Endpoints, err = c.objects.Endpoints(ctx); err != nil {
+		return EndpointsObservation{}, err
+	}
+	if snapshot.Slices, err = c.objects.EndpointSlices(ctx); err != nil {
+		return EndpointsObservation{}, err
+	}
+	plan := apiservers.NewPlan(apiservers.Want{
+		Policy: c.cfg.Policy, ServiceIP: service.ClusterIP, DualStack: c.cfg.DualStack, ExtraPorts: c.cfg.ExtraPorts,
+		Leaving: leaving, Unresolved: list.Unresolved,
+	}, snapshot)
+	plan.Changes = append(plan.Changes, list.Reports...)
+	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan}, nil
+}
+
+// observe is the observation of the endpoints loop.
+func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
+	return func(ctx context.Context) (baselinecontroller.Observation, error) {
+		found, err := c.observeEndpoints(ctx, leaving)
+		if err != nil {
+			return baselinecontroller.Observation{}, err
+		}
+		c.metrics.setServers(found.Servers.countByState())
+		return baselinecontroller.Observation{Changes: found.Plan.Changes, Counts: found.counts()}, nil
+	}
+}
+
+func (o EndpointsObservation) counts() map[string]int64 {
+	ready := 0
+	for _, server := range o.Servers.Servers {
+		if server.Ready {
+			ready++
+		}
+	}
+	return map[string]int64{
+		"apiservers":         int64(len(o.Servers.Servers)),
+		"ready_apiservers":   int64(ready),
+		"endpoint_addresses": int64(len(apiservers.PublishedInSlices(o.Snapshot.Slices))),
+	}
+}
+
+// WithdrawOwn removes the address of the kube-apiserver beside this replica from the endpoints.
+// Only the leader may call it, after the key was deleted. It does nothing on a replica without a
+// kube-apiserver.
+func (c *Controller) WithdrawOwn(ctx context.Context) error {
+	if !c.cfg.Address.Primary.IsValid() {
+		return nil
+	}
+	_, err := c.endpoints.ReconcileWith(ctx, c.observe(c.cfg.Address.All()))
+	return err
+}
+
+// runEndpoints runs the reconciler with the watches that trigger it.
+func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error {
+	ctx, cancel := context.WithCancel(ctx)
+	written := make(chan struct{}, 1)
+	var watches sync.WaitGroup
+	watches.Go(func() { c.keys.Watch(ctx, c.endpoints.Trigger) })
+	watches.Go(func() { c.objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
+	watches.Go(func() { triggerAtRate(ctx, written, c.endpoints.Trigger) })
+	// In this order, also when the reconciler panics.
+	defer watches.Wait()
+	defer cancel()
+	return c.endpoints.Run(ctx, report)
+}
+
+// notify leaves one notification in a channel that holds one.
+func notify(notifications chan<- struct{}) {
+	select {
+	case notifications <- struct{}{}:
+	default:
+	}
+}
+
+// triggerAtRate triggers for notifications at a limited rate until ctx ends.
+func triggerAtRate(ctx context.Context, notifications <-chan struct{}, trigger func()) {
+	limiter := rate.NewLimiter(answersPerSecond, answersBurst)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-notifications:
+		}
+		if limiter.Wait(ctx) != nil {
+			return // only the end of ctx makes it fail
+		}
+		trigger()
+	}
+}

@@ -1,0 +1,220 @@
+package apiserverscontroller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
+)
+
+// resolveTimeout leaves time for the rest of a pass when DNS does not answer.
+const resolveTimeout = 3 * time.Second
+
+// Source is where a kube-apiserver is known from.
+type Source int
+
+// A kube-apiserver is known from the key of its sidecar, from its master lease, or from
+// --static-apiserver-address.
+const (
+	FromSidecar Source = iota
+	FromMasterLease
+	FromFlag
+)
+
+// KnownServer is one kube-apiserver and where it is known from.
+type KnownServer struct {
+	apiservers.Server
+
+	Source Source
+	// Secondary is the address of the other family; the zero Addr if the server has none.
+	Secondary netip.Addr
+	// Name is the address as text, or the end of the key if that is no address.
+	Name string
+	// Key is the etcd key; empty for a static address. ReplicaID is the replica that wrote it, if
+	// any.
+	Key, ReplicaID string
+	// ProbeTime is when the last probe ended; zero if there was none.
+	ProbeTime time.Time
+	// TTL is the rest of the key's lease; zero if it is unknown.
+	TTL time.Duration
+	// Problems say what is wrong with the key.
+	Problems []string
+	// Unreadable says that the key could not be read, so it stands for no server.
+	Unreadable bool
+}
+
+// ServerList is what etcd and flags say about the kube-apiservers. Kubernetes is not asked.
+type ServerList struct {
+	// Servers are ordered by address, source and key.
+	Servers []KnownServer
+	// Reports are about keys that need an operator.
+	Reports []baseline.Change
+	// Unresolved says why the static name has no address; empty if it has.
+	Unresolved string
+}
+
+// Candidates are the servers from which a policy chooses endpoints, one for each address.
+func (l ServerList) Candidates(kind apiservers.Kind) []apiservers.Server {
+	var candidates []apiservers.Server
+	for _, known := range l.Servers {
+		if isStatic := known.Source == FromFlag; isStatic != (kind == apiservers.Static) {
+			continue
+		}
+		for _, address := range (hostaddress.Addresses{Primary: known.Address, Secondary: known.Secondary}).All() {
+			server := known.Server
+			server.Address = address
+			candidates = append(candidates, server)
+		}
+	}
+	return candidates
+}
+
+func (l ServerList) countByState() map[string]int {
+	states := map[string]int{"ready": 0, "not_ready": 0, "unreadable": 0}
+	for _, server := range l.Servers {
+		switch {
+		case server.Unreadable:
+			states["unreadable"]++
+		case server.Ready:
+			states["ready"]++
+		default:
+			states["not_ready"]++
+		}
+	}
+	return states
+}
+
+// serverLister lists the known servers. adoption is nil unless master leases are adopted.
+type serverLister struct {
+	cfg      Config
+	keys     Keys
+	resolver Resolver
+	adoption *adoption
+}
+
+// list reads the keys with read: Keys.Read, or Keys.List for TTLs too.
+func (l *serverLister) list(ctx context.Context, read func(context.Context) ([]Entry, error)) (ServerList, error) {
+	entries, err := read(ctx)
+	if err != nil {
+		return ServerList{}, err
+	}
+	var list ServerList
+	var reported []netip.Addr
+	for _, entry := range entries {
+		known := l.serverOf(entry)
+		list.Servers = append(list.Servers, known)
+		for _, problem := range known.Problems {
+			list.Reports = append(list.Reports, apiservers.ReportKey(entry.Unreadable == "", problem))
+		}
+		if entry.Unreadable == "" && !entry.Left && entry.Leased {
+			reported = append(reported, hostaddress.Addresses{Primary: entry.Address, Secondary: entry.Secondary}.All()...)
+		}
+	}
+	if l.adoption != nil {
+		if err := l.adopt(ctx, &list, reported); err != nil {
+			return ServerList{}, err
+		}
+	}
+	l.resolveStatic(ctx, &list)
+	slices.SortStableFunc(list.Servers, func(a, b KnownServer) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Key, b.Key))
+	})
+	return list, nil
+}
+
+// serverOf is the server of a sidecar's key. A key that cannot be read stands for a server that is
+// not ready.
+func (l *serverLister) serverOf(entry Entry) KnownServer {
+	known := KnownServer{
+		Server: apiservers.Server{
+			Address: entry.Address, Port: entry.Port, Ready: entry.Ready, Left: entry.Left, Detail: entry.Detail,
+		},
+		Source: FromSidecar, Secondary: entry.Secondary,
+		Name: entry.Name, Key: l.keys.Key(entry), ReplicaID: entry.ReplicaID, ProbeTime: entry.ProbeTime, TTL: entry.TTL,
+	}
+	if entry.Address.IsValid() {
+		known.Name = entry.Address.String()
+	}
+	notReady := func(problem string) {
+		known.Ready, known.Detail = false, problem
+		known.Problems = append(known.Problems, problem)
+	}
+	switch {
+	case entry.Unreadable != "":
+		known.Unreadable = true
+		notReady(fmt.Sprintf("key %s: %s", known.Key, entry.Unreadable))
+	case !entry.Leased:
+		known.Stale = true
+		notReady(fmt.Sprintf("key %s has no lease, so it would outlive its sidecar; delete it", known.Key))
+	case entry.Left:
+		known.Detail = "its sidecar stopped in good order"
+	}
+	return known
+}
+
+// adopt adds the servers of master leases, except those whose sidecar has reported.
+func (l *serverLister) adopt(ctx context.Context, list *ServerList, reported []netip.Addr) error {
+	leases, err := l.adoption.leases.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, lease := range leases {
+		if slices.Contains(reported, lease.Address) {
+			continue
+		}
+		readiness, probed := l.adoption.readinessOf(lease.Address)
+		notReady := ""
+		if probed && !readiness.Ready {
+			notReady = readiness.Last.Detail
+		}
+		server, reports := apiservers.Adopt(lease, l.cfg.Port, notReady)
+		known := KnownServer{
+			Server: server, Source: FromMasterLease, Unreadable: lease.Unreadable != "",
+			Name: path.Base(lease.Key), Key: lease.Key, TTL: lease.TTL, ProbeTime: readiness.Last.Time,
+		}
+		if server.Address.IsValid() {
+			known.Name = server.Address.String()
+		}
+		for _, report := range reports {
+			known.Problems = append(known.Problems, report.Detail)
+		}
+		list.Servers = append(list.Servers, known)
+		list.Reports = append(list.Reports, reports...)
+	}
+	return nil
+}
+
+// resolveStatic adds the static address, or the addresses of the static name. A failed lookup adds
+// no address, which changes nothing that is published.
+func (l *serverLister) resolveStatic(ctx context.Context, list *ServerList) {
+	addresses := []netip.Addr{l.cfg.StaticAddress}
+	if name := l.cfg.StaticName; name != "" {
+		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+		defer cancel()
+		var err error
+		addresses, err = l.resolver.LookupNetIP(ctx, "ip", name)
+		switch {
+		case err != nil:
+			list.Unresolved = fmt.Sprintf("cannot resolve static address %s: %v", name, err)
+		case len(addresses) == 0:
+			list.Unresolved = fmt.Sprintf("static address %s resolves to no address", name)
+		}
+	}
+	for _, address := range addresses {
+		if address = address.Unmap(); address.IsValid() {
+			list.Servers = append(list.Servers, KnownServer{
+				Server: apiservers.Server{
+					Address: address, Port: l.cfg.StaticPort, Ready: true, Detail: "static addresses are not probed",
+				},
+				Source: FromFlag, Name: address.String(),
+			})
+		}
+	}
+}

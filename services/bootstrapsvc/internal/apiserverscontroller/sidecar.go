@@ -1,0 +1,231 @@
+package apiserverscontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+)
+
+const (
+	// refreshInterval is how often an unchanged key is written, so that its probe time stays
+	// meaningful.
+	refreshInterval = 10 * time.Second
+	// keyTimeout bounds one read and write of the key.
+	keyTimeout = 5 * time.Second
+	// sessionPoll is how often a missing session is looked for.
+	sessionPoll = 20 * time.Millisecond
+	// withdrawTimeout bounds the removal of the key at a stop: half of what a stop may take.
+	withdrawTimeout = 10 * time.Second
+	// regainAfter is how long a kube-apiserver must have been ready before its replica wants
+	// leadership back while other servers are ready. Otherwise a server that flaps would move the
+	// term each time.
+	regainAfter = 30 * time.Second
+)
+
+// ErrNoSession says that there is no etcd session. Without one, the key would outlive its sidecar.
+var ErrNoSession = errors.New("no etcd session yet, so the key of the kube-apiserver cannot be written")
+
+// sidecar probes the kube-apiserver beside this replica, publishes the result as a key, and steps
+// down while that server is not ready and another one is.
+type sidecar struct {
+	cfg       Config
+	replicaID string
+	keys      Keys
+	sessions  Sessions
+	prober    ReadinessProber
+	stepDown  func(reason error)
+	logger    *slog.Logger
+	metrics   *metrics
+}
+
+// sidecarState belongs to one call of run.
+type sidecarState struct {
+	staleDeleted bool
+	readiness    apiservers.Readiness
+	// readySince is when the server last became ready.
+	readySince time.Time
+	// written is the entry that was written last, under session. Its probe time is zero before
+	// that.
+	written     Entry
+	session     clientv3.LeaseID
+	steppedDown bool
+}
+
+// stall is the longest time of one pass, with a wide margin.
+func (s *sidecar) stall() time.Duration {
+	return time.Minute + s.cfg.ProbeInterval + s.cfg.ProbeTimeout
+}
+
+// run is the Run of the probe loop. After ctx has ended, it withdraws the key.
+func (s *sidecar) run(ctx context.Context, report loop.Report) error {
+	ticker := time.NewTicker(s.cfg.ProbeInterval)
+	defer ticker.Stop()
+	state := &sidecarState{}
+	for ctx.Err() == nil {
+		report(s.pass(ctx, state))
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+	s.withdraw(ctx)
+	return nil
+}
+
+// pass deletes a stale key, probes, writes the key if it changed, and steps down or not. Only a
+// failure about the key is an error: that a kube-apiserver is not ready is a result.
+func (s *sidecar) pass(ctx context.Context, state *sidecarState) error {
+	if !state.staleDeleted {
+		if err := s.deleteStale(ctx); err != nil {
+			return err
+		}
+		state.staleDeleted = true
+	}
+	s.probe(ctx, state)
+	session, alive := s.awaitSession(ctx)
+	if !alive {
+		return ErrNoSession
+	}
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	// A replica whose address is taken by another sidecar steps down all the same.
+	return errors.Join(s.publish(ctx, state, session), s.decideStepDown(ctx, state))
+}
+
+func (s *sidecar) deleteStale(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	address := s.cfg.Address.Primary
+	found, err := s.keys.DeleteStale(ctx, address)
+	if found && err == nil {
+		s.logger.Info("deleted the key of an earlier sidecar of this kube-apiserver", "address", address)
+	}
+	return err
+}
+
+func (s *sidecar) probe(ctx context.Context, state *sidecarState) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
+	defer cancel()
+	result := s.prober.Probe(ctx)
+	s.metrics.countProbe(result.OK)
+	before := state.readiness
+	state.readiness = before.After(result, s.cfg.Thresholds)
+	if state.readiness.Ready && !before.Ready {
+		state.readySince = result.Time
+	}
+	if state.readiness.Ready != before.Ready {
+		s.logger.Info("readiness of the kube-apiserver changed",
+			"address", s.cfg.Address.Primary, "ready", state.readiness.Ready, "probe", result.Detail)
+	}
+}
+
+// awaitSession waits for a session for one interval: a starting process has none for a moment.
+func (s *sidecar) awaitSession(ctx context.Context) (clientv3.LeaseID, bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeInterval)
+	defer cancel()
+	for {
+		if session, _, alive := s.sessions.Session(); alive {
+			return session, true
+		}
+		select {
+		case <-ctx.Done():
+			return clientv3.NoLease, false
+		case <-time.After(sessionPoll):
+		}
+	}
+}
+
+func (s *sidecar) publish(ctx context.Context, state *sidecarState, session clientv3.LeaseID) error {
+	entry := s.entry(state.readiness)
+	if !state.needsWrite(entry, session) {
+		return nil
+	}
+	if err := s.keys.Publish(ctx, entry, session); err != nil {
+		return err
+	}
+	state.written, state.session = entry, session
+	return nil
+}
+
+func (s *sidecar) entry(readiness apiservers.Readiness) Entry {
+	return Entry{
+		Address:   s.cfg.Address.Primary,
+		Secondary: s.cfg.Address.Secondary,
+		Name:      s.cfg.Address.Primary.String(),
+		Port:      s.cfg.Port,
+		Ready:     readiness.Ready,
+		Detail:    readiness.Last.Detail,
+		ProbeTime: readiness.Last.Time,
+		ReplicaID: s.replicaID,
+	}
+}
+
+// needsWrite says whether the entry or the session changed, or the refresh is due.
+func (s *sidecarState) needsWrite(entry Entry, session clientv3.LeaseID) bool {
+	return s.written.ProbeTime.IsZero() || s.session != session ||
+		s.written.Ready != entry.Ready || s.written.Detail != entry.Detail ||
+		entry.ProbeTime.Sub(s.written.ProbeTime) >= refreshInterval
+}
+
+// decideStepDown steps down while the kube-apiserver through which a leader writes is not ready and
+// another one is. Otherwise the leader could not remove its own server's address before the replica
+// is found to be failing. If the other servers are unknown, nothing changes.
+func (s *sidecar) decideStepDown(ctx context.Context, state *sidecarState) error {
+	readiness := state.readiness
+	if readiness.Ready && (!state.steppedDown || readiness.LastSuccess.Sub(state.readySince) >= regainAfter) {
+		s.setStepDown(state, nil)
+		return nil
+	}
+	entries, err := s.keys.Read(ctx)
+	if err != nil {
+		return err
+	}
+	var reason error
+	if slices.ContainsFunc(entries, s.isReadyPeer) {
+		reason = fmt.Errorf("the kube-apiserver beside this replica is not ready, or only for a short time, and another one is: %s",
+			readiness.Last.Detail)
+	}
+	s.setStepDown(state, reason)
+	return nil
+}
+
+// isReadyPeer says whether an entry is of a ready server beside another live replica.
+func (s *sidecar) isReadyPeer(entry Entry) bool {
+	return entry.Ready && entry.Leased && entry.ReplicaID != s.replicaID
+}
+
+func (s *sidecar) setStepDown(state *sidecarState, reason error) {
+	switch {
+	case reason != nil && !state.steppedDown:
+		s.logger.Warn("stepping down", "reason", reason)
+	case reason == nil && state.steppedDown:
+		s.logger.Info("available for leadership again", "ready", state.readiness.Ready)
+	}
+	state.steppedDown = reason != nil
+	s.stepDown(reason)
+}
+
+// withdraw deletes the key after ctx has ended. If etcd does not answer, the key expires with the
+// session. The policy Counted keeps a server whose key is missing, so there the key is marked as
+// left.
+func (s *sidecar) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	address := s.cfg.Address.Primary
+	withdraw := func() error { return s.keys.Withdraw(ctx, address) }
+	if s.cfg.Policy.Kind == apiservers.Counted {
+		withdraw = func() error { return s.keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})) }
+	}
+	if err := withdraw(); err != nil {
+		s.logger.Warn("cannot delete the key of the kube-apiserver; it expires with the session",
+			"address", address, "error", err)
+	}
+}

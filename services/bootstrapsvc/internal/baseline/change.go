@@ -1,0 +1,77 @@
+package baseline
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Verb is what happens to an object. The values are stable, because they are labels of metrics.
+type Verb string
+
+const (
+	// Create writes an object that must not exist.
+	Create Verb = "create"
+	// Update replaces exactly the resourceVersion of the object.
+	Update Verb = "update"
+	// Delete deletes exactly the UID and resourceVersion of the object.
+	Delete Verb = "delete"
+	// Report writes nothing. The problem needs an operator, or time.
+	Report Verb = "report"
+)
+
+// Reason is the stable UPPER_SNAKE_CASE code of a change.
+type Reason string
+
+// Object is a Kubernetes object of a kind that this service owns.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Change is one step of a plan.
+type Change struct {
+	Verb Verb
+	// Object is the whole object to write (Create, Update), or the object as it was read (Delete).
+	// For a Report it may have a name only. The plan owns it and shares it with no input.
+	Object Object
+	Reason Reason
+	// Detail explains the reason for operators, with the values that differ.
+	Detail string
+}
+
+// IsWrite says whether applying the change writes the object.
+func (c Change) IsWrite() bool { return c.Verb != Report }
+
+// Kind is the group, version and kind of the object, which typed objects do not have themselves. It
+// is empty for a kind that this service does not own.
+func (c Change) Kind() schema.GroupVersionKind {
+	switch c.Object.(type) {
+	case *corev1.Namespace:
+		return corev1.SchemeGroupVersion.WithKind("Namespace")
+	case *corev1.Service:
+		return corev1.SchemeGroupVersion.WithKind("Service")
+	case *corev1.Endpoints:
+		return corev1.SchemeGroupVersion.WithKind("Endpoints")
+	case *discoveryv1.EndpointSlice:
+		return discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")
+	case *networkingv1.ServiceCIDR:
+		return networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	default:
+		return schema.GroupVersionKind{}
+	}
+}
+
+// Writes returns the changes that write something, in the same order.
+func Writes(changes []Change) []Change {
+	var writing []Change
+	for _, c := range changes {
+		if c.IsWrite() {
+			writing = append(writing, c)
+		}
+	}
+	return writing
+}

@@ -1,0 +1,183 @@
+package baselinecontroller
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+)
+
+// Names of the loops, as --loops takes them.
+const (
+	NamespacesLoop = "system-namespaces"
+	ServiceLoop    = "kubernetes-service"
+)
+
+// Periods as in kube-apiserver.
+const (
+	namespacesPeriod = time.Minute
+	servicePeriod    = 10 * time.Second
+)
+
+// Objects are the Kubernetes objects of this package's loops. [KubeObjects] implements it. Reads
+// are live and return nil for an object that does not exist. Calls block until ctx ends and may be
+// concurrent.
+type Objects interface {
+	Writer
+	Namespaces(ctx context.Context, names []string) ([]*corev1.Namespace, error)
+	Service(ctx context.Context) (*corev1.Service, error)
+	ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error)
+}
+
+// Config says what the Service must be.
+type Config struct {
+	// ServiceRanges are the configured service ranges, the primary one first. If it is empty, the
+	// ranges are read from the default ServiceCIDR.
+	ServiceRanges []netip.Prefix
+	// Service is the wanted Service without ClusterIP and Families, which the ranges determine.
+	Service baseline.Service
+}
+
+// Deps are the dependencies of a Controller. All are required.
+type Deps struct {
+	Objects Objects
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Controller reconciles the system namespaces and the Service default/kubernetes. Its methods are
+// safe for concurrent use.
+type Controller struct {
+	cfg                 Config
+	objects             Objects
+	namespaces, service *Reconciler
+}
+
+// New returns a controller and starts nothing.
+func New(cfg Config, deps Deps) *Controller {
+	c := &Controller{cfg: cfg, objects: deps.Objects}
+	c.namespaces = NewReconciler(ReconcilerConfig{
+		Loop: NamespacesLoop, Period: namespacesPeriod, Writer: deps.Objects, Logger: deps.Logger, Metrics: deps.Metrics,
+		Reasons: []baseline.Reason{baseline.NamespaceTerminating, baseline.NamespaceMislabelled},
+		Observe: func(ctx context.Context) (Observation, error) {
+			found, err := c.ObserveNamespaces(ctx)
+			return Observation{
+				Changes: found.Changes, Counts: map[string]int64{"namespaces": int64(len(found.Existing))},
+			}, err
+		},
+	})
+	c.service = NewReconciler(ReconcilerConfig{
+		Loop: ServiceLoop, Period: servicePeriod, Writer: deps.Objects, Logger: deps.Logger, Metrics: deps.Metrics,
+		Reasons: []baseline.Reason{
+			baseline.ServiceTerminating, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown, baseline.SingleFamily,
+			baseline.CIDRMissing, baseline.CIDRTerminating, baseline.CIDRNotReady, baseline.CIDRDiffers, baseline.CIDRUnreadable,
+		},
+		Observe: func(ctx context.Context) (Observation, error) {
+			found, err := c.ObserveService(ctx)
+			return Observation{Changes: found.Changes}, err
+		},
+	})
+	return c
+}
+
+// Reconcilers are the loops' reconcilers, in the order in which a cluster needs them.
+func (c *Controller) Reconcilers() []*Reconciler { return []*Reconciler{c.namespaces, c.service} }
+
+// Loops run on the leader.
+func (c *Controller) Loops() []loop.Loop {
+	return []loop.Loop{{
+		Name: NamespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: c.namespaces.Run,
+		Doc: "Creates missing system namespaces.",
+	}, {
+		Name: ServiceLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.service.Run,
+		Doc: "Repairs the service default/kubernetes.",
+	}}
+}
+
+// NamespacesObservation is what ObserveNamespaces found.
+type NamespacesObservation struct {
+	Existing []*corev1.Namespace
+	Changes  []baseline.Change
+}
+
+// ObserveNamespaces reads the system namespaces and plans their changes.
+func (c *Controller) ObserveNamespaces(ctx context.Context) (NamespacesObservation, error) {
+	existing, err := c.objects.Namespaces(ctx, baseline.SystemNamespaces())
+	if err != nil {
+		return NamespacesObservation{}, err
+	}
+	return NamespacesObservation{Existing: existing, Changes: baseline.PlanNamespaces(existing)}, nil
+}
+
+// ServiceObservation is what ObserveService found.
+type ServiceObservation struct {
+	// Existing is nil if the Service does not exist.
+	Existing *corev1.Service
+	CIDR     baseline.ServiceCIDR
+	// ClusterIP is that of the Service or, if it has none, the one that it will get. It is the zero
+	// Addr if neither is known.
+	ClusterIP netip.Addr
+	Changes   []baseline.Change
+}
+
+// ObserveService reads the Service and the default ServiceCIDR and plans the changes of the
+// Service.
+func (c *Controller) ObserveService(ctx context.Context) (ServiceObservation, error) {
+	existing, err := c.objects.Service(ctx)
+	if err != nil {
+		return ServiceObservation{}, err
+	}
+	cidr, err := c.objects.ServiceCIDR(ctx)
+	if err != nil {
+		return ServiceObservation{}, err
+	}
+	want, err := c.wanted(cidr)
+	if err != nil {
+		return ServiceObservation{}, err
+	}
+	return ServiceObservation{
+		Existing:  existing,
+		CIDR:      cidr,
+		ClusterIP: clusterIPOf(existing, want.ClusterIP),
+		Changes:   append(baseline.PlanService(want, existing), baseline.ReportServiceCIDR(c.cfg.ServiceRanges, cidr)...),
+	}, nil
+}
+
+// wanted adds the ClusterIP, if a range is known, and the families to the configured Service.
+func (c *Controller) wanted(cidr baseline.ServiceCIDR) (baseline.Service, error) {
+	want, ranges := c.cfg.Service, cidr.Ranges()
+	if cidr.Ready() {
+		want.Families = baseline.FamiliesOf(ranges)
+	}
+	if len(c.cfg.ServiceRanges) > 0 {
+		ranges = c.cfg.ServiceRanges
+	}
+	if len(ranges) == 0 {
+		return want, nil
+	}
+	var err error
+	want.ClusterIP, err = baseline.FirstAddress(ranges[0])
+	return want, err
+}
+
+func clusterIPOf(existing *corev1.Service, fallback netip.Addr) netip.Addr {
+	if existing == nil {
+		return fallback
+	}
+	if address, err := netip.ParseAddr(existing.Spec.ClusterIP); err == nil {
+		return address.Unmap()
+	}
+	return fallback
+}
+
+// Forget drops what only a leader knows. Call it when a term has ended.
+func (c *Controller) Forget() {
+	for _, reconciler := range c.Reconcilers() {
+		reconciler.Forget()
+	}
+}

@@ -1,0 +1,145 @@
+package baselinecontroller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+)
+
+// serviceFixture plans default/kubernetes on a real kube-apiserver, as the controller does.
+type serviceFixture struct {
+	*KubeObjects
+	want baseline.Service
+}
+
+// startServiceFixture starts a control plane of its own, because the shared one has one range.
+func startServiceFixture(t *testing.T, cfg devcluster.Config, want baseline.Service) (*serviceFixture, *devcluster.Cluster) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	started, err := devcluster.Start(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := started.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	kube, err := kubernetes.NewForConfig(started.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewKubeObjects(kube, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &serviceFixture{KubeObjects: c, want: want}
+	testkit.Eventually(t, time.Minute, func() error {
+		if cidr := f.look(t); !cidr.Ready() || len(cidr.Ranges()) != strings.Count(cfg.ServiceCIDR, ",")+1 {
+			return fmt.Errorf("servicecidr is %+v", cidr)
+		}
+		if service, err := f.Service(t.Context()); err != nil || service == nil {
+			return fmt.Errorf("service is %v, %w", service, err)
+		}
+		return nil
+	})
+	return f, started
+}
+
+func (f *serviceFixture) look(t *testing.T) baseline.ServiceCIDR {
+	t.Helper()
+	cidr, err := f.ServiceCIDR(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cidr
+}
+
+func (f *serviceFixture) plan(t *testing.T) []baseline.Change {
+	t.Helper()
+	want := f.want
+	want.Families = baseline.FamiliesOf(f.look(t).Ranges())
+	service, err := f.Service(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return baseline.PlanService(want, service)
+}
+
+// settle applies the plan and fails if writes are left.
+func (f *serviceFixture) settle(t *testing.T) []baseline.Change {
+	t.Helper()
+	for _, step := range f.plan(t) {
+		t.Logf("%s: %s", step.Verb, step.Detail)
+		if err := f.Apply(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := f.plan(t)
+	for _, step := range baseline.Writes(left) {
+		t.Errorf("still planned: %s: %s", step.Verb, step.Detail)
+	}
+	return left
+}
+
+func (f *serviceFixture) wantFamilies(t *testing.T, families int) {
+	t.Helper()
+	service, err := f.Service(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec := service.Spec; len(spec.ClusterIPs) != families || len(spec.IPFamilies) != families || spec.ClusterIP != "10.0.0.1" {
+		t.Errorf("ClusterIPs %v of families %v, want %d and the first 10.0.0.1", spec.ClusterIPs, spec.IPFamilies, families)
+	}
+}
+
+// A cluster may get its second range later. The Service then gets its second address, and keeps it.
+func TestFamilies_ServiceGainsFamiliesAndNeverLosesOne(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	want := baseline.Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443, DualStack: true}
+	f, single := startServiceFixture(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16"}, want)
+	left := f.settle(t)
+	if len(left) != 1 || left[0].Reason != baseline.SingleFamily {
+		t.Errorf("left %v, want one report of %s", left, baseline.SingleFamily)
+	}
+	f.wantFamilies(t, 1)
+	if err := single.Stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	f, _ = startServiceFixture(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16,fd00:10::/112"}, want)
+	if left := f.settle(t); len(left) != 0 {
+		t.Errorf("left %v, want nothing", left)
+	}
+	f.wantFamilies(t, 2)
+
+	f.want.DualStack = false
+	if changes := f.plan(t); len(changes) != 0 {
+		t.Errorf("plan without dual stack = %v, want none", changes)
+	}
+
+	// Types, node ports and extra ports, as this apiserver fills them in.
+	f.want.NodePort = 30443
+	f.want.ExtraPorts = []baseline.Port{
+		{Name: "konnectivity", Protocol: corev1.ProtocolTCP, Port: 8132, TargetPort: 8091},
+		{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: 53},
+	}
+	f.settle(t)
+	f.want.NodePort, f.want.ExtraPorts = 0, f.want.ExtraPorts[1:]
+	f.settle(t)
+	f.want.ExtraPorts = nil
+	f.settle(t)
+	f.wantFamilies(t, 2)
+}

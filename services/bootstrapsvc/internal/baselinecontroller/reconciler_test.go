@@ -1,0 +1,173 @@
+package baselinecontroller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+)
+
+// noWriter fails the test at each write.
+type noWriter struct{ t *testing.T }
+
+func (w noWriter) Apply(_ context.Context, step baseline.Change) error {
+	w.t.Errorf("unexpected write: %+v", step)
+	return nil
+}
+
+func newReconciler(t *testing.T, period time.Duration, observe Observe) *Reconciler {
+	t.Helper()
+	metrics, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewReconciler(ReconcilerConfig{
+		Loop: "test", Period: period, Observe: observe, Writer: noWriter{t},
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
+	})
+}
+
+func TestReconciler_BurstOfTriggersMakesOnePass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		passes := 0
+		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) {
+			passes++
+			return Observation{}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = r.Run(ctx, func(error) {}) }()
+		synctest.Wait()
+		for range 100 {
+			r.Trigger()
+		}
+		synctest.Wait()
+		if passes < 2 || passes > 3 {
+			t.Errorf("%d passes, want the first and one or two for the burst", passes)
+		}
+	})
+}
+
+func TestReconciler_RequestOfAPassThatPanicsEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) { panic("out of order") })
+		go func() {
+			defer func() { _ = recover() }()
+			_ = r.pass(t.Context(), <-r.requests)
+		}()
+		if _, err := r.Reconcile(t.Context()); !errors.Is(err, errAbandoned) {
+			t.Errorf("Reconcile = %v, want %v", err, errAbandoned)
+		}
+	})
+}
+
+func TestReconciler_BackoffDoublesUpToThePeriodAndEndsWithASuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const period, failures = 10 * time.Second, 7
+		var passes []time.Time
+		r := newReconciler(t, period, func(context.Context) (Observation, error) {
+			passes = append(passes, time.Now())
+			if len(passes) <= failures || len(passes) == failures+2 {
+				return Observation{}, errors.New("unavailable")
+			}
+			return Observation{}, nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute+10*time.Second)
+		defer cancel()
+		_ = r.Run(ctx, func(error) {})
+		var pauses []time.Duration
+		for i := 1; i < len(passes); i++ {
+			pauses = append(pauses, passes[i].Sub(passes[i-1]))
+		}
+		want := []time.Duration{
+			time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, period, period, period, // after failures
+			period,      // after the success
+			time.Second, // after the next failure
+		}
+		if diff := cmp.Diff(want, pauses[:min(len(want), len(pauses))]); diff != "" {
+			t.Errorf("pauses (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestReconciler_BackoffAfterManyFailuresIsThePeriod(t *testing.T) {
+	backoff := newReconciler(t, time.Minute, nil).newBackoff()
+	var last time.Duration
+	for range 1000 {
+		last = backoff.Step()
+	}
+	if last != time.Minute {
+		t.Errorf("backoff after 1000 failures = %s, want %s", last, time.Minute)
+	}
+}
+
+// findings are the series of trivet_bootstrap_findings as loop/reason.
+func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != "trivet_bootstrap_findings" {
+			continue
+		}
+		for _, series := range family.GetMetric() {
+			found[series.GetLabel()[0].GetValue()+"/"+series.GetLabel()[1].GetValue()] = series.GetGauge().GetValue()
+		}
+	}
+	return found
+}
+
+func TestReconciler_FindingSeriesExistBeforeTheFirstReport(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	metrics, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reports []baseline.Change
+	r := NewReconciler(ReconcilerConfig{
+		Loop: "test", Period: time.Hour, Writer: noWriter{t}, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Reasons: []baseline.Reason{baseline.NamespaceTerminating, baseline.NamespaceMislabelled},
+		Observe: func(context.Context) (Observation, error) {
+			return Observation{Changes: slices.Clone(reports)}, nil
+		},
+	})
+	want := map[string]float64{"test/NAMESPACE_TERMINATING": 0, "test/NAMESPACE_MISLABELLED": 0}
+	check := func(when string) {
+		t.Helper()
+		if diff := cmp.Diff(want, findings(t, registry)); diff != "" {
+			t.Errorf("findings %s (-want +got):\n%s", when, diff)
+		}
+	}
+	pass := func() {
+		t.Helper()
+		if err := r.pass(t.Context(), request{observe: r.Observe}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("before a term")
+	report := baseline.Change{Verb: baseline.Report, Reason: baseline.NamespaceTerminating, Object: &corev1.Namespace{}}
+	reports = []baseline.Change{report, report}
+	pass()
+	want["test/NAMESPACE_TERMINATING"] = 2
+	check("of a pass")
+	reports = nil
+	pass()
+	want["test/NAMESPACE_TERMINATING"] = 0
+	check("of a pass without reports")
+	reports = []baseline.Change{report}
+	pass()
+	r.Forget()
+	check("after a term")
+}

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// converter converts API messages to the types of the session controller and back.
+type converter struct{ catalog *class.Catalog }
+
+// holder returns false if the class is not served.
+func (c converter) holder(h *leasev1.Holder) (session.Holder, bool) {
+	id, served := c.catalog.ByName(h.GetClass())
+	return session.Holder{Key: session.Key{Class: id, Name: h.GetName()}, Boot: h.GetBootId()}, served
+}
+
+// registration returns false if the class is not served.
+func (c converter) registration(h *leasev1.Holder, sequence uint64) (sessioncontroller.Registration, bool) {
+	holder, served := c.holder(h)
+	return sessioncontroller.Registration{
+		Holder: holder, Shard: c.catalog.Shard(h.GetClass(), h.GetName()), Sequence: sequence,
+	}, served
+}
+
+// key returns the session of a resource name; false if no class has the name's namespace.
+func (c converter) key(name string) (session.Key, bool) {
+	namespace, lease, _ := strings.Cut(strings.TrimPrefix(name, "namespaces/"), "/leases/")
+	id, served := c.catalog.ByNamespace(namespace)
+	return session.Key{Class: id, Name: lease}, served
+}
+
+func (c converter) name(key session.Key) string {
+	return fmt.Sprintf("namespaces/%s/leases/%s", c.catalog.Get(key.Class).Namespace, key.Name)
+}
+
+// classesIn returns the set of classes in a parent, by session.ClassID; nil for all classes.
+func (c converter) classesIn(parent string) []bool {
+	namespace := strings.TrimPrefix(parent, "namespaces/")
+	if namespace == "" || namespace == "-" {
+		return nil
+	}
+	return c.catalog.Mark(namespace)
+}
+
+func (c converter) lease(l *sessioncontroller.Lease) *leasev1.Lease {
+	key := l.Holder.Key
+	return &leasev1.Lease{
+		Name:         c.name(key),
+		Holder:       &leasev1.Holder{Class: c.catalog.Get(key.Class).Name, Name: key.Name, BootId: l.Holder.Boot},
+		State:        stateOf(l.State),
+		Epoch:        l.Epoch,
+		StartTime:    timestamp(l.StartTime),
+		LastBeatTime: timestamp(l.LastBeatTime),
+		Deadline:     timestamp(l.Deadline),
+		Sequence:     l.Sequence,
+		Write:        writeOf(&l.Write),
+		Shard:        int32(l.Shard),
+		Duplicate:    duplicateOf(l.Duplicate),
+	}
+}
+
+func duplicateOf(d *sessioncontroller.Duplicate) *leasev1.Lease_Duplicate {
+	if d == nil {
+		return nil
+	}
+	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: timestamp(d.RejectTime), Refusals: d.Rejections}
+}
+
+func grantOf(g sessioncontroller.Grant) *leasev1.Grant {
+	return &leasev1.Grant{Epoch: g.Epoch, NextInterval: duration(g.Interval), Ttl: duration(g.TTL)}
+}
+
+func stateOf(state session.State) leasev1.Lease_State {
+	switch state {
+	case session.Alive:
+		return leasev1.Lease_STATE_ALIVE
+	case session.Suspect:
+		return leasev1.Lease_STATE_SUSPECT
+	case session.Expired:
+		return leasev1.Lease_STATE_EXPIRED
+	}
+	return leasev1.Lease_STATE_UNSPECIFIED
+}
+
+// stateFrom returns session.Gone, which selects all states, for STATE_UNSPECIFIED.
+func stateFrom(state leasev1.Lease_State) session.State {
+	switch state {
+	case leasev1.Lease_STATE_ALIVE:
+		return session.Alive
+	case leasev1.Lease_STATE_SUSPECT:
+		return session.Suspect
+	case leasev1.Lease_STATE_EXPIRED:
+		return session.Expired
+	}
+	return session.Gone
+}
+
+func writeOf(w *sessioncontroller.WriteStatus) *leasev1.Lease_Write {
+	return &leasev1.Lease_Write{
+		State:           writeStateOf(w.State),
+		RenewTime:       timestamp(w.RenewTime),
+		ResourceVersion: w.ResourceVersion,
+		WriteTime:       timestamp(w.WriteTime),
+		LastError:       strings.ToValidUTF8(w.LastError, "�"),
+		Failures:        w.Failures,
+		DueTime:         timestamp(w.Due),
+		Reason:          w.Reason.String(),
+	}
+}
+
+func writeStateOf(state writeback.State) leasev1.Lease_Write_State {
+	switch state {
+	case writeback.Pending:
+		return leasev1.Lease_Write_STATE_PENDING
+	case writeback.Written:
+		return leasev1.Lease_Write_STATE_WRITTEN
+	case writeback.Retrying:
+		return leasev1.Lease_Write_STATE_RETRYING
+	case writeback.NoOwner:
+		return leasev1.Lease_Write_STATE_NO_OWNER
+	}
+	return leasev1.Lease_Write_STATE_UNSPECIFIED
+}
+
+func eventTypeOf(eventType sessioncontroller.EventType) leasev1.WatchLeasesResponse_Type {
+	switch eventType {
+	case sessioncontroller.Added:
+		return leasev1.WatchLeasesResponse_TYPE_ADDED
+	case sessioncontroller.Modified:
+		return leasev1.WatchLeasesResponse_TYPE_MODIFIED
+	case sessioncontroller.Deleted:
+		return leasev1.WatchLeasesResponse_TYPE_DELETED
+	case sessioncontroller.Bookmark:
+		return leasev1.WatchLeasesResponse_TYPE_BOOKMARK
+	}
+	return leasev1.WatchLeasesResponse_TYPE_UNSPECIFIED
+}
+
+func duration(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
+
+// timestamp returns nil for the zero time.
+func timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+)
+
+// unlimited is a rate that no test reaches.
+const unlimited = 10_000_000
+
+// setup is what a test changes in its fixture.
+type setup struct {
+	maxSessions, maxRegistrations, maxMessages int
+	furtherClasses                             []class.Class
+}
+
+// fixture is a Server with a running session controller that holds all shards. It has no gRPC
+// server: a test calls the responders of streams.
+type fixture struct {
+	t        testing.TB
+	server   *Server
+	sessions *sessioncontroller.Controller
+}
+
+func newFixture(t testing.TB, s setup) *fixture {
+	t.Helper()
+	const shards = 64
+	if s.maxSessions == 0 {
+		s.maxSessions = 200_000
+	}
+	if s.maxRegistrations == 0 {
+		s.maxRegistrations = 5000
+	}
+	if s.maxMessages == 0 {
+		s.maxMessages = 5000
+	}
+	classes := append([]class.Class{class.DefaultNode()}, s.furtherClasses...)
+	writes := class.DefaultWrites()
+	var sessionClasses []sessioncontroller.Class
+	for _, c := range classes {
+		sessionClasses = append(sessionClasses, sessioncontroller.Class{
+			Namespace: c.Namespace, Unowned: !c.OwnedByNode, Session: c.Session(), Writes: writes.For(&c),
+		})
+	}
+	f := &fixture{t: t, sessions: sessioncontroller.New(sessioncontroller.Config{
+		Classes: sessionClasses, Shards: shards, Limit: s.maxSessions, Logger: slog.New(slog.DiscardHandler),
+	})}
+	metrics, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners := make(peers.Owners, shards)
+	for number := range owners {
+		owners[number] = term.Holding{Shard: number, Here: true}
+	}
+	f.server = New(Config{
+		Service: "leasesvc", Replica: "replica-1", Catalog: class.NewCatalog(classes, shards),
+		MaxRegistrations: s.maxRegistrations, MaxMessages: s.maxMessages,
+		Sessions: func() Sessions { return f.sessions }, Owners: func() peers.Owners { return owners },
+		OnDelete: func(error) {}, Metrics: metrics,
+	})
+	f.run(shards)
+	return f
+}
+
+// run runs the session controller until the end of the test, and returns when it holds all shards.
+func (f *fixture) run(shards int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		if err := f.sessions.Run(ctx); err != nil {
+			f.t.Error(err)
+		}
+	}()
+	term, endTerm := context.WithCancel(ctx)
+	ended := make(chan error, shards)
+	for number := range shards {
+		go func() { ended <- f.sessions.RunShard(heldshards.New(term, number, 1)) }()
+	}
+	f.t.Cleanup(func() {
+		endTerm()
+		for range shards {
+			if err := <-ended; err != nil {
+				f.t.Error(err)
+			}
+		}
+		cancel()
+		<-f.sessions.Done()
+	})
+	for {
+		held, err := f.sessions.Silences(ctx)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if len(held) == shards {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// client is a stream without a connection: the test sends messages to its responder.
+type client struct {
+	*responder
+	t testing.TB
+}
+
+// open returns a client without a certificate.
+func (f *fixture) open(t testing.TB) *client {
+	return &client{t: t, responder: newResponder(f.server, f.sessions, nil)}
+}
+
+// openAs returns a client with a certificate.
+func (f *fixture) openAs(t testing.TB, name string, expires time.Time) *client {
+	c := f.open(t)
+	c.sender = &sender{name: name, meter: f.server.senders.openMeter(name), expires: expires}
+	return c
+}
+
+// send returns the response, which is valid until the next message.
+func (c *client) send(request *leasev1.StreamHeartbeatsRequest) *leasev1.StreamHeartbeatsResponse {
+	c.t.Helper()
+	if err := c.respond(context.Background(), request); err != nil {
+		c.t.Fatal(err)
+	}
+	return &c.response
+}
+
+// register sends a message that registers holders.
+func (c *client) register(holders ...*leasev1.Holder) *leasev1.StreamHeartbeatsResponse {
+	c.t.Helper()
+	return c.send(&leasev1.StreamHeartbeatsRequest{Sequence: c.sequence + 1, Holders: holders})
+}
+
+// beatHandles sends a message that renews sessions.
+func (c *client) beatHandles(handles ...uint32) *leasev1.StreamHeartbeatsResponse {
+	c.t.Helper()
+	return c.send(&leasev1.StreamHeartbeatsRequest{Sequence: c.sequence + 1, Handles: handles})
+}
+
+// lease returns the session of a Node.
+func (f *fixture) lease(name string) (sessioncontroller.Lease, bool) {
+	f.t.Helper()
+	key := session.Key{Name: name}
+	lease, found, err := f.sessions.Get(context.Background(), key, f.server.Catalog.ShardOf(key))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return lease, found
+}
+
+// holders returns n holders whose names are numbered from first.
+func holders(first, n int) []*leasev1.Holder {
+	list := make([]*leasev1.Holder, n)
+	for i := range list {
+		list[i] = &leasev1.Holder{Class: class.Node, Name: fmt.Sprintf("node-%d", first+i), BootId: "7c1e6f0e-boot"}
+	}
+	return list
+}

@@ -1,0 +1,82 @@
+package api
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"unsafe"
+)
+
+// maxHolderBytes is the most memory that a holder may use in addition to its connection.
+const maxHolderBytes = 300
+
+// holderBytes returns the heap bytes for each of n holders on streams of 1,000: session, index,
+// deadlines, write slot and handle.
+func holderBytes(t testing.TB, n int) float64 {
+	t.Helper()
+	f := newFixture(t, setup{maxSessions: n, maxRegistrations: unlimited})
+	clients := make([]*client, n/1000)
+	for i := range clients {
+		clients[i] = f.open(t)
+	}
+	before := liveHeap()
+	for i, c := range clients {
+		registered := holders(1000*i, 1000)
+		for _, h := range registered {
+			h.BootId = fmt.Sprint("7c1e6f0e-89d4-4c1b-b0aa-", i)
+		}
+		c.request.Sequence, c.request.Holders = 1, registered
+		c.send(&c.request)
+		c.releaseMemory()
+	}
+	bytes := float64(liveHeap()-before) / float64(n)
+	if got := f.sessions.Counts().Alive; got != n {
+		t.Fatalf("%d of %d holders are alive", got, n)
+	}
+	runtime.KeepAlive(clients)
+	return bytes
+}
+
+func liveHeap() int64 {
+	runtime.GC()
+	runtime.GC() // frees what the first pass left to finalizers
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
+
+func TestMemory_HolderIsSmallWithoutItsConnection(t *testing.T) {
+	bytes := holderBytes(t, 200_000)
+	t.Logf("%.0f bytes for each of 200,000 holders", bytes)
+	if bytes > maxHolderBytes {
+		t.Errorf("%.0f bytes for each of 200,000 holders, want %d at most", bytes, maxHolderBytes)
+	}
+}
+
+func TestMemory_HandleHas32Bytes(t *testing.T) {
+	if size := unsafe.Sizeof(handle{}); size > 32 {
+		t.Errorf("a handle has %d bytes, want 32 at most", size)
+	}
+}
+
+func BenchmarkMemory_AMillionHolders(b *testing.B) {
+	for b.Loop() {
+		b.ReportMetric(holderBytes(b, 1_000_000), "bytes/holder")
+	}
+}
+
+// After a reconnection the stream must refer to the name string of the session, not to that of the
+// new registration.
+func TestMemory_NameOfAHolderIsStoredOnce(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.open(t).register(holders(0, 1)...)
+	again := f.open(t)
+	again.register(holders(0, 1)...)
+	lease, found := f.lease("node-0")
+	if !found {
+		t.Fatal("the holder has no session")
+	}
+	if unsafe.StringData(again.handles[0].name) != unsafe.StringData(lease.Holder.Key.Name) {
+		t.Error("the stream stores a copy of the name")
+	}
+}

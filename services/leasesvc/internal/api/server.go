@@ -1,0 +1,213 @@
+package api
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+
+	"github.com/trivet-dev/trivet/internal/status"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+)
+
+const (
+	// maxForwardedAge is the greatest age of a forwarded beat that counts.
+	maxForwardedAge = time.Minute
+	// streamsPerRegistration is the number of new streams that are admitted for each admitted
+	// registration. It is generous, because a refused stream loses a beat.
+	streamsPerRegistration = 2
+	// graceShare is the share of the shortest grace period that a refused stream may be asked to
+	// wait: its holders do not beat meanwhile.
+	graceShare = 4
+)
+
+// Config configures a Server. Fields are required unless they say otherwise.
+type Config struct {
+	// Service is the name of the service in errors.
+	Service string
+	// Replica is the ID of this replica.
+	Replica string
+	Catalog *class.Catalog
+	// MaxRegistrations is how many holders are registered per second over streams, and the burst.
+	MaxRegistrations int
+	// MaxMessages is how many heartbeat messages per second one client certificate may send.
+	MaxMessages int
+	// Sessions returns the session controller; nil while its loop does not run. It does not block.
+	Sessions func() Sessions
+	// Owners returns the owners of all shards, from memory.
+	Owners func() peers.Owners
+	// Forwarder is nil if beats are not forwarded.
+	Forwarder Forwarder
+	Leases    LeaseDeleter
+	// OnDelete is called with the result of each attempt to delete a Lease object.
+	OnDelete func(error)
+	Metrics  *Metrics
+}
+
+// Sessions is what the handlers use of the session controller. *sessioncontroller.Controller
+// implements it.
+type Sessions interface {
+	BeatReceiver
+	LeaseReader
+	LeaseReleaser
+	// Done is closed once all calls return sessioncontroller.ErrStopped.
+	Done() <-chan struct{}
+}
+
+// BeatReceiver renews sessions.
+type BeatReceiver interface {
+	// Now returns the time for Beat; false while the controller does not run.
+	Now() (monotonic.Instant, bool)
+	// Beat renews a session at a time that Now has just returned. It returns false if Process must
+	// take the beat. It does not block and allocates nothing.
+	Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool
+	// LastBeat returns when a session was last renewed; false if it is gone.
+	LastBeat(ref session.Ref) (monotonic.Instant, bool)
+	// Process registers and renews the sessions of a batch. It blocks while the controller is
+	// behind.
+	Process(ctx context.Context, batch *sessioncontroller.Batch) error
+	// Leadership returns a channel that is closed with the loss of the last shard; false while no
+	// shard is held.
+	Leadership() (lost <-chan struct{}, held bool)
+}
+
+// LeaseReader reads sessions.
+type LeaseReader interface {
+	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
+	List(ctx context.Context, options sessioncontroller.ListOptions) (page []sessioncontroller.Lease, more bool, err error)
+	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
+	// Epoch returns the newest epoch of the held shards; 0 while none is held.
+	Epoch() int64
+	// InstanceID distinguishes the versions of this controller from those of others.
+	InstanceID() uint64
+}
+
+// LeaseReleaser ends sessions.
+type LeaseReleaser interface {
+	BeginRelease(ctx context.Context, holder session.Holder, shard int) (*sessioncontroller.Release, error)
+	AbortRelease(*sessioncontroller.Release)
+	CompleteRelease(*sessioncontroller.Release)
+	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*heldshards.Shard, error)
+}
+
+// LeaseDeleter deletes Lease objects. Its methods are safe for concurrent use and block until ctx
+// ends at the latest. An object that is absent, or was last renewed by another writer, is no error.
+// The context of a delete carries the term.
+type LeaseDeleter interface {
+	// Delete deletes the Lease object of a holder if this service was the last to renew it.
+	Delete(ctx context.Context, namespace, name string) error
+	// Own returns the Lease object of a holder if this service was the last to renew it, or nil.
+	Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
+	// DeleteUnchanged deletes an object in the version that was read, or returns a conflict.
+	DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error
+}
+
+// Forwarder forwards beats to the replica at an address. *peers.Forwarder implements it.
+type Forwarder interface {
+	// Offer accepts all beats or none. It does not block.
+	Offer(address string, beats []peers.Beat) (accepted bool)
+}
+
+// Server implements the RPCs. Its methods are safe for concurrent use.
+type Server struct {
+	leasev1.UnimplementedLeaseServiceServer
+
+	Config
+	convert       converter
+	registrations *limiter
+	newStreams    *limiter
+	senders       *senders
+	openStreams   atomic.Int64
+}
+
+// New returns a Server. It starts nothing.
+func New(cfg Config) *Server {
+	return &Server{
+		Config: cfg, convert: converter{cfg.Catalog},
+		registrations: newLimiter(cfg.MaxRegistrations),
+		newStreams:    newLimiter(streamsPerRegistration * cfg.MaxRegistrations),
+		senders:       newSenders(cfg.MaxMessages),
+	}
+}
+
+// Unvalidated returns the methods whose requests the Server validates instead of the interceptor,
+// for speed.
+func Unvalidated() []string { return []string{leasev1.LeaseService_StreamHeartbeats_FullMethodName} }
+
+// Register adds the RPCs to a gRPC server.
+func (s *Server) Register(registrar grpc.ServiceRegistrar) {
+	leasev1.RegisterLeaseServiceServer(registrar, s)
+}
+
+// OpenStreams returns the number of open heartbeat streams.
+func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
+
+// sessions returns the session controller, or sessioncontroller.ErrStopped while its loop does not
+// run.
+func (s *Server) sessions() (Sessions, error) {
+	if sessions := s.Sessions(); sessions != nil {
+		return sessions, nil
+	}
+	return nil, sessioncontroller.ErrStopped
+}
+
+func (s *Server) freshness(epoch int64) *statusv1.Freshness {
+	return status.Freshness(s.Replica, epoch, "")
+}
+
+// Heartbeat registers and renews the holders of one message, from clients without a stream and from
+// peers.
+func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
+	sessions, err := s.sessions()
+	if err != nil {
+		return nil, s.statusOf(err)
+	}
+	forwarded := request.ForwardedBy != ""
+	batch := sessioncontroller.NewBatch()
+	// Forwarded beats are ordered by their age, which is more reliable than the sequence of a
+	// stream to another replica.
+	batch.Unordered = !forwarded
+	results := make([]*leasev1.HeartbeatResult, len(request.Beats))
+	var indexes []int // of the batch's registrations in the request
+	for i, beat := range request.Beats {
+		registration, served := s.convert.registration(beat.Holder, beat.Sequence)
+		if !served {
+			results[i] = heartbeatRejection(s.unknownClass(beat.Holder.GetClass()))
+			continue
+		}
+		if forwarded {
+			registration.Age = min(max(beat.GetAge().AsDuration(), 0), maxForwardedAge)
+		}
+		batch.Registrations = append(batch.Registrations, registration)
+		indexes = append(indexes, i)
+	}
+	if err := sessions.Process(ctx, batch); err != nil {
+		return nil, s.statusOf(err)
+	}
+	reply := newReply(s)
+	reply.keepBeats = forwarded
+	for i := range batch.Results {
+		result := &batch.Results[i]
+		if rejection := reply.registrationRejection(result, &batch.Registrations[i]); rejection != nil {
+			results[indexes[i]] = heartbeatRejection(rejection)
+			continue
+		}
+		results[indexes[i]] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grantOf(result.Grant)}}
+	}
+	reply.forward()
+	return &leasev1.HeartbeatResponse{Results: results}, nil
+}
+
+func heartbeatRejection(rejection *leasev1.Refusal) *leasev1.HeartbeatResult {
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: rejection}}
+}

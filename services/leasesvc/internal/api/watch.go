@@ -1,0 +1,107 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+)
+
+// WatchLeases sends the sessions of the held shards and their changes until the client leaves.
+func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
+	sessions, err := s.sessions()
+	if err != nil {
+		return s.statusOf(err)
+	}
+	version := versionFormat{instance: sessions.InstanceID(), parent: request.Parent}
+	since, err := version.parse(request.StartVersion)
+	if err != nil {
+		return s.statusOf(err)
+	}
+	subscription, err := sessions.Watch(stream.Context(), s.convert.classesIn(request.Parent), since)
+	if errors.Is(err, sessioncontroller.ErrCompacted) {
+		err = errVersionTooOld
+	}
+	if err != nil {
+		return s.statusOf(err)
+	}
+	defer subscription.Close()
+	resumed := since != (sessioncontroller.Version{})
+	err = listwatch.Follow(stream.Context(), leaseEvents{subscription}, resumed, func(e *sessioncontroller.Event) error {
+		response := &leasev1.WatchLeasesResponse{Type: eventTypeOf(e.Type), Version: version.format(e.Version)}
+		if e.Type == sessioncontroller.Bookmark {
+			response.Freshness = s.freshness(sessions.Epoch())
+		} else {
+			response.Lease, response.Freshness = s.convert.lease(&e.Lease), s.freshness(e.Lease.Epoch)
+		}
+		return stream.Send(response)
+	})
+	if errors.Is(err, sessioncontroller.ErrCompacted) {
+		err = errSlowWatcher
+	}
+	return s.statusOf(err)
+}
+
+// leaseEvents is a subscription as a listwatch.Source.
+type leaseEvents struct {
+	subscription *sessioncontroller.Subscription
+}
+
+func (l leaseEvents) Next(ctx context.Context, quiet time.Duration) ([]sessioncontroller.Event, error) {
+	return l.subscription.NextWithin(ctx, quiet)
+}
+
+func (l leaseEvents) Bookmark(ctx context.Context) (sessioncontroller.Event, error) {
+	version, err := l.subscription.Version(ctx)
+	return sessioncontroller.Event{Type: sessioncontroller.Bookmark, Version: version}, err
+}
+
+// versionFormat converts versions of one session controller to text and back. The text starts with
+// a checksum of the version, the controller's instance and the watch's parent, so that parse
+// detects a version of another controller or watch.
+type versionFormat struct {
+	instance uint64
+	parent   string
+}
+
+const versionSize = listwatch.ChecksumSize + 16
+
+func (f versionFormat) format(v sessioncontroller.Version) string {
+	if v == (sessioncontroller.Version{}) {
+		return ""
+	}
+	raw := binary.BigEndian.AppendUint64(nil, v.Revision)
+	raw = binary.BigEndian.AppendUint64(raw, v.Sessions)
+	return base64.RawURLEncoding.EncodeToString(append(f.checksum(raw), raw...))
+}
+
+// parse returns the zero Version for an empty text, and errVersionTooOld for a text that f has not
+// formatted.
+func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
+	if text == "" {
+		return sessioncontroller.Version{}, nil
+	}
+	decoded, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(decoded) != versionSize {
+		return sessioncontroller.Version{}, errVersionTooOld
+	}
+	raw := decoded[listwatch.ChecksumSize:]
+	if !bytes.Equal(decoded[:listwatch.ChecksumSize], f.checksum(raw)) {
+		return sessioncontroller.Version{}, errVersionTooOld
+	}
+	return sessioncontroller.Version{Revision: binary.BigEndian.Uint64(raw), Sessions: binary.BigEndian.Uint64(raw[8:])}, nil
+}
+
+func (f versionFormat) checksum(raw []byte) []byte {
+	instance := string(binary.BigEndian.AppendUint64(nil, f.instance))
+	return listwatch.Checksum("trivet.lease.v1.WatchLeases", instance, f.parent, string(raw))
+}

@@ -1,0 +1,175 @@
+package evictioncontroller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// run is one term. Its fields belong to the goroutine that passes, except jobs and results, and
+// start, which is constant.
+type run struct {
+	Config
+	Cluster
+	report  func(error)
+	publish func(*snapshot)
+
+	start time.Time
+	now   monotonic.Instant
+	// nodes are all Nodes. pending are those with pending Pods, zones their zones, and unreliable
+	// those whose node health is unreliable.
+	nodes      map[string]eviction.NodeEvictions
+	pending    map[string]eviction.NodeEvictions
+	zones      map[string]string
+	unreliable map[string]string
+	// live are Nodes as they were read past the cache, until the cache has them.
+	live      map[string]*corev1.Node
+	attempts  map[types.UID]attempt
+	rateLimit eviction.RateLimit
+	changed   bool  // since the last snapshot
+	failed    error // of the last eviction
+
+	heldOn   []string // as last logged
+	reportAt monotonic.Instant
+
+	jobs    chan eviction.Eviction
+	results chan result
+	free    int // how many more jobs fit
+}
+
+func newRun(cfg Config, cluster Cluster, report func(error), publish func(*snapshot)) *run {
+	size := 4 * cfg.Workers
+	return &run{
+		Config: cfg, Cluster: cluster, report: report, publish: publish, start: time.Now(),
+		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
+		unreliable: map[string]string{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, changed: true,
+		jobs: make(chan eviction.Eviction, size), results: make(chan result, size), free: size,
+	}
+}
+
+func (r *run) pass() {
+	r.now = r.instant(time.Now())
+	r.collectResults()
+	for name := range r.Cache.Changed() {
+		r.observe(name)
+	}
+	r.askNodeHealth()
+	r.forgetAttempts()
+	plan := r.Rules.Plan(r.now, eviction.State{
+		Nodes: r.pending, Unreliable: r.unreliable, Paused: r.paused(), RateLimit: r.rateLimit,
+	}, r.free)
+	r.rateLimit = plan.RateLimit
+	for _, e := range plan.Evictions {
+		r.evict(e)
+	}
+	if r.changed {
+		r.changed = false
+		r.publish(r.snapshot())
+	}
+	r.Metrics.observe(&plan)
+	r.logHeld(&plan)
+	r.reportFailure()
+}
+
+func (r *run) instant(t time.Time) monotonic.Instant { return monotonic.Instant(t.Sub(r.start)) }
+
+// observe takes in a Node and its Pods. Most changes are of Pods on Nodes without taints, so these
+// must be cheap.
+func (r *run) observe(name string) {
+	node := r.Cache.Node(name)
+	if live := r.live[name]; live != nil && node != nil && nodehealth.NewerNode(live, node) {
+		node = live
+	} else {
+		delete(r.live, name)
+	}
+	before, known := r.nodes[name]
+	if node == nil {
+		delete(r.nodes, name)
+		r.setPending(name, "", eviction.NodeEvictions{})
+		return
+	}
+	var pods []*corev1.Pod
+	if hasNoExecute(node) || len(before.Pending) > 0 {
+		pods = r.Cache.Pods(name)
+	} else if known && before.UID == node.UID && len(before.Taints) == 0 {
+		return
+	}
+	now := time.Now() // not before the cache was read: what is new in it counts from now at the earliest
+	after := before.Observe(r.instant(now), now, node, pods)
+	for _, cancelled := range before.Cancelled(after, pods) {
+		pod := cancelled.Pod
+		r.Logger.Info("eviction cancelled", "pod", pod.Namespace+"/"+pod.Name, "node", name, "taint", cancelled.Taint.ToString())
+		r.Metrics.cancelled()
+		r.Events.EvictionCancelled(cancelled)
+	}
+	r.nodes[name] = after
+	r.setPending(name, nodehealth.ZoneOf(node.Labels), after)
+}
+
+func hasNoExecute(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute })
+}
+
+func (r *run) setPending(name, zone string, node eviction.NodeEvictions) {
+	_, was := r.pending[name]
+	if len(node.Pending) == 0 {
+		delete(r.pending, name)
+		delete(r.zones, name)
+		r.changed = r.changed || was
+		return
+	}
+	r.pending[name], r.zones[name], r.changed = node, zone, true
+}
+
+// askNodeHealth finds the Nodes whose node health is unreliable.
+func (r *run) askNodeHealth() {
+	unreliable, ofZone := map[string]string{}, map[string]string{}
+	for name, zone := range r.zones {
+		reason, asked := ofZone[zone]
+		if !asked {
+			if why, is := r.NodeHealth.TaintsUnreliable(zone); is {
+				reason = cmp.Or(why, "node health is unreliable")
+			}
+			ofZone[zone] = reason
+		}
+		if reason != "" {
+			unreliable[name] = reason
+		}
+	}
+	r.changed = r.changed || !maps.Equal(unreliable, r.unreliable)
+	r.unreliable = unreliable
+}
+
+// logHeld logs when the set of Nodes with held Pods changes.
+func (r *run) logHeld(plan *eviction.Plan) {
+	if slices.Equal(plan.HeldOn, r.heldOn) {
+		return
+	}
+	r.heldOn = plan.HeldOn
+	if plan.Held == 0 {
+		r.Logger.Info("no eviction is held any more")
+		return
+	}
+	node := plan.HeldOn[0]
+	r.Logger.Warn("due evictions are held while node health is unreliable", "pods", plan.Held, "nodes", len(plan.HeldOn),
+		"node", node, "reason", r.unreliable[node])
+}
+
+func (r *run) reportFailure() {
+	if r.now < r.reportAt {
+		return
+	}
+	r.reportAt = r.now.Add(reportEvery)
+	if !r.retries() {
+		r.failed = nil
+	}
+	r.report(r.failed)
+}

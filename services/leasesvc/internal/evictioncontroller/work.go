@@ -1,0 +1,174 @@
+package evictioncontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+const (
+	// conflictMin and conflictMax bound the backoff after a write conflict, which the watch
+	// resolves. It doubles in case the watch hangs.
+	conflictMin = 4 * Interval
+	conflictMax = 5 * time.Second
+	// donePause is longer than the watch takes to deliver the deletion of a Pod.
+	donePause = 5 * time.Second
+	// backoffMin and backoffMax bound the backoff after other failures. It doubles with each.
+	backoffMin = time.Second
+	backoffMax = 30 * time.Second
+	// running means that an eviction is running, so the attempt has no end yet.
+	running = monotonic.Instant(1<<63 - 1)
+)
+
+// errWithdrawn ends an eviction that does not hold any more.
+var errWithdrawn = errors.New("the Node has changed and the Pod need not leave now")
+
+// attempt is the eviction of one Pod.
+type attempt struct {
+	// until is when the Pod may be evicted again; running while an eviction is running.
+	until    monotonic.Instant
+	failures int
+	err      error // the last failure
+	// conflicts are those in a row.
+	conflicts int
+	// done says that the Pod was deleted and the cache does not know it yet.
+	done bool
+}
+
+// result is the end of an eviction.
+type result struct {
+	eviction.Eviction
+	// live is the Node as it was read; nil if it was not read or does not exist.
+	live *corev1.Node
+	err  error
+}
+
+// evict gives an eviction to the workers. There must be a free place.
+func (r *run) evict(e eviction.Eviction) {
+	a := r.attempts[e.Pod.UID]
+	a.until = running
+	r.attempts[e.Pod.UID] = a
+	r.free--
+	r.jobs <- e
+}
+
+// work evicts until jobs is closed.
+func (r *run) work(ctx context.Context) {
+	for e := range r.jobs {
+		live, err := r.do(ctx, &e)
+		r.results <- result{Eviction: e, live: live, err: err} // has a place for each job
+	}
+}
+
+// do reads the Node first: the cache may be behind, or the taint may just have been removed.
+func (r *run) do(ctx context.Context, e *eviction.Eviction) (live *corev1.Node, err error) {
+	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
+	defer cancel()
+	live, err = r.Writer.Node(ctx, e.Node)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	if live == nil || !e.Holds(r.instant(now), now, live) {
+		return live, errWithdrawn
+	}
+	return live, r.Writer.Evict(ctx, e)
+}
+
+// collectResults takes in the evictions that have ended.
+func (r *run) collectResults() {
+	for {
+		select {
+		case result := <-r.results:
+			r.take(result)
+		default:
+			return
+		}
+	}
+}
+
+func (r *run) take(result result) {
+	e := &result.Eviction
+	r.free++
+	r.changed = true
+	late := r.now.Sub(e.Due)
+	r.Metrics.ended(result.err, late)
+	before := r.attempts[e.Pod.UID]
+	after := r.nextAttempt(before, result.err)
+	r.attempts[e.Pod.UID] = after
+	pod := e.Pod.Namespace + "/" + e.Pod.Name
+	switch {
+	case result.err == nil:
+		r.failed = nil
+		r.Logger.Info("evicted pod", "pod", pod, "node", e.Node, "taint", e.Taint.ToString(), "tolerated", e.Due.Sub(e.Since), "late", late)
+		r.Events.Evicted(e)
+	case errors.Is(result.err, errWithdrawn):
+		r.observeLive(result.live)
+	case after.failures > before.failures:
+		r.failed = fmt.Errorf("evict pod %s from node %q: %w", pod, e.Node, result.err)
+		r.Logger.Warn("cannot evict pod, retrying", "pod", pod, "node", e.Node, "failures", after.failures, "error", result.err)
+	}
+}
+
+// observeLive takes in a Node that the cache may not have yet, so that its other Pods are not
+// evicted in vain.
+func (r *run) observeLive(live *corev1.Node) {
+	if live == nil {
+		return // the watch delivers the deletion
+	}
+	if nodehealth.NewerNode(live, r.live[live.Name]) {
+		r.live[live.Name] = live
+	}
+	r.observe(live.Name)
+}
+
+func (r *run) nextAttempt(a attempt, err error) attempt {
+	switch {
+	case err == nil, apierrors.IsNotFound(err):
+		return attempt{until: r.now.Add(donePause), done: true}
+	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
+		wait := min(conflictMin<<min(a.conflicts, 10), conflictMax)
+		return attempt{until: r.now.Add(wait), failures: a.failures, err: a.err, conflicts: a.conflicts + 1}
+	}
+	wait := min(backoffMin<<min(a.failures, 10), backoffMax)
+	if seconds, given := apierrors.SuggestsClientDelay(err); given {
+		wait = max(wait, time.Duration(seconds)*time.Second)
+	}
+	return attempt{until: r.now.Add(wait), failures: a.failures + 1, err: err}
+}
+
+// forgetAttempts drops attempts without a retry for long: their Pods need not leave any more.
+func (r *run) forgetAttempts() {
+	for uid, a := range r.attempts {
+		if a.until != running && r.now >= a.until && (a.failures+a.conflicts == 0 || r.now >= a.until.Add(backoffMax)) {
+			delete(r.attempts, uid)
+		}
+	}
+}
+
+func (r *run) paused() map[types.UID]monotonic.Instant {
+	paused := make(map[types.UID]monotonic.Instant, len(r.attempts))
+	for uid, a := range r.attempts {
+		paused[uid] = a.until
+	}
+	return paused
+}
+
+// retries returns whether an eviction that failed is to be retried.
+func (r *run) retries() bool {
+	for _, a := range r.attempts {
+		if a.failures > 0 {
+			return true
+		}
+	}
+	return false
+}

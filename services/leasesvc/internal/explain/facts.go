@@ -1,0 +1,127 @@
+package explain
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// Health is the assessed health of a Node together with its Ready condition.
+type Health uint8
+
+const (
+	// Starting nodes have no Ready condition, and their startup grace period has not ended.
+	Starting Health = iota
+	// Ready nodes give signs of life and are ready.
+	Ready
+	// NotReady nodes give signs of life and are not ready.
+	NotReady
+	// Suspect nodes miss signs of life.
+	Suspect
+	// Silent nodes have used up their grace period and are not marked Unknown.
+	Silent
+	// Unknown nodes are silent and marked Unknown.
+	Unknown
+)
+
+// HealthOf returns the Health of a Node that was assessed.
+func HealthOf(node *corev1.Node, assessed nodehealth.Health) Health {
+	switch assessed {
+	case nodehealth.Starting:
+		return Starting
+	case nodehealth.Suspect:
+		return Suspect
+	case nodehealth.Silent:
+		return Silent
+	case nodehealth.Dead:
+		return Unknown
+	}
+	switch ready := condition(node, corev1.NodeReady); {
+	case ready == nil:
+		return Starting // a node that beats stays Starting until its kubelet reports
+	case ready.Status == corev1.ConditionTrue:
+		return Ready
+	}
+	return NotReady
+}
+
+// NodeStatus is the status of a Node, with wall-clock times. Times that are not known are zero.
+type NodeStatus struct {
+	Node   *corev1.Node
+	Health Health
+	// Heard is the last sign of life by By, or with nodehealth.GraceStart the start of the grace
+	// period.
+	Heard time.Time
+	By    nodehealth.SignSource
+	// Deadline is when the node becomes silent; zero while a session keeps it alive.
+	Deadline time.Time
+	// HeldBy is why the node is silent and not marked Unknown, or "".
+	HeldBy string
+}
+
+// Facts are what a replica knows of a Node.
+type Facts struct {
+	NodeStatus
+	// Now is the time of the answer.
+	Now time.Time
+	// Shard is that of the Node, Epoch that of the term of the shard.
+	Shard int
+	Epoch int64
+	// Sessions says whether this replica has a session table. Session is nil if the Node has none.
+	Sessions bool
+	Session  *Session
+	// Lease is nil if there is none. Namespace is where it would be.
+	Lease     *Lease
+	Namespace string
+	// Zone is that of the Node. Excluded says that the Node does not count in it.
+	Zone     nodehealth.Zone
+	Excluded bool
+	// TaintsHeldBy is why no NoExecute taint is added in the zone, or "".
+	TaintsHeldBy string
+	// Pods are those on the Node.
+	Pods []*corev1.Pod
+	// Eviction is nil if this replica does not evict Pods.
+	Eviction *Eviction
+}
+
+// Session is the session of a Node.
+type Session struct {
+	State nodehealth.Session
+	Boot  string
+	// Epoch is that of the term of the session.
+	Epoch                 int64
+	Start, Beat, Deadline time.Time
+	// WriteError is why the Lease could not be written, or "".
+	WriteError string
+}
+
+// Lease is what the Lease of a Node says.
+type Lease struct {
+	Version   string
+	RenewTime time.Time
+	Duration  time.Duration
+	Holder    string
+}
+
+// Eviction is which Pods must leave the Node.
+type Eviction struct {
+	// Pending are ordered by Due.
+	Pending []Pending
+}
+
+// Pending is a Pod that must leave.
+type Pending struct {
+	Name, Taint, HeldBy, LastError string
+	Due                            time.Time
+}
+
+func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == kind {
+			return c
+		}
+	}
+	return nil
+}

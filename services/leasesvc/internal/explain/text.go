@@ -1,0 +1,123 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// Reason returns why a Node has its Health, in one sentence. It changes only with the status, not
+// with time alone.
+func (s *NodeStatus) Reason() string {
+	ready := condition(s.Node, corev1.NodeReady)
+	switch s.Health {
+	case Starting:
+		if s.Deadline.IsZero() {
+			return "It beats, but has not reported a Ready condition yet."
+		}
+		return "It has not reported a Ready condition yet, and has until " + stamp(s.Deadline) + " to do so."
+	case Ready:
+		return "It gives signs of life, and its kubelet says that it is ready."
+	case NotReady:
+		if ready == nil || ready.Status == corev1.ConditionUnknown {
+			return "It gives signs of life, but its kubelet has not reported since the node was marked Unknown."
+		}
+		return "It gives signs of life, but its kubelet says that it is not ready: " + message(ready) + "."
+	case Suspect:
+		if s.Deadline.IsZero() {
+			return "Its session misses beats."
+		}
+		return s.lastSign() + "; its grace period ends at " + stamp(s.Deadline) + "."
+	case Silent:
+		if s.HeldBy != "" {
+			return s.lastSign() + "; it is not marked Unknown yet: " + s.HeldBy + "."
+		}
+		return s.lastSign() + "; it is about to be marked Unknown."
+	}
+	if ready == nil {
+		return s.lastSign() + "; it was marked Unknown."
+	}
+	return s.lastSign() + "; it was marked Unknown at " + stamp(ready.LastTransitionTime.Time) + "."
+}
+
+func (s *NodeStatus) lastSign() string {
+	switch {
+	case s.By == nodehealth.SessionBeat && s.Heard.IsZero():
+		return "Its session expired"
+	case s.By == nodehealth.GraceStart || s.Heard.IsZero():
+		return "It has given no sign of life since this replica began to watch it"
+	}
+	return "The last " + sign(s.By) + " was at " + stamp(s.Heard)
+}
+
+func sign(by nodehealth.SignSource) string {
+	switch by {
+	case nodehealth.SessionBeat:
+		return "beat of its session"
+	case nodehealth.LeaseRenewal:
+		return "renewal of its Lease"
+	case nodehealth.StatusUpdate:
+		return "heartbeat in its status"
+	}
+	return "sign of life"
+}
+
+// maxMessage bounds what is repeated of the message of a condition.
+const maxMessage = 240
+
+// message returns reason and message of a condition in one shortened line.
+func message(c *corev1.NodeCondition) string {
+	text := strings.TrimSuffix(strings.Join(strings.Fields(c.Message), " "), ".")
+	if len(text) > maxMessage {
+		cut := maxMessage
+		for cut > 0 && !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		text = text[:cut] + "…"
+	}
+	switch {
+	case text == "":
+		return c.Reason
+	case c.Reason == "":
+		return text
+	}
+	return c.Reason + ": " + text
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "an unknown time"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05") + " UTC"
+}
+
+// clock returns a time without the date if that is today, as seen from now.
+func clock(now, t time.Time) string {
+	now, t = now.UTC(), t.UTC()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05") + " UTC"
+	}
+	return t.Format("2006-01-02 15:04:05") + " UTC"
+}
+
+func duration(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+}
+
+func plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

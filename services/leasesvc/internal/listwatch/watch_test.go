@@ -1,0 +1,68 @@
+package listwatch_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
+)
+
+// fakeSource returns its batches one by one, and then waits for quiet.
+type fakeSource struct{ batches [][]string }
+
+func (s *fakeSource) Next(ctx context.Context, quiet time.Duration) ([]string, error) {
+	if len(s.batches) > 0 {
+		events := s.batches[0]
+		s.batches = s.batches[1:]
+		return events, nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(quiet):
+		return nil, nil
+	}
+}
+
+func (*fakeSource) Bookmark(context.Context) (string, error) { return "bookmark", nil }
+
+func TestFollow_SendsEventsAndBookmarks(t *testing.T) {
+	errShutdown := errors.New("shutting down")
+	for name, c := range map[string]struct {
+		resumed bool
+		want    []string
+	}{
+		"from the start": {want: []string{"a", "b", "c", "bookmark", "bookmark"}},
+		"resumed":        {resumed: true, want: []string{"a", "b", "c", "bookmark", "bookmark", "bookmark"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				time.AfterFunc(70*time.Second, func() { cancel(errShutdown) })
+				var got []string
+				err := listwatch.Follow(ctx, &fakeSource{batches: [][]string{{"a", "b"}, {"c"}}}, c.resumed, func(event *string) error {
+					got = append(got, *event)
+					return nil
+				})
+				if !slices.Equal(c.want, got) {
+					t.Errorf("got %v, want %v", got, c.want)
+				}
+				if !errors.Is(err, errShutdown) {
+					t.Errorf("error %v, want the cause of the end", err)
+				}
+			})
+		})
+	}
+}
+
+func TestFollow_ReturnsTheErrorOfSend(t *testing.T) {
+	errSend := errors.New("cannot send")
+	err := listwatch.Follow(t.Context(), &fakeSource{batches: [][]string{{"a"}}}, false, func(*string) error { return errSend })
+	if !errors.Is(err, errSend) {
+		t.Errorf("error %v, want that of send", err)
+	}
+}

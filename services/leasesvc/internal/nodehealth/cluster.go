@@ -1,0 +1,186 @@
+package nodehealth
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+// ClusterState is what one pass hands to the next one. The zero ClusterState has passed no
+// self-check, so no Node is marked Unknown before the first one. Its methods return a new
+// ClusterState.
+type ClusterState struct {
+	// graceStart is the moment before which silence does not count.
+	graceStart monotonic.Instant
+	// allDown says that every zone was fully disrupted in the last pass.
+	allDown bool
+	// limiters are by zone. A zone without Nodes keeps its limiter.
+	limiters map[string]limiter
+	// checked is when the last passed self-check began. hasChecked says that there was one.
+	checked    monotonic.Instant
+	hasChecked bool
+	late       period
+	outage     period
+	stale      period
+	// newest is the newest Lease that was read and is newer than the cache.
+	newest Sample
+}
+
+// period is an open period of time.
+type period struct {
+	on    bool
+	since monotonic.Instant
+}
+
+func (p period) begun(now monotonic.Instant) period {
+	if p.on {
+		return p
+	}
+	return period{on: true, since: now}
+}
+
+// Cause is why the process is blind.
+type Cause string
+
+// Causes of blindness.
+const (
+	// Unchecked: no self-check has passed yet.
+	Unchecked Cause = "unchecked"
+	// Unreachable: kube-apiserver does not answer, so kubelets cannot renew Leases either.
+	Unreachable Cause = "apiserver-unreachable"
+	// Stale: a Lease is newer than in the cache.
+	Stale Cause = "stale-cache"
+	// Late: the process did not run for a while.
+	Late Cause = "late"
+)
+
+// Blindness is why no Node is marked Unknown at the moment, and since when.
+type Blindness struct {
+	Cause  Cause
+	Since  monotonic.Instant
+	Detail string
+}
+
+// String describes the blindness without its time.
+func (b Blindness) String() string {
+	text := map[Cause]string{
+		Unchecked:   "no self-check has passed since the start",
+		Unreachable: "kube-apiserver does not answer, so kubelets cannot renew Leases either",
+		Stale:       "the cache of Leases is behind",
+		Late:        "the process did not run for a while",
+	}[b.Cause]
+	if b.Detail != "" {
+		text += ": " + b.Detail
+	}
+	return text
+}
+
+// Blind returns whether and why no Node may be marked Unknown.
+func (c ClusterState) Blind() (Blindness, bool) {
+	switch {
+	case c.outage.on:
+		return Blindness{Cause: Unreachable, Since: c.outage.since}, true
+	case c.stale.on:
+		detail := fmt.Sprintf("the Lease of node %q has reached version %s", c.newest.Node, c.newest.LeaseVersion)
+		return Blindness{Cause: Stale, Since: c.stale.since, Detail: detail}, true
+	case c.late.on:
+		return Blindness{Cause: Late, Since: c.late.since}, true
+	case !c.hasChecked:
+		return Blindness{Cause: Unchecked}, true
+	}
+	return Blindness{}, false
+}
+
+// Delayed notes that the process did not run for a while, up to now.
+func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
+	c.late = period{on: true, since: now}
+	return c
+}
+
+// CheckPassed notes the answers of a self-check that began at started. newer are Leases that are
+// newer than in the cache. With one of them the check only ends the outage. After an outage every
+// node gets a new grace period: kubelets could not renew Leases either.
+func (c ClusterState) CheckPassed(started, now monotonic.Instant, newer []Sample) ClusterState {
+	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
+		c.graceStart = now
+	}
+	c.outage = period{}
+	for _, sample := range newer {
+		c = c.CacheBehind(now, sample)
+	}
+	if len(newer) > 0 {
+		return c
+	}
+	if started >= c.late.since {
+		c.late = period{}
+	}
+	if started >= c.stale.since {
+		c.stale, c.newest = period{}, Sample{}
+	}
+	c.checked, c.hasChecked = max(c.checked, started), true
+	return c
+}
+
+// CheckFailed notes that kube-apiserver did not answer a self-check. The outage counts from the
+// last self-check that passed.
+func (c ClusterState) CheckFailed(now monotonic.Instant) ClusterState {
+	if c.hasChecked {
+		now = min(now, c.checked)
+	}
+	c.outage = c.outage.begun(now)
+	return c
+}
+
+// CacheBehind notes a Lease that is newer than in the cache. Until the cache has it, no other Lease
+// in the cache is trusted.
+func (c ClusterState) CacheBehind(now monotonic.Instant, live Sample) ClusterState {
+	c.stale = c.stale.begun(now)
+	if Newer(live.LeaseVersion, c.newest.LeaseVersion) {
+		c.newest = live
+	}
+	return c
+}
+
+// withoutStale ends Stale if the cache has the newest Lease, or if its Node does not exist.
+func (c ClusterState) withoutStale(nodes []NodeState) ClusterState {
+	if !c.stale.on {
+		return c
+	}
+	for i := range nodes {
+		s := &nodes[i]
+		if s.Node.Name == c.newest.Node && Newer(c.newest.LeaseVersion, s.LeaseVersion()) {
+			return c
+		}
+	}
+	c.stale, c.newest = period{}, Sample{}
+	return c
+}
+
+// withAllDown sets whether all zones are down. When that ends every node gets a new grace period,
+// because one cause for all is more likely than many.
+func (c ClusterState) withAllDown(now monotonic.Instant, down bool) ClusterState {
+	if c.allDown && !down {
+		c.graceStart = now
+	}
+	c.allDown = down
+	return c
+}
+
+// withTaint notes that a Node of a zone got its NoExecute taint, here or by another replica. An
+// older taint changes nothing.
+func (c ClusterState) withTaint(at monotonic.Instant, zone string) ClusterState {
+	if l := c.limiters[zone]; l.used && l.last >= at {
+		return c
+	}
+	limiters := maps.Clone(c.limiters)
+	if limiters == nil {
+		limiters = map[string]limiter{}
+	}
+	limiters[zone] = limiter{last: at, used: true}
+	c.limiters = limiters
+	return c
+}
+
+// Sample is one version of the Lease of a Node.
+type Sample struct{ Node, LeaseVersion string }

@@ -1,0 +1,216 @@
+package nodehealth_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+func TestPlan_NewProcessMarksNoNode(t *testing.T) {
+	w := newFixture(t, 2)
+	w.cluster = nodehealth.ClusterState{}
+	w.noAnswer = true
+	w.run(time.Hour)
+	w.expectReady("n0", corev1.ConditionTrue)
+	want := nodehealth.Blindness{Cause: nodehealth.Unchecked}
+	if got, blind := w.cluster.Blind(); !blind || got != want {
+		t.Errorf("blindness %v, want %v", got, want)
+	}
+}
+
+func TestPlan_OutageMarksNoNodeAndGivesANewGracePeriod(t *testing.T) {
+	w := newFixture(t, 10)
+	w.report("n9", corev1.ConditionFalse)
+	w.run(20*time.Second, w.names...)
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
+	w.run(5 * time.Minute)
+	w.noAnswer = false
+	w.run(49*time.Second, "n0")
+	for _, name := range w.names[:9] {
+		w.expectReady(name, corev1.ConditionTrue)
+	}
+	w.run(2*time.Second, "n0")
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.expectReady("n1", corev1.ConditionUnknown)
+}
+
+func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
+	w := newFixture(t, 4)
+	w.run(60*time.Second, "n1", "n2", "n3")
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
+	w.run(time.Minute)
+	w.noAnswer = false
+	w.run(time.Second)
+	if got := w.health("n0"); got != nodehealth.Dead {
+		t.Errorf("after the outage n0 is %v, want dead", got)
+	}
+	w.expectTaints("n0", unreachableSchedule, unreachableExecute)
+}
+
+func TestPlan_OneUnansweredCheckOnlyWaits(t *testing.T) {
+	w := newFixture(t, 4)
+	w.run(50*time.Second, "n1", "n2", "n3")
+	w.cluster = w.cluster.CheckFailed(w.now)
+	w.run(time.Second, "n1", "n2", "n3")
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
+func TestPlan_LateProcessWaitsForASelfCheckBegunAfterwards(t *testing.T) {
+	w := newFixture(t, 4)
+	w.run(50*time.Second, "n1", "n2", "n3")
+	w.noAnswer = true
+	before := w.now
+	w.now = w.now.Add(100 * time.Millisecond)
+	w.cluster = w.cluster.Delayed(w.now)
+	w.cluster = w.cluster.CheckPassed(before, w.now, nil)
+	w.run(time.Second, "n1", "n2", "n3")
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, nil)
+	w.pass()
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
+func TestPlan_StaleCacheWaitsUntilItHasCaughtUp(t *testing.T) {
+	w := newFixture(t, 4)
+	w.run(45*time.Second, "n1", "n2", "n3")
+	live := nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now)}
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, []nodehealth.Sample{{Node: "n2", LeaseVersion: live.Version}})
+	w.noAnswer = true
+	w.run(20 * time.Second)
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.leases["n2"] = live
+	w.pass()
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
+func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes, silent, held int
+	}{
+		"three of ten":        {10, 3, 0},
+		"four of ten":         {10, 4, 4},
+		"five of a hundred":   {100, 5, 0},
+		"six of a hundred":    {100, 6, 6},
+		"all of three":        {3, 3, 0},
+		"all of two hundreds": {200, 200, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t, c.nodes)
+			w.run(45*time.Second, w.names...)
+			w.noAnswer = true
+			w.run(50*time.Second, w.names[c.silent:]...)
+			w.now = w.now.Add(100 * time.Millisecond)
+			plan := w.plan()
+			if plan.Held != c.held {
+				t.Errorf("%d are held, want %d", plan.Held, c.held)
+			}
+			if c.held == 0 {
+				return
+			}
+			if plan.SelfCheck == nil || !plan.SelfCheck.Urgent || len(plan.SelfCheck.Samples) != min(c.held, 8) {
+				t.Errorf("check %v, want an urgent one of the silent", plan.SelfCheck)
+			}
+			if diff := cmp.Diff(nodehealth.MassSilence{Zones: []string{""}, Shards: []int{0}}, plan.MassSilence); diff != "" {
+				t.Errorf("doubted zones (-want +got):\n%s", diff)
+			}
+			w.noAnswer = false
+			w.pass()
+			w.expectReady("n0", corev1.ConditionUnknown)
+		})
+	}
+}
+
+// Three nodes may fall silent without a self-check; the fourth within five seconds needs one.
+func TestPlan_NodesThatFallSilentOneAfterTheOtherAddUp(t *testing.T) {
+	w := newFixture(t, 10)
+	w.run(30*time.Second, w.names...)
+	for _, name := range []string{"n0", "n1", "n2", "n3"} {
+		w.now = w.now.Add(time.Second)
+		w.renew(name, 0)
+		w.observe()
+	}
+	w.run(49900*time.Millisecond-3*time.Second, w.names[4:]...)
+	w.noAnswer = true
+	held := 0
+	for range 40 {
+		w.now = w.now.Add(100 * time.Millisecond)
+		plan := w.plan()
+		held = plan.Held
+		for _, step := range plan.Steps {
+			w.apply(step)
+		}
+	}
+	w.expectReady("n2", corev1.ConditionUnknown)
+	w.expectReady("n3", corev1.ConditionTrue)
+	if held != 1 {
+		t.Errorf("%d are held, want the fourth", held)
+	}
+}
+
+func TestPlan_BlindProcessAddsNoNoExecuteTaintAndRemovesAll(t *testing.T) {
+	w := newFixture(t, 9)
+	w.report("n0", corev1.ConditionFalse)
+	w.pass()
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
+	w.report("n0", corev1.ConditionTrue)
+	w.report("n1", corev1.ConditionFalse)
+	w.run(20 * time.Second)
+	w.expectTaints("n0")
+	w.expectTaints("n1", notReadySchedule)
+}
+
+// The node-lifecycle controller reads the Lease of a dead node in each pass.
+func TestPlan_LongDeadNodesCostNothing(t *testing.T) {
+	w := newFixture(t, 9)
+	w.run(2*time.Minute, w.names[3:]...)
+	w.now = w.now.Add(100 * time.Millisecond)
+	plan := w.plan()
+	if plan.Steps != nil || plan.Held != 0 {
+		t.Errorf("steps %v and %d held for nodes declared long ago", plan.Steps, plan.Held)
+	}
+	w.now = w.now.Add(2 * time.Second)
+	if plan = w.plan(); plan.SelfCheck == nil || plan.SelfCheck.Urgent || len(plan.SelfCheck.Samples) != 1 {
+		t.Errorf("check %v, want an ordinary one", plan.SelfCheck)
+	}
+}
+
+// A replica that takes over finds dead nodes marked, and gives them no new grace period.
+func TestPlan_TakeoverKeepsDeadNodesDead(t *testing.T) {
+	w := newFixture(t, 9)
+	w.run(time.Minute, w.names[1:]...)
+	w.states, w.cluster, w.now = map[string]nodehealth.NodeState{}, nodehealth.ClusterState{}, 0
+	plan := w.plan()
+	if plan.Counts[nodehealth.Dead] != 1 || plan.Steps != nil {
+		t.Errorf("counts %v and steps %v, want one dead and nothing to do", plan.Counts, plan.Steps)
+	}
+	w.run(50*time.Second, w.names[1:]...)
+	w.expectReady("n0", corev1.ConditionUnknown)
+	w.renew("n0", 0)
+	w.pass()
+	if got := w.health("n0"); got != nodehealth.Alive {
+		t.Errorf("after a renewal n0 is %v, want alive", got)
+	}
+}
+
+// The node-lifecycle controller copies every Node in each pass. Here a pass without a step
+// allocates the same for any number of nodes.
+func TestPlan_QuietPassesCopyNothing(t *testing.T) {
+	allocations := func(nodes int) float64 {
+		w := newFixture(t, nodes)
+		w.run(time.Second, w.names...)
+		states := w.observe()
+		return testing.AllocsPerRun(10, func() {
+			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
+		})
+	}
+	if few, many := allocations(10), allocations(2000); many > few {
+		t.Errorf("%v allocations for 2,000 nodes, %v for 10", many, few)
+	}
+}

@@ -1,0 +1,187 @@
+package nodehealth
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+// SignSource is where a sign of life came from.
+type SignSource uint8
+
+const (
+	// GraceStart is no sign of life: the grace period began then.
+	GraceStart SignSource = iota
+	// StatusUpdate is a new heartbeat in the Ready condition.
+	StatusUpdate
+	// LeaseRenewal is a new renewTime in the Lease.
+	LeaseRenewal
+	// SessionBeat is a beat of the session.
+	SessionBeat
+)
+
+func (s SignSource) String() string {
+	return [...]string{"grace-start", "status", "lease", "session"}[s]
+}
+
+// signs are the signs of life of a node. Instants that never happened are 0.
+type signs struct {
+	// first is when the node was first observed. This is no sign of life and begins the first grace
+	// period.
+	first monotonic.Instant
+	// posted is the last StatusUpdate.
+	posted monotonic.Instant
+	// renewed is the last LeaseRenewal, without the present version of the Lease: that may turn out
+	// to be RenewedByUs.
+	renewed monotonic.Instant
+	// released is when a session ended without having expired.
+	released monotonic.Instant
+	// version and heartbeat are of the last Node whose status was read. reported says that a
+	// kubelet wrote it.
+	version   string
+	heartbeat time.Time
+	reported  bool
+	lease     leaseSign
+	session   Session
+	// suspected and expired are when the session was observed to be.
+	suspected, expired monotonic.Instant
+}
+
+// leaseSign is the Lease as last observed.
+type leaseSign struct {
+	version   string
+	renewTime time.Time
+	at        monotonic.Instant
+	// counts says that it was observed to change, and is not known to be RenewedByUs.
+	counts bool
+}
+
+// firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no
+// sign of life, and its grace period begins.
+func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
+	s := signs{first: now, session: o.Session, suspected: now, expired: now.Add(r.FirstBeat)}
+	s.version, s.heartbeat, s.reported = statusOf(o.Node)
+	s.lease = leaseSign{version: o.Lease.Version, renewTime: o.Lease.RenewTime, at: now}
+	return s
+}
+
+func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
+	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeLease(now, o)
+}
+
+func (s signs) observeStatus(now monotonic.Instant, node *corev1.Node) signs {
+	if !Newer(node.ResourceVersion, s.version) {
+		return s
+	}
+	reported, heartbeat := s.reported, s.heartbeat
+	s.version, s.heartbeat, s.reported = statusOf(node)
+	if s.reported && (!reported || !s.heartbeat.Equal(heartbeat)) {
+		s.posted = now
+	}
+	return s
+}
+
+// statusOf reads the heartbeat. reported is false if no kubelet wrote the Ready condition.
+func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported bool) {
+	ready := conditionOf(node, corev1.NodeReady)
+	if ready == nil || ready.Reason == reasonNever {
+		return node.ResourceVersion, time.Time{}, false
+	}
+	return node.ResourceVersion, ready.LastHeartbeatTime.Time, true
+}
+
+// observeSession takes the state of the session into account. A session that is expired when it is
+// first observed expired at another replica. Its node has FirstBeat to beat here.
+func (r Rules) observeSession(now monotonic.Instant, s signs, session Session) signs {
+	switch {
+	case session == s.session:
+		return s
+	case session == NoSession && s.session != SessionExpired:
+		// It was released, or moved to another replica: the node has a full grace period from now
+		// on.
+		s.released = now
+	case session == SessionSuspect:
+		s.suspected = now
+	case session == SessionExpired && s.session == NoSession:
+		s.suspected, s.expired = now, now.Add(r.FirstBeat)
+	case session == SessionExpired && s.session == SessionAlive:
+		s.suspected, s.expired = now, now
+	case session == SessionExpired:
+		s.expired = now
+	}
+	s.session = session
+	return s
+}
+
+// observeLease counts a changed renewTime as a sign of life, also a smaller one: the node's clock
+// may have been set back. A version that is not newer comes from a cache that was filled again from
+// an older list.
+func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
+	changed := Newer(o.Lease.Version, s.lease.version)
+	if changed && !o.Lease.RenewTime.Equal(s.lease.renewTime) {
+		s.renewed = s.lastRenewal()
+		s.lease = leaseSign{renewTime: o.Lease.RenewTime, at: now, counts: true}
+	}
+	if changed || o.Lease == (Lease{}) {
+		s.lease.version = o.Lease.Version
+	}
+	if o.Lease.RenewedByUs || o.WrittenVersion != "" && o.WrittenVersion == s.lease.version {
+		s.lease.counts = false
+	}
+	return s
+}
+
+// lastRenewal returns the last renewal that is not known to be RenewedByUs; 0 for none.
+func (s signs) lastRenewal() monotonic.Instant {
+	if s.lease.counts {
+		return max(s.lease.at, s.renewed)
+	}
+	return s.renewed
+}
+
+// last returns the last sign of life.
+func (s signs) last() (heard monotonic.Instant, by SignSource) {
+	heard, by = s.first, GraceStart
+	for _, sign := range [...]struct {
+		at monotonic.Instant
+		by SignSource
+	}{{s.posted, StatusUpdate}, {s.released, SessionBeat}, {s.lastRenewal(), LeaseRenewal}} {
+		if sign.at > 0 && sign.at >= heard {
+			heard, by = sign.at, sign.by
+		}
+	}
+	return heard, by
+}
+
+// lastBesideSession returns the last sign of life of a node whose session expired, other than that
+// session; 0 for none:
+//   - a renewal that is not RenewedByUs: the kubelet renews the Lease itself;
+//   - a heartbeat in the status that came while beats were missing. An earlier one proves no more
+//     than the beats did;
+//   - the end of an earlier session that had not expired.
+func (s signs) lastBesideSession() (at monotonic.Instant, by SignSource) {
+	at, by = s.lastRenewal(), LeaseRenewal
+	if s.posted > s.suspected && s.posted > at {
+		at, by = s.posted, StatusUpdate
+	}
+	if s.released > at {
+		at, by = s.released, SessionBeat
+	}
+	return at, by
+}
+
+// Newer returns whether resourceVersion a is newer than b. Both are decimal numbers, as
+// k8s.io/apimachinery guarantees since v1.35. The empty version is older than all others.
+func Newer(a, b string) bool {
+	if len(a) != len(b) {
+		return len(a) > len(b)
+	}
+	return a > b
+}
+
+// NewerNode returns whether a is a newer version than b. b may be nil.
+func NewerNode(a, b *corev1.Node) bool {
+	return b == nil || Newer(a.ResourceVersion, b.ResourceVersion)
+}

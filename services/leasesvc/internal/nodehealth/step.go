@@ -1,0 +1,135 @@
+package nodehealth
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+// StepKind is what a step does. Smaller kinds are more urgent.
+type StepKind uint8
+
+const (
+	// RemoveNoExecute removes NoExecute taints, for which Pods may wait to be evicted.
+	RemoveNoExecute StepKind = iota
+	// MarkUnknown sets conditions to Unknown.
+	MarkUnknown
+	// AddNoExecute adds a NoExecute taint, or replaces one by the other.
+	AddNoExecute
+	// SyncTaints corrects NoSchedule taints and labels.
+	SyncTaints
+)
+
+func (k StepKind) String() string {
+	return [...]string{"remove-no-execute", "mark-unknown", "add-no-execute", "sync-taints"}[k]
+}
+
+// Step is one write to a Node: of its status for MarkUnknown, of taints and labels for the other
+// kinds.
+type Step struct {
+	Kind StepKind
+	// Node is the version that the step was decided from. The write is guarded by it.
+	Node *corev1.Node
+	Zone string
+	// Conditions are to be set, for MarkUnknown. Conditions of other types stay.
+	Conditions []corev1.NodeCondition
+	// LeaseVersion is the resourceVersion of the Lease that MarkUnknown was decided from. The Lease
+	// is read again before the write.
+	LeaseVersion string
+	// Taints are all taints of the Node after the step. It is nil if they stay, and for
+	// MarkUnknown.
+	Taints *[]corev1.Taint
+	// Labels are to be set.
+	Labels map[string]string
+	// RateLimited says that the step uses the NoExecute rate of the zone.
+	RateLimited bool
+	// NeedsShard says that the step needs the term of the Node's shard, NeedsZones that it needs
+	// the term of the zones. At least one is set. A step that needs both is one write, as long as
+	// this replica holds both terms.
+	NeedsShard, NeedsZones bool
+	// Shard is the shard of the Node.
+	Shard int
+	// Reason is for logs.
+	Reason string
+}
+
+// candidate is a step that may be chosen. Building a Step is more expensive, and few candidates
+// become steps.
+type candidate struct {
+	kind StepKind
+	node *NodeState
+	// silence is why the Node is marked, for MarkUnknown.
+	silence Assessment
+	// noExecute is the change of the NoExecute taints. rateLimited says that it uses the rate of
+	// the zone.
+	noExecute   taintChange
+	rateLimited bool
+}
+
+func (c *candidate) step(now Moment) Step {
+	if c.kind == MarkUnknown {
+		return markUnknown(now, silentNode{NodeState: c.node, Assessment: c.silence})
+	}
+	s := c.node
+	step := Step{
+		Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, RateLimited: c.rateLimited,
+		NeedsShard: s.Ownership.Held && s.traits.drifted, NeedsZones: !c.noExecute.empty(),
+	}
+	var noSchedule taintChange
+	if step.NeedsShard {
+		noSchedule, step.Labels = noScheduleTaints(step.Node), missingLabels(step.Node.Labels)
+	}
+	if change := noSchedule.and(c.noExecute); !change.empty() {
+		taints := change.applied(step.Node.Spec.Taints, now.Wall)
+		step.Taints = &taints
+	}
+	step.Reason = taintReason(step, noSchedule, c.noExecute)
+	return step
+}
+
+func taintReason(step Step, noSchedule, noExecute taintChange) string {
+	var reason string
+	for _, part := range [...]struct {
+		verb   string
+		taints []corev1.Taint
+	}{{"add", noExecute.add}, {"remove", noExecute.remove}, {"add", noSchedule.add}, {"remove", noSchedule.remove}} {
+		for _, t := range part.taints {
+			reason += fmt.Sprintf("%s %s:%s, ", part.verb, t.Key, t.Effect)
+		}
+	}
+	if len(step.Labels) > 0 {
+		reason += "labels follow the stable ones, "
+	}
+	if ready := conditionOf(step.Node, corev1.NodeReady); ready != nil {
+		return reason + "as Ready is " + string(ready.Status)
+	}
+	return reason + "as there is no Ready condition"
+}
+
+// silentNode is a Node to mark Unknown.
+type silentNode struct {
+	*NodeState
+	Assessment
+}
+
+func markUnknown(now Moment, s silentNode) Step {
+	return Step{
+		Kind: MarkUnknown, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, LeaseVersion: s.LeaseVersion(),
+		Conditions: unknownConditions(s.Node, now.Wall),
+		Reason:     s.reason(now.Instant),
+	}
+}
+
+func (s silentNode) reason(now monotonic.Instant) string {
+	since := func(i monotonic.Instant) time.Duration { return now.Sub(i).Round(time.Millisecond) }
+	switch {
+	case s.By == SessionBeat && s.signs.session == SessionExpired:
+		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(s.Deadline))
+	case s.By == GraceStart:
+		return fmt.Sprintf("no sign of life in the %v that count", since(s.Heard))
+	}
+	return fmt.Sprintf("no sign of life for %v, the last was of its %v", since(s.Heard), s.By)
+}

@@ -1,0 +1,154 @@
+package nodehealthcontroller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+)
+
+const (
+	// Tick is the time between two passes. A Node is marked Unknown at most two of them and a write
+	// late.
+	Tick = 200 * time.Millisecond
+	// writeTimeout bounds one write with the read before it.
+	writeTimeout = 10 * time.Second
+	// checkTimeout bounds a self-check. A kube-apiserver that answers later counts as unreachable.
+	checkTimeout = 3 * time.Second
+	// reportEvery is the time between two reports.
+	reportEvery = time.Second
+	// logBlindAfter is how long the process may be blind before that is logged.
+	logBlindAfter = 5 * time.Second
+	// relistAfter is how long the cache of Leases may be behind before everything is listed again.
+	// client-go needs less between two attempts to watch.
+	relistAfter = time.Minute
+)
+
+var errBehind = fmt.Errorf("the cache of Leases has been behind for %v, so all objects are listed anew", relistAfter)
+
+// ZoneShard is the shard whose holder sets the NoExecute taints of all Nodes, because the rate of a
+// zone follows from all its Nodes.
+const ZoneShard = 0
+
+// Config is the configuration of a Controller. All fields are required.
+type Config struct {
+	Rules   nodehealth.Rules
+	Workers int
+	// Shards is the number of shards. ShardOf returns the shard of a Node by its name.
+	Shards  int
+	ShardOf func(node string) int
+	// Publisher gets the result of each pass.
+	Publisher *Publisher
+	Metrics   *Metrics
+	Logger    *slog.Logger
+}
+
+// Cluster is what one Run works on. All fields are required.
+type Cluster struct {
+	Cache    Cache
+	Writer   Writer
+	Events   Events
+	Sessions Sessions
+	// HeldShards are the terms that this replica holds.
+	HeldShards *heldshards.Set
+}
+
+// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except
+// Run, answer from memory and may be called concurrently. Returned objects must not be written to.
+type Cache interface {
+	nodestore.Cache
+	// Relist lists all objects again, because the cache is behind.
+	Relist()
+	// Changed returns the names of the Nodes that changed since the last call, or whose Lease did.
+	Changed() map[string]struct{}
+	// Node returns nil for a Node that does not exist.
+	Node(name string) *corev1.Node
+	// Lease returns the zero Lease if there is none.
+	Lease(name string) nodehealth.Lease
+	// Pods returns the Pods on a Node.
+	Pods(node string) []*corev1.Pod
+}
+
+// Writer writes to the cluster and reads past the cache; *nodestore.Writer is one. Its methods
+// block until kube-apiserver answers or ctx, which carries the term, ends. They are called
+// concurrently for different objects.
+type Writer interface {
+	// Write applies a step if the Node has not changed, and returns the Node after it.
+	Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error)
+	// MarkPodNotReady sets the Ready condition of a Pod to False if the Pod has not changed. A Pod
+	// that does not exist is no error.
+	MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error
+	// NewerLeases returns the Leases that are newer than their samples.
+	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
+}
+
+// Events sends Kubernetes Events; nodestore.NodeEvents is one. Its methods never block.
+type Events interface {
+	NodeRegistered(*corev1.Node)
+	NodeRemoved(*corev1.Node)
+	// NodeNotReady is for a Node that was ready and is marked Unknown.
+	NodeNotReady(*corev1.Node)
+	PodNotReady(*corev1.Pod)
+}
+
+// Sessions are the sessions of nodes that this replica has. Its methods answer from memory and may
+// be called concurrently.
+type Sessions interface {
+	// Changed returns the names of the nodes whose session changed its state, or whose Lease was
+	// written, since the last call.
+	Changed() map[string]struct{}
+	// Session returns the state of a node's session, and the resourceVersion of the last write of
+	// its Lease by this replica.
+	Session(node string) (state nodehealth.Session, written string)
+}
+
+// NoSessions are the Sessions of a process without a session table.
+type NoSessions struct{}
+
+// Changed returns nil.
+func (NoSessions) Changed() map[string]struct{} { return nil }
+
+// Session returns nodehealth.NoSession.
+func (NoSessions) Session(string) (nodehealth.Session, string) { return nodehealth.NoSession, "" }
+
+// Controller is node health on one replica.
+type Controller struct{ cfg Config }
+
+// New returns a Controller. It starts nothing.
+func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
+
+// Run judges the Nodes of a cluster until ctx ends, and writes for those whose shards this replica
+// holds. Once the cache is synced it reports every second. It reports an error if the last write
+// failed and a failed one is to be retried, or if the cache is behind for long; another replica may
+// do better. An unreachable kube-apiserver is not reported. A cache that stays behind ends Run.
+func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
+	var r *run
+	return nodestore.Loop{
+		Name: "node health", Interval: Tick, Logger: c.cfg.Logger,
+		Start: func(ctx context.Context, start func(func())) (end func()) {
+			r = newRun(c.cfg, cluster, report)
+			for number := range c.cfg.Workers {
+				pods := r.podJobs.jobs
+				if number%2 == 1 {
+					pods = nil // half of the workers is reserved for Nodes
+				}
+				start(func() { r.work(ctx, r.nodeJobs.jobs, pods) })
+			}
+			start(func() { r.work(ctx, r.checkJobs, nil) })
+			return func() {
+				close(r.checkJobs)
+				close(r.nodeJobs.jobs)
+				c.cfg.Publisher.Clear()
+				c.cfg.Metrics.reset()
+			}
+		},
+		Pass: func() error { return r.pass() },
+	}.Run(ctx, cluster.Cache)
+}

@@ -1,0 +1,106 @@
+package nodehealthcontroller
+
+import (
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+const (
+	// scanMin and scanMax bound the time between two scans of the Pods on a dead Node. It doubles
+	// with each.
+	scanMin = time.Second
+	scanMax = time.Minute
+)
+
+// podScan is the state of the scans of one dead Node. The first scan finds the Pods to mark. Later
+// scans find Pods that were bound or cached late, or that another writer marked Ready again, so
+// they become rarer.
+type podScan struct {
+	// uid and died identify one death of the Node.
+	uid  types.UID
+	died time.Time
+	next monotonic.Instant
+	wait time.Duration
+	// seen is when the Node was last found dead.
+	seen monotonic.Instant
+}
+
+// markPods scans the dead Nodes that are due, every scanMin. If the queue becomes full, the next
+// pass continues.
+func (r *run) markPods(dead []*nodehealth.NodeState) {
+	if r.now.Instant < r.scanAt {
+		return
+	}
+	for _, s := range dead {
+		scan := r.scanOf(s)
+		if scan.seen = r.now.Instant; r.now.Instant < scan.next {
+			continue
+		}
+		if !r.scan(s, scan) {
+			return
+		}
+	}
+	r.scanAt = r.now.Instant.Add(scanMin)
+	maps.DeleteFunc(r.scans, func(_ string, scan *podScan) bool { return scan.seen != r.now.Instant })
+}
+
+func (r *run) scanOf(s *nodehealth.NodeState) *podScan {
+	scan := r.scans[s.Node.Name]
+	if died := s.ReadySince(); scan == nil || scan.uid != s.Node.UID || !scan.died.Equal(died) {
+		scan = &podScan{uid: s.Node.UID, died: died, wait: scanMin}
+		r.scans[s.Node.Name] = scan
+	}
+	return scan
+}
+
+// scan gives the Pods that are ready on a dead Node to the workers. It returns false if the queue
+// is full.
+func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
+	next := r.now.Instant.Add(scan.wait)
+	for _, pod := range r.Cache.Pods(s.Node.Name) {
+		b := r.podBackoffs[pod.UID]
+		switch {
+		case b.busy || !nodehealth.ReadyOnLostNode(s.Node, pod):
+		case r.now.Instant < b.until:
+			next = min(next, b.until)
+		case r.podJobs.free() == 0:
+			return false
+		default:
+			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
+			r.podJobs.add(job{pod: pod, terms: []*heldshards.Shard{r.held[s.Ownership.Shard]}})
+		}
+	}
+	scan.next, scan.wait = next, min(2*scan.wait, scanMax)
+	return true
+}
+
+// podMarked takes in the end of a job. A failed one is retried, even if the next scan of its Node
+// is later.
+func (r *run) podMarked(res result) {
+	r.Metrics.podMarked(res.err)
+	r.noteFailure(res.err)
+	if res.err == nil {
+		delete(r.podBackoffs, res.pod.UID) // the watch delivers the Pod before the next scan
+		r.Events.PodNotReady(res.pod)
+		return
+	}
+	b := r.nextBackoff(r.podBackoffs[res.pod.UID], res.err)
+	r.podBackoffs[res.pod.UID] = b
+	if scan := r.scans[res.pod.Spec.NodeName]; scan != nil {
+		scan.next = min(scan.next, b.until)
+	}
+}
+
+// forgetPodBackoffs drops backoffs without a retry for long: the Pod was deleted or is not ready
+// any more.
+func (r *run) forgetPodBackoffs() {
+	maps.DeleteFunc(r.podBackoffs, func(_ types.UID, b backoff) bool {
+		return !b.busy && r.now.Instant >= b.until.Add(time.Duration(b.failures)*backoffMax)
+	})
+}

@@ -1,0 +1,317 @@
+package nodehealthcontroller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
+)
+
+// pauseAfter is the time between two reads of the clock from which the process counts as paused.
+const pauseAfter = 5 * Tick
+
+// run is one Run. Its fields belong to the goroutine that passes, except the channels to and from
+// the workers.
+type run struct {
+	Config
+	Cluster
+	report func(error)
+
+	clock   pauseclock.Clock
+	now     nodehealth.Moment
+	cluster nodehealth.ClusterState
+	nodes   []nodehealth.NodeState // ordered by name
+	nodeSet uint64                 // grows with each Node that is added or deleted
+	// held are the terms by shard; nil for shards that this replica does not hold. ownership is the
+	// same for package nodehealth.
+	held      []*heldshards.Shard
+	ownership []nodehealth.Ownership
+	// heldChanged is closed when HeldShards has changed.
+	heldChanged <-chan struct{}
+	// answers are Nodes as kube-apiserver returned them, until the cache has them.
+	answers      map[string]*corev1.Node
+	nodeBackoffs map[string]backoff
+	podBackoffs  map[types.UID]backoff
+	scans        map[string]*podScan // by the names of dead Nodes
+	scanAt       monotonic.Instant
+	listed       bool
+	checking     bool
+	checkAt      monotonic.Instant // of the next self-check, after a failed one
+	reportAt     monotonic.Instant
+	failed       error                  // of the last write
+	loggedBlind  nodehealth.Cause       // as last logged
+	loggedMass   nodehealth.MassSilence // as last logged
+
+	nodeJobs, podJobs jobQueue
+	checkJobs         chan job // has its own worker, so that no write delays a self-check
+	results           chan result
+}
+
+func newRun(cfg Config, cluster Cluster, report func(error)) *run {
+	unread := make(chan struct{})
+	close(unread) // HeldShards has not been read yet
+	r := &run{
+		Config: cfg, Cluster: cluster, report: report, clock: pauseclock.Start(Tick, pauseAfter),
+		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
+		scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
+		held: make([]*heldshards.Shard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), heldChanged: unread,
+	}
+	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
+	for number := range r.ownership {
+		r.ownership[number].Shard = number
+	}
+	return r
+}
+
+// pass returns an error if the cache has been behind for too long.
+func (r *run) pass() error {
+	begin := time.Now()
+	now, paused := r.clock.Read()
+	if r.now = (nodehealth.Moment{Instant: now, Wall: r.clock.WallTime(now, now)}); paused > 0 {
+		r.Logger.Warn("node health was paused, which counts as no silence", "for", paused)
+		r.cluster = r.cluster.Delayed(now)
+	}
+	r.updateOwnership()
+	r.collectResults()
+	r.observeChanges()
+	zones := r.held[ZoneShard] != nil
+	plan, cluster := r.Rules.Plan(r.now, r.cluster, r.nodes, nodehealth.Authority{MaxSteps: r.nodeJobs.free(), HoldsZones: zones})
+	r.cluster = cluster
+	for _, step := range plan.Steps {
+		r.startStep(step)
+	}
+	r.startCheck(plan.SelfCheck)
+	if _, blind := r.cluster.Blind(); !blind {
+		r.markPods(plan.Dead)
+	}
+	r.publish(&plan)
+	r.Metrics.observe(&plan, r.cluster, zones, time.Since(begin))
+	r.logState(&plan)
+	r.reportState()
+	if r.behindFor() >= relistAfter {
+		r.Cache.Relist()
+		return errBehind
+	}
+	return nil
+}
+
+// updateOwnership takes in which shards this replica holds, before all else in a pass, so that the
+// pass uses the same terms throughout.
+func (r *run) updateOwnership() {
+	select {
+	case <-r.heldChanged:
+	default:
+		return
+	}
+	r.heldChanged = r.HeldShards.Changed() // before the shards are read, so that no change is missed
+	changed := false
+	for number := range r.held {
+		held, _ := r.HeldShards.Get(number)
+		if r.held[number] == held {
+			continue
+		}
+		r.held[number], changed = held, true
+		r.ownership[number] = nodehealth.Ownership{Shard: number, Held: held != nil, HeldSince: r.now.Instant}
+	}
+	if !changed {
+		return
+	}
+	for i := range r.nodes {
+		s := &r.nodes[i]
+		s.Ownership = r.ownership[s.Ownership.Shard]
+	}
+	r.Logger.Debug("held shards changed", "zones", r.held[ZoneShard] != nil)
+}
+
+// observeChanges takes in what changed, and ends backoffs.
+func (r *run) observeChanges() {
+	changed := map[string]struct{}{}
+	maps.Copy(changed, r.Cache.Changed())
+	maps.Copy(changed, r.Sessions.Changed())
+	r.addNodes(changed)
+	deleted := false
+	for name := range changed {
+		r.observe(name)
+		deleted = deleted || r.Cache.Node(name) == nil
+	}
+	if deleted {
+		r.nodeSet++
+		r.nodes = slices.DeleteFunc(r.nodes, r.dropDeleted)
+	}
+	for name, b := range r.nodeBackoffs {
+		if !b.busy && r.now.Instant >= b.until {
+			r.release(name)
+		}
+	}
+}
+
+// addNodes adds new Nodes all at once, so that a large cluster is sorted once.
+func (r *run) addNodes(changed map[string]struct{}) {
+	var added []nodehealth.NodeState
+	for name := range changed {
+		node := r.Cache.Node(name)
+		if _, known := r.find(name); known || node == nil {
+			continue
+		}
+		_, busy := r.nodeBackoffs[name] // of a deleted Node with that name
+		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownership[r.ShardOf(name)]}
+		added = append(added, r.Rules.Observe(r.now.Instant, s, r.observation(node)))
+		if r.listed && s.Ownership.Held {
+			r.Events.NodeRegistered(node)
+		}
+	}
+	r.listed = true
+	if len(added) > 0 {
+		r.nodeSet++
+		r.nodes = append(r.nodes, added...)
+		slices.SortFunc(r.nodes, func(a, b nodehealth.NodeState) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
+	}
+}
+
+// dropDeleted returns whether a Node was deleted. A write may still be running, so its backoff
+// stays until that has ended.
+func (r *run) dropDeleted(s nodehealth.NodeState) bool {
+	if r.Cache.Node(s.Node.Name) != nil {
+		return false
+	}
+	delete(r.answers, s.Node.Name)
+	if s.Ownership.Held {
+		r.Events.NodeRemoved(s.Node)
+	}
+	return true
+}
+
+// observe updates the state of one Node.
+func (r *run) observe(name string) {
+	node := r.Cache.Node(name)
+	index, known := r.find(name)
+	if node == nil || !known {
+		return
+	}
+	if answer := r.answers[name]; answer == nil || !nodehealth.NewerNode(answer, node) {
+		delete(r.answers, name)
+	} else {
+		node = answer
+	}
+	s := &r.nodes[index]
+	wasReady, uid := s.Ready() == corev1.ConditionTrue, s.Node.UID
+	*s = r.Rules.Observe(r.now.Instant, *s, r.observation(node))
+	// A kubelet that reports itself not ready sends its own Event.
+	if s.Ownership.Held && wasReady && s.Ready() == corev1.ConditionUnknown && uid == node.UID {
+		r.Events.NodeNotReady(node)
+	}
+}
+
+func (r *run) observation(node *corev1.Node) nodehealth.Observation {
+	session, written := r.Sessions.Session(node.Name)
+	return nodehealth.Observation{Node: node, Lease: r.Cache.Lease(node.Name), Session: session, WrittenVersion: written}
+}
+
+func (r *run) find(name string) (index int, known bool) {
+	return slices.BinarySearchFunc(r.nodes, name, func(s nodehealth.NodeState, name string) int {
+		return cmp.Compare(s.Node.Name, name)
+	})
+}
+
+// release allows the next write of a Node. Failures are forgotten if no write was needed for long.
+func (r *run) release(name string) {
+	index, known := r.find(name)
+	if known {
+		r.nodes[index].Busy = false
+	}
+	if b := r.nodeBackoffs[name]; !known || b.failures == 0 || r.now.Instant >= b.until.Add(backoffMax) {
+		delete(r.nodeBackoffs, name)
+	}
+}
+
+// publish shows readers the result of the pass.
+func (r *run) publish(plan *nodehealth.Plan) {
+	pass := Pass{
+		At: r.now, Nodes: r.nodes, NodeSet: r.nodeSet + 1, Zones: plan.Zones, MassSilence: plan.MassSilence,
+		Result: func(s *nodehealth.NodeState) Result { return r.result(plan, s) },
+	}
+	if blindness, blind := r.cluster.Blind(); blind {
+		pass.Blindness = &blindness
+	}
+	for _, held := range r.held {
+		if held != nil {
+			pass.Epoch = max(pass.Epoch, held.Epoch())
+		}
+	}
+	r.Publisher.Publish(pass)
+}
+
+func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
+	if !s.Ownership.Held {
+		return Result{}
+	}
+	result := Result{
+		Held: true, Epoch: r.held[s.Ownership.Shard].Epoch(), Session: s.Session(),
+		Assessment: r.Rules.Assess(r.now.Instant, r.cluster, s),
+	}
+	if result.Session == nodehealth.SessionAlive {
+		result.Assessment.Heard = 0
+	}
+	result.HeldBy = plan.HeldBy(r.cluster, s, result.Assessment)
+	return result
+}
+
+// logState logs blindness and mass silence when they change.
+func (r *run) logState(plan *nodehealth.Plan) {
+	blindness, blind := r.cluster.Blind()
+	switch {
+	case blind && r.now.Instant.Sub(blindness.Since) >= logBlindAfter && r.loggedBlind != blindness.Cause:
+		r.loggedBlind = blindness.Cause
+		r.Logger.Warn("node health is blind, so no node is marked Unknown", "cause", blindness.Cause, "detail", blindness.Detail)
+	case !blind && r.loggedBlind != "":
+		r.loggedBlind = ""
+		r.Logger.Info("node health is not blind any more")
+	}
+	if !plan.MassSilence.Equal(r.loggedMass) {
+		r.loggedMass = plan.MassSilence
+		r.Logger.Warn("nodes of a zone or shard that fell silent together wait for a self-check", "zones", plan.MassSilence.Zones,
+			"shards", plan.MassSilence.Shards, "held", plan.Held)
+	}
+}
+
+func (r *run) reportState() {
+	if r.now.Instant < r.reportAt {
+		return
+	}
+	r.reportAt = r.now.Instant.Add(reportEvery)
+	r.forgetPodBackoffs()
+	var err error
+	behind := r.behindFor()
+	switch {
+	case behind >= logBlindAfter:
+		blindness, _ := r.cluster.Blind()
+		err = fmt.Errorf("the cache of Leases is behind for %v: %s", behind.Round(time.Second), blindness.Detail)
+	case r.retries():
+		err = r.failed
+	}
+	r.report(err)
+}
+
+// behindFor returns for how long the cache of Leases has been behind; 0 if it is not.
+func (r *run) behindFor() time.Duration {
+	if blindness, blind := r.cluster.Blind(); blind && blindness.Cause == nodehealth.Stale {
+		return r.now.Instant.Sub(blindness.Since)
+	}
+	return 0
+}
+
+// retries returns whether a write that failed is to be retried.
+func (r *run) retries() bool {
+	failing := func(b backoff) bool { return b.failures > 0 }
+	return slices.ContainsFunc(slices.Collect(maps.Values(r.nodeBackoffs)), failing) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(r.podBackoffs)), failing)
+}

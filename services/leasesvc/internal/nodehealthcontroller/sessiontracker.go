@@ -1,0 +1,136 @@
+package nodehealthcontroller
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+)
+
+// sessionsPoll is how soon the tracker follows a new session controller.
+const sessionsPoll = 50 * time.Millisecond
+
+// SessionWatcher is a session controller. *sessioncontroller.Controller implements it.
+type SessionWatcher interface {
+	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
+}
+
+// SessionTracker is Sessions for the Nodes whose shards this replica holds. The sessions of other
+// Nodes show in their Leases only.
+type SessionTracker struct {
+	classes []bool
+
+	mu       sync.Mutex // guards the fields below
+	sessions map[string]trackedSession
+	changed  map[string]struct{}
+}
+
+type trackedSession struct {
+	state nodehealth.Session
+	// written is the resourceVersion of the Lease that this replica wrote last; empty if it wrote
+	// none.
+	written string
+}
+
+// NewSessionTracker returns a tracker of the sessions in a set of classes, which is indexed by
+// session.ClassID.
+func NewSessionTracker(classes []bool) *SessionTracker {
+	return &SessionTracker{classes: classes, sessions: map[string]trackedSession{}, changed: map[string]struct{}{}}
+}
+
+// Changed implements Sessions.
+func (t *SessionTracker) Changed() map[string]struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed := t.changed
+	t.changed = map[string]struct{}{}
+	return changed
+}
+
+// Session implements Sessions.
+func (t *SessionTracker) Session(node string) (state nodehealth.Session, written string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.sessions[node]
+	return s.state, s.written
+}
+
+// Run follows the session controller that current returns, and its successors, until ctx ends.
+// current returns nil while there is none.
+func (t *SessionTracker) Run(ctx context.Context, current func() SessionWatcher) {
+	ticker := time.NewTicker(sessionsPoll)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		if sessions := current(); sessions != nil {
+			t.follow(ctx, sessions)
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+// follow returns when the watch ends. Then all sessions are unknown.
+func (t *SessionTracker) follow(ctx context.Context, sessions SessionWatcher) {
+	subscription, err := sessions.Watch(ctx, t.classes, sessioncontroller.Version{})
+	if err != nil {
+		return // the controller has stopped, or ctx has ended
+	}
+	defer subscription.Close()
+	defer t.clear()
+	for {
+		events, err := subscription.Next(ctx)
+		if err != nil {
+			return
+		}
+		t.apply(events)
+	}
+}
+
+func (t *SessionTracker) apply(events []sessioncontroller.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range events {
+		lease := &events[i].Lease
+		name := lease.Holder.Key.Name
+		switch events[i].Type {
+		case sessioncontroller.Added, sessioncontroller.Modified:
+			s := trackedSession{state: SessionState(lease.State)}
+			if !lease.Write.WriteTime.IsZero() { // otherwise another writer wrote the Lease that was adopted
+				s.written = lease.Write.ResourceVersion
+			}
+			t.sessions[name] = s
+		case sessioncontroller.Deleted:
+			delete(t.sessions, name)
+		case sessioncontroller.Bookmark:
+			continue
+		}
+		t.changed[name] = struct{}{}
+	}
+}
+
+func (t *SessionTracker) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name := range t.sessions {
+		t.changed[name] = struct{}{}
+	}
+	clear(t.sessions)
+}
+
+// SessionState returns the state of a session as node health names it.
+func SessionState(state session.State) nodehealth.Session {
+	switch state {
+	case session.Alive:
+		return nodehealth.SessionAlive
+	case session.Suspect:
+		return nodehealth.SessionSuspect
+	case session.Expired:
+		return nodehealth.SessionExpired
+	}
+	return nodehealth.NoSession
+}

@@ -1,0 +1,305 @@
+package nodehealthcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+const (
+	// conflictBackoff is how long a Node waits after a write conflict: about as long as the watch
+	// needs to deliver the other write.
+	conflictBackoff = Tick
+	// backoffMin and backoffMax bound the backoff after other failures. It doubles with each.
+	backoffMin = time.Second
+	backoffMax = 30 * time.Second
+)
+
+var (
+	// errTermOver says that a write was not made because a term that it needs has ended.
+	errTermOver = errors.New("the term has ended")
+	// errHeard says that a Node gave a sign of life before it was marked Unknown.
+	errHeard = errors.New("its session is alive again")
+)
+
+// backoff keeps an object from being written while a write is running, and for a while after a
+// failed one.
+type backoff struct {
+	busy     bool
+	until    monotonic.Instant
+	failures int
+}
+
+// job is one write or self-check. Exactly one of step, pod and check is set.
+type job struct {
+	step  *nodehealth.Step
+	pod   *corev1.Pod
+	check *nodehealth.SelfCheck
+	// begun is when the self-check was started.
+	begun monotonic.Instant
+	// terms are those that the write needs. A self-check needs none.
+	terms []*heldshards.Shard
+}
+
+// result is the end of a job.
+type result struct {
+	job
+	node *corev1.Node
+	// newer are Leases that the cache does not have yet.
+	newer []nodehealth.Sample
+	err   error
+	took  time.Duration
+}
+
+// startStep gives a step to the workers. The queue must have a free place.
+func (r *run) startStep(step nodehealth.Step) {
+	name := step.Node.Name
+	r.nodeBackoffs[name] = backoff{busy: true, failures: r.nodeBackoffs[name].failures}
+	if index, known := r.find(name); known {
+		r.nodes[index].Busy = true
+	}
+	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step)})
+}
+
+func (r *run) termsOf(step *nodehealth.Step) []*heldshards.Shard {
+	var terms []*heldshards.Shard
+	if step.NeedsShard {
+		terms = append(terms, r.held[step.Shard])
+	}
+	if step.NeedsZones && (!step.NeedsShard || step.Shard != ZoneShard) {
+		terms = append(terms, r.held[ZoneShard])
+	}
+	return terms
+}
+
+// startCheck starts a self-check unless one is running.
+func (r *run) startCheck(check *nodehealth.SelfCheck) {
+	if check == nil || r.checking || r.now.Instant < r.checkAt {
+		return
+	}
+	r.checking = true
+	r.checkJobs <- job{check: check, begun: r.now.Instant}
+}
+
+// work does jobs of first before those of second, which may be nil, until first is closed.
+func (r *run) work(ctx context.Context, first, second <-chan job) {
+	for {
+		j, ok := nextJob(first, second)
+		if !ok {
+			return
+		}
+		begin := time.Now()
+		res := r.do(ctx, j)
+		res.job, res.took = j, time.Since(begin)
+		r.results <- res // has a place for each job
+	}
+}
+
+func (r *run) do(ctx context.Context, j job) result {
+	timeout := writeTimeout
+	if j.check != nil {
+		timeout = checkTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var res result
+	res.err = underTerms(ctx, j.terms, func(ctx context.Context) (err error) {
+		switch {
+		case j.check != nil:
+			res.newer, err = r.Writer.NewerLeases(ctx, j.check.Samples)
+		case j.pod != nil:
+			err = r.Writer.MarkPodNotReady(ctx, j.pod, metav1.Now())
+		case j.step.Kind == nodehealth.MarkUnknown:
+			res.node, res.newer, err = r.markUnknown(ctx, j.step)
+		default:
+			res.node, err = r.Writer.Write(ctx, *j.step)
+		}
+		return err
+	})
+	return res
+}
+
+// markUnknown reads the Lease again before the write, because the cache may be behind. It also
+// looks at the session, because a node that beats may not renew its Lease for long.
+func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *corev1.Node, newer []nodehealth.Sample, err error) {
+	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
+	if err != nil || len(newer) > 0 {
+		return nil, newer, err
+	}
+	if state, _ := r.Sessions.Session(step.Node.Name); state == nodehealth.SessionAlive || state == nodehealth.SessionSuspect {
+		return nil, nil, errHeard
+	}
+	node, err = r.Writer.Write(ctx, *step)
+	return node, nil, err
+}
+
+// underTerms calls write with a context that carries the first term and ends with ctx or any of the
+// terms. The terms are not given up before write returns. Without terms write gets ctx.
+func underTerms(ctx context.Context, terms []*heldshards.Shard, write func(context.Context) error) error {
+	bounds := []context.Context{ctx}
+	for _, term := range terms {
+		bound, end, ok := term.BeginWrite()
+		if !ok {
+			return errTermOver
+		}
+		defer end()
+		bounds = append(bounds, bound)
+	}
+	if len(terms) == 0 {
+		return write(ctx)
+	}
+	held, cancel := context.WithCancel(bounds[1])
+	defer cancel()
+	for _, bound := range bounds {
+		defer context.AfterFunc(bound, cancel)()
+	}
+	err := write(held)
+	switch {
+	case err == nil || held.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return fmt.Errorf("%w: %w", errTermOver, err)
+}
+
+// collectResults takes in the jobs that have ended since the last pass.
+func (r *run) collectResults() {
+	r.nodeJobs.done, r.podJobs.done = 0, 0
+	for {
+		select {
+		case res := <-r.results:
+			r.take(res)
+		default:
+			return
+		}
+	}
+}
+
+func (r *run) take(res result) {
+	switch {
+	case res.check != nil:
+		r.checked(res)
+	case res.pod != nil:
+		r.podJobs.end()
+		r.podMarked(res)
+	default:
+		r.nodeJobs.end()
+		r.written(res)
+	}
+}
+
+func (r *run) checked(res result) {
+	r.checking = false
+	if res.err != nil {
+		r.checkAt = r.now.Instant.Add(backoffMin)
+		r.cluster = r.cluster.CheckFailed(r.now.Instant)
+		return
+	}
+	r.cluster = r.cluster.CheckPassed(res.begun, r.now.Instant, res.newer)
+}
+
+func (r *run) written(res result) {
+	name := res.step.Node.Name
+	r.Metrics.written(res)
+	for _, sample := range res.newer {
+		r.cluster = r.cluster.CacheBehind(r.now.Instant, sample)
+	}
+	r.nodeBackoffs[name] = r.nextBackoff(r.nodeBackoffs[name], res.err)
+	if r.nodeBackoffs[name].until <= r.now.Instant {
+		r.release(name)
+	}
+	r.noteFailure(res.err)
+	if res.node == nil {
+		return
+	}
+	r.Logger.Info("wrote node", "node", name, "step", res.step.Kind.String(), "reason", res.step.Reason)
+	if _, known := r.find(name); known && nodehealth.NewerNode(res.node, r.answers[name]) {
+		r.answers[name] = res.node
+	}
+	r.observe(name)
+}
+
+func (r *run) nextBackoff(b backoff, err error) backoff {
+	switch {
+	case err == nil:
+		return backoff{until: r.now.Instant}
+	case overtaken(err):
+		return backoff{until: r.now.Instant.Add(conflictBackoff), failures: b.failures}
+	}
+	wait := min(backoffMin<<min(b.failures, 10), backoffMax)
+	if seconds, given := apierrors.SuggestsClientDelay(err); given {
+		wait = max(wait, time.Duration(seconds)*time.Second)
+	}
+	return backoff{until: r.now.Instant.Add(wait), failures: b.failures + 1}
+}
+
+// noteFailure keeps the error of the last write. A write that was overtaken is no failure, nor is a
+// deleted object.
+func (r *run) noteFailure(err error) {
+	if err == nil || !overtaken(err) && !apierrors.IsNotFound(err) {
+		r.failed = err
+	}
+}
+
+// overtaken returns whether a write failed because the object or the term changed meanwhile.
+func overtaken(err error) bool {
+	return apierrors.IsConflict(err) || errors.Is(err, errTermOver) || errors.Is(err, errHeard)
+}
+
+// jobsPerWorker is how many jobs a queue may hold for each worker.
+const jobsPerWorker = 32
+
+// jobQueue leads to the workers. Its jobs were decided some time ago, so it holds at most twice
+// what ended between the last two passes, and at least two jobs for each worker. Only jobs is
+// shared with the workers.
+type jobQueue struct {
+	jobs chan job
+	min  int
+	// running is how many jobs have not ended, done how many ended before this pass.
+	running, done int
+}
+
+func newJobQueue(workers int) jobQueue {
+	return jobQueue{jobs: make(chan job, jobsPerWorker*workers), min: 2 * workers}
+}
+
+// free returns how many jobs may be added.
+func (q *jobQueue) free() int {
+	return max(0, min(max(q.min, 2*q.done), cap(q.jobs))-q.running)
+}
+
+// add adds a job. There must be a free place.
+func (q *jobQueue) add(j job) {
+	q.running++
+	q.jobs <- j
+}
+
+func (q *jobQueue) end() {
+	q.running--
+	q.done++
+}
+
+// nextJob waits for a job, of second only while first has none. It returns false if first is
+// closed.
+func nextJob(first, second <-chan job) (j job, ok bool) {
+	select {
+	case j, ok = <-first:
+		return j, ok
+	default:
+	}
+	select {
+	case j, ok = <-first:
+	case j, ok = <-second:
+	}
+	return j, ok
+}

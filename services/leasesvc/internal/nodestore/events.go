@@ -1,0 +1,95 @@
+package nodestore
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
+)
+
+// Sources and reasons of Events are those of kube-controller-manager, because users filter by them.
+const (
+	healthSource   = "node-controller"
+	evictionSource = "taint-eviction-controller"
+	evictionReason = "TaintManagerEviction"
+)
+
+// Recorder sends Events until Close is called or its context ends. Its methods never block and are
+// safe for concurrent use.
+type Recorder struct {
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorder
+}
+
+func newRecorder(ctx context.Context, kube kubernetes.Interface, source string) Recorder {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+	return Recorder{
+		broadcaster: broadcaster,
+		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: source}),
+	}
+}
+
+// Close drops the Events that have not been sent.
+func (r Recorder) Close() { r.broadcaster.Shutdown() }
+
+// NodeEvents are the Events of node health.
+type NodeEvents struct{ Recorder }
+
+// NewNodeEvents returns NodeEvents that are sent until ctx ends.
+func NewNodeEvents(ctx context.Context, kube kubernetes.Interface) NodeEvents {
+	return NodeEvents{newRecorder(ctx, kube, healthSource)}
+}
+
+// NodeRegistered says that a Node was created.
+func (e NodeEvents) NodeRegistered(node *corev1.Node) {
+	e.recorder.Eventf(nodeReference(node), corev1.EventTypeNormal, "RegisteredNode", "node %s is registered", node.Name)
+}
+
+// NodeRemoved says that a Node was deleted.
+func (e NodeEvents) NodeRemoved(node *corev1.Node) {
+	e.recorder.Eventf(nodeReference(node), corev1.EventTypeNormal, "RemovingNode", "node %s is deleted", node.Name)
+}
+
+// NodeNotReady says that a ready Node was marked Unknown.
+func (e NodeEvents) NodeNotReady(node *corev1.Node) {
+	e.recorder.Eventf(nodeReference(node), corev1.EventTypeNormal, "NodeNotReady", "node %s is not ready any more", node.Name)
+}
+
+// PodNotReady says that a Pod was marked NotReady.
+func (e NodeEvents) PodNotReady(pod *corev1.Pod) {
+	e.recorder.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "the node is not ready")
+}
+
+// EvictionEvents are the Events of taint eviction.
+type EvictionEvents struct{ Recorder }
+
+// NewEvictionEvents returns EvictionEvents that are sent until ctx ends.
+func NewEvictionEvents(ctx context.Context, kube kubernetes.Interface) EvictionEvents {
+	return EvictionEvents{newRecorder(ctx, kube, evictionSource)}
+}
+
+// Evicted says that a Pod was deleted.
+func (e EvictionEvents) Evicted(evicted *eviction.Eviction) {
+	e.recorder.Eventf(podReference(evicted.Pod), corev1.EventTypeNormal, evictionReason, "deleted from node %s for its taint %s, tolerated for %v",
+		evicted.Node, evicted.Taint.ToString(), evicted.Due.Sub(evicted.Since))
+}
+
+// EvictionCancelled says that a pending Pod need not leave.
+func (e EvictionEvents) EvictionCancelled(pending eviction.PendingPod) {
+	e.recorder.Eventf(podReference(pending.Pod), corev1.EventTypeNormal, evictionReason, "may stay on node %s: its taint %s is gone or tolerated",
+		pending.Pod.Spec.NodeName, pending.Taint.ToString())
+}
+
+func nodeReference(node *corev1.Node) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
+}
+
+func podReference(pod *corev1.Pod) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+}

@@ -1,0 +1,92 @@
+package nodestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Cache is what a Loop waits for; *Subscription is one.
+type Cache interface {
+	// Run keeps the cache until ctx ends. It is called once.
+	Run(ctx context.Context) error
+	// Synced is closed when all objects have been listed.
+	Synced() <-chan struct{}
+}
+
+// Loop runs a controller: passes in one goroutine, and work beside them. All fields are required.
+type Loop struct {
+	// Name is for logs and errors.
+	Name string
+	// Interval is the time between two passes.
+	Interval time.Duration
+	// Start is called once, before the first pass. It starts goroutines that end with ctx or end.
+	// end is called after the last pass.
+	Start func(ctx context.Context, start func(func())) (end func())
+	// Pass must not block. An error ends the Loop.
+	Pass   func() error
+	Logger *slog.Logger
+}
+
+// remindEvery is the time between two warnings about a cache that is not synced.
+const remindEvery = 30 * time.Second
+
+// Run runs the cache, and passes from when it is synced, until ctx ends. It returns after all
+// goroutines have ended.
+func (l Loop) Run(ctx context.Context, cache Cache) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	ended := make(chan error, 1)
+	running.Go(func() { ended <- cache.Run(ctx) })
+	if err := l.await(ctx, cache, ended); err != nil || ctx.Err() != nil {
+		return err
+	}
+	end := l.Start(ctx, running.Go)
+	defer end()
+	ticker := time.NewTicker(l.Interval)
+	defer ticker.Stop()
+	for {
+		if err := l.Pass(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			return l.cacheEnded(ctx, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// await waits until the cache is synced. That is slow in a large cluster, and never happens without
+// a role.
+func (l Loop) await(ctx context.Context, cache Cache, ended <-chan error) error {
+	ticker := time.NewTicker(remindEvery)
+	defer ticker.Stop()
+	begin := time.Now()
+	for {
+		select {
+		case <-cache.Synced():
+			return nil
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			return l.cacheEnded(ctx, err)
+		case <-ticker.C:
+			l.Logger.Warn("controller waits until objects are listed", "controller", l.Name, "for", time.Since(begin).Round(time.Second))
+		}
+	}
+}
+
+func (l Loop) cacheEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("the cache of %s has ended", l.Name), err)
+}

@@ -1,0 +1,177 @@
+package nodestore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// disruptionReason is the reason that the taint-eviction controller of Kubernetes writes.
+const disruptionReason = "DeletionByTaintManager"
+
+// Writer writes to Nodes and Pods, and reads past the cache. Its methods block until kube-apiserver
+// answers or ctx ends. It is safe for concurrent use.
+type Writer struct {
+	kube      kubernetes.Interface
+	namespace string
+	slimmer   *slimmer
+}
+
+// NewWriter returns a Writer. kube is a fenced client, cfg that of the Store.
+func NewWriter(kube kubernetes.Interface, cfg Config) *Writer {
+	return &Writer{kube: kube, namespace: cfg.Namespace, slimmer: newSlimmer(cfg)}
+}
+
+// Write applies a step and returns the Node after it, as the Store would cache it.
+func (w *Writer) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error) {
+	if step.Conditions != nil {
+		patch := statusPatch[corev1.NodeCondition]{Metadata: guardOf(step.Node)}
+		patch.Status.Conditions = step.Conditions
+		// kube-apiserver merges conditions by type.
+		return w.patchNode(ctx, step.Node.Name, types.StrategicMergePatchType, patch, "status")
+	}
+	patch := nodePatch{Metadata: guardOf(step.Node)}
+	patch.Metadata.Labels = step.Labels
+	if step.Taints != nil {
+		patch.Spec = &nodeSpec{Taints: *step.Taints}
+	}
+	return w.patchNode(ctx, step.Node.Name, types.MergePatchType, patch)
+}
+
+func (w *Writer) patchNode(ctx context.Context, name string, kind types.PatchType, patch any, subresources ...string) (*corev1.Node, error) {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, fmt.Errorf("node %q: %w", name, err)
+	}
+	node, err := w.kube.CoreV1().Nodes().Patch(ctx, name, kind, body, metav1.PatchOptions{}, subresources...)
+	if err != nil {
+		return nil, fmt.Errorf("patch node %q: %w", name, err)
+	}
+	return w.slimmer.node(node), nil
+}
+
+// MarkPodNotReady sets the Ready condition of a Pod to False. A Pod that does not exist is no
+// error.
+func (w *Writer) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
+	_, err := w.patchPod(ctx, pod, nodehealth.NotReadyCondition(pod, at))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// Evict sets the condition DisruptionTarget of a Pod and deletes it. A finished Pod gets no
+// condition, because a Job would take its failure for a disruption. A Pod that does not exist is an
+// error.
+func (w *Writer) Evict(ctx context.Context, e *eviction.Eviction) error {
+	pod := e.Pod
+	version := pod.ResourceVersion
+	if !finished(pod) && !disrupted(pod) {
+		marked, err := w.patchPod(ctx, pod, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation,
+			LastTransitionTime: metav1.Now(), Reason: disruptionReason,
+			Message: fmt.Sprintf("the node has the taint %s, which is not tolerated any longer", e.Taint.ToString()),
+		})
+		if err != nil {
+			return fmt.Errorf("mark pod %s/%s as disrupted: %w", pod.Namespace, pod.Name, err)
+		}
+		version = marked.ResourceVersion
+	}
+	err := w.kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &version},
+	})
+	if err != nil {
+		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+func disrupted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == disruptionReason
+	})
+}
+
+func (w *Writer) patchPod(ctx context.Context, pod *corev1.Pod, condition corev1.PodCondition) (*corev1.Pod, error) {
+	patch := statusPatch[corev1.PodCondition]{Metadata: guardOf(pod)}
+	patch.Status.Conditions = []corev1.PodCondition{condition}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
+	}
+	return w.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+}
+
+// Node reads a Node past the cache, as the Store would cache it. It returns nil if the Node does
+// not exist.
+func (w *Writer) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	node, err := w.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get node %q: %w", name, err)
+	}
+	return w.slimmer.node(node), nil
+}
+
+// NewerLeases reads Leases past the cache and returns those that are newer than their samples.
+// Without samples it returns an error only if kube-apiserver does not answer.
+func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
+	if len(samples) == 0 {
+		_, err := w.kube.CoordinationV1().Leases(w.namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		return nil, err
+	}
+	var newer []nodehealth.Sample
+	for _, sample := range samples {
+		lease, err := w.kube.CoordinationV1().Leases(w.namespace).Get(ctx, sample.Node, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("get lease %s/%s: %w", w.namespace, sample.Node, err)
+		case nodehealth.Newer(lease.ResourceVersion, sample.LeaseVersion):
+			newer = append(newer, nodehealth.Sample{Node: sample.Node, LeaseVersion: lease.ResourceVersion})
+		}
+	}
+	return newer, nil
+}
+
+// The patches have only what changes, and its guard.
+type (
+	guard struct {
+		UID             types.UID         `json:"uid"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Labels          map[string]string `json:"labels,omitempty"`
+	}
+	statusPatch[Condition any] struct {
+		Metadata guard `json:"metadata"`
+		Status   struct {
+			Conditions []Condition `json:"conditions"`
+		} `json:"status"`
+	}
+	nodePatch struct {
+		Metadata guard     `json:"metadata"`
+		Spec     *nodeSpec `json:"spec,omitempty"`
+	}
+	nodeSpec struct {
+		Taints []corev1.Taint `json:"taints"`
+	}
+)
+
+func guardOf(object metav1.Object) guard {
+	return guard{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()}
+}

@@ -1,0 +1,68 @@
+// Package pauseclock is a monotonic clock that stands still while the process does not run.
+//
+// Promise: a pause of the process (a stopped process, a starved machine, a suspended host) does not
+// count as elapsed time. So no deadline passes while nothing could be received.
+package pauseclock
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+// Clock counts from Start. It belongs to one goroutine, which must read it once per tick. Other
+// goroutines use its Reader.
+type Clock struct {
+	tick, tolerance time.Duration
+	origin, last    time.Time
+	// paused is the time since origin that does not count.
+	paused time.Duration
+	reader *Reader
+}
+
+// Start returns a Clock that is read once per tick. A gap between two readings that exceeds the
+// tolerance is a pause: only one tick of it counts.
+func Start(tick, tolerance time.Duration) Clock {
+	now := time.Now()
+	return Clock{tick: tick, tolerance: tolerance, origin: now, last: now, reader: &Reader{origin: now, tolerance: tolerance}}
+}
+
+// Read returns the time, and the length of the pause since the last reading; 0 if there was none.
+func (c *Clock) Read() (now monotonic.Instant, paused time.Duration) {
+	read := time.Now()
+	if gap := read.Sub(c.last); gap > c.tolerance {
+		paused = gap - c.tick
+		c.paused += paused
+		c.reader.paused.Store(int64(c.paused))
+	}
+	c.last = read
+	now = monotonic.Instant(read.Sub(c.origin) - c.paused)
+	c.reader.lastRead.Store(int64(now))
+	return now, paused
+}
+
+// Reader returns the Clock's view for other goroutines.
+func (c *Clock) Reader() *Reader { return c.reader }
+
+// WallTime converts an instant to wall-clock time. now must be the result of the last Read. A step
+// of the wall clock between the instant and now is the error of the result.
+func (c *Clock) WallTime(now, instant monotonic.Instant) time.Time {
+	return c.last.Add(instant.Sub(now))
+}
+
+// Reader reads a Clock. It is safe for concurrent use.
+type Reader struct {
+	origin           time.Time
+	tolerance        time.Duration
+	lastRead, paused atomic.Int64 // stored by Clock.Read
+}
+
+// Now returns the time. It is at most the tolerance after the last Clock.Read, because only the
+// owner detects a pause.
+func (r *Reader) Now() monotonic.Instant {
+	// paused is loaded first, because Clock.Read stores it before lastRead.
+	paused := r.paused.Load()
+	latest := monotonic.Instant(r.lastRead.Load()).Add(r.tolerance)
+	return min(monotonic.Instant(time.Since(r.origin)-time.Duration(paused)), latest)
+}

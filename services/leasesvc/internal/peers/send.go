@@ -1,0 +1,154 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// idleTimeout is how long a peer without waiting beats keeps its connection.
+	idleTimeout = time.Minute
+	// callTimeout bounds one call. A beat that comes every few seconds is not worth a longer wait.
+	callTimeout = 2 * time.Second
+	// minBackoff and maxBackoff bound the pause after a failed call.
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 2 * time.Second
+	// failuresForMaxBackoff is a number of failures after which the pause has its maximum.
+	failuresForMaxBackoff = 16
+)
+
+// runSender sends to one peer until ctx ends or the peer has been idle for idleTimeout.
+func (f *Forwarder) runSender(ctx context.Context, p *peer) {
+	connection, err := f.cfg.Dial(p.address)
+	if err != nil {
+		f.cfg.Logger.Warn("cannot dial peer; beats are not forwarded", "peer", p.address, "error", err)
+		backOff(ctx, failuresForMaxBackoff) // otherwise each offer would dial again
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.drop(p)
+		return
+	}
+	f.send(ctx, p, connection)
+	if err := connection.Close(); err != nil {
+		f.cfg.Logger.Warn("cannot close connection to peer", "peer", p.address, "error", err)
+	}
+}
+
+func (f *Forwarder) send(ctx context.Context, p *peer, connection Connection) {
+	failures := 0
+	for ctx.Err() == nil {
+		batch := f.take(p)
+		if len(batch) == 0 {
+			if !f.waitForBeats(ctx, p) {
+				return
+			}
+			continue
+		}
+		err := f.sendBatch(ctx, p, connection, batch)
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if failures++; failures == 1 {
+			f.cfg.Logger.Warn("cannot forward beats to peer; retrying", "peer", p.address, "beats", len(batch), "error", err)
+		}
+		backOff(ctx, failures)
+	}
+}
+
+// sendBatch makes one call. The beats of a failed call wait again, unless a repetition would fail
+// too.
+func (f *Forwarder) sendBatch(ctx context.Context, p *peer, connection Connection, batch []received) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	now := time.Now()
+	beats := make([]AgedBeat, 0, len(batch))
+	for _, r := range batch {
+		beats = append(beats, AgedBeat{Beat: r.beat, Age: now.Sub(r.at)})
+	}
+	refused, err := connection.Send(ctx, beats)
+	switch {
+	case err == nil:
+		f.cfg.Metrics.sent(len(batch)-refused, refused)
+	case permanent(err):
+		f.cfg.Metrics.dropped(len(batch))
+	default:
+		f.putBack(p, batch)
+	}
+	if err != nil {
+		return fmt.Errorf("forward %d beats to %s: %w", len(batch), p.address, err)
+	}
+	return nil
+}
+
+// permanent reports whether the same call would fail in the same way again.
+func permanent(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
+		return true
+	}
+	return false
+}
+
+func (f *Forwarder) take(p *peer) []received {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	batch, expired := p.take(time.Now())
+	f.cfg.Metrics.dropped(expired)
+	return batch
+}
+
+// putBack enqueues beats again, up to maxWaiting, unless a newer beat of the same holder waits.
+func (f *Forwarder) putBack(p *peer, batch []received) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lost := 0
+	for _, r := range batch {
+		if !f.running || len(p.waiting) >= maxWaiting {
+			lost++
+			continue
+		}
+		p.put(r)
+	}
+	f.cfg.Metrics.dropped(lost + p.expire(time.Now()))
+}
+
+// waitForBeats returns true when beats may wait, and false when ctx has ended or the idle peer has
+// been removed.
+func (f *Forwarder) waitForBeats(ctx context.Context, p *peer) bool {
+	timer := time.NewTimer(idleTimeout)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-p.wake:
+		return true
+	case <-timer.C:
+		return !f.removeIdle(p)
+	}
+}
+
+func (f *Forwarder) removeIdle(p *peer) (removed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(p.waiting) > 0 {
+		return false
+	}
+	delete(f.peers, p.address)
+	return true
+}
+
+// backOff pauses for a random share of a time that doubles with each failure in a row.
+func backOff(ctx context.Context, failures int) {
+	timer := time.NewTimer(minBackoff/2 + rand.N(min(minBackoff<<min(failures-1, failuresForMaxBackoff), maxBackoff)))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

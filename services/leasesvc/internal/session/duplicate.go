@@ -1,0 +1,103 @@
+package session
+
+import (
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+// maxReplaced is the number of replaced boots that a session refuses. An older boot could take the
+// session back only with a beat that was delayed by more takeovers than that.
+const maxReplaced = 4
+
+// Duplicate is a refused boot that beats under the name of a session. Its beats form an episode,
+// which ends when none comes for a TTL.
+type Duplicate struct {
+	// Boot is the boot that was refused last.
+	Boot string
+	// Since is the time of the first rejection of the episode, Last that of the last one.
+	Since, Last monotonic.Instant
+	// Rejections counts the rejections of the episode.
+	Rejections int64
+}
+
+// otherBoots are the replaced boots of a session. Few sessions have any.
+type otherBoots struct {
+	// replaced are fingerprints, the newest boot first; 0 for none.
+	replaced [maxReplaced]uint64
+	// newest is the newest replaced boot.
+	newest    string
+	duplicate Duplicate
+}
+
+func (o *otherBoots) wasReplaced(boot string) bool {
+	if o == nil {
+		return false
+	}
+	print := fingerprint(boot)
+	for _, replaced := range o.replaced {
+		if replaced == print {
+			return true
+		}
+	}
+	return false
+}
+
+// addReplaced adds the replaced boot and removes the current one.
+func (o *otherBoots) addReplaced(replaced, current string) {
+	currentPrint, kept := fingerprint(current), []uint64{fingerprint(replaced)}
+	for _, print := range o.replaced {
+		if print != currentPrint && print != kept[0] && print != 0 && len(kept) < maxReplaced {
+			kept = append(kept, print)
+		}
+	}
+	o.replaced, o.newest = [maxReplaced]uint64{}, replaced
+	copy(o.replaced[:], kept)
+	if o.duplicate.Boot == current {
+		o.duplicate = Duplicate{}
+	}
+}
+
+// refuse counts a refused beat.
+func (o *otherBoots) refuse(now monotonic.Instant, boot string, ttl time.Duration) {
+	d := &o.duplicate
+	if d.Rejections == 0 || now.Sub(d.Last) > ttl {
+		*d = Duplicate{Since: now}
+	}
+	d.Boot, d.Last = boot, now
+	d.Rejections++
+}
+
+// Duplicate returns the boot that is refused for the session of ref. It is false if there is none.
+func (t *Table) Duplicate(ref Ref) (Duplicate, bool) {
+	if t.resolve(ref) != Renewed {
+		return Duplicate{}, false
+	}
+	o := t.others[ref.slot]
+	if o == nil || o.duplicate.Rejections == 0 {
+		return Duplicate{}, false
+	}
+	return o.duplicate, true
+}
+
+// refuse counts a beat of another boot. An empty boot stands for the newest replaced one.
+func (t *Table) refuse(now monotonic.Instant, slot uint32, boot string) {
+	o := t.others[slot]
+	if o == nil {
+		return // no boot was replaced in this session
+	}
+	if boot == "" {
+		boot = o.newest
+	}
+	o.refuse(now, boot, t.classes[t.records.At(slot).class].TTL)
+}
+
+// fingerprint is FNV-1a, but never 0.
+func fingerprint(s string) uint64 {
+	hash := uint64(14695981039346656037)
+	for i := range len(s) {
+		hash ^= uint64(s[i])
+		hash *= 1099511628211
+	}
+	return max(hash, 1)
+}

@@ -1,0 +1,259 @@
+package sessioncontroller
+
+import (
+	"context"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// Batch is one message with beats and its results. A connection reuses one Batch: the slices of the
+// results are valid until the next Process.
+type Batch struct {
+	// Registrations are beats by name. They open, take over or renew sessions.
+	Registrations []Registration
+	// Refs are beats by reference. They renew sessions.
+	Refs []session.Ref
+	// Sequence is the sequence of the beats in Refs.
+	Sequence uint64
+	// Unordered says that the message may be late or repeated. Sequences of Registrations are then
+	// compared.
+	Unordered bool
+
+	// Results are those of Registrations, in the same order.
+	Results []RegisterResult
+	// Rejected are the Refs that were not renewed.
+	Rejected []RejectedBeat
+	// Grant is the merged grant of the renewed Refs, see Grant.Min.
+	Grant Grant
+	// Renewed is the number of renewed Refs.
+	Renewed int
+
+	processed chan struct{}
+}
+
+// Registration is a beat by name.
+type Registration struct {
+	Holder   session.Holder
+	Shard    int
+	Sequence uint64
+	// Deferred says that the admission rate does not allow this registration now. An existing
+	// session is renewed all the same.
+	Deferred bool
+	// Age is the time since another replica received the beat that it forwarded.
+	Age time.Duration
+}
+
+// Grant is what a holder gets for a beat.
+type Grant struct {
+	// Interval is the time until the next beat, TTL that until the session expires.
+	Interval, TTL time.Duration
+	// Epoch is the epoch of the term that accepted the beat.
+	Epoch int64
+}
+
+// Min returns a grant that two holders of one message can both use: the shorter times and the newer
+// epoch. The zero Grant stands for none.
+func (g Grant) Min(other Grant) Grant {
+	if g == (Grant{}) {
+		return other
+	}
+	return Grant{Interval: min(g.Interval, other.Interval), TTL: min(g.TTL, other.TTL), Epoch: max(g.Epoch, other.Epoch)}
+}
+
+// RegisterResult is the result of a Registration. Ref, Name and both grants are set if the outcome
+// is accepted.
+type RegisterResult struct {
+	// NotHeld means that the shard is not held here. No other field is set.
+	NotHeld bool
+	// Deferred repeats Registration.Deferred. No other field is set.
+	Deferred bool
+	Outcome  session.Outcome
+	Ref      session.Ref
+	// Name is the name as the string that the session keeps. Reuse this string; do not copy it.
+	Name  string
+	Grant Grant
+	// BeatGrant is the grant of the beats that follow.
+	BeatGrant Grant
+}
+
+// RejectedBeat is a Ref that was not renewed.
+type RejectedBeat struct {
+	// Index is the index in Batch.Refs.
+	Index   int
+	Outcome session.Outcome
+}
+
+// NewBatch returns an empty Batch.
+func NewBatch() *Batch { return &Batch{processed: make(chan struct{}, 1)} }
+
+// Now returns the time for Beat. It is false before Run.
+func (c *Controller) Now() (monotonic.Instant, bool) {
+	reader := c.clockReader.Load()
+	if reader == nil {
+		return 0, false
+	}
+	return reader.Now(), true
+}
+
+// Beat renews an Alive session at a time that Now has just returned. If it returns false, the beat
+// must go through Process. Nearly all heartbeats take this path: it neither blocks nor allocates.
+func (c *Controller) Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool {
+	return c.heartbeats.Beat(now, ref, sequence)
+}
+
+// LastBeat returns the time of the last beat on the clock of Now. It is false if the Ref is
+// invalid. It does not block.
+func (c *Controller) LastBeat(ref session.Ref) (monotonic.Instant, bool) {
+	return c.heartbeats.LastBeat(ref)
+}
+
+// Process lets the owner process the batch and waits for the results in it. After an error the
+// batch must not be used again, because the owner may still work on it.
+func (c *Controller) Process(ctx context.Context, b *Batch) error {
+	select {
+	case c.batches <- b:
+	case <-c.done:
+		return ErrStopped
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-b.processed:
+		return nil
+	case <-c.done:
+		return ErrStopped
+	}
+}
+
+func (c *Controller) process(b *Batch) {
+	now := c.now()
+	b.Results, b.Rejected, b.Grant, b.Renewed = b.Results[:0], b.Rejected[:0], Grant{}, 0
+	for i := range b.Registrations {
+		b.Results = append(b.Results, c.register(now, b, &b.Registrations[i]))
+	}
+	for i, ref := range b.Refs {
+		c.renew(now, b, i, ref)
+	}
+	b.processed <- struct{}{}
+}
+
+func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) RegisterResult {
+	if !c.admits(r.Shard) {
+		return RegisterResult{NotHeld: true}
+	}
+	if r.Deferred {
+		c.renewDeferred(now, r)
+		return RegisterResult{Deferred: true}
+	}
+	register := c.table.Register
+	if b.Unordered {
+		register = c.table.RegisterIfNewer
+	}
+	ref, outcome := register(now.Add(-r.Age), r.Holder, r.Sequence)
+	if !outcome.Accepted() {
+		if outcome == session.Superseded {
+			c.reportDuplicate(ref)
+		}
+		return RegisterResult{Outcome: outcome}
+	}
+	slot := ref.Slot()
+	if outcome == session.Opened {
+		c.openSlot(now, slot, r.Holder.Key, r.Shard)
+	}
+	result := RegisterResult{Outcome: outcome, Ref: ref, Name: c.table.Name(slot), Grant: c.grant(slot), BeatGrant: c.grant(slot)}
+	if outcome == session.Repeated {
+		result.Grant.TTL = c.remainingTTL(now, ref)
+		return result
+	}
+	c.sessionChanged(now, slot, outcome)
+	if !b.Unordered || outcome != session.Renewed {
+		// All holders of a message get the interval of the first one, so that they keep beating in
+		// one message.
+		class := &c.cfg.Classes[r.Holder.Key.Class].Session
+		result.Grant.Interval = class.FirstInterval(b.Registrations[0].Holder.Key.Name)
+	}
+	return result
+}
+
+// renewDeferred renews the session of a deferred registration, if there is one. A holder must not
+// expire because it waits for admission.
+func (c *Controller) renewDeferred(now monotonic.Instant, r *Registration) {
+	if ref, outcome := c.table.Find(r.Holder); outcome == session.Renewed {
+		c.sessionChanged(now, ref.Slot(), c.table.Beat(now, ref, r.Sequence))
+	}
+}
+
+// renew takes a beat that Beat has not taken.
+func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref session.Ref) {
+	outcome := c.table.Beat(now, ref, b.Sequence)
+	if !outcome.Accepted() {
+		if outcome == session.Superseded {
+			c.reportDuplicate(ref)
+		}
+		b.Rejected = append(b.Rejected, RejectedBeat{Index: index, Outcome: outcome})
+		return
+	}
+	slot := ref.Slot()
+	b.Renewed++
+	b.Grant = b.Grant.Min(c.grant(slot))
+	if outcome == session.Recovered {
+		c.sessionChanged(now, slot, outcome)
+	}
+}
+
+// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may
+// be a late message.
+func (c *Controller) reportDuplicate(ref session.Ref) {
+	s, ok := c.table.At(ref.Slot())
+	if !ok {
+		return
+	}
+	d, ok := c.table.Duplicate(s.Ref)
+	if !ok || d.Rejections != 2 {
+		return
+	}
+	c.changes.touch(ref.Slot())
+	c.cfg.Logger.Warn("two boots of one holder send heartbeats; the boot that registered last keeps the session",
+		"class", c.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "refused", d.Boot)
+	c.counts.duplicates.Add(1)
+}
+
+// sessionChanged updates the schedule and the watchers after an accepted beat.
+func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome) {
+	switch outcome {
+	case session.Renewed:
+	case session.Opened:
+		c.changes.touch(slot)
+	default:
+		c.writes.HolderRecovered(now, slot)
+		c.changes.touch(slot)
+	}
+}
+
+// openSlot begins the writes of a new session.
+func (c *Controller) openSlot(now monotonic.Instant, slot uint32, key session.Key, shard int) {
+	c.shards.Extend(int(slot) + 1)
+	c.entries.Extend(int(slot) + 1)
+	c.occupancies++
+	c.writes.Open(now, slot, writeback.SlotOptions{
+		Policy: uint8(key.Class), Phase: writeback.Phase(key.Name), Wait: c.adoptions.writeDelay(c.held[shard], now),
+	})
+	*c.shards.At(slot) = uint16(shard)
+	*c.entries.At(slot) = leaseEntry{occupancy: c.occupancies}
+	c.adoptUnclaimed(now, slot, key)
+}
+
+// remainingTTL returns the time until the session expires. Times of beats are rounded up, so the
+// TTL is its maximum.
+func (c *Controller) remainingTTL(now monotonic.Instant, ref session.Ref) time.Duration {
+	s, _ := c.table.Lookup(ref)
+	return min(max(s.Deadline.Sub(now), 0), c.cfg.Classes[s.Holder.Key.Class].Session.TTL)
+}
+
+func (c *Controller) grant(slot uint32) Grant {
+	class := &c.cfg.Classes[c.writes.Policy(slot)].Session
+	return Grant{Interval: class.Interval, TTL: class.TTL, Epoch: c.epoch(slot)}
+}

@@ -1,0 +1,131 @@
+package sessioncontroller
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+// listChunk is the number of sessions that the owner copies in one call.
+const listChunk = 500
+
+// keyIndex is the sorted list of all keys at one state of the table.
+type keyIndex struct {
+	changes uint64
+	keys    []session.Key
+}
+
+// ListOptions select a page of sessions.
+type ListOptions struct {
+	// After is the last key of the previous page; the zero Key for the first page.
+	After session.Key
+	// Limit is the maximum length of the page; positive.
+	Limit int
+	// Classes selects classes by session.ClassID; nil selects all.
+	Classes []bool
+	// State selects sessions in one state; session.Gone selects all.
+	State session.State
+}
+
+// List returns a page of sessions in the order of their resource names. more reports whether there
+// are further pages.
+func (c *Controller) List(ctx context.Context, o ListOptions) (page []Lease, more bool, err error) {
+	keys, err := c.sortedKeys(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	if o.After != (session.Key{}) {
+		keys = keys[c.indexAfter(keys, o.After):]
+	}
+	for len(keys) > 0 {
+		chunk := keys[:min(len(keys), listChunk)]
+		keys = keys[len(chunk):]
+		leases, err := c.leasesOf(ctx, chunk, o)
+		if err != nil {
+			return nil, false, err
+		}
+		if page = append(page, leases...); len(page) > o.Limit {
+			return page[:o.Limit], true, nil
+		}
+	}
+	return page, false, nil
+}
+
+// Get returns one session. It fails with a NotHeldError if the shard is not held.
+func (c *Controller) Get(ctx context.Context, key session.Key, shard int) (lease Lease, found bool, err error) {
+	var notHeld bool
+	err = c.do(ctx, func() {
+		var s session.Session
+		notHeld = !c.admits(shard)
+		if s, found = c.table.Get(key); found {
+			lease = c.lease(s)
+		}
+	})
+	if err == nil && notHeld {
+		err = NotHeldError{Shard: shard}
+	}
+	return lease, found, err
+}
+
+func (c *Controller) leasesOf(ctx context.Context, keys []session.Key, o ListOptions) ([]Lease, error) {
+	var leases []Lease
+	err := c.do(ctx, func() {
+		for _, key := range keys {
+			if o.Classes != nil && !o.Classes[key.Class] {
+				continue
+			}
+			s, known := c.table.Get(key)
+			if known && (o.State == session.Gone || s.State == o.State) {
+				leases = append(leases, c.lease(s))
+			}
+		}
+	})
+	return leases, err
+}
+
+// sortedKeys returns all keys. The caller's goroutine sorts them, and only after keys were added or
+// removed.
+func (c *Controller) sortedKeys(ctx context.Context) ([]session.Key, error) {
+	last := c.keyIndex.Load()
+	next := &keyIndex{}
+	err := c.do(ctx, func() {
+		next.changes = c.table.Changes()
+		next.keys = make([]session.Key, 0, c.table.Counts().Total())
+	})
+	if err != nil {
+		return nil, err
+	}
+	if last != nil && last.changes == next.changes {
+		return last.keys, nil
+	}
+	// A session never changes its slot, so each key that exists throughout is in the list exactly
+	// once.
+	err = c.forEachSlotRange(ctx, func(first, end uint32) {
+		next.keys = c.table.AppendKeys(next.keys, int(first), int(end))
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(next.keys, c.compareKeys)
+	c.keyIndex.Store(next)
+	return next.keys, nil
+}
+
+// indexAfter returns the index of the first key after the given one, which need not be in the list.
+func (c *Controller) indexAfter(keys []session.Key, key session.Key) int {
+	index, found := slices.BinarySearchFunc(keys, key, c.compareKeys)
+	if found {
+		index++
+	}
+	return index
+}
+
+// compareKeys orders keys as their resource names: the namespace, a slash and the name.
+func (c *Controller) compareKeys(a, b session.Key) int {
+	if a.Class == b.Class {
+		return cmp.Compare(a.Name, b.Name)
+	}
+	return cmp.Compare(c.cfg.Classes[a.Class].Namespace+"/", c.cfg.Classes[b.Class].Namespace+"/")
+}

@@ -1,0 +1,67 @@
+package sessioncontroller_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+)
+
+func TestList_ReturnsEverySessionOnceInOrder(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-c.-]{1,3}`), 0, 20, rapid.ID).Draw(r, "names")
+		class := session.ClassID(rapid.IntRange(0, 1).Draw(r, "class"))
+		limit := rapid.IntRange(1, 7).Draw(r, "limit")
+		synctest.Test(t, func(t *testing.T) {
+			ctl := newController()
+			defer run(t, ctl)()
+			var want, wantClass []string
+			for i, name := range names {
+				key := session.Key{Class: session.ClassID(i % 2), Name: name}
+				register(t, ctl, session.Holder{Key: key, Boot: "1"})
+				full := classes[key.Class].Namespace + "/" + name
+				want = append(want, full)
+				if key.Class == class {
+					wantClass = append(wantClass, full)
+				}
+			}
+			slices.Sort(want)
+			slices.Sort(wantClass)
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit}); !slices.Equal(got, want) {
+				t.Errorf("all: got %v, want %v", got, want)
+			}
+			marked := []bool{class == 0, class == 1}
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, Classes: marked}); !slices.Equal(got, wantClass) {
+				t.Errorf("class %d: got %v, want %v", class, got, wantClass)
+			}
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, State: session.Expired}); got != nil {
+				t.Errorf("expired: got %v, want none", got)
+			}
+		})
+	})
+}
+
+func TestList_ContinuesAfterASessionThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		for i := range 1200 { // more than one chunk
+			register(t, ctl, node(fmt.Sprintf("n%04d", i), "1"))
+		}
+		first, more, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 600})
+		if err != nil || !more || len(first) != 600 {
+			t.Fatalf("first page: %d sessions, more %t, error %v", len(first), more, err)
+		}
+		last := first[599].Holder
+		ctl.CompleteRelease(beginRelease(t, ctl, last))
+		rest, more, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1000, After: last.Key})
+		if err != nil || more || len(rest) != 600 || rest[0].Holder.Key.Name != "n0600" {
+			t.Errorf("second page: %d sessions, more %t, error %v", len(rest), more, err)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+package index
+
+import (
+	"iter"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
+)
+
+// Snapshot is one Service and everything that a plan for it is made from, at one moment. It never
+// changes and needs no lock. Its objects are shared with the Index and must not be changed.
+type Snapshot struct {
+	Service *corev1.Service
+	// Slices are the managed slices that name the Service, in no particular order. They are nil in
+	// a snapshot of some Pods.
+	Slices []*discoveryv1.EndpointSlice
+	// Pods are the Pods that the selector matches, in no particular order; none for a Service that
+	// is not managed.
+	Pods []SelectedPod
+	// Shares are the zones' parts of the cluster's CPU.
+	Shares hints.Shares
+	// SliceNames are the sorted names of all EndpointSlices of the namespace with the Service's
+	// SliceNamePrefix, including slices of other managers and tombstones.
+	SliceNames []string
+}
+
+// SelectedPod is a Pod that the Service selects, with what is known of its Node.
+type SelectedPod struct {
+	*Pod
+	// NodeKnown tells that the Pod's Node exists. Zone is the Node's zone, empty when not known.
+	NodeKnown bool
+	Zone      string
+	// Affinity is desired.AffinityOf the Pod.
+	Affinity uint32
+}
+
+// Snapshot returns the snapshot of a Service with all its Pods and slices; false when there is no
+// such Service.
+func (x *Index) Snapshot(key Key) (Snapshot, bool) {
+	ns, found := x.find(key)
+	if found == nil {
+		return Snapshot{}, false
+	}
+	snapshot := x.newSnapshot(ns, found)
+	snapshot.Slices = ns.slicesOf(key.Name)
+	snapshot.Pods = make([]SelectedPod, 0, len(found.pods))
+	for selected := range found.pods {
+		snapshot.Pods = append(snapshot.Pods, x.selected(selected))
+	}
+	return snapshot, true
+}
+
+// SnapshotOfPods returns the snapshot of a Service with only the named Pods, as far as the Service
+// selects them, and without its slices; false when there is no such Service. It costs what is
+// named.
+func (x *Index) SnapshotOfPods(key Key, pods map[string]struct{}) (Snapshot, bool) {
+	ns, found := x.find(key)
+	if found == nil {
+		return Snapshot{}, false
+	}
+	snapshot := x.newSnapshot(ns, found)
+	snapshot.Pods = make([]SelectedPod, 0, len(pods))
+	for name := range pods {
+		if pod := ns.pods[name]; pod != nil && slices.Contains(pod.services, found) {
+			snapshot.Pods = append(snapshot.Pods, x.selected(pod))
+		}
+	}
+	return snapshot, true
+}
+
+// Candidate returns a Pod of the Service's namespace that the Service selects; false when there is
+// none of that name.
+func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
+	snapshot, ok := x.SnapshotOfPods(key, map[string]struct{}{pod: {}})
+	if !ok || len(snapshot.Pods) == 0 {
+		return desired.Candidate{}, false
+	}
+	found := snapshot.Pods[0]
+	return desired.Candidate{Pod: found.object(), NodeKnown: found.NodeKnown, Zone: found.Zone}, true
+}
+
+func (x *Index) newSnapshot(ns *namespace, of *service) Snapshot {
+	return Snapshot{
+		Service:    of.object,
+		Shares:     x.shares,
+		SliceNames: ns.sliceNames[SliceNamePrefix(of.object.Name)],
+	}
+}
+
+func (x *Index) selected(pod *podEntry) SelectedPod {
+	selected := SelectedPod{Pod: pod.Pod, Affinity: pod.affinity}
+	if bound := x.nodes[pod.node]; bound != nil && bound.known {
+		selected.NodeKnown, selected.Zone = true, bound.object.Zone
+	}
+	return selected
+}
+
+// Candidates returns the Pods in the API's type, in no particular order. Each candidate is valid
+// only until the next one: one Pod is filled again and again, because all at once would take more
+// memory than the Index needs for them.
+func (s Snapshot) Candidates() iter.Seq[desired.Candidate] {
+	return func(yield func(desired.Candidate) bool) {
+		object := &corev1.Pod{}
+		for _, pod := range s.Pods {
+			pod.fill(object)
+			if !yield(desired.Candidate{Pod: object, NodeKnown: pod.NodeKnown, Zone: pod.Zone}) {
+				return
+			}
+		}
+	}
+}
+
+// Affinities returns the affinity of each Pod by name, without those that are 0.
+func (s Snapshot) Affinities() map[string]uint32 {
+	affinities := make(map[string]uint32, len(s.Pods))
+	for _, pod := range s.Pods {
+		if pod.Affinity != 0 {
+			affinities[pod.name] = pod.Affinity
+		}
+	}
+	return affinities
+}
+
+// NameTaken reports whether an EndpointSlice of that name exists, for a name that begins with the
+// Service's SliceNamePrefix.
+func (s Snapshot) NameTaken(name string) bool {
+	_, taken := slices.BinarySearch(s.SliceNames, name)
+	return taken
+}

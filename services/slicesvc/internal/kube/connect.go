@@ -1,0 +1,78 @@
+package kube
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+)
+
+// Clients are the clients of one kube-apiserver.
+type Clients struct {
+	Objects ObjectClient
+	Slices  SliceRequests
+	Events  record.EventSink
+}
+
+// Connect returns clients that contact nothing until they are used. Requests for slices use
+// sliceConfig. Its transport must refuse writes outside of a held term, and its client must not
+// retry: a throttled write must fail at once.
+func Connect(cfg, sliceConfig *rest.Config) (Clients, error) {
+	objects, err := NewObjectClient(cfg)
+	if err != nil {
+		return Clients{}, err
+	}
+	slices, err := NewMetadataOnlyRequests(sliceConfig)
+	if err != nil {
+		return Clients{}, err
+	}
+	events, err := newEventSink(cfg)
+	return Clients{Objects: objects, Slices: slices, Events: events}, err
+}
+
+// eventSink writes each Event to its own namespace.
+type eventSink struct {
+	rest rest.Interface
+}
+
+var _ record.EventSink = eventSink{}
+
+func newEventSink(cfg *rest.Config) (record.EventSink, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	client, err := newRESTClient(cfg, corev1.SchemeGroupVersion, newSerializer(scheme))
+	if err != nil {
+		return nil, err
+	}
+	return eventSink{rest: client}, nil
+}
+
+func (s eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	return s.send(s.rest.Post(), event, event)
+}
+
+func (s eventSink) Update(event *corev1.Event) (*corev1.Event, error) {
+	return s.send(s.rest.Put().Name(event.Name), event, event)
+}
+
+func (s eventSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	return s.send(s.rest.Patch(types.StrategicMergePatchType).Name(event.Name), event, data)
+}
+
+func (s eventSink) send(request *rest.Request, event *corev1.Event, body any) (*corev1.Event, error) {
+	stored := &corev1.Event{}
+	err := request.UseProtobufAsDefault().
+		Namespace(event.Namespace).
+		Resource("events").
+		Body(body).
+		Do(context.Background()). // record.EventSink passes no context
+		Into(stored)
+	if err != nil {
+		return nil, err
+	}
+	return stored, nil
+}

@@ -1,0 +1,24 @@
+package kube_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// See doc.go. One import of a typed client links all of them.
+func TestSlicesvc_DoesNotLinkTheClientset(t *testing.T) {
+	output, err := exec.Command("go", "list", "-deps", "github.com/trivet-dev/trivet/cmd/slicesvc").Output()
+	if err != nil {
+		t.Fatalf("list the dependencies of slicesvc: %v", err)
+	}
+	packages := strings.Fields(string(output))
+	if len(packages) < 100 {
+		t.Fatalf("slicesvc has %d dependencies: the list is incomplete", len(packages))
+	}
+	for _, name := range packages {
+		if strings.HasPrefix(name, "k8s.io/client-go/kubernetes") {
+			t.Errorf("slicesvc depends on %s", name)
+		}
+	}
+}

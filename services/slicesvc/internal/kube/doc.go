@@ -1,0 +1,22 @@
+// Package kube watches, reads and writes the Kubernetes objects of slicesvc. It decides nothing.
+//
+// Watches: every object is passed to the Handler before Synced is closed. Later changes follow in
+// order, per kind; several states of one object may be merged into the last one. An object is
+// stripped to the fields that slices are made from. After an interruption, an object that is gone
+// is deleted with only its names, UID and last resourceVersion known. client-go paces the retries,
+// and Check returns the cause of a delay.
+//
+// Writes: an update carries the resourceVersion, and a deletion also the UID, of the slice that it
+// was planned from; a creation names its slice. So a plan from an older state fails with
+// ErrConflict. No write is repeated here. The transport of the client refuses writes outside of a
+// held term.
+//
+// Cost: the decoder decodes only the used fields of a Pod or Node, and only the metadata of a slice
+// that the Handler already knows. A write asks for the metadata alone in the answer: the endpoints
+// were just sent. If a mutating webhook changes a slice on its way in, the cache has the sent slice
+// until a watch or a list shows another version. Nothing is requested in compressed form, because
+// compression costs kube-apiserver about as much as encoding.
+//
+// The generated clientset of client-go would register every kind of Kubernetes and cost more memory
+// than thousands of Pods. A test checks that slicesvc does not link it.
+package kube

@@ -1,0 +1,150 @@
+package kube_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+func sample() *discoveryv1.EndpointSlice {
+	return slicetest.Slice(slicetest.Service("web"), "web-1", slicetest.Pods(0, 1))
+}
+
+func TestWrite_HasPreconditions(t *testing.T) {
+	slice := sample()
+	client := fake.NewClientset(slice)
+	writer := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy)
+	for _, verb := range []pack.Verb{pack.Update, pack.Delete} {
+		if _, err := writer.Write(t.Context(), pack.Change{Verb: verb, Slice: slice}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	actions := client.Actions()
+	if len(actions) != 2 {
+		t.Fatalf("actions are %v, want two", actions)
+	}
+	updated := actions[0].(clienttesting.UpdateAction).GetObject().(*discoveryv1.EndpointSlice)
+	if updated.ResourceVersion != slice.ResourceVersion {
+		t.Errorf("update carries resourceVersion %q, want %q", updated.ResourceVersion, slice.ResourceVersion)
+	}
+	want := &metav1.Preconditions{UID: &slice.UID, ResourceVersion: &slice.ResourceVersion}
+	if diff := gocmp.Diff(want, actions[1].(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions); diff != "" {
+		t.Errorf("preconditions of the deletion (-want +got):\n%s", diff)
+	}
+}
+
+func TestWrite_ReturnsTheStoredSlice(t *testing.T) {
+	slice := sample()
+	client := fake.NewClientset()
+	stored, err := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bookkeeping := gocmp.Options{
+		cmpopts.IgnoreTypes(metav1.TypeMeta{}),
+		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields"),
+	}
+	if diff := gocmp.Diff(slice, stored, bookkeeping); diff != "" {
+		t.Errorf("stored (-sent +got):\n%s", diff)
+	}
+}
+
+func TestWrite_ClassifiesErrors(t *testing.T) {
+	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	conflict := apierrors.NewConflict(resource, "web-1", errors.New("changed"))
+	exists := apierrors.NewAlreadyExists(resource, "web-1")
+	missing := apierrors.NewNotFound(resource, "web-1")
+	busy := apierrors.NewTooManyRequests("busy", 1)
+	terminating := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Code:    http.StatusForbidden,
+		Reason:  metav1.StatusReasonForbidden,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}},
+	}}
+	for name, c := range map[string]struct {
+		verb   pack.Verb
+		answer error
+		want   error
+	}{
+		"create: exists":                {verb: pack.Create, answer: exists, want: kube.ErrConflict},
+		"create: namespace terminating": {verb: pack.Create, answer: terminating, want: kube.ErrNamespaceTerminating},
+		"create: busy":                  {verb: pack.Create, answer: busy, want: busy},
+		"create: no such namespace":     {verb: pack.Create, answer: missing, want: missing},
+		"update: changed":               {verb: pack.Update, answer: conflict, want: kube.ErrConflict},
+		"update: gone":                  {verb: pack.Update, answer: missing, want: kube.ErrConflict},
+		"update: forbidden":             {verb: pack.Update, answer: terminating, want: terminating},
+		"delete: changed":               {verb: pack.Delete, answer: conflict, want: kube.ErrConflict},
+		"delete: gone":                  {verb: pack.Delete, answer: missing},
+		"delete: timeout":               {verb: pack.Delete, answer: context.DeadlineExceeded, want: context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			client.PrependReactor(string(c.verb), "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, c.answer
+			})
+			_, err := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: c.verb, Slice: sample()})
+			if !errors.Is(err, c.want) {
+				t.Errorf("error is %v, want %v", err, c.want)
+			}
+			if c.want != nil && !errors.Is(err, c.answer) {
+				t.Errorf("error %v hides its cause %v", err, c.answer)
+			}
+		})
+	}
+}
+
+func TestRefused_NeedsAnAnswerThatProvesIt(t *testing.T) {
+	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"changed":           {err: apierrors.NewConflict(resource, "web-1", errors.New("changed")), want: true},
+		"not as planned":    {err: kube.ErrConflict, want: true},
+		"forbidden":         {err: apierrors.NewForbidden(resource, "web-1", errors.New("no")), want: true},
+		"too many requests": {err: apierrors.NewTooManyRequests("later", 1), want: true},
+		"server timeout":    {err: apierrors.NewTimeoutError("etcd is slow", 1)},
+		"internal error":    {err: apierrors.NewInternalError(errors.New("etcd"))},
+		"client timeout":    {err: context.DeadlineExceeded},
+		"connection reset":  {err: errors.New("connection reset by peer")},
+	} {
+		if got := kube.Refused(fmt.Errorf("update: %w", c.err)); got != c.want {
+			t.Errorf("%s: refused is %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+func TestRetryAfter_ReturnsThePause(t *testing.T) {
+	for name, c := range map[string]struct {
+		err       error
+		pause     time.Duration
+		requested bool
+	}{
+		"busy":                 {err: apierrors.NewTooManyRequests("later", 3), pause: 3 * time.Second, requested: true},
+		"busy, no Retry-After": {err: apierrors.NewTooManyRequests("later", 0), requested: true},
+		"refused":              {err: apierrors.NewBadRequest("no")},
+		"connection reset":     {err: context.DeadlineExceeded},
+		"no error":             {},
+	} {
+		if pause, requested := kube.RetryAfter(c.err); pause != c.pause || requested != c.requested {
+			t.Errorf("%s: pause %v (%t), want %v (%t)", name, pause, requested, c.pause, c.requested)
+		}
+	}
+}

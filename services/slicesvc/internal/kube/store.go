@@ -1,0 +1,115 @@
+package kube
+
+import (
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// errKind is returned for an object of another kind, or one that cannot be decoded.
+var errKind = errors.New("object is not of the kind that is watched, or cannot be decoded")
+
+// store passes the objects of one kind from a reflector to the Handler. It keeps only their names
+// and versions. One goroutine uses it.
+type store[T metav1.Object] struct {
+	// decode returns false for an object of another kind, or one that cannot be decoded.
+	decode func(object any) (T, bool)
+	// tombstone makes the last state of an object of which only the metadata is known.
+	tombstone func(metav1.ObjectMeta) T
+	put       func(T) error
+	remove    func(T)
+	// known has the objects that were put and not removed.
+	known map[types.NamespacedName]version
+	// listed is called after each list; nil for kinds that do not need it.
+	listed func(keys map[types.NamespacedName]struct{}, resourceVersion string)
+	// filled is called after each list that was put without an error.
+	filled func()
+}
+
+type version struct {
+	uid             types.UID
+	resourceVersion string
+}
+
+var _ cache.ReflectorStore = &store[*corev1.Pod]{}
+
+func (s *store[T]) Add(object any) error { return s.Update(object) }
+
+func (s *store[T]) Update(object any) error {
+	decoded, ok := s.decode(object)
+	if !ok {
+		return errKind
+	}
+	return s.putKnown(decoded)
+}
+
+// putKnown leaves an object that could not be put unknown, so that the next list puts it again.
+func (s *store[T]) putKnown(object T) error {
+	if err := s.put(object); err != nil {
+		return err
+	}
+	s.known[keyOf(object)] = versionOf(object)
+	return nil
+}
+
+func (s *store[T]) Delete(object any) error {
+	decoded, ok := s.decode(object)
+	if !ok {
+		return errKind
+	}
+	delete(s.known, keyOf(decoded))
+	s.remove(decoded)
+	return nil
+}
+
+// Replace compares a list with the known objects: it puts what is new and removes what is gone.
+func (s *store[T]) Replace(objects []any, resourceVersion string) error {
+	var problems []error
+	listed := make(map[types.NamespacedName]struct{}, len(objects))
+	for i, object := range objects {
+		objects[i] = nil // lets the object be freed before all are put
+		decoded, ok := s.decode(object)
+		if !ok {
+			problems = append(problems, errKind)
+			continue
+		}
+		key := keyOf(decoded)
+		listed[key] = struct{}{}
+		if known, ok := s.known[key]; !ok || known != versionOf(decoded) {
+			problems = append(problems, s.putKnown(decoded))
+		}
+	}
+	for key, last := range s.known {
+		if _, ok := listed[key]; !ok {
+			delete(s.known, key)
+			s.remove(s.tombstone(metav1.ObjectMeta{
+				Namespace:       key.Namespace,
+				Name:            key.Name,
+				UID:             last.uid,
+				ResourceVersion: last.resourceVersion,
+			}))
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	if s.listed != nil {
+		s.listed(listed, resourceVersion)
+	}
+	s.filled()
+	return nil
+}
+
+// Resync does nothing: the Handler keeps every object.
+func (s *store[T]) Resync() error { return nil }
+
+func versionOf(object metav1.Object) version {
+	return version{uid: object.GetUID(), resourceVersion: object.GetResourceVersion()}
+}
+
+func keyOf(object metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+}

@@ -1,0 +1,129 @@
+package pack_test
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+// input returns the input of a plan with a limit of 100 endpoints.
+func input(service *corev1.Service, candidates []desired.Candidate, existing ...*discoveryv1.EndpointSlice) pack.Input {
+	return pack.Input{
+		Snapshot:  slicetest.Snapshot(service, candidates, existing...),
+		Endpoints: desired.Resolve(service, candidates),
+		Limit:     100,
+		ManagedBy: slicetest.ManagedBy,
+	}
+}
+
+func limited(limit int, in pack.Input) pack.Input {
+	in.Limit = limit
+	return in
+}
+
+func terminating(slice *discoveryv1.EndpointSlice) {
+	now := slice.CreationTimestamp
+	slice.DeletionTimestamp = &now
+}
+
+func deepCopies(slices []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	var copies []*discoveryv1.EndpointSlice
+	for _, slice := range slices {
+		copies = append(copies, slice.DeepCopy())
+	}
+	return copies
+}
+
+// apply returns the slices after the changes of a plan, ordered by name.
+func apply(t rapid.TB, existing []*discoveryv1.EndpointSlice, changes []pack.Change) []*discoveryv1.EndpointSlice {
+	t.Helper()
+	after, err := slicetest.Apply(existing, changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+// reasons describes the changes of a plan.
+func reasons(plan pack.Plan) []string {
+	var all []string
+	for _, change := range plan.Changes {
+		all = append(all, fmt.Sprintf("%s %s %s: %s", change.Verb, change.Slice.Name, change.Reason, change.Detail()))
+	}
+	return all
+}
+
+// outcome is what a plan writes, and how many endpoints each slice has afterwards, in descending
+// order.
+type outcome struct {
+	Creates, Updates, Deletes int
+	Fill                      []int
+}
+
+func outcomeOf(t rapid.TB, in pack.Input) outcome {
+	t.Helper()
+	plan := pack.Make(in)
+	cost := costOf(in, plan)
+	result := outcome{Creates: cost.creates, Updates: cost.updates, Deletes: cost.deletes}
+	for _, slice := range apply(t, in.Slices, plan.Changes) {
+		result.Fill = append(result.Fill, len(slice.Endpoints))
+	}
+	slices.Sort(result.Fill)
+	slices.Reverse(result.Fill)
+	return result
+}
+
+// cost is what a plan writes and leaves.
+type cost struct {
+	creates, updates, deletes int
+	// slices is the number of slices afterwards.
+	slices int
+}
+
+func (c cost) writes() int { return c.creates + c.updates + c.deletes }
+
+func costOf(in pack.Input, plan pack.Plan) cost {
+	var result cost
+	for _, slice := range in.Slices {
+		if slice.DeletionTimestamp == nil {
+			result.slices++
+		}
+	}
+	for _, change := range plan.Changes {
+		switch change.Verb {
+		case pack.Create:
+			result.creates++
+			result.slices++
+		case pack.Update:
+			result.updates++
+		case pack.Delete:
+			result.deletes++
+			result.slices--
+		}
+	}
+	return result
+}
+
+// groupName names a family and a set of ports.
+func groupName(addressType discoveryv1.AddressType, ports desired.PortKey) string {
+	return fmt.Sprintf("%s %q", addressType, ports)
+}
+
+// identities returns the endpoints that are in any slice, each with its group.
+func identities(among []*discoveryv1.EndpointSlice) map[string]bool {
+	all := map[string]bool{}
+	for _, slice := range among {
+		for i := range slice.Endpoints {
+			endpoint, _ := desired.Observe(&slice.Endpoints[i])
+			all[fmt.Sprint(groupName(slice.AddressType, desired.KeyOf(slice.Ports)), endpoint.Identity)] = true
+		}
+	}
+	return all
+}

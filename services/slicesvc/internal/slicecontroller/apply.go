@@ -1,0 +1,203 @@
+package slicecontroller
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+)
+
+// concurrentWrites is how many slices of one Service are written at the same time. One after the
+// other, a Service with many slices would take long, and later changes would wait.
+const concurrentWrites = 4
+
+// maxThrottleDelay bounds the pause that kube-apiserver asks a worker for: its value may be wrong.
+const maxThrottleDelay = 10 * time.Second
+
+// planApplier applies the plan of one sync.
+type planApplier struct {
+	*Controller
+	owned *ownedShard
+	key   Key
+
+	mu      sync.Mutex      // guards all below; never held across I/O
+	result  *syncResult     // collects what was written
+	planned *pack.Placement // the plan was made from it; nil for a plan of the whole Service
+	errs    []error
+}
+
+// applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
+// last, one after the other, and only if no write failed. Otherwise a failed write does not stop
+// the others, except that all stop if kube-apiserver throttles or the term ends.
+func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *pack.Placement) {
+	result.reread = true // until an error remains that a new plan does not solve
+	a := &planApplier{Controller: c, owned: owned, key: key, result: result, planned: planned}
+	var independent, dependent []pack.Change
+	for _, change := range result.plan.Changes {
+		if change.Supersedes() {
+			dependent = append(dependent, change)
+		} else {
+			independent = append(independent, change)
+		}
+	}
+	a.applyConcurrently(independent)
+	for _, change := range dependent {
+		if len(a.errs) > 0 || result.terminating || a.stopped() {
+			break
+		}
+		a.apply(change)
+	}
+	result.err = errors.Join(a.errs...)
+	if owned.ctx.Err() != nil && len(result.plan.Changes) > 0 {
+		result.err = owned.ctx.Err()
+	}
+}
+
+func (a *planApplier) applyConcurrently(changes []pack.Change) {
+	if len(changes) == 1 {
+		a.apply(changes[0])
+		return
+	}
+	var writers sync.WaitGroup
+	next := make(chan pack.Change)
+	for range min(len(changes), concurrentWrites) {
+		writers.Go(func() {
+			for change := range next {
+				if !a.stopped() {
+					a.applyRecovering(change)
+				}
+			}
+		})
+	}
+	for _, change := range changes {
+		next <- change
+	}
+	close(next)
+	writers.Wait()
+}
+
+// applyRecovering turns a panic into an error, because sync recovers only on its own goroutine.
+func (a *planApplier) applyRecovering(change pack.Change) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			a.logger.Error("panic in the write of a slice", "service", a.key.String(), "cause", cause, "stack", string(debug.Stack()))
+			a.recordError(fmt.Errorf("panic: %v", cause), false)
+		}
+	}()
+	a.apply(change)
+}
+
+// stopped returns whether no further write may begin.
+func (a *planApplier) stopped() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.result.throttled > 0 || a.owned.ctx.Err() != nil
+}
+
+func (a *planApplier) apply(change pack.Change) {
+	stored, err := a.write(a.owned, a.key, change)
+	if err == nil {
+		err = a.recordWrite(change, stored)
+	}
+	switch {
+	case err == nil:
+	case a.owned.ctx.Err() != nil: // applyPlan returns it
+	case errors.Is(err, kube.ErrNamespaceTerminating):
+		a.logger.Debug("slice not created", "service", a.key.String(), "error", err)
+		a.recordTerminating()
+	case errors.Is(err, kube.ErrConflict):
+		a.recordConflict(err, a.reread(a.owned, change))
+	default:
+		a.recordError(err, false)
+	}
+}
+
+func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.EndpointSlice) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.written = append(a.result.written, change)
+	switch change.Verb {
+	case pack.Create:
+		a.result.lastPlan.Creates++
+	case pack.Update:
+		a.result.lastPlan.Updates++
+	case pack.Delete:
+		a.result.lastPlan.Deletes++
+	}
+	switch {
+	case a.planned == nil:
+	case change.Verb == pack.Delete:
+		a.planned.Deleted(change.Slice.Name)
+	case !a.planned.Wrote(stored):
+		return fmt.Errorf("%s endpointslice %s/%s: what was stored is not what was written", change.Verb, stored.Namespace, stored.Name)
+	}
+	return nil
+}
+
+func (a *planApplier) recordTerminating() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.terminating = true
+}
+
+func (a *planApplier) recordConflict(err error, reread bool) {
+	a.recordError(err, reread)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.conflict = true
+}
+
+// recordError records a failed write. reread says that the cache has the slice in conflict now.
+func (a *planApplier) recordError(err error, reread bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.errs = append(a.errs, err)
+	a.result.reread = a.result.reread && reread
+	a.result.throttled = max(a.result.throttled, throttleDelay(err))
+}
+
+// throttleDelay returns how long to pause after an error of kube-apiserver, 0 for not at all.
+func throttleDelay(err error) time.Duration {
+	requested, throttled := kube.RetryAfter(err)
+	if !throttled {
+		return 0
+	}
+	return min(max(requested, minRetryDelay), maxThrottleDelay)
+}
+
+// write makes one write and stores the result in the cache.
+func (c *Controller) write(owned *ownedShard, key Key, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+	name := change.Slice.Name
+	start := time.Now()
+	owned.beginWrite(key, name)
+	returned := false
+	defer func() {
+		if !returned { // Write panicked
+			owned.failWrite(key, name, true)
+		}
+	}()
+	stored, err := c.deps.Writer.Write(owned.ctx, change)
+	returned = true
+	now := time.Now()
+	if c.deps.Batcher != nil {
+		c.deps.Batcher.Wrote(now, now.Sub(start), err)
+	}
+	if err != nil {
+		owned.failWrite(key, name, !kube.Refused(err))
+		return nil, err
+	}
+	c.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
+	if change.Verb == pack.Delete {
+		c.cache.storeDeleted(change.Slice)
+	} else {
+		c.cache.storeWritten(stored)
+	}
+	c.applyObserved(owned, key, stored, owned.finishWrite(key, change.Verb, stored, now))
+	return stored, nil
+}

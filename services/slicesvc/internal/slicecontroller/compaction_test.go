@@ -1,0 +1,104 @@
+package slicecontroller_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+func TestRun_CompactsAQuietService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
+		holdAllShards(t, controller)
+		putService(controller, "web", 1000)
+		advance(time.Second)
+		cluster.takeWrites()
+		for i := range 1000 {
+			if i%10 != 0 {
+				controller.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+				advance(10 * time.Millisecond) // one by one, so that no plan joins slices that it writes anyway
+			}
+		}
+		advance(4 * time.Second)
+		if before := cluster.size(); before < 2 {
+			t.Fatalf("%d slices before, so there is nothing to compact", before)
+		}
+		advance(20 * time.Second)
+		if got := len(cluster.endpoints(t)); cluster.size() != 1 || got != 100 {
+			t.Errorf("%d slices with %d endpoints, want one with 100", cluster.size(), got)
+		}
+		state, _ := controller.State(key("web"))
+		if state.LastPlan.Trigger != slicecontroller.ByCompaction {
+			t.Errorf("last plan is %+v", state.LastPlan)
+		}
+		cluster.takeWrites()
+		advance(time.Hour)
+		if got := cluster.takeWrites(); got != 0 {
+			t.Errorf("%d writes afterwards", got)
+		}
+	})
+}
+
+// A cluster with many half-empty slices is not rewritten at once.
+func TestRun_CompactionHasOneBudgetForAllServices(t *testing.T) {
+	const services = 300
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
+		controller.PutNode(node("node-a", "zone-a"))
+		for i := range services {
+			service := slicetest.Service(fmt.Sprint("web-", i), selectorOf(fmt.Sprint("web-", i)))
+			controller.PutService(service)
+			for pod := range 2 {
+				name := fmt.Sprint(service.Name, "-", pod)
+				controller.PutPod(slicetest.Pod(name, slicetest.Address(pod), labelledApp(service.Name)))
+				half := slicetest.Slice(service, name, []desired.Candidate{slicetest.Candidate(slicetest.Pod(name, slicetest.Address(pod)))})
+				cluster.storeAsOther(half)
+			}
+		}
+		advance(time.Second)
+		holdAllShards(t, controller)
+		advance(5 * time.Second)
+		if got := cluster.takeWrites(); got != 0 || cluster.size() != 2*services {
+			t.Fatalf("%d writes and %d slices, want none before the Services are quiet", got, cluster.size())
+		}
+		most := 0
+		for range 60 {
+			advance(time.Second)
+			most = max(most, cluster.takeWrites())
+		}
+		if got := cluster.size(); most > 50 || got != services {
+			t.Errorf("up to %d writes a second, and %d slices after a minute; want few and %d", most, got, services)
+		}
+	})
+}
+
+// A Service is quiet as long as nothing is written for it, whatever causes its syncs.
+func TestRun_SyncWithoutWritesDoesNotDelayCompaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
+		holdAllShards(t, controller)
+		putService(controller, "web", 300)
+		advance(time.Second)
+		for i := range 300 {
+			if i%3 > 0 {
+				controller.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i), labelledApp("web")))
+			}
+		}
+		advance(time.Second)
+		scattered := cluster.size()
+		for range 6 {
+			if _, err := controller.Reconcile(t.Context(), key("web")); err != nil {
+				t.Fatal(err)
+			}
+			advance(time.Second)
+		}
+		if got := cluster.size(); scattered < 2 || got != 1 {
+			t.Errorf("%d slices for 100 endpoints after they were quiet for 5s, and %d before", got, scattered)
+		}
+	})
+}

@@ -1,0 +1,59 @@
+package slicecontroller
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// compactionWrites is the maximum number of writes of one compaction step.
+	compactionWrites = 12
+	// compactionRate is how many writes compaction may make in a second, over all Services: a tenth
+	// of a client's default limit, so that a cluster is not rewritten when it becomes quiet.
+	compactionRate = 20
+	// compactionBurst is how many of these writes may be made at once.
+	compactionBurst = 2 * compactionWrites
+	// minCompactionGrant is enough writes for any compaction to make progress.
+	minCompactionGrant = 6
+	// minCompactionWrites is the least that a compaction writes: two slices become one.
+	minCompactionWrites = 2
+)
+
+// compactionBudget limits the writes of compaction. Unlike a token bucket it grants as many writes
+// as are left, and spreads the Services that must wait.
+type compactionBudget struct {
+	mu sync.Mutex // guards all below
+	// left is the number of writes that were left at the time updated.
+	left    float64
+	updated time.Time
+	// waiting is an estimate of how many Services wait.
+	waiting int
+}
+
+func newCompactionBudget() *compactionBudget { return &compactionBudget{left: compactionBurst} }
+
+// take grants up to wanted writes. giveBack must return those that are not made. If none is granted
+// the Service must wait.
+func (b *compactionBudget) take(now time.Time, wanted int) (granted int, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if passed := now.Sub(b.updated); passed > 0 {
+		b.left = min(b.left+passed.Seconds()*compactionRate, compactionBurst)
+		b.updated = now
+	}
+	if b.left >= minCompactionGrant {
+		granted = min(wanted, int(b.left))
+		b.left -= float64(granted)
+		b.waiting = max(b.waiting-1, 0)
+		return granted, 0
+	}
+	missing := minCompactionGrant - b.left + float64(b.waiting*minCompactionWrites)
+	b.waiting++
+	return 0, time.Duration(missing/compactionRate*float64(time.Second)) + time.Millisecond
+}
+
+func (b *compactionBudget) giveBack(unused int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left = min(b.left+float64(max(unused, 0)), compactionBurst)
+}

@@ -1,0 +1,160 @@
+package slicecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+)
+
+// reread caches the current state of a slice in conflict, and returns whether it could.
+func (c *Controller) reread(owned *ownedShard, change pack.Change) bool {
+	if c.deps.Reader == nil {
+		return false
+	}
+	return c.readSlice(owned.ctx, keyOf(change.Slice.Namespace, change.Slice.Name), change.Slice) == nil
+}
+
+// applyObserved caches what a watch showed of a slice after our write of it.
+func (c *Controller) applyObserved(owned *ownedShard, key Key, stored *discoveryv1.EndpointSlice, newer observedVersion) {
+	if !newer.observed {
+		return
+	}
+	slice := keyOf(stored.Namespace, stored.Name)
+	if newer.deleted {
+		c.cache.change("", func(x *index.Index) { x.DeleteSlice(stored) })
+		return
+	}
+	if _, cached, _, ok := c.cache.sliceVersion(slice); ok && index.CompareVersions(newer.version, cached) <= 0 || c.deps.Reader == nil {
+		return
+	}
+	if err := c.readSlice(owned.ctx, slice, nil); err != nil {
+		c.logger.Debug("cannot read slice, will retry before the next plan", "slice", slice.String(), "error", err)
+		owned.addUnread(key, stored.Name)
+	}
+}
+
+// readPending reads slices of a Service whose state in the cache is stale. Slices that cannot be
+// read stay pending.
+func (c *Controller) readPending(owned *ownedShard, key Key, names map[string]struct{}) error {
+	if c.deps.Reader == nil {
+		return nil // the watch must show them again
+	}
+	var problems []error
+	for name := range names {
+		if err := c.readSlice(owned.ctx, keyOf(key.Namespace, name), c.cache.slice(key, name)); err != nil {
+			owned.addUnread(key, name)
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// readOrphaned reads the slices whose term ended before they were read, until ctx ends. A watch
+// does not show them again, and a read needs no term.
+func (c *Controller) readOrphaned(ctx context.Context) {
+	for failures := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.orphanedReads.added:
+		}
+		var failed []Key
+		for slice := range c.orphanedReads.take() {
+			if err := c.readSlice(ctx, slice, nil); err != nil {
+				c.logger.Debug("cannot read slice after the end of a term, will retry", "slice", slice.String(), "error", err)
+				failed = append(failed, slice)
+			}
+		}
+		if len(failed) == 0 {
+			failures = 0
+			continue
+		}
+		failures++
+		pause(ctx, retryDelay(failures))
+		c.orphanedReads.add(failed)
+	}
+}
+
+// readSlice caches the current state of a slice. If there is none, cached is recorded as deleted;
+// cached may be nil.
+func (c *Controller) readSlice(ctx context.Context, slice Key, cached *discoveryv1.EndpointSlice) error {
+	current, err := c.deps.Reader.Get(ctx, slice)
+	if err != nil {
+		return fmt.Errorf("read endpointslice %s: %w", slice, err)
+	}
+	switch {
+	case current != nil:
+		c.PutSlice(current)
+	case cached != nil && cached.UID != "":
+		c.cache.storeDeleted(cached)
+	}
+	return nil
+}
+
+// catchUp makes the cache show the writes of the last holder of the shard. It retries until it
+// succeeds, and reports errors meanwhile. It returns false if the term ends first.
+func (c *Controller) catchUp(owned *ownedShard) bool {
+	if c.deps.Reader == nil {
+		return true
+	}
+	for failures := 1; ; failures++ {
+		err := c.readChangedSlices(owned)
+		if owned.ctx.Err() != nil {
+			return false
+		}
+		if err == nil {
+			return true
+		}
+		owned.report(fmt.Errorf("read what the last holder of shard %d wrote: %w", owned.shard, err))
+		if pause(owned.ctx, retryDelay(failures)); owned.ctx.Err() != nil {
+			return false
+		}
+	}
+}
+
+// readChangedSlices compares the cache with a list of the slices. It reads the slices of the shard
+// that are missing in the cache, older in the cache than in the list, or missing in the list.
+func (c *Controller) readChangedSlices(owned *ownedShard) error {
+	list, err := c.lists.list(owned.ctx)
+	if err != nil {
+		return err
+	}
+	listed := map[Key]struct{}{}
+	for _, meta := range list.slices[owned.shard] {
+		key := keyOf(meta.Namespace, meta.Name)
+		listed[key] = struct{}{}
+		_, cached, ours, ok := c.cache.sliceVersion(key)
+		if ok && ours && index.CompareVersions(meta.ResourceVersion, cached) <= 0 {
+			continue
+		}
+		if err := c.readSlice(owned.ctx, key, nil); err != nil {
+			return err
+		}
+	}
+	for _, service := range c.cache.shardKeys(owned.shard) {
+		_, slices, _ := c.cache.slices(service)
+		for _, slice := range slices {
+			key := keyOf(slice.Namespace, slice.Name)
+			if _, ok := listed[key]; ok || index.CompareVersions(slice.ResourceVersion, list.resourceVersion) > 0 {
+				continue
+			}
+			if err := c.readSlice(owned.ctx, key, slice); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,208 @@
+package slicecontroller_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+func TestRun_RevertsChangesOfAnotherWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, cluster, _ := startWithWeb(t)
+		const want = "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a"
+		for name, change := range map[string]func(name string){
+			"edited": func(name string) {
+				cluster.edit(name, func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[:1] })
+			},
+			"relabelled": func(name string) { cluster.edit(name, func(s *discoveryv1.EndpointSlice) { s.Labels["a"] = "b" }) },
+			"deleted":    cluster.delete,
+		} {
+			change(cluster.onlySlice(t).Name)
+			advance(100 * time.Millisecond)
+			if got := describe(cluster.onlySlice(t)); got != want {
+				t.Errorf("%s: slice has %q, want %q", name, got, want)
+			}
+			if got := cluster.takeWrites(); got != 1 {
+				t.Errorf("%s: %d writes, want 1", name, got)
+			}
+			advance(time.Minute) // changes in quick succession are contention
+		}
+	})
+}
+
+// An event during a sync may or may not be of a write of that sync. Here another writer deletes a
+// slice while another slice of the Service is being written.
+func TestRun_DetectsAnotherWriterDuringASync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, _ := startWithWeb(t)
+		for i := 2; i < 150; i++ {
+			controller.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		advance(time.Second)
+		deleted := false
+		cluster.refuseWith(func(change pack.Change) error {
+			for name := range cluster.slices {
+				if !deleted && name != change.Slice.Name {
+					deleted = true
+					cluster.remove(name)
+				}
+			}
+			return nil
+		})
+		controller.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+		advance(time.Second)
+		if got := cluster.size(); !deleted || got != 2 {
+			t.Errorf("%d slices, want the deleted slice to be replaced", got)
+		}
+	})
+}
+
+func TestRun_SliceWithAnotherManagerIsReplacedUnderAnotherName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, _ := startWithWeb(t)
+		foreign := cluster.onlySlice(t).Name
+		cluster.edit(foreign, func(slice *discoveryv1.EndpointSlice) { slice.Labels[discoveryv1.LabelManagedBy] = "another-manager" })
+		advance(100 * time.Millisecond)
+		state, _ := controller.State(key("web"))
+		if len(state.Slices) != 1 || state.Slices[0].Name == foreign {
+			t.Errorf("slices are %v, want one that is not %s", state.Slices, foreign)
+		}
+		if got := cluster.takeWrites(); got != 1 {
+			t.Errorf("%d writes, want 1", got)
+		}
+	})
+}
+
+func TestRun_RecreatedServiceGetsNewSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, _ := startWithWeb(t)
+		old := cluster.onlySlice(t)
+		controller.DeleteService(slicetest.Service("web"))
+		controller.PutService(slicetest.Service("web", func(service *corev1.Service) { service.UID = "recreated" }))
+		advance(100 * time.Millisecond)
+		slice := cluster.onlySlice(t)
+		if slice.UID == old.UID || slice.OwnerReferences[0].UID != "recreated" {
+			t.Errorf("slice %s (%s) is owned by %s, want a new one of the new Service", slice.Name, slice.UID, slice.OwnerReferences[0].UID)
+		}
+		if got := len(slice.Endpoints); got != 2 {
+			t.Errorf("%d endpoints, want 2", got)
+		}
+	})
+}
+
+// A finalizer of another writer keeps a slice that we deleted. The Service must not wait for it.
+func TestRun_FinalizerOnADeletedSliceDelaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, _ := startWithWeb(t)
+		old := cluster.onlySlice(t).Name
+		cluster.edit(old, func(slice *discoveryv1.EndpointSlice) { slice.Finalizers = []string{"example.com/wait"} })
+		controller.PutService(slicetest.Service("web", func(service *corev1.Service) { service.UID = "recreated" }))
+		advance(100 * time.Millisecond)
+		controller.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
+		advance(100 * time.Millisecond)
+		cluster.mu.Lock()
+		defer cluster.mu.Unlock()
+		for name, slice := range cluster.slices {
+			if name != old && len(slice.Endpoints) != 3 {
+				t.Errorf("slice %s has %d endpoints, want 3", name, len(slice.Endpoints))
+			}
+		}
+		if cluster.slices[old].DeletionTimestamp == nil || len(cluster.slices) != 2 {
+			t.Errorf("%d slices, want the new one and the old one being deleted", len(cluster.slices))
+		}
+	})
+}
+
+// Another controller changes a slice after each of our writes.
+func TestRun_ContentionSuspendsUpdates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := &eventSink{}
+		controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
+			deps.Events = events
+		})
+		holdAllShards(t, controller)
+		putService(controller, "web", 3)
+		advance(100 * time.Millisecond)
+		name := cluster.onlySlice(t).Name
+		undo := func(slice *discoveryv1.EndpointSlice) {
+			slice.Endpoints[0].Zone = nil
+			slice.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "other"}}
+		}
+		for range 600 {
+			cluster.edit(name, undo)
+			advance(time.Second)
+		}
+		if got := cluster.takeWrites(); got > 20 {
+			t.Errorf("%d writes in ten minutes while another writer writes each second", got)
+		}
+		state, _ := controller.State(key("web"))
+		contended := events.with("EndpointSlicesContended")
+		if state.ContendedBy != "other" || len(contended) == 0 || !strings.HasPrefix(contended[0], `EndpointSlicesContended web: "other" keeps`) {
+			t.Errorf("contended by %q, events %q", state.ContendedBy, contended)
+		}
+		controller.PutPod(slicetest.Pod("web-9", "10.1.0.99"))
+		advance(time.Second)
+		if got := len(cluster.onlySlice(t).Endpoints); got != 4 {
+			t.Errorf("%d endpoints, want the missing one to be added", got)
+		}
+		if _, err := controller.Reconcile(t.Context(), key("web")); err != nil || cluster.onlySlice(t).Endpoints[0].Zone == nil {
+			t.Errorf("a requested sync is suspended: %v", err)
+		}
+		advance(time.Hour)
+		if state, _ := controller.State(key("web")); state.ContendedBy != "" || state.History.Failures > 0 {
+			t.Errorf("after the other writer has stopped: %+v", state)
+		}
+	})
+}
+
+// A write may be stored although its answer is lost. The event of that write is not another writer.
+func TestRun_AnUnansweredWriteIsNoContention(t *testing.T) {
+	for name, lag := range map[string]time.Duration{"event later": 100 * time.Millisecond, "event meanwhile": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				events := &eventSink{}
+				controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
+					deps.Events = events
+				})
+				holdAllShards(t, controller)
+				putService(controller, "web", 3)
+				advance(100 * time.Millisecond)
+				lost, writes := 0, 0
+				cluster.mu.Lock()
+				cluster.lag = lag
+				cluster.lose = func(pack.Change) error {
+					if writes++; writes%2 == 1 {
+						return nil
+					}
+					lost++
+					return fmt.Errorf("update: %w", context.DeadlineExceeded)
+				}
+				cluster.mu.Unlock()
+				for range 10 {
+					controller.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+					advance(time.Second)
+					controller.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+					advance(time.Second)
+				}
+				contended := events.with("EndpointSlicesContended")
+				if state, _ := controller.State(key("web")); state.ContendedBy != "" || len(contended) > 0 || lost < 5 {
+					t.Errorf("contended by %q, events %q, after %d writes, %d without an answer", state.ContendedBy, contended, writes, lost)
+				}
+				if got := len(cluster.onlySlice(t).Endpoints); got != 3 || !*cluster.onlySlice(t).Endpoints[0].Conditions.Ready {
+					t.Errorf("slice is %+v, want three endpoints, all ready", cluster.onlySlice(t))
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,206 @@
+package slicecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+)
+
+// reportPeriod is how often Run reports to the held shards.
+const reportPeriod = time.Second
+
+// Run syncs the Services of the held shards until ctx ends and its workers have returned. It must
+// be called once, concurrently with RunShard.
+func (c *Controller) Run(ctx context.Context) error {
+	c.events.start(ctx)
+	queue := c.shards.openQueue()
+	close(c.running)
+
+	var busy atomic.Int32
+	var workers sync.WaitGroup
+	for range c.cfg.Workers {
+		workers.Go(func() { c.work(ctx, queue, &busy) })
+	}
+	if c.deps.Reader != nil {
+		workers.Go(func() { c.readOrphaned(ctx) })
+	}
+	c.reportHealth(ctx, &busy)
+
+	c.events.stop()
+	c.shards.closeQueue()
+	queue.ShutDown()
+	workers.Wait()
+	return nil
+}
+
+// RunShard syncs the Services of a shard for one term: until ctx ends and all syncs of the shard
+// have returned. Every write uses ctx. The cache must be filled before. About once a second it
+// reports the health of all held shards together: one failing Service is no failure of the loop.
+// Different shards may run concurrently.
+func (c *Controller) RunShard(ctx context.Context, shard int, report func(error)) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-c.running:
+	}
+	owned := newOwnedShard(ctx, shard, report)
+	if err := c.shards.acquire(owned); err != nil {
+		return err
+	}
+	defer func() { c.orphanedReads.add(c.shards.release(owned)) }()
+	if !c.catchUp(owned) {
+		return nil
+	}
+	owned.markCaughtUp()
+	for _, key := range c.cache.shardKeys(shard) {
+		c.requestSync(key, syncCause{trigger: ByTerm}, index.Normal)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// work syncs Services until the queue is shut down and empty. While kube-apiserver throttles, the
+// worker pauses without a Service, so the most urgent one is next after the pause.
+func (c *Controller) work(ctx context.Context, queue serviceQueue, busy *atomic.Int32) {
+	for {
+		key, shutDown := queue.Get()
+		if shutDown {
+			return
+		}
+		var throttled time.Duration
+		if owned := c.shards.startWork(key); owned != nil {
+			busy.Add(1)
+			throttled = c.process(owned, key)
+			busy.Add(-1)
+			owned.syncs.Done()
+		}
+		queue.Done(key)
+		if throttled > 0 {
+			pause(ctx, throttled)
+		}
+	}
+}
+
+// process syncs a Service if a sync is due, and requests the next one if it is needed. It returns
+// how long kube-apiserver asks to pause.
+func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duration) {
+	service, ok := c.cache.service(key)
+	switch {
+	case !ok:
+		c.forget(key, ErrServiceNotFound)
+		return 0
+	case !c.handles(service):
+		c.forget(key, ErrUnmanaged)
+		return 0
+	}
+	start := time.Now()
+	input, wait, ok := owned.startSync(key, service, c.budget, start)
+	if !ok {
+		if wait > 0 {
+			c.shards.enqueue(key, priorityOf(index.Lazy), wait)
+		}
+		return 0
+	}
+	result := c.sync(owned, key, input)
+	c.budget.giveBack(input.compactionWrites - len(result.plan.Changes))
+	if owned.ctx.Err() != nil {
+		// The end of the term cut the sync short, which says nothing about the Service.
+		input.notify(syncResult{err: ErrShardNotHeld})
+		return 0
+	}
+	now := time.Now()
+	failedBefore := owned.failureOf(key).count > 0
+	again, wait := owned.finishSync(key, input, result, now)
+	c.shards.recordSync(key, result.err, now)
+	c.report(key, service, result, now.Sub(start))
+	if result.lastPlan.writes() > 0 || failedBefore != (result.err != nil) {
+		c.changes.record(ServiceChange{Key: key, UID: service.UID})
+	}
+	input.notify(result)
+	if again {
+		c.shards.enqueue(key, priorityOf(index.Normal), wait)
+	}
+	return result.throttled
+}
+
+// forget drops the record of a Service that needs no sync. If the Service came back meanwhile, the
+// causes that were dropped are replaced by a new one.
+func (c *Controller) forget(key Key, reason error) {
+	c.shards.forget(key, reason)
+	if service, ok := c.cache.service(key); ok && c.handles(service) {
+		c.requestSync(key, syncCause{trigger: ByService}, index.Urgent)
+	}
+}
+
+// report publishes the result of a sync as metrics, Events and log messages.
+func (c *Controller) report(key Key, service *corev1.Service, result syncResult, took time.Duration) {
+	c.upstream.observeSync(service, result.written, result.err)
+	c.events.syncFinished(service, result.plan.Topology, result.err)
+	switch {
+	case errors.Is(result.err, kube.ErrConflict):
+		c.metrics.observeSync(resultConflict, took)
+		c.logger.Debug("slices changed since they were planned", "service", key.String(), "error", result.err)
+	case result.throttled > 0:
+		c.metrics.observeSync(resultError, took)
+		c.logger.Debug("kube-apiserver throttles writes", "service", key.String(), "for", result.throttled, "error", result.err)
+	case result.err != nil:
+		c.metrics.observeSync(resultError, took)
+		c.logger.Warn("cannot sync service, will retry", "service", key.String(), "error", result.err)
+	default:
+		c.metrics.observeSync(resultSuccess, took)
+	}
+}
+
+// reportHealth reports about once a second until ctx ends. Every held shard gets the same report: a
+// shard may have a single Service, whose failure is not one of the shard.
+func (c *Controller) reportHealth(ctx context.Context, busy *atomic.Int32) {
+	ticker := time.NewTicker(reportPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		held := c.shards.held()
+		idle := c.QueueLength() == 0 && busy.Load() == 0
+		// If all workers are stuck no sync finishes. Without a report the loop counts as stalled.
+		if syncs := c.shards.takeSyncCount(); syncs == 0 && !idle {
+			continue
+		}
+		err := c.health(held)
+		for _, owned := range held {
+			owned.report(err)
+		}
+	}
+}
+
+// health returns an error if at least half of the managed Services of the held shards fail: then
+// the cause is not the Services.
+func (c *Controller) health(held []*ownedShard) error {
+	var shards []int
+	var failing int
+	var last Key
+	var latest failure
+	for _, owned := range held {
+		count, key, failed := owned.failing()
+		shards = append(shards, owned.shard)
+		failing += count
+		if failed.at.After(latest.at) {
+			last, latest = key, failed
+		}
+	}
+	managed := c.Counts(shards).Managed
+	if failing == 0 || 2*failing < managed {
+		return nil
+	}
+	return fmt.Errorf("%d of %d services fail, %s with: %w", failing, managed, last, latest.err)
+}

@@ -1,0 +1,219 @@
+package slicecontroller
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+)
+
+const (
+	// compactionPause is the pause between two compaction steps of a Service.
+	compactionPause = time.Second
+	// A failed sync is repeated after minRetryDelay, then after twice as long each time up to
+	// maxRetryDelay, without end.
+	minRetryDelay = 100 * time.Millisecond
+	maxRetryDelay = time.Minute
+	// maxEventRetryDelay bounds the delay of a failing Service whose Pods change.
+	maxEventRetryDelay = time.Second
+)
+
+// serviceRecord is what one term knows of a Service besides the cache. The owned shard's mutex
+// guards it.
+type serviceRecord struct {
+	// service is the version of the Service that was synced last. A Service created again under its
+	// name is another one.
+	service *corev1.Service
+	// placement is which slice has which endpoint; nil if the next sync must plan the whole
+	// Service. A running sync owns it.
+	placement *pack.Placement
+	pending   pendingSync
+	syncing   bool
+	// observed has the slices that are being written, with what a watch showed of them meanwhile.
+	observed map[string]*observedVersion
+	// unread has the slices whose state in the cache is old. The next sync reads them first.
+	unread   map[string]struct{}
+	lastPlan LastPlan
+	// writeTimes has the time of the last write of each slice.
+	writeTimes map[string]time.Time
+	// maybeStored has the slices with a failed write that may be stored: the next event of the
+	// slice may be of that write.
+	maybeStored map[string]struct{}
+	contention  contention
+	// quietAt is when the Service will be quiet for long enough to be compacted; zero if there is
+	// nothing to compact.
+	quietAt time.Time
+}
+
+// observedVersion is what a watch showed of a slice while it was being written.
+type observedVersion struct {
+	version           string
+	observed, deleted bool
+}
+
+// sliceEvent is what a watch showed of a slice that the cache did not have.
+type sliceEvent struct {
+	name, version string
+	deleted       bool
+	terminating   bool
+	// writer is the field manager that wrote the slice; empty if unknown.
+	writer string
+}
+
+// addName adds to a set that may be nil.
+func addName(names map[string]struct{}, name string) map[string]struct{} {
+	if names == nil {
+		names = map[string]struct{}{}
+	}
+	names[name] = struct{}{}
+	return names
+}
+
+// recordRevert records that another writer changed or deleted a slice, and returns whether updates
+// of the Service are suspended from now on. The late event of an unanswered write reverts nothing.
+func (r *serviceRecord) recordRevert(name, writer string, now time.Time) (suspended bool) {
+	if _, own := r.maybeStored[name]; own {
+		delete(r.maybeStored, name)
+		return false
+	}
+	return r.contention.recordRevert(r.writeTimes[name], now, writer)
+}
+
+// untilCompaction returns how long until the Service may be compacted, -1 if it has nothing to
+// compact. A Service whose updates are suspended is not compacted.
+func (r *serviceRecord) untilCompaction(now time.Time) time.Duration {
+	if r.quietAt.IsZero() {
+		return -1
+	}
+	return max(r.quietAt.Sub(now), r.contention.suspendedFor(now), 0)
+}
+
+// scheduleCompaction sets when the Service may be compacted if nothing else happens.
+func (r *serviceRecord) scheduleCompaction(input syncInput, result syncResult, now time.Time) {
+	switch {
+	case !result.compactable, input.compacting && result.plan.Empty():
+		r.quietAt = time.Time{}
+	case input.compacting:
+		r.quietAt = now.Add(compactionPause)
+	case result.lastPlan.writes() == 0 && !r.quietAt.IsZero():
+		// The Service is as quiet as before.
+	default:
+		r.quietAt = now.Add(result.quietPeriod)
+	}
+}
+
+// pendingSync is what the next sync of a Service must answer. The zero value requests none.
+type pendingSync struct {
+	trigger Trigger
+	// whole says that the whole Service must be planned.
+	whole bool
+	// pods are the names of changed Pods.
+	pods map[string]struct{}
+	// since is the time of the first cause. changed is the time of the earliest change, as its
+	// object says; zero if unknown.
+	since, changed time.Time
+	// waiters get the result. Each is a buffered channel.
+	waiters []chan<- syncResult
+}
+
+// syncCause is why a Service needs a sync.
+type syncCause struct {
+	trigger Trigger
+	// pods are the changed Pods; without any the whole Service is planned.
+	pods []Key
+	// at is the time of the change; zero if unknown.
+	at time.Time
+}
+
+func (p *pendingSync) empty() bool { return p.trigger == "" }
+
+// add adds a cause for a Service of the namespace. The first cause gives the trigger, and the
+// earliest change gives the time.
+func (p *pendingSync) add(namespace string, cause syncCause, now time.Time) {
+	if p.empty() {
+		p.trigger, p.since = cause.trigger, now
+	}
+	p.whole = p.whole || len(cause.pods) == 0
+	for _, pod := range cause.pods {
+		if pod.Namespace == namespace {
+			p.pods = addName(p.pods, pod.Name)
+		}
+	}
+	if !cause.at.IsZero() && (p.changed.IsZero() || cause.at.Before(p.changed)) {
+		p.changed = cause.at
+	}
+}
+
+func (p *pendingSync) notify(result syncResult) {
+	for _, waiter := range p.waiters {
+		waiter <- result
+	}
+	p.waiters = nil
+}
+
+// syncInput is what a sync starts from.
+type syncInput struct {
+	pendingSync
+	service   *corev1.Service
+	placement *pack.Placement
+	// unread are slices to read before planning.
+	unread map[string]struct{}
+	// firstSync says that the term has not synced this Service before.
+	firstSync bool
+	// suspended says that another writer keeps reverting slices of the Service.
+	suspended bool
+	// compacting says that nothing is pending, so the sync compacts, with at most compactionWrites
+	// writes.
+	compacting       bool
+	compactionWrites int
+}
+
+// podsOnly returns whether a plan of the changed Pods is enough.
+func (i *syncInput) podsOnly() bool { return i.placement != nil && !i.whole }
+
+// syncResult is how a sync went.
+type syncResult struct {
+	plan pack.Plan
+	// written are the changes of the plan that were stored.
+	written  []pack.Change
+	lastPlan LastPlan
+	err      error
+	// conflict says that a slice was not as the plan assumed. reread says that the cache has the
+	// current state of every slice in conflict, and nothing else failed.
+	conflict, reread bool
+	// throttled is how long kube-apiserver asks to pause; 0 if it does not.
+	throttled time.Duration
+	// suspended says that updates were left out because of contention. terminating says that a
+	// slice cannot be created in a namespace that is being deleted.
+	suspended, terminating bool
+	// placement is which slice has which endpoint; nil if the next sync must plan the whole
+	// Service.
+	placement *pack.Placement
+	// compactable says that fewer slices may be enough, once the Service was quiet for quietPeriod.
+	compactable bool
+	quietPeriod time.Duration
+}
+
+// failure is how a Service fails since its last success.
+type failure struct {
+	count int
+	err   error
+	at    time.Time
+	// throttled is how long kube-apiserver asked to pause.
+	throttled time.Duration
+}
+
+// delay returns the delay of the next retry.
+func (f failure) delay() time.Duration { return max(retryDelay(f.count), f.throttled) }
+
+// delayAfterEvent returns the delay of the next sync after a change of the Service.
+func (f failure) delayAfterEvent(now time.Time) time.Duration {
+	return max(min(retryDelay(f.count), maxEventRetryDelay), f.throttled-now.Sub(f.at))
+}
+
+// retryDelay returns the delay after that many failures in a row.
+func retryDelay(failures int) time.Duration {
+	doublings := min(max(failures-1, 0), 20) // far beyond maxRetryDelay, far below an overflow
+	return min(minRetryDelay<<doublings, maxRetryDelay)
+}

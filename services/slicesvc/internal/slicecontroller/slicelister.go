@@ -1,0 +1,135 @@
+package slicecontroller
+
+import (
+	"context"
+	"sync"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/shard"
+)
+
+// Reader reads the current state of slices, not that of the cache. It is called from several
+// goroutines.
+type Reader interface {
+	// Get returns nil if there is no such slice.
+	Get(ctx context.Context, slice Key) (*discoveryv1.EndpointSlice, error)
+	// List returns the metadata of all slices with our managed-by label.
+	List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error)
+}
+
+// sliceLister lists the slices of the cluster for terms that begin. Terms that begin at about the
+// same time share a list; each gets a list that was requested after its own beginning.
+type sliceLister struct {
+	reader Reader
+	shards int
+
+	turn chan struct{} // holds one value while a list runs
+	mu   sync.Mutex    // guards next
+	// next was requested and has not begun.
+	next *sliceList
+}
+
+// sliceList is one list of slices, by the shard of the Service that a slice names.
+type sliceList struct {
+	done            chan struct{} // closed when the other fields are set
+	slices          map[int][]metav1.ObjectMeta
+	resourceVersion string
+	err             error
+}
+
+func newSliceLister(reader Reader, shards int) *sliceLister {
+	return &sliceLister{
+		reader: reader,
+		shards: shards,
+		turn:   make(chan struct{}, 1),
+	}
+}
+
+// list returns a list that begins after the call.
+func (l *sliceLister) list(ctx context.Context) (*sliceList, error) {
+	l.mu.Lock()
+	requested := l.next
+	first := requested == nil
+	if first {
+		requested = &sliceList{done: make(chan struct{})}
+		l.next = requested
+	}
+	l.mu.Unlock()
+	if first {
+		l.fill(ctx, requested)
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-requested.done:
+		return requested, requested.err
+	}
+}
+
+// fill waits for its turn and lists. If ctx ends first the list fails for all terms that share it;
+// those whose terms go on request another one.
+func (l *sliceLister) fill(ctx context.Context, list *sliceList) {
+	defer close(list.done)
+	select {
+	case <-ctx.Done():
+		l.begin()
+		list.err = ctx.Err()
+		return
+	case l.turn <- struct{}{}:
+	}
+	defer func() { <-l.turn }()
+	l.begin()
+	var all []metav1.ObjectMeta
+	if all, list.resourceVersion, list.err = l.reader.List(ctx); list.err != nil {
+		return
+	}
+	list.slices = map[int][]metav1.ObjectMeta{}
+	for _, meta := range all {
+		number := shard.Of(meta.Namespace, meta.Labels[discoveryv1.LabelServiceName], l.shards)
+		list.slices[number] = append(list.slices[number], meta)
+	}
+}
+
+// begin makes later calls request another list.
+func (l *sliceLister) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next = nil
+}
+
+// pendingReads is a set of slices to read.
+type pendingReads struct {
+	mu     sync.Mutex // guards slices
+	slices map[Key]struct{}
+	added  chan struct{} // has a value after add
+}
+
+func newPendingReads() *pendingReads {
+	return &pendingReads{slices: map[Key]struct{}{}, added: make(chan struct{}, 1)}
+}
+
+func (r *pendingReads) add(slices []Key) {
+	if len(slices) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, slice := range slices {
+		r.slices[slice] = struct{}{}
+	}
+	select {
+	case r.added <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the set and returns what was in it.
+func (r *pendingReads) take() map[Key]struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken := r.slices
+	r.slices = map[Key]struct{}{}
+	return taken
+}

@@ -1,0 +1,125 @@
+package slicecontroller
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+)
+
+// sync plans a Service and applies the plan. A panic fails the sync of this Service only.
+func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result syncResult) {
+	result.lastPlan = LastPlan{Time: time.Now(), Trigger: input.trigger}
+	defer func() {
+		if cause := recover(); cause != nil {
+			result.err, result.placement = fmt.Errorf("panic: %v", cause), nil
+			c.logger.Error("panic in the sync of a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
+		}
+	}()
+	if err := c.readPending(owned, key, input.unread); err != nil {
+		result.err = fmt.Errorf("%w: %w", ErrSlicesUnread, err)
+		return result
+	}
+	plan, planned := c.plan(key, input)
+	result.plan = plan
+	if input.suspended && len(input.waiters) == 0 {
+		result.suspended = removeSuspendedChanges(&result.plan)
+	}
+	c.applyPlan(owned, key, &result, planned)
+	if input.changed.IsZero() || result.lastPlan.writes() == 0 {
+		result.lastPlan.Latency = 0
+	} else {
+		result.lastPlan.Latency = max(time.Since(input.changed), 0)
+	}
+	if result.err != nil || result.suspended || result.terminating {
+		return result
+	}
+	if result.placement = planned; planned == nil {
+		result.placement = c.buildPlacement(key, input.service)
+	}
+	result.quietPeriod = c.cfg.CompactAfter
+	result.compactable = result.quietPeriod > 0 && result.placement != nil && result.placement.Slack(c.cfg.MaxEndpointsPerSlice)
+	return result
+}
+
+// plan plans the changed Pods, or the whole Service. planned is the placement that the plan was
+// made from; nil if the whole Service was planned.
+func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pack.Placement) {
+	if input.podsOnly() && !input.compacting {
+		snapshot, ok := c.cache.snapshotOfPods(key, input.pods)
+		if ok && snapshot.Service == input.service { // else the Service has changed and is planned as a whole
+			in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
+			in.ChangeTime = input.changed
+			return input.placement.Plan(in, input.pods), input.placement
+		}
+	}
+	snapshot, ok := c.cache.snapshot(key)
+	if !ok {
+		return pack.Plan{}, nil
+	}
+	if index.Management(snapshot.Service) != index.Managed {
+		return c.planUnmanaged(snapshot), nil
+	}
+	in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
+	if input.compacting {
+		return pack.Compact(in, input.compactionWrites), nil
+	}
+	in.ChangeTime = input.changed
+	if in.ChangeTime.IsZero() && input.firstSync && len(snapshot.Slices) == 0 {
+		// A Service without slices in its first sync is new. If it has slices, the time of its
+		// change is unknown.
+		in.ChangeTime = snapshot.Service.CreationTimestamp.Time
+	}
+	return pack.Make(in), nil
+}
+
+// buildPlacement returns the placement of the endpoints after a sync of the whole Service, or nil
+// if changed Pods of the Service cannot be planned alone.
+func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Placement {
+	snapshot, ok := c.cache.snapshot(key)
+	service := snapshot.Service
+	if !ok || service != synced || service.DeletionTimestamp != nil ||
+		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {
+		return nil
+	}
+	built, ok := pack.NewPlacement(snapshot)
+	if !ok {
+		return nil
+	}
+	return built
+}
+
+// removeSuspendedChanges removes from a plan the changes that another writer keeps reverting, and
+// returns whether there were any. Changes that add missing endpoints stay.
+func removeSuspendedChanges(plan *pack.Plan) bool {
+	all := len(plan.Changes)
+	plan.Changes = slices.DeleteFunc(slices.Clone(plan.Changes), func(change pack.Change) bool {
+		return change.Verb != pack.Create && change.Added == 0
+	})
+	return len(plan.Changes) < all
+}
+
+func (c *Controller) planInput(snapshot index.Snapshot, endpoints desired.Endpoints) pack.Input {
+	return pack.Input{
+		Snapshot:  snapshot,
+		Endpoints: endpoints,
+		Limit:     c.cfg.MaxEndpointsPerSlice,
+		ManagedBy: c.cfg.ManagedBy,
+	}
+}
+
+// planUnmanaged plans the deletion of the slices of a Service that is no longer managed, if it is
+// configured.
+func (c *Controller) planUnmanaged(snapshot index.Snapshot) pack.Plan {
+	if !c.cfg.DeleteUnmanagedSlices {
+		return pack.Plan{}
+	}
+	return pack.Clear(c.planInput(snapshot, desired.Endpoints{}))
+}

@@ -1,0 +1,186 @@
+package slicecontroller
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+)
+
+var _ kube.Handler = &Controller{}
+
+// PutService caches a new or changed Service. The Put and Delete methods return as soon as the
+// change is recorded. They own the objects.
+func (c *Controller) PutService(service *corev1.Service) {
+	key := keyOf(service.Namespace, service.Name)
+	c.cache.change(service.ResourceVersion, func(x *index.Index) { x.PutService(service) })
+	c.requestSync(key, syncCause{trigger: ByService}, index.Urgent)
+	c.changes.record(ServiceChange{Key: key, UID: service.UID})
+}
+
+// DeleteService removes a Service. The sync that follows finds nothing to do, but drops what a
+// running sync records afterwards.
+func (c *Controller) DeleteService(service *corev1.Service) {
+	key := keyOf(service.Namespace, service.Name)
+	c.cache.change(service.ResourceVersion, func(x *index.Index) { x.DeleteService(key) })
+	c.shards.forget(key, ErrServiceNotFound)
+	c.shards.enqueue(key, priorityOf(index.Lazy), 0)
+	c.changes.record(ServiceChange{Key: key, UID: service.UID, Deleted: true})
+}
+
+// PutPod caches a new or changed Pod.
+func (c *Controller) PutPod(pod *corev1.Pod) {
+	var effect index.Effect
+	c.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.PutPod(pod) })
+	c.requestSyncs(effect, ByPod)
+}
+
+// DeletePod removes a Pod.
+func (c *Controller) DeletePod(pod *corev1.Pod) {
+	var effect index.Effect
+	c.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.DeletePod(pod) })
+	if effect.Time.IsZero() && isWatchedDeletion(pod) {
+		effect.Time = time.Now()
+	}
+	c.requestSyncs(effect, ByPod)
+}
+
+// isWatchedDeletion returns whether a watch showed the deletion, so that it happened just now. A
+// Pod that was missing in a list comes with its names alone, and the time of its deletion is
+// unknown.
+func isWatchedDeletion(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZero() }
+
+// PutNode caches a new or changed Node.
+func (c *Controller) PutNode(node *corev1.Node) {
+	var effect index.Effect
+	c.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.PutNode(node.Name, hints.NodeOf(node)) })
+	c.requestSyncs(effect, ByNode)
+}
+
+// DeleteNode removes a Node.
+func (c *Controller) DeleteNode(node *corev1.Node) {
+	var effect index.Effect
+	c.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.DeleteNode(node.Name) })
+	c.requestSyncs(effect, ByNode)
+}
+
+// PutSlice caches a new or changed slice of any manager. It ignores a slice that the cache has in
+// that version or a newer one, as every slice that was written here.
+func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
+	var services []Key
+	c.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.PutSlice(slice) })
+	event := sliceEvent{
+		name:    slice.Name,
+		version: slice.ResourceVersion,
+		// A plan ignores a slice that is being deleted. A finalizer may keep it for long.
+		terminating: slice.DeletionTimestamp != nil,
+	}
+	if newest := kube.NewestManager(slice.ManagedFields); len(newest) > 0 {
+		event.writer = newest[0].Manager
+	}
+	c.sliceChanged(services, event)
+}
+
+// DeleteSlice removes a slice.
+func (c *Controller) DeleteSlice(slice *discoveryv1.EndpointSlice) {
+	var services []Key
+	c.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.DeleteSlice(slice) })
+	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, deleted: true})
+	// The answer of an earlier write may have put the slice back before sliceChanged recorded the
+	// deletion.
+	c.cache.change("", func(x *index.Index) { x.DeleteSlice(slice) })
+}
+
+// SlicesListed removes the slices that are older than a list and not in it. No watch shows the
+// deletion of a slice that was written here and deleted while no watch was open.
+func (c *Controller) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
+	for _, slice := range c.cache.unlisted(listed, resourceVersion) {
+		c.DeleteSlice(slice)
+	}
+}
+
+// ObserveSliceMetadata records that a watch showed the metadata of a slice. It returns whether
+// PutSlice must follow. That is not needed if the slice is not ours, or if the cache has that
+// version or a newer one. It is not needed during a write of the slice either: the answer of the
+// write settles its state.
+func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
+	service := meta.Labels[discoveryv1.LabelServiceName]
+	if meta.Labels[discoveryv1.LabelManagedBy] != c.cfg.ManagedBy || service == "" || meta.DeletionTimestamp != nil {
+		// The metadata is all that the index uses of such a slice.
+		c.PutSlice(&discoveryv1.EndpointSlice{ObjectMeta: *meta})
+		return false
+	}
+	_, version, _, known := c.cache.sliceVersion(keyOf(meta.Namespace, meta.Name))
+	if known && index.CompareVersions(meta.ResourceVersion, version) <= 0 {
+		return false
+	}
+	key := keyOf(meta.Namespace, service)
+	owned := c.shards.ownerOf(key)
+	return owned == nil || !owned.observeDuringWrite(key, meta.Name, meta.ResourceVersion)
+}
+
+// sliceChanged requests syncs of the Services that a slice names or named, after another writer
+// changed the slice.
+func (c *Controller) sliceChanged(services []Key, event sliceEvent) {
+	for _, key := range services {
+		service, ok := c.cache.service(key)
+		if ok {
+			c.changes.record(ServiceChange{Key: key, UID: service.UID})
+		}
+		owned := c.shards.ownerOf(key)
+		if owned == nil {
+			continue
+		}
+		needsSync, suspended, writer := owned.sliceChanged(key, event, time.Now())
+		if needsSync {
+			c.shards.enqueue(key, priorityOf(index.Urgent), 0)
+		}
+		if suspended && ok {
+			c.reportContention(service, writer)
+		}
+	}
+}
+
+func (c *Controller) reportContention(service *corev1.Service, writer string) {
+	c.logger.Warn("another writer keeps changing this service's slices; backing off",
+		"service", service.Namespace+"/"+service.Name, "writer", writer)
+	c.metrics.contentions.Inc()
+	c.events.contended(service, writer)
+}
+
+// requestSyncs requests a sync of every Service that a change concerns.
+func (c *Controller) requestSyncs(effect index.Effect, trigger Trigger) {
+	for _, key := range effect.Services {
+		c.requestSync(key, syncCause{trigger: trigger, pods: effect.Pods, at: effect.Time}, effect.Urgency)
+	}
+	for _, key := range effect.Hinted {
+		c.requestSync(key, syncCause{trigger: trigger}, index.Lazy)
+	}
+}
+
+// requestSync records why a Service needs a sync and queues the Service if its shard is held. The
+// Batcher may delay a sync after changes of Pods and Nodes.
+func (c *Controller) requestSync(key Key, cause syncCause, urgency index.Urgency) {
+	owned := c.shards.ownerOf(key)
+	if owned == nil {
+		return
+	}
+	now := time.Now()
+	since, wait, caughtUp := owned.addCause(key, cause, now)
+	if !caughtUp {
+		return
+	}
+	if c.deps.Batcher != nil && (cause.trigger == ByPod || cause.trigger == ByNode) {
+		wait = max(wait, c.deps.Batcher.Delay(now, BatchedChange{
+			Since:       since,
+			Urgency:     urgency,
+			QueueLength: c.QueueLength(),
+		}))
+	}
+	c.shards.enqueue(key, priorityOf(urgency), wait)
+}
