@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// acting is the time for which a replica certainly acted for a shard under one term.
-type acting struct {
+// activity is the time in which a replica certainly acted for a shard under one term.
+type activity struct {
 	replica    string
 	epoch      int64
 	start, end int64
 }
 
-// actings returns who acted for a shard, in the order of the epochs.
-func (h History) actings(shard int) []acting {
-	var found []acting
+// activities returns the activities for a shard in the order of their epochs.
+func (h History) activities(shard int) []activity {
+	var found []activity
 	for _, log := range h.Logs {
 		place := map[int64]int{}
 		for _, event := range log.Events {
@@ -27,19 +27,22 @@ func (h History) actings(shard int) []acting {
 			if !known {
 				i = len(found)
 				place[event.Value.Epoch] = i
-				found = append(found, acting{replica: log.Replica, epoch: event.Value.Epoch, start: event.To, end: event.To})
+				found = append(found, activity{replica: log.Replica, epoch: event.Value.Epoch, start: event.To, end: event.To})
 			}
 			found[i].start = min(found[i].start, event.To)
 			found[i].end = max(found[i].end, event.From)
 		}
 	}
-	slices.SortFunc(found, func(a, b acting) int { return cmp.Or(cmp.Compare(a.epoch, b.epoch), cmp.Compare(a.replica, b.replica)) })
+	slices.SortFunc(found, func(a, b activity) int {
+		return cmp.Or(cmp.Compare(a.epoch, b.epoch), cmp.Compare(a.replica, b.replica))
+	})
 	return found
 }
 
-// overlaps returns each pair that acted for a shard at one time, and how many of them a forced revocation excuses.
+// overlaps describes each pair of activities at one time, except for those that it counts as
+// excused by a forced revocation.
 func (h History) overlaps(shard int) (found []string, excused int) {
-	all := h.actings(shard)
+	all := h.activities(shard)
 	for i, older := range all {
 		for _, newer := range all[i+1:] {
 			both := min(older.end, newer.end) - max(older.start, newer.start)
@@ -56,36 +59,37 @@ func (h History) overlaps(shard int) (found []string, excused int) {
 	return found, excused
 }
 
-// revoked says whether the lease under which a replica acted was taken from it, no longer than a TTL before it stopped.
-func (h History) revoked(a acting) bool {
+// revoked reports whether the activity's lease was revoked by force, at most a TTL before the
+// activity ended.
+func (h History) revoked(a activity) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return f.Kind == Revocation && f.Replica == a.replica && a.start <= f.To && a.end <= f.To+int64(h.TTL)
 	})
 }
 
-// gap is a time for which nobody acted for a shard that had been acted for before.
+// gap is a time without an activity for a shard that had one before.
 type gap struct{ start, end int64 }
 
 // gaps returns the gaps of a shard in order.
 func (h History) gaps(shard int) []gap {
-	all := h.actings(shard)
-	slices.SortFunc(all, func(a, b acting) int { return cmp.Compare(a.start, b.start) })
+	all := h.activities(shard)
+	slices.SortFunc(all, func(a, b activity) int { return cmp.Compare(a.start, b.start) })
 	var found []gap
 	for i, a := range all {
 		if i == 0 {
 			continue
 		}
-		if covered := furthest(all[:i]); covered < a.start {
+		if covered := latestEnd(all[:i]); covered < a.start {
 			found = append(found, gap{start: covered, end: a.start})
 		}
 	}
-	if covered := furthest(all); len(all) > 0 && covered < h.End {
+	if covered := latestEnd(all); len(all) > 0 && covered < h.End {
 		found = append(found, gap{start: covered, end: h.End})
 	}
 	return found
 }
 
-func furthest(all []acting) int64 {
+func latestEnd(all []activity) int64 {
 	var end int64
 	for _, a := range all {
 		end = max(end, a.end)
@@ -93,9 +97,9 @@ func furthest(all []acting) int64 {
 	return end
 }
 
-// undisturbed is how long a gap lasted at most for no new reason: from its beginning or the end of a fault to the beginning
-// of the next fault or its end.
-func (h History) undisturbed(g gap) time.Duration {
+// longestWithoutFault returns the longest part of a gap without a fault. A part begins with the gap
+// or after a fault, and ends with the gap or before the next fault.
+func (h History) longestWithoutFault(g gap) time.Duration {
 	faults := slices.SortedFunc(slices.Values(h.Faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })
 	longest, since := int64(0), g.start
 	for _, f := range faults {
@@ -108,10 +112,10 @@ func (h History) undisturbed(g gap) time.Duration {
 	return time.Duration(max(longest, g.end-since))
 }
 
-// over is when a fault has stopped to hold anybody up by itself.
+// over returns the time at which the fault's effect on all replicas has ended.
 func (f Fault) over() int64 {
 	if f.Kind == Outage {
-		return f.To + int64(Electing)
+		return f.To + int64(ElectionTimeout)
 	}
 	return f.To
 }

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// Where kube-apiserver keeps what this is about.
+// Keys of kube-apiserver in etcd, and the default range of node ports.
 const (
 	servicesPrefix  = "/registry/services/specs/"
 	addressesPrefix = "/registry/ipaddresses/"
@@ -30,7 +30,7 @@ const (
 func serviceKey(s *corev1.Service) string { return servicesPrefix + s.Namespace + "/" + s.Name }
 func addressKey(address string) string    { return addressesPrefix + address }
 
-// encoding is how a value is written into etcd: kube-apiserver writes protobuf, and reads JSON as well.
+// encoding is the encoding of a value in etcd. kube-apiserver writes protobuf, and also reads JSON.
 type encoding int
 
 const (
@@ -38,25 +38,24 @@ const (
 	asJSON
 )
 
-// encode makes the value of a key by upstream's own codecs, so that what is tested is not tested with itself.
+// encode encodes an object with upstream's codecs, which are independent of the code under test.
 func encode(t testing.TB, object runtime.Object, how encoding) string {
 	t.Helper()
 	var serializer runtime.Serializer = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
 	if how == asJSON {
 		serializer = json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{})
 	}
-	kinds, _, err := scheme.Scheme.ObjectKinds(object)
+	gvks, _, err := scheme.Scheme.ObjectKinds(object)
 	if err != nil {
 		t.Fatal(err)
 	}
-	value, err := runtime.Encode(scheme.Codecs.EncoderForVersion(serializer, schema.GroupVersion{Group: kinds[0].Group, Version: kinds[0].Version}), object)
+	value, err := runtime.Encode(scheme.Codecs.EncoderForVersion(serializer, schema.GroupVersion{Group: gvks[0].Group, Version: gvks[0].Version}), object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(value)
 }
 
-// decode reads the value of a key.
 func decode[T runtime.Object](value []byte) (object T, err error) {
 	read, _, err := scheme.Codecs.UniversalDeserializer().Decode(value, nil, nil)
 	if err != nil {
@@ -69,7 +68,7 @@ func decode[T runtime.Object](value []byte) (object T, err error) {
 	return object, nil
 }
 
-// bitmap is the NodePorts as stored, at one revision of their key.
+// bitmap is the stored bitmap of node ports at one revision.
 type bitmap struct {
 	object   *corev1.RangeAllocation
 	revision int64
@@ -82,7 +81,7 @@ func readBitmap(ctx context.Context, etcd *clientv3.Client) (bitmap, error) {
 		return bitmap{}, err
 	}
 	if len(answer.Kvs) == 0 {
-		return bitmap{}, fmt.Errorf("there is no %s", portsKey)
+		return bitmap{}, fmt.Errorf("%s does not exist", portsKey)
 	}
 	return parseBitmap(answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
 }
@@ -97,7 +96,7 @@ func parseBitmap(value []byte, revision int64) (bitmap, error) {
 
 func (b bitmap) has(port int32) bool { return b.bits.Bit(int(port-firstPort)) == 1 }
 
-// subjectsOf are the addresses and ports that a Service uses.
+// subjectsOf returns the addresses and ports that a Service uses.
 func subjectsOf(s *corev1.Service) []string {
 	var subjects []string
 	for _, ip := range s.Spec.ClusterIPs {
@@ -107,7 +106,7 @@ func subjectsOf(s *corev1.Service) []string {
 	}
 	ports := map[int32]bool{0: true}
 	for _, port := range append(nodePortsOf(s), s.Spec.HealthCheckNodePort) {
-		if !ports[port] { // one number for two protocols is one port
+		if !ports[port] { // One number with two protocols is one port.
 			ports[port] = true
 			subjects = append(subjects, fmt.Sprint(port))
 		}
@@ -123,7 +122,7 @@ func nodePortsOf(s *corev1.Service) []int32 {
 	return ports
 }
 
-// ipAddress is an IPAddress as the allocator makes it.
+// ipAddress returns an IPAddress with the fields that the allocator sets.
 func ipAddress(address string, parent *networkingv1.ParentReference) *networkingv1.IPAddress {
 	return &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
