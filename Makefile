@@ -57,25 +57,25 @@ test: ## Everything CI checks, each step with the time it took
 test-go: ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
 	go test -race -timeout 15m -p 2 $(PACKAGES)
 
-# Each history is reproduced by its seed: make faults FIRST=7 SEEDS=1 EACH=60. KEEP=dir keeps the logs of all processes.
+# A seed reproduces its history: make faults FIRST=7 SEEDS=1 EACH=60. KEEP=dir keeps the logs of all processes.
 SEEDS ?= 40
 FIRST ?= 1000
 EACH  ?= 60
 KEEP  ?=
 
 .PHONY: faults
-faults: assets ## Long histories under faults, replicas as processes on a real etcd (SEEDS=40 FIRST=1000 EACH=60 KEEP=dir)
+faults: assets ## Long random histories of internal/term under faults, on a real etcd (SEEDS=40 FIRST=1000 EACH=60 KEEP=dir)
 	go test -race -count=1 -v -timeout 6h ./test/faults/terms \
 		-args -faults.seeds=$(SEEDS) -faults.first=$(FIRST) -faults.each=$(EACH) -faults.keep=$(KEEP)
 
 OUTAGE ?= 5m
 
 .PHONY: outage
-outage: assets ## etcd, then kube-apiserver, go away under living nodes for OUTAGE=5m each: nobody may be declared for it
+outage: assets ## Stop etcd, then kube-apiserver, for OUTAGE=5m each: no live node may be marked unknown
 	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
 
 .PHONY: damage
-damage: assets ## Every kind of damage to allocations, leaks too, every cut of a repair, and histories of kube-apiservers: 15 minutes
+damage: assets ## All kinds of damage to allocations, all interruptions of repairs, and random faults of kube-apiservers (15 minutes)
 	go test -race -count=1 -v -timeout 30m ./test/faults/damage -args -damage.long
 	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
 

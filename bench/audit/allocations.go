@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	// auditTarget and memoryTarget are what the whole process may cost until a large cluster is
-	// compared, reading it included, and changeTarget one changed Service.
+	// auditTarget and memoryTarget are the allowed cost of the process until the first audit of a
+	// large cluster, including the reads. changeTarget is that of one changed Service.
 	auditTarget  = time.Second
 	memoryTarget = 150 << 20
 	changeTarget = time.Millisecond
-	// recreateTarget is until a deleted IPAddress that is in use is there again.
+	// recreateTarget is the time until a deleted IPAddress in use exists again.
 	recreateTarget = time.Second
-	// changePace is the time between two Services that come and go.
+	// changePace is the interval between two Services that are created and deleted.
 	changePace = 20 * time.Millisecond
 	// startTimeout bounds the start of a program that reads a large cluster.
 	startTimeout = time.Minute
@@ -40,7 +40,7 @@ const (
 
 func measureAllocations(ctx context.Context, b *bench) (rows []row, err error) {
 	services := either(b, 20_000, 5_000)
-	b.say("%d Services…", services)
+	b.progress("%d Services…", services)
 	w, err := newWorld(ctx, services)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func measureAllocations(ctx context.Context, b *bench) (rows []row, err error) {
 	defer func() { err = errors.Join(err, w.close()) }()
 	a := &auditing{bench: b, world: w}
 	for _, measure := range []func(context.Context) ([]row, error){a.upstreamRecreates, a.starts, a.works} {
-		if err := a.calm(ctx); err != nil {
+		if err := a.waitUntilIdle(ctx); err != nil {
 			return rows, err
 		}
 		measured, err := measure(ctx)
@@ -60,16 +60,16 @@ func measureAllocations(ctx context.Context, b *bench) (rows []row, err error) {
 	return rows, nil
 }
 
-// auditing is a large cluster whose allocations are looked after.
+// auditing is a large cluster whose allocations are audited.
 type auditing struct {
 	*bench
 	*world
-	upstream []time.Duration // until kube-apiserver itself had made good what was deleted
+	upstream []time.Duration // times until kube-apiserver itself had repaired a deletion
 }
 
-// calm waits until kube-apiserver has taken in what was done to it, and makes sure that nothing got
-// lost by that.
-func (a *auditing) calm(ctx context.Context) error {
+// waitUntilIdle waits until kube-apiserver has processed all writes, and returns an error if an
+// IPAddress was lost.
+func (a *auditing) waitUntilIdle(ctx context.Context) error {
 	pids, err := child.Children("kube-apiserver")
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (a *auditing) calm(ctx context.Context) error {
 			return err
 		}
 		if spent < 300*time.Millisecond {
-			return a.whole(ctx)
+			return a.checkAddresses(ctx)
 		}
 	}
 	return errors.New("kube-apiserver does not come to rest")
@@ -93,20 +93,19 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// upstreamRecreates deletes IPAddresses that are in use while only kube-apiserver's own repairer
-// runs.
+// upstreamRecreates deletes IPAddresses in use while only kube-apiserver's own repairer runs.
 func (a *auditing) upstreamRecreates(ctx context.Context) (_ []row, err error) {
 	if a.short {
 		return nil, nil
 	}
-	a.say("kube-apiserver's own repair of IPAddresses: up to three minutes…")
+	a.progress("kube-apiserver's own repair of IPAddresses: up to three minutes…")
 	a.upstream, err = a.recreated(ctx, 6, 15*time.Second, 5*time.Minute)
 	return nil, err
 }
 
-// starts measures the floor and bootstrapsvc from nothing until they know everything.
+// starts measures the floor and bootstrapsvc from their start until they are synced.
 func (a *auditing) starts(ctx context.Context) ([]row, error) {
-	a.say("starts…")
+	a.progress("starts…")
 	floorCPU, floorMemory, err := a.startFloor(ctx)
 	if err != nil {
 		return nil, err
@@ -122,8 +121,8 @@ func (a *auditing) starts(ctx context.Context) ([]row, error) {
 	resident, err2 := server.Resident()
 	what := fmt.Sprintf("%d Services and IPAddresses, all ports: ", a.services)
 	return []row{
-		{what: what + "from the start of the process until all is compared", ours: wall.Seconds(), show: brief},
-		row{what: what + "CPU of the whole process until then", ours: cpu.Seconds(), show: brief, most: auditTarget.Seconds()}.than("the floor", floorCPU.Seconds()),
+		{what: what + "from the start of the process until all is compared", ours: wall.Seconds(), show: formatSeconds},
+		row{what: what + "CPU of the whole process until then", ours: cpu.Seconds(), show: formatSeconds, most: auditTarget.Seconds()}.than("the floor", floorCPU.Seconds()),
 		row{what: what + "resident memory then", ours: float64(resident), show: mebibytes, most: memoryTarget}.than("the floor", float64(floorMemory)),
 	}, errors.Join(err1, err2)
 }
@@ -156,8 +155,8 @@ func (a *auditing) startFloor(ctx context.Context) (cpu time.Duration, resident 
 	return cpu, resident, errors.Join(err1, err2)
 }
 
-// startAudit starts a bootstrapsvc that compares allocations, and returns when it has: a replica is
-// ready before it leads.
+// startAudit starts a bootstrapsvc and returns after its first audit: a replica is ready before it
+// leads.
 func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.BootstrapServiceClient, error) {
 	server, err := child.StartServer(ctx, a.cluster, child.ServerConfig{
 		Name: "bootstrapsvc", BinDir: a.binDir, Log: filepath.Join(a.logDir, "allocations.log"),
@@ -187,7 +186,7 @@ func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.B
 	}
 }
 
-// works measures what a bootstrapsvc costs that has started.
+// works measures the cost of a running bootstrapsvc.
 func (a *auditing) works(ctx context.Context) ([]row, error) {
 	server, client, err := a.startAudit(ctx)
 	if err != nil {
@@ -207,10 +206,10 @@ func (a *auditing) works(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-// audits measures audits that are asked for.
+// audits measures requested audits.
 func (a *auditing) audits(ctx context.Context, server *child.Server, client bootstrapv1.BootstrapServiceClient) ([]row, error) {
 	const count = 5
-	a.say("%d audits…", count)
+	a.progress("%d audits…", count)
 	var spent []time.Duration
 	for range count {
 		pause(ctx, time.Second)
@@ -226,32 +225,32 @@ func (a *auditing) audits(ctx context.Context, server *child.Server, client boot
 		}
 		spent = append(spent, cpu)
 	}
-	return []row{worstOf("the same: CPU of an audit that is asked for, which judges what changed since", spent, 0)}, nil
+	return []row{worstOf("the same: CPU of a requested audit, which compares what changed since", spent, 0)}, nil
 }
 
-// plausible makes sure that what was measured was an audit of all there is, which is well.
+// plausible returns an error unless the audit covered the whole cluster and the cluster is healthy.
 func (a *auditing) plausible(answer *bootstrapv1.AuditResponse) error {
 	for _, store := range answer.GetStores() {
 		if store.GetPresent() && store.GetServices() < int64(a.services) || store.GetProblem() != "" {
 			return fmt.Errorf("the audit compared too little: %v", answer)
 		}
 	}
-	// All ports are used, which is a finding; and there is nothing else.
+	// The exhausted port range is one finding. There must be no other.
 	if len(answer.GetStores()) == 0 || answer.GetFindings() > 1 {
 		return fmt.Errorf("the audit of a cluster that is well says %v", answer)
 	}
 	return nil
 }
 
-// changes measures Services that come and go, against the same time without any.
+// changes measures created and deleted Services against the same time without changes.
 func (a *auditing) changes(ctx context.Context, server *child.Server, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
 	count := either(a.bench, 500, 100)
-	a.say("%d Services come and go…", count)
+	a.progress("%d Services are created and deleted…", count)
 	var during time.Duration
 	busy, err := server.Spent(func() error {
 		began := time.Now()
 		for i := range count {
-			if err := a.comeAndGo(ctx, i); err != nil {
+			if err := a.createAndDelete(ctx, i); err != nil {
 				return err
 			}
 			pause(ctx, time.Until(began.Add(time.Duration(i+1)*changePace)))
@@ -268,12 +267,12 @@ func (a *auditing) changes(ctx context.Context, server *child.Server, _ bootstra
 	}
 	each := (busy - idle).Seconds() / float64(2*count)
 	return []row{
-		{what: fmt.Sprintf("the same: CPU for each Service that changed, of %d that came and went", count), ours: each, show: brief, most: changeTarget.Seconds()},
-		{what: "the same: CPU at rest, per second", ours: idle.Seconds() / during.Seconds(), show: brief},
+		{what: fmt.Sprintf("the same: CPU for each Service that changed, of %d created and deleted", count), ours: each, show: formatSeconds, most: changeTarget.Seconds()},
+		{what: "the same: CPU at rest, per second", ours: idle.Seconds() / during.Seconds(), show: formatSeconds},
 	}, nil
 }
 
-func (a *auditing) comeAndGo(ctx context.Context, i int) error {
+func (a *auditing) createAndDelete(ctx context.Context, i int) error {
 	services := a.kube.CoreV1().Services("default")
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("passing-%d", i)}}
 	service.Spec.Ports = []corev1.ServicePort{{Port: 80}}
@@ -285,12 +284,12 @@ func (a *auditing) comeAndGo(ctx context.Context, i int) error {
 
 func (a *auditing) recreates(ctx context.Context, _ *child.Server, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
 	count := either(a.bench, 30, 8)
-	a.say("%d IPAddresses that are in use are deleted…", count)
+	a.progress("%d IPAddresses in use are deleted…", count)
 	ours, err := a.recreated(ctx, count, 500*time.Millisecond, startTimeout)
 	if err != nil {
 		return nil, err
 	}
-	r := worstOf("an IPAddress that is in use is deleted: until it is there again", ours, recreateTarget)
+	r := worstOf("an IPAddress in use is deleted: until it exists again", ours, recreateTarget)
 	r.whose = "kube-apiserver: not waited for with -short"
 	if len(a.upstream) > 0 {
 		r = r.than(fmt.Sprintf("kube-apiserver (worst of %d, median %s)", len(a.upstream), sorted(a.upstream).median()), sorted(a.upstream).worst())
@@ -298,8 +297,7 @@ func (a *auditing) recreates(ctx context.Context, _ *child.Server, _ bootstrapv1
 	return []row{r}, nil
 }
 
-// recreated deletes IPAddresses that are in use, one every so often, and returns after how long
-// each was there again.
+// recreated deletes IPAddresses in use at intervals, and returns the times until each exists again.
 func (a *auditing) recreated(ctx context.Context, count int, apart, retryTimeout time.Duration) ([]time.Duration, error) {
 	addresses := a.kube.NetworkingV1().IPAddresses()
 	deleted := map[string]time.Time{}

@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// floorVariable names the kubeconfig of a process that is the floor: a bare client-go program that
-// keeps Services, IPAddresses and ServiceCIDRs in informers, as every comparison needs them, and
-// compares nothing.
+// floorVariable holds a kubeconfig path. It makes this binary run the floor: a bare client-go
+// program with informers of Services, IPAddresses and ServiceCIDRs, which every comparison needs,
+// but without a comparison.
 const floorVariable = "TRIVET_BENCH_AUDIT_FLOOR"
 
-// floorSynced is what it prints once it knows all of them.
+// floorSynced is its output once the informers are synced.
 const floorSynced = "synced"
 
 func floorAsChild(kubeconfig string) int {

@@ -1,15 +1,14 @@
-// Command audit measures bootstrapsvc against the targets it was built for, and prints a Markdown
-// table: what it costs to compare a large cluster's Services with what is allocated, and how soon a
-// lost allocation is made good and a dead or hung kube-apiserver is out of the endpoints, beside
-// what kube-apiserver does itself in the same run and beside a bare client-go program that keeps
-// the same objects and compares nothing. It exits with 1 if a target is missed.
+// Command audit measures bootstrapsvc against its targets and prints a Markdown table: the cost of
+// an audit of a large cluster, the time to repair a lost allocation, and the time to remove a dead
+// or frozen kube-apiserver from the endpoints. It compares kube-apiserver's own repairers and
+// reconciler in the same run, and a bare client-go program that holds the same objects without a
+// comparison. It exits with 1 if a target is missed.
 //
-// Every program is a process of its own, whose CPU time and memory the kernel tells. All share the
-// machine's cores with etcd and the kube-apiservers, so a figure means most beside another of the
-// same run.
+// Every program is a separate process. The kernel reports its CPU time and memory. All share the
+// machine's cores with etcd and the kube-apiservers, so figures are comparable only within one run.
 //
-// Parts can be had one by one: -only endpoints. With -short all of them take less time and say
-// less, and what kube-apiserver's own repairers take, up to three minutes, is not waited for.
+// -only endpoints selects parts. -short measures less in less time, and does not wait up to three
+// minutes for kube-apiserver's own repairers.
 package main
 
 import (
@@ -56,14 +55,13 @@ func main() {
 	}
 }
 
-// config is where the programs are, and how long to measure.
+// config has the paths of the programs and the extent of the measurement.
 type config struct {
 	binDir, logDir string
 	short          bool
 }
 
-// part is what can be measured by itself. Rows that were measured before an error are returned
-// beside it.
+// part is a separate measurement. It returns the rows before an error with the error.
 type part struct {
 	name    string
 	measure func(context.Context, *bench) ([]row, error)
@@ -73,7 +71,7 @@ func parts() []part {
 	return []part{{"allocations", measureAllocations}, {"endpoints", measureEndpoints}}
 }
 
-// choose returns the parts that are named; all of them where none is.
+// choose returns the named parts, or all parts.
 func choose(only string) ([]part, error) {
 	return selection.Choose(parts(), func(p part) string { return p.name }, "part", only)
 }
@@ -81,11 +79,11 @@ func choose(only string) ([]part, error) {
 // bench is one run.
 type bench struct{ config }
 
-func (b *bench) say(format string, values ...any) {
+func (b *bench) progress(format string, values ...any) {
 	fmt.Fprintf(os.Stderr, "%s %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
 }
 
-// either is full, or short where a short run was asked for.
+// either returns full or, in a short run, short.
 func either[T any](b *bench, full, short T) T {
 	if b.short {
 		return short

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// row is one figure of ours and, where there is one, the same of the other program in the same run;
-// less is better.
+// row is one figure of bootstrapsvc and, if there is one, of another program in the same run. Lower
+// is better.
 type row struct {
 	what string
 	ours float64
-	// beside is the other program's figure, and whose names the program; nil without one.
+	// beside is the other program's figure, or nil. whose is the program's name.
 	beside *float64
 	whose  string
 	show   func(float64) string
-	// most is what ours must not exceed; 0 for no target.
+	// most is the largest allowed value; 0 for no target.
 	most float64
-	// spread says more about ours, for people.
+	// spread describes the distribution of the figure.
 	spread string
 }
 
-// none is shown where there is no such thing.
+// none is shown for a figure that does not exist.
 const none = "–"
 
 func targetsMet(rows []row) bool { return !slices.ContainsFunc(rows, row.missed) }
@@ -60,7 +60,7 @@ func (r row) ratio() string {
 	return fmt.Sprintf("%.2f", r.ours / *r.beside)
 }
 
-// verdict says whether the target was reached, and whether the other program is ahead.
+// verdict describes whether the target is met and whether the other program is better.
 func (r row) verdict() string {
 	switch {
 	case r.missed():
@@ -90,19 +90,19 @@ func sorted(all []time.Duration) times {
 
 func (t times) worst() float64 { return t[len(t)-1].Seconds() }
 
-func (t times) median() string { return brief(t[(len(t)-1)/2].Seconds()) }
+func (t times) median() string { return formatSeconds(t[(len(t)-1)/2].Seconds()) }
 
-// worstOf is the row of the worst of several times.
+// worstOf returns the row of the largest of several times.
 func worstOf(what string, all []time.Duration, most time.Duration) row {
 	ours := sorted(all)
 	return row{
-		what: what, ours: ours.worst(), show: brief, most: most.Seconds(),
+		what: what, ours: ours.worst(), show: formatSeconds, most: most.Seconds(),
 		spread: fmt.Sprintf(" (worst of %d, median %s)", len(ours), ours.median()),
 	}
 }
 
-// brief shows seconds with three digits or so.
-func brief(seconds float64) string {
+// formatSeconds formats seconds with about three digits.
+func formatSeconds(seconds float64) string {
 	switch {
 	case seconds >= 1:
 		return fmt.Sprintf("%.2f s", seconds)

@@ -50,7 +50,7 @@ func TestChoose_ByName(t *testing.T) {
 
 func TestBrief_ThreeDigitsOrSo(t *testing.T) {
 	for seconds, want := range map[float64]string{12.345: "12.35 s", 0.0123: "12.3 ms", 0.000123: "123 µs"} {
-		if got := brief(seconds); got != want {
+		if got := formatSeconds(seconds); got != want {
 			t.Errorf("brief(%v) = %q, want %q", seconds, got, want)
 		}
 	}

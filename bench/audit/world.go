@@ -25,26 +25,26 @@ import (
 )
 
 const (
-	// firstPort and lastPort are the default range of node ports, all of which are used.
+	// firstPort and lastPort are the default range of node ports. All of them are used.
 	firstPort, lastPort = 30000, 32767
 	portsKey            = "/registry/ranges/servicenodeports"
-	// writers is how many objects are written at the same time.
+	// writers is the number of concurrent writes.
 	writers = 64
-	// namespaces is over how many namespaces the Services are spread.
+	// namespaces is the number of namespaces of the Services.
 	namespaces = 100
 )
 
-// world is a cluster full of Services.
+// world is a cluster with many Services.
 type world struct {
 	cluster  *devcluster.Cluster
 	etcd     *clientv3.Client
 	kube     kubernetes.Interface
-	template *corev1.Service // as kube-apiserver made one, so that none is smaller than in real life
+	template *corev1.Service // created by kube-apiserver, so that all Services have a realistic size
 	services int
 }
 
-// newWorld starts a cluster and fills it with Services, each with the IPAddress it uses. All ports
-// are used. They are written into etcd, which takes seconds where the API would take minutes.
+// newWorld starts a cluster and creates Services with their IPAddresses. It uses all ports. It
+// writes into etcd, because writes through the API take minutes.
 func newWorld(ctx context.Context, services int) (w *world, err error) {
 	w = &world{services: services}
 	if w.cluster, err = devcluster.Start(ctx, devcluster.Config{}); err != nil {
@@ -64,7 +64,7 @@ func newWorld(ctx context.Context, services int) (w *world, err error) {
 
 func (w *world) close() error { return errors.Join(w.etcd.Close(), w.cluster.Stop()) }
 
-// administrator makes a client without limits of its own.
+// administrator returns a client without rate limits.
 func administrator(cfg *rest.Config) (kubernetes.Interface, error) {
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.WarningHandler = rest.NoWarnings{}
@@ -88,7 +88,7 @@ func (w *world) fill(ctx context.Context) (err error) {
 	if err := w.fillPorts(ctx); err != nil {
 		return err
 	}
-	// In the order in which kube-apiserver does it: the address of a Service is allocated first.
+	// The order of kube-apiserver: the address of a Service is allocated first.
 	for _, make := range []func(int) (string, runtime.Object){w.ipAddress, w.service} {
 		if err := w.write(ctx, make); err != nil {
 			return err
@@ -97,7 +97,7 @@ func (w *world) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// fillPorts sets the bits of all ports that Services will use.
+// fillPorts sets the bits of all ports of the Services.
 func (w *world) fillPorts(ctx context.Context) error {
 	bits := new(big.Int)
 	for i := range min(w.services, lastPort-firstPort+1) {
@@ -111,10 +111,10 @@ func (w *world) fillPorts(ctx context.Context) error {
 	return err
 }
 
-// write puts every object at a revision of its own, as kube-apiserver does. Several in one
-// transaction share a revision, and a watch that begins anew after it misses those that had not
-// been told: kube-apiserver's repairer then takes Services for missing, and deletes the IPAddresses
-// that they use as soon as these are a minute old.
+// write writes each object in its own transaction, as kube-apiserver does. Objects of one
+// transaction share a revision, and a watch that restarts within that revision misses the rest.
+// kube-apiserver's repairer then deletes the IPAddresses of Services that it misses, once they are
+// a minute old.
 func (w *world) write(ctx context.Context, make func(int) (string, runtime.Object)) error {
 	writing, ctx := errgroup.WithContext(ctx)
 	writing.SetLimit(writers)
@@ -132,19 +132,19 @@ func (w *world) write(ctx context.Context, make func(int) (string, runtime.Objec
 	return writing.Wait()
 }
 
-// whole checks that no IPAddress in use was deleted.
-func (w *world) whole(ctx context.Context) error {
+// checkAddresses returns an error if an IPAddress in use was deleted.
+func (w *world) checkAddresses(ctx context.Context) error {
 	there, err := w.etcd.Get(ctx, "/registry/ipaddresses/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
 		return err
 	}
-	if missing := int64(w.services) + 1 - there.Count; missing > 0 { // one is that of default/kubernetes
+	if missing := int64(w.services) + 1 - there.Count; missing > 0 { // The Service default/kubernetes also has one.
 		return fmt.Errorf("%d IPAddresses that are in use are gone: kube-apiserver's own repairer took them for unused", missing)
 	}
 	return nil
 }
 
-// address is that of the i-th Service, from 10.0.1.0 on.
+// address returns the address of the i-th Service, from 10.0.1.0 on.
 func address(i int) string {
 	return netip.AddrFrom4([4]byte{10, 0, byte(1 + i>>8), byte(i)}).String()
 }
@@ -175,7 +175,7 @@ func (w *world) ipAddress(i int) (key string, object runtime.Object) {
 	}
 }
 
-// encode makes a value as kube-apiserver stores it.
+// encode encodes a value as kube-apiserver stores it.
 func encode(object runtime.Object) (string, error) {
 	kinds, _, err := scheme.Scheme.ObjectKinds(object)
 	if err != nil {

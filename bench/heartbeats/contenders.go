@@ -10,8 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// contender is a server that is sent heartbeats by a streamSet of its own, and what it has spent on
-// them.
+// contender is a server with its own streamSet of heartbeats, and the cost of these heartbeats.
 type contender struct {
 	name string
 	pid  int
@@ -20,13 +19,13 @@ type contender struct {
 	*loadProcess
 }
 
-// contest starts leasesvc, the bare echo and etcd, gathers a streamSet for each, and lets them take
-// turns: what else goes on on this machine then costs all of them the same. It returns them in this
-// order.
+// runContenders starts leasesvc, the bare echo and etcd, opens a streamSet for each, and lets them
+// run in turn, so that other load on the machine affects all of them equally. It returns them in
+// this order.
 func (b *bench) runContenders(ctx context.Context, p plan, turns int, turn order) ([]*contender, error) {
 	var contenders []*contender
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		ours, err := b.leasesvc(ctx, cluster, hurried)
+		ours, err := b.leasesvc(ctx, cluster, shortInterval)
 		if err != nil {
 			return err
 		}
@@ -50,7 +49,7 @@ func (b *bench) runContenders(ctx context.Context, p plan, turns int, turn order
 		return takeTurns(ctx, contenders, turns, turn)
 	})
 	for _, c := range contenders {
-		b.say("%s: %v", c.name, c.cost)
+		b.progress("%s: %v", c.name, c.cost)
 	}
 	return contenders, err
 }
@@ -81,8 +80,8 @@ func takeTurns(ctx context.Context, contenders []*contender, turns int, turn ord
 	return nil
 }
 
-// take lets the streamSet beat and adds what that cost. Before, it beats a little that does not
-// count, so that none of what the turn before has left is charged to this one.
+// take sends beats and adds their cost. It first sends some beats that do not count, so that work
+// left from the previous turn is not included.
 func (c *contender) take(turn order) error {
 	if _, err := c.beat(order{For: max(turn.Pace, turn.For/4), Pace: turn.Pace}); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (c *contender) take(turn order) error {
 
 var errUnanswered = errors.New("no heartbeat was answered")
 
-// spentOn returns what answered heartbeats cost processes.
+// spentOn returns the cost of answered heartbeats in processes.
 func spentOn(beats func() (int64, error), pids ...int) (cost, error) {
 	var c cost
 	begin := time.Now()

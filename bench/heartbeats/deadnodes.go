@@ -17,32 +17,32 @@ import (
 )
 
 const (
-	// kubeletPace is the time between two Leases that a kubelet writes.
+	// kubeletPace is the interval between two Lease writes of a kubelet.
 	kubeletPace = 10 * time.Second
-	// leaseGrace is the silence after which a Node is declared whose kubelet writes Leases, here
-	// and upstream.
+	// leaseGrace is the silence after which a Node whose kubelet writes Leases is marked Unknown,
+	// in Trivet and upstream.
 	leaseGrace = 50 * time.Second
 
 	streamingTarget = nodeGrace + 500*time.Millisecond
 	writingTarget   = leaseGrace + time.Second
-	// warmUp is how long Nodes live before the first falls silent.
+	// warmUp is the time before the first node is silenced.
 	warmUp = 15 * time.Second
 )
 
-// noticed is how long after their last sign of life the silenced Nodes of one kind were declared,
-// and how many others were too.
-type noticed struct {
+// detection has the times from the last beat of the silenced Nodes of one kind until they were
+// marked Unknown, and the number of wrongly marked Nodes.
+type detection struct {
 	times []time.Duration // sorted
 	wrong int
 }
 
-// measureDeaths silences Nodes one after the other, in two clusters at the same time: ours, where
-// half of the Nodes beat over streams and the kubelets of the others write Leases, and one where
-// kube-controller-manager looks after such kubelets.
-func measureDeaths(ctx context.Context, b *bench) ([]row, error) {
+// measureDeadNodes silences Nodes in turn, in two clusters concurrently. With leasesvc, half of the
+// Nodes beat over streams and the kubelets of the other half write Leases. With
+// kube-controller-manager, all kubelets write Leases.
+func measureDeadNodes(ctx context.Context, b *bench) ([]row, error) {
 	nodes := either(b, 300, 60)
 	s := either(b, silencing{count: 20, apart: 2 * time.Second}, silencing{count: 4, apart: time.Second})
-	var streaming, writing, upstream noticed
+	var streaming, writing, upstream detection
 	both, bothCtx := errgroup.WithContext(ctx)
 	both.Go(func() (err error) {
 		streaming, writing, err = b.ours(bothCtx, nodes, s)
@@ -55,10 +55,10 @@ func measureDeaths(ctx context.Context, b *bench) ([]row, error) {
 	if err := both.Wait(); err != nil {
 		return nil, err
 	}
-	of := func(what string, n noticed, target time.Duration) row {
+	of := func(what string, n detection, target time.Duration) row {
 		return row{
 			what:   fmt.Sprintf("dead node noticed, %s, from the last sign of life to Ready=Unknown, median / worst of %d", what, s.count),
-			target: "worst ≤ " + brief(target), ours: n.String(),
+			target: "worst ≤ " + formatDuration(target), ours: n.String(),
 			missed: n.worst() > target || n.wrong > 0,
 		}
 	}
@@ -67,14 +67,14 @@ func measureDeaths(ctx context.Context, b *bench) ([]row, error) {
 	return []row{of(fmt.Sprintf("nodes that stream (%v, grace %v)", nodeInterval, nodeGrace), streaming, streamingTarget), beside}, nil
 }
 
-func (n noticed) worst() time.Duration { return quantile(n.times, 1) }
+func (n detection) worst() time.Duration { return quantile(n.times, 1) }
 
-func (n noticed) String() string {
-	return fmt.Sprintf("%s / %s; %d others marked", brief(quantile(n.times, 0.5)), brief(n.worst()), n.wrong)
+func (n detection) String() string {
+	return fmt.Sprintf("%s / %s; %d others marked", formatDuration(quantile(n.times, 0.5)), formatDuration(n.worst()), n.wrong)
 }
 
-// ours measures both kinds of Nodes side by side with leasesvc.
-func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, writing noticed, err error) {
+// ours measures both kinds of Nodes concurrently with leasesvc.
+func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, writing detection, err error) {
 	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
 		replica, err := b.leasesvc(ctx, cluster, "--loops=*,node-health")
 		if err != nil {
@@ -100,13 +100,13 @@ func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, wr
 			return err
 		})
 	})
-	b.say("leasesvc: streaming %v, writing %v", streaming.times, writing.times)
+	b.progress("leasesvc: streaming %v, writing %v", streaming.times, writing.times)
 	return streaming, writing, err
 }
 
 // upstreams measures kubelets that write Leases with kube-controller-manager's node-lifecycle
-// controller, at its defaults but for the limit of its requests.
-func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing noticed, err error) {
+// controller, with its defaults except for the rate limit of its requests.
+func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing detection, err error) {
 	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
 		manager, err := child.Start(child.Config{
 			Path: filepath.Join(b.assets, "kube-controller-manager"), Log: filepath.Join(b.logDir, "kube-controller-manager.log"),
@@ -129,11 +129,11 @@ func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing 
 			return err
 		})
 	})
-	b.say("kube-controller-manager: %v", writing.times)
+	b.progress("kube-controller-manager: %v", writing.times)
 	return writing, err
 }
 
-// observeNodes creates the nodes' Nodes, lets them live, and calls observe after a while.
+// observeNodes creates the Nodes, starts their beats, and calls observe after a while.
 func observeNodes(ctx context.Context, cluster *devcluster.Cluster, nodes []*simulatedNode, observe func(*verdicts) error) (err error) {
 	kube, err := administrator(cluster.RESTConfig())
 	if err != nil {
@@ -157,7 +157,7 @@ func observeNodes(ctx context.Context, cluster *devcluster.Cluster, nodes []*sim
 	return observe(v)
 }
 
-// streamers are nodes that beat over a stream of their own.
+// streamers returns nodes that each beat over their own stream.
 func streamers(ctx context.Context, replica *child.Server, names []string) (nodes []*simulatedNode, leave func(), err error) {
 	connection, err := dial(replica.GRPC)
 	if err != nil {
@@ -173,7 +173,7 @@ func streamers(ctx context.Context, replica *child.Server, names []string) (node
 	return nodes, func() { _ = connection.Close() }, nil
 }
 
-// kubeletsOf are nodes that write Leases, each over a connection of its own.
+// kubeletsOf returns nodes that write Leases, each over its own connection.
 func kubeletsOf(ctx context.Context, cluster *devcluster.Cluster, names []string) ([]*simulatedNode, error) {
 	var nodes []*simulatedNode
 	for _, name := range names {

@@ -18,12 +18,12 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
-// echoVariable makes this binary serve the bare echo at the address in it, and nothing else.
+// echoVariable holds an address. It makes this binary serve the bare echo there.
 const echoVariable = "TRIVET_BENCH_ECHO"
 
-// echo is the least that a gRPC server can do with a heartbeat: it receives the same messages as
-// leasesvc, sends answers of the same bytes, and keeps nothing. Its transport has the options of
-// leasesvc's; it has no interceptors.
+// echo is the minimal gRPC server for heartbeats: it receives the same messages as leasesvc, sends
+// answers of the same size, and stores nothing. Its transport has the options of leasesvc's. It has
+// no interceptors.
 type echo struct {
 	leasev1.UnimplementedLeaseServiceServer
 }
@@ -57,8 +57,8 @@ func echoAsChild(address string) int {
 	return 1
 }
 
-// StreamHeartbeats welcomes a single holder and then sends, for every message, the grant that
-// leasesvc would.
+// StreamHeartbeats registers one holder and then answers every message with a grant like
+// leasesvc's.
 func (echo) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
 	grant := &leasev1.Grant{Epoch: 12_345, NextInterval: durationpb.New(995 * time.Millisecond), Ttl: durationpb.New(40 * time.Second)}
 	var request leasev1.StreamHeartbeatsRequest

@@ -21,38 +21,39 @@ import (
 const (
 	fleetPace      = 10 * time.Second
 	fleetNamespace = "trivet-bench"
-	// ackTarget is how long the slowest hundredth of heartbeats may wait for an answer.
+	// ackTarget is the allowed 99th percentile of the time until an answer.
 	ackTarget = 20 * time.Millisecond
-	// creation bounds how long the first write of every Lease may take.
+	// creation bounds the time of the first write of every Lease.
 	creation = 10 * time.Minute
 )
 
-// The class of a fleet: holders that are no Nodes, because 130,000 Nodes would take longer to make
-// than all that is measured. Their Leases are written as those of nodes are.
+// fleetClass is the class of the fleet's holders. They are no Nodes, because the creation of
+// 130,000 Nodes would take longer than the measurement. Their Leases are written like those of
+// nodes.
 const fleetClass = `[{"name":"agent","namespace":"` + fleetNamespace + `","heartbeatInterval":"10s","grace":"40s"}]`
 
-// fleetSize is how large a fleet is, and the time between two writes of a Lease about which there
-// is nothing to say. It is watched for just that long: in a shorter time the number of due Leases
-// would vary, and in this one each is due once at most.
+// fleetSize is the size of a fleet, and the refresh interval of an unchanged Lease. The fleet is
+// observed for exactly one such interval. In a shorter time the number of due Leases would vary; in
+// this one, each is due at most once.
 type fleetSize struct {
 	connections, holders int // holders of each connection
 	refresh              time.Duration
 }
 
-// fleet is what was seen of one.
+// fleet is the measurement of a fleet.
 type fleet struct {
 	created time.Duration // until every holder had its Lease
 	acks    []time.Duration
 	writes  float64 // of Leases
-	// changes are those of the writes, as leasesvc counts them, that said that a holder had expired
-	// or come back.
+	// changes are the writes, as leasesvc counts them, for a holder that expired or came back.
 	changes float64
-	ours    float64 // cores that leasesvc used
-	others  float64 // and those of kube-apiserver and etcd
-	anew    int64   // streams that had to be opened anew
+	ours    float64 // cores used by leasesvc
+	others  float64 // cores used by kube-apiserver and etcd
+	anew    int64   // reopened streams
 }
 
-// measureFleet lets many holders beat beside a real kube-apiserver, which gets their Leases.
+// measureFleet sends beats of many holders to leasesvc, which writes their Leases to a real
+// kube-apiserver.
 func measureFleet(ctx context.Context, b *bench) ([]row, error) {
 	size := either(b, fleetSize{connections: 1000, holders: 130, refresh: 5 * time.Minute}, fleetSize{connections: 200, holders: 50, refresh: 30 * time.Second})
 	holders := size.connections * size.holders
@@ -72,7 +73,7 @@ func measureFleet(ctx context.Context, b *bench) ([]row, error) {
 			return err
 		}
 		defer replica.Stop()
-		f, err = b.sail(ctx, kube, replica, size)
+		f, err = b.runFleet(ctx, kube, replica, size)
 		return err
 	})
 	if err != nil {
@@ -84,25 +85,25 @@ func measureFleet(ctx context.Context, b *bench) ([]row, error) {
 		thousands(float64(holders)), fleetPace, thousands(float64(size.connections)), size.refresh)
 	return []row{
 		{
-			what: what + ": answered after, p50 / p99 / worst", target: "p99 ≤ " + brief(ackTarget),
+			what: what + ": answered after, p50 / p99 / worst", target: "p99 ≤ " + formatDuration(ackTarget),
 			ours: fmt.Sprintf("%s / %s / %s; %.2f cores; %d streams opened anew",
-				brief(quantile(f.acks, 0.5)), brief(p99), brief(quantile(f.acks, 1)), f.ours, f.anew),
+				formatDuration(quantile(f.acks, 0.5)), formatDuration(p99), formatDuration(quantile(f.acks, 1)), f.ours, f.anew),
 			beside: fmt.Sprintf("kube-apiserver and etcd: %.2f cores; kubelets would write %s Leases/s", f.others,
 				thousands(float64(holders)/kubeletPace.Seconds())),
 			missed: p99 > ackTarget,
 		},
 		{
-			what:   "the same: Leases that kube-apiserver was sent, but for those of holders that expired or came back",
+			what:   "the same: Leases that kube-apiserver received, without those of expired or returned holders",
 			target: fmt.Sprintf("≤ %.1f/s (N/%.0f)", float64(holders)/seconds, seconds),
 			ours: fmt.Sprintf("%.1f/s, and %.0f of such holders in all; all Leases were there after %s",
-				(f.writes-f.changes)/seconds, f.changes, brief(f.created)),
+				(f.writes-f.changes)/seconds, f.changes, formatDuration(f.created)),
 			missed: f.writes-f.changes > float64(holders),
 		},
 	}, nil
 }
 
-// sail gathers the fleet, waits until all Leases are there, and watches.
-func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *child.Server, size fleetSize) (f fleet, err error) {
+// runFleet opens the fleet's streams, waits for all Leases, and measures.
+func (b *bench) runFleet(ctx context.Context, kube kubernetes.Interface, replica *child.Server, size fleetSize) (f fleet, err error) {
 	pids, err := child.Children("etcd", "kube-apiserver")
 	if err != nil {
 		return f, err
@@ -133,7 +134,7 @@ func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *ch
 		return f, err
 	}
 	f.created = time.Since(begin)
-	b.say("all Leases are there after %v", f.created)
+	b.progress("all Leases are there after %v", f.created)
 	pause(ctx, fleetPace)
 	acks.reset()
 	before, err := countWrites(ctx, kube, replica)
@@ -158,10 +159,10 @@ func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *ch
 	return f, err
 }
 
-// writeCount is how many writes of Leases there had been at a time.
+// writeCount is the number of Lease writes at a time.
 type writeCount struct {
-	// at is when the counters were asked for. What is written until they answer counts as written
-	// before, and how long that takes is much the same the next time.
+	// at is the time of the request for the counters. Writes until the answer are included. That
+	// error is similar in both readings.
 	at              time.Time
 	writes, changes float64
 }
@@ -177,7 +178,7 @@ func countWrites(ctx context.Context, kube kubernetes.Interface, replica *child.
 	}
 	for _, reason := range []string{"expired", "recovered"} {
 		for _, verb := range []string{"create", "update"} {
-			// What never was has no sample.
+			// A counter that was never increased has no sample.
 			n, err := sumOf(text, "trivet_lease_writes_total", fmt.Sprintf("reason=%q", reason), fmt.Sprintf("verb=%q", verb))
 			if err == nil {
 				c.changes += n
@@ -187,14 +188,14 @@ func countWrites(ctx context.Context, kube kubernetes.Interface, replica *child.
 	return c, nil
 }
 
-// awaitLeases waits until so many Leases have been created.
+// awaitLeases waits until the number of Leases has been created.
 func awaitLeases(ctx context.Context, kube kubernetes.Interface, holders int) error {
 	for end := time.Now().Add(creation); ; {
 		text, err := apiServerMetrics(ctx, kube)
 		if err != nil {
 			return err
 		}
-		// Before the first one there is no such sample.
+		// There is no such sample before the first creation.
 		created, err := sumOf(text, "apiserver_request_total", `resource="leases"`, `verb="POST"`, `code="201"`)
 		if err == nil && created >= float64(holders) {
 			return nil
@@ -205,7 +206,7 @@ func awaitLeases(ctx context.Context, kube kubernetes.Interface, holders int) er
 	}
 }
 
-// leaseWrites is how many writes of Leases kube-apiserver has been sent, whatever came of them.
+// leaseWrites returns the number of Lease writes that kube-apiserver has received, with any result.
 func leaseWrites(ctx context.Context, kube kubernetes.Interface) (float64, error) {
 	text, err := apiServerMetrics(ctx, kube)
 	if err != nil {
@@ -213,7 +214,7 @@ func leaseWrites(ctx context.Context, kube kubernetes.Interface) (float64, error
 	}
 	sum := 0.0
 	for _, verb := range []string{"POST", "PUT", "PATCH", "DELETE"} {
-		// A verb that was never used has no sample; creates there were.
+		// An unused verb has no sample. POST was used.
 		n, err := sumOf(text, "apiserver_request_total", `resource="leases"`, fmt.Sprintf("verb=%q", verb))
 		if err != nil && verb == "POST" {
 			return 0, err
@@ -228,13 +229,13 @@ func apiServerMetrics(ctx context.Context, kube kubernetes.Interface) (string, e
 	return string(text), err
 }
 
-// durations collects how long the heartbeats of many streams took.
+// durations collects the durations of heartbeats of many streams.
 type durations struct {
 	mu    sync.Mutex // guards times
 	times []time.Duration
 }
 
-// time makes the heartbeats that open opens noted.
+// time wraps an opener so that the durations of its heartbeats are collected.
 func (s *durations) time(open opener) opener {
 	return func(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
 		beat, err := open(ctx, connection, name)
@@ -250,7 +251,7 @@ func (s *durations) time(open opener) opener {
 	}
 }
 
-// reset returns what was noted and begins anew.
+// reset returns and clears the collected durations.
 func (s *durations) reset() []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

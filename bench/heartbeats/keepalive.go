@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// keepAlive opens a stream of etcd's own heartbeats for a lease that it grants.
+// keepAlive grants a lease and opens a stream of etcd's own heartbeats for it.
 func keepAlive(ctx context.Context, connection *grpc.ClientConn, _ string) (func() error, error) {
 	const ttl = 600 // seconds, longer than any part
 	client := etcdserverpb.NewLeaseClient(connection)

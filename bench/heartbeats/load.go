@@ -13,40 +13,39 @@ import (
 	"time"
 )
 
-// loadVariable makes this binary gather a streamSet, as the JSON in it says, and let it beat when
-// it is told to.
+// loadVariable holds the JSON of a plan. It makes this binary open a streamSet and send beats as
+// ordered.
 const loadVariable = "TRIVET_BENCH_LOAD"
 
-// loadProcess is a streamSet in a process of its own, so that the crowds of several contenders can
-// be there at the same time: a process may have 20,000 files open, and each streamSet opens as many
-// connections as half of that.
+// loadProcess is a streamSet in a separate process. A process may open 20,000 files, and each
+// streamSet opens up to half as many connections, so several contenders need several processes.
 type loadProcess struct {
 	command *exec.Cmd
 	orders  io.WriteCloser
 	reports *bufio.Scanner
-	anew    int64 // streams opened anew so far
+	anew    int64 // reopened streams so far
 }
 
-// plan says how the streamSet of a loadProcess is made.
+// plan describes the streamSet of a loadProcess.
 type plan struct {
 	Address              string
-	KeepAlive            bool // etcd's heartbeats instead of ours
+	KeepAlive            bool // etcd's heartbeats instead of leasesvc's
 	Class                string
 	Connections, Streams int
-	Holders              int // of each stream
+	Holders              int // per stream
 }
 
-// order is what a loadProcess is told to do.
+// order tells a loadProcess how long and how often to send beats.
 type order struct{ For, Pace time.Duration }
 
-// report is what it says when it has done so; without an order, when it has gathered.
+// report is the result of an order. The first report follows the opening of the streams.
 type report struct {
 	Beats int64
-	Anew  int64 // streams opened anew, since the begin
+	Anew  int64 // reopened streams since the start
 	Error string
 }
 
-// startLoad starts a loadProcess and waits until it has gathered.
+// startLoad starts a loadProcess and waits until its streams are open.
 func startLoad(p plan) (*loadProcess, error) {
 	value, err := json.Marshal(p)
 	if err != nil {
@@ -84,7 +83,7 @@ func (t *loadProcess) stopLoad() {
 	_ = t.command.Wait()
 }
 
-// beat lets the streamSet beat and returns how many heartbeats were answered.
+// beat sends beats and returns the number of answered heartbeats.
 func (t *loadProcess) beat(o order) (int64, error) {
 	if err := json.NewEncoder(t.orders).Encode(o); err != nil {
 		return 0, err
@@ -107,7 +106,7 @@ func (t *loadProcess) readReport() (int64, error) {
 	return r.Beats, nil
 }
 
-// runLoad gathers a streamSet and follows orders until there are no more. It returns the exit code.
+// runLoad opens a streamSet and executes orders until their input ends. It returns the exit code.
 func runLoad(value string, orders io.Reader, reports io.Writer) int {
 	say := json.NewEncoder(reports)
 	if err := serveOrders(value, json.NewDecoder(orders), say); err != nil {

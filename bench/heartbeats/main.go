@@ -1,14 +1,13 @@
-// Command heartbeats measures leasesvc against the targets it was built for, and prints a Markdown
-// table: what a heartbeat costs beside a bare gRPC server, etcd's LeaseKeepAlive and the Lease that
-// a kubelet writes; what a holder costs in memory; a large fleet; and how soon a death is noticed,
-// beside kube-controller-manager. It exits with 1 if a target is missed.
+// Command heartbeats measures leasesvc against its targets and prints a Markdown table: the cost of
+// a heartbeat compared with a bare gRPC server, etcd's LeaseKeepAlive and the Lease that a kubelet
+// writes; the memory of a holder; a large fleet; and the time to detect a dead node, compared with
+// kube-controller-manager. It exits with 1 if a target is missed.
 //
-// Every server is a process of its own, whose CPU time and memory the kernel tells; this process
-// plays the fleet. All of them share the machine's cores, so a figure means most beside another of
-// the same run: rows that compare take turns.
+// Every server is a separate process. The kernel reports its CPU time and memory. This process
+// simulates the fleet. All share the machine's cores, so figures are comparable only within one
+// run, and programs that are compared run in turn.
 //
-// Rows can be had one by one: -only steady,batched. With -short all of them take less time and say
-// less.
+// -only steady,batched selects rows. -short measures less in less time.
 package main
 
 import (
@@ -57,7 +56,7 @@ func main() {
 	}
 }
 
-// config is where the programs are, and how long to measure.
+// config has the paths of the programs and the extent of the measurement.
 type config struct {
 	binDir, assets, logDir string
 	short                  bool

@@ -15,21 +15,22 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// memoryTarget is how many bytes a holder may take beyond its connection.
+// memoryTarget is the allowed memory of a holder in bytes, beyond its connection.
 const memoryTarget = 300
 
-// footprint is what a process takes: the bytes of living objects after a collection, and what the
-// kernel keeps for it.
+// footprint is the memory of a process: the bytes of live objects after a collection, and the
+// resident memory.
 type footprint struct{ heap, resident int64 }
 
-// measureMemory introduces holders in batches on connections that are there before, and compares.
+// measureMemory registers holders in batches on existing connections, and compares the memory
+// before and after.
 func measureMemory(ctx context.Context, b *bench) ([]row, error) {
 	const connections = 100
 	holders := either(b, 1_000_000, 200_000)
 	var before, after footprint
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		// No holder has to send a beat while memory is read.
-		ours, err := b.leasesvc(ctx, cluster, fmt.Sprintf("--max-sessions=%d", holders+connections), unpaced,
+		// The interval is longer than the measurement, so that no beat is due.
+		ours, err := b.leasesvc(ctx, cluster, fmt.Sprintf("--max-sessions=%d", holders+connections), noRegistrationLimit,
 			"--heartbeat-interval=1m", "--heartbeat-grace-period=10m", "--lease-duration=10m")
 		if err != nil {
 			return err
@@ -65,7 +66,7 @@ func measureMemory(ctx context.Context, b *bench) ([]row, error) {
 	}}, nil
 }
 
-// openStreams opens connections with one stream each, which carry one holder each.
+// openStreams opens connections with one stream and one holder each.
 func openStreams(ctx context.Context, address string, connections int) (streams []*stream, leave func(), err error) {
 	var open []*grpc.ClientConn
 	leave = func() {
@@ -88,20 +89,20 @@ func openStreams(ctx context.Context, address string, connections int) (streams 
 	return streams, leave, nil
 }
 
-// fill introduces so many holders on each stream.
+// fill registers the same number of holders on each stream.
 func fill(ctx context.Context, streams []*stream, holders int) error {
 	var group errgroup.Group
 	for i, s := range streams {
-		group.Go(func() error { return s.welcome(ctx, holdersNamed("node", fmt.Sprintf("bench-%d", i), holders)) })
+		group.Go(func() error { return s.registerAll(ctx, holdersNamed("node", fmt.Sprintf("bench-%d", i), holders)) })
 	}
 	return group.Wait()
 }
 
-// footprintOf lets the process settle and collect its garbage first.
+// footprintOf reads the memory after the process has settled and collected its garbage.
 func footprintOf(ctx context.Context, server *child.Server) (footprint, error) {
 	pause(ctx, 2*time.Second)
 	var f footprint
-	for range 2 { // what has a finalizer goes with the second collection
+	for range 2 { // objects with a finalizer need a second collection
 		profile, err := fetch(ctx, "http://"+server.Admin+"/debug/pprof/heap?gc=1&debug=1")
 		if err != nil {
 			return footprint{}, err

@@ -11,7 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/bench/internal/child"
 )
 
-// sessionsOf reads how many sessions of a state a replica has.
+// sessionsOf returns the number of a replica's sessions in a state.
 func sessionsOf(ctx context.Context, server *child.Server, state string) (int, error) {
 	text, err := fetch(ctx, "http://"+server.Admin+"/metrics")
 	if err != nil {
@@ -38,8 +38,8 @@ func fetch(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// sumOf adds up the samples of a metric in Prometheus' text format whose labels hold all of the
-// given texts. No sample at all is an error: the metric is misspelt, or has another name by now.
+// sumOf adds up the samples of a metric in Prometheus' text format whose labels contain all given
+// texts. It returns an error if there is none, because the name is wrong or has changed.
 func sumOf(metrics, name string, labelled ...string) (float64, error) {
 	sum, found := 0.0, false
 	for line := range strings.Lines(metrics) {

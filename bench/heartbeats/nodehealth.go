@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// simulatedNode is a Node that gives signs of life until it is silenced.
+// simulatedNode is a Node that sends beats until it is silenced.
 type simulatedNode struct {
 	name string
 	pace time.Duration
-	// beat gives one sign of life and returns when it is acknowledged.
+	// beat sends one beat and returns after its acknowledgement.
 	beat func(context.Context) error
 
 	end  context.CancelFunc
 	gone chan struct{}
-	// What follows may be read once gone is closed.
-	last time.Time // when the last acknowledged sign was sent
+	// last and err may be read once gone is closed.
+	last time.Time // the time at which the last acknowledged beat was sent
 	err  error
 }
 
-// live starts the signs of life, at a random moment of the pace.
+// start starts the beats at a random phase of the interval.
 func (p *simulatedNode) start(ctx context.Context) {
 	ctx, p.end = context.WithCancel(ctx)
 	p.gone = make(chan struct{})
@@ -36,7 +36,7 @@ func (p *simulatedNode) start(ctx context.Context) {
 				return
 			}
 			sent := time.Now()
-			// A sign that is under way when its end comes still counts.
+			// A pending beat at the end still counts.
 			if p.err = p.beat(context.WithoutCancel(ctx)); p.err != nil {
 				return
 			}
@@ -45,7 +45,7 @@ func (p *simulatedNode) start(ctx context.Context) {
 	}()
 }
 
-// silence ends the signs of life and returns when the last was sent.
+// silence stops the beats and returns the time of the last one.
 func (p *simulatedNode) silence() (time.Time, error) {
 	p.end()
 	<-p.gone
@@ -55,7 +55,7 @@ func (p *simulatedNode) silence() (time.Time, error) {
 	return p.last, nil
 }
 
-// stopAll ends all signs of life. It returns the error of a simulatedNode that failed.
+// stopAll stops the beats of all nodes. It returns the error of a failed simulatedNode.
 func stopAll(nodes []*simulatedNode) error {
 	var problem error
 	for _, p := range nodes {
@@ -66,14 +66,14 @@ func stopAll(nodes []*simulatedNode) error {
 	return problem
 }
 
-// silencing is how many nodes fall silent, and how soon after one another.
+// silencing is the number of nodes to silence, and the interval between them.
 type silencing struct {
 	count int
 	apart time.Duration
 }
 
-// observe silences some nodes one after the other and returns how long after their last sign each
-// was declared, sorted.
+// observe silences nodes in turn, and returns the sorted times from the last beat of each until it
+// was marked Unknown.
 func (v *verdicts) observe(ctx context.Context, nodes []*simulatedNode, s silencing) ([]time.Duration, error) {
 	var (
 		mu    sync.Mutex // guards times
@@ -88,7 +88,7 @@ func (v *verdicts) observe(ctx context.Context, nodes []*simulatedNode, s silenc
 			}
 			for end := time.Now().Add(2 * retryTimeout); v.when(p.name).IsZero(); {
 				if !sleepUntil(ctx, time.Now().Add(shortPause), end) {
-					return fmt.Errorf("node %s is silent since %v and not declared", p.name, time.Since(last))
+					return fmt.Errorf("node %s is silent since %v and not marked Unknown", p.name, time.Since(last))
 				}
 			}
 			mu.Lock()
@@ -103,7 +103,7 @@ func (v *verdicts) observe(ctx context.Context, nodes []*simulatedNode, s silenc
 	return times, err
 }
 
-// wronglyMarked are the nodes that were marked Unknown although they gave signs of life.
+// wronglyMarked returns the number of nodes that were marked Unknown although they sent beats.
 func (v *verdicts) wronglyMarked(nodes []*simulatedNode, s silencing) int {
 	wrong := 0
 	for _, p := range nodes[s.count:] {

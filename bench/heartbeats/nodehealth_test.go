@@ -19,8 +19,8 @@ func nodeWith(name string, status corev1.ConditionStatus) *corev1.Node {
 	}
 }
 
-// Three nodes beat; the first two fall silent and are declared 20 s after their last beat, the
-// third without reason.
+// Of three nodes, the first two are silenced and marked Unknown 20 s after their last beat. The
+// third is marked Unknown wrongly.
 func TestObserve_TimesFromTheLastSignToTheVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &verdicts{unknown: map[string]time.Time{}}
@@ -46,11 +46,11 @@ func TestObserve_TimesFromTheLastSignToTheVerdict(t *testing.T) {
 			t.Errorf("noticed after %v, %v; want %v", times, err, want)
 		}
 		if wrong := v.wronglyMarked(nodes, s); wrong != 0 {
-			t.Errorf("%d others count as declared", wrong)
+			t.Errorf("%d others count as marked Unknown", wrong)
 		}
 		v.note(nodeWith("c", corev1.ConditionUnknown), time.Now())
 		if wrong := v.wronglyMarked(nodes, s); wrong != 1 {
-			t.Errorf("%d others count as declared, want c", wrong)
+			t.Errorf("%d others count as marked Unknown, want c", wrong)
 		}
 		if err := stopAll(nodes); err != nil {
 			t.Error(err)

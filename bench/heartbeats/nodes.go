@@ -14,14 +14,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// administrator makes a client without limits of its own.
+// administrator returns a client without rate limits.
 func administrator(cfg *rest.Config) (kubernetes.Interface, error) {
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.WarningHandler = rest.NoWarnings{}
 	return kubernetes.NewForConfig(cfg)
 }
 
-// createNodes makes Nodes that are ready, as kubelets register them.
+// createNodes creates ready Nodes, as kubelets register them.
 func createNodes(ctx context.Context, kube kubernetes.Interface, names []string) error {
 	const atOnce = 16
 	group, ctx := errgroup.WithContext(ctx)
@@ -42,7 +42,7 @@ func createNodes(ctx context.Context, kube kubernetes.Interface, names []string)
 	return group.Wait()
 }
 
-// verdicts are the Nodes that were declared unknown, and when that was seen.
+// verdicts has the Nodes that were marked Unknown, and the times at which the watch reported it.
 type verdicts struct {
 	mu      sync.Mutex // guards unknown
 	unknown map[string]time.Time
@@ -78,7 +78,7 @@ func (v *verdicts) note(node *corev1.Node, now time.Time) {
 	}
 }
 
-// when is when a Node was declared unknown; zero if it was not.
+// when returns the time at which a Node was marked Unknown, or zero.
 func (v *verdicts) when(name string) time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/bench/internal/selection"
 )
 
-// part is rows of the table that are measured together.
+// part is a set of rows that are measured together.
 type part struct {
 	name    string
 	measure func(context.Context, *bench) ([]row, error)
@@ -24,7 +24,7 @@ func parts() []part {
 		{name: "batched", measure: measureBatched},
 		{name: "memory", measure: measureMemory},
 		{name: "fleet", measure: measureFleet},
-		{name: "deaths", measure: measureDeaths},
+		{name: "deaths", measure: measureDeadNodes},
 		{name: "sweep", measure: measureSweep},
 		{name: "takeover", measure: measureTakeover},
 	}
@@ -34,14 +34,13 @@ func names(parts []part) []string { return selection.Names(parts, partName) }
 
 func partName(p part) string { return p.name }
 
-// choose returns the parts that are named, in the order of the table; all of them where none is
-// named.
+// choose returns the named parts in the order of the table, or all parts.
 func choose(all []part, only string) ([]part, error) {
 	return selection.Choose(all, partName, "part", only)
 }
 
-// measure measures the parts one after the other, prints the table and reports whether every target
-// was met. A part that fails is a target missed, and no reason to leave out the others.
+// measure measures the parts in turn, prints the table and reports whether all targets are met. A
+// part that fails misses its target, and the next part follows.
 func measure(ctx context.Context, cfg config, chosen []part) (met bool, err error) {
 	if cfg.logDir == "" {
 		if cfg.logDir, err = os.MkdirTemp("", "trivet-heartbeats-"); err != nil {
@@ -56,14 +55,14 @@ func measure(ctx context.Context, cfg config, chosen []part) (met bool, err erro
 	var rows []row
 	for _, p := range chosen {
 		b := &bench{config: cfg, part: p.name}
-		b.say("…")
+		b.progress("…")
 		measured, err := p.measure(ctx, b)
 		if ctx.Err() != nil {
-			printTable(os.Stdout, rows) // of what was measured before the interruption
+			printTable(os.Stdout, rows) // with the rows before the interruption
 			return false, errors.Join(ctx.Err(), err)
 		}
 		if err != nil {
-			b.say("failed: %v", err)
+			b.progress("failed: %v", err)
 			measured = append(measured, row{what: p.name, ours: "failed: " + firstLine(err), missed: true})
 		}
 		rows = append(rows, measured...)
@@ -78,17 +77,17 @@ func firstLine(err error) string {
 	return line
 }
 
-// bench is what every part needs.
+// bench has what every part needs.
 type bench struct {
 	config
 	part string
 }
 
-func (b *bench) say(format string, values ...any) {
+func (b *bench) progress(format string, values ...any) {
 	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), b.part, fmt.Sprintf(format, values...))
 }
 
-// either returns how much to measure, which is less for a short run.
+// either returns whole or, in a short run, short.
 func either[T any](b *bench, whole, short T) T {
 	if b.short {
 		return short

@@ -21,12 +21,11 @@ import (
 
 const (
 	nodeLeases = "kube-node-lease"
-	// kubelets is how many write at the same time when they write as fast as it goes.
+	// kubelets is the number of concurrent writers in a measurement without pauses.
 	kubelets = 64
 )
 
-// measurePuts returns what the Lease that a kubelet writes costs kube-apiserver and its etcd
-// together.
+// measurePuts returns the cost of a kubelet's Lease write in kube-apiserver and etcd together.
 func measurePuts(ctx context.Context, cluster *devcluster.Cluster, d time.Duration) (cost, error) {
 	pids, err := child.Children("etcd", "kube-apiserver")
 	if err != nil {
@@ -58,8 +57,8 @@ func measurePuts(ctx context.Context, cluster *devcluster.Cluster, d time.Durati
 	}, pids...)
 }
 
-// kubelet renews one Lease as a kubelet does: by a PUT in protobuf of what the last one answered,
-// over a connection of its own.
+// kubelet renews one Lease as a kubelet does: with a PUT in protobuf of the last answer, over its
+// own connection.
 type kubelet struct {
 	leases coordinationclient.LeaseInterface
 	last   *coordinationv1.Lease
@@ -91,8 +90,8 @@ func (k *kubelet) renew(ctx context.Context) error {
 	return err
 }
 
-// ownConnection makes a client that shares its connection with no other: a configuration with a
-// dialer of its own is not looked up among the transports that are there.
+// ownConnection returns a client with its own connection. client-go does not share the transport of
+// a configuration with a custom dialer.
 func ownConnection(cfg *rest.Config) (kubernetes.Interface, error) {
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.Dial = (&net.Dialer{}).DialContext

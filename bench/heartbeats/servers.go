@@ -11,11 +11,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// unpaced is what leasesvc is told where it does not matter how fast holders come, but only what
-// follows.
-const unpaced = "--max-introductions-per-second=1000000"
+// noRegistrationLimit disables the rate limit of registrations where their rate is not measured.
+const noRegistrationLimit = "--max-introductions-per-second=1000000"
 
-// withCluster calls use with a control plane that nothing else uses.
+// withCluster calls use with its own control plane.
 func (b *bench) withCluster(ctx context.Context, use func(*devcluster.Cluster) error) (err error) {
 	cluster, err := devcluster.Start(ctx, devcluster.Config{})
 	if err != nil {
@@ -25,7 +24,7 @@ func (b *bench) withCluster(ctx context.Context, use func(*devcluster.Cluster) e
 	return use(cluster)
 }
 
-// leasesvc starts a replica that takes as many streams on a connection as the other servers do.
+// leasesvc starts a replica that accepts as many streams per connection as the other servers.
 func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args ...string) (*child.Server, error) {
 	log, err := os.CreateTemp(b.logDir, b.part+"-leasesvc-*.log")
 	if err != nil {
@@ -40,7 +39,7 @@ func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args 
 	})
 }
 
-// bareEtcd starts an etcd that speaks in the clear, as the other contenders do.
+// bareEtcd starts an etcd without TLS, like the other contenders.
 func (b *bench) bareEtcd() (process *child.Child, address string, err error) {
 	if address, err = child.FreeAddress(); err != nil {
 		return nil, "", err

@@ -8,18 +8,18 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// The targets of a heartbeat on a stream of its own.
+// Targets of a heartbeat on its own stream.
 const (
 	steadyOverEcho    = 1.15
 	saturatedOverEcho = 1.6
 	putsOverSteady    = 15.0
 )
 
-// hurried is what leasesvc is told when it is sent more heartbeats than nodes would send.
-const hurried = "--heartbeat-interval=1s"
+// shortInterval lets holders send more heartbeats than nodes do.
+const shortInterval = "--heartbeat-interval=1s"
 
-// measureSteady compares what a heartbeat costs the server when 10,000 connections carry one stream
-// each, whose holder beats every second.
+// measureSteady compares the cost of a heartbeat in the server with 10,000 connections of one
+// stream each, whose holder beats every second.
 func measureSteady(ctx context.Context, b *bench) ([]row, error) {
 	var puts cost
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) (err error) {
@@ -38,14 +38,14 @@ func measureSteady(ctx context.Context, b *bench) ([]row, error) {
 	return []row{
 		compare(contenders, "server CPU of a heartbeat, 10,000 connections × 1 stream at 1 s", steadyOverEcho),
 		{
-			what:   "the same, beside the Lease that a kubelet writes (PUT, 64 at a time, as fast as it goes; kube-apiserver and etcd)",
+			what:   "the same, beside the Lease that a kubelet writes (PUT, 64 at a time, as fast as possible; kube-apiserver and etcd)",
 			target: fmt.Sprintf("≥ %.0f × below", putsOverSteady),
 			ours:   fmt.Sprintf("%.1f × below", cheaper), beside: puts.String(), missed: cheaper < putsOverSteady,
 		},
 	}, nil
 }
 
-// measureSaturated compares the same with few connections and as many heartbeats as go.
+// measureSaturated compares the same cost with few connections and as many heartbeats as possible.
 func measureSaturated(ctx context.Context, b *bench) ([]row, error) {
 	contenders, err := b.runContenders(ctx, plan{Class: "node", Connections: 16, Streams: 64, Holders: 1},
 		either(b, 8, 3), order{For: 2 * time.Second})
@@ -53,11 +53,11 @@ func measureSaturated(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	return []row{
-		compare(contenders, "server CPU of a heartbeat, 16 connections × 64 streams, as fast as it goes", saturatedOverEcho),
+		compare(contenders, "server CPU of a heartbeat, 16 connections × 64 streams, as fast as possible", saturatedOverEcho),
 	}, nil
 }
 
-// compare makes a row of leasesvc, the bare echo and etcd, in this order.
+// compare returns a row of leasesvc, the bare echo and etcd, in this order.
 func compare(contenders []*contender, what string, most float64) row {
 	ours, echo, etcd := contenders[0].cost, contenders[1].cost, contenders[2].cost
 	ratio := ours.each() / echo.each()

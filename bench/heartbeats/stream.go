@@ -16,16 +16,15 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// sender opens streams that carry so many holders of a class each. A stream that the replica ends
-// because it lost its shards, as it does when this machine is too busy for a renewal of its term,
-// is opened anew and counted.
+// sender opens streams with a number of holders of a class each. A replica that has lost its shards
+// ends a stream. That also happens when the machine is too busy to renew the replica's term. Such a
+// stream is reopened and counted.
 type sender struct {
 	class   string
 	holders int
 	anew    atomic.Int64
 }
 
-// open implements opener.
 func (f *sender) open(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
 	holders := holdersNamed(f.class, name, f.holders)
 	s, err := openStream(ctx, connection, holders)
@@ -34,7 +33,7 @@ func (f *sender) open(ctx context.Context, connection *grpc.ClientConn, name str
 	}
 	return func() error {
 		err := s.beat()
-		if !isLeft(err) {
+		if !isShardLost(err) {
 			return err
 		}
 		f.anew.Add(1)
@@ -46,14 +45,15 @@ func (f *sender) open(ctx context.Context, connection *grpc.ClientConn, name str
 	}, nil
 }
 
-// isLeft tells whether a heartbeat failed because the replica does not keep the holder any more.
-func isLeft(err error) bool {
+// isShardLost reports whether a heartbeat failed because the replica no longer has the holder's
+// shard.
+func isShardLost(err error) bool {
 	var refused refusedError
 	return status.Code(err) == codes.Unavailable ||
 		errors.As(err, &refused) && (refused.first.Reason == "NOT_LEADER" || refused.first.Reason == "UNKNOWN_HANDLE")
 }
 
-// refusedError says that handles were not renewed.
+// refusedError reports handles that were not renewed.
 type refusedError struct {
 	count, of int
 	first     *leasev1.Refusal
@@ -71,7 +71,7 @@ func holdersNamed(class, name string, count int) []*leasev1.Holder {
 	return all
 }
 
-// stream is one open stream of heartbeats. One goroutine uses it.
+// stream is one open stream of heartbeats. It is not safe for concurrent use.
 type stream struct {
 	cancel  context.CancelFunc
 	wire    grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
@@ -79,14 +79,13 @@ type stream struct {
 	answer  leasev1.StreamHeartbeatsResponse
 }
 
-// introductions is how many holders one message introduces.
-const introductions = 1000
+// registrationsPerMessage is the number of holders that one message registers.
+const registrationsPerMessage = 1000
 
-// retryTimeout bounds how long a holder comes again and again.
+// retryTimeout bounds the retries of a registration.
 const retryTimeout = time.Minute
 
-// openStream introduces holders, and comes again as long as the replica is not there or asks for
-// it.
+// openStream registers holders. It retries while the replica is unavailable or asks for a retry.
 func openStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
 	for end := time.Now().Add(retryTimeout); ; {
 		s, err := tryStream(ctx, connection, holders)
@@ -104,26 +103,26 @@ func tryStream(ctx context.Context, connection grpc.ClientConnInterface, holders
 		return nil, err
 	}
 	s := &stream{cancel: cancel, wire: wire}
-	if err := s.welcome(ctx, holders); err != nil {
+	if err := s.registerAll(ctx, holders); err != nil {
 		cancel()
 		return nil, err
 	}
 	return s, nil
 }
 
-// welcome introduces holders, as many in a message as it may carry.
-func (s *stream) welcome(ctx context.Context, holders []*leasev1.Holder) error {
-	for some := range slices.Chunk(holders, introductions) {
-		if err := s.introduce(ctx, some); err != nil {
+// registerAll registers holders, in messages of the largest allowed size.
+func (s *stream) registerAll(ctx context.Context, holders []*leasev1.Holder) error {
+	for some := range slices.Chunk(holders, registrationsPerMessage) {
+		if err := s.register(ctx, some); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// introduce sends one message that introduces holders, and another for those that are asked to come
-// again.
-func (s *stream) introduce(ctx context.Context, holders []*leasev1.Holder) error {
+// register sends one message that registers holders, and another one for the holders that are asked
+// to retry.
+func (s *stream) register(ctx context.Context, holders []*leasev1.Holder) error {
 	for end := time.Now().Add(retryTimeout); len(holders) > 0; {
 		s.request.Sequence++
 		answer, err := s.exchange(&leasev1.StreamHeartbeatsRequest{Sequence: s.request.Sequence, Holders: holders})
@@ -141,7 +140,7 @@ func (s *stream) introduce(ctx context.Context, holders []*leasev1.Holder) error
 				paced = append(paced, holders[i])
 				wait = max(wait, refusal.RetryAfter.AsDuration(), shortPause)
 			default:
-				return fmt.Errorf("holder %s is not welcome: %v", holders[i].Name, refusal)
+				return fmt.Errorf("holder %s is not registered: %v", holders[i].Name, refusal)
 			}
 		}
 		if holders = paced; len(holders) > 0 && !sleepUntil(ctx, time.Now().Add(wait), end) {
@@ -167,7 +166,7 @@ func (s *stream) beat() error {
 // exchange returns an answer that the next exchange overwrites.
 func (s *stream) exchange(request *leasev1.StreamHeartbeatsRequest) (*leasev1.StreamHeartbeatsResponse, error) {
 	if err := s.wire.Send(request); err != nil {
-		// Receiving returns why the stream ended, after the answers that are still on their way.
+		// RecvMsg returns the stream's error after the pending answers.
 		for err = s.wire.RecvMsg(&s.answer); err == nil; {
 			err = s.wire.RecvMsg(&s.answer)
 		}
@@ -182,7 +181,7 @@ func (s *stream) exchange(request *leasev1.StreamHeartbeatsRequest) (*leasev1.St
 // shortPause is the pause before a retry if the error has none.
 const shortPause = 50 * time.Millisecond
 
-// retryAfter is the pause that an error asks for.
+// retryAfter returns the pause that an error asks for.
 func retryAfter(err error) time.Duration {
 	for _, detail := range status.Convert(err).Details() {
 		if retry, ok := detail.(*errdetails.RetryInfo); ok {

@@ -32,8 +32,8 @@ func TestSender_BeatsAtTheEcho(t *testing.T) {
 	}
 }
 
-// leaving is a server whose first stream ends with the first heartbeat, as when a replica loses its
-// shards, or that refuses the second message of every stream for good.
+// leaving is a server that ends its first stream at the first heartbeat, as a replica without its
+// shards does, or that permanently refuses the second message of every stream.
 type leaving struct {
 	leasev1.UnimplementedLeaseServiceServer
 	streams atomic.Int64

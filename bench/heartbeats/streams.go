@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// maxStreams is how many streams the servers take on one connection.
+	// maxStreams is the number of streams that the servers accept per connection.
 	maxStreams = 1000
-	// opening is how many streams are opened at the same time.
-	opening = 64
+	// concurrentOpens is the number of streams that are opened concurrently.
+	concurrentOpens = 64
 )
 
-// opener opens a stream for one holder, or for several, and returns what sends a heartbeat and
+// opener opens a stream for one or more holders, and returns a function that sends a heartbeat and
 // waits for the answer.
 type opener func(ctx context.Context, connection *grpc.ClientConn, name string) (beat func() error, err error)
 
-// streamSet is open streams that beat together.
+// streamSet is a set of open streams that beat concurrently.
 type streamSet struct {
 	connections []*grpc.ClientConn
 	beats       []func() error
@@ -35,8 +35,8 @@ type streamSet struct {
 func openStreamSet(ctx context.Context, address string, open opener, connections, streams int) (*streamSet, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &streamSet{beats: make([]func() error, connections*streams), cancel: cancel}
-	var group errgroup.Group // without the context of one, whose end would be that of the streams
-	group.SetLimit(opening)
+	var group errgroup.Group // without a context, whose end would end the streams
+	group.SetLimit(concurrentOpens)
 	for i := range connections {
 		connection, err := dial(address)
 		if err != nil {
@@ -58,7 +58,7 @@ func openStreamSet(ctx context.Context, address string, open opener, connections
 	return c, nil
 }
 
-// dial makes a connection with small buffers: this process has thousands.
+// dial opens a connection with small buffers, because this process has thousands of connections.
 func dial(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
@@ -71,8 +71,9 @@ func (c *streamSet) close() {
 	}
 }
 
-// beat lets every stream beat for a time, once in a pace with the streams spread over it, or with
-// no pace as fast as answers come. It returns how many heartbeats were answered.
+// beat sends beats on every stream for a time. With a pace, each stream beats once per pace, and
+// the streams are spread over it. Without a pace, a stream beats again at each answer. It returns
+// the number of answered heartbeats.
 func (c *streamSet) beat(ctx context.Context, d, pace time.Duration) (int64, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	var answered atomic.Int64
@@ -100,7 +101,7 @@ func (c *streamSet) beat(ctx context.Context, d, pace time.Duration) (int64, err
 	return answered.Load(), err
 }
 
-// sleepUntil is false if the time is not before the end, or ctx ends meanwhile.
+// sleepUntil returns false if the time is not before the end, or if ctx ends first.
 func sleepUntil(ctx context.Context, at, end time.Time) bool {
 	if !at.Before(end) {
 		return false

@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// sweepTarget is how long after their deadline the last of many sessions may be noticed.
+	// sweepTarget is the allowed time from the deadline of many sessions until the last of them is
+	// counted as expired.
 	sweepTarget = 100 * time.Millisecond
 	sweepGrace  = 8 * time.Second
 )
 
-// measureSweep lets many holders beat at the same moment, and then never again.
+// measureSweep lets many holders beat once at the same time.
 func measureSweep(ctx context.Context, b *bench) ([]row, error) {
 	const connections, holders = 10, 100_000
 	var found expiry
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		ours, err := b.leasesvc(ctx, cluster, unpaced, "--heartbeat-interval=2s", fmt.Sprintf("--heartbeat-grace-period=%v", sweepGrace))
+		ours, err := b.leasesvc(ctx, cluster, noRegistrationLimit, "--heartbeat-interval=2s", fmt.Sprintf("--heartbeat-grace-period=%v", sweepGrace))
 		if err != nil {
 			return err
 		}
@@ -41,24 +42,24 @@ func measureSweep(ctx context.Context, b *bench) ([]row, error) {
 	}
 	late := found.all.Sub(found.due)
 	return []row{{
-		what:   fmt.Sprintf("expiry of %s holders that beat at the same moment: the last is noticed, after the first deadline", thousands(holders)),
+		what:   fmt.Sprintf("expiry of %s holders with simultaneous last beats: the last is noticed, after the first expiry", thousands(holders)),
 		target: fmt.Sprintf("≤ %v", sweepTarget),
-		ours:   fmt.Sprintf("%s; none before its expiry: %v", brief(late), !found.early),
-		beside: fmt.Sprintf("the beats took %s; read every %s", brief(found.took), brief(found.step)),
+		ours:   fmt.Sprintf("%s; none before its expiry: %v", formatDuration(late), !found.early),
+		beside: fmt.Sprintf("the beats took %s; read every %s", formatDuration(found.took), formatDuration(found.step)),
 		missed: late > sweepTarget || found.early,
 	}}, nil
 }
 
-// expiry is when sessions expired, as their count says.
+// expiry has the times at which sessions expired, by their count.
 type expiry struct {
 	due   time.Time     // the first deadline
 	all   time.Time     // when all were counted
-	early bool          // some were counted before the first deadline
-	took  time.Duration // from the first beat sent to the last answered
-	step  time.Duration // the longest time between two looks
+	early bool          // whether some were counted before the first deadline
+	took  time.Duration // from the first sent beat to the last answer
+	step  time.Duration // the longest time between two reads
 }
 
-// expire sends the last beat of every holder and counts.
+// expire sends the last beat of every holder and counts the expired sessions.
 func expire(ctx context.Context, server *child.Server, streamSet *streamSet, holders int) (expiry, error) {
 	begin := time.Now()
 	var group errgroup.Group

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// row is one figure of ours, what it must reach, and what others reached in the same run.
+// row is one figure of leasesvc, its target, and the figures of other programs in the same run.
 type row struct {
 	what, target string
 	ours, beside string
-	// missed says that a target was not reached. A row without a target cannot miss it.
+	// missed is true if the target is not met. A row without a target cannot miss it.
 	missed bool
 }
 
-// none is shown where there is no such thing.
+// none is shown for a figure that does not exist.
 const none = "–"
 
 func targetsMet(rows []row) bool {
@@ -46,19 +46,19 @@ func orNone(text string) string {
 	return text
 }
 
-// cost is what each of many heartbeats cost.
+// cost is the cost of a number of heartbeats.
 type cost struct {
 	cpu   time.Duration
 	beats int64
 	in    time.Duration
-	anew  int64 // streams that had to be opened anew meanwhile
+	anew  int64 // reopened streams
 }
 
 func (c cost) plus(other cost) cost {
 	return cost{cpu: c.cpu + other.cpu, beats: c.beats + other.beats, in: c.in + other.in}
 }
 
-// each is the CPU time of one heartbeat in microseconds.
+// each returns the CPU time of one heartbeat in microseconds.
 func (c cost) each() float64 { return c.cpu.Seconds() * 1e6 / float64(c.beats) }
 
 func (c cost) perSecond() float64 { return float64(c.beats) / c.in.Seconds() }
@@ -80,14 +80,15 @@ func thousands(n float64) string {
 	return text
 }
 
-// quantile is the smallest of sorted values that at least a share q of them do not exceed.
+// quantile returns the smallest of the sorted values that at least a share q of them does not
+// exceed.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	index := int(q*float64(len(sorted))+0.999999) - 1
 	return sorted[min(max(index, 0), len(sorted)-1)]
 }
 
-// brief keeps three digits or so.
-func brief(d time.Duration) string {
+// formatDuration formats a duration with about three digits.
+func formatDuration(d time.Duration) string {
 	if d >= time.Second {
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}

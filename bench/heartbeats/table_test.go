@@ -32,7 +32,7 @@ func TestThousands_GroupsDigits(t *testing.T) {
 	}
 }
 
-// costing is what a contender spent whose heartbeats cost so many microseconds each.
+// costing returns a contender whose heartbeats cost the given number of microseconds each.
 func costing(microseconds int) cost {
 	return cost{cpu: 1000 * time.Duration(microseconds) * time.Microsecond, beats: 1000, in: time.Second}
 }

@@ -18,20 +18,20 @@ const (
 	// nodeInterval and nodeGrace are leasesvc's defaults for nodes.
 	nodeInterval = 5 * time.Second
 	nodeGrace    = 20 * time.Second
-	// takeoverTarget is when all holders of a killed replica must be renewed.
+	// takeoverTarget is the time until all holders of a killed replica must be renewed.
 	takeoverTarget = nodeInterval + nodeGrace
 )
 
-// takeover is what came of a kill.
+// takeover is the result of a kill.
 type takeover struct {
-	moved    int           // sessions that the killed replica had
-	renewed  time.Duration // until the other had all of them
-	expired  int           // the most sessions that counted as expired at any moment
-	declared int           // Nodes that were declared unknown
+	moved         int           // sessions of the killed replica
+	renewed       time.Duration // until the other replica had all of them
+	expired       int           // the largest number of sessions that counted as expired at any time
+	wronglyMarked int           // Nodes that were marked Unknown
 }
 
-// measureTakeover kills one of two replicas that keep many holders between them. Some of these are
-// Nodes of the real kube-apiserver, which both replicas judge.
+// measureTakeover kills one of two replicas with many holders. Some of the holders are Nodes of the
+// real kube-apiserver, whose health both replicas check.
 func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
 	const perAgent = 1000
 	holders, nodes := either(b, 50_000, 10_000), either(b, 2000, 500)
@@ -65,19 +65,19 @@ func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
 		}
 		// A node that is wrongly judged silent is marked Unknown within this time.
 		pause(ctx, takeoverTarget)
-		found.declared = seen.count()
+		found.wronglyMarked = seen.count()
 		return ctx.Err()
 	})
 	if err != nil {
 		return nil, err
 	}
 	return []row{{
-		what: fmt.Sprintf("one of two replicas is killed with %s of %s holders, %s of them Nodes: sessions expired + Nodes declared unknown",
+		what: fmt.Sprintf("one of two replicas is killed with %s of %s holders, %s of them Nodes: sessions expired + Nodes marked Unknown",
 			thousands(float64(found.moved)), thousands(float64(holders)), thousands(float64(nodes))),
-		target: "0", ours: fmt.Sprintf("%d + %d", found.expired, found.declared), missed: found.expired+found.declared > 0,
+		target: "0", ours: fmt.Sprintf("%d + %d", found.expired, found.wronglyMarked), missed: found.expired+found.wronglyMarked > 0,
 	}, {
 		what: "the same: until the other replica has renewed all of them", target: fmt.Sprintf("≤ %v (interval and TTL)", takeoverTarget),
-		ours: brief(found.renewed), missed: found.renewed > takeoverTarget,
+		ours: formatDuration(found.renewed), missed: found.renewed > takeoverTarget,
 	}}, nil
 }
 
@@ -89,7 +89,7 @@ func holderNames(count int) []string {
 	return names
 }
 
-// populate lets holders beat by agents, as nodes would, and returns what ends that.
+// populate starts agents that send beats for holders, and returns a function that stops them.
 func populate(ctx context.Context, replicas []*child.Server, names []string, perAgent int) (leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group errgroup.Group
@@ -114,12 +114,12 @@ func populate(ctx context.Context, replicas []*child.Server, names []string, per
 	}
 	return func() {
 		cancel()
-		_ = group.Wait() // an agent that could not be made is missed as its holders are
+		_ = group.Wait() // the holders of a failed agent are found missing later
 	}
 }
 
-// kill waits until all sessions are there and have been for a while, kills the first replica, and
-// waits until the other has all of them.
+// kill waits until all sessions exist and are stable, kills the first replica, and waits until the
+// other one has all of them.
 func (b *bench) kill(ctx context.Context, replicas []*child.Server, holders int) (takeover, error) {
 	if err := awaitAlive(ctx, replicas, holders); err != nil {
 		return takeover{}, err
@@ -132,7 +132,7 @@ func (b *bench) kill(ctx context.Context, replicas []*child.Server, holders int)
 	}
 	replicas[0].Kill()
 	killed := time.Now()
-	b.say("killed a replica with %d sessions", t.moved)
+	b.progress("killed a replica with %d sessions", t.moved)
 	for time.Since(killed) < 2*takeoverTarget {
 		alive, err := sessionsOf(ctx, replicas[1], "alive")
 		if err != nil {
@@ -145,7 +145,7 @@ func (b *bench) kill(ctx context.Context, replicas []*child.Server, holders int)
 		t.expired = max(t.expired, expired)
 		if alive == holders && t.renewed == 0 {
 			t.renewed = time.Since(killed)
-			b.say("all are renewed after %v", t.renewed)
+			b.progress("all are renewed after %v", t.renewed)
 		}
 		if t.renewed > 0 && time.Since(killed) > takeoverTarget+nodeInterval {
 			return t, nil
@@ -155,7 +155,7 @@ func (b *bench) kill(ctx context.Context, replicas []*child.Server, holders int)
 	return t, errors.Join(fmt.Errorf("after %v not all sessions are renewed", 2*takeoverTarget), ctx.Err())
 }
 
-// awaitAlive waits until the replicas have so many sessions together.
+// awaitAlive waits until the replicas together have the number of sessions.
 func awaitAlive(ctx context.Context, replicas []*child.Server, holders int) error {
 	for end := time.Now().Add(2 * retryTimeout); ; {
 		sum := 0

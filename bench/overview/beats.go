@@ -17,18 +17,18 @@ import (
 	"github.com/trivet-dev/trivet/bench/internal/child"
 )
 
-// load is one way of sending heartbeats.
+// load describes one pattern of heartbeats.
 type load struct {
 	name           string
 	connections    int
-	streams        int // of each connection
-	holders        int // of each stream
+	streams        int // per connection
+	holders        int // per stream
 	between        time.Duration
-	perSecondFloor float64 // a run below it measured something else: it fails
+	perSecondFloor float64 // below it, the measurement is invalid and fails
 }
 
-// measureBeats sends heartbeats of holders that have no Node, so that no Lease object is written:
-// what is measured is the heartbeat alone.
+// measureBeats sends heartbeats of holders without a Node. leasesvc writes no Lease for them, so
+// the figure contains only the heartbeat.
 func measureBeats(ctx context.Context, cfg config, lease *child.Server) ([]row, error) {
 	var rows []row
 	for _, l := range []load{
@@ -57,7 +57,8 @@ func measureBeats(ctx context.Context, cfg config, lease *child.Server) ([]row, 
 	return rows, nil
 }
 
-// run opens all streams, beats for the given time and returns how many renewals were acknowledged.
+// run opens all streams, sends beats for a duration and returns the number of acknowledged
+// renewals.
 func (l load) run(ctx context.Context, address string, beatFor time.Duration) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -86,13 +87,13 @@ func (l load) run(ctx context.Context, address string, beatFor time.Duration) (i
 	return renewals.Load(), <-failures
 }
 
-// beat keeps one stream: a message, its answer, a pause, and again.
+// beat sends a message on one stream, waits for the answer and pauses, until the deadline.
 func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string, deadline time.Time, renewals *atomic.Int64) error {
 	stream, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
 	if err != nil {
 		return err
 	}
-	request := &leasev1.StreamHeartbeatsRequest{Holders: l.introduce(name)}
+	request := &leasev1.StreamHeartbeatsRequest{Holders: l.registration(name)}
 	for time.Now().Before(deadline) {
 		request.Sequence++
 		if err := stream.Send(request); err != nil {
@@ -122,7 +123,7 @@ func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string
 	return nil
 }
 
-func (l load) introduce(name string) []*leasev1.Holder {
+func (l load) registration(name string) []*leasev1.Holder {
 	holders := make([]*leasev1.Holder, l.holders)
 	for i := range holders {
 		holders[i] = &leasev1.Holder{Class: "node", Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
@@ -134,7 +135,7 @@ func (l load) afterWelcome(reply *leasev1.StreamHeartbeatsResponse) (*leasev1.St
 	next := &leasev1.StreamHeartbeatsRequest{Sequence: reply.GetSequence()}
 	for _, welcome := range reply.GetWelcomes() {
 		if welcome.GetRefusal() != nil {
-			return nil, fmt.Errorf("not welcome: %v", welcome.GetRefusal())
+			return nil, fmt.Errorf("not registered: %v", welcome.GetRefusal())
 		}
 		next.Handles = append(next.Handles, welcome.GetHandle())
 	}

@@ -16,9 +16,9 @@ const (
 	podsPerService = 100
 )
 
-// measureFlips makes 50 Services with 100 Pods each, then flips the readiness of Pods at a steady
-// rate, and reads what slicesvc spent and how long each flip took. `make bench-slices` does the
-// same beside others.
+// measureFlips creates 50 Services with 100 Pods each, flips the readiness of Pods at a constant
+// rate, and measures the CPU time of slicesvc and the latency of the flips. `make bench-slices`
+// compares the same with other programs.
 func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, slice *child.Server) ([]row, error) {
 	began := time.Now()
 	pods, err := podset.Create(ctx, kube, benchServices, podsPerService)

@@ -1,10 +1,10 @@
-// Command overview measures the four servers together once on this machine and prints a Markdown
-// table: how long `trivet up` takes, what a heartbeat and a readiness flip cost, and how much
-// memory each server holds.
+// Command overview measures the four servers once on this machine and prints a Markdown table: the
+// start time of `trivet up`, the cost of a heartbeat and of a readiness flip, and the memory of
+// each server.
 //
-// It starts an etcd and a kube-apiserver of its own and each server as a process of its own, so
-// that CPU time is read from the kernel and not guessed. Everything shares the machine's cores;
-// only ratios taken in one run mean much.
+// It starts an etcd, a kube-apiserver and each server as separate processes, and reads their CPU
+// time from the kernel. All processes share the machine's cores, so only ratios within one run are
+// comparable.
 package main
 
 import (

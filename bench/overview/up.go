@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// measureUp starts `trivet up` with its default fleet, waits for the line that says all servers are
+// measureUp starts `trivet up` with its default fleet, waits until it reports that all servers are
 // ready, and stops it.
 func measureUp(ctx context.Context, cfg config) ([]row, error) {
 	command := exec.CommandContext(ctx, filepath.Join(cfg.binDir, "trivet"), "up", "--free-ports")

@@ -11,7 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// contender is a program that keeps slices. Its number is its place in a table.
+// contender is a program that writes slices. Its value is its column in a table.
 type contender int
 
 const (
@@ -25,7 +25,7 @@ func (c contender) String() string {
 	return [contenders]string{floor: "the floor", upstream: "kube-controller-manager", ours: "slicesvc"}[c]
 }
 
-// start starts the contender beside a cluster. It may not be of use yet.
+// start starts the contender beside a cluster, without a wait for its readiness.
 func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Cluster) (*child.Child, error) {
 	log := filepath.Join(b.logDir, b.world.name+"-"+strings.ReplaceAll(c.String(), " ", "-")+".log")
 	switch c {

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// floorVariable makes this binary the floor, for the cluster whose kubeconfig is named in it.
+	// floorVariable holds a kubeconfig path. It makes this binary run the floor for that cluster.
 	floorVariable = "TRIVET_BENCH_FLOOR"
-	// floorWorkers is as many as the other contenders have.
+	// floorWorkers is the number of workers of the other contenders.
 	floorWorkers = 5
 )
 
-// floorProgram is the least that a client-go program can do about a Pod that flips: caches stripped
-// to what is used, and one protobuf Update of the slice in which the Pod was last seen. It makes no
-// slice, knows no Service and no rule, and is of no use but to be measured.
+// floorProgram is the minimal client-go program for a Pod that flips: caches with only the used
+// fields, and one protobuf Update of the slice that contains the Pod. It creates no slice and knows
+// no Service, so it is only a lower bound.
 type floorProgram struct {
 	kube  kubernetes.Interface
 	queue workqueue.TypedRateLimitingInterface[string]
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	ready  map[string]bool
 	places map[string]string // the slice of each Pod
 	slices map[string]*discoveryv1.EndpointSlice
@@ -88,7 +88,7 @@ func (f *floorProgram) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// handle calls saw for each object that comes or changes.
+// handle calls saw for each added or changed object.
 func handle[T any](informer cache.SharedIndexInformer, saw func(T)) (cache.ResourceEventHandlerRegistration, error) {
 	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { see(object, saw) },
@@ -102,7 +102,7 @@ func see[T any](object any, saw func(T)) {
 	}
 }
 
-// onlyReadiness keeps of a Pod its name and whether it is ready.
+// onlyReadiness reduces a Pod to its name and readiness.
 func onlyReadiness(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -136,8 +136,8 @@ func (f *floorProgram) sawPod(pod *corev1.Pod) {
 	}
 }
 
-// sawSlice keeps the slice, which is not older than what an Update has answered but for moments:
-// such an Update is refused and made again.
+// sawSlice stores the slice. It can be older than the last Update for a moment: the next Update
+// then conflicts and is retried.
 func (f *floorProgram) sawSlice(slice *discoveryv1.EndpointSlice) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,7 +152,7 @@ func (f *floorProgram) sawSlice(slice *discoveryv1.EndpointSlice) {
 	f.slices[slice.Name] = slice
 }
 
-// catchUp queues the slices of Pods that flipped before their Pod was seen for the first time.
+// catchUp queues the slices of Pods that flipped before the informer had them.
 func (f *floorProgram) catchUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,7 +180,7 @@ func (f *floorProgram) work(ctx context.Context) {
 	}
 }
 
-// rewrite makes a slice say what is known of its Pods.
+// rewrite updates a slice with the known readiness of its Pods.
 func (f *floorProgram) rewrite(ctx context.Context, name string) error {
 	f.mu.Lock()
 	slice := f.slices[name].DeepCopy()

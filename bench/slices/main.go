@@ -1,14 +1,14 @@
-// Command slices measures slicesvc against the targets it was built for, and prints a Markdown
-// table: what readiness flips, cold starts, rollouts and large scale-downs cost in CPU, time,
-// writes, slices and memory, beside kube-controller-manager's endpointslice controller and beside
-// the floor, a bare client-go program of our own that knows no rules. It exits with 1 if a target
-// is missed, and says of every figure in which upstream is ahead that it is.
+// Command slices measures slicesvc against its targets and prints a Markdown table: the cost of
+// readiness flips, cold starts, rollouts and large scale-downs in CPU, time, writes, slices and
+// memory. It compares kube-controller-manager's endpointslice controller and the floor, a bare
+// client-go program without rules. It exits with 1 if a target is missed, and marks each figure in
+// which upstream is better.
 //
-// Each world is a control plane of its own, in which the contenders take turns, each a process
-// whose CPU time and memory the kernel tells. All share the machine's cores with etcd,
-// kube-apiserver and the load, so only ratios of one run mean much.
+// Each world has its own control plane, in which the contenders run in turn as separate processes.
+// The kernel reports their CPU time and memory. All share the machine's cores with etcd,
+// kube-apiserver and the load, so only ratios within one run are comparable.
 //
-// Worlds can be had one by one: -only 1x5000. With -short all of them take less time and say less.
+// -only 1x5000 selects worlds. -short measures less in less time.
 package main
 
 import (
@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// config is where the programs are, and how long to measure.
+// config has the paths of the programs and the extent of the measurement.
 type config struct {
 	binDir, assets, logDir string
 	short                  bool

@@ -17,40 +17,38 @@ import (
 )
 
 const (
-	// warmUp is a few flips before those that count: by the last of them the contender's caches are
-	// full.
+	// warmUp is the number of flips before the measured ones. They fill the contender's caches.
 	warmUp = 20
-	// quietFor is how long slices may take to become few after an upheaval.
+	// quietFor is the time in which the number of slices may decrease after a mass change.
 	quietFor = 30 * time.Second
-	// lookEvery is the time between two looks at how many slices there are.
+	// lookEvery is the interval between two checks of the number of slices.
 	lookEvery = 100 * time.Millisecond
 )
 
-// results are what the contenders reached in one world; nil where there is nothing.
+// results are the measurements in one world, by contender. They are nil if not measured.
 type results struct {
-	cold     [contenders]*cold
-	flips    [contenders]*flipping
-	upheaval [contenders]*outcome
+	cold       [contenders]*cold
+	flips      [contenders]*flipping
+	massChange [contenders]*outcome
 }
 
-// cold is a start with full caches to come and no slice there, from the start of the process until
-// slices are exact.
+// cold is a start without slices, from the start of the process until the slices are exact.
 type cold struct {
 	wall, cpu time.Duration
 	writes    int
 	resident  int64
 }
 
-// flipping is what readiness flips cost.
+// flipping is the cost of readiness flips.
 type flipping struct {
 	cpu       time.Duration
 	writes    int
 	latencies podset.Latencies
-	rate      float64 // how many a second came about
+	rate      float64 // achieved flips per second
 	resident  int64
 }
 
-// outcome is what an upheaval cost, until there was nothing more to gain.
+// outcome is the cost of a mass change until the slices are exact and minimal.
 type outcome struct {
 	cpu           time.Duration
 	writes        int
@@ -58,8 +56,8 @@ type outcome struct {
 	resident      int64
 }
 
-// arena is a world that exists.
-type arena struct {
+// worldRun is a running world.
+type worldRun struct {
 	*bench
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface
@@ -68,10 +66,10 @@ type arena struct {
 	results results
 }
 
-// run builds the world and lets the contenders take turns. What was measured before an error is
-// returned beside it.
+// run creates the world and runs the contenders in turn. It returns the measurements before an
+// error with the error.
 func (b *bench) run(ctx context.Context) (measured results, err error) {
-	b.say("%d services with %d pods each…", b.world.services, b.world.podsEach)
+	b.progress("%d services with %d pods each…", b.world.services, b.world.podsEach)
 	cluster, err := devcluster.Start(ctx, devcluster.Config{})
 	if err != nil {
 		return results{}, err
@@ -90,32 +88,32 @@ func (b *bench) run(ctx context.Context) (measured results, err error) {
 		return results{}, err
 	}
 	defer view.Close()
-	a := &arena{bench: b, cluster: cluster, kube: kube, set: set, view: view}
+	a := &worldRun{bench: b, cluster: cluster, kube: kube, set: set, view: view}
 	err = a.takeTurns(ctx)
 	return a.results, err
 }
 
-// administrator makes a client without limits of its own.
+// administrator returns a client without rate limits.
 func administrator(cfg *rest.Config) (kubernetes.Interface, error) {
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.WarningHandler = rest.NoWarnings{}
 	return kubernetes.NewForConfig(cfg)
 }
 
-// takeTurns measures flips by upstream, by the floor on the slices that upstream has left, and by
-// slicesvc on slices of its own. Then the upheaval, again from a cold start each: what flips leave
-// in memory is not in its figures.
-func (a *arena) takeTurns(ctx context.Context) error {
+// takeTurns measures flips by upstream, by the floor on upstream's slices, and by slicesvc on its
+// own slices. It measures the mass change afterwards, each from a cold start, so that memory used
+// by flips is not in its figures.
+func (a *worldRun) takeTurns(ctx context.Context) error {
 	for _, turn := range []struct {
 		contender contender
-		fresh     bool // it makes its own slices
+		fresh     bool // starts without slices
 		measure   func(context.Context, contender, *child.Child) error
 	}{
 		{contender: upstream, fresh: true, measure: a.measureFlips},
 		{contender: floor, measure: a.measureFlips},
 		{contender: ours, fresh: true, measure: a.measureFlips},
-		{contender: upstream, fresh: true, measure: a.measureUpheaval},
-		{contender: ours, fresh: true, measure: a.measureUpheaval},
+		{contender: upstream, fresh: true, measure: a.measureMassChange},
+		{contender: ours, fresh: true, measure: a.measureMassChange},
 	} {
 		if err := a.turn(ctx, turn.contender, turn.fresh, turn.measure); err != nil {
 			return fmt.Errorf("%v: %w", turn.contender, err)
@@ -125,7 +123,7 @@ func (a *arena) takeTurns(ctx context.Context) error {
 }
 
 // turn runs a contender from its start to its end.
-func (a *arena) turn(ctx context.Context, c contender, fresh bool, measure func(context.Context, contender, *child.Child) error) error {
+func (a *worldRun) turn(ctx context.Context, c contender, fresh bool, measure func(context.Context, contender, *child.Child) error) error {
 	if err := a.set.Restore(ctx); err != nil {
 		return err
 	}
@@ -158,7 +156,7 @@ func (a *arena) turn(ctx context.Context, c contender, fresh bool, measure func(
 	return errors.Join(measure(ctx, c, process), context.Cause(ctx))
 }
 
-// whileRunning is ctx until stop is called or the process has ended, which it should not.
+// whileRunning returns a context that ends when stop is called or the process exits early.
 func whileRunning(ctx context.Context, process *child.Child) (running context.Context, stop func()) {
 	running, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -171,7 +169,7 @@ func whileRunning(ctx context.Context, process *child.Child) (running context.Co
 	return running, func() { cancel(nil) }
 }
 
-func (a *arena) coldStart(ctx context.Context, process *child.Child, wall time.Duration, before int) (*cold, error) {
+func (a *worldRun) coldStart(ctx context.Context, process *child.Child, wall time.Duration, before int) (*cold, error) {
 	cpu, err := process.CPU()
 	if err != nil {
 		return nil, err
@@ -184,8 +182,8 @@ func (a *arena) coldStart(ctx context.Context, process *child.Child, wall time.D
 	return &cold{wall: wall, cpu: cpu, writes: writes - before, resident: resident}, err
 }
 
-func (a *arena) measureFlips(ctx context.Context, c contender, process *child.Child) (err error) {
-	a.say("%v: %d flips at %d/s…", c, a.world.flips.Count, a.world.flips.Rate)
+func (a *worldRun) measureFlips(ctx context.Context, c contender, process *child.Child) (err error) {
+	a.progress("%v: %d flips at %d/s…", c, a.world.flips.Count, a.world.flips.Rate)
 	if _, _, err := a.set.Flip(ctx, podset.Flips{Count: warmUp, Rate: warmUp}, a.view); err != nil {
 		return err
 	}
@@ -202,14 +200,14 @@ func (a *arena) measureFlips(ctx context.Context, c contender, process *child.Ch
 	return errors.Join(err, a.view.Exact(ctx, a.set))
 }
 
-func (a *arena) measureUpheaval(ctx context.Context, c contender, process *child.Child) (err error) {
-	if a.world.upheaval == nil {
+func (a *worldRun) measureMassChange(ctx context.Context, c contender, process *child.Child) (err error) {
+	if a.world.massChange == nil {
 		return nil
 	}
-	a.say("%v: %s…", c, a.world.upheaval.what)
+	a.progress("%v: %s…", c, a.world.massChange.what)
 	o := &outcome{}
 	o.cpu, o.writes, err = a.spent(ctx, process, func() error {
-		if err := a.world.upheaval.do(ctx, a.set); err != nil {
+		if err := a.world.massChange.do(ctx, a.set); err != nil {
 			return err
 		}
 		o.ideal = a.set.Ideal(sliceLimit)
@@ -220,12 +218,12 @@ func (a *arena) measureUpheaval(ctx context.Context, c contender, process *child
 	}
 	o.slices = a.view.Slices()
 	o.resident, err = process.Resident()
-	a.results.upheaval[c] = o
+	a.results.massChange[c] = o
 	return err
 }
 
-// settle waits until slices are exact and as few as can be, or exact and quietFor has passed.
-func (a *arena) settle(ctx context.Context, ideal int) error {
+// settle waits until the slices are exact and minimal, or exact after quietFor.
+func (a *worldRun) settle(ctx context.Context, ideal int) error {
 	deadline := time.Now().Add(quietFor)
 	if err := a.view.Exact(ctx, a.set); err != nil {
 		return err
@@ -240,8 +238,8 @@ func (a *arena) settle(ctx context.Context, ideal int) error {
 	return a.view.Exact(ctx, a.set)
 }
 
-// spent runs work and returns the CPU time of the process and the writes of slices meanwhile.
-func (a *arena) spent(ctx context.Context, process *child.Child, work func() error) (cpu time.Duration, writes int, err error) {
+// spent runs work and returns the CPU time of the process and the writes of slices during it.
+func (a *worldRun) spent(ctx context.Context, process *child.Child, work func() error) (cpu time.Duration, writes int, err error) {
 	before, err := a.written(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -253,7 +251,7 @@ func (a *arena) spent(ctx context.Context, process *child.Child, work func() err
 	return cpu, after - before, err
 }
 
-func (a *arena) clear(ctx context.Context) error {
+func (a *worldRun) clear(ctx context.Context) error {
 	err := a.kube.DiscoveryV1().EndpointSlices(podset.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	return errors.Join(err, a.view.Gone(ctx))
 }

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// row is one figure of each contender; less is better.
+// row is one figure of each contender. Lower is better.
 type row struct {
 	what string
-	// values are nil where there is nothing.
+	// values are nil if not measured.
 	values [contenders]*float64
 	show   func(float64) string
-	// most is what ours must not exceed, and target that in words; nil for none.
+	// most is the largest allowed value of slicesvc, and target describes it; nil for no target.
 	most   *float64
 	target string
-	// note is shown instead of figures.
+	// note replaces the figures.
 	note string
 }
 
-// none is shown where there is no such thing.
+// none is shown for a figure that does not exist.
 const none = "–"
 
-// enough is the share of the flips per second that must come about, or something else was measured.
+// enough is the share of the requested flip rate below which a measurement is invalid.
 const enough = 0.9
 
 func targetsMet(rows []row) bool { return !slices.ContainsFunc(rows, row.missed) }
@@ -67,7 +67,7 @@ func (r row) ratio(to contender) string {
 	return fmt.Sprintf("%.2f", *r.values[ours] / *r.values[to])
 }
 
-// verdict says whether the target was reached, and wherever upstream is ahead, target or not.
+// verdict describes whether the target is met and whether upstream is better.
 func (r row) verdict() string {
 	var words []string
 	switch {
@@ -82,7 +82,7 @@ func (r row) verdict() string {
 	return strings.Join(words, ", ")
 }
 
-// of takes the same figure of each contender that has it.
+// of returns the same figure of each contender that has it.
 func of[T any](results [contenders]*T, figure func(*T) float64) (values [contenders]*float64) {
 	for c, result := range results {
 		if result != nil {
@@ -93,8 +93,8 @@ func of[T any](results [contenders]*T, figure func(*T) float64) (values [contend
 	return values
 }
 
-// within sets the target to a share of what another contender reached; of nothing it cannot be
-// reached.
+// within sets the target to a share of another contender's value. Without that value, the target is
+// missed.
 func (r row) within(share float64, c contender) row {
 	r.target = fmt.Sprintf("≤ %g × %s", share, [contenders]string{floor: "floor", upstream: "upstream"}[c])
 	r.most = new(float64)
@@ -104,8 +104,8 @@ func (r row) within(share float64, c contender) row {
 	return r
 }
 
-// rows are those of the table for a world. A part without measurements is left out: the world has
-// failed and reports it.
+// rows returns the table's rows for a world. It omits parts without measurements, which the error
+// of the world reports.
 func (m results) rows(w world) []row {
 	return slices.DeleteFunc(slices.Concat(m.coldRows(w), m.flipRows(w), m.upheavalRows(w)), func(r row) bool {
 		return r.note == "" && r.values == [contenders]*float64{}
@@ -114,13 +114,13 @@ func (m results) rows(w world) []row {
 
 func (m results) coldRows(w world) []row {
 	what := w.name + ", cold start: "
-	wall := row{what: what + "until slices are exact", show: brief, values: of(m.cold, func(c *cold) float64 { return c.wall.Seconds() })}
+	wall := row{what: what + "until slices are exact", show: formatSeconds, values: of(m.cold, func(c *cold) float64 { return c.wall.Seconds() })}
 	if w.coldTarget > 0 {
 		wall = wall.within(w.coldTarget, upstream)
 	}
 	return []row{
 		wall,
-		{what: what + "CPU", show: brief, values: of(m.cold, func(c *cold) float64 { return c.cpu.Seconds() })},
+		{what: what + "CPU", show: formatSeconds, values: of(m.cold, func(c *cold) float64 { return c.cpu.Seconds() })},
 		{what: what + "writes", show: whole, values: of(m.cold, func(c *cold) float64 { return float64(c.writes) })},
 		row{what: what + "memory", show: mebibytes, values: of(m.cold, func(c *cold) float64 { return float64(c.resident) })}.within(0.5, upstream),
 	}
@@ -132,42 +132,42 @@ func (m results) flipRows(w world) []row {
 		return of(m.flips, func(f *flipping) float64 { return f.latencies.At(q).Seconds() })
 	}
 	rows := []row{
-		row{what: what + "CPU", show: brief, values: of(m.flips, func(f *flipping) float64 { return f.cpu.Seconds() })}.within(1.2, floor),
-		row{what: what + "latency p50", show: brief, values: latency(0.5)}.within(1, upstream),
-		row{what: what + "latency p99", show: brief, values: latency(0.99)}.within(0.25, upstream),
+		row{what: what + "CPU", show: formatSeconds, values: of(m.flips, func(f *flipping) float64 { return f.cpu.Seconds() })}.within(1.2, floor),
+		row{what: what + "latency p50", show: formatSeconds, values: latency(0.5)}.within(1, upstream),
+		row{what: what + "latency p99", show: formatSeconds, values: latency(0.99)}.within(0.25, upstream),
 		{what: what + "writes", show: whole, values: of(m.flips, func(f *flipping) float64 { return float64(f.writes) })},
 		row{what: what + "memory", show: mebibytes, values: of(m.flips, func(f *flipping) float64 { return float64(f.resident) })}.within(0.5, upstream),
 	}
 	for c, f := range m.flips {
 		if f != nil && f.rate < enough*float64(w.flips.Rate) {
-			rows = append(rows, row{what: what + contender(c).String(), note: fmt.Sprintf("only %.0f/s came about: the machine is too busy for it", f.rate)})
+			rows = append(rows, row{what: what + contender(c).String(), note: fmt.Sprintf("only %.0f/s were achieved: the machine is too busy", f.rate)})
 		}
 	}
 	return rows
 }
 
 func (m results) upheavalRows(w world) []row {
-	if w.upheaval == nil {
+	if w.massChange == nil {
 		return nil
 	}
-	what := fmt.Sprintf("%s, %s: ", w.name, w.upheaval.what)
-	left := row{what: what + "slices left", show: whole, values: of(m.upheaval, func(o *outcome) float64 { return float64(o.slices) })}
+	what := fmt.Sprintf("%s, %s: ", w.name, w.massChange.what)
+	left := row{what: what + "slices left", show: whole, values: of(m.massChange, func(o *outcome) float64 { return float64(o.slices) })}
 	left.most = new(float64)
-	if o := m.upheaval[ours]; o != nil {
-		*left.most = w.upheaval.slices * float64(o.ideal)
-		left.target = fmt.Sprintf("≤ %g × ideal, which is %d, within %v", w.upheaval.slices, o.ideal, quietFor)
+	if o := m.massChange[ours]; o != nil {
+		*left.most = w.massChange.slices * float64(o.ideal)
+		left.target = fmt.Sprintf("≤ %g × ideal, which is %d, within %v", w.massChange.slices, o.ideal, quietFor)
 	}
 	return []row{
-		row{what: what + "writes", show: whole, values: of(m.upheaval, func(o *outcome) float64 { return float64(o.writes) })}.
-			within(w.upheaval.writes, upstream),
+		row{what: what + "writes", show: whole, values: of(m.massChange, func(o *outcome) float64 { return float64(o.writes) })}.
+			within(w.massChange.writes, upstream),
 		left,
-		{what: what + "CPU", show: brief, values: of(m.upheaval, func(o *outcome) float64 { return o.cpu.Seconds() })},
-		row{what: what + "memory", show: mebibytes, values: of(m.upheaval, func(o *outcome) float64 { return float64(o.resident) })}.within(0.5, upstream),
+		{what: what + "CPU", show: formatSeconds, values: of(m.massChange, func(o *outcome) float64 { return o.cpu.Seconds() })},
+		row{what: what + "memory", show: mebibytes, values: of(m.massChange, func(o *outcome) float64 { return float64(o.resident) })}.within(0.5, upstream),
 	}
 }
 
-// brief shows seconds with three digits or so.
-func brief(seconds float64) string {
+// formatSeconds formats seconds with about three digits.
+func formatSeconds(seconds float64) string {
 	if seconds >= 1 {
 		return fmt.Sprintf("%.2f s", seconds)
 	}

@@ -11,26 +11,26 @@ import (
 	"github.com/trivet-dev/trivet/bench/internal/selection"
 )
 
-// sliceLimit is how many endpoints every contender puts into a slice.
+// sliceLimit is the number of endpoints per slice of every contender.
 const sliceLimit = 100
 
-// world is Services with Pods, and what is done to them.
+// world is a number of Services and Pods, with the changes to measure.
 type world struct {
 	name               string
 	services, podsEach int
 	flips              podset.Flips
-	// coldTarget is the share of upstream's time that a cold start may take; 0 for none.
+	// coldTarget is the allowed share of upstream's time for a cold start; 0 for no target.
 	coldTarget float64
-	// upheaval is what is done beside flips; nil for nothing.
-	upheaval *upheaval
+	// massChange is the mass change to measure; nil for none.
+	massChange *massChange
 }
 
-// upheaval changes so many Pods that slices empty or overflow.
-type upheaval struct {
+// massChange is a mass change after which slices are empty or overflow.
+type massChange struct {
 	what string
 	do   func(context.Context, *podset.Set) error
-	// writes is the share of upstream's writes that are allowed, slices that of the fewest slices
-	// possible.
+	// writes is the allowed share of upstream's writes. slices is the allowed ratio to the minimal
+	// number of slices.
 	writes, slices float64
 }
 
@@ -42,20 +42,20 @@ func worlds(short bool) []world {
 	return []world{
 		{
 			name: "50x100", services: 50, podsEach: 100, flips: flips,
-			upheaval: &upheaval{
-				what: "every pod replaced", writes: 0.5, slices: 1.1,
+			massChange: &massChange{
+				what: "every Pod replaced", writes: 0.5, slices: 1.1,
 				do: func(ctx context.Context, set *podset.Set) error { return set.Replace(ctx) },
 			},
 		},
 		{
 			name: "1x5000", services: 1, podsEach: 5000, flips: flips,
-			upheaval: &upheaval{what: "90 % of pods deleted at random", writes: 1.1, slices: 1.2, do: decimate},
+			massChange: &massChange{what: "90 % of Pods deleted at random", writes: 1.1, slices: 1.2, do: decimate},
 		},
 		{name: fmt.Sprintf("%dx20", services), services: services, podsEach: 20, flips: flips, coldTarget: 0.25},
 	}
 }
 
-// decimate leaves one Pod of ten, the same ones for every contender.
+// decimate deletes nine of ten Pods, the same ones for every contender.
 func decimate(ctx context.Context, set *podset.Set) error {
 	places := rand.New(rand.NewPCG(2, 0)).Perm(set.Len())
 	return set.Delete(ctx, places[:len(places)*9/10])
@@ -65,14 +65,13 @@ func names(worlds []world) []string { return selection.Names(worlds, worldName) 
 
 func worldName(w world) string { return w.name }
 
-// choose returns the worlds that are named, in the order of the table; all of them where none is
-// named.
+// choose returns the named worlds in the order of the table, or all worlds.
 func choose(all []world, only string) ([]world, error) {
 	return selection.Choose(all, worldName, "world", only)
 }
 
-// measure measures the worlds one after the other, prints the table and reports whether every
-// target was met. A world that fails is a target missed, and no reason to leave out the others.
+// measure measures the worlds in turn, prints the table and reports whether all targets are met. A
+// world that fails misses its targets, and the next world follows.
 func measure(ctx context.Context, cfg config, chosen []world) (met bool, err error) {
 	if cfg.logDir == "" {
 		if cfg.logDir, err = os.MkdirTemp("", "trivet-slices-"); err != nil {
@@ -89,7 +88,7 @@ func measure(ctx context.Context, cfg config, chosen []world) (met bool, err err
 		b := &bench{config: cfg, world: w}
 		results, err := b.run(ctx)
 		if err != nil {
-			b.say("failed: %v", err)
+			b.progress("failed: %v", err)
 			rows = append(rows, failed(w, err))
 		}
 		rows = append(rows, results.rows(w)...)
@@ -108,6 +107,6 @@ type bench struct {
 	world world
 }
 
-func (b *bench) say(format string, values ...any) {
+func (b *bench) progress(format string, values ...any) {
 	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), b.world.name, fmt.Sprintf(format, values...))
 }

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// written is how many requests have written a slice since the cluster was started, as
-// kube-apiserver counts them: those that changed nothing too, but none that was refused.
-func (a *arena) written(ctx context.Context) (int, error) {
+// written returns the number of successful write requests for slices since the start of the
+// cluster, by kube-apiserver's metrics. It includes writes without a change.
+func (a *worldRun) written(ctx context.Context) (int, error) {
 	text, err := a.kube.DiscoveryV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return 0, err
@@ -17,7 +17,7 @@ func (a *arena) written(ctx context.Context) (int, error) {
 	return countWrites(string(text))
 }
 
-// countWrites adds up what Prometheus' text format says of writes of slices that succeeded.
+// countWrites adds up the successful writes of slices in Prometheus' text format.
 func countWrites(metrics string) (int, error) {
 	sum := 0
 	for line := range strings.Lines(metrics) {

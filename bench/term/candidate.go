@@ -13,10 +13,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 )
 
-// seatVariable makes this binary stand as a candidate, as the JSON in it says, and nothing else.
-const seatVariable = "TRIVET_BENCH_TERM_SEAT"
+// candidateVariable holds the JSON of a candidate. It makes this binary run that candidate.
+const candidateVariable = "TRIVET_BENCH_TERM_CANDIDATE"
 
-// mechanism is a way to choose the replica that acts for a shard.
+// mechanism is a mechanism of leader election.
 type mechanism string
 
 const (
@@ -25,58 +25,58 @@ const (
 	elections mechanism = "etcd concurrency.Election"
 )
 
-// seat is all that a candidate's process has to know.
-type seat struct {
+// candidateConfig configures the process of a candidate.
+type candidateConfig struct {
 	Mechanism mechanism
-	// ID of the candidate, new with every process.
+	// ID identifies the candidate. Every process has a new one.
 	ID string
-	// Contest keeps apart the groups of candidates that share a cluster.
-	Contest string
-	// Shards to stand for: the shards of one candidate of internal/term, or as many locks or
-	// elections beside each other.
+	// Group separates the groups of candidates on one cluster.
+	Group string
+	// Shards is the number of shards of a candidate of internal/term, or the number of concurrent
+	// locks or elections.
 	Shards int
 
 	Endpoints                 []string // of etcd
 	CAFile, CertFile, KeyFile string
-	Kubeconfig                string // empty where there is no kube-apiserver
+	Kubeconfig                string // empty without kube-apiserver
 }
 
-// word is what a candidate says on its standard output, "<word> <shard>" in a line.
-type word string
+// message is a message of a candidate on its standard output, as the line "<message> <shard>".
+type message string
 
 const (
-	ready   word = "ready"   // it can succeed a holder from now on
-	began   word = "began"   // its body for the shard runs
-	ended   word = "ended"   // its body has returned
-	request word = "request" // it sends a request to kube-apiserver
+	ready   message = "ready"   // it can take over from a holder from now on
+	began   message = "began"   // its body for the shard runs
+	ended   message = "ended"   // its body has returned
+	request message = "request" // it sends a request to kube-apiserver
 )
 
-// report says what happens to a candidate. It may be used concurrently, because each line is one
-// write.
+// report writes the messages of a candidate. It is safe for concurrent use, because each line is
+// one write.
 type report struct{ out io.Writer }
 
-func (h report) say(what word, shard int) { fmt.Fprintf(h.out, "%s %d\n", what, shard) }
+func (r report) send(what message, shard int) { fmt.Fprintf(r.out, "%s %d\n", what, shard) }
 
-// act is the body of every mechanism: it does nothing until it is told to end.
-func (h report) act(ctx context.Context, shard int) {
-	h.say(began, shard)
+// act is the body of every mechanism. It waits for ctx.
+func (r report) act(ctx context.Context, shard int) {
+	r.send(began, shard)
 	<-ctx.Done()
-	h.say(ended, shard)
+	r.send(ended, shard)
 }
 
-// standAsChild stands as a candidate until standard input ends, as it does when the parent closes
-// it or dies. It returns the exit code.
-func standAsChild(value string) int {
+// candidateAsChild runs a candidate until standard input is closed, also by the death of the
+// parent. It returns the exit code.
+func candidateAsChild(value string) int {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	var s seat
-	err := json.Unmarshal([]byte(value), &s)
+	var c candidateConfig
+	err := json.Unmarshal([]byte(value), &c)
 	if err == nil {
-		err = s.stand(ctx, report{out: os.Stdout})
+		err = c.run(ctx, report{out: os.Stdout})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -85,24 +85,24 @@ func standAsChild(value string) int {
 	return 0
 }
 
-// stand blocks until ctx ends and everything held has been given up.
-func (s seat) stand(ctx context.Context, h report) error {
-	switch s.Mechanism {
+// run blocks until ctx ends and all shards are released.
+func (c candidateConfig) run(ctx context.Context, r report) error {
+	switch c.Mechanism {
 	case terms:
-		return s.standForTerms(ctx, h)
+		return c.runTerms(ctx, r)
 	case leases:
-		return s.standForLeases(ctx, h)
+		return c.runLeases(ctx, r)
 	case elections:
-		return s.standForElections(ctx, h)
+		return c.runElections(ctx, r)
 	default:
-		return fmt.Errorf("unknown mechanism %q", s.Mechanism)
+		return fmt.Errorf("unknown mechanism %q", c.Mechanism)
 	}
 }
 
-// etcd is the connection that Trivet's processes use. Both mechanisms on etcd get it, so that only
-// they differ.
-func (s seat) etcd() (*clientv3.Client, error) {
+// etcd returns the same connection as Trivet's processes have, so that only the mechanisms on etcd
+// differ.
+func (c candidateConfig) etcd() (*clientv3.Client, error) {
 	return etcdconn.Connect(etcdconn.Config{
-		Endpoints: s.Endpoints, CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
+		Endpoints: c.Endpoints, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
 	}, slog.New(slog.DiscardHandler))
 }

@@ -15,11 +15,11 @@ import (
 
 var errSessionLost = errors.New("the session was lost")
 
-// standForElections campaigns in one election for each shard, all under one session with the TTL of
-// internal/term. It resigns, and closes the session, when ctx ends; it does not come back from a
-// lost session.
-func (s seat) standForElections(ctx context.Context, h report) error {
-	client, err := s.etcd()
+// runElections campaigns in one election for each shard, under one session with the TTL of
+// internal/term. When ctx ends, it resigns and closes the session. It does not recover from a lost
+// session.
+func (c candidateConfig) runElections(ctx context.Context, r report) error {
+	client, err := c.etcd()
 	if err != nil {
 		return err
 	}
@@ -37,44 +37,44 @@ func (s seat) standForElections(ctx context.Context, h report) error {
 			return nil
 		}
 	})
-	for shard := range s.Shards {
-		election := concurrency.NewElection(session, fmt.Sprintf("/%s/%d", s.Contest, shard))
-		group.Go(func() error { return s.campaign(ctx, election, shard, h) })
+	for shard := range c.Shards {
+		election := concurrency.NewElection(session, fmt.Sprintf("/%s/%d", c.Group, shard))
+		group.Go(func() error { return c.campaign(ctx, election, shard, r) })
 	}
-	go s.awaitQueue(ctx, client, h)
+	go c.awaitQueue(ctx, client, r)
 	return errors.Join(group.Wait(), session.Close())
 }
 
-func (s seat) campaign(ctx context.Context, election *concurrency.Election, shard int, h report) error {
-	err := election.Campaign(ctx, s.ID)
+func (c candidateConfig) campaign(ctx context.Context, election *concurrency.Election, shard int, r report) error {
+	err := election.Campaign(ctx, c.ID)
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("campaign for shard %d: %w", shard, err)
 	}
-	h.act(ctx, shard)
+	r.act(ctx, shard)
 	resigning, cancel := context.WithTimeout(context.WithoutCancel(ctx), term.DefaultTTL)
 	defer cancel()
 	return election.Resign(resigning)
 }
 
-// awaitQueue says when this candidate stands in the queue of every election. Campaign does not
-// tell, so the keys do.
-func (s seat) awaitQueue(ctx context.Context, client *clientv3.Client, h report) {
+// awaitQueue reports when this candidate is in the queue of every election. It reads the keys,
+// because Campaign does not report it.
+func (c candidateConfig) awaitQueue(ctx context.Context, client *clientv3.Client, r report) {
 	for ctx.Err() == nil {
-		keys, err := client.Get(ctx, "/"+s.Contest+"/", clientv3.WithPrefix())
+		keys, err := client.Get(ctx, "/"+c.Group+"/", clientv3.WithPrefix())
 		if err != nil {
 			continue
 		}
 		queued := 0
 		for _, entry := range keys.Kvs {
-			if string(entry.Value) == s.ID {
+			if string(entry.Value) == c.ID {
 				queued++
 			}
 		}
-		if queued == s.Shards {
-			h.say(ready, 0)
+		if queued == c.Shards {
+			r.send(ready, 0)
 			return
 		}
 		time.Sleep(5 * time.Millisecond)

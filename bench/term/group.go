@@ -13,34 +13,33 @@ import (
 )
 
 const (
-	// replicas is how many candidates a group has.
+	// replicas is the number of candidates in a group.
 	replicas = 3
-	// retryTimeout bounds the wait for anything; the slowest takeover of client-go takes less than
-	// 24 s.
+	// retryTimeout bounds each wait. The slowest takeover of client-go takes less than 24 s.
 	retryTimeout = time.Minute
 )
 
-// group is candidates for the same shards, and what is known about them. One goroutine uses it.
+// group is a set of candidates for the same shards. It is not safe for concurrent use.
 type group struct {
-	seat    seat // of each candidate, but for its id
-	events  chan event
-	present []*process // in the order of their start
-	started int
-	ready   map[*process]bool
-	holders map[int]*process  // by shard
-	vacated map[int]time.Time // when a shard's body ended that no other has followed
-	// gaps are the times in which no replica acted for a shard that was handed over.
+	template candidateConfig // of each candidate, without its ID
+	events   chan event
+	present  []*process // in the order of their start
+	started  int
+	ready    map[*process]bool
+	holders  map[int]*process  // by shard
+	endedAt  map[int]time.Time // the end of the last body of each shard without a holder
+	// gaps are the times without a holder during a handover of a shard.
 	gaps      []time.Duration
 	lastBegan time.Time
 }
 
 // newGroup starts a group and waits until it has settled.
-func newGroup(ctx context.Context, cluster *devcluster.Cluster, s seat) (*group, error) {
-	s.Endpoints, s.Kubeconfig = cluster.EtcdEndpoints(), cluster.Kubeconfig()
-	s.CAFile, s.CertFile, s.KeyFile = cluster.EtcdFiles()
+func newGroup(ctx context.Context, cluster *devcluster.Cluster, c candidateConfig) (*group, error) {
+	c.Endpoints, c.Kubeconfig = cluster.EtcdEndpoints(), cluster.Kubeconfig()
+	c.CAFile, c.CertFile, c.KeyFile = cluster.EtcdFiles()
 	g := &group{
-		seat: s, events: make(chan event, 1024),
-		ready: map[*process]bool{}, holders: map[int]*process{}, vacated: map[int]time.Time{},
+		template: c, events: make(chan event, 1024),
+		ready: map[*process]bool{}, holders: map[int]*process{}, endedAt: map[int]time.Time{},
 	}
 	for range replicas {
 		if err := g.add(); err != nil {
@@ -56,17 +55,17 @@ func newGroup(ctx context.Context, cluster *devcluster.Cluster, s seat) (*group,
 // add starts another candidate.
 func (g *group) add() error {
 	g.started++
-	s := g.seat
-	s.ID = fmt.Sprintf("%s-%d", s.Contest, g.started)
-	p, err := startProcess(s, g.events)
+	c := g.template
+	c.ID = fmt.Sprintf("%s-%d", c.Group, g.started)
+	p, err := startProcess(c, g.events)
 	if err != nil {
-		return fmt.Errorf("start candidate %s: %w", s.ID, err)
+		return fmt.Errorf("start candidate %s: %w", c.ID, err)
 	}
 	g.present = append(g.present, p)
 	return nil
 }
 
-// close kills what still runs and returns when it has ended.
+// close kills all candidates and returns after their exit.
 func (g *group) close() error {
 	var problems []error
 	for _, p := range g.present {
@@ -80,21 +79,21 @@ func (g *group) close() error {
 	return errors.Join(problems...)
 }
 
-// learn takes in one event. Its error says that a candidate ended by itself.
+// learn processes one event. It returns an error if a candidate has exited unexpectedly.
 func (g *group) learn(e event) error {
 	switch e.what {
 	case ready:
 		g.ready[e.from] = true
 	case began:
-		if vacated, ok := g.vacated[e.shard]; ok {
-			g.gaps = append(g.gaps, e.at.Sub(vacated))
-			delete(g.vacated, e.shard)
+		if endedAt, ok := g.endedAt[e.shard]; ok {
+			g.gaps = append(g.gaps, e.at.Sub(endedAt))
+			delete(g.endedAt, e.shard)
 		}
 		g.holders[e.shard], g.lastBegan = e.from, e.at
 	case ended:
 		if g.holders[e.shard] == e.from {
 			delete(g.holders, e.shard)
-			g.vacated[e.shard] = e.at
+			g.endedAt[e.shard] = e.at
 		}
 	case left:
 		return g.forget(e.from)
@@ -109,8 +108,8 @@ func (g *group) forget(p *process) error {
 	return p.failure()
 }
 
-// settle returns when every shard is held, all candidates are ready, none is on its way out, and
-// nothing has happened for a while.
+// settle returns when every shard is held, all candidates are ready, none is about to exit, and no
+// event has occurred for a while.
 func (g *group) settle(ctx context.Context, quiet time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, retryTimeout+quiet)
 	defer cancel()
@@ -133,17 +132,17 @@ func (g *group) settle(ctx context.Context, quiet time.Duration) error {
 }
 
 func (g *group) complete() bool {
-	leaving := slices.ContainsFunc(g.present, func(p *process) bool { return p.dismissed })
-	return !leaving && len(g.ready) == len(g.present) && len(g.holders) == g.seat.Shards
+	leaving := slices.ContainsFunc(g.present, func(p *process) bool { return p.exitRequested })
+	return !leaving && len(g.ready) == len(g.present) && len(g.holders) == g.template.Shards
 }
 
-// succeed ends the holder of a shard and returns the time until another's body for it began.
-func (g *group) succeed(ctx context.Context, shard int, end func(*process) error) (time.Duration, error) {
+// endHolder ends the holder of a shard and returns the time until the next holder's body began.
+func (g *group) endHolder(ctx context.Context, shard int, end func(*process) error) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, retryTimeout)
 	defer cancel()
 	last, start := g.holders[shard], time.Now()
 	if err := end(last); err != nil {
-		return 0, fmt.Errorf("end candidate %s: %w", last.seat.ID, err)
+		return 0, fmt.Errorf("end candidate %s: %w", last.config.ID, err)
 	}
 	for {
 		select {
@@ -162,5 +161,5 @@ func (g *group) succeed(ctx context.Context, shard int, end func(*process) error
 
 func (g *group) impatient(ctx context.Context) error {
 	return fmt.Errorf("%d of %d candidates of %s are ready and %d of %d shards held: %w",
-		len(g.ready), len(g.present), g.seat.Contest, len(g.holders), g.seat.Shards, context.Cause(ctx))
+		len(g.ready), len(g.present), g.template.Group, len(g.holders), g.template.Shards, context.Cause(ctx))
 }

@@ -15,30 +15,30 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// The defaults of Kubernetes' own components.
+// Defaults of the components of Kubernetes.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 
-// standForLeases runs one LeaderElector for each shard at the defaults of Kubernetes' components,
-// but that it releases the lock on a stop, without which a stop would cost as much as a crash.
-func (s seat) standForLeases(ctx context.Context, h report) error {
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+// runLeases runs one LeaderElector for each shard with the defaults of Kubernetes' components.
+// Unlike them, it releases the lock on a stop: otherwise a stop would take as long as a crash.
+func (c candidateConfig) runLeases(ctx context.Context, r report) error {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {
 		return err
 	}
-	config.QPS = -1 // 64 locks would wait for client-go's own limit of 5 requests per second
+	config.QPS = -1 // 64 locks would exceed client-go's default limit of 5 requests per second
 	config.ContentType = runtime.ContentTypeProtobuf
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return announcing{next: next, report: h} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return announcingTransport{next: next, report: r} })
 	client, err := coordinationv1.NewForConfig(config)
 	if err != nil {
 		return err
 	}
 	var all sync.WaitGroup
-	for shard := range s.Shards {
-		elector, err := s.elector(client, shard, h)
+	for shard := range c.Shards {
+		elector, err := c.elector(client, shard, r)
 		if err != nil {
 			return err
 		}
@@ -46,35 +46,35 @@ func (s seat) standForLeases(ctx context.Context, h report) error {
 	}
 	all.Wait()
 	if ctx.Err() == nil {
-		return fmt.Errorf("candidate %s lost its locks", s.ID)
+		return fmt.Errorf("candidate %s lost its locks", c.ID)
 	}
 	return nil
 }
 
-func (s seat) elector(client coordinationv1.LeasesGetter, shard int, h report) (*leaderelection.LeaderElector, error) {
+func (c candidateConfig) elector(client coordinationv1.LeasesGetter, shard int, r report) (*leaderelection.LeaderElector, error) {
 	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", s.Contest, shard)},
+			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", c.Group, shard)},
 			Client:     client,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: s.ID},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: c.ID},
 		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) { h.act(ctx, shard) },
+			OnStartedLeading: func(ctx context.Context) { r.act(ctx, shard) },
 			OnStoppedLeading: func() {},
-			OnNewLeader:      func(string) { h.say(ready, shard) },
+			OnNewLeader:      func(string) { r.send(ready, shard) },
 		},
 	})
 }
 
-// announcing says when a request is sent.
-type announcing struct {
+// announcingTransport reports each request.
+type announcingTransport struct {
 	next   http.RoundTripper
 	report report
 }
 
-func (a announcing) RoundTrip(r *http.Request) (*http.Response, error) {
-	a.report.say(request, 0)
+func (a announcingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.report.send(request, 0)
 	return a.next.RoundTrip(r)
 }

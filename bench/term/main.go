@@ -1,11 +1,11 @@
-// Command term measures how fast leadership moves, and what it costs at rest, with internal/term
-// and with two others beside it: client-go's leaderelection and etcd's concurrency.Election. It
-// prints a Markdown table and exits with 1 if internal/term misses a target.
+// Command term measures the time of leadership changes and the idle cost of internal/term,
+// client-go's leaderelection and etcd's concurrency.Election. It prints a Markdown table and exits
+// with 1 if internal/term misses a target.
 //
-// Candidates are processes of their own, this binary run again, so that they can be killed; a time
-// is taken between what this process does to one candidate and what it reads from the next. Each
-// mechanism has an etcd to itself (client-go's with a kube-apiserver before it), and the mechanisms
-// come one after the other. Only the costs at rest are counted side by side.
+// Candidates are child processes that run this binary, so that they can be killed. A time starts
+// with an action of this process on one candidate, and ends with a message of the next candidate.
+// Each mechanism has its own etcd, and client-go's also a kube-apiserver. The mechanisms run in
+// turn. Only the idle costs are measured concurrently.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 func main() {
-	if value := os.Getenv(seatVariable); value != "" {
-		os.Exit(standAsChild(value))
+	if value := os.Getenv(candidateVariable); value != "" {
+		os.Exit(candidateAsChild(value))
 	}
 	var cfg config
 	flag.IntVar(&cfg.kills, "kills", 20, "holders to kill, with internal/term and etcd")
@@ -47,13 +47,13 @@ func main() {
 	}
 }
 
-// config is how often and how long to measure.
+// config is the extent of the measurement.
 type config struct {
 	kills, stops, slow, joins int
 	rest                      time.Duration
 }
 
-// run measures everything, prints the table and reports whether every target was met.
+// run measures everything, prints the table and reports whether all targets are met.
 func run(ctx context.Context, cfg config, out, progress io.Writer) (bool, error) {
 	results := map[mechanism]*result{}
 	for _, m := range []mechanism{terms, leases, elections} {

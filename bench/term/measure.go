@@ -14,28 +14,27 @@ import (
 )
 
 const (
-	// manyShards is what leasesvc and slicesvc divide their work into by default.
+	// manyShards is the default number of shards of leasesvc and slicesvc.
 	manyShards = 64
-	// side is how many groups wait for a killed candidate's lease to run out beside each other;
-	// they hardly use the CPU meanwhile.
-	side = 4
-	// renewal is the longest time between two renewals of any of the mechanisms. A kill comes at a
-	// random moment of it.
+	// concurrentGroups is the number of groups that wait concurrently for a killed candidate's
+	// lease to expire. They use little CPU meanwhile.
+	concurrentGroups = 4
+	// renewal is the longest renewal interval of all mechanisms. A kill occurs at a random time
+	// within it.
 	renewal = 2 * time.Second
 )
 
-// result is what was measured of one mechanism.
+// result is the measurement of one mechanism.
 type result struct {
-	// kills and stops are the times from the end of a holder to the begin of the next body.
+	// kills and stops are the times from the end of a holder to the start of the next body.
 	kills, stops []time.Duration
-	// joins and leaves are the times from the start, or the stop, of one of three replicas to the
-	// begin of the last body that had to move; gaps are the times in which no replica acted for one
-	// of those shards.
+	// joins and leaves are the times from the start or stop of one of three replicas to the start
+	// of the last body that moved. gaps are the times without a holder of those shards.
 	joins, leaves, gaps []time.Duration
 	rest                map[int]cost // by number of shards
 }
 
-// measure takes all times of one mechanism on a cluster of its own.
+// measure measures all times of one mechanism on its own cluster.
 func measure(ctx context.Context, cfg config, m mechanism, r *result) (err error) {
 	cluster, err := devcluster.Start(ctx, devcluster.Config{EtcdOnly: m != leases})
 	if err != nil {
@@ -60,9 +59,9 @@ func measure(ctx context.Context, cfg config, m mechanism, r *result) (err error
 	return nil
 }
 
-// withGroup calls use with a group that has settled, and ends it afterwards.
-func withGroup(ctx context.Context, cluster *devcluster.Cluster, s seat, use func(*group) error) error {
-	g, err := newGroup(ctx, cluster, s)
+// withGroup calls use with a settled group and ends the group afterwards.
+func withGroup(ctx context.Context, cluster *devcluster.Cluster, c candidateConfig, use func(*group) error) error {
+	g, err := newGroup(ctx, cluster, c)
 	if err != nil {
 		return err
 	}
@@ -75,11 +74,11 @@ func measureKills(ctx context.Context, cluster *devcluster.Cluster, m mechanism,
 		times []time.Duration
 	)
 	all, ctx := errgroup.WithContext(ctx)
-	for number := range side {
-		share := (trials + number) / side
+	for number := range concurrentGroups {
+		share := (trials + number) / concurrentGroups
 		all.Go(func() error {
-			s := seat{Mechanism: m, Contest: fmt.Sprintf("kills-%d", number), Shards: 1}
-			return withGroup(ctx, cluster, s, func(g *group) error {
+			c := candidateConfig{Mechanism: m, Group: fmt.Sprintf("kills-%d", number), Shards: 1}
+			return withGroup(ctx, cluster, c, func(g *group) error {
 				for range share {
 					pause(ctx, rand.N(renewal))
 					took, err := g.replace(ctx, (*process).kill, time.Second)
@@ -99,8 +98,8 @@ func measureKills(ctx context.Context, cluster *devcluster.Cluster, m mechanism,
 
 func measureStops(ctx context.Context, cluster *devcluster.Cluster, m mechanism, trials int) ([]time.Duration, error) {
 	var times []time.Duration
-	s := seat{Mechanism: m, Contest: "stops", Shards: 1}
-	return times, withGroup(ctx, cluster, s, func(g *group) error {
+	c := candidateConfig{Mechanism: m, Group: "stops", Shards: 1}
+	return times, withGroup(ctx, cluster, c, func(g *group) error {
 		for range trials {
 			pause(ctx, rand.N(100*time.Millisecond))
 			took, err := g.replace(ctx, (*process).stop, 300*time.Millisecond)
@@ -113,10 +112,10 @@ func measureStops(ctx context.Context, cluster *devcluster.Cluster, m mechanism,
 	})
 }
 
-// replace ends the holder of shard 0 and puts another candidate in its place. It returns the time
-// until the next body began.
+// replace ends the holder of shard 0, adds another candidate, and returns the time until the next
+// body began.
 func (g *group) replace(ctx context.Context, end func(*process) error, quiet time.Duration) (time.Duration, error) {
-	took, err := g.succeed(ctx, 0, end)
+	took, err := g.endHolder(ctx, 0, end)
 	if err != nil {
 		return 0, err
 	}
@@ -126,10 +125,10 @@ func (g *group) replace(ctx context.Context, end func(*process) error, quiet tim
 	return took, g.settle(ctx, quiet)
 }
 
-// measureMoves lets one of three replicas stop and another join, again and again.
+// measureMoves repeatedly stops one of three replicas and adds another one.
 func measureMoves(ctx context.Context, cluster *devcluster.Cluster, trials int, r *result) error {
-	s := seat{Mechanism: terms, Contest: "moves", Shards: manyShards}
-	return withGroup(ctx, cluster, s, func(g *group) error {
+	c := candidateConfig{Mechanism: terms, Group: "moves", Shards: manyShards}
+	return withGroup(ctx, cluster, c, func(g *group) error {
 		g.gaps = nil
 		for range trials {
 			left, err := g.rebalance(ctx, func() error { return g.present[0].stop() })
@@ -147,8 +146,8 @@ func measureMoves(ctx context.Context, cluster *devcluster.Cluster, trials int, 
 	})
 }
 
-// rebalance changes the members and returns the time until the last body began of those that moved
-// because of it.
+// rebalance changes the members and returns the time until the last body began that moved because
+// of it.
 func (g *group) rebalance(ctx context.Context, change func() error) (time.Duration, error) {
 	start := time.Now()
 	if err := change(); err != nil {

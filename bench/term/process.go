@@ -15,33 +15,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// event is what a candidate said, and when this process read it.
+// event is a message of a candidate with the time at which this process read it.
 type event struct {
 	at    time.Time
 	from  *process
-	what  word
+	what  message
 	shard int
 }
 
-// left is said for a candidate when its process has ended.
-const left word = "left"
+// left is the event of a candidate's exit.
+const left message = "left"
 
 // process is one candidate.
 type process struct {
-	seat     seat
+	config   candidateConfig
 	command  *exec.Cmd
 	stdin    io.Closer
-	stderr   bytes.Buffer // to be read once the process has left
+	stderr   bytes.Buffer // may be read after the exit
 	requests atomic.Int64 // to kube-apiserver
-	err      error        // how it ended, once it has left
-	// dismissed says that this process wanted it to end.
-	dismissed bool
+	err      error        // the result of the process, after its exit
+	// exitRequested is true if this process requested the exit.
+	exitRequested bool
 }
 
-// startProcess starts a candidate. What it says is sent to events in order, and in the end that it
-// has left.
-func startProcess(s seat, events chan<- event) (*process, error) {
-	value, err := json.Marshal(s)
+// startProcess starts a candidate. It sends the candidate's messages to events in order, and its
+// exit last.
+func startProcess(c candidateConfig, events chan<- event) (*process, error) {
+	value, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
@@ -49,8 +49,8 @@ func startProcess(s seat, events chan<- event) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{seat: s, command: exec.Command(program)}
-	p.command.Env = append(os.Environ(), seatVariable+"="+string(value))
+	p := &process{config: c, command: exec.Command(program)}
+	p.command.Env = append(os.Environ(), candidateVariable+"="+string(value))
 	p.command.Stderr = &p.stderr
 	stdout, err := p.command.StdoutPipe()
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *process) listen(stdout io.Reader, events chan<- event) {
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		e := event{at: time.Now(), from: p}
 		if _, err := fmt.Sscanf(lines.Text(), "%s %d", &e.what, &e.shard); err != nil {
-			continue // cut off by a kill
+			continue // incomplete because of a kill
 		}
 		if e.what == request {
 			p.requests.Add(1)
@@ -82,35 +82,35 @@ func (p *process) listen(stdout io.Reader, events chan<- event) {
 	events <- event{at: time.Now(), from: p, what: left}
 }
 
-// kill ends the candidate as a crash does: it can do nothing any more, and its keys stay.
+// kill ends the candidate as a crash does: it releases nothing, and its keys remain.
 func (p *process) kill() error {
-	p.dismissed = true
+	p.exitRequested = true
 	return p.command.Process.Kill()
 }
 
-// stop asks the candidate to give up all that it holds and to leave.
+// stop asks the candidate to release all shards and to exit.
 func (p *process) stop() error {
-	p.dismissed = true
+	p.exitRequested = true
 	return p.stdin.Close()
 }
 
-// failure says how a candidate ended that should not have.
+// failure describes an unexpected exit of a candidate.
 func (p *process) failure() error {
-	if p.dismissed {
+	if p.exitRequested {
 		return nil
 	}
-	return fmt.Errorf("candidate %s ended by itself: %w\n%s", p.seat.ID, errors.Join(p.err, errLeft), p.stderr.String())
+	return fmt.Errorf("candidate %s ended by itself: %w\n%s", p.config.ID, errors.Join(p.err, errLeft), p.stderr.String())
 }
 
 var errLeft = errors.New("its standard output was closed")
 
-// cpu is the CPU time that the candidate has used so far, from the kernel's own clock for the
-// process: the ticks in /proc are too coarse for one that sleeps most of the time.
+// cpu returns the CPU time of the candidate so far, from the kernel's clock of the process. The
+// ticks in /proc are too coarse for a process that sleeps most of the time.
 func (p *process) cpu() (time.Duration, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED: all that the scheduler gave to any of its threads
+	const scheduled = 2 // CPUCLOCK_SCHED: the CPU time of all threads
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(^p.command.Process.Pid<<3|scheduled), &used); err != nil {
-		return 0, fmt.Errorf("CPU clock of candidate %s: %w", p.seat.ID, err)
+		return 0, fmt.Errorf("CPU clock of candidate %s: %w", p.config.ID, err)
 	}
 	return time.Duration(used.Nano()), nil
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// cost is what one replica costs at rest, on average over the replicas of a group.
+// cost is the cost of one idle replica, as an average over the replicas of a group.
 type cost struct {
 	requests float64       // per second: to etcd, or to kube-apiserver with client-go
 	cpu      time.Duration // per second
 }
 
-// measureRest counts the costs of every mechanism with one shard and with many, all at the same
-// time, each on a cluster of its own.
+// measureRest measures the idle costs of every mechanism with one shard and with many,
+// concurrently, each on its own cluster.
 func measureRest(ctx context.Context, cfg config, results map[mechanism]*result) error {
 	var mu sync.Mutex // guards what results point to
 	all, ctx := errgroup.WithContext(ctx)
@@ -33,7 +33,7 @@ func measureRest(ctx context.Context, cfg config, results map[mechanism]*result)
 		r.rest = map[int]cost{}
 		for _, shards := range []int{1, manyShards} {
 			all.Go(func() error {
-				found, err := restOf(ctx, cfg, seat{Mechanism: m, Contest: "rest", Shards: shards})
+				found, err := restOf(ctx, cfg, candidateConfig{Mechanism: m, Group: "rest", Shards: shards})
 				if err != nil {
 					return fmt.Errorf("%s with %d shards: %w", m, shards, err)
 				}
@@ -47,8 +47,8 @@ func measureRest(ctx context.Context, cfg config, results map[mechanism]*result)
 	return all.Wait()
 }
 
-func restOf(ctx context.Context, cfg config, s seat) (found cost, err error) {
-	cluster, err := devcluster.Start(ctx, devcluster.Config{EtcdOnly: s.Mechanism != leases})
+func restOf(ctx context.Context, cfg config, c candidateConfig) (found cost, err error) {
+	cluster, err := devcluster.Start(ctx, devcluster.Config{EtcdOnly: c.Mechanism != leases})
 	if err != nil {
 		return cost{}, err
 	}
@@ -58,7 +58,7 @@ func restOf(ctx context.Context, cfg config, s seat) (found cost, err error) {
 		return cost{}, err
 	}
 	defer meter.http.CloseIdleConnections()
-	err = withGroup(ctx, cluster, s, func(g *group) error {
+	err = withGroup(ctx, cluster, c, func(g *group) error {
 		if err := g.settle(ctx, 5*time.Second); err != nil {
 			return err
 		}
@@ -68,14 +68,14 @@ func restOf(ctx context.Context, cfg config, s seat) (found cost, err error) {
 	return found, err
 }
 
-// reading is what a group has used so far.
+// reading is the total consumption of a group so far.
 type reading struct {
 	at       time.Time
 	requests float64
 	cpu      time.Duration
 }
 
-// meter reads what groups have used.
+// meter reads the consumption of groups.
 type meter struct {
 	http *http.Client
 	etcd string // URL of its metrics
@@ -94,7 +94,7 @@ func newMeter(cluster *devcluster.Cluster) (*meter, error) {
 	}, nil
 }
 
-// measure lets a group rest. It fails if a shard changes hands meanwhile.
+// measure measures an idle group. It returns an error if a shard moves meanwhile.
 func (m *meter) measure(ctx context.Context, g *group, d time.Duration) (cost, error) {
 	before, err := m.read(ctx, g)
 	if err != nil {
@@ -128,7 +128,7 @@ func (m *meter) read(ctx context.Context, g *group) (reading, error) {
 		now.cpu += used
 		now.requests += float64(p.requests.Load())
 	}
-	if g.seat.Mechanism == leases {
+	if g.template.Mechanism == leases {
 		return now, nil
 	}
 	metrics, err := m.scrape(ctx)
@@ -156,9 +156,9 @@ func (m *meter) scrape(ctx context.Context) (string, error) {
 	return string(body), err
 }
 
-// requestsIn is how many requests etcd has received since its start, by its own metrics: the
-// messages of clients, so that each renewal counts, on whatever stream. The metric also counts the
-// vain wait for another message at the end of every stream.
+// requestsIn returns the number of messages that etcd has received since its start, by its own
+// metrics. Each renewal counts, on any stream. The metric also counts the failed receive at the end
+// of every stream, which is subtracted.
 func requestsIn(metrics string) (float64, error) {
 	messages, err := sumOf(metrics, "grpc_server_msg_received_total", "")
 	if err != nil {
@@ -168,8 +168,8 @@ func requestsIn(metrics string) (float64, error) {
 	return messages - streams, err
 }
 
-// sumOf adds up the samples of a counter in Prometheus' text format whose labels contain a text. A
-// counter without any is an error: it is misspelt, or gone from this version of etcd.
+// sumOf adds up the samples of a counter in Prometheus' text format whose labels contain a text. It
+// returns an error if there is none, because the name is wrong or etcd no longer has it.
 func sumOf(metrics, name, labelled string) (float64, error) {
 	sum, found := 0.0, false
 	for line := range strings.Lines(metrics) {

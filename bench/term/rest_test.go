@@ -12,7 +12,7 @@ grpc_server_msg_received_total{grpc_method="LeaseKeepAlive",grpc_service="etcdse
 grpc_server_msg_received_total{grpc_method="Txn",grpc_service="etcdserverpb.KV",grpc_type="unary"} 9
 grpc_server_msg_received_total_of_another{grpc_method="Txn"} 1000
 `
-	// 9 transactions and 28 renewals: 27 streams carried at least one each and are over.
+	// 9 transactions, 28 renewals, and 27 ended streams of which each carried at least one renewal.
 	if got, err := requestsIn(metrics); got != 37 || err != nil {
 		t.Errorf("requestsIn = %v, %v; want 37", got, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// The targets.
+// Targets.
 const (
 	slowestFailover  = term.DefaultTTL + time.Second
 	slowestHandover  = 200 * time.Millisecond
@@ -24,10 +24,10 @@ type row struct {
 	missed                  bool
 }
 
-// none is shown where a mechanism has no such thing.
+// none is shown for a figure that a mechanism does not have.
 const none = "–"
 
-// compare makes the rows of the table.
+// compare returns the rows of the table.
 func compare(results map[mechanism]*result) []row {
 	ours, clientGo, etcdOwn := results[terms], results[leases], results[elections]
 	rows := []row{
@@ -97,17 +97,17 @@ func printTable(out io.Writer, rows []row) {
 	}
 }
 
-// worst shows the median and the largest of times.
+// worst formats the median and the largest time.
 func worst(times []time.Duration) string {
 	return fmt.Sprintf("%s / %s (n = %d)", short(quantile(times, 0.5)), short(quantile(times, 1)), len(times))
 }
 
-// p99 shows the median and the 99th percentile of times.
+// p99 formats the median and the 99th percentile.
 func p99(times []time.Duration) string {
 	return fmt.Sprintf("%s / %s (n = %d)", short(quantile(times, 0.5)), short(quantile(times, 0.99)), len(times))
 }
 
-// short keeps three digits or so.
+// short formats a duration with about three digits.
 func short(d time.Duration) string {
 	if d >= time.Second {
 		return fmt.Sprintf("%.2f s", d.Seconds())
@@ -115,7 +115,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }
 
-// quantile is the smallest of times that at least a share q of them do not exceed.
+// quantile returns the smallest time that at least a share q of the times does not exceed.
 func quantile(times []time.Duration, q float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(times))
 	index := int(q*float64(len(sorted))+0.999999) - 1

@@ -27,7 +27,7 @@ func TestQuantile_IsOneOfTheTimes(t *testing.T) {
 	}
 }
 
-// good is a result that meets every target exactly.
+// good returns a result that meets every target exactly.
 func good() *result {
 	return &result{
 		kills: []time.Duration{slowestFailover}, stops: []time.Duration{slowestHandover},

@@ -1,4 +1,4 @@
-// Command bootstrapsvc keeps system namespaces, the kubernetes Service and its endpoints.
+// Command bootstrapsvc maintains system namespaces, the kubernetes Service and its endpoints.
 package main
 
 import (

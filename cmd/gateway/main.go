@@ -1,4 +1,5 @@
-// Command gateway answers for all Trivet services of a cluster: gRPC, HTTP/JSON and a page.
+// Command gateway serves the API of all Trivet services of a cluster: gRPC, HTTP/JSON and a web
+// page.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command leasesvc keeps heartbeats and their Lease objects.
+// Command leasesvc receives heartbeats and writes Lease objects.
 package main
 
 import (

@@ -11,8 +11,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig is the path of the administrator's kubeconfig; empty with
-// Config.EtcdOnly.
+// Kubeconfig returns the path of the administrator's kubeconfig; empty with Config.EtcdOnly.
 func (c *Cluster) Kubeconfig() string {
 	if c.apiServer == nil {
 		return ""
@@ -20,8 +19,8 @@ func (c *Cluster) Kubeconfig() string {
 	return c.dir.File("kubeconfig")
 }
 
-// RESTConfig returns a new administrator's configuration without client-side
-// rate limit; nil with Config.EtcdOnly.
+// RESTConfig returns a new administrator's configuration without a client-side rate limit; nil with
+// Config.EtcdOnly.
 func (c *Cluster) RESTConfig() *rest.Config {
 	if c.apiServer == nil {
 		return nil
@@ -37,15 +36,15 @@ func (c *Cluster) RESTConfig() *rest.Config {
 	}
 }
 
-// ClientCertificate issues a certificate with which a client is commonName,
-// in groups, for kube-apiserver (and for nobody else: etcd refuses it).
+// ClientCertificate issues a client certificate of commonName in groups for kube-apiserver. etcd
+// refuses it.
 func (c *Cluster) ClientCertificate(commonName string, groups ...string) (certPEM, keyPEM []byte, err error) {
 	pair, err := c.creds.clusterCA.client(time.Now(), commonName, groups...)
 	return pair.cert, pair.key, err
 }
 
-// WriteKubeconfig writes to path a kubeconfig for commonName in groups,
-// readable by its owner only. An existing file is replaced.
+// WriteKubeconfig writes to path a kubeconfig for commonName in groups, readable by its owner only.
+// An existing file is replaced.
 func (c *Cluster) WriteKubeconfig(path, commonName string, groups ...string) error {
 	if c.apiServer == nil {
 		return errNoServer
@@ -73,17 +72,16 @@ func (c *Cluster) writeKubeconfig(path, server, commonName string, groups ...str
 	return nil
 }
 
-// EtcdEndpoints are the client URLs of etcd.
+// EtcdEndpoints returns the client URLs of etcd.
 func (c *Cluster) EtcdEndpoints() []string { return []string{c.etcdURL()} }
 
-// EtcdFiles are the paths of what an etcd client needs: the authority that
-// signed the server, and a client certificate with its key.
+// EtcdFiles returns the paths of the files of an etcd client: the authority of the server, and a
+// client certificate with its key.
 func (c *Cluster) EtcdFiles() (ca, cert, key string) {
 	return c.creds.files.etcdCA, c.creds.files.etcdClientCert, c.creds.files.etcdClientKey
 }
 
-// EtcdClient returns a new client without waiting for a connection. The
-// caller closes it.
+// EtcdClient returns a new client without waiting for a connection. The caller closes it.
 func (c *Cluster) EtcdClient() (*clientv3.Client, error) {
 	config, err := clientTLS(c.creds.etcdCA, c.creds.etcdClient)
 	if err != nil {
@@ -100,8 +98,8 @@ func (c *Cluster) EtcdClient() (*clientv3.Client, error) {
 	return client, nil
 }
 
-// The ports below are settled once Start has returned, so they are read
-// without the lock; before that, only Start's own goroutine reads them.
+// Ports do not change after Start has returned, so they are read without the lock. Before that,
+// only the goroutine of Start reads them.
 
 func (c *Cluster) etcdURL() string { return fmt.Sprintf("https://127.0.0.1:%d", c.etcd.port) }
 

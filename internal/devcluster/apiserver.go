@@ -43,7 +43,7 @@ func apiServerArgs(cfg Config, files credentialFiles, etcdURL string, port int) 
 		// No token controller runs, so no pod could be created otherwise.
 		"--disable-admission-plugins=ServiceAccount",
 		"--service-cluster-ip-range=" + cfg.ServiceCIDR,
-		// The endpoints of default/kubernetes are bootstrapsvc's work.
+		// bootstrapsvc writes the endpoints of default/kubernetes.
 		"--endpoint-reconciler-type=none",
 	}
 	if address := advertiseAddress(cfg); address != "" {
@@ -52,9 +52,8 @@ func apiServerArgs(cfg Config, files credentialFiles, etcdURL string, port int) 
 	return append(args, cfg.APIServerArgs...)
 }
 
-// advertiseAddress leaves the choice to the apiserver (empty) where it can
-// make one. It refuses to start on a machine without a route; there, loopback
-// is as good as anything, because nobody else can reach it anyhow.
+// advertiseAddress returns the configured address, or "" for the apiserver's default. Without a
+// default route the apiserver would refuse to start, so the address is loopback then.
 func advertiseAddress(cfg Config) string {
 	if cfg.AdvertiseAddress != "" {
 		return cfg.AdvertiseAddress
@@ -65,8 +64,8 @@ func advertiseAddress(cfg Config) string {
 	return ""
 }
 
-// apiServerReady demands more than /readyz, which can be ok a moment before
-// the apiserver has created its namespaces.
+// apiServerReady also checks the system namespaces, because /readyz can be ok before the apiserver
+// has created them.
 func apiServerReady(ctx context.Context, probe *probe, url string) error {
 	if err := probe.get(ctx, url+"/readyz"); err != nil {
 		return err

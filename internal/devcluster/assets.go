@@ -14,8 +14,7 @@ const (
 	assetsEnvironment = "KUBEBUILDER_ASSETS"
 )
 
-// MissingBinaryError says that a server cannot be started because its binary
-// is not there or cannot be executed.
+// MissingBinaryError says that the binary of a server is missing or not executable.
 type MissingBinaryError struct {
 	Path  string
 	Cause error
@@ -28,7 +27,7 @@ func (e *MissingBinaryError) Error() string {
 
 func (e *MissingBinaryError) Unwrap() error { return e.Cause }
 
-// assetsDir decides where the binaries are looked for.
+// assetsDir returns the directory of the binaries.
 func assetsDir(configured string) string {
 	if dir := os.Getenv(assetsEnvironment); dir != "" {
 		return dir
@@ -63,8 +62,7 @@ func findUpwards(dir string) (string, bool) {
 	}
 }
 
-// binary returns the absolute path of an executable: the children run in a
-// directory of their own, so a relative path would mean another file there.
+// binary returns the absolute path of an executable, because the children run in another directory.
 func binary(dir, name string) (string, error) {
 	path, err := filepath.Abs(filepath.Join(dir, name))
 	if err != nil {

@@ -12,15 +12,14 @@ import (
 	"time"
 )
 
-// lifetime of certificates. Long enough for any development cluster, and
-// backdated by a day so that a test may turn the wall clock back.
+// Certificates are backdated by a day, so that a test may set the clock back.
 const (
 	lifetime = 365 * 24 * time.Hour
 	backdate = 24 * time.Hour
 )
 
-// authority signs certificates. It is immutable after newAuthority and safe
-// for concurrent use; its key never leaves the process.
+// authority signs certificates. It is immutable after newAuthority and safe for concurrent use; its
+// key never leaves the process.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
@@ -56,8 +55,8 @@ func newAuthority(name string, now time.Time) (*authority, error) {
 	return &authority{certificate: certificate, key: key, certPEM: encodePEM("CERTIFICATE", der)}, nil
 }
 
-// client issues a certificate that proves to be commonName in groups; this is
-// how kube-apiserver reads the subject of a client certificate.
+// client issues a certificate of the user commonName in groups. kube-apiserver reads both from the
+// subject.
 func (a *authority) client(now time.Time, commonName string, groups ...string) (keyPair, error) {
 	return a.issue(now, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName, Organization: groups},
@@ -65,8 +64,8 @@ func (a *authority) client(now time.Time, commonName string, groups ...string) (
 	})
 }
 
-// server issues a certificate for a server on this machine. It may act as a
-// client too: an etcd member calls its peers with the same certificate.
+// server issues a certificate for a server on this machine. It is also valid for a client, because
+// an etcd member uses it for its peers.
 func (a *authority) server(now time.Time, names ...string) (keyPair, error) {
 	return a.issue(now, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "localhost"},
@@ -95,8 +94,7 @@ func (a *authority) issue(now time.Time, template *x509.Certificate) (keyPair, e
 	return keyPair{cert: encodePEM("CERTIFICATE", der), key: keyPEM}, nil
 }
 
-// newSigningKey makes the pair with which the apiserver signs and verifies
-// ServiceAccount tokens.
+// newSigningKey returns the key pair of ServiceAccount tokens.
 func newSigningKey() (privatePEM, publicPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

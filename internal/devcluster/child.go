@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// child is one running process, from its start to its reaping.
+// child is one process, from its start until it was waited for.
 type child struct {
-	name    string
-	log     string // path of its combined output
-	logFrom int64  // where in that file its own output begins
-	process *os.Process
-	asked   atomic.Bool   // its end was asked for
-	exited  chan struct{} // closed by reap once the process is gone
-	err     error         // how it went; read after exited only
+	name     string
+	log      string // path of its combined output
+	logFrom  int64  // offset of its own output in that file
+	process  *os.Process
+	stopping atomic.Bool   // its end was requested
+	exited   chan struct{} // closed by wait after the process has ended
+	err      error         // exit error; read after exited only
 }
 
 // startChild runs a program in dir and appends its output to <dir>/<name>.log.
@@ -46,7 +46,7 @@ func startChild(name, path, dir string, args []string) (*child, error) {
 	started := make(chan error)
 	go func() {
 		defer output.Close()
-		c.reap(command, started)
+		c.wait(command, started)
 	}()
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", path, err)
@@ -54,10 +54,9 @@ func startChild(name, path, dir string, args []string) (*child, error) {
 	return c, nil
 }
 
-// reap starts the process and waits for its end on one thread: were the
-// thread to end or to be reused and retired before the child, the child's
-// parent-death signal would kill it for no reason (golang.org/issue/27505).
-func (c *child) reap(command *exec.Cmd, started chan<- error) {
+// wait starts the process and waits for its end on one thread. The kernel sends the parent-death
+// signal when the thread that started the child ends (golang.org/issue/27505).
+func (c *child) wait(command *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := command.Start()
@@ -70,11 +69,11 @@ func (c *child) reap(command *exec.Cmd, started chan<- error) {
 	close(c.exited)
 }
 
-// stop asks the process to end, waits for grace at most, then kills it. It
-// returns when the process is gone; a second call returns at once.
+// stop sends SIGTERM, waits for grace at most, then kills the process. It returns when the process
+// has ended; a second call returns at once.
 func (c *child) stop(grace time.Duration) {
-	c.asked.Store(true)
-	// An error of Signal or Kill means that the process is gone already.
+	c.stopping.Store(true)
+	// An error of Signal or Kill means that the process has ended.
 	_ = c.process.Signal(syscall.SIGTERM)
 	select {
 	case <-c.exited:
@@ -84,9 +83,9 @@ func (c *child) stop(grace time.Duration) {
 	c.kill()
 }
 
-// kill ends the process at once and returns when it is gone.
+// kill kills the process and returns when it has ended.
 func (c *child) kill() {
-	c.asked.Store(true)
+	c.stopping.Store(true)
 	_ = c.process.Kill()
 	<-c.exited
 }
@@ -100,30 +99,29 @@ func (c *child) gone() bool {
 	}
 }
 
-// death tells how an exited child went, in its own last words.
+// death describes the end of a child, with its last log lines.
 func (c *child) death() error {
 	cause := "exit status 0"
 	if c.err != nil {
 		cause = c.err.Error()
 	}
-	return fmt.Errorf("%s (pid %d) died: %s; the end of its log:\n%s", c.name, c.process.Pid, cause, c.lastWords())
+	return fmt.Errorf("%s (pid %d) died: %s; the end of its log:\n%s", c.name, c.process.Pid, cause, c.lastLines())
 }
 
 const (
-	lastWordsBytes = 16 << 10
-	lastWordsLines = 8
-	longestLine    = 600
+	logTailBytes = 16 << 10
+	logTailLines = 8
+	longestLine  = 600
 )
 
-// lastWords returns the last lines of the log, indented, each cut to a
-// readable length; or why there are none.
-func (c *child) lastWords() string {
+// lastLines returns the last lines of the log, indented and cut, or why they cannot be read.
+func (c *child) lastLines() string {
 	tail, err := c.logTail()
 	if err != nil {
 		return "  (" + err.Error() + ")"
 	}
 	lines := strings.Split(strings.TrimSpace(tail), "\n")
-	lines = lines[max(0, len(lines)-lastWordsLines):]
+	lines = lines[max(0, len(lines)-logTailLines):]
 	for i, line := range lines {
 		if len(line) > longestLine {
 			line = line[:longestLine] + " …"
@@ -143,7 +141,7 @@ func (c *child) logTail() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read log of %s: %w", c.name, err)
 	}
-	start := max(c.logFrom, info.Size()-lastWordsBytes)
+	start := max(c.logFrom, info.Size()-logTailBytes)
 	tail := make([]byte, info.Size()-start)
 	n, err := file.ReadAt(tail, start)
 	if n == 0 && err != nil {

@@ -9,38 +9,36 @@ import (
 	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
-// Cluster is a running control plane. Its methods are safe for concurrent
-// use; those that start or stop a server wait for each other.
+// Cluster is a running control plane. Its methods are safe for concurrent use; those that start or
+// stop a server wait for each other.
 type Cluster struct {
 	cfg   Config
 	dir   *workdir.Dir
 	creds *credentials
 
-	// life ends when Stop begins, so that Stop never waits for a start in
-	// progress to give up by itself.
-	life    context.Context
-	endLife context.CancelCauseFunc
+	// stopping ends when Stop begins and cancels a start in progress.
+	stopping  context.Context
+	beginStop context.CancelCauseFunc
 
-	mu        sync.Mutex // guards all below, and serialises starts and stops
+	mu        sync.Mutex // guards the fields below; serializes starts and stops
 	etcd      *server
 	apiServer *server // nil with Config.EtcdOnly
 	peers     []*server
 	stopped   bool
 	stopErr   error
 
-	watchers sync.WaitGroup // one for every child
+	watchers sync.WaitGroup // one for each child
 	failOnce sync.Once
-	err      error         // why done was closed: written before, read after
+	err      error         // why done was closed; written before, read after
 	done     chan struct{} // closed by the first unexpected death or by Stop
 }
 
 var errStopped = errors.New("the cluster is stopped")
 
-// Start runs a control plane and returns when it is ready to be used: within
-// seconds, at most after some minutes on a starved machine. When it returns
-// an error (a *MissingBinaryError, a *PortTakenError, the last words of a
-// server that died, or ctx's cause) nothing is left running, and no temporary
-// file. ctx bounds the start only; the cluster lives until Stop.
+// Start starts a control plane and returns when it is ready, within seconds, or minutes on a busy
+// machine. After an error (a *MissingBinaryError, a *PortTakenError, the last log lines of a server
+// that died, or ctx's cause) no process and no temporary file remains. ctx bounds the start only;
+// the cluster runs until Stop.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -68,7 +66,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 // binaries are absolute paths.
 type binaries struct{ etcd, apiServer string }
 
-// findBinaries reports all that is missing at once.
+// findBinaries reports all missing binaries at once.
 func findBinaries(cfg Config) (binaries, error) {
 	dir := assetsDir(cfg.AssetsDir)
 	etcd, err := binary(dir, etcdName)
@@ -80,14 +78,14 @@ func findBinaries(cfg Config) (binaries, error) {
 }
 
 func newCluster(cfg Config, dir *workdir.Dir, creds *credentials, paths binaries) *Cluster {
-	life, endLife := context.WithCancelCause(context.Background())
+	stopping, beginStop := context.WithCancelCause(context.Background())
 	c := &Cluster{
-		cfg:     cfg,
-		dir:     dir,
-		creds:   creds,
-		life:    life,
-		endLife: endLife,
-		done:    make(chan struct{}),
+		cfg:       cfg,
+		dir:       dir,
+		creds:     creds,
+		stopping:  stopping,
+		beginStop: beginStop,
+		done:      make(chan struct{}),
 	}
 	c.etcd = newEtcd(cfg, creds, paths.etcd)
 	if !cfg.EtcdOnly {
@@ -100,7 +98,7 @@ func (c *Cluster) startServers(ctx context.Context) error {
 	if err := c.startServer(ctx, c.etcd); err != nil || c.cfg.EtcdOnly {
 		return err
 	}
-	// An apiserver would wait in vain for an etcd that has died.
+	// An apiserver would wait for ever for an etcd that has died.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c.watchers.Go(func() {
@@ -116,16 +114,14 @@ func (c *Cluster) startServers(ctx context.Context) error {
 	return c.WriteKubeconfig(c.Kubeconfig(), adminName, adminGroup)
 }
 
-// StopEtcd stops etcd alone, as a fault; its data and port stay. Stopping
-// what is stopped does nothing.
+// StopEtcd stops etcd only, as a fault; its data and port stay. It is idempotent.
 func (c *Cluster) StopEtcd() error { return c.stopServer(c.etcd) }
 
-// StartEtcd starts etcd again, stopped or dead, and returns when it serves.
-// Starting what runs does nothing; starting after Stop is an error. Done stays
-// closed after a death, whatever is started again.
+// StartEtcd starts a stopped or dead etcd and returns when it is ready. It does nothing if etcd
+// runs, and fails after Stop. Done stays closed after a death, also after a restart.
 func (c *Cluster) StartEtcd() error { return c.startServer(context.Background(), c.etcd) }
 
-// StopAPIServer stops kube-apiserver alone, as a fault, as StopEtcd does.
+// StopAPIServer stops kube-apiserver only, as StopEtcd does.
 func (c *Cluster) StopAPIServer() error { return c.stopServer(c.apiServer) }
 
 // StartAPIServer starts kube-apiserver again, as StartEtcd does.
@@ -141,7 +137,7 @@ func (c *Cluster) startServer(ctx context.Context, s *server) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })()
+	defer context.AfterFunc(c.stopping, func() { cancel(context.Cause(c.stopping)) })()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopped {
@@ -168,10 +164,10 @@ func (c *Cluster) stopServer(s *server) error {
 	return nil
 }
 
-// watch waits for the end of a child and reports it if nobody asked for it.
+// watch waits for the end of a child and reports it if it was not requested.
 func (c *Cluster) watch(running *child) {
 	<-running.exited
-	if running.asked.Load() {
+	if running.stopping.Load() {
 		return
 	}
 	err := running.death()
@@ -186,12 +182,11 @@ func (c *Cluster) finish(err error) {
 	})
 }
 
-// Done is closed when a server has died without being asked to, or when Stop
-// has begun.
+// Done is closed when a server has died, or when Stop has begun.
 func (c *Cluster) Done() <-chan struct{} { return c.done }
 
-// Err says which server died and how, once Done is closed; nil before, and
-// nil after a Stop that nothing preceded.
+// Err returns which server died and how. It returns nil before Done is closed, and after a Stop
+// without a death.
 func (c *Cluster) Err() error {
 	select {
 	case <-c.done:
@@ -201,11 +196,10 @@ func (c *Cluster) Err() error {
 	}
 }
 
-// Stop ends both servers and removes what is temporary; a server that does
-// not end by itself within seconds is killed. A second call waits for the
-// first and returns its result.
+// Stop stops both servers and removes temporary files. It kills a server that does not stop within
+// seconds. A second call waits for the first and returns its result.
 func (c *Cluster) Stop() error {
-	c.endLife(errStopped)
+	c.beginStop(errStopped)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopped {
@@ -213,8 +207,8 @@ func (c *Cluster) Stop() error {
 	}
 	c.stopped = true
 	c.finish(nil)
-	// The apiservers first: without etcd they would spend their last seconds
-	// on retries. Peers may be frozen, so they get no time to end by themselves.
+	// Stop the apiservers first, because without etcd they would retry. Peers may be frozen, so
+	// they are killed.
 	for _, peer := range c.peers {
 		peer.kill()
 	}

@@ -8,33 +8,32 @@ import (
 	"strings"
 )
 
-// DefaultServiceCIDR is where ClusterIPs come from unless Config says
-// otherwise: room for 65,000 Services.
+// DefaultServiceCIDR is the default range of ClusterIPs, with 65,000 addresses.
 const DefaultServiceCIDR = "10.0.0.0/16"
 
-// Config describes a cluster. The zero value is a whole cluster on free
-// ports in a temporary directory.
+// Config describes a cluster. The zero value is a whole cluster on free ports in a temporary
+// directory.
 type Config struct {
-	// AssetsDir holds the binaries etcd and kube-apiserver. The environment
-	// variable KUBEBUILDER_ASSETS wins over it. Empty: the nearest ".assets"
-	// in the working directory, the executable's directory or one above them.
+	// AssetsDir has the binaries etcd and kube-apiserver. The environment variable
+	// KUBEBUILDER_ASSETS overrides it. Empty: the nearest ".assets" in the working directory, the
+	// executable's directory or one above them.
 	AssetsDir string
-	// DataDir keeps data, credentials and logs; it is made if absent, and
-	// what etcd stored there is found again by a later Start. Credentials
-	// are new with every Start. Empty: a temporary directory, removed by Stop.
+	// DataDir has data, credentials and logs. It is created if absent. A later Start uses the data
+	// of etcd in it; credentials are new at every Start. Empty: a temporary directory, removed by
+	// Stop.
 	DataDir string
-	// ServiceCIDR is the range of ClusterIPs, or two of different families
-	// separated by a comma. Empty: DefaultServiceCIDR.
+	// ServiceCIDR is the range of ClusterIPs, or two of different families separated by a comma.
+	// Empty: DefaultServiceCIDR.
 	ServiceCIDR string
-	// AdvertiseAddress is what the apiserver tells others about itself. It
-	// still listens on 127.0.0.1 only. Empty: upstream's own choice, the
-	// address of the default route, or 127.0.0.1 where there is none.
+	// AdvertiseAddress is the advertised address of the apiserver, which still listens on 127.0.0.1
+	// only. Empty: upstream's default, the address of the default route, or 127.0.0.1 without a
+	// default route.
 	AdvertiseAddress string
-	// Logger hears of starts, stops and deaths; nil: nobody does.
+	// Logger logs starts and deaths of servers; nil discards them.
 	Logger *slog.Logger
-	// EtcdOnly leaves the apiserver out.
+	// EtcdOnly starts no apiserver.
 	EtcdOnly bool
-	// APIServerArgs are appended to kube-apiserver's flags, so they win.
+	// APIServerArgs are appended to kube-apiserver's flags and override them.
 	APIServerArgs []string
 	// EtcdPort and APIServerPort are the ports to listen on; 0: any free one.
 	EtcdPort, APIServerPort int
@@ -55,7 +54,7 @@ func (c Config) validate() error {
 	var problems []error
 	for cidr := range strings.SplitSeq(c.ServiceCIDR, ",") {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
-			problems = append(problems, fmt.Errorf("Config.ServiceCIDR: %q is not a range of addresses, as 10.0.0.0/16 is: %w", cidr, err))
+			problems = append(problems, fmt.Errorf("Config.ServiceCIDR: %q is not a range of addresses such as 10.0.0.0/16: %w", cidr, err))
 		}
 	}
 	if c.AdvertiseAddress != "" {

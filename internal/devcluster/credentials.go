@@ -12,11 +12,11 @@ import (
 
 const (
 	adminName  = "trivet-admin"
-	adminGroup = "system:masters" // upstream's group that RBAC never refuses
+	adminGroup = "system:masters" // the group of cluster administrators
 )
 
-// credentials are all keys of a cluster, in memory and as files where a
-// child reads them. Immutable once made.
+// credentials are all keys of a cluster, in memory and in files for the children. They are
+// immutable.
 type credentials struct {
 	dir                   string
 	etcdCA, clusterCA     *authority

@@ -14,8 +14,7 @@ func newEtcd(cfg Config, creds *credentials, path string) *server {
 		field:  "Config.EtcdPort",
 		port:   cfg.EtcdPort,
 		pinned: cfg.EtcdPort != 0,
-		// Left to itself, etcd waits seven seconds for open watches. The kernel
-		// keeps what a killed etcd has written.
+		// etcd would wait seven seconds for open watches. A kill loses no data that it has written.
 		grace:  2 * time.Second,
 		logger: cfg.Logger,
 		args:   func(port int) []string { return etcdArgs(creds.files, port) },
@@ -27,9 +26,8 @@ func newEtcd(cfg Config, creds *credentials, path string) *server {
 
 func etcdArgs(files credentialFiles, port int) []string {
 	client := fmt.Sprintf("https://127.0.0.1:%d", port)
-	// The only member has no peers. It listens for them because it must: on a
-	// port the kernel picks, for holders of our certificates. The advertised
-	// address is a mere name, and has to stay the same over restarts.
+	// The only member has no peers but must listen for them, on a free port with client
+	// certificates. The advertised address is only a name and must not change at a restart.
 	const peer = "https://127.0.0.1:2380"
 	return []string{
 		"--name=trivet",
@@ -47,7 +45,7 @@ func etcdArgs(files credentialFiles, port int) []string {
 		"--peer-trusted-ca-file=" + files.etcdCA,
 		"--peer-cert-file=" + files.etcdServerCert,
 		"--peer-key-file=" + files.etcdServerKey,
-		"--unsafe-no-fsync", // a development cluster need not survive a power cut
+		"--unsafe-no-fsync", // data need not survive a power loss
 		"--log-level=warn",
 		"--log-outputs=stderr",
 	}

@@ -153,7 +153,7 @@ func TestCluster_UserHasOnlyTheRightsOfItsCertificate(t *testing.T) {
 	}
 }
 
-func TestCluster_WithoutAPIServerSaysSo(t *testing.T) {
+func TestCluster_EtcdOnlyRefusesAPIServerMethods(t *testing.T) {
 	cluster := begin(t, Config{EtcdOnly: true})
 	if config, path := cluster.RESTConfig(), cluster.Kubeconfig(); config != nil || path != "" {
 		t.Errorf("access to an apiserver that does not exist: %v, %q", config, path)

@@ -34,8 +34,7 @@ func begin(t *testing.T, cfg Config) *Cluster {
 	return cluster
 }
 
-// ownTempDir gives the test a place for temporary files in which it can see
-// what is left.
+// ownTempDir sets a temporary directory for the test, in which it can check remaining files.
 func ownTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +53,7 @@ func requireEmpty(t *testing.T, dir string) {
 	}
 }
 
-// eventually is testkit's, which this package cannot import: it is beneath it.
+// eventually is a copy of testkit.Eventually, because testkit imports this package.
 func eventually(t *testing.T, timeout time.Duration, condition func() error) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
@@ -70,7 +69,7 @@ func eventually(t *testing.T, timeout time.Duration, condition func() error) {
 	}
 }
 
-// gone returns nil when no process of these runs any more.
+// gone returns nil if none of these processes runs.
 func gone(pids ...int) error {
 	for _, pid := range pids {
 		if running(pid) {

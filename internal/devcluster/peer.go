@@ -10,26 +10,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PeerConfig describes a further kube-apiserver.
+// PeerConfig configures an additional kube-apiserver.
 type PeerConfig struct {
-	// AdvertiseAddress is what it tells others about itself. It still
-	// listens on 127.0.0.1 only, on a port of its own.
+	// AdvertiseAddress is its advertised address. It listens on 127.0.0.1 only, on its own port.
 	AdvertiseAddress string
-	// Args are appended to kube-apiserver's flags after those of
-	// Config.APIServerArgs, so they win.
+	// Args are appended after Config.APIServerArgs and override them.
 	Args []string
 }
 
-// Peer is a further kube-apiserver on the etcd of a cluster, with the
-// cluster's credentials: what one writes, the others serve. Its methods are
-// safe for concurrent use. It ends with the cluster.
+// Peer is an additional kube-apiserver on the etcd of a cluster, with the cluster's credentials.
+// Its methods are safe for concurrent use. Cluster.Stop stops it.
 type Peer struct {
 	cluster *Cluster
 	server  *server
 }
 
-// AddAPIServer starts a further kube-apiserver and returns when it is ready.
-// When it returns an error, nothing of it runs.
+// AddAPIServer starts an additional kube-apiserver and returns when it is ready. After an error no
+// process remains.
 func (c *Cluster) AddAPIServer(ctx context.Context, cfg PeerConfig) (*Peer, error) {
 	if c.apiServer == nil {
 		return nil, errNoServer
@@ -61,43 +58,40 @@ func (c *Cluster) newPeer(cfg PeerConfig) *server {
 	return s
 }
 
-// Kubeconfig is the path of an administrator's kubeconfig that leads to this
-// kube-apiserver alone.
+// Kubeconfig returns the path of an administrator's kubeconfig for this kube-apiserver.
 func (p *Peer) Kubeconfig() string {
 	return p.cluster.dir.File("kubeconfig-" + p.server.name)
 }
 
-// RESTConfig is as the cluster's, for this kube-apiserver alone.
+// RESTConfig returns an administrator's configuration for this kube-apiserver.
 func (p *Peer) RESTConfig() *rest.Config {
 	config := p.cluster.RESTConfig()
 	config.Host = p.url()
 	return config
 }
 
-// url may be read without the lock: the port is settled by AddAPIServer.
+// url needs no lock, because the port does not change after AddAPIServer.
 func (p *Peer) url() string { return fmt.Sprintf("https://127.0.0.1:%d", p.server.port) }
 
-// Stop stops this kube-apiserver in good order, as a fault; its port stays.
-// Stopping what is stopped does nothing.
+// Stop stops this kube-apiserver gracefully; its port stays. It is idempotent.
 func (p *Peer) Stop() error { return p.cluster.stopServer(p.server) }
 
-// Start starts it again and returns when it is ready. Starting what runs does
-// nothing.
+// Start restarts this kube-apiserver and returns when it is ready. It does nothing if it runs.
 func (p *Peer) Start() error { return p.cluster.startServer(context.Background(), p.server) }
 
-// Kill ends it as a crash does and returns when the process is gone. Killing
-// what is stopped does nothing.
+// Kill ends this kube-apiserver like a crash and returns when the process has ended. It is
+// idempotent.
 func (p *Peer) Kill() {
 	p.cluster.mu.Lock()
 	defer p.cluster.mu.Unlock()
 	p.server.kill()
 }
 
-// Freeze makes it hang: its port still accepts connections, by the kernel's
-// hand, and nothing is answered until Thaw.
+// Freeze suspends this kube-apiserver until Thaw. The kernel still accepts connections on its port,
+// without a response.
 func (p *Peer) Freeze() error { return p.signal(syscall.SIGSTOP) }
 
-// Thaw ends what Freeze began.
+// Thaw resumes a frozen kube-apiserver.
 func (p *Peer) Thaw() error { return p.signal(syscall.SIGCONT) }
 
 func (p *Peer) signal(signal syscall.Signal) error {

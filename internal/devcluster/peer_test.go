@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-func TestPeer_ServesWhatTheFirstStoresUntilItIsStruck(t *testing.T) {
+func TestPeer_ServesSharedDataUntilStoppedKilledOrFrozen(t *testing.T) {
 	temp := ownTempDir(t)
 	cluster := begin(t, Config{})
 	peer, err := cluster.AddAPIServer(t.Context(), PeerConfig{AdvertiseAddress: "10.99.0.2"})
@@ -74,7 +74,7 @@ func TestPeer_ServesWhatTheFirstStoresUntilItIsStruck(t *testing.T) {
 	requireNoChild(t)
 }
 
-func TestPeer_WantsAnAddress(t *testing.T) {
+func TestPeer_RequiresAnAddress(t *testing.T) {
 	cluster := begin(t, Config{EtcdOnly: true})
 	if _, err := cluster.AddAPIServer(t.Context(), PeerConfig{AdvertiseAddress: "10.99.0.2"}); err == nil {
 		t.Error("an etcd without a kube-apiserver has a further one")

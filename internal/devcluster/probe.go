@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// probe asks a server whether it is well. It keeps no connection open, so
-// that none outlives a start.
+// probe requests health endpoints of a server. It keeps no connection open.
 type probe struct {
 	client *http.Client
 }
@@ -26,7 +25,7 @@ func newProbe(ca *authority, pair keyPair) (*probe, error) {
 	}}, nil
 }
 
-// get returns nil for 200 OK, else what the server answered instead.
+// get returns nil for 200 OK, else an error with the response.
 func (p *probe) get(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -47,8 +46,8 @@ func (p *probe) get(ctx context.Context, url string) error {
 	return nil
 }
 
-// failing picks the lines of a /readyz answer that say what is missing: they
-// begin with "[-]". Any other answer is returned whole.
+// failing returns the lines of a /readyz response that begin with "[-]", which are failed checks.
+// Without such lines it returns the whole response.
 func failing(body string) []string {
 	var lines []string
 	for line := range strings.Lines(body) {

@@ -14,8 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
-// running does not count a zombie: where nobody reaps orphans, as in many
-// containers, a killed grandchild stays one.
+// running ignores zombies. In many containers no process reaps orphans, so a killed grandchild
+// stays a zombie.
 func running(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -40,8 +40,8 @@ func requireNoChild(t *testing.T) {
 	}
 }
 
-// parentEnvironment turns this test binary into a process that starts a
-// cluster in the named directory and waits to be killed.
+// parentEnvironment makes this test binary start a cluster in the given directory and wait for a
+// kill.
 const parentEnvironment = "TRIVET_TEST_PARENT_DIR"
 
 func beParent(dir string) int {
@@ -97,7 +97,7 @@ func TestStart_ChildrenDieWithAKilledParent(t *testing.T) {
 	eventually(t, 10*time.Second, func() error { return gone(children...) })
 	_ = parent.Wait() // killed, as it should be; its last thread holds the lock until it is gone, too
 
-	// What the parent could not remove any more, a later start does, once it is old enough to belong to nobody.
+	// A later start removes the directory of the killed parent once it is old enough.
 	old := time.Now().Add(-time.Hour)
 	left, err := filepath.Glob(filepath.Join(temp, "trivet-devcluster-*"))
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// startTimeout bounds one start of one server. A kube-apiserver needs
-	// three seconds on an idle machine; a starved one may need a minute.
+	// startTimeout bounds one start of one server. A kube-apiserver needs 3 s on an idle machine
+	// and may need a minute on a busy one.
 	startTimeout = 2 * time.Minute
 	pollEvery    = 50 * time.Millisecond
-	// portAttempts is how many ports are tried when somebody else takes the
-	// chosen one in the moment between our choice and the child's listening.
+	// portAttempts is how many ports are tried if another process takes the chosen one before the
+	// child listens.
 	portAttempts = 5
 )
 
-// PortTakenError says that a server cannot listen where it was told to.
+// PortTakenError says that the port of a server is in use.
 type PortTakenError struct {
 	Server string // "etcd" or "kube-apiserver"
 	Field  string // the field of Config that names the port
@@ -30,27 +30,25 @@ type PortTakenError struct {
 }
 
 func (e *PortTakenError) Error() string {
-	return fmt.Sprintf("%s cannot listen on 127.0.0.1:%d, the port is taken: end what uses it, or give %s another port (0: any free one)",
+	return fmt.Sprintf("%s cannot listen on 127.0.0.1:%d, the port is in use: stop the process that uses it, or set %s to another port (0: any free one)",
 		e.Server, e.Port, e.Field)
 }
 
-// server is one of the two programs: how to start it, and the child that
-// runs it. It is not safe for concurrent use; Cluster.mu guards it.
+// server is etcd or a kube-apiserver: how to start it, and its process. Cluster.mu guards it.
 type server struct {
 	name, path, dir string
 	field           string // the field of Config that names the port
 	port            int
-	pinned          bool // the port was given, or has been published: never change it
+	pinned          bool // the port was configured or has been published, so it must not change
 	args            func(port int) []string
-	ready           func(ctx context.Context, port int) error // nil once it serves
+	ready           func(ctx context.Context, port int) error // nil once it is ready
 	grace           time.Duration                             // from SIGTERM to SIGKILL
 	logger          *slog.Logger
 
-	child *child // nil while down
+	child *child // nil while stopped
 }
 
-// start returns when the server is ready. When it returns an error, nothing
-// of it runs.
+// start returns when the server is ready. After an error no process remains.
 func (s *server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %v", startTimeout))
 	defer cancel()
@@ -66,7 +64,7 @@ func (s *server) start(ctx context.Context) error {
 		if s.pinned || attempt == portAttempts || !errors.As(err, &taken) {
 			return err
 		}
-		s.logger.Info("port was taken meanwhile, trying another", "server", s.name, "port", taken.Port)
+		s.logger.Info("port is in use; trying another", "server", s.name, "port", taken.Port)
 	}
 }
 
@@ -117,13 +115,13 @@ func (s *server) awaitReady(ctx context.Context, child *child) error {
 			}
 			return child.death()
 		case <-ctx.Done():
-			return fmt.Errorf("start %s: %w; it last said: %w", s.name, context.Cause(ctx), err)
+			return fmt.Errorf("start %s: %w; last error: %w", s.name, context.Cause(ctx), err)
 		case <-tick.C:
 		}
 	}
 }
 
-// stop is idempotent.
+// stop stops the server. It is idempotent.
 func (s *server) stop() {
 	if s.child == nil {
 		return
@@ -132,7 +130,7 @@ func (s *server) stop() {
 	s.child = nil
 }
 
-// kill is stop without waiting for an orderly end.
+// kill kills the server. It is idempotent.
 func (s *server) kill() {
 	if s.child == nil {
 		return
@@ -141,10 +139,9 @@ func (s *server) kill() {
 	s.child = nil
 }
 
-// Ports are chosen below the range from which kernels take the local port of
-// an outgoing connection (32768 and up on Linux). There, a client that keeps
-// dialling a stopped server could be given that very port for its own end,
-// connect to itself, and keep the server from ever coming back.
+// Ports are below the range of local ports of outgoing connections (from 32768 on Linux). Otherwise
+// a client that keeps dialling a stopped server could get the server's port as its local port,
+// connect to itself, and block the port.
 const (
 	firstPort = 20000
 	lastPort  = 29999

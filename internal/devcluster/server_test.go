@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// script is a server made of a few lines of shell. It is ready once it has
-// made the file "serving".
+// script is a server in shell. It is ready after it has created the file "serving".
 func script(t *testing.T, lines ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +38,7 @@ const (
 	serves         = `: > serving; exec /bin/sleep 1000`
 )
 
-func TestServer_LosesARaceForAFreePortAndTakesAnother(t *testing.T) {
+func TestServer_TriesAnotherPortIfOneIsTaken(t *testing.T) {
 	s := script(t, losesFirstPort, serves)
 	if err := s.start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -63,7 +62,7 @@ func TestServer_GivenPortIsNeverChanged(t *testing.T) {
 	}
 }
 
-func TestServer_StopKillsWhatIgnoresTheRequest(t *testing.T) {
+func TestServer_StopKillsProcessThatIgnoresSIGTERM(t *testing.T) {
 	s := script(t, "trap '' TERM", ": > serving", "while :; do /bin/sleep 0.01; done")
 	if err := s.start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -83,7 +82,7 @@ func TestServer_DeathAtStartQuotesTheLog(t *testing.T) {
 	}
 }
 
-func TestServer_UnreadyServerIsGivenUpWithItsReason(t *testing.T) {
+func TestServer_UnreadyServerIsStoppedWithItsReason(t *testing.T) {
 	s := script(t, "exec /bin/sleep 1000")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("tired of waiting"))
 	defer cancel()
@@ -94,7 +93,7 @@ func TestServer_UnreadyServerIsGivenUpWithItsReason(t *testing.T) {
 	requireNoChild(t)
 }
 
-func TestServer_EarlierDeathIsNotTakenForThisOne(t *testing.T) {
+func TestServer_ErrorOmitsLogOfEarlierDeath(t *testing.T) {
 	s := script(t, losesFirstPort, "echo the disk is on fire", "exit 3")
 	err := s.start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "the disk is on fire") || strings.Contains(err.Error(), "address already in use") {
@@ -102,20 +101,20 @@ func TestServer_EarlierDeathIsNotTakenForThisOne(t *testing.T) {
 	}
 }
 
-func TestChild_LastWordsAreFewAndShort(t *testing.T) {
+func TestChild_LastLinesAreFewAndShort(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	content := strings.Repeat("early\n", 5000) + strings.Repeat("x", 2*longestLine) + "\nlast\n"
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := &child{name: "script", log: path}
-	lines := strings.Split(c.lastWords(), "\n")
-	if len(lines) != lastWordsLines || lines[len(lines)-1] != "  last" || len(lines[len(lines)-2]) > longestLine+10 {
+	lines := strings.Split(c.lastLines(), "\n")
+	if len(lines) != logTailLines || lines[len(lines)-1] != "  last" || len(lines[len(lines)-2]) > longestLine+10 {
 		t.Errorf("last words are %q", lines)
 	}
 }
 
-func TestFailing_PicksWhatIsMissing(t *testing.T) {
+func TestFailing_ReturnsFailedChecks(t *testing.T) {
 	for answer, want := range map[string]string{
 		"[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n": "[-]etcd failed: reason withheld",
 		"not found\n": "not found",

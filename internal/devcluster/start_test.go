@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-func TestStart_ServesUntilStopWhichLeavesNothing(t *testing.T) {
+func TestStart_ServesUntilStop(t *testing.T) {
 	temp := ownTempDir(t)
-	t.Setenv("ETCD_NAME", "somebody-elses") // etcd would refuse to start, did it see this
+	t.Setenv("ETCD_NAME", "foreign") // with this name etcd would refuse to start
 	before := time.Now()
 	cluster := begin(t, Config{})
 	t.Logf("ready after %v", time.Since(before))
@@ -61,7 +61,7 @@ func TestStart_ServesUntilStopWhichLeavesNothing(t *testing.T) {
 	}
 }
 
-// requirePrivate checks that others can read no key and no kubeconfig.
+// requirePrivate checks that only the owner can read keys and kubeconfigs.
 func requirePrivate(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -106,7 +106,7 @@ func exists(pattern string) error {
 	return err
 }
 
-func TestStart_BadFlagLeavesTheServersLastWordsAndNothingElse(t *testing.T) {
+func TestStart_BadFlagReturnsLogAndLeavesNothing(t *testing.T) {
 	temp := ownTempDir(t)
 	_, err := Start(t.Context(), Config{APIServerArgs: []string{"--no-such-flag"}})
 	if err == nil || !strings.Contains(err.Error(), "kube-apiserver") || !strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
@@ -142,7 +142,7 @@ func TestStart_EnvironmentNamesTheAssets(t *testing.T) {
 	}
 }
 
-func TestStart_TakenPortIsNamedWithItsField(t *testing.T) {
+func TestStart_ErrorNamesPortInUseAndField(t *testing.T) {
 	temp := ownTempDir(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -192,7 +192,7 @@ func TestStart_DualStackServices(t *testing.T) {
 	}
 }
 
-func TestStart_GivenDataDirKeepsItsDataForOneClusterAtATime(t *testing.T) {
+func TestStart_DataDirIsKeptAndLocked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	first := begin(t, Config{EtcdOnly: true, DataDir: dir})
 	put(t, first, "/kept", "yes")

@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config says where etcd is and how to prove who asks.
+// Config has the endpoints of etcd and the TLS files of its client.
 type Config struct {
 	// Endpoints are the URLs of etcd's members, http or https, not both. At least one is needed.
 	Endpoints []string
-	// CAFile holds the authorities that etcd's certificates must come from; empty means the system's. CertFile and KeyFile
-	// prove who asks, both or neither. They are for https only.
+	// CAFile has the authorities of etcd's certificates; empty means the system's. CertFile and
+	// KeyFile are the client certificate, both or neither. All three need https.
 	CAFile, CertFile, KeyFile string
 	// DialTimeout bounds one attempt to connect; 0 means DefaultConfig's.
 	DialTimeout time.Duration
@@ -30,7 +30,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// RegisterFlags adds the flags to fs. What c holds already are their defaults; where it holds nothing, DefaultConfig's are.
+// RegisterFlags adds the flags to fs. Their defaults are the values of c, or DefaultConfig's where
+// c is empty.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	*c = c.withDefaults()
 	fs.StringSliceVar(&c.Endpoints, "etcd-endpoints", c.Endpoints, "URLs of etcd's members, comma-separated.")
@@ -50,7 +51,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns all that is wrong, with the flags to mend. Files are read by Connect.
+// Validate returns all problems, each with its flag. It does not read the files.
 func (c *Config) Validate() []error {
 	problems := c.validateEndpoints()
 	if (c.CertFile == "") != (c.KeyFile == "") {
@@ -80,12 +81,12 @@ func (c *Config) validateEndpoints() []error {
 	case slices.Contains(schemes, "http") && slices.Contains(schemes, "https"):
 		problems = append(problems, errors.New("--etcd-endpoints: http and https cannot be mixed"))
 	case slices.Contains(schemes, "http") && (c.CAFile != "" || c.CertFile != "" || c.KeyFile != ""):
-		problems = append(problems, errors.New("--etcd-endpoints: certificates are of no use with http; use https or leave the --etcd-*-file flags out"))
+		problems = append(problems, errors.New("--etcd-endpoints: certificates need https; use https or remove the --etcd-*-file flags"))
 	}
 	return problems
 }
 
-// hasHostAndPort also refuses what etcd's client would silently ignore.
+// hasHostAndPort also refuses URL parts that etcd's client would ignore silently.
 func hasHostAndPort(u *url.URL) bool {
 	host, port, err := net.SplitHostPort(u.Host)
 	return err == nil && host != "" && port != "" && (u.Path == "" || u.Path == "/") && u.RawQuery == "" && u.Fragment == "" && u.User == nil

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// A ping after silence finds a peer that vanished without a word. etcd refuses clients that ping more often than every
-	// five seconds.
+	// Pings detect a peer that vanished. etcd refuses clients that ping more often than every five
+	// seconds.
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 5 * time.Second
 
@@ -23,12 +23,12 @@ const (
 	reconnectMin = 250 * time.Millisecond
 	reconnectMax = 2 * time.Second
 
-	// maxMessage bounds an answer; a list of every key that Trivet owns stays far below it.
+	// maxMessage bounds a response. A list of all of Trivet's keys is far smaller.
 	maxMessage = 16 << 20
 )
 
-// Connect returns a client. It does not wait for etcd and does not fail because etcd is away; it fails on a configuration
-// that is wrong and on certificate files that cannot be read. The caller closes the client.
+// Connect returns a client. It does not wait for etcd. It fails on an invalid configuration and on
+// unreadable certificate files. The caller closes the client.
 func Connect(cfg Config, logger *slog.Logger) (*clientv3.Client, error) {
 	cfg = cfg.withDefaults()
 	if err := errors.Join(cfg.Validate()...); err != nil {

@@ -51,13 +51,13 @@ func TestConfig_EveryProblemIsReportedWithItsFlag(t *testing.T) {
 		cfg  etcdconn.Config
 		want []string
 	}{
-		"nothing given":        {cfg: etcdconn.Config{}, want: []string{"--etcd-endpoints: at least one"}},
-		"no scheme":            {cfg: config("127.0.0.1:2379"), want: []string{`--etcd-endpoints "127.0.0.1:2379"`}},
-		"no port":              {cfg: config("https://etcd"), want: []string{`--etcd-endpoints "https://etcd"`}},
-		"a path":               {cfg: config("http://etcd:2379/v3"), want: []string{`--etcd-endpoints "http://etcd:2379/v3"`}},
-		"a password":           {cfg: config("http://root:secret@etcd:2379"), want: []string{"--etcd-endpoints"}},
-		"mixed":                {cfg: config("http://a:1", "https://b:1"), want: []string{"cannot be mixed"}},
-		"certificates in vain": {cfg: etcdconn.Config{Endpoints: []string{"http://a:1"}, CAFile: "ca"}, want: []string{"certificates are of no use"}},
+		"nothing given":              {cfg: etcdconn.Config{}, want: []string{"--etcd-endpoints: at least one"}},
+		"no scheme":                  {cfg: config("127.0.0.1:2379"), want: []string{`--etcd-endpoints "127.0.0.1:2379"`}},
+		"no port":                    {cfg: config("https://etcd"), want: []string{`--etcd-endpoints "https://etcd"`}},
+		"a path":                     {cfg: config("http://etcd:2379/v3"), want: []string{`--etcd-endpoints "http://etcd:2379/v3"`}},
+		"a password":                 {cfg: config("http://root:secret@etcd:2379"), want: []string{"--etcd-endpoints"}},
+		"mixed":                      {cfg: config("http://a:1", "https://b:1"), want: []string{"cannot be mixed"}},
+		"certificates without https": {cfg: etcdconn.Config{Endpoints: []string{"http://a:1"}, CAFile: "ca"}, want: []string{"certificates need https"}},
 		"several": {
 			cfg:  etcdconn.Config{Endpoints: []string{"a", "http://b"}, CertFile: "cert", DialTimeout: -1},
 			want: []string{`"a"`, `"http://b"`, "--etcd-cert-file and --etcd-key-file", "dial timeout"},
@@ -107,7 +107,7 @@ func TestConnect_DoesNotWaitForEtcd(t *testing.T) {
 	}
 }
 
-func TestConnect_ReachesEtcdByTLSAndComesBackAfterARestart(t *testing.T) {
+func TestConnect_ReconnectsByTLSAfterRestart(t *testing.T) {
 	cluster := startEtcd(t)
 	var cfg etcdconn.Config
 	cfg.Endpoints = cluster.EtcdEndpoints()

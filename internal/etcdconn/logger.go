@@ -10,13 +10,13 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger hands what etcd's client logs to logger. Its warnings become debug messages: it warns of every attempt of a
-// request, and the error of the request is reported by whoever made it.
+// newLogger returns a logger for etcd's client. Warnings become debug messages: the client warns of
+// each attempt of a request, and the caller reports the final error.
 func newLogger(logger *slog.Logger) *zap.Logger {
 	return zap.New(&core{logger: logger.With("component", "etcd-client")})
 }
 
-// core is a zapcore.Core that writes to slog. It is immutable and so safe for concurrent use.
+// core is a zapcore.Core that writes to slog. It is safe for concurrent use.
 type core struct {
 	logger *slog.Logger
 }
@@ -52,7 +52,7 @@ func (c *core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// Sync does nothing; slog handlers do not hold messages back.
+// Sync does nothing, because slog handlers do not buffer.
 func (c *core) Sync() error { return nil }
 
 func attributes(fields []zapcore.Field) []any {

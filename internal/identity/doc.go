@@ -1,10 +1,10 @@
-// Package identity says who a process is and how it proves it: its replica id, its version, and the certificate files
-// behind its TLS.
+// Package identity has the identity of a process: its replica id, its version, and its TLS
+// certificates.
 //
-// Promise: certificates are read again when their files change, without a restart and without a goroutine: every handshake
-// looks at the files, at most once a second for all handshakes together. Files that are broken, half written or gone never
-// replace what works: the old certificates stay in use and the problem is logged once for each change.
+// Certificates are reloaded when their files change, without a restart and without a goroutine:
+// handshakes check the files, at most once a second. Broken, incomplete or missing files never
+// replace working certificates; the problem is logged once for each change.
 //
-// The package authorizes nobody. It verifies that a peer's certificate was issued by the configured authority; what that
-// peer may do is somebody else's decision.
+// The package verifies that a peer's certificate was issued by the configured authority. It does no
+// authorization.
 package identity

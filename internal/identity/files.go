@@ -11,21 +11,20 @@ import (
 	"os"
 )
 
-// Files are the PEM files that a process proves itself with and verifies its peers against.
+// Files are the PEM files of a process: its certificate and key, and the authorities of its peers.
 type Files struct {
 	// CertFile is the certificate, leaf first, followed by intermediates.
 	CertFile string
 	// KeyFile is the private key of the leaf.
 	KeyFile string
-	// CAFile holds the authorities that peers' certificates must come from, one or many.
+	// CAFile has one or more authorities of peer certificates.
 	CAFile string
 }
 
-// ServerTLS returns a configuration that presents CertFile and requires a client certificate issued by an authority in
-// CAFile. All three files are needed; they are read before it returns, so a broken file is an error here and not at the
-// first handshake. Later changes of the files are picked up by themselves; see the package documentation.
-//
-// The configuration must be used as it is: a copy whose GetConfigForClient is removed presents nothing.
+// ServerTLS returns a configuration that presents CertFile and requires a client certificate of an
+// authority in CAFile. All three files are required and read at once, so a broken file is an error
+// here. Later changes are reloaded. Do not remove GetConfigForClient: without it the configuration
+// presents no certificate.
 func (f Files) ServerTLS(logger *slog.Logger) (*tls.Config, error) {
 	if f.CertFile == "" || f.KeyFile == "" || f.CAFile == "" {
 		return nil, errors.New("a TLS server needs a certificate file, a key file and a client CA file")
@@ -43,9 +42,10 @@ func (f Files) ServerTLS(logger *slog.Logger) (*tls.Config, error) {
 	}, nil
 }
 
-// ClientTLS returns a configuration that presents CertFile (empty: nothing) and verifies servers against CAFile (empty: the
-// system's roots). A changed CertFile is picked up at the next handshake. The authorities stay as they are now, because
-// crypto/tls reads them from the configuration; whoever makes many connections over a long time uses [Files.Client].
+// ClientTLS returns a configuration that presents CertFile (empty: no certificate) and verifies
+// servers by CAFile (empty: the system's roots). The next handshake uses a changed CertFile. The
+// authorities do not change, because crypto/tls reads them from the configuration; for long-lived
+// clients use [Files.Client].
 func (f Files) ClientTLS(logger *slog.Logger) (*tls.Config, error) {
 	client, err := f.Client(logger)
 	if err != nil {
@@ -54,7 +54,8 @@ func (f Files) ClientTLS(logger *slog.Logger) (*tls.Config, error) {
 	return client.TLS(), nil
 }
 
-// Client reads the files and returns what makes a current configuration for each handshake.
+// Client reads the files and returns a client identity with a current configuration for each
+// handshake.
 func (f Files) Client(logger *slog.Logger) (*Client, error) {
 	if (f.CertFile == "") != (f.KeyFile == "") {
 		return nil, errors.New("a certificate file and its key file are given together or not at all")
@@ -71,7 +72,7 @@ type Client struct {
 	source *source
 }
 
-// TLS returns a new configuration for a handshake that begins now: certificate and authorities as the files have them.
+// TLS returns a configuration for one handshake, with the current certificate and authorities.
 func (c *Client) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -82,9 +83,10 @@ func (c *Client) TLS() *tls.Config {
 	}
 }
 
-// material is what one reading of the files gave. It is immutable.
+// material is the content of the files at one time. It is immutable.
 type material struct {
-	// certificate is never nil; without a CertFile it is empty, which tells crypto/tls to present nothing.
+	// certificate is never nil. Without a CertFile it is empty, and crypto/tls presents no
+	// certificate.
 	certificate *tls.Certificate
 	// authorities is nil without a CAFile.
 	authorities *x509.CertPool
@@ -118,8 +120,8 @@ func (f Files) read() (*material, error) {
 	return read, nil
 }
 
-// readAuthorities is stricter than x509.CertPool.AppendCertsFromPEM, which takes what it can parse and drops the rest: a
-// bundle caught half written would silently lose an authority.
+// readAuthorities refuses a bundle with any unreadable block. x509.CertPool.AppendCertsFromPEM
+// would skip the block, and an incomplete file would lose an authority silently.
 func readAuthorities(path string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -129,7 +131,7 @@ func readAuthorities(path string) (*x509.CertPool, error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		found++
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("block %d is %q; only CERTIFICATE belongs here", found, block.Type)
+			return nil, fmt.Errorf("block %d is %q; only CERTIFICATE is allowed", found, block.Type)
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
@@ -138,7 +140,7 @@ func readAuthorities(path string) (*x509.CertPool, error) {
 		pool.AddCert(certificate)
 	}
 	if found == 0 {
-		return nil, errors.New("no certificate in it")
+		return nil, errors.New("no certificate found")
 	}
 	if begun := bytes.Count(text, []byte("-----BEGIN ")); begun != found {
 		return nil, fmt.Errorf("%d of %d blocks are cut off or damaged", begun-found, begun)

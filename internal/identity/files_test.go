@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pause is longer than certificates go without being looked at.
+// pause is longer than the time between two checks of the files.
 const pause = 1100 * time.Millisecond
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -40,7 +40,7 @@ func TestServerTLS_BrokenFilesAreErrorsAtTheStart(t *testing.T) {
 		"missing file":    {spoil: func(f *identity.Files) { f.KeyFile += "x" }, want: "no such file"},
 		"key of another":  {spoil: func(f *identity.Files) { f.KeyFile = good().KeyFile }, want: "private key does not match"},
 		"key as CA":       {spoil: func(f *identity.Files) { f.CAFile = f.KeyFile }, want: `block 1 is "PRIVATE KEY"`},
-		"empty CA":        {spoil: func(f *identity.Files) { identitytest.Replace(t, f.CAFile, nil) }, want: "no certificate in it"},
+		"empty CA":        {spoil: func(f *identity.Files) { identitytest.Replace(t, f.CAFile, nil) }, want: "no certificate found"},
 		"CA half written": {spoil: func(f *identity.Files) { cutCA(t, f.CAFile, authority) }, want: "1 of 2 blocks are cut off"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestTLS_PeersVerifyEachOther(t *testing.T) {
 	}
 }
 
-func TestServerTLS_ChangedFilesAreUsedAndBrokenOnesAreNot(t *testing.T) {
+func TestServerTLS_ChangedFilesAreReloadedUnlessBroken(t *testing.T) {
 	authority := identitytest.NewAuthority(t, "authority")
 	files := authority.Files(t, "first", authority)
 	clientFiles := authority.Files(t, "client", authority)
@@ -133,13 +133,13 @@ func TestServerTLS_ChangedFilesAreUsedAndBrokenOnesAreNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantName("second")
-		if got := strings.Count(log.String(), "the certificates in use stay"); got != 2 {
+		if got := strings.Count(log.String(), "keeping the present certificates"); got != 2 {
 			t.Errorf("%d complaints for two bad states, want one for each:\n%s", got, &log)
 		}
 	})
 }
 
-func TestServerTLS_FilesAreLookedAtOnceASecond(t *testing.T) {
+func TestServerTLS_FilesAreCheckedOnceASecond(t *testing.T) {
 	authority := identitytest.NewAuthority(t, "authority")
 	files := authority.Files(t, "first", authority)
 	clientFiles := authority.Files(t, "client", authority)
@@ -165,7 +165,7 @@ func TestServerTLS_FilesAreLookedAtOnceASecond(t *testing.T) {
 	})
 }
 
-func TestServerTLS_SwappedDirectoryOfASecretIsNoticed(t *testing.T) {
+func TestServerTLS_ReplacedSecretDirectoryIsReloaded(t *testing.T) {
 	authority := identitytest.NewAuthority(t, "authority")
 	dir := t.TempDir()
 	link := filepath.Join(dir, "data")
@@ -202,7 +202,7 @@ func TestServerTLS_SwappedDirectoryOfASecretIsNoticed(t *testing.T) {
 	})
 }
 
-// makeAlike gives the files a size and a time that they share with others treated so.
+// makeAlike gives the files the same size and time as other files after makeAlike.
 func makeAlike(t *testing.T, files identity.Files) {
 	t.Helper()
 	for _, path := range []string{files.CertFile, files.KeyFile, files.CAFile} {
@@ -220,7 +220,7 @@ func makeAlike(t *testing.T, files identity.Files) {
 	}
 }
 
-func TestClient_AuthoritiesAreReadAgain(t *testing.T) {
+func TestClient_AuthoritiesAreReloaded(t *testing.T) {
 	before, after := identitytest.NewAuthority(t, "before"), identitytest.NewAuthority(t, "after")
 	serverFiles := after.Files(t, "server", before)
 	files := before.Files(t, "client", before)
@@ -246,7 +246,7 @@ func TestClient_AuthoritiesAreReadAgain(t *testing.T) {
 	})
 }
 
-// handshake returns the common name that the server presented and what both sides say.
+// handshake returns the common name of the server's certificate and the errors of both sides.
 func handshake(t *testing.T, server, client *tls.Config) (name string, serverErr, clientErr error) {
 	t.Helper()
 	client = client.Clone()
@@ -269,7 +269,7 @@ func handshake(t *testing.T, server, client *tls.Config) (name string, serverErr
 	return name, <-done, clientErr
 }
 
-// pipe is buffered: on net.Pipe a side that gives up in the middle of the other's flight waits for ever to say so.
+// pipe is buffered. On net.Pipe, a side that fails during a write of the peer would block for ever.
 func pipe(t *testing.T) (client, server net.Conn) {
 	t.Helper()
 	listener := bufconn.Listen(64 << 10)

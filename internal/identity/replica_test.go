@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestReplicaID_HostnameIsReducedToALabel(t *testing.T) {
+func TestReplicaID_HostnameBecomesALabel(t *testing.T) {
 	for name, c := range map[string]struct{ hostname, want string }{
 		"plain":             {hostname: "node-1", want: "node-1-x7k2p"},
 		"upper case":        {hostname: "Node1", want: "node1-x7k2p"},

@@ -7,23 +7,24 @@ import (
 	"time"
 )
 
-// recheck is how often files are looked at, at most. A handshake costs far more than three stat calls, but a storm of
-// reconnects should not become a storm of them.
+// recheck is the least time between two checks of the files, which bounds the stat calls of many
+// reconnects.
 const recheck = time.Second
 
-// source holds the material in use and replaces it when the files change. It is safe for concurrent use.
+// source holds the material in use and replaces it when the files change. It is safe for concurrent
+// use.
 type source struct {
 	files  Files
 	logger *slog.Logger
 
-	mu      sync.Mutex // guards everything below, and keeps concurrent handshakes from reading the files twice
+	mu      sync.Mutex // guards the fields below and serializes reloads
 	checked time.Time
 	seen    fingerprint
 	inUse   *material
 }
 
 func newSource(files Files, logger *slog.Logger) (*source, error) {
-	// The fingerprint is taken first: a change between it and the reading is then seen as a change once more.
+	// Take the fingerprint first, so that a change during the read is seen later.
 	seen := files.fingerprint()
 	first, err := files.read()
 	if err != nil {
@@ -45,8 +46,7 @@ func (s *source) current() *material {
 	if seen.equal(s.seen) {
 		return s.inUse
 	}
-	// Remembered even when the files prove broken, so that they are reported once and not at every handshake. Whoever
-	// repairs them changes them again.
+	// Keep the fingerprint of broken files, too, so that they are reported once.
 	s.seen = seen
 	s.reload()
 	return s.inUse
@@ -56,15 +56,15 @@ func (s *source) reload() {
 	names := slog.Group("files", "cert", s.files.CertFile, "key", s.files.KeyFile, "ca", s.files.CAFile)
 	read, err := s.files.read()
 	if err != nil {
-		s.logger.Error("changed certificate files are unusable; the certificates in use stay", "error", err, names)
+		s.logger.Error("cannot load changed certificate files; keeping the present certificates", "error", err, names)
 		return
 	}
 	s.inUse = read
-	s.logger.Info("certificate files changed and are in use", names)
+	s.logger.Info("certificate files reloaded", names)
 }
 
-// fingerprint tells one state of the files from another without reading them; an entry is nil for a file that cannot be
-// looked at.
+// fingerprint identifies a state of the files without reading them. An entry is nil for an
+// inaccessible file.
 type fingerprint [3]os.FileInfo
 
 func (f Files) fingerprint() fingerprint {
@@ -77,8 +77,8 @@ func (f Files) fingerprint() fingerprint {
 	return print
 }
 
-// equal compares identity as well as time and size: Kubernetes swaps a symbolic link to a whole directory, and the file
-// behind it may carry any time.
+// equal compares identity, time and size. Kubernetes replaces a symbolic link to a directory, and
+// the new file may have any time.
 func (p fingerprint) equal(other fingerprint) bool {
 	for i := range p {
 		if !sameState(p[i], other[i]) {

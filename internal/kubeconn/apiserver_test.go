@@ -103,3 +103,5 @@ func TestProbe_FollowsARealAPIServerDownAndUp(t *testing.T) {
 	}
 	testkit.Eventually(t, 60*time.Second, probe.Check)
 }
+
+func TestMain(m *testing.M) { testkit.Main(m) }

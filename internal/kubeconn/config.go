@@ -2,12 +2,14 @@ package kubeconn
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,20 +24,19 @@ const (
 	defaultBurst = 400
 )
 
-// Config says which kube-apiserver to talk to, and how fast.
+// Config configures clients of the kube-apiserver.
 type Config struct {
-	// Kubeconfig is the path of a kubeconfig file, of which the current
-	// context is used; empty means the service account of the pod.
+	// Kubeconfig is the path of a kubeconfig file, whose current context is used. If empty, the
+	// service account of the Pod is used.
 	Kubeconfig string
-	// QPS is how many requests per second a client may send in the long run;
-	// 0 means the default.
+	// QPS limits the requests per second; 0 means the default.
 	QPS float32
-	// Burst is how many it may send at once; 0 means the default.
+	// Burst limits the requests at once; 0 means the default.
 	Burst int
 }
 
-// DefaultConfig returns the defaults: the pod's service account, 200 requests
-// per second, 400 at once.
+// DefaultConfig returns the defaults: the pod's service account, 200 requests per second, 400 at
+// once.
 func DefaultConfig() Config {
 	return Config{QPS: defaultQPS, Burst: defaultBurst}
 }
@@ -50,14 +51,13 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"Requests to the kube-apiserver that may be sent at once.")
 }
 
-// Validate returns everything that is wrong with c. It reads the kubeconfig
-// file, but contacts nobody.
+// Validate returns all problems of c. It reads the kubeconfig file and contacts no server.
 func (c *Config) Validate() []error {
 	var problems []error
 	if _, err := load(c.Kubeconfig); err != nil {
 		problems = append(problems, err)
 	}
-	if !(c.QPS >= 0) { // written so that NaN is refused, too
+	if !(c.QPS >= 0) { // also refuses NaN
 		problems = append(problems, fmt.Errorf("--kube-api-qps %v is not a rate; give requests per second, such as %d", c.QPS, defaultQPS))
 	}
 	if c.Burst < 0 {
@@ -66,9 +66,9 @@ func (c *Config) Validate() []error {
 	return problems
 }
 
-// RESTConfig says how to reach the kube-apiserver of cfg: protobuf where the
-// server has it and JSON elsewhere, and a user agent that names this build. It
-// reads files and contacts nobody. Its errors name the file and what to do.
+// RESTConfig returns the client configuration for the kube-apiserver of cfg: protobuf where the
+// server supports it, else JSON, and a user agent with this build's version. It reads files and
+// contacts no server. Its errors name the file and the remedy.
 func RESTConfig(cfg Config) (*rest.Config, error) {
 	config, err := load(cfg.Kubeconfig)
 	if err != nil {
@@ -98,7 +98,7 @@ func inCluster() (*rest.Config, error) {
 	config, err := rest.InClusterConfig()
 	switch {
 	case errors.Is(err, rest.ErrNotInCluster):
-		return nil, errors.New("--kubeconfig is empty, which works only in a pod, and this is none " +
+		return nil, errors.New("--kubeconfig is empty, which works only in a Pod, and this process is not in one " +
 			"(KUBERNETES_SERVICE_HOST is not set): give the path of a kubeconfig file")
 	case err != nil:
 		return nil, fmt.Errorf("service account of this pod: %w; mount its token, or give --kubeconfig", err)
@@ -106,9 +106,8 @@ func inCluster() (*rest.Config, error) {
 	return config, nil
 }
 
-// fromFile reads the current context of one file. Unlike clientcmd's deferred
-// loading it looks nowhere else, so that a mistake in the file cannot end in
-// writing to another cluster.
+// fromFile reads the current context of one file. clientcmd's deferred loading would also look
+// elsewhere, so a mistake in the file could end in writes to another cluster.
 func fromFile(path string) (*rest.Config, error) {
 	file, err := clientcmd.LoadFromFile(path)
 	switch {
@@ -125,4 +124,38 @@ func fromFile(path string) (*rest.Config, error) {
 		return nil, fmt.Errorf("resolve paths of certificates: %w", err)
 	}
 	return clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{}).ClientConfig()
+}
+
+// warningsLimit bounds the remembered texts.
+const warningsLimit = 100
+
+// warnings logs each warning of the kube-apiserver once. Each write of a deprecated kind such as
+// Endpoints returns the same warning.
+type warnings struct {
+	mu   sync.Mutex // guards seen
+	seen map[string]struct{}
+}
+
+var _ rest.WarningHandlerWithContext = (*warnings)(nil)
+
+func newWarnings() *warnings { return &warnings{seen: map[string]struct{}{}} }
+
+// HandleWarningHeaderWithContext logs text unless it was logged before.
+func (w *warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, agent, text string) {
+	if w.isNew(text) {
+		rest.WarningLogger{}.HandleWarningHeaderWithContext(ctx, code, agent, text)
+	}
+}
+
+func (w *warnings) isNew(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, known := w.seen[text]; known {
+		return false
+	}
+	if len(w.seen) >= warningsLimit {
+		clear(w.seen) // texts with object names would accumulate
+	}
+	w.seen[text] = struct{}{}
+	return true
 }

@@ -125,7 +125,7 @@ func TestValidate_NamesEveryMistake(t *testing.T) {
 		cfg  kubeconn.Config
 		want []string // each a part of the problem at its place
 	}{
-		"outside of a pod": {kubeconn.Config{}, []string{"--kubeconfig is empty, which works only in a pod"}},
+		"outside of a pod": {kubeconn.Config{}, []string{"--kubeconfig is empty, which works only in a Pod"}},
 		"all wrong": {kubeconn.Config{Kubeconfig: missing, QPS: -1, Burst: -1}, []string{
 			"--kubeconfig " + missing + ": no such file", "--kube-api-qps -1", "--kube-api-burst -1",
 		}},

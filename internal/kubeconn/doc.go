@@ -1,23 +1,17 @@
 // Package kubeconn connects a process to the kube-apiserver.
 //
-// [RESTConfig] says how to reach it, [Probe] says whether it answers, and
-// [Fence] makes the rule that Kubernetes is written only under a held term
-// impossible to forget: the rule is part of the connection. [Prompt] lets whoever
-// paces its writes know that they are too many.
+// [RESTConfig] returns the connection settings, and [Probe] checks whether the server answers.
+// [Fence] refuses writes without a held term in the transport. [Prompt] returns throttled writes to
+// a caller that limits its own rate.
 //
 // # Invariants
 //
-//   - A client made from a fenced config sends no mutating request unless the
-//     request's context carries a term that has not ended, and a request under
-//     way is cut off when its term ends.
-//   - Nothing here blocks a caller on an apiserver that does not answer:
-//     RESTConfig contacts nobody and Probe.Check answers from memory.
+//   - A client made from a fenced config sends no mutating request unless the request's context
+//     carries a term that has not ended. A request in flight is cancelled when its term ends.
+//   - No call blocks on an apiserver that does not answer: RESTConfig contacts no server, and
+//     Probe.Check reads memory.
 //
-// # Not here
-//
-// A fence cannot call back a request that has left: a write that was cut off
-// may still happen. Therefore every write is also guarded by the
-// resourceVersion it was planned from, a delete by UID and resourceVersion;
-// that is the duty of whoever writes. What a GET does beyond reading (exec,
-// proxy) is not looked at.
+// A fence cannot cancel a request that has left: a write that was cut off may still take effect.
+// Each write must therefore carry the resourceVersion of its plan, and a delete also the UID. The
+// fence does not refuse GET requests with side effects (exec, proxy).
 package kubeconn

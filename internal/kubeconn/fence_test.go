@@ -28,8 +28,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 )
 
-// apiserver is an HTTP server that answers every request with success and
-// remembers what it was asked.
+// apiserver is an HTTP server that answers each request with success and records it.
 type apiserver struct {
 	*httptest.Server
 	mu   sync.Mutex // guards seen
@@ -72,7 +71,7 @@ func fenced(t *testing.T, host string) kubernetes.Interface {
 	return kube
 }
 
-// writes are all ways in which a typed client changes something.
+// writes are all methods by which a typed client changes an object.
 func writes(kube kubernetes.Interface) map[string]func(context.Context) error {
 	pods := kube.CoreV1().Pods("ns")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}}
@@ -167,7 +166,7 @@ func TestFence_RefusesEveryWriteUnderAnEndedTerm(t *testing.T) {
 	}
 }
 
-func TestFence_LetsEveryoneRead(t *testing.T) {
+func TestFence_AllowsReadsWithoutATerm(t *testing.T) {
 	t.Parallel()
 	server := newAPIServer(t)
 	kube := fenced(t, server.URL)
@@ -186,7 +185,7 @@ func TestFence_LetsEveryoneRead(t *testing.T) {
 	}
 }
 
-func TestFence_LetsEveryoneTellAndAsk(t *testing.T) {
+func TestFence_AllowsEventsAndReviewsWithoutATerm(t *testing.T) {
 	t.Parallel()
 	server := newAPIServer(t)
 	kube := fenced(t, server.URL+"/behind/a/proxy")
@@ -213,7 +212,7 @@ func TestFence_LetsEveryoneTellAndAsk(t *testing.T) {
 	}
 }
 
-func TestFence_TermsEndCutsOffARunningWrite(t *testing.T) {
+func TestFence_EndOfTermCancelsWriteInFlight(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{})
 	left := make(chan struct{})
@@ -241,7 +240,7 @@ func TestFence_TermsEndCutsOffARunningWrite(t *testing.T) {
 	receive(t, left)
 }
 
-func TestFence_TermsEndCutsOffAnAnswerBeingRead(t *testing.T) {
+func TestFence_EndOfTermCancelsResponseBeingRead(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush() // the header alone
@@ -358,7 +357,7 @@ type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// receive waits for a value, but not for ever.
+// receive waits for a value, with a timeout.
 func receive[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {

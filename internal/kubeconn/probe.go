@@ -17,30 +17,29 @@ import (
 const (
 	// defaultProbePeriod is used where none is given.
 	defaultProbePeriod = 2 * time.Second
-	// probeTimeout bounds one question to the apiserver. A slow answer is
-	// better than none, so it may be longer than the period.
+	// probeTimeout bounds one request. It may be longer than the period, because a slow answer is
+	// useful.
 	probeTimeout = 5 * time.Second
-	// probeBodyLimit bounds what is read of an answer, in bytes.
+	// probeBodyLimit bounds the bytes read from a response.
 	probeBodyLimit = 64 << 10
 )
 
-// Probe asks the kube-apiserver's /readyz again and again and keeps the last
-// answer. It is safe for concurrent use. It takes no part in the rate limit of
-// any client made from the same config.
+// Probe requests the kube-apiserver's /readyz periodically and keeps the last result. It is safe
+// for concurrent use. Its requests do not count against the rate limits of clients.
 type Probe struct {
 	config *rest.Config
 	period time.Duration
-	last   atomic.Pointer[answer] // nil until the first answer
+	last   atomic.Pointer[answer] // nil until the first result
 }
 
-// answer is how one question ended.
+// answer is the result of one request.
 type answer struct {
 	at  time.Time
-	err error // nil when the apiserver is ready
+	err error // nil if the apiserver is ready
 }
 
-// NewProbe returns a probe of the apiserver of cfg; it starts nothing. A
-// period of 0 means 2 seconds.
+// NewProbe returns a probe of the apiserver of cfg. It starts nothing. A period of 0 means 2
+// seconds.
 func NewProbe(cfg *rest.Config, period time.Duration) *Probe {
 	if period <= 0 {
 		period = defaultProbePeriod
@@ -48,8 +47,8 @@ func NewProbe(cfg *rest.Config, period time.Duration) *Probe {
 	return &Probe{config: rest.CopyConfig(cfg), period: period}
 }
 
-// Run asks at once and then every period, until ctx ends; then it returns nil.
-// An apiserver that cannot be reached does not end it.
+// Run sends a request at once and then every period, until ctx ends; then it returns nil. An
+// unreachable apiserver does not end it.
 func (p *Probe) Run(ctx context.Context) error {
 	ticker := time.NewTicker(p.period)
 	defer ticker.Stop()
@@ -63,7 +62,7 @@ func (p *Probe) Run(ctx context.Context) error {
 			err = p.ask(ctx, client)
 		}
 		if ctx.Err() != nil {
-			return nil // an answer cut off by the end says nothing
+			return nil // the request was cancelled
 		}
 		p.last.Store(&answer{at: time.Now(), err: err})
 		select {
@@ -74,22 +73,21 @@ func (p *Probe) Run(ctx context.Context) error {
 	}
 }
 
-// Check returns nil when the last answer was that the apiserver is ready, else
-// the reason why not, for people. It does not wait.
+// Check returns nil if the apiserver was ready at the last request, else the reason. It does not
+// block.
 func (p *Probe) Check() error {
 	last := p.last.Load()
 	switch {
 	case last == nil:
 		return fmt.Errorf("kube-apiserver %s not contacted yet", p.config.Host)
 	case last.err != nil:
-		return fmt.Errorf("kube-apiserver %s not ready: %w; trying again every %s", p.config.Host, last.err, p.period)
+		return fmt.Errorf("kube-apiserver %s not ready: %w; retrying every %s", p.config.Host, last.err, p.period)
 	default:
 		return nil
 	}
 }
 
-// LastContact is when the last question was answered or given up; zero before
-// that.
+// LastContact returns when the last request ended; zero before the first.
 func (p *Probe) LastContact() time.Time {
 	if last := p.last.Load(); last != nil {
 		return last.at
@@ -97,7 +95,7 @@ func (p *Probe) LastContact() time.Time {
 	return time.Time{}
 }
 
-// ask asks /readyz once.
+// ask requests /readyz once.
 func (p *Probe) ask(ctx context.Context, client *http.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -121,7 +119,7 @@ func (p *Probe) ask(ctx context.Context, client *http.Client) error {
 	return verdict(resp.StatusCode, string(text))
 }
 
-// withoutURL takes away what Check says anyway, and says timeouts in words.
+// withoutURL removes the URL, which Check adds, and replaces the error of a timeout.
 func withoutURL(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %s", probeTimeout)
@@ -133,24 +131,24 @@ func withoutURL(ctx context.Context, err error) error {
 	return err
 }
 
-// verdict reads an answer of /readyz.
+// verdict returns the error that a response of /readyz means.
 func verdict(status int, text string) error {
 	failed := failedChecks(text)
 	switch {
 	case status == http.StatusOK:
 		return nil
 	case status == http.StatusUnauthorized:
-		return errors.New("it does not accept our credentials (401); renew them in the kubeconfig or the service account")
+		return errors.New("the credentials are not accepted (401); renew them in the kubeconfig or the service account")
 	case status == http.StatusForbidden:
-		return errors.New("it does not let us read /readyz (403); bind the ClusterRole system:public-info-viewer to our user")
+		return errors.New("reading /readyz is forbidden (403); bind the ClusterRole system:public-info-viewer to this user")
 	case len(failed) > 0:
-		return fmt.Errorf("its own checks fail: %s", strings.Join(failed, ", "))
+		return fmt.Errorf("failed checks: %s", strings.Join(failed, ", "))
 	default:
-		return fmt.Errorf("it answered %d %s", status, http.StatusText(status))
+		return fmt.Errorf("the response was %d %s", status, http.StatusText(status))
 	}
 }
 
-// failedChecks are the names in lines such as "[-]etcd failed: reason withheld".
+// failedChecks returns the names in lines such as "[-]etcd failed: reason withheld".
 func failedChecks(text string) []string {
 	var names []string
 	for line := range strings.Lines(text) {

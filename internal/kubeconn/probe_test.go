@@ -87,16 +87,16 @@ func TestProbe_FollowsTheAPIServer(t *testing.T) {
 		t.Errorf("last contact %s ago", age)
 	}
 
-	prefix, suffix := "kube-apiserver "+cfg.Host+" not ready: ", "; trying again every 10ms"
+	prefix, suffix := "kube-apiserver "+cfg.Host+" not ready: ", "; retrying every 10ms"
 	for _, step := range []struct {
 		answer answer
 		reason string
 	}{
-		{answer{http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]shutdown failed: reason withheld\nreadyz check failed\n"}, "its own checks fail: etcd, shutdown"},
-		{answer{http.StatusServiceUnavailable, "<html>no backend</html>"}, "it answered 503 Service Unavailable"},
-		{answer{http.StatusUnauthorized, "{}"}, "it does not accept our credentials (401); renew them in the kubeconfig or the service account"},
-		{answer{http.StatusForbidden, "{}"}, "it does not let us read /readyz (403); bind the ClusterRole system:public-info-viewer to our user"},
-		{answer{http.StatusBadGateway, strings.Repeat("x", 1<<20)}, "it answered 502 Bad Gateway"},
+		{answer{http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]shutdown failed: reason withheld\nreadyz check failed\n"}, "failed checks: etcd, shutdown"},
+		{answer{http.StatusServiceUnavailable, "<html>no backend</html>"}, "the response was 503 Service Unavailable"},
+		{answer{http.StatusUnauthorized, "{}"}, "the credentials are not accepted (401); renew them in the kubeconfig or the service account"},
+		{answer{http.StatusForbidden, "{}"}, "reading /readyz is forbidden (403); bind the ClusterRole system:public-info-viewer to this user"},
+		{answer{http.StatusBadGateway, strings.Repeat("x", 1<<20)}, "the response was 502 Bad Gateway"},
 	} {
 		now.Store(&step.answer)
 		becomes(t, probe, prefix+step.reason+suffix)
@@ -111,7 +111,7 @@ func TestProbe_SaysWhyThereIsNoConnection(t *testing.T) {
 	address := server.Listener.Addr().String()
 	server.Close()
 	becomes(t, probing(t, &rest.Config{Host: server.URL}),
-		"kube-apiserver "+server.URL+" not ready: dial tcp "+address+": connect: connection refused; trying again every 10ms")
+		"kube-apiserver "+server.URL+" not ready: dial tcp "+address+": connect: connection refused; retrying every 10ms")
 }
 
 func TestProbe_WaitsForCertificatesThatAreNotThereYet(t *testing.T) {
@@ -121,7 +121,7 @@ func TestProbe_WaitsForCertificatesThatAreNotThereYet(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.crt")
 	cfg := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAFile: ca}}
 	probe := probing(t, cfg)
-	becomes(t, probe, "kube-apiserver "+server.URL+" not ready: open "+ca+": no such file or directory; trying again every 10ms")
+	becomes(t, probe, "kube-apiserver "+server.URL+" not ready: open "+ca+": no such file or directory; retrying every 10ms")
 
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	if err := os.WriteFile(ca+".new", certificate, 0o600); err != nil {
@@ -155,7 +155,7 @@ func TestProbe_GivesUpOnAnAPIServerThatDoesNotAnswer(t *testing.T) {
 			t.Errorf("while the first question waits: %v", err)
 		}
 		time.Sleep(2 * time.Second)
-		const want = "kube-apiserver http://silent not ready: no answer within 5s; trying again every 2s"
+		const want = "kube-apiserver http://silent not ready: no answer within 5s; retrying every 2s"
 		if err := probe.Check(); err == nil || err.Error() != want {
 			t.Errorf("after the first question: %v, want %s", err, want)
 		}

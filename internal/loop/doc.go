@@ -1,23 +1,20 @@
-// Package loop runs the loops of a process and says how each of them fares.
+// Package loop runs the loops of a process and reports their states.
 //
-// A [Loop] is a named piece of work that goes on until its context ends and
-// reports every finished pass. A [Runner] decides which loops are enabled,
-// starts them at jittered moments, starts them again when they return early
-// or panic, and answers from memory what each one is doing.
+// A [Loop] is named work that runs until its context ends and reports each finished pass. A
+// [Runner] selects the enabled loops, starts them with jitter, restarts them after an early return
+// or a panic, and keeps their states in memory.
 //
 // # Invariants
 //
-//   - [Runner.Run] and [Runner.RunTerm] return only after every loop they
-//     started has returned: a term is never given up under a running loop.
-//   - One loop never has two overlapping passes within one call of Run or
-//     RunTerm. Several terms may run the same loop side by side; what is
-//     told about it is then the sum of its runs and the worst of its states.
+//   - [Runner.Run] and [Runner.RunTerm] return only after every loop that they started has
+//     returned, so no loop runs after its term was released.
+//   - Passes of one loop do not overlap within one call of Run or RunTerm. Several terms may run
+//     the same loop concurrently; its status is then the sum of the runs and the worst of the
+//     states.
 //   - A pass that fails because its context ended is not a failure.
-//   - A loop that is switched off by the selection never starts.
+//   - A loop that the selection disables never starts.
 //
-// # Not here
-//
-// The runner knows nothing of leadership: whoever holds a term calls RunTerm
-// with the term's context. It does not stop a loop that ignores its context,
-// it waits for it; [Runner.Check] makes such a loop visible as stalled.
+// The runner does not know leadership: the body of a term calls RunTerm with the term's context.
+// The runner waits for a loop that ignores its context; [Runner.Check] reports such a loop as
+// stalled.
 package loop

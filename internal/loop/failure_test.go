@@ -21,7 +21,7 @@ import (
 
 var errBroken = errors.New("broken")
 
-func TestRunner_RestartsWithGrowingPauses(t *testing.T) {
+func TestRunner_RestartsWithGrowingBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var starts []time.Time
@@ -41,7 +41,7 @@ func TestRunner_RestartsWithGrowingPauses(t *testing.T) {
 	})
 }
 
-func TestRunner_SuccessShortensThePauseAgain(t *testing.T) {
+func TestRunner_SuccessResetsTheBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var starts []time.Time
@@ -77,7 +77,7 @@ func TestRunner_EarlyReturnIsAFailure(t *testing.T) {
 	})
 }
 
-func TestRunner_PanicCostsItsLoopAlone(t *testing.T) {
+func TestRunner_PanicEndsOnlyItsLoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -114,7 +114,7 @@ func TestRunner_PanicCostsItsLoopAlone(t *testing.T) {
 	})
 }
 
-func TestRunner_PanicAtTheEndIsStillSeen(t *testing.T) {
+func TestRunner_PanicAtTheEndIsRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		runner := newRunner(t, loop.Loop{Name: "bad", Run: func(ctx context.Context, _ loop.Report) error {
@@ -173,7 +173,7 @@ func TestRunner_StalledLoopShowsAndRecovers(t *testing.T) {
 
 		after(5 * time.Second)
 		wantStates(t, runner, map[string]string{"hangs": "stalled", "patient": "running"})
-		const want = "loop hangs stalled: no pass finished for 1m5s, it promises one every 1m0s"
+		const want = "loop hangs stalled: no pass finished for 1m5s, expected one every 1m0s"
 		if err := runner.Check(); err == nil || err.Error() != want {
 			t.Errorf("Check() = %v, want %s", err, want)
 		}
@@ -187,7 +187,7 @@ func TestRunner_StalledLoopShowsAndRecovers(t *testing.T) {
 	})
 }
 
-func TestRunner_EndIsNoFailure(t *testing.T) {
+func TestRunner_EndOfContextIsNoFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		runner := newRunner(t, loop.Loop{Name: "waits", Run: func(ctx context.Context, report loop.Report) error {

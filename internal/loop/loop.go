@@ -4,14 +4,16 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 )
 
-// everyJitter bounds by which part of its period Every delays a pass, so that
-// replicas started together drift apart instead of calling in chorus.
+// everyJitter is the largest delay of a pass as a fraction of its period, so that replicas do not
+// send requests at the same time.
 const everyJitter = 0.04
 
-// Scope says when a loop runs.
+// Scope is when a loop runs.
 type Scope int
 
 const (
@@ -21,34 +23,33 @@ const (
 	Leader
 )
 
-// Report tells the runner that a pass has finished; nil means success. It is
-// safe for concurrent use and never blocks.
+// Report reports a finished pass to the runner; nil means success. It is safe for concurrent use
+// and never blocks.
 type Report func(err error)
 
-// Loop is one piece of work that goes on for as long as its context does.
+// Loop is work that runs until its context ends. Name, Doc and Run are required.
 type Loop struct {
-	// Name is what --loops, metrics and status call it: lower-case words
-	// joined by hyphens. It is stable, because people write it into manifests.
+	// Name is the name in --loops, metrics and status: lower-case words joined by hyphens. It must
+	// not change, because manifests contain it.
 	Name string
-	// Doc says in one sentence what the loop does.
+	// Doc describes the loop in one sentence.
 	Doc string
-	// Scope says when it runs.
+	// Scope is when the loop runs.
 	Scope Scope
 	// OffByDefault keeps the loop out of "*"; it runs only when named.
 	OffByDefault bool
-	// Stall is how long a running loop may go without finishing a pass
-	// before it counts as stalled; 0 means it never does.
+	// Stall is the time without a finished pass after which a running loop counts as stalled; 0
+	// means never.
 	Stall time.Duration
-	// Run does the work until ctx ends and calls report after every finished
-	// pass. It returns only after the goroutines it started have. Returning
-	// earlier, with or without an error, counts as a failed pass, and the
-	// runner starts it again after a pause.
+	// Run does the work until ctx ends and calls report after each finished pass. It returns after
+	// its goroutines have. An earlier return, with or without an error, is a failed pass, and the
+	// runner restarts the loop after a backoff.
 	Run func(ctx context.Context, report Report) error
 }
 
-// Every makes a Loop.Run of a single pass: the first one at once, the next
-// one period after the previous one began, plus up to 4 % of it. A pass that takes
-// longer than the period is followed by the next at once; they never overlap.
+// Every returns a Loop.Run that calls pass periodically: at once, then one period plus up to 4 %
+// after the previous start. After a pass that takes longer than the period, the next one starts at
+// once. Passes do not overlap.
 func Every(period time.Duration, pass func(ctx context.Context) error) func(context.Context, Report) error {
 	return func(ctx context.Context, report Report) error {
 		if period <= 0 {
@@ -63,7 +64,7 @@ func Every(period time.Duration, pass func(ctx context.Context) error) func(cont
 				return nil
 			case <-next.C:
 			}
-			// A timer that fired during the pass must not win over an ended context.
+			// If both channels are ready, the ended context has priority.
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -71,7 +72,52 @@ func Every(period time.Duration, pass func(ctx context.Context) error) func(cont
 	}
 }
 
-// jittered lengthens d by a random share of it below fraction.
+// jittered adds a random part of d, less than fraction.
 func jittered(d time.Duration, fraction float64) time.Duration {
 	return d + time.Duration(rand.Float64()*fraction*float64(d))
+}
+
+// everything is the entry that enables all loops that are on by default.
+const everything = "*"
+
+// Selection selects the enabled loops. The zero value enables the loops that are on by default.
+type Selection struct {
+	entries []string
+}
+
+// ParseSelection parses spec, the values of --loops: "name" enables a loop, "-name" disables it,
+// and "*" enables the loops that are on by default. An empty spec means "*". An unknown name is an
+// error, which lists all unknown entries and all names.
+func ParseSelection(names []string, spec []string) (Selection, error) {
+	var unknown []string
+	for _, entry := range spec {
+		name := strings.TrimPrefix(entry, "-")
+		if entry != everything && !slices.Contains(names, name) {
+			unknown = append(unknown, fmt.Sprintf("%q", entry))
+		}
+	}
+	if len(unknown) > 0 {
+		known := slices.Sorted(slices.Values(names))
+		return Selection{}, fmt.Errorf("--loops: no such loop: %s; known are %s",
+			strings.Join(unknown, ", "), strings.Join(known, ", "))
+	}
+	return Selection{entries: slices.Clone(spec)}, nil
+}
+
+// Enabled reports whether the loop with that name runs. As in kube-controller-manager's
+// --controllers, the first entry with the name decides. Without such an entry, "*" enables the loop
+// unless it is off by default.
+func (s Selection) Enabled(name string, offByDefault bool) bool {
+	star := len(s.entries) == 0
+	for _, entry := range s.entries {
+		switch entry {
+		case name:
+			return true
+		case "-" + name:
+			return false
+		case everything:
+			star = true
+		}
+	}
+	return star && !offByDefault
 }

@@ -8,15 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the runner's instruments. The label "loop" has as many values
-// as the process has loops.
+// metrics are the runner's metrics. The label "loop" has one value for each loop.
 type metrics struct {
 	runs        *prometheus.CounterVec
 	lastSuccess *prometheus.GaugeVec
 }
 
-// newMetrics registers the instruments; a nil registerer leaves them
-// unregistered.
+// newMetrics registers the metrics unless registerer is nil.
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -37,8 +35,8 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// expect creates the series of an enabled loop, so that a rate over them is
-// right from the first pass on and a loop that never ran is visible.
+// expect creates the series of an enabled loop, so that a rate includes the first pass and a loop
+// that never ran is visible.
 func (m *metrics) expect(loop string) {
 	for _, result := range []string{"success", "error", "panic"} {
 		m.runs.WithLabelValues(loop, result)

@@ -9,33 +9,32 @@ import (
 )
 
 const (
-	// deadAfter is how many panics in a row make a loop dead. Errors never do:
-	// a missing dependency is no reason to restart the process.
+	// deadAfter is how many panics in a row make a loop dead. Errors do not: a restart does not
+	// help against a missing dependency.
 	deadAfter = 3
 	// unreadyAfter is how many failed passes in a row make a loop unready.
 	unreadyAfter = 3
-	// errorLimit bounds the text kept of an error, in bytes.
+	// errorLimit bounds the stored text of an error, in bytes.
 	errorLimit = 1 << 10
 )
 
-// record is what a runner knows about one loop. It is safe for concurrent
-// use; the passage of time is always a parameter.
+// record is the recorded state of one loop. It is safe for concurrent use; time is a parameter.
 type record struct {
 	loop    Loop
 	enabled bool
 
-	mu          sync.Mutex // guards what follows; never held while a loop's code runs
+	mu          sync.Mutex // guards the fields below; not held while a loop runs
 	runs        int64
 	failures    int64
 	lastRun     time.Time
 	lastSuccess time.Time
 	lastError   string
-	stints      map[*stint]struct{}
+	current     map[*loopRun]struct{}
 }
 
-// stint is the life of a loop within one call of Run or RunTerm. Its fields
-// are guarded by the record's mutex.
-type stint struct {
+// loopRun is the state of a loop within one call of Run or RunTerm. The record's mutex guards its
+// fields.
+type loopRun struct {
 	active    bool      // false before the first start and between an end and the next start
 	since     time.Time // when the last pass finished or, if later, when the loop was started
 	lastRun   time.Time
@@ -46,35 +45,34 @@ type stint struct {
 }
 
 func newRecord(l Loop, enabled bool) *record {
-	return &record{loop: l, enabled: enabled, stints: map[*stint]struct{}{}}
+	return &record{loop: l, enabled: enabled, current: map[*loopRun]struct{}{}}
 }
 
-// enter adds a stint that waits for its start.
-func (r *record) enter() *stint {
+// enter adds a run that has not started.
+func (r *record) enter() *loopRun {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := &stint{}
-	r.stints[s] = struct{}{}
+	s := &loopRun{}
+	r.current[s] = struct{}{}
 	return s
 }
 
-// leave takes a stint out of the picture; its passes stay counted.
-func (r *record) leave(s *stint) {
+// leave removes a run; its passes stay counted.
+func (r *record) leave(s *loopRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.stints, s)
+	delete(r.current, s)
 }
 
-// start notes that the loop's code runs from now on.
-func (r *record) start(s *stint, now time.Time) {
+// start records that the loop's Run is called.
+func (r *record) start(s *loopRun, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.active, s.since = true, now
 }
 
-// end notes that the loop's code returned early, and how often in a row it
-// did so.
-func (r *record) end(s *stint) int {
+// end records an early return and returns how many occurred in a row.
+func (r *record) end(s *loopRun) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.active = false
@@ -82,9 +80,9 @@ func (r *record) end(s *stint) int {
 	return s.ends
 }
 
-// finish notes a finished pass. It returns how many passes in a row had
-// failed, the one that finishes included when it failed.
-func (r *record) finish(s *stint, now time.Time, err error) int {
+// finish records a finished pass. It returns the number of failed passes in a row: before this pass
+// if it succeeded, else including it.
+func (r *record) finish(s *loopRun, now time.Time, err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runs++
@@ -106,7 +104,7 @@ func (r *record) finish(s *stint, now time.Time, err error) int {
 	return s.failures
 }
 
-// status sums up all stints as of now.
+// status returns the sum of all runs.
 func (r *record) status(now time.Time) Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +118,7 @@ func (r *record) status(now time.Time) Status {
 	}
 	status.State = Standby
 	var failed time.Time
-	for s := range r.stints {
+	for s := range r.current {
 		if status.State == Standby {
 			status.LastError = ""
 		}
@@ -132,13 +130,13 @@ func (r *record) status(now time.Time) Status {
 	return status
 }
 
-// dead says why the loop needs a new process; nil when it does not.
+// dead returns why only a restart of the process can help, or nil.
 func (r *record) dead(now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for s := range r.stints {
+	for s := range r.current {
 		if s.state(now, r.loop.Stall) == Stalled {
-			return fmt.Errorf("loop %s stalled: no pass finished for %s, it promises one every %s",
+			return fmt.Errorf("loop %s stalled: no pass finished for %s, expected one every %s",
 				r.loop.Name, now.Sub(s.since).Round(time.Second), r.loop.Stall)
 		}
 		if s.panics >= deadAfter {
@@ -148,15 +146,14 @@ func (r *record) dead(now time.Time) error {
 	return nil
 }
 
-// unready says why the loop does not serve its purpose; nil when it does, or
-// when it is not supposed to run here.
+// unready returns why the loop is not ready, or nil. A loop that should not run here is ready.
 func (r *record) unready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.enabled || (r.loop.Scope == Leader && len(r.stints) == 0) {
+	if !r.enabled || (r.loop.Scope == Leader && len(r.current) == 0) {
 		return nil
 	}
-	for s := range r.stints {
+	for s := range r.current {
 		if s.failures >= unreadyAfter {
 			return fmt.Errorf("loop %s failed %d times in a row: %s", r.loop.Name, s.failures, s.lastError)
 		}
@@ -171,8 +168,8 @@ func (r *record) unready() error {
 	}
 }
 
-// state is what the stint is doing as of now.
-func (s *stint) state(now time.Time, stall time.Duration) State {
+// state returns the state of the run.
+func (s *loopRun) state(now time.Time, stall time.Duration) State {
 	switch {
 	case s.active && stall > 0 && now.Sub(s.since) > stall:
 		return Stalled
@@ -183,7 +180,7 @@ func (s *stint) state(now time.Time, stall time.Duration) State {
 	}
 }
 
-// brief is err's text, short enough to keep and valid in every encoding.
+// brief returns err's text, limited in length and valid UTF-8.
 func brief(err error) string {
 	if err == nil {
 		return ""
@@ -195,7 +192,7 @@ func brief(err error) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// panicError is what became of a loop that panicked.
+// panicError is a recovered panic of a loop.
 type panicError struct {
 	value any
 	stack []byte

@@ -14,23 +14,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config is what a Runner is made of.
+// Config configures a Runner. All fields are optional.
 type Config struct {
-	// Loops are all loops of the process; their names differ.
+	// Loops are all loops of the process, with different names.
 	Loops []Loop
 	// Selection is the value of --loops, see [ParseSelection].
 	Selection []string
-	// StartJitter delays each start of a loop by a random share of it.
+	// StartJitter is the largest random delay of the first start of a loop.
 	StartJitter time.Duration
-	// Logger gets one line when a loop begins to fail, recovers or panics;
-	// nil discards.
+	// Logger logs failures, recoveries and panics of loops; nil discards them.
 	Logger *slog.Logger
-	// Metrics gets trivet_loop_*; nil leaves them unregistered.
+	// Metrics registers trivet_loop_*; nil means none.
 	Metrics prometheus.Registerer
 }
 
-// Runner runs the enabled loops of one process and knows how they fare. Its
-// methods are safe for concurrent use.
+// Runner runs the enabled loops of a process and records their states. Its methods are safe for
+// concurrent use.
 type Runner struct {
 	records []*record // ordered by name
 	jitter  time.Duration
@@ -39,8 +38,8 @@ type Runner struct {
 	running atomic.Bool // whether Run is in progress
 }
 
-// NewRunner checks cfg and starts nothing. Its error names every loop that is
-// declared wrongly and every unknown name in the selection.
+// NewRunner returns a runner. It starts nothing. Its error names each invalid loop and each unknown
+// name in the selection.
 func NewRunner(cfg Config) (*Runner, error) {
 	names := make([]string, 0, len(cfg.Loops))
 	for _, l := range cfg.Loops {
@@ -73,8 +72,8 @@ func (r *Runner) add(l Loop, enabled bool) {
 	}
 }
 
-// Run runs the enabled Always loops until ctx ends and all of them have
-// returned; then it returns nil. It may run only once at a time.
+// Run runs the enabled Always loops until ctx ends and all of them have returned; then it returns
+// nil. A second call while one runs is an error.
 func (r *Runner) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("loop runner is running already")
@@ -84,16 +83,15 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// RunTerm runs the enabled Leader loops for one held term, until ctx ends and
-// all of them have returned; then it returns nil. Terms of several shards may
-// run at the same time.
+// RunTerm runs the enabled Leader loops for one held term, until ctx ends and all of them have
+// returned; then it returns nil. It may run for several terms concurrently.
 func (r *Runner) RunTerm(ctx context.Context) error {
 	r.runAll(ctx, Leader)
 	return nil
 }
 
-// Status is what every loop is doing, disabled ones included, ordered by
-// name. It asks no loop and does not wait.
+// Status returns the status of every loop, including disabled ones, ordered by name. It does not
+// block.
 func (r *Runner) Status() []Status {
 	now := time.Now()
 	statuses := make([]Status, 0, len(r.records))
@@ -103,8 +101,8 @@ func (r *Runner) Status() []Status {
 	return statuses
 }
 
-// Check is for /livez: it names every loop that only a new process can heal,
-// because it is stalled or has panicked three times in a row.
+// Check is the check of /livez. It fails for each loop that is stalled or has panicked three times
+// in a row, because only a restart of the process can help.
 func (r *Runner) Check() error {
 	now := time.Now()
 	var problems []error
@@ -114,9 +112,8 @@ func (r *Runner) Check() error {
 	return errors.Join(problems...)
 }
 
-// CheckReady is for /readyz: it names every loop that should be running here
-// and has never succeeded since the process started, or has failed three
-// times in a row. Leader loops count only during a term.
+// CheckReady is the check of /readyz. It fails for each enabled loop that has not succeeded since
+// the process started, or has failed three times in a row. Leader loops count only during a term.
 func (r *Runner) CheckReady() error {
 	var problems []error
 	for _, rec := range r.records {
@@ -125,9 +122,8 @@ func (r *Runner) CheckReady() error {
 	return errors.Join(problems...)
 }
 
-// runAll supervises the loops of one scope, each in a goroutine of its own.
-// It waits for ctx even when there is no such loop, because that is what a
-// term's body promises.
+// runAll supervises the loops of one scope, each in its own goroutine. It waits for ctx even
+// without such a loop, because a body must not return during its term.
 func (r *Runner) runAll(ctx context.Context, scope Scope) {
 	var loops sync.WaitGroup
 	for _, rec := range r.records {
@@ -139,7 +135,7 @@ func (r *Runner) runAll(ctx context.Context, scope Scope) {
 	loops.Wait()
 }
 
-// checkLoops finds every mistake in the declarations.
+// checkLoops returns all mistakes in the declarations.
 func checkLoops(loops []Loop) error {
 	var problems []error
 	seen := map[string]bool{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 )
@@ -40,8 +41,7 @@ func newRunner(t *testing.T, loops ...loop.Loop) *loop.Runner {
 	return runner
 }
 
-// begin calls run in the background of a bubble; the function it returns ends
-// it and waits for its return.
+// begin calls run in a goroutine of the bubble. The returned function cancels it and waits.
 func begin(t *testing.T, run func(context.Context) error) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -56,7 +56,7 @@ func begin(t *testing.T, run func(context.Context) error) (end func()) {
 	}
 }
 
-// after lets d pass and everything that is due then happen.
+// after advances the clock by d and waits until all goroutines block.
 func after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -89,14 +89,14 @@ func TestNewRunner_NamesEveryMistake(t *testing.T) {
 			{Name: "empty"},
 			{Name: "lost", Scope: 7, Run: idle},
 		},
-		Selection: []string{"nobody", "*"},
+		Selection: []string{"unknown", "*"},
 	})
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
 		`good is declared twice`, `name "" cannot`, `name "-minus" cannot`, `name "*" cannot`,
-		`empty has nothing to run`, `lost has unknown scope 7`, `no such loop: "nobody"`,
+		`empty has nothing to run`, `lost has unknown scope 7`, `no such loop: "unknown"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not say %q:\n%v", want, err)
@@ -303,3 +303,5 @@ func TestRunner_PassesTheTermsContext(t *testing.T) {
 		end()
 	})
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

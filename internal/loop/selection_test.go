@@ -49,9 +49,9 @@ func TestSelection(t *testing.T) {
 
 func TestParseSelection_NamesAllUnknownEntries(t *testing.T) {
 	t.Parallel()
-	spec := []string{"*", "nobody", "-common", "-*", "", "--common"}
+	spec := []string{"*", "unknown", "-common", "-*", "", "--common"}
 	_, err := loop.ParseSelection([]string{"other", "common"}, spec)
-	const want = `--loops: no such loop: "nobody", "-*", "", "--common"; known are common, other`
+	const want = `--loops: no such loop: "unknown", "-*", "", "--common"; known are common, other`
 	if err == nil || err.Error() != want {
 		t.Errorf("ParseSelection(%q):\n got %v\nwant %s", spec, err, want)
 	}

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// State is what a loop is doing. Its text form is stable.
+// State is the state of a loop. Its text form is stable.
 type State int
 
 const (
-	// Disabled loops are switched off by the selection.
+	// Disabled loops are disabled by the selection.
 	Disabled State = iota
-	// Standby loops are enabled but not started: a Leader loop outside a
-	// term, or any loop before its Run.
+	// Standby loops are enabled but not started: a Leader loop outside a term, or any loop before
+	// its Run.
 	Standby
 	// Running loops succeeded in their last pass, or have not finished one.
 	Running
-	// Failing loops failed in their last pass and try again.
+	// Failing loops failed in their last pass and continue.
 	Failing
-	// Stalled loops have not finished a pass for longer than they promise.
+	// Stalled loops have not finished a pass for longer than Loop.Stall.
 	Stalled
 )
 
@@ -45,18 +45,18 @@ func (s State) String() string {
 // MarshalText returns the state's text, which is also its JSON.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses the result of MarshalText.
 func (s *State) UnmarshalText(text []byte) error {
 	i := slices.Index(states(), string(text))
 	if i < 0 {
-		return fmt.Errorf("loop state %q is none of %q", text, states())
+		return fmt.Errorf("unknown loop state %q; known are %q", text, states())
 	}
 	*s = State(i)
 	return nil
 }
 
-// Status is what one loop of this process is doing and has done since the
-// process started, over all its terms. Its JSON is stable: /loops serves it.
+// Status is the state of one loop and its history since the process started, over all its terms.
+// Its JSON is stable; /loops serves it.
 type Status struct {
 	// Name is the loop's name.
 	Name string `json:"name"`
@@ -66,8 +66,8 @@ type Status struct {
 	LastRun time.Time `json:"last_run,omitzero"`
 	// LastSuccess is when a pass last finished without an error.
 	LastSuccess time.Time `json:"last_success,omitzero"`
-	// LastError is what the last pass failed with; empty when it succeeded.
-	// With several terms it is the latest error that has not been made good.
+	// LastError is the error of the last pass; empty if it succeeded. With several terms it is the
+	// latest error without a later success in its term.
 	LastError string `json:"last_error,omitempty"`
 	// Runs counts finished passes.
 	Runs int64 `json:"runs"`

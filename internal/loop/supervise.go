@@ -10,16 +10,15 @@ import (
 )
 
 const (
-	// restartMin and restartMax bound the pause before a loop that ended
-	// early is started again; it doubles with every end until a pass succeeds.
+	// restartMin and restartMax bound the backoff after an early return of a loop. It doubles with
+	// each return until a pass succeeds.
 	restartMin = time.Second
 	restartMax = 30 * time.Second
-	// restartJitter is the random share by which that pause is lengthened.
+	// restartJitter is the largest random extension of the backoff, as a fraction.
 	restartJitter = 0.2
 )
 
-// errReturned is the failure of a loop that returned nil although its context
-// had not ended.
+// errReturned is the failure of a loop that returned nil before its context ended.
 var errReturned = errors.New("returned before it was told to stop")
 
 // supervise keeps one loop running until ctx ends and the loop has returned.
@@ -39,8 +38,7 @@ func (r *Runner) supervise(ctx context.Context, rec *record) {
 	}
 }
 
-// call runs a loop's code once. It returns only non-nil errors: there is no
-// good way to end early.
+// call calls a loop's Run once. The error is never nil, because an early return is a failure.
 func call(ctx context.Context, run func(context.Context, Report) error, report Report) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -53,9 +51,9 @@ func call(ctx context.Context, run func(context.Context, Report) error, report R
 	return errReturned
 }
 
-// finish notes a finished pass in status, metrics and log. An error that came
-// with the end of ctx says nothing about the loop; a panic always does.
-func (r *Runner) finish(ctx context.Context, rec *record, s *stint, err error) {
+// finish records a finished pass in status, metrics and log. It ignores an error after the end of
+// ctx, unless it is a panic.
+func (r *Runner) finish(ctx context.Context, rec *record, s *loopRun, err error) {
 	if err != nil && ctx.Err() != nil && !isPanic(err) {
 		return
 	}
@@ -65,13 +63,13 @@ func (r *Runner) finish(ctx context.Context, rec *record, s *stint, err error) {
 	r.log(ctx, rec.loop.Name, inARow, err)
 }
 
-// log writes a line when a loop panics or recovers, and for the 1st, 2nd,
-// 4th, 8th … failure in a row, so that an outage cannot flood the log.
+// log logs panics, recoveries, and the 1st, 2nd, 4th, 8th … failure in a row, so that an outage
+// does not flood the log.
 func (r *Runner) log(ctx context.Context, name string, inARow int, err error) {
 	var p *panicError
 	switch {
 	case errors.As(err, &p):
-		r.logger.ErrorContext(ctx, "loop panicked, it will be started again",
+		r.logger.ErrorContext(ctx, "loop panicked; restarting it",
 			slog.String("loop", name), slog.Any("panic", p.value), slog.String("stack", string(p.stack)))
 	case err != nil && inARow&(inARow-1) == 0:
 		r.logger.WarnContext(ctx, "loop pass failed",
@@ -82,10 +80,9 @@ func (r *Runner) log(ctx context.Context, name string, inARow int, err error) {
 	}
 }
 
-// restartDelay is the pause before the start that follows the given number of
-// ends in a row.
+// restartDelay returns the backoff after the given number of early returns in a row.
 func restartDelay(ends int) time.Duration {
-	doublings := min(max(ends-1, 0), 10) // far beyond restartMax, far below an overflow
+	doublings := min(max(ends-1, 0), 10) // above restartMax, without overflow
 	return jittered(min(restartMin<<doublings, restartMax), restartJitter)
 }
 

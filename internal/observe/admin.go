@@ -3,13 +3,17 @@ package observe
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/pflag"
 )
 
@@ -28,7 +32,7 @@ func (c *AdminConfig) RegisterFlags(fs *pflag.FlagSet) {
 		"Address of the plain HTTP server with /metrics, /livez, /readyz, /loops and /debug/pprof, host:port.")
 }
 
-// Validate returns everything that is wrong with c.
+// Validate returns all problems of c.
 func (c *AdminConfig) Validate() []error {
 	_, port, err := net.SplitHostPort(c.Listen)
 	if err == nil {
@@ -40,24 +44,24 @@ func (c *AdminConfig) Validate() []error {
 	return nil
 }
 
-// AdminDeps is what the admin server shows.
+// AdminDeps are the sources of the admin server.
 type AdminDeps struct {
-	// Gatherer collects what /metrics serves; nil serves no metric.
+	// Gatherer is the source of /metrics; nil means no metrics.
 	Gatherer prometheus.Gatherer
-	// Live and Ready are the checks behind /livez and /readyz.
+	// Live and Ready are the checks of /livez and /readyz.
 	Live, Ready *Checks
-	// Loops returns what /loops serves as JSON; nil serves an empty list.
+	// Loops returns the value of /loops, which is served as JSON; nil means an empty list.
 	Loops func() any
-	// Logger gets what the HTTP server complains about, at debug; nil discards.
+	// Logger receives errors of the HTTP server, at debug; nil discards them.
 	Logger *slog.Logger
 }
 
-// Admin is the HTTP server for people, probes and Prometheus.
+// Admin is the HTTP server for operators, probes and Prometheus.
 type Admin struct {
 	server *http.Server
 }
 
-// NewAdmin makes an admin server. It starts nothing and does not listen.
+// NewAdmin returns an admin server. It starts nothing and does not listen.
 func NewAdmin(cfg AdminConfig, deps AdminDeps) *Admin {
 	logger := cmp.Or(deps.Logger, slog.New(slog.DiscardHandler))
 	return &Admin{server: &http.Server{
@@ -65,14 +69,14 @@ func NewAdmin(cfg AdminConfig, deps AdminDeps) *Admin {
 		Handler:           routes(deps),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second, // pprof adds to it the time it records
+		WriteTimeout:      30 * time.Second, // pprof extends it by the duration of a profile
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}}
 }
 
-// ListenAdmin opens the address of cfg. Its error says which flag to change.
+// ListenAdmin opens the address of cfg. Its error names the flag.
 func ListenAdmin(ctx context.Context, cfg AdminConfig) (net.Listener, error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", cfg.Listen)
@@ -82,8 +86,8 @@ func ListenAdmin(ctx context.Context, cfg AdminConfig) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers on l, which it closes, until ctx ends; then running requests
-// get two seconds to end and it returns nil. An Admin serves once.
+// Serve serves requests on l until ctx ends. Then it waits up to two seconds for running requests,
+// closes l and returns nil. Call it once.
 func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -91,7 +95,7 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 		a.shutdown()
 	})
 	err := a.server.Serve(l)
-	if stop() { // nobody ended it: the listener failed, and open connections must go with it
+	if stop() { // ctx has not ended: the listener failed, so open connections must close
 		a.shutdown()
 		return fmt.Errorf("admin server on %s: %w", l.Addr(), err)
 	}
@@ -99,12 +103,102 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// shutdown lets running requests end, but not for long: a profile being
-// recorded must not hold up the end of the process.
+// shutdown waits for running requests for shutdownTimeout at most, because a profile must not delay
+// the end of the process.
 func (a *Admin) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := a.server.Shutdown(ctx); err != nil {
 		_ = a.server.Close() // the deadline was the error; closing cannot be retried
+	}
+}
+
+const (
+	// scrapes and profiles bound the concurrent costly requests. Further requests are refused, so
+	// that they cannot starve the process.
+	scrapes  = 4
+	profiles = 2
+	// profileSeconds is the longest profile; pprof has no limit.
+	profileSeconds = 120
+)
+
+const index = `/livez            whether this process is alive; ?verbose names the checks
+/readyz           whether it is ready; ?verbose names the checks
+/loops            state of each loop, as JSON
+/metrics          for Prometheus
+/debug/pprof/     profiles
+`
+
+// routes are the admin server's paths.
+func routes(deps AdminDeps) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(index))
+	})
+	mux.HandleFunc("GET /livez", probe("livez", deps.Live))
+	mux.HandleFunc("GET /readyz", probe("readyz", deps.Ready))
+	mux.HandleFunc("GET /loops", loops(deps.Loops))
+	mux.Handle("GET /metrics", metrics(deps.Gatherer))
+	routeProfiles(mux)
+	return mux
+}
+
+// routeProfiles adds the handlers that net/http/pprof registers on the default mux.
+func routeProfiles(mux *http.ServeMux) {
+	mux.HandleFunc("GET /debug/pprof/{$}", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	slots := make(chan struct{}, profiles)
+	mux.Handle("GET /debug/pprof/profile", bounded(slots, pprof.Profile))
+	mux.Handle("GET /debug/pprof/trace", bounded(slots, pprof.Trace))
+	mux.Handle("GET /debug/pprof/{profile}", bounded(slots, pprof.Index))
+}
+
+// bounded refuses a profile that is too long, or that has no free slot. Handlers with the same
+// slots share the limit.
+func bounded(slots chan struct{}, record http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if text := r.FormValue("seconds"); text != "" {
+			// Also refuses NaN.
+			if seconds, err := strconv.ParseFloat(text, 64); err != nil || !(seconds >= 0 && seconds <= profileSeconds) {
+				http.Error(w, fmt.Sprintf("seconds must be between 0 and %d", profileSeconds), http.StatusBadRequest)
+				return
+			}
+		}
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+			record(w, r)
+		default:
+			http.Error(w, "too many profiles are being recorded; try again later", http.StatusServiceUnavailable)
+		}
+	}
+}
+
+func metrics(gatherer prometheus.Gatherer) http.Handler {
+	if gatherer == nil {
+		gatherer = prometheus.Gatherers{}
+	}
+	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
+		// One broken collector must not hide the others.
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: scrapes,
+	})
+}
+
+func loops(status func() any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		var value any = []struct{}{}
+		if status != nil {
+			value = status()
+		}
+		body, err := json.MarshalIndent(value, "", "  ")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = w.Write(append(body, '\n'))
 	}
 }

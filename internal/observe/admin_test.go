@@ -16,12 +16,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
 
 	"github.com/trivet-dev/trivet/internal/observe"
 )
 
-// pipes is a listener in memory, whose connections have deadlines that follow
-// a bubble's clock.
+// pipes is an in-memory listener. Deadlines of its connections use the clock of the bubble.
 type pipes struct {
 	accept chan net.Conn
 	once   sync.Once
@@ -56,8 +56,8 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// serve runs an admin server in the bubble of t. The function it returns ends
-// it and tells how long that took.
+// serve runs an admin server in the bubble of t. The returned function stops it and returns the
+// duration of the stop.
 func serve(t *testing.T, deps observe.AdminDeps) (*pipes, func() time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -75,7 +75,7 @@ func serve(t *testing.T, deps observe.AdminDeps) (*pipes, func() time.Duration) 
 	}
 }
 
-// get asks once, over a connection of its own.
+// get sends one request on a new connection.
 func get(t *testing.T, listener *pipes, target string) (*http.Response, string) {
 	t.Helper()
 	return ask(t, listener, http.MethodGet, target)
@@ -105,7 +105,7 @@ func ask(t *testing.T, listener *pipes, method, target string) (*http.Response, 
 	return resp, string(text)
 }
 
-func TestAdmin_ProbesAnswerAsKubeAPIServerDoes(t *testing.T) {
+func TestAdmin_ProbesHaveFormatOfKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	healthy, ailing := observe.NewChecks(), observe.NewChecks()
 	healthy.Add("loops", pass)
@@ -141,7 +141,7 @@ type multiline struct{}
 
 func (*multiline) Error() string { return "first\n[+]second" }
 
-func TestAdmin_ShowsLoopsMetricsAndAnIndex(t *testing.T) {
+func TestAdmin_ServesLoopsMetricsAndIndex(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		listener, end := serve(t, observe.AdminDeps{
@@ -185,7 +185,7 @@ func TestAdmin_WithoutDependenciesStillAnswers(t *testing.T) {
 	})
 }
 
-func TestAdmin_RefusesWhatItDoesNotServe(t *testing.T) {
+func TestAdmin_RefusesOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		listener, end := serve(t, observe.AdminDeps{Loops: func() any { return func() {} }})
@@ -211,7 +211,7 @@ func TestAdmin_RefusesWhatItDoesNotServe(t *testing.T) {
 	})
 }
 
-func TestAdmin_RecordsFewProfilesAtOnce(t *testing.T) {
+func TestAdmin_LimitsConcurrentProfiles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		listener, end := serve(t, observe.AdminDeps{})
@@ -242,7 +242,7 @@ func TestAdmin_RecordsFewProfilesAtOnce(t *testing.T) {
 	})
 }
 
-func TestAdmin_DropsAClientThatDoesNotFinishItsHeader(t *testing.T) {
+func TestAdmin_ClosesConnectionWithIncompleteHeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		listener, end := serve(t, observe.AdminDeps{})
@@ -285,7 +285,7 @@ func TestAdmin_RefusesAHugeHeader(t *testing.T) {
 	})
 }
 
-func TestAdmin_EndIsPrompt(t *testing.T) {
+func TestAdmin_ServeEndsPromptly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -313,7 +313,7 @@ func TestAdmin_EndIsPrompt(t *testing.T) {
 	})
 }
 
-func TestAdmin_ServeTellsThatItsListenerFailed(t *testing.T) {
+func TestAdmin_ServeReturnsListenerFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		listener := newPipes()
@@ -334,7 +334,7 @@ func TestAdmin_ServeTellsThatItsListenerFailed(t *testing.T) {
 	})
 }
 
-func TestListenAdmin_TellsWhichFlagToChange(t *testing.T) {
+func TestListenAdmin_ErrorNamesTheFlag(t *testing.T) {
 	t.Parallel()
 	listener, err := observe.ListenAdmin(t.Context(), observe.AdminConfig{Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -385,3 +385,5 @@ func TestAdminConfig_FlagKeepsTheDefaultItIsGiven(t *testing.T) {
 		t.Errorf("after parsing: %q", cfg.Listen)
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,17 +10,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Bridge sends what klog (client-go) and grpclog log to logger. Both keep
-// their logger in a process-wide variable without a lock, so call it once, at
-// the start, before any client or server exists.
+// Bridge redirects klog (client-go) and grpclog to logger. Both have a process-wide variable
+// without a lock, so call Bridge once, before any client or server exists.
 func Bridge(logger *slog.Logger) {
 	klog.SetSlogLogger(logger.With(slog.String("source", "client-go")))
 	grpclog.SetLoggerV2(grpcLogger{logger: logger.With(slog.String("source", "grpc"))})
 }
 
-// grpcLogger is a grpclog.LoggerV2 on slog. What grpc calls info tells of each
-// connection's every step and becomes debug here; fatal becomes error, after
-// which grpc itself ends the process.
+// grpcLogger is a grpclog.LoggerV2 on slog. gRPC's info messages report each step of a connection
+// and become debug. Fatal becomes error, after which gRPC ends the process.
 type grpcLogger struct {
 	logger *slog.Logger
 }
@@ -40,13 +38,12 @@ func (g grpcLogger) Fatal(args ...any)                   { g.print(slog.LevelErr
 func (g grpcLogger) Fatalln(args ...any)                 { g.println(slog.LevelError, args) }
 func (g grpcLogger) Fatalf(format string, args ...any)   { g.printf(slog.LevelError, format, args) }
 
-// V keeps grpc from composing its most verbose lines unless they are wanted.
+// V disables the verbose messages of gRPC unless debug is enabled.
 func (g grpcLogger) V(verbosity int) bool {
 	return verbosity <= 0 || g.enabled(slog.LevelDebug)
 }
 
-// The three formatters ask for the level first: grpc logs on hot paths, and
-// formatting costs more than dropping.
+// The three formatters check the level first, because gRPC logs on hot paths.
 
 func (g grpcLogger) print(level slog.Level, args []any) {
 	if g.enabled(level) {

@@ -3,12 +3,14 @@ package observe
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 )
 
-// Checks is a set of named health checks. It is safe for concurrent use. A
-// nil *Checks holds no check and fails none.
+// Checks is a set of named health checks. It is safe for concurrent use. A nil *Checks holds no
+// check and fails none.
 type Checks struct {
 	mu     sync.Mutex // guards checks; not held while a check runs
 	checks []check    // ordered by name
@@ -19,7 +21,7 @@ type check struct {
 	run  func() error
 }
 
-// verdict is what one check says now; err is nil when it passes.
+// verdict is the result of one check; err is nil if it passes.
 type verdict struct {
 	name string
 	err  error
@@ -28,19 +30,18 @@ type verdict struct {
 // NewChecks returns an empty set.
 func NewChecks() *Checks { return &Checks{} }
 
-// Add adds a check, which returns nil when all is well and else the reason.
-// It is called often and from several goroutines at once, so it must answer
-// from memory. Checks of the same name are kept side by side.
+// Add adds a check, which returns nil or the reason of its failure. It is called often and
+// concurrently, so it must only read memory. Several checks may have the same name.
 func (c *Checks) Add(name string, run func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A new slice each time: readers go through the old one without the lock.
+	// Copy the slice: readers iterate over the old one without the lock.
 	c.checks = append(slices.Clone(c.checks), check{name: name, run: run})
 	slices.SortStableFunc(c.checks, func(a, b check) int { return cmp.Compare(a.name, b.name) })
 }
 
-// Failed runs every check and returns those that fail, ordered by name, each
-// as "name: cause" wrapping the cause.
+// Failed runs every check and returns the failures, ordered by name, each as "name: cause" wrapping
+// the cause.
 func (c *Checks) Failed() []error {
 	var failed []error
 	for _, v := range c.verdicts() {
@@ -68,4 +69,47 @@ func (c *Checks) snapshot() []check {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.checks
+}
+
+// probe serves checks under a name such as "readyz", in the format of kube-apiserver's probes: 200
+// and "ok", with ?verbose one line for each check; after a failure, 500 and all lines. In contrast
+// to kube-apiserver, a line has the reason of its failure.
+func probe(name string, checks *Checks) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		text, ok := probeText(name, checks.verdicts(), r.URL.Query().Has("verbose"))
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		if !ok {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = w.Write([]byte(text)) // the prober may have disconnected
+	}
+}
+
+// probeText returns the response body, and whether all checks pass.
+func probeText(name string, verdicts []verdict, verbose bool) (string, bool) {
+	var b strings.Builder
+	ok := true
+	for _, v := range verdicts {
+		if v.err == nil {
+			fmt.Fprintf(&b, "[+]%s ok\n", v.name)
+			continue
+		}
+		ok = false
+		fmt.Fprintf(&b, "[-]%s failed: %s\n", v.name, oneLine(v.err.Error()))
+	}
+	switch {
+	case !ok:
+		fmt.Fprintf(&b, "%s check failed\n", name)
+	case verbose:
+		fmt.Fprintf(&b, "%s check passed\n", name)
+	default:
+		return "ok", true
+	}
+	return b.String(), ok
+}
+
+// oneLine removes line breaks, so that a reason does not look like several checks.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }

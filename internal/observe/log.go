@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// LogConfig says what is logged and how. The zero value logs from "info" up,
-// as text.
+// LogConfig configures the log. The zero value logs "info" and above, as text.
 type LogConfig struct {
 	// Level is the lowest level logged: debug, info, warn or error.
 	Level string
@@ -24,7 +23,7 @@ func (c *LogConfig) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Format, "log-format", cmp.Or(c.Format, "text"), "Format of the log: text or json.")
 }
 
-// Validate returns everything that is wrong with c.
+// Validate returns all problems of c.
 func (c *LogConfig) Validate() []error {
 	var problems []error
 	if _, ok := level(c.Level); !ok {
@@ -38,8 +37,7 @@ func (c *LogConfig) Validate() []error {
 	return problems
 }
 
-// NewLogger returns a logger that writes to w as cfg says. Values that
-// Validate refuses fall back to the defaults.
+// NewLogger returns a logger that writes to w. Invalid values of cfg mean the defaults.
 func NewLogger(w io.Writer, cfg LogConfig) *slog.Logger {
 	lowest, _ := level(cfg.Level)
 	options := &slog.HandlerOptions{Level: lowest}
@@ -49,7 +47,7 @@ func NewLogger(w io.Writer, cfg LogConfig) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-// level finds the slog level called name; the empty name means info.
+// level returns the slog level with that name; the empty name means info.
 func level(name string) (slog.Level, bool) {
 	switch name {
 	case "debug":

@@ -53,7 +53,7 @@ func TestLogConfig_Validate(t *testing.T) {
 	}
 }
 
-func TestNewLogger_LogsFromTheLevelUp(t *testing.T) {
+func TestNewLogger_LogsFromItsLevel(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]string{
 		"debug": "debug info warn error",
@@ -87,9 +87,8 @@ func TestNewLogger_TextIsTheDefault(t *testing.T) {
 	}
 }
 
-// No other test of this package may log by klog or grpclog: their loggers are
-// variables of the whole process.
-func TestBridge_BringsKlogAndGRPCTogether(t *testing.T) {
+// No other test of this package may use klog or grpclog, because their loggers are global.
+func TestBridge_RedirectsKlogAndGRPC(t *testing.T) {
 	var out bytes.Buffer
 	observe.Bridge(observe.NewLogger(&out, observe.LogConfig{Level: "debug", Format: "json"}))
 	t.Cleanup(klog.ClearLogger)

@@ -7,8 +7,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// NewRegistry returns a registry with what every process tells about itself:
-// the Go runtime, the operating system's view, and trivet_build_info.
+// NewRegistry returns a registry with the metrics of every process: Go runtime, operating system,
+// and trivet_build_info.
 func NewRegistry() *prometheus.Registry {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "trivet_build_info",

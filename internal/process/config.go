@@ -17,13 +17,15 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
-// Config is what every Trivet server can be told. The zero value is not usable; start from [DefaultConfig].
+// Config has the settings of every Trivet server. Start from [DefaultConfig]; the zero value is
+// invalid.
 type Config struct {
-	// Cluster names the cluster whose duties are carried; it separates keys in a shared etcd.
+	// Cluster is the name of the Kubernetes cluster. It separates keys in a shared etcd.
 	Cluster string
-	// AdvertiseAddress is where other replicas reach the gRPC server: host, or host:port. Empty: derived from the listener.
+	// AdvertiseAddress is the host or host:port under which other replicas reach the gRPC server.
+	// If empty, it is derived from the listener.
 	AdvertiseAddress string
-	// Loops selects the loops to run, as kube-controller-manager's --controllers does.
+	// Loops selects the loops to run, in the syntax of kube-controller-manager's --controllers.
 	Loops []string
 	RPC   rpcserver.Config
 	Admin observe.AdminConfig
@@ -56,10 +58,10 @@ func loopback(port int) string {
 	return net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
 }
 
-// RegisterFlags adds the flags that all servers share.
+// RegisterFlags adds the flags of every server.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, program Program) {
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster,
-		"name of the cluster whose duties are carried; separates the keys of several clusters in one etcd")
+		"name of the Kubernetes cluster; separates the keys of several clusters in one etcd")
 	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress,
 		"host or host:port under which other replicas reach this gRPC server (default: where it listens)")
 	fs.StringSliceVar(&c.Loops, "loops", c.Loops,
@@ -107,7 +109,7 @@ func checkAdvertise(address string) error {
 		host = h
 	}
 	if ip := net.ParseIP(strings.Trim(host, "[]")); ip != nil && ip.IsUnspecified() {
-		return fmt.Errorf("--advertise-address: %q is no address that others could connect to", address)
+		return fmt.Errorf("--advertise-address: %q is not an address to which other replicas can connect", address)
 	}
 	if host == "" {
 		return errors.New("--advertise-address: the host is missing")
@@ -119,7 +121,7 @@ func checkAdvertise(address string) error {
 func advertised(flag string, listener net.Addr) (string, error) {
 	_, port, err := net.SplitHostPort(listener.String())
 	if err != nil {
-		return listener.String(), nil // an in-memory listener has no port and needs none
+		return listener.String(), nil // an in-memory listener has no port
 	}
 	if flag != "" {
 		if _, _, err := net.SplitHostPort(flag); err == nil {
@@ -131,13 +133,13 @@ func advertised(flag string, listener net.Addr) (string, error) {
 	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
 		return listener.String(), nil
 	}
-	return "", fmt.Errorf("--listen %s accepts on every address, so that replicas cannot guess where to reach this one: "+
+	return "", fmt.Errorf("--listen %s accepts on every address, so the address of this replica is unknown: "+
 		"give --advertise-address (in a pod: the pod's IP)", listener)
 }
 
-// beside is where others reach a second listener of the same process: on its own host, or, if it accepts on every
-// address, on the host that is advertised for the first.
-func beside(advertised string, listener net.Addr) string {
+// advertisedBeside returns the address of a second listener of the process: its own host, or, if it
+// accepts on every address, the host that is advertised for the first listener.
+func advertisedBeside(advertised string, listener net.Addr) string {
 	host, port, err := net.SplitHostPort(listener.String())
 	if err != nil {
 		return listener.String()

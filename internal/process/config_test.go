@@ -7,7 +7,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-func TestDefaultConfig_ProgramMayHaveARateOfItsOwn(t *testing.T) {
+func TestDefaultConfig_ProgramSetsItsRate(t *testing.T) {
 	common := kubeconn.DefaultConfig()
 	for _, c := range []struct {
 		program Program
@@ -40,14 +40,14 @@ func TestAdvertised_CompletesTheFlagAndRefusesToGuess(t *testing.T) {
 	}
 }
 
-func TestBeside_TakesTheAdvertisedHostOnlyWhereItMust(t *testing.T) {
+func TestAdvertisedBeside_UsesAdvertisedHostForUnspecifiedAddress(t *testing.T) {
 	for name, c := range map[string]struct{ advertised, listener, want string }{
 		"own host":   {advertised: "10.1.2.3:7601", listener: "127.0.0.1:7611", want: "127.0.0.1:7611"},
 		"everywhere": {advertised: "10.1.2.3:7601", listener: "[::]:7611", want: "10.1.2.3:7611"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := beside(c.advertised, address(t, c.listener)); got != c.want {
-				t.Errorf("beside = %q, want %q", got, c.want)
+			if got := advertisedBeside(c.advertised, address(t, c.listener)); got != c.want {
+				t.Errorf("advertisedBeside = %q, want %q", got, c.want)
 			}
 		})
 	}

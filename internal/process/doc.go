@@ -1,16 +1,14 @@
-// Package process is the server process that every Trivet service runs in: one set of flags, one way to reach etcd and
-// Kubernetes, one gRPC server, one admin server, one order of starting and stopping.
+// Package process runs the server process of every Trivet service: flags, clients of etcd and
+// Kubernetes, the gRPC server, the admin server, and the order of start and stop.
 //
-// A service says what is special about it in a [Program] and gets the rest as [Deps]. Flags are layered: the command line
-// wins over the environment (TRIVET_<FLAG>), which wins over the file named by --config, which wins over the defaults;
-// mistakes in all of them are collected and reported together, with exit code 64.
+// A service describes itself in a [Program] and gets its dependencies as [Deps]. Settings have this
+// precedence: command line, environment (TRIVET_<FLAG>), the file of --config, defaults. All
+// mistakes are reported together, with exit code 64.
 //
-// Start: both servers listen first, so that /readyz can say what is missing; then connections are tried for as long as it
-// takes. Stop: NOT_SERVING, drain the RPCs, stop the loops, hand over the terms, close the connections, and the admin
-// server last.
+// Start: both servers listen first, so that /readyz can report what is missing. Connections are
+// then retried without a limit. Stop: NOT_SERVING, drain the RPCs, stop the loops, release the
+// terms, close the connections, stop the admin server.
 //
-// A replica whose dependencies are missing or whose loops keep failing tells its candidate so, and others get its terms if
-// they can do better; see package term.
-//
-// The package decides nothing about Kubernetes and knows no service.
+// A replica whose dependencies are missing or whose loops keep failing reports itself unready to
+// its candidate. Package term then moves its terms to ready replicas.
 package process

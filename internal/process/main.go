@@ -21,19 +21,20 @@ import (
 const (
 	exitOK      = 0
 	exitFailure = 1
-	exitUsage   = 64 // EX_USAGE of sysexits.h: a mistake in flags, environment or configuration file
+	exitUsage   = 64 // EX_USAGE of sysexits.h
 )
 
-// Main parses, runs and returns the exit code: 0 after a stop by SIGINT or SIGTERM, 64 for wrong settings, 1 for the rest.
-// A second signal ends the process at once. It reads the environment and writes to standard output and standard error.
+// Main reads the settings, runs the program and returns the exit code: 0 after SIGINT or SIGTERM,
+// 64 for wrong settings, 1 for other errors. A second signal ends the process at once. Main reads
+// the environment and writes to standard output and standard error.
 func Main(args []string, program Program) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // restores the default action, so that the second signal kills
+	context.AfterFunc(ctx, stop) // restores the default action for the second signal
 	return run(ctx, invocation{args: args, environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr}, program)
 }
 
-// invocation is how a process was called.
+// invocation has the inputs and outputs of a process.
 type invocation struct {
 	args, environ  []string
 	stdout, stderr io.Writer
@@ -68,7 +69,7 @@ func run(ctx context.Context, call invocation, program Program) int {
 	return report(call.stderr, program.Name, err)
 }
 
-// report says why a process ended and returns its exit code.
+// report prints why a process ended and returns its exit code.
 func report(stderr io.Writer, name string, err error) int {
 	var usage *UsageError
 	switch {
@@ -87,7 +88,7 @@ func flagSet(cfg *Config, program Program) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(program.Name, pflag.ContinueOnError)
 	fs.SortFlags = true
 	fs.String("config", "", "YAML file with apiVersion "+configAPIVersion+", kind "+configKind(program)+
-		" and settings named as these flags; flags and TRIVET_<FLAG> variables win over it")
+		" and settings with the names of these flags; flags and TRIVET_<FLAG> variables override it")
 	fs.Bool("help", false, "print this and exit")
 	fs.Bool("version", false, "print the version and exit")
 	cfg.RegisterFlags(fs, program)

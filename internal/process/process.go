@@ -21,7 +21,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// UsageError is a mistake in the configuration that shows only when it is used, such as a port that is taken.
+// UsageError is a mistake in the configuration that is found only when the setting is used, such as
+// a port in use.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }
@@ -43,8 +44,8 @@ type Process struct {
 	adminAt   net.Listener
 }
 
-// New opens the listeners and assembles the process; nothing runs and nothing is contacted yet. An error of type
-// *UsageError is a mistake of the caller's. After an error nothing is left open.
+// New opens the listeners and builds the process. It starts nothing and contacts no server. A
+// *UsageError is a mistake in the configuration. After an error nothing remains open.
 func New(cfg Config, program Program, logger *slog.Logger) (*Process, error) {
 	p := &Process{program: program, ready: observe.NewChecks()}
 	if err := p.listen(cfg, logger); err != nil {
@@ -58,7 +59,7 @@ func New(cfg Config, program Program, logger *slog.Logger) (*Process, error) {
 	return p, nil
 }
 
-// Member returns this replica as others see it.
+// Member returns the description of this replica in its member key.
 func (p *Process) Member() term.Member { return p.member }
 
 func (p *Process) listen(cfg Config, logger *slog.Logger) error {
@@ -79,14 +80,15 @@ func (p *Process) listen(cfg Config, logger *slog.Logger) error {
 		Cluster:      cfg.Cluster,
 		Version:      identity.Version(),
 		GRPCAddress:  address,
-		AdminAddress: beside(address, p.adminAt.Addr()),
+		AdminAddress: advertisedBeside(address, p.adminAt.Addr()),
 		StartTime:    time.Now(),
 	}
 	p.logger = logger.With("service", p.member.Service, "replica", p.member.ID)
 	return nil
 }
 
-// assemble gets the caller's logger beside p.logger, because a candidate adds its own name to what it logs.
+// assemble needs the logger of New besides p.logger, because the candidate adds the replica id
+// itself.
 func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	registry := observe.NewRegistry()
 	var err error
@@ -99,10 +101,10 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.ready.Add("etcd", setApart(p.candidate.Check))
+	p.ready.Add("etcd", forServingOnly(p.candidate.Check))
 	if p.program.shards() > 0 {
-		lead := &led{holdings: func() []term.Holding { return p.candidate.Status().Shards }}
-		p.ready.Add("leadership", setApart(lead.check))
+		lead := &leaderSeen{holdings: func() []term.Holding { return p.candidate.Status().Shards }}
+		p.ready.Add("leadership", forServingOnly(lead.check))
 	}
 	kube, err := p.connectKube(cfg)
 	if err != nil {
@@ -114,9 +116,9 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
 	})
 	if err != nil {
-		return &UsageError{Err: err} // only a setting can make a constructor fail: it contacts nobody
+		return &UsageError{Err: err} // constructors contact no server, so only a setting can make them fail
 	}
-	p.ready.Add("loops", setApart(p.service.Loops().CheckReady))
+	p.ready.Add("loops", forServingOnly(p.service.Loops().CheckReady))
 	return p.buildServers(cfg, registry)
 }
 
@@ -133,7 +135,7 @@ func (p *Process) connectKube(cfg Config) (*rest.Config, error) {
 	return kubeconn.Fence(config), nil
 }
 
-// kubeProbePeriod is how often the kube-apiserver's /readyz is asked: often enough for a person who waits, and cheap.
+// kubeProbePeriod is the period of requests to the kube-apiserver's /readyz.
 const kubeProbePeriod = 2 * time.Second
 
 func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
@@ -174,7 +176,8 @@ func dependency(name string, err error, lastContact time.Time) status.Dependency
 	return found
 }
 
-// close releases what New opened. Listeners that were served are closed already, so their errors say nothing.
+// close releases what New opened. It ignores the errors of listeners, which Serve has closed
+// already.
 func (p *Process) close() {
 	for _, listener := range []net.Listener{p.rpcAt, p.adminAt} {
 		if listener != nil {
@@ -185,6 +188,6 @@ func (p *Process) close() {
 		return
 	}
 	if err := p.etcd.Close(); err != nil && !errors.Is(err, context.Canceled) {
-		p.logger.Warn("connection to etcd not closed", "error", err)
+		p.logger.Warn("cannot close the connection to etcd", "error", err)
 	}
 }

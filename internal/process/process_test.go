@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// recorder is a service that notes what happens to it.
+// recorder is a service that records its calls.
 type recorder struct {
 	runErr error
 	loops  *loop.Runner
@@ -86,7 +86,8 @@ func config(endpoints ...string) Config {
 	return cfg
 }
 
-// start runs a process until the test ends, and returns it with a function that stops it and returns Run's error.
+// start runs a process until the test ends, and returns it with a function that stops it and
+// returns Run's error.
 func start(t *testing.T, cfg Config, r *recorder) (*Process, func() error) {
 	t.Helper()
 	p, err := New(cfg, program(r), slog.New(slog.DiscardHandler))
@@ -133,7 +134,7 @@ func get(t *testing.T, p *Process, path string) (int, string) {
 	return reply.StatusCode, string(body)
 }
 
-func TestRun_UnreachableEtcdIsAVisibleReasonAndNoEnd(t *testing.T) {
+func TestRun_UnreachableEtcdIsReportedAndDoesNotEndRun(t *testing.T) {
 	p, stop := start(t, config("http://127.0.0.1:1"), &recorder{})
 	testkit.Eventually(t, 20*time.Second, func() error {
 		code, body := get(t, p, "/readyz")
@@ -219,7 +220,7 @@ func TestRun_AFailingServiceEndsTheProcess(t *testing.T) {
 	}
 }
 
-func TestNew_TakenPortIsAMistakeOfTheCaller(t *testing.T) {
+func TestNew_PortInUseIsAUsageError(t *testing.T) {
 	p, _ := start(t, config("http://127.0.0.1:1"), &recorder{})
 	cfg := config("http://127.0.0.1:1")
 	cfg.Admin.Listen = p.Member().AdminAddress

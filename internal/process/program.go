@@ -16,37 +16,36 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// Program is what one server has of its own. It is a value to be filled once; the functions are called in the order
-// RegisterFlags, Validate, Build.
+// Program describes one server. Its functions are called in the order RegisterFlags, Validate,
+// Build. Name, Short and Build are required.
 type Program struct {
-	// Name is the service's name, as in etcd keys and on the gateway: "leasesvc".
+	// Name is the name of the service in etcd keys and in the gateway, for example "leasesvc".
 	Name string
-	// Short says in one line what it does, for --help.
+	// Short describes the program in one line, for --help.
 	Short string
 	// GRPCPort and AdminPort are the default ports on loopback.
 	GRPCPort, AdminPort int
-	// Shards returns how many terms the service divides its work into; it is called when the process is built, after flags
-	// have been read. nil, or 0, means that the service only makes itself known.
+	// Shards returns the number of shards of the service. It is called after flags have been read.
+	// With nil or 0 the replica is a member that holds no terms.
 	Shards func() int
 	// Kube says whether the service talks to a kube-apiserver.
 	Kube bool
-	// KubeQPS and KubeBurst are the defaults of --kube-api-qps and --kube-api-burst, for a service that bounds its requests by
-	// itself; 0 means kubeconn's.
+	// KubeQPS and KubeBurst are the defaults of --kube-api-qps and --kube-api-burst; 0 means the
+	// defaults of kubeconn. A service that limits its requests itself sets them higher.
 	KubeQPS   float32
 	KubeBurst int
 	// Loops are the names that --loops may select.
 	Loops []string
-	// Unvalidated lists full gRPC methods whose messages the service checks by itself.
+	// Unvalidated are full gRPC methods whose messages the service validates itself.
 	Unvalidated []string
 	// RegisterFlags adds the service's own flags; nil if it has none.
 	RegisterFlags func(*pflag.FlagSet)
-	// Validate returns all problems of the service's own configuration; nil if there can be none.
+	// Validate returns all problems of the service's own configuration; nil if it has none.
 	Validate func() []error
-	// Build makes the service. It starts nothing.
+	// Build returns the service. It starts nothing.
 	Build func(Deps) (Service, error)
 }
 
-// shards is how many terms there are to hold.
 func (p Program) shards() int {
 	if p.Shards == nil {
 		return 0
@@ -54,34 +53,38 @@ func (p Program) shards() int {
 	return p.Shards()
 }
 
-// Service is what a process runs. Its methods may be called concurrently once Run has been called; Loops and Counts also before.
+// Service is the service that a process runs. After Run was called, its methods are called
+// concurrently; Loops and Counts also before.
 type Service interface {
 	// Register adds the service's own RPCs.
 	Register(grpc.ServiceRegistrar)
-	// Run does the service's work, leadership included. It blocks until ctx ends and its goroutines have returned.
+	// Run runs the service, including its candidate. It returns after ctx has ended and its
+	// goroutines have returned.
 	Run(ctx context.Context) error
-	// Loops are the service's loops: /loops shows them, /livez and /readyz judge by them.
+	// Loops returns the service's loops for /loops, /livez and /readyz.
 	Loops() *loop.Runner
-	// Counts tells what there is to count, by stable snake_case names.
+	// Counts returns the counts of the status page, by stable snake_case names.
 	Counts() map[string]int64
 }
 
-// Deps is what a process gives to its service.
+// Deps are the dependencies that a process gives to its service.
 type Deps struct {
-	// Member is this replica as its member key describes it.
+	// Member describes this replica in its member key.
 	Member term.Member
 	// Etcd connects lazily and is closed by the process.
 	Etcd *clientv3.Client
-	// KubeConfig refuses every write without a held term; nil unless Program.Kube. See kubeconn.Fence.
+	// KubeConfig refuses each write without a held term; see kubeconn.Fence. It is nil unless
+	// Program.Kube.
 	KubeConfig *rest.Config
-	// Candidate is this replica's part in leadership; the service runs it, unless Program.Shards says 0.
+	// Candidate claims the shards of this replica. The service runs it, unless the number of shards
+	// is 0.
 	Candidate *term.Candidate
-	// Peers is how to dial other Trivet processes: with this process's own certificates.
+	// Peers configures connections to other Trivet processes, with this process's certificates.
 	Peers   rpcclient.Config
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
-	// Ready collects the checks behind /readyz; a service may add its own before Run.
+	// Ready has the checks of /readyz. A service may add checks before Run.
 	Ready *observe.Checks
-	// LoopSelection is --loops.
+	// LoopSelection is the value of --loops.
 	LoopSelection []string
 }

@@ -2,14 +2,18 @@ package process
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 )
 
-// readinessPeriod is how often gRPC health and the claim to terms follow the checks.
+// readinessPeriod is how often gRPC health and the candidate follow the checks.
 const readinessPeriod = 250 * time.Millisecond
 
-// Run serves until ctx ends or a part of the process fails, then stops in order and closes everything. It returns that
-// failure, or nil when the end was asked for. It may be called once.
+// Run serves until ctx ends or a part of the process fails, then stops all parts in order. It
+// returns that failure, or nil if ctx ended. Call it once.
 func (p *Process) Run(ctx context.Context) error {
 	defer p.close()
 	p.logger.Info("starting", "version", p.member.Version, "grpc", p.member.GRPCAddress, "admin", p.member.AdminAddress)
@@ -44,17 +48,75 @@ func (p *Process) startWork(work *stage) {
 	work.start(p.service.Run)
 }
 
-// followChecks keeps grpc.health.v1 in step with /readyz, and the candidate with what this replica could do.
+// followChecks copies the result of the checks to grpc.health.v1 and to the candidate.
 func (p *Process) followChecks(ctx context.Context) error {
 	ticker := time.NewTicker(readinessPeriod)
 	defer ticker.Stop()
 	for {
 		p.rpc.SetServing(len(p.ready.Failed()) == 0)
-		p.candidate.SetUnready(p.unable())
+		p.candidate.SetUnready(p.notReadyForTerms())
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
 	}
+}
+
+// stage is a group of tasks that stop together. Its context has no parent: only stop ends it, in
+// the order of Run.
+type stage struct {
+	name   string
+	logger *slog.Logger
+	fail   context.CancelCauseFunc // reports a task that ended before stop
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+}
+
+func newStage(name string, logger *slog.Logger, fail context.CancelCauseFunc) *stage {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &stage{name: name, logger: logger, fail: fail, ctx: ctx, cancel: cancel}
+}
+
+func (s *stage) start(task func(context.Context) error) {
+	s.tasks.Go(func() {
+		err := task(s.ctx)
+		switch {
+		case s.ctx.Err() == nil:
+			s.fail(&failure{stage: s.name, err: err})
+		case err != nil && !errors.Is(err, context.Canceled):
+			s.logger.Warn("stopped with an error", "part", s.name, "error", err)
+		}
+	})
+}
+
+// stop cancels the tasks and waits for them.
+func (s *stage) stop() {
+	s.cancel()
+	s.tasks.Wait()
+}
+
+// failure is the end of a task before its stage was stopped.
+type failure struct {
+	stage string
+	err   error // nil if the task returned nil
+}
+
+func (f *failure) Error() string {
+	if f.err == nil {
+		return f.stage + ": ended before it was stopped"
+	}
+	return fmt.Sprintf("%s: %v", f.stage, f.err)
+}
+
+func (f *failure) Unwrap() error { return f.err }
+
+// failureOf returns cause if it is a failure, and nil for an orderly end.
+func failureOf(cause error) error {
+	var f *failure
+	if errors.As(cause, &f) {
+		return f
+	}
+	return nil
 }

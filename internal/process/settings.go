@@ -15,18 +15,19 @@ import (
 // configAPIVersion is the version of the configuration file's format.
 const configAPIVersion = "config.trivet.dev/v1"
 
-// environmentPrefix begins the variable that stands in for a flag: --etcd-endpoints is TRIVET_ETCD_ENDPOINTS.
+// environmentPrefix begins the variable that stands in for a flag: --etcd-endpoints is
+// TRIVET_ETCD_ENDPOINTS.
 const environmentPrefix = "TRIVET_"
 
-// file is the configuration file: settings are named as the flags are, so that there is one list of names to learn.
+// file is the configuration file. Its settings have the names of the flags.
 type file struct {
 	APIVersion string         `json:"apiVersion"`
 	Kind       string         `json:"kind"`
 	Settings   map[string]any `json:"settings"`
 }
 
-// applySettings fills flags from the command line, the environment and the file named by --config, in this order of
-// precedence, and returns every mistake it finds. Parsing goes on after a mistake, so that a person mends all of them at once.
+// applySettings sets flags from the command line, the environment and the file of --config, in this
+// order of precedence. It returns every mistake, because parsing continues after one.
 func applySettings(fs *pflag.FlagSet, args []string, environ []string, kind string) []error {
 	problems := applyArguments(fs, args)
 	problems = append(problems, applyEnvironment(fs, environ)...)
@@ -36,13 +37,13 @@ func applySettings(fs *pflag.FlagSet, args []string, environ []string, kind stri
 	return problems
 }
 
-// applyArguments sets flags one by one instead of by pflag's Parse, which would stop at the first mistake.
+// applyArguments sets flags one by one, because pflag's Parse stops at the first mistake.
 func applyArguments(fs *pflag.FlagSet, args []string) []error {
 	var problems []error
 	for i := 0; i < len(args); i++ {
 		name, value, hasValue := strings.Cut(strings.TrimPrefix(args[i], "--"), "=")
 		if !strings.HasPrefix(args[i], "--") || name == "" {
-			problems = append(problems, fmt.Errorf("argument %q: only flags of the form --name=value are taken", args[i]))
+			problems = append(problems, fmt.Errorf("argument %q: only flags of the form --name=value are accepted", args[i]))
 			continue
 		}
 		flag := fs.Lookup(name)
@@ -66,7 +67,8 @@ func applyArguments(fs *pflag.FlagSet, args []string) []error {
 	return problems
 }
 
-// skippedValue says how many of the following arguments belong to an unknown flag, so that its value is no second mistake.
+// skippedValue returns how many following arguments are the value of an unknown flag, so that the
+// value is not a second mistake.
 func skippedValue(rest []string, hasValue bool) int {
 	if hasValue || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
 		return 0
@@ -84,7 +86,7 @@ func applyEnvironment(fs *pflag.FlagSet, environ []string) []error {
 		}
 		flag := fs.Lookup(strings.ReplaceAll(strings.ToLower(name), "_", "-"))
 		if flag == nil || flag.Changed {
-			continue // a variable may be meant for another Trivet process of the same pod
+			continue // the variable may belong to another Trivet process of the Pod
 		}
 		problems = appendSet(problems, fs, flag, value, key)
 	}
@@ -124,7 +126,8 @@ func applyFile(fs *pflag.FlagSet, path, kind string) []error {
 	return problems
 }
 
-// numbersAsWritten keeps 1048576 from becoming the float 1.048576e+06, which no integer flag takes.
+// numbersAsWritten keeps 1048576 as written; as a float it would become 1.048576e+06, which no
+// integer flag accepts.
 func numbersAsWritten(decoder *json.Decoder) *json.Decoder {
 	decoder.UseNumber()
 	return decoder
@@ -139,10 +142,12 @@ func sortedKeys(settings map[string]any) []string {
 	return names
 }
 
-// StructuredType is the Type of a flag whose value is JSON. In the configuration file it is written as YAML.
+// StructuredType is the pflag Type of a flag whose value is JSON on the command line and YAML in
+// the configuration file.
 const StructuredType = "JSON"
 
-// settingText writes a YAML value as the flag's value: scalars as they are, lists joined by commas, structures as JSON.
+// settingText converts a YAML value to the text of a flag: scalars unchanged, lists joined by
+// commas, structures as JSON.
 func settingText(value any, flag pflag.Value) (string, error) {
 	if _, isText := value.(string); flag.Type() == StructuredType && !isText {
 		text, err := json.Marshal(value)
@@ -172,14 +177,14 @@ func appendSet(problems []error, fs *pflag.FlagSet, flag *pflag.Flag, value, sou
 		if flag.Value.Type() == StructuredType {
 			var invalid *pflag.InvalidValueError
 			if errors.As(err, &invalid) {
-				err = invalid.Unwrap() // without the whole value again
+				err = invalid.Unwrap() // omits the whole value
 			}
 			return append(problems, fmt.Errorf("%s: %w", source, err))
 		}
 		if _, isList := flag.Value.(pflag.SliceValue); !isList {
-			_ = flag.Value.Set(before) // pflag left zero there, which would count as a second mistake
+			_ = flag.Value.Set(before) // pflag has set zero, which would be a second mistake
 		}
-		return append(problems, fmt.Errorf("%s: %q is no %s", source, value, flag.Value.Type()))
+		return append(problems, fmt.Errorf("%s: %q is not a valid %s", source, value, flag.Value.Type()))
 	}
 	return problems
 }

@@ -140,14 +140,14 @@ settings: {max-count: many, colour: red, name: {a: b}}
 		texts[i] = problem.Error()
 	}
 	want := []string{
-		`argument "stray": only flags of the form --name=value are taken`,
+		`argument "stray": only flags of the form --name=value are accepted`,
 		`--unknown: unknown flag`,
-		`--max-count: "x" is no int`,
+		`--max-count: "x" is not a valid int`,
 		`--name: the value is missing`,
-		`TRIVET_MAX_COUNT: "-" is no int`,
+		`TRIVET_MAX_COUNT: "-" is not a valid int`,
 		`--config ` + path + `: apiVersion "config.trivet.dev/v9", kind "TestConfiguration": need "config.trivet.dev/v1" and "TestConfiguration"`,
 		`--config ` + path + `: settings.colour: unknown setting`,
-		`--config ` + path + `: settings.max-count: "many" is no int`,
+		`--config ` + path + `: settings.max-count: "many" is not a valid int`,
 		`--config ` + path + `: settings.name: need a string, number, boolean or a list of these`,
 	}
 	if diff := cmp.Diff(want, texts); diff != "" {

@@ -1,10 +1,10 @@
-// Package rpcclient opens connections to Trivet's gRPC servers: certificates, keepalive, retries and limits that fit what
-// rpcserver enforces.
+// Package rpcclient opens connections to Trivet's gRPC servers, with certificates, keepalive,
+// retries and limits that match rpcserver.
 //
-// Promises: dialling is lazy and never blocks. Certificates and authorities are read again when their files change, so a
-// connection made after a rotation uses what is current. A unary call that meets UNAVAILABLE is tried up to three times in
-// all, unless so many fail that retries would only add to the load; streams are never retried, because only their owner
-// knows what a new one must say first. A peer that vanished is noticed within about 15 seconds, idle connections included.
+// Dial never blocks. Certificates and authorities are reloaded when their files change. A unary
+// call that fails with UNAVAILABLE is tried up to three times, unless so many calls fail that
+// retries are throttled. Streams are not retried, because only the caller knows their first
+// message. A vanished peer is detected within about 15 s, also on idle connections.
 //
-// The package chooses no server: NOT_LEADER and its address are for the caller to follow.
+// The package does not follow NOT_LEADER; the caller connects to the address in the error.
 package rpcclient

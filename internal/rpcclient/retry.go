@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// The service configuration as gRPC reads it, see grpc/service_config.proto of the gRPC project.
+// These types are the JSON form of grpc/service_config.proto.
 type (
 	serviceConfigJSON struct {
 		MethodConfig    []methodConfigJSON `json:"methodConfig"`
@@ -36,11 +36,12 @@ type (
 	}
 )
 
-// serviceConfig lets unary methods be tried again on UNAVAILABLE. They are named one by one, because a wildcard would
-// take the streams in; the names come from the protos that this program is linked with, the only ones it can call.
+// serviceConfig retries unary methods on UNAVAILABLE. It names each method, because a wildcard
+// would include streams. The names come from the linked protos.
 func serviceConfig() string {
 	config := serviceConfigJSON{
-		// Retries stop while more than half of the tokens are spent: a failed call costs one, ten successes earn one.
+		// Retries stop while more than half of the tokens are used. A failed call uses one token,
+		// and ten successes return one.
 		RetryThrottling: throttlingJSON{MaxTokens: 10, TokenRatio: 0.1},
 	}
 	if names := unaryMethods(protoregistry.GlobalFiles); len(names) > 0 {
@@ -54,14 +55,14 @@ func serviceConfig() string {
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		// Strings and numbers only: unreachable. Without a configuration gRPC does not retry, which is safe.
+		// Unreachable: strings and numbers always encode. Without a configuration gRPC does not
+		// retry.
 		return "{}"
 	}
 	return string(text)
 }
 
-// unaryMethods returns the methods of Trivet's services in files that have neither a stream of requests nor of responses,
-// ordered by name.
+// unaryMethods returns the unary methods of Trivet's services in files, ordered by name.
 func unaryMethods(files *protoregistry.Files) []methodNameJSON {
 	var names []methodNameJSON
 	files.RangeFiles(func(file protoreflect.FileDescriptor) bool {

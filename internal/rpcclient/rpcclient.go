@@ -1,12 +1,16 @@
 package rpcclient
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -14,30 +18,31 @@ import (
 )
 
 const (
-	// pingTime is twice what rpcserver's enforcement asks for, so that delays on the way never look like a flood of pings.
+	// pingTime is twice rpcserver's minimum, so that network delays do not look like too many
+	// pings.
 	pingTime    = 10 * time.Second
 	pingTimeout = 5 * time.Second
-	// maxReceiveBytes leaves room for a page of 5,000 leases.
+	// maxReceiveBytes allows a page of 5,000 leases.
 	maxReceiveBytes = 16 << 20
 	connectTimeout  = 5 * time.Second
 )
 
-// Config is how a client proves itself and what it trusts.
+// Config has the identity of a client and the identity that it requires of servers.
 type Config struct {
-	// TLS holds the client's certificate and key (empty: it presents none, which Trivet's servers refuse) and the
-	// authorities of servers' certificates (empty: the system's).
+	// TLS has the client's certificate and key (empty: none, which Trivet's servers refuse) and the
+	// authorities of server certificates (empty: the system's).
 	TLS identity.Files
-	// ServerName is the name that the server's certificate must hold; empty: the host of the target. Trivet's servers hold
-	// the name of their service, because the addresses of replicas come and go.
+	// ServerName is the name that the server's certificate must have; empty: the host of the
+	// target. Certificates of Trivet's servers have the name of the service, because addresses of
+	// replicas change.
 	ServerName string
 	// Insecure connects without TLS. Trivet's servers accept that over loopback only.
 	Insecure bool
 }
 
-// Dial returns a connection to target, which is as grpc.NewClient takes it. It returns at once: whether the target answers
-// shows with the first call. Options in extra come last and win. The caller closes the connection.
-//
-// Errors: certificate files that cannot be read, and a malformed target.
+// Dial returns a connection to a target of grpc.NewClient. It does not wait for the target. Options
+// in extra override the defaults. The caller closes the connection. Dial fails on unreadable
+// certificate files and on a malformed target.
 func Dial(target string, cfg Config, logger *slog.Logger, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 	transport, err := transportOption(cfg, logger)
 	if err != nil {
@@ -73,10 +78,53 @@ func defaults(transport grpc.DialOption, serverName string) []grpc.DialOption {
 			Timeout:             pingTimeout,
 			PermitWithoutStream: true,
 		}),
-		// gRPC's own ceiling of two minutes would keep agents away long after their server is back.
+		// gRPC's default maximum of two minutes is too long after the server has returned.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
 			MinConnectTimeout: connectTimeout,
 		}),
 	}
+}
+
+// rotating are credentials with a new TLS configuration for each handshake, because crypto/tls
+// reads the authorities of a client only from its configuration.
+type rotating struct {
+	client     *identity.Client
+	serverName string // overrides the authority; set before use only
+}
+
+func newRotating(client *identity.Client) *rotating {
+	return &rotating{client: client}
+}
+
+// ClientHandshake uses the current certificates.
+func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if r.serverName != "" {
+		authority = r.serverName
+	}
+	return credentials.NewTLS(r.client.TLS()).ClientHandshake(ctx, authority, conn)
+}
+
+// ServerHandshake fails, because these are credentials of a client.
+func (r *rotating) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("client credentials cannot serve")
+}
+
+// Info returns the protocol and the overridden server name.
+func (r *rotating) Info() credentials.ProtocolInfo {
+	info := credentials.NewTLS(r.client.TLS()).Info()
+	info.ServerName = r.serverName
+	return info
+}
+
+// Clone returns a copy that shares the certificates and has its own server name.
+func (r *rotating) Clone() credentials.TransportCredentials {
+	clone := *r
+	return &clone
+}
+
+// OverrideServerName sets the server name of later handshakes.
+func (r *rotating) OverrideServerName(name string) error {
+	r.serverName = name
+	return nil
 }

@@ -102,14 +102,14 @@ func TestDial_UserAgentNamesTheBuild(t *testing.T) {
 	}
 }
 
-func TestDial_ServerThatIsNotThereIsNotWaitedFor(t *testing.T) {
+func TestDial_DoesNotWaitForTheServer(t *testing.T) {
 	conn, err := rpcclient.Dial("127.0.0.1:1", rpcclient.Config{Insecure: true}, slog.New(slog.DiscardHandler))
 	if err != nil {
-		t.Fatalf("Dial() of nobody = %v, want nil", err)
+		t.Fatalf("Dial() of an unused port = %v, want nil", err)
 	}
 	defer conn.Close()
 	if _, err := leasev1.NewLeaseServiceClient(conn).GetLease(t.Context(), request()); status.Code(err) != codes.Unavailable {
-		t.Errorf("GetLease() of nobody = %v, want %v", err, codes.Unavailable)
+		t.Errorf("GetLease() from an unused port = %v, want %v", err, codes.Unavailable)
 	}
 }
 

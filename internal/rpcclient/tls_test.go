@@ -24,7 +24,8 @@ func answering() *leases {
 	return &leases{get: func(context.Context, int64) error { return nil }}
 }
 
-// secure connects with certificates. Connections get old within a second, so that each later call shakes hands again.
+// secure connects with certificates. Connections get old within a second, so that each later call
+// shakes hands again.
 func secure(t *testing.T, server, client identity.Files) *connected {
 	t.Helper()
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")

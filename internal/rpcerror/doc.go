@@ -1,12 +1,11 @@
-// Package rpcerror makes and reads the errors that Trivet's RPCs return.
+// Package rpcerror creates and reads the errors of Trivet's RPCs.
 //
-// Promise: an error made here is a gRPC status with exactly one ErrorInfo, whose domain is [Domain] and whose reason is a
-// stable UPPER_SNAKE_CASE code that a program may switch on. The message is for people and may change. Field violations,
-// retry pauses and metadata are further details of the same status and survive every hop that passes a status on.
+// An error of this package is a gRPC status with exactly one ErrorInfo, whose domain is [Domain]
+// and whose reason is a stable UPPER_SNAKE_CASE code for programs. The message is for humans and
+// may change. Field violations, retry delays and metadata are further details of the same status.
 //
-// Readers ([ReasonOf], [MetadataOf]) look through wrapped errors and ignore ErrorInfo of other domains, so the reason of some
-// library's error is never mistaken for one of ours.
+// [ReasonOf] and [MetadataOf] unwrap errors and ignore ErrorInfo of other domains.
 //
-// The package decides nothing: which failure deserves which reason is a table in each service. All functions are pure and
-// safe for concurrent use.
+// Each service has a table of failures and reasons. All functions are pure and safe for concurrent
+// use.
 package rpcerror

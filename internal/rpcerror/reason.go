@@ -10,41 +10,45 @@ import (
 // Domain is the ErrorInfo domain of every error Trivet makes.
 const Domain = "trivet.dev"
 
-// GRPCAddressKey is the metadata key under which NOT_LEADER says where to go instead.
+// GRPCAddressKey is the metadata key under which NOT_LEADER says the address of the leader.
 const GRPCAddressKey = "grpc_address"
 
 // Reason is the stable code of a failure, unique within [Domain].
 type Reason string
 
-// Reasons that do not belong to one service. Services declare their own beside these.
+// Reasons of every service. Services declare further reasons.
 const (
 	// NotLeaderReason: another replica holds the term; see [NotLeader].
 	NotLeaderReason Reason = "NOT_LEADER"
 	// ShuttingDownReason: this replica is stopping; see [ShuttingDown].
 	ShuttingDownReason Reason = "SHUTTING_DOWN"
-	// ValidationFailedReason: the request breaks the rules written in its .proto file; BadRequest names the fields.
+	// ValidationFailedReason: the request breaks the rules written in its .proto file; BadRequest
+	// names the fields.
 	ValidationFailedReason Reason = "VALIDATION_FAILED"
 	// InvalidPageTokenReason: the page token does not come from a list with the same arguments.
 	InvalidPageTokenReason Reason = "INVALID_PAGE_TOKEN"
 	// UnknownMethodReason: the server has no such method.
 	UnknownMethodReason Reason = "UNKNOWN_METHOD"
-	// InternalReason: a defect or a failure the caller can do nothing about; the cause is in the server's log.
+	// InternalReason: a defect or a failure the caller can do nothing about; the cause is in the
+	// server's log.
 	InternalReason Reason = "INTERNAL"
 	// PanicReason: the handler panicked; the stack is in the server's log.
 	PanicReason Reason = "PANIC"
 )
 
-// ReasonOf returns the reason of the first ErrorInfo of [Domain] in err or in what it wraps, and "" if there is none.
+// ReasonOf returns the reason of the first ErrorInfo of [Domain] in err or in what it wraps, and ""
+// if there is none.
 func ReasonOf(err error) Reason {
 	return Reason(infoOf(err).GetReason())
 }
 
-// MetadataOf returns the value under key in the ErrorInfo that [ReasonOf] reads, and "" if there is none.
+// MetadataOf returns the value under key in the ErrorInfo that [ReasonOf] reads, and "" if there is
+// none.
 func MetadataOf(err error, key string) string {
 	return infoOf(err).GetMetadata()[key]
 }
 
-// RetryAfterOf returns the pause after which err says that trying again may succeed, and 0 if it says none; see [WithRetryAfter].
+// RetryAfterOf returns the retry delay of err, or 0 if it has none; see [WithRetryAfter].
 func RetryAfterOf(err error) time.Duration {
 	st, ok := status.FromError(err)
 	if !ok {
@@ -58,7 +62,7 @@ func RetryAfterOf(err error) time.Duration {
 	return 0
 }
 
-// infoOf returns nil when there is no such detail; the generated getters accept a nil receiver.
+// infoOf may return nil, which the generated getters accept.
 func infoOf(err error) *errdetails.ErrorInfo {
 	st, ok := status.FromError(err)
 	if !ok {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-func TestNew_StatusCarriesExactlyWhatWasGiven(t *testing.T) {
+func TestNew_StatusHasExactlyTheGivenDetails(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		want *spb.Status
@@ -55,9 +55,9 @@ func TestNew_StatusCarriesExactlyWhatWasGiven(t *testing.T) {
 			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead; ask 10.0.0.7:7601",
 				&errdetails.ErrorInfo{Reason: "NOT_LEADER", Domain: "trivet.dev", Metadata: map[string]string{"grpc_address": "10.0.0.7:7601"}}),
 		},
-		"nobody leads": {
+		"no leader": {
 			err: NotLeader("leasesvc", ""),
-			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead, and nobody does yet; try again",
+			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead, and no other replica does yet; try again",
 				&errdetails.ErrorInfo{Reason: "NOT_LEADER", Domain: "trivet.dev", Metadata: map[string]string{"grpc_address": ""}}),
 		},
 		"shutting down": {
@@ -86,7 +86,7 @@ func TestComplete_KeepsDetailsThatAreThere(t *testing.T) {
 	}
 }
 
-func TestReasonOf_LooksThroughWrapsAndPastOtherDomains(t *testing.T) {
+func TestReasonOf_UnwrapsAndIgnoresOtherDomains(t *testing.T) {
 	foreign, err := status.New(codes.NotFound, "gone").WithDetails(&errdetails.ErrorInfo{
 		Reason: "LEASE_NOT_FOUND", Domain: "etcd.io", Metadata: map[string]string{GRPCAddressKey: "theirs"},
 	})
@@ -131,7 +131,7 @@ func statusProto(t *testing.T, code codes.Code, message string, details ...proto
 	return want
 }
 
-func TestRetryAfterOf_IsThePauseThatWasAskedFor(t *testing.T) {
+func TestRetryAfterOf_ReturnsRetryDelay(t *testing.T) {
 	paced := New(codes.Unavailable, "PACED", "later", WithRetryAfter(3*time.Second))
 	for what, c := range map[string]struct {
 		err  error

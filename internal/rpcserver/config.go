@@ -13,24 +13,26 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// Config is how a server listens, whom it lets in and how much it takes.
+// Config configures a server: its address, its TLS files and its limits.
 type Config struct {
 	// Listen is the address to listen on, host:port. Port 0 takes a free one.
 	Listen string
-	// TLS holds the server's certificate and key and the authorities of its clients' certificates.
+	// TLS has the server's certificate and key and the authorities of client certificates.
 	TLS identity.Files
 	// Insecure serves without TLS. It is accepted only while Listen is a loopback address.
 	Insecure bool
-	// MaxRecvBytes is how large a received message may be, uncompressed.
+	// MaxRecvBytes limits the size of a received message, uncompressed.
 	MaxRecvBytes int
-	// MaxHeaderBytes is how large the headers of a call may be, uncompressed.
+	// MaxHeaderBytes limits the size of the headers of a call, uncompressed.
 	MaxHeaderBytes int
-	// MaxConcurrentStreams is how many calls of one connection run at a time; further ones wait at the client.
+	// MaxConcurrentStreams limits the concurrent calls of one connection. Further calls wait at the
+	// client.
 	MaxConcurrentStreams uint32
-	// MaxConnectionAge is after how long a connection is asked to go, so that clients spread over replicas again. gRPC adds
-	// up to a tenth of jitter, and calls in progress get another 30 seconds. 0 lets connections live for ever.
+	// MaxConnectionAge is the age at which a connection is closed gracefully, so that clients
+	// spread over the replicas. gRPC adds up to 10 % of jitter; calls in progress get another 30 s.
+	// 0 means no limit.
 	MaxConnectionAge time.Duration
-	// DrainTimeout is how long calls in progress may take to finish after a stop has begun.
+	// DrainTimeout is how long calls in progress may run after a stop has begun.
 	DrainTimeout time.Duration
 }
 
@@ -46,7 +48,7 @@ func DefaultConfig(listen string) Config {
 	}
 }
 
-// RegisterFlags adds the flags of the server to fs; the values c has now are their defaults.
+// RegisterFlags adds the flags of the server to fs. The current values of c are their defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Listen, "listen", c.Listen, "Address to serve gRPC on, host:port; port 0 takes a free one.")
 	fs.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file with the server's certificate, leaf first. Read again when it changes.")
@@ -139,7 +141,7 @@ func splitListen(listen string) (host string, err error) {
 	return host, nil
 }
 
-// isLoopback takes "localhost" by its word; Serve looks at the address that it became.
+// isLoopback accepts "localhost"; Serve checks the resolved address.
 func isLoopback(host string) bool {
 	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }

@@ -29,7 +29,7 @@ func TestDefaultConfig_IsAsDocumented(t *testing.T) {
 	}
 }
 
-func TestConfig_FlagsSetWhatTheyName(t *testing.T) {
+func TestConfig_FlagsSetTheirFields(t *testing.T) {
 	cfg := DefaultConfig("127.0.0.1:7601")
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	cfg.RegisterFlags(fs)
@@ -115,7 +115,7 @@ func TestValidate_GoodFilesAreAccepted(t *testing.T) {
 	}
 }
 
-func TestListen_TakenAddressIsNamed(t *testing.T) {
+func TestListen_ErrorNamesAddressInUse(t *testing.T) {
 	first, err := Listen(DefaultConfig("127.0.0.1:0"))
 	if err != nil {
 		t.Fatal(err)

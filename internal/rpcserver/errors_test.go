@@ -20,7 +20,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// answer is the part of a failed call that its caller and the log see.
+// answer is the result of a failed call for the caller and in the log.
 type answer struct {
 	Code    codes.Code
 	Message string
@@ -31,7 +31,7 @@ type answer struct {
 
 const hiddenText = "internal error; the server's log has the cause"
 
-// errorCases say what becomes of what a handler returns; unary calls and streams treat it alike.
+// errorCases map errors of a handler to results. Unary calls and streams have the same results.
 func errorCases(t *testing.T) map[string]struct {
 	returned error
 	want     answer
@@ -81,7 +81,7 @@ func errorCases(t *testing.T) map[string]struct {
 	}
 }
 
-func TestServer_UnaryErrorsBecomeStatusesOfOurs(t *testing.T) {
+func TestServer_UnaryErrorsAreTranslated(t *testing.T) {
 	for name, c := range errorCases(t) {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, setup{service: &leases{get: func(context.Context, *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
@@ -95,7 +95,7 @@ func TestServer_UnaryErrorsBecomeStatusesOfOurs(t *testing.T) {
 	}
 }
 
-func TestServer_StreamErrorsBecomeStatusesOfOurs(t *testing.T) {
+func TestServer_StreamErrorsAreTranslated(t *testing.T) {
 	for name, c := range errorCases(t) {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, setup{service: &leases{watch: func(_ *leasev1.WatchLeasesRequest, s grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
@@ -119,7 +119,8 @@ func TestServer_StreamErrorsBecomeStatusesOfOurs(t *testing.T) {
 	}
 }
 
-// seen stops the server, so that its log is complete, and wants exactly one line about the call.
+// seen stops the server, so that its log is complete, and checks for exactly one line about the
+// call.
 func seen(t *testing.T, r *running, method string, err error) answer {
 	t.Helper()
 	if err := r.stop(); err != nil {
@@ -139,7 +140,7 @@ func seen(t *testing.T, r *running, method string, err error) answer {
 	return answer{Code: st.Code(), Message: st.Message(), Details: details(t, err), Level: lines[0]["level"], Cause: lines[0]["cause"]}
 }
 
-func TestServer_PanicCostsItsCallAlone(t *testing.T) {
+func TestServer_PanicEndsOnlyItsCall(t *testing.T) {
 	r := start(t, setup{service: &leases{
 		get: func(context.Context, *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 			panic("unary handler broke")
@@ -182,7 +183,7 @@ func TestServer_PanicCostsItsCallAlone(t *testing.T) {
 	}
 }
 
-func TestServer_MetricsCountCallsByTheCodeTheCallerGets(t *testing.T) {
+func TestServer_MetricsCountCallsByReturnedCode(t *testing.T) {
 	r := start(t, setup{service: &leases{get: func(context.Context, *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 		return nil, errors.New("oops")
 	}}})

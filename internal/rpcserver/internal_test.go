@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// A client cannot watch this: a draining server takes no new call and ends its streams.
-func TestSetServing_HasNoEffectOnceAStopHasBegun(t *testing.T) {
+// A client cannot observe this: a draining server refuses new calls and ends streams.
+func TestSetServing_HasNoEffectAfterStop(t *testing.T) {
 	server, err := New(with(DefaultConfig("127.0.0.1:0"), func(c *Config) { c.Insecure = true }), Deps{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

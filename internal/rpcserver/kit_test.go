@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// leases is a LeaseService whose answers a test chooses; a method that is nil does not exist.
+// leases is a LeaseService with handlers of a test. A nil handler means an unimplemented method.
 type leases struct {
 	leasev1.UnimplementedLeaseServiceServer
 	get    func(context.Context, *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error)
@@ -50,14 +50,14 @@ func (l *leases) StreamHeartbeats(s grpc.BidiStreamingServer[leasev1.StreamHeart
 	return l.stream(s)
 }
 
-// setup is what a test may choose about its server.
+// setup configures the server of a test.
 type setup struct {
 	service     *leases
 	unvalidated []string
 	change      func(*rpcserver.Config)
 }
 
-// running is a server that serves over memory, and what it leaves behind.
+// running is a server on an in-memory connection, with its log and metrics.
 type running struct {
 	server   *rpcserver.Server
 	conn     *grpc.ClientConn
@@ -65,7 +65,8 @@ type running struct {
 	listener *bufconn.Listener
 	log      *journal
 	metrics  *prometheus.Registry
-	// stop begins the stop and returns what Serve returned. It may be called once; the end of the test calls it otherwise.
+	// stop begins the stop and returns what Serve returned. It may be called once; the end of the
+	// test calls it otherwise.
 	stop func() error
 }
 
@@ -111,7 +112,7 @@ func newServer(t *testing.T, with setup, deps rpcserver.Deps) *rpcserver.Server 
 	return server
 }
 
-// dial connects plainly, without rpcclient's retries, so that a test sees each answer as the server gave it.
+// dial connects without rpcclient's retries, so that a test sees each response.
 func dial(t *testing.T, listener *bufconn.Listener) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///memory",
@@ -125,7 +126,7 @@ func dial(t *testing.T, listener *bufconn.Listener) *grpc.ClientConn {
 	return conn
 }
 
-// journal collects log lines in JSON.
+// journal is a log in JSON.
 type journal struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer

@@ -49,7 +49,8 @@ func TestServer_OversizeStreamMessageEndsTheStream(t *testing.T) {
 
 func TestServer_OversizeHeadersAreAnnouncedToClients(t *testing.T) {
 	r := start(t, setup{service: accepting(new(bool))})
-	// The first call waits for the server's settings; without it the client would not know the limit yet.
+	// The first call waits for the server's settings; without it the client would not know the
+	// limit yet.
 	if _, err := r.client.Heartbeat(t.Context(), validBeat()); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func TestServer_OversizeHeadersAreAnnouncedToClients(t *testing.T) {
 	}
 }
 
-func TestServer_OversizeHeadersOfRudeClientsAreRefused(t *testing.T) {
+func TestServer_OversizeHeadersOfRawClientsAreRefused(t *testing.T) {
 	var reached bool
 	r := start(t, setup{service: accepting(&reached)})
 	raw := connectRaw(t, r)
@@ -73,8 +74,9 @@ func TestServer_OversizeHeadersOfRudeClientsAreRefused(t *testing.T) {
 	}
 }
 
-// A path without its leading slash once passed authorization that compared full method names (CVE-2026-33186).
-func TestServer_PathsThatAreNoMethodsAreRefused(t *testing.T) {
+// A path without its leading slash once passed authorization that compared full method names
+// (CVE-2026-33186).
+func TestServer_MalformedPathsAreRefused(t *testing.T) {
 	for _, path := range []string{
 		"trivet.lease.v1.LeaseService/Heartbeat",
 		"//trivet.lease.v1.LeaseService/Heartbeat",
@@ -108,7 +110,7 @@ func TestServer_RawCallReachesTheHandler(t *testing.T) {
 	}
 }
 
-// rawClient speaks HTTP/2 frames, without the manners of a gRPC client.
+// rawClient sends HTTP/2 frames without the checks of a gRPC client.
 type rawClient struct {
 	t      *testing.T
 	conn   net.Conn

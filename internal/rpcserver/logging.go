@@ -20,7 +20,7 @@ func logStream(logger *slog.Logger, options ...logging.Option) grpc.StreamServer
 	return logging.StreamServerInterceptor(adapt(logger), append(logOptions(), options...)...)
 }
 
-// adapt lets the interceptor write to logger; its levels are slog's by value.
+// adapt returns a logger for the interceptor. Its levels have the values of slog's.
 func adapt(logger *slog.Logger) logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
 		logger.Log(ctx, slog.Level(level), message, fields...)
@@ -38,14 +38,14 @@ func logOptions() []logging.Option {
 	}
 }
 
-// quietly is an option for probes: whoever asks also learns of the failure.
+// quietly logs probes at debug level, because the prober receives the failure.
 func quietly() logging.Option {
 	return logging.WithLevels(func(codes.Code) logging.Level { return logging.LevelDebug })
 }
 
-// levelOf says how loud the end of a call is. Success is silent by default: heartbeats would drown everything. What the
-// caller did wrong, or should do elsewhere (UNAVAILABLE is NOT_LEADER most of the time), is news; what this process could
-// not do in time is a warning; what must not happen is an error.
+// levelOf returns the log level of a result: debug for success, because heartbeats are many; info
+// for mistakes of callers and for UNAVAILABLE, which is mostly NOT_LEADER; warning for overload and
+// refused callers; error for defects.
 func levelOf(code codes.Code) logging.Level {
 	switch code {
 	case codes.OK:
@@ -59,7 +59,7 @@ func levelOf(code codes.Code) logging.Level {
 	}
 }
 
-// errorFields adds what the caller was not told.
+// errorFields adds the cause that the caller did not receive.
 func errorFields(err error) logging.Fields {
 	fields := logging.Fields{"grpc.reason", string(rpcerror.ReasonOf(err))}
 	var hidden *hiddenError

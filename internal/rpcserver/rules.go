@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// rules checks requests against the rules of their .proto files. Interceptors hold it from the start; compile gives it the
-// rules of the services that were registered in between, before the first call.
+// rules validates requests by the rules of their .proto files. Interceptors hold it from the start.
+// compile adds the rules of the registered services before the first call.
 type rules struct {
 	validator protovalidate.Validator
-	// skipped holds the full methods whose handlers check for themselves.
+	// skipped are the full methods whose handlers validate their messages.
 	skipped map[string]bool
 }
 
@@ -32,19 +32,19 @@ func newRules(unvalidated []string) *rules {
 	return r
 }
 
-// Validate implements protovalidate.Validator. It must not be called before compile has succeeded.
+// Validate validates a message. Call it only after compile has succeeded.
 func (r *rules) Validate(message proto.Message, options ...protovalidate.ValidationOption) error {
 	return r.validator.Validate(message, options...)
 }
 
-// apply says whether the messages of a call are to be checked. It says yes to methods that do not exist; nobody receives
-// their messages, so nothing is looked up for them.
+// apply says whether the messages of a call are validated. It is true for unknown methods, which
+// receive no messages.
 func (r *rules) apply(ctx context.Context, call interceptors.CallMeta) bool {
 	return isOurs(ctx, call) && !r.skipped["/"+call.Service+"/"+call.Method]
 }
 
-// compile builds the rules of all messages that the services take, so that the first calls are as fast as the others and a
-// rule that does not compile is an error here instead of an answer to every call.
+// compile builds the rules of all request messages. Otherwise the first calls would be slow, and a
+// rule that does not compile would fail each call instead of the start.
 func (r *rules) compile(services []string) error {
 	methods, err := methodsOf(services)
 	if err != nil {
@@ -81,7 +81,7 @@ func methodsOf(services []string) (map[string]protoreflect.MethodDescriptor, err
 		}
 		service, ok := descriptor.(protoreflect.ServiceDescriptor)
 		if !ok {
-			return nil, fmt.Errorf("find the rules of service %q: it is no service", name)
+			return nil, fmt.Errorf("find the rules of service %q: it is not a service", name)
 		}
 		for i := range service.Methods().Len() {
 			method := service.Methods().Get(i)
@@ -91,7 +91,7 @@ func methodsOf(services []string) (map[string]protoreflect.MethodDescriptor, err
 	return found, nil
 }
 
-// collect adds message and all messages that its fields can hold to into.
+// collect adds message and the messages of its fields to into.
 func collect(message protoreflect.MessageDescriptor, into map[protoreflect.FullName]protoreflect.MessageDescriptor) {
 	if into[message.FullName()] != nil {
 		return
@@ -104,8 +104,9 @@ func collect(message protoreflect.MessageDescriptor, into map[protoreflect.FullN
 	}
 }
 
-// newValidator knows messages and no others. It checks an empty message of every kind, which is where protovalidate tells of
-// rules that do not compile. That an empty message breaks a rule is nothing to worry about.
+// newValidator returns a validator of messages. It validates an empty message of each type, because
+// protovalidate reports rules that do not compile only then. Violations of empty messages are
+// ignored.
 func newValidator(messages map[protoreflect.FullName]protoreflect.MessageDescriptor) (protovalidate.Validator, error) {
 	validator, err := protovalidate.New(
 		protovalidate.WithMessageDescriptors(slices.Collect(maps.Values(messages))...),

@@ -2,6 +2,7 @@ package rpcserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,35 +21,37 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds a connection that opens and says nothing.
+	// handshakeTimeout bounds the handshake of a connection.
 	handshakeTimeout = 5 * time.Second
-	// readBuffer is what every idle TLS connection holds on to; gRPC's default of 32 KiB times ten thousand agents is memory
-	// for nothing, since heartbeats are small.
+	// readBuffer is the memory of each idle TLS connection. gRPC's default of 32 KiB is too much
+	// for ten thousand agents with small heartbeats.
 	readBuffer = 4 << 10
-	// streamWindow and connectionWindow are what clients may send ahead: a message of the largest size takes a few rounds. As
-	// they are given, gRPC does not find them out by a ping for nearly every message, which cost more than a heartbeat.
+	// streamWindow and connectionWindow are the flow-control windows. With fixed windows, gRPC
+	// sends no ping to estimate them; nearly every message would need one, which costs more than a
+	// heartbeat.
 	streamWindow     = 256 << 10
 	connectionWindow = 1 << 20
-	// ageGrace is how long calls may go on after their connection was asked to go.
+	// ageGrace is how long calls may run after the end of MaxConnectionAge.
 	ageGrace = 30 * time.Second
-	// pingTime and pingTimeout find clients that vanished without closing.
+	// pingTime and pingTimeout detect clients that vanished without closing.
 	pingTime    = 30 * time.Second
 	pingTimeout = 10 * time.Second
 	// minPingTime is how often clients may ping. rpcclient pings half as often.
 	minPingTime = 5 * time.Second
 )
 
-// Deps are what a server uses and does not own.
+// Deps are the dependencies of a server. Logger is required.
 type Deps struct {
 	Logger *slog.Logger
-	// Metrics takes the server's collectors; nil for none.
+	// Metrics registers the server's collectors; nil means none.
 	Metrics prometheus.Registerer
-	// Unvalidated are full methods ("/package.Service/Method") whose messages the handler checks itself, because checking
-	// them by the rules of the .proto file would cost more than handling them.
+	// Unvalidated are full methods ("/package.Service/Method") whose handlers validate their
+	// messages, because the rules of the .proto file would cost more than the handler.
 	Unvalidated []string
 }
 
-// Server is one gRPC server. Make it with [New], [Server.Register] services, then [Server.Serve] once.
+// Server is a gRPC server. Call [New], then [Server.Register] for each service, then [Server.Serve]
+// once.
 type Server struct {
 	cfg    Config
 	logger *slog.Logger
@@ -60,14 +63,13 @@ type Server struct {
 	stop     context.CancelFunc
 
 	health   *health.Server
-	services []string    // registered ones, in order; written before Serve, only read after
-	serving  sync.Mutex  // makes SetServing all or nothing
+	services []string    // registered services, in order; constant after Serve was called
+	serving  sync.Mutex  // makes SetServing atomic
 	served   atomic.Bool // set by the first Serve
 }
 
-// New returns a server with health and reflection registered. It starts nothing and listens on nothing.
-//
-// Errors: TLS files that cannot be used, and metrics that the registry refuses.
+// New returns a server with health and reflection registered. It starts nothing and does not
+// listen. It fails on unusable TLS files and on metrics that the registry refuses.
 func New(cfg Config, deps Deps) (*Server, error) {
 	transport, err := transportCredentials(cfg, deps.Logger)
 	if err != nil {
@@ -99,14 +101,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Register calls register with the registrar that services are added to. It must be called before Serve, from one
-// goroutine. Registering a service twice ends the process, as gRPC has it.
+// Register calls register with the registrar of the server. Call it before Serve, from one
+// goroutine. gRPC ends the process if a service is registered twice.
 func (s *Server) Register(register func(grpc.ServiceRegistrar)) {
 	register(registrar{server: s})
 	s.SetServing(false)
 }
 
-// registrar notes the names of services on their way to gRPC, which tells them from health and reflection.
+// registrar records the names of services, without health and reflection.
 type registrar struct{ server *Server }
 
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, service any) {
@@ -114,14 +116,14 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, service any) {
 	r.server.services = append(r.server.services, desc.ServiceName)
 }
 
-// SetServing tells health checks whether the process serves its purpose: for the empty service name and for every
-// registered service. Idempotent, safe for concurrent use, and without effect once a stop has begun.
+// SetServing sets the health of the empty service name and of each registered service. It is
+// idempotent, safe for concurrent use, and has no effect after a stop has begun.
 func (s *Server) SetServing(serving bool) {
 	status := healthv1.HealthCheckResponse_NOT_SERVING
 	if serving {
 		status = healthv1.HealthCheckResponse_SERVING
 	}
-	// Without the lock two callers could leave some services serving and others not.
+	// Without the lock, two callers could leave services in different states.
 	s.serving.Lock()
 	defer s.serving.Unlock()
 	s.health.SetServingStatus("", status)
@@ -150,8 +152,8 @@ func transportCredentials(cfg Config, logger *slog.Logger) (credentials.Transpor
 	return credentials.NewTLS(tls), nil
 }
 
-// TransportOptions are those of a server's options that say how connections are kept and how much they may cost. A bare gRPC
-// server with the same ones is what a measurement compares with.
+// TransportOptions returns the server options for connections and limits. Benchmarks compare with a
+// plain gRPC server that has the same options.
 func TransportOptions(cfg Config) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(cfg.MaxRecvBytes),
@@ -174,12 +176,86 @@ func TransportOptions(cfg Config) []grpc.ServerOption {
 	}
 }
 
-// checkExposure refuses to serve without TLS beyond this machine. Validate has checked the address as written; this checks
-// what it became, since a name may resolve to anything. In-memory listeners of tests are no TCP address.
+// checkExposure refuses to serve without TLS beyond loopback. Validate has checked the configured
+// name; this checks the resolved address. In-memory listeners of tests have no TCP address.
 func (s *Server) checkExposure(address net.Addr) error {
 	tcp, ok := address.(*net.TCPAddr)
 	if !s.cfg.Insecure || !ok || tcp.IP.IsLoopback() {
 		return nil
 	}
 	return fmt.Errorf("serve gRPC without TLS on %s: not a loopback address; give --tls-cert-file, --tls-key-file and --client-ca-file instead of --insecure", address)
+}
+
+// cutTimeout is how long handlers may run after their calls were cancelled.
+const cutTimeout = time.Second
+
+// Serve serves calls on l until ctx ends, then stops as the package documentation describes and
+// returns nil. It blocks, closes l, and returns after its goroutines have. It fails if a handler
+// ignores its cancelled context, if rules do not compile, if Deps.Unvalidated has an unknown
+// method, if it would serve without TLS beyond loopback, if the listener fails, and at a second
+// call.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if err := s.prepare(l.Addr()); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.grpc.Serve(l) }()
+	select {
+	case err := <-served:
+		return errors.Join(broken(l, err), s.drain())
+	case <-ctx.Done():
+		err := s.drain()
+		return errors.Join(broken(l, <-served), err)
+	}
+}
+
+// broken returns why gRPC no longer accepts connections, or nil after a stop. A stop before the
+// start makes gRPC return ErrServerStopped.
+func broken(l net.Listener, err error) error {
+	if err == nil || errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return fmt.Errorf("serve gRPC on %s: %w", l.Addr(), err)
+}
+
+func (s *Server) prepare(address net.Addr) error {
+	if s.served.Swap(true) {
+		return fmt.Errorf("serve gRPC on %s: this server has served before; make a new one", address)
+	}
+	if err := s.checkExposure(address); err != nil {
+		return err
+	}
+	return s.rules.compile(s.services)
+}
+
+// drain returns after all calls have ended. It fails if handlers ignore their context.
+func (s *Server) drain() error {
+	// From here on SetServing has no effect, so a stopping server stays NOT_SERVING.
+	s.health.Shutdown()
+	s.stop()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.grpc.GracefulStop()
+	}()
+	if closedWithin(drained, s.cfg.DrainTimeout) {
+		return nil
+	}
+	s.logger.Warn("calls did not finish in time; cancelling them", "drain_timeout", s.cfg.DrainTimeout)
+	s.grpc.Stop()
+	if closedWithin(drained, cutTimeout) {
+		return nil
+	}
+	return fmt.Errorf("stop gRPC: handlers still run %v after their calls were cancelled; they ignore their context", cutTimeout)
+}
+
+func closedWithin(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
 }

@@ -20,7 +20,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// gate is a unary handler that a test holds open.
+// gate is a unary handler that blocks until the test releases it.
 type gate struct {
 	entered chan struct{}
 	leave   chan struct{}
@@ -28,7 +28,7 @@ type gate struct {
 
 func newGate() *gate { return &gate{entered: make(chan struct{}), leave: make(chan struct{})} }
 
-// polite waits until it may leave or its call ends.
+// polite blocks until it is released or its call ends.
 func (g *gate) polite(ctx context.Context, _ *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 	close(g.entered)
 	select {
@@ -39,14 +39,14 @@ func (g *gate) polite(ctx context.Context, _ *leasev1.GetLeaseRequest) (*leasev1
 	}
 }
 
-// stubborn ignores that its call ended.
+// stubborn ignores the end of its call.
 func (g *gate) stubborn(context.Context, *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 	close(g.entered)
 	<-g.leave
 	return &leasev1.GetLeaseResponse{}, nil
 }
 
-// inBackground calls GetLease and returns where its error will arrive.
+// inBackground calls GetLease in a goroutine. The channel receives its error.
 func inBackground(r *running) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -79,7 +79,7 @@ func TestServe_StopLetsRunningCallsFinish(t *testing.T) {
 	})
 }
 
-func TestServe_StopCutsCallsAtTheDrainTimeout(t *testing.T) {
+func TestServe_StopCancelsCallsAtDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		r := start(t, setup{service: &leases{get: g.polite}, change: func(c *rpcserver.Config) { c.DrainTimeout = 3 * time.Second }})
@@ -98,7 +98,7 @@ func TestServe_StopCutsCallsAtTheDrainTimeout(t *testing.T) {
 	})
 }
 
-func TestServe_HandlerThatIgnoresTheCutIsReported(t *testing.T) {
+func TestServe_HandlerThatIgnoresCancellationIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		listener := bufconn.Listen(64 << 10)
@@ -218,7 +218,7 @@ func TestServe_OnceOnly(t *testing.T) {
 	}
 }
 
-// exposed pretends to listen to the world, which a test must not do.
+// exposed is a listener whose address is not loopback. It does not listen there.
 type exposed struct{ *bufconn.Listener }
 
 func (exposed) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero, Port: 7601} }
@@ -228,5 +228,32 @@ func TestServe_PlainTextBeyondLoopbackIsRefused(t *testing.T) {
 	err := server.Serve(t.Context(), exposed{bufconn.Listen(1)})
 	if err == nil || !strings.Contains(err.Error(), "0.0.0.0:7601") {
 		t.Errorf("Serve() = %v, want an error that names the address", err)
+	}
+}
+
+func checkHealth(t *testing.T, r *running, service string) (healthv1.HealthCheckResponse_ServingStatus, error) {
+	t.Helper()
+	response, err := healthv1.NewHealthClient(r.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
+	return response.GetStatus(), err
+}
+
+func TestSetServing_HealthFollowsForEveryService(t *testing.T) {
+	r := start(t, setup{service: &leases{}})
+	for _, step := range []struct {
+		name string
+		tell func()
+		want healthv1.HealthCheckResponse_ServingStatus
+	}{
+		{name: "at the start", tell: func() {}, want: healthv1.HealthCheckResponse_NOT_SERVING},
+		{name: "when told", tell: func() { r.server.SetServing(true) }, want: healthv1.HealthCheckResponse_SERVING},
+		{name: "when told again", tell: func() { r.server.SetServing(true) }, want: healthv1.HealthCheckResponse_SERVING},
+		{name: "when told otherwise", tell: func() { r.server.SetServing(false) }, want: healthv1.HealthCheckResponse_NOT_SERVING},
+	} {
+		step.tell()
+		for _, service := range []string{"", "trivet.lease.v1.LeaseService"} {
+			if got, err := checkHealth(t, r, service); got != step.want || err != nil {
+				t.Errorf("%s, service %q is %v (%v), want %v", step.name, service, got, err, step.want)
+			}
+		}
 	}
 }

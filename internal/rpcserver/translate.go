@@ -16,12 +16,13 @@ import (
 )
 
 const (
-	// internalMessage is all that a caller learns of a failure that nobody chose to tell.
+	// internalMessage replaces the text of an error that no handler chose for the caller.
 	internalMessage = "internal error; the server's log has the cause"
 	panicMessage    = "the call failed on a defect of the server; its log has the stack"
 
-	// Details travel in trailers, which many clients cap at 8 KiB, and a request may break its rules a thousand times.
-	maxFieldsTold     = 10
+	// Details are sent in trailers, which many clients limit to 8 KiB. A request may have thousands
+	// of violations.
+	maxFieldsShown    = 10
 	maxFieldTextBytes = 160
 )
 
@@ -37,8 +38,8 @@ func translateStream(service any, stream grpc.ServerStream, _ *grpc.StreamServer
 	return translate(stream.Context(), handler(service, stream))
 }
 
-// translate turns any error of a handler into a status with exactly one ErrorInfo of ours. An error that has one passes
-// unchanged.
+// translate converts any error of a handler to a status with exactly one ErrorInfo of domain
+// trivet.dev. An error with one is returned unchanged.
 func translate(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -59,8 +60,8 @@ func translate(ctx context.Context, err error) error {
 	return hide(rpcerror.New(codes.Internal, rpcerror.InternalReason, internalMessage), err)
 }
 
-// translateStatus keeps code, message and details of a status that somebody chose, except where nobody did: UNKNOWN and
-// INTERNAL come from libraries, and their text may say anything.
+// translateStatus keeps code, message and details of a status. It replaces UNKNOWN and INTERNAL,
+// which come from libraries and may have any text.
 func translateStatus(st *status.Status, err error) error {
 	if violations := violationsIn(st); len(violations) > 0 {
 		return validationError(violations)
@@ -77,7 +78,7 @@ func isCancellation(err error) bool {
 	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
 }
 
-// reasonOf names a code as the gRPC documentation writes it, for failures that have no reason of their own.
+// reasonOf returns the name of a code in the gRPC documentation, for failures without a reason.
 func reasonOf(code codes.Code) rpcerror.Reason {
 	return rpcerror.Reason(codev1.Code(code).String())
 }
@@ -95,14 +96,14 @@ func violationsIn(st *status.Status) []*validate.Violation {
 	return nil
 }
 
-// validationError has one violation or more to tell.
+// validationError needs at least one violation.
 func validationError(violations []*validate.Violation) error {
-	told := violations[:min(len(violations), maxFieldsTold)]
-	options := make([]rpcerror.Option, 0, len(told))
-	for _, violation := range told {
+	shown := violations[:min(len(violations), maxFieldsShown)]
+	options := make([]rpcerror.Option, 0, len(shown))
+	for _, violation := range shown {
 		options = append(options, rpcerror.WithField(pathOf(violation), shorten(violation.GetMessage())))
 	}
-	message := fmt.Sprintf("invalid request: %s: %s", pathOf(told[0]), shorten(told[0].GetMessage()))
+	message := fmt.Sprintf("invalid request: %s: %s", pathOf(shown[0]), shorten(shown[0].GetMessage()))
 	if more := len(violations) - 1; more > 0 {
 		message += fmt.Sprintf(" (and %d more)", more)
 	}
@@ -113,7 +114,7 @@ func pathOf(violation *validate.Violation) string {
 	return shorten(protovalidate.FieldPathString(violation.GetField()))
 }
 
-// shorten cuts text that callers have a hand in; rpcerror repairs a character cut in two.
+// shorten cuts text that a caller can influence. rpcerror replaces a character that was cut in two.
 func shorten(text string) string {
 	if len(text) <= maxFieldTextBytes {
 		return text
@@ -121,27 +122,27 @@ func shorten(text string) string {
 	return text[:maxFieldTextBytes] + "…"
 }
 
-// hiddenError is told to the caller as its status and to the log with its cause. It does not unwrap to the cause: the
-// logging interceptor takes whatever wraps io.EOF for success.
+// hiddenError sends a status to the caller and its cause to the log. It does not unwrap to the
+// cause, because the logging interceptor treats an error that wraps io.EOF as success.
 type hiddenError struct {
-	told  error
+	sent  error
 	cause error
 	stack string
 }
 
-func hide(told, cause error) error {
-	return &hiddenError{told: told, cause: cause}
+func hide(sent, cause error) error {
+	return &hiddenError{sent: sent, cause: cause}
 }
 
 func panicError(panicked any, stack string) error {
 	return &hiddenError{
-		told:  rpcerror.New(codes.Internal, rpcerror.PanicReason, panicMessage),
+		sent:  rpcerror.New(codes.Internal, rpcerror.PanicReason, panicMessage),
 		cause: fmt.Errorf("panic: %v", panicked),
 		stack: stack,
 	}
 }
 
-func (e *hiddenError) Error() string { return e.told.Error() }
+func (e *hiddenError) Error() string { return e.sent.Error() }
 
-// GRPCStatus is what gRPC sends and what status.FromError reads.
-func (e *hiddenError) GRPCStatus() *status.Status { return status.Convert(e.told) }
+// GRPCStatus returns the status that gRPC sends and that status.FromError reads.
+func (e *hiddenError) GRPCStatus() *status.Status { return status.Convert(e.sent) }

@@ -35,7 +35,7 @@ func beatsOf(names ...string) *leasev1.HeartbeatRequest {
 	return request
 }
 
-// accepting answers every call and says whether one came through.
+// accepting handles every call and records whether it was called.
 func accepting(reached *bool) *leases {
 	return &leases{
 		beat: func(context.Context, *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
@@ -108,7 +108,7 @@ func TestServer_ManyViolationsFitIntoTrailers(t *testing.T) {
 	}
 }
 
-func TestServer_UnvalidatedMethodIsLeftToItsHandler(t *testing.T) {
+func TestServer_UnvalidatedMethodReachesHandlerUnchecked(t *testing.T) {
 	var reached bool
 	r := start(t, setup{service: accepting(&reached), unvalidated: []string{leasev1.LeaseService_Heartbeat_FullMethodName}})
 	if _, err := r.client.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{}); err != nil || !reached {
@@ -140,7 +140,7 @@ func TestServer_InvalidStreamMessageEndsTheStream(t *testing.T) {
 	}
 }
 
-func TestServe_UnvalidatedNameThatIsNoMethodIsRefused(t *testing.T) {
+func TestServe_UnknownUnvalidatedMethodIsRefused(t *testing.T) {
 	server := newServer(t, setup{service: &leases{}}, rpcserver.Deps{
 		Logger:      slog.New(slog.DiscardHandler),
 		Unvalidated: []string{"/trivet.lease.v1.LeaseService/Hartbeat"},

@@ -1,10 +1,10 @@
-// Package simulate writes a small fleet of Nodes, Services and Pods to a real kube-apiserver and lets it change gently,
-// so that the services above have honest work without a kubelet, a scheduler or a workload controller.
+// Package simulate writes a small fleet of Nodes, Services and Pods to a kube-apiserver and changes
+// it, so that Trivet's services have work without a kubelet, a scheduler or a workload controller.
 //
-// What changes next follows from the fleet's state and a seeded random number alone, so that a seed reproduces a history
-// of changes; only [Fleet.Create] and [Fleet.Churn] write. Everything created here carries the label
-// trivet.dev/simulated=true, and a fleet that is started again adopts what it finds under that label.
+// Changes depend only on the state of the fleet and a seed, so a seed reproduces them. Only
+// [Fleet.Create] and [Fleet.Churn] write. All objects have the label trivet.dev/simulated=true. A
+// restarted fleet adopts objects with that label.
 //
-// It is a load, not a part of the control plane: its client is not fenced by a term, and it is never pointed at a cluster
-// whose owner did not ask for it. It sends no heartbeats; package agent does that for [Fleet.Nodes].
+// The fleet is a load, not a part of the control plane: its client needs no term. It sends no
+// heartbeats; package agent does that for [Fleet.Nodes].
 package simulate

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Fleet writes the simulated objects. It is used by one goroutine.
+// Fleet writes the simulated objects. It is not safe for concurrent use.
 type Fleet struct {
 	kube   kubernetes.Interface
 	logger *slog.Logger
@@ -22,7 +22,8 @@ type Fleet struct {
 	random *rand.Rand
 }
 
-// New prepares a fleet; nothing is written yet. The client must be allowed to write Nodes, Services and Pods.
+// New returns a fleet. It writes nothing. The client must be allowed to write Nodes, Services and
+// Pods.
 func New(cfg Config, kube kubernetes.Interface, logger *slog.Logger) *Fleet {
 	return &Fleet{
 		kube: kube, logger: logger, state: newFleet(cfg),
@@ -30,7 +31,7 @@ func New(cfg Config, kube kubernetes.Interface, logger *slog.Logger) *Fleet {
 	}
 }
 
-// Nodes returns the names of the simulated Nodes, whose heartbeats somebody should send.
+// Nodes returns the names of the simulated Nodes. The caller sends their heartbeats.
 func (f *Fleet) Nodes() []string {
 	names := make([]string, f.state.cfg.Nodes)
 	for i := range names {
@@ -39,8 +40,8 @@ func (f *Fleet) Nodes() []string {
 	return names
 }
 
-// Create writes the whole fleet. It is idempotent: what exists is adopted, except that Pods of an earlier run, whose state
-// is not known any more, are deleted first.
+// Create writes the whole fleet. It is idempotent: it adopts existing objects, except for Pods of
+// an earlier run, which it deletes because their state is unknown.
 func (f *Fleet) Create(ctx context.Context) error {
 	for i := range f.state.cfg.Nodes {
 		if err := f.createNode(ctx, i); err != nil {
@@ -67,7 +68,8 @@ func (f *Fleet) Create(ctx context.Context) error {
 	return nil
 }
 
-// Churn changes the fleet, on average once a period, until ctx ends. A change that fails is logged and left.
+// Churn changes the fleet, on average once a period, until ctx ends. A change that fails is logged
+// and skipped.
 func (f *Fleet) Churn(ctx context.Context, period time.Duration) error {
 	if period <= 0 {
 		<-ctx.Done()
@@ -85,7 +87,7 @@ func (f *Fleet) Churn(ctx context.Context, period time.Duration) error {
 			continue
 		}
 		if err := f.apply(ctx, c); err != nil && ctx.Err() == nil {
-			f.logger.Warn("simulated change left out", "pod", c.before.name, "error", err)
+			f.logger.Warn("skipping a simulated change", "pod", c.before.name, "error", err)
 			continue
 		}
 		f.state.applied(c)
@@ -103,7 +105,7 @@ func (f *Fleet) apply(ctx context.Context, c change) error {
 		err = f.deletePod(ctx, c.before)
 	}
 	if err != nil {
-		// Left out means left out: a successor that stayed would be known to nobody.
+		// Delete the new Pod, because the state of the fleet does not include it.
 		return errors.Join(err, f.deletePod(ctx, c.after))
 	}
 	return nil
@@ -129,24 +131,25 @@ func (f *Fleet) createNode(ctx context.Context, i int) error {
 	return f.finishNode(ctx, made, wanted.Status)
 }
 
-// maxConflicts is how often a Node may change under our hands: leasesvc looks after its labels and taints at the same time.
+// maxConflicts bounds the conflicts with leasesvc, which writes labels and taints of the same
+// Nodes.
 const maxConflicts = 10
 
-// adoptNode finishes what an earlier run may have left half done.
+// adoptNode completes a Node of an earlier run.
 func (f *Fleet) adoptNode(ctx context.Context, wanted *corev1.Node) error {
 	found, err := f.kube.CoreV1().Nodes().Get(ctx, wanted.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
 		return fmt.Errorf("read Node %s: %w", wanted.Name, err)
 	case found.Labels[Label] != "true":
-		return fmt.Errorf("create Node %s: it exists without the label %s=true, so it is somebody's own", wanted.Name, Label)
+		return fmt.Errorf("create Node %s: it exists without the label %s=true, so it is not simulated", wanted.Name, Label)
 	default:
 		return f.finishNode(ctx, found, wanted.Status)
 	}
 }
 
-// finishNode reports the status and removes the taint that admission puts on every new Node and that a node controller
-// would remove: a node that is born ready needs none.
+// finishNode writes the status and removes the taint that admission adds to each new Node, because
+// the Node is ready.
 func (f *Fleet) finishNode(ctx context.Context, made *corev1.Node, status corev1.NodeStatus) error {
 	for conflicts := 0; ; conflicts++ {
 		err := f.reportNode(ctx, made, status)

@@ -70,7 +70,7 @@ func deleteNodes(t *testing.T, kube kubernetes.Interface, cfg Config) {
 	}
 }
 
-func TestCreate_LeavesNodesOfOthersAlone(t *testing.T) {
+func TestCreate_RefusesForeignNodes(t *testing.T) {
 	foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(0)}}
 	kube := fake.NewClientset(foreign)
 	if err := New(Config{Nodes: 1, Namespace: "demo"}, kube, slog.New(slog.DiscardHandler)).Create(t.Context()); err == nil {
@@ -81,11 +81,11 @@ func TestCreate_LeavesNodesOfOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(foreign, got); diff != "" {
-		t.Errorf("Node of somebody else (-before +after):\n%s", diff)
+		t.Errorf("Node of another program (-before +after):\n%s", diff)
 	}
 }
 
-func TestApply_AReplacementThatFailsLeavesNothing(t *testing.T) {
+func TestApply_FailedReplacementLeavesNoPod(t *testing.T) {
 	for _, fails := range []string{"the status of the new pod", "the end of the old pod"} {
 		t.Run(fails, func(t *testing.T) {
 			kube := fake.NewClientset()
@@ -105,7 +105,7 @@ func TestApply_AReplacementThatFailsLeavesNothing(t *testing.T) {
 					return false, nil, nil
 				}
 			})
-			c := change{verb: replace, before: before, after: fleet.state.bear(before.service, true)}
+			c := change{verb: replace, before: before, after: fleet.state.newPod(before.service, true)}
 			if err := fleet.apply(t.Context(), c); !errors.Is(err, refused) {
 				t.Errorf("apply = %v, want %v", err, refused)
 			}

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Label marks everything that is simulated.
+// Label marks simulated objects.
 const Label = "trivet.dev/simulated"
 
-// appLabel ties Pods to their Service.
+// appLabel is the label that Services select.
 const appLabel = "app"
 
 func labels(extra ...string) map[string]string {
@@ -24,7 +24,7 @@ func labels(extra ...string) map[string]string {
 	return set
 }
 
-// node is a Node in one of three zones, as a kubelet would have registered it.
+// node returns a Node in one of three zones, with the labels of a kubelet.
 func node(i int, now time.Time) *corev1.Node {
 	name := nodeName(i)
 	return &corev1.Node{
@@ -49,7 +49,8 @@ func node(i int, now time.Time) *corev1.Node {
 	}
 }
 
-// service is one of four kinds in turn: plain, headless, with named ports, and publishing addresses that are not ready.
+// service returns one of four kinds in turn: plain, headless, with named ports, and with
+// publishNotReadyAddresses.
 func service(namespace string, i int) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceName(i), Labels: labels()},
@@ -89,7 +90,7 @@ func podObject(namespace string, p pod) *corev1.Pod {
 	}
 }
 
-// podStatus is what a kubelet would report for the pod.
+// podStatus returns the status that a kubelet would report.
 func podStatus(p pod, now time.Time) corev1.PodStatus {
 	ready := corev1.ConditionFalse
 	if p.ready {
@@ -110,7 +111,8 @@ func podStatus(p pod, now time.Time) corev1.PodStatus {
 	}
 }
 
-// podIP is the n-th address of 10.244.0.0/14, leaving out those that end in 0 or 255; it wraps around after 260,096 pods.
+// podIP returns the n-th address of 10.244.0.0/14 without addresses that end in 0 or 255. It
+// repeats after 260,096 Pods.
 func podIP(n int) string {
 	const perBlock, blocks = 254, 4 * 256
 	n %= perBlock * blocks

@@ -16,7 +16,7 @@ type Config struct {
 	Seed uint64
 }
 
-// pod is what the simulation knows of a Pod.
+// pod is the simulated state of a Pod.
 type pod struct {
 	name    string
 	service int // index of its Service
@@ -25,14 +25,13 @@ type pod struct {
 	ready   bool
 }
 
-// fleet is the state of the simulation; its methods change nothing but it.
+// fleet is the state of the simulation. It does no I/O.
 type fleet struct {
-	cfg  Config
-	pods []pod // ordered by name
-	born int   // pods created so far; names and addresses are never used twice
+	cfg     Config
+	pods    []pod // ordered by name
+	created int   // Pods created so far; names and addresses are used once
 }
 
-// verb is what happens to a pod.
 type verb int
 
 const (
@@ -41,10 +40,10 @@ const (
 	replace
 )
 
-// change is one step of the churn.
+// change is one change of a Pod.
 type change struct {
 	verb   verb
-	before pod // for replace: the pod that goes
+	before pod // for replace: the deleted Pod
 	after  pod
 }
 
@@ -54,26 +53,27 @@ func newFleet(cfg Config) *fleet {
 		return f
 	}
 	for i := range cfg.Pods {
-		f.pods = append(f.pods, f.bear(i%cfg.Services, true))
+		f.pods = append(f.pods, f.newPod(i%cfg.Services, true))
 	}
 	return f
 }
 
-// bear makes a new pod of a Service on the next Node in turn.
-func (f *fleet) bear(service int, ready bool) pod {
+// newPod returns a new Pod of a Service on the next Node in turn.
+func (f *fleet) newPod(service int, ready bool) pod {
 	p := pod{
-		name:    fmt.Sprintf("%s-%05d", serviceName(service), f.born),
+		name:    fmt.Sprintf("%s-%05d", serviceName(service), f.created),
 		service: service,
-		node:    f.born % f.cfg.Nodes,
-		ip:      f.born,
+		node:    f.created % f.cfg.Nodes,
+		ip:      f.created,
 		ready:   ready,
 	}
-	f.born++
+	f.created++
 	return p
 }
 
-// next decides the next change: most of them flip a pod's readiness, one in four replaces a pod. An unready pod becomes
-// ready before any other change happens to it, so that the fleet stays mostly ready. It reports false for an empty fleet.
+// next returns the next change: most changes toggle the readiness of a Pod, one in four replaces a
+// Pod. The next change of an unready Pod makes it ready, so the fleet stays mostly ready. The
+// result is false for an empty fleet.
 func (f *fleet) next(random *rand.Rand) (change, bool) {
 	if len(f.pods) == 0 {
 		return change{}, false
@@ -90,7 +90,7 @@ func (f *fleet) next(random *rand.Rand) (change, bool) {
 		after.ready = true
 		return change{verb: becomeReady, before: before, after: after}, true
 	case random.IntN(4) == 0:
-		return change{verb: replace, before: before, after: f.bear(before.service, true)}, true
+		return change{verb: replace, before: before, after: f.newPod(before.service, true)}, true
 	default:
 		after := before
 		after.ready = false

@@ -124,7 +124,7 @@ func mapped[From, To any](from []From, convert func(From) To) []To {
 	return to
 }
 
-// timestamp leaves a time that never was out of the message, where the zero time would read as the year 1.
+// timestamp returns nil for the zero time, which would read as the year 1.
 func timestamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

@@ -12,7 +12,7 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// Dependency is how something stands without which the process cannot work.
+// Dependency is the state of a server that the process needs.
 type Dependency struct {
 	// Name is stable, for example "etcd".
 	Name string
@@ -24,8 +24,8 @@ type Dependency struct {
 	LastContact time.Time
 }
 
-// Deps are where the answers come from. Functions are called for every answer, from many goroutines at once, and answer
-// from memory; one that is nil answers nothing.
+// Deps are the sources of a response. Functions are called concurrently and must only read memory.
+// A nil function leaves its field empty.
 type Deps struct {
 	Member       term.Member
 	Ready        *observe.Checks
@@ -37,7 +37,7 @@ type Deps struct {
 	ResourceVersion func() string
 }
 
-// Server implements StatusService. It holds no state of its own.
+// Server implements StatusService. It has no state.
 type Server struct {
 	statusv1.UnimplementedStatusServiceServer
 	deps Deps
@@ -53,7 +53,7 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	statusv1.RegisterStatusServiceServer(registrar, s)
 }
 
-// GetStatus implements StatusService.
+// GetStatus returns the status of this process.
 func (s *Server) GetStatus(context.Context, *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
 	unready := s.deps.Ready.Failed()
 	terms := read(s.deps.Terms)
@@ -69,8 +69,8 @@ func (s *Server) GetStatus(context.Context, *statusv1.GetStatusRequest) (*status
 	}, nil
 }
 
-// Freshness says that an answer is made now by a replica, under the term of epoch (0: none), from caches whose newest
-// object has resourceVersion (empty: no cache).
+// Freshness returns the origin of a response that is made now: the replica, the epoch of its term
+// (0: none), and the newest resourceVersion of its caches (empty: no cache).
 func Freshness(replicaID string, epoch int64, resourceVersion string) *statusv1.Freshness {
 	return &statusv1.Freshness{
 		ReplicaId:       replicaID,
@@ -88,7 +88,7 @@ func read[T any](from func() T) T {
 	return from()
 }
 
-// epochHere is the newest of the terms held here: with many shards an answer is made under all of them.
+// epochHere returns the newest epoch of the terms held here.
 func epochHere(terms []term.Holding) int64 {
 	var newest int64
 	for _, t := range terms {

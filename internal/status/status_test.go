@@ -35,7 +35,7 @@ func checks(failures map[string]error) *observe.Checks {
 	return c
 }
 
-func TestGetStatus_SaysWhatTheProcessKnows(t *testing.T) {
+func TestGetStatus_ReturnsStateOfTheProcess(t *testing.T) {
 	for name, c := range map[string]struct {
 		deps status.Deps
 		want *statusv1.GetStatusResponse

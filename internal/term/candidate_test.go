@@ -14,58 +14,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// patience is far beyond what anything here takes, even on a starved machine.
-const patience = 30 * time.Second
-
-// allHeld waits until every shard of n is acted for and returns the shares.
-func allHeld(t *testing.T, h *history, n int) map[string]int {
-	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		if held := len(h.actors()); held != n {
-			return fmt.Errorf("%d of %d shards are held", held, n)
-		}
-		return nil
-	})
-	return h.shares()
-}
-
-// holder waits until shard 0 is acted for by somebody at an epoch above the given one.
-func holder(t *testing.T, h *history, above int64) actor {
-	t.Helper()
-	var found actor
-	testkit.Eventually(t, patience, func() error {
-		found = h.actors()[0]
-		if found.epoch <= above {
-			return fmt.Errorf("shard 0 is held by %+v, want an epoch above %d", found, above)
-		}
-		return nil
-	})
-	return found
-}
-
-func noViolations(t *testing.T, h *history) {
-	t.Helper()
-	for _, v := range h.violations() {
-		t.Error(v)
-	}
-}
-
-func TestCandidate_OneOfThreeHoldsTheOnlyShardAndAllKnow(t *testing.T) {
+func TestCandidate_OneOfThreeHoldsTheShardAndAllAgree(t *testing.T) {
 	h := newHistory()
-	var all []*participant
+	var all []*testReplica
 	for _, id := range []string{"a", "b", "c"} {
 		all = append(all, join(t, etcd(t), id, h.body(id)))
 	}
-	// The first to join may hold the shard for a moment before its owner is there.
+	// The first replica may hold the shard for a moment before its owner joins.
 	var status term.Holding
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		for _, p := range all {
 			if err := p.Check(); err != nil {
 				return err
@@ -73,7 +35,7 @@ func TestCandidate_OneOfThreeHoldsTheOnlyShardAndAllKnow(t *testing.T) {
 			held := p.Status().Shards[0]
 			want := h.actors()[0]
 			if held.ReplicaID != want.replica || held.Epoch != want.epoch || want.replica == "" || held.Here != (p.id == want.replica) {
-				return fmt.Errorf("%s sees %+v, acting is %+v", p.id, held, want)
+				return fmt.Errorf("%s waitForUnready %+v, acting is %+v", p.id, held, want)
 			}
 			status = held
 		}
@@ -87,23 +49,11 @@ func TestCandidate_OneOfThreeHoldsTheOnlyShardAndAllKnow(t *testing.T) {
 			t.Errorf("%s: Run = %v", p.id, err)
 		}
 	}
-	noViolations(t, h)
-	nothingLeft(t)
+	wantNoViolations(t, h)
+	wantNoKeys(t)
 }
 
-// nothingLeft checks that no key of the test is left in the shared etcd.
-func nothingLeft(t *testing.T) {
-	t.Helper()
-	left, err := dial(t, etcd(t), &wire{}).Get(t.Context(), term.Prefix(clusterName(t)), clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range left.Kvs {
-		t.Errorf("left behind: %s = %s", entry.Key, entry.Value)
-	}
-}
-
-func TestCandidate_TermCarriesWhatEtcdSays(t *testing.T) {
+func TestCandidate_TermMatchesItsKey(t *testing.T) {
 	terms := make(chan *term.Term, 1)
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
 		if carried, ok := term.FromContext(ctx); !ok || carried != held {
@@ -139,17 +89,17 @@ func TestCandidate_TermCarriesWhatEtcdSays(t *testing.T) {
 	}
 }
 
-func TestCandidate_ManyShardsAreSharedAndOnlyWhatMustMoveMoves(t *testing.T) {
+func TestCandidate_MembershipChangeMovesFewestShards(t *testing.T) {
 	const n = 64
 	h := newHistory()
 	first := join(t, etcd(t), "a", h.body("a"), shards(n))
 	allHeld(t, h, n)
 	before := h.actors()
-	var all []*participant
+	var all []*testReplica
 	for _, id := range []string{"b", "c"} {
 		began := time.Now()
 		all = append(all, join(t, etcd(t), id, h.body(id), shards(n)))
-		settled(t, h, n, append([]*participant{first}, all...)...)
+		settled(t, h, n, append([]*testReplica{first}, all...)...)
 		t.Logf("rebalanced within %v of the join of %s: %v", time.Since(began).Round(time.Millisecond), id, h.shares())
 		for shard, now := range h.actors() {
 			if now != before[shard] && now.replica != id {
@@ -167,25 +117,7 @@ func TestCandidate_ManyShardsAreSharedAndOnlyWhatMustMoveMoves(t *testing.T) {
 			t.Errorf("shard %d moved from %v to %v although b left", shard, was, now)
 		}
 	}
-	noViolations(t, h)
-}
-
-// settled waits until each of n shards is acted for by its owner among ps.
-func settled(t *testing.T, h *history, n int, ps ...*participant) {
-	t.Helper()
-	var members []sharding.Member
-	for _, p := range ps {
-		members = append(members, sharding.Member{ID: p.id, Shards: n})
-	}
-	testkit.Eventually(t, patience, func() error {
-		actors := h.actors()
-		for shard := range n {
-			if owner := sharding.Owner(shard, members); actors[shard].replica != owner {
-				return fmt.Errorf("shard %d is held by %+v, want %s", shard, actors[shard], owner)
-			}
-		}
-		return nil
-	})
+	wantNoViolations(t, h)
 }
 
 func TestCandidate_GracefulHandover(t *testing.T) {
@@ -197,7 +129,7 @@ func TestCandidate_GracefulHandover(t *testing.T) {
 	for round := range rounds {
 		id := fmt.Sprintf("a-%d", round+1)
 		next := join(t, etcd(t), id, h.body(id))
-		testkit.Eventually(t, patience, func() error {
+		testkit.Eventually(t, testTimeout, func() error {
 			if next.Status().Shards[0].ReplicaID == "" {
 				return fmt.Errorf("%s does not see the holder yet", id)
 			}
@@ -218,23 +150,11 @@ func TestCandidate_GracefulHandover(t *testing.T) {
 	if median := gaps[len(gaps)/2]; median > 200*time.Millisecond {
 		t.Errorf("median gap of a graceful handover = %v, want at most 200 ms", median)
 	}
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-// waitFor waits until a replica acts for shard 0.
-func waitFor(t *testing.T, h *history, id string) actor {
-	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		if now := h.actors()[0]; now.replica != id {
-			return fmt.Errorf("shard 0 is held by %+v, want %s", now, id)
-		}
-		return nil
-	})
-	return h.actors()[0]
-}
-
-func TestCandidate_BodyThatFailsGivesTheShardUpAndGetsItAgainLater(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestCandidate_FailedBodyRestartsAfterBackoff(t *testing.T) {
+	t.Parallel() // mostly waiting
 	var starts []time.Time
 	began := make(chan time.Time)
 	p := join(t, etcd(t), "a", func(ctx context.Context, _ *term.Term) error {
@@ -245,24 +165,24 @@ func TestCandidate_BodyThatFailsGivesTheShardUpAndGetsItAgainLater(t *testing.T)
 		starts = append(starts, receive(t, began))
 	}
 	for i, want := range []time.Duration{time.Second, 2 * time.Second} {
-		if rest := starts[i+1].Sub(starts[i]); rest < want {
-			t.Errorf("rest %d = %v, want at least %v", i, rest, want)
+		if backoff := starts[i+1].Sub(starts[i]); backoff < want {
+			t.Errorf("backoff %d = %v, want at least %v", i, backoff, want)
 		}
 	}
 	if err := p.Check(); err != nil {
-		t.Errorf("a failing body cost the session: %v", err)
+		t.Errorf("the session ended with a failing body: %v", err)
 	}
 	if err := p.leave(); err != nil {
 		t.Fatal(err)
 	}
-	nothingLeft(t)
+	wantNoKeys(t)
 }
 
-// A replica that lives but cannot work must not keep a shard from those who can.
-func TestCandidate_NeglectedShardIsTakenByTheNext(t *testing.T) {
-	t.Parallel() // it mostly waits
+// A replica that is alive but cannot work must not block a shard.
+func TestCandidate_ReplicaThatCannotWorkLosesTheShard(t *testing.T) {
+	t.Parallel() // mostly waiting
 	h := newHistory()
-	// Whichever of the two owns the shard, the one that cannot work loses it to the other.
+	// The third replica works. It gets the shard although another one may own it.
 	broken := func(context.Context, *term.Term) error { return errors.New("cannot work") }
 	join(t, etcd(t), "a", broken)
 	join(t, etcd(t), "b", broken)
@@ -272,7 +192,7 @@ func TestCandidate_NeglectedShardIsTakenByTheNext(t *testing.T) {
 
 func TestCandidate_MemberWithoutShards(t *testing.T) {
 	p := join(t, etcd(t), "a", nil, shards(0))
-	testkit.Eventually(t, patience, p.Check)
+	testkit.Eventually(t, testTimeout, p.Check)
 	if status := p.Status(); !status.Session.Alive || len(status.Shards) != 0 {
 		t.Errorf("status = %+v", status)
 	}
@@ -282,22 +202,22 @@ func TestCandidate_MemberWithoutShards(t *testing.T) {
 	}
 }
 
-func TestCandidate_NameInUseIsNotOverwritten(t *testing.T) {
-	client := dial(t, etcd(t), &wire{})
+func TestCandidate_ExistingMemberKeyIsNotOverwritten(t *testing.T) {
+	client := dial(t, etcd(t), &faultyConn{})
 	key := membersPrefix(t) + "a"
-	if _, err := client.Put(t.Context(), key, "somebody else"); err != nil {
+	if _, err := client.Put(t.Context(), key, "foreign"); err != nil {
 		t.Fatal(err)
 	}
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if err := p.Check(); err == nil || !strings.Contains(err.Error(), "exists already") {
 			return fmt.Errorf("Check = %v, want it to say that the name is in use", err)
 		}
 		return nil
 	})
 	answer, err := client.Get(t.Context(), key)
-	if err != nil || len(answer.Kvs) != 1 || string(answer.Kvs[0].Value) != "somebody else" {
+	if err != nil || len(answer.Kvs) != 1 || string(answer.Kvs[0].Value) != "foreign" {
 		t.Fatalf("foreign member key: %v, %v", answer, err)
 	}
 	if _, err := client.Delete(t.Context(), key); err != nil {
@@ -306,12 +226,12 @@ func TestCandidate_NameInUseIsNotOverwritten(t *testing.T) {
 	waitFor(t, h, "a")
 }
 
-func TestCandidate_DifferentDivisionsDoNotWorkSideBySide(t *testing.T) {
+func TestCandidate_DifferentShardCountsNeverRunTogether(t *testing.T) {
 	h := newHistory()
 	old := join(t, etcd(t), "old", h.body("old"), shards(2))
 	allHeld(t, h, 2)
 	next := join(t, etcd(t), "new", h.body("new"), shards(4))
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if reason := next.Status().Session.LastError; !strings.Contains(reason, "divides the work into 2 shards") {
 			return fmt.Errorf("status says %q, want why nothing is claimed", reason)
 		}
@@ -324,23 +244,23 @@ func TestCandidate_DifferentDivisionsDoNotWorkSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	allHeld(t, h, 4)
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-func TestCandidate_CostAtRestDoesNotDependOnShards(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestCandidate_RequestsAtRestAreIndependentOfShards(t *testing.T) {
+	t.Parallel() // mostly waiting
 	const n, watched = 64, 8 * time.Second
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"), shards(n), ttl(term.DefaultTTL))
 	allHeld(t, h, n)
-	before, began := p.wire.requests.Load(), time.Now()
-	testkit.Eventually(t, patience, func() error { // a real etcd takes real time
+	before, began := p.conn.requests.Load(), time.Now()
+	testkit.Eventually(t, testTimeout, func() error { // real time
 		if time.Since(began) < watched {
 			return errors.New("still counting")
 		}
 		return nil
 	})
-	requests := p.wire.requests.Load() - before
+	requests := p.conn.requests.Load() - before
 	perSecond := float64(requests) / time.Since(began).Seconds()
 	t.Logf("%d requests in %v: %.2f per second", requests, watched, perSecond)
 	if perSecond > 1 || requests == 0 {
@@ -358,7 +278,7 @@ func TestCandidate_Metrics(t *testing.T) {
 		"trivet_terms_held": 3, "trivet_term_takeovers_total": 6, "trivet_term_losses_total": 3, "trivet_term_releases_total": 0,
 		"trivet_term_gap_seconds": 0, "trivet_term_ready": 1,
 	}
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		got := values(t, registry)
 		if remaining := got["trivet_session_remaining_seconds"]; remaining <= 0 || remaining > 2 {
 			return fmt.Errorf("%v s remaining", remaining)
@@ -371,7 +291,7 @@ func TestCandidate_Metrics(t *testing.T) {
 	})
 }
 
-// values adds up each metric over its labels.
+// values returns the sum of each metric over its labels.
 func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -411,7 +331,7 @@ func TestNew_ReportsEveryProblem(t *testing.T) {
 }
 
 func TestNew_StartsNothing(t *testing.T) {
-	p := newParticipant(t, "a", nil, shards(2))
+	p := newTestReplica(t, "a", nil, shards(2))
 	want := term.Status{
 		Session: term.SessionStatus{LastError: "not running"},
 		Shards:  []term.Holding{{Shard: 0}, {Shard: 1}},
@@ -427,8 +347,8 @@ func TestNew_StartsNothing(t *testing.T) {
 	}
 }
 
-func TestDirectory_KnowsMembersOfEveryService(t *testing.T) {
-	client := dial(t, etcd(t), &wire{})
+func TestDirectory_FollowsMembersOfEveryService(t *testing.T) {
+	client := dial(t, etcd(t), &faultyConn{})
 	ctx, cancel := context.WithCancel(t.Context())
 	directory := term.NewDirectory(client, clusterName(t), slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)
@@ -439,12 +359,12 @@ func TestDirectory_KnowsMembersOfEveryService(t *testing.T) {
 			t.Errorf("Run = %v", err)
 		}
 	}()
-	testkit.Eventually(t, patience, directory.Check)
+	testkit.Eventually(t, testTimeout, directory.Check)
 	changed := directory.Changed()
 	if members := directory.Members(); len(members) != 0 {
 		t.Fatalf("members before any joined: %v", members)
 	}
-	inService := func(name string) options { return func(c *term.Config) { c.Member.Service = name } }
+	inService := func(name string) option { return func(c *term.Config) { c.Member.Service = name } }
 	join(t, etcd(t), "b", nil, shards(0), inService("slicesvc"))
 	leaving := join(t, etcd(t), "a", nil, shards(0), inService("slicesvc"))
 	join(t, etcd(t), "z", nil, shards(0), inService("bootstrapsvc"))
@@ -464,7 +384,7 @@ func TestDirectory_KnowsMembersOfEveryService(t *testing.T) {
 
 func wantMembers(t *testing.T, d *term.Directory, want ...string) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		var got []string
 		for _, m := range d.Members() {
 			got = append(got, m.Service+"/"+m.ID)

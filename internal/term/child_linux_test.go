@@ -21,21 +21,21 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// childVariable makes the test binary run one replica, as the JSON in it says, and nothing else.
+// childVariable makes the test binary run one replica, with the JSON in it as configuration.
 const childVariable = "TRIVET_TERM_TEST_CHILD"
 
-// child is a replica in a process of its own, which a test can stop and kill.
+// child is a replica in its own process, which a test can stop and kill.
 type child struct {
 	Endpoints []string
 	Files     [3]string // CA, certificate, key
 	Member    term.Member
 	TTL       time.Duration
-	// Counter is the key which the body writes under its guard, again and again, with its epoch.
+	// Counter is the key that the body writes repeatedly under its guard, with its epoch.
 	Counter string
 }
 
-// runChild runs a replica until it is told to end. Its body prints "checked <epoch> <nanoseconds>" each time a check has
-// passed, and then writes under the guard without looking at the clock again.
+// runChild runs a replica until a signal. Its body prints "checked <epoch> <nanoseconds>" after
+// each passed check, and then writes under the guard without another check.
 func runChild() int {
 	var c child
 	if err := json.Unmarshal([]byte(os.Getenv(childVariable)), &c); err != nil {
@@ -74,7 +74,7 @@ func (c child) run() error {
 func (c child) write(ctx context.Context, client *clientv3.Client, held *term.Term) error {
 	for ctx.Err() == nil {
 		if held.Check() != nil {
-			continue // the context is about to end; spinning finds the gap between the two, if there is one
+			continue // the context is about to end; a busy loop finds a gap between the two
 		}
 		fmt.Printf("checked %d %d\n", held.Epoch(), time.Now().UnixNano())
 		_, err := client.Txn(ctx).If(held.Guard()).
@@ -86,11 +86,11 @@ func (c child) write(ctx context.Context, client *clientv3.Client, held *term.Te
 	return nil
 }
 
-// A process frozen for longer than its lease and then woken must find its term over before it can act: not one check may
-// pass after the wake-up under the old epoch, and not one write of it may take effect after another's.
+// A process that was frozen for longer than its lease must find its term ended. After the wake-up,
+// no check may pass under the old epoch, and no old write may take effect after a newer one.
 func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	cluster := etcd(t)
-	client := dial(t, cluster, &wire{})
+	client := dial(t, cluster, &faultyConn{})
 	counter := fmt.Sprintf("%scounter-%d", term.Prefix(clusterName(t)), time.Now().UnixNano())
 	c := child{
 		Endpoints: cluster.EtcdEndpoints(), TTL: 2 * time.Second, Counter: counter,
@@ -103,7 +103,7 @@ func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	other := lower("a")
 	join(t, cluster, other, h.body(other))
 	for range 3 {
-		// The replica gets its shard back from the other, at a higher epoch, and is frozen in the middle of its work.
+		// The replica gets its shard back at a higher epoch and is frozen while it works.
 		for range 20 {
 			now := receive(t, lines)
 			if now.epoch < epoch {
@@ -123,14 +123,14 @@ func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	onlyNewerEpochs(t, client, counter)
 }
 
-// onlyNewerEpochs reads every version of the counter and checks that no epoch is followed by an older one.
+// onlyNewerEpochs reads every version of the counter and checks that epochs do not decrease.
 func onlyNewerEpochs(t *testing.T, client *clientv3.Client, counter string) {
 	t.Helper()
 	last, err := client.Get(t.Context(), counter)
 	if err != nil || len(last.Kvs) != 1 {
 		t.Fatal(last, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	present, versions := int64(0), 0
 	for answer := range client.Watch(ctx, counter, clientv3.WithRev(last.Kvs[0].CreateRevision)) {
@@ -153,13 +153,13 @@ func onlyNewerEpochs(t *testing.T, client *clientv3.Client, counter string) {
 	t.Fatal("the watch ended early")
 }
 
-// line is one check that passed in a child.
+// line is one passed check of a child.
 type line struct {
 	epoch int64
 	at    time.Time
 }
 
-// start runs the child until the test ends; the channel carries what it prints.
+// start runs the child until the test ends. The channel receives its output.
 func (c child) start(t *testing.T) (*os.Process, <-chan line) {
 	t.Helper()
 	settings, err := json.Marshal(c)

@@ -2,7 +2,7 @@
 
 package term_test
 
-// childVariable is never set: freezing a process that must die with its parent is tested on Linux.
+// childVariable is never set, because the test with a child process needs Linux.
 const childVariable = "TRIVET_TERM_TEST_CHILD"
 
 func runChild() int { return 1 }

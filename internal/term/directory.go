@@ -14,37 +14,38 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Directory knows the members of every service of a cluster, as the gateway needs them. Its methods are safe for concurrent
+// Directory follows the members of every service of a cluster. Its methods are safe for concurrent
 // use.
 type Directory struct {
-	follower follower
-	prefix   string
-	odd      *oddities         // belongs to Run
-	found    map[string]Member // by key; belongs to Run
-	running  atomic.Bool
-	state    atomic.Pointer[listing]
+	follower  follower
+	prefix    string
+	malformed *malformedKeys    // belongs to Run
+	found     map[string]Member // by key; belongs to Run
+	running   atomic.Bool
+	state     atomic.Pointer[listing]
 }
 
-// listing is what Run last published. It is immutable but for the closing of changed.
+// listing is the state that Run published last. It is immutable, except that changed is closed.
 type listing struct {
 	members []Member
 	problem error
 	changed chan struct{} // closed when a listing with other members replaces this one
 }
 
-// NewDirectory returns an empty directory that uses client, which stays the caller's. It starts nothing.
+// NewDirectory returns an empty directory that uses client; the caller closes client. It starts
+// nothing.
 func NewDirectory(client *clientv3.Client, cluster string, logger *slog.Logger) *Directory {
 	prefix := membersPrefix(cluster)
 	d := &Directory{
-		follower: follower{client: client, span: prefixSpan(prefix), logger: logger},
-		prefix:   prefix, odd: newOddities(logger), found: map[string]Member{},
+		follower: follower{client: client, keys: prefixRange(prefix), logger: logger},
+		prefix:   prefix, malformed: newMalformedKeys(logger), found: map[string]Member{},
 	}
 	d.state.Store(&listing{problem: errors.New("members not listed yet"), changed: make(chan struct{})})
 	return d
 }
 
-// Run keeps the directory in step with etcd until ctx ends; then it returns nil. While etcd cannot be reached the members
-// last known stay. Only one Run may be under way at a time.
+// Run keeps the directory in sync with etcd until ctx ends; then it returns nil. While etcd is
+// unreachable, the last known members stay. A second call while one runs is an error.
 func (d *Directory) Run(ctx context.Context) error {
 	if !d.running.CompareAndSwap(false, true) {
 		return errors.New("directory is running already: Run was called twice")
@@ -54,20 +55,20 @@ func (d *Directory) Run(ctx context.Context) error {
 	return nil
 }
 
-// Members returns the members, ordered by service and id. The slice is shared; do not modify it.
+// Members returns the members, ordered by service and id. Do not modify the slice.
 func (d *Directory) Members() []Member { return d.state.Load().members }
 
-// Check returns nil while the directory follows etcd, else what keeps it from doing so. A connection that is lost is noticed
-// at the next resync, within a minute.
+// Check returns nil while the directory follows etcd, else the reason why not. It notices a lost
+// connection at the next resync, within a minute.
 func (d *Directory) Check() error { return d.state.Load().problem }
 
-// Changed returns a channel that is closed when Members changes next. Ask for it before Members, so that no change falls
-// between the two.
+// Changed returns a channel that is closed at the next change of Members. Call it before Members,
+// or a change between the two calls is missed.
 func (d *Directory) Changed() <-chan struct{} { return d.state.Load().changed }
 
 func (d *Directory) apply(c change) {
 	if c.whole {
-		d.odd.keep(c.entries)
+		d.malformed.keep(c.entries)
 		clear(d.found)
 		for _, entry := range c.entries {
 			d.put(entry)
@@ -87,12 +88,12 @@ func (d *Directory) put(entry *mvccpb.KeyValue) {
 	key := string(entry.Key)
 	service, id, ok := strings.Cut(strings.TrimPrefix(key, d.prefix), "/")
 	if !ok {
-		d.odd.report(entry.Key, "not <service>/<replica>")
+		d.malformed.report(entry.Key, "not <service>/<replica>")
 		return
 	}
 	announced, err := decodeMember(service, id, entry.Value)
 	if err != nil {
-		d.odd.report(entry.Key, err.Error())
+		d.malformed.report(entry.Key, err.Error())
 		delete(d.found, key)
 		return
 	}

@@ -12,19 +12,18 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
 // joinThrough runs a replica behind a relay.
-func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *relay, id string, body term.Body, change ...options) *participant {
+func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *relay, id string, body term.Body, change ...option) *testReplica {
 	t.Helper()
-	p := newParticipant(t, id, dial(t, cluster, &wire{}, r.endpoint()), change...)
+	p := newTestReplica(t, id, dial(t, cluster, &faultyConn{}, r.endpoint()), change...)
 	p.start(t, body)
 	return p
 }
 
-func TestFault_RevokedLeaseEndsTheTermAndTheReplicaJoinsAgain(t *testing.T) {
+func TestFault_RevokedLeaseEndsTermAndReplicaRejoins(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -37,13 +36,13 @@ func TestFault_RevokedLeaseEndsTheTermAndTheReplicaJoinsAgain(t *testing.T) {
 		}
 		first = next
 	}
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-func TestFault_RevokedLeaseMovesTheShardToAnother(t *testing.T) {
+func TestFault_RevokedLeaseMovesShard(t *testing.T) {
 	h := newHistory()
 	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
-	testkit.Eventually(t, patience, func() error { return errors.Join(a.Check(), b.Check()) })
+	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
 	now := holder(t, h, 0)
 	for range 4 {
 		if now.replica == "a" {
@@ -53,11 +52,11 @@ func TestFault_RevokedLeaseMovesTheShardToAnother(t *testing.T) {
 		}
 		now = holder(t, h, now.epoch)
 	}
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-// A guarded write of an old term must have no effect, whoever sends it and whenever it arrives.
-func TestFault_GuardRefusesAnOldEpoch(t *testing.T) {
+// A guarded write of an old term has no effect, from any sender at any time.
+func TestFault_GuardRefusesOldEpoch(t *testing.T) {
 	terms := make(chan *term.Term, 1)
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
 		terms <- held
@@ -65,7 +64,7 @@ func TestFault_GuardRefusesAnOldEpoch(t *testing.T) {
 		return nil
 	})
 	old := receive(t, terms)
-	client := dial(t, etcd(t), &wire{})
+	client := dial(t, etcd(t), &faultyConn{})
 	write := func(held *term.Term) bool {
 		answer, err := client.Txn(t.Context()).If(held.Guard()).
 			Then(clientv3.OpPut(term.Prefix(clusterName(t))+"written", fmt.Sprint(held.Epoch()))).Commit()
@@ -93,7 +92,7 @@ func TestFault_GuardRefusesAnOldEpoch(t *testing.T) {
 	}
 }
 
-func TestFault_DeletedTermKeyEndsTheTerm(t *testing.T) {
+func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -103,12 +102,12 @@ func TestFault_DeletedTermKeyEndsTheTerm(t *testing.T) {
 	}
 	holder(t, h, first.epoch)
 	if now, _, ok := p.Session(); !ok || now != lease {
-		t.Errorf("session %x, %t: a deleted term key cost the session %x", now, ok, lease)
+		t.Errorf("session %x, %t: a deleted term key ended the session %x", now, ok, lease)
 	}
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-func TestFault_DeletedMemberKeyBringsANewSession(t *testing.T) {
+func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
 	first := holder(t, h, 0)
@@ -116,12 +115,12 @@ func TestFault_DeletedMemberKeyBringsANewSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder(t, h, first.epoch)
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-// A replica whose renewals do not get through must have stopped before etcd gives its shard away, and must not come back to
-// pull the shard from those who can keep it.
-func TestFault_FrozenRenewalsEndTheTermBeforeTheKeyGoes(t *testing.T) {
+// A replica whose renewals fail stops before etcd deletes its keys. It does not rejoin while they
+// fail.
+func TestFault_FrozenRenewalsEndTermBeforeKeyExpires(t *testing.T) {
 	h := newHistory()
 	ended := make(chan time.Time, 1)
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
@@ -135,8 +134,8 @@ func TestFault_FrozenRenewalsEndTheTermBeforeTheKeyGoes(t *testing.T) {
 	waitFor(t, h, "a")
 	other := lower("a")
 	join(t, etcd(t), other, h.body(other))
-	watched := dial(t, etcd(t), &wire{}).Watch(t.Context(), termKey(t, 0))
-	p.wire.frozen.Store(true)
+	watched := dial(t, etcd(t), &faultyConn{}).Watch(t.Context(), termKey(t, 0))
+	p.conn.frozen.Store(true)
 	for gone := false; !gone; {
 		for _, event := range receive(t, watched).Events {
 			gone = gone || event.Type == clientv3.EventTypeDelete
@@ -147,56 +146,34 @@ func TestFault_FrozenRenewalsEndTheTermBeforeTheKeyGoes(t *testing.T) {
 		t.Errorf("the body's context ended %v after the key had gone", end.Sub(keyGone))
 	}
 	waitFor(t, h, other)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if err := p.Check(); err == nil || !strings.Contains(err.Error(), "renew lease") {
 			return fmt.Errorf("Check = %v, want it to say that renewals fail", err)
 		}
 		return nil
 	})
-	p.wire.frozen.Store(false)
+	p.conn.frozen.Store(false)
 	waitFor(t, h, "a")
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-// lower returns the id of a replica that leaves shard 0 to the given one.
-func lower(id string) string {
-	for i := 0; ; i++ {
-		other := fmt.Sprintf("r-%d", i)
-		if sharding.Owner(0, []sharding.Member{{ID: id, Shards: 1}, {ID: other, Shards: 1}}) == id {
-			return other
-		}
-	}
-}
-
-// receive is <-c within patience.
-func receive[T any](t *testing.T, c <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("nothing received within %v", patience)
-		panic("unreachable")
-	}
-}
-
-func TestFault_EtcdAwayForLongEndsTermsAndTheyComeBack(t *testing.T) {
+func TestFault_LongEtcdOutageEndsTermsAndTheyReturn(t *testing.T) {
 	cluster := ownEtcd(t)
 	h := newHistory()
 	a, b := join(t, cluster, "a", h.body("a")), join(t, cluster, "b", h.body("b"))
-	testkit.Eventually(t, patience, func() error { return errors.Join(a.Check(), b.Check()) })
+	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
 	before := holder(t, h, 0)
 	if err := cluster.StopEtcd(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if acting := h.actors(); len(acting) > 0 {
-			return fmt.Errorf("still acting without etcd: %v", acting)
+			return fmt.Errorf("still running without etcd: %v", acting)
 		}
 		return nil
 	})
-	for _, p := range []*participant{a, b} {
-		testkit.Eventually(t, patience, func() error {
+	for _, p := range []*testReplica{a, b} {
+		testkit.Eventually(t, testTimeout, func() error {
 			if err := p.Check(); err == nil || !strings.Contains(err.Error(), "connection refused") {
 				return fmt.Errorf("%s: Check = %v, want the reason", p.id, err)
 			}
@@ -207,10 +184,10 @@ func TestFault_EtcdAwayForLongEndsTermsAndTheyComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder(t, h, before.epoch)
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-func TestFault_EtcdAwayForAMomentCostsNothing(t *testing.T) {
+func TestFault_ShortEtcdOutageKeepsTerms(t *testing.T) {
 	cluster := ownEtcd(t)
 	h := newHistory()
 	p := join(t, cluster, "a", h.body("a"), ttl(20*time.Second))
@@ -218,8 +195,8 @@ func TestFault_EtcdAwayForAMomentCostsNothing(t *testing.T) {
 	if err := errors.Join(cluster.StopEtcd(), cluster.StartEtcd()); err != nil {
 		t.Fatal(err)
 	}
-	// A shard claimed after the restart shows that the session goes on.
-	testkit.Eventually(t, patience, func() error {
+	// A renewal after the restart shows that the session continues.
+	testkit.Eventually(t, testTimeout, func() error {
 		if remaining := p.Status().Session.Remaining; remaining < 12*time.Second {
 			return fmt.Errorf("not renewed since the restart: %v remaining", remaining)
 		}
@@ -230,7 +207,7 @@ func TestFault_EtcdAwayForAMomentCostsNothing(t *testing.T) {
 	}
 }
 
-// A watch that resumes behind a compaction is broken for good; the candidate must list again and go on.
+// A watch cannot resume before a compacted revision. The candidate must list again.
 func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	r := newRelay(t, etcd(t))
 	h := newHistory()
@@ -239,8 +216,8 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	allHeld(t, h, 2)
 	before := h.actors()
 	r.setCut(true)
-	client := dial(t, etcd(t), &wire{})
-	// While the candidate is cut off, one of its terms goes, and the history of that with it.
+	client := dial(t, etcd(t), &faultyConn{})
+	// While the candidate is cut off, one of its term keys is deleted and that revision compacted.
 	var answer *clientv3.PutResponse
 	if _, err := client.Delete(t.Context(), termKey(t, 1)); err != nil {
 		t.Fatal(err)
@@ -255,7 +232,7 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.setCut(false)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		now := h.actors()
 		if now[1].epoch <= before[1].epoch || now[0] != before[0] {
 			return fmt.Errorf("acting are %v, were %v", now, before)
@@ -271,11 +248,11 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	if err := p.leave(); err != nil {
 		t.Error(err)
 	}
-	nothingLeft(t)
-	noViolations(t, h)
+	wantNoKeys(t)
+	wantNoViolations(t, h)
 }
 
-func TestFault_BodyThatIgnoresTheStopKeepsItsKey(t *testing.T) {
+func TestFault_BodyThatIgnoresStopKeepsItsKey(t *testing.T) {
 	release := make(chan struct{})
 	returned := make(chan struct{})
 	h := newHistory()
@@ -289,7 +266,7 @@ func TestFault_BodyThatIgnoresTheStopKeepsItsKey(t *testing.T) {
 		return nil
 	}, shards(2), func(c *term.Config) { c.StopTimeout = 500 * time.Millisecond })
 	allHeld(t, h, 2)
-	client := dial(t, etcd(t), &wire{})
+	client := dial(t, etcd(t), &faultyConn{})
 	if err := p.leave(); err == nil || !strings.Contains(err.Error(), "bodies of shards 0 did not return") {
 		t.Errorf("Run = %v, want it to name the body", err)
 	}
@@ -304,8 +281,8 @@ func TestFault_BodyThatIgnoresTheStopKeepsItsKey(t *testing.T) {
 	receive(t, returned)
 }
 
-// A body that outlives its session blocks its own shard on this replica and nothing else.
-func TestFault_BodyThatIgnoresTheLossBlocksOnlyItsShard(t *testing.T) {
+// A body that outlives its session blocks only its own shard on this replica.
+func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 	release := make(chan struct{})
 	h := newHistory()
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
@@ -318,7 +295,7 @@ func TestFault_BodyThatIgnoresTheLossBlocksOnlyItsShard(t *testing.T) {
 	allHeld(t, h, 2)
 	before := h.actors()
 	p.revokeLease(t)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if now := h.actors(); now[1].epoch <= before[1].epoch {
 			return fmt.Errorf("shard 1 is not back: %v", now)
 		}
@@ -329,15 +306,15 @@ func TestFault_BodyThatIgnoresTheLossBlocksOnlyItsShard(t *testing.T) {
 	}
 	close(release)
 	holder(t, h, before[0].epoch)
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-func TestFault_EtcdAbsentAtStartIsWaitedForWithItsReason(t *testing.T) {
+func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
 	r := newRelay(t, etcd(t))
 	r.setCut(true)
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"))
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		err := p.Check()
 		if err == nil || !strings.Contains(err.Error(), "ask etcd for a lease") {
 			return fmt.Errorf("Check = %v, want what it waits for", err)
@@ -348,7 +325,7 @@ func TestFault_EtcdAbsentAtStartIsWaitedForWithItsReason(t *testing.T) {
 	waitFor(t, h, "a")
 }
 
-func TestFault_EtcdAbsentAtStopDoesNotHoldUpTheStop(t *testing.T) {
+func TestFault_EtcdAbsentAtStopDoesNotDelayStop(t *testing.T) {
 	r := newRelay(t, etcd(t))
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(8), ttl(20*time.Second))

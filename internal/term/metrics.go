@@ -9,16 +9,16 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
-// Why this replica gave a term up, as the label of a metric, beside the reasons of package sharding.
+// Reasons of trivet_term_releases_total, besides those of package sharding.
 const (
 	releaseStopped  = "stopped"  // the process stops
-	releaseReturned = "returned" // the body returned by itself
+	releaseReturned = "returned" // the body returned during its term
 )
 
-// Why a term that this replica did not mean to end was lost, as the label of a metric.
+// Reasons of trivet_term_losses_total.
 const (
 	lossLapsed  = "lapsed"       // no renewal was acknowledged in time
-	lossLease   = "lease_gone"   // etcd expired or revoked the lease, which shows first in the member key
+	lossLease   = "lease_gone"   // etcd expired or revoked the lease; the member key shows it first
 	lossKey     = "key_gone"     // the term's own key was deleted
 	lossSession = "session_lost" // anything else that ended the session
 )
@@ -30,42 +30,42 @@ type metrics struct {
 	gaps      prometheus.Histogram
 }
 
-// newMetrics registers with r unless it is nil. What can be read from a snapshot is read when it is scraped.
-func newMetrics(r prometheus.Registerer, c *Candidate) (*metrics, error) {
+// newMetrics registers with r unless it is nil. The gauges call status when they are scraped.
+func newMetrics(r prometheus.Registerer, id string, status func() Status) (*metrics, error) {
 	m := &metrics{
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "trivet_term_takeovers_total", Help: "Shards claimed by this replica.",
 		}),
 		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_term_losses_total", Help: "Terms that ended although this replica did not give them up, by reason.",
+			Name: "trivet_term_losses_total", Help: "Terms that ended although this replica did not release them, by reason.",
 		}, []string{"reason"}),
 		releases: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_term_releases_total", Help: "Terms given up by this replica, by reason.",
+			Name: "trivet_term_releases_total", Help: "Terms released by this replica, by reason.",
 		}, []string{"reason"}),
 		gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "trivet_term_gap_seconds",
-			Help: "How long a shard claimed by this replica had no holder: from when this replica learnt of that to the start of its body.",
-			// From a handover to sessions that ran out one after the other.
+			Help: "Time without a holder of a shard that this replica claimed, from when it learned of that to the start of its body.",
+			// From a handover to several sessions that expire one after another.
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}
 	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_terms_held", Help: "Shards held by this replica.",
-	}, func() float64 { return float64(heldHere(c.Status())) })
+	}, func() float64 { return float64(heldHere(status())) })
 	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "trivet_session_remaining_seconds", Help: "How long this replica may act without hearing from etcd.",
-	}, func() float64 { return c.Status().Session.Remaining.Seconds() })
+		Name: "trivet_session_remaining_seconds", Help: "Time for which this replica may act without an answer from etcd.",
+	}, func() float64 { return status().Session.Remaining.Seconds() })
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_term_ready",
-		Help: "1 while the others count this replica among those who can do the work of a shard, else 0.",
+		Help: "1 while the other replicas count this replica as ready for shards, else 0.",
 	}, func() float64 {
-		if s := c.Status(); s.Session.Alive && !slices.Contains(s.Unready, c.cfg.Member.ID) {
+		if s := status(); s.Session.Alive && !slices.Contains(s.Unready, id) {
 			return 1
 		}
 		return 0
 	})
 	for _, reason := range []string{lossLapsed, lossLease, lossKey, lossSession} {
-		m.losses.WithLabelValues(reason) // so that a rate sees the first one
+		m.losses.WithLabelValues(reason) // a rate needs the initial 0
 	}
 	for _, reason := range []string{releaseStopped, releaseReturned, string(sharding.Moved), string(sharding.Unready), string(sharding.Divided)} {
 		m.releases.WithLabelValues(reason)

@@ -7,108 +7,117 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
-	"github.com/trivet-dev/trivet/internal/term/internal/standing"
 )
 
 const (
-	// rejoinMin and rejoinMax bound the backoff between sessions, before jitter. It is a quarter of the TTL at most, so that
-	// replicas are back soon after an etcd that was away for long.
-	rejoinMin = 100 * time.Millisecond
-	rejoinMax = 3 * time.Second
-	// writeRetry is the pause after a claim or release that got no answer or a refusal.
-	writeRetry = 200 * time.Millisecond
-	// lookAgain is how often the situation is looked at when nothing happens; that costs no request.
-	lookAgain = time.Second
+	// minRejoin and maxRejoin bound the backoff between sessions, before jitter. It is at most a
+	// quarter of the TTL, so that replicas return soon after a long outage of etcd.
+	minRejoin = 100 * time.Millisecond
+	maxRejoin = 3 * time.Second
+	// reconcilePeriod is the longest time between two plans. A plan without steps sends no request.
+	reconcilePeriod = time.Second
 )
 
-// replica is one Run of a candidate. Everything in it belongs to the goroutine of Run; others send it changes and ended
-// bodies, and read the snapshots that it publishes.
+// shared is what a candidate and its replica have in common.
+type shared struct {
+	client    *clientv3.Client
+	cfg       Config
+	metrics   *metrics
+	readiness *readiness
+	published *atomic.Pointer[snapshot] // never holds nil
+}
+
+// replica is one Run of a candidate. It belongs to the goroutine of Run. Other goroutines send it
+// changes and returned bodies, and read the snapshots that it publishes.
 type replica struct {
-	*Candidate
+	shared
 	body   Body
 	keys   keys
 	logger *slog.Logger
 
-	standing  standing.Standing
-	leaving   bool
-	announced announcement // what the member key says
+	eligibility *eligibilityState
+	leaving     bool
+	announced   announcement // the value of the member key
 
-	session *session // nil between sessions
-	view    *view    // of the present or the last session
-	stale   []*session
-	work    map[int]*holding
-	rests   map[int]rest
-	moves   *rate.Limiter
-	// finished takes a holding whose body has returned. A shard has at most one holding, so it never blocks.
-	finished chan *holding
+	session  *session // nil between sessions
+	view     *view    // of the present or the last session
+	stale    []*session
+	held     map[int]*heldShard
+	backoffs map[int]shardBackoff
+	moves    *rate.Limiter
+	// finished receives a shard whose body has returned. It has a slot for each shard, so a send
+	// never blocks.
+	finished chan *heldShard
 
 	retryAt   time.Time // no claim or release before
-	refusedBy anchorKey // the member that was gone when a claim named it, until that is known; zero when there is none
-	blocked   string    // why nothing may be claimed, as last logged
-	troubles  troubles
-	stopBy    time.Time // zero until Run is to end
+	refusedBy anchorKey // the member whose absence refused a claim, until the view shows it
+	blocked   string    // the last logged reason for claiming nothing
+	problems  problems
+	deadline  time.Time // of the stop; zero while the replica runs
 }
 
-// troubles are what goes wrong at present, each until it goes right.
-type troubles struct{ join, follow, write error }
+// problems are the present problems by operation; nil means that the last attempt succeeded.
+type problems struct{ join, follow, write error }
 
-func (t troubles) String() string {
-	if err := errors.Join(t.join, t.follow, t.write); err != nil {
+func (p problems) String() string {
+	if err := errors.Join(p.join, p.follow, p.write); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
-func newReplica(c *Candidate, body Body) *replica {
-	member := c.cfg.Member
+func newReplica(s shared, body Body) *replica {
+	member := s.cfg.Member
 	keys := keysOf(member.Cluster, member.Service)
-	logger := c.cfg.Logger.With("replica", member.ID, "service", member.Service)
+	logger := s.cfg.Logger.With("replica", member.ID, "service", member.Service)
 	return &replica{
-		Candidate: c, body: body, keys: keys, logger: logger,
-		standing: standing.New(time.Now(), c.cfg.TTL, *c.unready.Load() == nil),
-		view:     newView(keys, logger), work: map[int]*holding{}, rests: map[int]rest{},
-		moves:    rate.NewLimiter(rate.Limit(c.cfg.MovesPerSecond), max(1, c.cfg.MovesPerSecond/4)),
-		finished: make(chan *holding, c.cfg.Shards),
+		shared: s, body: body, keys: keys, logger: logger,
+		eligibility: newEligibility(s.readiness, s.cfg.TTL, logger),
+		view:        newView(keys, logger), held: map[int]*heldShard{}, backoffs: map[int]shardBackoff{},
+		moves:    rate.NewLimiter(rate.Limit(s.cfg.MovesPerSecond), max(1, s.cfg.MovesPerSecond/4)),
+		finished: make(chan *heldShard, s.cfg.Shards),
 	}
 }
 
-// run lives through one session after the other until ctx ends.
+// run runs one session after another until ctx ends.
 func (r *replica) run(ctx context.Context) error {
-	wait := rejoinMin
+	wait := minRejoin
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := r.live(ctx)
+		err := r.runSession(ctx)
 		if ctx.Err() != nil {
 			break
 		}
 		if time.Since(began) > r.cfg.TTL {
-			wait = rejoinMin
+			wait = minRejoin
 		}
-		r.troubles = troubles{join: err}
+		r.problems = problems{join: err}
 		r.publish()
-		r.idle(ctx, jittered(wait))
-		wait = min(2*wait, rejoinMax, r.cfg.TTL/4)
+		r.waitToRejoin(ctx, jittered(wait))
+		wait = min(2*wait, maxRejoin, r.cfg.TTL/4)
 	}
 	return r.stop(context.WithoutCancel(ctx))
 }
 
-// live opens a session, serves under it until it or ctx ends, and retires it.
-func (r *replica) live(ctx context.Context) error {
-	r.sweep(ctx)
+// runSession opens a session and serves under it until it or ctx ends.
+func (r *replica) runSession(ctx context.Context) error {
+	r.revokeStale(ctx)
 	s, err := openSession(ctx, r.client, r.cfg.TTL)
 	if err != nil {
-		r.logger.Warn("no session with etcd; trying again", "error", err)
+		r.logger.Warn("cannot open a session with etcd", "error", err)
 		return err
 	}
 	r.stale = append(r.stale, s)
 	if err := r.join(ctx, s); err != nil {
 		s.lease.End(err)
-		r.logger.Warn("not joined; trying again", "error", err)
+		r.logger.Warn("cannot join", "error", err)
 		return err
 	}
 	var tasks sync.WaitGroup
@@ -117,37 +126,37 @@ func (r *replica) live(ctx context.Context) error {
 	if err == nil {
 		r.drain(context.WithoutCancel(ctx))
 	}
-	r.retire(err)
+	r.endSession(err)
 	tasks.Wait()
 	return err
 }
 
-// join makes this replica a member under s. It renews first: a replica whose renewals do not get through would only pull
-// shards away from those who can keep them, again and again.
+// join makes this replica a member under s. It renews the lease first: a replica whose renewals
+// fail would take shards from working replicas again and again.
 func (r *replica) join(ctx context.Context, s *session) error {
 	if err := s.renewOnce(ctx); err != nil {
 		return err
 	}
-	r.assess(time.Now())
-	introduction := r.introduction()
-	value, err := introduction.encode()
+	r.eligibility.observe(time.Now())
+	announced := r.announcement()
+	value, err := announced.encode()
 	if err != nil {
 		return err
 	}
-	r.announced = introduction
+	r.announced = announced
 	return s.join(ctx, r.keys.member(r.cfg.Member.ID), value)
 }
 
-// begin makes s the present session, renewed and followed until its lease ends.
+// begin makes s the present session. It renews the lease and follows etcd until the lease ends.
 func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
 	r.logger.Info("joined", "lease", fmt.Sprintf("%x", s.id), "ttl", s.ttl, "revision", s.joined)
 	r.session, r.view = s, newView(r.keys, r.logger)
-	r.retryAt, r.refusedBy, r.blocked, r.troubles = time.Time{}, anchorKey{}, "", troubles{}
+	r.retryAt, r.refusedBy, r.blocked, r.problems = time.Time{}, anchorKey{}, "", problems{}
 	changes := make(chan change)
 	ended := s.lease.Context()
-	// From the moment of joining on, others hand shards over to this replica. It has to see them do so, because a shard that
-	// is found vacant might have vanished under its holder and is started only after a pause.
-	f := &follower{client: r.client, span: r.keys.span(), since: s.joined, logger: r.logger}
+	// Other replicas hand shards over as soon as this one has joined. The follower starts at that
+	// revision to see it: a shard that is only found vacant starts after a pause.
+	f := &follower{client: r.client, keys: r.keys.watched(), since: s.joined, logger: r.logger}
 	tasks.Go(s.renew)
 	tasks.Go(func() {
 		f.run(ended, func(c change) {
@@ -160,12 +169,12 @@ func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
 	return changes
 }
 
-// serve acts on what changes. It returns nil when ctx ends and otherwise why the session did.
+// serve reconciles after each change. It returns nil when ctx ends, else why the session ended.
 func (r *replica) serve(ctx context.Context, changes <-chan change) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(r.act(ctx))
+		timer.Reset(r.reconcile(ctx))
 		r.publish()
 		select {
 		case <-ctx.Done():
@@ -173,20 +182,20 @@ func (r *replica) serve(ctx context.Context, changes <-chan change) error {
 		case <-r.session.lease.Context().Done():
 			return r.session.failure()
 		case c := <-changes:
-			if err := r.learn(c); err != nil {
+			if err := r.applyChange(c); err != nil {
 				return err
 			}
 		case h := <-r.finished:
-			r.settle(h)
-		case <-r.nudged:
+			r.collectReturned(h)
+		case <-r.readiness.changed:
 		case <-timer.C:
 		}
 	}
 }
 
-// learn takes in what changed in etcd. Its error ends the session.
-func (r *replica) learn(c change) error {
-	r.troubles.follow = c.err
+// applyChange updates the view and ends terms whose keys are gone. Its error ends the session.
+func (r *replica) applyChange(c change) error {
+	r.problems.follow = c.err
 	if c.err != nil {
 		return nil
 	}
@@ -196,37 +205,38 @@ func (r *replica) learn(c change) error {
 	now := time.Now()
 	r.view.apply(now, c)
 	if r.refusedBy != (anchorKey{}) && r.refusedBy != r.anchor() {
-		r.refusedBy, r.retryAt = anchorKey{}, time.Time{} // what the claim ran into is known now, so there is no need to wait
+		r.refusedBy, r.retryAt = anchorKey{}, time.Time{} // the cause of the refusal is known now
 	}
 	if m, ok := r.view.members[r.cfg.Member.ID]; !ok || m.lease != r.session.id {
 		return errMemberGone
 	}
-	for _, h := range r.work {
-		// A key of ours is never modified after its creation, so any later revision is somebody else's doing.
+	for _, h := range r.held {
+		// This replica never modifies a key after its creation, so a later revision is foreign.
 		if h.session == r.session && r.view.shard(h.shard).revision > h.term.Epoch() && h.end(now, errKeyGone) {
-			r.lost(h, lossKey, errKeyGone)
+			r.recordLoss(h, lossKey, errKeyGone)
 		}
 	}
 	return nil
 }
 
-// act carries out what is to be done now and returns when to look again at the latest.
-func (r *replica) act(ctx context.Context) time.Duration {
+// reconcile plans and applies the next steps. It returns the time until the next plan.
+func (r *replica) reconcile(ctx context.Context) time.Duration {
 	now := time.Now()
-	r.complain(now)
-	r.assess(now)
+	r.logStuck(now)
+	r.eligibility.observe(now)
 	if r.cfg.Shards == 0 || r.view.listed.IsZero() {
-		return lookAgain
+		return reconcilePeriod
 	}
 	if wait := r.retryAt.Sub(now); wait > 0 {
-		return min(wait, lookAgain)
+		return min(wait, reconcilePeriod)
 	}
-	decision := sharding.Plan(r.situation(now))
-	r.note(decision.Blocked)
-	r.queue(now, decision.Postponed)
-	r.troubles.write = errors.Join(r.announce(ctx), r.claim(ctx, decision.Steps), r.yield(ctx, now, decision.Steps))
-	wait := lookAgain
-	for _, sooner := range []time.Duration{decision.Wait, r.standing.Wait(now), time.Until(r.retryAt)} {
+	decision := sharding.Plan(r.planInput(now))
+	r.logBlocked(decision.Blocked)
+	r.recordPostponed(now, decision.Postponed)
+	r.problems.write = errors.Join(
+		r.announce(ctx), r.claimShards(ctx, decision.Steps), r.releaseShards(ctx, now, decision.Steps))
+	wait := reconcilePeriod
+	for _, sooner := range []time.Duration{decision.Wait, r.eligibility.tracker.Wait(now), time.Until(r.retryAt)} {
 		if sooner > 0 {
 			wait = min(wait, sooner)
 		}
@@ -237,47 +247,49 @@ func (r *replica) act(ctx context.Context) time.Duration {
 	return wait
 }
 
-// situation is what the decision is made from.
-func (r *replica) situation(now time.Time) sharding.Situation {
-	s := sharding.Situation{
+func (r *replica) planInput(now time.Time) sharding.Input {
+	in := sharding.Input{
 		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(), Holders: r.view.holders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
-		Failing:  r.isFailing(),
-		Patience: r.session.ttl, Settle: 6 * r.session.ttl,
+		Failing:    r.eligibility.failing(),
+		ClaimDelay: r.session.ttl, MinHold: 6 * r.session.ttl,
 	}
-	for number := range s.Shards {
+	for number := range in.Shards {
 		known := r.view.shard(number)
 		shard := sharding.Shard{
 			Vacant: !known.held, VacantFor: now.Sub(known.since), Ours: known.held && known.lease == r.session.id,
 		}
-		if h, ok := r.work[number]; ok {
-			shard.Work, shard.Borrowed, shard.HeldFor = sharding.Ending, h.borrowed, now.Sub(h.begun)
+		if h, ok := r.held[number]; ok {
+			shard.Work, shard.Borrowed, shard.HeldFor = sharding.Ending, h.borrowed, now.Sub(h.started)
 			if h.phase == running {
 				shard.Work = sharding.Running
 			}
-		} else if now.Before(r.rests[number].until) {
-			shard.Work = sharding.Resting
+		} else if now.Before(r.backoffs[number].until) {
+			shard.Work = sharding.BackingOff
 		}
-		s.Shards[number] = shard
+		in.Shards[number] = shard
 	}
-	return s
+	return in
 }
 
-// note logs why nothing may be claimed, when that changes.
-func (r *replica) note(blocked string) {
+// logBlocked logs why no shard may be claimed, when that changes.
+func (r *replica) logBlocked(blocked string) {
 	if blocked != r.blocked && blocked != "" {
-		r.logger.Warn("claiming nothing for now", "reason", blocked)
+		r.logger.Warn("claims are blocked", "reason", blocked)
 	}
 	r.blocked = blocked
 }
 
-// publish makes the present state visible to readers.
+// publish stores a snapshot of the present state for readers.
 func (r *replica) publish() {
 	next := &snapshot{
 		session: r.session, shards: make([]shardState, r.cfg.Shards),
-		unready: r.view.unready(), problem: r.troubles.String(), stuck: r.stuck(time.Now()),
+		unready: r.view.unready(), problem: r.problems.String(), stuck: r.stuckBodies(time.Now()),
 	}
-	next.problem = cmp.Or(next.problem, r.blocked, r.heldBack())
+	next.problem = cmp.Or(next.problem, r.blocked)
+	if r.cfg.Shards > 0 {
+		next.problem = cmp.Or(next.problem, r.eligibility.notReadyReason())
+	}
 	for number := range next.shards {
 		known := r.view.shard(number)
 		if !known.held {
@@ -288,10 +300,10 @@ func (r *replica) publish() {
 			holder: known.holder, epoch: known.epoch, since: known.since,
 			address: r.view.members[known.holder].GRPCAddress,
 		}
-		if h, ok := r.work[number]; ok && h.session == r.session && h.term.Epoch() == known.epoch {
+		if h, ok := r.held[number]; ok && h.session == r.session && h.term.Epoch() == known.epoch {
 			state.term, state.move = h.term, h.move()
 		}
 		next.shards[number] = state
 	}
-	r.state.Store(next)
+	r.published.Store(next)
 }

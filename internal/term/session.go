@@ -11,14 +11,17 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 const (
-	// minMargin is the least by which a lease ends here before it ends in etcd, however short its TTL is.
+	// minMargin is the least time by which a lease ends here before it ends in etcd.
 	minMargin = 500 * time.Millisecond
-	// requestTimeout bounds every request but a renewal.
+	// requestTimeout bounds every request except a renewal.
 	requestTimeout = 2 * time.Second
+	// batchSize is how many shards one transaction claims or releases. etcd allows 128 operations,
+	// nested ones included.
+	batchSize = 32
 )
 
 var (
@@ -28,30 +31,31 @@ var (
 	errStopped    = errors.New("the replica stops")
 )
 
-// session is one etcd lease and the member key bound to it. Its lease ends once and for all; the replica then joins anew.
+// session is one etcd lease, the member key bound to it, and the transactions under it. A lease
+// that has ended does not return; the replica then opens a new session.
 type session struct {
 	client *clientv3.Client
 	id     clientv3.LeaseID
 	ttl    time.Duration
-	lease  *tenure.Lease
+	lease  *localterm.Lease
 	joined int64 // create revision of the member key
 
-	problem atomic.Pointer[error] // why the last renewal was not acknowledged, nil when it was
+	problem atomic.Pointer[error] // why the last renewal was not acknowledged; nil if it was
 }
 
-// openSession asks etcd for a lease. Values of ctx stay visible under it; its end does not end the lease, because bodies
-// have to be given time to return.
+// openSession grants a lease. The lease keeps the values of ctx but does not end with it, because
+// bodies need time to return.
 func openSession(ctx context.Context, client *clientv3.Client, ttl time.Duration) (*session, error) {
-	asking, cancel := context.WithTimeout(ctx, requestTimeout)
+	granting, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	sent := time.Now()
-	// Unlike Client.Grant, this fails at once, and with the reason, while no endpoint can be reached.
-	granted, err := leases(client).LeaseGrant(asking, &pb.LeaseGrantRequest{TTL: int64(ttl / time.Second)})
+	// Client.Grant would wait for an endpoint. This call fails at once, with the reason.
+	granted, err := leases(client).LeaseGrant(granting, &pb.LeaseGrantRequest{TTL: int64(ttl / time.Second)})
 	if err != nil {
 		return nil, fmt.Errorf("ask etcd for a lease: %w", rpctypes.Error(err))
 	}
 	s := &session{client: client, id: clientv3.LeaseID(granted.ID), ttl: time.Duration(granted.TTL) * time.Second}
-	s.lease = tenure.NewLease(context.WithoutCancel(ctx), sent, s.ttl, margin(s.ttl))
+	s.lease = localterm.NewLease(context.WithoutCancel(ctx), sent, s.ttl, margin(s.ttl))
 	return s, nil
 }
 
@@ -61,28 +65,7 @@ func leases(client *clientv3.Client) pb.LeaseClient {
 
 func margin(ttl time.Duration) time.Duration { return max(ttl/5, minMargin) }
 
-// join creates the member key. An existing key is never overwritten: it is this replica's own from an earlier session and
-// will go with that lease, or it is another process's, and then two would answer to one name.
-func (s *session) join(ctx context.Context, key, value string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	response, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(clientv3.OpPut(key, value, clientv3.WithLease(s.id))).
-		Else(clientv3.OpGet(key)).Commit()
-	if err != nil {
-		return fmt.Errorf("create member key %q: %w", key, err)
-	}
-	if !response.Succeeded {
-		for _, entry := range response.Responses[0].GetResponseRange().Kvs {
-			return fmt.Errorf("create member key %q: it exists already, bound to lease %x; waiting for it to go", key, entry.Lease)
-		}
-	}
-	s.joined = response.Header.Revision
-	return nil
-}
-
-// renew prolongs the lease until it ends, and ends it when etcd says that it is gone.
+// renew renews the lease until it ends. It ends the lease if etcd does not know it.
 func (s *session) renew() {
 	ctx := s.lease.Context()
 	wait := s.ttl / 3
@@ -106,8 +89,8 @@ func (s *session) renew() {
 	}
 }
 
-// renewOnce sends one request. Each uses a stream of its own, so that the next one may reach another endpoint; nothing here
-// depends on a stream or channel staying open.
+// renewOnce sends one renewal on a stream of its own, so that the next one can reach another
+// endpoint.
 func (s *session) renewOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.ttl/4)
 	defer cancel()
@@ -130,18 +113,7 @@ func (s *session) renewOnce(ctx context.Context) error {
 	return nil
 }
 
-// revoke deletes the lease and with it every key bound to it. A lease that is gone already is no error.
-func (s *session) revoke(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, err := s.client.Revoke(ctx, s.id)
-	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return fmt.Errorf("revoke lease %x: %w", s.id, err)
-	}
-	return nil
-}
-
-// failure says why the lease ended, or what keeps it from being renewed; nil while all is well.
+// failure returns why the lease ended or why it is not renewed, or nil.
 func (s *session) failure() error {
 	problem := s.problem.Load()
 	if s.lease.Context().Err() == nil {
@@ -155,4 +127,137 @@ func (s *session) failure() error {
 		return cause
 	}
 	return fmt.Errorf("%w: %w", cause, *problem)
+}
+
+// join creates the member key. It never overwrites a key: an existing one belongs to an earlier
+// session of this replica and ends with that lease, or to another process with the same id.
+func (s *session) join(ctx context.Context, key, value string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	response, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, value, clientv3.WithLease(s.id))).
+		Else(clientv3.OpGet(key)).Commit()
+	if err != nil {
+		return fmt.Errorf("create member key %q: %w", key, err)
+	}
+	if !response.Succeeded {
+		for _, entry := range response.Responses[0].GetResponseRange().Kvs {
+			return fmt.Errorf("create member key %q: it exists already, bound to lease %x; waiting for it to go", key, entry.Lease)
+		}
+	}
+	s.joined = response.Header.Revision
+	return nil
+}
+
+// announce replaces the value of the member key, unless the key is gone.
+func (s *session) announce(ctx context.Context, key, value string) error {
+	if err := s.ifMember(ctx, key, clientv3.OpPut(key, value, clientv3.WithLease(s.id))); err != nil {
+		return fmt.Errorf("update member key %q: %w", key, err)
+	}
+	return nil
+}
+
+// leave deletes the member key although the lease is alive.
+func (s *session) leave(ctx context.Context, key string) error {
+	if err := s.ifMember(ctx, key, clientv3.OpDelete(key)); err != nil {
+		return fmt.Errorf("delete member key %q: %w", key, err)
+	}
+	return nil
+}
+
+// ifMember applies op if the member key of this session exists.
+func (s *session) ifMember(ctx context.Context, key string, op clientv3.Op) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", s.joined)).Then(op).Commit()
+	return err
+}
+
+// anchorKey is the key of the member that joined first, and the revision that created it.
+type anchorKey struct {
+	key      string
+	revision int64
+}
+
+// claim creates the keys of the shards that have none, in one transaction. It returns the present
+// key of each shard, in the given order. A shard is held if its key is bound to the lease of s, by
+// this transaction or by an earlier one whose response was lost. claim does nothing and returns no
+// records if this replica or the anchor is no longer a member.
+func (s *session) claim(ctx context.Context, k keys, id string, anchor anchorKey, shards []int) ([]record, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var each []clientv3.Op
+	for _, shard := range shards {
+		key := k.term(shard)
+		each = append(each, clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+			[]clientv3.Op{clientv3.OpPut(key, id, clientv3.WithLease(s.id))},
+			[]clientv3.Op{clientv3.OpGet(key)},
+		))
+	}
+	response, err := s.client.Txn(ctx).If(
+		clientv3.Compare(clientv3.CreateRevision(k.member(id)), "=", s.joined),
+		clientv3.Compare(clientv3.CreateRevision(anchor.key), "=", anchor.revision),
+	).Then(each...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("claim %d shards from %q: %w", len(shards), k.term(shards[0]), err)
+	}
+	if !response.Succeeded {
+		return nil, nil
+	}
+	return s.claimed(response, id), nil
+}
+
+// claimed returns a record for each claim of a transaction.
+func (s *session) claimed(response *clientv3.TxnResponse, id string) []record {
+	var records []record
+	for _, answer := range response.Responses {
+		inner := answer.GetResponseTxn()
+		if inner.Succeeded {
+			revision := response.Header.Revision
+			records = append(records, record{revision: revision, held: true, holder: id, lease: s.id, epoch: revision})
+			continue
+		}
+		for _, entry := range inner.Responses[0].GetResponseRange().Kvs {
+			records = append(records, recordOf(entry))
+		}
+	}
+	return records
+}
+
+// release deletes the keys of ended terms in one transaction, each only if this claim created it.
+// It returns the shards whose keys it deleted, and the revision. A key that is gone or belongs to a
+// later claim is not an error.
+func (s *session) release(ctx context.Context, k keys, ended []*heldShard) ([]int, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var each []clientv3.Op
+	for _, h := range ended {
+		each = append(each, clientv3.OpTxn(
+			[]clientv3.Cmp{h.term.Guard()}, []clientv3.Op{clientv3.OpDelete(k.term(h.shard))}, nil,
+		))
+	}
+	response, err := s.client.Txn(ctx).Then(each...).Commit()
+	if err != nil {
+		return nil, 0, fmt.Errorf("release %d shards below %q: %w", len(ended), k.terms, err)
+	}
+	var deleted []int
+	for i, answer := range response.Responses {
+		if answer.GetResponseTxn().Succeeded {
+			deleted = append(deleted, ended[i].shard)
+		}
+	}
+	return deleted, response.Header.Revision, nil
+}
+
+// revoke deletes the lease and every key bound to it. A lease that is gone already is not an error.
+func (s *session) revoke(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := s.client.Revoke(ctx, s.id)
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return fmt.Errorf("revoke lease %x: %w", s.id, err)
+	}
+	return nil
 }

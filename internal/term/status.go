@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Status is what a replica knows about its session and about the shards of its service.
+// Status is a replica's view of its session and of the shards of its service.
 type Status struct {
 	// Session is the replica's own session.
 	Session SessionStatus
 	// Shards has one entry for every shard, ordered by number.
 	Shards []Holding
-	// Unready are the ids of the service's members, this one included, that have told the others that they cannot do the
-	// work of a shard, ordered. They get none while there are others.
+	// Unready are the ids of the unready members, ordered. It may include this replica. They get no
+	// shards while other members are ready.
 	Unready []string
 }
 
@@ -21,93 +21,93 @@ type Status struct {
 type SessionStatus struct {
 	// Alive says whether the replica may act now.
 	Alive bool
-	// Remaining is how long it may act without hearing from etcd.
+	// Remaining is how long the replica may act without an answer from etcd.
 	Remaining time.Duration
-	// LastError is what keeps the replica from joining, renewing, following or claiming now, or why others come first when
-	// shards are claimed; empty when nothing does.
+	// LastError is why the replica cannot join, renew, watch or claim now, or why it ranks behind
+	// ready members. It is empty if there is no such reason.
 	LastError string
 }
 
-// Holding says who holds a shard.
+// Holding is the state of one shard.
 type Holding struct {
 	// Shard is the shard's number.
 	Shard int
-	// ReplicaID is the holder; empty while nobody holds the shard.
+	// ReplicaID is the holder; empty while the shard is vacant.
 	ReplicaID string
-	// Epoch is the etcd revision of the claim; 0 while nobody holds the shard.
+	// Epoch is the etcd revision of the claim; 0 while the shard is vacant.
 	Epoch int64
-	// AcquireTime is when this replica learnt of the claim.
+	// AcquireTime is when this replica learned of the claim.
 	AcquireTime time.Time
 	// Here says whether this replica is the holder. It is false as soon as the session has ended.
 	Here bool
-	// Remaining is how long the holder may act without hearing from etcd; known only where Here, and 0 while the shard is
-	// being given up.
+	// Remaining is how long the holder may act without an answer from etcd. It is known only if
+	// Here, and 0 while the shard is being released.
 	Remaining time.Duration
-	// GRPCAddress is where to reach the holder; empty when unknown.
+	// GRPCAddress is the holder's gRPC address; empty if unknown.
 	GRPCAddress string
-	// ReleaseTime is when this replica learnt that nobody holds the shard any more, or that nobody did when it joined; zero
-	// while somebody does.
+	// ReleaseTime is when this replica learned that the shard is vacant; zero while it is held.
 	ReleaseTime time.Time
-	// Move is the shard's way to another replica; known only where Here.
+	// Move is the shard's move to another replica; known only if Here.
 	Move Move
 }
 
-// Move says how far a shard is on its way from its holder to another replica.
+// Move is the state of a shard's move from its holder to another replica.
 type Move struct {
-	// State says how far; the zero value is that the shard stays.
+	// State is Staying in the zero value.
 	State MoveState
-	// To is the replica that is to hold the shard. It is empty while the holder gives it up for whoever comes, because it
-	// stops or its body has failed.
+	// To is the replica that should hold the shard. It is empty if the holder stops or the body has
+	// failed.
 	To string
 	// Since is when the state began.
 	Since time.Time
 }
 
-// MoveState is how far a move is.
+// MoveState is a stage of a move.
 type MoveState int
 
 const (
-	// Staying: the shard is not to move.
+	// Staying shards do not move.
 	Staying MoveState = iota
-	// Waiting: the shard is to move when its turn comes; its body still runs.
+	// Waiting shards will move when the budget of moves allows; their bodies run.
 	Waiting
-	// Draining: the body has been told to return, and the shard's key is deleted once it has.
+	// Draining shards have an ended term; their keys are deleted when their bodies have returned.
 	Draining
 )
 
-// snapshot is what Run last published. It is immutable; what depends on the time is worked out when it is read.
+// snapshot is the state that Run published last. It is immutable. Remaining times are computed when
+// it is read.
 type snapshot struct {
 	session *session // nil while not joined
 	shards  []shardState
 	unready []string
-	problem string // what goes wrong at present outside the session
-	stuck   string // which bodies ignore the end of their terms
+	problem string // the present problem outside the session
+	stuck   string // the bodies that ignore the end of their terms
 }
 
-// shardState is a Holding but for what depends on the time.
+// shardState is a Holding without the fields that depend on the time.
 type shardState struct {
 	holder  string
 	epoch   int64
 	since   time.Time
 	address string
 	vacated time.Time
-	term    *Term // this replica's own, nil otherwise
-	move    Move  // of that term
+	term    *Term // nil unless this replica holds the shard
+	move    Move
 }
 
 func (s *snapshot) status() Status {
 	status := Status{Shards: make([]Holding, 0, len(s.shards)), Unready: s.unready}
 	status.Session = s.sessionStatus()
 	for number, state := range s.shards {
-		holding := Holding{
+		h := Holding{
 			Shard: number, ReplicaID: state.holder, Epoch: state.epoch,
 			AcquireTime: state.since, GRPCAddress: state.address, ReleaseTime: state.vacated,
 		}
 		if state.term != nil && status.Session.Alive {
-			holding.Here = true
-			holding.Remaining, holding.Move = state.term.Remaining(), state.move
+			h.Here = true
+			h.Remaining, h.Move = state.term.Remaining(), state.move
 		}
-		status.Shards = append(status.Shards, holding)
+		status.Shards = append(status.Shards, h)
 	}
 	return status
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// A newcomer's shards wait for their turn, then for their bodies, then are gone; each with whom they go to and since when.
+// Shards of a new replica first wait for the budget of moves, then drain. Each move has a target
+// and a time.
 func TestStatus_ShowsMoves(t *testing.T) {
 	const n = 8
 	h := newHistory()
@@ -27,27 +28,28 @@ func TestStatus_ShowsMoves(t *testing.T) {
 	}, shards(n), func(c *term.Config) { c.MovesPerSecond = 2 })
 	allHeld(t, h, n)
 	if moves := movesOf(a); len(moves) != 0 {
-		t.Errorf("moves while nobody else is there: %v", moves)
+		t.Errorf("moves with one replica: %v", moves)
 	}
 	before := time.Now()
 	b := join(t, etcd(t), "b", h.body("b"), shards(n))
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		return wantMoves(movesOf(a), before)
 	})
 	close(finish)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if moves := movesOf(a); len(moves) != 0 || h.shares()["b"] == 0 {
 			return fmt.Errorf("moves %v, shares %v", moves, h.shares())
 		}
 		return nil
 	})
 	if moves := movesOf(b); len(moves) != 0 {
-		t.Errorf("moves of one that gives nothing away: %v", moves)
+		t.Errorf("moves of a replica that releases nothing: %v", moves)
 	}
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-// wantMoves is nil if one shard at least drains and one waits, all of them on the way to b and none since before.
+// wantMoves returns nil if at least one shard drains and one waits, all of them for b and since
+// before.
 func wantMoves(moves []term.Move, before time.Time) error {
 	counts := map[term.MoveState]int{}
 	for _, m := range moves {
@@ -62,7 +64,7 @@ func wantMoves(moves []term.Move, before time.Time) error {
 	return nil
 }
 
-func movesOf(p *participant) []term.Move {
+func movesOf(p *testReplica) []term.Move {
 	var moves []term.Move
 	for _, held := range p.Status().Shards {
 		if held.Move.State != term.Staying {
@@ -72,10 +74,10 @@ func movesOf(p *participant) []term.Move {
 	return moves
 }
 
-func TestStatus_ShowsSinceWhenNobodyHoldsAShard(t *testing.T) {
+func TestStatus_ShowsReleaseTimeOfVacantShard(t *testing.T) {
 	began := time.Now()
 	p := join(t, etcd(t), "a", func(context.Context, *term.Term) error { return errors.New("cannot work") })
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		held := p.Status().Shards[0]
 		if held.ReplicaID != "" || held.ReleaseTime.Before(began) {
 			return fmt.Errorf("holding = %+v, want none since a time after %v", held, began)
@@ -84,7 +86,7 @@ func TestStatus_ShowsSinceWhenNobodyHoldsAShard(t *testing.T) {
 	})
 }
 
-// Gaps are observed by whoever ends them.
+// The replica that ends a gap observes it.
 func TestMetrics_GapsOfHandovers(t *testing.T) {
 	const n = 8
 	h := newHistory()
@@ -104,7 +106,7 @@ func TestMetrics_GapsOfHandovers(t *testing.T) {
 	for _, family := range families {
 		if family.GetName() == "trivet_term_gap_seconds" {
 			gaps := family.GetMetric()[0].GetHistogram()
-			if gaps.GetSampleCount() != n || gaps.GetSampleSum() < 0 || gaps.GetSampleSum() > n*patience.Seconds() {
+			if gaps.GetSampleCount() != n || gaps.GetSampleSum() < 0 || gaps.GetSampleSum() > n*testTimeout.Seconds() {
 				t.Errorf("%d gaps of %v s together, want %d", gaps.GetSampleCount(), gaps.GetSampleSum(), n)
 			}
 			t.Logf("%d handovers, %.3f s without a holder on average", gaps.GetSampleCount(), gaps.GetSampleSum()/n)

@@ -13,16 +13,17 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
-// view is what is known about a service's members and terms. Terms are folded from changes and from the answers to this
-// replica's own transactions; each keeps the revision of the last change known, so that neither can undo the other, in
-// whatever order they arrive. A view has one owner and does no I/O; time is a parameter.
+// view is the known state of a service's members and terms. It merges changes of the watch and
+// responses to this replica's own transactions. Each term keeps the revision of its last known
+// change, so the order of arrival does not matter. A view does no I/O, and time is a parameter. It
+// is not safe for concurrent use.
 type view struct {
-	keys     keys
-	listed   time.Time // when the first list arrived; zero before
-	revision int64     // of the newest change applied
-	members  map[string]member
-	terms    map[int]record
-	odd      *oddities
+	keys      keys
+	listed    time.Time // when the first list arrived; zero before
+	revision  int64     // of the newest applied change
+	members   map[string]member
+	terms     map[int]record
+	malformed *malformedKeys
 }
 
 type member struct {
@@ -31,28 +32,36 @@ type member struct {
 	joined int64
 }
 
-// record is what is known about the key of one shard.
+// record is the known state of the key of one shard.
 type record struct {
-	// revision of the last change known, be it the key's creation or its deletion.
+	// revision of the last known change, a creation or a deletion.
 	revision int64
-	// since is when that change became known here.
+	// since is when this replica learned of that change.
 	since time.Time
-	// held says that the key exists; holder, lease and epoch then describe it.
+	// held says that the key exists. Then holder, lease and epoch describe it.
 	held   bool
 	holder string
 	lease  clientv3.LeaseID
 	epoch  int64
-	// handedOver says that the key was deleted while its holder was still a member: nobody acts for the shard any more.
+	// handedOver says that the key was deleted while its holder was a member, so its body has
+	// returned.
 	handedOver bool
+}
+
+func recordOf(entry *mvccpb.KeyValue) record {
+	return record{
+		revision: entry.ModRevision, held: true,
+		holder: string(entry.Value), lease: clientv3.LeaseID(entry.Lease), epoch: entry.CreateRevision,
+	}
 }
 
 func newView(keys keys, logger *slog.Logger) *view {
 	return &view{
-		keys: keys, members: map[string]member{}, terms: map[int]record{}, odd: newOddities(logger),
+		keys: keys, members: map[string]member{}, terms: map[int]record{}, malformed: newMalformedKeys(logger),
 	}
 }
 
-// apply folds a change in.
+// apply applies a change.
 func (v *view) apply(now time.Time, c change) {
 	if c.whole {
 		if v.listed.IsZero() {
@@ -65,9 +74,9 @@ func (v *view) apply(now time.Time, c change) {
 	v.revision = max(v.revision, c.revision)
 }
 
-// replace takes the whole contents as of a revision. What is known to be newer stays.
+// replace applies the whole contents as of a revision. Newer records stay.
 func (v *view) replace(now time.Time, c change) {
-	v.odd.keep(c.entries)
+	v.malformed.keep(c.entries)
 	present := make(map[int]bool, len(v.terms))
 	v.members = make(map[string]member, len(c.entries))
 	for _, entry := range c.entries {
@@ -80,15 +89,15 @@ func (v *view) replace(now time.Time, c change) {
 	}
 	for shard, known := range v.terms {
 		if known.held && !present[shard] {
-			// A holder that is still there, by the same lease, has been there when its key went.
+			// A holder with the same lease was a member when its key was deleted.
 			holder, alive := v.members[known.holder]
 			v.dropTerm(now, shard, c.revision, alive && holder.lease == known.lease)
 		}
 	}
 }
 
-// advance takes events in order. Members come first within one revision: a lease that ends takes both keys with it, and
-// then its shards were not handed over.
+// advance applies events in order. Within one revision, members come first: the end of a lease
+// deletes the member key and the term keys together, and then the shards were not handed over.
 func (v *view) advance(now time.Time, events []*clientv3.Event) {
 	for len(events) > 0 {
 		revision := events[0].Kv.ModRevision
@@ -119,7 +128,7 @@ func (v *view) memberEvent(event *clientv3.Event) {
 
 func (v *view) termEvent(now time.Time, event *clientv3.Event) {
 	if !strings.HasPrefix(string(event.Kv.Key), v.keys.terms) {
-		return // another service's, which shares the watched range
+		return // a key of another service in the watched range
 	}
 	shard, ok := v.shardOf(event.Kv.Key)
 	switch {
@@ -136,7 +145,7 @@ func (v *view) putMember(entry *mvccpb.KeyValue) {
 	id := strings.TrimPrefix(string(entry.Key), v.keys.members)
 	announced, err := decodeMember(v.keys.service, id, entry.Value)
 	if err != nil {
-		v.odd.report(entry.Key, err.Error())
+		v.malformed.report(entry.Key, err.Error())
 		delete(v.members, id)
 		return
 	}
@@ -146,19 +155,16 @@ func (v *view) putMember(entry *mvccpb.KeyValue) {
 func (v *view) shardOf(key []byte) (int, bool) {
 	shard, ok := v.keys.shard(string(key))
 	if !ok {
-		v.odd.report(key, "not a shard number")
+		v.malformed.report(key, "not a shard number")
 	}
 	return shard, ok
 }
 
 func (v *view) putTerm(now time.Time, shard int, entry *mvccpb.KeyValue) {
-	v.put(now, shard, record{
-		revision: entry.ModRevision, held: true,
-		holder: string(entry.Value), lease: clientv3.LeaseID(entry.Lease), epoch: entry.CreateRevision,
-	})
+	v.put(now, shard, recordOf(entry))
 }
 
-// put notes that a key exists. Knowledge that is not newer changes nothing.
+// put records that a key exists, if the record is newer than the known one.
 func (v *view) put(now time.Time, shard int, known record) {
 	if known.revision <= v.terms[shard].revision {
 		return
@@ -167,7 +173,7 @@ func (v *view) put(now time.Time, shard int, known record) {
 	v.terms[shard] = known
 }
 
-// dropTerm notes that a key is gone as of a revision.
+// dropTerm records that a key is gone as of a revision.
 func (v *view) dropTerm(now time.Time, shard int, revision int64, handedOver bool) {
 	if revision <= v.terms[shard].revision {
 		return
@@ -175,7 +181,7 @@ func (v *view) dropTerm(now time.Time, shard int, revision int64, handedOver boo
 	v.terms[shard] = record{revision: revision, since: now, handedOver: handedOver}
 }
 
-// shard is what is known about a shard. One that was never seen held has been vacant since the first list.
+// shard returns the record of a shard. A shard without one has been vacant since the first list.
 func (v *view) shard(shard int) record {
 	if known, ok := v.terms[shard]; ok {
 		return known
@@ -183,7 +189,7 @@ func (v *view) shard(shard int) record {
 	return record{since: v.listed}
 }
 
-// shardingMembers are the members in the order of their ids.
+// shardingMembers returns the members, ordered by id.
 func (v *view) shardingMembers() []sharding.Member {
 	members := make([]sharding.Member, 0, len(v.members))
 	for _, id := range slices.Sorted(maps.Keys(v.members)) {
@@ -195,7 +201,7 @@ func (v *view) shardingMembers() []sharding.Member {
 	return members
 }
 
-// unready are the members that should get no shards while others can do their work, in the order of their ids.
+// unready returns the ids of the unready members, ordered.
 func (v *view) unready() []string {
 	var ids []string
 	for id, m := range v.members {
@@ -207,7 +213,7 @@ func (v *view) unready() []string {
 	return ids
 }
 
-// holders are the replicas that hold any shard, in the order of their ids.
+// holders returns the ids of the replicas that hold a shard, ordered.
 func (v *view) holders() []string {
 	ids := map[string]bool{}
 	for _, r := range v.terms {
@@ -216,4 +222,31 @@ func (v *view) holders() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(ids))
+}
+
+// malformedKeys reports each malformed key once.
+type malformedKeys struct {
+	logger   *slog.Logger
+	reported map[string]bool
+}
+
+func newMalformedKeys(logger *slog.Logger) *malformedKeys {
+	return &malformedKeys{logger: logger, reported: map[string]bool{}}
+}
+
+func (m *malformedKeys) report(key []byte, problem string) {
+	if m.reported[string(key)] {
+		return
+	}
+	m.reported[string(key)] = true
+	m.logger.Warn("ignoring a malformed key; delete it if nothing owns it", "key", string(key), "problem", problem)
+}
+
+// keep forgets the reports of keys that are not among entries, which are all keys.
+func (m *malformedKeys) keep(entries []*mvccpb.KeyValue) {
+	present := make(map[string]bool, len(entries))
+	for _, entry := range entries {
+		present[string(entry.Key)] = true
+	}
+	maps.DeleteFunc(m.reported, func(key string, _ bool) bool { return !present[key] })
 }

@@ -29,7 +29,7 @@ func deletion(key string, revision int64) *clientv3.Event {
 	return &clientv3.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}
 }
 
-// memberEntry is the key of a member that joined at a revision; its lease has the same number.
+// memberEntry returns the key of a member that joined at a revision. Its lease has the same number.
 func memberEntry(t *testing.T, id string, joined int64) *mvccpb.KeyValue {
 	t.Helper()
 	a := announcement{Member: Member{ID: id, Service: "leasesvc", Cluster: "east"}, Shards: 4}
@@ -68,7 +68,7 @@ func TestView_ListThenEvents(t *testing.T) {
 	later := noon.Add(time.Second)
 	v.apply(later, change{revision: 22, events: []*clientv3.Event{
 		put(termEntry(2, "a", 21, 5)), deletion(viewKeys.term(1), 22),
-		put(entry(keysOf("east", "bootstrapsvc").term(0), "x", 22, 22, 9)), // another service's, in the same range
+		put(entry(keysOf("east", "bootstrapsvc").term(0), "x", 22, 22, 9)), // a key of another service in the watched range
 	}})
 	wantTerms(t, v, map[int]record{
 		0: heldBy("a", 10, 5, noon),
@@ -87,8 +87,8 @@ func TestView_ListThenEvents(t *testing.T) {
 	}
 }
 
-// A member of an older version says nothing of its readiness and counts as ready, as it would rank itself.
-func TestView_OnlyWhoSaysSoIsUnready(t *testing.T) {
+// A member of an older version does not write unready and counts as ready.
+func TestView_MissingUnreadyMeansReady(t *testing.T) {
 	v, _ := newTestView()
 	value := func(more string) string {
 		return `{"id":"b","service":"leasesvc","cluster":"east","shards":4` + more + `}`
@@ -110,8 +110,9 @@ func TestView_OnlyWhoSaysSoIsUnready(t *testing.T) {
 	}
 }
 
-// All keys of a lease go in one revision. Only shards whose holder stayed a member were handed over by it.
-func TestView_TermThatEndsWithItsLeaseWasNotHandedOver(t *testing.T) {
+// The end of a lease deletes all its keys in one revision. Only shards whose holder is still a
+// member were handed over.
+func TestView_TermThatEndsWithLeaseIsNotHandedOver(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
 		memberEntry(t, "a", 5), termEntry(0, "a", 10, 5), termEntry(1, "a", 11, 5),
@@ -126,21 +127,21 @@ func TestView_TermThatEndsWithItsLeaseWasNotHandedOver(t *testing.T) {
 	})
 }
 
-func TestView_WhatIsNewerStays(t *testing.T) {
+func TestView_NewerRecordsStay(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{termEntry(0, "a", 10, 5)}})
 	v.dropTerm(noon, 0, 25, true)            // this replica released it
-	v.put(noon, 1, heldBy("a", 26, 5, noon)) // and claimed another
+	v.put(noon, 1, heldBy("a", 26, 5, noon)) // this replica claimed it
 	later := noon.Add(time.Second)
-	v.apply(later, change{whole: true, revision: 22, entries: []*mvccpb.KeyValue{termEntry(0, "a", 10, 5)}}) // a list that is older
-	v.apply(later, change{revision: 24, events: []*clientv3.Event{deletion(viewKeys.term(1), 24)}})          // events that are
+	v.apply(later, change{whole: true, revision: 22, entries: []*mvccpb.KeyValue{termEntry(0, "a", 10, 5)}}) // an older list
+	v.apply(later, change{revision: 24, events: []*clientv3.Event{deletion(viewKeys.term(1), 24)}})          // older events
 	wantTerms(t, v, map[int]record{
 		0: {revision: 25, since: noon, handedOver: true},
 		1: heldBy("a", 26, 5, noon),
 	})
 }
 
-func TestView_KeyMissingFromANewerListIsVacantAndWasNotHandedOver(t *testing.T) {
+func TestView_KeyMissingFromListIsVacant(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{termEntry(0, "a", 10, 5)}})
 	later := noon.Add(time.Second)
@@ -151,64 +152,64 @@ func TestView_KeyMissingFromANewerListIsVacantAndWasNotHandedOver(t *testing.T) 
 	}
 }
 
-func TestView_KeyMissingFromANewerListWasHandedOverIfItsHolderIsStillThere(t *testing.T) {
+func TestView_KeyMissingFromListIsHandedOverIfHolderStays(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
 		memberEntry(t, "a", 5), memberEntry(t, "b", 6), termEntry(0, "a", 10, 5), termEntry(1, "b", 11, 6), termEntry(2, "c", 12, 7),
 	}})
 	later := noon.Add(time.Second)
 	v.apply(later, change{whole: true, revision: 30, entries: []*mvccpb.KeyValue{
-		memberEntry(t, "a", 5), memberEntry(t, "b", 25), // b has lost its lease and come back with another
+		memberEntry(t, "a", 5), memberEntry(t, "b", 25), // b lost its lease and rejoined
 	}})
 	wantTerms(t, v, map[int]record{
 		0: {revision: 30, since: later, handedOver: true}, 1: {revision: 30, since: later}, 2: {revision: 30, since: later},
 	})
 }
 
-func TestView_MalformedKeysAreReportedOnceAndLeftAlone(t *testing.T) {
+func TestView_MalformedKeysAreReportedOnce(t *testing.T) {
 	v, log := newTestView()
-	odd := []*mvccpb.KeyValue{
+	malformed := []*mvccpb.KeyValue{
 		entry(viewKeys.terms+"seven", "a", 10, 10, 5),
 		entry(viewKeys.terms+"07", "a", 10, 10, 5),
 		entry(viewKeys.terms+"-1", "a", 10, 10, 5),
 		entry(viewKeys.terms+"99999999999999999999", "a", 10, 10, 5),
 		entry(viewKeys.terms, "a", 10, 10, 5),
 		entry(viewKeys.members+"json", "{", 10, 10, 5),
-		entry(viewKeys.members+"other", `{"id":"somebody","service":"leasesvc","cluster":"east"}`, 10, 10, 5),
+		entry(viewKeys.members+"other", `{"id":"another","service":"leasesvc","cluster":"east"}`, 10, 10, 5),
 		entry(viewKeys.members+"a/b", `{"id":"a/b","service":"leasesvc","cluster":"east"}`, 10, 10, 5),
 		entry(viewKeys.members+"esc", `{"id":"esc","service":"leasesvc","cluster":"east","grpcAddress":"\u001b[2J:1"}`, 10, 10, 5),
 	}
 	for range 2 {
-		v.apply(noon, change{whole: true, revision: 20, entries: odd})
+		v.apply(noon, change{whole: true, revision: 20, entries: malformed})
 	}
 	wantTerms(t, v, map[int]record{})
 	if len(v.members) != 0 {
 		t.Errorf("members = %v, want none", v.members)
 	}
-	if got := strings.Count(log.String(), "ignoring a malformed key"); got != len(odd) {
-		t.Errorf("%d reports, want %d:\n%s", got, len(odd), log)
+	if got := strings.Count(log.String(), "ignoring a malformed key"); got != len(malformed) {
+		t.Errorf("%d reports, want %d:\n%s", got, len(malformed), log)
 	}
 }
 
-// A key that exists is held, whoever wrote it: nothing foreign is overwritten.
-func TestView_ForeignValueOfATermKeyHoldsTheShard(t *testing.T) {
+// A key that exists holds the shard, whatever its value is.
+func TestView_ForeignTermValueHoldsShard(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{termEntry(0, "", 10, 0)}})
 	wantTerms(t, v, map[int]record{0: heldBy("", 10, 0, noon)})
 }
 
-func TestRest_DoublesToItsBoundAndForgets(t *testing.T) {
-	var r rest
+func TestShardBackoff_DoublesToItsBoundAndResets(t *testing.T) {
+	var b shardBackoff
 	var waits []time.Duration
 	for range 7 {
-		r = r.after(noon, time.Second)
-		waits = append(waits, r.until.Sub(noon))
+		b = b.after(noon, time.Second)
+		waits = append(waits, b.until.Sub(noon))
 	}
 	want := []time.Duration{1e9, 2e9, 4e9, 8e9, 16e9, 30e9, 30e9}
 	if diff := cmp.Diff(want, waits); diff != "" {
-		t.Errorf("rests (-want +got):\n%s", diff)
+		t.Errorf("backoffs (-want +got):\n%s", diff)
 	}
-	if r = r.after(noon, restForget); r.until.Sub(noon) != restMin {
-		t.Errorf("after a body that ran long the rest is %v, want %v", r.until.Sub(noon), restMin)
+	if b = b.after(noon, backoffReset); b.until.Sub(noon) != minBackoff {
+		t.Errorf("after a body that ran long the backoff is %v, want %v", b.until.Sub(noon), minBackoff)
 	}
 }

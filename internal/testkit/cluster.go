@@ -13,18 +13,17 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// startTimeout bounds the start of the shared cluster on a starved machine.
+// startTimeout bounds the start of the shared cluster on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// sharedCluster is started at most once, by whichever test asks first.
+// sharedCluster is started at most once, by the first test that needs it.
 type sharedCluster struct {
 	once    sync.Once
 	cluster *devcluster.Cluster
 	err     error
 }
 
-// shared is the one variable of its kind in Trivet: the testing package
-// offers nothing else that lives as long as a test binary.
+// shared is a global because the testing package has no other scope for a whole test binary.
 var shared sharedCluster
 
 func (s *sharedCluster) get() (*devcluster.Cluster, error) {
@@ -36,7 +35,7 @@ func (s *sharedCluster) get() (*devcluster.Cluster, error) {
 	return s.cluster, s.err
 }
 
-// stop keeps a cluster from being started later, too.
+// stop also prevents a later start.
 func (s *sharedCluster) stop() error {
 	s.once.Do(func() {})
 	if s.cluster == nil {
@@ -45,8 +44,8 @@ func (s *sharedCluster) stop() error {
 	return s.cluster.Stop()
 }
 
-// Cluster returns the control plane that all tests of this binary share. It
-// fails the test if there is none, or if one of its servers has died.
+// Cluster returns the control plane that all tests of this binary share. It fails the test if the
+// cluster cannot start or one of its servers has died.
 func Cluster(t testing.TB) *devcluster.Cluster {
 	t.Helper()
 	cluster, err := shared.get()
@@ -74,8 +73,7 @@ func Etcd(t testing.TB) *clientv3.Client {
 	return client
 }
 
-// Kube returns an administrator's client of the shared cluster. Nothing
-// fences it: it writes without a term.
+// Kube returns an administrator's client of the shared cluster. It writes without a term.
 func Kube(t testing.TB) kubernetes.Interface {
 	t.Helper()
 	config := Cluster(t).RESTConfig()

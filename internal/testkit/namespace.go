@@ -17,9 +17,9 @@ import (
 // cleanupTimeout bounds the removal of a namespace after its test.
 const cleanupTimeout = 30 * time.Second
 
-// Namespace makes a namespace for this test and returns its name. After the
-// test it goes, with the pods, Services, slices, Endpoints and Leases in it:
-// they are removed here, because no controller of the cluster would.
+// Namespace creates a namespace for this test and returns its name. After the test it deletes the
+// namespace with its Pods, Services, EndpointSlices, Endpoints and Leases, because the cluster has
+// no controllers.
 func Namespace(t testing.TB, kube kubernetes.Interface) string {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
@@ -38,7 +38,7 @@ func Namespace(t testing.TB, kube kubernetes.Interface) string {
 }
 
 func removeNamespace(ctx context.Context, kube kubernetes.Interface, name string) error {
-	// Terminating first, so that nobody can add to it meanwhile.
+	// A terminating namespace refuses new objects.
 	err := kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -65,8 +65,8 @@ func emptyNamespace(ctx context.Context, kube kubernetes.Interface, name string)
 	return errors.Join(problems...)
 }
 
-// services deletes the Services of a namespace one by one, as its client has
-// no DeleteCollection.
+// services deletes the Services of a namespace one by one, because its client has no
+// DeleteCollection.
 type services struct{ corev1client.ServiceInterface }
 
 func servicesOf(kube kubernetes.Interface, namespace string) services {
@@ -86,7 +86,7 @@ func (s services) deleteAll(ctx context.Context, how metav1.DeleteOptions, which
 	return nil
 }
 
-// finalizeNamespace does what the namespace controller would do last.
+// finalizeNamespace removes the finalizer, as the namespace controller does.
 func finalizeNamespace(ctx context.Context, kube kubernetes.Interface, name string) error {
 	namespace, err := kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -13,13 +13,13 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
-// pipeBytes is how much a connection in memory holds before a write waits.
+// pipeBytes is the buffer size of an in-memory connection.
 const pipeBytes = 1 << 20
 
-// Serve serves what register registers as production does, interceptors,
-// limits and health included, over a connection in memory, and returns a
-// connection to it. Both end with the test, which fails if the server does
-// not stop cleanly. The methods in unvalidated check their own messages.
+// Serve runs a production server, with interceptors, limits and health, over an in-memory
+// connection and returns a client connection. register adds the services; unvalidated are methods
+// that validate their messages. Both end with the test, which fails if the server does not stop
+// cleanly.
 func Serve(t testing.TB, register func(grpc.ServiceRegistrar), unvalidated ...string) *grpc.ClientConn {
 	t.Helper()
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
@@ -38,8 +38,8 @@ func Serve(t testing.TB, register func(grpc.ServiceRegistrar), unvalidated ...st
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener) }()
-	// Cleanups run last in, first out: the connection closes before the
-	// server stops, so that streams a test left open do not hold it up.
+	// Cleanups run in reverse order: the connection closes before the server stops, so open streams
+	// do not delay the stop.
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {

@@ -40,7 +40,7 @@ func TestServe_RunsTheProductionChain(t *testing.T) {
 	}
 }
 
-func TestServe_StopsThoughAStreamIsLeftOpen(t *testing.T) {
+func TestServe_StopsWithAnOpenStream(t *testing.T) {
 	t.Run("leave a watch open", func(t *testing.T) {
 		connection := testkit.Serve(t, func(r grpc.ServiceRegistrar) {
 			statusv1.RegisterStatusServiceServer(r, faulty{})

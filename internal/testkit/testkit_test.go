@@ -36,7 +36,7 @@ func TestEtcd_StoresAndReads(t *testing.T) {
 	}
 }
 
-func TestNamespace_GoesWithEverythingInIt(t *testing.T) {
+func TestNamespace_IsDeletedWithItsObjects(t *testing.T) {
 	kube := testkit.Kube(t)
 	var name string
 	t.Run("use", func(t *testing.T) {

@@ -1,3 +1,8 @@
+// Package workdir provides directories that one process uses at a time. A lock marks the directory
+// as used and ends with the process.
+//
+// Close removes a temporary directory. The next Open with the same prefix removes those of killed
+// processes, except for locked and recent ones.
 package workdir
 
 import (
@@ -8,7 +13,7 @@ import (
 	"time"
 )
 
-// lockName is the file whose lock says that a directory is in use.
+// lockName is the file whose lock marks a directory as used.
 const lockName = "lock"
 
 // Dir is a directory that this process holds. It is safe for concurrent use.
@@ -18,8 +23,9 @@ type Dir struct {
 	lock      *os.File
 }
 
-// Open makes and holds the directory at path, with which its owner alone can do anything. With an empty path it makes a
-// new temporary one whose name begins with prefix, and removes those of the same prefix that nobody holds any more.
+// Open creates and locks the directory at path, with permissions for its owner only. With an empty
+// path it creates a temporary directory whose name begins with prefix, and removes unlocked ones of
+// the same prefix.
 func Open(path, prefix string) (*Dir, error) {
 	if path == "" {
 		return openTemporary(prefix)
@@ -33,7 +39,7 @@ func Open(path, prefix string) (*Dir, error) {
 	}
 	lock, err := hold(path)
 	if err != nil {
-		return nil, fmt.Errorf("directory %s is used by another process (%w): stop that one, or choose another directory", path, err)
+		return nil, fmt.Errorf("directory %s is used by another process (%w): stop that process, or choose another directory", path, err)
 	}
 	return &Dir{path: path, lock: lock}, nil
 }
@@ -52,10 +58,10 @@ func openTemporary(prefix string) (*Dir, error) {
 	return &Dir{path: path, temporary: true, lock: lock}, nil
 }
 
-// Path is the directory's absolute path.
+// Path returns the directory's absolute path.
 func (d *Dir) Path() string { return d.path }
 
-// File is the path of a name in the directory.
+// File returns the path of a name in the directory.
 func (d *Dir) File(name string) string { return filepath.Join(d.path, name) }
 
 // Close releases the directory, and removes it if it is temporary.
@@ -79,17 +85,17 @@ func hold(path string) (*os.File, error) {
 	return lock, nil
 }
 
-// sweepAge keeps sweep away from a directory whose owner has made it but not locked it yet.
+// sweepAge protects a directory that was created and is not locked yet.
 const sweepAge = time.Minute
 
-// sweep removes temporary directories whose owner was killed. Whatever cannot be examined or removed is left alone: it may
-// belong to another user.
+// sweep removes temporary directories whose owner was killed. It ignores directories that it cannot
+// read or remove, which may belong to another user.
 func sweep(parent, prefix string, now time.Time) {
-	leftovers, err := filepath.Glob(filepath.Join(parent, prefix+"*"))
+	orphans, err := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	if err != nil {
 		return
 	}
-	for _, path := range leftovers {
+	for _, path := range orphans {
 		info, err := os.Lstat(path)
 		if err != nil || !info.IsDir() || now.Sub(info.ModTime()) < sweepAge {
 			continue

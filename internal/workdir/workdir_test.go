@@ -10,7 +10,7 @@ import (
 
 const prefix = "trivet-workdir-"
 
-func TestSweep_SparesWhatIsUsedYoungOrNotOurs(t *testing.T) {
+func TestSweep_KeepsLockedRecentAndForeignDirectories(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	abandoned, err := Open("", prefix)
@@ -40,7 +40,7 @@ func TestSweep_SparesWhatIsUsedYoungOrNotOurs(t *testing.T) {
 	requireEntries(t, temp, other)
 }
 
-func TestOpen_NamedIsHeldByOneAndKept(t *testing.T) {
+func TestOpen_NamedDirectoryIsLockedAndKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	first, err := Open(path, prefix)
 	if err != nil {

@@ -9,29 +9,28 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a child may take to end by itself; leasesvc hands over its shards
-// meanwhile.
+// stopTimeout bounds a graceful exit. leasesvc hands over its shards in this time.
 const stopTimeout = 30 * time.Second
 
-// Config is which program to run, and how.
+// Config is the configuration of a child.
 type Config struct {
-	// Path of the program.
+	// Path is the path of the program.
 	Path string
-	// Args are its arguments, Env what its environment has beside this process's own.
+	// Args are its arguments. Env is added to this process's environment.
 	Args, Env []string
-	// Log is the path of the file that gets all it prints; a file that is there is written on.
+	// Log is the path of a file for its output. An existing file is appended to.
 	Log string
 }
 
-// Child is one program that was started. Its methods may be called from any goroutine.
+// Child is a started program. Its methods may be called from any goroutine.
 type Child struct {
 	command *exec.Cmd
 	log     string
-	ended   chan struct{} // closed once the process is gone
-	err     error         // how it went; read after ended only
+	ended   chan struct{} // closed after the exit
+	err     error         // the result of the process; read only after ended is closed
 }
 
-// Start starts a program and does not wait for it to be of use.
+// Start starts a program, without a wait for its readiness.
 func Start(cfg Config) (*Child, error) {
 	log, err := os.OpenFile(cfg.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -51,26 +50,27 @@ func Start(cfg Config) (*Child, error) {
 	return c, nil
 }
 
-// PID is the number of the process.
+// PID returns the id of the process.
 func (c *Child) PID() int { return c.command.Process.Pid }
 
-// Ended is closed when the process is gone.
+// Ended is closed after the exit of the process.
 func (c *Child) Ended() <-chan struct{} { return c.ended }
 
-// Err says how the process ended, and where its log is. It may be called once Ended is closed.
+// Err describes the exit of the process and the path of its log. It may be called once Ended is
+// closed.
 func (c *Child) Err() error {
 	return fmt.Errorf("%s ended: %w; see %s", c.command.Path, errors.Join(c.err, errEnded), c.log)
 }
 
 var errEnded = errors.New("it should have gone on")
 
-// Stop asks the process to end, kills one that does not, and returns when it is gone. A second
-// call, and one on nil, does nothing.
+// Stop sends SIGTERM, kills the process after stopTimeout, and returns after its exit. It does
+// nothing on nil and after an exit.
 func (c *Child) Stop() {
 	if c == nil {
 		return
 	}
-	// The process may be gone already; then there is nothing to signal.
+	// The process may have exited. Then there is nothing to signal.
 	_ = c.command.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-c.ended:
@@ -79,17 +79,17 @@ func (c *Child) Stop() {
 	}
 }
 
-// Kill ends the process as a crash does and returns when it is gone.
+// Kill sends SIGKILL and returns after the exit.
 func (c *Child) Kill() {
 	_ = c.command.Process.Kill()
 	<-c.ended
 }
 
-// CPU is the CPU time that the process has used so far, user and system.
+// CPU returns the CPU time of the process so far, user and system.
 func (c *Child) CPU() (time.Duration, error) { return CPU(c.PID()) }
 
-// Spent runs work and returns the CPU time that the process used meanwhile.
+// Spent runs work and returns the CPU time of the process during it.
 func (c *Child) Spent(work func() error) (time.Duration, error) { return Spent(work, c.PID()) }
 
-// Resident is the process's resident memory in bytes.
+// Resident returns the resident memory of the process in bytes.
 func (c *Child) Resident() (int64, error) { return Resident(c.PID()) }

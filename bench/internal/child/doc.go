@@ -1,6 +1,6 @@
-// Package child runs the programs that are measured, each as a process of its own, so that the CPU
-// time and the memory it uses are its own too, and are read from the kernel instead of guessed.
+// Package child runs each measured program as a separate process, so that the kernel reports its
+// CPU time and memory.
 //
-// A child dies with its parent. Nothing here restarts one: a program that ends by itself has failed
-// its measurement.
+// A child dies with its parent. It is not restarted: a program that exits early fails the
+// measurement.
 package child

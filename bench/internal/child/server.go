@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// readyTimeout is how long a server may take to become ready.
+// readyTimeout bounds the time until a server is ready.
 const readyTimeout = 30 * time.Second
 
 // Server is one Trivet server.
@@ -22,19 +22,19 @@ type Server struct {
 	GRPC, Admin string
 }
 
-// ServerConfig is which server to run, and how.
+// ServerConfig is the configuration of a server.
 type ServerConfig struct {
-	// Name of the program, in BinDir.
+	// Name is the name of the program in BinDir.
 	Name, BinDir string
 	// Log is the path of its log.
 	Log string
-	// Args are its flags beside those that name the cluster and its addresses; the last of two
-	// wins.
+	// Args are added to the flags for the cluster and the addresses. The last value of a flag
+	// counts.
 	Args []string
 }
 
-// StartServer starts a server beside a cluster and waits until it is ready. Where that takes too
-// long, it is killed.
+// StartServer starts a server beside a cluster and waits until it is ready. It kills the server
+// after readyTimeout.
 func StartServer(ctx context.Context, cluster *devcluster.Cluster, cfg ServerConfig) (*Server, error) {
 	grpc, err := FreeAddress()
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPU is the CPU time that processes have used so far, user and system, by the kernel's own clock
-// for each: the ticks in /proc are too coarse for one that sleeps most of the time.
+// CPU returns the CPU time of processes so far, user and system, from the kernel's clock of each
+// process. The ticks in /proc are too coarse for a process that sleeps most of the time.
 func CPU(pids ...int) (time.Duration, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED: all that the scheduler gave to any of its threads
+	const scheduled = 2 // CPUCLOCK_SCHED: the CPU time of all threads
 	var sum time.Duration
 	for _, pid := range pids {
 		var used unix.Timespec
@@ -26,7 +26,7 @@ func CPU(pids ...int) (time.Duration, error) {
 	return sum, nil
 }
 
-// Spent runs work and returns the CPU time that processes used meanwhile, all together.
+// Spent runs work and returns the total CPU time of processes during it.
 func Spent(work func() error, pids ...int) (time.Duration, error) {
 	before, err := CPU(pids...)
 	if err != nil {
@@ -39,7 +39,7 @@ func Spent(work func() error, pids ...int) (time.Duration, error) {
 	return after - before, err
 }
 
-// Resident is a process's resident memory in bytes.
+// Resident returns the resident memory of a process in bytes.
 func Resident(pid int) (int64, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -49,8 +49,8 @@ func Resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// Children are the processes that this one has started and that run the programs of the given
-// names. A devcluster does not tell the process ids of its own.
+// Children returns the ids of child processes that run the named programs. A devcluster does not
+// expose the ids of its processes.
 func Children(names ...string) ([]int, error) {
 	found := make([]int, 0, len(names))
 	for _, name := range names {
@@ -72,7 +72,7 @@ func childNamed(name string) (int, error) {
 	for _, path := range stats {
 		content, err := os.ReadFile(path)
 		if err != nil {
-			continue // it ended meanwhile
+			continue // the process has exited meanwhile
 		}
 		if pid, ok := ours(string(content), name); ok {
 			found = append(found, pid)
@@ -84,7 +84,7 @@ func childNamed(name string) (int, error) {
 	return found[0], nil
 }
 
-// ours reads a line of /proc/*/stat, "pid (name) state parent …", whose name the kernel has cut to
+// ours parses a line of /proc/*/stat, "pid (name) state parent …". The kernel truncates the name to
 // 15 characters.
 func ours(stat, name string) (pid int, ok bool) {
 	begin, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')

@@ -1,6 +1,6 @@
-// Package podset makes Services with many Pods in a real cluster, changes the Pods as kubelets and
-// rollouts do, and sees by a watch when EndpointSlices say so.
+// Package podset creates Services with many Pods in a real cluster, changes the Pods as kubelets
+// and rollouts do, and observes by a watch when EndpointSlices reflect the changes.
 //
-// There are no kubelets: Pods are written straight into the state that one would report, all on one
+// There are no kubelets. Pods are written with the status that a kubelet would report, all on one
 // Node without a zone.
 package podset

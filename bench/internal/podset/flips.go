@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Flips is a number of changes of readiness, so many per second.
+// Flips is a number of changes of readiness at a rate per second.
 type Flips struct{ Count, Rate int }
 
-// Latencies are how long each of many flips took, from the acknowledged status to the slice event
-// on a watch; sorted.
+// Latencies are the sorted latencies of flips, from the acknowledged status to the slice event on a
+// watch.
 type Latencies []time.Duration
 
-// At is the smallest latency that at least a share q of all does not exceed; zero of none.
+// At returns the smallest latency that at least a share q of all latencies does not exceed, or zero
+// without latencies.
 func (l Latencies) At(q float64) time.Duration {
 	if len(l) == 0 {
 		return 0
@@ -25,9 +26,9 @@ func (l Latencies) At(q float64) time.Duration {
 	return l[min(max(int(q*float64(len(l))+0.999999)-1, 0), len(l)-1)]
 }
 
-// Flip changes the readiness of Pods, in an order that is the same for every Set of the size, and
-// waits until the view has seen all of it. All Pods must be there. Flips that are late, for the
-// machine had other work, are made up for; rate is how many a second came about.
+// Flip changes the readiness of Pods and waits until the view has all changes. The order depends
+// only on the size of the Set. All Pods must exist. Late flips are made up for. rate is the
+// achieved number of flips per second.
 func (s *Set) Flip(ctx context.Context, flips Flips, view *View) (latencies Latencies, rate float64, err error) {
 	order := rand.New(rand.NewPCG(1, 0)).Perm(len(s.pods))
 	latencies = make(Latencies, flips.Count)
@@ -52,8 +53,8 @@ func (s *Set) Flip(ctx context.Context, flips Flips, view *View) (latencies Late
 	return latencies, float64(flips.Count) / time.Since(began).Seconds(), nil
 }
 
-// flipOne changes one Pod, which no other flip touches meanwhile as long as there are many more
-// Pods than flips under way.
+// flipOne flips one Pod. No concurrent flip has the same Pod if there are many more Pods than
+// concurrent flips.
 func (s *Set) flipOne(ctx context.Context, i int, view *View) (time.Duration, error) {
 	wanted := !isReady(s.pods[i])
 	updated, err := s.setReady(ctx, s.pods[i].DeepCopy(), wanted)

@@ -12,26 +12,25 @@ import (
 )
 
 const (
-	// Namespace is that of all Services and Pods.
+	// Namespace is the namespace of all Services and Pods.
 	Namespace = "bench"
-	// writers is how many requests are under way at once.
+	// writers is the number of concurrent requests.
 	writers = 16
 
 	nodeName = "bench-node"
 	appLabel = "app"
 )
 
-// Set is a number of Services with equally many Pods each. Its methods must not run side by side,
-// but for what they start themselves.
+// Set is a number of Services with the same number of Pods each. It is not safe for concurrent use.
 type Set struct {
 	kube     kubernetes.Interface
 	services int
-	pods     []*corev1.Pod // Pod i is of Service i modulo services
-	made     atomic.Int64  // Pods ever, for names and addresses that nothing else has had
+	pods     []*corev1.Pod // Pod i belongs to Service i modulo services
+	made     atomic.Int64  // number of created Pods, for unique names and addresses
 	revision int
 }
 
-// Create writes Services with so many Pods each, all of them ready.
+// Create creates Services with podsEach ready Pods each.
 func Create(ctx context.Context, kube kubernetes.Interface, services, podsEach int) (*Set, error) {
 	s := &Set{kube: kube, services: services, pods: make([]*corev1.Pod, services*podsEach)}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
@@ -48,7 +47,7 @@ func Create(ctx context.Context, kube kubernetes.Interface, services, podsEach i
 	return s, s.Restore(ctx)
 }
 
-// Len is how many Pods there are.
+// Len returns the number of Pods.
 func (s *Set) Len() int {
 	there := 0
 	for _, pod := range s.pods {
@@ -59,7 +58,7 @@ func (s *Set) Len() int {
 	return there
 }
 
-// Ideal is how few slices of so many endpoints could hold the Pods.
+// Ideal returns the minimal number of slices with limit endpoints that can hold the Pods.
 func (s *Set) Ideal(limit int) int {
 	of := make([]int, s.services)
 	for i, pod := range s.pods {
@@ -69,12 +68,12 @@ func (s *Set) Ideal(limit int) int {
 	}
 	total := 0
 	for _, n := range of {
-		total += max(1, (n+limit-1)/limit) // a Service without endpoints has an empty slice
+		total += max(1, (n+limit-1)/limit) // A Service without endpoints has an empty slice.
 	}
 	return total
 }
 
-// Restore writes the Pods that are missing, ready.
+// Restore creates the missing Pods, ready.
 func (s *Set) Restore(ctx context.Context) error {
 	return s.each(ctx, len(s.pods), func(ctx context.Context, i int) (err error) {
 		if s.pods[i] == nil {
@@ -84,8 +83,8 @@ func (s *Set) Restore(ctx context.Context) error {
 	})
 }
 
-// Replace rolls all Services at the same time: for each Pod one of a new revision is made ready,
-// then the old one goes.
+// Replace rolls out all Services concurrently: for each Pod, it creates a ready one of a new
+// revision and then deletes the old one.
 func (s *Set) Replace(ctx context.Context) error {
 	s.revision++
 	return s.each(ctx, len(s.pods), func(ctx context.Context, i int) error {
@@ -99,7 +98,7 @@ func (s *Set) Replace(ctx context.Context) error {
 	})
 }
 
-// Delete removes the Pods at the given places, which must be there.
+// Delete deletes the Pods at the indexes, which must exist.
 func (s *Set) Delete(ctx context.Context, places []int) error {
 	return s.each(ctx, len(places), func(ctx context.Context, n int) error {
 		old := s.pods[places[n]]
@@ -108,7 +107,7 @@ func (s *Set) Delete(ctx context.Context, places []int) error {
 	})
 }
 
-// each calls do for 0 to n-1, some of them at once.
+// each calls do concurrently for 0 to n-1.
 func (s *Set) each(ctx context.Context, n int, do func(context.Context, int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
@@ -123,7 +122,7 @@ func (s *Set) createService(ctx context.Context, i int) error {
 	_, err := s.kube.CoreV1().Services(Namespace).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{
-			ClusterIP: corev1.ClusterIPNone, // 1,000 cluster addresses are more than some clusters have
+			ClusterIP: corev1.ClusterIPNone, // Some clusters have fewer than 1,000 cluster addresses.
 			Selector:  map[string]string{appLabel: name},
 			Ports:     []corev1.ServicePort{{Name: "http", Port: 80}},
 		},

@@ -13,31 +13,31 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// waitLimit is how long the slices may take to say what is waited for.
+// waitLimit bounds the wait for a state of the slices.
 const waitLimit = 2 * time.Minute
 
-// errWatchEnded is why a view sees nothing any more.
+// errWatchEnded is the error of a view whose watch has ended.
 var errWatchEnded = errors.New("the watch of slices has ended")
 
-// View is what the slices of the namespace say of Pods, as a watch shows it. Its methods may be
-// called from any goroutine.
+// View is the state of Pods in the slices of the namespace, from a watch. Its methods may be called
+// from any goroutine.
 type View struct {
 	watcher watch.Interface
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	changed *sync.Cond
 	ended   bool
-	slices  map[string][]string // Pods by slice; of repeats each
+	slices  map[string][]string // Pods by slice, with duplicates
 	pods    map[string]*observed
 }
 
-// observed is what slices say of one Pod, and since when.
+// observed is the readiness of one Pod in the slices, and the time of its last change.
 type observed struct {
 	ready  bool
 	since  time.Time
 	places int
 }
 
-// Watch starts a view, which ends with Close or ctx.
+// Watch starts a view. It ends with Close or ctx.
 func Watch(ctx context.Context, kube kubernetes.Interface) (*View, error) {
 	watcher, err := kube.DiscoveryV1().EndpointSlices(Namespace).Watch(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName,
@@ -51,7 +51,7 @@ func Watch(ctx context.Context, kube kubernetes.Interface) (*View, error) {
 	return v, nil
 }
 
-// Close ends the view; a waiting call gets an error.
+// Close ends the view. Waiting calls return an error.
 func (v *View) Close() { v.watcher.Stop() }
 
 func (v *View) follow() {
@@ -103,15 +103,15 @@ func (v *View) show(endpoint *discoveryv1.Endpoint, now time.Time) (pod string) 
 	return pod
 }
 
-// Slices is how many slices there are.
+// Slices returns the number of slices.
 func (v *View) Slices() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.slices)
 }
 
-// When waits until the slices say that a Pod is ready or that it is not, and returns since when
-// they do.
+// When waits until the slices show the readiness of a Pod, and returns the time at which they first
+// did.
 func (v *View) When(ctx context.Context, pod string, ready bool) (since time.Time, err error) {
 	err = v.until(ctx, func() error {
 		s := v.pods[pod]
@@ -124,7 +124,8 @@ func (v *View) When(ctx context.Context, pod string, ready bool) (since time.Tim
 	return since, err
 }
 
-// Exact waits until the slices show each Pod of the set once, as ready as it is, and nothing else.
+// Exact waits until the slices contain exactly the Pods of the set, each once and with its
+// readiness.
 func (v *View) Exact(ctx context.Context, s *Set) error {
 	return v.until(ctx, func() error { return v.differs(s) })
 }
@@ -154,13 +155,12 @@ func (v *View) differs(s *Set) error {
 	return nil
 }
 
-// until waits until there is no problem any more, which it asks for after every change and with the
-// lock held.
+// until waits until problem returns nil. It calls problem after every change, with the lock held.
 func (v *View) until(ctx context.Context, problem func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
-		v.mu.Lock() // not between a look and the wait after it
+		v.mu.Lock() // so that no change falls between the check and the wait
 		defer v.mu.Unlock()
 		v.changed.Broadcast()
 	})()

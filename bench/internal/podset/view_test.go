@@ -13,7 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// shown is a view of a watch that the test feeds.
+// shown returns a view and the watch that feeds it.
 func shown(t *testing.T) (*View, *watch.FakeWatcher) {
 	t.Helper()
 	kube, feed := fake.NewClientset(), watch.NewFake()
@@ -107,7 +107,7 @@ func TestView_APodTooManyOrTooFewIsNotExact(t *testing.T) {
 	view, feed := shown(t)
 	feed.Add(slice("a", "x", "y"))
 	feed.Add(slice("b", "y"))
-	feed.Add(slice("c", "z")) // shown last: what came before has been seen
+	feed.Add(slice("c", "z")) // The last event: the view has handled all earlier ones.
 	if _, err := view.When(t.Context(), "z", true); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package selection picks those parts of a benchmark that its -only flag names.
+// Package selection chooses the parts of a benchmark that its -only flag names.
 package selection
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Names returns the names of all parts, in their order.
+// Names returns the names of all parts in order.
 func Names[T any](all []T, name func(T) string) []string {
 	names := make([]string, len(all))
 	for i, part := range all {
@@ -16,8 +16,8 @@ func Names[T any](all []T, name func(T) string) []string {
 	return names
 }
 
-// Choose returns the parts that only names, with commas between and in the order of all; all of
-// them where it is empty. Noun is what an error calls a part.
+// Choose returns the parts that only names, separated by commas, in the order of all. It returns
+// all parts if only is empty. Errors call a part by noun.
 func Choose[T any](all []T, name func(T) string, noun, only string) ([]T, error) {
 	if only == "" {
 		return all, nil

@@ -1,5 +1,5 @@
-// Package identitytest makes certificates for tests: authorities that issue them, and files to put them in and replace.
-// Everything is written below t.TempDir and fails the test when it cannot be.
+// Package identitytest makes certificates for tests: authorities that issue them, and files to put
+// them in and replace. Everything is written below t.TempDir and fails the test when it cannot be.
 package identitytest
 
 import (
@@ -62,7 +62,8 @@ func (a *Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", raw)
 }
 
-// Files writes a certificate of a for name, and the authorities that peers are verified against, to a new directory.
+// Files writes a certificate of a for name, and the authorities that peers are verified against, to
+// a new directory.
 func (a *Authority) Files(t testing.TB, name string, peers ...*Authority) identity.Files {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +108,8 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// template is valid from long ago to far ahead, so that tests inside a synctest bubble, where it is the year 2000, agree.
+// template is valid from long ago to far ahead, so that tests inside a synctest bubble, where it is
+// the year 2000, agree.
 func template(t testing.TB, name string) *x509.Certificate {
 	t.Helper()
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))

@@ -10,38 +10,39 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 // ErrLost is the cause with which terms end in [Candidate.Lose].
-var ErrLost = errors.New("the test took the session away")
+var ErrLost = errors.New("the test ended the session")
 
-// Candidate is a [term.Candidate] without competitors: it holds every shard from the start of Run until Lose, and again
-// from Regain. A body that returns while the session lives is not called again before the next Regain.
+// Candidate stands in for a [term.Candidate] without peers. It holds every shard from the start of
+// Run until Lose, and again after Regain. A body that returns during its term is not called again
+// before the next Regain.
 type Candidate struct {
 	member term.Member
 	shards int
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	running bool
 	lost    bool
 	epoch   int64
-	lease   *tenure.Lease // nil unless Run runs and the session is not lost
+	lease   *localterm.Lease // nil unless Run runs and the session is alive
 	since   time.Time
 	change  chan struct{} // closed and replaced when lost changes
 
-	conceded error // what Concede was told last
+	yieldReason error // the last argument of Concede
 }
 
-// NewCandidate returns a candidate for shards 0 to shards-1 that introduces itself as member.
+// NewCandidate returns a candidate for shards 0 to shards-1 with the identity of member.
 func NewCandidate(member term.Member, shards int) *Candidate {
 	return &Candidate{member: member, shards: shards, change: make(chan struct{})}
 }
 
-// Lose ends every term at once, as the loss of the etcd session does. Losing twice does nothing.
+// Lose ends every term at once, as the loss of the etcd session does. A second call does nothing.
 func (c *Candidate) Lose() { c.set(true) }
 
-// Regain begins new terms, at a higher epoch, as soon as all bodies of the old ones have returned.
+// Regain begins new terms, at a higher epoch, as soon as all bodies of the old terms have returned.
 func (c *Candidate) Regain() { c.set(false) }
 
 func (c *Candidate) set(lost bool) {
@@ -94,8 +95,8 @@ func (c *Candidate) leave() {
 	c.running = false
 }
 
-// begin opens a session unless it is lost, and returns what to wait on before the next one.
-func (c *Candidate) begin(ctx context.Context) (*tenure.Lease, <-chan struct{}) {
+// begin opens a session unless it is lost. The channel is closed at the next Lose or Regain.
+func (c *Candidate) begin(ctx context.Context) (*localterm.Lease, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lost {
@@ -103,11 +104,11 @@ func (c *Candidate) begin(ctx context.Context) (*tenure.Lease, <-chan struct{}) 
 	}
 	c.epoch++
 	c.since = time.Now()
-	c.lease = tenure.NewLease(ctx, c.since, tenureTTL, tenureMargin)
+	c.lease = localterm.NewLease(ctx, c.since, leaseTTL, leaseMargin)
 	return c.lease, c.change
 }
 
-func (c *Candidate) end(lease *tenure.Lease) {
+func (c *Candidate) end(lease *localterm.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lease.End(ErrEnded)
@@ -115,10 +116,10 @@ func (c *Candidate) end(lease *tenure.Lease) {
 }
 
 // hold runs one body per shard and returns after the lease has ended and every body has returned.
-func (c *Candidate) hold(lease *tenure.Lease, body term.Body) {
+func (c *Candidate) hold(lease *localterm.Lease, body term.Body) {
 	var bodies sync.WaitGroup
 	for shard := range c.shards {
-		t, giveUp := tenure.Begin(lease, tenure.Claim{Shard: shard, Epoch: c.currentEpoch(), Key: key(shard)})
+		t, giveUp := localterm.Begin(lease, localterm.Claim{Shard: shard, Epoch: c.currentEpoch(), Key: key(shard)})
 		bodies.Go(func() {
 			err := body(t.Context(), t)
 			giveUp(fmt.Errorf("body returned: %v", err))
@@ -134,18 +135,18 @@ func (c *Candidate) currentEpoch() int64 {
 	return c.epoch
 }
 
-// Concede keeps what it is told; nobody is there to concede to.
+// Concede stores the reason. It moves no shard, because there is no peer.
 func (c *Candidate) Concede(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conceded = reason
+	c.yieldReason = reason
 }
 
-// Conceded is what Concede was told last.
+// Conceded returns the last argument of Concede.
 func (c *Candidate) Conceded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.conceded
+	return c.yieldReason
 }
 
 // Status reports every shard as held here, or none while the session is lost.
@@ -180,7 +181,7 @@ func (c *Candidate) Check() error {
 	return nil
 }
 
-// reason says why no session is alive. The caller holds mu.
+// reason returns why no session is alive. The caller holds mu.
 func (c *Candidate) reason() error {
 	if c.lost {
 		return ErrLost
@@ -188,7 +189,8 @@ func (c *Candidate) reason() error {
 	return errors.New("candidate is not running")
 }
 
-// Session returns a context that ends with the session and etcd's "no lease", so that a key written under it is permanent.
+// Session returns no lease, so that a key written under it is permanent, and a context that ends
+// with the session.
 func (c *Candidate) Session() (clientv3.LeaseID, context.Context, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package termtest gives tests terms and candidates without an etcd.
+// Package termtest provides terms and candidates for tests without an etcd.
 //
-// Its terms are real ones: they check, remain and end as those of a [term.Candidate] do. Only the lease behind them is made
-// up: it lasts an hour.
+// Its terms behave like those of a [term.Candidate]. Only their lease is artificial: it lasts an
+// hour.
 package termtest
 
 import (
@@ -11,21 +11,22 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
-// ErrEnded is the cause with which a term ends when its test says so.
+// ErrEnded is the cause of terms that the test ends.
 var ErrEnded = errors.New("the test ended the term")
 
 const (
-	tenureTTL    = time.Hour
-	tenureMargin = time.Second
+	leaseTTL    = time.Hour
+	leaseMargin = time.Second
 )
 
-// NewTerm begins a term that nobody claimed. The context carries it; end ends both, and must be called in the end.
+// NewTerm returns a term, a context that carries it, and a function that ends both. Call the
+// function at the end of the test.
 func NewTerm(shard int, epoch int64) (*term.Term, context.Context, func()) {
-	lease := tenure.NewLease(context.Background(), time.Now(), tenureTTL, tenureMargin)
-	t, _ := tenure.Begin(lease, tenure.Claim{Shard: shard, Epoch: epoch, Key: key(shard)})
+	lease := localterm.NewLease(context.Background(), time.Now(), leaseTTL, leaseMargin)
+	t, _ := localterm.Begin(lease, localterm.Claim{Shard: shard, Epoch: epoch, Key: key(shard)})
 	return t, t.Context(), func() { lease.End(ErrEnded) }
 }
 

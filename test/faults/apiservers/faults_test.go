@@ -8,128 +8,132 @@ import (
 )
 
 const (
-	// soon is when what happens at once must have happened on a starved machine.
-	soon = 30 * time.Second
-	// starved is what a machine may add that runs all of this on two cores.
-	starved = 4 * time.Second
-	// The promises: see README.md.
-	deadWithin = term.DefaultTTL + time.Second
-	hungWithin = 15 * time.Second
-	// withdrawnWithin is when a server that was stopped in good order is out: its sidecar takes it out itself.
-	withdrawnWithin = 2 * time.Second
+	// waitTimeout is well above the time of any single step on a loaded machine.
+	waitTimeout = 30 * time.Second
+	// loadMargin is the extra time that a loaded machine with two cores may need.
+	loadMargin = 4 * time.Second
+	// The promised times from a fault until the server is no longer published:
+	killedRemovalTime = term.DefaultTTL + time.Second
+	frozenRemovalTime = 15 * time.Second
+	// gracefulRemovalTime applies to a graceful stop: the sidecar removes its own server.
+	gracefulRemovalTime = 2 * time.Second
 )
 
-// out waits until only the machines of want are published and holds the time that it took to a promise.
-func (p plane) out(what string, promise time.Duration, want ...*machine) {
-	p.Helper()
-	took := p.becomes(promise+soon, want...)
-	p.Logf("%s: out after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
-	if took > promise+starved {
-		p.Errorf("%s: out after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
+// checkRemoval waits until exactly the machines in want are published, and fails the test if that
+// takes longer than promised.
+func (f fixture) checkRemoval(what string, promise time.Duration, want ...*machine) {
+	f.Helper()
+	took := f.waitForPublished(promise+waitTimeout, want...)
+	f.Logf("%s: removed after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
+	if took > promise+loadMargin {
+		f.Errorf("%s: removed after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
 	}
 }
 
-func TestServers_ComeStopCrashAndHang(t *testing.T) {
-	p := newPlane(t)
-	machines := p.machines("10.99.0.1", "10.99.0.2")
+// machineFault is one fault of a machine.
+type machineFault struct {
+	name         string
+	within       time.Duration
+	inject, undo func(*machine) error
+}
+
+var (
+	serverKilled = machineFault{
+		name: "server killed", within: killedRemovalTime,
+		inject: func(m *machine) error { m.server.Kill(); return nil },
+		undo:   func(m *machine) error { return m.server.Start() },
+	}
+	serverStopped = machineFault{
+		name: "server stopped", within: frozenRemovalTime,
+		inject: func(m *machine) error { return m.server.Stop() },
+		undo:   func(m *machine) error { return m.server.Start() },
+	}
+	serverFrozen = machineFault{
+		name: "server frozen", within: frozenRemovalTime,
+		inject: func(m *machine) error { return m.server.Freeze() },
+		undo:   func(m *machine) error { return m.server.Thaw() },
+	}
+	sidecarKilled = machineFault{
+		name: "sidecar killed", within: killedRemovalTime,
+		inject: func(m *machine) error { m.kill(); return nil },
+		undo:   func(m *machine) error { m.startSidecar(); return nil },
+	}
+	sidecarStopped = machineFault{
+		name: "sidecar stopped", within: gracefulRemovalTime,
+		inject: func(m *machine) error { return m.stop() },
+		undo:   func(m *machine) error { m.startSidecar(); return nil },
+	}
+	powerLost = machineFault{
+		name: "power lost", within: killedRemovalTime,
+		inject: func(m *machine) error { m.powerOff(); return nil },
+		undo: func(m *machine) error {
+			err := m.server.Start()
+			m.startSidecar()
+			return err
+		},
+	}
+)
+
+// checkFault injects a fault, checks that the other machines remain published, and reverts the
+// fault.
+func (f fixture) checkFault(fault machineFault, faulty *machine, healthy ...*machine) {
+	f.Helper()
+	if err := fault.inject(faulty); err != nil {
+		f.Fatal(err)
+	}
+	f.checkRemoval(fault.name+" of "+faulty.address, fault.within, healthy...)
+	if err := fault.undo(faulty); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func TestServers_FaultsOfTheOtherMachine(t *testing.T) {
+	f := newFixture(t)
+	machines := f.startMachines("10.99.0.1", "10.99.0.2")
 	leader, other := machines[0], machines[1]
-	leader.attend()
-	p.becomes(soon, leader)
-	other.attend()
-	p.becomes(soon, leader, other)
-
-	end := p.stays(leader)
-	if err := other.server.Freeze(); err != nil {
-		t.Fatal(err)
+	end := f.requirePublished(leader)
+	for _, fault := range []machineFault{serverFrozen, serverKilled, sidecarKilled, powerLost} {
+		f.checkFault(fault, other, leader)
+		f.waitForPublished(waitTimeout, machines...)
 	}
-	p.out("a server that hangs", hungWithin, leader)
-	if err := other.server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	p.becomes(soon, leader, other)
-	other.server.Kill()
-	p.out("a server that is killed", deadWithin, leader)
-	if err := other.server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p.becomes(soon, leader, other)
-	other.kill()
-	p.out("a server whose sidecar is killed", deadWithin, leader)
-	other.attend()
-	p.becomes(soon, leader, other)
-	other.lose()
-	p.out("a machine without power", deadWithin, leader)
 	end()
 }
 
-func TestServers_LeadersOwnIsStruck(t *testing.T) {
-	p := newPlane(t)
-	machines := p.machines("10.99.1.1", "10.99.1.2")
-	leader, other := machines[0], machines[1]
-	leader.attend()
-	p.becomes(soon, leader)
-	other.attend()
-	p.becomes(soon, leader, other)
-
-	end := p.stays(other)
-	leader.server.Kill()
-	p.out("the leader's own server is killed", deadWithin, other)
-	end()
-	if err := leader.server.Start(); err != nil {
-		t.Fatal(err)
+func TestServers_FaultsOfTheLeadersMachine(t *testing.T) {
+	f := newFixture(t)
+	machines := f.startMachines("10.99.1.1", "10.99.1.2")
+	for _, fault := range []machineFault{serverKilled, serverFrozen, powerLost} {
+		leader, other := f.leaderAndOther(machines)
+		end := f.requirePublished(other)
+		f.checkFault(fault, leader, other)
+		f.waitForPublished(waitTimeout, machines...)
+		end()
 	}
-	p.becomes(soon, leader, other)
-
-	// Who leads now is beside either; the one that leads is the one to strike.
-	leader, other = p.whoLeads(machines)
-	end = p.stays(other)
-	if err := leader.server.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	p.out("the leader's own server hangs", hungWithin, other)
-	if err := leader.server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	p.becomes(soon, leader, other)
-	leader, other = p.whoLeads(machines)
-	end()
-
-	end = p.stays(other)
-	leader.lose()
-	p.out("the leader's machine without power", deadWithin, other)
-	end()
 }
 
-func TestServers_LastOneLeavesNothingBehind(t *testing.T) {
-	p := newPlane(t)
-	machines := p.machines("10.99.2.1", "10.99.2.2")
+func TestServers_GracefulStopRemovesTheLastEndpoint(t *testing.T) {
+	f := newFixture(t)
+	machines := f.startMachines("10.99.2.1", "10.99.2.2")
 	first, last := machines[0], machines[1]
-	first.attend()
-	p.becomes(soon, first)
-	last.attend()
-	p.becomes(soon, first, last)
-
-	end := p.stays(last)
+	end := f.requirePublished(last)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	p.out("a server that is stopped in good order", withdrawnWithin, last)
+	f.checkRemoval("graceful stop", gracefulRemovalTime, last)
 	end()
 	if err := last.stop(); err != nil {
 		t.Fatal(err)
 	}
-	p.out("the last server, stopped in good order", withdrawnWithin)
+	f.checkRemoval("graceful stop of the last server", gracefulRemovalTime)
 }
 
-func TestServers_LastOneThatHangsStays(t *testing.T) {
-	p := newPlane(t)
-	only := p.machines("10.99.3.1")[0]
-	only.attend()
-	p.becomes(soon, only)
+func TestServers_LastServerStaysPublishedWhileFrozen(t *testing.T) {
+	f := newFixture(t)
+	only := f.startMachines("10.99.3.1")[0]
 	if err := only.server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	end := p.stays(only)
-	pause(t.Context(), hungWithin+2*time.Second)
+	end := f.requirePublished(only)
+	pause(t.Context(), frozenRemovalTime+2*time.Second)
 	end()
 }

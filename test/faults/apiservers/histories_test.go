@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 )
 
 var (
@@ -16,97 +15,54 @@ var (
 	each      = flag.Int("apiservers.each", 2, "faults in each history")
 )
 
-// TestHistories lets random faults strike three machines. After each, exactly the servers that are well are published within
-// what is promised; meanwhile a machine that nothing strikes is always published, and never is there nobody.
+// TestHistories injects random faults into three machines. After each fault, exactly the healthy
+// servers are published within the promised time. All other machines stay published meanwhile.
 func TestHistories(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+uint64(*histories); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Logf("reproduce with -apiservers.first=%d -apiservers.histories=1 -apiservers.each=%d", seed, *each)
-			oneHistory(newPlane(t), rand.New(rand.NewPCG(seed, 0)))
+			runHistory(newFixture(t), rand.New(rand.NewPCG(seed, 0)))
 		})
 	}
 }
 
-// trouble is what can befall a machine, and how it ends.
-type trouble struct {
-	name         string
-	within       time.Duration
-	begin, relax func(*machine) error
-}
-
-func troubles() []trouble {
-	revive := func(m *machine) error { return m.server.Start() }
-	return []trouble{{
-		name: "server killed", within: deadWithin,
-		begin: func(m *machine) error { m.server.Kill(); return nil }, relax: revive,
-	}, {
-		name: "server stopped", within: hungWithin,
-		begin: func(m *machine) error { return m.server.Stop() }, relax: revive,
-	}, {
-		name: "server frozen", within: hungWithin,
-		begin: func(m *machine) error { return m.server.Freeze() },
-		relax: func(m *machine) error { return m.server.Thaw() },
-	}, {
-		name: "sidecar killed", within: deadWithin,
-		begin: func(m *machine) error { m.kill(); return nil },
-		relax: func(m *machine) error { m.attend(); return nil },
-	}, {
-		name: "sidecar stopped", within: withdrawnWithin,
-		begin: func(m *machine) error { return m.stop() },
-		relax: func(m *machine) error { m.attend(); return nil },
-	}, {
-		name: "power lost", within: deadWithin,
-		begin: func(m *machine) error { m.lose(); return nil },
-		relax: func(m *machine) error {
-			err := m.server.Start()
-			m.attend()
-			return err
-		},
-	}}
-}
-
-func oneHistory(p plane, random *rand.Rand) {
-	machines := p.machines("10.99.4.1", "10.99.4.2", "10.99.4.3")
+func runHistory(f fixture, random *rand.Rand) {
+	machines := f.machines("10.99.4.1", "10.99.4.2", "10.99.4.3")
 	for _, m := range machines {
-		m.attend()
+		m.startSidecar()
 	}
-	p.becomes(soon, machines...)
+	f.waitForPublished(waitTimeout, machines...)
+	faults := []machineFault{serverKilled, serverStopped, serverFrozen, sidecarKilled, sidecarStopped, powerLost}
 	for range *each {
-		ill := machines[random.IntN(len(machines))]
-		well := slices.DeleteFunc(slices.Clone(machines), func(m *machine) bool { return m == ill })
-		befallen := troubles()[random.IntN(len(troubles()))]
-		end := p.stays(well...)
-		if err := befallen.begin(ill); err != nil {
-			p.Fatal(err)
-		}
-		p.out(befallen.name+" of "+ill.address, befallen.within, well...)
-		if err := befallen.relax(ill); err != nil {
-			p.Fatal(err)
-		}
-		p.becomes(soon, machines...)
+		faulty := machines[random.IntN(len(machines))]
+		healthy := slices.DeleteFunc(slices.Clone(machines), func(m *machine) bool { return m == faulty })
+		fault := faults[random.IntN(len(faults))]
+		end := f.requirePublished(healthy...)
+		f.checkFault(fault, faulty, healthy...)
+		f.waitForPublished(waitTimeout, machines...)
 		end()
 	}
-	p.allAtOnce(machines)
+	f.powerOffAll(machines)
 }
 
-// allAtOnce lets all machines lose their power. Nobody is left to write, so what was published stays; whoever comes back
-// first takes the others out.
-func (p plane) allAtOnce(machines []*machine) {
-	p.Helper()
-	var losing sync.WaitGroup
+// powerOffAll powers off all machines. The published endpoints remain because no sidecar runs. The
+// first machine that returns removes the others.
+func (f fixture) powerOffAll(machines []*machine) {
+	f.Helper()
+	var poweringOff sync.WaitGroup
 	for _, m := range machines {
-		losing.Go(m.lose)
+		poweringOff.Go(m.powerOff)
 	}
-	losing.Wait()
-	if has, err := published(p.Context(), p.kube); err != nil || len(has) == 0 {
-		p.Errorf("all servers were killed, and published are %v, %v", has, err)
+	poweringOff.Wait()
+	if has, err := published(f.Context(), f.kube); err != nil || len(has) == 0 {
+		f.Errorf("after the power loss of all machines, %v are published, %v", has, err)
 	}
 	back := machines[0]
 	if err := back.server.Start(); err != nil {
-		p.Fatal(err)
+		f.Fatal(err)
 	}
-	back.attend()
-	end := p.stays(back)
-	p.becomes(deadWithin+soon, back)
+	back.startSidecar()
+	end := f.requirePublished(back)
+	f.waitForPublished(killedRemovalTime+waitTimeout, back)
 	end()
 }

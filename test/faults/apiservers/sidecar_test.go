@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,47 +16,51 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/test/faults/internal/child"
 )
 
-// stopWithin is what a stop may take at most, twice the interval of the endpoints, and what a starved machine adds.
-const stopWithin = 30 * time.Second
+// stopTimeout is twice the interval of the endpoints loop plus a margin for a loaded machine.
+const stopTimeout = 30 * time.Second
 
-// sidecar is one bootstrapsvc, a process of its own.
+// sidecar is one bootstrapsvc in its own process.
 type sidecar struct {
-	command *exec.Cmd
-	exited  chan struct{} // closed once the process is gone
+	process *child.Process
 	client  bootstrapv1.BootstrapServiceClient
 }
 
-// sidecar starts a bootstrapsvc and returns at once. It dies with the test.
-func (p plane) sidecar(kubeconfig string, args ...string) *sidecar {
-	t := p.T
+// sidecar starts a bootstrapsvc and returns at once. The test's cleanup kills it.
+func (f fixture) sidecar(kubeconfig string, args ...string) *sidecar {
+	t := f.T
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca, cert, key := p.cluster.EtcdFiles()
+	ca, cert, key := f.cluster.EtcdFiles()
 	address := freeAddress(t)
-	s := &sidecar{exited: make(chan struct{})}
-	s.command = exec.Command(self, append([]string{
-		"--cluster=" + p.name, "--kubeconfig=" + kubeconfig,
-		"--etcd-endpoints=" + strings.Join(p.cluster.EtcdEndpoints(), ","),
+	command := exec.Command(self, append([]string{
+		"--cluster=" + f.name, "--kubeconfig=" + kubeconfig,
+		"--etcd-endpoints=" + strings.Join(f.cluster.EtcdEndpoints(), ","),
 		"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
 		"--listen=" + address, "--admin-listen=" + freeAddress(t), "--insecure",
 	}, args...)...)
-	s.command.Env = append(os.Environ(), sidecarVariable+"=1")
-	s.launch(t, logFile(t))
+	command.Env = append(os.Environ(), sidecarVariable+"=1")
+	log := logFile(t)
+	command.Stdout, command.Stderr = log, log
+	process, err := child.Start(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(process.Kill)
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { connection.Close() })
-	s.client = bootstrapv1.NewBootstrapServiceClient(connection)
-	return s
+	return &sidecar{process: process, client: bootstrapv1.NewBootstrapServiceClient(connection)}
 }
 
-// logFile takes what one process says; it is shown if the test fails.
+// logFile takes the output of one process. It is printed if the test fails.
 func logFile(t *testing.T) *os.File {
 	t.Helper()
 	file, err := os.CreateTemp(t.TempDir(), "sidecar-*.log")
@@ -73,50 +76,19 @@ func logFile(t *testing.T) *os.File {
 	return file
 }
 
-// launch keeps the thread that starts the process until its end, because Linux sends the parent's death signal when that
-// thread dies.
-func (s *sidecar) launch(t *testing.T, log *os.File) {
-	t.Helper()
-	s.command.Stdout, s.command.Stderr = log, log
-	s.command.SysProcAttr = dyingWithParent()
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := s.command.Start()
-		started <- err
-		if err == nil {
-			_ = s.command.Wait() // how it ended is what the test has done to it
-			close(s.exited)
-		}
-	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.kill)
-}
+// kill ends the process as a crash does. It does nothing if the process has exited.
+func (s *sidecar) kill() { s.process.Kill() }
 
-// kill ends the process as a crash does. Killing what is gone does nothing.
-func (s *sidecar) kill() {
-	_ = s.command.Process.Kill()
-	<-s.exited
-}
-
-// stop ends the process in good order.
+// stop sends SIGTERM and returns an error unless the process exits with code 0.
 func (s *sidecar) stop() error {
-	if err := s.command.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop a sidecar: %w", err)
 	}
-	timer := time.NewTimer(stopWithin)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		s.kill()
-		return fmt.Errorf("a sidecar did not end within %v of SIGTERM", stopWithin)
-	case <-s.exited:
+	if err := s.process.Wait(stopTimeout); err != nil {
+		return fmt.Errorf("wait for a sidecar after SIGTERM: %w", err)
 	}
-	if state := s.command.ProcessState; !state.Success() {
-		return errors.New("a sidecar that was stopped ended with " + state.String())
+	if state := s.process.State(); !state.Success() {
+		return errors.New("a stopped sidecar exited with " + state.String())
 	}
 	return nil
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// claimant asks kube-apiserver's own allocator: it wants a Service with exactly this address or port.
-func claimant(name, wanted string) *corev1.Service {
+// probeService returns a Service that requests exactly this address or port from kube-apiserver's
+// allocator.
+func probeService(name, wanted string) *corev1.Service {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	service.Spec.Ports = []corev1.ServicePort{{Port: 80}}
 	if _, err := netip.ParseAddr(wanted); err == nil {
@@ -24,40 +25,41 @@ func claimant(name, wanted string) *corev1.Service {
 		return service
 	}
 	service.Spec.Type = corev1.ServiceTypeNodePort
-	port, _ := strconv.ParseInt(wanted, 10, 32) // 0 for what is no port, which every allocator gives: the test fails then
+	port, _ := strconv.ParseInt(wanted, 10, 32) // 0, which the allocator always grants, for an invalid port: the test fails then
 	service.Spec.Ports[0].NodePort = int32(port)
 	return service
 }
 
-func claimantName(wanted string) string {
-	return "claims-" + strings.NewReplacer(".", "-", ":", "-").Replace(wanted)
+func probeName(wanted string) string {
+	return "probe-" + strings.NewReplacer(".", "-", ":", "-").Replace(wanted)
 }
 
-// refuses returns an error unless the allocator says that the address or port is taken.
-func refuses(t *testing.T, kube kubernetes.Interface, namespace, wanted string) error {
+// checkRefused returns an error unless the allocator refuses the address or port as already
+// allocated.
+func checkRefused(t *testing.T, kube kubernetes.Interface, namespace, wanted string) error {
 	t.Helper()
 	services := kube.CoreV1().Services(namespace)
-	given, err := services.Create(t.Context(), claimant(claimantName(wanted), wanted), metav1.CreateOptions{})
+	given, err := services.Create(t.Context(), probeService(probeName(wanted), wanted), metav1.CreateOptions{})
 	if err == nil {
 		deletion := services.Delete(t.Context(), given.Name, metav1.DeleteOptions{})
-		return fmt.Errorf("%s is used, and the allocator gave it to another Service (deleted: %v)", wanted, deletion)
+		return fmt.Errorf("%s is in use, and the allocator granted it to another Service (delete: %v)", wanted, deletion)
 	}
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "already allocated") {
-		return fmt.Errorf("the allocator does not say that %s is taken: %w", wanted, err)
+		return fmt.Errorf("the allocator does not refuse %s as already allocated: %w", wanted, err)
 	}
 	return nil
 }
 
-// grants fails the test unless the allocator gives the address or port within a short while: other kube-apiservers and its own
-// caches may lag.
-func grants(t *testing.T, kube kubernetes.Interface, namespace, wanted string) {
+// checkGranted fails the test unless the allocator grants the address or port within waitTimeout.
+// The caches of kube-apiserver can lag.
+func checkGranted(t *testing.T, kube kubernetes.Interface, namespace, wanted string) {
 	t.Helper()
 	services := kube.CoreV1().Services(namespace)
-	testkit.Eventually(t, soon, func() error {
-		_, err := services.Create(t.Context(), claimant(claimantName(wanted), wanted), metav1.CreateOptions{})
+	testkit.Eventually(t, waitTimeout, func() error {
+		_, err := services.Create(t.Context(), probeService(probeName(wanted), wanted), metav1.CreateOptions{})
 		return err
 	})
-	if err := services.Delete(t.Context(), claimantName(wanted), metav1.DeleteOptions{}); err != nil {
+	if err := services.Delete(t.Context(), probeName(wanted), metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -16,36 +16,36 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// lives are how many Services live at one time, each after the other of its own.
-const lives = 8
+// concurrency is the number of Services that exist at the same time.
+const concurrency = 8
 
-// churn is Services that come, change and go as fast as kube-apiserver lets them.
+// churn creates, changes and deletes Services as fast as kube-apiserver allows.
 type churn struct {
 	kube      kubernetes.Interface
 	namespace string
 	made      atomic.Int64
 	stop      context.CancelFunc
-	living    sync.WaitGroup
+	workers   sync.WaitGroup
 	mu        sync.Mutex // guards errs
 	errs      []error
 }
 
-// startChurn lets count Services live, one after the other in each of several lines. It goes on until all have lived, or the
-// test ends.
+// startChurn starts to create count Services from several workers. It stops after the last one or
+// with the test.
 func startChurn(t *testing.T, kube kubernetes.Interface, namespace string, count int) *churn {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	c := &churn{kube: kube, namespace: namespace, stop: stop}
 	var next atomic.Int64
-	for line := range lives {
-		random := rand.New(rand.NewPCG(uint64(line), 0)) // the same Services in every run
-		c.living.Go(func() {
+	for worker := range concurrency {
+		random := rand.New(rand.NewPCG(uint64(worker), 0)) // The sequence of kinds is the same in every run.
+		c.workers.Go(func() {
 			for ctx.Err() == nil {
 				n := next.Add(1)
 				if n > int64(count) {
 					return
 				}
-				if err := c.live(ctx, fmt.Sprintf("churn-%d", n), random); err != nil && ctx.Err() == nil {
+				if err := c.runService(ctx, fmt.Sprintf("churn-%d", n), random); err != nil && ctx.Err() == nil {
 					c.mu.Lock()
 					c.errs = append(c.errs, err)
 					c.mu.Unlock()
@@ -55,20 +55,20 @@ func startChurn(t *testing.T, kube kubernetes.Interface, namespace string, count
 	}
 	t.Cleanup(func() {
 		stop()
-		c.living.Wait()
+		c.workers.Wait()
 	})
 	return c
 }
 
-// live is the life of one Service.
-func (c *churn) live(ctx context.Context, name string, random *rand.Rand) error {
+// runService creates a Service, changes it in one of three cases, and deletes it.
+func (c *churn) runService(ctx context.Context, name string, random *rand.Rand) error {
 	services := c.kube.CoreV1().Services(c.namespace)
 	if _, err := services.Create(ctx, serviceOfKind(name, random.IntN(serviceKinds)), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
 	c.made.Add(1)
 	if random.IntN(3) == 0 {
-		if err := c.turn(ctx, name, random); err != nil {
+		if err := c.changeType(ctx, name, random); err != nil {
 			return err
 		}
 	}
@@ -79,15 +79,16 @@ func (c *churn) live(ctx context.Context, name string, random *rand.Rand) error 
 	return nil
 }
 
-// turn makes another kind of Service of it, which takes and gives back ports and, for ExternalName, the address.
-func (c *churn) turn(ctx context.Context, name string, random *rand.Rand) error {
+// changeType changes the type of the Service. The change allocates or frees ports and, for
+// ExternalName, frees the address.
+func (c *churn) changeType(ctx context.Context, name string, random *rand.Rand) error {
 	services := c.kube.CoreV1().Services(c.namespace)
 	service, err := services.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get %s: %w", name, err)
 	}
 	if service.Spec.ClusterIP == corev1.ClusterIPNone {
-		return nil // it cannot be given an address
+		return nil // A headless Service cannot get an address.
 	}
 	switch random.IntN(3) {
 	case 0:
@@ -99,31 +100,31 @@ func (c *churn) turn(ctx context.Context, name string, random *rand.Rand) error 
 			service.Spec.Ports[i].NodePort = 0
 		}
 	case 2:
-		service.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "elsewhere.example.com"}
+		service.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "external.example.com"}
 	}
 	_, err = services.Update(ctx, service, metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("turn %s into %s: %w", name, service.Spec.Type, err)
+		return fmt.Errorf("change %s to %s: %w", name, service.Spec.Type, err)
 	}
 	return nil
 }
 
-// end waits until all have lived and reports what went wrong for them.
+// end waits for all Services and reports their errors.
 func (c *churn) end(t *testing.T) {
 	t.Helper()
-	c.living.Wait()
+	c.workers.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t.Logf("%d Services came and went", c.made.Load())
+	t.Logf("%d Services were created", c.made.Load())
 	if err := errors.Join(c.errs...); err != nil {
-		t.Errorf("Services that should have lived in peace: %v", err)
+		t.Errorf("errors of Services without damage: %v", err)
 	}
 }
 
-// serviceKinds is how many kinds serviceOfKind knows.
+// serviceKinds is the number of kinds of serviceOfKind.
 const serviceKinds = 6
 
-// serviceOfKind is a Service with ports of its own, some of which take a node port.
+// serviceOfKind returns a Service of a kind. Some kinds allocate node ports.
 func serviceOfKind(name string, kind int) *corev1.Service {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	service.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "more", Port: 81}}
@@ -144,7 +145,7 @@ func serviceOfKind(name string, kind int) *corev1.Service {
 	return service
 }
 
-// pause lets time pass on a real system; nothing is expected to be over afterwards.
+// pause waits for real time to pass, not for a condition.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

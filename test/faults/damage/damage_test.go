@@ -2,6 +2,7 @@ package damage
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,162 +11,182 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	"github.com/trivet-dev/trivet/test/faults/damage/internal/custody"
+	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
-// mendedWithin is what is promised of damage that is mended without asking; upstream's repairers take up to three minutes.
-const mendedWithin = time.Second
+var (
+	services = flag.Int("damage.services", 1000, "Services that are created and deleted during the injection")
+	long     = flag.Bool("damage.long", false, "also wait for the grace period of leaks, and interrupt repairs at every write")
+)
 
-func TestDamage_IsFoundAndMendedWhileServicesComeAndGo(t *testing.T) {
-	h := newHand(t)
-	replica := startReplica(t, setting{})
-	replica.audits(t)
-	diary := keepDiary(t, replica)
-	if err := diary.open(nil); err != nil {
+const (
+	// waitTimeout is well above the time of any single step on a loaded machine.
+	waitTimeout = 30 * time.Second
+	// loadMargin is the extra time that a loaded machine with two cores may need.
+	loadMargin = 4 * time.Second
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// repairTime is the promised time of a repair without a request. Upstream's repairers take up to
+// three minutes.
+const repairTime = time.Second
+
+func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
+	inj := newInjector(t)
+	replica := startReplica(t, replicaConfig{})
+	replica.waitForAudit(t)
+	recorder := recordFindings(t, replica)
+	if err := recorder.checkOpen(nil); err != nil {
 		t.Fatalf("before any damage: %v", err)
 	}
-	crowd := startChurn(t, h.kube, testkit.Namespace(t, h.kube), *services)
+	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services)
 
-	injuries := map[string]injury{}
-	planted := map[subject]bool{}
-	for _, name := range slices.Sorted(maps.Keys(kinds())) {
-		done := kinds()[name](h)
+	damages := map[string]damage{}
+	expected := map[subject]bool{}
+	for _, name := range slices.Sorted(maps.Keys(damageKinds())) {
+		injected := damageKinds()[name](inj)
 		began := time.Now()
-		injuries[name], planted[done.subject], planted[done.or] = done, true, true
+		damages[name], expected[injected.subject], expected[injected.alternative] = injected, true, true
 		t.Run(name, func(t *testing.T) {
-			testkit.Eventually(t, soon, func() error { return diary.sees(done.subject, done.or) })
-			if done.fate == mended {
-				testkit.Eventually(t, soon, func() error { return errors.Join(diary.lacks(done.subject), heldAll(h, done.used)) })
-				held(t, mendedWithin, time.Since(began))
+			testkit.Eventually(t, waitTimeout, func() error { return recorder.checkSeen(injected.subject, injected.alternative) })
+			if injected.outcome == repairedAtOnce {
+				testkit.Eventually(t, waitTimeout, func() error {
+					return errors.Join(recorder.checkGone(injected.subject), checkAllocated(inj, injected.used))
+				})
+				checkRepairTime(t, repairTime, time.Since(began))
 			}
 		})
 	}
-	crowd.end(t)
-	checkPending(t, h, diary)
+	load.end(t)
+	checkUnused(t, inj, recorder)
 
-	checkWhatWaits(t, diary, injuries)
-	checkAllocator(t, h, injuries)
+	checkUnrepaired(t, recorder, damages)
+	checkAllocator(t, inj, damages)
 	if *long {
-		awaitRipe(t, h, diary, injuries)
+		waitForLeakRepairs(t, inj, recorder, damages)
 	}
-	decide(t, h, diary, injuries, planted)
-	for _, about := range diary.falseFindings(planted) {
-		if !h.witness.yielded(about) {
-			t.Errorf("nobody planted %v, and it was called open", about)
+	resolveRemaining(t, inj, recorder, damages, expected)
+	for _, about := range recorder.unexpectedFindings(expected) {
+		if !inj.observer.releasedByUpdate(about) {
+			t.Errorf("a finding that no damage explains was open: %v", about)
 		}
 	}
-	h.witness.verdict(t, func(b custody.Breach) bool { return b.Healed > 0 && isReseated(injuries, b.Subject) })
+	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 
-// held compares a time with what is promised.
-func held(t *testing.T, promise, took time.Duration) {
+func checkRepairTime(t *testing.T, promise, took time.Duration) {
 	t.Helper()
-	t.Logf("mended after %v, promised within %v", took.Round(time.Millisecond), promise)
-	if took > promise+starved {
-		t.Errorf("mended after %v, promised within %v", took.Round(time.Millisecond), promise)
+	t.Logf("repaired after %v, promised within %v", took.Round(time.Millisecond), promise)
+	if took > promise+loadMargin {
+		t.Errorf("repaired after %v, promised within %v", took.Round(time.Millisecond), promise)
 	}
 }
 
-// heldAll returns an error unless all subjects are allocated.
-func heldAll(h *hand, subjects []string) error {
+// checkAllocated returns an error unless all subjects are allocated.
+func checkAllocated(inj *injector, subjects []string) error {
 	for _, text := range subjects {
-		if !h.witness.isHeld(text) {
+		if !inj.observer.isAllocated(text) {
 			return errors.New(text + " is not allocated")
 		}
 	}
 	return nil
 }
 
-func isReseated(injuries map[string]injury, text string) bool {
-	for _, done := range injuries {
-		if done.reseated && done.text == text {
+func isFreedByRepair(damages map[string]damage, text string) bool {
+	for _, injected := range damages {
+		if injected.freedByRepair && injected.text == text {
 			return true
 		}
 	}
 	return false
 }
 
-// checkPending compares what seems to be allocated and unused with what is.
-func checkPending(t *testing.T, h *hand, diary *diary) {
+// checkUnused compares the findings about unused allocations with the observed state of etcd.
+func checkUnused(t *testing.T, inj *injector, recorder *findingRecorder) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		h.witness.caughtUp(t)
-		unused := h.witness.unused()
-		if seeming := diary.unused(); !slices.Equal(seeming, unused) {
-			return fmt.Errorf("seemingly unused are %v, unused are %v", seeming, unused)
+	testkit.Eventually(t, waitTimeout, func() error {
+		inj.observer.waitUntilCurrent(t)
+		unused := inj.observer.unused()
+		if reported := recorder.unused(); !slices.Equal(reported, unused) {
+			return fmt.Errorf("findings report %v as unused, unused are %v", reported, unused)
 		}
 		return nil
 	})
 }
 
-// checkWhatWaits holds findings to what is promised of those that nobody mends at once: with a reason, and not safe.
-func checkWhatWaits(t *testing.T, diary *diary, injuries map[string]injury) {
+// checkUnrepaired checks that each finding that is not repaired at once has a message, and is not
+// safe or not yet open.
+func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
-	for name, done := range injuries {
-		if done.fate == mended {
+	for name, injected := range damages {
+		if injected.outcome == repairedAtOnce {
 			continue
 		}
-		finding := diary.of(done.subject)
+		finding := recorder.current(injected.subject)
 		switch {
-		case finding == nil && done.fate == ripens: // kube-apiserver's own repairer may have been there first
+		case finding == nil && injected.outcome == repairedAfterGrace: // kube-apiserver's own repairer can be faster
 		case finding == nil:
 			t.Errorf("%s: there is no finding", name)
-		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && done.fate == stays:
-			t.Errorf("%s: it is called safe to mend: %v", name, finding)
+		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && injected.outcome == needsDecision:
+			t.Errorf("%s: it must not be safe: %v", name, finding)
 		case !finding.GetSafe() && finding.GetUnsafeReason() == "" || finding.GetMessage() == "":
-			t.Errorf("%s: it does not say what is wrong, or why nobody may mend it: %v", name, finding)
+			t.Errorf("%s: it lacks a message or an unsafe reason: %v", name, finding)
 		}
 	}
 }
 
-// checkAllocator asks kube-apiserver for what is used.
-func checkAllocator(t *testing.T, h *hand, injuries map[string]injury) {
+// checkAllocator checks that kube-apiserver's allocator refuses all subjects in use.
+func checkAllocator(t *testing.T, inj *injector, damages map[string]damage) {
 	t.Helper()
-	for name, done := range injuries {
-		for _, used := range done.used {
-			if err := refuses(t, h.kube, h.namespace, used); err != nil {
+	for name, injected := range damages {
+		for _, used := range injected.used {
+			if err := checkRefused(t, inj.kube, inj.namespace, used); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}
 }
 
-// ripeWithin is the longest that a leak may last: it must have been watched for more than a request can take.
-const ripeWithin = 2 * time.Minute
+// leakRepairTimeout is above the grace period of a leak, which is longer than any request.
+const leakRepairTimeout = 2 * time.Minute
 
-// awaitRipe waits until leaks are freed and asks the allocator for them.
-func awaitRipe(t *testing.T, h *hand, diary *diary, injuries map[string]injury) {
+// waitForLeakRepairs waits until leaks are freed and checks that the allocator grants them.
+func waitForLeakRepairs(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
 	began := time.Now()
-	for name, done := range injuries {
-		if done.fate != ripens {
+	for name, injected := range damages {
+		if injected.outcome != repairedAfterGrace {
 			continue
 		}
-		testkit.Eventually(t, ripeWithin, func() error {
-			if h.witness.isHeld(done.text) {
-				return errors.New(done.text + " is still allocated")
+		testkit.Eventually(t, leakRepairTimeout, func() error {
+			if inj.observer.isAllocated(injected.text) {
+				return errors.New(injected.text + " is still allocated")
 			}
-			return diary.lacks(done.subject)
+			return recorder.checkGone(injected.subject)
 		})
-		t.Logf("%s: freed %v after everything else", name, time.Since(began).Round(time.Second))
-		grants(t, h.kube, h.namespace, done.text)
+		t.Logf("%s: freed %v after the other repairs", name, time.Since(began).Round(time.Second))
+		checkGranted(t, inj.kube, inj.namespace, injected.text)
 	}
 }
 
-// decide does what a person would about damage that waits for one. Deleting one of two Services that share something makes
-// kube-apiserver free it under the other: that is mended at once.
-func decide(t *testing.T, h *hand, diary *diary, injuries map[string]injury, planted map[subject]bool) {
+// resolveRemaining resolves the damage that needs a decision. The deletion of one of two Services
+// with the same subject makes kube-apiserver free the subject under the other one. That damage is
+// repaired at once.
+func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage, expected map[subject]bool) {
 	t.Helper()
-	for name, done := range injuries {
-		if done.mend == nil {
+	for name, injected := range damages {
+		if injected.resolve == nil {
 			continue
 		}
-		done.mend()
-		for _, text := range done.used {
-			planted[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
+		injected.resolve()
+		for _, text := range injected.used {
+			expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: injected.store, text: text}] = true
 		}
-		testkit.Eventually(t, soon, func() error { return errors.Join(diary.lacks(done.subject), heldAll(h, done.used)) })
-		t.Logf("%s: decided", name)
+		testkit.Eventually(t, waitTimeout, func() error {
+			return errors.Join(recorder.checkGone(injected.subject), checkAllocated(inj, injected.used))
+		})
+		t.Logf("%s: resolved", name)
 	}
-	testkit.Eventually(t, soon, func() error { return diary.open(nil) })
+	testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })
 }

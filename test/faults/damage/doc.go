@@ -1,18 +1,27 @@
-// Package damage proves by experiment that bootstrapsvc finds and mends what is wrong with the addresses and ports of
-// Services, and that it never does harm: while kube-apiserver allocates at full speed, damage of every kind is done to what
-// it keeps, through the API and by writing into its etcd, and in the end
+// Package damage tests that bootstrapsvc finds and repairs damaged allocations of addresses and
+// ports, and that its repairs never cause damage. While kube-apiserver allocates at full speed, the
+// tests inject damage of every kind, through the API and directly into etcd. At the end
 //
-//   - every damage was found, and what may be mended without asking was mended,
-//   - nothing else was ever called damage,
-//   - nothing that a Service uses was freed, and nothing was taken into use that was not allocated: package custody judges
-//     that from every change that etcd saw,
-//   - kube-apiserver's own allocator agrees: it refuses what is used, and gives what was freed.
+//   - every damage was found, and repaired at once if that is safe,
+//   - no other finding was ever open,
+//   - no rule of package oracle was violated, in any change that etcd recorded,
+//   - kube-apiserver's own allocator agrees: it refuses subjects in use and grants freed ones.
 //
-// Repairs are also cut off at every write that they make, before it and after it, and taken up by another replica.
+// Tests:
 //
-//	go test ./test/faults/damage                        all kinds once, beside 1,000 Services: two minutes
-//	make damage                                         with leaks, which take a minute to be sure of, and every cut
+//   - TestDamage: every kind of damage (kinds_test.go) under load.
+//   - TestInterruption: a replica is interrupted before or after each write of a repair, and
+//     another replica completes the repair.
+//   - TestConcurrency: two installations, concurrent calls, and an outdated plan.
+//   - TestForeign: objects of other controllers, unreadable ranges, stale bitmaps.
+//   - TestObserver: the observer and the oracle find no violation without faults, and find an
+//     injected one.
 //
-// kube-apiserver's own repairers run beside all of this, because they cannot be turned off: what they mend first shows as a
-// finding that went away by itself. Each test says what it asks of whom.
+// Commands:
+//
+//	go test ./test/faults/damage      every kind of damage once, under the load of 1,000 Services: two minutes
+//	make damage                       with leaks, which have a grace period of a minute, and every interruption
+//
+// kube-apiserver's own repairers run concurrently, because they cannot be disabled. A damage that
+// they repair first shows as a finding that ends without a repair.
 package damage

@@ -19,42 +19,43 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
-// untouchedFor is how long it is watched that something stays as it is: more passes than a decision takes, but for leaks.
-func untouchedFor() time.Duration {
+// observationTime is longer than the passes that a decision takes. With -damage.long, it is also
+// longer than the grace period of leaks.
+func observationTime() time.Duration {
 	if *long {
 		return 100 * time.Second
 	}
 	return 10 * time.Second
 }
 
-// What others keep in IPAddress objects is theirs, however odd it looks.
-func TestForeign_AddressesOfOthersAreNeverTouched(t *testing.T) {
-	h := newHand(t)
-	replica := startReplica(t, setting{})
-	replica.audits(t)
+// An IPAddress of another controller is never changed.
+func TestForeign_AddressesOfOtherControllersAreNeverChanged(t *testing.T) {
+	inj := newInjector(t)
+	replica := startReplica(t, replicaConfig{})
+	replica.waitForAudit(t)
 	others := map[string]*networkingv1.IPAddress{}
 	for _, change := range []func(*networkingv1.IPAddress){
 		func(a *networkingv1.IPAddress) {
 			a.Labels = nil
 			a.Spec.ParentRef = &networkingv1.ParentReference{Group: "gateway.networking.k8s.io", Resource: "gateways", Namespace: "default", Name: "edge"}
 		},
-		func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelManagedBy] = "somebody.example.com" },
+		func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelManagedBy] = "other.example.com" },
 		func(a *networkingv1.IPAddress) { a.Labels = nil },
 	} {
-		object := ipAddress(h.freeAddress(), &networkingv1.ParentReference{Resource: "services", Namespace: h.namespace, Name: "nobody"})
+		object := ipAddress(inj.freeAddress(), &networkingv1.ParentReference{Resource: "services", Namespace: inj.namespace, Name: "missing"})
 		change(object)
-		made, err := h.kube.NetworkingV1().IPAddresses().Create(t.Context(), object, metav1.CreateOptions{})
+		made, err := inj.kube.NetworkingV1().IPAddresses().Create(t.Context(), object, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.planted = append(h.planted, addressKey(made.Name))
+		inj.injectedKeys = append(inj.injectedKeys, addressKey(made.Name))
 		others[made.Name] = made
 	}
-	pause(t.Context(), untouchedFor())
+	pause(t.Context(), observationTime())
 	for name, before := range others {
-		after, err := h.kube.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
+		after, err := inj.kube.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil || after.ResourceVersion != before.ResourceVersion {
-			t.Errorf("IPAddress %s of somebody else is now %v, %v, was %v", name, after, err, before)
+			t.Errorf("IPAddress %s of another controller is now %v, %v, was %v", name, after, err, before)
 		}
 	}
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
@@ -63,13 +64,13 @@ func TestForeign_AddressesOfOthersAreNeverTouched(t *testing.T) {
 	}
 	for _, finding := range list.GetFindings() {
 		if others[finding.GetSubject()] != nil && finding.GetSafe() {
-			t.Errorf("it is called safe to touch: %v", finding)
+			t.Errorf("a finding about it is safe: %v", finding)
 		}
 	}
 }
 
-// ownCluster is a control plane that a test may break, and its clients.
-func ownCluster(t *testing.T, cfg devcluster.Config) (*devcluster.Cluster, *clientv3.Client, kubernetes.Interface) {
+// startCluster starts a control plane for one test and returns its clients.
+func startCluster(t *testing.T, cfg devcluster.Config) (*devcluster.Cluster, *clientv3.Client, kubernetes.Interface) {
 	t.Helper()
 	cluster, err := devcluster.Start(t.Context(), cfg)
 	if err != nil {
@@ -91,9 +92,9 @@ func ownCluster(t *testing.T, cfg devcluster.Config) (*devcluster.Cluster, *clie
 	return cluster, etcd, kube
 }
 
-// A range that cannot be read, or is not the one that is expected, is reported and stays byte for byte what it is.
-func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
-	cluster, etcd, kube := ownCluster(t, devcluster.Config{})
+// An unreadable or unexpected range is reported, and its stored value is never changed.
+func TestForeign_UnreadableRangesAreNeverRewritten(t *testing.T) {
+	cluster, etcd, kube := startCluster(t, devcluster.Config{})
 	service, err := kube.CoreV1().Services("default").Create(t.Context(), serviceOfKind("web", withPorts), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -102,33 +103,33 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica := startReplica(t, setting{cluster: cluster, ports: well.object.Range})
-	replica.audits(t)
+	replica := startReplica(t, replicaConfig{cluster: cluster, ports: well.object.Range})
+	replica.waitForAudit(t)
 	good := encode(t, well.object, asProtobuf)
 	other := well.object.DeepCopy()
 	other.Range = "30000-31000"
 	codes := []bootstrapv1.Finding_Code{bootstrapv1.Finding_CODE_UNREADABLE, bootstrapv1.Finding_CODE_RANGE_MISMATCH}
 	for _, c := range []struct{ name, value string }{
 		{name: "truncated", value: good[:len(good)-7]},
-		{name: "nothing", value: ""},
+		{name: "empty", value: ""},
 		{name: "garbage", value: "\x00\x01\x02"},
 		{name: "a later encoding", value: "k9s\x00" + good[4:]},
 		{name: "fields of a later version", value: good + "\xaa\x06\x03new"},
-		{name: "another kind", value: encode(t, service, asProtobuf)},
-		{name: "text in JSON", value: `{"kind":"RangeAllocation","apiVersion":"v1","range":7}`},
-		{name: "another range", value: encode(t, other, asProtobuf)},
-		{name: "no range", value: encode(t, &corev1.RangeAllocation{Range: "ports", Data: other.Data}, asProtobuf)},
+		{name: "wrong kind", value: encode(t, service, asProtobuf)},
+		{name: "JSON with the wrong type", value: `{"kind":"RangeAllocation","apiVersion":"v1","range":7}`},
+		{name: "wrong range", value: encode(t, other, asProtobuf)},
+		{name: "invalid range", value: encode(t, &corev1.RangeAllocation{Range: "ports", Data: other.Data}, asProtobuf)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := etcd.Put(t.Context(), portsKey, good); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, func() error { return nothingFound(t, replica) })
+			testkit.Eventually(t, waitTimeout, func() error { return checkNoFindings(t, replica) })
 			put, err := etcd.Put(t.Context(), portsKey, c.value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, func() error { return reported(t, replica, codes) })
+			testkit.Eventually(t, waitTimeout, func() error { return checkUnreadableReported(t, replica, codes) })
 			after, err := etcd.Get(t.Context(), portsKey)
 			if err != nil {
 				t.Fatal(err)
@@ -138,12 +139,13 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 			}
 		})
 	}
-	// Well again, with the bit of the Service missing: the eye that saw garbage still sees.
+	// The range is readable again and lacks the bit of the Service, which the same replica must
+	// set.
 	well.object.Data = nil
 	if _, err := etcd.Put(t.Context(), portsKey, encode(t, well.object, asJSON)); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, waitTimeout, func() error {
 		now, err := readBitmap(t.Context(), etcd)
 		if err == nil && !now.has(service.Spec.Ports[0].NodePort) {
 			err = fmt.Errorf("the bit of port %d is not set", service.Spec.Ports[0].NodePort)
@@ -152,17 +154,18 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 	})
 }
 
-// nothingFound returns an error while there is a finding.
-func nothingFound(t *testing.T, replica *replica) error {
+// checkNoFindings returns an error while there is a finding.
+func checkNoFindings(t *testing.T, replica *replica) error {
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
 	if err == nil && len(list.GetFindings()) > 0 {
-		err = fmt.Errorf("still there: %v", list.GetFindings())
+		err = fmt.Errorf("findings still exist: %v", list.GetFindings())
 	}
 	return err
 }
 
-// reported returns an error unless exactly the range of ports is what is wrong, and nobody may mend it alone.
-func reported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
+// checkUnreadableReported returns an error unless all findings are about the node ports, none is
+// safe, and one with such a code is open.
+func checkUnreadableReported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
 	if err != nil {
 		return err
@@ -170,19 +173,20 @@ func reported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) 
 	for _, finding := range list.GetFindings() {
 		switch {
 		case finding.GetStore() != bootstrapv1.Finding_STORE_NODE_PORTS:
-			return fmt.Errorf("%v is not about the ports", finding)
+			return fmt.Errorf("%v is not about the node ports", finding)
 		case finding.GetSafe():
-			return fmt.Errorf("%v is called safe", finding)
+			return fmt.Errorf("%v is safe", finding)
 		case slices.Contains(codes, finding.GetCode()) && finding.GetState() == bootstrapv1.Finding_STATE_OPEN:
 			return nil
 		}
 	}
-	return fmt.Errorf("nobody says that the range is not as it should be: %v", list.GetFindings())
+	return fmt.Errorf("no finding reports the range: %v", list.GetFindings())
 }
 
-// Both families are looked after, and bitmaps of ClusterIPs that no kube-apiserver reads any more lead to nothing.
-func TestForeign_BothFamiliesAndStaleBitmaps(t *testing.T) {
-	cluster, etcd, kube := ownCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+// Addresses of both families are repaired. Bitmaps of ClusterIPs, which no kube-apiserver reads,
+// have no effect.
+func TestForeign_DualStackAndStaleBitmaps(t *testing.T) {
+	cluster, etcd, kube := startCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
 	stale := encode(t, &corev1.RangeAllocation{Range: "10.0.0.0/16", Data: []byte{0xff, 0xff}}, asProtobuf)
 	for _, name := range []string{"serviceips", "secondaryserviceips"} {
 		if _, err := etcd.Put(t.Context(), "/registry/ranges/"+name, stale); err != nil {
@@ -196,13 +200,13 @@ func TestForeign_BothFamiliesAndStaleBitmaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica := startReplica(t, setting{cluster: cluster})
-	replica.audits(t)
+	replica := startReplica(t, replicaConfig{cluster: cluster})
+	replica.waitForAudit(t)
 	for _, ip := range dual.Spec.ClusterIPs {
 		if err := kube.NetworkingV1().IPAddresses().Delete(t.Context(), ip, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, soon, func() error {
+		testkit.Eventually(t, waitTimeout, func() error {
 			made, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), ip, metav1.GetOptions{})
 			if err == nil && (made.Spec.ParentRef == nil || *made.Spec.ParentRef != *parentOf(dual)) {
 				err = fmt.Errorf("%s has the parent %v", ip, made.Spec.ParentRef)
@@ -216,7 +220,7 @@ func TestForeign_BothFamiliesAndStaleBitmaps(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(after.Kvs[0].Value) != stale {
-			t.Errorf("the stale bitmap %s was written", name)
+			t.Errorf("the stale bitmap %s was changed", name)
 		}
 	}
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
@@ -225,7 +229,7 @@ func TestForeign_BothFamiliesAndStaleBitmaps(t *testing.T) {
 	}
 	for _, finding := range list.GetFindings() {
 		if strings.Contains(finding.GetStore().String(), "CLUSTER_IPS") && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
-			t.Errorf("a bitmap that nobody reads: %v", finding)
+			t.Errorf("an open finding is about an unused bitmap: %v", finding)
 		}
 	}
 }

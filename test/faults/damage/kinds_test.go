@@ -9,27 +9,29 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
-// fate is what is promised of a damage.
-type fate int
+// outcome is the promised handling of a damage.
+type outcome int
 
 const (
-	mended fate = iota // at once, without asking
-	ripens             // only after it was certain for longer than a minute
-	stays              // a person must decide
+	repairedAtOnce     outcome = iota // at once, without a request
+	repairedAfterGrace                // after a grace period of more than a minute
+	needsDecision                     // after a decision by an operator
 )
 
-// injury is damage that was done.
-type injury struct {
+// damage is an injected damage.
+type damage struct {
 	subject
-	fate fate
-	// or is what may be found instead, when kube-apiserver's own repairer has been at it first.
-	or subject
-	// used are subjects that Services use and that the allocator must refuse afterwards.
+	outcome outcome
+	// alternative is the finding that replaces the subject if kube-apiserver's own repairer is
+	// faster.
+	alternative subject
+	// used has the subjects that Services use. The allocator must refuse them after the repair.
 	used []string
-	// reseated tells that mending frees the subject for a moment: an IPAddress cannot be given to another parent.
-	reseated bool
-	// mend takes away what a person must decide about.
-	mend func()
+	// freedByRepair reports whether the repair frees the subject for a moment, because the parent
+	// of an IPAddress is immutable.
+	freedByRepair bool
+	// resolve applies the decision of an operator.
+	resolve func()
 }
 
 func address(code bootstrapv1.Finding_Code, text string) subject {
@@ -40,126 +42,127 @@ func port(code bootstrapv1.Finding_Code, number int32) subject {
 	return subject{code: code, store: bootstrapv1.Finding_STORE_NODE_PORTS, text: fmt.Sprint(number)}
 }
 
-// kinds are all kinds of damage that a cluster survives.
-func kinds() map[string]func(*hand) injury {
-	return map[string]func(*hand) injury{
-		"address deleted through the API": func(h *hand) injury {
-			ip := h.service(plain).Spec.ClusterIP
-			h.loseAddress(ip)
-			return injury{subject: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip), used: []string{ip}}
+// damageKinds returns every kind of damage that a cluster survives.
+func damageKinds() map[string]func(*injector) damage {
+	return map[string]func(*injector) damage{
+		"address deleted through the API": func(inj *injector) damage {
+			ip := inj.createService(plain).Spec.ClusterIP
+			inj.deleteAddress(ip)
+			return damage{subject: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip), used: []string{ip}}
 		},
-		"address deleted in etcd": func(h *hand) injury {
-			ip := h.service(withPorts).Spec.ClusterIP
-			h.loseAddressInEtcd(ip)
-			return injury{subject: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip), used: []string{ip}}
+		"address deleted in etcd": func(inj *injector) damage {
+			ip := inj.createService(withPorts).Spec.ClusterIP
+			inj.deleteAddressInEtcd(ip)
+			return damage{subject: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip), used: []string{ip}}
 		},
-		"bit of a port cleared": func(h *hand) injury {
-			number := h.service(withPorts).Spec.Ports[0].NodePort
-			h.setPort(number, 0)
-			return injury{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
+		"bit of a port cleared": func(inj *injector) damage {
+			number := inj.createService(withPorts).Spec.Ports[0].NodePort
+			inj.setPortBit(number, 0)
+			return damage{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
 		},
-		"bit of a port of two protocols cleared": func(h *hand) injury {
-			number := h.service(twoProtocols).Spec.Ports[0].NodePort
-			h.setPort(number, 0)
-			return injury{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
+		"bit of a port of two protocols cleared": func(inj *injector) damage {
+			number := inj.createService(twoProtocols).Spec.Ports[0].NodePort
+			inj.setPortBit(number, 0)
+			return damage{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
 		},
-		"bit of a health check's port cleared": func(h *hand) injury {
-			number := h.service(balanced).Spec.HealthCheckNodePort
-			h.setPort(number, 0)
-			return injury{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
+		"bit of a health check's port cleared": func(inj *injector) damage {
+			number := inj.createService(balanced).Spec.HealthCheckNodePort
+			inj.setPortBit(number, 0)
+			return damage{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
 		},
-		"bit of a port set":       leakedPort,
-		"address of nobody":       orphanedAddress,
-		"address of another":      misattributed(asProtobuf),
-		"address of another, too": misattributed(asJSON),
-		"address of a Service that is gone": func(h *hand) injury {
-			ip := h.service(plain).Spec.ClusterIP
-			h.rename(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef.Name = "nobody" }, asProtobuf)
-			return injury{
-				subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), or: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
-				used: []string{ip}, reseated: true,
+		"bit of an unused port set":               leakedPort,
+		"orphaned address":                        orphanedAddress,
+		"address with the wrong parent, protobuf": wrongParent(asProtobuf),
+		"address with the wrong parent, JSON":     wrongParent(asJSON),
+		"address with a missing parent": func(inj *injector) damage {
+			ip := inj.createService(plain).Spec.ClusterIP
+			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef.Name = "missing" }, asProtobuf)
+			return damage{
+				subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), alternative: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+				used: []string{ip}, freedByRepair: true,
 			}
 		},
-		"address with the wrong family": func(h *hand) injury {
-			ip := h.service(plain).Spec.ClusterIP
-			h.rename(ip, func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
-			// kube-apiserver's own repairer, if it is first, deletes it and makes it anew.
-			return injury{subject: address(bootstrapv1.Finding_CODE_WRONG_LABELS, ip), used: []string{ip}, reseated: true}
+		"address with the wrong family": func(inj *injector) damage {
+			ip := inj.createService(plain).Spec.ClusterIP
+			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
+			// kube-apiserver's own repairer, if faster, deletes and recreates it.
+			return damage{subject: address(bootstrapv1.Finding_CODE_WRONG_LABELS, ip), used: []string{ip}, freedByRepair: true}
 		},
-		"two Services with one address": func(h *hand) injury {
-			first := h.service(plain)
-			twin := h.twin(first, func(*corev1.ServiceSpec) {}, asProtobuf)
-			return injury{
-				subject: address(bootstrapv1.Finding_CODE_DUPLICATE_OWNER, first.Spec.ClusterIP), fate: stays,
-				used: []string{first.Spec.ClusterIP}, mend: func() { h.remove(twin) },
+		"two Services with one address": func(inj *injector) damage {
+			first := inj.createService(plain)
+			duplicate := inj.duplicateService(first, func(*corev1.ServiceSpec) {}, asProtobuf)
+			return damage{
+				subject: address(bootstrapv1.Finding_CODE_DUPLICATE_OWNER, first.Spec.ClusterIP), outcome: needsDecision,
+				used: []string{first.Spec.ClusterIP}, resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
-		"two Services with one port": func(h *hand) injury {
-			first, other := h.service(withPorts), h.service(plain)
-			twin := h.twin(other, func(spec *corev1.ServiceSpec) {
+		"two Services with one port": func(inj *injector) damage {
+			first, other := inj.createService(withPorts), inj.createService(plain)
+			duplicate := inj.duplicateService(other, func(spec *corev1.ServiceSpec) {
 				*spec = *first.Spec.DeepCopy()
 				spec.ClusterIP, spec.ClusterIPs, spec.Ports = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}, spec.Ports[:1]
 			}, asJSON)
 			number := first.Spec.Ports[0].NodePort
-			return injury{
-				subject: port(bootstrapv1.Finding_CODE_DUPLICATE_OWNER, number), fate: stays,
-				used: []string{fmt.Sprint(number)}, mend: func() { h.remove(twin) },
+			return damage{
+				subject: port(bootstrapv1.Finding_CODE_DUPLICATE_OWNER, number), outcome: needsDecision,
+				used: []string{fmt.Sprint(number)}, resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
-		"address outside of all ranges": func(h *hand) injury {
-			twin := h.twin(h.service(plain), func(spec *corev1.ServiceSpec) {
+		"address outside all ranges": func(inj *injector) damage {
+			duplicate := inj.duplicateService(inj.createService(plain), func(spec *corev1.ServiceSpec) {
 				spec.ClusterIP, spec.ClusterIPs = "172.31.255.77", []string{"172.31.255.77"}
 			}, asProtobuf)
-			return injury{
-				subject: address(bootstrapv1.Finding_CODE_OUT_OF_RANGE, "172.31.255.77"), fate: stays,
-				mend: func() { h.remove(twin) },
+			return damage{
+				subject: address(bootstrapv1.Finding_CODE_OUT_OF_RANGE, "172.31.255.77"), outcome: needsDecision,
+				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
-		"port outside of the range": func(h *hand) injury {
-			twin := h.twin(h.service(withPorts), func(spec *corev1.ServiceSpec) {
+		"port outside the range": func(inj *injector) damage {
+			duplicate := inj.duplicateService(inj.createService(withPorts), func(spec *corev1.ServiceSpec) {
 				spec.ClusterIP, spec.ClusterIPs = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}
 				spec.Ports = spec.Ports[:1]
 				spec.Ports[0].NodePort = 40000
 			}, asJSON)
-			return injury{
-				subject: port(bootstrapv1.Finding_CODE_OUT_OF_RANGE, 40000), fate: stays,
-				mend: func() { h.remove(twin) },
+			return damage{
+				subject: port(bootstrapv1.Finding_CODE_OUT_OF_RANGE, 40000), outcome: needsDecision,
+				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
-		"address that is none": func(h *hand) injury {
-			twin := h.twin(h.service(plain), func(spec *corev1.ServiceSpec) {
+		"invalid address": func(inj *injector) damage {
+			duplicate := inj.duplicateService(inj.createService(plain), func(spec *corev1.ServiceSpec) {
 				spec.ClusterIP, spec.ClusterIPs = "10.0.0.999", []string{"10.0.0.999"}
 			}, asJSON)
-			return injury{
-				subject: address(bootstrapv1.Finding_CODE_INVALID, twin.Namespace+"/"+twin.Name), fate: stays,
-				mend: func() { h.remove(twin) },
+			return damage{
+				subject: address(bootstrapv1.Finding_CODE_INVALID, duplicate.Namespace+"/"+duplicate.Name), outcome: needsDecision,
+				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
 	}
 }
 
-// leakedPort is a bit that nobody's Service asks for, as a crash in the middle of a creation leaves it.
-func leakedPort(h *hand) injury {
-	number := h.freePort()
-	h.setPort(number, 1)
-	return injury{subject: port(bootstrapv1.Finding_CODE_LEAKED, number), fate: ripens}
+// leakedPort sets the bit of a port that no Service uses, as a crash during a creation does.
+func leakedPort(inj *injector) damage {
+	number := inj.freePort()
+	inj.setPortBit(number, 1)
+	return damage{subject: port(bootstrapv1.Finding_CODE_LEAKED, number), outcome: repairedAfterGrace}
 }
 
-// orphanedAddress is an IPAddress whose Service is not there.
-func orphanedAddress(h *hand) injury {
-	ip := h.freeAddress()
-	h.allocate(ip, &networkingv1.ParentReference{Resource: "services", Namespace: h.namespace, Name: "nobody"})
-	return injury{subject: address(bootstrapv1.Finding_CODE_ORPHAN, ip), fate: ripens}
+// orphanedAddress creates an IPAddress whose Service does not exist.
+func orphanedAddress(inj *injector) damage {
+	ip := inj.freeAddress()
+	inj.allocate(ip, &networkingv1.ParentReference{Resource: "services", Namespace: inj.namespace, Name: "missing"})
+	return damage{subject: address(bootstrapv1.Finding_CODE_ORPHAN, ip), outcome: repairedAfterGrace}
 }
 
-// misattributed is the IPAddress of one Service in the name of another, which does not use it.
-func misattributed(how encoding) func(*hand) injury {
-	return func(h *hand) injury {
-		ip, other := h.service(plain).Spec.ClusterIP, h.service(plain)
-		h.rename(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef = parentOf(other) }, how)
-		return injury{
-			subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), or: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
-			used: []string{ip}, reseated: true,
+// wrongParent gives the IPAddress of one Service the name of another Service, which does not use
+// it.
+func wrongParent(how encoding) func(*injector) damage {
+	return func(inj *injector) damage {
+		ip, other := inj.createService(plain).Spec.ClusterIP, inj.createService(plain)
+		inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef = parentOf(other) }, how)
+		return damage{
+			subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), alternative: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+			used: []string{ip}, freedByRepair: true,
 		}
 	}
 }

@@ -22,34 +22,34 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
-// replica is one bootstrapsvc that keeps nothing but allocations: who is published is another matter.
+// replica is one bootstrapsvc that only audits and repairs allocations.
 type replica struct {
 	bootstrapv1.BootstrapServiceClient
-	etcd  *clientv3.Client
-	blade *blade
-	stop  context.CancelFunc
-	done  chan struct{}
+	etcd        *clientv3.Client
+	interrupter *interrupter
+	stop        context.CancelFunc
+	done        chan struct{}
 }
 
-// setting is what a test decides of a replica.
-type setting struct {
-	cluster *devcluster.Cluster     // nil: the shared one
-	name    string                  // --cluster: replicas of one name compete for one term; empty: the test's
-	auto    bootstrapsvc.AutoRepair // empty: its default
-	ports   string                  // --service-node-port-range; empty: as stored
-	ttl     time.Duration           // of the session; 0: its default
-	blade   *blade                  // cuts its writes off; nil: nobody does
+// replicaConfig configures a replica.
+type replicaConfig struct {
+	cluster     *devcluster.Cluster     // nil for the shared cluster
+	name        string                  // --cluster: replicas with the same name compete for one term; empty for the test's name
+	auto        bootstrapsvc.AutoRepair // empty for the default
+	ports       string                  // --service-node-port-range; empty for the stored range
+	ttl         time.Duration           // of the session; 0 for the default
+	interrupter *interrupter            // interrupts writes; may be nil
 }
 
 var replicas atomic.Int64
 
-// startReplica runs a replica until the test ends. It returns at once.
-func startReplica(t *testing.T, s setting) *replica {
+// startReplica starts a replica and returns at once. The test's cleanup stops it.
+func startReplica(t *testing.T, s replicaConfig) *replica {
 	t.Helper()
 	if s.cluster == nil {
 		s.cluster = testkit.Cluster(t)
 	}
-	etcd, config := s.blade.over(t, s.cluster)
+	etcd, config := s.interrupter.clients(t, s.cluster)
 	if s.name == "" {
 		s.name, _, _ = strings.Cut(t.Name(), "/")
 	}
@@ -81,12 +81,12 @@ func startReplica(t *testing.T, s setting) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{etcd: etcd, blade: s.blade, done: make(chan struct{})}
+	r := &replica{etcd: etcd, interrupter: s.interrupter, done: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
 		defer close(r.done)
-		if err := service.Run(ctx); err != nil && s.blade == nil {
+		if err := service.Run(ctx); err != nil && s.interrupter == nil {
 			t.Errorf("Run = %v", err)
 		}
 	}()
@@ -98,35 +98,36 @@ func startReplica(t *testing.T, s setting) *replica {
 	return r
 }
 
-// end stops the replica in good order. Ending it again does nothing.
+// end stops the replica gracefully. It does nothing if the replica is stopped.
 func (r *replica) end() {
 	r.stop()
 	<-r.done
 }
 
-// audits waits until the replica leads and has compared everything once, without trouble.
-func (r *replica) audits(t *testing.T) *bootstrapv1.AuditResponse {
+// waitForAudit waits until the replica leads and has completed an audit.
+func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditResponse {
 	t.Helper()
 	var audit *bootstrapv1.AuditResponse
-	testkit.Eventually(t, soon, func() (err error) {
+	testkit.Eventually(t, waitTimeout, func() (err error) {
 		audit, err = r.Audit(t.Context(), &bootstrapv1.AuditRequest{})
 		return err
 	})
 	return audit
 }
 
-// startTwo starts two replicas that compete for one term, each with a blade of its own, and tells which one has it once that
-// has settled: the term may move to the second when it joins.
-func startTwo(t *testing.T, s setting) (leader, other *replica) {
+// startTwo starts two replicas that compete for one term, each with its own interrupter. It returns
+// the leader first, once the leader has led for leadershipSettleTime: the term can move when the
+// second replica joins.
+func startTwo(t *testing.T, s replicaConfig) (leader, other *replica) {
 	t.Helper()
 	var both [2]*replica
 	for i := range both {
-		s.blade = newBlade()
+		s.interrupter = newInterrupter()
 		both[i] = startReplica(t, s)
 	}
-	for since := time.Now(); time.Since(since) < settledFor; {
+	for since := time.Now(); time.Since(since) < leadershipSettleTime; {
 		before := leader
-		testkit.Eventually(t, soon, func() (err error) {
+		testkit.Eventually(t, waitTimeout, func() (err error) {
 			for i, r := range both {
 				if _, err = r.Audit(t.Context(), &bootstrapv1.AuditRequest{}); err == nil {
 					leader, other = r, both[1-i]
@@ -143,5 +144,5 @@ func startTwo(t *testing.T, s setting) (leader, other *replica) {
 	return leader, other
 }
 
-// settledFor is how long a replica must have led not to lose the term to one that has just joined.
-const settledFor = time.Second
+// leadershipSettleTime is the time after which a leader does not lose the term to a new replica.
+const leadershipSettleTime = time.Second

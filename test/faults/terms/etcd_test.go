@@ -19,21 +19,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/test/faults/internal/child"
 )
 
-// readyWithin is far beyond what a start of etcd takes, even on a starved machine.
-const readyWithin = 60 * time.Second
+// readyTimeout is well above the start time of etcd on a loaded machine.
+const readyTimeout = 60 * time.Second
 
-// etcdMember is one etcd that can be killed and started again; its ports and its data stay. It speaks without TLS, on
-// loopback.
+// etcdMember is an etcd process that can be killed and restarted on the same ports and data. It
+// listens on loopback without TLS.
 type etcdMember struct {
 	name, dir, binary string
 	client, peer      string // host:port
 	args              []string
-	process           *process
+	process           *child.Process
 }
 
-// startEtcd starts a cluster of n members below dir, which end with the test.
+// startEtcd starts a cluster of n members below dir. The test's cleanup kills them.
 func startEtcd(t testing.TB, dir string, n int) []*etcdMember {
 	t.Helper()
 	binary, err := etcdBinary()
@@ -77,23 +78,23 @@ func (m *etcdMember) start() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has a descriptor of its own
+	defer log.Close() // The child process has its own descriptor.
 	command := exec.Command(m.binary, m.args...)
 	command.Env = []string{"HOME=" + m.dir}
 	command.Stdout, command.Stderr = log, log
-	m.process, err = launch(command)
+	m.process, err = child.Start(command)
 	return err
 }
 
 func (m *etcdMember) kill() {
 	if m.process != nil {
-		m.process.kill()
+		m.process.Kill()
 	}
 }
 
-// ready waits until the member serves; a member without a quorum does not.
+// ready waits until the member is healthy. A member without a quorum is not.
 func (m *etcdMember) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for {
 		err := m.serves(ctx)
@@ -103,7 +104,7 @@ func (m *etcdMember) ready(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not serve: %w", m.name, err)
-		case <-m.process.exited:
+		case <-m.process.Exited():
 			log, _ := os.ReadFile(filepath.Join(m.dir, m.name+".log"))
 			return fmt.Errorf("%s died; its log: %s", m.name, log[max(0, len(log)-2000):])
 		case <-time.After(20 * time.Millisecond):
@@ -130,7 +131,7 @@ func (m *etcdMember) serves(ctx context.Context) error {
 	return nil
 }
 
-// etcdBinary is the one that `make assets` built, or that of KUBEBUILDER_ASSETS.
+// etcdBinary returns the etcd in KUBEBUILDER_ASSETS or, by default, in .assets.
 func etcdBinary() (string, error) {
 	dir := os.Getenv("KUBEBUILDER_ASSETS")
 	if dir == "" {
@@ -147,8 +148,8 @@ func etcdBinary() (string, error) {
 	return binary, nil
 }
 
-// freeAddress is a free loopback address, its port below those that kernels give to outgoing connections: a client that keeps
-// dialling a killed etcd could otherwise be given that very port.
+// freeAddress returns a free loopback address with a port below the kernel's ephemeral range. A
+// client that redials a killed etcd could otherwise get etcd's port as its local port.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -162,7 +163,7 @@ func freeAddress(t testing.TB) string {
 	return ""
 }
 
-// connect is a client as production makes it.
+// connect returns a client with the production configuration.
 func connect(endpoints ...string) (*clientv3.Client, error) {
 	return etcdconn.Connect(etcdconn.Config{Endpoints: endpoints}, slog.New(slog.DiscardHandler))
 }

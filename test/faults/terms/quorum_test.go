@@ -12,114 +12,116 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
-// noticing is how long a leader of etcd may take to find out that it has lost its quorum: raft asks itself once in an election
-// timeout whether it has heard from a majority during the last one. Until then it acknowledges renewals, because a leader answers
-// them alone. That is safe, for whoever leads next prolongs every lease, but terms end later by as much.
-const noticing = 2 * history.Electing
+// quorumLossDetection bounds the time in which a leader without a quorum still renews leases. Raft
+// checks once in an election timeout whether a majority answered during the last one, and a leader
+// answers renewals alone. This is safe because the next leader extends every lease, but terms end
+// later by this time.
+const quorumLossDetection = 2 * history.ElectionTimeout
 
-// Three replicas on an etcd of three members, which loses its leader and then its quorum. A new leader costs no more than a
-// session; without a quorum all terms end in time, nobody acts, and everybody comes back when the quorum does.
-func TestQuorum_LostAndFound(t *testing.T) {
+// TestQuorum_LostAndRestored runs three replicas on three etcd members. The loss of the leader may
+// interrupt the work for one session. Without a quorum all terms end in time and no replica acts.
+// Work resumes with the quorum.
+func TestQuorum_LostAndRestored(t *testing.T) {
 	const shards = 4
-	s := newScene(t, 3, shards)
-	s.open(3, nil)
-	if err := s.allAtWork(); err != nil {
+	fx := newFixture(t, 3, shards)
+	fx.startReplicas(3, nil)
+	if err := fx.waitForWrites(); err != nil {
 		t.Fatal(err)
 	}
-	s.loseLeader(t)
-	if err := s.allAtWork(); err != nil {
+	fx.loseLeader(t)
+	if err := fx.waitForWrites(); err != nil {
 		t.Errorf("after the leader was lost: %v", err)
 	}
 	pause(t.Context(), time.Second) // of work under the new leader
-	lost, found := s.loseQuorum(t)
-	if err := s.allAtWork(); err != nil {
-		t.Errorf("after the quorum was found: %v", err)
+	lost, restored := fx.loseQuorum(t)
+	if err := fx.waitForWrites(); err != nil {
+		t.Errorf("after the quorum was restored: %v", err)
 	}
 	pause(t.Context(), time.Second) // of work under the new quorum
-	h, err := s.close()
+	h, err := fx.finish()
 	if err != nil {
 		t.Error(err)
 	}
-	verdict := history.Judge(h)
-	t.Logf("leader and quorum lost and found: %v", verdict)
-	if err := verdict.Err(history.Floor{Applied: 5, Reads: 50, Terms: 2 * shards}); err != nil {
+	report := history.Analyze(h)
+	t.Logf("leader and quorum lost and restored: %v", report)
+	if err := report.Err(history.Minimum{Applied: 5, Reads: 50, Terms: 2 * shards}); err != nil {
 		t.Error(err)
 	}
-	wantNobody(t, h, lost+int64(noticing+ttl), found)
+	checkNoTermPasses(t, h, lost+int64(quorumLossDetection+ttl), restored)
 }
 
-// loseLeader kills the leader and, when another leads, starts it again.
-func (s *scene) loseLeader(t *testing.T) {
+// loseLeader kills the leader and restarts it after another member leads.
+func (fx *fixture) loseLeader(t *testing.T) {
 	t.Helper()
-	leader, err := s.leader(t.Context(), nil)
+	leader, err := fx.leader(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	from := clock()
 	leader.kill()
-	err = s.eventually(readyWithin, func() error {
-		_, err := s.leader(t.Context(), leader)
+	err = fx.eventually(readyTimeout, func() error {
+		_, err := fx.leader(t.Context(), leader)
 		return err
 	})
-	s.struck(history.Outage, "", from)
+	fx.recordFault(history.Outage, "", from)
 	if err := errors.Join(err, leader.start(), leader.ready(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// loseQuorum kills the two members that follow, which is worse than losing the leader, and starts them again when all terms
-// have been over for a TTL. It returns the clock before and after that.
-func (s *scene) loseQuorum(t *testing.T) (lost, found int64) {
+// loseQuorum kills the two followers, which ends the quorum, and restarts them when all terms have
+// been over for a TTL. It returns the clock before and after that time.
+func (fx *fixture) loseQuorum(t *testing.T) (lost, restored int64) {
 	t.Helper()
-	leader, err := s.leader(t.Context(), nil)
+	leader, err := fx.leader(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	followers := slices.DeleteFunc(slices.Clone(s.etcd), func(m *etcdMember) bool { return m == leader })
+	followers := slices.DeleteFunc(slices.Clone(fx.etcd), func(m *etcdMember) bool { return m == leader })
 	for _, m := range followers {
 		m.kill()
 	}
 	lost = clock()
-	pause(t.Context(), noticing+2*ttl)
-	found = clock()
+	pause(t.Context(), quorumLossDetection+2*ttl)
+	restored = clock()
 	for _, m := range followers {
 		if err := m.start(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, m := range s.etcd {
+	for _, m := range fx.etcd {
 		if err := m.ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.struck(history.Outage, "", lost)
-	return lost, found
+	fx.recordFault(history.Outage, "", lost)
+	return lost, restored
 }
 
-// leader returns the member that leads and is not the given one, as the members themselves say.
-func (s *scene) leader(ctx context.Context, not *etcdMember) (*etcdMember, error) {
+// leader returns the member that reports itself as the leader. It skips the given member.
+func (fx *fixture) leader(ctx context.Context, not *etcdMember) (*etcdMember, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var problems []error
-	for _, m := range s.etcd {
+	for _, m := range fx.etcd {
 		if m == not {
 			continue
 		}
-		status, err := s.client.Status(ctx, m.endpoint())
-		if err == nil && leads(status) {
+		status, err := fx.client.Status(ctx, m.endpoint())
+		if err == nil && isLeader(status) {
 			return m, nil
 		}
 		problems = append(problems, err)
 	}
-	return nil, errors.Join(append(problems, errors.New("nobody leads etcd"))...)
+	return nil, errors.Join(append(problems, errors.New("no member of etcd leads"))...)
 }
 
-func leads(status *clientv3.StatusResponse) bool {
+func isLeader(status *clientv3.StatusResponse) bool {
 	return status.Leader != 0 && status.Leader == status.Header.MemberId
 }
 
-// wantNobody checks that no check of a term passed within a time.
-func wantNobody(t *testing.T, h history.History, from, to int64) {
+// checkNoTermPasses fails the test if a check of a term passed between from and to.
+func checkNoTermPasses(t *testing.T, h history.History, from, to int64) {
 	t.Helper()
 	before, after := 0, 0
 	var last int64
@@ -140,6 +142,6 @@ func wantNobody(t *testing.T, h history.History, from, to int64) {
 		t.Errorf("%d checks passed after all terms had to be over, the last %v after", after, time.Duration(last-from))
 	}
 	if before == 0 {
-		t.Error("nobody acted before either, so this shows nothing")
+		t.Error("no check passed before the loss, so the test shows nothing")
 	}
 }

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// relay stands between a replica and etcd. Each direction can be held up by itself: what was sent meanwhile arrives late,
-// as it does when packets are dropped and TCP sends them again. Severed, the relay drops every connection and refuses new ones.
+// relay forwards connections between a replica and etcd. Each direction can be blocked separately.
+// Blocked bytes arrive late, as after a retransmission by TCP. While disconnected, the relay closes
+// every connection and refuses new ones.
 type relay struct {
 	listener net.Listener
 	target   string
@@ -15,9 +16,9 @@ type relay struct {
 	toEtcd   *gate
 	fromEtcd *gate
 
-	mu      sync.Mutex // guards what follows
-	severed bool
-	conns   map[net.Conn]bool
+	mu           sync.Mutex // guards the following fields
+	disconnected bool
+	conns        map[net.Conn]bool
 }
 
 func newRelay(t testing.TB, target string) *relay {
@@ -30,7 +31,7 @@ func newRelay(t testing.TB, target string) *relay {
 	r.workers.Go(r.accept)
 	t.Cleanup(func() {
 		_ = listener.Close()
-		r.sever(true)
+		r.disconnect(true)
 		r.toEtcd.set(true)
 		r.fromEtcd.set(true)
 		r.workers.Wait()
@@ -40,28 +41,29 @@ func newRelay(t testing.TB, target string) *relay {
 
 func (r *relay) endpoint() string { return "http://" + r.listener.Addr().String() }
 
-func (r *relay) sever(severed bool) {
+func (r *relay) disconnect(disconnected bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.severed = severed
-	if severed {
+	r.disconnected = disconnected
+	if disconnected {
 		for conn := range r.conns {
 			_ = conn.Close()
 		}
 	}
 }
 
-// keep notes a connection so that severing closes it; it is false when that has happened.
-func (r *relay) keep(conn net.Conn) bool {
+// track registers a connection, so that disconnect closes it. It returns false while the relay is
+// disconnected.
+func (r *relay) track(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.severed {
+	if !r.disconnected {
 		r.conns[conn] = true
 	}
-	return !r.severed
+	return !r.disconnected
 }
 
-func (r *relay) drop(conn net.Conn) {
+func (r *relay) untrack(conn net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.conns, conn)
@@ -74,29 +76,29 @@ func (r *relay) accept() {
 		if err != nil {
 			return
 		}
-		r.workers.Go(func() { r.carry(replica) })
+		r.workers.Go(func() { r.forward(replica) })
 	}
 }
 
-func (r *relay) carry(replica net.Conn) {
-	defer r.drop(replica)
-	if !r.keep(replica) {
+func (r *relay) forward(replica net.Conn) {
+	defer r.untrack(replica)
+	if !r.track(replica) {
 		return
 	}
 	etcd, err := net.Dial("tcp", r.target)
 	if err != nil {
 		return
 	}
-	defer r.drop(etcd)
-	if !r.keep(etcd) {
+	defer r.untrack(etcd)
+	if !r.track(etcd) {
 		return
 	}
 	var back sync.WaitGroup
 	back.Go(func() {
-		r.fromEtcd.pump(replica, etcd)
+		r.fromEtcd.copyBytes(replica, etcd)
 		_ = replica.Close()
 	})
-	r.toEtcd.pump(etcd, replica)
+	r.toEtcd.copyBytes(etcd, replica)
 	_ = etcd.Close()
 	back.Wait()
 }
@@ -129,8 +131,8 @@ func (g *gate) wait() {
 	}
 }
 
-// pump carries bytes until either end is closed, each no earlier than the gate is open.
-func (g *gate) pump(to, from net.Conn) {
+// copyBytes copies bytes until one end is closed. It waits at a closed gate.
+func (g *gate) copyBytes(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)

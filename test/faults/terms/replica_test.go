@@ -13,19 +13,21 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
 const (
-	// replicaVariable makes the test binary run one replica, as the JSON in it says, and nothing else.
+	// replicaVariable holds the JSON of a replica. It makes the test binary run that replica
+	// instead of the tests.
 	replicaVariable = "TRIVET_FAULTS_REPLICA"
 
 	service = "leasesvc"
 	cluster = "faults"
 
-	// opTimeout is how long a replica waits for an answer.
+	// opTimeout bounds each request of a replica to etcd.
 	opTimeout = 500 * time.Millisecond
 )
 
@@ -34,7 +36,7 @@ func registersPrefix() string      { return term.Prefix(cluster) + "checkpoints/
 func registerKey(shard int) string { return fmt.Sprintf("%s%d", registersPrefix(), shard) }
 func memberKey(id string) string   { return term.Prefix(cluster) + "members/" + service + "/" + id }
 
-// format and parse are the value of a register in etcd.
+// format and parse convert a register to and from its value in etcd.
 func format(r history.Register) string { return fmt.Sprintf("%d %s", r.Epoch, r.ID) }
 
 func parse(value []byte) (r history.Register, err error) {
@@ -42,19 +44,21 @@ func parse(value []byte) (r history.Register, err error) {
 	return r, err
 }
 
-// replica is one process under test.
+// replica configures one process under test.
 type replica struct {
 	ID        string
 	Endpoints []string
 	Shards    int
 	TTL       time.Duration
-	// Log is the file that takes its events.
+	// Log is the path of the file for its events.
 	Log string
-	// Careless replicas neither ask whether their terms go on nor guard what they write. They show that the judge finds it.
-	Careless bool
+	// Unguarded replicas neither check their terms nor guard their writes. They show that package
+	// history finds violations.
+	Unguarded bool
 }
 
-// runReplica runs the replica that the environment describes until it is told to end, and returns the exit code.
+// runReplica runs the replica that the environment describes until SIGTERM, and returns the exit
+// code.
 func runReplica() int {
 	var r replica
 	err := json.Unmarshal([]byte(os.Getenv(replicaVariable)), &r)
@@ -88,7 +92,7 @@ func (r replica) run() error {
 	if err != nil {
 		return err
 	}
-	w := &worker{replica: r, client: client, file: file}
+	w := &replicaWorker{replica: r, client: client, file: file}
 	var reading sync.WaitGroup
 	reading.Go(func() { w.read(ctx) })
 	err = candidate.Run(ctx, w.body)
@@ -96,27 +100,27 @@ func (r replica) run() error {
 	return err
 }
 
-// worker does what the bodies of one process do.
-type worker struct {
+// replicaWorker runs the term bodies of one process.
+type replicaWorker struct {
 	replica
 	client *clientv3.Client
 	file   *os.File
 }
 
-// note appends an event by one write, which is whole even if a kill follows at once.
-func (w *worker) note(e history.Event) {
+// logEvent appends an event by a single write, which a later kill cannot split.
+func (w *replicaWorker) logEvent(e history.Event) {
 	line, err := json.Marshal(e)
 	if err == nil {
 		_, err = w.file.Write(append(line, '\n'))
 	}
 	if err != nil {
-		panic(err) // a log with holes would prove nothing
+		panic(err) // An incomplete log proves nothing.
 	}
 }
 
-// body writes and, beside that, checks again and again whether it may act.
-func (w *worker) body(ctx context.Context, t *term.Term) error {
-	if w.Careless {
+// body writes the register and concurrently checks the term.
+func (w *replicaWorker) body(ctx context.Context, t *term.Term) error {
+	if w.Unguarded {
 		var unstoppable context.CancelFunc
 		ctx, unstoppable = context.WithCancel(context.WithoutCancel(ctx))
 		defer unstoppable()
@@ -130,7 +134,7 @@ func (w *worker) body(ctx context.Context, t *term.Term) error {
 	})
 	for n := 0; ctx.Err() == nil; n++ {
 		if w.check(t) {
-			pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write, in which anything may happen
+			pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write
 			w.write(t, history.Register{Epoch: t.Epoch(), ID: fmt.Sprintf("%s/%d/%d/%d", w.ID, t.Shard(), t.Epoch(), n)})
 		}
 		pause(ctx, 20*time.Millisecond+rand.N(60*time.Millisecond))
@@ -139,71 +143,71 @@ func (w *worker) body(ctx context.Context, t *term.Term) error {
 	return nil
 }
 
-// check asks whether the body may act and notes it if so.
-func (w *worker) check(t *term.Term) bool {
+// check checks the term and logs an event if the body may act.
+func (w *replicaWorker) check(t *term.Term) bool {
 	from := clock()
-	if !w.Careless && t.Check() != nil {
+	if !w.Unguarded && t.Check() != nil {
 		return false
 	}
-	w.note(history.Event{Kind: history.Passed, Shard: t.Shard(), Value: history.Register{Epoch: t.Epoch()}, From: from, To: clock()})
+	w.logEvent(history.Event{Kind: history.Passed, Shard: t.Shard(), Value: history.Register{Epoch: t.Epoch()}, From: from, To: clock()})
 	return true
 }
 
-// write puts a value into the shard's register if the guard holds, and else reads what is there. The end of the term does not
-// hold it back: it stands for all writes that are on their way just then, so that the guard is all there is against them.
-func (w *worker) write(t *term.Term, value history.Register) {
+// write writes the shard's register if the guard holds, and reads it otherwise. It does not stop at
+// the end of the term: like a request in flight, only the guard protects against it.
+func (w *replicaWorker) write(t *term.Term, value history.Register) {
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
 	event := history.Event{Kind: history.Wrote, Shard: t.Shard(), Value: value, From: clock()}
-	w.note(event)
+	w.logEvent(event)
 	key := registerKey(t.Shard())
 	var guards []clientv3.Cmp
-	if !w.Careless {
+	if !w.Unguarded {
 		guards = append(guards, t.Guard())
 	}
 	answer, err := w.client.Txn(ctx).If(guards...).
 		Then(clientv3.OpPut(key, format(value))).Else(clientv3.OpGet(key)).Commit()
 	event.To = clock()
 	if err != nil {
-		return // whether it took effect is unknown
+		return // The outcome is unknown.
 	}
 	if event.Outcome = history.Applied; !answer.Succeeded {
 		event.Outcome = history.Refused
-		event.Seen = contents((*clientv3.GetResponse)(answer.Responses[0].GetResponseRange()))
+		event.Seen = registerIn((*clientv3.GetResponse)(answer.Responses[0].GetResponseRange()))
 	}
-	w.note(event)
+	w.logEvent(event)
 }
 
-// read reads registers, held here or not, until ctx ends.
-func (w *worker) read(ctx context.Context) {
+// read reads random registers until ctx ends.
+func (w *replicaWorker) read(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		event := history.Event{Kind: history.Read, Shard: rand.IntN(w.Shards), ID: fmt.Sprintf("%s/%d", w.ID, n), From: clock()}
 		if answer, err := w.get(ctx, event.Shard); err == nil {
-			event.To, event.Outcome, event.Seen = clock(), history.Answered, contents(answer)
-			w.note(event)
+			event.To, event.Outcome, event.Seen = clock(), history.Answered, registerIn(answer)
+			w.logEvent(event)
 		}
 		pause(ctx, 20*time.Millisecond+rand.N(40*time.Millisecond))
 	}
 }
 
-func (w *worker) get(ctx context.Context, shard int) (*clientv3.GetResponse, error) {
+func (w *replicaWorker) get(ctx context.Context, shard int) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	return w.client.Get(ctx, registerKey(shard))
 }
 
-func contents(answer *clientv3.GetResponse) history.Register {
+func registerIn(answer *clientv3.GetResponse) history.Register {
 	if len(answer.Kvs) == 0 {
 		return history.Register{}
 	}
 	r, err := parse(answer.Kvs[0].Value)
 	if err != nil {
-		panic(err) // nobody else writes here
+		panic(err) // Only replicas write registers.
 	}
 	return r
 }
 
-// pause lets time pass on a real system; nothing is expected to be over afterwards.
+// pause waits for real time to pass, not for a condition.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -211,4 +215,14 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
+}
+
+// clock reads the monotonic clock, which all processes of a machine share. It continues while a
+// process is frozen.
+func clock() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err) // Only an unknown clock or a bad address can fail.
+	}
+	return now.Nano()
 }

@@ -1,3 +1,34 @@
+// Package sharding decides which replica should hold each shard, and what one replica should do
+// now.
+//
+// The package is pure: no clock, no context, no client. Every replica of a service computes the
+// same [Owner] from the same members, so there is no central assignment. [Plan] says which shards
+// this replica claims and which it releases. A plan is deterministic, ordered by shard, and empty
+// after it was applied.
+//
+// Rules:
+//   - The owner of a shard is the member with the highest hash of shard and member (rendezvous
+//     hashing). A member that leaves moves only its own shards. A member that joins takes only the
+//     shards that it now owns.
+//   - Unready members rank behind all ready ones and get no shard from them. If all members are
+//     unready, the ranking is as if all were ready: vacant shards are claimed, and no running shard
+//     is released, because no other member would do better.
+//   - An unready replica keeps its running shards until it is known to fail. Then they move to
+//     ready members.
+//   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it
+//     after one ClaimDelay, the following one after two, and so on. A member that is alive but
+//     cannot work therefore delays a shard only for a short time.
+//   - A running shard that another member owns is released as the budget of moves allows. A shard
+//     claimed because its owner did not claim it is kept for MinHold first, so that it does not
+//     move back and forth.
+//   - Replicas with different numbers of shards never work at the same time, because one object
+//     would belong to two shards. The number of the member that joined first (the anchor) counts.
+//     Members with another number own nothing, release what they run, and wait until no shard of
+//     the old division is held.
+//
+// The package does not prevent two replicas from claiming the same shard. The transaction that
+// creates the shard's key only if it is absent does that. A plan made from stale members costs a
+// refused claim, never an overlap.
 package sharding
 
 import (
@@ -6,56 +37,58 @@ import (
 	"time"
 )
 
-// Situation is what one replica knows when it decides.
-type Situation struct {
-	// Self is the id of the replica that decides.
+// Input is what one replica knows when it plans.
+type Input struct {
+	// Self is the id of the replica that plans.
 	Self string
-	// Members are the replicas alive, this one included, in any order.
+	// Members are the live replicas, including this one, in any order.
 	Members []Member
-	// Shards has one entry for every shard; the index is its number.
+	// Shards has one entry for each shard. The index is the shard's number.
 	Shards []Shard
-	// Holders are the ids of all replicas that hold a shard of the service, also one beyond this replica's number of shards.
+	// Holders are the ids of all replicas that hold a shard of the service. They include holders of
+	// shards beyond this replica's number of shards.
 	Holders []string
-	// Failing says that this replica has been unable to do the work of its shards for long enough to give them to others. It
-	// is not the same as this replica's Member.Unready: one that has just recovered is not ranked yet and yet keeps what it has.
+	// Failing says that this replica must release its shards to ready members. Member.Unready is
+	// weaker: an unready replica that does not fail keeps its shards.
 	Failing bool
-	// Moves is how many running shards may be given away now.
+	// Moves is how many running shards may be released now.
 	Moves int
-	// Patience is how long each rank waits for the one before it to claim a vacant shard.
-	Patience time.Duration
-	// Settle is how long a shard taken over from an owner that let it lie is kept before it is offered to that owner again.
-	Settle time.Duration
+	// ClaimDelay is how long each rank waits for the previous one to claim a vacant shard.
+	ClaimDelay time.Duration
+	// MinHold is how long a borrowed shard is kept before it moves to its owner.
+	MinHold time.Duration
 }
 
 // Shard is what a replica knows about one shard.
 type Shard struct {
-	// Work is what this replica does about the shard.
+	// Work is what this replica does with the shard.
 	Work Work
-	// Vacant says that nobody holds the shard's key, and VacantFor for how long at least.
+	// Vacant says that the shard's key does not exist, and VacantFor the least time since it did.
 	Vacant    bool
 	VacantFor time.Duration
 	// Ours says that the key is bound to this replica's present session.
 	Ours bool
-	// Borrowed says that the shard was claimed because its owner had let it lie, and HeldFor since when.
+	// Borrowed says that the shard was claimed because its owner did not claim it. HeldFor is the
+	// time since the claim.
 	Borrowed bool
 	HeldFor  time.Duration
 }
 
-// Work is what a replica does about a shard.
+// Work is what a replica does with a shard.
 type Work int
 
 const (
-	// Idle: no body runs here.
+	// Idle shards have no body here.
 	Idle Work = iota
-	// Resting: no body runs here, and none may before a backoff has passed.
-	Resting
-	// Running: a body runs here.
+	// BackingOff shards have no body here and may not be claimed before a backoff has passed.
+	BackingOff
+	// Running shards have a body here.
 	Running
-	// Ending: a body or its release is still under way.
+	// Ending shards have a body or a release that has not finished.
 	Ending
 )
 
-// Verb is what is done to a shard.
+// Verb is what a step does to a shard.
 type Verb string
 
 const (
@@ -65,25 +98,26 @@ const (
 	Release Verb = "release"
 )
 
-// Reason is why.
+// Reason is why a step is taken.
 type Reason string
 
 const (
-	// Vacant: nobody holds the shard and this replica owns it.
+	// Vacant shards have no holder, and this replica owns them.
 	Vacant Reason = "vacant"
-	// Neglected: nobody holds the shard and those who should have let it lie.
-	Neglected Reason = "neglected"
-	// Unconfirmed: the key is this session's, although no claim was seen to succeed; claiming again confirms it.
+	// Unclaimed shards have no holder, and no member of a higher rank has claimed them in time.
+	Unclaimed Reason = "unclaimed"
+	// Unconfirmed keys belong to this session although no claim is known to have succeeded. A
+	// further claim confirms them.
 	Unconfirmed Reason = "unconfirmed"
-	// Moved: another member owns the shard.
+	// Moved shards belong to another member.
 	Moved Reason = "moved"
-	// Unready: this replica cannot do the work of the shard and another member can.
+	// Unready means that this replica cannot do the work of the shard and another member can.
 	Unready Reason = "unready"
-	// Divided: the member that joined first divides the work into another number of shards.
+	// Divided means that the anchor divides the work into another number of shards.
 	Divided Reason = "divided"
 )
 
-// Step is one thing to do.
+// Step is one change.
 type Step struct {
 	Shard  int
 	Verb   Verb
@@ -92,26 +126,27 @@ type Step struct {
 	To string
 }
 
-// Decision is what to do now and when to look again.
+// Decision is what to do now and when to plan again.
 type Decision struct {
 	// Steps are ordered by shard.
 	Steps []Step
-	// Postponed are the releases that the budget did not allow, ordered by shard.
+	// Postponed are the releases that the budget of moves did not allow, ordered by shard.
 	Postponed []Step
-	// Wait is the time after which the passing of time alone may change the decision; 0 when it cannot.
+	// Wait is the time after which the decision may change although the input does not; 0 means
+	// never.
 	Wait time.Duration
-	// Blocked says why this replica may claim nothing; empty when it may.
+	// Blocked says why this replica may claim nothing. It is empty if it may.
 	Blocked string
 }
 
-// Plan decides what the replica does about every shard. It does not change its argument.
-func Plan(s Situation) Decision {
-	p := planner{Situation: s, eligible: eligible(s.Members), budget: s.Moves}
-	if i := slices.IndexFunc(s.Members, func(m Member) bool { return m.ID == s.Self }); i >= 0 {
-		p.self = s.Members[i]
+// Plan decides what the replica does with each shard. It does not change in.
+func Plan(in Input) Decision {
+	p := planner{Input: in, participants: participants(in.Members), budget: in.Moves}
+	if i := slices.IndexFunc(in.Members, func(m Member) bool { return m.ID == in.Self }); i >= 0 {
+		p.self = in.Members[i]
 	}
-	p.decision.Blocked = blocked(s)
-	for number, shard := range s.Shards {
+	p.decision.Blocked = blocked(in)
+	for number, shard := range in.Shards {
 		p.decide(number, shard)
 	}
 	return p.decision
@@ -119,11 +154,11 @@ func Plan(s Situation) Decision {
 
 // planner is one run of Plan.
 type planner struct {
-	Situation
-	self     Member // as the others see it; the zero Member when they do not
-	eligible []Member
-	budget   int
-	decision Decision
+	Input
+	self         Member // zero if this replica is not a member
+	participants []Member
+	budget       int
+	decision     Decision
 }
 
 func (p *planner) decide(number int, shard Shard) {
@@ -143,8 +178,8 @@ func (p *planner) release(number int, shard Shard) {
 	if !ok {
 		return
 	}
-	if reason != Divided && shard.Borrowed && shard.HeldFor < p.Settle {
-		p.wait(p.Settle - shard.HeldFor)
+	if reason != Divided && shard.Borrowed && shard.HeldFor < p.MinHold {
+		p.wait(p.MinHold - shard.HeldFor)
 		return
 	}
 	release := Step{Shard: number, Verb: Release, Reason: reason, To: to}
@@ -156,14 +191,14 @@ func (p *planner) release(number int, shard Shard) {
 	p.step(release)
 }
 
-// successor is to whom a shard that runs here goes, and why. It is false when the shard stays: with its owner; and where
-// nobody can be given it who is any better off, because a duty that is done badly is not helped by being handed around.
+// successor returns the member that should hold a shard that runs here, and why. It is false if the
+// shard stays: this replica owns it, or no member would do the work better.
 func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
-	best, found := owner(number, p.eligible)
+	best, found := owner(number, p.participants)
 	switch {
 	case !found || best.ID == p.Self:
 		return "", "", false
-	case !slices.ContainsFunc(p.eligible, func(m Member) bool { return m.ID == p.Self }):
+	case !slices.ContainsFunc(p.participants, func(m Member) bool { return m.ID == p.Self }):
 		return best.ID, Divided, true
 	case best.Unready:
 		return "", "", false
@@ -175,14 +210,14 @@ func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
 }
 
 func (p *planner) claim(number int, shard Shard) {
-	n := rank(number, p.eligible, p.self)
-	if patience := time.Duration(n) * p.Patience; shard.VacantFor < patience {
-		p.wait(patience - shard.VacantFor)
+	n := rank(number, p.participants, p.self)
+	if delay := time.Duration(n) * p.ClaimDelay; shard.VacantFor < delay {
+		p.wait(delay - shard.VacantFor)
 		return
 	}
 	reason := Vacant
 	if n > 0 {
-		reason = Neglected
+		reason = Unclaimed
 	}
 	p.step(Step{Shard: number, Verb: Claim, Reason: reason})
 }
@@ -195,24 +230,24 @@ func (p *planner) wait(wait time.Duration) {
 	}
 }
 
-// blocked says why the replica may not claim. Not being a member comes first: a replica that the others cannot see would
-// claim shards which they expect somebody else to hold.
-func blocked(s Situation) string {
-	shardsOf := make(map[string]int, len(s.Members))
-	for _, m := range s.Members {
+// blocked returns why the replica may claim nothing, or "". A replica that is not a member must not
+// claim, because the members expect another holder.
+func blocked(in Input) string {
+	shardsOf := make(map[string]int, len(in.Members))
+	for _, m := range in.Members {
 		shardsOf[m.ID] = m.Shards
 	}
-	if shardsOf[s.Self] != len(s.Shards) {
-		return fmt.Sprintf("this replica is not among the members that announced %d shards", len(s.Shards))
+	if shardsOf[in.Self] != len(in.Shards) {
+		return fmt.Sprintf("this replica is not among the members that announced %d shards", len(in.Shards))
 	}
-	if anchor, found := Anchor(s.Members); found && anchor.Shards != len(s.Shards) {
+	if anchor, found := Anchor(in.Members); found && anchor.Shards != len(in.Shards) {
 		return fmt.Sprintf("replica %q, which joined first, divides the work into %d shards and this one into %d",
-			anchor.ID, anchor.Shards, len(s.Shards))
+			anchor.ID, anchor.Shards, len(in.Shards))
 	}
-	for _, holder := range s.Holders {
-		if n, member := shardsOf[holder]; member && n != len(s.Shards) {
+	for _, holder := range in.Holders {
+		if n, member := shardsOf[holder]; member && n != len(in.Shards) {
 			return fmt.Sprintf("replica %q still holds a shard of %d and this one divides the work into %d",
-				holder, n, len(s.Shards))
+				holder, n, len(in.Shards))
 		}
 	}
 	return ""

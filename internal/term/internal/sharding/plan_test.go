@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	patience = 5 * time.Second
-	settle   = 30 * time.Second
+	claimDelay = 5 * time.Second
+	minHold    = 30 * time.Second
 )
 
-// two is a pair of members; mine is a shard that self owns among them, yours one that the other does.
+// two has the members replica-0 (self) and replica-1 (the peer). In tests, own is a shard that self
+// owns, and peers is one that the peer owns.
 var two = members(2, 4)
 
 func ownedBy(t *testing.T, id string) int {
@@ -33,10 +34,11 @@ func ownedBy(t *testing.T, id string) int {
 
 func held() sharding.Shard { return sharding.Shard{} }
 
-// situation is one in which replica-0 has nothing to do: the other holds every shard.
-func situation(number int, shard sharding.Shard) sharding.Situation {
-	s := sharding.Situation{
-		Self: "replica-0", Members: two, Moves: 1, Patience: patience, Settle: settle,
+// newInput returns an input with which replica-0 has nothing to do, because replica-1 holds every
+// shard, except for one given shard.
+func newInput(number int, shard sharding.Shard) sharding.Input {
+	s := sharding.Input{
+		Self: "replica-0", Members: two, Moves: 1, ClaimDelay: claimDelay, MinHold: minHold,
 		Shards: []sharding.Shard{held(), held(), held(), held()}, Holders: []string{"replica-1"},
 	}
 	s.Shards[number] = shard
@@ -44,50 +46,50 @@ func situation(number int, shard sharding.Shard) sharding.Situation {
 }
 
 func TestPlan_OneShard(t *testing.T) {
-	mine, yours := ownedBy(t, "replica-0"), ownedBy(t, "replica-1")
+	own, peers := ownedBy(t, "replica-0"), ownedBy(t, "replica-1")
 	for name, test := range map[string]struct {
 		number int
 		shard  sharding.Shard
 		want   sharding.Decision
 	}{
-		"vacant and mine is claimed": {
-			number: mine, shard: sharding.Shard{Vacant: true},
-			want: step(sharding.Step{Shard: mine, Verb: sharding.Claim, Reason: sharding.Vacant}),
+		"vacant, owned by self: claimed": {
+			number: own, shard: sharding.Shard{Vacant: true},
+			want: step(sharding.Step{Shard: own, Verb: sharding.Claim, Reason: sharding.Vacant}),
 		},
-		"vacant and mine rests": {number: mine, shard: sharding.Shard{Vacant: true, Work: sharding.Resting}},
-		"vacant and yours is left to you": {
-			number: yours, shard: sharding.Shard{Vacant: true, VacantFor: time.Second},
+		"vacant, owned by self, backing off: left": {number: own, shard: sharding.Shard{Vacant: true, Work: sharding.BackingOff}},
+		"vacant, owned by peer: left to peer": {
+			number: peers, shard: sharding.Shard{Vacant: true, VacantFor: time.Second},
 			want: sharding.Decision{Wait: 4 * time.Second},
 		},
-		"vacant and neglected by you is claimed": {
-			number: yours, shard: sharding.Shard{Vacant: true, VacantFor: patience},
-			want: step(sharding.Step{Shard: yours, Verb: sharding.Claim, Reason: sharding.Neglected}),
+		"vacant, unclaimed by peer: claimed": {
+			number: peers, shard: sharding.Shard{Vacant: true, VacantFor: claimDelay},
+			want: step(sharding.Step{Shard: peers, Verb: sharding.Claim, Reason: sharding.Unclaimed}),
 		},
-		"held by another, though mine, is awaited": {number: mine, shard: held()},
-		"ours without work is confirmed": {
-			number: mine, shard: sharding.Shard{Ours: true},
-			want: step(sharding.Step{Shard: mine, Verb: sharding.Claim, Reason: sharding.Unconfirmed}),
+		"held by peer, owned by self: left": {number: own, shard: held()},
+		"ours without body: confirmed": {
+			number: own, shard: sharding.Shard{Ours: true},
+			want: step(sharding.Step{Shard: own, Verb: sharding.Claim, Reason: sharding.Unconfirmed}),
 		},
-		"running and mine stays": {number: mine, shard: sharding.Shard{Ours: true, Work: sharding.Running}},
-		"running and yours is given to you": {
-			number: yours, shard: sharding.Shard{Ours: true, Work: sharding.Running},
-			want: step(sharding.Step{Shard: yours, Verb: sharding.Release, Reason: sharding.Moved, To: "replica-1"}),
+		"running, owned by self: kept": {number: own, shard: sharding.Shard{Ours: true, Work: sharding.Running}},
+		"running, owned by peer: released": {
+			number: peers, shard: sharding.Shard{Ours: true, Work: sharding.Running},
+			want: step(sharding.Step{Shard: peers, Verb: sharding.Release, Reason: sharding.Moved, To: "replica-1"}),
 		},
-		"ending is left to end": {number: yours, shard: sharding.Shard{Ours: true, Work: sharding.Ending}},
-		"ending is not claimed again": {
-			number: mine, shard: sharding.Shard{Vacant: true, Work: sharding.Ending},
+		"ending, owned by peer: left": {number: peers, shard: sharding.Shard{Ours: true, Work: sharding.Ending}},
+		"ending, owned by self: not claimed again": {
+			number: own, shard: sharding.Shard{Vacant: true, Work: sharding.Ending},
 		},
-		"borrowed is kept for a while": {
-			number: yours, shard: sharding.Shard{Ours: true, Work: sharding.Running, Borrowed: true, HeldFor: 10 * time.Second},
+		"borrowed for less than MinHold: kept": {
+			number: peers, shard: sharding.Shard{Ours: true, Work: sharding.Running, Borrowed: true, HeldFor: 10 * time.Second},
 			want: sharding.Decision{Wait: 20 * time.Second},
 		},
-		"borrowed is given back": {
-			number: yours, shard: sharding.Shard{Ours: true, Work: sharding.Running, Borrowed: true, HeldFor: settle},
-			want: step(sharding.Step{Shard: yours, Verb: sharding.Release, Reason: sharding.Moved, To: "replica-1"}),
+		"borrowed for MinHold: released": {
+			number: peers, shard: sharding.Shard{Ours: true, Work: sharding.Running, Borrowed: true, HeldFor: minHold},
+			want: step(sharding.Step{Shard: peers, Verb: sharding.Release, Reason: sharding.Moved, To: "replica-1"}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, sharding.Plan(situation(test.number, test.shard))); diff != "" {
+			if diff := cmp.Diff(test.want, sharding.Plan(newInput(test.number, test.shard))); diff != "" {
 				t.Errorf("decision (-want +got):\n%s", diff)
 			}
 		})
@@ -96,8 +98,8 @@ func TestPlan_OneShard(t *testing.T) {
 
 func step(s sharding.Step) sharding.Decision { return sharding.Decision{Steps: []sharding.Step{s}} }
 
-func TestPlan_MovesKeepToTheirBudget(t *testing.T) {
-	s := situation(0, held())
+func TestPlan_MovesAreLimited(t *testing.T) {
+	s := newInput(0, held())
 	s.Members = members(2, 64)
 	s.Shards = make([]sharding.Shard, 64)
 	for number := range s.Shards {
@@ -105,45 +107,45 @@ func TestPlan_MovesKeepToTheirBudget(t *testing.T) {
 	}
 	s.Moves = 8
 	decision := sharding.Plan(s)
-	yours := 0
+	peers := 0
 	for number := range s.Shards {
 		if sharding.Owner(number, s.Members) == "replica-1" {
-			yours++
+			peers++
 		}
 	}
-	if len(decision.Steps) != 8 || len(decision.Postponed) != yours-8 {
-		t.Errorf("%d moves and %d postponed, want 8 and %d", len(decision.Steps), len(decision.Postponed), yours-8)
+	if len(decision.Steps) != 8 || len(decision.Postponed) != peers-8 {
+		t.Errorf("%d moves and %d postponed, want 8 and %d", len(decision.Steps), len(decision.Postponed), peers-8)
 	}
 }
 
-func TestPlan_DifferentDivisionsNeverWorkSideBySide(t *testing.T) {
+func TestPlan_DifferentShardCountsNeverRunTogether(t *testing.T) {
 	old := sharding.Member{ID: "old", Shards: 8, Joined: 1}
 	self := sharding.Member{ID: "replica-0", Shards: 4, Joined: 2}
 	vacant := []sharding.Shard{{Vacant: true}, {Vacant: true}, {Vacant: true}, {Vacant: true}}
 	for name, test := range map[string]struct {
-		s           sharding.Situation
+		s           sharding.Input
 		wantBlocked string
 		wantSteps   int
 	}{
-		"the first member divides otherwise": {
-			s:           sharding.Situation{Self: self.ID, Members: []sharding.Member{old, self}, Shards: vacant},
+		"anchor has another number of shards": {
+			s:           sharding.Input{Self: self.ID, Members: []sharding.Member{old, self}, Shards: vacant},
 			wantBlocked: `replica "old", which joined first, divides the work into 8 shards`,
 		},
-		"a later member divides otherwise": {
-			s: sharding.Situation{
+		"later member has another number of shards": {
+			s: sharding.Input{
 				Self: self.ID, Members: []sharding.Member{self, {ID: "new", Shards: 8, Joined: 3}}, Shards: vacant,
 			},
 			wantSteps: 4,
 		},
-		"a later member still holds a shard of the other division": {
-			s: sharding.Situation{
+		"later member with another number still holds a shard": {
+			s: sharding.Input{
 				Self: self.ID, Members: []sharding.Member{self, {ID: "new", Shards: 8, Joined: 3}}, Shards: vacant,
 				Holders: []string{"new"},
 			},
 			wantBlocked: `replica "new" still holds a shard of 8`,
 		},
-		"what runs is given up to the first member": {
-			s: sharding.Situation{
+		"running shard is released to the anchor": {
+			s: sharding.Input{
 				Self: self.ID, Members: []sharding.Member{old, self}, Moves: 4,
 				Shards:  []sharding.Shard{{Ours: true, Work: sharding.Running}, held(), held(), held()},
 				Holders: []string{self.ID},
@@ -151,7 +153,7 @@ func TestPlan_DifferentDivisionsNeverWorkSideBySide(t *testing.T) {
 			wantBlocked: `replica "old", which joined first`, wantSteps: 1,
 		},
 		"not a member": {
-			s:           sharding.Situation{Self: "stranger", Members: []sharding.Member{self}, Shards: vacant},
+			s:           sharding.Input{Self: "stranger", Members: []sharding.Member{self}, Shards: vacant},
 			wantBlocked: "not among the members",
 		},
 	} {
@@ -165,22 +167,22 @@ func TestPlan_DifferentDivisionsNeverWorkSideBySide(t *testing.T) {
 	}
 }
 
-// drawSituation draws anything a replica may see, contradictions included.
-func drawSituation(t *rapid.T) sharding.Situation {
+// drawInput draws any input, including contradictory ones.
+func drawInput(t *rapid.T) sharding.Input {
 	shards := rapid.IntRange(1, 12).Draw(t, "shards")
 	ms := drawMembers(t, shards)
 	for i := range ms {
-		ms[i].Shards = rapid.SampledFrom([]int{shards, shards, shards, 0, 3}).Draw(t, "division")
+		ms[i].Shards = rapid.SampledFrom([]int{shards, shards, shards, 0, 3}).Draw(t, "shard count")
 		ms[i].Unready = rapid.Bool().Draw(t, "unready")
-		ms[i].Leaving = i > 0 && rapid.IntRange(0, 4).Draw(t, "leaving") == 0 // one that leaves plans nothing
+		ms[i].Leaving = i > 0 && rapid.IntRange(0, 4).Draw(t, "leaving") == 0 // a leaving replica does not plan
 	}
-	s := sharding.Situation{
-		Self: ms[0].ID, Members: ms, Moves: rapid.IntRange(0, 5).Draw(t, "moves"), Patience: patience, Settle: settle,
+	s := sharding.Input{
+		Self: ms[0].ID, Members: ms, Moves: rapid.IntRange(0, 5).Draw(t, "moves"), ClaimDelay: claimDelay, MinHold: minHold,
 		Failing: rapid.Bool().Draw(t, "failing"),
 	}
 	for range shards {
 		s.Shards = append(s.Shards, sharding.Shard{
-			Work:   rapid.SampledFrom([]sharding.Work{sharding.Idle, sharding.Resting, sharding.Running, sharding.Ending}).Draw(t, "work"),
+			Work:   rapid.SampledFrom([]sharding.Work{sharding.Idle, sharding.BackingOff, sharding.Running, sharding.Ending}).Draw(t, "work"),
 			Vacant: rapid.Bool().Draw(t, "vacant"), VacantFor: seconds(t), Ours: rapid.Bool().Draw(t, "ours"),
 			Borrowed: rapid.Bool().Draw(t, "borrowed"), HeldFor: seconds(t),
 		})
@@ -197,15 +199,15 @@ func seconds(t *rapid.T) time.Duration {
 	return time.Duration(rapid.IntRange(0, 60).Draw(t, "seconds")) * time.Second
 }
 
-func clone(s sharding.Situation) sharding.Situation {
+func clone(s sharding.Input) sharding.Input {
 	s.Members = append([]sharding.Member(nil), s.Members...)
 	s.Shards = append([]sharding.Shard(nil), s.Shards...)
 	s.Holders = append([]string(nil), s.Holders...)
 	return s
 }
 
-// carriedOut is the situation right after a plan was carried out.
-func carriedOut(s sharding.Situation, d sharding.Decision) sharding.Situation {
+// applied returns the input right after a plan was applied.
+func applied(s sharding.Input, d sharding.Decision) sharding.Input {
 	s = clone(s)
 	for _, step := range d.Steps {
 		shard := &s.Shards[step.Shard]
@@ -214,24 +216,25 @@ func carriedOut(s sharding.Situation, d sharding.Decision) sharding.Situation {
 			s.Moves--
 			continue
 		}
-		*shard = sharding.Shard{Work: sharding.Running, Ours: true, Borrowed: step.Reason == sharding.Neglected}
+		*shard = sharding.Shard{Work: sharding.Running, Ours: true, Borrowed: step.Reason == sharding.Unclaimed}
 	}
 	return s
 }
 
-func TestPlan_CarriedOutLeavesNothingToDo(t *testing.T) {
+func TestPlan_AppliedPlanIsComplete(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := drawSituation(t)
+		s := drawInput(t)
 		before := clone(s)
 		first := sharding.Plan(s)
 		if diff := cmp.Diff(before, s); diff != "" {
 			t.Fatalf("Plan changed its argument:\n%s", diff)
 		}
 		if again := sharding.Plan(s); !cmp.Equal(first, again) {
-			t.Fatalf("two plans of one situation differ:\n%s", cmp.Diff(first, again))
+			t.Fatalf("two plans of one input differ:\n%s", cmp.Diff(first, again))
 		}
-		// A shard confirmed although another owns it may have to be given away next; that is a second step, not a repetition.
-		after := sharding.Plan(carriedOut(s, first))
+		// A confirmed shard that another member owns is released next. That is a second step, not a
+		// repetition.
+		after := sharding.Plan(applied(s, first))
 		for _, step := range after.Steps {
 			if step.Verb == sharding.Claim || !confirmed(first, step.Shard) {
 				t.Fatalf("after %+v there is still %+v", first.Steps, step)
@@ -249,9 +252,9 @@ func confirmed(d sharding.Decision, shard int) bool {
 	return false
 }
 
-func TestPlan_OnlyWhatIsFreeIsClaimedAndOnlyWhatRunsIsReleased(t *testing.T) {
+func TestPlan_ClaimsOnlyFreeAndReleasesOnlyRunningShards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := drawSituation(t)
+		s := drawInput(t)
 		d := sharding.Plan(s)
 		releases, last := 0, -1
 		for _, step := range d.Steps {
@@ -280,7 +283,7 @@ func TestPlan_MembersAgreeOnOneClaimant(t *testing.T) {
 		ms := drawReadiness(t, drawMembers(t, shards))
 		claimed := map[int][]string{}
 		for _, m := range ms {
-			s := sharding.Situation{Self: m.ID, Members: ms, Patience: patience, Shards: make([]sharding.Shard, shards)}
+			s := sharding.Input{Self: m.ID, Members: ms, ClaimDelay: claimDelay, Shards: make([]sharding.Shard, shards)}
 			for number := range s.Shards {
 				s.Shards[number].Vacant = true
 			}
@@ -294,6 +297,171 @@ func TestPlan_MembersAgreeOnOneClaimant(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, claimed, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("claimants of each shard (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// drawReadiness draws which members are ready.
+func drawReadiness(t *rapid.T, ms []sharding.Member) []sharding.Member {
+	drawn := append([]sharding.Member(nil), ms...)
+	for i := range drawn {
+		drawn[i].Unready = rapid.Bool().Draw(t, "unready")
+	}
+	return drawn
+}
+
+// unreadyOf returns the ids of the unready members.
+func unreadyOf(ms []sharding.Member) map[string]bool {
+	unready := map[string]bool{}
+	for _, m := range ms {
+		if m.Unready {
+			unready[m.ID] = true
+		}
+	}
+	return unready
+}
+
+func TestPlan_ReadyMembersRankFirst(t *testing.T) {
+	own, peers := ownedBy(t, "replica-0"), ownedBy(t, "replica-1")
+	running := sharding.Shard{Ours: true, Work: sharding.Running}
+	release := func(number int, reason sharding.Reason) sharding.Decision {
+		return step(sharding.Step{Shard: number, Verb: sharding.Release, Reason: reason, To: "replica-1"})
+	}
+	for name, test := range map[string]struct {
+		self, peer bool // unready
+		failing    bool
+		number     int
+		shard      sharding.Shard
+		want       sharding.Decision
+	}{
+		"running, owned by unready peer: kept": {peer: true, number: peers, shard: running},
+		"vacant, owned by unready peer: claimed": {
+			peer: true, number: peers, shard: sharding.Shard{Vacant: true},
+			want: step(sharding.Step{Shard: peers, Verb: sharding.Claim, Reason: sharding.Vacant}),
+		},
+		"vacant, owned by unready self: left to peer": {
+			self: true, number: own, shard: sharding.Shard{Vacant: true}, want: sharding.Decision{Wait: claimDelay},
+		},
+		"vacant, owned by unready self, unclaimed by peer: claimed": {
+			self: true, number: own, shard: sharding.Shard{Vacant: true, VacantFor: claimDelay},
+			want: step(sharding.Step{Shard: own, Verb: sharding.Claim, Reason: sharding.Unclaimed}),
+		},
+		"vacant, owned by self, both unready: claimed": {
+			self: true, peer: true, number: own, shard: sharding.Shard{Vacant: true},
+			want: step(sharding.Step{Shard: own, Verb: sharding.Claim, Reason: sharding.Vacant}),
+		},
+		"running, self unready: kept":                   {self: true, number: own, shard: running},
+		"running, self failing: released to ready peer": {self: true, failing: true, number: own, shard: running, want: release(own, sharding.Unready)},
+		"running, both failing: kept":                   {self: true, peer: true, failing: true, number: own, shard: running},
+		"running, owned by peer, both failing: kept":    {self: true, peer: true, failing: true, number: peers, shard: running},
+		"running, self failing but not announced: kept": {failing: true, number: own, shard: running},
+		"running, owned by peer, both ready: released":  {number: peers, shard: running, want: release(peers, sharding.Moved)},
+		"borrowed, self failing: kept for MinHold": {
+			self: true, failing: true, number: own,
+			shard: sharding.Shard{Ours: true, Work: sharding.Running, Borrowed: true, HeldFor: 10 * time.Second},
+			want:  sharding.Decision{Wait: 20 * time.Second},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newInput(test.number, test.shard)
+			s.Members = append([]sharding.Member(nil), two...)
+			s.Members[0].Unready, s.Members[1].Unready, s.Failing = test.self, test.peer, test.failing
+			if diff := cmp.Diff(test.want, sharding.Plan(s)); diff != "" {
+				t.Errorf("decision (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Replicas with different numbers of shards never run together, even if the anchor is unready.
+func TestPlan_OtherShardCountIsReleasedEvenToUnreadyAnchor(t *testing.T) {
+	s := sharding.Input{
+		Self: "new", Moves: 1, Shards: []sharding.Shard{{Ours: true, Work: sharding.Running}},
+		Members: []sharding.Member{{ID: "old", Shards: 8, Joined: 1, Unready: true}, {ID: "new", Shards: 1, Joined: 2}},
+	}
+	want := []sharding.Step{{Verb: sharding.Release, Reason: sharding.Divided, To: "old"}}
+	if diff := cmp.Diff(want, sharding.Plan(s).Steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+func TestOwner_UnreadyOnlyIfAllAreUnready(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ms := drawReadiness(t, drawMembers(t, 16))
+		unready := unreadyOf(ms)
+		for shard := range 16 {
+			if id := sharding.Owner(shard, ms); unready[id] && len(unready) < len(ms) {
+				t.Fatalf("shard %d belongs to %q, which is unready, among %+v", shard, id, ms)
+			}
+		}
+	})
+}
+
+// When one member's readiness changes, no shard moves between two other members. The exception is
+// the last or first ready member: then the whole ranking changes.
+func TestOwner_ReadinessChangeMovesOnlyItsShards(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		before := drawReadiness(t, drawMembers(t, 16))
+		changed := rapid.IntRange(0, len(before)-1).Draw(t, "changed")
+		after := append([]sharding.Member(nil), before...)
+		after[changed].Unready = !after[changed].Unready
+		if len(unreadyOf(before)) == len(before) || len(unreadyOf(after)) == len(after) {
+			t.Skip("no member is ready before or after")
+		}
+		for shard := range 16 {
+			from, to := sharding.Owner(shard, before), sharding.Owner(shard, after)
+			if id := before[changed].ID; from != to && from != id && to != id {
+				t.Fatalf("shard %d moved from %q to %q because %q changed", shard, from, to, id)
+			}
+		}
+	})
+}
+
+// For any input, a replica releases a shard only to a ready member, and while unready only if it
+// fails. A different number of shards is the exception.
+func TestPlan_ReleasesOnlyToReadyMembers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawInput(t)
+		unready := unreadyOf(s.Members)
+		d := sharding.Plan(s)
+		for _, step := range append(d.Steps, d.Postponed...) {
+			if step.Verb != sharding.Release || step.Reason == sharding.Divided {
+				continue
+			}
+			if unready[step.To] || unready[s.Self] && !s.Failing || (step.Reason == sharding.Unready) != unready[s.Self] {
+				t.Fatalf("%+v although unready are %v and failing = %t", step, unready, s.Failing)
+			}
+		}
+	})
+}
+
+// If all members are unready, no shard is released and each vacant shard is claimed once.
+func TestPlan_AllUnreadyClaimsVacantAndReleasesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const shards = 8
+		ms := drawMembers(t, shards)
+		for i := range ms {
+			ms[i].Unready = true
+		}
+		claims := make([]int, shards)
+		for _, m := range ms {
+			s := sharding.Input{Self: m.ID, Members: ms, ClaimDelay: claimDelay, MinHold: minHold, Moves: shards, Failing: rapid.Bool().Draw(t, "failing")}
+			for number := range shards {
+				if number%2 == 0 {
+					s.Shards = append(s.Shards, sharding.Shard{Ours: true, Work: sharding.Running, HeldFor: time.Hour})
+				} else {
+					s.Shards = append(s.Shards, sharding.Shard{Vacant: true})
+				}
+			}
+			for _, step := range sharding.Plan(s).Steps {
+				if step.Verb != sharding.Claim {
+					t.Fatalf("%s: %+v", m.ID, step)
+				}
+				claims[step.Shard]++
+			}
+		}
+		if diff := cmp.Diff([]int{0, 1, 0, 1, 0, 1, 0, 1}, claims); diff != "" {
+			t.Fatalf("claims of each shard (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -6,24 +6,25 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Member is one replica that is alive.
+// Member is one live replica.
 type Member struct {
 	// ID is unique among the members.
 	ID string
 	// Shards is the number of shards into which the member divides the work.
 	Shards int
-	// Joined orders the members by the time they joined: the create revision of the member's key.
+	// Joined is the create revision of the member's key. It orders the members by the time they
+	// joined.
 	Joined int64
-	// Leaving says that the member hands its shards over and should get no others. While it is there its number of shards
-	// counts as before, because it may still hold some.
+	// Leaving says that the member releases its shards and should get no others. Its number of
+	// shards still counts, because it may still hold some.
 	Leaving bool
-	// Unready says that the member cannot do the work of a shard, or has yet to show that it can. It is ranked behind all
-	// who can, and nobody gives it a shard.
+	// Unready says that the member cannot do the work of a shard, or has not proven that it can. It
+	// ranks behind all ready members.
 	Unready bool
 }
 
-// Anchor returns the member whose number of shards counts: the one that joined first. It is false when there is none. A
-// member that announces no shards takes no part.
+// Anchor returns the member that joined first. Its number of shards counts. Members that announce
+// no shards are ignored. The result is false if no member is left.
 func Anchor(members []Member) (anchor Member, found bool) {
 	for _, m := range members {
 		if m.Shards < 1 {
@@ -36,14 +37,15 @@ func Anchor(members []Member) (anchor Member, found bool) {
 	return anchor, found
 }
 
-// Owner returns the id of the member that should hold the shard, "" when no member may. The order of members is irrelevant.
+// Owner returns the id of the member that should hold the shard, or "" if no member may. The order
+// of members is irrelevant.
 func Owner(shard int, members []Member) string {
-	best, _ := owner(shard, eligible(members))
+	best, _ := owner(shard, participants(members))
 	return best.ID
 }
 
-// eligible returns the members that divide the work as the anchor does and are not about to leave.
-func eligible(members []Member) []Member {
+// participants returns the members that have the anchor's number of shards and are not leaving.
+func participants(members []Member) []Member {
 	anchor, _ := Anchor(members)
 	var found []Member
 	for _, m := range members {
@@ -54,7 +56,7 @@ func eligible(members []Member) []Member {
 	return found
 }
 
-// owner is false when there is no member.
+// owner is false if there is no member.
 func owner(shard int, members []Member) (best Member, found bool) {
 	for _, m := range members {
 		if !found || before(shard, m, best) {
@@ -64,7 +66,7 @@ func owner(shard int, members []Member) (best Member, found bool) {
 	return best, found
 }
 
-// rank is how many of members should rather hold the shard than self: 0 for its owner.
+// rank returns the number of members that come before self for the shard: 0 for its owner.
 func rank(shard int, members []Member, self Member) int {
 	n := 0
 	for _, other := range members {
@@ -75,8 +77,8 @@ func rank(shard int, members []Member, self Member) int {
 	return n
 }
 
-// before says whether a should rather hold the shard than b: first those who can do its work, among them by the hash. It is a
-// strict order, because equal hashes are ordered by id.
+// before says whether a ranks before b: ready members first, then by hash. It is a strict order,
+// because equal hashes are ordered by id.
 func before(shard int, a, b Member) bool {
 	if a.Unready != b.Unready {
 		return b.Unready
@@ -85,7 +87,8 @@ func before(shard int, a, b Member) bool {
 	return ha > hb || ha == hb && a.ID < b.ID
 }
 
-// score must never change between versions: replicas of both run side by side during an upgrade and have to agree.
+// score must not change between versions: during an upgrade, replicas of both versions must agree
+// on the owners.
 func score(shard int, id string) uint64 {
 	var digest xxhash.Digest
 	digest.Reset()

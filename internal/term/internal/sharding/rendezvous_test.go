@@ -17,7 +17,7 @@ func members(n, shards int) []sharding.Member {
 	return ms
 }
 
-// drawMembers draws up to eight members with different ids, all of one division.
+// drawMembers draws up to eight members with different ids and one number of shards.
 func drawMembers(t *rapid.T, shards int) []sharding.Member {
 	ids := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,6}-[a-z0-9]{5}`), 1, 8, rapid.ID).Draw(t, "ids")
 	var ms []sharding.Member
@@ -27,7 +27,7 @@ func drawMembers(t *rapid.T, shards int) []sharding.Member {
 	return ms
 }
 
-func TestOwner_NobodyIsResponsibleForNothing(t *testing.T) {
+func TestOwner_NoParticipantsNoOwner(t *testing.T) {
 	if got := sharding.Owner(0, nil); got != "" {
 		t.Errorf("owner among no members = %q", got)
 	}
@@ -36,8 +36,8 @@ func TestOwner_NobodyIsResponsibleForNothing(t *testing.T) {
 	}
 }
 
-// The hash is part of the protocol between replicas of different versions: this test fails when it changes.
-func TestOwner_IsTheSameInEveryVersion(t *testing.T) {
+// The hash is part of the protocol between replicas of different versions. It must not change.
+func TestOwner_IsStableAcrossVersions(t *testing.T) {
 	got := ""
 	for shard := range 16 {
 		got += sharding.Owner(shard, members(3, 16))[len("replica-"):]
@@ -59,7 +59,7 @@ func TestOwner_DoesNotDependOnOrder(t *testing.T) {
 	})
 }
 
-func TestOwner_AMemberThatLeavesMovesOnlyItsOwnShards(t *testing.T) {
+func TestOwner_LeavingMemberMovesOnlyItsShards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ms := drawMembers(t, 16)
 		gone := rapid.IntRange(0, len(ms)-1).Draw(t, "gone")
@@ -94,11 +94,11 @@ func TestAnchor_JoinedFirst(t *testing.T) {
 		members []sharding.Member
 		want    string
 	}{
-		"nobody":               {members: nil, want: ""},
-		"the earliest":         {members: []sharding.Member{{ID: "b", Shards: 1, Joined: 9}, {ID: "a", Shards: 1, Joined: 7}}, want: "a"},
-		"by id when equal":     {members: []sharding.Member{{ID: "b", Shards: 1, Joined: 7}, {ID: "a", Shards: 1, Joined: 7}}, want: "a"},
-		"takes part at all":    {members: []sharding.Member{{ID: "a", Shards: 0, Joined: 1}, {ID: "b", Shards: 1, Joined: 7}}, want: "b"},
-		"announces a division": {members: []sharding.Member{{ID: "a", Shards: -3, Joined: 1}}, want: ""},
+		"no member":                 {members: nil, want: ""},
+		"the earliest":              {members: []sharding.Member{{ID: "b", Shards: 1, Joined: 9}, {ID: "a", Shards: 1, Joined: 7}}, want: "a"},
+		"by id when equal":          {members: []sharding.Member{{ID: "b", Shards: 1, Joined: 7}, {ID: "a", Shards: 1, Joined: 7}}, want: "a"},
+		"without shards is ignored": {members: []sharding.Member{{ID: "a", Shards: 0, Joined: 1}, {ID: "b", Shards: 1, Joined: 7}}, want: "b"},
+		"negative number of shards": {members: []sharding.Member{{ID: "a", Shards: -3, Joined: 1}}, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, _ := sharding.Anchor(test.members); got.ID != test.want {
@@ -109,13 +109,13 @@ func TestAnchor_JoinedFirst(t *testing.T) {
 }
 
 func BenchmarkPlan(b *testing.B) {
-	s := sharding.Situation{Self: "replica-0", Members: members(5, 64), Shards: make([]sharding.Shard, 64)}
+	s := sharding.Input{Self: "replica-0", Members: members(5, 64), Shards: make([]sharding.Shard, 64)}
 	for b.Loop() {
 		sharding.Plan(s)
 	}
 }
 
-func TestOwner_LeavingMemberGetsNothingButItsDivisionCounts(t *testing.T) {
+func TestOwner_LeavingMemberOwnsNothingButItsShardCountCounts(t *testing.T) {
 	leaving := members(2, 16)
 	leaving[0].Leaving = true // the anchor
 	for shard := range 16 {
@@ -125,6 +125,6 @@ func TestOwner_LeavingMemberGetsNothingButItsDivisionCounts(t *testing.T) {
 	}
 	leaving[1].Shards = 8
 	if got := sharding.Owner(0, leaving); got != "" {
-		t.Errorf("shard 0 goes to %q, which divides the work otherwise than the leaving anchor", got)
+		t.Errorf("shard 0 goes to %q, whose number of shards differs from the leaving anchor's", got)
 	}
 }

@@ -1,29 +1,29 @@
-// Package history judges what replicas did to the shards of one service.
+// Package history analyzes what replicas did to the shards of one service.
 //
-// A [History] has two sources that know nothing of each other. Replicas log what they called, what they were answered and
-// which checks of their terms they passed; a witness follows etcd and notes every version of every register and every claim.
-// All times are readings of one clock, in nanoseconds: on Linux CLOCK_MONOTONIC is common to the processes of a machine.
+// A [History] has two independent sources. Replicas log their requests, the answers and each passed
+// check of a term. A recorder follows etcd and records every version of every register and every
+// claim. All times are readings of one clock in nanoseconds: on Linux all processes of a machine
+// share CLOCK_MONOTONIC.
 //
-// [Judge] asks four questions.
+// [Analyze] finds five kinds of violations:
 //
-// Is the register of each shard linearizable? A write that was applied must find no higher epoch; a refused write and a read
-// must see exactly what was written last. A write without an answer may have taken effect at any time after its call, or
-// never: if somebody saw its value it took effect before that somebody's answer, and if nobody did it might as well have come
-// after everything else, where no rule can be broken.
-//
-// Did a write take effect under an old epoch? By the witness's word: a version whose epoch is lower than that of a version
-// before it, or whose term's key had gone, or was never created. Replicas that believe something else than the witness, about
-// a write that was answered or about a term under which they act, are counted, too.
-//
-// Did two act at once? A replica acts for a shard from its first passed check of a term to its last. Each check carries
-// the clock before and after it; of the first the later counts and of the last the earlier, so that an overlap is real and
-// not one of measurement. One kind is excused and counted apart: a lease that somebody revoked by force may still be trusted by
-// a holder that cannot hear of it, for no longer than the TTL; guards refuse its writes.
-//
-// Was a shard without a holder for too long? Such a gap lasts from the last passed check of one term to the first of the next,
-// or to the end. It may last the bound, a TTL and a second. The bound counts from the gap's beginning, or from the end of
-// the last fault within it: whoever was to step in may have been struck, and then its session has to run out or to begin
-// anew first. While etcd is away nobody can step in; its absence is a fault until one election timeout after it serves
-// again, because by that much a new leader prolongs every lease. A machine that stands still is a fault like any other; stalls
-// are counted, so that nobody mistakes a starved machine for a proof.
+//   - Not linearizable: the operations on a shard's register have no order that respects its rule
+//     and their times. An applied write must find no higher epoch. A read or refused write must see
+//     the last written value. A write without an answer may take effect at any time after its
+//     request, or never. If an answer contains its value, the write took effect before that answer.
+//   - Stale write: in etcd's record, a version has a lower epoch than an earlier version, or the
+//     key of its term was deleted before or never created.
+//   - Contradiction: the answer to a write, or the claim of a term under which a replica acts,
+//     differs from etcd's record.
+//   - Overlap: two replicas act for a shard at the same time. A replica acts from its first passed
+//     check of a term to its last one. Each check has the clock before and after it. The later
+//     value of the first check and the earlier value of the last check count, so an overlap is
+//     never an error of measurement. After a forced revocation, a disconnected holder may trust its
+//     lease for at most the TTL. Guards refuse its writes, and the overlap is only counted.
+//   - Gap: a shard is without a holder for longer than the bound, a TTL plus one second. A gap
+//     lasts from the last passed check of one term to the first of the next, or to the end. Each
+//     fault within the gap restarts the bound, because the fault may affect the next holder. An
+//     outage of etcd lasts until one election timeout after etcd serves again, because a new leader
+//     extends every lease by that time. A stall of the machine is a fault, too. Stalls are counted,
+//     because a report from a stalled machine proves less.
 package history

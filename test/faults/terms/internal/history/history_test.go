@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
-// Times in these histories are milliseconds.
+// ms converts milliseconds, the unit of time in these histories.
 func ms(n int64) int64 { return n * int64(time.Millisecond) }
 
 func register(epoch int64, id string) history.Register {
@@ -41,8 +41,8 @@ func version(revision int64, value history.Register) history.Version {
 	return history.Version{Revision: revision, Register: value}
 }
 
-// good is a history of one shard with nothing wrong: a writes under epoch 10, is killed at 1000 with a write under way, and
-// b follows under epoch 20, 2500 ms later.
+// good returns a history of one shard without a violation. Replica a writes under epoch 10 and is
+// killed at 1000 ms with a pending write. Replica b follows under epoch 20, 2500 ms later.
 func good() history.History {
 	a, b, late := register(10, "a1"), register(20, "b1"), register(10, "a2")
 	return history.History{
@@ -64,25 +64,25 @@ func good() history.History {
 	}
 }
 
-func TestJudge_GoodHistory(t *testing.T) {
-	want := history.Verdict{
-		Applied: 2, Refused: 1, Unanswered: 1, Reads: 2, Checks: 4, Terms: 2, Quietest: 2,
-		Bound: 3 * time.Second, Longest: 2510 * time.Millisecond, Undisturbed: 2500 * time.Millisecond,
+func TestAnalyze_HistoryWithoutViolations(t *testing.T) {
+	want := history.Report{
+		Applied: 2, Refused: 1, Unanswered: 1, Reads: 2, Checks: 4, Terms: 2, FewestApplied: 2,
+		Bound: 3 * time.Second, LongestGap: 2510 * time.Millisecond, LongestWithoutFault: 2500 * time.Millisecond,
 	}
-	got := history.Judge(good())
+	got := history.Analyze(good())
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("verdict (-want +got):\n%s", diff)
+		t.Errorf("report (-want +got):\n%s", diff)
 	}
-	if err := got.Err(history.Floor{Applied: 2, Reads: 2, Terms: 2}); err != nil {
+	if err := got.Err(history.Minimum{Applied: 2, Reads: 2, Terms: 2}); err != nil {
 		t.Errorf("Err = %v", err)
 	}
 }
 
-// Each case breaks the good history in one way, so that no question of the judge can sleep.
-func TestJudge_EveryViolationIsFound(t *testing.T) {
+// Each case changes the good history in one way.
+func TestAnalyze_EveryViolationIsFound(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(*history.History)
-		want  string
+		change func(*history.History)
+		want   string
 	}{
 		"a read after the answer to a write does not see it": {
 			func(h *history.History) { h.Logs[1].Events[1].Seen = history.Register{} }, "not linearizable",
@@ -106,12 +106,12 @@ func TestJudge_EveryViolationIsFound(t *testing.T) {
 			func(h *history.History) { h.Versions = append(h.Versions, version(22, register(10, "a2"))) },
 			"revision 22 wrote epoch 10 after 20",
 		},
-		"a write takes effect after its key has gone": {
+		"a write takes effect after its key was deleted": {
 			func(h *history.History) { h.Versions = slices.Insert(h.Versions, 1, version(16, register(10, "a2"))) },
-			"revision 16 wrote epoch 10, whose key had gone at 15",
+			"revision 16 wrote epoch 10, whose key was deleted at 15",
 		},
-		"an epoch that nobody claimed": {
-			func(h *history.History) { h.Versions = append(h.Versions, version(30, register(25, "x"))) }, "which nobody claimed",
+		"an epoch that no replica claimed": {
+			func(h *history.History) { h.Versions = append(h.Versions, version(30, register(25, "x"))) }, "which no replica claimed",
 		},
 		"an applied write that etcd does not know": {
 			func(h *history.History) { h.Versions = h.Versions[:1] }, `was answered "applied", took effect: false`,
@@ -120,27 +120,27 @@ func TestJudge_EveryViolationIsFound(t *testing.T) {
 			func(h *history.History) { h.Versions = append(h.Versions, version(22, register(20, "b2"))) },
 			`was answered "refused", took effect: true`,
 		},
-		"a leader that claimed nothing": {
+		"a replica that claimed nothing": {
 			func(h *history.History) { h.Claims[1].Holder = "c" }, "b acted under epoch 20, which it had not claimed",
 		},
-		"two act at once": {
+		"two replicas act at once": {
 			func(h *history.History) { add(h, 0, passed(10, 3510, 3511)) },
 			"a at epoch 10 and b at epoch 20 both acted for 10ms",
 		},
-		"nobody acts for too long": {
-			func(h *history.History) { h.End = ms(7000) }, "nobody acted for 3.001s, 3.001s of that without any fault",
+		"no replica acts for too long": {
+			func(h *history.History) { h.End = ms(7000) }, "no replica acted for 3.001s, 3.001s of that without a fault",
 		},
-		"nobody acts for too long after an outage": {
+		"no replica acts for too long after an outage": {
 			func(h *history.History) {
 				h.End = ms(9600)
 				h.Faults = append(h.Faults, history.Fault{Kind: history.Outage, From: ms(4100), To: ms(5500)})
-			}, "nobody acted for 5.601s, 3.1s of that without any fault",
+			}, "no replica acted for 5.601s, 3.1s of that without a fault",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := good()
-			c.spoil(&h)
-			if err := history.Judge(h).Err(history.Floor{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			c.change(&h)
+			if err := history.Analyze(h).Err(history.Minimum{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Err = %v, want it to say %q", err, c.want)
 			}
 		})
@@ -151,43 +151,44 @@ func add(h *history.History, log int, e history.Event) {
 	h.Logs[log].Events = append(h.Logs[log].Events, e)
 }
 
-// A write whose answer was lost may take effect at any time, or never.
-func TestJudge_WriteWithoutAnswerMayHaveTakenEffect(t *testing.T) {
+// A write without an answer may take effect at any later time, or never.
+func TestAnalyze_WriteWithoutAnswerMayHaveTakenEffect(t *testing.T) {
 	h := good()
 	add(&h, 1, read("r3", register(10, "a2"), 1500, 1600))
 	h.Versions = slices.Insert(h.Versions, 1, version(12, register(10, "a2")))
-	got := history.Judge(h)
-	if err := got.Err(history.Floor{}); err != nil || got.Late != 1 {
-		t.Errorf("Err = %v, %d late, want none and 1", err, got.Late)
+	got := history.Analyze(h)
+	if err := got.Err(history.Minimum{}); err != nil || got.LateApplied != 1 {
+		t.Errorf("Err = %v, %d late, want none and 1", err, got.LateApplied)
 	}
 }
 
-// After a forced revocation a holder that cannot hear of it may trust its lease, but no longer than the TTL.
-func TestJudge_ForcedRevocationExcusesOverlapsWithinTheTTL(t *testing.T) {
+// After a forced revocation, a disconnected holder may trust its lease for at most the TTL.
+func TestAnalyze_ForcedRevocationExcusesOverlapsWithinTheTTL(t *testing.T) {
 	for until, excused := range map[int64]int{4900: 1, 5100: 0} {
 		h := good()
 		h.End = ms(4000)
 		add(&h, 0, passed(10, until, until+1))
 		h.Faults = []history.Fault{{Kind: history.Revocation, Replica: "a", From: ms(2990), To: ms(3000)}}
-		got := history.Judge(h)
-		if got.Excused != excused || len(got.Overlaps) != 1-excused {
-			t.Errorf("acting until %d: %d excused, overlaps %v", until, got.Excused, got.Overlaps)
+		got := history.Analyze(h)
+		if got.ExcusedOverlaps != excused || len(got.Overlaps) != 1-excused {
+			t.Errorf("acting until %d: %d excused, overlaps %v", until, got.ExcusedOverlaps, got.Overlaps)
 		}
 	}
 }
 
-// A fault resets the time that a shard may be without a holder, but what was too long before it stays too long.
-func TestJudge_GapBeforeAFaultCounts(t *testing.T) {
+// A fault restarts the bound of a gap, but a part before the fault that is too long remains a
+// violation.
+func TestAnalyze_GapBeforeAFaultCounts(t *testing.T) {
 	h := good()
 	h.Faults = []history.Fault{{Kind: history.Other, From: ms(3400), To: ms(3450)}}
 	h.TTL = time.Second
-	if got := history.Judge(h); got.Undisturbed != 2410*time.Millisecond || len(got.Gaps) != 1 {
-		t.Errorf("undisturbed for %v, gaps %v", got.Undisturbed, got.Gaps)
+	if got := history.Analyze(h); got.LongestWithoutFault != 2410*time.Millisecond || len(got.Gaps) != 1 {
+		t.Errorf("undisturbed for %v, gaps %v", got.LongestWithoutFault, got.Gaps)
 	}
 }
 
-func TestVerdict_TooLittleProvesNothing(t *testing.T) {
-	err := history.Judge(good()).Err(history.Floor{Applied: 3, Reads: 3, Terms: 3})
+func TestReport_BelowMinimumIsAnError(t *testing.T) {
+	err := history.Analyze(good()).Err(history.Minimum{Applied: 3, Reads: 3, Terms: 3})
 	for _, want := range []string{"2 writes applied", "2 reads, want 3", "2 terms, want 3"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Err = %v, want it to say %q", err, want)
@@ -195,17 +196,17 @@ func TestVerdict_TooLittleProvesNothing(t *testing.T) {
 	}
 }
 
-func TestVerdict_PlusAddsUpAndKeepsTheWorst(t *testing.T) {
-	one := history.Judge(good())
+func TestReport_PlusAddsCountsAndKeepsExtremes(t *testing.T) {
+	one := history.Analyze(good())
 	two := one
-	two.Longest, two.Quietest = time.Minute, 1
-	got := history.Verdict{}.Plus(one).Plus(two)
-	if got.Applied != 4 || got.Reads != 4 || got.Terms != 4 || got.Longest != time.Minute || got.Quietest != 1 {
+	two.LongestGap, two.FewestApplied = time.Minute, 1
+	got := history.Report{}.Plus(one).Plus(two)
+	if got.Applied != 4 || got.Reads != 4 || got.Terms != 4 || got.LongestGap != time.Minute || got.FewestApplied != 1 {
 		t.Errorf("sum = %+v", got)
 	}
 }
 
-func TestReadLog_LastLineMayBeCutShort(t *testing.T) {
+func TestReadLog_IncompleteLastLineIsIgnored(t *testing.T) {
 	whole := `{"kind":"wrote","shard":3,"value":{"epoch":7,"id":"x"},"from":5,"to":6,"outcome":"applied"}` + "\n"
 	got, err := history.ReadLog("a", strings.NewReader(whole+`{"kind":"pa`))
 	want := history.Log{Replica: "a", Events: []history.Event{
@@ -219,8 +220,10 @@ func TestReadLog_LastLineMayBeCutShort(t *testing.T) {
 	}
 }
 
-func ExampleVerdict_String() {
-	fmt.Println(history.Judge(good()))
-	// Output:
-	// 2 writes applied (2 at least to each shard), 1 refused, 1 unanswered (0 of them took effect), 2 reads, 4 checks, 2 terms; not linearizable 0, stale writes 0, contradictions 0, two holders 0 (and 0 after a forced revocation), no holder beyond 3s: 0 (longest 2.51s, of that undisturbed 2.5s; 0 stalls)
+func ExampleReport_String() {
+	fmt.Println(history.Analyze(good()))
+	// Output: 2 writes applied (2 at least to each shard), 1 refused, 1 unanswered (0 of them took
+	// effect), 2 reads, 4 checks, 2 terms; not linearizable 0, stale writes 0, contradictions 0,
+	// two holders 0 (and 0 after a forced revocation), no holder beyond 3s: 0 (longest 2.51s, of
+	// that without a fault 2.5s; 0 stalls)
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// checkTimeout bounds the search for a linearization of one shard's register. Histories are made so that it takes far less.
+// checkTimeout bounds the search for a linearization of one register. A history of the usual size
+// needs far less.
 const checkTimeout = 30 * time.Second
 
-// operations returns the writes and reads of a shard, each once, with the last that is known about it.
+// operations returns the writes and reads of a shard, each with its last logged state.
 func (h History) operations(shard int) []Event {
 	var found []Event
 	for _, log := range h.Logs {
@@ -34,8 +35,8 @@ func (h History) operations(shard int) []Event {
 	return found
 }
 
-// linearizable says whether a register's operations can be put in an order that respects both the register's rule and the
-// times of calls and answers.
+// linearizable searches an order of the operations that respects the register's rule and the times
+// of requests and answers.
 func linearizable(operations []Event) porcupine.CheckResult {
 	seen := firstSeen(operations)
 	var history []porcupine.Operation
@@ -43,7 +44,7 @@ func linearizable(operations []Event) porcupine.CheckResult {
 		if op.Outcome == Unknown {
 			at, wasSeen := seen[op.Value.ID]
 			if op.Kind == Read || !wasSeen {
-				continue // it changes nothing, or comes after everything else
+				continue // It changes nothing, or takes effect after all other operations.
 			}
 			op.Outcome, op.To = Applied, max(at, op.From)
 		}
@@ -52,7 +53,7 @@ func linearizable(operations []Event) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(registerModel(), history, checkTimeout)
 }
 
-// firstSeen returns, for the id of each value that was seen, the earliest time at which somebody had been answered with it.
+// firstSeen returns, by id of a value, the time of the first answer that contained the value.
 func firstSeen(operations []Event) map[string]int64 {
 	seen := map[string]int64{}
 	for _, op := range operations {
@@ -67,7 +68,7 @@ func firstSeen(operations []Event) map[string]int64 {
 	return seen
 }
 
-// registerModel is a register that lets no epoch be written after a higher one.
+// registerModel is a register that refuses an epoch below its current one.
 func registerModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return Register{} },
@@ -82,7 +83,7 @@ func registerModel() porcupine.Model {
 	}
 }
 
-// step says whether an operation can have met the register as it was, and what the register is then.
+// step reports whether an operation is possible on a register, and returns the register after it.
 func (e Event) step(present Register) (bool, Register) {
 	if e.Outcome == Applied {
 		return e.Value.Epoch >= present.Epoch, e.Value
@@ -90,7 +91,7 @@ func (e Event) step(present Register) (bool, Register) {
 	return e.Seen == present, present
 }
 
-// stale returns the versions of a shard that took effect under an old epoch, each with the reason.
+// stale describes the versions of a shard that took effect under an old epoch.
 func (h History) stale(shard int) []string {
 	gone := map[int64]int64{}
 	for _, claim := range h.Claims {
@@ -107,9 +108,9 @@ func (h History) stale(shard int) []string {
 		case v.Register.Epoch < highest:
 			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d after %d", shard, v.Revision, v.Register.Epoch, highest))
 		case !claimed:
-			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d, which nobody claimed", shard, v.Revision, v.Register.Epoch))
+			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d, which no replica claimed", shard, v.Revision, v.Register.Epoch))
 		case deleted != 0 && deleted <= v.Revision:
-			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d, whose key had gone at %d", shard, v.Revision, v.Register.Epoch, deleted))
+			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d, whose key was deleted at %d", shard, v.Revision, v.Register.Epoch, deleted))
 		}
 		highest = max(highest, v.Register.Epoch)
 	}
@@ -120,7 +121,8 @@ func (h History) versions(shard int) []Version {
 	return slices.DeleteFunc(slices.Clone(h.Versions), func(v Version) bool { return v.Shard != shard })
 }
 
-// contradictions returns what replicas believed about a shard and the witness does not confirm: answers to writes, and terms.
+// contradictions describes the logged answers and activities of a shard that etcd's record
+// contradicts.
 func (h History) contradictions(shard int) []string {
 	took := h.tookEffect(shard)
 	var found []string
@@ -129,7 +131,7 @@ func (h History) contradictions(shard int) []string {
 			found = append(found, fmt.Sprintf("shard %d: write %v was answered %q, took effect: %t", shard, op.Value, op.Outcome, took[op.Value.ID]))
 		}
 	}
-	for _, a := range h.actings(shard) {
+	for _, a := range h.activities(shard) {
 		claimed := slices.ContainsFunc(h.Claims, func(c Claim) bool {
 			return c.Shard == shard && c.Epoch == a.epoch && c.Holder == a.replica
 		})

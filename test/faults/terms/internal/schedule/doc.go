@@ -1,5 +1,7 @@
-// Package schedule draws the faults of a history from a seed: the same seed gives the same faults at the same times.
+// Package schedule draws the faults of a history from a seed. The same seed gives the same faults
+// at the same times.
 //
-// Faults overlap, but never two on one target: a replica that is frozen is not killed, and nothing is asked of an etcd that
-// is away. Kinds are dealt like cards, so that a history has each of them once before it has any twice.
+// Faults overlap, but one target has at most one fault at a time, and a fault that needs etcd does
+// not overlap with an outage of etcd. A history has each kind of fault once before it has any kind
+// twice.
 package schedule

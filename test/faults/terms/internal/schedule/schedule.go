@@ -8,58 +8,59 @@ import (
 	"time"
 )
 
-// Kind of a fault.
+// Kind is the kind of a fault.
 type Kind string
 
 const (
-	// Kill ends a replica's process; another replica starts in its place.
+	// Kill kills a replica. A new replica takes its slot.
 	Kill Kind = "kill"
-	// Freeze stops a replica's process and lets it go on, after less than the TTL or, with FreezeLong, after more.
+	// Freeze stops a replica's process with SIGSTOP for less than the TTL, FreezeLong for more.
 	Freeze     Kind = "freeze"
 	FreezeLong Kind = "freeze beyond the TTL"
-	// Deaf lets nothing from etcd reach a replica, Mute nothing from a replica reach etcd. What was swallowed arrives in the
-	// end, late, as with TCP it does. The long ones last beyond the TTL.
-	Deaf     Kind = "deaf"
-	DeafLong Kind = "deaf beyond the TTL"
-	Mute     Kind = "mute"
-	MuteLong Kind = "mute beyond the TTL"
-	// Revoke takes a replica's lease away.
+	// BlockReceive blocks the bytes from etcd to a replica, and BlockSend those from a replica to
+	// etcd. Blocked bytes arrive late, as after a retransmission by TCP. The long kinds last longer
+	// than the TTL.
+	BlockReceive     Kind = "block receive"
+	BlockReceiveLong Kind = "block receive beyond the TTL"
+	BlockSend        Kind = "block send"
+	BlockSendLong    Kind = "block send beyond the TTL"
+	// Revoke revokes a replica's lease.
 	Revoke Kind = "revoke"
-	// Compact drops etcd's history while a replica is cut off, so that its watch cannot go on where it was.
+	// Compact compacts etcd's history while a replica is disconnected, so that its watch cannot
+	// resume.
 	Compact Kind = "compact"
-	// Outage kills etcd and starts it again, after less than the TTL or, with OutageLong, after more.
+	// Outage kills etcd and restarts it within the TTL, OutageLong after more than the TTL.
 	Outage     Kind = "outage"
 	OutageLong Kind = "outage beyond the TTL"
 )
 
-// kinds are all there are, in an order that never matters.
+// kinds returns all kinds. A seed depends on their order.
 func kinds() []Kind {
-	return []Kind{Kill, Freeze, FreezeLong, Deaf, DeafLong, Mute, MuteLong, Revoke, Compact, Outage, OutageLong}
+	return []Kind{Kill, Freeze, FreezeLong, BlockReceive, BlockReceiveLong, BlockSend, BlockSendLong, Revoke, Compact, Outage, OutageLong}
 }
 
-// recovery is how long after a fault its target is left alone, so that the next one does not strike a corpse.
+// recovery is the time after a fault in which its target has no other fault.
 const recovery = 700 * time.Millisecond
 
-// Fault is one thing to do.
+// Fault is one scheduled fault.
 type Fault struct {
-	// At is when, from the beginning.
-	At   time.Duration
-	Kind Kind
-	// Replica is the place of the replica that is struck, from 0; of an outage it means nothing.
+	// Start is the time since the start of the schedule.
+	Start time.Duration
+	Kind  Kind
+	// Replica is the index of the affected slot. Outages do not use it.
 	Replica int
-	// Lasts is how long until it is undone; 0 for what cannot be.
-	Lasts time.Duration
+	// Duration is the time until the fault is reverted, or 0 if it cannot be reverted.
+	Duration time.Duration
 }
 
-// String is the fault as a line in a log.
 func (f Fault) String() string {
 	if f.Kind == Outage || f.Kind == OutageLong {
-		return fmt.Sprintf("%v: %s for %v", f.At, f.Kind, f.Lasts)
+		return fmt.Sprintf("%v: %s for %v", f.Start, f.Kind, f.Duration)
 	}
-	return fmt.Sprintf("%v: %s replica %d for %v", f.At, f.Kind, f.Replica, f.Lasts)
+	return fmt.Sprintf("%v: %s replica %d for %v", f.Start, f.Kind, f.Replica, f.Duration)
 }
 
-// Describe is a schedule in one line.
+// Describe returns a schedule in one line.
 func Describe(faults []Fault) string {
 	lines := make([]string, len(faults))
 	for i, f := range faults {
@@ -68,16 +69,16 @@ func Describe(faults []Fault) string {
 	return strings.Join(lines, "; ")
 }
 
-// Setting is what faults are drawn for.
+// Setting describes the system and the number of faults.
 type Setting struct {
 	Replicas int
 	Faults   int
 	TTL      time.Duration
 }
 
-// Draw draws faults, ordered by time.
+// Draw returns the faults of a seed, ordered by time.
 func Draw(seed uint64, s Setting) []Fault {
-	d := &deal{Setting: s, random: rand.New(rand.NewPCG(seed, 0)), replicas: make([]time.Duration, s.Replicas)}
+	d := &drawing{Setting: s, random: rand.New(rand.NewPCG(seed, 0)), replicas: make([]time.Duration, s.Replicas)}
 	var drawn []Fault
 	for range s.Faults {
 		drawn = append(drawn, d.next())
@@ -85,64 +86,64 @@ func Draw(seed uint64, s Setting) []Fault {
 	return drawn
 }
 
-// deal is one drawing.
-type deal struct {
+// drawing is the state of one Draw.
+type drawing struct {
 	Setting
-	random *rand.Rand
-	deck   []Kind
-	now    time.Duration
-	// replicas and etcd say until when each of them is left alone.
+	random    *rand.Rand
+	remaining []Kind
+	now       time.Duration
+	// replicas and etcd hold the time until which each target must have no other fault.
 	replicas []time.Duration
 	etcd     time.Duration
 }
 
-func (d *deal) next() Fault {
-	if len(d.deck) == 0 {
-		d.deck = kinds()
-		d.random.Shuffle(len(d.deck), func(i, j int) { d.deck[i], d.deck[j] = d.deck[j], d.deck[i] })
+func (d *drawing) next() Fault {
+	if len(d.remaining) == 0 {
+		d.remaining = kinds()
+		d.random.Shuffle(len(d.remaining), func(i, j int) { d.remaining[i], d.remaining[j] = d.remaining[j], d.remaining[i] })
 	}
-	kind := d.deck[0]
-	d.deck = d.deck[1:]
+	kind := d.remaining[0]
+	d.remaining = d.remaining[1:]
 	d.now += d.between(300*time.Millisecond, 1300*time.Millisecond)
-	f := Fault{Kind: kind, Lasts: d.lasts(kind)}
+	f := Fault{Kind: kind, Duration: d.duration(kind)}
 	if kind == Outage || kind == OutageLong {
 		d.now = max(d.now, d.etcd)
-		f.At = d.now
-		d.etcd = f.At + f.Lasts + 2*recovery // etcd also needs a while to start
+		f.Start = d.now
+		d.etcd = f.Start + f.Duration + 2*recovery // etcd also needs time to start
 		return f
 	}
 	f.Replica = d.random.IntN(d.Replicas)
 	d.now = max(d.now, d.replicas[f.Replica])
 	if kind == Revoke || kind == Compact {
 		d.now = max(d.now, d.etcd)
-		d.etcd = d.now + f.Lasts + recovery
+		d.etcd = d.now + f.Duration + recovery
 	}
-	f.At = d.now
-	d.replicas[f.Replica] = f.At + f.Lasts + recovery
+	f.Start = d.now
+	d.replicas[f.Replica] = f.Start + f.Duration + recovery
 	return f
 }
 
-func (d *deal) lasts(kind Kind) time.Duration {
+func (d *drawing) duration(kind Kind) time.Duration {
 	switch kind {
-	case Freeze, Deaf, Mute, Outage, Compact:
+	case Freeze, BlockReceive, BlockSend, Outage, Compact:
 		return d.between(100*time.Millisecond, d.TTL/2)
-	case FreezeLong, DeafLong, MuteLong, OutageLong:
+	case FreezeLong, BlockReceiveLong, BlockSendLong, OutageLong:
 		return d.between(d.TTL+d.TTL/4, 2*d.TTL)
 	default:
 		return 0
 	}
 }
 
-// between is in whole milliseconds, so that it reads well.
-func (d *deal) between(least, most time.Duration) time.Duration {
+// between returns whole milliseconds, which are easy to read.
+func (d *drawing) between(least, most time.Duration) time.Duration {
 	return (least + time.Duration(d.random.Int64N(int64(most-least)))).Round(time.Millisecond)
 }
 
-// Ends is when the last of faults is over.
-func Ends(faults []Fault) time.Duration {
+// End returns the time at which the last fault is over.
+func End(faults []Fault) time.Duration {
 	if len(faults) == 0 {
 		return 0
 	}
-	last := slices.MaxFunc(faults, func(a, b Fault) int { return int(a.At + a.Lasts - b.At - b.Lasts) })
-	return last.At + last.Lasts
+	last := slices.MaxFunc(faults, func(a, b Fault) int { return int(a.Start + a.Duration - b.Start - b.Duration) })
+	return last.Start + last.Duration
 }

@@ -14,7 +14,7 @@ func TestDraw_SeedDecidesEverything(t *testing.T) {
 	setting := schedule.Setting{Replicas: 3, Faults: 40, TTL: 2 * time.Second}
 	first := schedule.Draw(7, setting)
 	if diff := cmp.Diff(first, schedule.Draw(7, setting)); diff != "" {
-		t.Errorf("the same seed drew something else (-first +second):\n%s", diff)
+		t.Errorf("the same seed drew other faults (-first +second):\n%s", diff)
 	}
 	if cmp.Equal(first, schedule.Draw(8, setting)) {
 		t.Error("another seed drew the same")
@@ -36,7 +36,7 @@ func TestDraw_EveryKindOnceBeforeAnyTwice(t *testing.T) {
 	}
 }
 
-// What CI runs, twenty short histories, must meet every kind often enough to mean something.
+// CI runs twenty short histories. They must contain every kind several times.
 func TestDraw_TwentyShortHistoriesMeetEveryKind(t *testing.T) {
 	counts := map[schedule.Kind]int{}
 	for seed := range uint64(20) {
@@ -45,18 +45,18 @@ func TestDraw_TwentyShortHistoriesMeetEveryKind(t *testing.T) {
 		}
 	}
 	for _, kind := range []schedule.Kind{
-		schedule.Kill, schedule.Freeze, schedule.FreezeLong, schedule.Deaf, schedule.DeafLong, schedule.Mute, schedule.MuteLong,
+		schedule.Kill, schedule.Freeze, schedule.FreezeLong, schedule.BlockReceive, schedule.BlockReceiveLong, schedule.BlockSend, schedule.BlockSendLong,
 		schedule.Revoke, schedule.Compact, schedule.Outage, schedule.OutageLong,
 	} {
 		if counts[kind] < 5 {
-			t.Errorf("%s strikes %d times", kind, counts[kind])
+			t.Errorf("%s occurs %d times", kind, counts[kind])
 		}
 	}
 	t.Log(counts)
 }
 
-// Two faults on one target at once would make the second one a blow at nothing.
-func TestDraw_NoTargetIsStruckTwiceAtOnce(t *testing.T) {
+// A second fault on a target that is already faulty has no effect.
+func TestDraw_OneFaultPerTargetAtATime(t *testing.T) {
 	etcd := func(k schedule.Kind) bool {
 		return slices.Contains([]schedule.Kind{schedule.Outage, schedule.OutageLong, schedule.Revoke, schedule.Compact}, k)
 	}
@@ -65,11 +65,11 @@ func TestDraw_NoTargetIsStruckTwiceAtOnce(t *testing.T) {
 		drawn := schedule.Draw(seed, schedule.Setting{Replicas: 3, Faults: 30, TTL: 2 * time.Second})
 		for i, a := range drawn {
 			for _, b := range drawn[i+1:] {
-				if b.At < a.At {
+				if b.Start < a.Start {
 					t.Fatalf("seed %d: %v comes after %v", seed, a, b)
 				}
 				together := etcd(a.Kind) && etcd(b.Kind) || !outage(a.Kind) && !outage(b.Kind) && a.Replica == b.Replica
-				if together && b.At <= a.At+a.Lasts {
+				if together && b.Start <= a.Start+a.Duration {
 					t.Errorf("seed %d: %v while %v", seed, b, a)
 				}
 			}
@@ -77,12 +77,12 @@ func TestDraw_NoTargetIsStruckTwiceAtOnce(t *testing.T) {
 	}
 }
 
-func TestEnds_IsWhenTheLastIsOver(t *testing.T) {
-	faults := []schedule.Fault{{At: time.Second, Lasts: 5 * time.Second}, {At: 3 * time.Second, Lasts: time.Second}}
-	if got := schedule.Ends(faults); got != 6*time.Second {
-		t.Errorf("Ends = %v, want 6s", got)
+func TestEnd_IsTheEndOfTheLastFault(t *testing.T) {
+	faults := []schedule.Fault{{Start: time.Second, Duration: 5 * time.Second}, {Start: 3 * time.Second, Duration: time.Second}}
+	if got := schedule.End(faults); got != 6*time.Second {
+		t.Errorf("End = %v, want 6s", got)
 	}
-	if got := schedule.Ends(nil); got != 0 {
-		t.Errorf("Ends of nothing = %v", got)
+	if got := schedule.End(nil); got != 0 {
+		t.Errorf("End of nothing = %v", got)
 	}
 }

@@ -1,9 +1,0 @@
-package kubeconn_test
-
-import (
-	"testing"
-
-	"github.com/trivet-dev/trivet/internal/testkit"
-)
-
-func TestMain(m *testing.M) { testkit.Main(m) }

@@ -1,0 +1,363 @@
+package term_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/term"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		os.Exit(runChild())
+	}
+	code := m.Run()
+	if cluster, err := sharedEtcd(); err == nil {
+		if err := cluster.Stop(); err != nil {
+			fmt.Fprintf(os.Stderr, "stop etcd: %v\n", err)
+			code = max(code, 1)
+		}
+	}
+	// After a failed test, leaked goroutines are a consequence and would hide the cause.
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintf(os.Stderr, "goroutines outlived the tests: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// sharedEtcd is the etcd of all tests that do not stop it.
+var sharedEtcd = sync.OnceValues(startEtcd)
+
+func startEtcd() (*devcluster.Cluster, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return devcluster.Start(ctx, devcluster.Config{EtcdOnly: true, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// etcd returns the shared etcd.
+func etcd(t testing.TB) *devcluster.Cluster {
+	t.Helper()
+	cluster, err := sharedEtcd()
+	if err != nil {
+		t.Fatalf("start etcd (missing? run `make assets`): %v", err)
+	}
+	return cluster
+}
+
+// ownEtcd returns an etcd that the test may stop and start.
+func ownEtcd(t testing.TB) *devcluster.Cluster {
+	t.Helper()
+	cluster, err := startEtcd()
+	if err != nil {
+		t.Fatalf("start etcd (missing? run `make assets`): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Errorf("stop etcd: %v", err)
+		}
+	})
+	return cluster
+}
+
+const service = "leasesvc"
+
+// clusterName returns a name for each test, so that tests share an etcd.
+func clusterName(t testing.TB) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '-'
+	}, strings.ToLower(t.Name()))
+}
+
+func membersPrefix(t testing.TB) string {
+	return term.Prefix(clusterName(t)) + "members/" + service + "/"
+}
+func termsPrefix(t testing.TB) string        { return term.Prefix(clusterName(t)) + "terms/" + service + "/" }
+func termKey(t testing.TB, shard int) string { return fmt.Sprintf("%s%d", termsPrefix(t), shard) }
+
+// faultyConn injects faults into the connection of one client.
+type faultyConn struct {
+	frozen   atomic.Bool  // renewals wait until their contexts end
+	dead     atomic.Bool  // nothing is sent
+	requests atomic.Int64 // messages sent to etcd
+}
+
+func (w *faultyConn) unary(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	if w.dead.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	w.requests.Add(1)
+	return invoke(ctx, method, request, reply, conn, options...)
+}
+
+func (w *faultyConn) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	if w.dead.Load() || w.frozen.Load() && strings.HasSuffix(method, "/LeaseKeepAlive") {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	s, err := open(ctx, desc, conn, method, options...)
+	if err != nil {
+		return nil, err
+	}
+	return &countedStream{ClientStream: s, requests: &w.requests}, nil
+}
+
+type countedStream struct {
+	grpc.ClientStream
+	requests *atomic.Int64
+}
+
+func (s *countedStream) SendMsg(m any) error {
+	s.requests.Add(1)
+	return s.ClientStream.SendMsg(m)
+}
+
+// dial returns a client of the cluster that uses w. Endpoints replace those of the cluster.
+func dial(t testing.TB, cluster *devcluster.Cluster, w *faultyConn, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	client, err := connect(cluster, w, endpoints...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func connect(cluster *devcluster.Cluster, w *faultyConn, endpoints ...string) (*clientv3.Client, error) {
+	var files identity.Files
+	files.CAFile, files.CertFile, files.KeyFile = cluster.EtcdFiles()
+	tls, err := files.ClientTLS(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	if len(endpoints) == 0 {
+		endpoints = cluster.EtcdEndpoints()
+	}
+	quick := backoff.DefaultConfig
+	quick.BaseDelay, quick.MaxDelay = 100*time.Millisecond, time.Second
+	return clientv3.New(clientv3.Config{
+		Endpoints: endpoints, TLS: tls, DialTimeout: 2 * time.Second, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(w.unary), grpc.WithChainStreamInterceptor(w.stream),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: 2 * time.Second}),
+		},
+	})
+}
+
+// testReplica is a candidate with its own client.
+type testReplica struct {
+	*term.Candidate
+	id     string
+	client *clientv3.Client
+	conn   *faultyConn
+	// leave cancels Run, waits for it and returns its result. It may be called again.
+	leave func() error
+}
+
+// option changes the configuration of a testReplica.
+type option func(*term.Config)
+
+func shards(n int) option        { return func(c *term.Config) { c.Shards = n } }
+func ttl(d time.Duration) option { return func(c *term.Config) { c.TTL = d } }
+func logTo(w io.Writer) option {
+	return func(c *term.Config) { c.Logger = slog.New(slog.NewTextHandler(w, nil)) }
+}
+
+// newTestReplica returns a replica that does not run. By default it has one shard and the shortest
+// TTL.
+func newTestReplica(t testing.TB, id string, client *clientv3.Client, change ...option) *testReplica {
+	t.Helper()
+	cfg := term.Config{
+		Member: term.Member{
+			ID: id, Service: service, Cluster: clusterName(t), GRPCAddress: id + ".test:7601", StartTime: time.Now(),
+		},
+		Shards: 1, TTL: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	candidate, err := term.New(client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &testReplica{Candidate: candidate, id: id, client: client}
+}
+
+// join runs a replica with its own client until the test ends.
+func join(t testing.TB, cluster *devcluster.Cluster, id string, body term.Body, change ...option) *testReplica {
+	t.Helper()
+	w := &faultyConn{}
+	p := newTestReplica(t, id, dial(t, cluster, w), change...)
+	p.conn = w
+	p.start(t, body)
+	return p
+}
+
+func (p *testReplica) start(t testing.TB, body term.Body) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, body) }()
+	var left bool
+	var result error
+	p.leave = func() error {
+		cancel()
+		if !left {
+			result, left = <-done, true
+		}
+		return result
+	}
+	t.Cleanup(func() { _ = p.leave() })
+}
+
+// revokeLease revokes a replica's lease, as an operator can.
+func (p *testReplica) revokeLease(t testing.TB) {
+	t.Helper()
+	id, _, ok := p.Session()
+	if !ok {
+		t.Fatalf("%s has no session to revoke", p.id)
+	}
+	if _, err := p.client.Revoke(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testLog is a log for several goroutines.
+type testLog struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *testLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *testLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// logged is nil once a log contains the text.
+func logged(log *testLog, text string) error {
+	if all := log.String(); !strings.Contains(all, text) {
+		return fmt.Errorf("not logged so far: %q; log:\n%s", text, all)
+	}
+	return nil
+}
+
+// relay is a TCP proxy between a client and etcd. While cut, it drops and refuses all connections.
+type relay struct {
+	listener net.Listener
+	target   string
+	workers  sync.WaitGroup
+
+	mu    sync.Mutex // guards the fields below
+	cut   bool
+	conns map[net.Conn]bool
+}
+
+func newRelay(t testing.TB, cluster *devcluster.Cluster) *relay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{
+		listener: listener, target: strings.TrimPrefix(cluster.EtcdEndpoints()[0], "https://"), conns: map[net.Conn]bool{},
+	}
+	r.workers.Go(r.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		r.setCut(true)
+		r.workers.Wait()
+	})
+	return r
+}
+
+func (r *relay) endpoint() string { return "https://" + r.listener.Addr().String() }
+
+func (r *relay) setCut(cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = cut
+	if cut {
+		for conn := range r.conns {
+			_ = conn.Close()
+		}
+	}
+}
+
+// keep registers a connection, which a cut closes. It is false if the relay is cut.
+func (r *relay) keep(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.cut {
+		r.conns[conn] = true
+	}
+	return !r.cut
+}
+
+func (r *relay) drop(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, conn)
+	_ = conn.Close()
+}
+
+func (r *relay) accept() {
+	for {
+		client, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.workers.Go(func() { r.forward(client) })
+	}
+}
+
+func (r *relay) forward(client net.Conn) {
+	defer r.drop(client)
+	if !r.keep(client) {
+		return
+	}
+	server, err := net.Dial("tcp", r.target)
+	if err != nil {
+		return
+	}
+	defer r.drop(server)
+	if !r.keep(server) {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(client, server)
+		_ = client.Close()
+	})
+	_, _ = io.Copy(server, client)
+	_ = server.Close()
+	back.Wait()
+}

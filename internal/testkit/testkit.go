@@ -1,0 +1,58 @@
+// Package testkit provides a real control plane and production gRPC servers for tests.
+//
+// A test binary that uses it has one TestMain:
+//
+//	func TestMain(m *testing.M) { testkit.Main(m) }
+//
+// The first test that needs the cluster starts it (about 3 s). All tests of the binary share it, so
+// each test uses its own Namespace and derives the names of cluster-wide objects from it. Main
+// stops the cluster and fails the run if a goroutine remains.
+//
+// Only tests import this package. A test fails if the binaries of the control plane are missing.
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs the tests of a binary, stops the shared cluster and exits. The run also fails if the
+// cluster cannot be stopped or a goroutine remains.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := shared.stop(); err != nil {
+		fmt.Fprintf(os.Stderr, "stop the shared control plane: %v\n", err)
+		code = max(code, 1)
+	}
+	// After a failed test, remaining goroutines are a consequence and would hide the cause.
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintf(os.Stderr, "goroutines outlived the tests: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+const pollEvery = 20 * time.Millisecond
+
+// Eventually calls condition until it returns nil. After timeout it fails the test with the last
+// error. Use it for real systems only; in a synctest bubble use synctest.Wait.
+func Eventually(t testing.TB, timeout time.Duration, condition func() error) {
+	t.Helper()
+	deadline := time.Now().Add(timeout)
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %v", timeout, err)
+		}
+		time.Sleep(pollEvery)
+	}
+}

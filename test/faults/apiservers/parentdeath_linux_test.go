@@ -1,7 +1,0 @@
-package apiservers
-
-import "syscall"
-
-func dyingWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}

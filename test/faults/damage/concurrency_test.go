@@ -1,0 +1,127 @@
+package damage
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
+)
+
+// Two installations repair one cluster concurrently with kube-apiserver's own repairers. They have
+// no common election, so only the guards of their writes prevent violations.
+func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
+	inj := newInjector(t)
+	var recorders []*findingRecorder
+	for _, name := range []string{"installation-one", "installation-two"} {
+		replica := startReplica(t, replicaConfig{name: name})
+		replica.waitForAudit(t)
+		recorders = append(recorders, recordFindings(t, replica))
+	}
+	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services/4)
+
+	damages, expected := map[string]damage{}, map[subject]bool{}
+	for name, inject := range damageKinds() {
+		injected := inject(inj)
+		if injected.outcome == needsDecision {
+			injected.resolve()
+			for _, text := range injected.used {
+				expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: injected.store, text: text}] = true
+			}
+		}
+		damages[name], expected[injected.subject], expected[injected.alternative] = injected, true, true
+	}
+	load.end(t)
+	for _, injected := range damages {
+		testkit.Eventually(t, waitTimeout, func() error { return checkAllocated(inj, injected.used) })
+	}
+	checkAllocator(t, inj, damages)
+	for _, recorder := range recorders {
+		testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })
+		for _, about := range recorder.unexpectedFindings(expected) {
+			if !inj.observer.releasedByUpdate(about) {
+				t.Errorf("a finding that no damage explains was open: %v", about)
+			}
+		}
+	}
+	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
+}
+
+// Concurrent calls apply one token at the leader, and one call applies it at another replica.
+func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
+	inj := newInjector(t)
+	leader, other := startTwo(t, replicaConfig{auto: bootstrapsvc.AutoRepairOff})
+	used := injectFour(inj)
+	plan := waitForPlan(t, leader, 4)
+
+	const callers = 8
+	answers, problems := make([]*bootstrapv1.ApplyRepairResponse, callers), make([]error, callers)
+	var calling sync.WaitGroup
+	for i := range callers {
+		calling.Go(func() {
+			answers[i], problems[i] = leader.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+		})
+	}
+	calling.Wait()
+	if _, err := other.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()}); status.Code(err) != codes.Unavailable {
+		t.Errorf("a replica that does not lead returns %v, want UNAVAILABLE", err)
+	}
+	final, err := leader.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+	if err != nil || !final.GetRepair().GetComplete() {
+		t.Fatalf("apply again: %v, %v, want the complete repair", final, err)
+	}
+	for i, answer := range answers {
+		if err := checkAnswer(answer, problems[i], final); err != nil {
+			t.Errorf("caller %d: %v", i, err)
+		}
+	}
+	checkRepaired(t, inj, leader, used)
+	checkRecordedOnce(t, leader, final.GetRepair())
+	inj.observer.checkViolations(t, nil)
+}
+
+// checkAnswer returns an error unless a caller got the repair, or ABORTED because another call
+// applies it.
+func checkAnswer(answer *bootstrapv1.ApplyRepairResponse, err error, want *bootstrapv1.ApplyRepairResponse) error {
+	switch {
+	case status.Code(err) == codes.Aborted:
+		return nil
+	case err != nil:
+		return err
+	case answer.GetRepair().GetName() != want.GetRepair().GetName():
+		return fmt.Errorf("got %s, want %s", answer.GetRepair().GetName(), want.GetRepair().GetName())
+	case answer.GetRepair().GetComplete() && !proto.Equal(answer.GetRepair(), want.GetRepair()):
+		return errors.New("a complete repair changed afterwards")
+	}
+	return nil
+}
+
+// The state changes between plan and apply: the replica must refuse the whole plan.
+func TestConcurrency_OutdatedPlanIsRefused(t *testing.T) {
+	inj := newInjector(t)
+	replica := startReplica(t, replicaConfig{auto: bootstrapsvc.AutoRepairOff})
+	replica.waitForAudit(t)
+	lost := inj.createService(plain)
+	inj.deleteAddress(lost.Spec.ClusterIP)
+	plan := waitForPlan(t, replica, 1)
+	inj.deleteService(lost)
+	testkit.Eventually(t, waitTimeout, func() error {
+		_, err := replica.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+		if status.Code(err) != codes.FailedPrecondition {
+			return fmt.Errorf("apply of an outdated plan returns %w, want FAILED_PRECONDITION", err)
+		}
+		return nil
+	})
+	if inj.observer.isAllocated(lost.Spec.ClusterIP) {
+		t.Errorf("%s was allocated for a deleted Service", lost.Spec.ClusterIP)
+	}
+	inj.observer.checkViolations(t, nil)
+}

@@ -1,0 +1,203 @@
+package oracle
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Kind is the kind of an event.
+type Kind int
+
+// Kinds of events.
+const (
+	Allocate Kind = iota // Subject is allocated
+	Free                 // Subject is freed
+	Use                  // Service uses exactly Subjects
+)
+
+// Event is one change in etcd.
+type Event struct {
+	// Revision is the etcd revision. Several events may have the same one.
+	Revision int64
+	Kind     Kind
+	// Subject is the address or port of Allocate and Free.
+	Subject string
+	// Service and Subjects belong to Use. Gone is set, and Subjects is empty, if the Service was
+	// deleted.
+	Service  string
+	Subjects []string
+	Gone     bool
+	// Injected marks damage by the test.
+	Injected bool
+}
+
+// Rule names a violated rule.
+type Rule string
+
+// Rules.
+const (
+	FreedInUse      Rule = "freed while in use"
+	UsedUnallocated Rule = "used without an allocation"
+	Shared          Rule = "used by a second Service"
+)
+
+// Violation is one violation of a rule.
+type Violation struct {
+	Rule     Rule
+	Revision int64
+	Subject  string
+	// Services has the sorted Services that use the subject.
+	Services []string
+	// ReallocatedAt is the revision at which a freed subject was allocated again, or 0. It remains
+	// 0 if another Service used the subject before.
+	ReallocatedAt int64
+	// ReleasedAt is the revision at which an update of a Service released the subject, or 0.
+	// kube-apiserver frees what an update releases just before it writes the Service, which is
+	// harmless.
+	ReleasedAt int64
+}
+
+func (b Violation) String() string {
+	text := fmt.Sprintf("revision %d: %s: %s, Services %v", b.Revision, b.Subject, b.Rule, b.Services)
+	if b.ReallocatedAt > 0 {
+		text += fmt.Sprintf(", and allocated again at revision %d", b.ReallocatedAt)
+	}
+	if b.ReleasedAt > 0 {
+		text += fmt.Sprintf(", and released at revision %d", b.ReleasedAt)
+	}
+	return text
+}
+
+// Oracle holds the state after all observed events.
+type Oracle struct {
+	allocated  map[string]bool
+	users      map[string]map[string]bool // Services by subject
+	uses       map[string][]string        // subjects by Service
+	violations []Violation
+	freedInUse map[string]int // index of the violation of a subject that is freed in use, until it is allocated or used again
+	last       map[string]int // index of the last violation of a subject
+	// damaged has subjects that the test freed while in use, until they are unused. The allocator
+	// may give them to a second Service: sharedByDamage has those subjects. The first Service that
+	// releases one frees it for both.
+	damaged, sharedByDamage map[string]bool
+	events                  int
+}
+
+// New returns an oracle without events.
+func New() *Oracle {
+	return &Oracle{
+		allocated: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, freedInUse: map[string]int{}, last: map[string]int{},
+		damaged: map[string]bool{}, sharedByDamage: map[string]bool{},
+	}
+}
+
+// Observe processes the next event.
+func (o *Oracle) Observe(e Event) {
+	o.events++
+	switch e.Kind {
+	case Allocate:
+		o.allocate(e)
+	case Free:
+		o.free(e)
+	case Use:
+		o.use(e)
+	}
+}
+
+func (o *Oracle) allocate(e Event) {
+	o.allocated[e.Subject] = true
+	if index, ok := o.freedInUse[e.Subject]; ok {
+		o.violations[index].ReallocatedAt = e.Revision
+		delete(o.freedInUse, e.Subject)
+	}
+}
+
+func (o *Oracle) free(e Event) {
+	delete(o.allocated, e.Subject)
+	used := len(o.users[e.Subject]) > 0
+	o.damaged[e.Subject] = used && (e.Injected || o.damaged[e.Subject])
+	if e.Injected || !used || o.sharedByDamage[e.Subject] {
+		return
+	}
+	o.freedInUse[e.Subject] = len(o.violations)
+	o.addViolation(FreedInUse, e.Revision, e.Subject)
+}
+
+func (o *Oracle) use(e Event) {
+	before := o.uses[e.Service]
+	for _, subject := range before {
+		if slices.Contains(e.Subjects, subject) {
+			continue
+		}
+		delete(o.users[subject], e.Service)
+		if index, ok := o.last[subject]; ok && !e.Gone && o.violations[index].ReleasedAt == 0 {
+			o.violations[index].ReleasedAt = e.Revision
+		}
+	}
+	delete(o.uses, e.Service)
+	if len(e.Subjects) == 0 {
+		return
+	}
+	o.uses[e.Service] = slices.Clone(e.Subjects)
+	for _, subject := range e.Subjects {
+		if slices.Contains(before, subject) {
+			continue
+		}
+		o.startUse(e, subject)
+	}
+}
+
+// startUse processes the first use of a subject by a Service.
+func (o *Oracle) startUse(e Event, subject string) {
+	if o.users[subject] == nil {
+		o.users[subject] = map[string]bool{}
+	}
+	o.users[subject][e.Service] = true
+	delete(o.freedInUse, subject) // A later allocation is no reallocation.
+	if e.Injected {
+		return
+	}
+	if !o.allocated[subject] {
+		o.addViolation(UsedUnallocated, e.Revision, subject)
+	}
+	switch {
+	case len(o.users[subject]) == 1:
+		delete(o.sharedByDamage, subject)
+	case o.damaged[subject]:
+		o.sharedByDamage[subject] = true
+	default:
+		o.addViolation(Shared, e.Revision, subject)
+	}
+}
+
+func (o *Oracle) addViolation(rule Rule, revision int64, subject string) {
+	o.last[subject] = len(o.violations)
+	o.violations = append(o.violations, Violation{
+		Rule: rule, Revision: revision, Subject: subject, Services: slices.Sorted(maps.Keys(o.users[subject])),
+	})
+}
+
+// Violations returns all violations in order.
+func (o *Oracle) Violations() []Violation { return slices.Clone(o.violations) }
+
+// Events returns the number of observed events.
+func (o *Oracle) Events() int { return o.events }
+
+// Users returns the sorted Services that use a subject.
+func (o *Oracle) Users(subject string) []string { return slices.Sorted(maps.Keys(o.users[subject])) }
+
+// IsAllocated reports whether a subject is allocated.
+func (o *Oracle) IsAllocated(subject string) bool { return o.allocated[subject] }
+
+// Unused returns the sorted subjects that are allocated and not in use.
+func (o *Oracle) Unused() []string {
+	var unused []string
+	for subject := range o.allocated {
+		if len(o.users[subject]) == 0 {
+			unused = append(unused, subject)
+		}
+	}
+	slices.Sort(unused)
+	return unused
+}

@@ -1,0 +1,106 @@
+package oracle
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func allocate(revision int64, subject string) Event {
+	return Event{Revision: revision, Kind: Allocate, Subject: subject}
+}
+
+func free(revision int64, subject string) Event {
+	return Event{Revision: revision, Kind: Free, Subject: subject}
+}
+
+func use(revision int64, service string, subjects ...string) Event {
+	return Event{Revision: revision, Kind: Use, Service: service, Subjects: subjects}
+}
+
+func gone(revision int64, service string) Event {
+	return Event{Revision: revision, Kind: Use, Service: service, Gone: true}
+}
+
+func injected(e Event) Event {
+	e.Injected = true
+	return e
+}
+
+func TestOracle_FindsViolations(t *testing.T) {
+	for name, c := range map[string]struct {
+		events []Event
+		want   []Violation
+	}{
+		"a Service from creation to deletion": {
+			events: []Event{allocate(1, "10.0.0.7"), allocate(2, "30080"), use(3, "web", "10.0.0.7", "30080"), use(4, "web", "10.0.0.7"),
+				free(5, "30080"), gone(6, "web"), free(7, "10.0.0.7")},
+		},
+		"a creation that fails": {
+			events: []Event{allocate(1, "10.0.0.7"), free(2, "10.0.0.7"), allocate(3, "10.0.0.7"), use(4, "web", "10.0.0.7")},
+		},
+		"freed while in use": {
+			events: []Event{allocate(1, "10.0.0.7"), use(2, "web", "10.0.0.7"), free(3, "10.0.0.7")},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}}},
+		},
+		"freed while in use and allocated again": {
+			events: []Event{allocate(1, "10.0.0.7"), use(2, "web", "10.0.0.7"), free(3, "10.0.0.7"), allocate(4, "10.0.0.7")},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}, ReallocatedAt: 4}},
+		},
+		"freed just before an update releases it": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), use(4, "web")},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, ReleasedAt: 4}},
+		},
+		"freed while in use by a Service that is deleted later": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), gone(4, "web")},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}}},
+		},
+		"freed between allocation and use": {
+			events: []Event{allocate(1, "30080"), free(2, "30080"), use(3, "web", "30080")},
+			want:   []Violation{{Rule: UsedUnallocated, Revision: 3, Subject: "30080", Services: []string{"web"}}},
+		},
+		"freed while in use and given to another Service": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), allocate(4, "30080"), use(5, "db", "30080")},
+			want: []Violation{
+				{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, ReallocatedAt: 4},
+				{Rule: Shared, Revision: 5, Subject: "30080", Services: []string{"db", "web"}},
+			},
+		},
+		"injected damage": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), injected(free(3, "30080")), injected(use(4, "twin", "30080")),
+				use(5, "web", "30080")},
+		},
+		"allocation of an injected free": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), injected(free(3, "30080")), allocate(4, "30080"), use(5, "db", "30080"),
+				gone(6, "db"), free(7, "30080")},
+		},
+		"injected damage, repaired, then freed by another writer": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), injected(free(3, "30080")), allocate(4, "30080"), free(5, "30080")},
+			want:   []Violation{{Rule: FreedInUse, Revision: 5, Subject: "30080", Services: []string{"web"}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			oracle := New()
+			for _, event := range c.events {
+				oracle.Observe(event)
+			}
+			if diff := cmp.Diff(c.want, oracle.Violations(), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOracle_KnowsAllocatedAndUnusedSubjects(t *testing.T) {
+	oracle := New()
+	for _, event := range []Event{allocate(1, "10.0.0.7"), allocate(2, "30081"), allocate(3, "30080"), use(4, "web", "10.0.0.7")} {
+		oracle.Observe(event)
+	}
+	if diff := cmp.Diff([]string{"30080", "30081"}, oracle.Unused()); diff != "" {
+		t.Errorf("unused (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"web"}, oracle.Users("10.0.0.7")); diff != "" || !oracle.IsAllocated("10.0.0.7") || oracle.IsAllocated("10.0.0.8") {
+		t.Errorf("users of 10.0.0.7 (-want +got):\n%s; allocated: %v, %v", diff, oracle.IsAllocated("10.0.0.7"), oracle.IsAllocated("10.0.0.8"))
+	}
+}

@@ -1,0 +1,153 @@
+package damage
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+)
+
+// interruption is the write of the first replica at which it is interrupted, before or after it
+// takes effect.
+type interruption struct {
+	at    int
+	after bool
+}
+
+func (c interruption) String() string {
+	side := "before"
+	if c.after {
+		side = "after"
+	}
+	return fmt.Sprintf("%s write %d", side, c.at)
+}
+
+// interruptions returns the points of interruption. A repair of four steps has fewer than 12
+// writes, so the last points interrupt nothing.
+func interruptions() []interruption {
+	if !*long {
+		return []interruption{{at: 1, after: true}, {at: 2, after: true}, {at: 5}, {at: 6, after: true}}
+	}
+	var all []interruption
+	for at := 1; at <= 12; at++ {
+		all = append(all, interruption{at: at}, interruption{at: at, after: true})
+	}
+	return all
+}
+
+func TestInterruption_NextReplicaCompletesTheRepair(t *testing.T) {
+	for i, where := range interruptions() {
+		t.Run(where.String(), func(t *testing.T) {
+			inj := newInjector(t)
+			checkInterruptedRepair(t, inj, where, fmt.Sprintf("interruption-%d", i))
+			inj.observer.checkViolations(t, nil)
+		})
+	}
+}
+
+// checkInterruptedRepair starts a repair at one replica, interrupts the replica, and completes the
+// repair at another one.
+func checkInterruptedRepair(t *testing.T, inj *injector, where interruption, cluster string) {
+	t.Helper()
+	const ttl = 2 * time.Second
+	// Automatic repairs would leave nothing to interrupt.
+	first, second := startTwo(t, replicaConfig{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl})
+	used := injectFour(inj)
+
+	plan := waitForPlan(t, first, 4)
+	first.interrupter.arm(where.at, where.after)
+	answer, err := first.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+	writes := first.interrupter.writesSeen()
+	t.Logf("writes of the first replica: %q, then %v", writes, err)
+	if len(writes) < where.at {
+		if err != nil || !answer.GetRepair().GetComplete() {
+			t.Errorf("no write was interrupted, and the repair is %v, %v", answer, err)
+		}
+		first.end()
+	} else if err == nil && answer.GetRepair().GetComplete() && !where.after {
+		t.Errorf("the replica was interrupted %v and reports a complete repair", where)
+	}
+
+	var repair *bootstrapv1.Repair
+	testkit.Eventually(t, waitTimeout, func() error {
+		answer, err := second.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+		if repair = answer.GetRepair(); err == nil && !repair.GetComplete() {
+			err = fmt.Errorf("the repair is not complete: %v", repair)
+		}
+		return err
+	})
+	for _, step := range repair.GetSteps() {
+		if state := step.GetState(); state != bootstrapv1.RepairStep_STATE_DONE && state != bootstrapv1.RepairStep_STATE_UNNEEDED {
+			t.Errorf("a step of a complete repair is %v", step)
+		}
+	}
+	if len(repair.GetSteps()) != len(plan.GetSteps()) {
+		t.Errorf("%d steps were planned and %d are recorded", len(plan.GetSteps()), len(repair.GetSteps()))
+	}
+	checkRepaired(t, inj, second, used)
+	checkRecordedOnce(t, second, repair)
+}
+
+// injectFour injects damage whose repair has four steps.
+func injectFour(inj *injector) (used []string) {
+	inj.Helper()
+	addresses := []string{inj.createService(plain).Spec.ClusterIP, inj.createService(plain).Spec.ClusterIP, inj.createService(plain).Spec.ClusterIP}
+	number := inj.createService(withPorts).Spec.Ports[0].NodePort
+	inj.deleteAddress(addresses[0])
+	inj.deleteAddressInEtcd(addresses[1])
+	inj.replaceAddress(addresses[2], func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
+	inj.setPortBit(number, 0)
+	return append(addresses, fmt.Sprint(number))
+}
+
+// waitForPlan waits until a plan has the number of steps.
+func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRepairResponse {
+	t.Helper()
+	var plan *bootstrapv1.PlanRepairResponse
+	testkit.Eventually(t, waitTimeout, func() (err error) {
+		plan, err = replica.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{})
+		if err == nil && len(plan.GetSteps()) != steps {
+			err = fmt.Errorf("the plan has %d steps, want %d: %v; it leaves %v", len(plan.GetSteps()), steps, plan.GetSteps(), plan.GetLeft())
+		}
+		return err
+	})
+	return plan
+}
+
+// checkRepaired waits until there are no findings and all subjects are allocated, and checks the
+// allocator.
+func checkRepaired(t *testing.T, inj *injector, replica *replica, used []string) {
+	t.Helper()
+	testkit.Eventually(t, waitTimeout, func() error {
+		return errors.Join(checkNoFindings(t, replica), checkAllocated(inj, used))
+	})
+	for _, text := range used {
+		if err := checkRefused(t, inj.kube, inj.namespace, text); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// checkRecordedOnce checks that ListRepairs contains the repair once.
+func checkRecordedOnce(t *testing.T, replica *replica, want *bootstrapv1.Repair) {
+	t.Helper()
+	list, err := replica.ListRepairs(t.Context(), &bootstrapv1.ListRepairsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, repair := range list.GetRepairs() {
+		if repair.GetName() == want.GetName() {
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("%s is recorded %d times in %v", want.GetName(), found, list.GetRepairs())
+	}
+}
