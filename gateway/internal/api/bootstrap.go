@@ -130,7 +130,7 @@ func (s *bootstrapServer) ApplyRepair(ctx context.Context, request *gatewayv1.Ap
 func (s *bootstrapServer) WatchFindings(_ *gatewayv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchFindingsResponse]) error {
 	reader := s.findings.Join(all)
 	defer reader.Close()
-	return forward(wire.Context(), reader, s.termFailed, func(kind int32, finding *bootstrapv1.Finding, missing []fanin.Failure) error {
+	return forward(wire.Context(), reader, s.termFailed, func(kind int32, finding *bootstrapv1.Finding, missing []fanout.Failure) error {
 		response := &gatewayv1.WatchFindingsResponse{Type: bootstrapv1.WatchFindingsResponse_Type(kind), Finding: finding}
 		if len(missing) > 0 {
 			response.Missing = s.termSources(missing[0].Err)
@@ -175,30 +175,26 @@ func endedUnseen(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 }
 
 func (s *bootstrapServer) openFindings(ctx context.Context, _ term.Member, _ string) (fanin.Stream[*bootstrapv1.Finding], error) {
-	return openAtTerm(ctx, s.leader, leader.Ask[fanin.Stream[*bootstrapv1.Finding]], func(ctx context.Context, conn grpc.ClientConnInterface) (fanin.Stream[*bootstrapv1.Finding], error) {
-		watch, err := bootstrapv1.NewBootstrapServiceClient(conn).WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{})
-		return received(watch, err, func(event *bootstrapv1.WatchFindingsResponse) fanin.Message[*bootstrapv1.Finding] {
-			return fanin.Message[*bootstrapv1.Finding]{Kind: kindOf(event.Type), Item: event.Finding}
-		})
-	})
+	watch := rpc(bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.WatchFindings, &bootstrapv1.WatchFindingsRequest{})
+	return leader.Ask(ctx, s.leader, termKey, afterFirst(ctx, stream(watch, func(event *bootstrapv1.WatchFindingsResponse) fanin.Message[*bootstrapv1.Finding] {
+		return fanin.Message[*bootstrapv1.Finding]{Kind: kindOf(event.Type), Item: event.Finding}
+	})))
 }
 
 func (s *bootstrapServer) openAPIServers(ctx context.Context, _ term.Member, _ string) (fanin.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
-	return openAtTerm(ctx, s.leader, leader.AskAny[fanin.Stream[*bootstrapv1.WatchAPIServersResponse]], func(ctx context.Context, conn grpc.ClientConnInterface) (fanin.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
-		watch, err := bootstrapv1.NewBootstrapServiceClient(conn).WatchAPIServers(ctx, &bootstrapv1.WatchAPIServersRequest{})
-		return received(watch, err, func(list *bootstrapv1.WatchAPIServersResponse) fanin.Message[*bootstrapv1.WatchAPIServersResponse] {
-			return fanin.Message[*bootstrapv1.WatchAPIServersResponse]{Kind: fanin.PutAll, Item: list}
-		})
-	})
+	watch := rpc(bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.WatchAPIServers, &bootstrapv1.WatchAPIServersRequest{})
+	return leader.AskAny(ctx, s.leader, termKey, afterFirst(ctx, stream(watch, func(list *bootstrapv1.WatchAPIServersResponse) fanin.Message[*bootstrapv1.WatchAPIServersResponse] {
+		return fanin.Message[*bootstrapv1.WatchAPIServersResponse]{Kind: fanin.PutAll, Item: list}
+	})))
 }
 
 // termFailed converts the failure of the one source of a watch at the term.
-func (s *bootstrapServer) termFailed(failures []fanin.Failure) error {
+func (s *bootstrapServer) termFailed(failures []fanout.Failure) error {
 	err := failures[0].Err
 	var unreachable leader.UnreachableError
 	switch {
 	case errors.As(err, &unreachable):
-		return noSource(s.cluster, unreachable.Error(), unreachable.Failures, s.directory.Check())
+		return noSource(s.cluster, unreachable.Error(), sourceStatuses(unreachable.Failures), s.directory.Check())
 	case rpcerror.ReasonOf(err) != "":
 		return err
 	}
@@ -210,7 +206,7 @@ func (s *bootstrapServer) termFailed(failures []fanin.Failure) error {
 func (s *bootstrapServer) termSources(err error) []*gatewayv1.SourceStatus {
 	var unreachable leader.UnreachableError
 	if errors.As(err, &unreachable) && len(unreachable.Failures) > 0 {
-		return unreachable.Failures
+		return sourceStatuses(unreachable.Failures)
 	}
-	return []*gatewayv1.SourceStatus{fanout.Failure(term.Member{Service: s.name, Cluster: s.cluster}, err, 0)}
+	return []*gatewayv1.SourceStatus{fanout.Failure{Member: term.Member{Service: s.name, Cluster: s.cluster}, Err: err}.Status()}
 }

@@ -22,7 +22,7 @@ type service struct {
 
 func newService(cfg Config, name string) *service {
 	s := &service{cluster: cfg.Cluster, name: name, directory: cfg.Directory, connections: cfg.Connections, timeout: cfg.Timeout}
-	s.leader = leader.New(leader.Config{Members: s.members, Connections: cfg.Connections, Timeout: cfg.Timeout})
+	s.leader = leader.New(s.members, cfg.Connections, cfg.Timeout)
 	return s
 }
 
@@ -54,14 +54,14 @@ func rpc[Client, Request, Response any](
 	newClient func(grpc.ClientConnInterface) Client,
 	method func(Client, context.Context, Request, ...grpc.CallOption) (Response, error),
 	request Request,
-) leader.Call[Response] {
+) fanout.Call[Response] {
 	return func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
 		return method(newClient(conn), ctx, request)
 	}
 }
 
 // askHolder asks the holder of a key.
-func askHolder[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call leader.Call[Answer]) (Answer, error) {
+func askHolder[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call fanout.Call[Answer]) (Answer, error) {
 	answer, err := leader.Ask(ctx, router, key, call)
 	if err != nil {
 		err = s.askFailed(ctx, err)
@@ -70,20 +70,10 @@ func askHolder[Answer any](ctx context.Context, s *service, router *leader.Route
 }
 
 // askAny asks any replica, the holder of a key first.
-func askAny[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call leader.Call[Answer]) (Answer, error) {
+func askAny[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call fanout.Call[Answer]) (Answer, error) {
 	answer, err := leader.AskAny(ctx, router, key, call)
 	if err != nil {
 		err = s.askFailed(ctx, err)
 	}
 	return answer, err
-}
-
-// askMember asks one replica, in the time that ctx leaves.
-func askMember[Answer any](ctx context.Context, s *service, member term.Member, call leader.Call[Answer]) (Answer, error) {
-	conn, err := s.connections.Connection(member)
-	if err != nil {
-		var none Answer
-		return none, err
-	}
-	return call(ctx, conn)
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -112,7 +113,7 @@ func (s *sliceServer) ListServiceSlices(ctx context.Context, request *gatewayv1.
 func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchServiceSlicesResponse]) error {
 	reader := s.slices.Join(inNamespace[*slicev1.ServiceSlices](request.Parent))
 	defer reader.Close()
-	return forward(wire.Context(), reader, s.allFailed, func(kind int32, slices *slicev1.ServiceSlices, missing []fanin.Failure) error {
+	return forward(wire.Context(), reader, s.allFailed, func(kind int32, slices *slicev1.ServiceSlices, missing []fanout.Failure) error {
 		return wire.Send(&gatewayv1.WatchServiceSlicesResponse{
 			Type: slicev1.WatchServiceSlicesResponse_Type(kind), ServiceSlices: slices, Missing: sourceStatuses(missing),
 		})
@@ -120,14 +121,10 @@ func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRe
 }
 
 func (s *sliceServer) open(ctx context.Context, member term.Member, _ string) (fanin.Stream[*slicev1.ServiceSlices], error) {
-	conn, err := s.connections.Connection(member)
-	if err != nil {
-		return nil, err
-	}
-	watch, err := slicev1.NewSliceServiceClient(conn).WatchServiceSlices(ctx, &slicev1.WatchServiceSlicesRequest{})
-	return received(watch, err, func(event *slicev1.WatchServiceSlicesResponse) fanin.Message[*slicev1.ServiceSlices] {
+	watch := rpc(slicev1.NewSliceServiceClient, slicev1.SliceServiceClient.WatchServiceSlices, &slicev1.WatchServiceSlicesRequest{})
+	return fanout.CallMember(ctx, s.connections, member, stream(watch, func(event *slicev1.WatchServiceSlicesResponse) fanin.Message[*slicev1.ServiceSlices] {
 		return fanin.Message[*slicev1.ServiceSlices]{Kind: kindOf(event.Type), Item: event.ServiceSlices}
-	})
+	}))
 }
 
 // sameSlices ignores a sync that wrote nothing.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -200,7 +201,7 @@ type client struct {
 	events    map[string]string // the last kind and state of each item
 	items     map[string]string
 	bookmarks int
-	missing   []fanin.Failure // of the last bookmark
+	missing   []fanout.Failure // of the last bookmark
 }
 
 func (f *fixture) join() *client {
@@ -270,7 +271,7 @@ func (c *client) checkMissing(want ...string) {
 	c.t.Helper()
 	var got []string
 	for _, failure := range c.missing {
-		got = append(got, failure.Source.ID+": "+failure.Err.Error())
+		got = append(got, failure.Member.ID+": "+failure.Err.Error())
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		c.t.Errorf("missing (-want +got):\n%s", diff)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -109,7 +110,7 @@ func (f *follower[T]) run(ctx context.Context) {
 				continue // the term moved: what was reported stands until the next holder reports
 			}
 		} else {
-			f.fail(Failure{Source: f.source, Err: err, After: lasted})
+			f.fail(fanout.Failure{Member: f.source, Err: err, After: lasted})
 		}
 		if f.cannotResume(err) {
 			f.version = ""
@@ -211,7 +212,7 @@ func (f *follower[T]) update(ctx context.Context, change func(*merge.View[T])) {
 	})
 }
 
-func (f *follower[T]) fail(failure Failure) {
+func (f *follower[T]) fail(failure fanout.Failure) {
 	h := f.hub
 	h.update(func() {
 		if _, expected := h.failures[f.source.ID]; expected {
