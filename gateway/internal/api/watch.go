@@ -14,7 +14,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// All watches number their event types alike, and merge.Kind has the same numbers.
+// All watches number their event types alike, and merge.EventType has the same numbers.
 const (
 	typeAdded    = int32(leasev1.WatchNodeHealthResponse_TYPE_ADDED)
 	typeModified = int32(leasev1.WatchNodeHealthResponse_TYPE_MODIFIED)
@@ -106,7 +106,7 @@ func forward[T any](
 			return watchEnded(err)
 		}
 		for _, event := range batch.Events {
-			if err := send(int32(event.Kind), event.Item, nil); err != nil {
+			if err := send(int32(event.Type), event.Item, nil); err != nil {
 				return err
 			}
 		}

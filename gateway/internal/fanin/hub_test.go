@@ -213,7 +213,7 @@ func (f *fixture) join() *client {
 	return c
 }
 
-var kinds = map[merge.Kind]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
+var kinds = map[merge.EventType]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
 
 func (c *client) next(ctx context.Context) error {
 	batch, err := c.reader.Next(ctx)
@@ -221,8 +221,8 @@ func (c *client) next(ctx context.Context) error {
 		return err
 	}
 	for _, event := range batch.Events {
-		c.events[event.Item.name] = kinds[event.Kind] + " " + event.Item.state
-		if delete(c.items, event.Item.name); event.Kind != merge.Removed {
+		c.events[event.Item.name] = kinds[event.Type] + " " + event.Item.state
+		if delete(c.items, event.Item.name); event.Type != merge.Removed {
 			c.items[event.Item.name] = event.Item.state
 		}
 	}
