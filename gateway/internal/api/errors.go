@@ -52,6 +52,10 @@ func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdat
 	return rpcerror.New(codes.Unavailable, NoSourceReason, message, rpcerror.WithMetadata("cluster", cluster))
 }
 
+func (s *service) noSource(summary string, sources []*gatewayv1.SourceStatus) error {
+	return noSource(s.cluster, summary, sources, s.directory.Check())
+}
+
 // askFailed converts an error of package leader.
 func (s *service) askFailed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -59,7 +63,7 @@ func (s *service) askFailed(ctx context.Context, err error) error {
 	}
 	var unreachable leader.UnreachableError
 	if errors.As(err, &unreachable) {
-		return noSource(s.cluster, unreachable.Error(), sourceStatuses(unreachable.Failures), s.directory.Check())
+		return s.noSource(unreachable.Error(), sourceStatuses(unreachable.Failures))
 	}
 	return err
 }
@@ -80,7 +84,7 @@ func (s *service) allFailed(failures []fanout.Failure) error {
 	if disabled != nil && other == nil {
 		return disabled
 	}
-	return noSource(s.cluster, noAnswer, sourceStatuses(failures), s.directory.Check())
+	return s.noSource(noAnswer, sourceStatuses(failures))
 }
 
 func sourceStatuses(failures []fanout.Failure) []*gatewayv1.SourceStatus {

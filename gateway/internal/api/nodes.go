@@ -45,7 +45,7 @@ func newNodeServer(cfg Config) *nodeServer {
 }
 
 func (s *nodeServer) GetNodeHealth(ctx context.Context, request *gatewayv1.GetNodeHealthRequest) (*gatewayv1.GetNodeHealthResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, request.Name, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, request.Name, rpc(
 		leasev1.NewNodeHealthServiceClient, leasev1.NodeHealthServiceClient.GetNodeHealth, &leasev1.GetNodeHealthRequest{Name: request.Name}))
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (s *nodeServer) GetNodeHealth(ctx context.Context, request *gatewayv1.GetNo
 }
 
 func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *gatewayv1.ExplainNodeHealthRequest) (*gatewayv1.ExplainNodeHealthResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, request.Name, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, request.Name, rpc(
 		leasev1.NewNodeHealthServiceClient, leasev1.NodeHealthServiceClient.ExplainNodeHealth, &leasev1.ExplainNodeHealthRequest{Name: request.Name}))
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *gatewayv1.E
 }
 
 func (s *nodeServer) ListZones(ctx context.Context, _ *gatewayv1.ListZonesRequest) (*gatewayv1.ListZonesResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, zonesKey, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, zonesKey, rpc(
 		leasev1.NewNodeHealthServiceClient, leasev1.NodeHealthServiceClient.ListZones, &leasev1.ListZonesRequest{}))
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (s *nodeServer) ListZones(ctx context.Context, _ *gatewayv1.ListZonesReques
 }
 
 func (s *nodeServer) GetLease(ctx context.Context, request *gatewayv1.GetLeaseRequest) (*gatewayv1.GetLeaseResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, request.Name, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, request.Name, rpc(
 		leasev1.NewLeaseServiceClient, leasev1.LeaseServiceClient.GetLease, &leasev1.GetLeaseRequest{Name: request.Name}))
 	if err != nil {
 		return nil, err

@@ -17,12 +17,12 @@ type service struct {
 	directory     Directory
 	connections   *fanout.Pool
 	timeout       time.Duration
-	leader        *leader.Router
+	router        *leader.Router
 }
 
 func newService(cfg Config, name string) *service {
 	s := &service{cluster: cfg.Cluster, name: name, directory: cfg.Directory, connections: cfg.Connections, timeout: cfg.Timeout}
-	s.leader = leader.New(s.members, cfg.Connections, cfg.Timeout)
+	s.router = leader.New(s.members, cfg.Connections, cfg.Timeout)
 	return s
 }
 
@@ -43,9 +43,9 @@ func (s *service) sources() ([]term.Member, <-chan struct{}) {
 	return s.members(), changed
 }
 
-// term returns one source that stands for the replica that holds the term, and a channel that is
-// closed when the replicas change.
-func (s *service) term() ([]term.Member, <-chan struct{}) {
+// termHolder returns one source that stands for the replica that holds the term, and a channel that
+// is closed when the replicas change.
+func (s *service) termHolder() ([]term.Member, <-chan struct{}) {
 	return []term.Member{{Service: s.name, Cluster: s.cluster}}, s.directory.Changed()
 }
 

@@ -21,7 +21,7 @@ const (
 	maxSlicesPageSize     = 1000
 )
 
-// workFactor is how many timeouts a replica has for a call that does more than read memory.
+// workFactor is how many timeouts a replica has for a call that does more than read its memory.
 const workFactor = 5
 
 // sliceServer handles SliceService. Each replica of slicesvc has all Services; the holder of the
@@ -30,13 +30,13 @@ type sliceServer struct {
 	gatewayv1.UnimplementedSliceServiceServer
 
 	*service
-	writer *leader.Router // for calls that write
-	slices *fanin.Hub[*slicev1.ServiceSlices]
+	slowRouter *leader.Router // for calls that write
+	slices     *fanin.Hub[*slicev1.ServiceSlices]
 }
 
 func newSliceServer(cfg Config) *sliceServer {
 	s := &sliceServer{service: newService(cfg, "slicesvc")}
-	s.writer = s.leader.WithTimeout(workFactor * cfg.Timeout)
+	s.slowRouter = s.router.WithTimeout(workFactor * cfg.Timeout)
 	s.slices = fanin.NewHub(fanin.Config[*slicev1.ServiceSlices]{
 		Sources: s.sources, Open: s.open, SilenceTimeout: cfg.Timeout,
 		View: merge.ViewConfig[*slicev1.ServiceSlices]{
@@ -85,7 +85,7 @@ func (s *sliceServer) ReconcileService(ctx context.Context, request *gatewayv1.R
 	if request.ValidateOnly {
 		answer, err = askNewest(ctx, s.service, reconcile)
 	} else {
-		answer, err = askHolder(ctx, s.service, s.writer, request.Name, reconcile)
+		answer, err = askHolder(ctx, s.service, s.slowRouter, request.Name, reconcile)
 	}
 	if err != nil {
 		return nil, err
