@@ -206,28 +206,28 @@ func termProblems(status *gatewayv1.ServiceStatus, sources []Source) []string {
 		return []string{"no replica reports a shard, so there is no leader"}
 	}
 	var problems []string
-	if vacant := vacantShards(status.Terms); len(vacant) > 0 {
-		problems = append(problems, vacant.sentence("has no leader", "have no leader"))
+	if unheld := unheldShards(status.Terms); len(unheld) > 0 {
+		problems = append(problems, unheld.sentence("has no leader", "have no leader"))
 	}
 	return append(problems, unregisteredHolders(status.Terms, sources)...)
 }
 
-// vacantShards returns the shards without a holder, and those that are missing below the highest
+// unheldShards returns the shards without a holder, and those that are missing below the highest
 // known shard.
-func vacantShards(terms []*statusv1.Term) shardRanges {
-	var vacant shardRanges
+func unheldShards(terms []*statusv1.Term) shardRanges {
+	var unheld shardRanges
 	next := int64(0)
 	for _, term := range terms {
 		shard := int64(term.GetShard())
 		if shard > next {
-			vacant = vacant.with(next, shard-1)
+			unheld = unheld.with(next, shard-1)
 		}
 		if term.GetReplicaId() == "" {
-			vacant = vacant.with(shard, shard)
+			unheld = unheld.with(shard, shard)
 		}
 		next = max(next, shard+1)
 	}
-	return vacant
+	return unheld
 }
 
 // unregisteredHolders finds holders that are not registered: they ended a moment ago, or a replica
