@@ -8,13 +8,13 @@
 //
 // What a client sees of a replica that hangs:
 //
-//   - Before the replica's bookmark: the Hub waits for [Config].SilenceTimeout, and sends the client a
-//     bookmark that names the replica as missing.
-//   - Later: its items do not change. If its process does not answer the pings of package rpcclient,
-//     the stream ends, and the next bookmark names the replica. A process that answers pings and sends
-//     no events is not detected.
-//   - Once the replica has lost its shards, the next holders report its items as modified. Items that
-//     are not reported again are deleted after [merge.Hold] when its member key expires.
+//   - Before the replica's bookmark: the Hub waits for [Config].SilenceTimeout, and sends the
+//     client a bookmark that names the replica as missing.
+//   - Later: its items do not change. If its process does not answer the pings of package
+//     rpcclient, the stream ends, and the next bookmark names the replica. A process that answers
+//     pings and sends no events is not detected.
+//   - Once the replica has lost its shards, the next holders report its items as modified. Items
+//     that are not reported again are deleted after [merge.Hold] when its member key expires.
 //
 // A [Poller] asks one question at an interval while a client reads, and hands each answer to every
 // reader whose interval has passed.
