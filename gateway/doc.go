@@ -3,19 +3,20 @@
 //
 // Promises:
 //
-//   - A replica that does not answer in time delays no other answer. The answer comes without it and
-//     names it among the sources. Only if no replica answers, or not the one that has the answer, the
-//     error is NO_SOURCE. It names each replica that was asked, with the cause.
-//   - The services are asked once for any number of watches, and only while there are watches. Streams
-//     to replicas stay open a moment longer.
-//   - A question about one shard goes to the replica that holds it. Lists and watches of Nodes, Leases
-//     and Services merge all replicas and name the missing ones. A Node that moves between replicas is
-//     reported as modified.
-//   - Findings come from the holder of bootstrapsvc's term. The stream follows the term. A finding that
-//     ended between two terms is reported as ended before the bookmark of the next holder.
-//   - An HTTP request is a gRPC call: it passes the same interceptors, limits and validation, through an
-//     in-memory connection.
-//   - The page is static, loads nothing from other servers, and treats each value that it shows as text.
+//   - A replica that does not answer in time delays no other answer. The answer comes without it
+//     and names it among the sources. Only if no replica answers, or not the one that has the
+//     answer, the error is NO_SOURCE. It names each replica that was asked, with the cause.
+//   - The services are asked once for any number of watches, and only while there are watches.
+//     Streams to replicas stay open a moment longer.
+//   - A question about one shard goes to the replica that holds it. Lists and watches of Nodes,
+//     Leases and Services merge all replicas and name the missing ones. A Node that moves between
+//     replicas is reported as modified.
+//   - Findings come from the holder of bootstrapsvc's term. The stream follows the term. A finding
+//     that ended between two terms is reported as ended before the bookmark of the next holder.
+//   - An HTTP request is a gRPC call: it passes the same interceptors, limits and validation,
+//     through an in-memory connection.
+//   - The page is static, loads nothing from other servers, and treats each value that it shows as
+//     text.
 //
 // Replicas are found through their member keys in etcd. While etcd is unreachable the gateway uses
 // the members that it knew last, and is not ready.

@@ -310,8 +310,8 @@ func (r *leaseReplica) WatchLeases(request *leasev1.WatchLeasesRequest, wire grp
 	})
 }
 
-// followItems follows own items until the replica becomes unavailable. The cache makes a copy only of
-// an item that changed.
+// followItems follows own items until the replica becomes unavailable. The cache makes a copy only
+// of an item that changed.
 func followItems[T resource](ctx context.Context, r *leaseReplica, read func() map[string]T, send func(kind int32, item T) error) error {
 	r.watches.Add(1)
 	defer r.watches.Add(-1)

@@ -176,8 +176,8 @@ func (f *fakeService) terms(id string) []term.Holding {
 	return all
 }
 
-// follow serves a watch: it sends the difference at each change. All watches have the same numbers of
-// event types. check ends the watch with its error.
+// follow serves a watch: it sends the difference at each change. All watches have the same numbers
+// of event types. check ends the watch with its error.
 func follow[T comparable](
 	ctx context.Context, f *fakeService, check func() error, read func() map[string]T, same func(a, b T) bool,
 	send func(kind int32, item T) error,

@@ -84,7 +84,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg: cfg, directory: deps.Directory,
 		retrying: fanout.NewPool(dialer(deps)), plain: fanout.NewPool(dialer(deps, grpc.WithDisableRetry())),
 	}
-	fan, err := fanout.New(fanout.Config{Pool: s.retrying, Timeout: cfg.BackendTimeout, Metrics: deps.Metrics})
+	fan, err := fanout.New(s.retrying, cfg.BackendTimeout, deps.Metrics)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func checkReason(t *testing.T, err error, code codes.Code, reason rpcerror.Reaso
 	}
 }
 
-func TestGetNodeHealth_OwnerIsFoundAndRemembered(t *testing.T) {
+func TestGetNodeHealth_HolderIsFoundAndRemembered(t *testing.T) {
 	k := newLeasesvcWithNodes(8, "l1", "l2", "l3")
 	one, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")

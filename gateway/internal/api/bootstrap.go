@@ -31,24 +31,24 @@ type bootstrapServer struct {
 	gatewayv1.UnimplementedBootstrapServiceServer
 
 	*service
-	worker     *leader.Router // for calls that read or write the cluster
-	applier    *leader.Router // for ApplyRepair
-	findings   *fanin.Hub[*bootstrapv1.Finding]
-	apiservers *fanin.Hub[*bootstrapv1.WatchAPIServersResponse]
+	slowRouter  *leader.Router // for calls that read or write the cluster
+	applyRouter *leader.Router // for ApplyRepair
+	findings    *fanin.Hub[*bootstrapv1.Finding]
+	apiservers  *fanin.Hub[*bootstrapv1.WatchAPIServersResponse]
 }
 
 func newBootstrapServer(cfg Config) *bootstrapServer {
 	s := &bootstrapServer{service: newService(cfg, "bootstrapsvc")}
-	s.worker, s.applier = s.leader.WithTimeout(workFactor*cfg.Timeout), s.leader.WithTimeout(applyTimeout)
+	s.slowRouter, s.applyRouter = s.router.WithTimeout(workFactor*cfg.Timeout), s.router.WithTimeout(applyTimeout)
 	s.findings = fanin.NewHub(fanin.Config[*bootstrapv1.Finding]{
-		Sources: s.term, Open: s.openFindings, SilenceTimeout: cfg.Timeout,
+		Sources: s.termHolder, Open: s.openFindings, SilenceTimeout: cfg.Timeout,
 		View: merge.ViewConfig[*bootstrapv1.Finding]{
 			Ownership: merge.Exclusive, Ended: endedUnseen,
 			Key: func(finding *bootstrapv1.Finding) (string, int64) { return finding.GetName(), 0 },
 		},
 	})
 	s.apiservers = fanin.NewHub(fanin.Config[*bootstrapv1.WatchAPIServersResponse]{
-		Sources: s.term, Open: s.openAPIServers, SilenceTimeout: cfg.Timeout,
+		Sources: s.termHolder, Open: s.openAPIServers, SilenceTimeout: cfg.Timeout,
 		View: merge.ViewConfig[*bootstrapv1.WatchAPIServersResponse]{
 			Ownership: merge.Exclusive,
 			Key:       func(*bootstrapv1.WatchAPIServersResponse) (string, int64) { return "apiservers", 0 }, // the list is one item
@@ -58,7 +58,7 @@ func newBootstrapServer(cfg Config) *bootstrapServer {
 }
 
 func (s *bootstrapServer) GetBaseline(ctx context.Context, _ *gatewayv1.GetBaselineRequest) (*gatewayv1.GetBaselineResponse, error) {
-	answer, err := askAny(ctx, s.service, s.worker, termKey, rpc(
+	answer, err := askAny(ctx, s.service, s.slowRouter, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.GetBaseline, &bootstrapv1.GetBaselineRequest{}))
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (s *bootstrapServer) GetBaseline(ctx context.Context, _ *gatewayv1.GetBasel
 }
 
 func (s *bootstrapServer) ListAPIServers(ctx context.Context, _ *gatewayv1.ListAPIServersRequest) (*gatewayv1.ListAPIServersResponse, error) {
-	answer, err := askAny(ctx, s.service, s.leader, termKey, rpc(
+	answer, err := askAny(ctx, s.service, s.router, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.ListAPIServers, &bootstrapv1.ListAPIServersRequest{}))
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (s *bootstrapServer) ListAPIServers(ctx context.Context, _ *gatewayv1.ListA
 }
 
 func (s *bootstrapServer) ListRepairs(ctx context.Context, _ *gatewayv1.ListRepairsRequest) (*gatewayv1.ListRepairsResponse, error) {
-	answer, err := askAny(ctx, s.service, s.leader, termKey, rpc(
+	answer, err := askAny(ctx, s.service, s.router, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.ListRepairs, &bootstrapv1.ListRepairsRequest{}))
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (s *bootstrapServer) ListRepairs(ctx context.Context, _ *gatewayv1.ListRepa
 }
 
 func (s *bootstrapServer) ListFindings(ctx context.Context, request *gatewayv1.ListFindingsRequest) (*gatewayv1.ListFindingsResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, termKey, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.ListFindings, &bootstrapv1.ListFindingsRequest{
 			Code: request.Code, ShowEnded: request.ShowEnded, PageSize: request.PageSize, PageToken: request.PageToken,
 		}))
@@ -96,7 +96,7 @@ func (s *bootstrapServer) ListFindings(ctx context.Context, request *gatewayv1.L
 }
 
 func (s *bootstrapServer) Audit(ctx context.Context, _ *gatewayv1.AuditRequest) (*gatewayv1.AuditResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.worker, termKey, rpc(
+	answer, err := askHolder(ctx, s.service, s.slowRouter, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.Audit, &bootstrapv1.AuditRequest{}))
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (s *bootstrapServer) Audit(ctx context.Context, _ *gatewayv1.AuditRequest) 
 }
 
 func (s *bootstrapServer) PlanRepair(ctx context.Context, request *gatewayv1.PlanRepairRequest) (*gatewayv1.PlanRepairResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.worker, termKey, rpc(
+	answer, err := askHolder(ctx, s.service, s.slowRouter, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.PlanRepair, &bootstrapv1.PlanRepairRequest{Names: request.Names}))
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (s *bootstrapServer) PlanRepair(ctx context.Context, request *gatewayv1.Pla
 // ApplyRepair may reach a second replica if the first one dies. That is safe: a token is applied
 // once.
 func (s *bootstrapServer) ApplyRepair(ctx context.Context, request *gatewayv1.ApplyRepairRequest) (*gatewayv1.ApplyRepairResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.applier, termKey, rpc(
+	answer, err := askHolder(ctx, s.service, s.applyRouter, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.ApplyRepair, &bootstrapv1.ApplyRepairRequest{Token: request.Token}))
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (s *bootstrapServer) ApplyRepair(ctx context.Context, request *gatewayv1.Ap
 func (s *bootstrapServer) WatchFindings(_ *gatewayv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchFindingsResponse]) error {
 	reader := s.findings.Join(all)
 	defer reader.Close()
-	return forward(wire.Context(), reader, s.termFailed, func(kind int32, finding *bootstrapv1.Finding, missing []fanin.Failure) error {
+	return forward(wire.Context(), reader, s.termFailed, func(kind int32, finding *bootstrapv1.Finding, missing []fanout.Failure) error {
 		response := &gatewayv1.WatchFindingsResponse{Type: bootstrapv1.WatchFindingsResponse_Type(kind), Finding: finding}
 		if len(missing) > 0 {
 			response.Missing = s.termSources(missing[0].Err)
@@ -175,34 +175,30 @@ func endedUnseen(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 }
 
 func (s *bootstrapServer) openFindings(ctx context.Context, _ term.Member, _ string) (fanin.Stream[*bootstrapv1.Finding], error) {
-	return openAtTerm(ctx, s.leader, leader.Ask[fanin.Stream[*bootstrapv1.Finding]], func(ctx context.Context, conn grpc.ClientConnInterface) (fanin.Stream[*bootstrapv1.Finding], error) {
-		watch, err := bootstrapv1.NewBootstrapServiceClient(conn).WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{})
-		return received(watch, err, func(event *bootstrapv1.WatchFindingsResponse) fanin.Message[*bootstrapv1.Finding] {
-			return fanin.Message[*bootstrapv1.Finding]{Kind: kindOf(event.Type), Item: event.Finding}
-		})
-	})
+	watch := rpc(bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.WatchFindings, &bootstrapv1.WatchFindingsRequest{})
+	return leader.Ask(ctx, s.router, termKey, afterFirst(ctx, stream(watch, func(event *bootstrapv1.WatchFindingsResponse) fanin.Message[*bootstrapv1.Finding] {
+		return fanin.Message[*bootstrapv1.Finding]{Kind: kindOf(event.Type), Item: event.Finding}
+	})))
 }
 
 func (s *bootstrapServer) openAPIServers(ctx context.Context, _ term.Member, _ string) (fanin.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
-	return openAtTerm(ctx, s.leader, leader.AskAny[fanin.Stream[*bootstrapv1.WatchAPIServersResponse]], func(ctx context.Context, conn grpc.ClientConnInterface) (fanin.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
-		watch, err := bootstrapv1.NewBootstrapServiceClient(conn).WatchAPIServers(ctx, &bootstrapv1.WatchAPIServersRequest{})
-		return received(watch, err, func(list *bootstrapv1.WatchAPIServersResponse) fanin.Message[*bootstrapv1.WatchAPIServersResponse] {
-			return fanin.Message[*bootstrapv1.WatchAPIServersResponse]{Kind: fanin.PutAll, Item: list}
-		})
-	})
+	watch := rpc(bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.WatchAPIServers, &bootstrapv1.WatchAPIServersRequest{})
+	return leader.AskAny(ctx, s.router, termKey, afterFirst(ctx, stream(watch, func(list *bootstrapv1.WatchAPIServersResponse) fanin.Message[*bootstrapv1.WatchAPIServersResponse] {
+		return fanin.Message[*bootstrapv1.WatchAPIServersResponse]{Kind: fanin.PutAll, Item: list}
+	})))
 }
 
 // termFailed converts the failure of the one source of a watch at the term.
-func (s *bootstrapServer) termFailed(failures []fanin.Failure) error {
+func (s *bootstrapServer) termFailed(failures []fanout.Failure) error {
 	err := failures[0].Err
 	var unreachable leader.UnreachableError
 	switch {
 	case errors.As(err, &unreachable):
-		return noSource(s.cluster, unreachable.Error(), unreachable.Failures, s.directory.Check())
+		return s.noSource(unreachable.Error(), sourceStatuses(unreachable.Failures))
 	case rpcerror.ReasonOf(err) != "":
 		return err
 	}
-	return noSource(s.cluster, noAnswer, s.termSources(err), s.directory.Check())
+	return s.noSource(noAnswer, s.termSources(err))
 }
 
 // termSources returns the replicas that were asked for the term; at least one, which has no id if
@@ -210,7 +206,7 @@ func (s *bootstrapServer) termFailed(failures []fanin.Failure) error {
 func (s *bootstrapServer) termSources(err error) []*gatewayv1.SourceStatus {
 	var unreachable leader.UnreachableError
 	if errors.As(err, &unreachable) && len(unreachable.Failures) > 0 {
-		return unreachable.Failures
+		return sourceStatuses(unreachable.Failures)
 	}
-	return []*gatewayv1.SourceStatus{fanout.Failure(term.Member{Service: s.name, Cluster: s.cluster}, err, 0)}
+	return []*gatewayv1.SourceStatus{fanout.Failure{Member: term.Member{Service: s.name, Cluster: s.cluster}, Err: err}.Status()}
 }

@@ -20,11 +20,8 @@ import (
 // message names each replica that was asked, with the cause.
 const NoSourceReason rpcerror.Reason = "NO_SOURCE"
 
-// Reasons of leasesvc that the gateway reads.
-const (
-	loopDisabledReason  rpcerror.Reason = "LOOP_DISABLED"
-	versionTooOldReason rpcerror.Reason = "VERSION_TOO_OLD"
-)
+// versionTooOldReason means that leasesvc cannot resume a watch.
+const versionTooOldReason rpcerror.Reason = "VERSION_TOO_OLD"
 
 // noAnswer is the summary of noSource if no replica answered.
 const noAnswer = "no replica answered"
@@ -55,6 +52,10 @@ func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdat
 	return rpcerror.New(codes.Unavailable, NoSourceReason, message, rpcerror.WithMetadata("cluster", cluster))
 }
 
+func (s *service) noSource(summary string, sources []*gatewayv1.SourceStatus) error {
+	return noSource(s.cluster, summary, sources, s.directory.Check())
+}
+
 // askFailed converts an error of package leader.
 func (s *service) askFailed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -62,34 +63,34 @@ func (s *service) askFailed(ctx context.Context, err error) error {
 	}
 	var unreachable leader.UnreachableError
 	if errors.As(err, &unreachable) {
-		return noSource(s.cluster, unreachable.Error(), unreachable.Failures, s.directory.Check())
+		return s.noSource(unreachable.Error(), sourceStatuses(unreachable.Failures))
 	}
 	return err
 }
 
-// allFailed converts the failures of all replicas. LOOP_DISABLED passes if it is the only reason; a
-// replica without a reason did not answer.
-func (s *service) allFailed(failures []fanin.Failure) error {
-	var disabled error
+// allFailed converts the failures of all replicas. It returns LOOP_DISABLED if each replica that
+// answered gives this reason. A failure without a reason is a replica that did not answer.
+func (s *service) allFailed(failures []fanout.Failure) error {
+	var disabled, other error
 	for _, failure := range failures {
 		switch rpcerror.ReasonOf(failure.Err) {
-		case loopDisabledReason:
+		case leader.LoopDisabledReason:
 			disabled = failure.Err
 		case "":
 		default:
-			return noSource(s.cluster, noAnswer, sourceStatuses(failures), s.directory.Check())
+			other = failure.Err
 		}
 	}
-	if disabled != nil {
+	if disabled != nil && other == nil {
 		return disabled
 	}
-	return noSource(s.cluster, noAnswer, sourceStatuses(failures), s.directory.Check())
+	return s.noSource(noAnswer, sourceStatuses(failures))
 }
 
-func sourceStatuses(failures []fanin.Failure) []*gatewayv1.SourceStatus {
+func sourceStatuses(failures []fanout.Failure) []*gatewayv1.SourceStatus {
 	var statuses []*gatewayv1.SourceStatus
 	for _, failure := range failures {
-		statuses = append(statuses, fanout.Failure(failure.Source, failure.Err, failure.After))
+		statuses = append(statuses, failure.Status())
 	}
 	return statuses
 }

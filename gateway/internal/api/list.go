@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -80,19 +80,19 @@ func listAll[T merge.Named](ctx context.Context, s *service, l list[T]) (page[T]
 
 // askRound asks each replica once. The error is INVALID_ARGUMENT, which each replica would return,
 // or that no replica answered.
-func askRound[T merge.Named](ctx context.Context, s *service, l list[T], token string) ([]merge.Page[T], []fanin.Failure, error) {
+func askRound[T merge.Named](ctx context.Context, s *service, l list[T], token string) ([]merge.Page[T], []fanout.Failure, error) {
 	members := s.members()
 	size := int32(l.size)
 	if !l.replicated {
 		size = int32(max(1, l.size/max(1, len(members)))) // together they fill a page
 	}
-	pages, failures := make([]merge.Page[T], len(members)), make([]fanin.Failure, len(members))
+	pages, failures := make([]merge.Page[T], len(members)), make([]fanout.Failure, len(members))
 	var calls sync.WaitGroup
 	for i, member := range members {
 		calls.Go(func() {
 			started := time.Now()
 			page, err := askForPage(ctx, s, member, l, size, token)
-			pages[i], failures[i] = page, fanin.Failure{Source: member, Err: err, After: time.Since(started)}
+			pages[i], failures[i] = page, fanout.Failure{Member: member, Err: err, After: time.Since(started)}
 		})
 	}
 	calls.Wait()
@@ -100,7 +100,7 @@ func askRound[T merge.Named](ctx context.Context, s *service, l list[T], token s
 		return nil, nil, context.Cause(ctx) // the replicas did not fail: the caller left
 	}
 	var answered []merge.Page[T]
-	var failed []fanin.Failure
+	var failed []fanout.Failure
 	for i, failure := range failures {
 		switch {
 		case failure.Err == nil:
@@ -121,7 +121,7 @@ func askRound[T merge.Named](ctx context.Context, s *service, l list[T], token s
 func askForPage[T merge.Named](ctx context.Context, s *service, member term.Member, l list[T], size int32, token string) (merge.Page[T], error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	return askMember(ctx, s, member, func(ctx context.Context, conn grpc.ClientConnInterface) (merge.Page[T], error) {
+	return fanout.CallMember(ctx, s.connections, member, func(ctx context.Context, conn grpc.ClientConnInterface) (merge.Page[T], error) {
 		for {
 			items, next, err := l.ask(ctx, conn, size, token)
 			if err != nil || len(items) > 0 || next == "" {

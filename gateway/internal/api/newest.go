@@ -9,8 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fanin"
-	"github.com/trivet-dev/trivet/gateway/internal/leader"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -24,7 +23,7 @@ type fresh interface {
 // reply is the answer of one replica, or its failure.
 type reply[Answer fresh] struct {
 	answer  Answer
-	failure fanin.Failure
+	failure fanout.Failure
 }
 
 // askNewest asks all replicas at once. It returns the answer of the holder of the shard as soon as
@@ -32,7 +31,7 @@ type reply[Answer fresh] struct {
 //
 // NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a holder
 // every replica must have answered. The error is an answer of a replica, or NO_SOURCE.
-func askNewest[Answer fresh](ctx context.Context, s *service, call leader.Call[Answer]) (Answer, error) {
+func askNewest[Answer fresh](ctx context.Context, s *service, call fanout.Call[Answer]) (Answer, error) {
 	asking, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	members := s.members()
@@ -40,8 +39,8 @@ func askNewest[Answer fresh](ctx context.Context, s *service, call leader.Call[A
 	for _, member := range members {
 		go func() {
 			started := time.Now()
-			answer, err := askMember(asking, s, member, call)
-			replies <- reply[Answer]{answer: answer, failure: fanin.Failure{Source: member, Err: err, After: time.Since(started)}}
+			answer, err := fanout.CallMember(asking, s.connections, member, call)
+			replies <- reply[Answer]{answer: answer, failure: fanout.Failure{Member: member, Err: err, After: time.Since(started)}}
 		}()
 	}
 	var found newest[Answer]
@@ -59,7 +58,7 @@ type newest[Answer fresh] struct {
 	// not.
 	answer   Answer
 	notFound error
-	failures []fanin.Failure // all errors, also notFound
+	failures []fanout.Failure // all errors, also notFound
 	// unknown counts replicas whose error is not about the object.
 	unknown int
 }

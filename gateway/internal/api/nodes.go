@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -44,7 +45,7 @@ func newNodeServer(cfg Config) *nodeServer {
 }
 
 func (s *nodeServer) GetNodeHealth(ctx context.Context, request *gatewayv1.GetNodeHealthRequest) (*gatewayv1.GetNodeHealthResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, request.Name, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, request.Name, rpc(
 		leasev1.NewNodeHealthServiceClient, leasev1.NodeHealthServiceClient.GetNodeHealth, &leasev1.GetNodeHealthRequest{Name: request.Name}))
 	if err != nil {
 		return nil, err
@@ -53,7 +54,7 @@ func (s *nodeServer) GetNodeHealth(ctx context.Context, request *gatewayv1.GetNo
 }
 
 func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *gatewayv1.ExplainNodeHealthRequest) (*gatewayv1.ExplainNodeHealthResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, request.Name, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, request.Name, rpc(
 		leasev1.NewNodeHealthServiceClient, leasev1.NodeHealthServiceClient.ExplainNodeHealth, &leasev1.ExplainNodeHealthRequest{Name: request.Name}))
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *gatewayv1.E
 }
 
 func (s *nodeServer) ListZones(ctx context.Context, _ *gatewayv1.ListZonesRequest) (*gatewayv1.ListZonesResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, zonesKey, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, zonesKey, rpc(
 		leasev1.NewNodeHealthServiceClient, leasev1.NodeHealthServiceClient.ListZones, &leasev1.ListZonesRequest{}))
 	if err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (s *nodeServer) ListZones(ctx context.Context, _ *gatewayv1.ListZonesReques
 }
 
 func (s *nodeServer) GetLease(ctx context.Context, request *gatewayv1.GetLeaseRequest) (*gatewayv1.GetLeaseResponse, error) {
-	answer, err := askHolder(ctx, s.service, s.leader, request.Name, rpc(
+	answer, err := askHolder(ctx, s.service, s.router, request.Name, rpc(
 		leasev1.NewLeaseServiceClient, leasev1.LeaseServiceClient.GetLease, &leasev1.GetLeaseRequest{Name: request.Name}))
 	if err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (s *nodeServer) ListLeases(ctx context.Context, request *gatewayv1.ListLeas
 func (s *nodeServer) WatchNodeHealth(request *gatewayv1.WatchNodeHealthRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchNodeHealthResponse]) error {
 	reader := s.nodes.Join(func(node *leasev1.NodeHealth) bool { return request.Zone == "" || node.Zone == request.Zone })
 	defer reader.Close()
-	return forward(wire.Context(), reader, s.allFailed, func(kind int32, node *leasev1.NodeHealth, missing []fanin.Failure) error {
+	return forward(wire.Context(), reader, s.allFailed, func(kind int32, node *leasev1.NodeHealth, missing []fanout.Failure) error {
 		return wire.Send(&gatewayv1.WatchNodeHealthResponse{
 			Type: leasev1.WatchNodeHealthResponse_Type(kind), Node: node, Missing: sourceStatuses(missing),
 		})
@@ -128,7 +129,7 @@ func (s *nodeServer) WatchNodeHealth(request *gatewayv1.WatchNodeHealthRequest, 
 func (s *nodeServer) WatchLeases(request *gatewayv1.WatchLeasesRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchLeasesResponse]) error {
 	reader := s.leases.Join(inNamespace[*leasev1.Lease](request.Parent))
 	defer reader.Close()
-	return forward(wire.Context(), reader, s.allFailed, func(kind int32, lease *leasev1.Lease, missing []fanin.Failure) error {
+	return forward(wire.Context(), reader, s.allFailed, func(kind int32, lease *leasev1.Lease, missing []fanout.Failure) error {
 		return wire.Send(&gatewayv1.WatchLeasesResponse{
 			Type: leasev1.WatchLeasesResponse_Type(kind), Lease: lease, Missing: sourceStatuses(missing),
 		})
@@ -136,25 +137,17 @@ func (s *nodeServer) WatchLeases(request *gatewayv1.WatchLeasesRequest, wire grp
 }
 
 func (s *nodeServer) openNodes(ctx context.Context, member term.Member, _ string) (fanin.Stream[*leasev1.NodeHealth], error) {
-	conn, err := s.connections.Connection(member)
-	if err != nil {
-		return nil, err
-	}
-	watch, err := leasev1.NewNodeHealthServiceClient(conn).WatchNodeHealth(ctx, &leasev1.WatchNodeHealthRequest{})
-	return received(watch, err, func(event *leasev1.WatchNodeHealthResponse) fanin.Message[*leasev1.NodeHealth] {
+	watch := rpc(leasev1.NewNodeHealthServiceClient, leasev1.NodeHealthServiceClient.WatchNodeHealth, &leasev1.WatchNodeHealthRequest{})
+	return fanout.CallMember(ctx, s.connections, member, stream(watch, func(event *leasev1.WatchNodeHealthResponse) fanin.Message[*leasev1.NodeHealth] {
 		return fanin.Message[*leasev1.NodeHealth]{Kind: kindOf(event.Type), Item: event.Node}
-	})
+	}))
 }
 
 func (s *nodeServer) openLeases(ctx context.Context, member term.Member, version string) (fanin.Stream[*leasev1.Lease], error) {
-	conn, err := s.connections.Connection(member)
-	if err != nil {
-		return nil, err
-	}
-	watch, err := leasev1.NewLeaseServiceClient(conn).WatchLeases(ctx, &leasev1.WatchLeasesRequest{StartVersion: version})
-	return received(watch, err, func(event *leasev1.WatchLeasesResponse) fanin.Message[*leasev1.Lease] {
+	watch := rpc(leasev1.NewLeaseServiceClient, leasev1.LeaseServiceClient.WatchLeases, &leasev1.WatchLeasesRequest{StartVersion: version})
+	return fanout.CallMember(ctx, s.connections, member, stream(watch, func(event *leasev1.WatchLeasesResponse) fanin.Message[*leasev1.Lease] {
 		return fanin.Message[*leasev1.Lease]{Kind: kindOf(event.Type), Item: event.Lease, Version: event.Version}
-	})
+	}))
 }
 
 // sameNode ignores heartbeats, as the watch of a replica does: a replica that reports everything

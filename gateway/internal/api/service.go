@@ -17,12 +17,12 @@ type service struct {
 	directory     Directory
 	connections   *fanout.Pool
 	timeout       time.Duration
-	leader        *leader.Router
+	router        *leader.Router
 }
 
 func newService(cfg Config, name string) *service {
 	s := &service{cluster: cfg.Cluster, name: name, directory: cfg.Directory, connections: cfg.Connections, timeout: cfg.Timeout}
-	s.leader = leader.New(leader.Config{Members: s.members, Connections: cfg.Connections, Timeout: cfg.Timeout})
+	s.router = leader.New(s.members, cfg.Connections, cfg.Timeout)
 	return s
 }
 
@@ -43,9 +43,9 @@ func (s *service) sources() ([]term.Member, <-chan struct{}) {
 	return s.members(), changed
 }
 
-// term returns one source that stands for the replica that holds the term, and a channel that is
-// closed when the replicas change.
-func (s *service) term() ([]term.Member, <-chan struct{}) {
+// termHolder returns one source that stands for the replica that holds the term, and a channel that
+// is closed when the replicas change.
+func (s *service) termHolder() ([]term.Member, <-chan struct{}) {
 	return []term.Member{{Service: s.name, Cluster: s.cluster}}, s.directory.Changed()
 }
 
@@ -54,14 +54,14 @@ func rpc[Client, Request, Response any](
 	newClient func(grpc.ClientConnInterface) Client,
 	method func(Client, context.Context, Request, ...grpc.CallOption) (Response, error),
 	request Request,
-) leader.Call[Response] {
+) fanout.Call[Response] {
 	return func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
 		return method(newClient(conn), ctx, request)
 	}
 }
 
 // askHolder asks the holder of a key.
-func askHolder[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call leader.Call[Answer]) (Answer, error) {
+func askHolder[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call fanout.Call[Answer]) (Answer, error) {
 	answer, err := leader.Ask(ctx, router, key, call)
 	if err != nil {
 		err = s.askFailed(ctx, err)
@@ -70,20 +70,10 @@ func askHolder[Answer any](ctx context.Context, s *service, router *leader.Route
 }
 
 // askAny asks any replica, the holder of a key first.
-func askAny[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call leader.Call[Answer]) (Answer, error) {
+func askAny[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call fanout.Call[Answer]) (Answer, error) {
 	answer, err := leader.AskAny(ctx, router, key, call)
 	if err != nil {
 		err = s.askFailed(ctx, err)
 	}
 	return answer, err
-}
-
-// askMember asks one replica, in the time that ctx leaves.
-func askMember[Answer any](ctx context.Context, s *service, member term.Member, call leader.Call[Answer]) (Answer, error) {
-	conn, err := s.connections.Connection(member)
-	if err != nil {
-		var none Answer
-		return none, err
-	}
-	return call(ctx, conn)
 }

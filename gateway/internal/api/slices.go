@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -20,7 +21,7 @@ const (
 	maxSlicesPageSize     = 1000
 )
 
-// workFactor is how many timeouts a replica has for a call that does more than read memory.
+// workFactor is how many timeouts a replica has for a call that does more than read its memory.
 const workFactor = 5
 
 // sliceServer handles SliceService. Each replica of slicesvc has all Services; the holder of the
@@ -29,13 +30,13 @@ type sliceServer struct {
 	gatewayv1.UnimplementedSliceServiceServer
 
 	*service
-	writer *leader.Router // for calls that write
-	slices *fanin.Hub[*slicev1.ServiceSlices]
+	slowRouter *leader.Router // for calls that write
+	slices     *fanin.Hub[*slicev1.ServiceSlices]
 }
 
 func newSliceServer(cfg Config) *sliceServer {
 	s := &sliceServer{service: newService(cfg, "slicesvc")}
-	s.writer = s.leader.WithTimeout(workFactor * cfg.Timeout)
+	s.slowRouter = s.router.WithTimeout(workFactor * cfg.Timeout)
 	s.slices = fanin.NewHub(fanin.Config[*slicev1.ServiceSlices]{
 		Sources: s.sources, Open: s.open, SilenceTimeout: cfg.Timeout,
 		View: merge.ViewConfig[*slicev1.ServiceSlices]{
@@ -84,7 +85,7 @@ func (s *sliceServer) ReconcileService(ctx context.Context, request *gatewayv1.R
 	if request.ValidateOnly {
 		answer, err = askNewest(ctx, s.service, reconcile)
 	} else {
-		answer, err = askHolder(ctx, s.service, s.writer, request.Name, reconcile)
+		answer, err = askHolder(ctx, s.service, s.slowRouter, request.Name, reconcile)
 	}
 	if err != nil {
 		return nil, err
@@ -112,7 +113,7 @@ func (s *sliceServer) ListServiceSlices(ctx context.Context, request *gatewayv1.
 func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchServiceSlicesResponse]) error {
 	reader := s.slices.Join(inNamespace[*slicev1.ServiceSlices](request.Parent))
 	defer reader.Close()
-	return forward(wire.Context(), reader, s.allFailed, func(kind int32, slices *slicev1.ServiceSlices, missing []fanin.Failure) error {
+	return forward(wire.Context(), reader, s.allFailed, func(kind int32, slices *slicev1.ServiceSlices, missing []fanout.Failure) error {
 		return wire.Send(&gatewayv1.WatchServiceSlicesResponse{
 			Type: slicev1.WatchServiceSlicesResponse_Type(kind), ServiceSlices: slices, Missing: sourceStatuses(missing),
 		})
@@ -120,14 +121,10 @@ func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRe
 }
 
 func (s *sliceServer) open(ctx context.Context, member term.Member, _ string) (fanin.Stream[*slicev1.ServiceSlices], error) {
-	conn, err := s.connections.Connection(member)
-	if err != nil {
-		return nil, err
-	}
-	watch, err := slicev1.NewSliceServiceClient(conn).WatchServiceSlices(ctx, &slicev1.WatchServiceSlicesRequest{})
-	return received(watch, err, func(event *slicev1.WatchServiceSlicesResponse) fanin.Message[*slicev1.ServiceSlices] {
+	watch := rpc(slicev1.NewSliceServiceClient, slicev1.SliceServiceClient.WatchServiceSlices, &slicev1.WatchServiceSlicesRequest{})
+	return fanout.CallMember(ctx, s.connections, member, stream(watch, func(event *slicev1.WatchServiceSlicesResponse) fanin.Message[*slicev1.ServiceSlices] {
 		return fanin.Message[*slicev1.ServiceSlices]{Kind: kindOf(event.Type), Item: event.ServiceSlices}
-	})
+	}))
 }
 
 // sameSlices ignores a sync that wrote nothing.

@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
-	"github.com/trivet-dev/trivet/gateway/internal/leader"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// All watches number their event types alike, and merge.Kind has the same numbers.
+// All watches number their event types alike, and merge.EventType has the same numbers.
 const (
 	typeAdded    = int32(leasev1.WatchNodeHealthResponse_TYPE_ADDED)
 	typeModified = int32(leasev1.WatchNodeHealthResponse_TYPE_MODIFIED)
@@ -34,37 +34,36 @@ func kindOf[Type ~int32](t Type) fanin.Kind {
 	return fanin.Unknown
 }
 
-// received returns the stream that converts each event of a watch.
-func received[Event, T any](watch grpc.ServerStreamingClient[Event], err error, convert func(*Event) fanin.Message[T]) (fanin.Stream[T], error) {
-	if err != nil {
-		return nil, err
-	}
-	return func() (fanin.Message[T], error) {
-		event, err := watch.Recv()
+// stream returns a call that opens a watch and converts its events.
+func stream[Event, T any](open fanout.Call[grpc.ServerStreamingClient[Event]], convert func(*Event) fanin.Message[T]) fanout.Call[fanin.Stream[T]] {
+	return func(ctx context.Context, conn grpc.ClientConnInterface) (fanin.Stream[T], error) {
+		watch, err := open(ctx, conn)
 		if err != nil {
-			return fanin.Message[T]{}, err
+			return nil, err
 		}
-		return convert(event), nil
-	}, nil
+		return func() (fanin.Message[T], error) {
+			event, err := watch.Recv()
+			if err != nil {
+				return fanin.Message[T]{}, err
+			}
+			return convert(event), nil
+		}, nil
+	}
 }
 
-// openAtTerm opens a stream that ends with ctx, at a replica that ask finds. It returns after the
-// first message, so that a replica that does not answer in time is skipped.
-func openAtTerm[T any](
-	ctx context.Context, router *leader.Router,
-	ask func(context.Context, *leader.Router, string, leader.Call[fanin.Stream[T]]) (fanin.Stream[T], error),
-	open leader.Call[fanin.Stream[T]],
-) (fanin.Stream[T], error) {
-	return ask(ctx, router, termKey, func(asking context.Context, conn grpc.ClientConnInterface) (fanin.Stream[T], error) {
+// afterFirst returns a call that opens a stream and waits for its first message, so that a replica
+// that does not answer in time is skipped. The stream outlives the call and ends with ctx.
+func afterFirst[T any](ctx context.Context, open fanout.Call[fanin.Stream[T]]) fanout.Call[fanin.Stream[T]] {
+	return func(calling context.Context, conn grpc.ClientConnInterface) (fanin.Stream[T], error) {
 		ctx, end := context.WithCancel(ctx)
-		release := context.AfterFunc(asking, end)
+		release := context.AfterFunc(calling, end)
 		next, err := open(ctx, conn)
 		var first fanin.Message[T]
 		if err == nil {
 			first, err = next()
 		}
-		if !release() { // asking ended first
-			err = status.FromContextError(asking.Err()).Err()
+		if !release() { // the call ended first
+			err = status.FromContextError(calling.Err()).Err()
 		}
 		if err != nil {
 			end()
@@ -78,7 +77,7 @@ func openAtTerm[T any](
 			started = true
 			return first, nil
 		}, nil
-	})
+	}
 }
 
 // inNamespace accepts the items of a namespace by their resource name; "" and "namespaces/-" are
@@ -94,8 +93,8 @@ func inNamespace[T merge.Named](parent string) func(T) bool {
 // forward sends the events and bookmarks of a reader until it fails, and returns the error of the
 // watch. The item of a bookmark is the zero T. allFailed converts the failures of all sources.
 func forward[T any](
-	ctx context.Context, reader *fanin.Reader[T], allFailed func([]fanin.Failure) error,
-	send func(kind int32, item T, missing []fanin.Failure) error,
+	ctx context.Context, reader *fanin.Reader[T], allFailed func([]fanout.Failure) error,
+	send func(kind int32, item T, missing []fanout.Failure) error,
 ) error {
 	for {
 		batch, err := reader.Next(ctx)
@@ -107,7 +106,7 @@ func forward[T any](
 			return watchEnded(err)
 		}
 		for _, event := range batch.Events {
-			if err := send(int32(event.Kind), event.Item, nil); err != nil {
+			if err := send(int32(event.Type), event.Item, nil); err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -86,22 +87,14 @@ type Hub[T any] struct {
 	readers map[*Reader[T]]struct{}
 	left    time.Time // when the last reader left, while there is none
 	// failures has the last failure of each source, or errNotSynced, by id.
-	failures map[string]Failure
-}
-
-// Failure is why a source is missing.
-type Failure struct {
-	Source term.Member
-	Err    error
-	// After is how long the stream lasted.
-	After time.Duration
+	failures map[string]fanout.Failure
 }
 
 // NewHub returns a Hub. It starts nothing.
 func NewHub[T any](cfg Config[T]) *Hub[T] {
 	return &Hub[T]{
 		cfg: cfg, changed: newSignal(), stopped: make(chan struct{}),
-		view: merge.NewView(cfg.View), readers: map[*Reader[T]]struct{}{}, failures: map[string]Failure{},
+		view: merge.NewView(cfg.View), readers: map[*Reader[T]]struct{}{}, failures: map[string]fanout.Failure{},
 	}
 }
 
@@ -163,7 +156,7 @@ func (h *Hub[T]) reset() bool {
 	if len(h.readers) > 0 || time.Since(h.left) < Linger {
 		return false
 	}
-	h.view, h.failures = merge.NewView(h.cfg.View), map[string]Failure{}
+	h.view, h.failures = merge.NewView(h.cfg.View), map[string]fanout.Failure{}
 	return true
 }
 
@@ -173,10 +166,10 @@ func (h *Hub[T]) setSources(sources *sources[T], members []term.Member) {
 	sources.drop(members)
 	defer sources.add(members)
 	h.update(func() {
-		ids, failures := make([]string, len(members)), make(map[string]Failure, len(members))
+		ids, failures := make([]string, len(members)), make(map[string]fanout.Failure, len(members))
 		for i, member := range members {
 			ids[i] = member.ID
-			failures[member.ID] = Failure{Source: member, Err: errNotSynced}
+			failures[member.ID] = fanout.Failure{Member: member, Err: errNotSynced}
 			if last, known := h.failures[member.ID]; known {
 				failures[member.ID] = last
 			}
@@ -209,8 +202,8 @@ func (h *Hub[T]) update(change func()) {
 
 // missing returns the failures of all sources that are not synced, by id. The caller holds the
 // lock.
-func (h *Hub[T]) missing() []Failure {
-	var failures []Failure
+func (h *Hub[T]) missing() []fanout.Failure {
+	var failures []fanout.Failure
 	for _, id := range h.view.Missing() {
 		failures = append(failures, h.failures[id])
 	}
@@ -232,11 +225,11 @@ type Batch[T any] struct {
 	// before.
 	Bookmark bool
 	// Missing are, on a bookmark, the sources that are not synced, by id.
-	Missing []Failure
+	Missing []fanout.Failure
 }
 
 // NoSourceError means that no source is synced. It has the failure of each.
-type NoSourceError struct{ Failures []Failure }
+type NoSourceError struct{ Failures []fanout.Failure }
 
 func (e NoSourceError) Error() string { return "no replica answered" }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -200,7 +201,7 @@ type client struct {
 	events    map[string]string // the last kind and state of each item
 	items     map[string]string
 	bookmarks int
-	missing   []fanin.Failure // of the last bookmark
+	missing   []fanout.Failure // of the last bookmark
 }
 
 func (f *fixture) join() *client {
@@ -212,7 +213,7 @@ func (f *fixture) join() *client {
 	return c
 }
 
-var kinds = map[merge.Kind]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
+var kinds = map[merge.EventType]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
 
 func (c *client) next(ctx context.Context) error {
 	batch, err := c.reader.Next(ctx)
@@ -220,8 +221,8 @@ func (c *client) next(ctx context.Context) error {
 		return err
 	}
 	for _, event := range batch.Events {
-		c.events[event.Item.name] = kinds[event.Kind] + " " + event.Item.state
-		if delete(c.items, event.Item.name); event.Kind != merge.Removed {
+		c.events[event.Item.name] = kinds[event.Type] + " " + event.Item.state
+		if delete(c.items, event.Item.name); event.Type != merge.Removed {
 			c.items[event.Item.name] = event.Item.state
 		}
 	}
@@ -270,7 +271,7 @@ func (c *client) checkMissing(want ...string) {
 	c.t.Helper()
 	var got []string
 	for _, failure := range c.missing {
-		got = append(got, failure.Source.ID+": "+failure.Err.Error())
+		got = append(got, failure.Member.ID+": "+failure.Err.Error())
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		c.t.Errorf("missing (-want +got):\n%s", diff)

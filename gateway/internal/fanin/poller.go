@@ -9,7 +9,7 @@ import (
 // MinInterval is the shortest time between two questions of a Poller.
 const MinInterval = 250 * time.Millisecond
 
-// idle is how long Run waits while there is nothing to wait for; a reader wakes it.
+// idle is the longest wait of Run. A reader that joins ends it.
 const idle = time.Hour
 
 // Poller asks one question for all its readers. It is safe for concurrent use.
@@ -24,10 +24,8 @@ type Poller[T any] struct {
 
 	mu      sync.Mutex // guards the fields below
 	readers map[*PollReader[T]]struct{}
-	asked   time.Time // start of the last question; zero before the first
-	last    T         // answer to the question that started at lastAsked, if that is not zero
-	// lastAsked is when last was asked for.
-	lastAsked time.Time
+	last    T         // the answer to the last question
+	asked   time.Time // start of the last question that was answered; zero before the first
 }
 
 // NewPoller returns a Poller. ask must return soon after its context ends; calls do not overlap.
@@ -43,20 +41,20 @@ func (p *Poller[T]) Run(ctx context.Context) error {
 	defer close(p.stopped)
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
-	for {
+	for ctx.Err() == nil {
 		wait := p.untilDue()
 		if wait <= 0 {
 			p.poll(ctx)
-			wait = p.untilDue()
+			continue
 		}
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-p.joined:
 		case <-timer.C:
 		}
 	}
+	return nil
 }
 
 // untilDue returns how long it is until the next question: until the first reader is due, but not
@@ -77,9 +75,6 @@ func (p *Poller[T]) untilDue() time.Duration {
 // poll asks once and gives the answer to all readers that are due by then.
 func (p *Poller[T]) poll(ctx context.Context) {
 	asked := time.Now()
-	p.mu.Lock()
-	p.asked = asked
-	p.mu.Unlock()
 	answer := p.ask(ctx)
 	if ctx.Err() != nil {
 		return
@@ -87,17 +82,17 @@ func (p *Poller[T]) poll(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.last, p.lastAsked = answer, asked
+	p.last, p.asked = answer, asked
 	for reader := range p.readers {
 		if !reader.due.After(now) {
-			p.give(reader, now)
+			p.deliver(reader, now)
 		}
 	}
 }
 
-// give hands the last answer to a reader and sets when the next one is due. The caller holds the
+// deliver hands the last answer to a reader and sets when the next one is due. The caller holds the
 // lock.
-func (p *Poller[T]) give(reader *PollReader[T], now time.Time) {
+func (p *Poller[T]) deliver(reader *PollReader[T], now time.Time) {
 	reader.answer = p.last
 	reader.news.raise()
 	elapsed := now.Sub(p.origin)
@@ -121,8 +116,8 @@ func (p *Poller[T]) Join(interval time.Duration) *PollReader[T] {
 	defer p.mu.Unlock()
 	now := time.Now()
 	r := &PollReader[T]{poller: p, interval: max(interval, MinInterval), news: newSignal(), due: now}
-	if !p.lastAsked.IsZero() && now.Sub(p.lastAsked) < r.interval {
-		p.give(r, now)
+	if !p.asked.IsZero() && now.Sub(p.asked) < r.interval {
+		p.deliver(r, now)
 	}
 	p.readers[r] = struct{}{}
 	p.joined.raise()

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -19,10 +20,10 @@ const (
 	shortestPause = 250 * time.Millisecond
 	// longestPause is for a replica.
 	longestPause = 10 * time.Second
-	// longestTermPause is for the holder of a term, which another replica may become.
+	// longestTermPause is for a term, because another replica may become its holder.
 	longestTermPause = 2 * time.Second
-	// stableAfter is how long a stream to the holder of a term lasts before the next one is opened
-	// at once.
+	// stableAfter is how long a stream to the holder of a term must have lasted for the next one to
+	// be opened without a pause.
 	stableAfter = time.Second
 )
 
@@ -104,25 +105,24 @@ func (f *follower[T]) run(ctx context.Context) {
 		if f.synced {
 			pause = shortestPause
 		}
-		if f.exclusive && f.synced {
-			if lasted >= stableAfter {
-				continue // the term moved: what was reported stands until the next holder reports
-			}
-		} else {
-			f.fail(Failure{Source: f.source, Err: err, After: lasted})
+		termEnded := f.exclusive && f.synced
+		if !termEnded { // after the end of a term the items stay until the next holder reports
+			f.fail(fanout.Failure{Member: f.source, Err: err, After: lasted})
 		}
-		if f.cannotResume(err) {
+		switch {
+		case termEnded && lasted >= stableAfter:
+		case f.cannotResume(err):
 			f.version = ""
-			continue
+		default:
+			f.wait(ctx, pause, changed)
+			pause = min(2*pause, f.longestPause())
 		}
-		f.rest(ctx, pause, changed)
-		pause = min(2*pause, f.longestPause())
 	}
 }
 
-// rest waits for the pause, with jitter. For the holder of a term it ends early when the replicas
+// wait waits for the pause, with jitter. For the holder of a term it ends early when the replicas
 // change.
-func (f *follower[T]) rest(ctx context.Context, pause time.Duration, changed <-chan struct{}) {
+func (f *follower[T]) wait(ctx context.Context, pause time.Duration, changed <-chan struct{}) {
 	if !f.exclusive {
 		changed = nil
 	}
@@ -151,7 +151,7 @@ func (f *follower[T]) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timeout := f.hub.cfg.SilenceTimeout
-	silence := time.AfterFunc(timeout, func() { cancel(errSilent) })
+	silence := time.AfterFunc(timeout, func() { cancel(errSilent) }) // until the bookmark
 	defer silence.Stop()
 	if f.exclusive {
 		silence.Stop() // Open asks several replicas and bounds itself
@@ -178,6 +178,7 @@ func (f *follower[T]) follow(ctx context.Context) error {
 	}
 }
 
+// apply changes the view by a message.
 func (f *follower[T]) apply(ctx context.Context, message Message[T]) {
 	if message.Version != "" {
 		f.version = message.Version
@@ -191,7 +192,7 @@ func (f *follower[T]) apply(ctx context.Context, message Message[T]) {
 				view.Put(id, message.Item)
 			case Remove:
 				view.Remove(now, id, message.Item)
-				f.hub.changed.raise() // Run waits for the Hold of the item
+				f.hub.changed.raise() // Run has to wait for the Hold of this item, too
 			}
 		}
 		if kind == Bookmark || kind == PutAll {
@@ -202,7 +203,7 @@ func (f *follower[T]) apply(ctx context.Context, message Message[T]) {
 	})
 }
 
-// update changes the view unless the stream was given up: a message may still be on its way.
+// update changes the view unless the stream was canceled: a message may still be on its way.
 func (f *follower[T]) update(ctx context.Context, change func(*merge.View[T])) {
 	f.hub.update(func() {
 		if ctx.Err() == nil {
@@ -211,10 +212,10 @@ func (f *follower[T]) update(ctx context.Context, change func(*merge.View[T])) {
 	})
 }
 
-func (f *follower[T]) fail(failure Failure) {
+func (f *follower[T]) fail(failure fanout.Failure) {
 	h := f.hub
 	h.update(func() {
-		if _, expected := h.failures[f.source.ID]; expected {
+		if _, registered := h.failures[f.source.ID]; registered {
 			h.view.Fail(f.source.ID)
 			h.failures[f.source.ID] = failure
 		}

@@ -1,5 +1,5 @@
-// Package fanout keeps the connections to the replicas, and asks all of them for their status at
-// once.
+// Package fanout keeps the connections to the replicas. It calls one of them, or asks all of them
+// for their status at once.
 //
 // All calls of a round have the same deadline, so that a replica that hangs delays the round by one
 // timeout. Each failure has its gRPC code. Only gRPC's own retry of UNAVAILABLE repeats a call.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -19,15 +20,6 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// Config is what a Fan needs. All of it is required.
-type Config struct {
-	// Pool has the connections. The caller closes it.
-	Pool *Pool
-	// Timeout bounds each call.
-	Timeout time.Duration
-	Metrics prometheus.Registerer
-}
-
 // Fan asks replicas for their status. It is safe for concurrent use.
 type Fan struct {
 	pool    *Pool
@@ -36,10 +28,11 @@ type Fan struct {
 	seconds *prometheus.HistogramVec
 }
 
-// New returns a Fan. The error is a metric that is registered already.
-func New(cfg Config) (*Fan, error) {
+// New returns a Fan over the connections of a pool, which the caller closes. timeout bounds each
+// call. The error is a metric that is registered already.
+func New(pool *Pool, timeout time.Duration, metrics prometheus.Registerer) (*Fan, error) {
 	f := &Fan{
-		pool: cfg.Pool, timeout: cfg.Timeout,
+		pool: pool, timeout: timeout,
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_gateway_answers_total",
 			Help: "Status questions to replicas, by service and canonical gRPC code.",
@@ -51,7 +44,7 @@ func New(cfg Config) (*Fan, error) {
 		}, []string{"service"}),
 	}
 	for _, collector := range []prometheus.Collector{f.answers, f.seconds} {
-		if err := cfg.Metrics.Register(collector); err != nil {
+		if err := metrics.Register(collector); err != nil {
 			return nil, fmt.Errorf("register the metrics of the fan-out: %w", err)
 		}
 	}
@@ -74,7 +67,9 @@ func (f *Fan) Ask(ctx context.Context, members []term.Member) []merge.Source {
 
 func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 	started := time.Now()
-	answer, err := f.call(ctx, member)
+	answer, err := CallMember(ctx, f.pool, member, func(ctx context.Context, conn grpc.ClientConnInterface) (*statusv1.GetStatusResponse, error) {
+		return statusv1.NewStatusServiceClient(conn).GetStatus(ctx, &statusv1.GetStatusRequest{})
+	})
 	source := merge.Source{Replica: replicaOf(member), Answer: answer, Code: codeName(err), Latency: time.Since(started)}
 	if err != nil {
 		source.Answer, source.Message = nil, messageOf(err, f.timeout)
@@ -84,18 +79,18 @@ func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 	return source
 }
 
-func (f *Fan) call(ctx context.Context, member term.Member) (*statusv1.GetStatusResponse, error) {
-	conn, err := f.pool.Connection(member)
-	if err != nil {
-		return nil, err
-	}
-	return statusv1.NewStatusServiceClient(conn).GetStatus(ctx, &statusv1.GetStatusRequest{})
+// Failure is a call or a stream to a replica that failed.
+type Failure struct {
+	Member term.Member
+	Err    error
+	// After is how long the call or the stream lasted.
+	After time.Duration
 }
 
-// Failure describes a call to a member that failed after a time. err must not be nil.
-func Failure(member term.Member, err error, after time.Duration) *gatewayv1.SourceStatus {
+// Status returns the failure as clients see it.
+func (f Failure) Status() *gatewayv1.SourceStatus {
 	return &gatewayv1.SourceStatus{
-		Replica: replicaOf(member), Code: codeName(err), Message: messageOf(err, after), Latency: durationpb.New(after),
+		Replica: replicaOf(f.Member), Code: codeName(f.Err), Message: messageOf(f.Err, f.After), Latency: durationpb.New(f.After),
 	}
 }
 

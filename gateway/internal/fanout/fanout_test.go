@@ -49,7 +49,7 @@ func member(id string) term.Member {
 	return term.Member{ID: id, Service: "leasesvc", Cluster: "c", Version: "v1", GRPCAddress: id + ":1", AdminAddress: id + ":2", StartTime: time.Unix(1_800_000_000, 0)}
 }
 
-// fixture runs replicas in memory and dials them by tother addresses.
+// fixture runs replicas in memory and dials them by their addresses.
 type fixture struct {
 	t         *testing.T
 	listeners map[string]*bufconn.Listener
@@ -102,7 +102,7 @@ func TestAsk_SlowReplicasDelayNoOthers(t *testing.T) {
 	})
 	metrics := prometheus.NewRegistry()
 	const timeout = 500 * time.Millisecond
-	fan, err := fanout.New(fanout.Config{Pool: h.pool(), Timeout: timeout, Metrics: metrics})
+	fan, err := fanout.New(h.pool(), timeout, metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func answersByCode(t *testing.T, metrics *prometheus.Registry) map[string]float6
 }
 
 func TestAsk_NoMemberIsNoError(t *testing.T) {
-	fan, err := fanout.New(fanout.Config{Pool: newFixture(t, nil).pool(), Timeout: time.Second, Metrics: prometheus.NewRegistry()})
+	fan, err := fanout.New(newFixture(t, nil).pool(), time.Second, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,11 +176,11 @@ func TestAsk_NoMemberIsNoError(t *testing.T) {
 
 func TestNew_SameMetricsTwiceIsAnError(t *testing.T) {
 	metrics := prometheus.NewRegistry()
-	cfg := fanout.Config{Pool: newFixture(t, nil).pool(), Timeout: time.Second, Metrics: metrics}
-	if _, err := fanout.New(cfg); err != nil {
+	pool := newFixture(t, nil).pool()
+	if _, err := fanout.New(pool, time.Second, metrics); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fanout.New(cfg); err == nil {
+	if _, err := fanout.New(pool, time.Second, metrics); err == nil {
 		t.Error("New() = nil for a registry that has the metrics")
 	}
 }
@@ -243,7 +243,7 @@ func TestPool_DialThatFailsNamesTheAddress(t *testing.T) {
 }
 
 func TestFailure_HasReplicaCodeAndMessage(t *testing.T) {
-	got := fanout.Failure(member("a"), status.Error(codes.Code(99), "strange"), 20*time.Millisecond)
+	got := fanout.Failure{Member: member("a"), Err: status.Error(codes.Code(99), "strange"), After: 20 * time.Millisecond}.Status()
 	want := &gatewayv1.SourceStatus{
 		Replica: &statusv1.Replica{
 			Id: "a", Service: "leasesvc", Cluster: "c", Version: "v1", GrpcAddress: "a:1", AdminAddress: "a:2",
@@ -252,6 +252,6 @@ func TestFailure_HasReplicaCodeAndMessage(t *testing.T) {
 		Code: "CODE_99", Message: "strange", Latency: durationpb.New(20 * time.Millisecond),
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("Failure() (-want +got):\n%s", diff)
+		t.Errorf("Status() (-want +got):\n%s", diff)
 	}
 }

@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -52,6 +53,19 @@ func (p *Pool) Connection(member term.Member) (*grpc.ClientConn, error) {
 	}
 	p.conns[keyOf(member)] = conn
 	return conn, nil
+}
+
+// Call is one question to one replica.
+type Call[Answer any] func(context.Context, grpc.ClientConnInterface) (Answer, error)
+
+// CallMember asks a member over its connection.
+func CallMember[Answer any](ctx context.Context, pool *Pool, member term.Member, call Call[Answer]) (Answer, error) {
+	conn, err := pool.Connection(member)
+	if err != nil {
+		var none Answer
+		return none, err
+	}
+	return call(ctx, conn)
 }
 
 // Keep closes the connections to all other members. Their calls in progress fail.

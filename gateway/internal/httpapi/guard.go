@@ -14,17 +14,12 @@ const (
 	rejectedBodyTimeout = time.Second
 )
 
-// guard checks each request first.
-type guard struct {
-	// loopback is whether the server listens on loopback.
-	loopback bool
-}
-
-func (g guard) wrap(next http.Handler) http.Handler {
+// guard checks each request first. loopback is whether the server listens on loopback.
+func guard(next http.Handler, loopback bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setSecurityHeaders(w.Header())
 		w = deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w)}
-		if code := g.check(r); code != 0 {
+		if code := checkRequest(r, loopback); code != 0 {
 			reject(w, r, code)
 			return
 		}
@@ -32,10 +27,10 @@ func (g guard) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// check returns the HTTP status with which to reject a request, or 0.
-func (g guard) check(r *http.Request) int {
+// checkRequest returns the HTTP status with which to reject a request, or 0.
+func checkRequest(r *http.Request, loopback bool) int {
 	switch {
-	case g.loopback && !isOwnName(r.Host):
+	case loopback && !isOwnName(r.Host):
 		return http.StatusMisdirectedRequest
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		return http.StatusMethodNotAllowed

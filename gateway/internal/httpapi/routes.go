@@ -30,7 +30,7 @@ func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net
 	mux.HandleFunc("GET /assets/{name}", s.page.serveAsset)
 	mux.Handle("/v1/", onlyGET(withoutHeaders(api)))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeError(w, r, http.StatusNotFound) })
-	return guard{loopback: isLoopback(address)}.wrap(mux), nil
+	return guard(mux, isLoopback(address)), nil
 }
 
 // newAPI returns the JSON mapping of the RPCs. HTTP headers and gRPC metadata are not converted.

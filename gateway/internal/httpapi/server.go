@@ -90,11 +90,11 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	s.rpc.SetServing(true)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.rpc.Serve(ctx, memory) })
-	group.Go(func() error { return s.serve(ctx, handler, listener) })
+	group.Go(func() error { return s.serveHTTP(ctx, handler, listener) })
 	return errors.Join(group.Wait(), conn.Close())
 }
 
-func (s *Server) serve(ctx context.Context, handler http.Handler, listener net.Listener) error {
+func (s *Server) serveHTTP(ctx context.Context, handler http.Handler, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
@@ -110,7 +110,7 @@ func (s *Server) serve(ctx context.Context, handler http.Handler, listener net.L
 	stopped := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
-		stopped <- stop(server)
+		stopped <- shutDown(server)
 	}()
 	err := server.Serve(netutil.LimitListener(listener, maxConnections))
 	cancel()
@@ -120,7 +120,7 @@ func (s *Server) serve(ctx context.Context, handler http.Handler, listener net.L
 	return errors.Join(fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err), <-stopped)
 }
 
-func stop(server *http.Server) error {
+func shutDown(server *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {

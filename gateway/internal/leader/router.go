@@ -6,14 +6,12 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 const (
@@ -29,24 +27,16 @@ const (
 
 // Reasons with which a replica says that it cannot tell, whether or not it holds the shard.
 const (
-	loopDisabledReason   rpcerror.Reason = "LOOP_DISABLED"
+	LoopDisabledReason   rpcerror.Reason = "LOOP_DISABLED"
 	cacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
 )
 
-// Config describes the service. All of it is required.
-type Config struct {
-	// Members returns the replicas of the service.
-	Members func() []term.Member
-	// Connections must not retry: NOT_LEADER is an answer.
-	Connections *fanout.Pool
-	// Timeout bounds each call.
-	Timeout time.Duration
-}
-
 // Router finds holders. It is safe for concurrent use.
 type Router struct {
-	cfg     Config
-	holders *holders
+	members     func() []term.Member
+	connections *fanout.Pool
+	timeout     time.Duration
+	holders     *holders
 }
 
 // holders remembers which replica answered last.
@@ -55,25 +45,23 @@ type holders struct {
 	byKey map[string]string // replica id by the key of a question
 }
 
-// New returns a Router. It calls no replica.
-func New(cfg Config) *Router {
-	return &Router{cfg: cfg, holders: &holders{byKey: map[string]string{}}}
+// New returns a Router for the replicas that members returns. connections must not retry, because
+// NOT_LEADER is an answer. timeout bounds each call.
+func New(members func() []term.Member, connections *fanout.Pool, timeout time.Duration) *Router {
+	return &Router{members: members, connections: connections, timeout: timeout, holders: &holders{byKey: map[string]string{}}}
 }
 
 // WithTimeout returns a Router with another timeout and the same memory of holders.
 func (r *Router) WithTimeout(timeout time.Duration) *Router {
 	other := *r
-	other.cfg.Timeout = timeout
+	other.timeout = timeout
 	return &other
 }
-
-// Call is one question to one replica.
-type Call[Answer any] func(context.Context, grpc.ClientConnInterface) (Answer, error)
 
 // UnreachableError means that the holder could not be asked.
 type UnreachableError struct {
 	// Failures are the replicas that did not answer, in the order in which they were asked.
-	Failures []*gatewayv1.SourceStatus
+	Failures []fanout.Failure
 	// OthersAnswered is whether other replicas answered that they do not hold the shard.
 	OthersAnswered bool
 }
@@ -87,7 +75,7 @@ func (e UnreachableError) Error() string {
 
 // Ask asks the holder of a key. The error is what the holder answered, with its ErrorInfo; what
 // another replica answered, if there is no holder; or UnreachableError.
-func Ask[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
+func Ask[Answer any](ctx context.Context, r *Router, key string, call fanout.Call[Answer]) (Answer, error) {
 	search := r.search(key)
 	answer, by, err := run(ctx, r, search, search.isAnswer, call)
 	if err == nil {
@@ -99,7 +87,7 @@ func Ask[Answer any](ctx context.Context, r *Router, key string, call Call[Answe
 // AskAny asks any replica, the last known holder of the key first, because its state is the newest.
 // A replica that is unavailable is skipped. The error is the answer of one that was not, or
 // UnreachableError.
-func AskAny[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
+func AskAny[Answer any](ctx context.Context, r *Router, key string, call fanout.Call[Answer]) (Answer, error) {
 	search := r.search(key)
 	answer, _, err := run(ctx, r, search, search.isAnyAnswer, call)
 	return answer, err
@@ -107,9 +95,9 @@ func AskAny[Answer any](ctx context.Context, r *Router, key string, call Call[An
 
 // run asks one replica after the other, until one answers or its error is an answer.
 func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer func(term.Member, error, time.Duration) bool,
-	call Call[Answer],
+	call fanout.Call[Answer],
 ) (Answer, term.Member, error) {
-	ctx, cancel := context.WithTimeout(ctx, callsPerQuestion*r.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, callsPerQuestion*r.timeout)
 	defer cancel()
 	var none Answer
 	for member, ok := search.next(); ok; member, ok = search.next() {
@@ -125,15 +113,10 @@ func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer fu
 	return none, term.Member{}, search.failure()
 }
 
-func askOne[Answer any](ctx context.Context, r *Router, member term.Member, call Call[Answer]) (Answer, error) {
-	conn, err := r.cfg.Connections.Connection(member)
-	if err != nil {
-		var none Answer
-		return none, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+func askOne[Answer any](ctx context.Context, r *Router, member term.Member, call fanout.Call[Answer]) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	return call(ctx, conn)
+	return fanout.CallMember(ctx, r.connections, member, call)
 }
 
 func (h *holders) set(key, id string) {
@@ -157,13 +140,13 @@ type search struct {
 	queue     []term.Member // the replicas to ask, in order
 	redirects int
 	// unreached are the replicas that did not answer; rejection is the best error of one that did.
-	unreached []*gatewayv1.SourceStatus
+	unreached []fanout.Failure
 	rejection error
 }
 
 // search orders the replicas: the last known holder comes first.
 func (r *Router) search(key string) *search {
-	members := slices.Clone(r.cfg.Members())
+	members := slices.Clone(r.members())
 	last := r.holders.get(key)
 	if i := slices.IndexFunc(members, func(m term.Member) bool { return m.ID == last }); i > 0 {
 		members[0], members[i] = members[i], members[0]
@@ -192,7 +175,7 @@ func (s *search) isAnswer(member term.Member, err error, after time.Duration) bo
 		if s.rejection == nil {
 			s.rejection = err
 		}
-	case rpcerror.ShuttingDownReason, rpcerror.UnknownMethodReason, loopDisabledReason, cacheNotSyncedReason:
+	case rpcerror.ShuttingDownReason, rpcerror.UnknownMethodReason, LoopDisabledReason, cacheNotSyncedReason:
 		s.rejection = err // another replica may be able to tell
 	default:
 		return true
@@ -219,7 +202,7 @@ func (s *search) isUnreached(member term.Member, err error, after time.Duration)
 	if rpcerror.ReasonOf(err) != "" && status.Code(err) != codes.DeadlineExceeded {
 		return false
 	}
-	s.unreached = append(s.unreached, fanout.Failure(member, err, after))
+	s.unreached = append(s.unreached, fanout.Failure{Member: member, Err: err, After: after})
 	return true
 }
 

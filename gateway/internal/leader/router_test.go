@@ -45,7 +45,7 @@ func (s *service) router() *leader.Router {
 			s.t.Errorf("close the connections: %v", err)
 		}
 	})
-	return leader.New(leader.Config{Members: func() []term.Member { return s.members }, Connections: pool, Timeout: time.Second})
+	return leader.New(func() []term.Member { return s.members }, pool, time.Second)
 }
 
 // ask asks for a key and returns the address that answered.
@@ -114,7 +114,7 @@ func TestAsk_UnreachableHolderIsNamed(t *testing.T) {
 	_, err := s.ask(t.Context(), s.router())
 
 	var unreachable leader.UnreachableError
-	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Replica.Id != "b" || unreachable.Failures[0].Code != "UNAVAILABLE" || !unreachable.OthersAnswered {
+	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Member.ID != "b" || status.Code(unreachable.Failures[0].Err) != codes.Unavailable || !unreachable.OthersAnswered {
 		t.Errorf("Ask() = %v with %v, want the holder b as unreachable, and that others answered", err, unreachable.Failures)
 	}
 }
@@ -229,7 +229,7 @@ func TestAsk_HangingReplicasTakeABoundedTime(t *testing.T) {
 			t.Errorf("took %s, want three times the timeout", took)
 		}
 		var unreachable leader.UnreachableError
-		if !errors.As(err, &unreachable) || unreachable.Failures[0].Message != "no answer within 1s" || unreachable.OthersAnswered {
+		if !errors.As(err, &unreachable) || unreachable.Failures[0].Status().Message != "no answer within 1s" || unreachable.OthersAnswered {
 			t.Errorf("Ask() = %v with %v, want the hanging replicas as unreachable", err, unreachable.Failures)
 		}
 	})

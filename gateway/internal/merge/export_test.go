@@ -1,4 +1,4 @@
 package merge
 
-// Places returns the number of places for items, free ones included.
-func (v *View[T]) Places() int { return len(v.slots) }
+// Entries returns the number of entries, free ones included.
+func (v *View[T]) Entries() int { return len(v.entries) }

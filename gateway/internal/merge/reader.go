@@ -2,13 +2,13 @@ package merge
 
 import "math/bits"
 
-// Kind is the kind of an Event. The numbers are those of the API's event types.
-type Kind int32
+// EventType is the type of an Event. The numbers are those of the API's event types.
+type EventType int32
 
 const (
 	// Added means that the reader does not have the item yet, or that a new stream of an exclusive
 	// View reports it again.
-	Added Kind = iota + 1
+	Added EventType = iota + 1
 	// Modified means that the reader has an earlier state of the item.
 	Modified
 	// Removed means that the item is gone, or that the reader's filter refuses its new state.
@@ -17,7 +17,7 @@ const (
 
 // Event is one change as one reader sees it.
 type Event[T any] struct {
-	Kind Kind
+	Type EventType
 	// Item is the newest state; of a removed item the last one.
 	Item T
 }
@@ -29,9 +29,9 @@ type Event[T any] struct {
 type Reader[T any] struct {
 	view  *View[T]
 	wants func(T) bool
-	due   bitset // places that may have changed
-	known bitset // places of items that the reader has
-	// announced are the places of known items that the current stream of an exclusive View
+	due   bitset // indexes of entries that may have changed
+	known bitset // indexes of the items that the reader has
+	// announced are the indexes of known items that the current stream of an exclusive View
 	// reported.
 	announced bitset
 	next      int    // where the current pass over due goes on
@@ -42,9 +42,9 @@ type Reader[T any] struct {
 // Join adds a reader of the items that wants accepts. All of them are due, and a bookmark.
 func (v *View[T]) Join(wants func(T) bool) *Reader[T] {
 	r := &Reader[T]{view: v, wants: wants, marked: v.bookmarks - 1}
-	for place := range v.slots {
-		if v.slots[place].alive {
-			r.due.set(place)
+	for index := range v.entries {
+		if v.entries[index].alive {
+			r.due.set(index)
 		}
 	}
 	v.readers[r] = struct{}{}
@@ -54,8 +54,8 @@ func (v *View[T]) Join(wants func(T) bool) *Reader[T] {
 // Leave removes a reader. It must be called once.
 func (v *View[T]) Leave(r *Reader[T]) {
 	delete(v.readers, r)
-	for place := r.known.next(0); place >= 0; place = r.known.next(place + 1) {
-		v.drop(place)
+	for index := r.known.next(0); index >= 0; index = r.known.next(index + 1) {
+		v.drop(index)
 	}
 }
 
@@ -66,17 +66,17 @@ func (r *Reader[T]) Take(limit int) (events []Event[T], bookmark bool) {
 		if r.next == 0 {
 			r.begun = r.view.bookmarks
 		}
-		place := r.due.next(r.next)
-		if place < 0 {
+		index := r.due.next(r.next)
+		if index < 0 {
 			r.next = 0
 			if r.begun != r.view.bookmarks && r.view.Settled() {
-				continue // a source that was synced during this pass may have filled places behind it
+				continue // a source that was synced during this pass may have filled entries behind it
 			}
 			return events, r.view.Settled() && r.takeBookmark()
 		}
-		r.next = place + 1
-		r.due.unset(place)
-		if event, ok := r.look(place); ok {
+		r.next = index + 1
+		r.due.unset(index)
+		if event, ok := r.look(index); ok {
 			events = append(events, event)
 		}
 	}
@@ -94,27 +94,27 @@ func (r *Reader[T]) takeBookmark() bool {
 	return due
 }
 
-// look returns what changed at a place since the reader last looked.
-func (r *Reader[T]) look(place int) (event Event[T], ok bool) {
-	item := &r.view.slots[place]
-	event.Item = item.item
-	known, wanted := r.known.has(place), item.alive && r.wants(item.item)
+// look returns what changed in an entry since the reader last looked.
+func (r *Reader[T]) look(index int) (event Event[T], ok bool) {
+	e := &r.view.entries[index]
+	event.Item = e.item
+	known, wanted := r.known.has(index), e.alive && r.wants(e.item)
 	switch {
-	case wanted && known && !r.reannounces(place):
-		event.Kind = Modified
+	case wanted && known && !r.reannounces(index):
+		event.Type = Modified
 	case wanted:
-		event.Kind = Added
-		if r.view.inRound(item) {
-			r.announced.set(place)
+		event.Type = Added
+		if r.view.inRound(e) {
+			r.announced.set(index)
 		}
 		if !known {
-			r.known.set(place)
-			item.known++
+			r.known.set(index)
+			e.known++
 		}
 	case known:
-		event.Kind = Removed
-		r.known.unset(place)
-		r.view.drop(place)
+		event.Type = Removed
+		r.known.unset(index)
+		r.view.drop(index)
 	default:
 		return event, false
 	}
@@ -123,20 +123,20 @@ func (r *Reader[T]) look(place int) (event Event[T], ok bool) {
 
 // reannounces reports whether an exclusive View has to report an item as Added although the reader
 // has it: because a new stream reports it.
-func (r *Reader[T]) reannounces(place int) bool {
-	return r.view.inRound(&r.view.slots[place]) && !r.announced.has(place)
+func (r *Reader[T]) reannounces(index int) bool {
+	return r.view.inRound(&r.view.entries[index]) && !r.announced.has(index)
 }
 
 // inRound reports whether the current stream of an exclusive View has reported an item.
-func (v *View[T]) inRound(item *slot[T]) bool {
-	return v.cfg.Ownership == Exclusive && item.round == v.sources[item.source].round
+func (v *View[T]) inRound(e *entry[T]) bool {
+	return v.cfg.Ownership == Exclusive && e.round == v.sources[e.source].round
 }
 
-// drop counts one reader less that has the item at a place.
-func (v *View[T]) drop(place int) {
-	item := &v.slots[place]
-	if item.known--; item.known == 0 && !item.alive {
-		v.release(place)
+// drop counts one reader less that has an item.
+func (v *View[T]) drop(index int) {
+	e := &v.entries[index]
+	if e.known--; e.known == 0 && !e.alive {
+		v.release(index)
 	}
 }
 

@@ -45,19 +45,19 @@ func KeyOf[T Named](item T) (name string, epoch int64) { return item.GetName(), 
 // use.
 type View[T any] struct {
 	cfg     ViewConfig[T]
-	sources map[string]*source
+	sources map[string]*sourceState
 	started bool // SetSources was called
-	slots   []slot[T]
-	byName  map[string]int // index into slots; includes removed items that a reader still has
-	free    []int          // unused indexes of slots
+	entries []entry[T]
+	byName  map[string]int // index into entries; includes removed items that a reader still has
+	free    []int          // indexes of unused entries
 	expiry  []expiry       // in the order of due
 	readers map[*Reader[T]]struct{}
-	// bookmarks counts the reasons for a bookmark; a reader is due one while it has seen fewer.
+	// bookmarks counts the reasons for a bookmark. A reader that has seen fewer is due one.
 	bookmarks uint64
 }
 
-// source is what is known of one source.
-type source struct {
+// sourceState is what is known of one source.
+type sourceState struct {
 	// round counts the streams that report everything from the start.
 	round uint64
 	// synced is whether the current stream has reported everything.
@@ -66,8 +66,8 @@ type source struct {
 	settled bool
 }
 
-// slot holds one item.
-type slot[T any] struct {
+// entry holds one item.
+type entry[T any] struct {
 	name   string
 	item   T
 	epoch  int64 // of the last report that counted, also of a removal
@@ -81,14 +81,14 @@ type slot[T any] struct {
 }
 
 type expiry struct {
-	place int
+	index int
 	due   time.Time
 }
 
 // NewView returns an empty View.
 func NewView[T any](cfg ViewConfig[T]) *View[T] {
 	return &View[T]{
-		cfg: cfg, sources: map[string]*source{}, byName: map[string]int{}, readers: map[*Reader[T]]struct{}{},
+		cfg: cfg, sources: map[string]*sourceState{}, byName: map[string]int{}, readers: map[*Reader[T]]struct{}{},
 	}
 }
 
@@ -108,7 +108,7 @@ func (v *View[T]) SetSources(now time.Time, ids []string) {
 	}
 	for _, id := range ids {
 		if v.sources[id] == nil {
-			v.sources[id] = &source{}
+			v.sources[id] = &sourceState{}
 			v.bookmarks++
 		}
 	}
@@ -164,22 +164,22 @@ func (v *View[T]) Put(id string, item T) {
 		return
 	}
 	name, epoch := v.cfg.Key(item)
-	place, known := v.byName[name]
+	index, known := v.byName[name]
 	if !known {
-		place = v.add(name)
+		index = v.add(name)
 	}
-	now := &v.slots[place]
+	e := &v.entries[index]
 	if v.cfg.Ownership == Replicated {
-		now.addReporter(id, s.round)
+		e.addReporter(id, s.round)
 	}
-	if known && !v.outranks(now, id, epoch) {
+	if known && !v.outranks(e, id, epoch) {
 		return
 	}
-	changed := !now.alive || v.cfg.Same == nil || !v.cfg.Same(now.item, item)
-	now.item, now.epoch, now.source, now.round = item, epoch, id, s.round
-	now.alive, now.due = true, time.Time{}
+	changed := !e.alive || v.cfg.Same == nil || !v.cfg.Same(e.item, item)
+	e.item, e.epoch, e.source, e.round = item, epoch, id, s.round
+	e.alive, e.due = true, time.Time{}
 	if changed {
-		v.mark(place)
+		v.mark(index)
 	}
 }
 
@@ -187,24 +187,24 @@ func (v *View[T]) Put(id string, item T) {
 // the given state in an exclusive View, else the last state that was put.
 func (v *View[T]) Remove(now time.Time, id string, item T) {
 	name, epoch := v.cfg.Key(item)
-	place, known := v.byName[name]
+	index, known := v.byName[name]
 	if !known || v.sources[id] == nil {
 		return
 	}
-	gone := &v.slots[place]
-	delete(gone.reporters, id)
-	if !gone.alive || epoch < gone.epoch {
+	e := &v.entries[index]
+	delete(e.reporters, id)
+	if !e.alive || epoch < e.epoch {
 		return
 	}
-	gone.epoch, gone.source = epoch, id
+	e.epoch, e.source = epoch, id
 	switch v.cfg.Ownership {
 	case Partitioned:
-		v.expire(now, place) // the shard may move: its next holder reports the item again
+		v.expire(now, index) // the shard may move: its next holder reports the item again
 	case Replicated:
-		v.remove(place)
+		v.remove(index)
 	case Exclusive:
-		gone.item = item
-		v.remove(place)
+		e.item = item
+		v.remove(index)
 	}
 }
 
@@ -212,7 +212,7 @@ func (v *View[T]) Remove(now time.Time, id string, item T) {
 func (v *View[T]) Advance(now time.Time) (next time.Time) {
 	for len(v.expiry) > 0 {
 		first := v.expiry[0]
-		if item := &v.slots[first.place]; !item.alive || !item.due.Equal(first.due) {
+		if e := &v.entries[first.index]; !e.alive || !e.due.Equal(first.due) {
 			v.expiry = v.expiry[1:] // reported again, or removed
 			continue
 		}
@@ -220,7 +220,7 @@ func (v *View[T]) Advance(now time.Time) (next time.Time) {
 			return first.due
 		}
 		v.expiry = v.expiry[1:]
-		v.remove(first.place)
+		v.remove(first.index)
 	}
 	v.expiry = nil
 	return time.Time{}
@@ -263,91 +263,91 @@ func (v *View[T]) RequestBookmarks() { v.bookmarks++ }
 
 // outranks reports whether a report counts: its epoch is not lower, or the source of the last
 // report left. The holder of a replicated item lowers the epoch itself when it gives up the shard.
-func (v *View[T]) outranks(known *slot[T], id string, epoch int64) bool {
+func (v *View[T]) outranks(known *entry[T], id string, epoch int64) bool {
 	return epoch >= known.epoch || v.sources[known.source] == nil || v.cfg.Ownership == Replicated && known.source == id
 }
 
 // retract withdraws what a source reported in the given rounds.
 func (v *View[T]) retract(now time.Time, id string, isOld func(round uint64) bool) {
-	for place := range v.slots {
-		item := &v.slots[place]
-		if round, reports := item.reporters[id]; reports && isOld(round) {
-			delete(item.reporters, id)
+	for index := range v.entries {
+		e := &v.entries[index]
+		if round, reports := e.reporters[id]; reports && isOld(round) {
+			delete(e.reporters, id)
 		}
-		if item.source != id || !isOld(item.round) || !item.alive || item.handOver() {
+		if e.source != id || !isOld(e.round) || !e.alive || e.handOver() {
 			continue
 		}
 		if v.cfg.Ownership != Exclusive {
-			v.expire(now, place)
+			v.expire(now, index)
 			continue
 		}
 		if v.cfg.Ended != nil {
-			item.item = v.cfg.Ended(item.item)
+			e.item = v.cfg.Ended(e.item)
 		}
-		v.remove(place)
+		v.remove(index)
 	}
 }
 
-func (s *slot[T]) addReporter(id string, round uint64) {
-	if s.reporters == nil {
-		s.reporters = map[string]uint64{}
+func (e *entry[T]) addReporter(id string, round uint64) {
+	if e.reporters == nil {
+		e.reporters = map[string]uint64{}
 	}
-	s.reporters[id] = round
+	e.reporters[id] = round
 }
 
 // handOver makes another reporter the source of a replicated item, and reports whether there is
-// one. Then any next report counts.
-func (s *slot[T]) handOver() bool {
-	if len(s.reporters) == 0 {
+// one. With epoch 0 any next report counts.
+func (e *entry[T]) handOver() bool {
+	if len(e.reporters) == 0 {
 		return false
 	}
-	s.source = slices.Min(slices.Collect(maps.Keys(s.reporters)))
-	s.round, s.epoch = s.reporters[s.source], 0
+	e.source = slices.Min(slices.Collect(maps.Keys(e.reporters)))
+	e.round, e.epoch = e.reporters[e.source], 0
 	return true
 }
 
 func (v *View[T]) add(name string) int {
-	place := len(v.slots)
+	index := len(v.entries)
 	if last := len(v.free) - 1; last >= 0 {
-		place, v.free = v.free[last], v.free[:last]
+		index, v.free = v.free[last], v.free[:last]
 	} else {
-		v.slots = append(v.slots, slot[T]{})
+		v.entries = append(v.entries, entry[T]{})
 	}
-	v.slots[place] = slot[T]{name: name}
-	v.byName[name] = place
-	return place
+	v.entries[index] = entry[T]{name: name}
+	v.byName[name] = index
+	return index
 }
 
 // expire schedules a removal. A removal that is pending already is not postponed.
-func (v *View[T]) expire(now time.Time, place int) {
-	item := &v.slots[place]
-	if !item.due.IsZero() {
+func (v *View[T]) expire(now time.Time, index int) {
+	e := &v.entries[index]
+	if !e.due.IsZero() {
 		return
 	}
-	item.due = now.Add(Hold)
-	v.expiry = append(v.expiry, expiry{place: place, due: item.due})
+	e.due = now.Add(Hold)
+	v.expiry = append(v.expiry, expiry{index: index, due: e.due})
 }
 
-func (v *View[T]) remove(place int) {
-	item := &v.slots[place]
-	item.alive = false
-	if item.known == 0 {
-		v.release(place)
+func (v *View[T]) remove(index int) {
+	e := &v.entries[index]
+	e.alive = false
+	if e.known == 0 {
+		v.release(index)
 		return
 	}
-	v.mark(place)
+	v.mark(index)
 }
 
-// release frees the place of a removed item that no reader has.
-func (v *View[T]) release(place int) {
-	delete(v.byName, v.slots[place].name)
-	v.slots[place] = slot[T]{}
-	v.free = append(v.free, place)
+// release frees the entry of a removed item that no reader has.
+func (v *View[T]) release(index int) {
+	delete(v.byName, v.entries[index].name)
+	v.entries[index] = entry[T]{}
+	v.free = append(v.free, index)
 }
 
-// mark makes a place due for every reader.
-func (v *View[T]) mark(place int) {
+// mark makes an entry due for every reader.
+func (v *View[T]) mark(index int) {
 	for reader := range v.readers {
-		reader.due.set(place)
+		reader.due.set(index)
 	}
 }

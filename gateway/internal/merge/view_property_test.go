@@ -34,11 +34,11 @@ func (c *client) take(t *rapid.T, limit int) bool {
 	for _, event := range events {
 		name := event.Item.name
 		_, known := c.items[name]
-		isAdded := event.Kind == merge.Added
+		isAdded := event.Type == merge.Added
 		if known == isAdded && (!isAdded || !c.repeats) {
-			t.Fatalf("%s %s, which the client has: %v", kinds[event.Kind], name, known)
+			t.Fatalf("%s %s, which the client has: %v", kinds[event.Type], name, known)
 		}
-		if delete(c.items, name); event.Kind != merge.Removed {
+		if delete(c.items, name); event.Type != merge.Removed {
 			c.items[name] = event.Item.color
 		}
 	}
@@ -374,8 +374,8 @@ func TestExclusive_ClientsEndWithTheCurrentStream(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if len(clients) == 0 && v.Places() > len(names) {
-					t.Fatalf("%d places for %d names without a reader", v.Places(), len(names))
+				if len(clients) == 0 && v.Entries() > len(names) {
+					t.Fatalf("%d entries for %d names without a reader", v.Entries(), len(names))
 				}
 			},
 		})

@@ -32,7 +32,7 @@ func newView(ownership merge.Ownership) *merge.View[item] {
 
 func all(item) bool { return true }
 
-var kinds = map[merge.Kind]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
+var kinds = map[merge.EventType]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
 
 // taken returns everything that a reader can take now, as text.
 func taken(r *merge.Reader[item]) []string {
@@ -40,7 +40,7 @@ func taken(r *merge.Reader[item]) []string {
 	for r.Pending() {
 		events, bookmark := r.Take(10)
 		for _, event := range events {
-			texts = append(texts, fmt.Sprintf("%s %s %s@%d", kinds[event.Kind], event.Item.name, event.Item.color, event.Item.epoch))
+			texts = append(texts, fmt.Sprintf("%s %s %s@%d", kinds[event.Type], event.Item.name, event.Item.color, event.Item.epoch))
 		}
 		if bookmark {
 			texts = append(texts, "bookmark")
@@ -213,7 +213,7 @@ func TestView_SlowReaderGetsTheNewestState(t *testing.T) {
 	checkTaken(t, slow, "modified n1 black@5")
 }
 
-func TestView_ChurnKeepsNoPlaces(t *testing.T) {
+func TestView_ChurnKeepsNoEntries(t *testing.T) {
 	v := partitioned()
 	idle, active := v.Join(all), v.Join(all)
 	taken(idle)
@@ -229,12 +229,12 @@ func TestView_ChurnKeepsNoPlaces(t *testing.T) {
 	}
 
 	checkTaken(t, idle)
-	if places := v.Places(); places > 3 {
-		t.Errorf("%d places for one item", places)
+	if entries := v.Entries(); entries > 3 {
+		t.Errorf("%d entries for one item", entries)
 	}
 }
 
-func TestView_ReaderThatLeavesFreesPlaces(t *testing.T) {
+func TestView_ReaderThatLeavesFreesEntries(t *testing.T) {
 	v := partitioned()
 	r := v.Join(all)
 	taken(r)
@@ -244,8 +244,8 @@ func TestView_ReaderThatLeavesFreesPlaces(t *testing.T) {
 	v.Leave(r)
 	v.Put("a", item{name: "n2", epoch: 5})
 
-	if places := v.Places(); places != 1 {
-		t.Errorf("%d places for one item", places)
+	if entries := v.Entries(); entries != 1 {
+		t.Errorf("%d entries for one item", entries)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestReader_FilterDecidesWhatExists(t *testing.T) {
 	checkTaken(t, r, "added n1 red@5")
 }
 
-// A source that comes back while a reader is halfway may fill a place behind the reader.
+// A source that comes back while a reader is halfway may fill an entry behind the reader.
 func TestReader_BookmarkWaitsForSourceSyncedMeanwhile(t *testing.T) {
 	v := partitioned()
 	v.Put("a", item{name: "n2", epoch: 5})
@@ -274,7 +274,7 @@ func TestReader_BookmarkWaitsForSourceSyncedMeanwhile(t *testing.T) {
 	}
 
 	v.Begin("b", false)
-	v.Put("b", item{name: "m1", epoch: 6, color: "red"}) // the place of n1
+	v.Put("b", item{name: "m1", epoch: 6, color: "red"}) // the entry of n1
 	v.Bookmark(noon, "b")
 
 	checkTaken(t, r, "added n3 @5", "added m1 red@6", "bookmark")

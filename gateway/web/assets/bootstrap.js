@@ -87,7 +87,7 @@ const apiserverSources = { SOURCE_SIDECAR: "its sidecar", SOURCE_MASTER_LEASE: "
 
 function apiserverView({ name, address, port, ready, published, reason, probeDetail, problems, source, replicaId }) {
   const health = ready ? (problems.length > 0 ? "fair" : "good") : "bad";
-  const why = reason || (ready ? "" : probeDetail);
+  const why = ready && published ? "" : reason || (ready ? "" : probeDetail);
   const origin = apiserverSources[source] && `known from ${apiserverSources[source]}`;
   return h("li", { key: name, "data-health": health },
     h("span", { class: "dot", "data-health": health }),

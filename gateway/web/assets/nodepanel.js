@@ -2,7 +2,7 @@
 // pods. It shows the Node of the fragment #node/NAME.
 
 import { chain } from "./evidence.js";
-import { ago } from "./format.js";
+import { ago, sentence } from "./format.js";
 import { healths, rankOf } from "./nodehealth.js";
 import { PollPanel } from "./panel.js";
 import { ask } from "./stream.js";
@@ -29,7 +29,7 @@ class NodePanel extends PollPanel {
   body({ node, evidence, firstBroken, freshness }) {
     const rank = rankOf(node.health);
     return [
-      h("p", { key: "summary", class: "panel-summary" }, h("strong", { class: `health health-${rank}` }, healths[rank].word), " ", node.reason),
+      h("p", { key: "summary", class: "panel-summary" }, h("strong", { class: `health health-${rank}` }, healths[rank].word), " ", sentence(node.reason)),
       node.heldBy && notice("held", "fair", "Not set to Unknown: ", node.heldBy),
       h("dl", { key: "facts", class: "panel-facts" },
         fact("Zone", node.zone || "none"),

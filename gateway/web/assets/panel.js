@@ -1,7 +1,7 @@
 // The base classes of panels. A panel shows what the URL's fragment names, so that it has a link
 // and the browser's back button closes it.
 
-import { Clock } from "./format.js";
+import { Clock, sentence } from "./format.js";
 import { plain } from "./stream.js";
 import { h, muted, notice, render } from "./view.js";
 
@@ -106,7 +106,7 @@ export class PollPanel extends Panel {
     render(
       this,
       panelHeader(subject, { class: "id", title: subject }),
-      failure && notice("failure", answer ? "fair" : "bad", answer ? "Old data: " : "", failure.cause),
+      failure && notice("failure", answer ? "fair" : "bad", answer ? "Old data: " : "", sentence(failure.cause)),
       !answer && !failure && muted("waiting", "Loading…"),
       answer && this.body(answer),
     );

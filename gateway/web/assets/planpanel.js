@@ -84,7 +84,7 @@ class PlanPanel extends Panel {
   body({ steps, left, leftOmitted, token, expireTime }) {
     return [
       steps.length === 0 && h("p", { key: "nothing", class: "notice", "data-health": left.length > 0 ? "fair" : "good" },
-        left.length > 0 ? "No write repairs these findings: repair them manually." : "There is nothing to repair."),
+        left.length > 0 ? "No write repairs these findings: repair them manually." : "No finding is open. A pending finding can be repaired once its grace period has passed."),
       steps.length > 0 && h("p", { key: "sum" }, summaryOf(steps)),
       token && this.command(token, expireTime),
       steps.length > 0 && h("ol", { key: "steps", class: "steps" }, steps.map(stepView)),

@@ -1,7 +1,7 @@
 // <trivet-service name="leasesvc" description="…"> is one service: its leader, its counts, its
 // replicas and their loops.
 
-import { ago, count } from "./format.js";
+import { ago, count, plural } from "./format.js";
 import { h, muted, render } from "./view.js";
 
 const healthWords = { good: "Healthy", fair: "Degraded", bad: "Down" };
@@ -13,6 +13,9 @@ const loopStates = {
   STATE_FAILING: { word: "failing", health: "fair" },
   STATE_STALLED: { word: "stalled", health: "bad" },
 };
+
+// countWords are the labels of counts whose names say too little.
+const countWords = { repairs: "baseline writes", queue: "queued services", streams: "heartbeat streams" };
 
 class Service extends HTMLElement {
   connectedCallback() {
@@ -88,7 +91,7 @@ function counts({ replicas }) {
   }
   if (totals.size === 0) return null;
   return h("dl", { class: "counts" }, [...totals].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, value]) =>
-    h("div", { key: name }, h("dd", {}, count(value)), h("dt", {}, name.replaceAll("_", " ")))));
+    h("div", { key: name }, h("dd", {}, count(value)), h("dt", {}, countWords[name] ?? name.replaceAll("_", " ")))));
 }
 
 function replicaList(service, silent, clock) {
@@ -130,12 +133,13 @@ function silentView({ replica, code }) {
 
 function loopView({ name, state, lastRunTime, lastError, runs, failures }, clock) {
   const { word, health } = loopStates[state] ?? { word: state, health: "off" };
-  const passes = `${count(runs)} passes, ${count(failures)} failed`;
+  const lastPass = ago(lastRunTime ? clock.age(lastRunTime) : "");
+  const passes = `last pass: ${lastPass}\n${plural(Number(runs), "pass", "passes")}, ${count(failures)} failed`;
   return h("li", { key: name, "data-health": health, title: passes },
     h("span", { class: "dot", "data-health": health }),
     h("span", { class: "id" }, name),
     h("span", { class: "muted" }, word),
-    h("span", { class: "muted end" }, health === "off" ? "" : ago(lastRunTime ? clock.age(lastRunTime) : "")),
+    h("span", { class: "muted end" }, health === "off" ? "" : lastPass),
     lastError && h("p", { class: "error" }, lastError));
 }
 

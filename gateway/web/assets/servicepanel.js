@@ -1,7 +1,6 @@
 // <trivet-service-panel> is one Service with its slices: the fill of each, what the last sync
 // wrote, what the next one would write, and which other writer interferes. It shows the Service of
-// the fragment
-// #service/NAMESPACE/NAME.
+// the fragment #service/NAMESPACE/NAME.
 
 import { ago, count, label, milliseconds, plural } from "./format.js";
 import { PollPanel } from "./panel.js";
@@ -53,9 +52,9 @@ class ServicePanel extends PollPanel {
     const latency = lastPlan?.latency && milliseconds(lastPlan.latency);
     return [
       fact("Last plan", lastPlan && `${planText(lastPlan)}, ${ago(this.clock.age(lastPlan.time))}`),
-      fact("Latency", latency),
+      fact("From change to write", latency),
       fact("Last sync", lastSyncTime && ago(this.clock.age(lastSyncTime))),
-      fact("Topology hints", topology || "no"),
+      fact("Topology hints", topology || "none"),
       fact("Written by", Number(epoch) > 0 ? `${freshness.replicaId}, shard ${shard}, epoch ${epoch}` : `no replica at present; reported by ${freshness.replicaId}`),
     ];
   }

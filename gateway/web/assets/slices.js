@@ -1,7 +1,7 @@
 // <trivet-slices> is the section of all Services: the fill of each EndpointSlice, the number of
 // slices, and what the last sync wrote. Services with problems come first; each has a panel.
 
-import { count } from "./format.js";
+import { count, label } from "./format.js";
 import { WatchSection } from "./section.js";
 import { h, muted, notice, render } from "./view.js";
 
@@ -65,6 +65,7 @@ class Slices extends WatchSection {
     const more = found.length - longestList;
     render(
       this.part("lines"),
+      found.length > 0 && columns(),
       found.slice(0, longestList).map(line),
       found.length === 0 && h("li", { key: "none", class: "muted" }, "No Service matches."),
       more > 0 && h("li", { key: "more", class: "muted" }, `And ${count(more)} more: search for them.`),
@@ -72,11 +73,16 @@ class Slices extends WatchSection {
   }
 }
 
+function columns() {
+  return h("li", { key: "columns", class: "columns", "aria-hidden": "true" },
+    ["Service", "Ready", "Slices", "Fill", "Last sync", "Problem"].map((title) => h("span", {}, title)));
+}
+
 function line({ name, fills, endpoints, ready, ideal, managed, unmanagedReason, lastPlan, reason, failing }) {
   return h("li", { key: name, "data-health": failing ? "bad" : managed ? "good" : "off" },
     h("a", { href: `#service/${name}`, class: "id" }, name),
-    h("span", { class: "figure", title: "ready endpoints, of all" }, `${count(ready)}/${count(endpoints)}`),
-    h("span", { class: "figure", title: "slices, and the ideal number" }, managed ? `${count(fills.length)}/${count(ideal)}` : "–"),
+    h("span", { class: "figure", title: "ready endpoints, of all" }, managed ? `${count(ready)}/${count(endpoints)}` : "–"),
+    h("span", { class: "figure", title: "slices, and the smallest possible number" }, managed ? `${count(fills.length)}/${count(ideal)}` : "–"),
     h("span", { class: "fills" },
       fills.slice(0, mostMeters).map((slice) =>
         h("meter", { key: slice.name, min: 0, max: slice.capacity, value: slice.endpoints, title: `${slice.name}: ${slice.endpoints} of ${slice.capacity}` },
@@ -86,11 +92,12 @@ function line({ name, fills, endpoints, ready, ideal, managed, unmanagedReason, 
     h("span", { class: failing ? "reason" : "reason muted" }, reason));
 }
 
-// planText says what the last sync wrote, and its trigger.
+// planText says how many slices the last sync wrote, and its trigger.
 export function planText(last) {
   if (!last) return "";
-  const wrote = last.creates + last.updates + last.deletes === 0 ? "nothing to write" : `+${last.creates} ~${last.updates} −${last.deletes}`;
-  return `${wrote} · ${last.trigger.toLowerCase()}`;
+  const wrote = [[last.creates, "created"], [last.updates, "updated"], [last.deletes, "deleted"]]
+    .filter(([number]) => number > 0).map(([number, word]) => `${count(number)} ${word}`);
+  return `${wrote.join(", ") || "nothing to write"} · ${label(last.trigger)}`;
 }
 
 // shortName turns namespaces/shop/services/web into shop/web.
