@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 // Kind is a kind of watched objects.
@@ -87,7 +87,7 @@ func (k *KubeCluster) listWatch(kind Kind, handler ObjectHandler) cache.ListerWa
 	}
 	report := func(err error) {
 		if err != nil {
-			err = fmt.Errorf("list and watch %s: %w", kind, errorclass.Classify(err))
+			err = fmt.Errorf("list and watch %s: %w", kind, guarded.Classify(err))
 		}
 		handler.OnError(kind, err)
 	}

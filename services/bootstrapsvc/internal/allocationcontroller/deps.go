@@ -46,7 +46,7 @@ type Deps struct {
 }
 
 // Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it. Errors wrap
-// errorclass.ErrConflict and errorclass.ErrUnavailable. Writes fail without a term.
+// guarded.ErrConflict and guarded.ErrUnavailable. Writes fail without a term.
 type Cluster interface {
 	// Stores returns where the cluster stores its allocations.
 	Stores(ctx context.Context) ([]allocation.Store, error)

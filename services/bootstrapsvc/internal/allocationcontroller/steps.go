@@ -10,7 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -149,7 +149,7 @@ func (r *reconciler) applyAddress(ctx context.Context, step allocation.Step) (re
 			return doneStep(), nil
 		case isTransient(ctx, err):
 			return repairstore.StepResult{}, err
-		case !errors.Is(err, errorclass.ErrConflict) || attempt == maxAttempts:
+		case !errors.Is(err, guarded.ErrConflict) || attempt == maxAttempts:
 			return failedStep(err), nil
 		}
 		live, err := r.readLive(ctx, []allocation.Step{step})
@@ -178,7 +178,7 @@ func (r *reconciler) write(ctx context.Context, step allocation.Step) error {
 // isTransient reports whether a step may succeed later, or the term has ended. Any other error
 // means that the step was rejected.
 func isTransient(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) ||
+	return ctx.Err() != nil || errors.Is(err, guarded.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) ||
 		errors.Is(err, term.ErrEnded) || errors.Is(err, term.ErrNone)
 }
 

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -183,10 +183,10 @@ func (t *Telemetry) PassFinished(compareDuration time.Duration, snapshot *Snapsh
 // countFailure counts a failed pass for node ports, for ClusterIPs, or for both if the cause is
 // unknown.
 func (t *Telemetry) countFailure(err error) {
-	if !errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) {
+	if !errors.Is(err, guarded.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) {
 		t.portFailures.Inc()
 	}
-	if !errors.Is(err, rangestore.ErrUnavailable) || errors.Is(err, errorclass.ErrUnavailable) {
+	if !errors.Is(err, rangestore.ErrUnavailable) || errors.Is(err, guarded.ErrUnavailable) {
 		t.addressFailures.Inc()
 	}
 }

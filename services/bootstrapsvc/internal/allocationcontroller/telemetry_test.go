@@ -16,7 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -135,7 +135,7 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 		},
 	}
 	h.PassFinished(time.Millisecond, snapshot, nil)
-	h.PassFinished(0, nil, fmt.Errorf("pass: %w", errorclass.ErrUnavailable))
+	h.PassFinished(0, nil, fmt.Errorf("pass: %w", guarded.ErrUnavailable))
 	h.PassFinished(0, nil, rangestore.ErrUnavailable)
 	h.PassFinished(0, nil, errors.New("both"))
 	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})

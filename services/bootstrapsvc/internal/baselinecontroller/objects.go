@@ -16,7 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 const (
@@ -28,9 +28,9 @@ const (
 
 var (
 	// ErrConflict: the object is not what the plan was made from.
-	ErrConflict = errorclass.ErrConflict
+	ErrConflict = guarded.ErrConflict
 	// ErrUnavailable: the kube-apiserver did not answer, or answered that it cannot serve now.
-	ErrUnavailable = errorclass.ErrUnavailable
+	ErrUnavailable = guarded.ErrUnavailable
 	// errUnguarded: an update or delete without its guard would hit whatever version exists.
 	errUnguarded = errors.New("the plan does not say which version of the object it means")
 )
@@ -112,7 +112,7 @@ func (o *KubeObjects) EndpointSlices(ctx context.Context) ([]*discoveryv1.Endpoi
 func (o *KubeObjects) listSlices(ctx context.Context, options metav1.ListOptions) ([]*discoveryv1.EndpointSlice, error) {
 	list, err := o.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, options)
 	if err != nil {
-		return nil, errorclass.Classify(err)
+		return nil, guarded.Classify(err)
 	}
 	found := make([]*discoveryv1.EndpointSlice, 0, len(list.Items))
 	for i := range list.Items {
@@ -130,7 +130,7 @@ func (o *KubeObjects) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, er
 	case apierrors.IsNotFound(err):
 		return baseline.ServiceCIDR{Served: true}, nil
 	case err != nil:
-		return baseline.ServiceCIDR{}, fmt.Errorf("get servicecidr kubernetes: %w", errorclass.Classify(err))
+		return baseline.ServiceCIDR{}, fmt.Errorf("get servicecidr kubernetes: %w", guarded.Classify(err))
 	default:
 		return baseline.ServiceCIDR{Served: true, Object: found}, nil
 	}
@@ -149,7 +149,7 @@ func get[T any](ctx context.Context, read func(context.Context, string, metav1.G
 		return nil, nil
 	}
 	if err != nil {
-		return nil, errorclass.Classify(err)
+		return nil, guarded.Classify(err)
 	}
 	return object, nil
 }
@@ -248,5 +248,5 @@ func write[T baseline.Object](ctx context.Context, to client[T], verb baseline.V
 	default:
 		return fmt.Errorf("unknown verb %q", verb)
 	}
-	return errorclass.Classify(err)
+	return guarded.Classify(err)
 }

@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 var (
@@ -85,13 +85,6 @@ func valueOf(raw []byte, revision int64) Value {
 // carries the term. The error wraps term.ErrNone or term.ErrEnded without a term, and ErrConflict
 // if the key has another revision.
 func (s *Store) CompareAndSwap(ctx context.Context, name Name, revision int64, next Range) (int64, error) {
-	held, ok := term.FromContext(ctx)
-	if !ok {
-		return 0, fmt.Errorf("write range %s: %w", name, term.ErrNone)
-	}
-	if err := held.Check(); err != nil {
-		return 0, fmt.Errorf("write range %s: %w", name, err)
-	}
 	if revision <= 0 {
 		return 0, fmt.Errorf("write range %s: only a range that exists can be written: %w", name, ErrConflict)
 	}
@@ -99,21 +92,14 @@ func (s *Store) CompareAndSwap(ctx context.Context, name Name, revision int64, n
 	if err != nil {
 		return 0, fmt.Errorf("write range %s: %w", name, err)
 	}
-	return s.commit(ctx, held, name, clientv3.Compare(clientv3.ModRevision(s.prefix+string(name)), "=", revision), string(encoded))
-}
-
-func (s *Store) commit(ctx context.Context, held *term.Term, name Name, isUnchanged clientv3.Cmp, encoded string) (int64, error) {
 	key := s.prefix + string(name)
-	response, err := s.client.Txn(ctx).If(isUnchanged, held.Guard()).Then(clientv3.OpPut(key, encoded)).
-		Else(clientv3.OpTxn([]clientv3.Cmp{held.Guard()}, nil, nil)).Commit()
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("write range %s: %w: %w", name, ErrUnavailable, err)
-	case response.Succeeded:
-		return response.Header.Revision, nil
-	case !response.Responses[0].GetResponseTxn().Succeeded:
-		return 0, fmt.Errorf("write range %s: %w: its key is gone from etcd", name, term.ErrEnded)
-	default:
-		return 0, fmt.Errorf("write range %s: %w", name, ErrConflict)
+	written, err := guarded.Transaction{
+		Conditions: []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", revision)},
+		Writes:     []clientv3.Op{clientv3.OpPut(key, string(encoded))},
+		Conflict:   ErrConflict, Unavailable: ErrUnavailable,
+	}.Commit(ctx, s.client.Txn)
+	if err != nil {
+		return 0, fmt.Errorf("write range %s: %w", name, err)
 	}
+	return written, nil
 }
