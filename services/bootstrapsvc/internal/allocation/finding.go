@@ -38,42 +38,32 @@ const (
 	Invalid
 )
 
-// Codes returns all codes in their order.
-func Codes() []Code {
-	return []Code{
-		NotAllocated, DuplicateOwner, OutOfRange, Leaked, WrongReference, WrongLabels,
-		Orphan, RangeMismatch, RangeFull, Unreadable, Invalid,
+// codeNames are the codes in the names of findings, in the order of the codes.
+func codeNames() []string {
+	return []string{
+		"not-allocated", "duplicate-owner", "out-of-range", "leaked", "wrong-reference", "wrong-labels",
+		"orphan", "range-mismatch", "range-full", "unreadable", "invalid",
 	}
 }
 
+// Codes returns all codes in their order.
+func Codes() []Code {
+	var codes []Code
+	for i := range codeNames() {
+		codes = append(codes, NotAllocated+Code(i))
+	}
+	return codes
+}
+
 // String returns the code as names of findings have it, such as "not-allocated".
-func (c Code) String() string {
-	switch c {
-	case NotAllocated:
-		return "not-allocated"
-	case DuplicateOwner:
-		return "duplicate-owner"
-	case OutOfRange:
-		return "out-of-range"
-	case Leaked:
-		return "leaked"
-	case WrongReference:
-		return "wrong-reference"
-	case WrongLabels:
-		return "wrong-labels"
-	case Orphan:
-		return "orphan"
-	case RangeMismatch:
-		return "range-mismatch"
-	case RangeFull:
-		return "range-full"
-	case Unreadable:
-		return "unreadable"
-	case Invalid:
-		return "invalid"
-	default:
+func (c Code) String() string { return nameAt(codeNames(), int(c)-1) }
+
+// nameAt returns "unknown" for a value that is out of range.
+func nameAt(names []string, at int) string {
+	if at < 0 || at >= len(names) {
 		return "unknown"
 	}
+	return names[at]
 }
 
 // FindingState says whether the grace period of a finding is over.

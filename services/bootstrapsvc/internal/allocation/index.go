@@ -52,9 +52,9 @@ type Delta struct {
 }
 
 // Compare evaluates what changed since the last call and whose grace period is over. The cost
-// depends on the changes, not on the size of the cluster.
+// depends on the changes and the pending findings, not on the size of the cluster.
 func (x *Index) Compare(now time.Time) Delta {
-	x.entries.takeDue(now, x.mark)
+	x.entries.markDue(now, x.mark)
 	var delta Delta
 	for s := range x.dirty {
 		x.entries.update(s, x.cache.compare(s), now, &delta)
@@ -96,10 +96,7 @@ func (x *Index) RecordGap() {
 // NextDue returns when time or a pass can next change a pending finding, zero if none can. A time
 // in the past asks for a comparison now. Until then, Compare has nothing to do unless the caller
 // puts, deletes or observes something.
-func (x *Index) NextDue() time.Time {
-	next, _ := x.entries.due.first()
-	return next.at
-}
+func (x *Index) NextDue() time.Time { return x.entries.nextDue() }
 
 // Findings returns the findings of the last comparison, ordered by name.
 func (x *Index) Findings() []Finding {
