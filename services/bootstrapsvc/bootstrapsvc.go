@@ -56,7 +56,7 @@ type Service struct {
 	leadership *leadership
 	baseline   *baselinecontroller.Controller
 	apiservers *apiserverscontroller.Controller
-	audit      audit
+	allocation *allocationcontroller.Controller
 	runner     *loop.Runner
 	server     *api.Server
 }
@@ -100,7 +100,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // loopNames are all loops of the service, as --loops takes them.
 func loopNames() []string {
 	return []string{
-		auditLoop, apiserverscontroller.ProbeLoop, apiserverscontroller.AdoptionLoop,
+		allocationcontroller.AuditLoop, apiserverscontroller.ProbeLoop, apiserverscontroller.AdoptionLoop,
 		baselinecontroller.NamespacesLoop, baselinecontroller.ServiceLoop, apiserverscontroller.EndpointsLoop,
 	}
 }
@@ -154,10 +154,14 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	if s.apiservers, err = newAPIServers(cfg, deps, made, s.baseline, metrics); err != nil {
 		return nil, err
 	}
-	if s.audit, err = newAudit(cfg.Audit, deps, made); err != nil {
+	telemetry, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
+	if err != nil {
 		return nil, err
 	}
-	loops := slices.Concat([]loop.Loop{s.audit.loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
+	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
+		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Reporter: telemetry, Logger: deps.Logger,
+	})
+	loops := slices.Concat([]loop.Loop{s.allocation.Loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops: loops, Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
 	})
@@ -201,28 +205,18 @@ func newAPIServers(
 	})
 }
 
-func newAudit(cfg AuditConfig, deps Deps, made parts) (audit, error) {
-	telemetry, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
-	if err != nil {
-		return audit{}, err
-	}
-	return audit{telemetry: telemetry, Controller: allocationcontroller.New(cfg.controller(), allocationcontroller.Deps{
-		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Reporter: telemetry, Logger: deps.Logger,
-	})}, nil
-}
-
 func (s *Service) newServer(member term.Member) *api.Server {
 	cfg := api.Config{
 		Service: member.Service, ReplicaID: member.ID,
-		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers, Allocation: s.audit,
+		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers, Allocation: s.allocation,
 	}
 	for _, reconciler := range s.reconcilers() {
 		if s.isRunning(reconciler.Name()) {
 			cfg.Reconcilers = append(cfg.Reconcilers, reconciler)
 		}
 	}
-	if !s.isRunning(auditLoop) {
-		cfg.AllocationDisabled = auditLoop
+	if !s.isRunning(allocationcontroller.AuditLoop) {
+		cfg.AllocationDisabled = allocationcontroller.AuditLoop
 	}
 	return api.New(cfg)
 }
@@ -255,7 +249,7 @@ func (s *Service) Counts() map[string]int64 {
 		reconciler.CountInto(counts)
 		repairs += reconciler.Writes()
 	}
-	s.audit.countInto(counts)
+	s.allocation.CountInto(counts)
 	counts["repairs"] = repairs
 	return counts
 }

@@ -56,7 +56,7 @@ func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
 		}
 		snapshot = r.publish()
 		return nil
-	}, func() error { return nil })
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -131,8 +131,8 @@ type request struct {
 }
 
 // do makes the goroutine of Run call a function, and returns its error. It returns early if ctx
-// ends; the function then still runs. While the goroutine is busy, do calls reject every
-// busyCheckInterval and returns its error.
+// ends; the function then still runs. While the goroutine is busy, do calls reject, unless it is
+// nil, every busyCheckInterval and returns its error.
 func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *reconciler) error, reject func() error) error {
 	asked := request{do: do, reply: make(chan error, 1)}
 	busy := time.NewTicker(busyCheckInterval)
@@ -142,6 +142,9 @@ func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *rec
 		case c.requests <- asked:
 			sent = true
 		case <-busy.C:
+			if reject == nil {
+				continue
+			}
 			if err := reject(); err != nil {
 				return err
 			}
@@ -160,8 +163,38 @@ func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *rec
 	}
 }
 
+// AuditLoop is the name of the loop, as --loops takes it.
+const AuditLoop = "allocation-audit"
+
+// stall is longer than a pass may take, and than the backoff after one that failed.
+const stall = 2 * time.Minute
+
+// Loop runs on the leader.
+func (c *Controller) Loop() loop.Loop {
+	return loop.Loop{
+		Name: AuditLoop, Scope: loop.Leader, Stall: stall, Run: c.Run,
+		Doc: "Compares the ClusterIPs and node ports that Services use with the allocated ones, and repairs what is safe to repair.",
+	}
+}
+
+// CountInto adds "open_findings" and "pending_findings" to counts if there is a snapshot.
+func (c *Controller) CountInto(counts map[string]int64) {
+	snapshot, err := c.Snapshot()
+	if err != nil {
+		return
+	}
+	pending := int64(0)
+	for _, finding := range snapshot.Current {
+		if finding.State == allocation.StatePending {
+			pending++
+		}
+	}
+	counts["pending_findings"], counts["open_findings"] = pending, int64(len(snapshot.Current))-pending
+}
+
 // Run runs the controller until ctx, which carries the term, ends.
 func (c *Controller) Run(ctx context.Context, report loop.Report) error {
+	defer c.Reporter.Start(ctx)()
 	r, err := c.start(ctx)
 	if err != nil {
 		c.published.drop(err)

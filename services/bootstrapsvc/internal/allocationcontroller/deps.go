@@ -88,12 +88,14 @@ type RepairStore interface {
 // Reporter publishes events and metrics; *Telemetry implements it. The controller calls its methods
 // from one goroutine; they must not block.
 type Reporter interface {
-	// FindingOpened reports a finding when it opens, once.
+	// Start begins a term. stop ends it and is called once.
+	Start(ctx context.Context) (stop func())
+	// FindingOpened is called once for a finding, when it opens.
 	FindingOpened(finding allocation.Finding)
-	// PassFinished reports a pass: the duration of the comparison, the snapshot (nil if there is
-	// none), and the error of the pass.
+	// PassFinished has the duration of the comparison, the snapshot (nil if there is none), and the
+	// error of the pass.
 	PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error)
-	// StepFinished reports a step of a repair that is done, unneeded or failed.
+	// StepFinished is called for a step that is done, unneeded or failed.
 	StepFinished(step allocation.Step, result repairstore.StepResult)
 }
 

@@ -523,6 +523,7 @@ func (s *fakeReporter) openedNames() []string {
 	defer s.mu.Unlock()
 	return slices.Clone(s.opened)
 }
+func (*fakeReporter) Start(context.Context) func()                         { return func() {} }
 func (*fakeReporter) PassFinished(time.Duration, *Snapshot, error)         {}
 func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 

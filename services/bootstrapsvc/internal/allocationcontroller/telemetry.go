@@ -196,13 +196,6 @@ func (t *Telemetry) StepFinished(step allocation.Step, result repairstore.StepRe
 	t.steps.WithLabelValues(string(step.Verb), string(result.State)).Inc()
 }
 
-// ResetLeaderMetrics removes the gauges that only a leader sets.
-func (t *Telemetry) ResetLeaderMetrics() {
-	t.findings.Reset()
-	t.allocated.Reset()
-	t.capacity.Reset()
-}
-
 // The sources of the Events, as kube-apiserver names them: people filter by them.
 const (
 	addressSource = "ipallocator-repair-controller"
@@ -212,10 +205,16 @@ const (
 // recorders send Events while a term lasts.
 type recorders struct{ addresses, ports record.EventRecorder }
 
-// StartEvents sends Events until ctx ends or the caller calls stop, which it must do once.
-func (t *Telemetry) StartEvents(ctx context.Context) (stop func()) {
+// Start sends Events until ctx ends or the caller calls stop, which it must do once. stop also
+// removes the gauges that only a leader sets.
+func (t *Telemetry) Start(ctx context.Context) (stop func()) {
+	reset := func() {
+		t.findings.Reset()
+		t.allocated.Reset()
+		t.capacity.Reset()
+	}
 	if t.kube == nil {
-		return func() {}
+		return reset
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: t.kube.CoreV1().Events("")})
@@ -226,6 +225,7 @@ func (t *Telemetry) StartEvents(ctx context.Context) (stop func()) {
 	return func() {
 		t.recorders.Store(nil)
 		broadcaster.Shutdown()
+		reset()
 	}
 }
 

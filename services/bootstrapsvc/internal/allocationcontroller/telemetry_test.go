@@ -50,7 +50,7 @@ func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := h.StartEvents(t.Context())
+	done := h.Start(t.Context())
 	object := []allocation.Evidence{{Code: allocation.ServiceUse}, {IPAddress: &allocation.IPAddressRef{Name: "10.0.0.9", UID: "u"}}}
 	for i, finding := range []allocation.Finding{
 		{Code: allocation.NotAllocated, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("missing")}},
@@ -158,7 +158,7 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	if diff := cmp.Diff(want, seriesOf(t, registry)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
-	h.ResetLeaderMetrics()
+	h.Start(t.Context())()
 	for name := range seriesOf(t, registry) {
 		if name == "trivet_bootstrap_allocated node-ports" {
 			t.Error("a gauge of the leader is still set")

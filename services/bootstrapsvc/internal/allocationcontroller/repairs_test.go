@@ -16,8 +16,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
-func TestRepairQueue_BackoffOfEachFinding(t *testing.T) {
-	q, now := newRepairQueue(), time.Unix(7, 0)
+func TestRepairBackoff_OfEachFinding(t *testing.T) {
+	q, now := newRepairBackoff(), time.Unix(7, 0)
 	pauses := func(delay func(string, time.Time)) []time.Duration {
 		var pauses []time.Duration
 		for range 8 {
