@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
@@ -221,12 +223,10 @@ func (s *Service) newServer(member term.Member) *api.Server {
 	return api.New(cfg)
 }
 
-// reconcilers are in the order in which a cluster needs their objects.
 func (s *Service) reconcilers() []*baselinecontroller.Reconciler {
 	return append(s.baseline.Reconcilers(), s.apiservers.Reconciler())
 }
 
-// isRunning says whether --loops enables a loop.
 func (s *Service) isRunning(name string) bool {
 	return slices.ContainsFunc(s.runner.Status(), func(status loop.Status) bool {
 		return status.Name == name && status.State != loop.Disabled
@@ -303,3 +303,87 @@ func (s *Service) withdraw() {
 		s.logger.Warn("cannot remove the address of the kube-apiserver from the endpoints; the next leader does", "error", err)
 	}
 }
+
+// Program is bootstrapsvc as a server process. cfg is filled by flags and read when the service is
+// built.
+func Program(cfg *Config) process.Program {
+	return process.Program{
+		Name:          "bootstrapsvc",
+		Short:         "Keeps system namespaces, the kubernetes Service and its endpoints.",
+		GRPCPort:      7602,
+		AdminPort:     7612,
+		Shards:        func() int { return 1 },
+		Kube:          true,
+		Loops:         loopNames(),
+		RegisterFlags: cfg.RegisterFlags,
+		Validate:      cfg.Validate,
+		Build:         func(deps process.Deps) (process.Service, error) { return build(*cfg, deps) },
+	}
+}
+
+func build(cfg Config, deps process.Deps) (process.Service, error) {
+	kube, err := kubernetes.NewForConfig(deps.KubeConfig)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	return New(cfg, Deps{
+		Member:        deps.Member,
+		Kube:          kube,
+		KubeConfig:    deps.KubeConfig,
+		Etcd:          deps.Etcd,
+		Leadership:    deps.Candidate,
+		Sessions:      deps.Candidate,
+		Logger:        deps.Logger,
+		Metrics:       deps.Metrics,
+		LoopSelection: deps.LoopSelection,
+	})
+}
+
+// Leadership decides which replica leads. *term.Candidate implements it.
+type Leadership interface {
+	// Run blocks until ctx ends and calls body for each term held here; see term.Candidate.
+	Run(ctx context.Context, body term.Body) error
+	// Status answers from memory.
+	Status() term.Status
+	// Concede gives the term to a ready replica for as long as there is a reason. It does not
+	// block.
+	Concede(reason error)
+}
+
+// leadership is what the RPC handlers know about leader election.
+type leadership struct {
+	candidate Leadership
+	// held is nil while no term is held here.
+	held     atomic.Pointer[term.Term]
+	stopping chan struct{}
+}
+
+func newLeadership(candidate Leadership) *leadership {
+	return &leadership{candidate: candidate, stopping: make(chan struct{})}
+}
+
+func (l *leadership) run(ctx context.Context, body func(context.Context) error) error {
+	return l.candidate.Run(ctx, func(ctx context.Context, held *term.Term) error {
+		l.held.Store(held)
+		defer l.held.Store(nil)
+		return body(ctx)
+	})
+}
+
+// stop says that the service stops. It may be called once.
+func (l *leadership) stop() { close(l.stopping) }
+
+// Term is the term that is held here; nil without one.
+func (l *leadership) Term() *term.Term { return l.held.Load() }
+
+// LeaderAddress is the gRPC address of the leader; empty if it is unknown.
+func (l *leadership) LeaderAddress() string {
+	shards := l.candidate.Status().Shards
+	if len(shards) == 0 {
+		return ""
+	}
+	return shards[0].GRPCAddress
+}
+
+// Stopping is closed when the service begins to stop.
+func (l *leadership) Stopping() <-chan struct{} { return l.stopping }

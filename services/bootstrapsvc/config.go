@@ -185,7 +185,6 @@ func (c *EndpointsConfig) registerFlags(fs *pflag.FlagSet) {
 		"Keep the address of the last kube-apiserver published when it stops in good order.")
 }
 
-// problems adds all problems in the order of the flags.
 func (c *EndpointsConfig) problems(add func(flag string, err error)) {
 	_, err := c.kind()
 	add("endpoint-reconciler-type", err)
@@ -305,7 +304,6 @@ func checkHistory(count int) error {
 	return nil
 }
 
-// checkPortRange accepts the text that kube-apiserver stores.
 func checkPortRange(text string) error {
 	if text == "" {
 		return nil
@@ -319,7 +317,6 @@ func checkPortRange(text string) error {
 	return nil
 }
 
-// controller is the configuration of the allocation controller.
 func (c *AuditConfig) controller() allocationcontroller.Config {
 	cfg := allocationcontroller.Config{
 		AutoRepair: c.AutoRepair == AutoRepairSafe, FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory,

@@ -78,7 +78,6 @@ func Check(s Step, live LiveState) (CheckResult, string) {
 	return CheckPassed, ""
 }
 
-// checkIPAddress compares the object of a step with the one from which the step was planned.
 func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 	is := live.IPAddress
 	switch {
@@ -107,7 +106,6 @@ func isAsWanted(is *IPAddress, s Step) bool {
 	return ok && !is.Deleting && is.Parent == ServiceParent(s.Owner.Key) && is.ManagedBy == AllocatorName && is.Family == familyOf(address)
 }
 
-// checkBit compares the bit of a step with the one from which the step was planned.
 func (live LiveState) checkBit(s Step) (CheckResult, string) {
 	bitmap := parseBitmap(live.Bitmap, s.Range)
 	switch {
@@ -167,7 +165,6 @@ func (u *Usage) conflictWithFree(s Step, users []*user) string {
 	}
 }
 
-// usersOf returns the Services that name a step's subject, of any type.
 func (u *Usage) usersOf(s Step) ([]*user, bool) {
 	if s.Store == NodePorts {
 		port, err := strconv.ParseUint(s.Subject, 10, 16)

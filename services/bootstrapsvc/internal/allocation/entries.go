@@ -33,8 +33,6 @@ func newEntries(periods GracePeriods) entries {
 	}
 }
 
-// update replaces the entries of a subject by those of its candidates, and adds the differences to
-// delta.
 func (es *entries) update(s subject, candidates []candidate, now time.Time, delta *Delta) {
 	before := es.bySubject[s]
 	if len(before) == 0 && len(candidates) == 0 {
@@ -67,7 +65,6 @@ func (es *entries) update(s subject, candidates []candidate, now time.Time, delt
 	es.bySubject[s] = after
 }
 
-// set updates an entry and reports whether its finding changed.
 func (e *entry) set(s subject, c candidate, now time.Time, periods GracePeriods) (changed bool) {
 	if e.restart || e.incarnation != c.incarnation {
 		e.period, e.restart = gracePeriod{since: now}, false
@@ -152,7 +149,6 @@ func (es *entries) restartAfterGap() {
 	}
 }
 
-// subjectsOf returns the subjects of a store that have entries.
 func (es *entries) subjectsOf(store Store) []subject {
 	var found []subject
 	for s := range es.bySubject {

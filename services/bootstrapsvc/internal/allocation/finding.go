@@ -38,7 +38,6 @@ const (
 	Invalid
 )
 
-// codeNames are the codes in the names of findings, in the order of the codes.
 func codeNames() []string {
 	return []string{
 		"not-allocated", "duplicate-owner", "out-of-range", "leaked", "wrong-reference", "wrong-labels",
@@ -58,7 +57,6 @@ func Codes() []Code {
 // String returns the code as names of findings have it, such as "not-allocated".
 func (c Code) String() string { return nameAt(codeNames(), int(c)-1) }
 
-// nameAt returns "unknown" for a value that is out of range.
 func nameAt(names []string, at int) string {
 	if at < 0 || at >= len(names) {
 		return "unknown"
@@ -239,7 +237,6 @@ type subject struct {
 	object  string
 }
 
-// text returns the subject as messages and names of findings have it.
 func (s subject) text() string {
 	switch {
 	case s.address.IsValid():
@@ -291,7 +288,6 @@ func findingName(code Code, store Store, parts ...string) string {
 // maxSubjectLength leaves space for the rest of a name, which may have 256 bytes.
 const maxSubjectLength = 180
 
-// cleanName replaces the characters that a name must not have, and reports whether there were any.
 func cleanName(text string) (string, bool) {
 	changed := false
 	cleaned := strings.Map(func(r rune) rune {

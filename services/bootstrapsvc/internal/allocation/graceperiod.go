@@ -63,7 +63,6 @@ func (p GracePeriods) of(kind graceKind) (time.Duration, int) {
 	}
 }
 
-// unsafeReason says what a pending finding waits for.
 func (p GracePeriods) unsafeReason(kind graceKind) string {
 	length, observations := p.of(kind)
 	if observations == 0 {
@@ -79,7 +78,6 @@ type gracePeriod struct {
 	observations        int
 }
 
-// observe counts an observation, unless the one before is less than interval ago.
 func (g gracePeriod) observe(now time.Time, interval time.Duration) gracePeriod {
 	if g.observations > 0 && now.Sub(g.lastObserved) < interval {
 		return g

@@ -186,7 +186,6 @@ func (x *Index) DeleteService(k Key) {
 	x.markService(k)
 }
 
-// removeUses removes a Service from the addresses and ports that it used.
 func (x *Index) removeUses(u *user) {
 	for _, address := range u.addresses {
 		found := x.cache.address(address)
@@ -203,7 +202,6 @@ func (x *Index) removeUses(u *user) {
 	}
 }
 
-// markService marks the values of a Service, and the addresses whose parent it is.
 func (x *Index) markService(k Key) {
 	for _, store := range []Store{x.cache.serviceStore(), NodePorts} {
 		values := subject{store: store, service: k}
@@ -272,7 +270,6 @@ func (x *Index) DeleteCIDR(name string) {
 	x.markAllAddresses()
 }
 
-// markAllAddresses marks every address, because the ranges changed.
 func (x *Index) markAllAddresses() {
 	x.cache.readCIDRs()
 	x.mark(subject{store: IPAddresses})
@@ -337,7 +334,6 @@ func (x *Index) markChangedBits(before, now *parsedBitmap) {
 
 func (x *Index) mark(s subject) { x.dirty[s] = struct{}{} }
 
-// markAddress marks an address in every store that allocates addresses.
 func (x *Index) markAddress(address netip.Addr) {
 	for _, store := range x.cache.stores {
 		if store != NodePorts {

@@ -194,7 +194,6 @@ func objectAddress(name string) (netip.Addr, bool) {
 	return address, true
 }
 
-// familyOf returns the label value that the allocator gives an address.
 func familyOf(address netip.Addr) string {
 	if address.Is4() {
 		return FamilyIPv4

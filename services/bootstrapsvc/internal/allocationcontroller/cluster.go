@@ -64,7 +64,6 @@ func (k *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
 	return stores, nil
 }
 
-// hasIPAddresses reports whether kube-apiserver serves IPAddress objects in the stable version.
 func (k *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
 	resources, err := k.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
 	if err != nil {

@@ -74,7 +74,6 @@ func (k *KubeCluster) Watch(ctx context.Context, kinds []Kind, handler ObjectHan
 	}
 }
 
-// listWatch returns the lists and watches of one kind. It reports their errors to the handler.
 func (k *KubeCluster) listWatch(kind Kind, handler ObjectHandler) cache.ListerWatcher {
 	var lw *cache.ListWatch
 	switch kind {
@@ -196,7 +195,6 @@ func (f *forwarder) Replace(objects []any, resourceVersion string) error {
 // Resync does nothing: the handler keeps every object.
 func (f *forwarder) Resync() error { return nil }
 
-// put adds an object that a client returned.
 func (c *ObjectChange) put(object any) (types.NamespacedName, error) {
 	var meta metav1.ObjectMeta
 	switch typed := object.(type) {

@@ -107,7 +107,6 @@ func (c *Controller) ApplyRepair(ctx context.Context, text, requester string) (r
 	return repair, nil
 }
 
-// rejectOther returns an error if the steps of a repair with another ID are being applied.
 func (c *Controller) rejectOther(id string) error {
 	if running := c.published.running.Load(); running != nil && *running != id {
 		return fmt.Errorf("%w: %s", ErrRepairRunning, *running)
@@ -227,7 +226,6 @@ func answer(ctx context.Context, r *reconciler, asked request) {
 	asked.reply <- asked.do(ctx, r)
 }
 
-// start reads what an earlier term stored and starts the watches.
 func (c *Controller) start(ctx context.Context) (*reconciler, error) {
 	stores, err := c.Cluster.Stores(ctx)
 	if err != nil {

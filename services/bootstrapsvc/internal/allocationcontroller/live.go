@@ -22,7 +22,6 @@ type liveState struct {
 	usage     *allocation.Usage
 }
 
-// of returns the live state for one step of the batch.
 func (l *liveState) of(step allocation.Step) allocation.LiveState {
 	return allocation.LiveState{Usage: l.usage, IPAddress: l.addresses[step.Object.Name], Bitmap: l.bitmap}
 }
@@ -45,12 +44,10 @@ func (r *reconciler) readLive(ctx context.Context, steps []allocation.Step) (*li
 	return live, last(ctx, steps, live)
 }
 
-// setsBits reports whether the steps of a batch set bits.
 func setsBits(steps []allocation.Step) bool { return steps[0].Store.IsBitmap() && !anyFrees(steps) }
 
 func anyFrees(steps []allocation.Step) bool { return slices.ContainsFunc(steps, allocation.Step.Frees) }
 
-// readTargets reads what the steps of one batch write.
 func (r *reconciler) readTargets(ctx context.Context, steps []allocation.Step, live *liveState) (err error) {
 	store := steps[0].Store
 	if !store.IsBitmap() {

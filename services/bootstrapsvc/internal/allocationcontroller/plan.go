@@ -99,7 +99,6 @@ func limitSteps(steps []allocation.Step, limit int) []allocation.Step {
 	return stepsOf(steps, chosen)
 }
 
-// countSteps returns the number of steps of each finding.
 func countSteps(steps []allocation.Step) map[string]int {
 	counts := map[string]int{}
 	for _, step := range steps {
@@ -161,7 +160,6 @@ func (r *reconciler) applyToken(ctx context.Context, token repairstore.Token, id
 	return r.runNow(ctx, started)
 }
 
-// planAgain plans the token's findings again, and fails if the plan differs from the token.
 func (r *reconciler) planAgain(token repairstore.Token) ([]allocation.Step, error) {
 	var findings []allocation.Finding
 	for _, name := range token.Findings {

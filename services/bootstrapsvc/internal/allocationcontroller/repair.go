@@ -140,7 +140,6 @@ func (r *reconciler) nextRepair() (time.Time, bool) {
 	return next, found
 }
 
-// begin stores a plan as a new unfinished repair.
 func (r *reconciler) begin(ctx context.Context, requester, id string, steps []allocation.Step) (*unfinishedRepair, error) {
 	plan := repairstore.RepairPlan{ID: id, Requester: requester, Started: time.Now(), Steps: steps}
 	if err := r.Store.Begin(ctx, plan); err != nil {

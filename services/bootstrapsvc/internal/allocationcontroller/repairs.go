@@ -84,7 +84,6 @@ func (rs *repairs) overlapping(findings []string) *unfinishedRepair {
 	return nil
 }
 
-// pendingFindings returns the findings with a pending step in an unfinished repair.
 func (rs *repairs) pendingFindings() set {
 	pending := set{}
 	for _, repair := range rs.unfinished {
@@ -99,7 +98,6 @@ func (rs *repairs) prune(needed func(finding string) bool) {
 	maps.DeleteFunc(rs.startErrs, func(finding string, _ error) bool { return !needed(finding) })
 }
 
-// retryErr returns the errors of all findings that wait for a retry, nil if none does.
 func (rs *repairs) retryErr() error {
 	errs := []error{joinErrors(rs.startErrs)}
 	for _, repair := range rs.unfinished {
@@ -146,7 +144,6 @@ func newUnfinishedRepair(repair repairstore.Repair) *unfinishedRepair {
 	return &unfinishedRepair{Repair: repair, retries: map[string]error{}}
 }
 
-// pendingFindings returns the findings with a pending step.
 func (u *unfinishedRepair) pendingFindings() set {
 	pending := set{}
 	for number, result := range u.Results {
@@ -157,7 +154,6 @@ func (u *unfinishedRepair) pendingFindings() set {
 	return pending
 }
 
-// nextStep returns the first pending step, the zero Step if there is none.
 func (u *unfinishedRepair) nextStep() allocation.Step {
 	for number, result := range u.Results {
 		if result.State == repairstore.StepPending {
@@ -197,10 +193,8 @@ func (u *unfinishedRepair) stepsToSkip() map[int]repairstore.StepResult {
 	return results
 }
 
-// retryErr returns the errors of the findings that wait for a retry, nil if none does.
 func (u *unfinishedRepair) retryErr() error { return joinErrors(u.retries) }
 
-// joinErrors joins the errors of findings in the order of their names.
 func joinErrors(errs map[string]error) error {
 	var joined []error
 	for _, finding := range slices.Sorted(maps.Keys(errs)) {
@@ -229,17 +223,14 @@ func (b *repairBackoff) ready(finding string, now time.Time) bool {
 	return !now.Before(b.notBefore[finding])
 }
 
-// started delays the next automatic repair of a finding.
 func (b *repairBackoff) started(finding string, now time.Time) {
 	b.notBefore[finding] = now.Add(b.starts.When(finding))
 }
 
-// failed delays the next attempt to write the steps of a finding.
 func (b *repairBackoff) failed(finding string, now time.Time) {
 	b.notBefore[finding] = now.Add(b.retries.When(finding))
 }
 
-// succeeded resets the backoff of retries.
 func (b *repairBackoff) succeeded(finding string) { b.retries.Forget(finding) }
 
 // prune forgets the findings that need no repair any more.

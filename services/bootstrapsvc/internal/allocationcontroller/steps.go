@@ -204,7 +204,6 @@ func pendingSteps(steps []allocation.Step, results []repairstore.StepResult) []a
 	return pending
 }
 
-// settle sets the results of all pending steps.
 func settle(results []repairstore.StepResult, result repairstore.StepResult) {
 	for i := range results {
 		if results[i].State == repairstore.StepPending {

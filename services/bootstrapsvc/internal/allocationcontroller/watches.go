@@ -82,7 +82,6 @@ func (r *reconciler) startWatches() {
 	r.watches.running.Go(func() { r.Ranges.Watch(r.ctx, &rangeHandler{r}) })
 }
 
-// enqueue passes an event to the goroutine of Run.
 func (r *reconciler) enqueue(change func()) {
 	select {
 	case r.watches.changes <- change:
@@ -121,7 +120,6 @@ func (h *rangeHandler) OnError(err error) {
 	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kindRanges, err) })
 }
 
-// applyChange applies a change of objects to the index.
 func (r *reconciler) applyChange(change ObjectChange) {
 	for _, service := range change.Put.Services {
 		r.index.PutService(service)
@@ -159,7 +157,6 @@ func (r *reconciler) listed(kind Kind) {
 	delete(r.watches.failing, kind)
 }
 
-// putRange applies a range to the index.
 func (r *reconciler) putRange(name rangestore.Name, value rangestore.Value) {
 	r.ranges.values[name] = value
 	for _, store := range r.stores {

@@ -110,7 +110,7 @@ func (s *Server) listAPIServers(ctx context.Context) ([]*bootstrapv1.APIServer, 
 	}
 	planning, done := context.WithTimeout(ctx, publishedTimeout)
 	defer done()
-	endpoints, err := s.APIServers.PlanEndpoints(planning, list)
+	endpoints, err := s.APIServers.PlanEndpoints(planning, list, nil)
 	if err != nil {
 		return apiServersOf(list, nil), nil
 	}

@@ -160,7 +160,6 @@ func serviceCIDROf(found baselinecontroller.ServiceObservation) *bootstrapv1.Bas
 	return converted
 }
 
-// problemsOf are the details of the reports about one object.
 func problemsOf(changes []baseline.Change, kind, name string) []string {
 	var problems []string
 	for _, c := range changes {

@@ -128,7 +128,6 @@ func versionOf(step allocation.Step) string {
 	return step.Guard.ResourceVersion
 }
 
-// targetOf is the object that a step writes; for a bit, its range.
 func targetOf(step allocation.Step) *statusv1.ObjectReference {
 	if step.Store.IsBitmap() {
 		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(allocationcontroller.RangeName(step.Store))}
@@ -160,7 +159,6 @@ func stepStateOf(state repairstore.StepState) bootstrapv1.RepairStep_State {
 	}
 }
 
-// plannedSteps converts steps that have not been applied.
 func plannedSteps(steps []allocation.Step) []*bootstrapv1.RepairStep {
 	var converted []*bootstrapv1.RepairStep
 	for _, step := range steps {

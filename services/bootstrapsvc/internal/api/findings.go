@@ -78,7 +78,6 @@ func (s *Server) ListFindings(ctx context.Context, request *bootstrapv1.ListFind
 	return response, nil
 }
 
-// selectFindings returns the findings that match the arguments of a list, in its order.
 func selectFindings(snapshot *allocationcontroller.Snapshot, list listArguments) []allocation.Finding {
 	findings := slices.Clone(snapshot.Current)
 	if list.showEnded {
@@ -157,7 +156,6 @@ func (w *findingsWatch) awaitNewer(snapshot *allocationcontroller.Snapshot, quie
 	}
 }
 
-// sendChanges sends how a snapshot differs from what the reader knows.
 func (w *findingsWatch) sendChanges(snapshot *allocationcontroller.Snapshot) (sent bool, err error) {
 	open := make(map[string]struct{}, len(snapshot.Current))
 	for _, finding := range snapshot.Current {
@@ -216,7 +214,6 @@ func (w *findingsWatch) send(eventType bootstrapv1.WatchFindingsResponse_Type, f
 	})
 }
 
-// snapshot is the present snapshot of the term that is held here.
 func (s *Server) snapshot() (*allocationcontroller.Snapshot, error) {
 	if _, err := s.heldTerm(); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ package api
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"google.golang.org/grpc"
@@ -56,9 +57,9 @@ type KubeAPIServers interface {
 	ListServers(ctx context.Context) (apiserverscontroller.ServerList, error)
 	// WatchServers blocks until ctx ends. changed must not block.
 	WatchServers(ctx context.Context, changed func())
-	// ObserveEndpoints is PlanEndpoints with the present list.
+	// ObserveEndpoints is PlanEndpoints with the present list and without leaving addresses.
 	ObserveEndpoints(ctx context.Context) (apiserverscontroller.EndpointsObservation, error)
-	PlanEndpoints(ctx context.Context, list apiserverscontroller.ServerList) (apiserverscontroller.EndpointsObservation, error)
+	PlanEndpoints(ctx context.Context, list apiserverscontroller.ServerList, leaving []netip.Addr) (apiserverscontroller.EndpointsObservation, error)
 }
 
 // Reconciler makes a pass of one reconcile loop now, in the goroutine of the loop and so under the

@@ -54,7 +54,6 @@ func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []baseline.Chang
 	return reports
 }
 
-// planUnwantedSlices deletes slices that Trivet created for a family that is not wanted any more.
 func planUnwantedSlices(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
 	var changes []baseline.Change
 	for _, slice := range sortedByName(all) {
@@ -118,7 +117,6 @@ func newSlice(name string, want desired) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// keepForeignMetadata copies annotations and foreign labels to the successor of a slice.
 func keepForeignMetadata(fresh, existing *discoveryv1.EndpointSlice) {
 	old := existing.DeepCopy()
 	fresh.Annotations = old.Annotations
@@ -166,8 +164,6 @@ func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	return sameSet(has, want)
 }
 
-// samePorts compares ports in the order in which they are written. A port without a name or a
-// protocol differs.
 func samePorts(has, want []discoveryv1.EndpointPort) bool {
 	return slices.EqualFunc(has, want, func(a, b discoveryv1.EndpointPort) bool {
 		return equal(a.Name, b.Name) && equal(a.Protocol, b.Protocol) && equal(a.Port, b.Port) && a.AppProtocol == nil
@@ -176,7 +172,6 @@ func samePorts(has, want []discoveryv1.EndpointPort) bool {
 
 func equal[T comparable](has, want *T) bool { return has != nil && *has == *want }
 
-// sliceWithout is a copy without the endpoints that have an address that isOut selects.
 func sliceWithout(slice *discoveryv1.EndpointSlice, isOut func(address string) bool) *discoveryv1.EndpointSlice {
 	remaining := slice.DeepCopy()
 	remaining.Endpoints = slices.DeleteFunc(remaining.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
@@ -188,7 +183,6 @@ func sliceWithout(slice *discoveryv1.EndpointSlice, isOut func(address string) b
 // managedBy labels the slices that Trivet creates beside the one that kube-apiserver knows.
 const managedBy = "bootstrapsvc.trivet.dev"
 
-// sliceName is the name of a second slice of this family.
 func sliceName(family discoveryv1.AddressType) string {
 	return baseline.ServiceName + "-" + strings.ToLower(string(family))
 }
@@ -199,7 +193,6 @@ func SliceNames() []string {
 	return []string{baseline.ServiceName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)}
 }
 
-// secondSliceName is the name of the slice of the Service's second family.
 func (w Want) secondSliceName() string { return sliceName(otherFamily(FamilyOf(w.ServiceIP))) }
 
 func sortedByName(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
@@ -274,7 +267,6 @@ func isSecondary(slice *discoveryv1.EndpointSlice) bool {
 		(slice.Name == sliceName(discoveryv1.AddressTypeIPv4) || slice.Name == sliceName(discoveryv1.AddressTypeIPv6))
 }
 
-// isOfService says whether a slice adds endpoints to the Service.
 func isOfService(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Labels[discoveryv1.LabelServiceName] == baseline.ServiceName
 }

@@ -45,7 +45,6 @@ func newAdoption(cfg Config, deps Deps, changed func()) *adoption {
 	return a
 }
 
-// readinessOf is the readiness of a server, and whether it has been probed.
 func (a *adoption) readinessOf(address netip.Addr) (apiservers.Readiness, bool) {
 	readiness, probed := (*a.readiness.Load())[address]
 	return readiness, probed
@@ -192,7 +191,6 @@ func (r *MasterLeaseReader) timeToLive(ctx context.Context, id clientv3.LeaseID)
 // pkg/runtime/serializer/protobuf).
 var storagePrefix = []byte("k8s\x00")
 
-// decodeMasterLease returns the first address in a value.
 func decodeMasterLease(raw []byte) (netip.Addr, error) {
 	endpoints, err := decodeEndpoints(raw)
 	if err != nil {

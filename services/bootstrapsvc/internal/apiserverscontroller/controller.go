@@ -48,7 +48,7 @@ type Controller struct {
 	objects   Objects
 	service   ServiceObserver
 	metrics   *metrics
-	servers   *serverLister
+	resolver  Resolver
 	sidecar   *sidecar
 	adoption  *adoption // nil without Config.AdoptMasterLeases
 	endpoints *baselinecontroller.Reconciler
@@ -61,7 +61,7 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{
-		cfg: cfg, keys: deps.Keys, objects: deps.Objects, service: deps.Service, metrics: metrics,
+		cfg: cfg, keys: deps.Keys, objects: deps.Objects, service: deps.Service, resolver: deps.Resolver, metrics: metrics,
 		sidecar: &sidecar{
 			cfg: cfg, replicaID: deps.ReplicaID, keys: deps.Keys, sessions: deps.Sessions, prober: deps.Prober,
 			stepDown: deps.StepDown, logger: deps.Logger, metrics: metrics,
@@ -74,7 +74,6 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 	if cfg.AdoptMasterLeases {
 		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
 	}
-	c.servers = &serverLister{cfg: cfg, keys: deps.Keys, resolver: deps.Resolver, adoption: c.adoption}
 	return c, nil
 }
 
@@ -108,7 +107,7 @@ func (c *Controller) Forget() {
 
 // ListServers returns all known servers with the TTLs of their keys.
 func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
-	return c.servers.list(ctx, c.keys.List)
+	return c.listServers(ctx, c.keys.List)
 }
 
 // WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed
@@ -125,25 +124,23 @@ type EndpointsObservation struct {
 
 // ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
 func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation, error) {
-	return c.observeEndpoints(ctx, nil)
+	return c.observeLeaving(ctx, nil)
 }
 
-// observeEndpoints reads the servers before the objects. A server that appears in between is found
-// by the next pass, and the resourceVersions guard the writes.
-func (c *Controller) observeEndpoints(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
-	list, err := c.servers.list(ctx, c.keys.Read)
+// observeLeaving is ObserveEndpoints while the addresses of the own server leave. It reads the
+// servers before the objects. A server that appears in between is found by the next pass, and the
+// resourceVersions guard the writes.
+func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
+	list, err := c.listServers(ctx, c.keys.Read)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}
-	return c.planEndpoints(ctx, list, leaving)
+	return c.PlanEndpoints(ctx, list, leaving)
 }
 
-// PlanEndpoints compares the published endpoints with a list of servers.
-func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList) (EndpointsObservation, error) {
-	return c.planEndpoints(ctx, list, nil)
-}
-
-func (c *Controller) planEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
+// PlanEndpoints compares the published endpoints with a list of servers. leaving is as in
+// apiservers.Want.
+func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
 	service, err := c.service.ObserveService(ctx)
 	if err != nil {
 		return EndpointsObservation{}, err
@@ -164,10 +161,9 @@ func (c *Controller) planEndpoints(ctx context.Context, list ServerList, leaving
 	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan}, nil
 }
 
-// observe is the observation of the endpoints loop.
 func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
 	return func(ctx context.Context) (baselinecontroller.Observation, error) {
-		found, err := c.observeEndpoints(ctx, leaving)
+		found, err := c.observeLeaving(ctx, leaving)
 		if err != nil {
 			return baselinecontroller.Observation{}, err
 		}
@@ -201,7 +197,6 @@ func (c *Controller) WithdrawOwn(ctx context.Context) error {
 	return err
 }
 
-// runEndpoints runs the reconciler with the watches that trigger it.
 func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	written := make(chan struct{}, 1)
@@ -215,7 +210,6 @@ func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error
 	return c.endpoints.Run(ctx, report)
 }
 
-// notify leaves one notification in a channel that holds one.
 func notify(notifications chan<- struct{}) {
 	select {
 	case notifications <- struct{}{}:
@@ -223,7 +217,6 @@ func notify(notifications chan<- struct{}) {
 	}
 }
 
-// triggerAtRate triggers for notifications at a limited rate until ctx ends.
 func triggerAtRate(ctx context.Context, notifications <-chan struct{}, trigger func()) {
 	limiter := rate.NewLimiter(answersPerSecond, answersBurst)
 	for {

@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -75,18 +76,31 @@ func (r *Registry) Key(entry Entry) string { return r.prefix + entry.Name }
 
 // Read returns all entries without TTLs, ordered by address, from one linearizable read.
 func (r *Registry) Read(ctx context.Context) ([]Entry, error) {
-	entries, _, err := r.read(ctx)
-	return entries, err
+	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("read apiserver keys: %w", unavailable(err))
+	}
+	entries := make([]Entry, 0, len(response.Kvs))
+	for _, kv := range response.Kvs {
+		entry := decodeEntry(strings.TrimPrefix(string(kv.Key), r.prefix), kv.Value)
+		entry.lease = clientv3.LeaseID(kv.Lease)
+		entry.Leased = entry.lease != clientv3.NoLease
+		entries = append(entries, entry)
+	}
+	slices.SortFunc(entries, func(a, b Entry) int {
+		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Name, b.Name))
+	})
+	return entries, nil
 }
 
 // List is Read with TTLs.
 func (r *Registry) List(ctx context.Context) ([]Entry, error) {
-	entries, leases, err := r.read(ctx)
+	entries, err := r.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for i, id := range leases {
-		if entries[i].TTL, err = r.timeToLive(ctx, id); err != nil {
+	for i := range entries {
+		if entries[i].TTL, err = r.timeToLive(ctx, entries[i].lease); err != nil {
 			return nil, fmt.Errorf("read lease of apiserver key %s: %w", entries[i].Name, err)
 		}
 	}
@@ -103,33 +117,6 @@ func (r *Registry) timeToLive(ctx context.Context, id clientv3.LeaseID) (time.Du
 	}
 	// etcd answers -1 for a lease that expired after the key was read.
 	return time.Duration(max(response.TTL, 0)) * time.Second, nil
-}
-
-// read returns the entries and, at the same indices, the leases of their keys.
-func (r *Registry) read(ctx context.Context) ([]Entry, []clientv3.LeaseID, error) {
-	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
-	if err != nil {
-		return nil, nil, fmt.Errorf("read apiserver keys: %w", unavailable(err))
-	}
-	type leased struct {
-		Entry
-		lease clientv3.LeaseID
-	}
-	found := make([]leased, 0, len(response.Kvs))
-	for _, kv := range response.Kvs {
-		entry := decodeEntry(strings.TrimPrefix(string(kv.Key), r.prefix), kv.Value)
-		entry.Leased = kv.Lease != 0
-		found = append(found, leased{Entry: entry, lease: clientv3.LeaseID(kv.Lease)})
-	}
-	slices.SortFunc(found, func(a, b leased) int {
-		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Name, b.Name))
-	})
-	entries := make([]Entry, 0, len(found))
-	leases := make([]clientv3.LeaseID, 0, len(found))
-	for _, each := range found {
-		entries, leases = append(entries, each.Entry), append(leases, each.lease)
-	}
-	return entries, leases, nil
 }
 
 // Publish writes this replica's entry, bound to its session. The error wraps ErrTaken if another
@@ -154,22 +141,22 @@ func (r *Registry) Publish(ctx context.Context, entry Entry, session clientv3.Le
 // DeleteStale deletes the key of this replica's address if another replica wrote it, such as an
 // earlier process of this sidecar, readable or not. It returns whether there was such a key.
 func (r *Registry) DeleteStale(ctx context.Context, address netip.Addr) (bool, error) {
-	revision, owner, err := r.owner(ctx, address)
-	if err != nil || revision == 0 || owner == r.replica {
-		return false, err
-	}
-	key := r.key(address)
-	return true, r.compareAndSwap(ctx, key, revision, clientv3.OpDelete(key))
+	return r.delete(ctx, address, func(owner string) bool { return owner != r.replica })
 }
 
 // Withdraw deletes this replica's key. A missing key, or the key of another replica, is no error.
 func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
+	_, err := r.delete(ctx, address, func(owner string) bool { return owner == r.replica })
+	return err
+}
+
+func (r *Registry) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
 	revision, owner, err := r.owner(ctx, address)
-	if err != nil || revision == 0 || owner != r.replica {
-		return err
+	if err != nil || revision == 0 || !isMeant(owner) {
+		return false, err
 	}
 	key := r.key(address)
-	return r.compareAndSwap(ctx, key, revision, clientv3.OpDelete(key))
+	return true, r.compareAndSwap(ctx, key, revision, clientv3.OpDelete(key))
 }
 
 // MarkLeft writes into this replica's key that the sidecar stopped in good order. The key then
@@ -226,13 +213,7 @@ func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, 
 // because changes may have been missed before. It blocks until ctx ends and restarts a watch that
 // ends. changed must not block.
 func (r *Registry) Watch(ctx context.Context, changed func()) {
-	for ctx.Err() == nil {
-		r.watchOnce(ctx, changed)
-		select {
-		case <-ctx.Done():
-		case <-time.After(rewatchPause):
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { r.watchOnce(ctx, changed) }, rewatchPause)
 }
 
 func (r *Registry) watchOnce(ctx context.Context, changed func()) {
@@ -291,6 +272,7 @@ type Entry struct {
 	// Leased says whether the key expires with its writer, as the key of a sidecar does. A key
 	// without a lease has another writer, or is left by a restore.
 	Leased bool
+	lease  clientv3.LeaseID
 	// TTL is the rest of the key's lease; zero without a lease. Only List sets it.
 	TTL time.Duration
 	// Unreadable says why key or value could not be read; empty if they could. Such an entry is not

@@ -59,7 +59,6 @@ type sidecarState struct {
 	steppedDown bool
 }
 
-// stall is the longest time of one pass, with a wide margin.
 func (s *sidecar) stall() time.Duration {
 	return time.Minute + s.cfg.ProbeInterval + s.cfg.ProbeTimeout
 }
@@ -168,7 +167,6 @@ func (s *sidecar) entry(readiness apiservers.Readiness) Entry {
 	}
 }
 
-// needsWrite says whether the entry or the session changed, or the refresh is due.
 func (s *sidecarState) needsWrite(entry Entry, session clientv3.LeaseID) bool {
 	return s.written.ProbeTime.IsZero() || s.session != session ||
 		s.written.Ready != entry.Ready || s.written.Detail != entry.Detail ||

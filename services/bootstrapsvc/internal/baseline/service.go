@@ -146,7 +146,6 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 	return changes
 }
 
-// planFamilies reports a Service that should have two families and cannot get the second.
 func planFamilies(want Service, existing *corev1.Service) []Change {
 	if !asksForBoth(want, existing) || len(existing.Spec.ClusterIPs) != 1 || len(want.Families) != 1 {
 		return nil
@@ -171,7 +170,6 @@ func report(object Object, reason Reason, detail string) Change {
 	return Change{Verb: Report, Object: object, Reason: reason, Detail: detail}
 }
 
-// object is the Service to create.
 func (s Service) object() *corev1.Service {
 	policy := corev1.IPFamilyPolicySingleStack
 	if s.DualStack {

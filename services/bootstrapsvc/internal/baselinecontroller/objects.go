@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -142,7 +144,6 @@ func isUnknownKind(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// get turns NotFound into a nil object.
 func get[T any](ctx context.Context, read func(context.Context, string, metav1.GetOptions) (*T, error), name string) (*T, error) {
 	object, err := read(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -159,13 +160,7 @@ func get[T any](ctx context.Context, read func(context.Context, string, metav1.G
 // until ctx ends and restarts a watch that ends. changed must not block. The calls are hints: a
 // caller must also look periodically.
 func (o *KubeObjects) WatchEndpointSlice(ctx context.Context, changed func()) {
-	for ctx.Err() == nil {
-		o.watchOnce(ctx, changed)
-		select {
-		case <-ctx.Done():
-		case <-time.After(rewatchPause):
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { o.watchOnce(ctx, changed) }, rewatchPause)
 }
 
 func (o *KubeObjects) watchOnce(ctx context.Context, changed func()) {

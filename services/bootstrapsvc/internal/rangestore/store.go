@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
@@ -165,15 +167,11 @@ type Handler interface {
 // Watch calls handler with all ranges and then with every change, until ctx ends. It restarts a
 // watch that fails.
 func (s *Store) Watch(ctx context.Context, handler Handler) {
-	for ctx.Err() == nil {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.watchOnce(ctx, handler); err != nil && ctx.Err() == nil {
 			handler.OnError(err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(rewatchPause):
-		}
-	}
+	}, rewatchPause)
 }
 
 func (s *Store) watchOnce(ctx context.Context, handler Handler) error {
@@ -213,7 +211,6 @@ func (s *Store) dispatch(events []*clientv3.Event, handler Handler) {
 	}
 }
 
-// nameOf returns false for a key that is not a range of Services.
 func (s *Store) nameOf(key string) (Name, bool) {
 	name := Name(strings.TrimPrefix(key, s.prefix))
 	switch name {

@@ -41,7 +41,6 @@ func New(client Client, clusterPrefix string) *Store {
 	return &Store{client: client, findings: clusterPrefix + "findings/", repairs: clusterPrefix + "repairs/"}
 }
 
-// findingKey omits the prefix that all names of findings have.
 func (s *Store) findingKey(name string) string {
 	return s.findings + strings.TrimPrefix(name, "findings/")
 }
@@ -119,7 +118,6 @@ func (s *Store) commit(ctx context.Context, writes []write) error {
 	return nil
 }
 
-// read calls visit for every key below prefix, in the order of the keys.
 func (s *Store) read(ctx context.Context, prefix string, visit func(name string, value []byte)) error {
 	response, err := s.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
