@@ -46,10 +46,7 @@ func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontro
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := baselinecontroller.NewKubeObjects(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := baselinecontroller.NewKubeObjects(kube, nil)
 	service, err := assemble(configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }), Deps{
 		Member: member, Leadership: candidate, Sessions: candidate, Logger: logger,
 	}, parts{

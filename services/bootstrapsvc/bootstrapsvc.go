@@ -66,10 +66,6 @@ type Service struct {
 // New checks cfg and assembles the service. It starts nothing and makes no connection. It reads the
 // network interfaces to find the address of this machine. An error names the flag to change.
 func New(cfg Config, deps Deps) (*Service, error) {
-	objects, err := baselinecontroller.NewKubeObjects(deps.Kube, deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
 	isSidecar, err := isEnabled(deps.LoopSelection, apiserverscontroller.ProbeLoop)
 	if err != nil {
 		return nil, err
@@ -84,7 +80,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	return assemble(cfg, deps, parts{
 		local:        local,
-		objects:      objects,
+		objects:      baselinecontroller.NewKubeObjects(deps.Kube, deps.Metrics),
 		keys:         newRegistry(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
 		prober:       apiserverscontroller.NewProber(deps.KubeConfig, local.url),
 		masterLeases: apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix),
@@ -142,10 +138,7 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
-	metrics, err := baselinecontroller.NewMetrics(deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
+	metrics := baselinecontroller.NewMetrics(deps.Metrics)
 	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership)}
 	s.baseline = baselinecontroller.New(baselinecontroller.Config{
 		ServiceRanges: ranges,
@@ -156,12 +149,9 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	if s.apiservers, err = newAPIServers(cfg, deps, made, s.baseline, metrics); err != nil {
 		return nil, err
 	}
-	telemetry, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
 	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
-		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Reporter: telemetry, Logger: deps.Logger,
+		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Logger: deps.Logger,
+		Reporter: allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics),
 	})
 	loops := slices.Concat([]loop.Loop{s.allocation.Loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
 	s.runner, err = loop.NewRunner(loop.Config{
@@ -204,7 +194,7 @@ func newAPIServers(
 		ReplicaID: deps.Member.ID, Keys: made.keys, Sessions: deps.Sessions, Prober: made.prober, ProberOf: made.proberOf,
 		MasterLeases: made.masterLeases, Resolver: made.resolver, Objects: made.objects, Service: service,
 		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
-	})
+	}), nil
 }
 
 func (s *Service) newServer(member term.Member) *api.Server {

@@ -3,11 +3,11 @@ package allocationcontroller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,58 +40,49 @@ var _ Reporter = (*Telemetry)(nil)
 
 // NewTelemetry returns a Telemetry that sends Events by kube and registers its metrics. A nil kube
 // sends no Events; a nil registerer registers nothing.
-func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) (*Telemetry, error) {
+func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) *Telemetry {
+	register := promauto.With(registerer)
 	t := &Telemetry{
 		kube: kube,
-		portErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+		portErrors: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_port_errors_total",
 			Help: "Findings about node ports, by type (leak, repair, full, outOfRange, duplicate, unknown).",
 		}, []string{"type"}),
-		addressErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+		addressErrors: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_clusterip_repair_ip_errors_total",
 			Help: "Findings about ClusterIPs, by type (leak, repair, full, outOfRange, duplicate, unknown, invalid).",
 		}, []string{"type"}),
-		portFailures: prometheus.NewCounter(prometheus.CounterOpts{
+		portFailures: register.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_reconcile_errors_total",
 			Help: "Passes over node ports that failed.",
 		}),
-		addressFailures: prometheus.NewCounter(prometheus.CounterOpts{
+		addressFailures: register.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_clusterip_repair_reconcile_errors_total",
 			Help: "Passes over ClusterIPs that failed.",
 		}),
-		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		findings: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_findings",
 			Help: "Open findings about allocations, by store and code; absent on a replica that does not lead.",
 		}, []string{"store", "code"}),
-		allocated: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		allocated: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocated",
 			Help: "Allocated addresses or ports, by store; absent on a replica that does not lead.",
 		}, []string{"store"}),
-		capacity: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		capacity: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_capacity",
 			Help: "Addresses or ports of the ranges, by store; absent on a replica that does not lead.",
 		}, []string{"store"}),
-		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+		steps: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_bootstrap_repair_steps_total",
 			Help: "Steps of repairs, by verb (create, relabel, delete, set, clear) and result (done, unneeded, failed).",
 		}, []string{"verb", "result"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+		duration: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "trivet_bootstrap_audit_seconds", Buckets: prometheus.ExponentialBuckets(0.000_01, 4, 10),
 			Help: "Duration of a comparison of what is used with what is allocated, in seconds.",
 		}),
 	}
 	t.createSeries()
-	if registerer == nil {
-		return t, nil
-	}
-	for _, collector := range []prometheus.Collector{
-		t.portErrors, t.addressErrors, t.portFailures, t.addressFailures, t.findings, t.allocated, t.capacity, t.steps, t.duration,
-	} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return t, nil
+	return t
 }
 
 // createSeries creates all series with the value 0, so that an alert sees the first increase.

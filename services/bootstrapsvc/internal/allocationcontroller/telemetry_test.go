@@ -46,10 +46,7 @@ func owner(name string) allocation.Owner {
 func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 	kube := fake.NewClientset()
 	got := recordEvents(kube)
-	h, err := NewTelemetry(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := NewTelemetry(kube, nil)
 	done := h.Start(t.Context())
 	object := []allocation.Evidence{{Code: allocation.ServiceUse}, {IPAddress: &allocation.IPAddressRef{Name: "10.0.0.9", UID: "u"}}}
 	for i, finding := range []allocation.Finding{
@@ -119,10 +116,7 @@ func seriesOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 
 func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	h, err := NewTelemetry(nil, registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := NewTelemetry(nil, registry)
 	for _, code := range allocation.Codes() {
 		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.NodePorts})
 		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.IPAddresses})

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"path"
 	"slices"
@@ -27,10 +26,8 @@ import (
 // adoption probes kube-apiservers that have a master lease and no sidecar. This replica probes them
 // in place of the missing sidecar.
 type adoption struct {
-	cfg      Config
-	leases   MasterLeases
-	proberOf func(netip.Addr) ReadinessProber
-	logger   *slog.Logger
+	Config
+	Deps
 	// changed is called when the set of ready servers has changed. It must not block.
 	changed func()
 	// readiness is written by the goroutine of run and never nil.
@@ -38,9 +35,7 @@ type adoption struct {
 }
 
 func newAdoption(cfg Config, deps Deps, changed func()) *adoption {
-	a := &adoption{
-		cfg: cfg, leases: deps.MasterLeases, proberOf: deps.ProberOf, logger: deps.Logger, changed: changed,
-	}
+	a := &adoption{Config: cfg, Deps: deps, changed: changed}
 	a.readiness.Store(&map[netip.Addr]apiservers.Readiness{})
 	return a
 }
@@ -58,7 +53,7 @@ func (a *adoption) run(ctx context.Context, report loop.Report) error {
 		<-ctx.Done()
 		return nil
 	}
-	ticker := time.NewTicker(a.cfg.ProbeInterval)
+	ticker := time.NewTicker(a.ProbeInterval)
 	defer ticker.Stop()
 	var before []string
 	for ctx.Err() == nil {
@@ -80,7 +75,7 @@ func (a *adoption) run(ctx context.Context, report loop.Report) error {
 func (a *adoption) pass(ctx context.Context) ([]string, error) {
 	reading, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	leases, err := a.leases.Read(reading)
+	leases, err := a.MasterLeases.Read(reading)
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +99,11 @@ func (a *adoption) probe(ctx context.Context, leases []apiservers.MasterLease) {
 	after := make(map[netip.Addr]apiservers.Readiness, len(leases))
 	var mu sync.Mutex // guards after
 	var probes sync.WaitGroup
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.ProbeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.ProbeTimeout)
 	defer cancel()
 	for _, lease := range leases {
 		probes.Go(func() {
-			result := a.proberOf(lease.Address).Probe(ctx)
+			result := a.ProberOf(lease.Address).Probe(ctx)
 			result.OK = result.OK || result.Unverified
 			readiness, known := before[lease.Address]
 			if !known {
@@ -116,7 +111,7 @@ func (a *adoption) probe(ctx context.Context, leases []apiservers.MasterLease) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			after[lease.Address] = readiness.After(result, a.cfg.Thresholds)
+			after[lease.Address] = readiness.After(result, a.Thresholds)
 		})
 	}
 	probes.Wait()
@@ -125,7 +120,7 @@ func (a *adoption) probe(ctx context.Context, leases []apiservers.MasterLease) {
 	}
 	for address, readiness := range after {
 		if was, known := before[address]; !known || was.Ready != readiness.Ready {
-			a.logger.Info("probed adopted kube-apiserver", "address", address,
+			a.Logger.Info("probed adopted kube-apiserver", "address", address,
 				"ready", readiness.Ready, "probe", readiness.Last.Detail)
 		}
 	}

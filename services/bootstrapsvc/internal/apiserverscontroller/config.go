@@ -2,12 +2,12 @@ package apiserverscontroller
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -125,28 +125,21 @@ type metrics struct {
 	servers *prometheus.GaugeVec
 }
 
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	register := promauto.With(registerer)
 	m := &metrics{
-		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		probes: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_bootstrap_probes_total",
 			Help: "Probes of the kube-apiserver beside this replica, by result (ok, failed).",
 		}, []string{"result"}),
-		servers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		servers: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_apiservers",
 			Help: "Known kube-apiservers on the leader, by state (ready, not_ready, unreadable).",
 		}, []string{"state"}),
 	}
 	m.probes.WithLabelValues("ok")
 	m.probes.WithLabelValues("failed")
-	if registerer == nil {
-		return m, nil
-	}
-	for _, collector := range []prometheus.Collector{m.probes, m.servers} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func (m *metrics) countProbe(ok bool) {
@@ -155,10 +148,4 @@ func (m *metrics) countProbe(ok bool) {
 		result = "ok"
 	}
 	m.probes.WithLabelValues(result).Inc()
-}
-
-func (m *metrics) setServers(byState map[string]int) {
-	for state, count := range byState {
-		m.servers.WithLabelValues(state).Set(float64(count))
-	}
 }

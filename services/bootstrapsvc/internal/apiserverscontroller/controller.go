@@ -43,29 +43,20 @@ func endpointsReasons() []baseline.Reason {
 // Controller observes the kube-apiservers and reconciles the endpoints of default/kubernetes. Its
 // methods are safe for concurrent use.
 type Controller struct {
-	cfg       Config
-	keys      Keys
-	objects   Objects
-	service   ServiceObserver
+	Config
+	Deps
 	metrics   *metrics
-	resolver  Resolver
 	sidecar   *sidecar
 	adoption  *adoption // nil without Config.AdoptMasterLeases
 	endpoints *baselinecontroller.Reconciler
 }
 
 // New returns a controller, registers its metrics and starts nothing.
-func New(cfg Config, deps Deps) (*Controller, error) {
-	metrics, err := newMetrics(deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
+func New(cfg Config, deps Deps) *Controller {
+	metrics := newMetrics(deps.Metrics)
 	c := &Controller{
-		cfg: cfg, keys: deps.Keys, objects: deps.Objects, service: deps.Service, resolver: deps.Resolver, metrics: metrics,
-		sidecar: &sidecar{
-			cfg: cfg, replicaID: deps.ReplicaID, keys: deps.Keys, sessions: deps.Sessions, prober: deps.Prober,
-			stepDown: deps.StepDown, logger: deps.Logger, metrics: metrics,
-		},
+		Config: cfg, Deps: deps, metrics: metrics,
+		sidecar: &sidecar{Config: cfg, Deps: deps, metrics: metrics},
 	}
 	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
 		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
@@ -74,7 +65,7 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 	if cfg.AdoptMasterLeases {
 		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
 	}
-	return c, nil
+	return c
 }
 
 // ProbeLoops run on every replica.
@@ -107,12 +98,12 @@ func (c *Controller) Forget() {
 
 // ListServers returns all known servers with the TTLs of their keys.
 func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
-	return c.listServers(ctx, c.keys.List)
+	return c.listServers(ctx, c.Keys.List)
 }
 
 // WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed
 // must not block.
-func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.keys.Watch(ctx, changed) }
+func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.Keys.Watch(ctx, changed) }
 
 // EndpointsObservation is what ObserveEndpoints found.
 type EndpointsObservation struct {
@@ -131,7 +122,7 @@ func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation
 // servers before the objects. A server that appears in between is found by the next pass, and the
 // resourceVersions guard the writes.
 func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
-	list, err := c.listServers(ctx, c.keys.Read)
+	list, err := c.listServers(ctx, c.Keys.Read)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}
@@ -141,20 +132,20 @@ func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr) (
 // PlanEndpoints compares the published endpoints with a list of servers. leaving is as in
 // apiservers.Want.
 func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
-	service, err := c.service.ObserveService(ctx)
+	service, err := c.Service.ObserveService(ctx)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}
-	kind := c.cfg.Policy.Kind
+	kind := c.Policy.Kind
 	snapshot := apiservers.Snapshot{Servers: list.Candidates(kind)}
-	if snapshot.Endpoints, err = c.objects.Endpoints(ctx); err != nil {
+	if snapshot.Endpoints, err = c.Objects.Endpoints(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
-	if snapshot.Slices, err = c.objects.EndpointSlices(ctx); err != nil {
+	if snapshot.Slices, err = c.Objects.EndpointSlices(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
 	plan := apiservers.NewPlan(apiservers.Want{
-		Policy: c.cfg.Policy, ServiceIP: service.ClusterIP, DualStack: c.cfg.DualStack, ExtraPorts: c.cfg.ExtraPorts,
+		Policy: c.Policy, ServiceIP: service.ClusterIP, DualStack: c.DualStack, ExtraPorts: c.ExtraPorts,
 		Leaving: leaving, Unresolved: list.Unresolved,
 	}, snapshot)
 	plan.Changes = append(plan.Changes, list.Reports...)
@@ -167,7 +158,9 @@ func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
 		if err != nil {
 			return baselinecontroller.Observation{}, err
 		}
-		c.metrics.setServers(found.Servers.countByState())
+		for state, count := range found.Servers.countByState() {
+			c.metrics.servers.WithLabelValues(state).Set(float64(count))
+		}
 		return baselinecontroller.Observation{Changes: found.Plan.Changes, Counts: found.counts()}, nil
 	}
 }
@@ -190,10 +183,10 @@ func (o EndpointsObservation) counts() map[string]int64 {
 // Only the leader may call it, after the key was deleted. It does nothing on a replica without a
 // kube-apiserver.
 func (c *Controller) WithdrawOwn(ctx context.Context) error {
-	if !c.cfg.Address.Primary.IsValid() {
+	if !c.Address.Primary.IsValid() {
 		return nil
 	}
-	_, err := c.endpoints.ReconcileWith(ctx, c.observe(c.cfg.Address.All()))
+	_, err := c.endpoints.ReconcileWith(ctx, c.observe(c.Address.All()))
 	return err
 }
 
@@ -201,8 +194,8 @@ func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error
 	ctx, cancel := context.WithCancel(ctx)
 	written := make(chan struct{}, 1)
 	var watches sync.WaitGroup
-	watches.Go(func() { c.keys.Watch(ctx, c.endpoints.Trigger) })
-	watches.Go(func() { c.objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
+	watches.Go(func() { c.Keys.Watch(ctx, c.endpoints.Trigger) })
+	watches.Go(func() { c.Objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
 	watches.Go(func() { triggerAtRate(ctx, written, c.endpoints.Trigger) })
 	// In this order, also when the reconciler panics.
 	defer watches.Wait()

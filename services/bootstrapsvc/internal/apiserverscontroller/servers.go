@@ -129,7 +129,7 @@ func (c *Controller) serverOf(entry Entry) KnownServer {
 			Address: entry.Address, Port: entry.Port, Ready: entry.Ready, Left: entry.Left, Detail: entry.Detail,
 		},
 		Source: FromSidecar, Secondary: entry.Secondary,
-		Name: entry.Name, Key: c.keys.Key(entry), ReplicaID: entry.ReplicaID, ProbeTime: entry.ProbeTime, TTL: entry.TTL,
+		Name: entry.Name, Key: c.Keys.Key(entry), ReplicaID: entry.ReplicaID, ProbeTime: entry.ProbeTime, TTL: entry.TTL,
 	}
 	if entry.Address.IsValid() {
 		known.Name = entry.Address.String()
@@ -153,7 +153,7 @@ func (c *Controller) serverOf(entry Entry) KnownServer {
 
 // adopt adds the servers of master leases, except those whose sidecar has reported.
 func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []netip.Addr) error {
-	leases, err := c.adoption.leases.Read(ctx)
+	leases, err := c.MasterLeases.Read(ctx)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []net
 		if probed && !readiness.Ready {
 			notReady = readiness.Last.Detail
 		}
-		server, reports := apiservers.Adopt(lease, c.cfg.Port, notReady)
+		server, reports := apiservers.Adopt(lease, c.Port, notReady)
 		known := KnownServer{
 			Server: server, Source: FromMasterLease, Unreadable: lease.Unreadable != "",
 			Name: path.Base(lease.Key), Key: lease.Key, TTL: lease.TTL, ProbeTime: readiness.Last.Time,
@@ -186,12 +186,12 @@ func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []net
 // resolveStatic adds the static address, or the addresses of the static name. A failed lookup adds
 // no address, which changes nothing that is published.
 func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
-	addresses := []netip.Addr{c.cfg.StaticAddress}
-	if name := c.cfg.StaticName; name != "" {
+	addresses := []netip.Addr{c.StaticAddress}
+	if name := c.StaticName; name != "" {
 		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 		defer cancel()
 		var err error
-		addresses, err = c.resolver.LookupNetIP(ctx, "ip", name)
+		addresses, err = c.Resolver.LookupNetIP(ctx, "ip", name)
 		switch {
 		case err != nil:
 			list.Unresolved = fmt.Sprintf("cannot resolve static address %s: %v", name, err)
@@ -203,7 +203,7 @@ func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
 		if address = address.Unmap(); address.IsValid() {
 			list.Servers = append(list.Servers, KnownServer{
 				Server: apiservers.Server{
-					Address: address, Port: c.cfg.StaticPort, Ready: true, Detail: "static addresses are not probed",
+					Address: address, Port: c.StaticPort, Ready: true, Detail: "static addresses are not probed",
 				},
 				Source: FromFlag, Name: address.String(),
 			})

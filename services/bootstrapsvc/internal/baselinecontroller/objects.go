@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,17 +46,11 @@ type KubeObjects struct {
 }
 
 // NewKubeObjects registers its metrics; a nil registerer leaves them unregistered.
-func NewKubeObjects(kube kubernetes.Interface, registerer prometheus.Registerer) (*KubeObjects, error) {
-	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+func NewKubeObjects(kube kubernetes.Interface, registerer prometheus.Registerer) *KubeObjects {
+	return &KubeObjects{kube: kube, writes: promauto.With(registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "trivet_bootstrap_writes_total",
 		Help: "Writes of the baseline to Kubernetes, by kind, verb (create, update, delete) and result (ok, conflict, error).",
-	}, []string{"kind", "verb", "result"})
-	if registerer != nil {
-		if err := registerer.Register(writes); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return &KubeObjects{kube: kube, writes: writes}, nil
+	}, []string{"kind", "verb", "result"})}
 }
 
 // Namespaces returns the named namespaces that exist.

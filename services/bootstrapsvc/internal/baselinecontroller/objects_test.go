@@ -30,10 +30,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 func newObjects(t *testing.T) *KubeObjects {
 	t.Helper()
-	c, err := NewKubeObjects(testkit.Kube(t), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(testkit.Kube(t), prometheus.NewRegistry())
 	return c
 }
 
@@ -85,10 +82,7 @@ func TestWatchEndpointSlice_ReportsEveryWriter(t *testing.T) {
 
 func TestApply_GuardsHold(t *testing.T) {
 	kube, registry := testkit.Kube(t), prometheus.NewRegistry()
-	c, err := NewKubeObjects(kube, registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(kube, registry)
 	namespace := testkit.Namespace(t, kube)
 	slices := kube.DiscoveryV1().EndpointSlices(namespace)
 	stored := func() *discoveryv1.EndpointSlice {
@@ -167,10 +161,7 @@ func TestApply_WritesNothingWithoutATerm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewKubeObjects(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(kube, nil)
 	namespace := testkit.Namespace(t, testkit.Kube(t))
 	c.wantApply(t, baseline.Create, sliceIn(namespace), term.ErrNone)
 
@@ -253,10 +244,7 @@ func TestServiceCIDR_KindThatIsNotServedIsNoMissingObject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := NewKubeObjects(kube, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := NewKubeObjects(kube, nil)
 		if got, err := c.ServiceCIDR(t.Context()); err != nil || got.Served != served || got.Object != nil {
 			t.Errorf("ServiceCIDR after %q = %+v, %v; want served = %t and no object", body, got, err, served)
 		}
@@ -268,10 +256,7 @@ func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewKubeObjects(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(kube, nil)
 	if _, err := c.Service(t.Context()); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("service = %v, want %v", err, ErrUnavailable)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trivet-dev/trivet/internal/loop"
@@ -259,18 +260,11 @@ type Metrics struct {
 }
 
 // NewMetrics registers the metrics; a nil registerer leaves them unregistered.
-func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{reports: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+func NewMetrics(registerer prometheus.Registerer) *Metrics {
+	return &Metrics{reports: promauto.With(registerer).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "trivet_bootstrap_findings",
 		Help: "Problems that the last pass of a loop could not repair, by loop and reason; 0 on replicas that do not lead.",
 	}, []string{"loop", "reason"})}
-	if registerer == nil {
-		return m, nil
-	}
-	if err := registerer.Register(m.reports); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	return m, nil
 }
 
 // setReports replaces the reports of a loop. The series of reasons exist before the first report,
