@@ -1,7 +1,6 @@
 package bootstrapsvc
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/client-go/kubernetes"
@@ -42,9 +42,7 @@ type Deps struct {
 	Etcd apiserverscontroller.Etcd
 	// Leadership is run by the service, with one shard.
 	Leadership Leadership
-	// Sessions binds this replica's key; usually the same candidate as Leadership.
-	Sessions apiserverscontroller.Sessions
-	Logger   *slog.Logger
+	Logger     *slog.Logger
 	// Metrics may be nil: then nothing is registered.
 	Metrics prometheus.Registerer
 	// LoopSelection is --loops; empty means all loops.
@@ -82,12 +80,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		local:        local,
 		objects:      baselinecontroller.NewKubeObjects(deps.Kube, deps.Metrics),
 		keys:         newRegistry(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
-		prober:       apiserverscontroller.NewProber(deps.KubeConfig, local.url),
-		masterLeases: apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix),
-		resolver:     net.DefaultResolver,
-		proberOf: func(address netip.Addr) apiserverscontroller.ReadinessProber {
+		probe:        apiserverscontroller.NewProber(deps.KubeConfig, local.url).Probe,
+		masterLeases: apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix).Read,
+		lookupIP:     net.DefaultResolver.LookupNetIP,
+		probeOf: func(address netip.Addr) apiserverscontroller.Probe {
 			at := netip.AddrPortFrom(address, uint16(local.port))
-			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
+			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
 		},
 		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
 		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
@@ -120,10 +118,10 @@ type parts struct {
 		apiserverscontroller.Objects
 	}
 	keys         apiserverscontroller.Keys
-	prober       apiserverscontroller.ReadinessProber
-	proberOf     func(netip.Addr) apiserverscontroller.ReadinessProber
-	masterLeases apiserverscontroller.MasterLeases
-	resolver     apiserverscontroller.Resolver
+	probe        apiserverscontroller.Probe
+	probeOf      func(netip.Addr) apiserverscontroller.Probe
+	masterLeases func(context.Context) ([]apiservers.MasterLease, error)
+	lookupIP     func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	allocations  allocationcontroller.Cluster
 	ranges       allocationcontroller.Ranges
 	repairs      allocationcontroller.RepairStore
@@ -146,9 +144,15 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 			TargetPort: made.local.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
 		},
 	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics})
-	if s.apiservers, err = newAPIServers(cfg, deps, made, s.baseline, metrics); err != nil {
+	endpoints, err := cfg.controller(made.local, extra)
+	if err != nil {
 		return nil, err
 	}
+	s.apiservers = apiserverscontroller.New(endpoints, apiserverscontroller.Deps{
+		ReplicaID: deps.Member.ID, Keys: made.keys, Session: deps.Leadership.Session, Probe: made.probe, ProbeOf: made.probeOf,
+		MasterLeases: made.masterLeases, LookupIP: made.lookupIP, Objects: made.objects, ObserveService: s.baseline.ObserveService,
+		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+	})
 	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
 		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Logger: deps.Logger,
 		Reporter: allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics),
@@ -164,46 +168,13 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	return s, nil
 }
 
-func newAPIServers(
-	cfg Config, deps Deps, made parts, service apiserverscontroller.ServiceObserver, metrics *baselinecontroller.Metrics,
-) (*apiserverscontroller.Controller, error) {
-	policy, err := cfg.Endpoints.policy()
-	if err != nil {
-		return nil, err
-	}
-	static, err := cfg.Endpoints.staticTarget()
-	if err != nil {
-		return nil, fmt.Errorf("--static-apiserver-address: %w", err)
-	}
-	extra, err := parseExtraPorts(cfg.ExtraPorts)
-	if err != nil {
-		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
-	}
-	var ports []apiservers.Port
-	for _, port := range extra {
-		ports = append(ports, apiservers.Port{Name: port.Name, Protocol: port.Protocol, Port: port.TargetPort})
-	}
-	return apiserverscontroller.New(apiserverscontroller.Config{
-		Address: made.local.address, Port: made.local.port,
-		Policy: policy, DualStack: cfg.DualStackEndpoints, ExtraPorts: ports,
-		StaticAddress: static.address, StaticName: static.name, StaticPort: cmp.Or(int32(cfg.Endpoints.StaticPort), made.local.port),
-		AdoptMasterLeases: cfg.Endpoints.AdoptMasterLeases,
-		ProbeInterval:     cfg.ProbeInterval, ProbeTimeout: cfg.ProbeTimeout,
-		Thresholds: apiservers.ReadinessThresholds{Failures: cfg.ProbeFailures, Silence: cfg.Endpoints.UnreadyDelay},
-	}, apiserverscontroller.Deps{
-		ReplicaID: deps.Member.ID, Keys: made.keys, Sessions: deps.Sessions, Prober: made.prober, ProberOf: made.proberOf,
-		MasterLeases: made.masterLeases, Resolver: made.resolver, Objects: made.objects, Service: service,
-		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
-	}), nil
-}
-
 func (s *Service) newServer(member term.Member) *api.Server {
 	cfg := api.Config{
 		Service: member.Service, ReplicaID: member.ID,
 		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers, Allocation: s.allocation,
 	}
 	for _, reconciler := range s.reconcilers() {
-		if s.isRunning(reconciler.Name()) {
+		if s.isRunning(reconciler.Loop) {
 			cfg.Reconcilers = append(cfg.Reconcilers, reconciler)
 		}
 	}
@@ -322,7 +293,6 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		KubeConfig:    deps.KubeConfig,
 		Etcd:          deps.Etcd,
 		Leadership:    deps.Candidate,
-		Sessions:      deps.Candidate,
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,
 		LoopSelection: deps.LoopSelection,
@@ -338,6 +308,9 @@ type Leadership interface {
 	// Concede gives the term to a ready replica for as long as there is a reason. It does not
 	// block.
 	Concede(reason error)
+	// Session answers from memory: the etcd lease, a context that ends with it, and whether there is
+	// one now.
+	Session() (clientv3.LeaseID, context.Context, bool)
 }
 
 // leadership is what the RPC handlers know about leader election.

@@ -1,6 +1,7 @@
 package bootstrapsvc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
@@ -325,4 +328,28 @@ func (c *AuditConfig) controller() allocationcontroller.Config {
 		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
 	}
 	return cfg
+}
+
+// controller is the configuration of the apiservers controller.
+func (c *Config) controller(local localServer, extra []baseline.Port) (apiserverscontroller.Config, error) {
+	policy, err := c.Endpoints.policy()
+	if err != nil {
+		return apiserverscontroller.Config{}, err
+	}
+	static, err := c.Endpoints.staticTarget()
+	if err != nil {
+		return apiserverscontroller.Config{}, fmt.Errorf("--static-apiserver-address: %w", err)
+	}
+	var ports []apiservers.Port
+	for _, port := range extra {
+		ports = append(ports, apiservers.Port{Name: port.Name, Protocol: port.Protocol, Port: port.TargetPort})
+	}
+	return apiserverscontroller.Config{
+		Address: local.address, Port: local.port,
+		Policy: policy, DualStack: c.DualStackEndpoints, ExtraPorts: ports,
+		StaticAddress: static.address, StaticName: static.name, StaticPort: cmp.Or(int32(c.Endpoints.StaticPort), local.port),
+		AdoptMasterLeases: c.Endpoints.AdoptMasterLeases,
+		ProbeInterval:     c.ProbeInterval, ProbeTimeout: c.ProbeTimeout,
+		Thresholds: apiservers.ReadinessThresholds{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay},
+	}, nil
 }

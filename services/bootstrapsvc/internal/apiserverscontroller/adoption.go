@@ -75,7 +75,7 @@ func (a *adoption) run(ctx context.Context, report loop.Report) error {
 func (a *adoption) pass(ctx context.Context) ([]string, error) {
 	reading, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	leases, err := a.MasterLeases.Read(reading)
+	leases, err := a.MasterLeases(reading)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (a *adoption) probe(ctx context.Context, leases []apiservers.MasterLease) {
 	defer cancel()
 	for _, lease := range leases {
 		probes.Go(func() {
-			result := a.ProberOf(lease.Address).Probe(ctx)
+			result := a.ProbeOf(lease.Address)(ctx)
 			result.OK = result.OK || result.Unverified
 			readiness, known := before[lease.Address]
 			if !known {

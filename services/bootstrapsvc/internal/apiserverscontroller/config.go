@@ -54,31 +54,9 @@ type Keys interface {
 	Watch(ctx context.Context, changed func())
 }
 
-// Sessions gives the etcd session to which the key of this replica is bound. *term.Candidate
-// implements it.
-type Sessions interface {
-	// Session answers from memory: the lease, a context that ends with it, and whether there is one
-	// now.
-	Session() (clientv3.LeaseID, context.Context, bool)
-}
-
-// ReadinessProber probes one kube-apiserver. [Prober] implements it. It blocks until the answer or
-// the end of ctx.
-type ReadinessProber interface {
-	Probe(ctx context.Context) apiservers.ProbeResult
-}
-
-// MasterLeases are the keys of kube-apiserver's own reconciler. [MasterLeaseReader] implements it.
-// Calls block until ctx ends and may be concurrent.
-type MasterLeases interface {
-	Read(ctx context.Context) ([]apiservers.MasterLease, error)
-}
-
-// Resolver looks up host names. *net.Resolver implements it. It blocks until the answer or the end
-// of ctx.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
+// Probe probes one kube-apiserver; [Prober.Probe] is one. It blocks until the answer or the end of
+// ctx.
+type Probe func(ctx context.Context) apiservers.ProbeResult
 
 // Objects are the Kubernetes objects of the endpoints. *baselinecontroller.KubeObjects implements
 // it. Reads are live and return nil for an object that does not exist. Calls block until ctx ends
@@ -92,26 +70,23 @@ type Objects interface {
 	WatchEndpointSlice(ctx context.Context, changed func())
 }
 
-// ServiceObserver observes the Service default/kubernetes, whose ClusterIP gives the address
-// family. *baselinecontroller.Controller implements it.
-type ServiceObserver interface {
-	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
-}
-
-// Deps are the dependencies of a Controller. All are required, except that Metrics may be nil.
+// Deps are the dependencies of a Controller. All are required, except that Metrics may be nil. All
+// functions but Session and StepDown block until ctx ends at most.
 type Deps struct {
-	// ReplicaID is the id of this replica.
 	ReplicaID string
 	Keys      Keys
-	Sessions  Sessions
-	// Prober probes the kube-apiserver beside this replica, ProberOf makes one for an adopted
-	// server.
-	Prober       ReadinessProber
-	ProberOf     func(netip.Addr) ReadinessProber
-	MasterLeases MasterLeases
-	Resolver     Resolver
+	// Session returns the etcd session to which the key of this replica is bound, a context that
+	// ends with it, and whether there is one now. It does not block.
+	Session func() (clientv3.LeaseID, context.Context, bool)
+	// Probe probes the kube-apiserver beside this replica, ProbeOf makes a probe of an adopted one.
+	Probe   Probe
+	ProbeOf func(netip.Addr) Probe
+	// MasterLeases reads the keys of kube-apiserver's own reconciler.
+	MasterLeases func(ctx context.Context) ([]apiservers.MasterLease, error)
+	LookupIP     func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	Objects      Objects
-	Service      ServiceObserver
+	// ObserveService observes default/kubernetes, whose ClusterIP gives the address family.
+	ObserveService func(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not
 	// block.
 	StepDown          func(reason error)

@@ -132,7 +132,7 @@ func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr) (
 // PlanEndpoints compares the published endpoints with a list of servers. leaving is as in
 // apiservers.Want.
 func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
-	service, err := c.Service.ObserveService(ctx)
+	service, err := c.ObserveService(ctx)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}

@@ -153,7 +153,7 @@ func (c *Controller) serverOf(entry Entry) KnownServer {
 
 // adopt adds the servers of master leases, except those whose sidecar has reported.
 func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []netip.Addr) error {
-	leases, err := c.MasterLeases.Read(ctx)
+	leases, err := c.MasterLeases(ctx)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
 		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 		defer cancel()
 		var err error
-		addresses, err = c.Resolver.LookupNetIP(ctx, "ip", name)
+		addresses, err = c.LookupIP(ctx, "ip", name)
 		switch {
 		case err != nil:
 			list.Unresolved = fmt.Sprintf("cannot resolve static address %s: %v", name, err)

@@ -107,7 +107,7 @@ func (s *sidecar) deleteStale(ctx context.Context) error {
 func (s *sidecar) probe(ctx context.Context, state *sidecarState) {
 	ctx, cancel := context.WithTimeout(ctx, s.ProbeTimeout)
 	defer cancel()
-	result := s.Prober.Probe(ctx)
+	result := s.Probe(ctx)
 	s.metrics.countProbe(result.OK)
 	before := state.readiness
 	state.readiness = before.After(result, s.Thresholds)
@@ -125,7 +125,7 @@ func (s *sidecar) awaitSession(ctx context.Context) (clientv3.LeaseID, bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.ProbeInterval)
 	defer cancel()
 	for {
-		if session, _, alive := s.Sessions.Session(); alive {
+		if session, _, alive := s.Session(); alive {
 			return session, true
 		}
 		select {

@@ -29,14 +29,8 @@ const (
 	watchTimeout = 5 * time.Minute
 )
 
-var (
-	// ErrConflict: the object is not what the plan was made from.
-	ErrConflict = guarded.ErrConflict
-	// ErrUnavailable: the kube-apiserver did not answer, or answered that it cannot serve now.
-	ErrUnavailable = guarded.ErrUnavailable
-	// errUnguarded: an update or delete without its guard would hit whatever version exists.
-	errUnguarded = errors.New("the plan does not say which version of the object it means")
-)
+// errUnguarded: an update or delete without its guard would hit whatever version exists.
+var errUnguarded = errors.New("the plan does not say which version of the object it means")
 
 // KubeObjects reads and writes the baseline's objects in one cluster. It is safe for concurrent
 // use. Its methods block until the kube-apiserver answers or ctx ends.
@@ -192,7 +186,7 @@ func resultLabel(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.Is(err, ErrConflict):
+	case errors.Is(err, guarded.ErrConflict):
 		return "conflict"
 	default:
 		return "error"

@@ -24,6 +24,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -95,7 +96,7 @@ func TestApply_GuardsHold(t *testing.T) {
 	}
 
 	c.wantApply(t, baseline.Create, sliceIn(namespace), nil)
-	c.wantApply(t, baseline.Create, sliceIn(namespace), ErrConflict)
+	c.wantApply(t, baseline.Create, sliceIn(namespace), guarded.ErrConflict)
 	c.wantApply(t, baseline.Update, sliceIn(namespace), errUnguarded)
 	c.wantApply(t, baseline.Delete, sliceIn(namespace), errUnguarded)
 
@@ -103,18 +104,18 @@ func TestApply_GuardsHold(t *testing.T) {
 	labelled := old.DeepCopy()
 	labelled.Labels = map[string]string{"team": "net"}
 	c.wantApply(t, baseline.Update, labelled, nil)
-	c.wantApply(t, baseline.Update, old, ErrConflict)
-	c.wantApply(t, baseline.Delete, old, ErrConflict)
+	c.wantApply(t, baseline.Update, old, guarded.ErrConflict)
+	c.wantApply(t, baseline.Delete, old, guarded.ErrConflict)
 	stranger := stored()
 	stranger.UID = "11111111-2222-3333-4444-555555555555"
-	c.wantApply(t, baseline.Delete, stranger, ErrConflict)
+	c.wantApply(t, baseline.Delete, stranger, guarded.ErrConflict)
 	if got := stored().Labels["team"]; got != "net" {
 		t.Fatalf("label = %q after rejected writes, want net", got)
 	}
 	last := stored()
 	c.wantApply(t, baseline.Delete, last, nil)
-	c.wantApply(t, baseline.Delete, last, ErrConflict)
-	c.wantApply(t, baseline.Update, last, ErrConflict)
+	c.wantApply(t, baseline.Delete, last, guarded.ErrConflict)
+	c.wantApply(t, baseline.Update, last, guarded.ErrConflict)
 	c.wantApply(t, baseline.Report, last, nil)
 
 	want := map[string]float64{
@@ -151,7 +152,7 @@ func TestApply_InvalidObjectIsNeitherConflictNorUnavailable(t *testing.T) {
 	invalid := sliceIn(testkit.Namespace(t, kube))
 	invalid.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}
 	err := c.Apply(t.Context(), baseline.Change{Verb: baseline.Create, Object: invalid})
-	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrUnavailable) {
+	if err == nil || errors.Is(err, guarded.ErrConflict) || errors.Is(err, guarded.ErrUnavailable) {
 		t.Errorf("create of an invalid slice = %v", err)
 	}
 }
@@ -257,13 +258,13 @@ func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := NewKubeObjects(kube, nil)
-	if _, err := c.Service(t.Context()); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("service = %v, want %v", err, ErrUnavailable)
+	if _, err := c.Service(t.Context()); !errors.Is(err, guarded.ErrUnavailable) {
+		t.Errorf("service = %v, want %v", err, guarded.ErrUnavailable)
 	}
 	err = c.Apply(t.Context(), baseline.Change{
 		Verb: baseline.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
 	})
-	if !errors.Is(err, ErrUnavailable) {
-		t.Errorf("create = %v, want %v", err, ErrUnavailable)
+	if !errors.Is(err, guarded.ErrUnavailable) {
+		t.Errorf("create = %v, want %v", err, guarded.ErrUnavailable)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 const (
@@ -47,7 +48,7 @@ type Observation struct {
 // Observe reads the objects of one loop and plans their changes. It writes nothing.
 type Observe func(ctx context.Context) (Observation, error)
 
-// Writer applies one change under its guard. Its error wraps ErrConflict if the object has changed
+// Writer applies one change under its guard. Its error wraps guarded.ErrConflict if the object has changed
 // since the plan was made.
 type Writer interface {
 	Apply(ctx context.Context, step baseline.Change) error
@@ -101,9 +102,6 @@ func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 	cfg.Metrics.setReports(cfg.Loop, cfg.Reasons, nil)
 	return &Reconciler{ReconcilerConfig: cfg, triggers: make(chan struct{}, 1), requests: make(chan request)}
 }
-
-// Name is the name of the loop.
-func (r *Reconciler) Name() string { return r.Loop }
 
 // Run makes passes until ctx ends; ctx carries the term. It is the Run of a [loop.Loop].
 func (r *Reconciler) Run(ctx context.Context, report loop.Report) error {
@@ -198,12 +196,12 @@ func (r *Reconciler) reconcile(ctx context.Context, observe Observe) ([]baseline
 		}
 		written, err := r.apply(ctx, writes)
 		done = append(done, written...)
-		if err != nil && !errors.Is(err, ErrConflict) {
+		if err != nil && !errors.Is(err, guarded.ErrConflict) {
 			return done, err
 		}
 		conflict = err
 	}
-	return done, errors.Join(fmt.Errorf("%w: %w", errContended, ErrConflict), conflict)
+	return done, errors.Join(fmt.Errorf("%w: %w", errContended, guarded.ErrConflict), conflict)
 }
 
 // apply tries every write: an object that cannot be written does not stop the remaining ones.
