@@ -8,12 +8,9 @@ import (
 
 // LiveState is what the caller read for one step, right before the write.
 type LiveState struct {
-	// Services is a quorum list of all Services, read after the IPAddress or the bitmap. A step
-	// that frees needs all of them; for a step that allocates, the Services that use the subject
-	// are enough.
-	Services []Service
-	// Usage is CountUsage of the same list, to share it between steps. If set, it is used instead
-	// of Services.
+	// Usage is of a quorum list of all Services, read after the IPAddress or the bitmap. A step that
+	// frees needs all of them; for a step that allocates, the Services that use the subject are
+	// enough.
 	Usage *Usage
 	// IPAddress is the object with the step's name, nil if it does not exist. It matters for steps
 	// of IPAddresses.
@@ -62,9 +59,6 @@ const (
 // Check decides whether a step may be applied now. The reason is one sentence, empty for
 // CheckPassed.
 func Check(s Step, live LiveState) (CheckResult, string) {
-	if live.Usage == nil {
-		live.Usage = CountUsage(live.Services)
-	}
 	check := live.checkIPAddress
 	if s.Store.IsBitmap() {
 		check = live.checkBit

@@ -17,7 +17,8 @@ type Settings struct {
 	// Ranges are the expected ranges of the bitmaps, as stored texts. A store without an expected
 	// range accepts any.
 	Ranges map[Store]string
-	// GracePeriods say when a finding is open. The zero value means DefaultGracePeriods.
+	// GracePeriods say when a finding is open. The zero value means DefaultGracePeriods; to change
+	// one of them, change the result of DefaultGracePeriods.
 	GracePeriods GracePeriods
 }
 

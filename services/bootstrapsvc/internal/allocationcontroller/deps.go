@@ -32,7 +32,7 @@ type Config struct {
 	FindingHistory, RepairHistory int
 	// ExpectedRanges are the expected ranges of the bitmaps; see allocation.Settings.
 	ExpectedRanges map[allocation.Store]string
-	// GracePeriods say when a finding opens. The zero value means the default.
+	// GracePeriods say when a finding opens; see allocation.Settings.
 	GracePeriods allocation.GracePeriods
 }
 

@@ -15,7 +15,8 @@ import (
 const (
 	// changeDelay is how long changes are collected before a pass, so that a burst causes one pass.
 	changeDelay = 50 * time.Millisecond
-	// period is the longest time between passes.
+	// period is the longest time between passes. A period longer than GracePeriods.Interval would
+	// delay the observations of what is unused.
 	period = 20 * time.Second
 	// passTimeout bounds a pass, so that a call that hangs cannot stop the loop.
 	passTimeout = 30 * time.Second

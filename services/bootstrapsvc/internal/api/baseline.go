@@ -191,18 +191,10 @@ func changesOf(changes []baseline.Change) []*statusv1.Change {
 }
 
 func verbOf(verb baseline.Verb) statusv1.Change_Verb {
-	switch verb {
-	case baseline.Create:
-		return statusv1.Change_VERB_CREATE
-	case baseline.Update:
-		return statusv1.Change_VERB_UPDATE
-	case baseline.Delete:
-		return statusv1.Change_VERB_DELETE
-	case baseline.Report:
-		return statusv1.Change_VERB_REPORT
-	default:
-		return statusv1.Change_VERB_UNSPECIFIED
-	}
+	return map[baseline.Verb]statusv1.Change_Verb{
+		baseline.Create: statusv1.Change_VERB_CREATE, baseline.Update: statusv1.Change_VERB_UPDATE,
+		baseline.Delete: statusv1.Change_VERB_DELETE, baseline.Report: statusv1.Change_VERB_REPORT,
+	}[verb]
 }
 
 // timeOf leaves the zero time out.

@@ -92,14 +92,6 @@ func addressReference(name, uid string) *statusv1.ObjectReference {
 	}
 }
 
-func findingsOf(findings []allocation.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
-	var converted []*bootstrapv1.Finding
-	for _, finding := range findings {
-		converted = append(converted, findingOf(finding, audited, replica))
-	}
-	return converted
-}
-
 func stepOf(step allocation.Step, outcome repairstore.StepResult) *bootstrapv1.RepairStep {
 	return &bootstrapv1.RepairStep{
 		Finding: step.Finding, Safe: step.Safe, Risk: step.Risk, Version: versionOf(step), Error: outcome.Error,
@@ -159,14 +151,6 @@ func stepStateOf(state repairstore.StepState) bootstrapv1.RepairStep_State {
 	}
 }
 
-func plannedSteps(steps []allocation.Step) []*bootstrapv1.RepairStep {
-	var converted []*bootstrapv1.RepairStep
-	for _, step := range steps {
-		converted = append(converted, stepOf(step, repairstore.StepResult{}))
-	}
-	return converted
-}
-
 func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	converted := &bootstrapv1.Repair{
 		Name: repairName(repair.ID), Requester: repair.Requester, StartTime: timestamppb.New(repair.Started),
@@ -174,14 +158,6 @@ func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	}
 	for i, step := range repair.Steps {
 		converted.Steps = append(converted.Steps, stepOf(step, repair.Results[i]))
-	}
-	return converted
-}
-
-func repairsOf(repairs []repairstore.Repair) []*bootstrapv1.Repair {
-	var converted []*bootstrapv1.Repair
-	for _, repair := range repairs {
-		converted = append(converted, repairOf(repair))
 	}
 	return converted
 }
