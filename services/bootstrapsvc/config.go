@@ -20,38 +20,22 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
-// Config configures one replica. DefaultConfig has the defaults.
+// Config configures one replica. DefaultConfig has the defaults. RegisterFlags describes the fields,
+// and [Config.Validate] checks them.
 type Config struct {
-	// APIServerURL is the kube-apiserver beside this replica; empty means the server of the
-	// kubeconfig.
-	APIServerURL string
-	// APIServerPort is the port under which pods reach it; 0 means the port of the URL.
-	APIServerPort int
-	// AdvertiseAddress is the address under which pods reach it. With dual-stack endpoints, the
-	// address of the other family may follow after a comma. Empty: an address of this machine.
-	AdvertiseAddress string
-	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first.
-	// Empty: the ranges of the default ServiceCIDR.
+	APIServerURL          string
+	APIServerPort         int
+	AdvertiseAddress      string
 	ServiceClusterIPRange string
-	// NodePort is kube-apiserver's --kubernetes-service-node-port; 0 means none.
-	NodePort int
-	// ExtraPorts are ports of the Service and of its endpoints beside 443, each
-	// "name:port[/protocol][:target port]".
-	ExtraPorts []string
-	// DualStackEndpoints asks for a ClusterIP and an EndpointSlice of each family of the cluster.
-	DualStackEndpoints bool
-	// ProbeInterval is the time from one probe to the next.
-	ProbeInterval time.Duration
-	// ProbeTimeout limits one probe.
-	ProbeTimeout time.Duration
-	// ProbeFailures is how many failed probes in a row make a ready kube-apiserver not ready.
-	ProbeFailures int
-	// Endpoints selects the addresses that are endpoints.
-	Endpoints EndpointsConfig
-	// EtcdPrefix is kube-apiserver's --etcd-prefix.
-	EtcdPrefix string
-	// Audit configures the audit of ClusterIPs and node ports.
-	Audit AuditConfig
+	NodePort              int
+	ExtraPorts            []string
+	DualStackEndpoints    bool
+	ProbeInterval         time.Duration
+	ProbeTimeout          time.Duration
+	ProbeFailures         int
+	Endpoints             EndpointsConfig
+	EtcdPrefix            string
+	Audit                 AuditConfig
 }
 
 // DefaultConfig returns the defaults. A kube-apiserver that refuses connections is removed after
@@ -133,25 +117,15 @@ const masterCount = "master-count"
 
 // EndpointsConfig selects the addresses that are endpoints.
 type EndpointsConfig struct {
-	// Reconciler is how endpoints are selected: "lease", "count" (or "master-count"), "static" or
-	// "none".
-	Reconciler string
-	// APIServerCount is how many addresses "count" publishes at most.
-	APIServerCount int
-	// StaticAddress is what "static" publishes: an IP address or a DNS name.
-	StaticAddress string
-	// StaticPort is the port of StaticAddress; 0 means the port of the kube-apiserver.
-	StaticPort int
-	// AdoptMasterLeases also publishes servers that are known from kube-apiserver's own keys.
+	Reconciler        string
+	APIServerCount    int
+	StaticAddress     string
+	StaticPort        int
 	AdoptMasterLeases bool
-	// SharedAddress says that several kube-apiservers share the advertised address.
-	SharedAddress bool
-	// MinReady is how many endpoints stay when kube-apiservers are not ready.
-	MinReady int
-	// UnreadyDelay is how long a kube-apiserver that does not answer stays an endpoint.
-	UnreadyDelay time.Duration
-	// KeepLast leaves the address of the last kube-apiserver published when it stops.
-	KeepLast bool
+	SharedAddress     bool
+	MinReady          int
+	UnreadyDelay      time.Duration
+	KeepLast          bool
 }
 
 // defaultEndpoints returns the defaults. With the default probes, a kube-apiserver that listens and
@@ -265,12 +239,9 @@ const (
 
 // AuditConfig configures the audit of ClusterIPs and node ports.
 type AuditConfig struct {
-	// AutoRepair selects the repairs that need no operator.
-	AutoRepair AutoRepair
-	// FindingHistory and RepairHistory are how many ended findings and repairs are kept.
+	AutoRepair                    AutoRepair
 	FindingHistory, RepairHistory int
-	// NodePortRange is kube-apiserver's --service-node-port-range; empty means the stored range.
-	NodePortRange string
+	NodePortRange                 string
 }
 
 func defaultAudit() AuditConfig {

@@ -110,33 +110,39 @@ const (
 	typeInvalid    = "invalid"
 )
 
-func errorType(finding allocation.Finding) string {
-	switch finding.Code {
-	case allocation.NotAllocated, allocation.WrongReference, allocation.WrongLabels:
-		return typeRepair
-	case allocation.Leaked, allocation.Orphan:
-		return typeLeak
-	case allocation.DuplicateOwner:
-		return typeDuplicate
-	case allocation.OutOfRange:
-		return typeOutOfRange
-	case allocation.RangeFull:
-		return typeFull
-	case allocation.Invalid:
-		if finding.Store != allocation.NodePorts {
-			return typeInvalid
-		}
+// upstreamNames are the names that kube-apiserver's repair controllers give a finding: the label
+// type of its metrics, and the reasons of Events about a Service with an address, about a Service
+// with a port, and about an IPAddress. An empty reason means that there is no Event.
+type upstreamNames struct{ errorType, address, port, object string }
+
+func namesOf(code allocation.Code) upstreamNames {
+	names, ok := map[allocation.Code]upstreamNames{
+		allocation.NotAllocated:   {errorType: typeRepair, address: "ClusterIPNotAllocated", port: "PortNotAllocated"},
+		allocation.WrongReference: {errorType: typeRepair, address: "ClusterIPNotAllocated", object: "IPAddressWrongReference"},
+		allocation.WrongLabels:    {errorType: typeRepair},
+		allocation.Leaked:         {errorType: typeLeak, object: "IPAddressNotAllocated"},
+		allocation.Orphan:         {errorType: typeLeak, object: "IPAddressNotAllocated"},
+		allocation.DuplicateOwner: {errorType: typeDuplicate, address: "ClusterIPAlreadyAllocated", port: "PortAlreadyAllocated"},
+		allocation.OutOfRange:     {errorType: typeOutOfRange, address: "ClusterIPOutOfRange", port: "PortOutOfRange"},
+		allocation.RangeFull:      {errorType: typeFull},
+		allocation.Invalid:        {errorType: typeInvalid, address: "ClusterIPNotValid"},
+	}[code]
+	if !ok {
+		return upstreamNames{errorType: typeUnknown}
 	}
-	return typeUnknown
+	return names
 }
 
 // FindingOpened counts the finding and sends its Events.
 func (t *Telemetry) FindingOpened(finding allocation.Finding) {
-	errorsOf := t.addressErrors
+	errorsOf, errorType := t.addressErrors, namesOf(finding.Code).errorType
 	if finding.Store == allocation.NodePorts {
 		errorsOf = t.portErrors
+		if finding.Code == allocation.Invalid {
+			errorType = typeUnknown // kube-apiserver has no invalid ports
+		}
 	}
-	errorsOf.WithLabelValues(errorType(finding)).Inc()
+	errorsOf.WithLabelValues(errorType).Inc()
 	t.sendEvents(finding)
 }
 
@@ -227,9 +233,10 @@ func (t *Telemetry) sendEvents(finding allocation.Finding) {
 	if to == nil {
 		return
 	}
-	recorder, reason := to.addresses, addressEventReason(finding.Code)
+	names := namesOf(finding.Code)
+	recorder, reason := to.addresses, names.address
 	if finding.Store == allocation.NodePorts {
-		recorder, reason = to.ports, portEventReason(finding.Code)
+		recorder, reason = to.ports, names.port
 	}
 	if reason != "" {
 		for _, owner := range affectedServices(finding) {
@@ -238,10 +245,10 @@ func (t *Telemetry) sendEvents(finding allocation.Finding) {
 			}, corev1.EventTypeWarning, reason, finding.Message)
 		}
 	}
-	if reason := objectEventReason(finding.Code); reason != "" && finding.Store == allocation.IPAddresses {
+	if names.object != "" && finding.Store == allocation.IPAddresses {
 		for _, evidence := range finding.Evidence {
 			if evidence.IPAddress != nil {
-				recorder.Event(addressReference(*evidence.IPAddress), corev1.EventTypeWarning, reason, finding.Message)
+				recorder.Event(addressReference(*evidence.IPAddress), corev1.EventTypeWarning, names.object, finding.Message)
 				return
 			}
 		}
@@ -262,43 +269,4 @@ func affectedServices(finding allocation.Finding) []allocation.Owner {
 		return finding.Owners[1:]
 	}
 	return finding.Owners
-}
-
-func addressEventReason(code allocation.Code) string {
-	switch code {
-	case allocation.NotAllocated, allocation.WrongReference:
-		return "ClusterIPNotAllocated"
-	case allocation.DuplicateOwner:
-		return "ClusterIPAlreadyAllocated"
-	case allocation.OutOfRange:
-		return "ClusterIPOutOfRange"
-	case allocation.Invalid:
-		return "ClusterIPNotValid"
-	default:
-		return ""
-	}
-}
-
-func portEventReason(code allocation.Code) string {
-	switch code {
-	case allocation.NotAllocated:
-		return "PortNotAllocated"
-	case allocation.DuplicateOwner:
-		return "PortAlreadyAllocated"
-	case allocation.OutOfRange:
-		return "PortOutOfRange"
-	default:
-		return ""
-	}
-}
-
-func objectEventReason(code allocation.Code) string {
-	switch code {
-	case allocation.Orphan, allocation.Leaked:
-		return "IPAddressNotAllocated"
-	case allocation.WrongReference:
-		return "IPAddressWrongReference"
-	default:
-		return ""
-	}
 }
