@@ -154,7 +154,7 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
 	})
 	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
-		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Logger: deps.Logger,
+		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
 		Reporter: allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics),
 	})
 	loops := slices.Concat([]loop.Loop{s.allocation.Loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
@@ -308,8 +308,8 @@ type Leadership interface {
 	// Concede gives the term to a ready replica for as long as there is a reason. It does not
 	// block.
 	Concede(reason error)
-	// Session answers from memory: the etcd lease, a context that ends with it, and whether there is
-	// one now.
+	// Session answers from memory: the etcd lease, a context that ends with it, and whether there
+	// is one now.
 	Session() (clientv3.LeaseID, context.Context, bool)
 }
 

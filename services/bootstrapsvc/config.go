@@ -20,8 +20,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
-// Config configures one replica. DefaultConfig has the defaults. RegisterFlags describes the fields,
-// and [Config.Validate] checks them.
+// Config configures one replica. DefaultConfig has the defaults. RegisterFlags describes the
+// fields, and [Config.Validate] checks them.
 type Config struct {
 	APIServerURL          string
 	APIServerPort         int

@@ -8,9 +8,9 @@ import (
 
 // LiveState is what the caller read for one step, right before the write.
 type LiveState struct {
-	// Usage is of a quorum list of all Services, read after the IPAddress or the bitmap. A step that
-	// frees needs all of them; for a step that allocates, the Services that use the subject are
-	// enough.
+	// Usage is of a quorum list of all Services, read after the IPAddress or the bitmap. A step
+	// that frees needs all of them; for a step that allocates, the Services that use the subject
+	// are enough.
 	Usage *Usage
 	// IPAddress is the object with the step's name, nil if it does not exist. It matters for steps
 	// of IPAddresses.

@@ -65,7 +65,7 @@ func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
 
 // Repairs returns the stored repairs, the newest first. It works on every replica.
 func (c *Controller) Repairs(ctx context.Context) ([]repairstore.Repair, error) {
-	repairs, _, err := c.Store.Repairs(ctx)
+	repairs, _, err := c.RepairStore.Repairs(ctx)
 	return repairs, err
 }
 
@@ -231,11 +231,11 @@ func (c *Controller) start(ctx context.Context) (*reconciler, error) {
 	if err != nil {
 		return nil, err
 	}
-	findings, unreadableFindings, err := c.Store.Findings(ctx)
+	findings, unreadableFindings, err := c.RepairStore.Findings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	repairs, unreadableRepairs, err := c.Store.Repairs(ctx)
+	repairs, unreadableRepairs, err := c.RepairStore.Repairs(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -38,11 +38,11 @@ type Config struct {
 
 // Deps are the dependencies of a Controller. All are required.
 type Deps struct {
-	Cluster  Cluster
-	Ranges   Ranges
-	Store    RepairStore
-	Reporter Reporter
-	Logger   *slog.Logger
+	Cluster     Cluster
+	Ranges      Ranges
+	RepairStore RepairStore
+	Reporter    Reporter
+	Logger      *slog.Logger
 }
 
 // Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it. Errors wrap

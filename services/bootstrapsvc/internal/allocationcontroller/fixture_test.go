@@ -552,7 +552,7 @@ func (w *fakeCluster) lead(t testing.TB, cfg Config) *leadership {
 	_, ctx, lose := termtest.NewTerm(0, 1)
 	r := &leadership{reporter: &fakeReporter{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
 	r.Controller = New(cfg, Deps{
-		Cluster: fakeObjects{w}, Ranges: fakeRanges{w}, Store: fakeStore{w}, Reporter: r.reporter,
+		Cluster: fakeObjects{w}, Ranges: fakeRanges{w}, RepairStore: fakeStore{w}, Reporter: r.reporter,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	go func() {

@@ -10,19 +10,19 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
 
-// catchUpTimeout bounds how long a step waits for the watch of ranges, which is usually milliseconds
-// behind.
+// catchUpTimeout bounds how long a step waits for the watch of ranges, which is usually
+// milliseconds behind.
 const catchUpTimeout = 5 * time.Second
 
-// liveState is what was read for one batch of steps.
-type liveState struct {
+// liveBatch is what was read for one batch of steps.
+type liveBatch struct {
 	bitmap    allocation.Bitmap
 	value     rangestore.Value
 	addresses map[string]*allocation.IPAddress
 	usage     *allocation.Usage
 }
 
-func (l *liveState) of(step allocation.Step) allocation.LiveState {
+func (l *liveBatch) of(step allocation.Step) allocation.LiveState {
 	return allocation.LiveState{Usage: l.usage, IPAddress: l.addresses[step.Object.Name], Bitmap: l.bitmap}
 }
 
@@ -32,12 +32,12 @@ func (l *liveState) of(step allocation.Step) allocation.LiveState {
 //
 // For steps that set bits, which takes nothing away, the bitmap is read last: kube-apiserver writes
 // it with every Service that has ports, and a read in between would lose the race.
-func (r *reconciler) readLive(ctx context.Context, steps []allocation.Step) (*liveState, error) {
+func (r *reconciler) readLive(ctx context.Context, steps []allocation.Step) (*liveBatch, error) {
 	first, last := r.readTargets, r.readUsers
 	if setsBits(steps) {
 		first, last = last, first
 	}
-	live := &liveState{}
+	live := &liveBatch{}
 	if err := first(ctx, steps, live); err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func setsBits(steps []allocation.Step) bool { return steps[0].Store.IsBitmap() &
 
 func anyFrees(steps []allocation.Step) bool { return slices.ContainsFunc(steps, allocation.Step.Frees) }
 
-func (r *reconciler) readTargets(ctx context.Context, steps []allocation.Step, live *liveState) (err error) {
+func (r *reconciler) readTargets(ctx context.Context, steps []allocation.Step, live *liveBatch) (err error) {
 	store := steps[0].Store
 	if !store.IsBitmap() {
 		live.addresses = map[string]*allocation.IPAddress{}
@@ -90,7 +90,7 @@ func (r *reconciler) catchUp(ctx context.Context, store allocation.Store, revisi
 
 // readUsers reads all Services if a step frees, otherwise only the Services for which the steps
 // allocate.
-func (r *reconciler) readUsers(ctx context.Context, steps []allocation.Step, live *liveState) error {
+func (r *reconciler) readUsers(ctx context.Context, steps []allocation.Step, live *liveBatch) error {
 	owners := map[allocation.Key]struct{}{}
 	for _, step := range steps {
 		if step.Frees() || step.Owner.Name == "" {

@@ -135,7 +135,7 @@ func (r *reconciler) applyToken(ctx context.Context, token repairstore.Token, id
 			return repairstore.Repair{}, fmt.Errorf("%w: %s: %w", ErrRepairRunning, other.ID, err)
 		}
 	}
-	repairs, _, err := r.Store.Repairs(ctx)
+	repairs, _, err := r.RepairStore.Repairs(ctx)
 	if err != nil {
 		return repairstore.Repair{}, err
 	}

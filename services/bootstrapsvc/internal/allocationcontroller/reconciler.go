@@ -119,7 +119,7 @@ func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
 	}
 	// A pass with a failed write or a broken watch is no observation: another writer may be about
 	// to use what looks unused.
-	if err == nil && r.repairs.settled() && r.watches.err() == nil {
+	if err == nil && r.repairs.idle() && r.watches.err() == nil {
 		r.index.Observe(now)
 	}
 	r.publish()
@@ -213,7 +213,7 @@ func (r *reconciler) confirm(ctx context.Context, steps []allocation.Step) (reje
 	}
 	for steps = sample(steps); len(steps) > 0; {
 		batch := steps[:batchLength(steps)]
-		var live liveState
+		var live liveBatch
 		if err := r.readTargets(ctx, batch, &live); err != nil {
 			return rejected, err
 		}
@@ -248,7 +248,7 @@ func (r *reconciler) storeFindings(ctx context.Context) error {
 	if len(findings)+len(deleted) == 0 {
 		return nil
 	}
-	if err := r.Store.WriteFindings(ctx, findings, deleted); err != nil {
+	if err := r.RepairStore.WriteFindings(ctx, findings, deleted); err != nil {
 		return err
 	}
 	r.findings.markStored()

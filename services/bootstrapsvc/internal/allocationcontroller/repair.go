@@ -142,7 +142,7 @@ func (r *reconciler) nextRepair() (time.Time, bool) {
 
 func (r *reconciler) begin(ctx context.Context, requester, id string, steps []allocation.Step) (*unfinishedRepair, error) {
 	plan := repairstore.RepairPlan{ID: id, Requester: requester, Started: time.Now(), Steps: steps}
-	if err := r.Store.Begin(ctx, plan); err != nil {
+	if err := r.RepairStore.Begin(ctx, plan); err != nil {
 		r.repairs.outdated = true // the plan may be stored, and only the answer lost
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (r *reconciler) record(ctx context.Context, repair *unfinishedRepair, resul
 	if len(results) == 0 {
 		return nil
 	}
-	if err := r.Store.Record(ctx, repair.ID, results); err != nil {
+	if err := r.RepairStore.Record(ctx, repair.ID, results); err != nil {
 		r.repairs.outdated = true // some results may be stored, and only the answer lost
 		return err
 	}
@@ -245,7 +245,7 @@ func (r *reconciler) record(ctx context.Context, repair *unfinishedRepair, resul
 // end stores the end of a repair without pending steps, and deletes the oldest repairs.
 func (r *reconciler) end(ctx context.Context, repair *unfinishedRepair) error {
 	ended := time.Now()
-	if err := r.Store.End(ctx, repair.ID, ended); err != nil {
+	if err := r.RepairStore.End(ctx, repair.ID, ended); err != nil {
 		r.repairs.outdated = true // the end may be stored, and only the answer lost
 		return fmt.Errorf("end of repair %s: %w", repair.ID, err)
 	}
@@ -256,7 +256,7 @@ func (r *reconciler) end(ctx context.Context, repair *unfinishedRepair) error {
 	if len(excess) == 0 {
 		return nil
 	}
-	if err := r.Store.DeleteRepairs(ctx, excess); err != nil {
+	if err := r.RepairStore.DeleteRepairs(ctx, excess); err != nil {
 		return fmt.Errorf("delete old repairs: %w", err)
 	}
 	r.repairs.ended = r.repairs.ended[len(excess):]
@@ -268,7 +268,7 @@ func (r *reconciler) reloadRepairs(ctx context.Context) error {
 	if !r.repairs.outdated {
 		return nil
 	}
-	stored, _, err := r.Store.Repairs(ctx)
+	stored, _, err := r.RepairStore.Repairs(ctx)
 	if err != nil {
 		return err
 	}

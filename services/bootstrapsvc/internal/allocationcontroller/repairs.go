@@ -108,8 +108,8 @@ func (rs *repairs) retryErr() error {
 	return errors.Join(errs...)
 }
 
-// settled reports whether no repair is unfinished and none could not be started.
-func (rs *repairs) settled() bool { return len(rs.unfinished) == 0 && len(rs.startErrs) == 0 }
+// idle reports whether no repair is unfinished and none could not be started.
+func (rs *repairs) idle() bool { return len(rs.unfinished) == 0 && len(rs.startErrs) == 0 }
 
 func (rs *repairs) moveToEnded(repair *unfinishedRepair) {
 	rs.unfinished = slices.DeleteFunc(rs.unfinished, func(other *unfinishedRepair) bool { return other == repair })

@@ -80,20 +80,20 @@ func (r *reconciler) applyBits(ctx context.Context, steps []allocation.Step, res
 		}
 		data, err := live.bitmap.Write(pending)
 		if err != nil {
-			settle(results, failedStep(err))
+			finishPending(results, failedStep(err))
 			return nil
 		}
 		_, err = r.Ranges.CompareAndSwap(ctx, RangeName(steps[0].Store), live.value.ModRevision, live.value.Range.With(data))
 		switch {
 		case err == nil:
-			settle(results, doneStep())
+			finishPending(results, doneStep())
 			return nil
 		case errors.Is(err, rangestore.ErrConflict) && attempt < attempts:
 			time.Sleep(rand.N(maxConflictPause))
 		case errors.Is(err, rangestore.ErrConflict), isTransient(ctx, err):
 			return err
 		default:
-			settle(results, failedStep(err))
+			finishPending(results, failedStep(err))
 			return nil
 		}
 	}
@@ -180,7 +180,7 @@ func isTransient(ctx context.Context, err error) bool {
 
 // checkSteps returns the results of the steps before any is applied. The steps to apply are
 // pending.
-func checkSteps(steps []allocation.Step, live *liveState) []repairstore.StepResult {
+func checkSteps(steps []allocation.Step, live *liveBatch) []repairstore.StepResult {
 	results := make([]repairstore.StepResult, len(steps))
 	for i, step := range steps {
 		switch result, reason := allocation.Check(step, live.of(step)); result {
@@ -204,7 +204,8 @@ func pendingSteps(steps []allocation.Step, results []repairstore.StepResult) []a
 	return pending
 }
 
-func settle(results []repairstore.StepResult, result repairstore.StepResult) {
+// finishPending sets the result of all pending steps.
+func finishPending(results []repairstore.StepResult, result repairstore.StepResult) {
 	for i := range results {
 		if results[i].State == repairstore.StepPending {
 			results[i] = result

@@ -93,7 +93,7 @@ func (r *reconciler) enqueue(change func()) {
 type objectHandler struct{ reconciler *reconciler }
 
 func (h *objectHandler) OnChange(change ObjectChange) {
-	h.reconciler.enqueue(func() { h.reconciler.applyChange(change) })
+	h.reconciler.enqueue(func() { h.reconciler.updateIndex(change) })
 }
 
 func (h *objectHandler) OnError(kind Kind, err error) {
@@ -120,7 +120,7 @@ func (h *rangeHandler) OnError(err error) {
 	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kindRanges, err) })
 }
 
-func (r *reconciler) applyChange(change ObjectChange) {
+func (r *reconciler) updateIndex(change ObjectChange) {
 	for _, service := range change.Put.Services {
 		r.index.PutService(service)
 	}

@@ -50,8 +50,8 @@ type Baseline interface {
 	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 }
 
-// KubeAPIServers observes the kube-apiservers and the endpoints. Its methods block until ctx ends at
-// most.
+// KubeAPIServers observes the kube-apiservers and the endpoints. Its methods block until ctx ends
+// at most.
 type KubeAPIServers interface {
 	// ListServers asks etcd only.
 	ListServers(ctx context.Context) (apiserverscontroller.ServerList, error)

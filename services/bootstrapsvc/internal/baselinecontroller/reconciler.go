@@ -48,8 +48,8 @@ type Observation struct {
 // Observe reads the objects of one loop and plans their changes. It writes nothing.
 type Observe func(ctx context.Context) (Observation, error)
 
-// Writer applies one change under its guard. Its error wraps guarded.ErrConflict if the object has changed
-// since the plan was made.
+// Writer applies one change under its guard. Its error wraps guarded.ErrConflict if the object has
+// changed since the plan was made.
 type Writer interface {
 	Apply(ctx context.Context, step baseline.Change) error
 }

@@ -57,9 +57,9 @@ type Transaction struct {
 	Conflict, Unavailable error
 }
 
-// Commit makes all writes at once, or none, in a transaction that begin returns. It blocks until etcd answers or ctx ends. The error
-// wraps term.ErrNone or term.ErrEnded without a term. After Unavailable, the writes may have
-// happened.
+// Commit makes all writes at once, or none, in a transaction that begin returns. It blocks until
+// etcd answers or ctx ends. The error wraps term.ErrNone or term.ErrEnded without a term. After
+// Unavailable, the writes may have happened.
 func (t Transaction) Commit(ctx context.Context, begin func(context.Context) clientv3.Txn) (revision int64, err error) {
 	held, ok := term.FromContext(ctx)
 	if !ok {
