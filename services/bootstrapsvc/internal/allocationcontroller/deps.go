@@ -98,8 +98,3 @@ type Reporter interface {
 	// StepFinished is called for a step that is done, unneeded or failed.
 	StepFinished(step allocation.Step, result repairstore.StepResult)
 }
-
-var (
-	_ Ranges      = (*rangestore.Store)(nil)
-	_ RepairStore = (*repairstore.Store)(nil)
-)

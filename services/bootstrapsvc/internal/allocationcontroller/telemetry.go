@@ -36,8 +36,6 @@ type Telemetry struct {
 	duration                      prometheus.Histogram
 }
 
-var _ Reporter = (*Telemetry)(nil)
-
 // NewTelemetry returns a Telemetry that sends Events by kube and registers its metrics. A nil kube
 // sends no Events; a nil registerer registers nothing.
 func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) *Telemetry {

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 )
 
 // Addresses are the addresses under which pods reach one kube-apiserver. An address that does not
@@ -121,9 +120,14 @@ func Choose(serverHost string, interfaces []Interface, family Family) (netip.Add
 	if address, err := netip.ParseAddr(serverHost); err == nil && fits(address, family) {
 		return address.Unmap(), nil
 	}
-	for _, candidate := range byRoute(interfaces) {
-		if address, found := firstOf(candidate, family); found {
-			return address, nil
+	for _, isDefault := range []bool{true, false} {
+		for _, candidate := range interfaces {
+			if !candidate.Up || candidate.DefaultRoute != isDefault {
+				continue
+			}
+			if address, found := firstOf(candidate, family); found {
+				return address, nil
+			}
 		}
 	}
 	return netip.Addr{}, fmt.Errorf(
@@ -132,23 +136,6 @@ func Choose(serverHost string, interfaces []Interface, family Family) (netip.Add
 
 func fits(address netip.Addr, family Family) bool {
 	return Routable(address.Unmap()) == nil && (family == Any || FamilyOf(address) == family)
-}
-
-// byRoute returns the interfaces that are up, those of a default route first. Otherwise it keeps
-// the order.
-func byRoute(interfaces []Interface) []Interface {
-	up := slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return !i.Up })
-	slices.SortStableFunc(up, func(a, b Interface) int {
-		switch {
-		case a.DefaultRoute == b.DefaultRoute:
-			return 0
-		case a.DefaultRoute:
-			return -1
-		default:
-			return 1
-		}
-	})
-	return up
 }
 
 func firstOf(i Interface, family Family) (netip.Addr, bool) {

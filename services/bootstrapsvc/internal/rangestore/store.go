@@ -147,8 +147,6 @@ func (i ClusterIdentity) matches(value []byte, revision int64) bool {
 	return i.UID != "" && bytes.Contains(value, []byte(i.UID))
 }
 
-var _ Client = (*clientv3.Client)(nil)
-
 // rewatchPause is the time between the end of a watch and the next one.
 const rewatchPause = time.Second
 

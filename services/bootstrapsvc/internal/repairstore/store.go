@@ -98,6 +98,14 @@ func create(key string, value any) (write, error) {
 	return w, err
 }
 
+func (s *Store) createOne(ctx context.Context, key string, value any) error {
+	w, err := create(key, value)
+	if err != nil {
+		return err
+	}
+	return s.commit(ctx, []write{w})
+}
+
 // commit makes the writes in order under the term of ctx, maxOps in each transaction. After an
 // error, earlier transactions stay.
 func (s *Store) commit(ctx context.Context, writes []write) error {
