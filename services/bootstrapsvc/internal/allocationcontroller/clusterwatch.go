@@ -143,10 +143,8 @@ func (f *forwarder) Transformer() cache.TransformFunc {
 	}
 }
 
-// Add forwards a new object.
 func (f *forwarder) Add(object any) error { return f.Update(object) }
 
-// Update forwards a changed object.
 func (f *forwarder) Update(object any) error {
 	change := ObjectChange{Kind: f.kind}
 	key, err := change.put(object)
@@ -158,7 +156,6 @@ func (f *forwarder) Update(object any) error {
 	return nil
 }
 
-// Delete forwards the deletion of an object.
 func (f *forwarder) Delete(object any) error {
 	change := ObjectChange{Kind: f.kind}
 	key, err := change.put(object)
@@ -170,7 +167,6 @@ func (f *forwarder) Delete(object any) error {
 	return nil
 }
 
-// Replace forwards a list of all objects.
 func (f *forwarder) Replace(objects []any, resourceVersion string) error {
 	change := ObjectChange{Kind: f.kind, List: true}
 	listed := make(map[types.NamespacedName]struct{}, len(objects))

@@ -40,7 +40,7 @@ func (c *Controller) Snapshot() (*Snapshot, error) {
 	return nil, ErrNotSynced
 }
 
-// Audit makes a comparison now and returns its snapshot.
+// Audit makes a comparison now and returns its snapshot. It blocks until ctx ends at most.
 func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
 	var snapshot *Snapshot
 	err := c.do(ctx, func(ctx context.Context, r *reconciler) error {

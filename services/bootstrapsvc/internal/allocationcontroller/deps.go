@@ -45,19 +45,12 @@ type Deps struct {
 	Logger      *slog.Logger
 }
 
-// Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it. Errors wrap
-// guarded.ErrConflict and guarded.ErrUnavailable. Writes fail without a term.
+// Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it and describes the
+// methods. Errors wrap guarded.ErrConflict and guarded.ErrUnavailable. Writes fail without a term.
 type Cluster interface {
-	// Stores returns where the cluster stores its allocations.
 	Stores(ctx context.Context) ([]allocation.Store, error)
-	// Identity returns the identity of the cluster, nil if the Service default/kubernetes does not
-	// exist.
 	Identity(ctx context.Context) (*rangestore.ClusterIdentity, error)
-	// Watch calls handler with all objects of the kinds and then with their changes, until ctx
-	// ends.
 	Watch(ctx context.Context, kinds []Kind, handler ObjectHandler)
-	// Service, Services and IPAddress read from kube-apiserver with quorum. Service and IPAddress
-	// return nil for an absent object.
 	Service(ctx context.Context, key allocation.Key) (*allocation.Service, error)
 	Services(ctx context.Context) ([]allocation.Service, error)
 	IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error)

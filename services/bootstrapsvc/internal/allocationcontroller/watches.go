@@ -90,34 +90,34 @@ func (r *reconciler) enqueue(change func()) {
 }
 
 // objectHandler passes watch events of objects to the goroutine of Run.
-type objectHandler struct{ reconciler *reconciler }
+type objectHandler struct{ *reconciler }
 
 func (h *objectHandler) OnChange(change ObjectChange) {
-	h.reconciler.enqueue(func() { h.reconciler.updateIndex(change) })
+	h.enqueue(func() { h.updateIndex(change) })
 }
 
 func (h *objectHandler) OnError(kind Kind, err error) {
-	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kind, err) })
+	h.enqueue(func() { h.watches.setErr(kind, err) })
 }
 
 // rangeHandler passes watch events of ranges to the goroutine of Run.
-type rangeHandler struct{ reconciler *reconciler }
+type rangeHandler struct{ *reconciler }
 
 func (h *rangeHandler) OnList(values map[rangestore.Name]rangestore.Value) {
-	h.reconciler.enqueue(func() {
+	h.enqueue(func() {
 		for _, name := range rangestore.Names() {
-			h.reconciler.putRange(name, values[name])
+			h.putRange(name, values[name])
 		}
-		h.reconciler.listed(kindRanges)
+		h.listed(kindRanges)
 	})
 }
 
 func (h *rangeHandler) OnChange(name rangestore.Name, value rangestore.Value) {
-	h.reconciler.enqueue(func() { h.reconciler.putRange(name, value) })
+	h.enqueue(func() { h.putRange(name, value) })
 }
 
 func (h *rangeHandler) OnError(err error) {
-	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kindRanges, err) })
+	h.enqueue(func() { h.watches.setErr(kindRanges, err) })
 }
 
 func (r *reconciler) updateIndex(change ObjectChange) {

@@ -96,7 +96,7 @@ func (c *Controller) Forget() {
 	c.metrics.servers.Reset()
 }
 
-// ListServers returns all known servers with the TTLs of their keys.
+// ListServers returns all known servers with the TTLs of their keys. It asks etcd and DNS only.
 func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
 	return c.listServers(ctx, c.Keys.List)
 }
