@@ -243,7 +243,7 @@ func (c *Controller) start(ctx context.Context) (*reconciler, error) {
 		c.Logger.Warn("cannot read some stored findings or repairs; they stay as they are",
 			"findings", unreadableFindings, "repairs", unreadableRepairs)
 	}
-	r := newReconciler(ctx, c.Config, c.Deps, c.published, stores)
+	r := newReconciler(ctx, c, stores)
 	r.findings.restore(findings, repairs)
 	r.repairs.restore(repairs)
 	r.startWatches()

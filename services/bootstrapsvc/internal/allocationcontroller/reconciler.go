@@ -32,14 +32,12 @@ const (
 	maxConfirm = 100
 )
 
-// reconciler runs the controller for one term. One goroutine uses it, except for changes and what
-// watches writes to it.
+// reconciler runs the controller for one term. Only the goroutine of Controller.Run uses it; watches
+// send to that goroutine.
 type reconciler struct {
-	Config
-	Deps
-	published *published
-	ctx       context.Context
-	cancel    context.CancelFunc
+	*Controller
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	stores   []allocation.Store
 	index    *allocation.Index
@@ -60,15 +58,15 @@ type reconciler struct {
 	changed chan struct{}
 }
 
-func newReconciler(ctx context.Context, cfg Config, deps Deps, p *published, stores []allocation.Store) *reconciler {
+func newReconciler(ctx context.Context, c *Controller, stores []allocation.Store) *reconciler {
 	ctx, cancel := context.WithCancel(ctx)
 	return &reconciler{
-		Config: cfg, Deps: deps, published: p, ctx: ctx, cancel: cancel, stores: stores,
+		Controller: c, ctx: ctx, cancel: cancel, stores: stores,
 		index: allocation.NewIndex(allocation.Settings{
-			Stores: stores, Ranges: cfg.ExpectedRanges, GracePeriods: cfg.GracePeriods,
+			Stores: stores, Ranges: c.ExpectedRanges, GracePeriods: c.GracePeriods,
 		}),
 		watches: newWatches(stores), ranges: newRangeIdentity(),
-		findings: newFindingCache(cfg.FindingHistory), repairs: newRepairs(cfg.RepairHistory),
+		findings: newFindingCache(c.FindingHistory), repairs: newRepairs(c.RepairHistory),
 		nextPass: time.Now().Add(changeDelay), failingSince: time.Now(), changed: make(chan struct{}),
 	}
 }
