@@ -17,7 +17,7 @@ type GracePeriods struct {
 	// kube-apiserver, because a request allocates before it uses.
 	Unused time.Duration
 	// Observations is how many passes must have observed an unused subject, each at least Interval
-	// after the one before.
+	// after the one before. They take (Observations-1)*Interval, however short Unused is.
 	Observations int
 	Interval     time.Duration
 }

@@ -252,7 +252,8 @@ func (r *Reconciler) Forget() {
 	r.Metrics.setReports(r.Loop, r.Reasons, nil)
 }
 
-// Metrics shows the reports of the reconcile loops.
+// Metrics shows the reports of the reconcile loops. Findings about allocations are no reports; see
+// allocationcontroller.Telemetry.
 type Metrics struct {
 	reports *prometheus.GaugeVec
 }
