@@ -32,8 +32,8 @@ const (
 	maxConfirm = 100
 )
 
-// reconciler runs the controller for one term. Only the goroutine of Controller.Run uses it; watches
-// send to that goroutine.
+// reconciler runs the controller for one term. Only the goroutine of Controller.Run uses it;
+// watches send to that goroutine.
 type reconciler struct {
 	*Controller
 	ctx    context.Context
