@@ -4,10 +4,9 @@ import (
 	"strconv"
 	"time"
 
-	networkingv1 "k8s.io/api/networking/v1"
-
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
