@@ -28,7 +28,7 @@ import (
 
 // startAdoptingReplica runs a replica with --adopt-master-leases beside a kube-apiserver at address
 // until the test ends. adopted answers the probes of servers without a sidecar.
-func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontroller.ReadinessProber) {
+func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontroller.Probe) {
 	t.Helper()
 	etcd, err := testkit.Cluster(t).EtcdClient()
 	if err != nil {
@@ -46,16 +46,13 @@ func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontro
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := baselinecontroller.NewKubeObjects(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := baselinecontroller.NewKubeObjects(kube, nil)
 	service, err := assemble(configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }), Deps{
-		Member: member, Leadership: candidate, Sessions: candidate, Logger: logger,
+		Member: member, Leadership: candidate, Logger: logger,
 	}, parts{
 		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr(address)}},
-		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), prober: &fakeProber{},
-		masterLeases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry"), proberOf: func(netip.Addr) apiserverscontroller.ReadinessProber { return adopted },
+		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), probe: (&fakeProber{}).Probe,
+		masterLeases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry").Read, probeOf: func(netip.Addr) apiserverscontroller.Probe { return adopted },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +158,7 @@ func TestReal_MigrationFromTheOwnReconcilerHasNoGap(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, 30*time.Second, holds(unmoved))
-	startAdoptingReplica(t, moved, &fakeProber{})
+	startAdoptingReplica(t, moved, (&fakeProber{}).Probe)
 	testkit.Eventually(t, 20*time.Second, holds(moved, unmoved))
 
 	monitor := monitorSlice(t, kube, moved)
@@ -192,7 +189,7 @@ func TestReal_MasterLeasesOfARestoreAreReportedAndNotPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = etcd.Delete(context.WithoutCancel(t.Context()), key) })
-	startAdoptingReplica(t, living, &fakeProber{})
+	startAdoptingReplica(t, living, (&fakeProber{}).Probe)
 	testkit.Eventually(t, 20*time.Second, func() error {
 		held, err := inSlice(t.Context(), kube)
 		if err == nil && !slices.Equal(held, []string{living}) {

@@ -1,7 +1,6 @@
 package bootstrapsvc
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,14 +8,17 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
@@ -40,9 +42,7 @@ type Deps struct {
 	Etcd apiserverscontroller.Etcd
 	// Leadership is run by the service, with one shard.
 	Leadership Leadership
-	// Sessions binds this replica's key; usually the same candidate as Leadership.
-	Sessions apiserverscontroller.Sessions
-	Logger   *slog.Logger
+	Logger     *slog.Logger
 	// Metrics may be nil: then nothing is registered.
 	Metrics prometheus.Registerer
 	// LoopSelection is --loops; empty means all loops.
@@ -56,7 +56,7 @@ type Service struct {
 	leadership *leadership
 	baseline   *baselinecontroller.Controller
 	apiservers *apiserverscontroller.Controller
-	audit      audit
+	allocation *allocationcontroller.Controller
 	runner     *loop.Runner
 	server     *api.Server
 }
@@ -64,10 +64,6 @@ type Service struct {
 // New checks cfg and assembles the service. It starts nothing and makes no connection. It reads the
 // network interfaces to find the address of this machine. An error names the flag to change.
 func New(cfg Config, deps Deps) (*Service, error) {
-	objects, err := baselinecontroller.NewKubeObjects(deps.Kube, deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
 	isSidecar, err := isEnabled(deps.LoopSelection, apiserverscontroller.ProbeLoop)
 	if err != nil {
 		return nil, err
@@ -82,14 +78,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	return assemble(cfg, deps, parts{
 		local:        local,
-		objects:      objects,
+		objects:      baselinecontroller.NewKubeObjects(deps.Kube, deps.Metrics),
 		keys:         newRegistry(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
-		prober:       apiserverscontroller.NewProber(deps.KubeConfig, local.url),
-		masterLeases: apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix),
-		resolver:     net.DefaultResolver,
-		proberOf: func(address netip.Addr) apiserverscontroller.ReadinessProber {
+		probe:        apiserverscontroller.NewProber(deps.KubeConfig, local.url).Probe,
+		masterLeases: apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix).Read,
+		lookupIP:     net.DefaultResolver.LookupNetIP,
+		probeOf: func(address netip.Addr) apiserverscontroller.Probe {
 			at := netip.AddrPortFrom(address, uint16(local.port))
-			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
+			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
 		},
 		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
 		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
@@ -100,7 +96,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // loopNames are all loops of the service, as --loops takes them.
 func loopNames() []string {
 	return []string{
-		auditLoop, apiserverscontroller.ProbeLoop, apiserverscontroller.AdoptionLoop,
+		allocationcontroller.AuditLoop, apiserverscontroller.ProbeLoop, apiserverscontroller.AdoptionLoop,
 		baselinecontroller.NamespacesLoop, baselinecontroller.ServiceLoop, apiserverscontroller.EndpointsLoop,
 	}
 }
@@ -122,10 +118,10 @@ type parts struct {
 		apiserverscontroller.Objects
 	}
 	keys         apiserverscontroller.Keys
-	prober       apiserverscontroller.ReadinessProber
-	proberOf     func(netip.Addr) apiserverscontroller.ReadinessProber
-	masterLeases apiserverscontroller.MasterLeases
-	resolver     apiserverscontroller.Resolver
+	probe        apiserverscontroller.Probe
+	probeOf      func(netip.Addr) apiserverscontroller.Probe
+	masterLeases func(context.Context) ([]apiservers.MasterLease, error)
+	lookupIP     func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	allocations  allocationcontroller.Cluster
 	ranges       allocationcontroller.Ranges
 	repairs      allocationcontroller.RepairStore
@@ -140,10 +136,7 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
-	metrics, err := baselinecontroller.NewMetrics(deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
+	metrics := baselinecontroller.NewMetrics(deps.Metrics)
 	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership)}
 	s.baseline = baselinecontroller.New(baselinecontroller.Config{
 		ServiceRanges: ranges,
@@ -151,13 +144,20 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 			TargetPort: made.local.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
 		},
 	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics})
-	if s.apiservers, err = newAPIServers(cfg, deps, made, s.baseline, metrics); err != nil {
+	endpoints, err := cfg.controller(made.local, extra)
+	if err != nil {
 		return nil, err
 	}
-	if s.audit, err = newAudit(cfg.Audit, deps, made); err != nil {
-		return nil, err
-	}
-	loops := slices.Concat([]loop.Loop{s.audit.loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
+	s.apiservers = apiserverscontroller.New(endpoints, apiserverscontroller.Deps{
+		ReplicaID: deps.Member.ID, Keys: made.keys, Session: deps.Leadership.Session, Probe: made.probe, ProbeOf: made.probeOf,
+		MasterLeases: made.masterLeases, LookupIP: made.lookupIP, Objects: made.objects, ObserveService: s.baseline.ObserveService,
+		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+	})
+	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
+		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
+		Reporter: allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics),
+	})
+	loops := slices.Concat([]loop.Loop{s.allocation.Loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops: loops, Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
 	})
@@ -168,71 +168,26 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	return s, nil
 }
 
-func newAPIServers(
-	cfg Config, deps Deps, made parts, service apiserverscontroller.ServiceObserver, metrics *baselinecontroller.Metrics,
-) (*apiserverscontroller.Controller, error) {
-	policy, err := cfg.Endpoints.policy()
-	if err != nil {
-		return nil, err
-	}
-	static, err := cfg.Endpoints.staticTarget()
-	if err != nil {
-		return nil, fmt.Errorf("--static-apiserver-address: %w", err)
-	}
-	extra, err := parseExtraPorts(cfg.ExtraPorts)
-	if err != nil {
-		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
-	}
-	var ports []apiservers.Port
-	for _, port := range extra {
-		ports = append(ports, apiservers.Port{Name: port.Name, Protocol: port.Protocol, Port: port.TargetPort})
-	}
-	return apiserverscontroller.New(apiserverscontroller.Config{
-		Address: made.local.address, Port: made.local.port,
-		Policy: policy, DualStack: cfg.DualStackEndpoints, ExtraPorts: ports,
-		StaticAddress: static.address, StaticName: static.name, StaticPort: cmp.Or(int32(cfg.Endpoints.StaticPort), made.local.port),
-		AdoptMasterLeases: cfg.Endpoints.AdoptMasterLeases,
-		ProbeInterval:     cfg.ProbeInterval, ProbeTimeout: cfg.ProbeTimeout,
-		Thresholds: apiservers.ReadinessThresholds{Failures: cfg.ProbeFailures, Silence: cfg.Endpoints.UnreadyDelay},
-	}, apiserverscontroller.Deps{
-		ReplicaID: deps.Member.ID, Keys: made.keys, Sessions: deps.Sessions, Prober: made.prober, ProberOf: made.proberOf,
-		MasterLeases: made.masterLeases, Resolver: made.resolver, Objects: made.objects, Service: service,
-		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
-	})
-}
-
-func newAudit(cfg AuditConfig, deps Deps, made parts) (audit, error) {
-	telemetry, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
-	if err != nil {
-		return audit{}, err
-	}
-	return audit{telemetry: telemetry, Controller: allocationcontroller.New(cfg.controller(), allocationcontroller.Deps{
-		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Reporter: telemetry, Logger: deps.Logger,
-	})}, nil
-}
-
 func (s *Service) newServer(member term.Member) *api.Server {
 	cfg := api.Config{
 		Service: member.Service, ReplicaID: member.ID,
-		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers, Allocation: s.audit,
+		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers, Allocation: s.allocation,
 	}
 	for _, reconciler := range s.reconcilers() {
-		if s.isRunning(reconciler.Name()) {
+		if s.isRunning(reconciler.Loop) {
 			cfg.Reconcilers = append(cfg.Reconcilers, reconciler)
 		}
 	}
-	if !s.isRunning(auditLoop) {
-		cfg.AllocationDisabled = auditLoop
+	if !s.isRunning(allocationcontroller.AuditLoop) {
+		cfg.AllocationDisabled = allocationcontroller.AuditLoop
 	}
 	return api.New(cfg)
 }
 
-// reconcilers are in the order in which a cluster needs their objects.
 func (s *Service) reconcilers() []*baselinecontroller.Reconciler {
 	return append(s.baseline.Reconcilers(), s.apiservers.Reconciler())
 }
 
-// isRunning says whether --loops enables a loop.
 func (s *Service) isRunning(name string) bool {
 	return slices.ContainsFunc(s.runner.Status(), func(status loop.Status) bool {
 		return status.Name == name && status.State != loop.Disabled
@@ -255,7 +210,7 @@ func (s *Service) Counts() map[string]int64 {
 		reconciler.CountInto(counts)
 		repairs += reconciler.Writes()
 	}
-	s.audit.countInto(counts)
+	s.allocation.CountInto(counts)
 	counts["repairs"] = repairs
 	return counts
 }
@@ -309,3 +264,89 @@ func (s *Service) withdraw() {
 		s.logger.Warn("cannot remove the address of the kube-apiserver from the endpoints; the next leader does", "error", err)
 	}
 }
+
+// Program is bootstrapsvc as a server process. cfg is filled by flags and read when the service is
+// built.
+func Program(cfg *Config) process.Program {
+	return process.Program{
+		Name:          "bootstrapsvc",
+		Short:         "Keeps system namespaces, the kubernetes Service and its endpoints.",
+		GRPCPort:      7602,
+		AdminPort:     7612,
+		Shards:        func() int { return 1 },
+		Kube:          true,
+		Loops:         loopNames(),
+		RegisterFlags: cfg.RegisterFlags,
+		Validate:      cfg.Validate,
+		Build:         func(deps process.Deps) (process.Service, error) { return build(*cfg, deps) },
+	}
+}
+
+func build(cfg Config, deps process.Deps) (process.Service, error) {
+	kube, err := kubernetes.NewForConfig(deps.KubeConfig)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	return New(cfg, Deps{
+		Member:        deps.Member,
+		Kube:          kube,
+		KubeConfig:    deps.KubeConfig,
+		Etcd:          deps.Etcd,
+		Leadership:    deps.Candidate,
+		Logger:        deps.Logger,
+		Metrics:       deps.Metrics,
+		LoopSelection: deps.LoopSelection,
+	})
+}
+
+// Leadership decides which replica leads. *term.Candidate implements it.
+type Leadership interface {
+	// Run blocks until ctx ends and calls body for each term held here; see term.Candidate.
+	Run(ctx context.Context, body term.Body) error
+	// Status answers from memory.
+	Status() term.Status
+	// Concede gives the term to a ready replica for as long as there is a reason. It does not
+	// block.
+	Concede(reason error)
+	// Session answers from memory: the etcd lease, a context that ends with it, and whether there
+	// is one now.
+	Session() (clientv3.LeaseID, context.Context, bool)
+}
+
+// leadership is what the RPC handlers know about leader election.
+type leadership struct {
+	candidate Leadership
+	// held is nil while no term is held here.
+	held     atomic.Pointer[term.Term]
+	stopping chan struct{}
+}
+
+func newLeadership(candidate Leadership) *leadership {
+	return &leadership{candidate: candidate, stopping: make(chan struct{})}
+}
+
+func (l *leadership) run(ctx context.Context, body func(context.Context) error) error {
+	return l.candidate.Run(ctx, func(ctx context.Context, held *term.Term) error {
+		l.held.Store(held)
+		defer l.held.Store(nil)
+		return body(ctx)
+	})
+}
+
+// stop says that the service stops. It may be called once.
+func (l *leadership) stop() { close(l.stopping) }
+
+// Term is the term that is held here; nil without one.
+func (l *leadership) Term() *term.Term { return l.held.Load() }
+
+// LeaderAddress is the gRPC address of the leader; empty if it is unknown.
+func (l *leadership) LeaderAddress() string {
+	shards := l.candidate.Status().Shards
+	if len(shards) == 0 {
+		return ""
+	}
+	return shards[0].GRPCAddress
+}
+
+// Stopping is closed when the service begins to stop.
+func (l *leadership) Stopping() <-chan struct{} { return l.stopping }

@@ -1,44 +1,41 @@
 package bootstrapsvc
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
-// Config configures one replica. DefaultConfig has the defaults.
+// Config configures one replica. DefaultConfig has the defaults. RegisterFlags describes the
+// fields, and [Config.Validate] checks them.
 type Config struct {
-	// APIServerURL is the kube-apiserver beside this replica; empty means the server of the
-	// kubeconfig.
-	APIServerURL string
-	// APIServerPort is the port under which pods reach it; 0 means the port of the URL.
-	APIServerPort int
-	// AdvertiseAddress is the address under which pods reach it. With dual-stack endpoints, the
-	// address of the other family may follow after a comma. Empty: an address of this machine.
-	AdvertiseAddress string
-	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first.
-	// Empty: the ranges of the default ServiceCIDR.
+	APIServerURL          string
+	APIServerPort         int
+	AdvertiseAddress      string
 	ServiceClusterIPRange string
-	// NodePort is kube-apiserver's --kubernetes-service-node-port; 0 means none.
-	NodePort int
-	// ExtraPorts are ports of the Service and of its endpoints beside 443, each
-	// "name:port[/protocol][:target port]".
-	ExtraPorts []string
-	// DualStackEndpoints asks for a ClusterIP and an EndpointSlice of each family of the cluster.
-	DualStackEndpoints bool
-	// ProbeInterval is the time from one probe to the next.
-	ProbeInterval time.Duration
-	// ProbeTimeout limits one probe.
-	ProbeTimeout time.Duration
-	// ProbeFailures is how many failed probes in a row make a ready kube-apiserver not ready.
-	ProbeFailures int
-	// Endpoints selects the addresses that are endpoints.
-	Endpoints EndpointsConfig
-	// EtcdPrefix is kube-apiserver's --etcd-prefix.
-	EtcdPrefix string
-	// Audit configures the audit of ClusterIPs and node ports.
-	Audit AuditConfig
+	NodePort              int
+	ExtraPorts            []string
+	DualStackEndpoints    bool
+	ProbeInterval         time.Duration
+	ProbeTimeout          time.Duration
+	ProbeFailures         int
+	Endpoints             EndpointsConfig
+	EtcdPrefix            string
+	Audit                 AuditConfig
 }
 
 // DefaultConfig returns the defaults. A kube-apiserver that refuses connections is removed after
@@ -113,4 +110,217 @@ func (c *Config) Validate() []error {
 	add("etcd-prefix", checkPrefix(c.EtcdPrefix))
 	c.Audit.problems(add)
 	return problems
+}
+
+// masterCount is the name of apiservers.Counted in kube-apiserver's flag.
+const masterCount = "master-count"
+
+// EndpointsConfig selects the addresses that are endpoints.
+type EndpointsConfig struct {
+	Reconciler        string
+	APIServerCount    int
+	StaticAddress     string
+	StaticPort        int
+	AdoptMasterLeases bool
+	SharedAddress     bool
+	MinReady          int
+	UnreadyDelay      time.Duration
+	KeepLast          bool
+}
+
+// defaultEndpoints returns the defaults. With the default probes, a kube-apiserver that listens and
+// does not answer is removed after about ten seconds.
+func defaultEndpoints() EndpointsConfig {
+	return EndpointsConfig{
+		Reconciler:     apiservers.Live.String(),
+		APIServerCount: 1,
+		MinReady:       1,
+		UnreadyDelay:   8 * time.Second,
+	}
+}
+
+func (c *EndpointsConfig) registerFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Reconciler, "endpoint-reconciler-type", c.Reconciler,
+		"How endpoints of service default/kubernetes are selected: lease (the ready kube-apiservers), count (the ready ones; "+
+			"others stay until there are more than --apiserver-count), static (--static-apiserver-address) or none (not written).")
+	fs.IntVar(&c.APIServerCount, "apiserver-count", c.APIServerCount,
+		"With --endpoint-reconciler-type=count: how many kube-apiservers the cluster has.")
+	fs.StringVar(&c.StaticAddress, "static-apiserver-address", c.StaticAddress,
+		"With --endpoint-reconciler-type=static: the IP address or DNS name to publish. A name is resolved every ten seconds.")
+	fs.IntVar(&c.StaticPort, "static-apiserver-port", c.StaticPort,
+		"Port of --static-apiserver-address. 0 means the port of the kube-apiserver.")
+	fs.BoolVar(&c.AdoptMasterLeases, "adopt-master-leases", c.AdoptMasterLeases,
+		"Also publish kube-apiservers that have no sidecar yet, from their own keys below <etcd-prefix>/masterleases. "+
+			"Use it to migrate a cluster from kube-apiserver's own reconciler.")
+	fs.BoolVar(&c.SharedAddress, "shared-apiserver-address", c.SharedAddress,
+		"Several kube-apiservers share the advertised address; it is an endpoint while one of them is ready.")
+	fs.IntVar(&c.MinReady, "min-ready-apiservers", c.MinReady,
+		"How many endpoints stay when kube-apiservers are not ready. Endpoints that still report stay up to this number.")
+	fs.DurationVar(&c.UnreadyDelay, "unready-delay", c.UnreadyDelay,
+		"How long a kube-apiserver that accepts connections and does not answer stays an endpoint, in addition to --probe-failures.")
+	fs.BoolVar(&c.KeepLast, "keep-last-address", c.KeepLast,
+		"Keep the address of the last kube-apiserver published when it stops in good order.")
+}
+
+func (c *EndpointsConfig) problems(add func(flag string, err error)) {
+	_, err := c.kind()
+	add("endpoint-reconciler-type", err)
+	if c.APIServerCount < 1 {
+		add("apiserver-count", fmt.Errorf("%d is too few, want at least 1", c.APIServerCount))
+	}
+	_, err = c.staticTarget()
+	add("static-apiserver-address", err)
+	add("static-apiserver-port", checkPort(c.StaticPort))
+	if c.MinReady < 0 {
+		add("min-ready-apiservers", fmt.Errorf("%d is negative, want at least 0", c.MinReady))
+	}
+	add("unready-delay", checkAtLeast(c.UnreadyDelay, 0))
+}
+
+func (c *EndpointsConfig) kind() (apiservers.Kind, error) {
+	if c.Reconciler == masterCount {
+		return apiservers.Counted, nil
+	}
+	for _, kind := range []apiservers.Kind{apiservers.Live, apiservers.Counted, apiservers.Static, apiservers.Untouched} {
+		if c.Reconciler == kind.String() {
+			return kind, nil
+		}
+	}
+	return apiservers.Live, fmt.Errorf("%q is none of lease, count, static and none", c.Reconciler)
+}
+
+// policy must only be called after Validate.
+func (c *EndpointsConfig) policy() (apiservers.Policy, error) {
+	kind, err := c.kind()
+	if err != nil {
+		return apiservers.Policy{}, fmt.Errorf("--endpoint-reconciler-type: %w", err)
+	}
+	return apiservers.Policy{Kind: kind, Count: c.APIServerCount, MinReady: c.MinReady, KeepLast: c.KeepLast}, nil
+}
+
+// target is what "static" publishes: an address, or a name that resolves to addresses.
+type target struct {
+	address netip.Addr
+	name    string
+}
+
+// staticTarget returns the zero target unless the reconciler is "static".
+func (c *EndpointsConfig) staticTarget() (target, error) {
+	isStatic := c.Reconciler == apiservers.Static.String()
+	switch {
+	case isStatic && c.StaticAddress == "":
+		return target{}, errors.New("is needed with --endpoint-reconciler-type=static")
+	case !isStatic && c.StaticAddress != "":
+		return target{}, errors.New("has a meaning only with --endpoint-reconciler-type=static")
+	case !isStatic:
+		return target{}, nil
+	}
+	if address, err := netip.ParseAddr(c.StaticAddress); err == nil {
+		if err := hostaddress.Routable(address.Unmap()); err != nil {
+			return target{}, fmt.Errorf("%s %w; pods could not reach it", address, err)
+		}
+		return target{address: address.Unmap()}, nil
+	}
+	if problems := validation.IsDNS1123Subdomain(strings.TrimSuffix(c.StaticAddress, ".")); len(problems) > 0 {
+		return target{}, fmt.Errorf("%q is neither an IP address nor a DNS name", c.StaticAddress)
+	}
+	return target{name: c.StaticAddress}, nil
+}
+
+// AutoRepair selects the repairs that need no operator.
+type AutoRepair string
+
+const (
+	// AutoRepairSafe repairs what is safe by rule.
+	AutoRepairSafe AutoRepair = "safe"
+	// AutoRepairOff repairs nothing.
+	AutoRepairOff AutoRepair = "off"
+)
+
+// AuditConfig configures the audit of ClusterIPs and node ports.
+type AuditConfig struct {
+	AutoRepair                    AutoRepair
+	FindingHistory, RepairHistory int
+	NodePortRange                 string
+}
+
+func defaultAudit() AuditConfig {
+	return AuditConfig{AutoRepair: AutoRepairSafe, FindingHistory: 1000, RepairHistory: 100}
+}
+
+func (c *AuditConfig) registerFlags(fs *pflag.FlagSet) {
+	fs.StringVar((*string)(&c.AutoRepair), "auto-repair", string(c.AutoRepair),
+		"Automatic repairs of allocated ClusterIPs and node ports: \"safe\" (those that are safe by rule) or \"off\".")
+	fs.IntVar(&c.FindingHistory, "finding-history", c.FindingHistory,
+		"How many ended findings are kept.")
+	fs.IntVar(&c.RepairHistory, "repair-history", c.RepairHistory,
+		"How many repairs are kept; fewer if they have many steps.")
+	fs.StringVar(&c.NodePortRange, "service-node-port-range", c.NodePortRange,
+		"Range of node ports, as given to kube-apiserver; a stored range that differs is a finding. Default: the stored range.")
+}
+
+func (c *AuditConfig) problems(add func(flag string, err error)) {
+	if c.AutoRepair != AutoRepairSafe && c.AutoRepair != AutoRepairOff {
+		add("auto-repair", fmt.Errorf("%q is neither %q nor %q", string(c.AutoRepair), AutoRepairSafe, AutoRepairOff))
+	}
+	add("finding-history", checkHistory(c.FindingHistory))
+	add("repair-history", checkHistory(c.RepairHistory))
+	add("service-node-port-range", checkPortRange(c.NodePortRange))
+}
+
+// maxHistory keeps the history small enough for etcd.
+const maxHistory = 10_000
+
+func checkHistory(count int) error {
+	if count < 1 || count > maxHistory {
+		return fmt.Errorf("%d is out of range, want 1 to %d", count, maxHistory)
+	}
+	return nil
+}
+
+func checkPortRange(text string) error {
+	if text == "" {
+		return nil
+	}
+	from, to, _ := strings.Cut(text, "-")
+	first, err := strconv.ParseUint(from, 10, 16)
+	last, err2 := strconv.ParseUint(to, 10, 16)
+	if err != nil || err2 != nil || first == 0 || last < first {
+		return fmt.Errorf("%q is not a range like 30000-32767", text)
+	}
+	return nil
+}
+
+func (c *AuditConfig) controller() allocationcontroller.Config {
+	cfg := allocationcontroller.Config{
+		AutoRepair: c.AutoRepair == AutoRepairSafe, FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory,
+	}
+	if c.NodePortRange != "" {
+		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
+	}
+	return cfg
+}
+
+// controller is the configuration of the apiservers controller.
+func (c *Config) controller(local localServer, extra []baseline.Port) (apiserverscontroller.Config, error) {
+	policy, err := c.Endpoints.policy()
+	if err != nil {
+		return apiserverscontroller.Config{}, err
+	}
+	static, err := c.Endpoints.staticTarget()
+	if err != nil {
+		return apiserverscontroller.Config{}, fmt.Errorf("--static-apiserver-address: %w", err)
+	}
+	var ports []apiservers.Port
+	for _, port := range extra {
+		ports = append(ports, apiservers.Port{Name: port.Name, Protocol: port.Protocol, Port: port.TargetPort})
+	}
+	return apiserverscontroller.Config{
+		Address: local.address, Port: local.port,
+		Policy: policy, DualStack: c.DualStackEndpoints, ExtraPorts: ports,
+		StaticAddress: static.address, StaticName: static.name, StaticPort: cmp.Or(int32(c.Endpoints.StaticPort), local.port),
+		AdoptMasterLeases: c.Endpoints.AdoptMasterLeases,
+		ProbeInterval:     c.ProbeInterval, ProbeTimeout: c.ProbeTimeout,
+		Thresholds: apiservers.ReadinessThresholds{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay},
+	}, nil
 }

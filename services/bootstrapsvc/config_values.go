@@ -65,7 +65,6 @@ func parseAdvertisedAddress(text string) (netip.Addr, error) {
 	return given.Unmap(), nil
 }
 
-// parseServiceRanges returns the ranges in their order; none for an empty text.
 func parseServiceRanges(text string) ([]netip.Prefix, error) {
 	if text == "" {
 		return nil, nil
@@ -90,7 +89,6 @@ func parseServiceRanges(text string) ([]netip.Prefix, error) {
 	return ranges, nil
 }
 
-// primaryOf is the first range; the zero Prefix if there is none.
 func primaryOf(ranges []netip.Prefix) netip.Prefix {
 	if len(ranges) == 0 {
 		return netip.Prefix{}
@@ -113,7 +111,6 @@ func checkFamily(address netip.Addr, serviceRange netip.Prefix) error {
 	return nil
 }
 
-// parseExtraPorts returns the ports in their order, and all problems.
 func parseExtraPorts(texts []string) ([]baseline.Port, error) {
 	var ports []baseline.Port
 	var problems []error
@@ -134,7 +131,6 @@ func parseExtraPorts(texts []string) ([]baseline.Port, error) {
 	return ports, errors.Join(problems...)
 }
 
-// parsePort reads "name:port[/protocol][:target port]".
 func parsePort(text string) (baseline.Port, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 2 && len(parts) != 3 {

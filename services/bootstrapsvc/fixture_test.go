@@ -29,7 +29,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
@@ -76,13 +76,13 @@ func newFixtureWith(t testing.TB, cfg Config, selection ...string) *fixture {
 	}
 	var err error
 	f.Service, err = assemble(cfg, Deps{
-		Member: self(), Leadership: f.candidate, Sessions: f.candidate,
+		Member: self(), Leadership: f.candidate,
 		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Metrics: prometheus.NewRegistry(), LoopSelection: selection,
 	}, parts{
 		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr("10.1.0.1")}},
-		objects: f.objects, keys: f.keys, prober: f.prober, masterLeases: f.masterLeases, resolver: f.resolver,
-		proberOf:    func(netip.Addr) apiserverscontroller.ReadinessProber { return f.adopted },
+		objects: f.objects, keys: f.keys, probe: f.prober.Probe, masterLeases: f.masterLeases.Read, lookupIP: f.resolver.LookupNetIP,
+		probeOf:     func(netip.Addr) apiserverscontroller.Probe { return f.adopted.Probe },
 		allocations: emptyCluster{}, ranges: emptyRanges{}, repairs: emptyStore{},
 	})
 	if err != nil {
@@ -321,7 +321,7 @@ func (m *fakeObjects) guard(key string, step baseline.Change) error {
 		stored.GetUID() == step.Object.GetUID():
 		return nil
 	default:
-		return fmt.Errorf("%s %s: %w", step.Verb, key, baselinecontroller.ErrConflict)
+		return fmt.Errorf("%s %s: %w", step.Verb, key, guarded.ErrConflict)
 	}
 }
 

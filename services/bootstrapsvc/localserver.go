@@ -28,7 +28,6 @@ var errSharedURL = errors.New("--apiserver-url: the service account of this pod 
 	"not to one kube-apiserver; give the URL of the one beside this replica, such as https://127.0.0.1:6443 " +
 	"(a replica without one: --loops=*,-apiserver-probe and --apiserver-port)")
 
-// findLocalServer finds the kube-apiserver beside this replica. A sidecar probes and publishes it.
 func findLocalServer(cfg Config, connection *rest.Config, isSidecar bool) (localServer, error) {
 	server, err := parseAPIServerURL(cfg.APIServerURL)
 	if err != nil {
@@ -52,7 +51,6 @@ func findLocalServer(cfg Config, connection *rest.Config, isSidecar bool) (local
 	return found, err
 }
 
-// isPodDefault says whether a URL is the one in the environment of every pod.
 func isPodDefault(server *url.URL) bool {
 	host := os.Getenv("KUBERNETES_SERVICE_HOST")
 	return host != "" && server.Host == net.JoinHostPort(host, os.Getenv("KUBERNETES_SERVICE_PORT"))
@@ -72,7 +70,6 @@ func portOf(cfg Config, server *url.URL) (int32, error) {
 	return int32(port), nil
 }
 
-// findAddresses returns the configured addresses or, without any, those of this machine.
 func findAddresses(cfg Config, server *url.URL) (hostaddress.Addresses, error) {
 	ranges, err := parseServiceRanges(cfg.ServiceClusterIPRange)
 	if err != nil {

@@ -69,7 +69,7 @@ func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Co
 	}
 	r.service, err = bootstrapsvc.New(cfg, bootstrapsvc.Deps{
 		Member: member, Kube: kube, KubeConfig: r.apiServer(t), Etcd: etcd,
-		Leadership: candidate, Sessions: candidate, Logger: logger, Metrics: prometheus.NewRegistry(),
+		Leadership: candidate, Logger: logger, Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)

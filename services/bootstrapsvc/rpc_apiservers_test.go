@@ -19,7 +19,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 func TestListAPIServers(t *testing.T) {
@@ -124,7 +124,7 @@ func TestListAPIServers_StaticAddressIsListedBesideServersThatReport(t *testing.
 func TestListAPIServers_AnswersWithoutKubernetes(t *testing.T) {
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
-	f.objects.failReads(baselinecontroller.ErrUnavailable)
+	f.objects.failReads(guarded.ErrUnavailable)
 	got, err := serve(t, f).ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 	if err != nil {
 		t.Fatal(err)

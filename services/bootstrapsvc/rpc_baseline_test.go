@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 // serve serves the RPCs of a fixture through the production interceptors.
@@ -258,7 +259,7 @@ func TestReconcileBaseline_EndlessConflictsAreAborted(t *testing.T) {
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
-	f.objects.before = func(context.Context, baseline.Change) error { return baselinecontroller.ErrConflict }
+	f.objects.before = func(context.Context, baseline.Change) error { return guarded.ErrConflict }
 	f.objects.remove("Namespace kube-public")
 	_, err := client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
 	wantError(t, err, codes.Aborted, api.Conflict)
@@ -294,7 +295,7 @@ func TestErrors(t *testing.T) {
 			keys: fmt.Errorf("read: %w", apiserverscontroller.ErrUnavailable), code: codes.Unavailable, reason: api.EtcdUnreachable,
 		},
 		"the kube-apiserver is unavailable": {
-			objects: fmt.Errorf("get: %w", baselinecontroller.ErrUnavailable), code: codes.Unavailable, reason: api.APIServerUnreachable,
+			objects: fmt.Errorf("get: %w", guarded.ErrUnavailable), code: codes.Unavailable, reason: api.APIServerUnreachable,
 		},
 		"the kube-apiserver rejects": {
 			objects: refused, code: codes.Internal, reason: rpcerror.InternalReason,

@@ -10,6 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 )
 
@@ -34,7 +35,7 @@ func TestAudit_WithoutTheTermIsNotLeader(t *testing.T) {
 }
 
 func TestAudit_DisabledLoopIsNotSynced(t *testing.T) {
-	f := newFixture(t, "*", "-"+auditLoop)
+	f := newFixture(t, "*", "-"+allocationcontroller.AuditLoop)
 	client := serve(t, f)
 	lead(t, f)
 	for name, err := range auditCalls(t, client) {

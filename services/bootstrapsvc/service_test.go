@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 // refreshInterval is how often an unchanged key is written.
@@ -322,7 +323,7 @@ func TestService_ContentionEndsThePass(t *testing.T) {
 		f.objects.before = func(_ context.Context, step baseline.Change) error {
 			if step.Kind().Kind == "Service" {
 				attempts++
-				return baselinecontroller.ErrConflict
+				return guarded.ErrConflict
 			}
 			return nil
 		}

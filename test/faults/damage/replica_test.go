@@ -75,7 +75,7 @@ func startReplica(t *testing.T, s replicaConfig) *replica {
 	}
 	service, err := bootstrapsvc.New(cfg, bootstrapsvc.Deps{
 		Member: member, Kube: kube, KubeConfig: config, Etcd: etcd,
-		Leadership: candidate, Sessions: candidate, Logger: logger, Metrics: prometheus.NewRegistry(),
+		Leadership: candidate, Logger: logger, Metrics: prometheus.NewRegistry(),
 		LoopSelection: []string{"*", "-apiserver-probe", "-kubernetes-endpoints"},
 	})
 	if err != nil {

@@ -77,10 +77,8 @@ func (p *parsedBitmap) parse(expected string) fault {
 	return fault{}
 }
 
-// comparable reports whether single ports or addresses of the bitmap can be compared.
 func (p *parsedBitmap) comparable() bool { return p != nil && p.fault == (fault{}) }
 
-// subject returns the port or address of a bit.
 func (p *parsedBitmap) subject(offset int) subject {
 	if p.Store == NodePorts {
 		return subject{store: NodePorts, port: p.bits.port(offset)}
@@ -88,7 +86,6 @@ func (p *parsedBitmap) subject(offset int) subject {
 	return subject{store: p.Store, address: p.bits.address(offset)}
 }
 
-// bit returns the bit of a subject, or false if the range does not contain the subject.
 func (p *parsedBitmap) bit(s subject) (int, bool) {
 	if p.Store == NodePorts {
 		return p.bits.portBit(s.port)
@@ -134,7 +131,6 @@ type bitRange struct {
 
 var errRange = errors.New("not a range")
 
-// parseRange parses a stored range: "30000-32767" for ports, a CIDR for addresses.
 func parseRange(store Store, text string) (bitRange, error) {
 	if store == NodePorts {
 		return parsePortRange(text)
@@ -197,7 +193,6 @@ func (r bitRange) addressBit(address netip.Addr) (int, bool) {
 	return int(distance) - 1, true
 }
 
-// forEachBit calls visit for every set bit, from the lowest.
 func forEachBit(number *big.Int, visit func(offset int)) {
 	for i, word := range number.Bits() {
 		for ; word != 0; word &= word - 1 {

@@ -67,7 +67,6 @@ func (c *cache) serviceStore() Store {
 	return IPAddresses
 }
 
-// address returns the entry of an address and creates it if needed.
 func (c *cache) address(address netip.Addr) *addressEntry {
 	found := c.addresses[address]
 	if found == nil {
@@ -77,7 +76,6 @@ func (c *cache) address(address netip.Addr) *addressEntry {
 	return found
 }
 
-// dropEmpty deletes the entry of an address that has neither users nor an object.
 func (c *cache) dropEmpty(address netip.Addr) {
 	if found := c.addresses[address]; found != nil && found.object == nil && len(found.users) == 0 {
 		delete(c.addresses, address)
@@ -103,7 +101,6 @@ func (c *cache) removeChild(a *IPAddress, address netip.Addr) {
 	c.byParent[key] = left
 }
 
-// countAllocated adds change to the count of each prefix that contains an address.
 func (c *cache) countAllocated(address netip.Addr, change int64) {
 	for i := range c.prefixes {
 		if allocatable(c.prefixes[i].prefix, address) {
@@ -134,7 +131,6 @@ func (c *cache) readCIDRs() {
 	}
 }
 
-// addPrefix adds a prefix once, even if several ServiceCIDRs have it.
 func (c *cache) addPrefix(added cidrPrefix) {
 	for i := range c.prefixes {
 		if c.prefixes[i].prefix == added.prefix {

@@ -8,12 +8,9 @@ import (
 
 // LiveState is what the caller read for one step, right before the write.
 type LiveState struct {
-	// Services is a quorum list of all Services, read after the IPAddress or the bitmap. A step
+	// Usage is of a quorum list of all Services, read after the IPAddress or the bitmap. A step
 	// that frees needs all of them; for a step that allocates, the Services that use the subject
 	// are enough.
-	Services []Service
-	// Usage is CountUsage of the same list, to share it between steps. If set, it is used instead
-	// of Services.
 	Usage *Usage
 	// IPAddress is the object with the step's name, nil if it does not exist. It matters for steps
 	// of IPAddresses.
@@ -62,9 +59,6 @@ const (
 // Check decides whether a step may be applied now. The reason is one sentence, empty for
 // CheckPassed.
 func Check(s Step, live LiveState) (CheckResult, string) {
-	if live.Usage == nil {
-		live.Usage = CountUsage(live.Services)
-	}
 	check := live.checkIPAddress
 	if s.Store.IsBitmap() {
 		check = live.checkBit
@@ -78,7 +72,6 @@ func Check(s Step, live LiveState) (CheckResult, string) {
 	return CheckPassed, ""
 }
 
-// checkIPAddress compares the object of a step with the one from which the step was planned.
 func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 	is := live.IPAddress
 	switch {
@@ -107,7 +100,6 @@ func isAsWanted(is *IPAddress, s Step) bool {
 	return ok && !is.Deleting && is.Parent == ServiceParent(s.Owner.Key) && is.ManagedBy == AllocatorName && is.Family == familyOf(address)
 }
 
-// checkBit compares the bit of a step with the one from which the step was planned.
 func (live LiveState) checkBit(s Step) (CheckResult, string) {
 	bitmap := parseBitmap(live.Bitmap, s.Range)
 	switch {
@@ -167,7 +159,6 @@ func (u *Usage) conflictWithFree(s Step, users []*user) string {
 	}
 }
 
-// usersOf returns the Services that name a step's subject, of any type.
 func (u *Usage) usersOf(s Step) ([]*user, bool) {
 	if s.Store == NodePorts {
 		port, err := strconv.ParseUint(s.Subject, 10, 16)

@@ -50,29 +50,29 @@ func TestCheck_Create(t *testing.T) {
 	reborn, external := a, a
 	reborn.UID, external.Type = "another", allocation.ExternalName
 	expectChecks(t, steps[0], map[string]checkCase{
-		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}}, want: allocation.CheckPassed},
+		"as planned": {live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a})}, want: allocation.CheckPassed},
 		"made by another writer": {
-			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(object("10.0.1.1", "a"))},
 			want: allocation.CheckUnneeded, why: "the ipaddress is as it should be already",
 		},
 		"made for another service": {
-			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "b"))},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(object("10.0.1.1", "b"))},
 			want: allocation.CheckOutdated, why: "there is an ipaddress of that name by now, of service bar/b",
 		},
 		"the service is gone": {
-			live: allocation.LiveState{Services: []allocation.Service{service("b")}},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{service("b")})},
 			want: allocation.CheckOutdated, why: "service bar/a does not use 10.0.1.1 any more",
 		},
 		"the service is another one": {
-			live: allocation.LiveState{Services: []allocation.Service{reborn}},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{reborn})},
 			want: allocation.CheckOutdated, why: "service bar/a is another one by now",
 		},
 		"the service uses none any more": {
-			live: allocation.LiveState{Services: []allocation.Service{external}},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{external})},
 			want: allocation.CheckOutdated, why: "service bar/a does not use 10.0.1.1 any more",
 		},
 		"a second service uses it": {
-			live: allocation.LiveState{Services: []allocation.Service{a, service("b", "10.0.1.1")}},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a, service("b", "10.0.1.1")})},
 			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1 too",
 		},
 	})
@@ -86,31 +86,31 @@ func TestCheck_DeleteOfWrongReference(t *testing.T) {
 	external := service("b", "10.0.1.1")
 	external.Type = allocation.ExternalName
 	expectChecks(t, steps[0], map[string]checkCase{
-		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: &wrong}, want: allocation.CheckPassed},
+		"as planned": {live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: &wrong}, want: allocation.CheckPassed},
 		"gone already": {
-			live: allocation.LiveState{Services: []allocation.Service{a}},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a})},
 			want: allocation.CheckUnneeded, why: "there is no such ipaddress any more",
 		},
 		"replaced already": {
-			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(object("10.0.1.1", "a"))},
 			want: allocation.CheckUnneeded, why: "the ipaddress is as it should be already",
 		},
 		"changed": {
-			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
 				a.ResourceVersion = "8"
 			}))},
 			want: allocation.CheckOutdated, why: "the ipaddress has changed: resourceVersion 8, planned from 7",
 		},
 		"its parent uses it by now": {
-			live: allocation.LiveState{Services: []allocation.Service{a, service("b", "10.0.1.1")}, IPAddress: &wrong},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a, service("b", "10.0.1.1")}), IPAddress: &wrong},
 			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1 too",
 		},
 		"its parent names it and is ExternalName": {
-			live: allocation.LiveState{Services: []allocation.Service{a, external}, IPAddress: &wrong},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a, external}), IPAddress: &wrong},
 			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1 too",
 		},
 		"another one was read": {
-			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.2", "b"))},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(object("10.0.1.2", "b"))},
 			want: allocation.CheckOutdated, why: "ipaddress 10.0.1.2 was read for 10.0.1.1",
 		},
 	})
@@ -128,28 +128,28 @@ func TestCheck_DeleteOfOrphan(t *testing.T) {
 	external := service("x", "10.0.1.1")
 	external.Type = allocation.ExternalName
 	expectChecks(t, step, map[string]checkCase{
-		"as planned": {live: allocation.LiveState{Services: []allocation.Service{kubernetes}, IPAddress: &orphan}, want: allocation.CheckPassed},
+		"as planned": {live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes}), IPAddress: &orphan}, want: allocation.CheckPassed},
 		"counted before": {
 			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes}), IPAddress: &orphan}, want: allocation.CheckPassed,
 		},
 		"nothing was listed": {
-			live: allocation.LiveState{IPAddress: &orphan},
+			live: allocation.LiveState{Usage: allocation.CountUsage(nil), IPAddress: &orphan},
 			want: allocation.CheckOutdated, why: "no service at all was listed, which cannot be",
 		},
 		"its service came": {
-			live: allocation.LiveState{Services: []allocation.Service{kubernetes, service("gone")}, IPAddress: &orphan},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes, service("gone")}), IPAddress: &orphan},
 			want: allocation.CheckOutdated, why: "service bar/gone exists by now",
 		},
 		"a service uses it, written in another way": {
-			live: allocation.LiveState{Services: []allocation.Service{kubernetes, service("b", "010.0.01.1")}, IPAddress: &orphan},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes, service("b", "010.0.01.1")}), IPAddress: &orphan},
 			want: allocation.CheckOutdated, why: "service bar/b uses 10.0.1.1",
 		},
 		"an ExternalName service names it": {
-			live: allocation.LiveState{Services: []allocation.Service{kubernetes, external}, IPAddress: &orphan},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes, external}), IPAddress: &orphan},
 			want: allocation.CheckOutdated, why: "service bar/x uses 10.0.1.1",
 		},
 		"gone": {
-			live: allocation.LiveState{Services: []allocation.Service{kubernetes}},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes})},
 			want: allocation.CheckUnneeded, why: "there is no such ipaddress any more",
 		},
 	})
@@ -157,7 +157,7 @@ func TestCheck_DeleteOfOrphan(t *testing.T) {
 	damaged.Subject = "10.0.1.01"
 	odd := orphan
 	odd.Name = damaged.Subject
-	if result, _ := allocation.Check(damaged, allocation.LiveState{Services: []allocation.Service{kubernetes}, IPAddress: &odd}); result != allocation.CheckOutdated {
+	if result, _ := allocation.Check(damaged, allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes}), IPAddress: &odd}); result != allocation.CheckOutdated {
 		t.Error("a step whose subject is not an address passes")
 	}
 }
@@ -169,13 +169,13 @@ func TestCheck_Relabel(t *testing.T) {
 		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{bare},
 	})[0]
 	expectChecks(t, step, map[string]checkCase{
-		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: &bare}, want: allocation.CheckPassed},
+		"as planned": {live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: &bare}, want: allocation.CheckPassed},
 		"done": {
-			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(object("10.0.1.1", "a"))},
 			want: allocation.CheckUnneeded, why: "the ipaddress is as it should be already",
 		},
 		"gone": {
-			live: allocation.LiveState{Services: []allocation.Service{a}},
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a})},
 			want: allocation.CheckOutdated, why: "there is no such ipaddress any more",
 		},
 	})
@@ -190,25 +190,25 @@ func TestCheck_Bits(t *testing.T) {
 	all := []allocation.Service{a, kubernetes}
 	t.Run("set", func(t *testing.T) {
 		expectChecks(t, steps[0], map[string]checkCase{
-			"as planned": {live: allocation.LiveState{Services: all, Bitmap: stored}, want: allocation.CheckPassed},
+			"as planned": {live: allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: stored}, want: allocation.CheckPassed},
 			"done": {
-				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200", 12)},
+				live: allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: bitmap(allocation.NodePorts, "100-200", 12)},
 				want: allocation.CheckUnneeded, why: "the bit is as it should be already",
 			},
 			"not used any more": {
-				live: allocation.LiveState{Services: []allocation.Service{kubernetes}, Bitmap: stored},
+				live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes}), Bitmap: stored},
 				want: allocation.CheckOutdated, why: "service bar/a does not use 112 any more",
 			},
 			"another range": {
-				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.NodePorts, "101-200")},
+				live: allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: bitmap(allocation.NodePorts, "101-200")},
 				want: allocation.CheckOutdated, why: "the stored range is 101-200, and 100-200 is expected",
 			},
 			"unread": {
-				live: allocation.LiveState{Services: all, Bitmap: allocation.Bitmap{Store: allocation.NodePorts, Problem: "truncated"}},
+				live: allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: allocation.Bitmap{Store: allocation.NodePorts, Problem: "truncated"}},
 				want: allocation.CheckOutdated, why: "the stored value cannot be read: truncated",
 			},
 			"another store": {
-				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.ClusterIPs, "10.0.0.0/24")},
+				live: allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: bitmap(allocation.ClusterIPs, "10.0.0.0/24")},
 				want: allocation.CheckOutdated, why: "the bitmap of cluster-ips was read for node-ports",
 			},
 		})
@@ -217,19 +217,19 @@ func TestCheck_Bits(t *testing.T) {
 		checked := service("b")
 		checked.HealthCheckNodePort = 111
 		expectChecks(t, steps[1], map[string]checkCase{
-			"as planned": {live: allocation.LiveState{Services: all, Bitmap: stored}, want: allocation.CheckPassed},
+			"as planned": {live: allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: stored}, want: allocation.CheckPassed},
 			"used by a health check": {
-				live: allocation.LiveState{Services: append(all, checked), Bitmap: stored},
+				live: allocation.LiveState{Usage: allocation.CountUsage(append(all, checked)), Bitmap: stored},
 				want: allocation.CheckOutdated, why: "service bar/b uses 111",
 			},
 			"done": {
-				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200")},
+				live: allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: bitmap(allocation.NodePorts, "100-200")},
 				want: allocation.CheckUnneeded, why: "the bit is as it should be already",
 			},
 		})
 		moved := steps[1]
 		moved.Offset = 13
-		if _, why := allocation.Check(moved, allocation.LiveState{Services: all, Bitmap: stored}); why != "bit 13 of range 100-200 does not stand for 111" {
+		if _, why := allocation.Check(moved, allocation.LiveState{Usage: allocation.CountUsage(all), Bitmap: stored}); why != "bit 13 of range 100-200 does not stand for 111" {
 			t.Errorf("a step that contradicts itself: %q", why)
 		}
 	})

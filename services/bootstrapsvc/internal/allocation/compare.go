@@ -14,19 +14,16 @@ type candidate struct {
 	incarnation string
 }
 
-// automatic marks the steps as safe without approval.
 func (c candidate) automatic() candidate {
 	c.Safe = true
 	return c.withStepFields()
 }
 
-// needsApproval marks the steps as unsafe without approval.
 func (c candidate) needsApproval(why string) candidate {
 	c.UnsafeReason = why
 	return c.withStepFields()
 }
 
-// withStepFields copies the finding's fields into its steps.
 func (c candidate) withStepFields() candidate {
 	for i := range c.Steps {
 		c.Steps[i].Finding, c.Steps[i].Safe = c.Name, c.Safe
@@ -55,7 +52,6 @@ func (c *cache) compare(s subject) []candidate {
 	}
 }
 
-// compareValues reports values of a Service that cannot be parsed.
 func (c *cache) compareValues(s subject) []candidate {
 	u := c.services[s.service]
 	if u == nil || len(u.invalid(s.store)) == 0 {
@@ -96,7 +92,6 @@ func (c *cache) compareMisnamed(s subject) []candidate {
 	}}
 }
 
-// compareCIDRs reports what is wrong with the ServiceCIDRs as a whole.
 func (c *cache) compareCIDRs(s subject) []candidate {
 	var found []candidate
 	for _, name := range c.unreadableCIDRs {
@@ -125,7 +120,6 @@ func (c *cache) compareCIDRs(s subject) []candidate {
 	return found
 }
 
-// compareRange reports what is wrong with a bitmap as a whole.
 func (c *cache) compareRange(s subject) []candidate {
 	bitmap := c.bitmaps[s.store]
 	switch {
@@ -178,7 +172,6 @@ func duplicateOwner(s subject, users []*user) candidate {
 	return found
 }
 
-// outOfRange reports users of a subject that no range contains.
 func outOfRange(s subject, users []*user, why string) candidate {
 	found := candidate{grace: graceWrong, Finding: newFinding(s, OutOfRange, users)}
 	found.Message = fmt.Sprintf("service %s uses %s %s, and %s", users[0].Key, s.noun(), s.text(), why)
@@ -187,7 +180,6 @@ func outOfRange(s subject, users []*user, why string) candidate {
 	return found
 }
 
-// newFinding returns a finding with its users as owners and evidence.
 func newFinding(s subject, code Code, users []*user) Finding {
 	return Finding{
 		Name: s.findingName(code), Code: code, Store: s.store, Subject: s.text(),

@@ -73,7 +73,6 @@ func (c *cache) compareAddress(s subject) []candidate {
 	}
 }
 
-// compareUnused reports an object whose address no Service uses.
 func (f addressFacts) compareUnused() []candidate {
 	switch {
 	case f.object == nil, f.object.Deleting, f.externallyNamed:
@@ -176,7 +175,6 @@ func (f addressFacts) wrongLabels() candidate {
 	return found.automatic()
 }
 
-// wrongParentKind reports an object of the allocator whose parent is not a Service.
 func (f addressFacts) wrongParentKind() candidate {
 	found := f.candidate(WrongReference, graceWrong)
 	found.Message = fmt.Sprintf("ipaddress %s is the allocator's, and its parent is %s", f.text(), f.object.Parent)
@@ -185,7 +183,6 @@ func (f addressFacts) wrongParentKind() candidate {
 	return found
 }
 
-// unusedObject reports an object to delete once its grace period is over.
 func (f addressFacts) unusedObject(code Code, reason Reason, message string) candidate {
 	found := f.candidate(code, graceUnused)
 	found.Message = message
@@ -220,7 +217,6 @@ func (f addressFacts) createStep(reason Reason, detail string) Step {
 	}
 }
 
-// wantedObject is the object as the allocator would have written it.
 func (f addressFacts) wantedObject() IPAddress {
 	return IPAddress{
 		Name:      f.text(),

@@ -5,7 +5,6 @@ import (
 	"slices"
 )
 
-// compareBit reports what is wrong with a port or an address and its bit.
 func (c *cache) compareBit(s subject) []candidate {
 	bitmap := c.bitmaps[s.store]
 	users, externallyNamed := c.usersOf(s)

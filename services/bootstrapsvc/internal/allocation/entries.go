@@ -15,7 +15,7 @@ type entry struct {
 	period      gracePeriod
 	// restart makes the next comparison restart the grace period.
 	restart bool
-	// due is the time of the entry in entries.due. It is zero if the entry is not in it.
+	// due is when time or a pass can next change a pending entry.
 	due time.Time
 }
 
@@ -25,7 +25,6 @@ type entries struct {
 	byName    map[string]*entry
 	bySubject map[subject][]*entry
 	pending   map[*entry]struct{}
-	due       dueQueue
 }
 
 func newEntries(periods GracePeriods) entries {
@@ -34,8 +33,6 @@ func newEntries(periods GracePeriods) entries {
 	}
 }
 
-// update replaces the entries of a subject by those of its candidates, and adds the differences to
-// delta.
 func (es *entries) update(s subject, candidates []candidate, now time.Time, delta *Delta) {
 	before := es.bySubject[s]
 	if len(before) == 0 && len(candidates) == 0 {
@@ -57,7 +54,7 @@ func (es *entries) update(s subject, candidates []candidate, now time.Time, delt
 	for _, e := range before {
 		if !slices.Contains(after, e) {
 			delete(es.byName, e.finding.Name)
-			es.unschedule(e)
+			delete(es.pending, e)
 			delta.Ended = append(delta.Ended, e.finding)
 		}
 	}
@@ -68,7 +65,6 @@ func (es *entries) update(s subject, candidates []candidate, now time.Time, delt
 	es.bySubject[s] = after
 }
 
-// set updates an entry and reports whether its finding changed.
 func (e *entry) set(s subject, c candidate, now time.Time, periods GracePeriods) (changed bool) {
 	if e.restart || e.incarnation != c.incarnation {
 		e.period, e.restart = gracePeriod{since: now}, false
@@ -92,31 +88,34 @@ func (e *entry) set(s subject, c candidate, now time.Time, periods GracePeriods)
 
 func (es *entries) schedule(e *entry) {
 	if e.finding.State != StatePending {
-		es.unschedule(e)
+		delete(es.pending, e)
 		return
 	}
 	es.pending[e] = struct{}{}
-	es.due.set(e, e.period.due(es.periods, e.grace))
+	e.due = e.period.due(es.periods, e.grace)
 }
 
-func (es *entries) unschedule(e *entry) {
-	delete(es.pending, e)
-	e.due = time.Time{}
+// nextDue returns the earliest time at which a pending entry is due, zero if none is pending.
+func (es *entries) nextDue() (next time.Time) {
+	for e := range es.pending {
+		if next.IsZero() || e.due.Before(next) {
+			next = e.due
+		}
+	}
+	return next
 }
 
-// takeDue calls mark for the subject of each entry whose grace period is over. An entry that waits
+// markDue calls mark for the subject of each entry whose grace period is over. An entry that waits
 // for observations is due again a second later. Otherwise a pass that does not count would make the
 // caller loop.
-func (es *entries) takeDue(now time.Time, mark func(subject)) {
-	for {
-		e, ok := es.due.take(now)
-		if !ok {
-			return
+func (es *entries) markDue(now time.Time, mark func(subject)) {
+	for e := range es.pending {
+		if e.due.After(now) {
+			continue
 		}
+		e.due = now.Add(time.Second)
 		if over, _ := e.period.over(now, es.periods, e.grace); over {
 			mark(e.subject)
-		} else {
-			es.due.set(e, now.Add(time.Second))
 		}
 	}
 }
@@ -131,7 +130,7 @@ func (es *entries) observe(now time.Time, mark func(subject)) {
 		}
 		e.period = observed
 		mark(e.subject)
-		es.due.set(e, observed.due(es.periods, e.grace))
+		e.due = observed.due(es.periods, e.grace)
 	}
 }
 
@@ -150,7 +149,6 @@ func (es *entries) restartAfterGap() {
 	}
 }
 
-// subjectsOf returns the subjects of a store that have entries.
 func (es *entries) subjectsOf(store Store) []subject {
 	var found []subject
 	for s := range es.bySubject {

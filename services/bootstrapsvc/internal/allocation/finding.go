@@ -38,42 +38,30 @@ const (
 	Invalid
 )
 
-// Codes returns all codes in their order.
-func Codes() []Code {
-	return []Code{
-		NotAllocated, DuplicateOwner, OutOfRange, Leaked, WrongReference, WrongLabels,
-		Orphan, RangeMismatch, RangeFull, Unreadable, Invalid,
+func codeNames() []string {
+	return []string{
+		"not-allocated", "duplicate-owner", "out-of-range", "leaked", "wrong-reference", "wrong-labels",
+		"orphan", "range-mismatch", "range-full", "unreadable", "invalid",
 	}
 }
 
+// Codes returns all codes in their order.
+func Codes() []Code {
+	var codes []Code
+	for i := range codeNames() {
+		codes = append(codes, NotAllocated+Code(i))
+	}
+	return codes
+}
+
 // String returns the code as names of findings have it, such as "not-allocated".
-func (c Code) String() string {
-	switch c {
-	case NotAllocated:
-		return "not-allocated"
-	case DuplicateOwner:
-		return "duplicate-owner"
-	case OutOfRange:
-		return "out-of-range"
-	case Leaked:
-		return "leaked"
-	case WrongReference:
-		return "wrong-reference"
-	case WrongLabels:
-		return "wrong-labels"
-	case Orphan:
-		return "orphan"
-	case RangeMismatch:
-		return "range-mismatch"
-	case RangeFull:
-		return "range-full"
-	case Unreadable:
-		return "unreadable"
-	case Invalid:
-		return "invalid"
-	default:
+func (c Code) String() string { return nameAt(codeNames(), int(c)-1) }
+
+func nameAt(names []string, at int) string {
+	if at < 0 || at >= len(names) {
 		return "unknown"
 	}
+	return names[at]
 }
 
 // FindingState says whether the grace period of a finding is over.
@@ -249,7 +237,6 @@ type subject struct {
 	object  string
 }
 
-// text returns the subject as messages and names of findings have it.
 func (s subject) text() string {
 	switch {
 	case s.address.IsValid():
@@ -301,7 +288,6 @@ func findingName(code Code, store Store, parts ...string) string {
 // maxSubjectLength leaves space for the rest of a name, which may have 256 bytes.
 const maxSubjectLength = 180
 
-// cleanName replaces the characters that a name must not have, and reports whether there were any.
 func cleanName(text string) (string, bool) {
 	changed := false
 	cleaned := strings.Map(func(r rune) rune {

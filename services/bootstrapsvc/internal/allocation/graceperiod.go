@@ -1,7 +1,6 @@
 package allocation
 
 import (
-	"container/heap"
 	"fmt"
 	"time"
 )
@@ -18,7 +17,7 @@ type GracePeriods struct {
 	// kube-apiserver, because a request allocates before it uses.
 	Unused time.Duration
 	// Observations is how many passes must have observed an unused subject, each at least Interval
-	// after the one before.
+	// after the one before. They take (Observations-1)*Interval, however short Unused is.
 	Observations int
 	Interval     time.Duration
 }
@@ -64,7 +63,6 @@ func (p GracePeriods) of(kind graceKind) (time.Duration, int) {
 	}
 }
 
-// unsafeReason says what a pending finding waits for.
 func (p GracePeriods) unsafeReason(kind graceKind) string {
 	length, observations := p.of(kind)
 	if observations == 0 {
@@ -80,7 +78,6 @@ type gracePeriod struct {
 	observations        int
 }
 
-// observe counts an observation, unless the one before is less than interval ago.
 func (g gracePeriod) observe(now time.Time, interval time.Duration) gracePeriod {
 	if g.observations > 0 && now.Sub(g.lastObserved) < interval {
 		return g
@@ -121,66 +118,4 @@ func (g gracePeriod) lastCounted() time.Time {
 		return g.since
 	}
 	return g.lastObserved
-}
-
-// dueQueue orders pending entries by the time at which their grace period can change. A change of
-// one object then costs no look at thousands of pending entries. An item whose entry has another
-// due time by now is skipped.
-type dueQueue struct{ items dueHeap }
-
-type dueItem struct {
-	at    time.Time
-	entry *entry
-}
-
-func (q *dueQueue) set(e *entry, at time.Time) {
-	if !e.due.Equal(at) {
-		e.due = at
-		heap.Push(&q.items, dueItem{at: at, entry: e})
-	}
-}
-
-// first returns the earliest item, or false if there is none.
-func (q *dueQueue) first() (dueItem, bool) {
-	for len(q.items) > 0 {
-		if top := q.items[0]; top.at.Equal(top.entry.due) {
-			return top, true
-		}
-		heap.Pop(&q.items)
-	}
-	return dueItem{}, false
-}
-
-// take removes and returns the earliest entry if it is due.
-func (q *dueQueue) take(now time.Time) (*entry, bool) {
-	top, ok := q.first()
-	if !ok || top.at.After(now) {
-		return nil, false
-	}
-	heap.Pop(&q.items)
-	top.entry.due = time.Time{}
-	return top.entry, true
-}
-
-// dueHeap implements heap.Interface.
-type dueHeap []dueItem
-
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push appends an item.
-func (h *dueHeap) Push(x any) {
-	if pushed, ok := x.(dueItem); ok {
-		*h = append(*h, pushed)
-	}
-}
-
-// Pop removes the last item.
-func (h *dueHeap) Pop() any {
-	last := len(*h) - 1
-	popped := (*h)[last]
-	(*h)[last] = dueItem{}
-	*h = (*h)[:last]
-	return popped
 }

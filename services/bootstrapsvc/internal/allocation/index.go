@@ -17,7 +17,8 @@ type Settings struct {
 	// Ranges are the expected ranges of the bitmaps, as stored texts. A store without an expected
 	// range accepts any.
 	Ranges map[Store]string
-	// GracePeriods say when a finding is open. The zero value means DefaultGracePeriods.
+	// GracePeriods say when a finding is open. The zero value means DefaultGracePeriods; to change
+	// one of them, change the result of DefaultGracePeriods.
 	GracePeriods GracePeriods
 }
 
@@ -52,9 +53,9 @@ type Delta struct {
 }
 
 // Compare evaluates what changed since the last call and whose grace period is over. The cost
-// depends on the changes, not on the size of the cluster.
+// depends on the changes and the pending findings, not on the size of the cluster.
 func (x *Index) Compare(now time.Time) Delta {
-	x.entries.takeDue(now, x.mark)
+	x.entries.markDue(now, x.mark)
 	var delta Delta
 	for s := range x.dirty {
 		x.entries.update(s, x.cache.compare(s), now, &delta)
@@ -96,10 +97,7 @@ func (x *Index) RecordGap() {
 // NextDue returns when time or a pass can next change a pending finding, zero if none can. A time
 // in the past asks for a comparison now. Until then, Compare has nothing to do unless the caller
 // puts, deletes or observes something.
-func (x *Index) NextDue() time.Time {
-	next, _ := x.entries.due.first()
-	return next.at
-}
+func (x *Index) NextDue() time.Time { return x.entries.nextDue() }
 
 // Findings returns the findings of the last comparison, ordered by name.
 func (x *Index) Findings() []Finding {
@@ -189,7 +187,6 @@ func (x *Index) DeleteService(k Key) {
 	x.markService(k)
 }
 
-// removeUses removes a Service from the addresses and ports that it used.
 func (x *Index) removeUses(u *user) {
 	for _, address := range u.addresses {
 		found := x.cache.address(address)
@@ -206,7 +203,6 @@ func (x *Index) removeUses(u *user) {
 	}
 }
 
-// markService marks the values of a Service, and the addresses whose parent it is.
 func (x *Index) markService(k Key) {
 	for _, store := range []Store{x.cache.serviceStore(), NodePorts} {
 		values := subject{store: store, service: k}
@@ -275,7 +271,6 @@ func (x *Index) DeleteCIDR(name string) {
 	x.markAllAddresses()
 }
 
-// markAllAddresses marks every address, because the ranges changed.
 func (x *Index) markAllAddresses() {
 	x.cache.readCIDRs()
 	x.mark(subject{store: IPAddresses})
@@ -340,7 +335,6 @@ func (x *Index) markChangedBits(before, now *parsedBitmap) {
 
 func (x *Index) mark(s subject) { x.dirty[s] = struct{}{} }
 
-// markAddress marks an address in every store that allocates addresses.
 func (x *Index) markAddress(address netip.Addr) {
 	for _, store := range x.cache.stores {
 		if store != NodePorts {

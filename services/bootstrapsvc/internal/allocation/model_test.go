@@ -99,7 +99,7 @@ func (c *model) objects() objects {
 
 // live returns what a controller would read for a step.
 func (c *model) live(s allocation.Step) allocation.LiveState {
-	live := allocation.LiveState{Services: slices.Collect(maps.Values(c.services)), Bitmap: c.bitmaps[s.Store]}
+	live := allocation.LiveState{Usage: allocation.CountUsage(slices.Collect(maps.Values(c.services))), Bitmap: c.bitmaps[s.Store]}
 	if object, ok := c.addresses[s.Subject]; ok && s.Store == allocation.IPAddresses {
 		live.IPAddress = &object
 	}

@@ -28,18 +28,7 @@ func Stores() []Store { return []Store{IPAddresses, NodePorts, ClusterIPs, Secon
 // String returns the store's name in the names of findings: "ip-addresses", "node-ports",
 // "cluster-ips" or "secondary-cluster-ips".
 func (s Store) String() string {
-	switch s {
-	case IPAddresses:
-		return "ip-addresses"
-	case NodePorts:
-		return "node-ports"
-	case ClusterIPs:
-		return "cluster-ips"
-	case SecondaryClusterIPs:
-		return "secondary-cluster-ips"
-	default:
-		return "unknown"
-	}
+	return nameAt([]string{"ip-addresses", "node-ports", "cluster-ips", "secondary-cluster-ips"}, int(s)-1)
 }
 
 // IsBitmap reports whether the store is a bitmap in etcd.
@@ -205,7 +194,6 @@ func objectAddress(name string) (netip.Addr, bool) {
 	return address, true
 }
 
-// familyOf returns the label value that the allocator gives an address.
 func familyOf(address netip.Addr) string {
 	if address.Is4() {
 		return FamilyIPv4

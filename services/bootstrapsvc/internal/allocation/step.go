@@ -163,7 +163,6 @@ func CompareSteps(a, b Step) int {
 	)
 }
 
-// priority is lower for steps that come first.
 func (s Step) priority() int {
 	switch {
 	case s.Reason == ReasonReference:
@@ -177,7 +176,6 @@ func (s Step) priority() int {
 	}
 }
 
-// compareSubjects orders addresses as addresses.
 func compareSubjects(a, b string) int {
 	first, err := netip.ParseAddr(a)
 	second, err2 := netip.ParseAddr(b)

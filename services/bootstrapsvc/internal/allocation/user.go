@@ -88,7 +88,6 @@ func (u *user) addPort(number int32, repeated bool) {
 	}
 }
 
-// invalid returns the values of the Service that are not valid for a store.
 func (u *user) invalid(store Store) []string {
 	if store == NodePorts {
 		return u.invalidPorts
@@ -108,7 +107,6 @@ func compareAge(a, b *user) int {
 	)
 }
 
-// insertUser and removeUser keep a list of users ordered by age.
 func insertUser(users []*user, u *user) []*user {
 	at, _ := slices.BinarySearchFunc(users, u, compareAge)
 	return slices.Insert(users, at, u)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
 
@@ -25,7 +25,7 @@ import (
 //
 // Every write is guarded. A create succeeds only if the object does not exist, a relabel only over
 // the planned resourceVersion, and a delete only for the planned UID and resourceVersion. Otherwise
-// the error wraps errorclass.ErrConflict. The client rejects writes without a term.
+// the error wraps guarded.ErrConflict. The client rejects writes without a term.
 type KubeCluster struct {
 	kube   kubernetes.Interface
 	logger *slog.Logger
@@ -52,7 +52,7 @@ func (k *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
 	}
 	version, err := k.kube.Discovery().ServerVersionWithContext(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", errorclass.Classify(err))
+		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", guarded.Classify(err))
 	}
 	minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
 	if err != nil {
@@ -64,11 +64,10 @@ func (k *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
 	return stores, nil
 }
 
-// hasIPAddresses reports whether kube-apiserver serves IPAddress objects in the stable version.
 func (k *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
 	resources, err := k.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
 	if err != nil {
-		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", errorclass.Classify(err))
+		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", guarded.Classify(err))
 	}
 	for _, resource := range resources.APIResources {
 		if resource.Name == "ipaddresses" {
@@ -85,7 +84,7 @@ func (k *KubeCluster) Service(ctx context.Context, key allocation.Key) (*allocat
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get service %s: %w", key, errorclass.Classify(err))
+		return nil, fmt.Errorf("get service %s: %w", key, guarded.Classify(err))
 	}
 	found := serviceOf(service)
 	return &found, nil
@@ -99,7 +98,7 @@ func (k *KubeCluster) Identity(ctx context.Context) (*rangestore.ClusterIdentity
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get service default/kubernetes: %w", errorclass.Classify(err))
+		return nil, fmt.Errorf("get service default/kubernetes: %w", guarded.Classify(err))
 	}
 	return &rangestore.ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}, nil
 }
@@ -114,7 +113,7 @@ func (k *KubeCluster) Services(ctx context.Context) ([]allocation.Service, error
 	for {
 		page, err := k.kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("list services: %w", errorclass.Classify(err))
+			return nil, fmt.Errorf("list services: %w", guarded.Classify(err))
 		}
 		for at := range page.Items {
 			all = append(all, serviceOf(&page.Items[at]))
@@ -132,7 +131,7 @@ func (k *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.I
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get ipaddress %s: %w", name, errorclass.Classify(err))
+		return nil, fmt.Errorf("get ipaddress %s: %w", name, guarded.Classify(err))
 	}
 	found := addressOf(address)
 	return &found, nil
@@ -150,7 +149,7 @@ func (k *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) e
 		}},
 	}
 	if _, err := k.kube.NetworkingV1().IPAddresses().Create(ctx, address, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
+		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, guarded.Classify(err))
 	}
 	return nil
 }
@@ -161,10 +160,10 @@ func (k *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, 
 	client := k.kube.NetworkingV1().IPAddresses()
 	address, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
+		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, guarded.Classify(err))
 	}
 	if string(address.UID) != guard.UID || address.ResourceVersion != guard.ResourceVersion {
-		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, errorclass.ErrConflict)
+		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, guarded.ErrConflict)
 	}
 	if address.Labels == nil {
 		address.Labels = map[string]string{}
@@ -172,7 +171,7 @@ func (k *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, 
 	address.Labels[networkingv1.LabelManagedBy] = wanted.ManagedBy
 	address.Labels[networkingv1.LabelIPAddressFamily] = wanted.Family
 	if _, err := client.Update(ctx, address, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
+		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, guarded.Classify(err))
 	}
 	return nil
 }
@@ -190,7 +189,7 @@ func (k *KubeCluster) Delete(ctx context.Context, name string, guard allocation.
 		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &guard.ResourceVersion},
 	})
 	if err != nil {
-		return fmt.Errorf("delete ipaddress %s: %w", name, errorclass.Classify(err))
+		return fmt.Errorf("delete ipaddress %s: %w", name, guarded.Classify(err))
 	}
 	return nil
 }

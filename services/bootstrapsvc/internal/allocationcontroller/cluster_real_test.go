@@ -23,7 +23,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 func newKubeCluster(t *testing.T) *KubeCluster {
@@ -141,28 +141,28 @@ func TestWrites_GuardsHold(t *testing.T) {
 		}
 	}
 	old := stored()
-	want("create of an existing object", k.Create(t.Context(), old), errorclass.ErrConflict)
+	want("create of an existing object", k.Create(t.Context(), old), guarded.ErrConflict)
 	changed := old
 	changed.Family = "IPv5"
 	want("relabel", k.Relabel(t.Context(), changed, guard(old)), nil)
-	want("relabel of an old version", k.Relabel(t.Context(), old, guard(old)), errorclass.ErrConflict)
-	want("delete of an old version", k.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
+	want("relabel of an old version", k.Relabel(t.Context(), old, guard(old)), guarded.ErrConflict)
+	want("delete of an old version", k.Delete(t.Context(), old.Name, guard(old)), guarded.ErrConflict)
 	want("delete without a guard", k.Delete(t.Context(), old.Name, allocation.Guard{}), errUnguarded)
 	stranger := guard(stored())
 	stranger.UID = "11111111-2222-3333-4444-555555555555"
-	want("delete of another object", k.Delete(t.Context(), old.Name, stranger), errorclass.ErrConflict)
+	want("delete of another object", k.Delete(t.Context(), old.Name, stranger), guarded.ErrConflict)
 	if got := stored(); got.Family != "IPv5" || got.Parent != old.Parent {
 		t.Errorf("address is %+v after rejected writes", got)
 	}
 	want("delete", k.Delete(t.Context(), old.Name, guard(stored())), nil)
-	want("delete of what is gone", k.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
+	want("delete of what is gone", k.Delete(t.Context(), old.Name, guard(old)), guarded.ErrConflict)
 	want("create", k.Create(t.Context(), old), nil)
 	if got := stored(); got.Parent != old.Parent || got.Family != old.Family || got.ManagedBy != old.ManagedBy {
 		t.Errorf("address is %+v, want it as %+v", got, old)
 	}
 	invalid := old
 	invalid.Name = "no-address"
-	if err := k.Create(t.Context(), invalid); err == nil || errors.Is(err, errorclass.ErrConflict) || errors.Is(err, errorclass.ErrUnavailable) {
+	if err := k.Create(t.Context(), invalid); err == nil || errors.Is(err, guarded.ErrConflict) || errors.Is(err, guarded.ErrUnavailable) {
 		t.Errorf("create of an invalid object = %v", err)
 	}
 }
@@ -190,11 +190,11 @@ func TestReads_FailWithUnavailableIfKubeAPIServerDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
-	if _, err := k.Services(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
-		t.Errorf("services = %v, want %v", err, errorclass.ErrUnavailable)
+	if _, err := k.Services(t.Context()); !errors.Is(err, guarded.ErrUnavailable) {
+		t.Errorf("services = %v, want %v", err, guarded.ErrUnavailable)
 	}
-	if _, err := k.Stores(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
-		t.Errorf("stores = %v, want %v", err, errorclass.ErrUnavailable)
+	if _, err := k.Stores(t.Context()); !errors.Is(err, guarded.ErrUnavailable) {
+		t.Errorf("stores = %v, want %v", err, guarded.ErrUnavailable)
 	}
 }
 

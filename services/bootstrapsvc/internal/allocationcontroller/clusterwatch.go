@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 // Kind is a kind of watched objects.
@@ -74,7 +74,6 @@ func (k *KubeCluster) Watch(ctx context.Context, kinds []Kind, handler ObjectHan
 	}
 }
 
-// listWatch returns the lists and watches of one kind. It reports their errors to the handler.
 func (k *KubeCluster) listWatch(kind Kind, handler ObjectHandler) cache.ListerWatcher {
 	var lw *cache.ListWatch
 	switch kind {
@@ -87,7 +86,7 @@ func (k *KubeCluster) listWatch(kind Kind, handler ObjectHandler) cache.ListerWa
 	}
 	report := func(err error) {
 		if err != nil {
-			err = fmt.Errorf("list and watch %s: %w", kind, errorclass.Classify(err))
+			err = fmt.Errorf("list and watch %s: %w", kind, guarded.Classify(err))
 		}
 		handler.OnError(kind, err)
 	}
@@ -144,10 +143,8 @@ func (f *forwarder) Transformer() cache.TransformFunc {
 	}
 }
 
-// Add forwards a new object.
 func (f *forwarder) Add(object any) error { return f.Update(object) }
 
-// Update forwards a changed object.
 func (f *forwarder) Update(object any) error {
 	change := ObjectChange{Kind: f.kind}
 	key, err := change.put(object)
@@ -159,7 +156,6 @@ func (f *forwarder) Update(object any) error {
 	return nil
 }
 
-// Delete forwards the deletion of an object.
 func (f *forwarder) Delete(object any) error {
 	change := ObjectChange{Kind: f.kind}
 	key, err := change.put(object)
@@ -171,7 +167,6 @@ func (f *forwarder) Delete(object any) error {
 	return nil
 }
 
-// Replace forwards a list of all objects.
 func (f *forwarder) Replace(objects []any, resourceVersion string) error {
 	change := ObjectChange{Kind: f.kind, List: true}
 	listed := make(map[types.NamespacedName]struct{}, len(objects))
@@ -196,7 +191,6 @@ func (f *forwarder) Replace(objects []any, resourceVersion string) error {
 // Resync does nothing: the handler keeps every object.
 func (f *forwarder) Resync() error { return nil }
 
-// put adds an object that a client returned.
 func (c *ObjectChange) put(object any) (types.NamespacedName, error) {
 	var meta metav1.ObjectMeta
 	switch typed := object.(type) {

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
@@ -37,7 +40,7 @@ func (c *Controller) Snapshot() (*Snapshot, error) {
 	return nil, ErrNotSynced
 }
 
-// Audit makes a comparison now and returns its snapshot.
+// Audit makes a comparison now and returns its snapshot. It blocks until ctx ends at most.
 func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
 	var snapshot *Snapshot
 	err := c.do(ctx, func(ctx context.Context, r *reconciler) error {
@@ -53,7 +56,7 @@ func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
 		}
 		snapshot = r.publish()
 		return nil
-	}, func() error { return nil })
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +65,7 @@ func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
 
 // Repairs returns the stored repairs, the newest first. It works on every replica.
 func (c *Controller) Repairs(ctx context.Context) ([]repairstore.Repair, error) {
-	repairs, _, err := c.Store.Repairs(ctx)
+	repairs, _, err := c.RepairStore.Repairs(ctx)
 	return repairs, err
 }
 
@@ -104,7 +107,6 @@ func (c *Controller) ApplyRepair(ctx context.Context, text, requester string) (r
 	return repair, nil
 }
 
-// rejectOther returns an error if the steps of a repair with another ID are being applied.
 func (c *Controller) rejectOther(id string) error {
 	if running := c.published.running.Load(); running != nil && *running != id {
 		return fmt.Errorf("%w: %s", ErrRepairRunning, *running)
@@ -128,8 +130,8 @@ type request struct {
 }
 
 // do makes the goroutine of Run call a function, and returns its error. It returns early if ctx
-// ends; the function then still runs. While the goroutine is busy, do calls reject every
-// busyCheckInterval and returns its error.
+// ends; the function then still runs. While the goroutine is busy, do calls reject, unless it is
+// nil, every busyCheckInterval and returns its error.
 func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *reconciler) error, reject func() error) error {
 	asked := request{do: do, reply: make(chan error, 1)}
 	busy := time.NewTicker(busyCheckInterval)
@@ -139,6 +141,9 @@ func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *rec
 		case c.requests <- asked:
 			sent = true
 		case <-busy.C:
+			if reject == nil {
+				continue
+			}
 			if err := reject(); err != nil {
 				return err
 			}
@@ -157,8 +162,38 @@ func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *rec
 	}
 }
 
+// AuditLoop is the name of the loop, as --loops takes it.
+const AuditLoop = "allocation-audit"
+
+// stall is longer than a pass may take, and than the backoff after one that failed.
+const stall = 2 * time.Minute
+
+// Loop runs on the leader.
+func (c *Controller) Loop() loop.Loop {
+	return loop.Loop{
+		Name: AuditLoop, Scope: loop.Leader, Stall: stall, Run: c.Run,
+		Doc: "Compares the ClusterIPs and node ports that Services use with the allocated ones, and repairs what is safe to repair.",
+	}
+}
+
+// CountInto adds "open_findings" and "pending_findings" to counts if there is a snapshot.
+func (c *Controller) CountInto(counts map[string]int64) {
+	snapshot, err := c.Snapshot()
+	if err != nil {
+		return
+	}
+	pending := int64(0)
+	for _, finding := range snapshot.Current {
+		if finding.State == allocation.StatePending {
+			pending++
+		}
+	}
+	counts["pending_findings"], counts["open_findings"] = pending, int64(len(snapshot.Current))-pending
+}
+
 // Run runs the controller until ctx, which carries the term, ends.
 func (c *Controller) Run(ctx context.Context, report loop.Report) error {
+	defer c.Reporter.Start(ctx)()
 	r, err := c.start(ctx)
 	if err != nil {
 		c.published.drop(err)
@@ -191,17 +226,16 @@ func answer(ctx context.Context, r *reconciler, asked request) {
 	asked.reply <- asked.do(ctx, r)
 }
 
-// start reads what an earlier term stored and starts the watches.
 func (c *Controller) start(ctx context.Context) (*reconciler, error) {
 	stores, err := c.Cluster.Stores(ctx)
 	if err != nil {
 		return nil, err
 	}
-	findings, unreadableFindings, err := c.Store.Findings(ctx)
+	findings, unreadableFindings, err := c.RepairStore.Findings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	repairs, unreadableRepairs, err := c.Store.Repairs(ctx)
+	repairs, unreadableRepairs, err := c.RepairStore.Repairs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -209,9 +243,43 @@ func (c *Controller) start(ctx context.Context) (*reconciler, error) {
 		c.Logger.Warn("cannot read some stored findings or repairs; they stay as they are",
 			"findings", unreadableFindings, "repairs", unreadableRepairs)
 	}
-	r := newReconciler(ctx, c.Config, c.Deps, c.published, stores)
+	r := newReconciler(ctx, c, stores)
 	r.findings.restore(findings, repairs)
 	r.repairs.restore(repairs)
 	r.startWatches()
 	return r, nil
+}
+
+// Snapshot is the state of the audit after a pass. It is immutable.
+type Snapshot struct {
+	// Current are the pending and open findings, ordered by FirstSeen and Name.
+	Current []allocation.Finding
+	// Ended are the findings that ended and are kept, in the same order.
+	Ended []allocation.Finding
+	// Stores are the states of the stores, in their order.
+	Stores []allocation.StoreState
+	// CompareDuration is the duration of the last comparison, CompareTime its time.
+	CompareDuration time.Duration
+	CompareTime     time.Time
+	// Version is the newest resourceVersion that was compared.
+	Version string
+	// Changed is closed when there is a newer snapshot, or the term has ended.
+	Changed <-chan struct{}
+}
+
+// published is what other goroutines may read while the controller runs.
+type published struct {
+	// snapshot is nil before the first pass of a term and outside of a term.
+	snapshot atomic.Pointer[Snapshot]
+	// problem says why snapshot is nil.
+	problem atomic.Pointer[string]
+	// running is the ID of the repair whose steps are being applied, nil if there is none.
+	running atomic.Pointer[string]
+}
+
+// drop removes the snapshot. reason is the error of Controller.Snapshot.
+func (p *published) drop(reason error) {
+	problem := strings.TrimPrefix(reason.Error(), ErrNotSynced.Error()+": ") // Controller.Snapshot adds it
+	p.problem.Store(&problem)
+	p.snapshot.Store(nil)
 }

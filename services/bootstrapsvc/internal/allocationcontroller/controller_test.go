@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -536,7 +536,7 @@ func TestController_HistoryIsLimited(t *testing.T) {
 
 // During an outage of a dependency, passes report its error. Afterwards the repair is finished.
 func TestController_RepairsAfterAnOutage(t *testing.T) {
-	for _, outage := range []error{repairstore.ErrUnavailable, errorclass.ErrUnavailable, rangestore.ErrUnavailable} {
+	for _, outage := range []error{repairstore.ErrUnavailable, guarded.ErrUnavailable, rangestore.ErrUnavailable} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newDamagedCluster(t)
 			w.onWrite(func(string, bool) error { return outage })

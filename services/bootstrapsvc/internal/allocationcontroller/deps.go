@@ -32,32 +32,25 @@ type Config struct {
 	FindingHistory, RepairHistory int
 	// ExpectedRanges are the expected ranges of the bitmaps; see allocation.Settings.
 	ExpectedRanges map[allocation.Store]string
-	// GracePeriods say when a finding opens. The zero value means the default.
+	// GracePeriods say when a finding opens; see allocation.Settings.
 	GracePeriods allocation.GracePeriods
 }
 
 // Deps are the dependencies of a Controller. All are required.
 type Deps struct {
-	Cluster  Cluster
-	Ranges   Ranges
-	Store    RepairStore
-	Reporter Reporter
-	Logger   *slog.Logger
+	Cluster     Cluster
+	Ranges      Ranges
+	RepairStore RepairStore
+	Reporter    Reporter
+	Logger      *slog.Logger
 }
 
-// Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it. Errors wrap
-// errorclass.ErrConflict and errorclass.ErrUnavailable. Writes fail without a term.
+// Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it and describes the
+// methods. Errors wrap guarded.ErrConflict and guarded.ErrUnavailable. Writes fail without a term.
 type Cluster interface {
-	// Stores returns where the cluster stores its allocations.
 	Stores(ctx context.Context) ([]allocation.Store, error)
-	// Identity returns the identity of the cluster, nil if the Service default/kubernetes does not
-	// exist.
 	Identity(ctx context.Context) (*rangestore.ClusterIdentity, error)
-	// Watch calls handler with all objects of the kinds and then with their changes, until ctx
-	// ends.
 	Watch(ctx context.Context, kinds []Kind, handler ObjectHandler)
-	// Service, Services and IPAddress read from kube-apiserver with quorum. Service and IPAddress
-	// return nil for an absent object.
 	Service(ctx context.Context, key allocation.Key) (*allocation.Service, error)
 	Services(ctx context.Context) ([]allocation.Service, error)
 	IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error)
@@ -88,16 +81,13 @@ type RepairStore interface {
 // Reporter publishes events and metrics; *Telemetry implements it. The controller calls its methods
 // from one goroutine; they must not block.
 type Reporter interface {
-	// FindingOpened reports a finding when it opens, once.
+	// Start begins a term. stop ends it and is called once.
+	Start(ctx context.Context) (stop func())
+	// FindingOpened is called once for a finding, when it opens.
 	FindingOpened(finding allocation.Finding)
-	// PassFinished reports a pass: the duration of the comparison, the snapshot (nil if there is
-	// none), and the error of the pass.
+	// PassFinished has the duration of the comparison, the snapshot (nil if there is none), and the
+	// error of the pass.
 	PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error)
-	// StepFinished reports a step of a repair that is done, unneeded or failed.
+	// StepFinished is called for a step that is done, unneeded or failed.
 	StepFinished(step allocation.Step, result repairstore.StepResult)
 }
-
-var (
-	_ Ranges      = (*rangestore.Store)(nil)
-	_ RepairStore = (*repairstore.Store)(nil)
-)

@@ -25,9 +25,8 @@
 //   - A bit is cleared only at a revision that the watch has reached, and only after this term
 //     watched it unused for the whole grace period. A bit that was cleared and set again meanwhile
 //     looks the same and belongs to another Service.
-//   - Each finding is an item of its own in the repair queue, with its own backoff. A failing
-//     repair delays neither the repairs of other findings nor new repairs; findings about what is
-//     in use come first.
+//   - Each finding has its own repair backoff. A failing repair delays neither the repairs of other
+//     findings nor new repairs; findings about what is in use come first.
 //   - A write with an unknown result is checked again. An unavailable dependency never makes a step
 //     fail; the step stays pending.
 //   - A person applies exactly the plan that was shown: the controller plans again and rejects the

@@ -54,7 +54,6 @@ func newFindingCache(historyLimit int) *findingCache {
 	}
 }
 
-// restore adds what an earlier term stored.
 func (c *findingCache) restore(findings []allocation.Finding, repairs []repairstore.Repair) {
 	for _, finding := range findings {
 		if finding.End == allocation.NotEnded {
@@ -158,7 +157,6 @@ func (c *findingCache) end(finding allocation.Finding, now time.Time) {
 	c.trim()
 }
 
-// trim drops the oldest ended findings.
 func (c *findingCache) trim() {
 	for len(c.ended) > c.historyLimit {
 		name := c.ended[0].Name
@@ -191,7 +189,6 @@ func (c *findingCache) refresh(index *allocation.Index) bool {
 	return changed
 }
 
-// toStore returns the findings to write and the names of those to delete.
 func (c *findingCache) toStore() (findings []allocation.Finding, deleted []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.unsaved)) {
 		if current, ok := c.current[name]; ok {
@@ -205,20 +202,17 @@ func (c *findingCache) toStore() (findings []allocation.Finding, deleted []strin
 	return findings, c.deleted
 }
 
-// markStored records that the store has what toStore returned.
 func (c *findingCache) markStored() {
 	clear(c.unsaved)
 	c.deleted = nil
 }
 
-// markRepaired records that a repair applied a step of a finding.
 func (c *findingCache) markRepaired(name, repair string) {
 	if _, ok := c.current[name]; ok {
 		c.repairedBy[name] = repair
 	}
 }
 
-// repairable returns the findings that the controller may repair without approval.
 func (c *findingCache) repairable() []allocation.Finding {
 	var found []allocation.Finding
 	for _, finding := range c.current {

@@ -19,7 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -339,7 +339,7 @@ func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAd
 func (c fakeObjects) Create(ctx context.Context, wanted allocation.IPAddress) error {
 	return c.write(ctx, "create "+wanted.Name, func() error {
 		if _, exists := c.addresses[wanted.Name]; exists {
-			return errorclass.ErrConflict
+			return guarded.ErrConflict
 		}
 		wanted.UID, wanted.ResourceVersion = fmt.Sprintf("uid-%d", c.next()), strconv.FormatInt(c.version, 10)
 		c.addresses[wanted.Name] = wanted
@@ -352,7 +352,7 @@ func (c fakeObjects) Relabel(ctx context.Context, wanted allocation.IPAddress, g
 	return c.write(ctx, "relabel "+wanted.Name, func() error {
 		stored, exists := c.addresses[wanted.Name]
 		if !exists || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
-			return errorclass.ErrConflict
+			return guarded.ErrConflict
 		}
 		stored.ManagedBy, stored.Family, stored.ResourceVersion = wanted.ManagedBy, wanted.Family, strconv.FormatInt(c.next(), 10)
 		c.addresses[wanted.Name] = stored
@@ -365,7 +365,7 @@ func (c fakeObjects) Delete(ctx context.Context, name string, guard allocation.G
 	return c.write(ctx, "delete "+name, func() error {
 		stored, exists := c.addresses[name]
 		if !exists || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
-			return errorclass.ErrConflict
+			return guarded.ErrConflict
 		}
 		delete(c.addresses, name)
 		c.sendAddress(name)
@@ -523,6 +523,7 @@ func (s *fakeReporter) openedNames() []string {
 	defer s.mu.Unlock()
 	return slices.Clone(s.opened)
 }
+func (*fakeReporter) Start(context.Context) func()                         { return func() {} }
 func (*fakeReporter) PassFinished(time.Duration, *Snapshot, error)         {}
 func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 
@@ -551,7 +552,7 @@ func (w *fakeCluster) lead(t testing.TB, cfg Config) *leadership {
 	_, ctx, lose := termtest.NewTerm(0, 1)
 	r := &leadership{reporter: &fakeReporter{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
 	r.Controller = New(cfg, Deps{
-		Cluster: fakeObjects{w}, Ranges: fakeRanges{w}, Store: fakeStore{w}, Reporter: r.reporter,
+		Cluster: fakeObjects{w}, Ranges: fakeRanges{w}, RepairStore: fakeStore{w}, Reporter: r.reporter,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	go func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -210,7 +210,7 @@ func TestController_PassWithABrokenWatchIsNoObservation(t *testing.T) {
 		defer r.end()
 		time.Sleep(settleTime)
 		watcher := w.watching()
-		watcher.OnError(KindServices, errorclass.ErrUnavailable)
+		watcher.OnError(KindServices, guarded.ErrUnavailable)
 		wantPendingUntil(t, r, func() { watcher.OnError(KindServices, nil) })
 	})
 }

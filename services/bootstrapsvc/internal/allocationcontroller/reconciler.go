@@ -15,7 +15,8 @@ import (
 const (
 	// changeDelay is how long changes are collected before a pass, so that a burst causes one pass.
 	changeDelay = 50 * time.Millisecond
-	// period is the longest time between passes.
+	// period is the longest time between passes. A period longer than GracePeriods.Interval would
+	// delay the observations of what is unused.
 	period = 20 * time.Second
 	// passTimeout bounds a pass, so that a call that hangs cannot stop the loop.
 	passTimeout = 30 * time.Second
@@ -31,14 +32,12 @@ const (
 	maxConfirm = 100
 )
 
-// reconciler runs the controller for one term. One goroutine uses it, except for changes and what
-// watches writes to it.
+// reconciler runs the controller for one term. Only the goroutine of Controller.Run uses it;
+// watches send to that goroutine.
 type reconciler struct {
-	Config
-	Deps
-	published *published
-	ctx       context.Context
-	cancel    context.CancelFunc
+	*Controller
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	stores   []allocation.Store
 	index    *allocation.Index
@@ -59,15 +58,15 @@ type reconciler struct {
 	changed chan struct{}
 }
 
-func newReconciler(ctx context.Context, cfg Config, deps Deps, p *published, stores []allocation.Store) *reconciler {
+func newReconciler(ctx context.Context, c *Controller, stores []allocation.Store) *reconciler {
 	ctx, cancel := context.WithCancel(ctx)
 	return &reconciler{
-		Config: cfg, Deps: deps, published: p, ctx: ctx, cancel: cancel, stores: stores,
+		Controller: c, ctx: ctx, cancel: cancel, stores: stores,
 		index: allocation.NewIndex(allocation.Settings{
-			Stores: stores, Ranges: cfg.ExpectedRanges, GracePeriods: cfg.GracePeriods,
+			Stores: stores, Ranges: c.ExpectedRanges, GracePeriods: c.GracePeriods,
 		}),
 		watches: newWatches(stores), ranges: newRangeIdentity(),
-		findings: newFindingCache(cfg.FindingHistory), repairs: newRepairs(cfg.RepairHistory),
+		findings: newFindingCache(c.FindingHistory), repairs: newRepairs(c.RepairHistory),
 		nextPass: time.Now().Add(changeDelay), failingSince: time.Now(), changed: make(chan struct{}),
 	}
 }
@@ -118,7 +117,7 @@ func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
 	}
 	// A pass with a failed write or a broken watch is no observation: another writer may be about
 	// to use what looks unused.
-	if err == nil && r.repairs.settled() && r.watches.err() == nil {
+	if err == nil && r.repairs.idle() && r.watches.err() == nil {
 		r.index.Observe(now)
 	}
 	r.publish()
@@ -212,7 +211,7 @@ func (r *reconciler) confirm(ctx context.Context, steps []allocation.Step) (reje
 	}
 	for steps = sample(steps); len(steps) > 0; {
 		batch := steps[:batchLength(steps)]
-		var live liveState
+		var live liveBatch
 		if err := r.readTargets(ctx, batch, &live); err != nil {
 			return rejected, err
 		}
@@ -247,7 +246,7 @@ func (r *reconciler) storeFindings(ctx context.Context) error {
 	if len(findings)+len(deleted) == 0 {
 		return nil
 	}
-	if err := r.Store.WriteFindings(ctx, findings, deleted); err != nil {
+	if err := r.RepairStore.WriteFindings(ctx, findings, deleted); err != nil {
 		return err
 	}
 	r.findings.markStored()

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -25,9 +24,6 @@ const (
 	maxAttempts, maxSetAttempts = 5, 50
 	// maxConflictPause bounds the random pause after a write conflict.
 	maxConflictPause = 5 * time.Millisecond
-	// catchUpTimeout bounds how long a step waits for the watch of ranges, which is usually
-	// milliseconds behind.
-	catchUpTimeout = 5 * time.Second
 )
 
 // batchLength returns how many of the first steps share their live reads: bits of one range that
@@ -84,20 +80,20 @@ func (r *reconciler) applyBits(ctx context.Context, steps []allocation.Step, res
 		}
 		data, err := live.bitmap.Write(pending)
 		if err != nil {
-			settle(results, failedStep(err))
+			finishPending(results, failedStep(err))
 			return nil
 		}
 		_, err = r.Ranges.CompareAndSwap(ctx, RangeName(steps[0].Store), live.value.ModRevision, live.value.Range.With(data))
 		switch {
 		case err == nil:
-			settle(results, doneStep())
+			finishPending(results, doneStep())
 			return nil
 		case errors.Is(err, rangestore.ErrConflict) && attempt < attempts:
 			time.Sleep(rand.N(maxConflictPause))
 		case errors.Is(err, rangestore.ErrConflict), isTransient(ctx, err):
 			return err
 		default:
-			settle(results, failedStep(err))
+			finishPending(results, failedStep(err))
 			return nil
 		}
 	}
@@ -149,7 +145,7 @@ func (r *reconciler) applyAddress(ctx context.Context, step allocation.Step) (re
 			return doneStep(), nil
 		case isTransient(ctx, err):
 			return repairstore.StepResult{}, err
-		case !errors.Is(err, errorclass.ErrConflict) || attempt == maxAttempts:
+		case !errors.Is(err, guarded.ErrConflict) || attempt == maxAttempts:
 			return failedStep(err), nil
 		}
 		live, err := r.readLive(ctx, []allocation.Step{step})
@@ -178,13 +174,13 @@ func (r *reconciler) write(ctx context.Context, step allocation.Step) error {
 // isTransient reports whether a step may succeed later, or the term has ended. Any other error
 // means that the step was rejected.
 func isTransient(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) ||
+	return ctx.Err() != nil || errors.Is(err, guarded.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) ||
 		errors.Is(err, term.ErrEnded) || errors.Is(err, term.ErrNone)
 }
 
 // checkSteps returns the results of the steps before any is applied. The steps to apply are
 // pending.
-func checkSteps(steps []allocation.Step, live *liveState) []repairstore.StepResult {
+func checkSteps(steps []allocation.Step, live *liveBatch) []repairstore.StepResult {
 	results := make([]repairstore.StepResult, len(steps))
 	for i, step := range steps {
 		switch result, reason := allocation.Check(step, live.of(step)); result {
@@ -208,8 +204,8 @@ func pendingSteps(steps []allocation.Step, results []repairstore.StepResult) []a
 	return pending
 }
 
-// settle sets the results of all pending steps.
-func settle(results []repairstore.StepResult, result repairstore.StepResult) {
+// finishPending sets the result of all pending steps.
+func finishPending(results []repairstore.StepResult, result repairstore.StepResult) {
 	for i := range results {
 		if results[i].State == repairstore.StepPending {
 			results[i] = result
@@ -223,139 +219,4 @@ func doneStep() repairstore.StepResult {
 
 func failedStep(err error) repairstore.StepResult {
 	return repairstore.StepResult{State: repairstore.StepFailed, Error: err.Error(), Time: time.Now()}
-}
-
-// stillNeeded returns the steps of the findings whose first step could be applied now, so that no
-// repair is stored for what kube-apiserver has repaired meanwhile. A finding whose live reads fail
-// is left out, and its error is in repairs.startErrs.
-func (r *reconciler) stillNeeded(ctx context.Context, steps []allocation.Step) []allocation.Step {
-	counts, needed := countSteps(steps), map[string]bool{}
-	var first []allocation.Step
-	for _, step := range steps {
-		if _, seen := needed[step.Finding]; !seen {
-			needed[step.Finding] = false
-			first = append(first, step)
-		}
-	}
-	for len(first) > 0 && r.repairs.failuresLeft > 0 {
-		batch := first[:batchLength(first)]
-		live, err := r.readLive(ctx, batch)
-		if err != nil {
-			r.repairs.failuresLeft--
-		}
-		for _, step := range batch {
-			if err != nil {
-				r.repairs.startErrs[step.Finding] = err
-				continue
-			}
-			delete(r.repairs.startErrs, step.Finding)
-			result, _ := allocation.Check(step, live.of(step))
-			needed[step.Finding] = result == allocation.CheckPassed || result == allocation.CheckUnneeded && counts[step.Finding] > 1
-		}
-		first = first[len(batch):]
-	}
-	return stepsOf(steps, needed)
-}
-
-// liveState is what was read for one batch of steps.
-type liveState struct {
-	bitmap    allocation.Bitmap
-	value     rangestore.Value
-	addresses map[string]*allocation.IPAddress
-	usage     *allocation.Usage
-}
-
-// of returns the live state for one step of the batch.
-func (l *liveState) of(step allocation.Step) allocation.LiveState {
-	return allocation.LiveState{Usage: l.usage, IPAddress: l.addresses[step.Object.Name], Bitmap: l.bitmap}
-}
-
-// readLive reads what the steps of one batch depend on: first what they write, then the Services. A
-// Service that begins to use the subject after the list has allocated it before, and the guard of
-// the write detects that.
-//
-// For steps that set bits, which takes nothing away, the bitmap is read last: kube-apiserver writes
-// it with every Service that has ports, and a read in between would lose the race.
-func (r *reconciler) readLive(ctx context.Context, steps []allocation.Step) (*liveState, error) {
-	first, last := r.readTargets, r.readUsers
-	if setsBits(steps) {
-		first, last = last, first
-	}
-	live := &liveState{}
-	if err := first(ctx, steps, live); err != nil {
-		return nil, err
-	}
-	return live, last(ctx, steps, live)
-}
-
-// setsBits reports whether the steps of a batch set bits.
-func setsBits(steps []allocation.Step) bool { return steps[0].Store.IsBitmap() && !anyFrees(steps) }
-
-func anyFrees(steps []allocation.Step) bool { return slices.ContainsFunc(steps, allocation.Step.Frees) }
-
-// readTargets reads what the steps of one batch write.
-func (r *reconciler) readTargets(ctx context.Context, steps []allocation.Step, live *liveState) (err error) {
-	store := steps[0].Store
-	if !store.IsBitmap() {
-		live.addresses = map[string]*allocation.IPAddress{}
-		for _, step := range steps {
-			if live.addresses[step.Object.Name], err = r.Cluster.IPAddress(ctx, step.Object.Name); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if live.value, err = r.Ranges.Read(ctx, RangeName(store)); err != nil {
-		return err
-	}
-	live.bitmap = r.bitmapOf(store, live.value)
-	if anyFrees(steps) {
-		return r.catchUp(ctx, store, live.value.ModRevision)
-	}
-	return nil
-}
-
-// catchUp applies watch events until the index has a bitmap at the revision that was read, and
-// compares. A bit does not show its history: if it was cleared and set again in between, it belongs
-// to a Service that no list may show yet.
-func (r *reconciler) catchUp(ctx context.Context, store allocation.Store, revision int64) error {
-	timeout := time.NewTimer(catchUpTimeout)
-	defer timeout.Stop()
-	for r.index.BitmapRevision(store) < revision {
-		select {
-		case change := <-r.watches.changes:
-			change()
-		case <-timeout.C:
-			return fmt.Errorf("watch range %s: %w: revision %d has not come yet", RangeName(store), rangestore.ErrUnavailable, revision)
-		case <-ctx.Done():
-			return fmt.Errorf("watch range %s: %w: %w", RangeName(store), rangestore.ErrUnavailable, context.Cause(ctx))
-		}
-	}
-	return r.compare(ctx, time.Now())
-}
-
-// readUsers reads all Services if a step frees, otherwise only the Services for which the steps
-// allocate.
-func (r *reconciler) readUsers(ctx context.Context, steps []allocation.Step, live *liveState) error {
-	owners := map[allocation.Key]struct{}{}
-	for _, step := range steps {
-		if step.Frees() || step.Owner.Name == "" {
-			services, err := r.Cluster.Services(ctx)
-			live.usage = allocation.CountUsage(services)
-			return err
-		}
-		owners[step.Owner.Key] = struct{}{}
-	}
-	var services []allocation.Service
-	for owner := range owners {
-		service, err := r.Cluster.Service(ctx, owner)
-		if err != nil {
-			return err
-		}
-		if service != nil {
-			services = append(services, *service)
-		}
-	}
-	live.usage = allocation.CountUsage(services)
-	return nil
 }

@@ -3,11 +3,11 @@ package allocationcontroller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -36,62 +36,51 @@ type Telemetry struct {
 	duration                      prometheus.Histogram
 }
 
-var _ Reporter = (*Telemetry)(nil)
-
 // NewTelemetry returns a Telemetry that sends Events by kube and registers its metrics. A nil kube
 // sends no Events; a nil registerer registers nothing.
-func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) (*Telemetry, error) {
+func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) *Telemetry {
+	register := promauto.With(registerer)
 	t := &Telemetry{
 		kube: kube,
-		portErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+		portErrors: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_port_errors_total",
 			Help: "Findings about node ports, by type (leak, repair, full, outOfRange, duplicate, unknown).",
 		}, []string{"type"}),
-		addressErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+		addressErrors: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_clusterip_repair_ip_errors_total",
 			Help: "Findings about ClusterIPs, by type (leak, repair, full, outOfRange, duplicate, unknown, invalid).",
 		}, []string{"type"}),
-		portFailures: prometheus.NewCounter(prometheus.CounterOpts{
+		portFailures: register.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_reconcile_errors_total",
 			Help: "Passes over node ports that failed.",
 		}),
-		addressFailures: prometheus.NewCounter(prometheus.CounterOpts{
+		addressFailures: register.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_clusterip_repair_reconcile_errors_total",
 			Help: "Passes over ClusterIPs that failed.",
 		}),
-		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		findings: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_findings",
 			Help: "Open findings about allocations, by store and code; absent on a replica that does not lead.",
 		}, []string{"store", "code"}),
-		allocated: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		allocated: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocated",
 			Help: "Allocated addresses or ports, by store; absent on a replica that does not lead.",
 		}, []string{"store"}),
-		capacity: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		capacity: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_capacity",
 			Help: "Addresses or ports of the ranges, by store; absent on a replica that does not lead.",
 		}, []string{"store"}),
-		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+		steps: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_bootstrap_repair_steps_total",
 			Help: "Steps of repairs, by verb (create, relabel, delete, set, clear) and result (done, unneeded, failed).",
 		}, []string{"verb", "result"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+		duration: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "trivet_bootstrap_audit_seconds", Buckets: prometheus.ExponentialBuckets(0.000_01, 4, 10),
 			Help: "Duration of a comparison of what is used with what is allocated, in seconds.",
 		}),
 	}
 	t.createSeries()
-	if registerer == nil {
-		return t, nil
-	}
-	for _, collector := range []prometheus.Collector{
-		t.portErrors, t.addressErrors, t.portFailures, t.addressFailures, t.findings, t.allocated, t.capacity, t.steps, t.duration,
-	} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return t, nil
+	return t
 }
 
 // createSeries creates all series with the value 0, so that an alert sees the first increase.
@@ -119,33 +108,39 @@ const (
 	typeInvalid    = "invalid"
 )
 
-func errorType(finding allocation.Finding) string {
-	switch finding.Code {
-	case allocation.NotAllocated, allocation.WrongReference, allocation.WrongLabels:
-		return typeRepair
-	case allocation.Leaked, allocation.Orphan:
-		return typeLeak
-	case allocation.DuplicateOwner:
-		return typeDuplicate
-	case allocation.OutOfRange:
-		return typeOutOfRange
-	case allocation.RangeFull:
-		return typeFull
-	case allocation.Invalid:
-		if finding.Store != allocation.NodePorts {
-			return typeInvalid
-		}
+// upstreamNames are the names that kube-apiserver's repair controllers give a finding: the label
+// type of its metrics, and the reasons of Events about a Service with an address, about a Service
+// with a port, and about an IPAddress. An empty reason means that there is no Event.
+type upstreamNames struct{ errorType, address, port, object string }
+
+func namesOf(code allocation.Code) upstreamNames {
+	names, ok := map[allocation.Code]upstreamNames{
+		allocation.NotAllocated:   {errorType: typeRepair, address: "ClusterIPNotAllocated", port: "PortNotAllocated"},
+		allocation.WrongReference: {errorType: typeRepair, address: "ClusterIPNotAllocated", object: "IPAddressWrongReference"},
+		allocation.WrongLabels:    {errorType: typeRepair},
+		allocation.Leaked:         {errorType: typeLeak, object: "IPAddressNotAllocated"},
+		allocation.Orphan:         {errorType: typeLeak, object: "IPAddressNotAllocated"},
+		allocation.DuplicateOwner: {errorType: typeDuplicate, address: "ClusterIPAlreadyAllocated", port: "PortAlreadyAllocated"},
+		allocation.OutOfRange:     {errorType: typeOutOfRange, address: "ClusterIPOutOfRange", port: "PortOutOfRange"},
+		allocation.RangeFull:      {errorType: typeFull},
+		allocation.Invalid:        {errorType: typeInvalid, address: "ClusterIPNotValid"},
+	}[code]
+	if !ok {
+		return upstreamNames{errorType: typeUnknown}
 	}
-	return typeUnknown
+	return names
 }
 
 // FindingOpened counts the finding and sends its Events.
 func (t *Telemetry) FindingOpened(finding allocation.Finding) {
-	errorsOf := t.addressErrors
+	errorsOf, errorType := t.addressErrors, namesOf(finding.Code).errorType
 	if finding.Store == allocation.NodePorts {
 		errorsOf = t.portErrors
+		if finding.Code == allocation.Invalid {
+			errorType = typeUnknown // kube-apiserver has no invalid ports
+		}
 	}
-	errorsOf.WithLabelValues(errorType(finding)).Inc()
+	errorsOf.WithLabelValues(errorType).Inc()
 	t.sendEvents(finding)
 }
 
@@ -183,10 +178,10 @@ func (t *Telemetry) PassFinished(compareDuration time.Duration, snapshot *Snapsh
 // countFailure counts a failed pass for node ports, for ClusterIPs, or for both if the cause is
 // unknown.
 func (t *Telemetry) countFailure(err error) {
-	if !errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) {
+	if !errors.Is(err, guarded.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) {
 		t.portFailures.Inc()
 	}
-	if !errors.Is(err, rangestore.ErrUnavailable) || errors.Is(err, errorclass.ErrUnavailable) {
+	if !errors.Is(err, rangestore.ErrUnavailable) || errors.Is(err, guarded.ErrUnavailable) {
 		t.addressFailures.Inc()
 	}
 }
@@ -194,13 +189,6 @@ func (t *Telemetry) countFailure(err error) {
 // StepFinished counts a step of a repair.
 func (t *Telemetry) StepFinished(step allocation.Step, result repairstore.StepResult) {
 	t.steps.WithLabelValues(string(step.Verb), string(result.State)).Inc()
-}
-
-// ResetLeaderMetrics removes the gauges that only a leader sets.
-func (t *Telemetry) ResetLeaderMetrics() {
-	t.findings.Reset()
-	t.allocated.Reset()
-	t.capacity.Reset()
 }
 
 // The sources of the Events, as kube-apiserver names them: people filter by them.
@@ -212,10 +200,16 @@ const (
 // recorders send Events while a term lasts.
 type recorders struct{ addresses, ports record.EventRecorder }
 
-// StartEvents sends Events until ctx ends or the caller calls stop, which it must do once.
-func (t *Telemetry) StartEvents(ctx context.Context) (stop func()) {
+// Start sends Events until ctx ends or the caller calls stop, which it must do once. stop also
+// removes the gauges that only a leader sets.
+func (t *Telemetry) Start(ctx context.Context) (stop func()) {
+	reset := func() {
+		t.findings.Reset()
+		t.allocated.Reset()
+		t.capacity.Reset()
+	}
 	if t.kube == nil {
-		return func() {}
+		return reset
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: t.kube.CoreV1().Events("")})
@@ -226,6 +220,7 @@ func (t *Telemetry) StartEvents(ctx context.Context) (stop func()) {
 	return func() {
 		t.recorders.Store(nil)
 		broadcaster.Shutdown()
+		reset()
 	}
 }
 
@@ -236,9 +231,10 @@ func (t *Telemetry) sendEvents(finding allocation.Finding) {
 	if to == nil {
 		return
 	}
-	recorder, reason := to.addresses, addressEventReason(finding.Code)
+	names := namesOf(finding.Code)
+	recorder, reason := to.addresses, names.address
 	if finding.Store == allocation.NodePorts {
-		recorder, reason = to.ports, portEventReason(finding.Code)
+		recorder, reason = to.ports, names.port
 	}
 	if reason != "" {
 		for _, owner := range affectedServices(finding) {
@@ -247,10 +243,10 @@ func (t *Telemetry) sendEvents(finding allocation.Finding) {
 			}, corev1.EventTypeWarning, reason, finding.Message)
 		}
 	}
-	if reason := objectEventReason(finding.Code); reason != "" && finding.Store == allocation.IPAddresses {
+	if names.object != "" && finding.Store == allocation.IPAddresses {
 		for _, evidence := range finding.Evidence {
 			if evidence.IPAddress != nil {
-				recorder.Event(addressReference(*evidence.IPAddress), corev1.EventTypeWarning, reason, finding.Message)
+				recorder.Event(addressReference(*evidence.IPAddress), corev1.EventTypeWarning, names.object, finding.Message)
 				return
 			}
 		}
@@ -271,43 +267,4 @@ func affectedServices(finding allocation.Finding) []allocation.Owner {
 		return finding.Owners[1:]
 	}
 	return finding.Owners
-}
-
-func addressEventReason(code allocation.Code) string {
-	switch code {
-	case allocation.NotAllocated, allocation.WrongReference:
-		return "ClusterIPNotAllocated"
-	case allocation.DuplicateOwner:
-		return "ClusterIPAlreadyAllocated"
-	case allocation.OutOfRange:
-		return "ClusterIPOutOfRange"
-	case allocation.Invalid:
-		return "ClusterIPNotValid"
-	default:
-		return ""
-	}
-}
-
-func portEventReason(code allocation.Code) string {
-	switch code {
-	case allocation.NotAllocated:
-		return "PortNotAllocated"
-	case allocation.DuplicateOwner:
-		return "PortAlreadyAllocated"
-	case allocation.OutOfRange:
-		return "PortOutOfRange"
-	default:
-		return ""
-	}
-}
-
-func objectEventReason(code allocation.Code) string {
-	switch code {
-	case allocation.Orphan, allocation.Leaked:
-		return "IPAddressNotAllocated"
-	case allocation.WrongReference:
-		return "IPAddressWrongReference"
-	default:
-		return ""
-	}
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -46,11 +46,8 @@ func owner(name string) allocation.Owner {
 func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 	kube := fake.NewClientset()
 	got := recordEvents(kube)
-	h, err := NewTelemetry(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := h.StartEvents(t.Context())
+	h := NewTelemetry(kube, nil)
+	done := h.Start(t.Context())
 	object := []allocation.Evidence{{Code: allocation.ServiceUse}, {IPAddress: &allocation.IPAddressRef{Name: "10.0.0.9", UID: "u"}}}
 	for i, finding := range []allocation.Finding{
 		{Code: allocation.NotAllocated, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("missing")}},
@@ -119,10 +116,7 @@ func seriesOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 
 func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	h, err := NewTelemetry(nil, registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := NewTelemetry(nil, registry)
 	for _, code := range allocation.Codes() {
 		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.NodePorts})
 		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.IPAddresses})
@@ -135,7 +129,7 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 		},
 	}
 	h.PassFinished(time.Millisecond, snapshot, nil)
-	h.PassFinished(0, nil, fmt.Errorf("pass: %w", errorclass.ErrUnavailable))
+	h.PassFinished(0, nil, fmt.Errorf("pass: %w", guarded.ErrUnavailable))
 	h.PassFinished(0, nil, rangestore.ErrUnavailable)
 	h.PassFinished(0, nil, errors.New("both"))
 	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
@@ -158,7 +152,7 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	if diff := cmp.Diff(want, seriesOf(t, registry)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
-	h.ResetLeaderMetrics()
+	h.Start(t.Context())()
 	for name := range seriesOf(t, registry) {
 		if name == "trivet_bootstrap_allocated node-ports" {
 			t.Error("a gauge of the leader is still set")

@@ -1,11 +1,13 @@
 package allocationcontroller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -80,7 +82,6 @@ func (r *reconciler) startWatches() {
 	r.watches.running.Go(func() { r.Ranges.Watch(r.ctx, &rangeHandler{r}) })
 }
 
-// enqueue passes an event to the goroutine of Run.
 func (r *reconciler) enqueue(change func()) {
 	select {
 	case r.watches.changes <- change:
@@ -89,38 +90,37 @@ func (r *reconciler) enqueue(change func()) {
 }
 
 // objectHandler passes watch events of objects to the goroutine of Run.
-type objectHandler struct{ reconciler *reconciler }
+type objectHandler struct{ *reconciler }
 
 func (h *objectHandler) OnChange(change ObjectChange) {
-	h.reconciler.enqueue(func() { h.reconciler.applyChange(change) })
+	h.enqueue(func() { h.updateIndex(change) })
 }
 
 func (h *objectHandler) OnError(kind Kind, err error) {
-	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kind, err) })
+	h.enqueue(func() { h.watches.setErr(kind, err) })
 }
 
 // rangeHandler passes watch events of ranges to the goroutine of Run.
-type rangeHandler struct{ reconciler *reconciler }
+type rangeHandler struct{ *reconciler }
 
 func (h *rangeHandler) OnList(values map[rangestore.Name]rangestore.Value) {
-	h.reconciler.enqueue(func() {
+	h.enqueue(func() {
 		for _, name := range rangestore.Names() {
-			h.reconciler.putRange(name, values[name])
+			h.putRange(name, values[name])
 		}
-		h.reconciler.listed(kindRanges)
+		h.listed(kindRanges)
 	})
 }
 
 func (h *rangeHandler) OnChange(name rangestore.Name, value rangestore.Value) {
-	h.reconciler.enqueue(func() { h.reconciler.putRange(name, value) })
+	h.enqueue(func() { h.putRange(name, value) })
 }
 
 func (h *rangeHandler) OnError(err error) {
-	h.reconciler.enqueue(func() { h.reconciler.watches.setErr(kindRanges, err) })
+	h.enqueue(func() { h.watches.setErr(kindRanges, err) })
 }
 
-// applyChange applies a change of objects to the index.
-func (r *reconciler) applyChange(change ObjectChange) {
+func (r *reconciler) updateIndex(change ObjectChange) {
 	for _, service := range change.Put.Services {
 		r.index.PutService(service)
 	}
@@ -157,7 +157,6 @@ func (r *reconciler) listed(kind Kind) {
 	delete(r.watches.failing, kind)
 }
 
-// putRange applies a range to the index.
 func (r *reconciler) putRange(name rangestore.Name, value rangestore.Value) {
 	r.ranges.values[name] = value
 	for _, store := range r.stores {
@@ -188,4 +187,51 @@ func RangeName(store allocation.Store) rangestore.Name {
 	default:
 		return rangestore.NodePorts
 	}
+}
+
+// verifyInterval is the time between two attempts to verify the ranges.
+const verifyInterval = 5 * time.Second
+
+const (
+	notVerified = "it has not been compared yet whether these are the ranges of this cluster"
+	noIdentity  = "service default/kubernetes does not exist, so nothing tells yet whether these are the ranges of this cluster"
+)
+
+// rangeIdentity says whether the watched ranges belong to this cluster. One etcd may hold several
+// clusters. The ranges of another cluster must neither be compared with the Services of this one
+// nor be written.
+type rangeIdentity struct {
+	// problem says why the ranges may belong to another cluster. Once empty, it stays empty for the
+	// rest of the term.
+	problem string
+	checked time.Time
+	// values are the watched ranges.
+	values map[rangestore.Name]rangestore.Value
+}
+
+func newRangeIdentity() rangeIdentity {
+	return rangeIdentity{problem: notVerified, values: map[rangestore.Name]rangestore.Value{}}
+}
+
+// verifyRanges verifies that the ranges belong to this cluster. After a success it does nothing.
+func (r *reconciler) verifyRanges(ctx context.Context, now time.Time) error {
+	if r.ranges.problem == "" || !r.ranges.checked.IsZero() && now.Sub(r.ranges.checked) < verifyInterval {
+		return nil
+	}
+	problem := noIdentity
+	identity, err := r.Cluster.Identity(ctx)
+	if err == nil && identity != nil {
+		problem, err = r.Ranges.VerifyCluster(ctx, *identity)
+	}
+	if err != nil {
+		return err
+	}
+	if problem != "" && problem != r.ranges.problem {
+		r.Logger.WarnContext(ctx, "cannot audit the ranges in etcd", "reason", problem)
+	}
+	r.ranges.problem, r.ranges.checked = problem, now
+	for _, name := range slices.Sorted(maps.Keys(r.ranges.values)) {
+		r.putRange(name, r.ranges.values[name])
+	}
+	return nil
 }

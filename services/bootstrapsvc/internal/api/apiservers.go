@@ -110,7 +110,7 @@ func (s *Server) listAPIServers(ctx context.Context) ([]*bootstrapv1.APIServer, 
 	}
 	planning, done := context.WithTimeout(ctx, publishedTimeout)
 	defer done()
-	endpoints, err := s.APIServers.PlanEndpoints(planning, list)
+	endpoints, err := s.APIServers.PlanEndpoints(planning, list, nil)
 	if err != nil {
 		return apiServersOf(list, nil), nil
 	}
@@ -190,14 +190,9 @@ func apiServerOf(server apiserverscontroller.KnownServer) *bootstrapv1.APIServer
 }
 
 func sourceOf(source apiserverscontroller.Source) bootstrapv1.APIServer_Source {
-	switch source {
-	case apiserverscontroller.FromSidecar:
-		return bootstrapv1.APIServer_SOURCE_SIDECAR
-	case apiserverscontroller.FromMasterLease:
-		return bootstrapv1.APIServer_SOURCE_MASTER_LEASE
-	case apiserverscontroller.FromFlag:
-		return bootstrapv1.APIServer_SOURCE_STATIC
-	default:
-		return bootstrapv1.APIServer_SOURCE_UNSPECIFIED
-	}
+	return map[apiserverscontroller.Source]bootstrapv1.APIServer_Source{
+		apiserverscontroller.FromSidecar:     bootstrapv1.APIServer_SOURCE_SIDECAR,
+		apiserverscontroller.FromMasterLease: bootstrapv1.APIServer_SOURCE_MASTER_LEASE,
+		apiserverscontroller.FromFlag:        bootstrapv1.APIServer_SOURCE_STATIC,
+	}[source]
 }

@@ -5,10 +5,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
@@ -157,7 +160,6 @@ func serviceCIDROf(found baselinecontroller.ServiceObservation) *bootstrapv1.Bas
 	return converted
 }
 
-// problemsOf are the details of the reports about one object.
 func problemsOf(changes []baseline.Change, kind, name string) []string {
 	var problems []string
 	for _, c := range changes {
@@ -166,4 +168,39 @@ func problemsOf(changes []baseline.Change, kind, name string) []string {
 		}
 	}
 	return problems
+}
+
+func changesOf(changes []baseline.Change) []*statusv1.Change {
+	var converted []*statusv1.Change
+	for _, c := range changes {
+		apiVersion, kind := c.Kind().ToAPIVersionAndKind()
+		converted = append(converted, &statusv1.Change{
+			Verb: verbOf(c.Verb),
+			Object: &statusv1.ObjectReference{
+				ApiVersion: apiVersion,
+				Kind:       kind,
+				Namespace:  c.Object.GetNamespace(),
+				Name:       c.Object.GetName(),
+				Uid:        string(c.Object.GetUID()),
+			},
+			Reason: string(c.Reason),
+			Detail: c.Detail,
+		})
+	}
+	return converted
+}
+
+func verbOf(verb baseline.Verb) statusv1.Change_Verb {
+	return map[baseline.Verb]statusv1.Change_Verb{
+		baseline.Create: statusv1.Change_VERB_CREATE, baseline.Update: statusv1.Change_VERB_UPDATE,
+		baseline.Delete: statusv1.Change_VERB_DELETE, baseline.Report: statusv1.Change_VERB_REPORT,
+	}[verb]
+}
+
+// timeOf leaves the zero time out.
+func timeOf(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
 }

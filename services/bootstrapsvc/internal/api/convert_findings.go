@@ -4,10 +4,9 @@ import (
 	"strconv"
 	"time"
 
-	networkingv1 "k8s.io/api/networking/v1"
-
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -92,14 +91,6 @@ func addressReference(name, uid string) *statusv1.ObjectReference {
 	}
 }
 
-func findingsOf(findings []allocation.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
-	var converted []*bootstrapv1.Finding
-	for _, finding := range findings {
-		converted = append(converted, findingOf(finding, audited, replica))
-	}
-	return converted
-}
-
 func stepOf(step allocation.Step, outcome repairstore.StepResult) *bootstrapv1.RepairStep {
 	return &bootstrapv1.RepairStep{
 		Finding: step.Finding, Safe: step.Safe, Risk: step.Risk, Version: versionOf(step), Error: outcome.Error,
@@ -128,7 +119,6 @@ func versionOf(step allocation.Step) string {
 	return step.Guard.ResourceVersion
 }
 
-// targetOf is the object that a step writes; for a bit, its range.
 func targetOf(step allocation.Step) *statusv1.ObjectReference {
 	if step.Store.IsBitmap() {
 		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(allocationcontroller.RangeName(step.Store))}
@@ -160,15 +150,6 @@ func stepStateOf(state repairstore.StepState) bootstrapv1.RepairStep_State {
 	}
 }
 
-// plannedSteps converts steps that have not been applied.
-func plannedSteps(steps []allocation.Step) []*bootstrapv1.RepairStep {
-	var converted []*bootstrapv1.RepairStep
-	for _, step := range steps {
-		converted = append(converted, stepOf(step, repairstore.StepResult{}))
-	}
-	return converted
-}
-
 func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	converted := &bootstrapv1.Repair{
 		Name: repairName(repair.ID), Requester: repair.Requester, StartTime: timestamppb.New(repair.Started),
@@ -176,14 +157,6 @@ func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	}
 	for i, step := range repair.Steps {
 		converted.Steps = append(converted.Steps, stepOf(step, repair.Results[i]))
-	}
-	return converted
-}
-
-func repairsOf(repairs []repairstore.Repair) []*bootstrapv1.Repair {
-	var converted []*bootstrapv1.Repair
-	for _, repair := range repairs {
-		converted = append(converted, repairOf(repair))
 	}
 	return converted
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -69,11 +69,11 @@ func (s *Server) statusOf(ctx context.Context, err error) error {
 		return rpcerror.ShuttingDown()
 	case is(errNotLeading, term.ErrEnded, term.ErrNone):
 		return rpcerror.NotLeader(s.Service, s.Leadership.LeaderAddress())
-	case is(baselinecontroller.ErrConflict):
+	case is(guarded.ErrConflict):
 		return rpcerror.New(codes.Aborted, Conflict, conflictMessage, retry)
 	case is(apiserverscontroller.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, EtcdUnreachable, "etcd did not answer in time", retry)
-	case is(baselinecontroller.ErrUnavailable):
+	case is(guarded.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, APIServerUnreachable, "the kube-apiserver did not answer in time", retry)
 	case is(errPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // PlanRepair writes nothing. It needs the term.
@@ -23,8 +24,13 @@ func (s *Server) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepair
 		return nil, s.statusOf(ctx, err)
 	}
 	response := &bootstrapv1.PlanRepairResponse{
-		Steps: plannedSteps(plan.Steps), Left: findingsOf(plan.Left, snapshot.CompareTime, s.ReplicaID),
 		LeftOmitted: int32(plan.Omitted), Token: plan.Token, Freshness: s.freshness(snapshot.Version),
+	}
+	for _, step := range plan.Steps {
+		response.Steps = append(response.Steps, stepOf(step, repairstore.StepResult{}))
+	}
+	for _, finding := range plan.Left {
+		response.Left = append(response.Left, findingOf(finding, snapshot.CompareTime, s.ReplicaID))
 	}
 	if plan.Token != "" {
 		response.ExpireTime = timestamppb.New(plan.ExpireTime)
@@ -57,7 +63,11 @@ func (s *Server) ListRepairs(ctx context.Context, _ *bootstrapv1.ListRepairsRequ
 	if err != nil {
 		return nil, s.statusOf(ctx, err)
 	}
-	return &bootstrapv1.ListRepairsResponse{Repairs: repairsOf(repairs), Freshness: s.freshness("")}, nil
+	response := &bootstrapv1.ListRepairsResponse{Freshness: s.freshness("")}
+	for _, repair := range repairs {
+		response.Repairs = append(response.Repairs, repairOf(repair))
+	}
+	return response, nil
 }
 
 // requesterOf is the name in the caller's client certificate. A client without a certificate is on

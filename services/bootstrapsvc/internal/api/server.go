@@ -1,8 +1,14 @@
+// Package api serves trivet.bootstrap.v1.BootstrapService: the RPC handlers, the conversion to API
+// messages and the one table from errors to statuses.
+//
+// Every handler returns errors and logs none. A replica that does not lead answers reads of the
+// baseline and of the kube-apiservers, and rejects the remaining RPCs with NOT_LEADER.
 package api
 
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,41 +43,31 @@ type Leadership interface {
 	Stopping() <-chan struct{}
 }
 
-// Baseline observes the system namespaces and the Service. Its methods block until Kubernetes
-// answers or ctx ends.
+// Baseline observes the system namespaces and the Service; see baselinecontroller.Controller.
 type Baseline interface {
 	ObserveNamespaces(ctx context.Context) (baselinecontroller.NamespacesObservation, error)
 	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 }
 
-// KubeAPIServers observes the kube-apiservers and the endpoints. Its methods block until ctx ends at
-// most.
+// KubeAPIServers observes the kube-apiservers and the endpoints; see
+// apiserverscontroller.Controller.
 type KubeAPIServers interface {
-	// ListServers asks etcd only.
 	ListServers(ctx context.Context) (apiserverscontroller.ServerList, error)
-	// WatchServers blocks until ctx ends. changed must not block.
 	WatchServers(ctx context.Context, changed func())
-	// ObserveEndpoints is PlanEndpoints with the present list.
 	ObserveEndpoints(ctx context.Context) (apiserverscontroller.EndpointsObservation, error)
-	PlanEndpoints(ctx context.Context, list apiserverscontroller.ServerList) (apiserverscontroller.EndpointsObservation, error)
+	PlanEndpoints(ctx context.Context, list apiserverscontroller.ServerList, leaving []netip.Addr) (apiserverscontroller.EndpointsObservation, error)
 }
 
-// Reconciler makes a pass of one reconcile loop now, in the goroutine of the loop and so under the
-// term.
+// Reconciler makes a pass of one reconcile loop now; see baselinecontroller.Reconciler.
 type Reconciler interface {
-	// Reconcile returns the writes and then the reports. It blocks until the pass ends or ctx ends.
 	Reconcile(ctx context.Context) ([]baseline.Change, error)
 }
 
-// Allocation is the audit of ClusterIPs and node ports.
+// Allocation is the audit of ClusterIPs and node ports; see allocationcontroller.Controller.
 type Allocation interface {
-	// Snapshot answers from memory.
 	Snapshot() (*allocationcontroller.Snapshot, error)
-	// Audit makes a pass now and blocks until it ends or ctx ends.
 	Audit(ctx context.Context) (*allocationcontroller.Snapshot, error)
-	// PlanRepair answers from memory.
 	PlanRepair(names []string, now time.Time) (allocationcontroller.PlannedRepair, error)
-	// Apply and Repairs block until ctx ends at most.
 	ApplyRepair(ctx context.Context, token, requester string) (repairstore.Repair, error)
 	Repairs(ctx context.Context) ([]repairstore.Repair, error)
 }

@@ -112,7 +112,6 @@ func (d *desired) leaveOut(want Want, server Server, problem baseline.Change) {
 	}
 }
 
-// mostFrequentPort is the port of most servers, the lowest one of equally frequent ports.
 func mostFrequentPort(servers []Server) int32 {
 	counts := map[int32]int{}
 	for _, server := range servers {
@@ -127,7 +126,6 @@ func mostFrequentPort(servers []Server) int32 {
 	return best
 }
 
-// addReady adds the ready servers that listen on the common port.
 func (d *desired) addReady(ready []Server) {
 	for _, server := range ready {
 		if server.Port != d.port {
@@ -227,7 +225,6 @@ func (d *desired) published(have Snapshot) []netip.Addr {
 	return slices.Compact(published)
 }
 
-// statuses has the status of every server; fallback is the reason of servers without one.
 func (d *desired) statuses(have Snapshot, fallback string) []ServerStatus {
 	published := PublishedInSlices(have.Slices)
 	var all []ServerStatus
@@ -242,7 +239,6 @@ func (d *desired) statuses(have Snapshot, fallback string) []ServerStatus {
 	return all
 }
 
-// texts are the addresses as Kubernetes objects write them.
 func (d *desired) texts() []string {
 	texts := make([]string, 0, len(d.addresses))
 	for _, address := range d.addresses {
@@ -251,7 +247,6 @@ func (d *desired) texts() []string {
 	return texts
 }
 
-// ports are the servers' own port and the extra ports.
 func (d *desired) ports() []Port {
 	return append([]Port{{Name: baseline.PortName, Protocol: corev1.ProtocolTCP, Port: d.port}}, d.extra...)
 }

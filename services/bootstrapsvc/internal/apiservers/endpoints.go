@@ -101,7 +101,6 @@ func setLabel(meta *metav1.ObjectMeta, key, value string) {
 	meta.Labels[key] = value
 }
 
-// endpointsWithout is a copy without the ready addresses that isOut selects.
 func endpointsWithout(endpoints *corev1.Endpoints, isOut func(address string) bool) *corev1.Endpoints {
 	remaining := endpoints.DeepCopy()
 	for i := range remaining.Subsets {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -53,7 +54,6 @@ func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []baseline.Chang
 	return reports
 }
 
-// planUnwantedSlices deletes slices that Trivet created for a family that is not wanted any more.
 func planUnwantedSlices(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
 	var changes []baseline.Change
 	for _, slice := range sortedByName(all) {
@@ -117,7 +117,6 @@ func newSlice(name string, want desired) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// keepForeignMetadata copies annotations and foreign labels to the successor of a slice.
 func keepForeignMetadata(fresh, existing *discoveryv1.EndpointSlice) {
 	old := existing.DeepCopy()
 	fresh.Annotations = old.Annotations
@@ -165,8 +164,6 @@ func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	return sameSet(has, want)
 }
 
-// samePorts compares ports in the order in which they are written. A port without a name or a
-// protocol differs.
 func samePorts(has, want []discoveryv1.EndpointPort) bool {
 	return slices.EqualFunc(has, want, func(a, b discoveryv1.EndpointPort) bool {
 		return equal(a.Name, b.Name) && equal(a.Protocol, b.Protocol) && equal(a.Port, b.Port) && a.AppProtocol == nil
@@ -175,11 +172,101 @@ func samePorts(has, want []discoveryv1.EndpointPort) bool {
 
 func equal[T comparable](has, want *T) bool { return has != nil && *has == *want }
 
-// sliceWithout is a copy without the endpoints that have an address that isOut selects.
 func sliceWithout(slice *discoveryv1.EndpointSlice, isOut func(address string) bool) *discoveryv1.EndpointSlice {
 	remaining := slice.DeepCopy()
 	remaining.Endpoints = slices.DeleteFunc(remaining.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
 		return slices.ContainsFunc(endpoint.Addresses, isOut)
 	})
 	return remaining
+}
+
+// managedBy labels the slices that Trivet creates beside the one that kube-apiserver knows.
+const managedBy = "bootstrapsvc.trivet.dev"
+
+func sliceName(family discoveryv1.AddressType) string {
+	return baseline.ServiceName + "-" + strings.ToLower(string(family))
+}
+
+// SliceNames are the names of managed slices. A slice of another controller may also have one of
+// them.
+func SliceNames() []string {
+	return []string{baseline.ServiceName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)}
+}
+
+func (w Want) secondSliceName() string { return sliceName(otherFamily(FamilyOf(w.ServiceIP))) }
+
+func sortedByName(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	return slices.SortedFunc(slices.Values(all), func(a, b *discoveryv1.EndpointSlice) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+func sliceNamed(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointSlice {
+	for _, slice := range all {
+		if slice.Name == name {
+			return slice
+		}
+	}
+	return nil
+}
+
+// PublishedInEndpoints lists the ready addresses of an Endpoints object, ordered; none for nil.
+func PublishedInEndpoints(endpoints *corev1.Endpoints) []string {
+	if endpoints == nil {
+		return nil
+	}
+	var published []string
+	for _, subset := range endpoints.Subsets {
+		for _, address := range subset.Addresses {
+			published = append(published, address.IP)
+		}
+	}
+	slices.Sort(published)
+	return slices.Compact(published)
+}
+
+// PublishedInSlices returns the ready addresses of the Service's slices, each once, ordered.
+func PublishedInSlices(all []*discoveryv1.EndpointSlice) []string {
+	var published []string
+	for _, slice := range all {
+		if isOfService(slice) {
+			published = append(published, publishedIn(slice)...)
+		}
+	}
+	slices.Sort(published)
+	return slices.Compact(published)
+}
+
+func publishedIn(slice *discoveryv1.EndpointSlice) []string {
+	var published []string
+	for _, endpoint := range slice.Endpoints {
+		if receives(endpoint.Conditions) {
+			published = append(published, endpoint.Addresses...)
+		}
+	}
+	return published
+}
+
+// receives says whether an endpoint receives traffic. Unset conditions have the defaults of the
+// API.
+func receives(conditions discoveryv1.EndpointConditions) bool {
+	isReady := conditions.Ready == nil || *conditions.Ready
+	isServing := conditions.Serving == nil || *conditions.Serving
+	isTerminating := conditions.Terminating != nil && *conditions.Terminating
+	return isReady && isServing && !isTerminating
+}
+
+// isManaged says whether Trivet manages a slice: the slice that is named after the Service, which
+// kube-apiserver also writes, and the slices that Trivet created.
+func isManaged(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Name == baseline.ServiceName || isSecondary(slice)
+}
+
+func isSecondary(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Labels[discoveryv1.LabelManagedBy] == managedBy &&
+		(slice.Name == sliceName(discoveryv1.AddressTypeIPv4) || slice.Name == sliceName(discoveryv1.AddressTypeIPv6))
+}
+
+func isOfService(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Labels[discoveryv1.LabelServiceName] == baseline.ServiceName
 }

@@ -2,12 +2,12 @@ package apiserverscontroller
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -54,31 +54,9 @@ type Keys interface {
 	Watch(ctx context.Context, changed func())
 }
 
-// Sessions gives the etcd session to which the key of this replica is bound. *term.Candidate
-// implements it.
-type Sessions interface {
-	// Session answers from memory: the lease, a context that ends with it, and whether there is one
-	// now.
-	Session() (clientv3.LeaseID, context.Context, bool)
-}
-
-// ReadinessProber probes one kube-apiserver. [Prober] implements it. It blocks until the answer or
-// the end of ctx.
-type ReadinessProber interface {
-	Probe(ctx context.Context) apiservers.ProbeResult
-}
-
-// MasterLeases are the keys of kube-apiserver's own reconciler. [MasterLeaseReader] implements it.
-// Calls block until ctx ends and may be concurrent.
-type MasterLeases interface {
-	Read(ctx context.Context) ([]apiservers.MasterLease, error)
-}
-
-// Resolver looks up host names. *net.Resolver implements it. It blocks until the answer or the end
-// of ctx.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
+// Probe probes one kube-apiserver; [Prober.Probe] is one. It blocks until the answer or the end of
+// ctx.
+type Probe func(ctx context.Context) apiservers.ProbeResult
 
 // Objects are the Kubernetes objects of the endpoints. *baselinecontroller.KubeObjects implements
 // it. Reads are live and return nil for an object that does not exist. Calls block until ctx ends
@@ -92,26 +70,23 @@ type Objects interface {
 	WatchEndpointSlice(ctx context.Context, changed func())
 }
 
-// ServiceObserver observes the Service default/kubernetes, whose ClusterIP gives the address
-// family. *baselinecontroller.Controller implements it.
-type ServiceObserver interface {
-	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
-}
-
-// Deps are the dependencies of a Controller. All are required, except that Metrics may be nil.
+// Deps are the dependencies of a Controller. All are required, except that Metrics may be nil. All
+// functions but Session and StepDown block until ctx ends at most.
 type Deps struct {
-	// ReplicaID is the id of this replica.
 	ReplicaID string
 	Keys      Keys
-	Sessions  Sessions
-	// Prober probes the kube-apiserver beside this replica, ProberOf makes one for an adopted
-	// server.
-	Prober       ReadinessProber
-	ProberOf     func(netip.Addr) ReadinessProber
-	MasterLeases MasterLeases
-	Resolver     Resolver
+	// Session returns the etcd session to which the key of this replica is bound, a context that
+	// ends with it, and whether there is one now. It does not block.
+	Session func() (clientv3.LeaseID, context.Context, bool)
+	// Probe probes the kube-apiserver beside this replica, ProbeOf makes a probe of an adopted one.
+	Probe   Probe
+	ProbeOf func(netip.Addr) Probe
+	// MasterLeases reads the keys of kube-apiserver's own reconciler.
+	MasterLeases func(ctx context.Context) ([]apiservers.MasterLease, error)
+	LookupIP     func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	Objects      Objects
-	Service      ServiceObserver
+	// ObserveService observes default/kubernetes, whose ClusterIP gives the address family.
+	ObserveService func(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not
 	// block.
 	StepDown          func(reason error)
@@ -125,28 +100,21 @@ type metrics struct {
 	servers *prometheus.GaugeVec
 }
 
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	register := promauto.With(registerer)
 	m := &metrics{
-		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		probes: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_bootstrap_probes_total",
 			Help: "Probes of the kube-apiserver beside this replica, by result (ok, failed).",
 		}, []string{"result"}),
-		servers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		servers: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_apiservers",
 			Help: "Known kube-apiservers on the leader, by state (ready, not_ready, unreadable).",
 		}, []string{"state"}),
 	}
 	m.probes.WithLabelValues("ok")
 	m.probes.WithLabelValues("failed")
-	if registerer == nil {
-		return m, nil
-	}
-	for _, collector := range []prometheus.Collector{m.probes, m.servers} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func (m *metrics) countProbe(ok bool) {
@@ -155,10 +123,4 @@ func (m *metrics) countProbe(ok bool) {
 		result = "ok"
 	}
 	m.probes.WithLabelValues(result).Inc()
-}
-
-func (m *metrics) setServers(byState map[string]int) {
-	for state, count := range byState {
-		m.servers.WithLabelValues(state).Set(float64(count))
-	}
 }

@@ -43,29 +43,20 @@ func endpointsReasons() []baseline.Reason {
 // Controller observes the kube-apiservers and reconciles the endpoints of default/kubernetes. Its
 // methods are safe for concurrent use.
 type Controller struct {
-	cfg       Config
-	keys      Keys
-	objects   Objects
-	service   ServiceObserver
+	Config
+	Deps
 	metrics   *metrics
-	servers   *serverLister
 	sidecar   *sidecar
 	adoption  *adoption // nil without Config.AdoptMasterLeases
 	endpoints *baselinecontroller.Reconciler
 }
 
 // New returns a controller, registers its metrics and starts nothing.
-func New(cfg Config, deps Deps) (*Controller, error) {
-	metrics, err := newMetrics(deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
+func New(cfg Config, deps Deps) *Controller {
+	metrics := newMetrics(deps.Metrics)
 	c := &Controller{
-		cfg: cfg, keys: deps.Keys, objects: deps.Objects, service: deps.Service, metrics: metrics,
-		sidecar: &sidecar{
-			cfg: cfg, replicaID: deps.ReplicaID, keys: deps.Keys, sessions: deps.Sessions, prober: deps.Prober,
-			stepDown: deps.StepDown, logger: deps.Logger, metrics: metrics,
-		},
+		Config: cfg, Deps: deps, metrics: metrics,
+		sidecar: &sidecar{Config: cfg, Deps: deps, metrics: metrics},
 	}
 	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
 		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
@@ -74,8 +65,7 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 	if cfg.AdoptMasterLeases {
 		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
 	}
-	c.servers = &serverLister{cfg: cfg, keys: deps.Keys, resolver: deps.Resolver, adoption: c.adoption}
-	return c, nil
+	return c
 }
 
 // ProbeLoops run on every replica.
@@ -106,14 +96,14 @@ func (c *Controller) Forget() {
 	c.metrics.servers.Reset()
 }
 
-// ListServers returns all known servers with the TTLs of their keys.
+// ListServers returns all known servers with the TTLs of their keys. It asks etcd and DNS only.
 func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
-	return c.servers.list(ctx, c.keys.List)
+	return c.listServers(ctx, c.Keys.List)
 }
 
 // WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed
 // must not block.
-func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.keys.Watch(ctx, changed) }
+func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.Keys.Watch(ctx, changed) }
 
 // EndpointsObservation is what ObserveEndpoints found.
 type EndpointsObservation struct {
@@ -125,53 +115,52 @@ type EndpointsObservation struct {
 
 // ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
 func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation, error) {
-	return c.observeEndpoints(ctx, nil)
+	return c.observeLeaving(ctx, nil)
 }
 
-// observeEndpoints reads the servers before the objects. A server that appears in between is found
-// by the next pass, and the resourceVersions guard the writes.
-func (c *Controller) observeEndpoints(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
-	list, err := c.servers.list(ctx, c.keys.Read)
+// observeLeaving is ObserveEndpoints while the addresses of the own server leave. It reads the
+// servers before the objects. A server that appears in between is found by the next pass, and the
+// resourceVersions guard the writes.
+func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
+	list, err := c.listServers(ctx, c.Keys.Read)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}
-	return c.planEndpoints(ctx, list, leaving)
+	return c.PlanEndpoints(ctx, list, leaving)
 }
 
-// PlanEndpoints compares the published endpoints with a list of servers.
-func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList) (EndpointsObservation, error) {
-	return c.planEndpoints(ctx, list, nil)
-}
-
-func (c *Controller) planEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
-	service, err := c.service.ObserveService(ctx)
+// PlanEndpoints compares the published endpoints with a list of servers. leaving is as in
+// apiservers.Want.
+func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
+	service, err := c.ObserveService(ctx)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}
-	kind := c.cfg.Policy.Kind
+	kind := c.Policy.Kind
 	snapshot := apiservers.Snapshot{Servers: list.Candidates(kind)}
-	if snapshot.Endpoints, err = c.objects.Endpoints(ctx); err != nil {
+	if snapshot.Endpoints, err = c.Objects.Endpoints(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
-	if snapshot.Slices, err = c.objects.EndpointSlices(ctx); err != nil {
+	if snapshot.Slices, err = c.Objects.EndpointSlices(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
 	plan := apiservers.NewPlan(apiservers.Want{
-		Policy: c.cfg.Policy, ServiceIP: service.ClusterIP, DualStack: c.cfg.DualStack, ExtraPorts: c.cfg.ExtraPorts,
+		Policy: c.Policy, ServiceIP: service.ClusterIP, DualStack: c.DualStack, ExtraPorts: c.ExtraPorts,
 		Leaving: leaving, Unresolved: list.Unresolved,
 	}, snapshot)
 	plan.Changes = append(plan.Changes, list.Reports...)
 	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan}, nil
 }
 
-// observe is the observation of the endpoints loop.
 func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
 	return func(ctx context.Context) (baselinecontroller.Observation, error) {
-		found, err := c.observeEndpoints(ctx, leaving)
+		found, err := c.observeLeaving(ctx, leaving)
 		if err != nil {
 			return baselinecontroller.Observation{}, err
 		}
-		c.metrics.setServers(found.Servers.countByState())
+		for state, count := range found.Servers.countByState() {
+			c.metrics.servers.WithLabelValues(state).Set(float64(count))
+		}
 		return baselinecontroller.Observation{Changes: found.Plan.Changes, Counts: found.counts()}, nil
 	}
 }
@@ -194,20 +183,19 @@ func (o EndpointsObservation) counts() map[string]int64 {
 // Only the leader may call it, after the key was deleted. It does nothing on a replica without a
 // kube-apiserver.
 func (c *Controller) WithdrawOwn(ctx context.Context) error {
-	if !c.cfg.Address.Primary.IsValid() {
+	if !c.Address.Primary.IsValid() {
 		return nil
 	}
-	_, err := c.endpoints.ReconcileWith(ctx, c.observe(c.cfg.Address.All()))
+	_, err := c.endpoints.ReconcileWith(ctx, c.observe(c.Address.All()))
 	return err
 }
 
-// runEndpoints runs the reconciler with the watches that trigger it.
 func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	written := make(chan struct{}, 1)
 	var watches sync.WaitGroup
-	watches.Go(func() { c.keys.Watch(ctx, c.endpoints.Trigger) })
-	watches.Go(func() { c.objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
+	watches.Go(func() { c.Keys.Watch(ctx, c.endpoints.Trigger) })
+	watches.Go(func() { c.Objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
 	watches.Go(func() { triggerAtRate(ctx, written, c.endpoints.Trigger) })
 	// In this order, also when the reconciler panics.
 	defer watches.Wait()
@@ -215,7 +203,6 @@ func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error
 	return c.endpoints.Run(ctx, report)
 }
 
-// notify leaves one notification in a channel that holds one.
 func notify(notifications chan<- struct{}) {
 	select {
 	case notifications <- struct{}{}:
@@ -223,7 +210,6 @@ func notify(notifications chan<- struct{}) {
 	}
 }
 
-// triggerAtRate triggers for notifications at a limited rate until ctx ends.
 func triggerAtRate(ctx context.Context, notifications <-chan struct{}, trigger func()) {
 	limiter := rate.NewLimiter(answersPerSecond, answersBurst)
 	for {

@@ -3,14 +3,17 @@ package apiserverscontroller
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -73,18 +76,31 @@ func (r *Registry) Key(entry Entry) string { return r.prefix + entry.Name }
 
 // Read returns all entries without TTLs, ordered by address, from one linearizable read.
 func (r *Registry) Read(ctx context.Context) ([]Entry, error) {
-	entries, _, err := r.read(ctx)
-	return entries, err
+	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("read apiserver keys: %w", unavailable(err))
+	}
+	entries := make([]Entry, 0, len(response.Kvs))
+	for _, kv := range response.Kvs {
+		entry := decodeEntry(strings.TrimPrefix(string(kv.Key), r.prefix), kv.Value)
+		entry.lease = clientv3.LeaseID(kv.Lease)
+		entry.Leased = entry.lease != clientv3.NoLease
+		entries = append(entries, entry)
+	}
+	slices.SortFunc(entries, func(a, b Entry) int {
+		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Name, b.Name))
+	})
+	return entries, nil
 }
 
 // List is Read with TTLs.
 func (r *Registry) List(ctx context.Context) ([]Entry, error) {
-	entries, leases, err := r.read(ctx)
+	entries, err := r.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for i, id := range leases {
-		if entries[i].TTL, err = r.timeToLive(ctx, id); err != nil {
+	for i := range entries {
+		if entries[i].TTL, err = r.timeToLive(ctx, entries[i].lease); err != nil {
 			return nil, fmt.Errorf("read lease of apiserver key %s: %w", entries[i].Name, err)
 		}
 	}
@@ -101,33 +117,6 @@ func (r *Registry) timeToLive(ctx context.Context, id clientv3.LeaseID) (time.Du
 	}
 	// etcd answers -1 for a lease that expired after the key was read.
 	return time.Duration(max(response.TTL, 0)) * time.Second, nil
-}
-
-// read returns the entries and, at the same indices, the leases of their keys.
-func (r *Registry) read(ctx context.Context) ([]Entry, []clientv3.LeaseID, error) {
-	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
-	if err != nil {
-		return nil, nil, fmt.Errorf("read apiserver keys: %w", unavailable(err))
-	}
-	type leased struct {
-		Entry
-		lease clientv3.LeaseID
-	}
-	found := make([]leased, 0, len(response.Kvs))
-	for _, kv := range response.Kvs {
-		entry := decodeEntry(strings.TrimPrefix(string(kv.Key), r.prefix), kv.Value)
-		entry.Leased = kv.Lease != 0
-		found = append(found, leased{Entry: entry, lease: clientv3.LeaseID(kv.Lease)})
-	}
-	slices.SortFunc(found, func(a, b leased) int {
-		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Name, b.Name))
-	})
-	entries := make([]Entry, 0, len(found))
-	leases := make([]clientv3.LeaseID, 0, len(found))
-	for _, each := range found {
-		entries, leases = append(entries, each.Entry), append(leases, each.lease)
-	}
-	return entries, leases, nil
 }
 
 // Publish writes this replica's entry, bound to its session. The error wraps ErrTaken if another
@@ -152,22 +141,22 @@ func (r *Registry) Publish(ctx context.Context, entry Entry, session clientv3.Le
 // DeleteStale deletes the key of this replica's address if another replica wrote it, such as an
 // earlier process of this sidecar, readable or not. It returns whether there was such a key.
 func (r *Registry) DeleteStale(ctx context.Context, address netip.Addr) (bool, error) {
-	revision, owner, err := r.owner(ctx, address)
-	if err != nil || revision == 0 || owner == r.replica {
-		return false, err
-	}
-	key := r.key(address)
-	return true, r.compareAndSwap(ctx, key, revision, clientv3.OpDelete(key))
+	return r.delete(ctx, address, func(owner string) bool { return owner != r.replica })
 }
 
 // Withdraw deletes this replica's key. A missing key, or the key of another replica, is no error.
 func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
+	_, err := r.delete(ctx, address, func(owner string) bool { return owner == r.replica })
+	return err
+}
+
+func (r *Registry) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
 	revision, owner, err := r.owner(ctx, address)
-	if err != nil || revision == 0 || owner != r.replica {
-		return err
+	if err != nil || revision == 0 || !isMeant(owner) {
+		return false, err
 	}
 	key := r.key(address)
-	return r.compareAndSwap(ctx, key, revision, clientv3.OpDelete(key))
+	return true, r.compareAndSwap(ctx, key, revision, clientv3.OpDelete(key))
 }
 
 // MarkLeft writes into this replica's key that the sidecar stopped in good order. The key then
@@ -224,13 +213,7 @@ func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, 
 // because changes may have been missed before. It blocks until ctx ends and restarts a watch that
 // ends. changed must not block.
 func (r *Registry) Watch(ctx context.Context, changed func()) {
-	for ctx.Err() == nil {
-		r.watchOnce(ctx, changed)
-		select {
-		case <-ctx.Done():
-		case <-time.After(rewatchPause):
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { r.watchOnce(ctx, changed) }, rewatchPause)
 }
 
 func (r *Registry) watchOnce(ctx context.Context, changed func()) {
@@ -263,4 +246,104 @@ func (r *Registry) isChange(events []*clientv3.Event) bool {
 		}
 	}
 	return false
+}
+
+// Entry is what the key of one sidecar says about its kube-apiserver.
+type Entry struct {
+	// Address is where pods reach the server. It is the zero Addr if the key does not end in an
+	// address.
+	Address netip.Addr
+	// Secondary is the address of the other family; the zero Addr if there is none.
+	Secondary netip.Addr
+	// Name is the end of the key: the address as it is written there, and the replica if several
+	// share it.
+	Name string
+	Port int32
+	// Ready says whether the server should be an endpoint.
+	Ready bool
+	// Detail describes the result of the last probe for operators.
+	Detail string
+	// ProbeTime is when the last probe ended, by the sidecar's clock.
+	ProbeTime time.Time
+	// Left says that the sidecar has stopped in good order. Such an entry is not ready.
+	Left bool
+	// ReplicaID is the bootstrapsvc replica beside the server.
+	ReplicaID string
+	// Leased says whether the key expires with its writer, as the key of a sidecar does. A key
+	// without a lease has another writer, or is left by a restore.
+	Leased bool
+	lease  clientv3.LeaseID
+	// TTL is the rest of the key's lease; zero without a lease. Only List sets it.
+	TTL time.Duration
+	// Unreadable says why key or value could not be read; empty if they could. Such an entry is not
+	// ready.
+	Unreadable string
+}
+
+// entryValue is the JSON in etcd. Fields may be added; their meaning must not change.
+type entryValue struct {
+	Port      int32      `json:"port"`
+	Ready     bool       `json:"ready"`
+	Detail    string     `json:"detail,omitempty"`
+	ProbeTime time.Time  `json:"probeTime,omitzero"`
+	ReplicaID string     `json:"replica"`
+	Secondary netip.Addr `json:"secondaryAddress,omitzero"`
+	Left      bool       `json:"left,omitempty"`
+}
+
+func encodeEntry(e Entry) (string, error) {
+	encoded, err := json.Marshal(entryValue{
+		Port: e.Port, Ready: e.Ready, Detail: printable(e.Detail), ProbeTime: e.ProbeTime, ReplicaID: e.ReplicaID,
+		Secondary: e.Secondary, Left: e.Left,
+	})
+	return string(encoded), err
+}
+
+// decodeEntry decodes one key; name is the key without the prefix.
+func decodeEntry(name string, raw []byte) Entry {
+	entry := Entry{Name: printable(name)}
+	text, _, _ := strings.Cut(name, "/") // the replica follows, if several share the address
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return entry.unreadable("the key does not end in an IP address")
+	}
+	if entry.Address = address.Unmap(); entry.Address.String() != text {
+		return entry.unreadable("the address in the key is not in canonical form, want " + entry.Address.String())
+	}
+	var read entryValue
+	if err := json.Unmarshal(raw, &read); err != nil {
+		return entry.unreadable("the value is not a JSON object of the known kind")
+	}
+	entry.Port, entry.Ready, entry.ProbeTime = read.Port, read.Ready, read.ProbeTime
+	entry.Detail, entry.ReplicaID = printable(read.Detail), printable(read.ReplicaID)
+	entry.Secondary = read.Secondary.Unmap()
+	if entry.Left = read.Left; entry.Left {
+		entry.Ready = false
+	}
+	if read.Port < 1 || read.Port > 65535 {
+		return entry.unreadable(fmt.Sprintf("the value has port %d, want 1 to 65535", read.Port))
+	}
+	return entry
+}
+
+func (e Entry) unreadable(why string) Entry {
+	e.Unreadable, e.Ready = why, false
+	return e
+}
+
+// textLimit bounds the text of a foreign writer, in bytes.
+const textLimit = 512
+
+// printable makes foreign text safe to show: valid UTF-8, one line, no control characters, limited
+// in length.
+func printable(text string) string {
+	if len(text) > textLimit {
+		text = text[:textLimit]
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
 }

@@ -37,7 +37,7 @@ func entryOf(address, replica string) Entry {
 }
 
 func byAddress() cmp.Option {
-	return cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	return cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.IgnoreUnexported(Entry{})}
 }
 
 // byContent compares without the fields about leases.

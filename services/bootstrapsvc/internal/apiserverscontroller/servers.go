@@ -91,16 +91,8 @@ func (l ServerList) countByState() map[string]int {
 	return states
 }
 
-// serverLister lists the known servers. adoption is nil unless master leases are adopted.
-type serverLister struct {
-	cfg      Config
-	keys     Keys
-	resolver Resolver
-	adoption *adoption
-}
-
-// list reads the keys with read: Keys.Read, or Keys.List for TTLs too.
-func (l *serverLister) list(ctx context.Context, read func(context.Context) ([]Entry, error)) (ServerList, error) {
+// listServers reads the keys with read: Keys.Read, or Keys.List for TTLs too.
+func (c *Controller) listServers(ctx context.Context, read func(context.Context) ([]Entry, error)) (ServerList, error) {
 	entries, err := read(ctx)
 	if err != nil {
 		return ServerList{}, err
@@ -108,7 +100,7 @@ func (l *serverLister) list(ctx context.Context, read func(context.Context) ([]E
 	var list ServerList
 	var reported []netip.Addr
 	for _, entry := range entries {
-		known := l.serverOf(entry)
+		known := c.serverOf(entry)
 		list.Servers = append(list.Servers, known)
 		for _, problem := range known.Problems {
 			list.Reports = append(list.Reports, apiservers.ReportKey(entry.Unreadable == "", problem))
@@ -117,12 +109,12 @@ func (l *serverLister) list(ctx context.Context, read func(context.Context) ([]E
 			reported = append(reported, hostaddress.Addresses{Primary: entry.Address, Secondary: entry.Secondary}.All()...)
 		}
 	}
-	if l.adoption != nil {
-		if err := l.adopt(ctx, &list, reported); err != nil {
+	if c.adoption != nil {
+		if err := c.adopt(ctx, &list, reported); err != nil {
 			return ServerList{}, err
 		}
 	}
-	l.resolveStatic(ctx, &list)
+	c.resolveStatic(ctx, &list)
 	slices.SortStableFunc(list.Servers, func(a, b KnownServer) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Key, b.Key))
 	})
@@ -131,13 +123,13 @@ func (l *serverLister) list(ctx context.Context, read func(context.Context) ([]E
 
 // serverOf is the server of a sidecar's key. A key that cannot be read stands for a server that is
 // not ready.
-func (l *serverLister) serverOf(entry Entry) KnownServer {
+func (c *Controller) serverOf(entry Entry) KnownServer {
 	known := KnownServer{
 		Server: apiservers.Server{
 			Address: entry.Address, Port: entry.Port, Ready: entry.Ready, Left: entry.Left, Detail: entry.Detail,
 		},
 		Source: FromSidecar, Secondary: entry.Secondary,
-		Name: entry.Name, Key: l.keys.Key(entry), ReplicaID: entry.ReplicaID, ProbeTime: entry.ProbeTime, TTL: entry.TTL,
+		Name: entry.Name, Key: c.Keys.Key(entry), ReplicaID: entry.ReplicaID, ProbeTime: entry.ProbeTime, TTL: entry.TTL,
 	}
 	if entry.Address.IsValid() {
 		known.Name = entry.Address.String()
@@ -160,8 +152,8 @@ func (l *serverLister) serverOf(entry Entry) KnownServer {
 }
 
 // adopt adds the servers of master leases, except those whose sidecar has reported.
-func (l *serverLister) adopt(ctx context.Context, list *ServerList, reported []netip.Addr) error {
-	leases, err := l.adoption.leases.Read(ctx)
+func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []netip.Addr) error {
+	leases, err := c.MasterLeases(ctx)
 	if err != nil {
 		return err
 	}
@@ -169,12 +161,12 @@ func (l *serverLister) adopt(ctx context.Context, list *ServerList, reported []n
 		if slices.Contains(reported, lease.Address) {
 			continue
 		}
-		readiness, probed := l.adoption.readinessOf(lease.Address)
+		readiness, probed := c.adoption.readinessOf(lease.Address)
 		notReady := ""
 		if probed && !readiness.Ready {
 			notReady = readiness.Last.Detail
 		}
-		server, reports := apiservers.Adopt(lease, l.cfg.Port, notReady)
+		server, reports := apiservers.Adopt(lease, c.Port, notReady)
 		known := KnownServer{
 			Server: server, Source: FromMasterLease, Unreadable: lease.Unreadable != "",
 			Name: path.Base(lease.Key), Key: lease.Key, TTL: lease.TTL, ProbeTime: readiness.Last.Time,
@@ -193,13 +185,13 @@ func (l *serverLister) adopt(ctx context.Context, list *ServerList, reported []n
 
 // resolveStatic adds the static address, or the addresses of the static name. A failed lookup adds
 // no address, which changes nothing that is published.
-func (l *serverLister) resolveStatic(ctx context.Context, list *ServerList) {
-	addresses := []netip.Addr{l.cfg.StaticAddress}
-	if name := l.cfg.StaticName; name != "" {
+func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
+	addresses := []netip.Addr{c.StaticAddress}
+	if name := c.StaticName; name != "" {
 		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 		defer cancel()
 		var err error
-		addresses, err = l.resolver.LookupNetIP(ctx, "ip", name)
+		addresses, err = c.LookupIP(ctx, "ip", name)
 		switch {
 		case err != nil:
 			list.Unresolved = fmt.Sprintf("cannot resolve static address %s: %v", name, err)
@@ -211,7 +203,7 @@ func (l *serverLister) resolveStatic(ctx context.Context, list *ServerList) {
 		if address = address.Unmap(); address.IsValid() {
 			list.Servers = append(list.Servers, KnownServer{
 				Server: apiservers.Server{
-					Address: address, Port: l.cfg.StaticPort, Ready: true, Detail: "static addresses are not probed",
+					Address: address, Port: c.StaticPort, Ready: true, Detail: "static addresses are not probed",
 				},
 				Source: FromFlag, Name: address.String(),
 			})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -36,14 +35,9 @@ var ErrNoSession = errors.New("no etcd session yet, so the key of the kube-apise
 // sidecar probes the kube-apiserver beside this replica, publishes the result as a key, and steps
 // down while that server is not ready and another one is.
 type sidecar struct {
-	cfg       Config
-	replicaID string
-	keys      Keys
-	sessions  Sessions
-	prober    ReadinessProber
-	stepDown  func(reason error)
-	logger    *slog.Logger
-	metrics   *metrics
+	Config
+	Deps
+	metrics *metrics
 }
 
 // sidecarState belongs to one call of run.
@@ -59,14 +53,13 @@ type sidecarState struct {
 	steppedDown bool
 }
 
-// stall is the longest time of one pass, with a wide margin.
 func (s *sidecar) stall() time.Duration {
-	return time.Minute + s.cfg.ProbeInterval + s.cfg.ProbeTimeout
+	return time.Minute + s.ProbeInterval + s.ProbeTimeout
 }
 
 // run is the Run of the probe loop. After ctx has ended, it withdraws the key.
 func (s *sidecar) run(ctx context.Context, report loop.Report) error {
-	ticker := time.NewTicker(s.cfg.ProbeInterval)
+	ticker := time.NewTicker(s.ProbeInterval)
 	defer ticker.Stop()
 	state := &sidecarState{}
 	for ctx.Err() == nil {
@@ -103,36 +96,36 @@ func (s *sidecar) pass(ctx context.Context, state *sidecarState) error {
 func (s *sidecar) deleteStale(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	address := s.cfg.Address.Primary
-	found, err := s.keys.DeleteStale(ctx, address)
+	address := s.Address.Primary
+	found, err := s.Keys.DeleteStale(ctx, address)
 	if found && err == nil {
-		s.logger.Info("deleted the key of an earlier sidecar of this kube-apiserver", "address", address)
+		s.Logger.Info("deleted the key of an earlier sidecar of this kube-apiserver", "address", address)
 	}
 	return err
 }
 
 func (s *sidecar) probe(ctx context.Context, state *sidecarState) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.ProbeTimeout)
 	defer cancel()
-	result := s.prober.Probe(ctx)
+	result := s.Probe(ctx)
 	s.metrics.countProbe(result.OK)
 	before := state.readiness
-	state.readiness = before.After(result, s.cfg.Thresholds)
+	state.readiness = before.After(result, s.Thresholds)
 	if state.readiness.Ready && !before.Ready {
 		state.readySince = result.Time
 	}
 	if state.readiness.Ready != before.Ready {
-		s.logger.Info("readiness of the kube-apiserver changed",
-			"address", s.cfg.Address.Primary, "ready", state.readiness.Ready, "probe", result.Detail)
+		s.Logger.Info("readiness of the kube-apiserver changed",
+			"address", s.Address.Primary, "ready", state.readiness.Ready, "probe", result.Detail)
 	}
 }
 
 // awaitSession waits for a session for one interval: a starting process has none for a moment.
 func (s *sidecar) awaitSession(ctx context.Context) (clientv3.LeaseID, bool) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeInterval)
+	ctx, cancel := context.WithTimeout(ctx, s.ProbeInterval)
 	defer cancel()
 	for {
-		if session, _, alive := s.sessions.Session(); alive {
+		if session, _, alive := s.Session(); alive {
 			return session, true
 		}
 		select {
@@ -148,7 +141,7 @@ func (s *sidecar) publish(ctx context.Context, state *sidecarState, session clie
 	if !state.needsWrite(entry, session) {
 		return nil
 	}
-	if err := s.keys.Publish(ctx, entry, session); err != nil {
+	if err := s.Keys.Publish(ctx, entry, session); err != nil {
 		return err
 	}
 	state.written, state.session = entry, session
@@ -157,18 +150,17 @@ func (s *sidecar) publish(ctx context.Context, state *sidecarState, session clie
 
 func (s *sidecar) entry(readiness apiservers.Readiness) Entry {
 	return Entry{
-		Address:   s.cfg.Address.Primary,
-		Secondary: s.cfg.Address.Secondary,
-		Name:      s.cfg.Address.Primary.String(),
-		Port:      s.cfg.Port,
+		Address:   s.Address.Primary,
+		Secondary: s.Address.Secondary,
+		Name:      s.Address.Primary.String(),
+		Port:      s.Port,
 		Ready:     readiness.Ready,
 		Detail:    readiness.Last.Detail,
 		ProbeTime: readiness.Last.Time,
-		ReplicaID: s.replicaID,
+		ReplicaID: s.ReplicaID,
 	}
 }
 
-// needsWrite says whether the entry or the session changed, or the refresh is due.
 func (s *sidecarState) needsWrite(entry Entry, session clientv3.LeaseID) bool {
 	return s.written.ProbeTime.IsZero() || s.session != session ||
 		s.written.Ready != entry.Ready || s.written.Detail != entry.Detail ||
@@ -184,7 +176,7 @@ func (s *sidecar) decideStepDown(ctx context.Context, state *sidecarState) error
 		s.setStepDown(state, nil)
 		return nil
 	}
-	entries, err := s.keys.Read(ctx)
+	entries, err := s.Keys.Read(ctx)
 	if err != nil {
 		return err
 	}
@@ -199,18 +191,18 @@ func (s *sidecar) decideStepDown(ctx context.Context, state *sidecarState) error
 
 // isReadyPeer says whether an entry is of a ready server beside another live replica.
 func (s *sidecar) isReadyPeer(entry Entry) bool {
-	return entry.Ready && entry.Leased && entry.ReplicaID != s.replicaID
+	return entry.Ready && entry.Leased && entry.ReplicaID != s.ReplicaID
 }
 
 func (s *sidecar) setStepDown(state *sidecarState, reason error) {
 	switch {
 	case reason != nil && !state.steppedDown:
-		s.logger.Warn("stepping down", "reason", reason)
+		s.Logger.Warn("stepping down", "reason", reason)
 	case reason == nil && state.steppedDown:
-		s.logger.Info("available for leadership again", "ready", state.readiness.Ready)
+		s.Logger.Info("available for leadership again", "ready", state.readiness.Ready)
 	}
 	state.steppedDown = reason != nil
-	s.stepDown(reason)
+	s.StepDown(reason)
 }
 
 // withdraw deletes the key after ctx has ended. If etcd does not answer, the key expires with the
@@ -219,13 +211,13 @@ func (s *sidecar) setStepDown(state *sidecarState, reason error) {
 func (s *sidecar) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
-	address := s.cfg.Address.Primary
-	withdraw := func() error { return s.keys.Withdraw(ctx, address) }
-	if s.cfg.Policy.Kind == apiservers.Counted {
-		withdraw = func() error { return s.keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})) }
+	address := s.Address.Primary
+	withdraw := func() error { return s.Keys.Withdraw(ctx, address) }
+	if s.Policy.Kind == apiservers.Counted {
+		withdraw = func() error { return s.Keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})) }
 	}
 	if err := withdraw(); err != nil {
-		s.logger.Warn("cannot delete the key of the kube-apiserver; it expires with the session",
+		s.Logger.Warn("cannot delete the key of the kube-apiserver; it expires with the session",
 			"address", address, "error", err)
 	}
 }

@@ -146,7 +146,6 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 	return changes
 }
 
-// planFamilies reports a Service that should have two families and cannot get the second.
 func planFamilies(want Service, existing *corev1.Service) []Change {
 	if !asksForBoth(want, existing) || len(existing.Spec.ClusterIPs) != 1 || len(want.Families) != 1 {
 		return nil
@@ -171,7 +170,6 @@ func report(object Object, reason Reason, detail string) Change {
 	return Change{Verb: Report, Object: object, Reason: reason, Detail: detail}
 }
 
-// object is the Service to create.
 func (s Service) object() *corev1.Service {
 	policy := corev1.IPFamilyPolicySingleStack
 	if s.DualStack {
@@ -240,23 +238,13 @@ func nodePortOf(has []corev1.ServicePort, extra Port) int32 {
 // repair sets every owned field of service to the wanted value. It returns each difference as one
 // phrase.
 func repair(service *corev1.Service, want Service) []string {
-	fields := []func(*corev1.Service, Service) []string{
-		repairLabels,
-		repairType,
-		repairClusterIP,
-		repairFamilies,
-		repairPorts,
-		repairSelector,
-		repairAffinity,
-	}
-	var differences []string
-	for _, field := range fields {
-		differences = append(differences, field(service, want)...)
-	}
-	return differences
+	return slices.Concat(
+		repairLabels(service), repairType(service, want), repairClusterIP(service, want), repairFamilies(service, want),
+		repairPorts(service, want), repairSelector(service), repairAffinity(service),
+	)
 }
 
-func repairLabels(service *corev1.Service, _ Service) []string {
+func repairLabels(service *corev1.Service) []string {
 	var differences []string
 	want := serviceLabels()
 	for _, key := range slices.Sorted(maps.Keys(want)) {
@@ -315,7 +303,7 @@ func repairPorts(service *corev1.Service, want Service) []string {
 	return []string{fmt.Sprintf("ports %s, want %s", portsText(has), portsText(wanted))}
 }
 
-func repairSelector(service *corev1.Service, _ Service) []string {
+func repairSelector(service *corev1.Service) []string {
 	if len(service.Spec.Selector) == 0 {
 		return nil
 	}
@@ -323,7 +311,7 @@ func repairSelector(service *corev1.Service, _ Service) []string {
 	return []string{"has a selector, want none: its endpoints are the apiservers"}
 }
 
-func repairAffinity(service *corev1.Service, _ Service) []string {
+func repairAffinity(service *corev1.Service) []string {
 	has := service.Spec.SessionAffinity
 	if has == corev1.ServiceAffinityNone {
 		return nil

@@ -148,7 +148,6 @@ func (c *Controller) ObserveService(ctx context.Context) (ServiceObservation, er
 	}, nil
 }
 
-// wanted adds the ClusterIP, if a range is known, and the families to the configured Service.
 func (c *Controller) wanted(cidr baseline.ServiceCIDR) (baseline.Service, error) {
 	want, ranges := c.cfg.Service, cidr.Ranges()
 	if cidr.Ready() {

@@ -13,8 +13,8 @@
 //
 // Every write is guarded. A create succeeds only if the object does not exist, an update only over
 // the resourceVersion that the plan was made from, a delete only of that UID and resourceVersion. A
-// write without its guard is rejected. If another writer was faster, the error wraps ErrConflict:
-// observe and plan again. An error wraps ErrUnavailable if the kube-apiserver did not answer,
-// answered that it cannot serve now, or is too busy. The Kubernetes client fences writes: it must
-// reject writes outside of a held term.
+// write without its guard is rejected. If another writer was faster, the error wraps
+// guarded.ErrConflict: observe and plan again. An error wraps guarded.ErrUnavailable if the
+// kube-apiserver did not answer, answered that it cannot serve now, or is too busy. The Kubernetes
+// client fences writes: it must reject writes outside of a held term.
 package baselinecontroller

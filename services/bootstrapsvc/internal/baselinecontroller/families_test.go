@@ -41,10 +41,7 @@ func startServiceFixture(t *testing.T, cfg devcluster.Config, want baseline.Serv
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewKubeObjects(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(kube, nil)
 	f := &serviceFixture{KubeObjects: c, want: want}
 	testkit.Eventually(t, time.Minute, func() error {
 		if cidr := f.look(t); !cidr.Ready() || len(cidr.Ranges()) != strings.Count(cfg.ServiceCIDR, ",")+1 {

@@ -8,15 +8,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 const (
@@ -26,14 +28,8 @@ const (
 	watchTimeout = 5 * time.Minute
 )
 
-var (
-	// ErrConflict: the object is not what the plan was made from.
-	ErrConflict = errorclass.ErrConflict
-	// ErrUnavailable: the kube-apiserver did not answer, or answered that it cannot serve now.
-	ErrUnavailable = errorclass.ErrUnavailable
-	// errUnguarded: an update or delete without its guard would hit whatever version exists.
-	errUnguarded = errors.New("the plan does not say which version of the object it means")
-)
+// errUnguarded: an update or delete without its guard would hit whatever version exists.
+var errUnguarded = errors.New("the plan does not say which version of the object it means")
 
 // KubeObjects reads and writes the baseline's objects in one cluster. It is safe for concurrent
 // use. Its methods block until the kube-apiserver answers or ctx ends.
@@ -43,17 +39,11 @@ type KubeObjects struct {
 }
 
 // NewKubeObjects registers its metrics; a nil registerer leaves them unregistered.
-func NewKubeObjects(kube kubernetes.Interface, registerer prometheus.Registerer) (*KubeObjects, error) {
-	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+func NewKubeObjects(kube kubernetes.Interface, registerer prometheus.Registerer) *KubeObjects {
+	return &KubeObjects{kube: kube, writes: promauto.With(registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "trivet_bootstrap_writes_total",
 		Help: "Writes of the baseline to Kubernetes, by kind, verb (create, update, delete) and result (ok, conflict, error).",
-	}, []string{"kind", "verb", "result"})
-	if registerer != nil {
-		if err := registerer.Register(writes); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return &KubeObjects{kube: kube, writes: writes}, nil
+	}, []string{"kind", "verb", "result"})}
 }
 
 // Namespaces returns the named namespaces that exist.
@@ -112,7 +102,7 @@ func (o *KubeObjects) EndpointSlices(ctx context.Context) ([]*discoveryv1.Endpoi
 func (o *KubeObjects) listSlices(ctx context.Context, options metav1.ListOptions) ([]*discoveryv1.EndpointSlice, error) {
 	list, err := o.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, options)
 	if err != nil {
-		return nil, errorclass.Classify(err)
+		return nil, guarded.Classify(err)
 	}
 	found := make([]*discoveryv1.EndpointSlice, 0, len(list.Items))
 	for i := range list.Items {
@@ -130,7 +120,7 @@ func (o *KubeObjects) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, er
 	case apierrors.IsNotFound(err):
 		return baseline.ServiceCIDR{Served: true}, nil
 	case err != nil:
-		return baseline.ServiceCIDR{}, fmt.Errorf("get servicecidr kubernetes: %w", errorclass.Classify(err))
+		return baseline.ServiceCIDR{}, fmt.Errorf("get servicecidr kubernetes: %w", guarded.Classify(err))
 	default:
 		return baseline.ServiceCIDR{Served: true, Object: found}, nil
 	}
@@ -142,14 +132,13 @@ func isUnknownKind(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// get turns NotFound into a nil object.
 func get[T any](ctx context.Context, read func(context.Context, string, metav1.GetOptions) (*T, error), name string) (*T, error) {
 	object, err := read(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, errorclass.Classify(err)
+		return nil, guarded.Classify(err)
 	}
 	return object, nil
 }
@@ -159,13 +148,7 @@ func get[T any](ctx context.Context, read func(context.Context, string, metav1.G
 // until ctx ends and restarts a watch that ends. changed must not block. The calls are hints: a
 // caller must also look periodically.
 func (o *KubeObjects) WatchEndpointSlice(ctx context.Context, changed func()) {
-	for ctx.Err() == nil {
-		o.watchOnce(ctx, changed)
-		select {
-		case <-ctx.Done():
-		case <-time.After(rewatchPause):
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { o.watchOnce(ctx, changed) }, rewatchPause)
 }
 
 func (o *KubeObjects) watchOnce(ctx context.Context, changed func()) {
@@ -202,7 +185,7 @@ func resultLabel(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.Is(err, ErrConflict):
+	case errors.Is(err, guarded.ErrConflict):
 		return "conflict"
 	default:
 		return "error"
@@ -248,5 +231,5 @@ func write[T baseline.Object](ctx context.Context, to client[T], verb baseline.V
 	default:
 		return fmt.Errorf("unknown verb %q", verb)
 	}
-	return errorclass.Classify(err)
+	return guarded.Classify(err)
 }

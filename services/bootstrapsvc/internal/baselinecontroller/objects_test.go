@@ -24,16 +24,14 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 func newObjects(t *testing.T) *KubeObjects {
 	t.Helper()
-	c, err := NewKubeObjects(testkit.Kube(t), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(testkit.Kube(t), prometheus.NewRegistry())
 	return c
 }
 
@@ -85,10 +83,7 @@ func TestWatchEndpointSlice_ReportsEveryWriter(t *testing.T) {
 
 func TestApply_GuardsHold(t *testing.T) {
 	kube, registry := testkit.Kube(t), prometheus.NewRegistry()
-	c, err := NewKubeObjects(kube, registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(kube, registry)
 	namespace := testkit.Namespace(t, kube)
 	slices := kube.DiscoveryV1().EndpointSlices(namespace)
 	stored := func() *discoveryv1.EndpointSlice {
@@ -101,7 +96,7 @@ func TestApply_GuardsHold(t *testing.T) {
 	}
 
 	c.wantApply(t, baseline.Create, sliceIn(namespace), nil)
-	c.wantApply(t, baseline.Create, sliceIn(namespace), ErrConflict)
+	c.wantApply(t, baseline.Create, sliceIn(namespace), guarded.ErrConflict)
 	c.wantApply(t, baseline.Update, sliceIn(namespace), errUnguarded)
 	c.wantApply(t, baseline.Delete, sliceIn(namespace), errUnguarded)
 
@@ -109,18 +104,18 @@ func TestApply_GuardsHold(t *testing.T) {
 	labelled := old.DeepCopy()
 	labelled.Labels = map[string]string{"team": "net"}
 	c.wantApply(t, baseline.Update, labelled, nil)
-	c.wantApply(t, baseline.Update, old, ErrConflict)
-	c.wantApply(t, baseline.Delete, old, ErrConflict)
+	c.wantApply(t, baseline.Update, old, guarded.ErrConflict)
+	c.wantApply(t, baseline.Delete, old, guarded.ErrConflict)
 	stranger := stored()
 	stranger.UID = "11111111-2222-3333-4444-555555555555"
-	c.wantApply(t, baseline.Delete, stranger, ErrConflict)
+	c.wantApply(t, baseline.Delete, stranger, guarded.ErrConflict)
 	if got := stored().Labels["team"]; got != "net" {
 		t.Fatalf("label = %q after rejected writes, want net", got)
 	}
 	last := stored()
 	c.wantApply(t, baseline.Delete, last, nil)
-	c.wantApply(t, baseline.Delete, last, ErrConflict)
-	c.wantApply(t, baseline.Update, last, ErrConflict)
+	c.wantApply(t, baseline.Delete, last, guarded.ErrConflict)
+	c.wantApply(t, baseline.Update, last, guarded.ErrConflict)
 	c.wantApply(t, baseline.Report, last, nil)
 
 	want := map[string]float64{
@@ -157,7 +152,7 @@ func TestApply_InvalidObjectIsNeitherConflictNorUnavailable(t *testing.T) {
 	invalid := sliceIn(testkit.Namespace(t, kube))
 	invalid.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}
 	err := c.Apply(t.Context(), baseline.Change{Verb: baseline.Create, Object: invalid})
-	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrUnavailable) {
+	if err == nil || errors.Is(err, guarded.ErrConflict) || errors.Is(err, guarded.ErrUnavailable) {
 		t.Errorf("create of an invalid slice = %v", err)
 	}
 }
@@ -167,10 +162,7 @@ func TestApply_WritesNothingWithoutATerm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewKubeObjects(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewKubeObjects(kube, nil)
 	namespace := testkit.Namespace(t, testkit.Kube(t))
 	c.wantApply(t, baseline.Create, sliceIn(namespace), term.ErrNone)
 
@@ -253,10 +245,7 @@ func TestServiceCIDR_KindThatIsNotServedIsNoMissingObject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := NewKubeObjects(kube, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := NewKubeObjects(kube, nil)
 		if got, err := c.ServiceCIDR(t.Context()); err != nil || got.Served != served || got.Object != nil {
 			t.Errorf("ServiceCIDR after %q = %+v, %v; want served = %t and no object", body, got, err, served)
 		}
@@ -268,17 +257,14 @@ func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewKubeObjects(kube, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Service(t.Context()); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("service = %v, want %v", err, ErrUnavailable)
+	c := NewKubeObjects(kube, nil)
+	if _, err := c.Service(t.Context()); !errors.Is(err, guarded.ErrUnavailable) {
+		t.Errorf("service = %v, want %v", err, guarded.ErrUnavailable)
 	}
 	err = c.Apply(t.Context(), baseline.Change{
 		Verb: baseline.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
 	})
-	if !errors.Is(err, ErrUnavailable) {
-		t.Errorf("create = %v, want %v", err, ErrUnavailable)
+	if !errors.Is(err, guarded.ErrUnavailable) {
+		t.Errorf("create = %v, want %v", err, guarded.ErrUnavailable)
 	}
 }

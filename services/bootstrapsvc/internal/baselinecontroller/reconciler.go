@@ -11,10 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 const (
@@ -45,8 +48,8 @@ type Observation struct {
 // Observe reads the objects of one loop and plans their changes. It writes nothing.
 type Observe func(ctx context.Context) (Observation, error)
 
-// Writer applies one change under its guard. Its error wraps ErrConflict if the object has changed
-// since the plan was made.
+// Writer applies one change under its guard. Its error wraps guarded.ErrConflict if the object has
+// changed since the plan was made.
 type Writer interface {
 	Apply(ctx context.Context, step baseline.Change) error
 }
@@ -99,9 +102,6 @@ func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 	cfg.Metrics.setReports(cfg.Loop, cfg.Reasons, nil)
 	return &Reconciler{ReconcilerConfig: cfg, triggers: make(chan struct{}, 1), requests: make(chan request)}
 }
-
-// Name is the name of the loop.
-func (r *Reconciler) Name() string { return r.Loop }
 
 // Run makes passes until ctx ends; ctx carries the term. It is the Run of a [loop.Loop].
 func (r *Reconciler) Run(ctx context.Context, report loop.Report) error {
@@ -196,12 +196,12 @@ func (r *Reconciler) reconcile(ctx context.Context, observe Observe) ([]baseline
 		}
 		written, err := r.apply(ctx, writes)
 		done = append(done, written...)
-		if err != nil && !errors.Is(err, ErrConflict) {
+		if err != nil && !errors.Is(err, guarded.ErrConflict) {
 			return done, err
 		}
 		conflict = err
 	}
-	return done, errors.Join(fmt.Errorf("%w: %w", errContended, ErrConflict), conflict)
+	return done, errors.Join(fmt.Errorf("%w: %w", errContended, guarded.ErrConflict), conflict)
 }
 
 // apply tries every write: an object that cannot be written does not stop the remaining ones.
@@ -250,4 +250,34 @@ func (r *Reconciler) CountInto(all map[string]int64) {
 func (r *Reconciler) Forget() {
 	r.counts.Store(nil)
 	r.Metrics.setReports(r.Loop, r.Reasons, nil)
+}
+
+// Metrics shows the reports of the reconcile loops. Findings about allocations are no reports; see
+// allocationcontroller.Telemetry.
+type Metrics struct {
+	reports *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics; a nil registerer leaves them unregistered.
+func NewMetrics(registerer prometheus.Registerer) *Metrics {
+	return &Metrics{reports: promauto.With(registerer).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "trivet_bootstrap_findings",
+		Help: "Problems that the last pass of a loop could not repair, by loop and reason; 0 on replicas that do not lead.",
+	}, []string{"loop", "reason"})}
+}
+
+// setReports replaces the reports of a loop. The series of reasons exist before the first report,
+// so that an alert sees the change.
+func (m *Metrics) setReports(loop string, reasons []baseline.Reason, reports []baseline.Change) {
+	counts := map[baseline.Reason]int{}
+	for _, reason := range reasons {
+		counts[reason] = 0
+	}
+	for _, report := range reports {
+		counts[report.Reason]++
+	}
+	m.reports.DeletePartialMatch(prometheus.Labels{"loop": loop}) // also reasons that are not listed
+	for reason, count := range counts {
+		m.reports.WithLabelValues(loop, string(reason)).Set(float64(count))
+	}
 }

@@ -26,10 +26,7 @@ func (w noWriter) Apply(_ context.Context, step baseline.Change) error {
 
 func newReconciler(t *testing.T, period time.Duration, observe Observe) *Reconciler {
 	t.Helper()
-	metrics, err := NewMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := NewMetrics(nil)
 	return NewReconciler(ReconcilerConfig{
 		Loop: "test", Period: period, Observe: observe, Writer: noWriter{t},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
@@ -131,10 +128,7 @@ func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 
 func TestReconciler_FindingSeriesExistBeforeTheFirstReport(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	metrics, err := NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := NewMetrics(registry)
 	var reports []baseline.Change
 	r := NewReconciler(ReconcilerConfig{
 		Loop: "test", Period: time.Hour, Writer: noWriter{t}, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),

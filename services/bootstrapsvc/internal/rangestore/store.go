@@ -1,14 +1,18 @@
 package rangestore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 var (
@@ -85,13 +89,6 @@ func valueOf(raw []byte, revision int64) Value {
 // carries the term. The error wraps term.ErrNone or term.ErrEnded without a term, and ErrConflict
 // if the key has another revision.
 func (s *Store) CompareAndSwap(ctx context.Context, name Name, revision int64, next Range) (int64, error) {
-	held, ok := term.FromContext(ctx)
-	if !ok {
-		return 0, fmt.Errorf("write range %s: %w", name, term.ErrNone)
-	}
-	if err := held.Check(); err != nil {
-		return 0, fmt.Errorf("write range %s: %w", name, err)
-	}
 	if revision <= 0 {
 		return 0, fmt.Errorf("write range %s: only a range that exists can be written: %w", name, ErrConflict)
 	}
@@ -99,21 +96,124 @@ func (s *Store) CompareAndSwap(ctx context.Context, name Name, revision int64, n
 	if err != nil {
 		return 0, fmt.Errorf("write range %s: %w", name, err)
 	}
-	return s.commit(ctx, held, name, clientv3.Compare(clientv3.ModRevision(s.prefix+string(name)), "=", revision), string(encoded))
+	key := s.prefix + string(name)
+	written, err := guarded.Transaction{
+		Conditions: []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", revision)},
+		Writes:     []clientv3.Op{clientv3.OpPut(key, string(encoded))},
+		Conflict:   ErrConflict, Unavailable: ErrUnavailable,
+	}.Commit(ctx, s.client.Txn)
+	if err != nil {
+		return 0, fmt.Errorf("write range %s: %w", name, err)
+	}
+	return written, nil
 }
 
-func (s *Store) commit(ctx context.Context, held *term.Term, name Name, isUnchanged clientv3.Cmp, encoded string) (int64, error) {
-	key := s.prefix + string(name)
-	response, err := s.client.Txn(ctx).If(isUnchanged, held.Guard()).Then(clientv3.OpPut(key, encoded)).
-		Else(clientv3.OpTxn([]clientv3.Cmp{held.Guard()}, nil, nil)).Commit()
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("write range %s: %w: %w", name, ErrUnavailable, err)
-	case response.Succeeded:
-		return response.Header.Revision, nil
-	case !response.Responses[0].GetResponseTxn().Succeeded:
-		return 0, fmt.Errorf("write range %s: %w: its key is gone from etcd", name, term.ErrEnded)
+// ClusterIdentity is the metadata of the Service default/kubernetes, of which every cluster has its
+// own.
+type ClusterIdentity struct{ UID, ResourceVersion string }
+
+// identityKey is the key of the Service default/kubernetes below kube-apiserver's prefix.
+const identityKey = "/services/specs/default/kubernetes"
+
+// encryptedPrefix begins a value that kube-apiserver encrypts at rest. It never encrypts ranges.
+const encryptedPrefix = "k8s:enc:"
+
+// VerifyCluster returns why the ranges may belong to another cluster than identity, and an empty
+// text if they belong to it. The caller must read identity right before: of an encrypted value,
+// only the revision can be compared.
+func (s *Store) VerifyCluster(ctx context.Context, identity ClusterIdentity) (problem string, err error) {
+	key := s.root + identityKey
+	response, err := s.client.Get(ctx, key)
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w: %w", key, ErrUnavailable, err)
+	}
+	if len(response.Kvs) == 0 {
+		return fmt.Sprintf("etcd has no key %s, so below %s is nothing of this cluster: see --etcd-prefix and --etcd-servers", key, s.root), nil
+	}
+	if kv := response.Kvs[0]; !identity.matches(kv.Value, kv.ModRevision) {
+		return fmt.Sprintf("the key %s is of another service than the API shows, so what is below %s is of another cluster: "+
+			"see --etcd-prefix and --etcd-servers", key, s.root), nil
+	}
+	return "", nil
+}
+
+// matches reports whether a stored value has this identity. It does not decode the value: a UID is
+// random, and stored as text in every encoding.
+func (i ClusterIdentity) matches(value []byte, revision int64) bool {
+	if bytes.HasPrefix(value, []byte(encryptedPrefix)) {
+		return i.ResourceVersion == strconv.FormatInt(revision, 10)
+	}
+	return i.UID != "" && bytes.Contains(value, []byte(i.UID))
+}
+
+// rewatchPause is the time between the end of a watch and the next one.
+const rewatchPause = time.Second
+
+// Handler receives what Watch reads. Watch calls its methods from one goroutine, and reads nothing
+// while they block.
+type Handler interface {
+	// OnList receives all existing ranges. Changes between the previous call and this one may have
+	// been missed.
+	OnList(values map[Name]Value)
+	// OnChange receives one range after each change. The zero Value means that the key was deleted.
+	OnChange(name Name, value Value)
+	// OnError receives why the watch failed. OnList follows when it works again.
+	OnError(err error)
+}
+
+// Watch calls handler with all ranges and then with every change, until ctx ends. It restarts a
+// watch that fails.
+func (s *Store) Watch(ctx context.Context, handler Handler) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := s.watchOnce(ctx, handler); err != nil && ctx.Err() == nil {
+			handler.OnError(err)
+		}
+	}, rewatchPause)
+}
+
+func (s *Store) watchOnce(ctx context.Context, handler Handler) error {
+	// Without this option, an isolated etcd member would keep a silent watch open forever.
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	response, err := s.client.Get(ctx, s.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return fmt.Errorf("read ranges: %w: %w", ErrUnavailable, err)
+	}
+	values := map[Name]Value{}
+	for _, kv := range response.Kvs {
+		if name, ok := s.nameOf(string(kv.Key)); ok {
+			values[name] = valueOf(kv.Value, kv.ModRevision)
+		}
+	}
+	handler.OnList(values)
+	for events := range s.client.Watch(ctx, s.prefix, clientv3.WithPrefix(), clientv3.WithRev(response.Header.Revision+1)) {
+		if err := events.Err(); err != nil {
+			return fmt.Errorf("watch ranges: %w: %w", ErrUnavailable, err)
+		}
+		s.dispatch(events.Events, handler)
+	}
+	return fmt.Errorf("watch ranges: %w: the watch ended", ErrUnavailable)
+}
+
+func (s *Store) dispatch(events []*clientv3.Event, handler Handler) {
+	for _, event := range events {
+		name, ok := s.nameOf(string(event.Kv.Key))
+		switch {
+		case !ok:
+		case event.Type == clientv3.EventTypeDelete:
+			handler.OnChange(name, Value{})
+		default:
+			handler.OnChange(name, valueOf(event.Kv.Value, event.Kv.ModRevision))
+		}
+	}
+}
+
+func (s *Store) nameOf(key string) (Name, bool) {
+	name := Name(strings.TrimPrefix(key, s.prefix))
+	switch name {
+	case NodePorts, ClusterIPs, SecondaryClusterIPs:
+		return name, true
 	default:
-		return 0, fmt.Errorf("write range %s: %w", name, ErrConflict)
+		return "", false
 	}
 }

@@ -76,11 +76,7 @@ func stepPart(number int) string { return fmt.Sprintf("%05d", number) }
 
 // Begin writes a plan. The error wraps ErrExists if a repair with its ID was begun before.
 func (s *Store) Begin(ctx context.Context, plan RepairPlan) error {
-	w, err := create(s.repairKey(plan.ID, planPart), plan)
-	if err != nil {
-		return err
-	}
-	return s.commit(ctx, []write{w})
+	return s.createOne(ctx, s.repairKey(plan.ID, planPart), plan)
 }
 
 // Record writes the results of steps by their number.
@@ -98,11 +94,7 @@ func (s *Store) Record(ctx context.Context, id string, results map[int]StepResul
 
 // End records that no step of a repair is pending.
 func (s *Store) End(ctx context.Context, id string, now time.Time) error {
-	w, err := create(s.repairKey(id, endPart), now)
-	if err != nil {
-		return err
-	}
-	return s.commit(ctx, []write{w})
+	return s.createOne(ctx, s.repairKey(id, endPart), now)
 }
 
 // DeleteRepairs deletes repairs by their IDs.

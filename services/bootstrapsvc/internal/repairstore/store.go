@@ -9,8 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 var (
@@ -41,7 +41,6 @@ func New(client Client, clusterPrefix string) *Store {
 	return &Store{client: client, findings: clusterPrefix + "findings/", repairs: clusterPrefix + "repairs/"}
 }
 
-// findingKey omits the prefix that all names of findings have.
 func (s *Store) findingKey(name string) string {
 	return s.findings + strings.TrimPrefix(name, "findings/")
 }
@@ -99,12 +98,27 @@ func create(key string, value any) (write, error) {
 	return w, err
 }
 
+func (s *Store) createOne(ctx context.Context, key string, value any) error {
+	w, err := create(key, value)
+	if err != nil {
+		return err
+	}
+	return s.commit(ctx, []write{w})
+}
+
 // commit makes the writes in order under the term of ctx, maxOps in each transaction. After an
 // error, earlier transactions stay.
 func (s *Store) commit(ctx context.Context, writes []write) error {
 	for len(writes) > 0 {
 		n := min(len(writes), maxOps)
-		if err := s.commitBatch(ctx, writes[:n]); err != nil {
+		transaction := guarded.Transaction{Conflict: ErrExists, Unavailable: ErrUnavailable}
+		for _, w := range writes[:n] {
+			transaction.Writes = append(transaction.Writes, w.op)
+			if w.absentKey != "" {
+				transaction.Conditions = append(transaction.Conditions, clientv3.Compare(clientv3.CreateRevision(w.absentKey), "=", 0))
+			}
+		}
+		if _, err := transaction.Commit(ctx, s.client.Txn); err != nil {
 			return fmt.Errorf("write findings and repairs: %w", err)
 		}
 		writes = writes[n:]
@@ -112,36 +126,6 @@ func (s *Store) commit(ctx context.Context, writes []write) error {
 	return nil
 }
 
-func (s *Store) commitBatch(ctx context.Context, writes []write) error {
-	held, ok := term.FromContext(ctx)
-	if !ok {
-		return term.ErrNone
-	}
-	if err := held.Check(); err != nil {
-		return err
-	}
-	conditions, ops := []clientv3.Cmp{held.Guard()}, make([]clientv3.Op, 0, len(writes))
-	for _, w := range writes {
-		ops = append(ops, w.op)
-		if w.absentKey != "" {
-			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(w.absentKey), "=", 0))
-		}
-	}
-	response, err := s.client.Txn(ctx).If(conditions...).Then(ops...).
-		Else(clientv3.OpTxn([]clientv3.Cmp{held.Guard()}, nil, nil)).Commit()
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case response.Succeeded:
-		return nil
-	case !response.Responses[0].GetResponseTxn().Succeeded:
-		return fmt.Errorf("%w: its key is gone from etcd", term.ErrEnded)
-	default:
-		return ErrExists
-	}
-}
-
-// read calls visit for every key below prefix, in the order of the keys.
 func (s *Store) read(ctx context.Context, prefix string, visit func(name string, value []byte)) error {
 	response, err := s.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
-func TestRepairQueue_BackoffOfEachFinding(t *testing.T) {
-	q, now := newRepairQueue(), time.Unix(7, 0)
+func TestRepairBackoff_OfEachFinding(t *testing.T) {
+	q, now := newRepairBackoff(), time.Unix(7, 0)
 	pauses := func(delay func(string, time.Time)) []time.Duration {
 		var pauses []time.Duration
 		for range 8 {
@@ -56,7 +56,7 @@ func TestController_FailingRepairDelaysNoOther(t *testing.T) {
 		w := newDamagedCluster(t)
 		w.onWrite(func(write string, after bool) error {
 			if write == "create 10.0.0.1" && !after {
-				return errorclass.ErrUnavailable
+				return guarded.ErrUnavailable
 			}
 			return nil
 		})
@@ -73,8 +73,8 @@ func TestController_FailingRepairDelaysNoOther(t *testing.T) {
 		if diff := cmp.Diff(want, r.current(t)); diff != "" || !w.hasPort(30009) {
 			t.Errorf("port 30009 is allocated: %t; findings (-want +got):\n%s", w.hasPort(30009), diff)
 		}
-		if err := r.lastError(); !errors.Is(err, errorclass.ErrUnavailable) {
-			t.Errorf("error = %v, want %v", err, errorclass.ErrUnavailable)
+		if err := r.lastError(); !errors.Is(err, guarded.ErrUnavailable) {
+			t.Errorf("error = %v, want %v", err, guarded.ErrUnavailable)
 		}
 		w.onWrite(nil)
 		time.Sleep(retryBackoffMax + time.Second)
@@ -98,7 +98,7 @@ func TestController_UnfinishedRepairRejectsOnlyRepairsOfItsFindings(t *testing.T
 		time.Sleep(settleTime)
 		w.onWrite(func(write string, after bool) error {
 			if write == "create 10.0.0.1" && !after {
-				return errorclass.ErrUnavailable
+				return guarded.ErrUnavailable
 			}
 			return nil
 		})
@@ -112,8 +112,8 @@ func TestController_UnfinishedRepairRejectsOnlyRepairsOfItsFindings(t *testing.T
 		}
 		const failing, ports = "findings/not-allocated.ip-addresses.10.0.0.1", "findings/not-allocated.node-ports.30001"
 		one, both, other := plan(failing), plan(failing, ports), plan(ports)
-		if _, err := r.ApplyRepair(r.ctx, one, "admin"); !errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, ErrRepairRunning) {
-			t.Errorf("repair that fails = %v, want %v", err, errorclass.ErrUnavailable)
+		if _, err := r.ApplyRepair(r.ctx, one, "admin"); !errors.Is(err, guarded.ErrUnavailable) || errors.Is(err, ErrRepairRunning) {
+			t.Errorf("repair that fails = %v, want %v", err, guarded.ErrUnavailable)
 		}
 		if _, err := r.ApplyRepair(r.ctx, both, "admin"); !errors.Is(err, ErrRepairRunning) {
 			t.Errorf("another repair of the same finding = %v, want %v", err, ErrRepairRunning)
@@ -137,7 +137,7 @@ func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
 		}
 		w.onWrite(func(write string, after bool) error {
 			if write == "delete 10.0.0.11" && !after {
-				return errorclass.ErrUnavailable
+				return guarded.ErrUnavailable
 			}
 			return nil
 		})
@@ -164,7 +164,7 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(60 * time.Second)
-		w.locked(func() { w.listErr = errorclass.ErrUnavailable })
+		w.locked(func() { w.listErr = guarded.ErrUnavailable })
 		time.Sleep(5 * time.Minute)
 		w.addService("later", "10.0.0.9", 30009)
 		time.Sleep(2 * time.Second)
@@ -172,8 +172,8 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 		if diff := cmp.Diff(want, r.current(t)); diff != "" || !w.hasPort(30009) || !w.hasPort(30005) {
 			t.Errorf("ports 30009 and 30005 are allocated: %t, %t; findings (-want +got):\n%s", w.hasPort(30009), w.hasPort(30005), diff)
 		}
-		if err := r.lastError(); !errors.Is(err, errorclass.ErrUnavailable) {
-			t.Errorf("error = %v, want %v", err, errorclass.ErrUnavailable)
+		if err := r.lastError(); !errors.Is(err, guarded.ErrUnavailable) {
+			t.Errorf("error = %v, want %v", err, guarded.ErrUnavailable)
 		}
 		w.locked(func() { w.listErr = nil })
 		time.Sleep(startBackoffMax + time.Second)
@@ -195,7 +195,7 @@ func TestController_OutageCausesFewRequests(t *testing.T) {
 		w.onWrite(func(write string, after bool) error {
 			if strings.HasPrefix(write, "create") && !after {
 				attempts.Add(1)
-				return errorclass.ErrUnavailable
+				return guarded.ErrUnavailable
 			}
 			return nil
 		})

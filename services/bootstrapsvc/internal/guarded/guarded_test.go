@@ -1,4 +1,4 @@
-package errorclass
+package guarded
 
 import (
 	"context"
