@@ -35,6 +35,8 @@ func Management(service *corev1.Service) Unmanaged {
 
 // Service returns a Service; false when there is none of that name.
 func (x *Index) Service(key Key) (*corev1.Service, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	_, found := x.find(key)
 	if found == nil {
 		return nil, false
@@ -45,6 +47,8 @@ func (x *Index) Service(key Key) (*corev1.Service, bool) {
 // Slices returns a Service with its managed slices, in no particular order, without the cost of its
 // Pods; false when there is no such Service.
 func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	ns, found := x.find(key)
 	if found == nil {
 		return nil, nil, false
@@ -54,6 +58,8 @@ func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, 
 
 // PutService adds or replaces a Service.
 func (x *Index) PutService(object *corev1.Service) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns := x.namespace(object.Namespace)
 	entry := ns.services[object.Name]
 	x.fileAuto(object)
@@ -75,6 +81,8 @@ func (x *Index) PutService(object *corev1.Service) {
 // DeleteService removes a Service. Its slices stay until their own deletion is shown: the garbage
 // collector deletes them in the cluster.
 func (x *Index) DeleteService(key Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns, entry := x.find(key)
 	if entry == nil {
 		return

@@ -194,9 +194,9 @@ func (c *Controller) write(owned *ownedShard, key Key, change pack.Change) (*dis
 	}
 	c.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
 	if change.Verb == pack.Delete {
-		c.cache.storeDeleted(change.Slice)
+		c.index.PutTombstone(change.Slice)
 	} else {
-		c.cache.storeWritten(stored)
+		c.index.PutWrittenSlice(stored)
 	}
 	c.applyObserved(owned, key, stored, owned.finishWrite(key, change.Verb, stored, now))
 	return stored, nil

@@ -63,11 +63,13 @@ type Controller struct {
 	metrics  *metrics
 	upstream *upstreamMetrics
 	events   *serviceEvents
-	cache    *cache
-	shards   *shardTracker
-	changes  *changeLog
-	lists    *sliceLister
-	budget   *compactionBudget
+	// index is the cache: what the watches showed, and what was written here.
+	index   *index.Index
+	newest  newestVersion
+	shards  *shardTracker
+	changes *changeLog
+	lists   *sliceLister
+	budget  *compactionBudget
 	// orphanedReads has the slices to read after their term has ended.
 	orphanedReads *pendingReads
 	running       chan struct{} // closed by Run
@@ -80,7 +82,7 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 		deps:          deps,
 		logger:        deps.Logger,
 		events:        newServiceEvents(deps.Events),
-		cache:         newCache(cfg.ManagedBy, cfg.Shards),
+		index:         index.New(cfg.ManagedBy, cfg.Shards),
 		shards:        newShardTracker(cfg.Shards),
 		changes:       newChangeLog(),
 		budget:        newCompactionBudget(),
@@ -100,10 +102,10 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 }
 
 // Counts returns the sizes of some shards, held or not.
-func (c *Controller) Counts(shards []int) index.Counts { return c.cache.counts(shards) }
+func (c *Controller) Counts(shards []int) index.Counts { return c.index.Counts(shards) }
 
-// ResourceVersion returns the newest resourceVersion in the cache.
-func (c *Controller) ResourceVersion() string { return c.cache.resourceVersion() }
+// ResourceVersion returns the newest resourceVersion that a watch showed.
+func (c *Controller) ResourceVersion() string { return c.newest.get() }
 
 // QueueLength returns how many Services wait for a sync.
 func (c *Controller) QueueLength() int { return c.shards.queueLength() }
@@ -118,8 +120,8 @@ func (c *Controller) handles(service *corev1.Service) bool {
 func (c *Controller) sizes() serviceSizes {
 	sizes := serviceSizes{topologies: map[string]int{}}
 	for _, owned := range c.shards.held() {
-		for _, key := range c.cache.shardKeys(owned.shard) {
-			service, slices, ok := c.cache.slices(key)
+		for _, key := range c.index.ShardKeys(owned.shard) {
+			service, slices, ok := c.index.Slices(key)
 			if !ok || index.Management(service) != index.Managed {
 				continue
 			}

@@ -27,10 +27,10 @@ func (c *Controller) applyObserved(owned *ownedShard, key Key, stored *discovery
 	}
 	slice := keyOf(stored.Namespace, stored.Name)
 	if newer.deleted {
-		c.cache.change("", func(x *index.Index) { x.DeleteSlice(stored) })
+		c.index.DeleteSlice(stored)
 		return
 	}
-	if _, cached, _, ok := c.cache.sliceVersion(slice); ok && index.CompareVersions(newer.version, cached) <= 0 || c.deps.Reader == nil {
+	if _, cached, _, ok := c.index.SliceVersion(slice); ok && index.CompareVersions(newer.version, cached) <= 0 || c.deps.Reader == nil {
 		return
 	}
 	if err := c.readSlice(owned.ctx, slice, nil); err != nil {
@@ -47,12 +47,23 @@ func (c *Controller) readPending(owned *ownedShard, key Key, names map[string]st
 	}
 	var problems []error
 	for name := range names {
-		if err := c.readSlice(owned.ctx, keyOf(key.Namespace, name), c.cache.slice(key, name)); err != nil {
+		if err := c.readSlice(owned.ctx, keyOf(key.Namespace, name), c.cachedSlice(key, name)); err != nil {
 			owned.addUnread(key, name)
 			problems = append(problems, err)
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// cachedSlice returns a slice of a Service, nil if there is none of that name.
+func (c *Controller) cachedSlice(service Key, name string) *discoveryv1.EndpointSlice {
+	_, all, _ := c.index.Slices(service)
+	for _, slice := range all {
+		if slice.Name == name {
+			return slice
+		}
+	}
+	return nil
 }
 
 // readOrphaned reads the slices whose term ended before they were read, until ctx ends. A watch
@@ -92,7 +103,7 @@ func (c *Controller) readSlice(ctx context.Context, slice Key, cached *discovery
 	case current != nil:
 		c.PutSlice(current)
 	case cached != nil && cached.UID != "":
-		c.cache.storeDeleted(cached)
+		c.index.PutTombstone(cached)
 	}
 	return nil
 }
@@ -129,7 +140,7 @@ func (c *Controller) readChangedSlices(owned *ownedShard) error {
 	for _, meta := range list.slices[owned.shard] {
 		key := keyOf(meta.Namespace, meta.Name)
 		listed[key] = struct{}{}
-		_, cached, ours, ok := c.cache.sliceVersion(key)
+		_, cached, ours, ok := c.index.SliceVersion(key)
 		if ok && ours && index.CompareVersions(meta.ResourceVersion, cached) <= 0 {
 			continue
 		}
@@ -137,8 +148,8 @@ func (c *Controller) readChangedSlices(owned *ownedShard) error {
 			return err
 		}
 	}
-	for _, service := range c.cache.shardKeys(owned.shard) {
-		_, slices, _ := c.cache.slices(service)
+	for _, service := range c.index.ShardKeys(owned.shard) {
+		_, slices, _ := c.index.Slices(service)
 		for _, slice := range slices {
 			key := keyOf(slice.Namespace, slice.Name)
 			if _, ok := listed[key]; ok || index.CompareVersions(slice.ResourceVersion, list.resourceVersion) > 0 {

@@ -60,8 +60,8 @@ func (c *Controller) RunShard(ctx context.Context, shard int, report func(error)
 		return nil
 	}
 	owned.markCaughtUp()
-	for _, key := range c.cache.shardKeys(shard) {
-		c.requestSync(key, syncCause{trigger: ByTerm}, index.Normal)
+	for _, key := range c.index.ShardKeys(shard) {
+		c.requestSync(key, syncCause{trigger: ByTerm, urgency: index.Normal})
 	}
 	<-ctx.Done()
 	return nil
@@ -92,7 +92,7 @@ func (c *Controller) work(ctx context.Context, queue serviceQueue, busy *atomic.
 // process syncs a Service if a sync is due, and requests the next one if it is needed. It returns
 // how long kube-apiserver asks to pause.
 func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duration) {
-	service, ok := c.cache.service(key)
+	service, ok := c.index.Service(key)
 	switch {
 	case !ok:
 		c.forget(key, ErrServiceNotFound)
@@ -105,7 +105,7 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 	input, wait, ok := owned.startSync(key, service, c.budget, start)
 	if !ok {
 		if wait > 0 {
-			c.shards.enqueue(key, priorityOf(index.Lazy), wait)
+			c.shards.enqueue(key, index.Lazy, wait)
 		}
 		return 0
 	}
@@ -126,7 +126,7 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 	}
 	input.notify(result)
 	if again {
-		c.shards.enqueue(key, priorityOf(index.Normal), wait)
+		c.shards.enqueue(key, index.Normal, wait)
 	}
 	return result.throttled
 }
@@ -135,8 +135,8 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 // causes that were dropped are replaced by a new one.
 func (c *Controller) forget(key Key, reason error) {
 	c.shards.forget(key, reason)
-	if service, ok := c.cache.service(key); ok && c.handles(service) {
-		c.requestSync(key, syncCause{trigger: ByService}, index.Urgent)
+	if service, ok := c.index.Service(key); ok && c.handles(service) {
+		c.requestSync(key, syncCause{trigger: ByService, urgency: index.Urgent})
 	}
 }
 

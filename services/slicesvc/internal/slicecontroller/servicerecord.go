@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
@@ -120,6 +121,8 @@ type pendingSync struct {
 // syncCause is why a Service needs a sync.
 type syncCause struct {
 	trigger Trigger
+	// urgency is how urgently the Service is queued, and how long the Batcher may delay it.
+	urgency index.Urgency
 	// pods are the changed Pods; without any the whole Service is planned.
 	pods []Key
 	// at is the time of the change; zero if unknown.

@@ -53,14 +53,14 @@ func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result s
 // made from; nil if the whole Service was planned.
 func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pack.Placement) {
 	if input.podsOnly() && !input.compacting {
-		snapshot, ok := c.cache.snapshotOfPods(key, input.pods)
+		snapshot, ok := c.index.SnapshotOfPods(key, input.pods)
 		if ok && snapshot.Service == input.service { // else the Service has changed and is planned as a whole
 			in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
 			in.ChangeTime = input.changed
 			return input.placement.Plan(in, input.pods), input.placement
 		}
 	}
-	snapshot, ok := c.cache.snapshot(key)
+	snapshot, ok := c.index.Snapshot(key)
 	if !ok {
 		return pack.Plan{}, nil
 	}
@@ -83,7 +83,7 @@ func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pa
 // buildPlacement returns the placement of the endpoints after a sync of the whole Service, or nil
 // if changed Pods of the Service cannot be planned alone.
 func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Placement {
-	snapshot, ok := c.cache.snapshot(key)
+	snapshot, ok := c.index.Snapshot(key)
 	service := snapshot.Service
 	if !ok || service != synced || service.DeletionTimestamp != nil ||
 		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {

@@ -12,7 +12,7 @@ import (
 
 // State returns false if there is no such Service.
 func (c *Controller) State(key Key) (ServiceState, bool) {
-	service, slices, ok := c.cache.slices(key)
+	service, slices, ok := c.index.Slices(key)
 	if !ok {
 		return ServiceState{}, false
 	}
@@ -42,13 +42,13 @@ func (c *Controller) topologyProblem(key Key) string {
 // KeysAfter returns the first limit Services after a key, in order, of one namespace or of all for
 // "". The zero Key is before all Services.
 func (c *Controller) KeysAfter(namespace string, after Key, limit int) []Key {
-	return c.cache.keysAfter(namespace, after, limit)
+	return c.index.KeysAfter(namespace, after, limit)
 }
 
 // Preview plans the whole Service, without compaction. It returns false if there is no such
 // Service. The plan of a Service that is not managed is empty.
 func (c *Controller) Preview(key Key) (Preview, bool) {
-	snapshot, ok := c.cache.snapshot(key)
+	snapshot, ok := c.index.Snapshot(key)
 	if !ok {
 		return Preview{}, false
 	}
@@ -56,22 +56,32 @@ func (c *Controller) Preview(key Key) (Preview, bool) {
 		return Preview{Plan: c.planUnmanaged(snapshot)}, true
 	}
 	endpoints := desired.ResolveEach(snapshot.Service, snapshot.Candidates())
+	owned := c.shards.ownerOf(key)
 	return Preview{
 		Plan:         pack.Make(c.planInput(snapshot, endpoints)),
 		MissingNodes: endpoints.MissingNodes,
-		CatchingUp:   c.shards.catchingUp(key),
+		CatchingUp:   owned != nil && owned.catchingUp(),
 	}, true
 }
 
 // Endpoint returns what is known of a Pod in the Service's namespace. It fails with
 // ErrServiceNotFound or ErrPodNotFound.
 func (c *Controller) Endpoint(service Key, pod string) (EndpointFacts, error) {
-	facts, err := c.cache.endpoint(service, pod)
-	if err != nil {
-		return EndpointFacts{}, err
+	object, slices, ok := c.index.Slices(service)
+	if !ok {
+		return EndpointFacts{}, ErrServiceNotFound
 	}
-	facts.Pending = c.shards.pending(service)
-	return facts, nil
+	candidate, ok := c.index.Candidate(keyOf(service.Namespace, pod))
+	if !ok {
+		return EndpointFacts{}, ErrPodNotFound
+	}
+	owned := c.shards.ownerOf(service)
+	return EndpointFacts{
+		Service:   object,
+		Candidate: candidate,
+		Slices:    slices,
+		Pending:   owned != nil && owned.pending(service),
+	}, nil
 }
 
 // Reconcile syncs a whole Service before all waiting Services, even if its updates are suspended.
@@ -79,7 +89,7 @@ func (c *Controller) Endpoint(service Key, pod string) (EndpointFacts, error) {
 // ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is retried
 // anyway.
 func (c *Controller) Reconcile(ctx context.Context, key Key) (ReconcileResult, error) {
-	service, ok := c.cache.service(key)
+	service, ok := c.index.Service(key)
 	switch {
 	case !ok:
 		return ReconcileResult{}, ErrServiceNotFound
@@ -92,7 +102,7 @@ func (c *Controller) Reconcile(ctx context.Context, key Key) (ReconcileResult, e
 	}
 	done := make(chan syncResult, 1) // notify must not block
 	owned.addWaiter(key, done, time.Now())
-	c.shards.enqueue(key, requestedPriority, 0)
+	c.shards.enqueue(key, requested, 0)
 	select {
 	case <-ctx.Done():
 		return ReconcileResult{}, ctx.Err()
