@@ -36,7 +36,7 @@ type planApplier struct {
 // last, one after the other, and only if no write failed. Otherwise a failed write does not stop
 // the others, except that all stop if kube-apiserver throttles or the term ends.
 func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *pack.Placement) {
-	result.reread = true // until an error remains that a new plan does not solve
+	result.replan = true // until an error that a new plan does not solve
 	a := &planApplier{Controller: c, owned: owned, key: key, result: result, planned: planned}
 	var independent, dependent []pack.Change
 	for _, change := range result.plan.Changes {
@@ -112,7 +112,7 @@ func (a *planApplier) apply(change pack.Change) {
 		a.logger.Debug("slice not created", "service", a.key.String(), "error", err)
 		a.recordTerminating()
 	case errors.Is(err, kube.ErrConflict):
-		a.recordConflict(err, a.reread(a.owned, change))
+		a.recordConflict(err, a.readConflicting(a.owned, change))
 	default:
 		a.recordError(err, false)
 	}
@@ -146,19 +146,19 @@ func (a *planApplier) recordTerminating() {
 	a.result.terminating = true
 }
 
-func (a *planApplier) recordConflict(err error, reread bool) {
-	a.recordError(err, reread)
+func (a *planApplier) recordConflict(err error, replan bool) {
+	a.recordError(err, replan)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.result.conflict = true
 }
 
-// recordError records a failed write. reread says that the cache has the slice in conflict now.
-func (a *planApplier) recordError(err error, reread bool) {
+// recordError records a failed write. replan says that a new plan may solve the error.
+func (a *planApplier) recordError(err error, replan bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.errs = append(a.errs, err)
-	a.result.reread = a.result.reread && reread
+	a.result.replan = a.result.replan && replan
 	a.result.throttled = max(a.result.throttled, throttleDelay(err))
 }
 

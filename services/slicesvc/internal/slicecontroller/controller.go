@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -70,24 +71,23 @@ type Controller struct {
 	changes *changeLog
 	lists   *sliceLister
 	budget  *compactionBudget
-	// orphanedReads has the slices to read after their term has ended.
-	orphanedReads *pendingReads
-	running       chan struct{} // closed by Run
+	// orphans has the slices to read after their term has ended. Run sets it.
+	orphans workqueue.TypedRateLimitingInterface[Key]
+	running chan struct{} // closed by Run
 }
 
 // New returns a Controller with an empty cache. It starts nothing.
 func New(cfg Config, deps Deps) (*Controller, error) {
 	c := &Controller{
-		cfg:           cfg,
-		deps:          deps,
-		logger:        deps.Logger,
-		events:        newServiceEvents(deps.Events),
-		index:         index.New(cfg.ManagedBy, cfg.Shards),
-		shards:        newShardTracker(cfg.Shards),
-		changes:       newChangeLog(),
-		budget:        newCompactionBudget(),
-		orphanedReads: newPendingReads(),
-		running:       make(chan struct{}),
+		cfg:     cfg,
+		deps:    deps,
+		logger:  deps.Logger,
+		events:  newServiceEvents(deps.Events),
+		index:   index.New(cfg.ManagedBy, cfg.Shards),
+		shards:  newShardTracker(cfg.Shards),
+		changes: newChangeLog(),
+		budget:  newCompactionBudget(),
+		running: make(chan struct{}),
 	}
 	if deps.Reader != nil {
 		c.lists = newSliceLister(deps.Reader, cfg.Shards)

@@ -12,8 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// reread caches the current state of a slice in conflict, and returns whether it could.
-func (c *Controller) reread(owned *ownedShard, change pack.Change) bool {
+// readConflicting caches the current state of a slice in conflict, and returns whether it could.
+func (c *Controller) readConflicting(owned *ownedShard, change pack.Change) bool {
 	if c.deps.Reader == nil {
 		return false
 	}
@@ -66,29 +66,21 @@ func (c *Controller) cachedSlice(service Key, name string) *discoveryv1.Endpoint
 	return nil
 }
 
-// readOrphaned reads the slices whose term ended before they were read, until ctx ends. A watch
-// does not show them again, and a read needs no term.
+// readOrphaned reads the slices whose term ended before they were read, until the queue is shut
+// down. A watch does not show them again, and a read needs no term.
 func (c *Controller) readOrphaned(ctx context.Context) {
-	for failures := 0; ; {
-		select {
-		case <-ctx.Done():
+	for {
+		slice, shutDown := c.orphans.Get()
+		if shutDown {
 			return
-		case <-c.orphanedReads.added:
 		}
-		var failed []Key
-		for slice := range c.orphanedReads.take() {
-			if err := c.readSlice(ctx, slice, nil); err != nil {
-				c.logger.Debug("cannot read slice after the end of a term, will retry", "slice", slice.String(), "error", err)
-				failed = append(failed, slice)
-			}
+		if err := c.readSlice(ctx, slice, nil); err != nil {
+			c.logger.Debug("cannot read slice after the end of a term, will retry", "slice", slice.String(), "error", err)
+			c.orphans.AddRateLimited(slice)
+		} else {
+			c.orphans.Forget(slice)
 		}
-		if len(failed) == 0 {
-			failures = 0
-			continue
-		}
-		failures++
-		pause(ctx, retryDelay(failures))
-		c.orphanedReads.add(failed)
+		c.orphans.Done(slice)
 	}
 }
 

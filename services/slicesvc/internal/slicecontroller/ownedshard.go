@@ -160,7 +160,7 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 			trigger = ByConflict
 		}
 		record.pending.add(key.Namespace, syncCause{trigger: trigger, at: input.changed}, now)
-		if result.reread && failed.count == 1 {
+		if result.replan && failed.count == 1 {
 			return true, 0
 		}
 		return true, failed.delay()

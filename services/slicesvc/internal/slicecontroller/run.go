@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -22,6 +23,7 @@ const reportPeriod = time.Second
 func (c *Controller) Run(ctx context.Context) error {
 	c.events.start(ctx)
 	queue := c.shards.openQueue()
+	c.orphans = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Key](minRetryDelay, maxRetryDelay))
 	close(c.running)
 
 	var busy atomic.Int32
@@ -37,6 +39,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.events.stop()
 	c.shards.closeQueue()
 	queue.ShutDown()
+	c.orphans.ShutDown()
 	workers.Wait()
 	return nil
 }
@@ -55,7 +58,11 @@ func (c *Controller) RunShard(ctx context.Context, shard int, report func(error)
 	if err := c.shards.acquire(owned); err != nil {
 		return err
 	}
-	defer func() { c.orphanedReads.add(c.shards.release(owned)) }()
+	defer func() {
+		for _, slice := range c.shards.release(owned) {
+			c.orphans.Add(slice)
+		}
+	}()
 	if !c.catchUp(owned) {
 		return nil
 	}

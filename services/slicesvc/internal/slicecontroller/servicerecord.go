@@ -182,9 +182,9 @@ type syncResult struct {
 	written  []pack.Change
 	lastPlan LastPlan
 	err      error
-	// conflict says that a slice was not as the plan assumed. reread says that the cache has the
-	// current state of every slice in conflict, and nothing else failed.
-	conflict, reread bool
+	// conflict says that a slice was not as the plan assumed. replan says that the cache has the
+	// current state of every slice in conflict, and nothing else failed: a new plan may succeed.
+	conflict, replan bool
 	// throttled is how long kube-apiserver asks to pause; 0 if it does not.
 	throttled time.Duration
 	// suspended says that updates were left out because of contention. terminating says that a

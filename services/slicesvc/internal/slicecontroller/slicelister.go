@@ -98,38 +98,3 @@ func (l *sliceLister) begin() {
 	defer l.mu.Unlock()
 	l.next = nil
 }
-
-// pendingReads is a set of slices to read.
-type pendingReads struct {
-	mu     sync.Mutex // guards slices
-	slices map[Key]struct{}
-	added  chan struct{} // has a value after add
-}
-
-func newPendingReads() *pendingReads {
-	return &pendingReads{slices: map[Key]struct{}{}, added: make(chan struct{}, 1)}
-}
-
-func (r *pendingReads) add(slices []Key) {
-	if len(slices) == 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, slice := range slices {
-		r.slices[slice] = struct{}{}
-	}
-	select {
-	case r.added <- struct{}{}:
-	default:
-	}
-}
-
-// take empties the set and returns what was in it.
-func (r *pendingReads) take() map[Key]struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	taken := r.slices
-	r.slices = map[Key]struct{}{}
-	return taken
-}
