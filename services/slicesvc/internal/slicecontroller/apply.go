@@ -9,6 +9,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
@@ -101,7 +102,7 @@ func (a *planApplier) stopped() bool {
 }
 
 func (a *planApplier) apply(change pack.Change) {
-	stored, err := a.write(a.owned, a.key, change)
+	stored, err := a.write(change)
 	if err == nil {
 		err = a.recordWrite(change, stored)
 	}
@@ -112,7 +113,7 @@ func (a *planApplier) apply(change pack.Change) {
 		a.logger.Debug("slice not created", "service", a.key.String(), "error", err)
 		a.recordTerminating()
 	case errors.Is(err, kube.ErrConflict):
-		a.recordConflict(err, a.readConflicting(a.owned, change))
+		a.recordConflict(err, a.readConflicting(change))
 	default:
 		a.recordError(err, false)
 	}
@@ -172,32 +173,58 @@ func throttleDelay(err error) time.Duration {
 }
 
 // write makes one write and stores the result in the cache.
-func (c *Controller) write(owned *ownedShard, key Key, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	name := change.Slice.Name
 	start := time.Now()
-	owned.beginWrite(key, name)
+	a.owned.beginWrite(a.key, name)
 	returned := false
 	defer func() {
 		if !returned { // Write panicked
-			owned.failWrite(key, name, true)
+			a.owned.failWrite(a.key, name, true)
 		}
 	}()
-	stored, err := c.deps.Writer.Write(owned.ctx, change)
+	stored, err := a.deps.Writer.Write(a.owned.ctx, change)
 	returned = true
 	now := time.Now()
-	if c.deps.Batcher != nil {
-		c.deps.Batcher.Wrote(now, now.Sub(start), err)
+	if a.deps.Batcher != nil {
+		a.deps.Batcher.Wrote(now, now.Sub(start), err)
 	}
 	if err != nil {
-		owned.failWrite(key, name, !kube.Refused(err))
+		a.owned.failWrite(a.key, name, !kube.Refused(err))
 		return nil, err
 	}
-	c.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
+	a.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
 	if change.Verb == pack.Delete {
-		c.index.PutTombstone(change.Slice)
+		a.index.PutTombstone(change.Slice)
 	} else {
-		c.index.PutWrittenSlice(stored)
+		a.index.PutWrittenSlice(stored)
 	}
-	c.applyObserved(owned, key, stored, owned.finishWrite(key, change.Verb, stored, now))
+	if newer := a.owned.finishWrite(a.key, change.Verb, stored, now); newer.observed {
+		a.cacheNewer(stored, newer)
+	}
 	return stored, nil
+}
+
+// cacheNewer caches what a watch showed of a slice after our write of it.
+func (a *planApplier) cacheNewer(stored *discoveryv1.EndpointSlice, newer observedVersion) {
+	if newer.deleted {
+		a.index.DeleteSlice(stored)
+		return
+	}
+	slice := keyOf(stored.Namespace, stored.Name)
+	if _, cached, _, ok := a.index.SliceVersion(slice); ok && index.CompareVersions(newer.version, cached) <= 0 || a.deps.Reader == nil {
+		return
+	}
+	if err := a.readSlice(a.owned.ctx, slice, nil); err != nil {
+		a.logger.Debug("cannot read slice, will retry before the next plan", "slice", slice.String(), "error", err)
+		a.owned.addUnread(a.key, stored.Name)
+	}
+}
+
+// readConflicting caches the current state of a slice in conflict, and returns whether it could.
+func (a *planApplier) readConflicting(change pack.Change) bool {
+	if a.deps.Reader == nil {
+		return false
+	}
+	return a.readSlice(a.owned.ctx, keyOf(change.Slice.Namespace, change.Slice.Name), change.Slice) == nil
 }

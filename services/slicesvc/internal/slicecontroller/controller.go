@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
@@ -17,6 +18,11 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
+
+// Key names a Service, a Pod or a slice.
+type Key = index.Key
+
+func keyOf(namespace, name string) Key { return Key{Namespace: namespace, Name: name} }
 
 // Writer stores planned changes. It is called from several goroutines.
 //
@@ -26,6 +32,15 @@ import (
 // succeeds.
 type Writer interface {
 	Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error)
+}
+
+// Reader reads the current state of slices, not that of the cache. It is called from several
+// goroutines.
+type Reader interface {
+	// Get returns nil if there is no such slice.
+	Get(ctx context.Context, slice Key) (*discoveryv1.EndpointSlice, error)
+	// List returns the metadata of all slices with our managed-by label.
+	List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error)
 }
 
 // Config configures a Controller.

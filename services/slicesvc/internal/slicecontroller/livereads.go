@@ -9,35 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
-
-// readConflicting caches the current state of a slice in conflict, and returns whether it could.
-func (c *Controller) readConflicting(owned *ownedShard, change pack.Change) bool {
-	if c.deps.Reader == nil {
-		return false
-	}
-	return c.readSlice(owned.ctx, keyOf(change.Slice.Namespace, change.Slice.Name), change.Slice) == nil
-}
-
-// applyObserved caches what a watch showed of a slice after our write of it.
-func (c *Controller) applyObserved(owned *ownedShard, key Key, stored *discoveryv1.EndpointSlice, newer observedVersion) {
-	if !newer.observed {
-		return
-	}
-	slice := keyOf(stored.Namespace, stored.Name)
-	if newer.deleted {
-		c.index.DeleteSlice(stored)
-		return
-	}
-	if _, cached, _, ok := c.index.SliceVersion(slice); ok && index.CompareVersions(newer.version, cached) <= 0 || c.deps.Reader == nil {
-		return
-	}
-	if err := c.readSlice(owned.ctx, slice, nil); err != nil {
-		c.logger.Debug("cannot read slice, will retry before the next plan", "slice", slice.String(), "error", err)
-		owned.addUnread(key, stored.Name)
-	}
-}
 
 // readPending reads slices of a Service whose state in the cache is stale. Slices that cannot be
 // read stay pending.

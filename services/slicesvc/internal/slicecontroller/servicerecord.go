@@ -10,8 +10,6 @@ import (
 )
 
 const (
-	// compactionPause is the pause between two compaction steps of a Service.
-	compactionPause = time.Second
 	// A failed sync is repeated after minRetryDelay, then after twice as long each time up to
 	// maxRetryDelay, without end.
 	minRetryDelay = 100 * time.Millisecond
@@ -19,6 +17,45 @@ const (
 	// maxEventRetryDelay bounds the delay of a failing Service whose Pods change.
 	maxEventRetryDelay = time.Second
 )
+
+// Trigger is what a sync was for.
+type Trigger string
+
+const (
+	// ByTerm means that a term of the Service's shard began here.
+	ByTerm Trigger = "TERM"
+	// ByService means that the Service changed.
+	ByService Trigger = "SERVICE"
+	// ByPod means that a Pod changed that the Service selects or selected.
+	ByPod Trigger = "POD"
+	// ByNode means that a Node changed that a Pod is bound to, or that hints depend on.
+	ByNode Trigger = "NODE"
+	// BySlice means that another writer changed or deleted a slice of the Service.
+	BySlice Trigger = "SLICE"
+	// ByConflict means that a slice changed while it was being written.
+	ByConflict Trigger = "CONFLICT"
+	// ByRetry means that the last sync failed.
+	ByRetry Trigger = "RETRY"
+	// ByRequest means that a client asked for a sync.
+	ByRequest Trigger = "REQUEST"
+	// ByCompaction means that the Service was quiet and fewer slices may be enough.
+	ByCompaction Trigger = "COMPACTION"
+)
+
+// LastPlan is what a sync did.
+type LastPlan struct {
+	// Time is the beginning of the sync.
+	Time time.Time
+	// Trigger is the first cause of the sync.
+	Trigger Trigger
+	// Latency is the time from the change to the answer of the last write. It is 0 if the time of
+	// the change is unknown or nothing was written.
+	Latency time.Duration
+	// Creates, Updates and Deletes count the stored changes.
+	Creates, Updates, Deletes int
+}
+
+func (p LastPlan) writes() int { return p.Creates + p.Updates + p.Deletes }
 
 // serviceRecord is what one term knows of a Service besides the cache. The owned shard's mutex
 // guards it.
@@ -79,29 +116,6 @@ func (r *serviceRecord) recordRevert(name, writer string, now time.Time) (suspen
 		return false
 	}
 	return r.contention.recordRevert(r.writeTimes[name], now, writer)
-}
-
-// untilCompaction returns how long until the Service may be compacted, -1 if it has nothing to
-// compact. A Service whose updates are suspended is not compacted.
-func (r *serviceRecord) untilCompaction(now time.Time) time.Duration {
-	if r.quietAt.IsZero() {
-		return -1
-	}
-	return max(r.quietAt.Sub(now), r.contention.suspendedFor(now), 0)
-}
-
-// scheduleCompaction sets when the Service may be compacted if nothing else happens.
-func (r *serviceRecord) scheduleCompaction(input syncInput, result syncResult, now time.Time) {
-	switch {
-	case !result.compactable, input.compacting && result.plan.Empty():
-		r.quietAt = time.Time{}
-	case input.compacting:
-		r.quietAt = now.Add(compactionPause)
-	case result.lastPlan.writes() == 0 && !r.quietAt.IsZero():
-		// The Service is as quiet as before.
-	default:
-		r.quietAt = now.Add(result.quietPeriod)
-	}
 }
 
 // pendingSync is what the next sync of a Service must answer. The zero value requests none.

@@ -10,15 +10,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/shard"
 )
 
-// Reader reads the current state of slices, not that of the cache. It is called from several
-// goroutines.
-type Reader interface {
-	// Get returns nil if there is no such slice.
-	Get(ctx context.Context, slice Key) (*discoveryv1.EndpointSlice, error)
-	// List returns the metadata of all slices with our managed-by label.
-	List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error)
-}
-
 // sliceLister lists the slices of the cluster for terms that begin. Terms that begin at about the
 // same time share a list; each gets a list that was requested after its own beginning.
 type sliceLister struct {

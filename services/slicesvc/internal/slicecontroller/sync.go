@@ -55,7 +55,7 @@ func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pa
 	if input.podsOnly() && !input.compacting {
 		snapshot, ok := c.index.SnapshotOfPods(key, input.pods)
 		if ok && snapshot.Service == input.service { // else the Service has changed and is planned as a whole
-			in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
+			in := c.planInput(snapshot)
 			in.ChangeTime = input.changed
 			return input.placement.Plan(in, input.pods), input.placement
 		}
@@ -67,7 +67,7 @@ func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pa
 	if index.Management(snapshot.Service) != index.Managed {
 		return c.planUnmanaged(snapshot), nil
 	}
-	in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
+	in := c.planInput(snapshot)
 	if input.compacting {
 		return pack.Compact(in, input.compactionWrites), nil
 	}
@@ -89,11 +89,8 @@ func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Place
 		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {
 		return nil
 	}
-	built, ok := pack.NewPlacement(snapshot)
-	if !ok {
-		return nil
-	}
-	return built
+	placement, _ := pack.NewPlacement(snapshot) // nil if it fails
+	return placement
 }
 
 // removeSuspendedChanges removes from a plan the changes that another writer keeps reverting, and
@@ -106,10 +103,10 @@ func removeSuspendedChanges(plan *pack.Plan) bool {
 	return len(plan.Changes) < all
 }
 
-func (c *Controller) planInput(snapshot index.Snapshot, endpoints desired.Endpoints) pack.Input {
+func (c *Controller) planInput(snapshot index.Snapshot) pack.Input {
 	return pack.Input{
 		Snapshot:  snapshot,
-		Endpoints: endpoints,
+		Endpoints: desired.ResolveEach(snapshot.Service, snapshot.Candidates()),
 		Limit:     c.cfg.MaxEndpointsPerSlice,
 		ManagedBy: c.cfg.ManagedBy,
 	}
@@ -121,5 +118,5 @@ func (c *Controller) planUnmanaged(snapshot index.Snapshot) pack.Plan {
 	if !c.cfg.DeleteUnmanagedSlices {
 		return pack.Plan{}
 	}
-	return pack.Clear(c.planInput(snapshot, desired.Endpoints{}))
+	return pack.Clear(c.planInput(snapshot))
 }

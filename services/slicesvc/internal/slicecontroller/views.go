@@ -2,13 +2,91 @@ package slicecontroller
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
+
+var (
+	// ErrServiceNotFound is returned for a Service that does not exist.
+	ErrServiceNotFound = errors.New("no such service")
+	// ErrPodNotFound is returned for a Pod that does not exist.
+	ErrPodNotFound = errors.New("no such pod")
+	// ErrUnmanaged is returned for a Service whose slices are not written here.
+	ErrUnmanaged = errors.New("service is not managed")
+	// ErrSlicesUnread is wrapped by a sync that planned nothing, because the current state of a
+	// slice could not be read.
+	ErrSlicesUnread = errors.New("slices of the service cannot be read")
+	// ErrShardNotHeld is returned if this replica does not hold, or no longer holds, the shard.
+	ErrShardNotHeld = errors.New("shard is not held here")
+)
+
+// SyncHistory is how the syncs of a Service went on this replica.
+type SyncHistory struct {
+	// LastSync is the time of the last successful sync; zero if there is none.
+	LastSync time.Time
+	// LastError is the error of the last sync. It is empty if that succeeded, or if the Service's
+	// shard is not held here.
+	LastError string
+	// Failures is the number of failures since the last success.
+	Failures int
+}
+
+// ServiceState is what is known of one Service. Its objects are shared and must not be changed.
+type ServiceState struct {
+	Service   *corev1.Service
+	Unmanaged index.Unmanaged
+	// Slices are the slices of the Service, unordered, as they were written last.
+	Slices []*discoveryv1.EndpointSlice
+	// WriteTimes has the time of this replica's last write in this term, by the name of the slice.
+	WriteTimes map[string]time.Time
+	History    SyncHistory
+	// LastPlan is the last sync of this term; its Time is zero if there was none.
+	LastPlan LastPlan
+	// ContendedBy names another writer that keeps reverting slices; empty if there is none.
+	ContendedBy string
+	// Topology is the Service's own value of its trafficDistribution or topology annotation.
+	Topology string
+	// TopologyProblem says why a Service with the topology annotation has no hints, in the first
+	// family without hints. To find it costs a plan of the Service.
+	TopologyProblem string
+}
+
+// Preview is what the next sync of a Service would write.
+type Preview struct {
+	Plan pack.Plan
+	// MissingNodes delay endpoints until they exist.
+	MissingNodes []string
+	// CatchingUp says that the cache may lack writes of the last holder of the shard. A sync waits
+	// for them.
+	CatchingUp bool
+}
+
+// EndpointFacts is what is known of one Pod in one Service.
+type EndpointFacts struct {
+	Service *corev1.Service
+	// Candidate has the Pod and its Node.
+	Candidate desired.Candidate
+	// Slices are the slices of the Service, unordered.
+	Slices []*discoveryv1.EndpointSlice
+	// Pending says that a sync of the Service is due, running or failing here. It is false if the
+	// Service's shard is not held here.
+	Pending bool
+}
+
+// ReconcileResult is what a requested sync did.
+type ReconcileResult struct {
+	Plan pack.Plan
+	// Applied says that all of the plan was stored.
+	Applied bool
+}
 
 // State returns false if there is no such Service.
 func (c *Controller) State(key Key) (ServiceState, bool) {
@@ -55,11 +133,10 @@ func (c *Controller) Preview(key Key) (Preview, bool) {
 	if index.Management(snapshot.Service) != index.Managed {
 		return Preview{Plan: c.planUnmanaged(snapshot)}, true
 	}
-	endpoints := desired.ResolveEach(snapshot.Service, snapshot.Candidates())
-	owned := c.shards.ownerOf(key)
+	in, owned := c.planInput(snapshot), c.shards.ownerOf(key)
 	return Preview{
-		Plan:         pack.Make(c.planInput(snapshot, endpoints)),
-		MissingNodes: endpoints.MissingNodes,
+		Plan:         pack.Make(in),
+		MissingNodes: in.Endpoints.MissingNodes,
 		CatchingUp:   owned != nil && owned.catchingUp(),
 	}, true
 }
