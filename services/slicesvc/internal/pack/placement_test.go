@@ -241,7 +241,7 @@ func TestNewPlacement_RefusesSlicesThatNoPlanLeaves(t *testing.T) {
 		"address type without a place": func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressTypeFQDN },
 	} {
 		slice := slicetest.Slice(service, "s", slicetest.Pods(0, 3), tamper)
-		if _, ok := pack.NewPlacement(slicetest.Snapshot(service, nil, slice)); ok {
+		if _, ok := pack.NewPlacement(snapshot(service, nil, slice)); ok {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -209,7 +209,7 @@ func labelsDiffer(in pack.Input, slice *discoveryv1.EndpointSlice) bool {
 // hints in mode Auto.
 func TestMake_WritesNoMoreThanUpstream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		if hints.ModeOf(in.Service) == hints.Auto {
 			t.Skip("hints depend on all endpoints")
 		}

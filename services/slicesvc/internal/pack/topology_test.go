@@ -139,7 +139,7 @@ func TestMake_ReasonForMissingHints(t *testing.T) {
 // kube-proxy follows zone hints only when every ready endpoint has one.
 func TestMake_AutoHintsAllReadyEndpointsOrNone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		if hints.ModeOf(in.Service) != hints.Auto || in.Service.DeletionTimestamp != nil {
 			return
 		}
