@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -67,18 +67,6 @@ type Preview struct {
 	// CatchingUp says that the cache may lack writes of the last holder of the shard. A sync waits
 	// for them.
 	CatchingUp bool
-}
-
-// EndpointFacts is what is known of one Pod in one Service.
-type EndpointFacts struct {
-	Service *corev1.Service
-	// Candidate has the Pod and its Node.
-	Candidate desired.Candidate
-	// Slices are the slices of the Service, unordered.
-	Slices []*discoveryv1.EndpointSlice
-	// Pending says that a sync of the Service is due, running or failing here. It is false if the
-	// Service's shard is not held here.
-	Pending bool
 }
 
 // ReconcileResult is what a requested sync did.
@@ -141,19 +129,20 @@ func (c *Controller) Preview(key Key) (Preview, bool) {
 	}, true
 }
 
-// Endpoint returns what is known of a Pod in the Service's namespace. It fails with
-// ErrServiceNotFound or ErrPodNotFound.
-func (c *Controller) Endpoint(service Key, pod string) (EndpointFacts, error) {
+// Endpoint returns what is known of a Pod in the Service's namespace, without Held and
+// TopologyProblem. It fails with ErrServiceNotFound or ErrPodNotFound.
+func (c *Controller) Endpoint(service Key, pod string) (explain.Facts, error) {
 	object, slices, ok := c.index.Slices(service)
 	if !ok {
-		return EndpointFacts{}, ErrServiceNotFound
+		return explain.Facts{}, ErrServiceNotFound
 	}
 	candidate, ok := c.index.Candidate(keyOf(service.Namespace, pod))
 	if !ok {
-		return EndpointFacts{}, ErrPodNotFound
+		return explain.Facts{}, ErrPodNotFound
 	}
 	owned := c.shards.ownerOf(service)
-	return EndpointFacts{
+	return explain.Facts{
+		Now:       time.Now(),
 		Service:   object,
 		Candidate: candidate,
 		Slices:    slices,
