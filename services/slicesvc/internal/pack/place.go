@@ -61,7 +61,7 @@ func (p *placer) place(endpoints []desired.Endpoint) (created, opened []*draft) 
 
 // allUnchanged returns all slices of the group that are not written, ordered by name.
 func (p *placer) allUnchanged() []*draft {
-	others := p.part.others(p.addressType, p.group.Key)
+	others := p.scope.others(p.addressType, p.group.Key)
 	if len(others) == 0 {
 		return p.unchanged
 	}
@@ -231,7 +231,7 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 			kept.moved = true
 			continue
 		}
-		if p.part.keeps(&slice.Endpoints[i]) {
+		if p.scope.keeps(&slice.Endpoints[i]) {
 			stay(i)
 			continue
 		}
