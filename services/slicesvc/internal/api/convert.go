@@ -18,7 +18,6 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
@@ -50,7 +49,7 @@ func convertState(state slicecontroller.ServiceState, capacity int) *slicev1.Ser
 	converted := &slicev1.ServiceSlices{
 		Name:            resourceName(slicecontroller.Key{Namespace: state.Service.Namespace, Name: state.Service.Name}),
 		Uid:             string(state.Service.UID),
-		Managed:         state.Unmanaged == index.Managed,
+		Managed:         state.Unmanaged == "",
 		UnmanagedReason: string(state.Unmanaged),
 		LastSyncTime:    timestamp(state.History.LastSync),
 		LastError:       validUTF8(state.History.LastError),

@@ -13,7 +13,6 @@ import (
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
@@ -150,7 +149,7 @@ func (s *Server) previewReconcile(_ context.Context, key slicecontroller.Key) (s
 	switch {
 	case !ok:
 		return slicecontroller.ReconcileResult{}, slicecontroller.ErrServiceNotFound
-	case state.Unmanaged != index.Managed && preview.Plan.Empty():
+	case state.Unmanaged != "" && preview.Plan.Empty():
 		return slicecontroller.ReconcileResult{}, slicecontroller.ErrUnmanaged
 	}
 	return slicecontroller.ReconcileResult{Plan: preview.Plan}, nil

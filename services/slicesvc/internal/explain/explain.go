@@ -123,7 +123,7 @@ type Link struct {
 
 // selected returns whether the Service is managed and selects the Pod.
 func (f *Facts) selected() bool {
-	if index.Management(f.Service) != index.Managed {
+	if !index.Managed(f.Service) {
 		return false
 	}
 	for key, value := range f.Service.Spec.Selector {

@@ -62,25 +62,25 @@ func filled() *index.Index {
 	return x
 }
 
-func TestManagement(t *testing.T) {
+func TestUnmanagedReasonOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.Service)
-		want   index.Unmanaged
+		want   index.UnmanagedReason
 	}{
-		"selector":       {change: func(*corev1.Service) {}, want: index.Managed},
+		"selector":       {change: func(*corev1.Service) {}, want: ""},
 		"nil selector":   {change: func(s *corev1.Service) { s.Spec.Selector = nil }, want: index.NoSelector},
 		"empty selector": {change: selector(), want: index.NoSelector},
 		"ExternalName":   {change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }, want: index.ExternalName},
 	} {
 		service := slicetest.Service("web", c.change)
-		if got := index.Management(service); got != c.want {
+		if got := index.UnmanagedReasonOf(service); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 		x := index.New(slicetest.ManagedBy, shards)
 		x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
 		x.PutService(service)
 		snapshot, _ := x.Snapshot(key("web"))
-		if selects := len(slices.Collect(snapshot.Candidates())) > 0; selects != (c.want == index.Managed) {
+		if selects := len(slices.Collect(snapshot.Candidates())) > 0; selects != (c.want == "") {
 			t.Errorf("%s: selects pods: %t", name, selects)
 		}
 	}

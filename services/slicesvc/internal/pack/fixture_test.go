@@ -157,7 +157,7 @@ func identities(among []*discoveryv1.EndpointSlice) map[string]bool {
 	all := map[string]bool{}
 	for _, slice := range among {
 		for i := range slice.Endpoints {
-			endpoint, _ := desired.Observe(&slice.Endpoints[i])
+			endpoint, _ := desired.FromObject(&slice.Endpoints[i])
 			all[fmt.Sprint(groupName(slice.AddressType, desired.KeyOf(slice.Ports)), endpoint.Identity)] = true
 		}
 	}

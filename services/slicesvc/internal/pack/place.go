@@ -100,13 +100,7 @@ func (p *placer) tightestOrWidest(among []*draft, endpoints []desired.Endpoint) 
 	if best := p.tightest(among, endpoints); best != nil {
 		return best
 	}
-	widest := among[0]
-	for _, candidate := range among {
-		if p.free(candidate) > p.free(widest) {
-			widest = candidate
-		}
-	}
-	return widest
+	return slices.MaxFunc(among, func(a, b *draft) int { return p.free(a) - p.free(b) })
 }
 
 // tightest returns the slice with the least free capacity that can take all the endpoints, and
@@ -235,7 +229,7 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 			stay(i)
 			continue
 		}
-		found, exact := desired.Observe(&slice.Endpoints[i])
+		found, exact := desired.FromObject(&slice.Endpoints[i])
 		want, ok := wanted.take(found.Identity)
 		switch {
 		case !ok:

@@ -16,7 +16,7 @@ import (
 // whole.
 //
 // That holds as long as the Placement is up to date: it was made from slices for which Make has
-// nothing to do; every plan since was applied completely and reported with Wrote and Deleted; and
+// nothing to do; every plan since was applied completely and recorded with Put and Delete; and
 // every Pod that changed was in one of these plans. After any other event the caller drops the
 // Placement and plans the whole: the Service changed, another writer changed a slice, or a write
 // failed. Two kinds of Services are always planned as a whole: those with hints in mode Auto, where
@@ -84,7 +84,7 @@ func NewPlacement(snapshot index.Snapshot) (p *Placement, ok bool) {
 		p.pods[pod] = placedPod{affinity: affinity}
 	}
 	for _, slice := range snapshot.Slices {
-		if slice.DeletionTimestamp == nil && !p.Wrote(slice) {
+		if slice.DeletionTimestamp == nil && !p.Put(slice) {
 			return nil, false
 		}
 	}
@@ -103,9 +103,9 @@ func (p *Placement) Slack(limit int) bool {
 	return false
 }
 
-// Wrote records the slice that a write left. ok is false when the slice cannot be placed; then the
+// Put records the slice that a write left. ok is false when the slice cannot be placed; then the
 // Placement must not be used any more.
-func (p *Placement) Wrote(slice *discoveryv1.EndpointSlice) (ok bool) {
+func (p *Placement) Put(slice *discoveryv1.EndpointSlice) (ok bool) {
 	family, ok := familyNumber(slice.AddressType)
 	if !ok {
 		return false
@@ -125,8 +125,8 @@ func (p *Placement) Wrote(slice *discoveryv1.EndpointSlice) (ok bool) {
 	return p.locate(entry, before, slice)
 }
 
-// Deleted records that a slice was deleted.
-func (p *Placement) Deleted(name string) {
+// Delete records that a slice was deleted.
+func (p *Placement) Delete(name string) {
 	entry := p.slices[name]
 	if entry == nil {
 		return

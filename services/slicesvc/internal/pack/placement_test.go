@@ -191,10 +191,10 @@ func (f *placementFixture) record(t *testing.T, plan pack.Plan) {
 	} else {
 		for _, change := range plan.Changes {
 			if change.Verb == pack.Delete {
-				f.placement.Deleted(change.Slice.Name)
+				f.placement.Delete(change.Slice.Name)
 				continue
 			}
-			ok = ok && f.placement.Wrote(f.find(change.Slice.Name))
+			ok = ok && f.placement.Put(f.find(change.Slice.Name))
 		}
 	}
 	held := 0

@@ -187,7 +187,7 @@ func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[st
 			all[at] = map[desired.Endpoint]int{}
 		}
 		for i := range slice.Endpoints {
-			endpoint, exact := desired.Observe(&slice.Endpoints[i])
+			endpoint, exact := desired.FromObject(&slice.Endpoints[i])
 			if !exact {
 				t.Fatalf("slice %s keeps an endpoint of another writer: %v", slice.Name, slice.Endpoints[i])
 			}

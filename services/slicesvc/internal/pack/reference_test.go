@@ -98,7 +98,7 @@ func upstreamGroup(in pack.Input, group desired.Group, existing []*discoveryv1.E
 	for _, slice := range existing {
 		kept, changed := 0, false
 		for i := range slice.Endpoints {
-			found, exact := desired.Observe(&slice.Endpoints[i])
+			found, exact := desired.FromObject(&slice.Endpoints[i])
 			want, ok := missing[found.Identity]
 			if !ok {
 				continue

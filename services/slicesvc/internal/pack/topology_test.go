@@ -44,7 +44,7 @@ func hintsOf(slices []*discoveryv1.EndpointSlice) map[string]string {
 	found := map[string]string{}
 	for _, slice := range slices {
 		for i := range slice.Endpoints {
-			endpoint, _ := desired.Observe(&slice.Endpoints[i])
+			endpoint, _ := desired.FromObject(&slice.Endpoints[i])
 			text := endpoint.HintZone
 			if endpoint.HintNode != "" {
 				text += "/" + endpoint.HintNode

@@ -27,18 +27,19 @@ type planApplier struct {
 	owned *ownedShard
 	key   Key
 
-	mu      sync.Mutex      // guards all below; never held across I/O
-	result  *syncResult     // collects what was written
-	planned *pack.Placement // the plan was made from it; nil for a plan of the whole Service
-	errs    []error
+	mu     sync.Mutex  // guards all below; never held across I/O
+	result *syncResult // collects what was written
+	// placement is what the plan was made from; nil for a plan of the whole Service.
+	placement *pack.Placement
+	errs      []error
 }
 
 // applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
 // last, one after the other, and only if no write failed. Otherwise a failed write does not stop
 // the others, except that all stop if kube-apiserver throttles or the term ends.
-func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *pack.Placement) {
+func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, placement *pack.Placement) {
 	result.replan = true // until an error that a new plan does not solve
-	a := &planApplier{Controller: c, owned: owned, key: key, result: result, planned: planned}
+	a := &planApplier{Controller: c, owned: owned, key: key, result: result, placement: placement}
 	var independent, dependent []pack.Change
 	for _, change := range result.plan.Changes {
 		if change.Supersedes() {
@@ -132,10 +133,10 @@ func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.Endpoi
 		a.result.lastPlan.Deletes++
 	}
 	switch {
-	case a.planned == nil:
+	case a.placement == nil:
 	case change.Verb == pack.Delete:
-		a.planned.Deleted(change.Slice.Name)
-	case !a.planned.Wrote(stored):
+		a.placement.Delete(change.Slice.Name)
+	case !a.placement.Put(stored):
 		return fmt.Errorf("%s endpointslice %s/%s: what was stored is not what was written", change.Verb, stored.Namespace, stored.Name)
 	}
 	return nil

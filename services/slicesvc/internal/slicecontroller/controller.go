@@ -127,7 +127,7 @@ func (c *Controller) QueueLength() int { return c.shards.queueLength() }
 
 // handles returns whether a sync of the Service may have anything to write.
 func (c *Controller) handles(service *corev1.Service) bool {
-	return c.cfg.DeleteUnmanagedSlices || index.Management(service) == index.Managed
+	return c.cfg.DeleteUnmanagedSlices || index.Managed(service)
 }
 
 // sizes adds up the cached slices of the held shards. It locks the cache only for one Service at a
@@ -137,7 +137,7 @@ func (c *Controller) sizes() serviceSizes {
 	for _, owned := range c.shards.held() {
 		for _, key := range c.index.ShardKeys(owned.shard) {
 			service, slices, ok := c.index.Slices(key)
-			if !ok || index.Management(service) != index.Managed {
+			if !ok || !index.Managed(service) {
 				continue
 			}
 			sizes.slices += len(slices)
@@ -145,7 +145,7 @@ func (c *Controller) sizes() serviceSizes {
 			for _, slice := range slices {
 				sizes.endpoints += len(slice.Endpoints)
 			}
-			if topology := hints.Text(service); topology != "" {
+			if topology := hints.ModeName(service); topology != "" {
 				sizes.topologies[topology]++
 			}
 		}

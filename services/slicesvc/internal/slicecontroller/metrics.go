@@ -122,7 +122,7 @@ func (m *upstreamMetrics) observeSync(service *corev1.Service, written []pack.Ch
 	}
 	m.added.Observe(float64(added))
 	m.removed.Observe(float64(removed))
-	topology, distribution := "Disabled", hints.Text(service)
+	topology, distribution := "Disabled", hints.ModeName(service)
 	if hints.ModeOf(service) == hints.Auto {
 		topology, distribution = distribution, ""
 	}

@@ -125,9 +125,9 @@ type pendingSync struct {
 	whole bool
 	// pods are the names of changed Pods.
 	pods map[string]struct{}
-	// since is the time of the first cause. changed is the time of the earliest change, as its
+	// since is the time of the first cause. changeTime is the time of the earliest change, as its
 	// object says; zero if unknown.
-	since, changed time.Time
+	since, changeTime time.Time
 	// waiters get the result. Each is a buffered channel.
 	waiters []chan<- syncResult
 }
@@ -139,8 +139,8 @@ type syncCause struct {
 	urgency index.Urgency
 	// pods are the changed Pods; without any the whole Service is planned.
 	pods []Key
-	// at is the time of the change; zero if unknown.
-	at time.Time
+	// changeTime is zero if unknown.
+	changeTime time.Time
 }
 
 func (p *pendingSync) empty() bool { return p.trigger == "" }
@@ -157,8 +157,8 @@ func (p *pendingSync) add(namespace string, cause syncCause, now time.Time) {
 			p.pods = addName(p.pods, pod.Name)
 		}
 	}
-	if !cause.at.IsZero() && (p.changed.IsZero() || cause.at.Before(p.changed)) {
-		p.changed = cause.at
+	if !cause.changeTime.IsZero() && (p.changeTime.IsZero() || cause.changeTime.Before(p.changeTime)) {
+		p.changeTime = cause.changeTime
 	}
 }
 

@@ -42,7 +42,7 @@ type SyncHistory struct {
 // ServiceState is what is known of one Service. Its objects are shared and must not be changed.
 type ServiceState struct {
 	Service   *corev1.Service
-	Unmanaged index.Unmanaged
+	Unmanaged index.UnmanagedReason
 	// Slices are the slices of the Service, unordered, as they were written last.
 	Slices []*discoveryv1.EndpointSlice
 	// WriteTimes has the time of this replica's last write in this term, by the name of the slice.
@@ -84,9 +84,9 @@ func (c *Controller) State(key Key) (ServiceState, bool) {
 	}
 	state := ServiceState{
 		Service:   service,
-		Unmanaged: index.Management(service),
+		Unmanaged: index.UnmanagedReasonOf(service),
 		Slices:    slices,
-		Topology:  hints.Text(service),
+		Topology:  hints.ModeName(service),
 	}
 	c.shards.describe(key, &state, time.Now())
 	if hints.ModeOf(service) == hints.Auto {
@@ -118,7 +118,7 @@ func (c *Controller) Preview(key Key) (Preview, bool) {
 	if !ok {
 		return Preview{}, false
 	}
-	if index.Management(snapshot.Service) != index.Managed {
+	if !index.Managed(snapshot.Service) {
 		return Preview{Plan: c.planUnmanaged(snapshot)}, true
 	}
 	in, owned := c.planInput(snapshot), c.shards.ownerOf(key)

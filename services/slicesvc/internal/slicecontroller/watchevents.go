@@ -159,7 +159,7 @@ func (c *Controller) reportContention(service *corev1.Service, writer string) {
 // requestSyncs requests a sync of every Service that a change concerns.
 func (c *Controller) requestSyncs(effect index.Effect, trigger Trigger) {
 	for _, key := range effect.Services {
-		c.requestSync(key, syncCause{trigger: trigger, urgency: effect.Urgency, pods: effect.Pods, at: effect.Time})
+		c.requestSync(key, syncCause{trigger: trigger, urgency: effect.Urgency, pods: effect.Pods, changeTime: effect.Time})
 	}
 	for _, key := range effect.Hinted {
 		c.requestSync(key, syncCause{trigger: trigger, urgency: index.Lazy})
