@@ -7,7 +7,6 @@ import (
 // Mode is how a Service wants its traffic kept near.
 type Mode uint8
 
-// The modes.
 const (
 	// Off: endpoints have no hints.
 	Off Mode = iota

@@ -169,14 +169,12 @@ func newSizeGauges(sizes func() serviceSizes) *sizeGauges {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (g *sizeGauges) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{g.endpoints, g.slices, g.minSlices, g.topologies} {
 		to <- desc
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (g *sizeGauges) Collect(to chan<- prometheus.Metric) {
 	sizes := g.sizes()
 	gauge := func(desc *prometheus.Desc, value int, labels ...string) {

@@ -18,9 +18,9 @@ type serviceQueue = workqueue.TypedDelayingInterface[Key]
 // shardTracker knows which shards are held here and which of their Services wait for a sync.
 type shardTracker struct {
 	mu sync.Mutex // guards all below; never held across I/O
-	// queue is nil while Run is not running. priorities is its order.
-	queue      serviceQueue
-	priorities *priorityQueue
+	// queue is nil while Run is not running. order decides which Service is next.
+	queue serviceQueue
+	order *priorityQueue
 	// owned has the shards held here, nil for the others.
 	owned []*ownedShard
 	// synced has the time of the last successful sync of each Service here, in any term.
@@ -31,9 +31,9 @@ type shardTracker struct {
 
 func newShardTracker(shards int) *shardTracker {
 	return &shardTracker{
-		priorities: newPriorityQueue(),
-		owned:      make([]*ownedShard, shards),
-		synced:     map[Key]time.Time{},
+		order:  newPriorityQueue(),
+		owned:  make([]*ownedShard, shards),
+		synced: map[Key]time.Time{},
 	}
 }
 
@@ -41,7 +41,7 @@ func (t *shardTracker) openQueue() serviceQueue {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[Key]{
-		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Key]{Queue: t.priorities}),
+		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Key]{Queue: t.order}),
 	})
 	return t.queue
 }
@@ -123,7 +123,7 @@ func (t *shardTracker) enqueue(key Key, urgency index.Urgency, delay time.Durati
 	if t.queue == nil || t.owner(key) == nil {
 		return
 	}
-	t.priorities.raise(key, urgency)
+	t.order.raise(key, urgency)
 	t.queue.AddAfter(key, delay) // at once if the delay is 0
 }
 
