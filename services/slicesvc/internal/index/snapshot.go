@@ -76,8 +76,8 @@ func (x *Index) SnapshotOfPods(key Key, pods map[string]struct{}) (Snapshot, boo
 	return snapshot, true
 }
 
-// Candidate returns a Pod with what is known of its Node, whether a Service selects it or not; false
-// when there is none of that name.
+// Candidate returns a Pod with what is known of its Node, whether a Service selects it or not;
+// false when there is none of that name.
 func (x *Index) Candidate(key Key) (desired.Candidate, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
