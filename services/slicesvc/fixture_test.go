@@ -201,7 +201,7 @@ func describe(all []discoveryv1.EndpointSlice) []string {
 }
 
 func describeEndpoint(endpoint *discoveryv1.Endpoint) string {
-	seen, _ := desired.Observe(endpoint)
+	seen, _ := desired.FromObject(endpoint)
 	text := seen.PodName + " " + seen.Addresses
 	if seen.Hostname != "" {
 		text += " " + seen.Hostname

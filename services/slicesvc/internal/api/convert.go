@@ -1,7 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +18,6 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
@@ -47,7 +49,7 @@ func convertState(state slicecontroller.ServiceState, capacity int) *slicev1.Ser
 	converted := &slicev1.ServiceSlices{
 		Name:            resourceName(slicecontroller.Key{Namespace: state.Service.Namespace, Name: state.Service.Name}),
 		Uid:             string(state.Service.UID),
-		Managed:         state.Unmanaged == index.Managed,
+		Managed:         state.Unmanaged == "",
 		UnmanagedReason: string(state.Unmanaged),
 		LastSyncTime:    timestamp(state.History.LastSync),
 		LastError:       validUTF8(state.History.LastError),
@@ -168,16 +170,8 @@ func waitingFor(preview slicecontroller.Preview) []string {
 	return sentences
 }
 
-func explainFacts(facts slicecontroller.EndpointFacts, topologyProblem string, held bool, now time.Time) explain.Facts {
-	return explain.Facts{
-		Now: now, Service: facts.Service, Candidate: facts.Candidate, Slices: facts.Slices,
-		Pending: facts.Pending, Held: held, TopologyProblem: topologyProblem,
-	}
-}
-
-// convertChain explains an endpoint. It leaves the freshness to the caller.
-func convertChain(facts explain.Facts, replicaID string) *slicev1.ExplainEndpointResponse {
-	chain := explain.Explain(facts)
+// convertChain leaves the freshness to the caller.
+func convertChain(chain explain.Chain, replicaID string) *slicev1.ExplainEndpointResponse {
 	response := &slicev1.ExplainEndpointResponse{Included: chain.Included, Settled: chain.Settled, FirstBroken: int32(chain.FirstBroken)}
 	for i := range chain.Links {
 		response.Evidence = append(response.Evidence, convertLink(&chain.Links[i], replicaID))
@@ -226,4 +220,39 @@ func valueOf[T any](pointer *T) T {
 		return zero
 	}
 	return *pointer
+}
+
+// A page token is a checksum and the last Service of the page before it. The checksum covers that
+// Service and the list's parent: a token of another list, or a forged one, is refused. A token
+// grants nothing, and every replica accepts it.
+
+const checksumLength = 8
+
+func pageToken(namespace string, last slicecontroller.Key) string {
+	position := last.Namespace + "/" + last.Name
+	token := append(checksum(namespace, position), position...)
+	return base64.RawURLEncoding.EncodeToString(token)
+}
+
+// parsePageToken returns the Service after which a list continues, the zero Key for an empty token.
+// It fails with errPageToken.
+func parsePageToken(token, namespace string) (slicecontroller.Key, error) {
+	if token == "" {
+		return slicecontroller.Key{}, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(raw) < checksumLength {
+		return slicecontroller.Key{}, errPageToken
+	}
+	position := string(raw[checksumLength:])
+	serviceNamespace, name, ok := strings.Cut(position, "/")
+	if !ok || !bytes.Equal(raw[:checksumLength], checksum(namespace, position)) {
+		return slicecontroller.Key{}, errPageToken
+	}
+	return slicecontroller.Key{Namespace: serviceNamespace, Name: name}, nil
+}
+
+func checksum(namespace, position string) []byte {
+	sum := sha256.Sum256([]byte("trivet.slice.v1.ListServiceSlices\x00" + namespace + "\x00" + position))
+	return sum[:checksumLength]
 }

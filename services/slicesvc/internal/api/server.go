@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
@@ -27,7 +26,7 @@ type Controller interface {
 	State(service slicecontroller.Key) (slicecontroller.ServiceState, bool)
 	KeysAfter(namespace string, after slicecontroller.Key, limit int) []slicecontroller.Key
 	Preview(service slicecontroller.Key) (slicecontroller.Preview, bool)
-	Endpoint(service slicecontroller.Key, pod string) (slicecontroller.EndpointFacts, error)
+	Endpoint(service slicecontroller.Key, pod string) (explain.Facts, error)
 	Reconcile(ctx context.Context, service slicecontroller.Key) (slicecontroller.ReconcileResult, error)
 	Revision() uint64
 	Changes(since uint64) slicecontroller.Changes
@@ -150,7 +149,7 @@ func (s *Server) previewReconcile(_ context.Context, key slicecontroller.Key) (s
 	switch {
 	case !ok:
 		return slicecontroller.ReconcileResult{}, slicecontroller.ErrServiceNotFound
-	case state.Unmanaged != index.Managed && preview.Plan.Empty():
+	case state.Unmanaged != "" && preview.Plan.Empty():
 		return slicecontroller.ReconcileResult{}, slicecontroller.ErrUnmanaged
 	}
 	return slicecontroller.ReconcileResult{Plan: preview.Plan}, nil
@@ -191,7 +190,8 @@ func (s *Server) ExplainEndpoint(_ context.Context, request *slicev1.ExplainEndp
 		return nil, toStatus(err)
 	}
 	state, _ := s.cfg.Controller.State(key) // of a Service deleted meanwhile, TopologyProblem stays empty
-	response := convertChain(explainFacts(facts, state.TopologyProblem, epoch != 0, time.Now()), s.cfg.ReplicaID)
+	facts.Held, facts.TopologyProblem = epoch != 0, state.TopologyProblem
+	response := convertChain(explain.Explain(facts), s.cfg.ReplicaID)
 	response.Freshness = freshness
 	return response, nil
 }

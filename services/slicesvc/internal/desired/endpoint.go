@@ -84,11 +84,11 @@ func (e Endpoint) hints() *discoveryv1.EndpointHints {
 	return hints
 }
 
-// Observe reads an endpoint from the API's type. It is exact when Object returns the same again,
+// FromObject reads an endpoint from the API's type. It is exact when Object returns the same again,
 // except for the resourceVersion of the target, which earlier versions of upstream wrote. An
 // inexact endpoint was written by another writer: its identity is valid, its other fields may be
 // incomplete.
-func Observe(object *discoveryv1.Endpoint) (endpoint Endpoint, exact bool) {
+func FromObject(object *discoveryv1.Endpoint) (endpoint Endpoint, exact bool) {
 	exact = len(object.DeprecatedTopology) == 0
 	endpoint.HintZone, endpoint.HintNode, exact = readHints(object.Hints, exact)
 	endpoint.Addresses = joined(object.Addresses)

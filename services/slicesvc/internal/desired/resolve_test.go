@@ -290,7 +290,7 @@ func TestObserve_ReadsBackWhatObjectRenders(t *testing.T) {
 		{Identity: desired.Identity{Addresses: "10.1.0.1"}, HintNode: "n"},
 	} {
 		object := want.Object()
-		got, exact := desired.Observe(&object)
+		got, exact := desired.FromObject(&object)
 		if !exact || got != want {
 			t.Errorf("read back %+v (exact %t), want %+v", got, exact, want)
 		}
@@ -316,7 +316,7 @@ func TestObserve_EndpointsOfOtherWritersAreNotExact(t *testing.T) {
 	} {
 		object := desired.Endpoint{Identity: desired.Identity{Addresses: "10.1.0.1"}}.Object()
 		tamper(&object)
-		if _, exact := desired.Observe(&object); exact {
+		if _, exact := desired.FromObject(&object); exact {
 			t.Errorf("%s: read as exact", name)
 		}
 	}

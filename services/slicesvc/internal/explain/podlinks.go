@@ -14,9 +14,9 @@ func serviceLink(f Facts) Link {
 	l := f.serviceLink(CodeService)
 	l.Time = f.Service.CreationTimestamp.Time
 	switch {
-	case index.Management(f.Service) == index.ExternalName:
+	case index.UnmanagedReasonOf(f.Service) == index.ExternalName:
 		l.Verdict, l.Finding = Broken, "It is an ExternalName Service: it stands for a DNS name and has no endpoints."
-	case index.Management(f.Service) == index.NoSelector:
+	case index.UnmanagedReasonOf(f.Service) == index.NoSelector:
 		l.Verdict, l.Finding = Broken, "It has no selector: another controller or a user writes its EndpointSlices."
 		l.Next = "Give it a selector, or check what writes its slices."
 	case f.Service.DeletionTimestamp != nil:

@@ -32,7 +32,7 @@ func sliceLink(f Facts, m family) Link {
 			len(m.places), m.addressType, m.places[0].slice.Name)
 	case m.planned == nil || !m.served:
 		l.Verdict, l.Finding = Doubtful, m.position()+", but should not be."
-		if index.Management(f.Service) == index.Managed {
+		if index.Managed(f.Service) {
 			l.Next = f.nextWrite()
 		} else {
 			l.Next = "Slices of a Service that is no longer managed stay, unless --cleanup-selectorless is set."
@@ -75,7 +75,7 @@ func triggerTime(annotations map[string]string) time.Time {
 
 func hintsLink(f Facts, families []family) Link {
 	l := f.serviceLink(CodeHints)
-	text := hints.Text(f.Service)
+	text := hints.ModeName(f.Service)
 	if text == "" {
 		l.Verdict, l.Finding = Absent, "The Service does not ask for hints."
 		return l
@@ -171,7 +171,7 @@ func (m *family) fill(f Facts, wanted []desired.Family) {
 func placesIn(f Facts, slice *discoveryv1.EndpointSlice) []place {
 	var places []place
 	for i := range slice.Endpoints {
-		endpoint, exact := desired.Observe(&slice.Endpoints[i])
+		endpoint, exact := desired.FromObject(&slice.Endpoints[i])
 		if endpoint.PodNamespace == f.Candidate.Pod.Namespace && endpoint.PodName == f.Candidate.Pod.Name {
 			places = append(places, place{slice: slice, position: i + 1, endpoint: endpoint, exact: exact})
 		}

@@ -275,23 +275,7 @@ func (a *allocator) hints() []string {
 }
 
 // indexOfMax returns the index of the largest value, the first of several.
-func indexOfMax(values []int64) int {
-	best := 0
-	for i := range values {
-		if values[i] > values[best] {
-			best = i
-		}
-	}
-	return best
-}
+func indexOfMax(values []int64) int { return slices.Index(values, slices.Max(values)) }
 
 // indexOfMin returns the index of the smallest value, the first of several.
-func indexOfMin(values []int64) int {
-	best := 0
-	for i := range values {
-		if values[i] < values[best] {
-			best = i
-		}
-	}
-	return best
-}
+func indexOfMin(values []int64) int { return slices.Index(values, slices.Min(values)) }

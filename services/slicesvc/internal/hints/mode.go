@@ -7,7 +7,6 @@ import (
 // Mode is how a Service wants its traffic kept near.
 type Mode uint8
 
-// The modes.
 const (
 	// Off: endpoints have no hints.
 	Off Mode = iota
@@ -34,9 +33,9 @@ func ModeOf(service *corev1.Service) Mode {
 	}
 }
 
-// Text returns the mode as the Service's manifest names it: "Auto", "PreferClose", "PreferSameZone"
-// or "PreferSameNode"; empty for no hints.
-func Text(service *corev1.Service) string {
+// ModeName returns the mode as the Service's manifest names it: "Auto", "PreferClose",
+// "PreferSameZone" or "PreferSameNode"; empty for no hints.
+func ModeName(service *corev1.Service) string {
 	switch ModeOf(service) {
 	case Auto:
 		return "Auto"

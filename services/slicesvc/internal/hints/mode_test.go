@@ -41,7 +41,7 @@ func TestModeOf_Precedence(t *testing.T) {
 			if c.distribution != "" {
 				service.Spec.TrafficDistribution = &c.distribution
 			}
-			if got, text := hints.ModeOf(service), hints.Text(service); got != c.want || text != c.text {
+			if got, text := hints.ModeOf(service), hints.ModeName(service); got != c.want || text != c.text {
 				t.Errorf("mode is %d, %q, want %d, %q", got, text, c.want, c.text)
 			}
 		})

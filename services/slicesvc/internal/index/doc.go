@@ -15,8 +15,7 @@
 //
 // Invariants: no I/O, no clock. Objects are kept as given and never changed; of a Pod only the
 // fields are kept that endpoints are made from. The result of a sequence of calls depends only on
-// the last version of each object, not on the order of the calls. A Snapshot never changes. An
-// Index is not safe for concurrent writes; concurrent reads are safe between writes.
+// the last version of each object, not on the order of the calls. A Snapshot never changes.
 //
 // The package decides nothing about endpoints, and it does not know whether its objects are
 // current.

@@ -26,7 +26,6 @@ type Effect struct {
 // Urgency is what a delay of a change costs clients.
 type Urgency uint8
 
-// The urgencies, in order.
 const (
 	// Lazy changes do not affect routing.
 	Lazy Urgency = iota

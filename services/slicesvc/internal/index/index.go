@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,9 +19,11 @@ import (
 // Key names a Service, a Pod or an EndpointSlice.
 type Key = types.NamespacedName
 
-// Index holds the joined objects of a cluster.
+// Index holds the joined objects of a cluster. It is safe for concurrent use.
 type Index struct {
-	managedBy  string
+	managedBy string
+
+	mu         sync.RWMutex // guards all below
 	namespaces map[string]*namespace
 	nodes      map[string]*node
 	shards     []shardState
@@ -128,6 +131,8 @@ func New(managedBy string, shards int) *Index {
 
 // Counts returns the sizes of some shards.
 func (x *Index) Counts(shards []int) Counts {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	var sum Counts
 	for _, number := range shards {
 		sum.add(x.shards[number].counts)
@@ -140,26 +145,12 @@ func (x *Index) shardOf(key Key) *shardState {
 	return &x.shards[shard.Of(key.Namespace, key.Name, len(x.shards))]
 }
 
-// Keys returns the Services of one namespace, or of all namespaces for "", in order of namespace
-// and name.
-func (x *Index) Keys(within string) []Key {
-	var keys []Key
-	for name, ns := range x.namespaces {
-		if within != "" && within != name {
-			continue
-		}
-		for service := range ns.services {
-			keys = append(keys, Key{Namespace: name, Name: service})
-		}
-	}
-	slices.SortFunc(keys, CompareKeys)
-	return keys
-}
-
 // KeysAfter returns the first limit Services behind after, in order of namespace and name, of one
 // namespace or of all namespaces for "". The zero Key is before all. The cost is one look at each
 // Service of the namespaces that the page reaches, and sorting at most twice the limit at a time.
 func (x *Index) KeysAfter(within string, after Key, limit int) []Key {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	var page []Key
 	for _, name := range x.namespacesFrom(within, after.Namespace) {
 		page = append(page, x.namespaces[name].servicesAfter(name, after, limit-len(page))...)
@@ -207,6 +198,8 @@ func firstKeys(keys []Key, limit int) []Key {
 
 // ShardKeys returns the Services of one shard, in order of namespace and name.
 func (x *Index) ShardKeys(number int) []Key {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	return slices.SortedFunc(maps.Keys(x.shards[number].services), CompareKeys)
 }
 

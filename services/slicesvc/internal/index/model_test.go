@@ -43,7 +43,7 @@ func (m *model) servicesOf(pod *corev1.Pod) map[string]bool {
 }
 
 func (m *model) selects(service *corev1.Service, pod *corev1.Pod) bool {
-	if index.Management(service) != index.Managed {
+	if !index.Managed(service) {
 		return false
 	}
 	for key, value := range service.Spec.Selector {
@@ -120,7 +120,7 @@ func TestIndex_AgreesWithTheModel(t *testing.T) {
 func (m *model) counts() index.Counts {
 	counts := index.Counts{Services: len(m.services), Pods: len(m.pods)}
 	for _, service := range m.services {
-		if index.Management(service) == index.Managed {
+		if index.Managed(service) {
 			counts.Managed++
 		}
 	}

@@ -10,6 +10,8 @@ import (
 // PutNode adds or replaces a Node. If the Node is new or its zone changed, the effect names the
 // Services with a Pod on it. If the zones' shares changed, it names the Services in mode Auto.
 func (x *Index) PutNode(name string, object hints.Node) Effect {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	entry := x.nodes[name]
 	if entry == nil {
 		entry = &node{pods: map[*podEntry]struct{}{}}
@@ -42,6 +44,8 @@ func (x *Index) PutNode(name string, object hints.Node) Effect {
 // in mode Auto if the zones' shares changed; as with upstream, a plan for them drops Pods without a
 // Node.
 func (x *Index) DeleteNode(name string) Effect {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	entry := x.nodes[name]
 	if entry == nil || !entry.known {
 		return Effect{}
@@ -50,15 +54,6 @@ func (x *Index) DeleteNode(name string) Effect {
 	entry.known, entry.object = false, hints.Node{}
 	x.pruneNode(name)
 	return Effect{Hinted: x.updateShares()}
-}
-
-// Node returns a Node; false when there is none of that name.
-func (x *Index) Node(name string) (hints.Node, bool) {
-	entry := x.nodes[name]
-	if entry == nil || !entry.known {
-		return hints.Node{}, false
-	}
-	return entry.object, true
 }
 
 // updateShares returns the Services in mode Auto, sorted, if the zones' shares changed.

@@ -12,6 +12,8 @@ import (
 // PutPod adds or replaces a Pod. The effect is empty when nothing changed that endpoints are made
 // from.
 func (x *Index) PutPod(object *corev1.Pod) Effect {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns := x.namespace(object.Namespace)
 	entry := ns.pods[object.Name]
 	if entry == nil {
@@ -45,6 +47,8 @@ func (x *Index) PutPod(object *corev1.Pod) Effect {
 // DeletePod removes a Pod and names the Services that lose it. last is the last version of the Pod,
 // which may be newer than the version that was put in.
 func (x *Index) DeletePod(last *corev1.Pod) Effect {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	key := objectKey(last)
 	ns := x.namespaces[key.Namespace]
 	if ns == nil || ns.pods[key.Name] == nil {
@@ -63,16 +67,6 @@ func (x *Index) DeletePod(last *corev1.Pod) Effect {
 		effect.Urgency = Urgent
 	}
 	return effect
-}
-
-// Pod returns a Pod in the API's type, with the fields that endpoints are made from; false when
-// there is none of that name.
-func (x *Index) Pod(key Key) (*corev1.Pod, bool) {
-	ns := x.namespaces[key.Namespace]
-	if ns == nil || ns.pods[key.Name] == nil {
-		return nil, false
-	}
-	return ns.pods[key.Name].object(), true
 }
 
 // fileUnderLabels files a Pod under its labels and joins it with the Services that select it.

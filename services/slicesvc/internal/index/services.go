@@ -10,31 +10,34 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// Unmanaged is the reason for which slicesvc makes no slices for a Service.
-type Unmanaged string
+// UnmanagedReason is why slicesvc writes no slices for a Service; empty for a managed Service.
+type UnmanagedReason string
 
-// The reasons. Managed stands for none: the Service gets slices.
+// Reasons why a Service is not managed.
 const (
-	Managed      Unmanaged = ""
-	ExternalName Unmanaged = "EXTERNAL_NAME"
-	NoSelector   Unmanaged = "NO_SELECTOR"
+	ExternalName UnmanagedReason = "EXTERNAL_NAME"
+	NoSelector   UnmanagedReason = "NO_SELECTOR"
 )
 
-// Management returns Managed for a Service that gets slices, and else the reason why it gets none.
-// The slices that a Service had before it lost its selector are left as they are.
-func Management(service *corev1.Service) Unmanaged {
+// UnmanagedReasonOf returns why a Service is not managed; empty for a managed Service.
+func UnmanagedReasonOf(service *corev1.Service) UnmanagedReason {
 	switch {
 	case service.Spec.Type == corev1.ServiceTypeExternalName:
 		return ExternalName
 	case len(service.Spec.Selector) == 0:
 		return NoSelector
 	default:
-		return Managed
+		return ""
 	}
 }
 
+// Managed returns whether slicesvc writes slices for a Service.
+func Managed(service *corev1.Service) bool { return UnmanagedReasonOf(service) == "" }
+
 // Service returns a Service; false when there is none of that name.
 func (x *Index) Service(key Key) (*corev1.Service, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	_, found := x.find(key)
 	if found == nil {
 		return nil, false
@@ -45,6 +48,8 @@ func (x *Index) Service(key Key) (*corev1.Service, bool) {
 // Slices returns a Service with its managed slices, in no particular order, without the cost of its
 // Pods; false when there is no such Service.
 func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	ns, found := x.find(key)
 	if found == nil {
 		return nil, nil, false
@@ -54,6 +59,8 @@ func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, 
 
 // PutService adds or replaces a Service.
 func (x *Index) PutService(object *corev1.Service) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns := x.namespace(object.Namespace)
 	entry := ns.services[object.Name]
 	x.fileAuto(object)
@@ -75,6 +82,8 @@ func (x *Index) PutService(object *corev1.Service) {
 // DeleteService removes a Service. Its slices stay until their own deletion is shown: the garbage
 // collector deletes them in the cluster.
 func (x *Index) DeleteService(key Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns, entry := x.find(key)
 	if entry == nil {
 		return
@@ -88,7 +97,7 @@ func (x *Index) DeleteService(key Key) {
 
 // fileAuto keeps the set of Services whose hints depend on all Nodes.
 func (x *Index) fileAuto(object *corev1.Service) {
-	if Management(object) == Managed && hints.ModeOf(object) == hints.Auto {
+	if Managed(object) && hints.ModeOf(object) == hints.Auto {
 		x.auto[objectKey(object)] = struct{}{}
 		return
 	}
@@ -141,24 +150,12 @@ func (x *Index) unlink(ns *namespace, entry *service) {
 // lightestAnchor picks the pair with the fewest Services, so that a label which all Pods of a
 // namespace share does not lead each of them to all Services.
 func (ns *namespace) lightestAnchor(pairs []pair) pair {
-	best := pairs[0]
-	for _, candidate := range pairs[1:] {
-		if len(ns.anchors[candidate]) < len(ns.anchors[best]) {
-			best = candidate
-		}
-	}
-	return best
+	return slices.MinFunc(pairs, func(a, b pair) int { return len(ns.anchors[a]) - len(ns.anchors[b]) })
 }
 
 // rarest picks the pair that the fewest Pods carry.
 func (ns *namespace) rarest(pairs []pair) pair {
-	best := pairs[0]
-	for _, candidate := range pairs[1:] {
-		if len(ns.byPair[candidate]) < len(ns.byPair[best]) {
-			best = candidate
-		}
-	}
-	return best
+	return slices.MinFunc(pairs, func(a, b pair) int { return len(ns.byPair[a]) - len(ns.byPair[b]) })
 }
 
 // selector has the labels that a Pod must have, all of them.
@@ -166,7 +163,7 @@ type selector map[string]string
 
 // selectorOf returns the selector of a managed Service, and nil for any other.
 func selectorOf(object *corev1.Service) selector {
-	if Management(object) != Managed {
+	if !Managed(object) {
 		return nil
 	}
 	return object.Spec.Selector

@@ -14,6 +14,8 @@ import (
 // slice named before and names now; none when the known version is the same or newer. Of a slice of
 // another manager only the name and version are kept.
 func (x *Index) PutSlice(object *discoveryv1.EndpointSlice) []Key {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns := x.namespace(object.Namespace)
 	if known := ns.slices[object.Name]; known != nil && known.order(object) <= 0 {
 		return nil
@@ -25,6 +27,8 @@ func (x *Index) PutSlice(object *discoveryv1.EndpointSlice) []Key {
 // newer known version stays. Of the same version this object replaces the known one, because it
 // shares memory with the slice that it was made from.
 func (x *Index) PutWrittenSlice(object *discoveryv1.EndpointSlice) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns := x.namespace(object.Namespace)
 	if known := ns.slices[object.Name]; known != nil && known.order(object) < 0 {
 		return
@@ -35,6 +39,8 @@ func (x *Index) PutWrittenSlice(object *discoveryv1.EndpointSlice) {
 // PutTombstone replaces a slice that this replica deleted in that version. Until the watch shows
 // the deletion, the name counts as taken and older versions are ignored.
 func (x *Index) PutTombstone(object *discoveryv1.EndpointSlice) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns := x.namespaces[object.Namespace]
 	if ns == nil {
 		return
@@ -50,6 +56,8 @@ func (x *Index) PutTombstone(object *discoveryv1.EndpointSlice) {
 // DeleteSlice removes a slice and returns the Service that loses it. last is the last version of
 // the slice. A successor of the same name stays.
 func (x *Index) DeleteSlice(last *discoveryv1.EndpointSlice) []Key {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	ns := x.namespaces[last.Namespace]
 	if ns == nil {
 		return nil
@@ -68,6 +76,8 @@ func (x *Index) DeleteSlice(last *discoveryv1.EndpointSlice) []Key {
 // SliceVersion returns the known version of a slice of any manager; ok is false when there is none
 // of that name. ours tells that the slice is managed and no tombstone.
 func (x *Index) SliceVersion(key Key) (uid types.UID, version string, ours, ok bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	ns := x.namespaces[key.Namespace]
 	if ns == nil || ns.slices[key.Name] == nil {
 		return "", "", false, false
@@ -80,6 +90,8 @@ func (x *Index) SliceVersion(key Key) (uid types.UID, version string, ours, ok b
 // whose known version is not newer and whose key is not in listed. Only name, UID and version are
 // set.
 func (x *Index) Unlisted(listed map[Key]struct{}, version string) []*discoveryv1.EndpointSlice {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	var gone []*discoveryv1.EndpointSlice
 	for within, ns := range x.namespaces {
 		for name, known := range ns.slices {

@@ -41,6 +41,8 @@ type SelectedPod struct {
 // Snapshot returns the snapshot of a Service with all its Pods and slices; false when there is no
 // such Service.
 func (x *Index) Snapshot(key Key) (Snapshot, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	ns, found := x.find(key)
 	if found == nil {
 		return Snapshot{}, false
@@ -58,6 +60,8 @@ func (x *Index) Snapshot(key Key) (Snapshot, bool) {
 // selects them, and without its slices; false when there is no such Service. It costs what is
 // named.
 func (x *Index) SnapshotOfPods(key Key, pods map[string]struct{}) (Snapshot, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	ns, found := x.find(key)
 	if found == nil {
 		return Snapshot{}, false
@@ -72,15 +76,17 @@ func (x *Index) SnapshotOfPods(key Key, pods map[string]struct{}) (Snapshot, boo
 	return snapshot, true
 }
 
-// Candidate returns a Pod of the Service's namespace that the Service selects; false when there is
-// none of that name.
-func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
-	snapshot, ok := x.SnapshotOfPods(key, map[string]struct{}{pod: {}})
-	if !ok || len(snapshot.Pods) == 0 {
+// Candidate returns a Pod with what is known of its Node, whether a Service selects it or not;
+// false when there is none of that name.
+func (x *Index) Candidate(key Key) (desired.Candidate, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ns := x.namespaces[key.Namespace]
+	if ns == nil || ns.pods[key.Name] == nil {
 		return desired.Candidate{}, false
 	}
-	found := snapshot.Pods[0]
-	return desired.Candidate{Pod: found.object(), NodeKnown: found.NodeKnown, Zone: found.Zone}, true
+	pod := x.selected(ns.pods[key.Name])
+	return desired.Candidate{Pod: pod.object(), NodeKnown: pod.NodeKnown, Zone: pod.Zone}, true
 }
 
 func (x *Index) newSnapshot(ns *namespace, of *service) Snapshot {

@@ -14,13 +14,11 @@ var errKind = errors.New("object is not of the kind that is watched, or cannot b
 
 // store passes the objects of one kind from a reflector to the Handler. It keeps only their names
 // and versions. One goroutine uses it.
-type store[T metav1.Object] struct {
+type store[S any, T object[S]] struct {
 	// decode returns false for an object of another kind, or one that cannot be decoded.
 	decode func(object any) (T, bool)
-	// tombstone makes the last state of an object of which only the metadata is known.
-	tombstone func(metav1.ObjectMeta) T
-	put       func(T) error
-	remove    func(T)
+	put    func(T) error
+	remove func(T)
 	// known has the objects that were put and not removed.
 	known map[types.NamespacedName]version
 	// listed is called after each list; nil for kinds that do not need it.
@@ -29,16 +27,26 @@ type store[T metav1.Object] struct {
 	filled func()
 }
 
+// object is a pointer to the struct of a kind.
+type object[S any] interface {
+	*S
+	metav1.Object
+}
+
 type version struct {
 	uid             types.UID
 	resourceVersion string
 }
 
-var _ cache.ReflectorStore = &store[*corev1.Pod]{}
+var _ cache.ReflectorStore = &store[corev1.Pod, *corev1.Pod]{}
 
-func (s *store[T]) Add(object any) error { return s.Update(object) }
+func newStore[S any, T object[S]](decode func(object any) (T, bool), put func(T) error, remove func(T), filled func()) *store[S, T] {
+	return &store[S, T]{decode: decode, put: put, remove: remove, known: map[types.NamespacedName]version{}, filled: filled}
+}
 
-func (s *store[T]) Update(object any) error {
+func (s *store[S, T]) Add(object any) error { return s.Update(object) }
+
+func (s *store[S, T]) Update(object any) error {
 	decoded, ok := s.decode(object)
 	if !ok {
 		return errKind
@@ -47,7 +55,7 @@ func (s *store[T]) Update(object any) error {
 }
 
 // putKnown leaves an object that could not be put unknown, so that the next list puts it again.
-func (s *store[T]) putKnown(object T) error {
+func (s *store[S, T]) putKnown(object T) error {
 	if err := s.put(object); err != nil {
 		return err
 	}
@@ -55,7 +63,7 @@ func (s *store[T]) putKnown(object T) error {
 	return nil
 }
 
-func (s *store[T]) Delete(object any) error {
+func (s *store[S, T]) Delete(object any) error {
 	decoded, ok := s.decode(object)
 	if !ok {
 		return errKind
@@ -66,7 +74,7 @@ func (s *store[T]) Delete(object any) error {
 }
 
 // Replace compares a list with the known objects: it puts what is new and removes what is gone.
-func (s *store[T]) Replace(objects []any, resourceVersion string) error {
+func (s *store[S, T]) Replace(objects []any, resourceVersion string) error {
 	var problems []error
 	listed := make(map[types.NamespacedName]struct{}, len(objects))
 	for i, object := range objects {
@@ -85,12 +93,12 @@ func (s *store[T]) Replace(objects []any, resourceVersion string) error {
 	for key, last := range s.known {
 		if _, ok := listed[key]; !ok {
 			delete(s.known, key)
-			s.remove(s.tombstone(metav1.ObjectMeta{
-				Namespace:       key.Namespace,
-				Name:            key.Name,
-				UID:             last.uid,
-				ResourceVersion: last.resourceVersion,
-			}))
+			gone := T(new(S))
+			gone.SetNamespace(key.Namespace)
+			gone.SetName(key.Name)
+			gone.SetUID(last.uid)
+			gone.SetResourceVersion(last.resourceVersion)
+			s.remove(gone)
 		}
 	}
 	if err := errors.Join(problems...); err != nil {
@@ -104,7 +112,7 @@ func (s *store[T]) Replace(objects []any, resourceVersion string) error {
 }
 
 // Resync does nothing: the Handler keeps every object.
-func (s *store[T]) Resync() error { return nil }
+func (s *store[S, T]) Resync() error { return nil }
 
 func versionOf(object metav1.Object) version {
 	return version{uid: object.GetUID(), resourceVersion: object.GetResourceVersion()}

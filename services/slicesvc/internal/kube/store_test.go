@@ -14,24 +14,22 @@ import (
 
 // recordingStore returns a store of Services, and a function that returns the calls of its
 // functions.
-func recordingStore(fail error) (*store[*corev1.Service], func() []string) {
+func recordingStore(fail error) (*store[corev1.Service, *corev1.Service], func() []string) {
 	var calls []string
 	record := func(what string, service *corev1.Service) {
 		calls = append(calls, what+" "+service.Name+" "+string(service.UID)+" "+service.ResourceVersion)
 	}
-	services := &store[*corev1.Service]{
-		decode:    decodeWith(func(service *corev1.Service) *corev1.Service { return service }),
-		tombstone: func(meta metav1.ObjectMeta) *corev1.Service { return &corev1.Service{ObjectMeta: meta} },
-		put: func(service *corev1.Service) error {
+	services := newStore(
+		decodeWith(func(service *corev1.Service) *corev1.Service { return service }),
+		func(service *corev1.Service) error {
 			record("put", service)
 			return fail
 		},
-		remove: func(service *corev1.Service) { record("remove", service) },
-		known:  map[types.NamespacedName]version{},
-		listed: func(listed map[types.NamespacedName]struct{}, version string) {
-			calls = append(calls, fmt.Sprintf("listed %d at %s", len(listed), version))
-		},
-		filled: func() { calls = append(calls, "filled") },
+		func(service *corev1.Service) { record("remove", service) },
+		func() { calls = append(calls, "filled") },
+	)
+	services.listed = func(listed map[types.NamespacedName]struct{}, version string) {
+		calls = append(calls, fmt.Sprintf("listed %d at %s", len(listed), version))
 	}
 	return services, func() []string {
 		all := calls

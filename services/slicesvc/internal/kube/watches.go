@@ -72,7 +72,7 @@ func (w *Watches) Run(ctx context.Context) error {
 	for _, kind := range []string{services, pods, nodes, endpointSlices} {
 		filled := make(chan struct{})
 		filling = append(filling, filled)
-		store := w.newStore(kind, sync.OnceFunc(func() { close(filled) }))
+		store := w.storeOf(kind, sync.OnceFunc(func() { close(filled) }))
 		reflector := cache.NewReflectorWithOptions(w.listerWatcher(kind), nil, store, cache.ReflectorOptions{
 			Name:            "slicesvc " + kind,
 			TypeDescription: kind,
@@ -141,46 +141,19 @@ func (w *Watches) recordFailure(kind string, cause error) {
 	w.failures[kind] = fmt.Errorf("list %s: %w", kind, cause)
 }
 
-// newStore returns the store that passes the objects of a kind to the Handler.
-func (w *Watches) newStore(kind string, filled func()) cache.ReflectorStore {
+// storeOf returns the store that passes the objects of a kind to the Handler.
+func (w *Watches) storeOf(kind string, filled func()) cache.ReflectorStore {
 	switch kind {
 	case services:
-		return &store[*corev1.Service]{
-			decode:    decodeWith(stripService),
-			tombstone: func(meta metav1.ObjectMeta) *corev1.Service { return &corev1.Service{ObjectMeta: meta} },
-			put:       withoutError(w.handler.PutService),
-			remove:    w.handler.DeleteService,
-			known:     map[types.NamespacedName]version{},
-			filled:    filled,
-		}
+		return newStore(decodeWith(stripService), withoutError(w.handler.PutService), w.handler.DeleteService, filled)
 	case pods:
-		return &store[*corev1.Pod]{
-			decode:    newPodDecoder(),
-			tombstone: func(meta metav1.ObjectMeta) *corev1.Pod { return &corev1.Pod{ObjectMeta: meta} },
-			put:       withoutError(w.handler.PutPod),
-			remove:    w.handler.DeletePod,
-			known:     map[types.NamespacedName]version{},
-			filled:    filled,
-		}
+		return newStore(newPodDecoder(), withoutError(w.handler.PutPod), w.handler.DeletePod, filled)
 	case nodes:
-		return &store[*corev1.Node]{
-			decode:    decodeWith(stripNode),
-			tombstone: func(meta metav1.ObjectMeta) *corev1.Node { return &corev1.Node{ObjectMeta: meta} },
-			put:       withoutError(w.handler.PutNode),
-			remove:    w.handler.DeleteNode,
-			known:     map[types.NamespacedName]version{},
-			filled:    filled,
-		}
+		return newStore(decodeWith(stripNode), withoutError(w.handler.PutNode), w.handler.DeleteNode, filled)
 	default:
-		return &store[*lazySlice]{
-			decode:    lazySliceOf,
-			tombstone: func(meta metav1.ObjectMeta) *lazySlice { return &lazySlice{ObjectMeta: meta} },
-			put:       w.putSlice,
-			remove:    w.deleteSlice,
-			known:     map[types.NamespacedName]version{},
-			listed:    w.handler.SlicesListed,
-			filled:    filled,
-		}
+		slices := newStore(lazySliceOf, w.putSlice, w.deleteSlice, filled)
+		slices.listed = w.handler.SlicesListed
+		return slices
 	}
 }
 

@@ -92,7 +92,7 @@ func BenchmarkFlip(b *testing.B) {
 				changed := map[string]struct{}{effect.Pods[0].Name: {}}
 				snapshot, _ := x.SnapshotOfPods(effect.Services[0], changed)
 				plan := placement.Plan(benchInput(snapshot), changed)
-				if len(plan.Changes) != 1 || !placement.Wrote(plan.Changes[0].Slice) {
+				if len(plan.Changes) != 1 || !placement.Put(plan.Changes[0].Slice) {
 					b.Fatalf("%d writes for one flip, want 1", len(plan.Changes))
 				}
 				x.PutWrittenSlice(plan.Changes[0].Slice)

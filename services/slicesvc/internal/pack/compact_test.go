@@ -19,7 +19,7 @@ import (
 
 // quietInput draws a Service for which Make has nothing to do.
 func quietInput(t *rapid.T) pack.Input {
-	in := slicetest.RandomInput(t)
+	in := randomInput(t)
 	in.Service.DeletionTimestamp = nil
 	in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 	in.Limit = max(in.Limit, rapid.IntRange(1, 20).Draw(t, "limit now"))

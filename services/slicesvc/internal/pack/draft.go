@@ -49,12 +49,12 @@ func (d *draft) unchanged() bool {
 	}
 	before := make(map[desired.Endpoint]struct{}, len(d.from.Endpoints))
 	for i := range d.from.Endpoints {
-		if found, exact := desired.Observe(&d.from.Endpoints[i]); exact {
+		if found, exact := desired.FromObject(&d.from.Endpoints[i]); exact {
 			before[found] = struct{}{}
 		}
 	}
 	return !slices.ContainsFunc(d.endpoints, func(endpoint discoveryv1.Endpoint) bool {
-		found, _ := desired.Observe(&endpoint)
+		found, _ := desired.FromObject(&endpoint)
 		_, ok := before[found]
 		return !ok
 	})

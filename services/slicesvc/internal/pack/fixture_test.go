@@ -1,7 +1,9 @@
 package pack_test
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
@@ -16,11 +19,25 @@ import (
 // input returns the input of a plan with a limit of 100 endpoints.
 func input(service *corev1.Service, candidates []desired.Candidate, existing ...*discoveryv1.EndpointSlice) pack.Input {
 	return pack.Input{
-		Snapshot:  slicetest.Snapshot(service, candidates, existing...),
+		Snapshot:  snapshot(service, candidates, existing...),
 		Endpoints: desired.Resolve(service, candidates),
 		Limit:     100,
 		ManagedBy: slicetest.ManagedBy,
 	}
+}
+
+// snapshot returns a Service with Pods and slices as a snapshot of the index.
+func snapshot(service *corev1.Service, candidates []desired.Candidate, slices ...*discoveryv1.EndpointSlice) index.Snapshot {
+	snapshot := index.Snapshot{Service: service, Slices: slices}
+	for _, candidate := range candidates {
+		snapshot.Pods = append(snapshot.Pods, index.SelectedPod{
+			Pod:       index.NewPod(candidate.Pod),
+			NodeKnown: candidate.NodeKnown,
+			Zone:      candidate.Zone,
+			Affinity:  desired.AffinityOf(candidate.Pod),
+		})
+	}
+	return snapshot
 }
 
 func limited(limit int, in pack.Input) pack.Input {
@@ -41,14 +58,33 @@ func deepCopies(slices []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlic
 	return copies
 }
 
-// apply returns the slices after the changes of a plan, ordered by name.
+// apply returns the slices after the changes of a plan, ordered by name. The test fails if a change
+// is not possible, or not guarded by the UID and resourceVersion of the slice.
 func apply(t rapid.TB, existing []*discoveryv1.EndpointSlice, changes []pack.Change) []*discoveryv1.EndpointSlice {
 	t.Helper()
-	after, err := slicetest.Apply(existing, changes)
-	if err != nil {
-		t.Fatal(err)
+	byName := map[string]*discoveryv1.EndpointSlice{}
+	for _, slice := range existing {
+		byName[slice.Name] = slice
 	}
-	return after
+	for _, change := range changes {
+		name := change.Slice.Name
+		slice, exists := byName[name]
+		switch {
+		case (change.Verb == pack.Create) == exists:
+			t.Fatalf("cannot %s %s", change.Verb, name)
+		case change.Verb != pack.Create && (slice.UID != change.Slice.UID || slice.ResourceVersion != change.Slice.ResourceVersion):
+			t.Fatalf("%s of %s is not guarded", change.Verb, name)
+		case change.Verb == pack.Update && slice.AddressType != change.Slice.AddressType:
+			t.Fatalf("update of %s changes its address type", name)
+		case change.Verb == pack.Delete:
+			delete(byName, name)
+		default:
+			byName[name] = stored(change.Slice)
+		}
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 }
 
 // reasons describes the changes of a plan.
@@ -121,7 +157,7 @@ func identities(among []*discoveryv1.EndpointSlice) map[string]bool {
 	all := map[string]bool{}
 	for _, slice := range among {
 		for i := range slice.Endpoints {
-			endpoint, _ := desired.Observe(&slice.Endpoints[i])
+			endpoint, _ := desired.FromObject(&slice.Endpoints[i])
 			all[fmt.Sprint(groupName(slice.AddressType, desired.KeyOf(slice.Ports)), endpoint.Identity)] = true
 		}
 	}

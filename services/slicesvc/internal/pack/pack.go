@@ -68,7 +68,7 @@ func (p *planner) planFamily(family desired.Family, existing []*discoveryv1.Endp
 			result.drop(slice, PortsGone)
 		}
 	}
-	if len(result.create) == 0 && len(result.delete) == len(existing) && !p.part.hasOthers(family.AddressType) {
+	if len(result.create) == 0 && len(result.delete) == len(existing) && !p.scope.hasOthers(family.AddressType) {
 		p.addPlaceholder(&result, family.AddressType)
 	}
 	p.recycle(&result)

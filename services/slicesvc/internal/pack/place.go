@@ -61,7 +61,7 @@ func (p *placer) place(endpoints []desired.Endpoint) (created, opened []*draft) 
 
 // allUnchanged returns all slices of the group that are not written, ordered by name.
 func (p *placer) allUnchanged() []*draft {
-	others := p.part.others(p.addressType, p.group.Key)
+	others := p.scope.others(p.addressType, p.group.Key)
 	if len(others) == 0 {
 		return p.unchanged
 	}
@@ -100,13 +100,7 @@ func (p *placer) tightestOrWidest(among []*draft, endpoints []desired.Endpoint) 
 	if best := p.tightest(among, endpoints); best != nil {
 		return best
 	}
-	widest := among[0]
-	for _, candidate := range among {
-		if p.free(candidate) > p.free(widest) {
-			widest = candidate
-		}
-	}
-	return widest
+	return slices.MaxFunc(among, func(a, b *draft) int { return p.free(a) - p.free(b) })
 }
 
 // tightest returns the slice with the least free capacity that can take all the endpoints, and
@@ -231,11 +225,11 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 			kept.moved = true
 			continue
 		}
-		if p.part.keeps(&slice.Endpoints[i]) {
+		if p.scope.keeps(&slice.Endpoints[i]) {
 			stay(i)
 			continue
 		}
-		found, exact := desired.Observe(&slice.Endpoints[i])
+		found, exact := desired.FromObject(&slice.Endpoints[i])
 		want, ok := wanted.take(found.Identity)
 		switch {
 		case !ok:

@@ -16,7 +16,7 @@ import (
 // whole.
 //
 // That holds as long as the Placement is up to date: it was made from slices for which Make has
-// nothing to do; every plan since was applied completely and reported with Wrote and Deleted; and
+// nothing to do; every plan since was applied completely and recorded with Put and Delete; and
 // every Pod that changed was in one of these plans. After any other event the caller drops the
 // Placement and plans the whole: the Service changed, another writer changed a slice, or a write
 // failed. Two kinds of Services are always planned as a whole: those with hints in mode Auto, where
@@ -84,7 +84,7 @@ func NewPlacement(snapshot index.Snapshot) (p *Placement, ok bool) {
 		p.pods[pod] = placedPod{affinity: affinity}
 	}
 	for _, slice := range snapshot.Slices {
-		if slice.DeletionTimestamp == nil && !p.Wrote(slice) {
+		if slice.DeletionTimestamp == nil && !p.Put(slice) {
 			return nil, false
 		}
 	}
@@ -103,9 +103,9 @@ func (p *Placement) Slack(limit int) bool {
 	return false
 }
 
-// Wrote records the slice that a write left. ok is false when the slice cannot be placed; then the
+// Put records the slice that a write left. ok is false when the slice cannot be placed; then the
 // Placement must not be used any more.
-func (p *Placement) Wrote(slice *discoveryv1.EndpointSlice) (ok bool) {
+func (p *Placement) Put(slice *discoveryv1.EndpointSlice) (ok bool) {
 	family, ok := familyNumber(slice.AddressType)
 	if !ok {
 		return false
@@ -125,8 +125,8 @@ func (p *Placement) Wrote(slice *discoveryv1.EndpointSlice) (ok bool) {
 	return p.locate(entry, before, slice)
 }
 
-// Deleted records that a slice was deleted.
-func (p *Placement) Deleted(name string) {
+// Delete records that a slice was deleted.
+func (p *Placement) Delete(name string) {
 	entry := p.slices[name]
 	if entry == nil {
 		return
@@ -245,64 +245,3 @@ func familyNumber(addressType discoveryv1.AddressType) (int, bool) {
 }
 
 func byName(a, b *placedSlice) int { return cmp.Compare(a.object.Name, b.object.Name) }
-
-// part is what of a Placement a plan for a change looks at. The planner gets the families that
-// change, in them the endpoints of changed Pods, and the included slices: all that hold an endpoint
-// of a changed Pod, and all of a group that will have no endpoint. A group that keeps endpoints of
-// other Pods is named even if it has none of changed Pods.
-type part struct {
-	placement *Placement
-	// changed names the Pods whose endpoints may have come, gone or changed.
-	changed map[string]struct{}
-	// held counts the endpoints of changed Pods by their slice.
-	held map[*placedSlice]int
-	// included are the slices that the planner gets.
-	included map[*placedSlice]struct{}
-}
-
-// keeps reports whether an endpoint in a slice is of a Pod that did not change. Like the methods
-// below, it may be called on nil, the part of a plan of the whole.
-func (p *part) keeps(found *discoveryv1.Endpoint) bool {
-	if p == nil || found.TargetRef == nil {
-		return false
-	}
-	_, changed := p.changed[found.TargetRef.Name]
-	return !changed
-}
-
-// hasOthers reports whether a family has slices beside the included ones.
-func (p *part) hasOthers(addressType discoveryv1.AddressType) bool {
-	if p == nil {
-		return false
-	}
-	number, ok := familyNumber(addressType)
-	if !ok {
-		return false
-	}
-	included := 0
-	for slice := range p.included {
-		if slice.family == number {
-			included++
-		}
-	}
-	return p.placement.families[number].slices > included
-}
-
-// others returns drafts of the slices of a group beside the included ones, in order of name and
-// unchanged.
-func (p *part) others(addressType discoveryv1.AddressType, ports desired.PortKey) []*draft {
-	if p == nil {
-		return nil
-	}
-	number, ok := familyNumber(addressType)
-	if !ok || p.placement.families[number].groups[ports] == nil {
-		return nil
-	}
-	var others []*draft
-	for _, slice := range p.placement.families[number].groups[ports].slices {
-		if _, included := p.included[slice]; !included {
-			others = append(others, unchangedDraft(slice.object))
-		}
-	}
-	return others
-}

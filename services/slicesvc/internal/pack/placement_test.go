@@ -191,10 +191,10 @@ func (f *placementFixture) record(t *testing.T, plan pack.Plan) {
 	} else {
 		for _, change := range plan.Changes {
 			if change.Verb == pack.Delete {
-				f.placement.Deleted(change.Slice.Name)
+				f.placement.Delete(change.Slice.Name)
 				continue
 			}
-			ok = ok && f.placement.Wrote(f.find(change.Slice.Name))
+			ok = ok && f.placement.Put(f.find(change.Slice.Name))
 		}
 	}
 	held := 0
@@ -241,7 +241,7 @@ func TestNewPlacement_RefusesSlicesThatNoPlanLeaves(t *testing.T) {
 		"address type without a place": func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressTypeFQDN },
 	} {
 		slice := slicetest.Slice(service, "s", slicetest.Pods(0, 3), tamper)
-		if _, ok := pack.NewPlacement(slicetest.Snapshot(service, nil, slice)); ok {
+		if _, ok := pack.NewPlacement(snapshot(service, nil, slice)); ok {
 			t.Errorf("%s: accepted", name)
 		}
 	}

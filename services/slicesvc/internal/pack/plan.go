@@ -70,7 +70,6 @@ const (
 // Reason is a stable code for why a slice is written.
 type Reason string
 
-// The reasons.
 const (
 	// NewEndpoints: the endpoints do not fit into the existing slices.
 	NewEndpoints Reason = "NEW_ENDPOINTS"

@@ -19,15 +19,15 @@ import (
 // planner makes one plan.
 type planner struct {
 	Input
-	// part restricts the plan to what a change touches; nil for a plan of the whole Service.
-	part *part
+	// scope is nil for a plan of the whole Service.
+	scope *scope
 	// affinities has the affinity of the snapshot's Pods; nil until endpoints need a slice.
 	affinities map[string]uint32
 }
 
-func newPlanner(in Input, part *part) *planner {
+func newPlanner(in Input, scope *scope) *planner {
 	in.Limit = max(in.Limit, 1)
-	return &planner{Input: in, part: part}
+	return &planner{Input: in, scope: scope}
 }
 
 // ending reports whether the Service is being deleted.
@@ -35,8 +35,8 @@ func (p *planner) ending() bool { return p.Service.DeletionTimestamp != nil }
 
 // affinity returns the affinity of a Pod; 0 for one that the Service does not select.
 func (p *planner) affinity(pod string) uint32 {
-	if p.part != nil {
-		return p.part.placement.pods[pod].affinity
+	if p.scope != nil {
+		return p.scope.placement.pods[pod].affinity
 	}
 	if p.affinities == nil {
 		p.affinities = p.Affinities()

@@ -13,12 +13,11 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
 func TestMake_PlanAfterAnAppliedPlanIsEmpty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 		if again := pack.Make(in); !again.Empty() {
 			t.Fatalf("after the plan was applied: %v", reasons(again))
@@ -28,7 +27,7 @@ func TestMake_PlanAfterAnAppliedPlanIsEmpty(t *testing.T) {
 
 func TestMake_SlicesHaveTheDesiredEndpointsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		after := apply(t, in.Slices, pack.Make(in).Changes)
 		if in.Service.DeletionTimestamp != nil {
 			t.Skip("a Service that is being deleted gets no new slices")
@@ -48,7 +47,7 @@ func TestMake_SlicesHaveTheDesiredEndpointsOnce(t *testing.T) {
 // same ports, is in a slice.
 func TestMake_NoEndpointIsMissingWhileAPlanIsApplied(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		in.Service.DeletionTimestamp = nil
 		plan := pack.Make(in)
 		stays := identities(in.Slices)
@@ -69,7 +68,7 @@ func TestMake_NoEndpointIsMissingWhileAPlanIsApplied(t *testing.T) {
 // The same holds when a write fails: the changes that supersede are not made then.
 func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		in.Service.DeletionTimestamp = nil
 		plan := pack.Make(in)
 		stays := identities(in.Slices)
@@ -90,7 +89,7 @@ func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
 // The next plan writes no slice that is as it should be.
 func TestMake_NoNeedlessWriteAfterAPlanWasAppliedInPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		plan := pack.Make(in)
 		for n := range plan.Changes {
 			left := apply(t, in.Slices, plan.Changes[:n])
@@ -125,7 +124,7 @@ func withoutWrite(t *rapid.T, in pack.Input, plan pack.Plan, failed int) []*disc
 
 func TestMake_ChangesNoInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		service, slices := in.Service.DeepCopy(), deepCopies(in.Slices)
 		plan := pack.Make(in)
 		if diff := gocmp.Diff(service, in.Service); diff != "" {
@@ -139,7 +138,7 @@ func TestMake_ChangesNoInput(t *testing.T) {
 
 func TestMake_OrderOfInputsDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		plan := pack.Make(in)
 		shuffled := in
 		shuffled.Slices = rapid.Permutation(in.Slices).Draw(t, "slices")
@@ -188,7 +187,7 @@ func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[st
 			all[at] = map[desired.Endpoint]int{}
 		}
 		for i := range slice.Endpoints {
-			endpoint, exact := desired.Observe(&slice.Endpoints[i])
+			endpoint, exact := desired.FromObject(&slice.Endpoints[i])
 			if !exact {
 				t.Fatalf("slice %s keeps an endpoint of another writer: %v", slice.Name, slice.Endpoints[i])
 			}

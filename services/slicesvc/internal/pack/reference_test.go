@@ -98,7 +98,7 @@ func upstreamGroup(in pack.Input, group desired.Group, existing []*discoveryv1.E
 	for _, slice := range existing {
 		kept, changed := 0, false
 		for i := range slice.Endpoints {
-			found, exact := desired.Observe(&slice.Endpoints[i])
+			found, exact := desired.FromObject(&slice.Endpoints[i])
 			want, ok := missing[found.Identity]
 			if !ok {
 				continue
@@ -209,7 +209,7 @@ func labelsDiffer(in pack.Input, slice *discoveryv1.EndpointSlice) bool {
 // hints in mode Auto.
 func TestMake_WritesNoMoreThanUpstream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		if hints.ModeOf(in.Service) == hints.Auto {
 			t.Skip("hints depend on all endpoints")
 		}

@@ -11,10 +11,11 @@ import (
 )
 
 // hinted returns the wanted families with the hints of all modes, and what became of them in each
-// family: nothing for a Service that wants no hints, or for a plan of a part, which cannot tell.
+// family: nothing for a Service that wants no hints, or for the plan of a change, which cannot
+// tell.
 func (p *planner) hinted(existing []*discoveryv1.EndpointSlice) ([]desired.Family, []FamilyHints) {
 	mode := hints.ModeOf(p.Service)
-	if mode == hints.Off || p.part != nil {
+	if mode == hints.Off || p.scope != nil {
 		return p.Endpoints.Families, nil
 	}
 	families := slices.Clone(p.Endpoints.Families)
@@ -94,7 +95,7 @@ func (p *planner) currentHints(existing []*discoveryv1.EndpointSlice) map[desire
 			continue
 		}
 		for i := range slice.Endpoints {
-			endpoint, _ := desired.Observe(&slice.Endpoints[i])
+			endpoint, _ := desired.FromObject(&slice.Endpoints[i])
 			if _, duplicate := found[endpoint.Identity]; !duplicate {
 				found[endpoint.Identity] = hints.Endpoint{Hint: endpoint.HintZone, Slice: slice.Name}
 			}

@@ -44,7 +44,7 @@ func hintsOf(slices []*discoveryv1.EndpointSlice) map[string]string {
 	found := map[string]string{}
 	for _, slice := range slices {
 		for i := range slice.Endpoints {
-			endpoint, _ := desired.Observe(&slice.Endpoints[i])
+			endpoint, _ := desired.FromObject(&slice.Endpoints[i])
 			text := endpoint.HintZone
 			if endpoint.HintNode != "" {
 				text += "/" + endpoint.HintNode
@@ -139,7 +139,7 @@ func TestMake_ReasonForMissingHints(t *testing.T) {
 // kube-proxy follows zone hints only when every ready endpoint has one.
 func TestMake_AutoHintsAllReadyEndpointsOrNone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.RandomInput(t)
+		in := randomInput(t)
 		if hints.ModeOf(in.Service) != hints.Auto || in.Service.DeletionTimestamp != nil {
 			return
 		}

@@ -9,6 +9,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
@@ -26,18 +27,19 @@ type planApplier struct {
 	owned *ownedShard
 	key   Key
 
-	mu      sync.Mutex      // guards all below; never held across I/O
-	result  *syncResult     // collects what was written
-	planned *pack.Placement // the plan was made from it; nil for a plan of the whole Service
-	errs    []error
+	mu     sync.Mutex  // guards all below; never held across I/O
+	result *syncResult // collects what was written
+	// placement is what the plan was made from; nil for a plan of the whole Service.
+	placement *pack.Placement
+	errs      []error
 }
 
 // applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
 // last, one after the other, and only if no write failed. Otherwise a failed write does not stop
 // the others, except that all stop if kube-apiserver throttles or the term ends.
-func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *pack.Placement) {
-	result.reread = true // until an error remains that a new plan does not solve
-	a := &planApplier{Controller: c, owned: owned, key: key, result: result, planned: planned}
+func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, placement *pack.Placement) {
+	result.replan = true // until an error that a new plan does not solve
+	a := &planApplier{Controller: c, owned: owned, key: key, result: result, placement: placement}
 	var independent, dependent []pack.Change
 	for _, change := range result.plan.Changes {
 		if change.Supersedes() {
@@ -101,7 +103,7 @@ func (a *planApplier) stopped() bool {
 }
 
 func (a *planApplier) apply(change pack.Change) {
-	stored, err := a.write(a.owned, a.key, change)
+	stored, err := a.write(change)
 	if err == nil {
 		err = a.recordWrite(change, stored)
 	}
@@ -112,7 +114,7 @@ func (a *planApplier) apply(change pack.Change) {
 		a.logger.Debug("slice not created", "service", a.key.String(), "error", err)
 		a.recordTerminating()
 	case errors.Is(err, kube.ErrConflict):
-		a.recordConflict(err, a.reread(a.owned, change))
+		a.recordConflict(err, a.readConflicting(change))
 	default:
 		a.recordError(err, false)
 	}
@@ -131,10 +133,10 @@ func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.Endpoi
 		a.result.lastPlan.Deletes++
 	}
 	switch {
-	case a.planned == nil:
+	case a.placement == nil:
 	case change.Verb == pack.Delete:
-		a.planned.Deleted(change.Slice.Name)
-	case !a.planned.Wrote(stored):
+		a.placement.Delete(change.Slice.Name)
+	case !a.placement.Put(stored):
 		return fmt.Errorf("%s endpointslice %s/%s: what was stored is not what was written", change.Verb, stored.Namespace, stored.Name)
 	}
 	return nil
@@ -146,19 +148,19 @@ func (a *planApplier) recordTerminating() {
 	a.result.terminating = true
 }
 
-func (a *planApplier) recordConflict(err error, reread bool) {
-	a.recordError(err, reread)
+func (a *planApplier) recordConflict(err error, replan bool) {
+	a.recordError(err, replan)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.result.conflict = true
 }
 
-// recordError records a failed write. reread says that the cache has the slice in conflict now.
-func (a *planApplier) recordError(err error, reread bool) {
+// recordError records a failed write. replan says that a new plan may solve the error.
+func (a *planApplier) recordError(err error, replan bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.errs = append(a.errs, err)
-	a.result.reread = a.result.reread && reread
+	a.result.replan = a.result.replan && replan
 	a.result.throttled = max(a.result.throttled, throttleDelay(err))
 }
 
@@ -172,32 +174,58 @@ func throttleDelay(err error) time.Duration {
 }
 
 // write makes one write and stores the result in the cache.
-func (c *Controller) write(owned *ownedShard, key Key, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	name := change.Slice.Name
 	start := time.Now()
-	owned.beginWrite(key, name)
+	a.owned.beginWrite(a.key, name)
 	returned := false
 	defer func() {
 		if !returned { // Write panicked
-			owned.failWrite(key, name, true)
+			a.owned.failWrite(a.key, name, true)
 		}
 	}()
-	stored, err := c.deps.Writer.Write(owned.ctx, change)
+	stored, err := a.deps.Writer.Write(a.owned.ctx, change)
 	returned = true
 	now := time.Now()
-	if c.deps.Batcher != nil {
-		c.deps.Batcher.Wrote(now, now.Sub(start), err)
+	if a.deps.Batcher != nil {
+		a.deps.Batcher.Wrote(now, now.Sub(start), err)
 	}
 	if err != nil {
-		owned.failWrite(key, name, !kube.Refused(err))
+		a.owned.failWrite(a.key, name, !kube.Refused(err))
 		return nil, err
 	}
-	c.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
+	a.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
 	if change.Verb == pack.Delete {
-		c.cache.storeDeleted(change.Slice)
+		a.index.PutTombstone(change.Slice)
 	} else {
-		c.cache.storeWritten(stored)
+		a.index.PutWrittenSlice(stored)
 	}
-	c.applyObserved(owned, key, stored, owned.finishWrite(key, change.Verb, stored, now))
+	if newer := a.owned.finishWrite(a.key, change.Verb, stored, now); newer.observed {
+		a.cacheNewer(stored, newer)
+	}
 	return stored, nil
+}
+
+// cacheNewer caches what a watch showed of a slice after our write of it.
+func (a *planApplier) cacheNewer(stored *discoveryv1.EndpointSlice, newer observedVersion) {
+	if newer.deleted {
+		a.index.DeleteSlice(stored)
+		return
+	}
+	slice := keyOf(stored.Namespace, stored.Name)
+	if _, cached, _, ok := a.index.SliceVersion(slice); ok && index.CompareVersions(newer.version, cached) <= 0 || a.deps.Reader == nil {
+		return
+	}
+	if err := a.readSlice(a.owned.ctx, slice, nil); err != nil {
+		a.logger.Debug("cannot read slice, will retry before the next plan", "slice", slice.String(), "error", err)
+		a.owned.addUnread(a.key, stored.Name)
+	}
+}
+
+// readConflicting caches the current state of a slice in conflict, and returns whether it could.
+func (a *planApplier) readConflicting(change pack.Change) bool {
+	if a.deps.Reader == nil {
+		return false
+	}
+	return a.readSlice(a.owned.ctx, keyOf(change.Slice.Namespace, change.Slice.Name), change.Slice) == nil
 }

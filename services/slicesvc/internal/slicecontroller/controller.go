@@ -10,12 +10,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
+
+// Key names a Service, a Pod or a slice.
+type Key = index.Key
+
+func keyOf(namespace, name string) Key { return Key{Namespace: namespace, Name: name} }
 
 // Writer stores planned changes. It is called from several goroutines.
 //
@@ -25,6 +32,15 @@ import (
 // succeeds.
 type Writer interface {
 	Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error)
+}
+
+// Reader reads the current state of slices, not that of the cache. It is called from several
+// goroutines.
+type Reader interface {
+	// Get returns nil if there is no such slice.
+	Get(ctx context.Context, slice Key) (*discoveryv1.EndpointSlice, error)
+	// List returns the metadata of all slices with our managed-by label.
+	List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error)
 }
 
 // Config configures a Controller.
@@ -63,29 +79,30 @@ type Controller struct {
 	metrics  *metrics
 	upstream *upstreamMetrics
 	events   *serviceEvents
-	cache    *cache
-	shards   *shardTracker
-	changes  *changeLog
-	lists    *sliceLister
-	budget   *compactionBudget
-	// orphanedReads has the slices to read after their term has ended.
-	orphanedReads *pendingReads
-	running       chan struct{} // closed by Run
+	// index is the cache: what the watches showed, and what was written here.
+	index   *index.Index
+	newest  newestVersion
+	shards  *shardTracker
+	changes *changeLog
+	lists   *sliceLister
+	budget  *compactionBudget
+	// orphans has the slices to read after their term has ended. Run sets it.
+	orphans workqueue.TypedRateLimitingInterface[Key]
+	running chan struct{} // closed by Run
 }
 
 // New returns a Controller with an empty cache. It starts nothing.
 func New(cfg Config, deps Deps) (*Controller, error) {
 	c := &Controller{
-		cfg:           cfg,
-		deps:          deps,
-		logger:        deps.Logger,
-		events:        newServiceEvents(deps.Events),
-		cache:         newCache(cfg.ManagedBy, cfg.Shards),
-		shards:        newShardTracker(cfg.Shards),
-		changes:       newChangeLog(),
-		budget:        newCompactionBudget(),
-		orphanedReads: newPendingReads(),
-		running:       make(chan struct{}),
+		cfg:     cfg,
+		deps:    deps,
+		logger:  deps.Logger,
+		events:  newServiceEvents(deps.Events),
+		index:   index.New(cfg.ManagedBy, cfg.Shards),
+		shards:  newShardTracker(cfg.Shards),
+		changes: newChangeLog(),
+		budget:  newCompactionBudget(),
+		running: make(chan struct{}),
 	}
 	if deps.Reader != nil {
 		c.lists = newSliceLister(deps.Reader, cfg.Shards)
@@ -100,17 +117,17 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 }
 
 // Counts returns the sizes of some shards, held or not.
-func (c *Controller) Counts(shards []int) index.Counts { return c.cache.counts(shards) }
+func (c *Controller) Counts(shards []int) index.Counts { return c.index.Counts(shards) }
 
-// ResourceVersion returns the newest resourceVersion in the cache.
-func (c *Controller) ResourceVersion() string { return c.cache.resourceVersion() }
+// ResourceVersion returns the newest resourceVersion that a watch showed.
+func (c *Controller) ResourceVersion() string { return c.newest.get() }
 
 // QueueLength returns how many Services wait for a sync.
 func (c *Controller) QueueLength() int { return c.shards.queueLength() }
 
 // handles returns whether a sync of the Service may have anything to write.
 func (c *Controller) handles(service *corev1.Service) bool {
-	return c.cfg.DeleteUnmanagedSlices || index.Management(service) == index.Managed
+	return c.cfg.DeleteUnmanagedSlices || index.Managed(service)
 }
 
 // sizes adds up the cached slices of the held shards. It locks the cache only for one Service at a
@@ -118,9 +135,9 @@ func (c *Controller) handles(service *corev1.Service) bool {
 func (c *Controller) sizes() serviceSizes {
 	sizes := serviceSizes{topologies: map[string]int{}}
 	for _, owned := range c.shards.held() {
-		for _, key := range c.cache.shardKeys(owned.shard) {
-			service, slices, ok := c.cache.slices(key)
-			if !ok || index.Management(service) != index.Managed {
+		for _, key := range c.index.ShardKeys(owned.shard) {
+			service, slices, ok := c.index.Slices(key)
+			if !ok || !index.Managed(service) {
 				continue
 			}
 			sizes.slices += len(slices)
@@ -128,7 +145,7 @@ func (c *Controller) sizes() serviceSizes {
 			for _, slice := range slices {
 				sizes.endpoints += len(slice.Endpoints)
 			}
-			if topology := hints.Text(service); topology != "" {
+			if topology := hints.ModeName(service); topology != "" {
 				sizes.topologies[topology]++
 			}
 		}

@@ -38,7 +38,7 @@
 // Cost: one cache, one queue and one set of workers serve all shards. A held shard has one
 // goroutine, which sleeps.
 //
-// Locks: cache.mu guards the index, shardTracker.mu the held shards and the queue, ownedShard.mu
+// Locks: the index has its own, shardTracker.mu guards the held shards and the queue, ownedShard.mu
 // the records of a term. None of them is held across planning or I/O. No other lock is taken while
 // one is held, except those of the queue, the priority queue and the compaction budget. The queue
 // gives a Service to one worker at a time; a placement belongs to the sync that took it.

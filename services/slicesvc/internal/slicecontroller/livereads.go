@@ -9,35 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
-
-// reread caches the current state of a slice in conflict, and returns whether it could.
-func (c *Controller) reread(owned *ownedShard, change pack.Change) bool {
-	if c.deps.Reader == nil {
-		return false
-	}
-	return c.readSlice(owned.ctx, keyOf(change.Slice.Namespace, change.Slice.Name), change.Slice) == nil
-}
-
-// applyObserved caches what a watch showed of a slice after our write of it.
-func (c *Controller) applyObserved(owned *ownedShard, key Key, stored *discoveryv1.EndpointSlice, newer observedVersion) {
-	if !newer.observed {
-		return
-	}
-	slice := keyOf(stored.Namespace, stored.Name)
-	if newer.deleted {
-		c.cache.change("", func(x *index.Index) { x.DeleteSlice(stored) })
-		return
-	}
-	if _, cached, _, ok := c.cache.sliceVersion(slice); ok && index.CompareVersions(newer.version, cached) <= 0 || c.deps.Reader == nil {
-		return
-	}
-	if err := c.readSlice(owned.ctx, slice, nil); err != nil {
-		c.logger.Debug("cannot read slice, will retry before the next plan", "slice", slice.String(), "error", err)
-		owned.addUnread(key, stored.Name)
-	}
-}
 
 // readPending reads slices of a Service whose state in the cache is stale. Slices that cannot be
 // read stay pending.
@@ -47,7 +19,7 @@ func (c *Controller) readPending(owned *ownedShard, key Key, names map[string]st
 	}
 	var problems []error
 	for name := range names {
-		if err := c.readSlice(owned.ctx, keyOf(key.Namespace, name), c.cache.slice(key, name)); err != nil {
+		if err := c.readSlice(owned.ctx, keyOf(key.Namespace, name), c.cachedSlice(key, name)); err != nil {
 			owned.addUnread(key, name)
 			problems = append(problems, err)
 		}
@@ -55,29 +27,32 @@ func (c *Controller) readPending(owned *ownedShard, key Key, names map[string]st
 	return errors.Join(problems...)
 }
 
-// readOrphaned reads the slices whose term ended before they were read, until ctx ends. A watch
-// does not show them again, and a read needs no term.
+// cachedSlice returns a slice of a Service, nil if there is none of that name.
+func (c *Controller) cachedSlice(service Key, name string) *discoveryv1.EndpointSlice {
+	_, all, _ := c.index.Slices(service)
+	for _, slice := range all {
+		if slice.Name == name {
+			return slice
+		}
+	}
+	return nil
+}
+
+// readOrphaned reads the slices whose term ended before they were read, until the queue is shut
+// down. A watch does not show them again, and a read needs no term.
 func (c *Controller) readOrphaned(ctx context.Context) {
-	for failures := 0; ; {
-		select {
-		case <-ctx.Done():
+	for {
+		slice, shutDown := c.orphans.Get()
+		if shutDown {
 			return
-		case <-c.orphanedReads.added:
 		}
-		var failed []Key
-		for slice := range c.orphanedReads.take() {
-			if err := c.readSlice(ctx, slice, nil); err != nil {
-				c.logger.Debug("cannot read slice after the end of a term, will retry", "slice", slice.String(), "error", err)
-				failed = append(failed, slice)
-			}
+		if err := c.readSlice(ctx, slice, nil); err != nil {
+			c.logger.Debug("cannot read slice after the end of a term, will retry", "slice", slice.String(), "error", err)
+			c.orphans.AddRateLimited(slice)
+		} else {
+			c.orphans.Forget(slice)
 		}
-		if len(failed) == 0 {
-			failures = 0
-			continue
-		}
-		failures++
-		pause(ctx, retryDelay(failures))
-		c.orphanedReads.add(failed)
+		c.orphans.Done(slice)
 	}
 }
 
@@ -92,7 +67,7 @@ func (c *Controller) readSlice(ctx context.Context, slice Key, cached *discovery
 	case current != nil:
 		c.PutSlice(current)
 	case cached != nil && cached.UID != "":
-		c.cache.storeDeleted(cached)
+		c.index.PutTombstone(cached)
 	}
 	return nil
 }
@@ -129,7 +104,7 @@ func (c *Controller) readChangedSlices(owned *ownedShard) error {
 	for _, meta := range list.slices[owned.shard] {
 		key := keyOf(meta.Namespace, meta.Name)
 		listed[key] = struct{}{}
-		_, cached, ours, ok := c.cache.sliceVersion(key)
+		_, cached, ours, ok := c.index.SliceVersion(key)
 		if ok && ours && index.CompareVersions(meta.ResourceVersion, cached) <= 0 {
 			continue
 		}
@@ -137,8 +112,8 @@ func (c *Controller) readChangedSlices(owned *ownedShard) error {
 			return err
 		}
 	}
-	for _, service := range c.cache.shardKeys(owned.shard) {
-		_, slices, _ := c.cache.slices(service)
+	for _, service := range c.index.ShardKeys(owned.shard) {
+		_, slices, _ := c.index.Slices(service)
 		for _, slice := range slices {
 			key := keyOf(slice.Namespace, slice.Name)
 			if _, ok := listed[key]; ok || index.CompareVersions(slice.ResourceVersion, list.resourceVersion) > 0 {

@@ -122,7 +122,7 @@ func (m *upstreamMetrics) observeSync(service *corev1.Service, written []pack.Ch
 	}
 	m.added.Observe(float64(added))
 	m.removed.Observe(float64(removed))
-	topology, distribution := "Disabled", hints.Text(service)
+	topology, distribution := "Disabled", hints.ModeName(service)
 	if hints.ModeOf(service) == hints.Auto {
 		topology, distribution = distribution, ""
 	}
@@ -169,14 +169,12 @@ func newSizeGauges(sizes func() serviceSizes) *sizeGauges {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (g *sizeGauges) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{g.endpoints, g.slices, g.minSlices, g.topologies} {
 		to <- desc
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (g *sizeGauges) Collect(to chan<- prometheus.Metric) {
 	sizes := g.sizes()
 	gauge := func(desc *prometheus.Desc, value int, labels ...string) {

@@ -159,8 +159,8 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 		if result.conflict {
 			trigger = ByConflict
 		}
-		record.pending.add(key.Namespace, syncCause{trigger: trigger, at: input.changed}, now)
-		if result.reread && failed.count == 1 {
+		record.pending.add(key.Namespace, syncCause{trigger: trigger, changeTime: input.changeTime}, now)
+		if result.replan && failed.count == 1 {
 			return true, 0
 		}
 		return true, failed.delay()
@@ -168,7 +168,7 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	delete(s.failures, key)
 	switch {
 	case result.suspended:
-		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, at: input.changed}, now)
+		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime}, now)
 		return true, max(record.contention.suspendedFor(now), minRetryDelay)
 	case record.pending.whole:
 		return true, 0

@@ -10,50 +10,44 @@ import (
 )
 
 const (
-	// priorities is the number of priorities: one for each urgency, and requestedPriority.
-	priorities = 4
-	// requestedPriority is the priority of a Service for which a client waits.
-	requestedPriority = priorities - 1
-	// maxStaleEntries bounds the stale entries of a priority, beyond twice the number of waiting
+	// requested is more urgent than any change: a client waits for the sync.
+	requested = index.Urgent + 1
+	// maxStaleEntries bounds the stale entries of an urgency, beyond twice the number of waiting
 	// Services.
 	maxStaleEntries = 128
 )
 
-func priorityOf(urgency index.Urgency) int { return int(min(urgency, index.Urgent)) }
-
-// priorityQueue orders Services by priority, then first in, first out. It orders a workqueue, which
+// priorityQueue orders Services by urgency, then first in, first out. It orders a workqueue, which
 // keeps each Service in it once and calls it under its own lock.
 type priorityQueue struct {
 	mu sync.Mutex // guards all below
-	// wanted has the priority of Services that wait or soon will.
-	wanted map[Key]int
-	// queued has the priority under which a Service waits. Entries of keys under another priority
-	// are stale and skipped.
-	queued map[Key]int
-	keys   [priorities][]Key
+	// wanted has the urgency of Services that wait or soon will.
+	wanted map[Key]index.Urgency
+	// queued has the urgency with which a Service waits. Entries of keys under another urgency are
+	// stale and skipped.
+	queued map[Key]index.Urgency
+	keys   [requested + 1][]Key
 }
 
 var _ workqueue.Queue[Key] = &priorityQueue{}
 
 func newPriorityQueue() *priorityQueue {
-	return &priorityQueue{wanted: map[Key]int{}, queued: map[Key]int{}}
+	return &priorityQueue{wanted: map[Key]index.Urgency{}, queued: map[Key]index.Urgency{}}
 }
 
-// raise gives a Service at least that priority, now or as soon as it is added.
-func (q *priorityQueue) raise(key Key, priority int) {
+// raise gives a Service at least that urgency, now or as soon as it is added.
+func (q *priorityQueue) raise(key Key, urgency index.Urgency) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if has, ok := q.wanted[key]; !ok || has < priority {
-		q.wanted[key] = priority
-	}
+	q.wanted[key] = max(q.wanted[key], urgency)
 }
 
-// Touch moves a Service that is added again, if its priority was raised.
+// Touch moves a Service that is added again, if its urgency was raised.
 func (q *priorityQueue) Touch(key Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if priority := q.wanted[key]; priority > q.queued[key] {
-		q.push(key, priority)
+	if urgency := q.wanted[key]; urgency > q.queued[key] {
+		q.push(key, urgency)
 	}
 }
 
@@ -64,23 +58,23 @@ func (q *priorityQueue) Push(key Key) {
 }
 
 // push needs q.mu.
-func (q *priorityQueue) push(key Key, priority int) {
-	q.queued[key] = priority
-	q.keys[priority] = append(q.keys[priority], key)
-	if len(q.keys[priority]) > 2*len(q.queued)+maxStaleEntries {
-		q.removeStale(priority)
+func (q *priorityQueue) push(key Key, urgency index.Urgency) {
+	q.queued[key] = urgency
+	q.keys[urgency] = append(q.keys[urgency], key)
+	if len(q.keys[urgency]) > 2*len(q.queued)+maxStaleEntries {
+		q.removeStale(urgency)
 	}
 }
 
 // removeStale needs q.mu. Pop removes stale entries only when it reaches them, which may never
-// happen while higher priorities have Services.
-func (q *priorityQueue) removeStale(priority int) {
+// happen while more urgent Services come.
+func (q *priorityQueue) removeStale(urgency index.Urgency) {
 	seen := map[Key]struct{}{}
-	q.keys[priority] = slices.DeleteFunc(q.keys[priority], func(key Key) bool {
+	q.keys[urgency] = slices.DeleteFunc(q.keys[urgency], func(key Key) bool {
 		at, queued := q.queued[key]
 		_, duplicate := seen[key]
 		seen[key] = struct{}{}
-		return !queued || at != priority || duplicate
+		return !queued || at != urgency || duplicate
 	})
 }
 
@@ -94,11 +88,11 @@ func (q *priorityQueue) Len() int {
 func (q *priorityQueue) Pop() Key {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for priority := priorities - 1; priority >= 0; priority-- {
-		for len(q.keys[priority]) > 0 {
-			key := q.keys[priority][0]
-			q.keys[priority] = q.keys[priority][1:]
-			if at, ok := q.queued[key]; ok && at == priority {
+	for urgency := len(q.keys) - 1; urgency >= 0; urgency-- {
+		for len(q.keys[urgency]) > 0 {
+			key := q.keys[urgency][0]
+			q.keys[urgency] = q.keys[urgency][1:]
+			if at, ok := q.queued[key]; ok && int(at) == urgency {
 				delete(q.queued, key)
 				delete(q.wanted, key)
 				return key

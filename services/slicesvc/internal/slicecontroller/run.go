@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -22,6 +23,7 @@ const reportPeriod = time.Second
 func (c *Controller) Run(ctx context.Context) error {
 	c.events.start(ctx)
 	queue := c.shards.openQueue()
+	c.orphans = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Key](minRetryDelay, maxRetryDelay))
 	close(c.running)
 
 	var busy atomic.Int32
@@ -37,6 +39,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.events.stop()
 	c.shards.closeQueue()
 	queue.ShutDown()
+	c.orphans.ShutDown()
 	workers.Wait()
 	return nil
 }
@@ -55,13 +58,17 @@ func (c *Controller) RunShard(ctx context.Context, shard int, report func(error)
 	if err := c.shards.acquire(owned); err != nil {
 		return err
 	}
-	defer func() { c.orphanedReads.add(c.shards.release(owned)) }()
+	defer func() {
+		for _, slice := range c.shards.release(owned) {
+			c.orphans.Add(slice)
+		}
+	}()
 	if !c.catchUp(owned) {
 		return nil
 	}
 	owned.markCaughtUp()
-	for _, key := range c.cache.shardKeys(shard) {
-		c.requestSync(key, syncCause{trigger: ByTerm}, index.Normal)
+	for _, key := range c.index.ShardKeys(shard) {
+		c.requestSync(key, syncCause{trigger: ByTerm, urgency: index.Normal})
 	}
 	<-ctx.Done()
 	return nil
@@ -92,7 +99,7 @@ func (c *Controller) work(ctx context.Context, queue serviceQueue, busy *atomic.
 // process syncs a Service if a sync is due, and requests the next one if it is needed. It returns
 // how long kube-apiserver asks to pause.
 func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duration) {
-	service, ok := c.cache.service(key)
+	service, ok := c.index.Service(key)
 	switch {
 	case !ok:
 		c.forget(key, ErrServiceNotFound)
@@ -105,7 +112,7 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 	input, wait, ok := owned.startSync(key, service, c.budget, start)
 	if !ok {
 		if wait > 0 {
-			c.shards.enqueue(key, priorityOf(index.Lazy), wait)
+			c.shards.enqueue(key, index.Lazy, wait)
 		}
 		return 0
 	}
@@ -126,7 +133,7 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 	}
 	input.notify(result)
 	if again {
-		c.shards.enqueue(key, priorityOf(index.Normal), wait)
+		c.shards.enqueue(key, index.Normal, wait)
 	}
 	return result.throttled
 }
@@ -135,8 +142,8 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 // causes that were dropped are replaced by a new one.
 func (c *Controller) forget(key Key, reason error) {
 	c.shards.forget(key, reason)
-	if service, ok := c.cache.service(key); ok && c.handles(service) {
-		c.requestSync(key, syncCause{trigger: ByService}, index.Urgent)
+	if service, ok := c.index.Service(key); ok && c.handles(service) {
+		c.requestSync(key, syncCause{trigger: ByService, urgency: index.Urgent})
 	}
 }
 

@@ -5,12 +5,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 const (
-	// compactionPause is the pause between two compaction steps of a Service.
-	compactionPause = time.Second
 	// A failed sync is repeated after minRetryDelay, then after twice as long each time up to
 	// maxRetryDelay, without end.
 	minRetryDelay = 100 * time.Millisecond
@@ -18,6 +17,45 @@ const (
 	// maxEventRetryDelay bounds the delay of a failing Service whose Pods change.
 	maxEventRetryDelay = time.Second
 )
+
+// Trigger is what a sync was for.
+type Trigger string
+
+const (
+	// ByTerm means that a term of the Service's shard began here.
+	ByTerm Trigger = "TERM"
+	// ByService means that the Service changed.
+	ByService Trigger = "SERVICE"
+	// ByPod means that a Pod changed that the Service selects or selected.
+	ByPod Trigger = "POD"
+	// ByNode means that a Node changed that a Pod is bound to, or that hints depend on.
+	ByNode Trigger = "NODE"
+	// BySlice means that another writer changed or deleted a slice of the Service.
+	BySlice Trigger = "SLICE"
+	// ByConflict means that a slice changed while it was being written.
+	ByConflict Trigger = "CONFLICT"
+	// ByRetry means that the last sync failed.
+	ByRetry Trigger = "RETRY"
+	// ByRequest means that a client asked for a sync.
+	ByRequest Trigger = "REQUEST"
+	// ByCompaction means that the Service was quiet and fewer slices may be enough.
+	ByCompaction Trigger = "COMPACTION"
+)
+
+// LastPlan is what a sync did.
+type LastPlan struct {
+	// Time is the beginning of the sync.
+	Time time.Time
+	// Trigger is the first cause of the sync.
+	Trigger Trigger
+	// Latency is the time from the change to the answer of the last write. It is 0 if the time of
+	// the change is unknown or nothing was written.
+	Latency time.Duration
+	// Creates, Updates and Deletes count the stored changes.
+	Creates, Updates, Deletes int
+}
+
+func (p LastPlan) writes() int { return p.Creates + p.Updates + p.Deletes }
 
 // serviceRecord is what one term knows of a Service besides the cache. The owned shard's mutex
 // guards it.
@@ -80,29 +118,6 @@ func (r *serviceRecord) recordRevert(name, writer string, now time.Time) (suspen
 	return r.contention.recordRevert(r.writeTimes[name], now, writer)
 }
 
-// untilCompaction returns how long until the Service may be compacted, -1 if it has nothing to
-// compact. A Service whose updates are suspended is not compacted.
-func (r *serviceRecord) untilCompaction(now time.Time) time.Duration {
-	if r.quietAt.IsZero() {
-		return -1
-	}
-	return max(r.quietAt.Sub(now), r.contention.suspendedFor(now), 0)
-}
-
-// scheduleCompaction sets when the Service may be compacted if nothing else happens.
-func (r *serviceRecord) scheduleCompaction(input syncInput, result syncResult, now time.Time) {
-	switch {
-	case !result.compactable, input.compacting && result.plan.Empty():
-		r.quietAt = time.Time{}
-	case input.compacting:
-		r.quietAt = now.Add(compactionPause)
-	case result.lastPlan.writes() == 0 && !r.quietAt.IsZero():
-		// The Service is as quiet as before.
-	default:
-		r.quietAt = now.Add(result.quietPeriod)
-	}
-}
-
 // pendingSync is what the next sync of a Service must answer. The zero value requests none.
 type pendingSync struct {
 	trigger Trigger
@@ -110,9 +125,9 @@ type pendingSync struct {
 	whole bool
 	// pods are the names of changed Pods.
 	pods map[string]struct{}
-	// since is the time of the first cause. changed is the time of the earliest change, as its
+	// since is the time of the first cause. changeTime is the time of the earliest change, as its
 	// object says; zero if unknown.
-	since, changed time.Time
+	since, changeTime time.Time
 	// waiters get the result. Each is a buffered channel.
 	waiters []chan<- syncResult
 }
@@ -120,10 +135,12 @@ type pendingSync struct {
 // syncCause is why a Service needs a sync.
 type syncCause struct {
 	trigger Trigger
+	// urgency is how urgently the Service is queued, and how long the Batcher may delay it.
+	urgency index.Urgency
 	// pods are the changed Pods; without any the whole Service is planned.
 	pods []Key
-	// at is the time of the change; zero if unknown.
-	at time.Time
+	// changeTime is zero if unknown.
+	changeTime time.Time
 }
 
 func (p *pendingSync) empty() bool { return p.trigger == "" }
@@ -140,8 +157,8 @@ func (p *pendingSync) add(namespace string, cause syncCause, now time.Time) {
 			p.pods = addName(p.pods, pod.Name)
 		}
 	}
-	if !cause.at.IsZero() && (p.changed.IsZero() || cause.at.Before(p.changed)) {
-		p.changed = cause.at
+	if !cause.changeTime.IsZero() && (p.changeTime.IsZero() || cause.changeTime.Before(p.changeTime)) {
+		p.changeTime = cause.changeTime
 	}
 }
 
@@ -179,9 +196,9 @@ type syncResult struct {
 	written  []pack.Change
 	lastPlan LastPlan
 	err      error
-	// conflict says that a slice was not as the plan assumed. reread says that the cache has the
-	// current state of every slice in conflict, and nothing else failed.
-	conflict, reread bool
+	// conflict says that a slice was not as the plan assumed. replan says that the cache has the
+	// current state of every slice in conflict, and nothing else failed: a new plan may succeed.
+	conflict, replan bool
 	// throttled is how long kube-apiserver asks to pause; 0 if it does not.
 	throttled time.Duration
 	// suspended says that updates were left out because of contention. terminating says that a

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/internal/shard"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
 // serviceQueue holds the Services that wait for a sync, each once.
@@ -17,9 +18,9 @@ type serviceQueue = workqueue.TypedDelayingInterface[Key]
 // shardTracker knows which shards are held here and which of their Services wait for a sync.
 type shardTracker struct {
 	mu sync.Mutex // guards all below; never held across I/O
-	// queue is nil while Run is not running. priorities is its order.
-	queue      serviceQueue
-	priorities *priorityQueue
+	// queue is nil while Run is not running. order decides which Service is next.
+	queue serviceQueue
+	order *priorityQueue
 	// owned has the shards held here, nil for the others.
 	owned []*ownedShard
 	// synced has the time of the last successful sync of each Service here, in any term.
@@ -30,9 +31,9 @@ type shardTracker struct {
 
 func newShardTracker(shards int) *shardTracker {
 	return &shardTracker{
-		priorities: newPriorityQueue(),
-		owned:      make([]*ownedShard, shards),
-		synced:     map[Key]time.Time{},
+		order:  newPriorityQueue(),
+		owned:  make([]*ownedShard, shards),
+		synced: map[Key]time.Time{},
 	}
 }
 
@@ -40,7 +41,7 @@ func (t *shardTracker) openQueue() serviceQueue {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[Key]{
-		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Key]{Queue: t.priorities}),
+		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Key]{Queue: t.order}),
 	})
 	return t.queue
 }
@@ -116,13 +117,13 @@ func (t *shardTracker) held() []*ownedShard {
 
 // enqueue queues a Service after a delay. It does nothing if the shard is not held here: its holder
 // sees the same change, and a new term here begins with a sync of every Service.
-func (t *shardTracker) enqueue(key Key, priority int, delay time.Duration) {
+func (t *shardTracker) enqueue(key Key, urgency index.Urgency, delay time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.queue == nil || t.owner(key) == nil {
 		return
 	}
-	t.priorities.raise(key, priority)
+	t.order.raise(key, urgency)
 	t.queue.AddAfter(key, delay) // at once if the delay is 0
 }
 
@@ -164,16 +165,4 @@ func (t *shardTracker) describe(key Key, state *ServiceState, now time.Time) {
 	if owned != nil {
 		owned.describe(key, state, now)
 	}
-}
-
-// pending returns whether a sync of the Service is due or running here.
-func (t *shardTracker) pending(key Key) bool {
-	owned := t.ownerOf(key)
-	return owned != nil && owned.pending(key)
-}
-
-// catchingUp returns whether the cache may lack writes of the last holder.
-func (t *shardTracker) catchingUp(key Key) bool {
-	owned := t.ownerOf(key)
-	return owned != nil && owned.catchingUp()
 }

@@ -43,7 +43,7 @@ func TestPriorityQueue_StaleEntriesAreBounded(t *testing.T) {
 	for i := range 100_000 {
 		key := keyOf("shop", fmt.Sprint("svc-", i%10))
 		q.Push(key)
-		q.raise(key, priorityOf(index.Urgent))
+		q.raise(key, index.Urgent)
 		q.Touch(key)
 		if got := q.Pop(); got != key {
 			t.Fatalf("%v is first, want %v", got, key)
@@ -68,7 +68,7 @@ func TestPriorityQueue_RemovingStaleEntriesKeepsTheOrder(t *testing.T) {
 	raised := keyOf("shop", "raised")
 	for range 10 * services {
 		q.Push(raised)
-		q.raise(raised, requestedPriority)
+		q.raise(raised, requested)
 		q.Touch(raised)
 		if got := q.Pop(); got != raised {
 			t.Fatalf("%v is first, want %v", got, raised)

@@ -10,15 +10,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/shard"
 )
 
-// Reader reads the current state of slices, not that of the cache. It is called from several
-// goroutines.
-type Reader interface {
-	// Get returns nil if there is no such slice.
-	Get(ctx context.Context, slice Key) (*discoveryv1.EndpointSlice, error)
-	// List returns the metadata of all slices with our managed-by label.
-	List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error)
-}
-
 // sliceLister lists the slices of the cluster for terms that begin. Terms that begin at about the
 // same time share a list; each gets a list that was requested after its own beginning.
 type sliceLister struct {
@@ -97,39 +88,4 @@ func (l *sliceLister) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next = nil
-}
-
-// pendingReads is a set of slices to read.
-type pendingReads struct {
-	mu     sync.Mutex // guards slices
-	slices map[Key]struct{}
-	added  chan struct{} // has a value after add
-}
-
-func newPendingReads() *pendingReads {
-	return &pendingReads{slices: map[Key]struct{}{}, added: make(chan struct{}, 1)}
-}
-
-func (r *pendingReads) add(slices []Key) {
-	if len(slices) == 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, slice := range slices {
-		r.slices[slice] = struct{}{}
-	}
-	select {
-	case r.added <- struct{}{}:
-	default:
-	}
-}
-
-// take empties the set and returns what was in it.
-func (r *pendingReads) take() map[Key]struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	taken := r.slices
-	r.slices = map[Key]struct{}{}
-	return taken
 }

@@ -27,21 +27,19 @@ func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result s
 		result.err = fmt.Errorf("%w: %w", ErrSlicesUnread, err)
 		return result
 	}
-	plan, planned := c.plan(key, input)
+	plan, placement := c.plan(key, input)
 	result.plan = plan
 	if input.suspended && len(input.waiters) == 0 {
 		result.suspended = removeSuspendedChanges(&result.plan)
 	}
-	c.applyPlan(owned, key, &result, planned)
-	if input.changed.IsZero() || result.lastPlan.writes() == 0 {
-		result.lastPlan.Latency = 0
-	} else {
-		result.lastPlan.Latency = max(time.Since(input.changed), 0)
+	c.applyPlan(owned, key, &result, placement)
+	if !input.changeTime.IsZero() && result.lastPlan.writes() > 0 {
+		result.lastPlan.Latency = max(time.Since(input.changeTime), 0)
 	}
 	if result.err != nil || result.suspended || result.terminating {
 		return result
 	}
-	if result.placement = planned; planned == nil {
+	if result.placement = placement; placement == nil {
 		result.placement = c.buildPlacement(key, input.service)
 	}
 	result.quietPeriod = c.cfg.CompactAfter
@@ -49,29 +47,29 @@ func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result s
 	return result
 }
 
-// plan plans the changed Pods, or the whole Service. planned is the placement that the plan was
-// made from; nil if the whole Service was planned.
-func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pack.Placement) {
+// plan plans the changed Pods, or the whole Service. It returns the placement that the plan was
+// made from; nil for a plan of the whole Service.
+func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, placement *pack.Placement) {
 	if input.podsOnly() && !input.compacting {
-		snapshot, ok := c.cache.snapshotOfPods(key, input.pods)
+		snapshot, ok := c.index.SnapshotOfPods(key, input.pods)
 		if ok && snapshot.Service == input.service { // else the Service has changed and is planned as a whole
-			in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
-			in.ChangeTime = input.changed
+			in := c.planInput(snapshot)
+			in.ChangeTime = input.changeTime
 			return input.placement.Plan(in, input.pods), input.placement
 		}
 	}
-	snapshot, ok := c.cache.snapshot(key)
+	snapshot, ok := c.index.Snapshot(key)
 	if !ok {
 		return pack.Plan{}, nil
 	}
-	if index.Management(snapshot.Service) != index.Managed {
+	if !index.Managed(snapshot.Service) {
 		return c.planUnmanaged(snapshot), nil
 	}
-	in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
+	in := c.planInput(snapshot)
 	if input.compacting {
 		return pack.Compact(in, input.compactionWrites), nil
 	}
-	in.ChangeTime = input.changed
+	in.ChangeTime = input.changeTime
 	if in.ChangeTime.IsZero() && input.firstSync && len(snapshot.Slices) == 0 {
 		// A Service without slices in its first sync is new. If it has slices, the time of its
 		// change is unknown.
@@ -83,17 +81,14 @@ func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pa
 // buildPlacement returns the placement of the endpoints after a sync of the whole Service, or nil
 // if changed Pods of the Service cannot be planned alone.
 func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Placement {
-	snapshot, ok := c.cache.snapshot(key)
+	snapshot, ok := c.index.Snapshot(key)
 	service := snapshot.Service
 	if !ok || service != synced || service.DeletionTimestamp != nil ||
-		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {
+		!index.Managed(service) || hints.ModeOf(service) == hints.Auto {
 		return nil
 	}
-	built, ok := pack.NewPlacement(snapshot)
-	if !ok {
-		return nil
-	}
-	return built
+	placement, _ := pack.NewPlacement(snapshot) // nil if it fails
+	return placement
 }
 
 // removeSuspendedChanges removes from a plan the changes that another writer keeps reverting, and
@@ -106,10 +101,10 @@ func removeSuspendedChanges(plan *pack.Plan) bool {
 	return len(plan.Changes) < all
 }
 
-func (c *Controller) planInput(snapshot index.Snapshot, endpoints desired.Endpoints) pack.Input {
+func (c *Controller) planInput(snapshot index.Snapshot) pack.Input {
 	return pack.Input{
 		Snapshot:  snapshot,
-		Endpoints: endpoints,
+		Endpoints: desired.ResolveEach(snapshot.Service, snapshot.Candidates()),
 		Limit:     c.cfg.MaxEndpointsPerSlice,
 		ManagedBy: c.cfg.ManagedBy,
 	}
@@ -121,5 +116,5 @@ func (c *Controller) planUnmanaged(snapshot index.Snapshot) pack.Plan {
 	if !c.cfg.DeleteUnmanagedSlices {
 		return pack.Plan{}
 	}
-	return pack.Clear(c.planInput(snapshot, desired.Endpoints{}))
+	return pack.Clear(c.planInput(snapshot))
 }

@@ -1,6 +1,7 @@
 package slicecontroller
 
 import (
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +19,9 @@ var _ kube.Handler = &Controller{}
 // change is recorded. They own the objects.
 func (c *Controller) PutService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
-	c.cache.change(service.ResourceVersion, func(x *index.Index) { x.PutService(service) })
-	c.requestSync(key, syncCause{trigger: ByService}, index.Urgent)
+	c.index.PutService(service)
+	c.newest.observe(service.ResourceVersion)
+	c.requestSync(key, syncCause{trigger: ByService, urgency: index.Urgent})
 	c.changes.record(ServiceChange{Key: key, UID: service.UID})
 }
 
@@ -27,23 +29,24 @@ func (c *Controller) PutService(service *corev1.Service) {
 // running sync records afterwards.
 func (c *Controller) DeleteService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
-	c.cache.change(service.ResourceVersion, func(x *index.Index) { x.DeleteService(key) })
+	c.index.DeleteService(key)
+	c.newest.observe(service.ResourceVersion)
 	c.shards.forget(key, ErrServiceNotFound)
-	c.shards.enqueue(key, priorityOf(index.Lazy), 0)
+	c.shards.enqueue(key, index.Lazy, 0)
 	c.changes.record(ServiceChange{Key: key, UID: service.UID, Deleted: true})
 }
 
 // PutPod caches a new or changed Pod.
 func (c *Controller) PutPod(pod *corev1.Pod) {
-	var effect index.Effect
-	c.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.PutPod(pod) })
+	effect := c.index.PutPod(pod)
+	c.newest.observe(pod.ResourceVersion)
 	c.requestSyncs(effect, ByPod)
 }
 
 // DeletePod removes a Pod.
 func (c *Controller) DeletePod(pod *corev1.Pod) {
-	var effect index.Effect
-	c.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.DeletePod(pod) })
+	effect := c.index.DeletePod(pod)
+	c.newest.observe(pod.ResourceVersion)
 	if effect.Time.IsZero() && isWatchedDeletion(pod) {
 		effect.Time = time.Now()
 	}
@@ -57,23 +60,23 @@ func isWatchedDeletion(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZ
 
 // PutNode caches a new or changed Node.
 func (c *Controller) PutNode(node *corev1.Node) {
-	var effect index.Effect
-	c.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.PutNode(node.Name, hints.NodeOf(node)) })
+	effect := c.index.PutNode(node.Name, hints.NodeOf(node))
+	c.newest.observe(node.ResourceVersion)
 	c.requestSyncs(effect, ByNode)
 }
 
 // DeleteNode removes a Node.
 func (c *Controller) DeleteNode(node *corev1.Node) {
-	var effect index.Effect
-	c.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.DeleteNode(node.Name) })
+	effect := c.index.DeleteNode(node.Name)
+	c.newest.observe(node.ResourceVersion)
 	c.requestSyncs(effect, ByNode)
 }
 
 // PutSlice caches a new or changed slice of any manager. It ignores a slice that the cache has in
 // that version or a newer one, as every slice that was written here.
 func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
-	var services []Key
-	c.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.PutSlice(slice) })
+	services := c.index.PutSlice(slice)
+	c.newest.observe(slice.ResourceVersion)
 	event := sliceEvent{
 		name:    slice.Name,
 		version: slice.ResourceVersion,
@@ -88,18 +91,18 @@ func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
 
 // DeleteSlice removes a slice.
 func (c *Controller) DeleteSlice(slice *discoveryv1.EndpointSlice) {
-	var services []Key
-	c.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.DeleteSlice(slice) })
+	services := c.index.DeleteSlice(slice)
+	c.newest.observe(slice.ResourceVersion)
 	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, deleted: true})
 	// The answer of an earlier write may have put the slice back before sliceChanged recorded the
 	// deletion.
-	c.cache.change("", func(x *index.Index) { x.DeleteSlice(slice) })
+	c.index.DeleteSlice(slice)
 }
 
 // SlicesListed removes the slices that are older than a list and not in it. No watch shows the
 // deletion of a slice that was written here and deleted while no watch was open.
 func (c *Controller) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
-	for _, slice := range c.cache.unlisted(listed, resourceVersion) {
+	for _, slice := range c.index.Unlisted(listed, resourceVersion) {
 		c.DeleteSlice(slice)
 	}
 }
@@ -115,7 +118,7 @@ func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) 
 		c.PutSlice(&discoveryv1.EndpointSlice{ObjectMeta: *meta})
 		return false
 	}
-	_, version, _, known := c.cache.sliceVersion(keyOf(meta.Namespace, meta.Name))
+	_, version, _, known := c.index.SliceVersion(keyOf(meta.Namespace, meta.Name))
 	if known && index.CompareVersions(meta.ResourceVersion, version) <= 0 {
 		return false
 	}
@@ -128,7 +131,7 @@ func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) 
 // changed the slice.
 func (c *Controller) sliceChanged(services []Key, event sliceEvent) {
 	for _, key := range services {
-		service, ok := c.cache.service(key)
+		service, ok := c.index.Service(key)
 		if ok {
 			c.changes.record(ServiceChange{Key: key, UID: service.UID})
 		}
@@ -138,7 +141,7 @@ func (c *Controller) sliceChanged(services []Key, event sliceEvent) {
 		}
 		needsSync, suspended, writer := owned.sliceChanged(key, event, time.Now())
 		if needsSync {
-			c.shards.enqueue(key, priorityOf(index.Urgent), 0)
+			c.shards.enqueue(key, index.Urgent, 0)
 		}
 		if suspended && ok {
 			c.reportContention(service, writer)
@@ -156,16 +159,16 @@ func (c *Controller) reportContention(service *corev1.Service, writer string) {
 // requestSyncs requests a sync of every Service that a change concerns.
 func (c *Controller) requestSyncs(effect index.Effect, trigger Trigger) {
 	for _, key := range effect.Services {
-		c.requestSync(key, syncCause{trigger: trigger, pods: effect.Pods, at: effect.Time}, effect.Urgency)
+		c.requestSync(key, syncCause{trigger: trigger, urgency: effect.Urgency, pods: effect.Pods, changeTime: effect.Time})
 	}
 	for _, key := range effect.Hinted {
-		c.requestSync(key, syncCause{trigger: trigger}, index.Lazy)
+		c.requestSync(key, syncCause{trigger: trigger, urgency: index.Lazy})
 	}
 }
 
 // requestSync records why a Service needs a sync and queues the Service if its shard is held. The
 // Batcher may delay a sync after changes of Pods and Nodes.
-func (c *Controller) requestSync(key Key, cause syncCause, urgency index.Urgency) {
+func (c *Controller) requestSync(key Key, cause syncCause) {
 	owned := c.shards.ownerOf(key)
 	if owned == nil {
 		return
@@ -178,9 +181,30 @@ func (c *Controller) requestSync(key Key, cause syncCause, urgency index.Urgency
 	if c.deps.Batcher != nil && (cause.trigger == ByPod || cause.trigger == ByNode) {
 		wait = max(wait, c.deps.Batcher.Delay(now, BatchedChange{
 			Since:       since,
-			Urgency:     urgency,
+			Urgency:     cause.urgency,
 			QueueLength: c.QueueLength(),
 		}))
 	}
-	c.shards.enqueue(key, priorityOf(urgency), wait)
+	c.shards.enqueue(key, cause.urgency, wait)
+}
+
+// newestVersion is the highest resourceVersion of a watched object. An object is in the index
+// before its version is here, so a reader that takes the version first never claims too much.
+type newestVersion struct {
+	mu      sync.Mutex // guards version
+	version string
+}
+
+func (v *newestVersion) observe(version string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if version != "" && (v.version == "" || index.CompareVersions(version, v.version) > 0) {
+		v.version = version
+	}
+}
+
+func (v *newestVersion) get() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.version
 }

@@ -1,3 +1,2 @@
-// Package slicetest makes Services, Pods and EndpointSlices for tests, single ones and random
-// clusters, and applies plans in memory. Only tests import it.
+// Package slicetest makes Services, Pods and EndpointSlices for tests. Only tests import it.
 package slicetest

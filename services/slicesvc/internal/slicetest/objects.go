@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
 const (
@@ -102,20 +101,6 @@ func Pods(from, to int) []desired.Candidate {
 
 // Address returns the i-th IPv4 address.
 func Address(i int) string { return fmt.Sprintf("10.1.%d.%d", i/250, i%250+1) }
-
-// Snapshot returns a Service with Pods and slices as a snapshot of the index.
-func Snapshot(service *corev1.Service, candidates []desired.Candidate, slices ...*discoveryv1.EndpointSlice) index.Snapshot {
-	snapshot := index.Snapshot{Service: service, Slices: slices}
-	for _, candidate := range candidates {
-		snapshot.Pods = append(snapshot.Pods, index.SelectedPod{
-			Pod:       index.NewPod(candidate.Pod),
-			NodeKnown: candidate.NodeKnown,
-			Zone:      candidate.Zone,
-			Affinity:  desired.AffinityOf(candidate.Pod),
-		})
-	}
-	return snapshot
-}
 
 // Slice returns a slice of a Service as a kube-apiserver has it, with the endpoints of the
 // candidates.

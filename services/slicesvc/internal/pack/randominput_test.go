@@ -1,10 +1,7 @@
-package slicetest
+package pack_test
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,21 +13,22 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// RandomInput draws the input of a plan: a Service, Pods of every kind, and slices that earlier
+// randomInput draws the input of a plan: a Service, Pods of every kind, and slices that earlier
 // plans left and other writers changed.
-func RandomInput(t *rapid.T) pack.Input {
+func randomInput(t *rapid.T) pack.Input {
 	service := drawService(t)
 	candidates := drawCandidates(t)
-	snapshot := Snapshot(service, candidates, drawSlices(t, service, candidates)...)
-	snapshot.Shares = drawShares(t)
+	random := snapshot(service, candidates, drawSlices(t, service, candidates)...)
+	random.Shares = drawShares(t)
 	return pack.Input{
-		Snapshot:   snapshot,
+		Snapshot:   random,
 		Endpoints:  desired.Resolve(service, candidates),
 		Limit:      rapid.IntRange(1, 8).Draw(t, "limit"),
-		ManagedBy:  ManagedBy,
-		ChangeTime: CreationTime(),
+		ManagedBy:  slicetest.ManagedBy,
+		ChangeTime: slicetest.CreationTime(),
 	}
 }
 
@@ -43,7 +41,7 @@ func drawShares(t *rapid.T) hints.Shares {
 }
 
 func drawService(t *rapid.T) *corev1.Service {
-	return Service("web", func(service *corev1.Service) {
+	return slicetest.Service("web", func(service *corev1.Service) {
 		service.Spec.IPFamilies = rapid.SampledFrom([][]corev1.IPFamily{
 			{corev1.IPv4Protocol},
 			{corev1.IPv6Protocol},
@@ -54,8 +52,8 @@ func drawService(t *rapid.T) *corev1.Service {
 		service.Spec.PublishNotReadyAddresses = rapid.Bool().Draw(t, "publish")
 		service.Spec.Ports = rapid.SampledFrom([][]corev1.ServicePort{
 			nil,
-			{Port("http", 80, intstr.FromInt32(8080))},
-			{Port("http", 80, intstr.FromString("http")), Port("metrics", 90, intstr.FromString("metrics"))},
+			{slicetest.Port("http", 80, intstr.FromInt32(8080))},
+			{slicetest.Port("http", 80, intstr.FromString("http")), slicetest.Port("metrics", 90, intstr.FromString("metrics"))},
 		}).Draw(t, "ports")
 		service.Labels = rapid.SampledFrom([]map[string]string{nil, {"team": "a"}, {discoveryv1.LabelManagedBy: "me"}}).Draw(t, "labels")
 		switch distribution := rapid.SampledFrom([]string{"", "", "Auto", "PreferClose", "PreferSameNode"}).Draw(t, "topology"); distribution {
@@ -66,7 +64,7 @@ func drawService(t *rapid.T) *corev1.Service {
 			service.Spec.TrafficDistribution = &distribution
 		}
 		if rapid.IntRange(0, 9).Draw(t, "terminating") == 0 {
-			now := metav1.NewTime(CreationTime())
+			now := metav1.NewTime(slicetest.CreationTime())
 			service.DeletionTimestamp = &now
 		}
 	})
@@ -82,10 +80,10 @@ func drawCandidates(t *rapid.T) []desired.Candidate {
 }
 
 func drawCandidate(t *rapid.T, i int) desired.Candidate {
-	pod := Pod(fmt.Sprintf("web-%d", i), Address(i), func(pod *corev1.Pod) {
+	pod := slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i), func(pod *corev1.Pod) {
 		pod.Status.PodIPs = rapid.SampledFrom([][]corev1.PodIP{
-			{{IP: Address(i)}},
-			{{IP: Address(i)}, {IP: fmt.Sprintf("fd00::%x", i+1)}},
+			{{IP: slicetest.Address(i)}},
+			{{IP: slicetest.Address(i)}, {IP: fmt.Sprintf("fd00::%x", i+1)}},
 			{{IP: fmt.Sprintf("fd00::%x", i+1)}},
 			{{IP: "10.9.9.9"}},
 			{{IP: "no address"}},
@@ -95,10 +93,10 @@ func drawCandidate(t *rapid.T, i int) desired.Candidate {
 		pod.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodRunning, corev1.PodRunning, corev1.PodFailed}).Draw(t, "phase")
 		pod.Spec.Containers = drawContainers(t)
 		if rapid.Bool().Draw(t, "unready") {
-			Unready(pod)
+			slicetest.Unready(pod)
 		}
 		if rapid.IntRange(0, 4).Draw(t, "deleted") == 0 {
-			Terminating(pod)
+			slicetest.Terminating(pod)
 		}
 		if rapid.Bool().Draw(t, "hostname") {
 			pod.Spec.Hostname, pod.Spec.Subdomain = pod.Name, "web"
@@ -130,10 +128,10 @@ func drawContainers(t *rapid.T) []corev1.Container {
 func drawSlices(t *rapid.T, service *corev1.Service, candidates []desired.Candidate) []*discoveryv1.EndpointSlice {
 	var existing []*discoveryv1.EndpointSlice
 	before := pack.Make(pack.Input{
-		Snapshot:  Snapshot(withoutDeletion(service), nil),
+		Snapshot:  snapshot(withoutDeletion(service), nil),
 		Endpoints: desired.Resolve(service, drawSubset(t, candidates)),
 		Limit:     rapid.IntRange(1, 12).Draw(t, "limit before"),
-		ManagedBy: ManagedBy,
+		ManagedBy: slicetest.ManagedBy,
 	})
 	for _, change := range before.Changes {
 		existing = append(existing, tamper(t, stored(change.Slice)))
@@ -148,7 +146,7 @@ func drawSubset(t *rapid.T, candidates []desired.Candidate) []desired.Candidate 
 			subset = append(subset, candidate)
 		}
 	}
-	return append(subset, Pods(100, 100+rapid.IntRange(0, 10).Draw(t, "gone"))...)
+	return append(subset, slicetest.Pods(100, 100+rapid.IntRange(0, 10).Draw(t, "gone"))...)
 }
 
 func withoutDeletion(service *corev1.Service) *corev1.Service {
@@ -165,7 +163,7 @@ func tamper(t *rapid.T, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 	case 1:
 		slice.Labels["unexpected"] = "yes"
 	case 2:
-		now := metav1.NewTime(CreationTime())
+		now := metav1.NewTime(slicetest.CreationTime())
 		slice.DeletionTimestamp = &now
 	case 3:
 		slice.Endpoints = append(slice.Endpoints, slice.Endpoints...)
@@ -189,32 +187,4 @@ func stored(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	slice.UID = types.UID("uid-of-" + slice.Name)
 	slice.ResourceVersion = "1"
 	return slice
-}
-
-// Apply returns the slices after the changes of a plan, ordered by name. It fails when a change is
-// not possible or not guarded by the UID and resourceVersion of the slice.
-func Apply(existing []*discoveryv1.EndpointSlice, changes []pack.Change) ([]*discoveryv1.EndpointSlice, error) {
-	byName := map[string]*discoveryv1.EndpointSlice{}
-	for _, slice := range existing {
-		byName[slice.Name] = slice
-	}
-	for _, change := range changes {
-		name := change.Slice.Name
-		slice, exists := byName[name]
-		switch {
-		case (change.Verb == pack.Create) == exists:
-			return nil, fmt.Errorf("cannot %s %s", change.Verb, name)
-		case change.Verb != pack.Create && (slice.UID != change.Slice.UID || slice.ResourceVersion != change.Slice.ResourceVersion):
-			return nil, fmt.Errorf("%s of %s is not guarded", change.Verb, name)
-		case change.Verb == pack.Update && slice.AddressType != change.Slice.AddressType:
-			return nil, fmt.Errorf("update of %s changes its address type", name)
-		case change.Verb == pack.Delete:
-			delete(byName, name)
-		default:
-			byName[name] = stored(change.Slice)
-		}
-	}
-	return slices.SortedFunc(maps.Values(byName), func(a, b *discoveryv1.EndpointSlice) int {
-		return cmp.Compare(a.Name, b.Name)
-	}), nil
 }

@@ -6,6 +6,8 @@ import (
 )
 
 const (
+	// compactionPause is the pause between two compaction steps of a Service.
+	compactionPause = time.Second
 	// compactionWrites is the maximum number of writes of one compaction step.
 	compactionWrites = 12
 	// compactionRate is how many writes compaction may make in a second, over all Services: a tenth
@@ -18,6 +20,29 @@ const (
 	// minCompactionWrites is the least that a compaction writes: two slices become one.
 	minCompactionWrites = 2
 )
+
+// untilCompaction returns how long until the Service may be compacted, -1 if it has nothing to
+// compact. A Service whose updates are suspended is not compacted.
+func (r *serviceRecord) untilCompaction(now time.Time) time.Duration {
+	if r.quietAt.IsZero() {
+		return -1
+	}
+	return max(r.quietAt.Sub(now), r.contention.suspendedFor(now), 0)
+}
+
+// scheduleCompaction sets when the Service may be compacted if nothing else happens.
+func (r *serviceRecord) scheduleCompaction(input syncInput, result syncResult, now time.Time) {
+	switch {
+	case !result.compactable, input.compacting && result.plan.Empty():
+		r.quietAt = time.Time{}
+	case input.compacting:
+		r.quietAt = now.Add(compactionPause)
+	case result.lastPlan.writes() == 0 && !r.quietAt.IsZero():
+		// The Service is as quiet as before.
+	default:
+		r.quietAt = now.Add(result.quietPeriod)
+	}
+}
 
 // compactionBudget limits the writes of compaction. Unlike a token bucket it grants as many writes
 // as are left, and spreads the Services that must wait.

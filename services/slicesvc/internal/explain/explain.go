@@ -3,6 +3,8 @@ package explain
 import (
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,51 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
+
+// Chain is the evidence for one Pod in one Service.
+type Chain struct {
+	Links []Link
+	// FirstBroken is the index of the first broken link, -1 if there is none.
+	FirstBroken int
+	// Included says that a slice has the Pod. Settled says that the slices have the planned
+	// endpoint.
+	Included, Settled bool
+}
+
+// Explain returns the chain of the facts.
+func Explain(f Facts) Chain {
+	families := findFamilies(f)
+	chain := Chain{FirstBroken: -1, Settled: !f.Pending}
+	chain.add(f, serviceLink(f))
+	for _, link := range selectorLinks(f) {
+		chain.add(f, link)
+	}
+	chain.add(f, phaseLink(f))
+	for _, family := range families {
+		chain.add(f, addressLink(f, family, families))
+	}
+	chain.add(f, nodeLink(f), readinessLink(f), terminationLink(f), portsLink(f))
+	for _, family := range families {
+		chain.Included = chain.Included || len(family.places) > 0
+		chain.Settled = chain.Settled && family.settled()
+		chain.add(f, sliceLink(f, family))
+	}
+	chain.add(f, hintsLink(f, families))
+	return chain
+}
+
+func (c *Chain) add(f Facts, links ...Link) {
+	for _, link := range links {
+		if link.Time.IsZero() {
+			link.Time = f.Now
+		}
+		link.Finding = bounded(link.Finding)
+		if link.Verdict == Broken && c.FirstBroken < 0 {
+			c.FirstBroken = len(c.Links)
+		}
+		c.Links = append(c.Links, link)
+	}
+}
 
 // Verdict is the state of a link.
 type Verdict uint8
@@ -76,7 +123,7 @@ type Link struct {
 
 // selected returns whether the Service is managed and selects the Pod.
 func (f *Facts) selected() bool {
-	if index.Management(f.Service) != index.Managed {
+	if !index.Managed(f.Service) {
 		return false
 	}
 	for key, value := range f.Service.Spec.Selector {
@@ -104,4 +151,51 @@ func (f *Facts) podLink(code string) Link {
 		Code: code, Source: "pod", Version: pod.ResourceVersion,
 		Object: Object{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
 	}
+}
+
+// maxNames bounds how many names a sentence lists.
+const maxNames = 5
+
+// formatTime formats t in UTC, without the date if it is the date of now.
+func formatTime(now, t time.Time) string {
+	now, t = now.UTC(), t.UTC()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05") + " UTC"
+	}
+	return t.Format("2006-01-02 15:04:05") + " UTC"
+}
+
+func joinFamilies(families []discoveryv1.AddressType) string {
+	names := make([]string, len(families))
+	for i, family := range families {
+		names[i] = string(family)
+	}
+	return strings.Join(names, " and ")
+}
+
+func quoted(names []string) string {
+	var text []string
+	for i, name := range names {
+		if i == maxNames {
+			text = append(text, "…")
+			break
+		}
+		text = append(text, strconv.Quote(bounded(name)))
+	}
+	return strings.Join(text, ", ")
+}
+
+// clause returns a sentence without its end, to be used within another sentence.
+func clause(text string) string {
+	return strings.TrimSuffix(bounded(text), ".")
+}
+
+// bounded returns text of an object as one short line.
+func bounded(text string) string {
+	const maxLength = 400
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) <= maxLength {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxLength], "") + "…"
 }
