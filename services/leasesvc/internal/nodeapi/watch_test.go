@@ -24,7 +24,7 @@ func publish(p *nodehealthcontroller.Publisher, now monotonic.Instant, names ...
 		nodes = append(nodes, nodehealth.DefaultRules().Observe(now, nodehealth.NodeState{}, nodehealth.Observation{Node: node}))
 	}
 	p.Publish(nodehealthcontroller.Pass{
-		At: nodehealth.Moment{Instant: now}, Nodes: nodes, NodeSet: uint64(now),
+		At: nodehealth.Moment{Instant: now}, Nodes: nodes,
 		Result: func(*nodehealth.NodeState) nodehealthcontroller.Result {
 			return nodehealthcontroller.Result{Held: true}
 		},

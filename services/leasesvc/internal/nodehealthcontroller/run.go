@@ -30,7 +30,6 @@ type run struct {
 	now     nodehealth.Moment
 	cluster nodehealth.ClusterState
 	nodes   []nodehealth.NodeState // ordered by name
-	nodeSet uint64                 // grows with each Node that is added or deleted
 	// held are the terms by shard; nil for shards that this replica does not hold. ownership is the
 	// same for package nodehealth.
 	held      []*heldshards.Shard
@@ -144,7 +143,6 @@ func (r *run) observeChanges() {
 		deleted = deleted || r.Cache.Node(name) == nil
 	}
 	if deleted {
-		r.nodeSet++
 		r.nodes = slices.DeleteFunc(r.nodes, r.dropDeleted)
 	}
 	for name, b := range r.nodeBackoffs {
@@ -171,7 +169,6 @@ func (r *run) addNodes(changed map[string]struct{}) {
 	}
 	r.listed = true
 	if len(added) > 0 {
-		r.nodeSet++
 		r.nodes = append(r.nodes, added...)
 		slices.SortFunc(r.nodes, func(a, b nodehealth.NodeState) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
 	}
@@ -236,7 +233,7 @@ func (r *run) release(name string) {
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
 	pass := Pass{
-		At: r.now, Nodes: r.nodes, NodeSet: r.nodeSet + 1, Zones: plan.Zones, MassSilence: plan.MassSilence,
+		At: r.now, Nodes: r.nodes, Zones: plan.Zones, MassSilence: plan.MassSilence,
 		Result: func(s *nodehealth.NodeState) Result { return r.result(plan, s) },
 	}
 	if blindness, blind := r.cluster.Blind(); blind {

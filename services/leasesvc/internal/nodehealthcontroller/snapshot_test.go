@@ -63,7 +63,7 @@ func (o *publisherFixture) publish() {
 		subjects = append(subjects, nodehealth.DefaultRules().Observe(o.now, nodehealth.NodeState{}, nodehealth.Observation{Node: o.nodes[name]}))
 	}
 	o.Publish(nodehealthcontroller.Pass{
-		At: nodehealth.Moment{Instant: o.now}, Nodes: subjects, NodeSet: uint64(o.now),
+		At: nodehealth.Moment{Instant: o.now}, Nodes: subjects,
 		Result: func(s *nodehealth.NodeState) nodehealthcontroller.Result { return o.results[s.Node.Name] },
 	})
 }
@@ -257,7 +257,7 @@ func BenchmarkPublish(b *testing.B) {
 					views[i].Assessment.Heard = monotonic.Instant(pass)
 				}
 				next := 0
-				c.Publish(nodehealthcontroller.Pass{Nodes: subjects, NodeSet: 1, Result: func(*nodehealth.NodeState) nodehealthcontroller.Result {
+				c.Publish(nodehealthcontroller.Pass{Nodes: subjects, Result: func(*nodehealth.NodeState) nodehealthcontroller.Result {
 					next++
 					return views[next-1]
 				}})
