@@ -70,16 +70,16 @@ type Events interface {
 // NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory
 // and may be called concurrently.
 type NodeHealth interface {
-	// TaintsUnreliable returns whether the not-ready and unreachable taints of a zone must not
-	// evict now, and why. Zones have the names of nodehealth.ZoneOf.
-	TaintsUnreliable(zone string) (reason string, unreliable bool)
+	// TaintsHeldBy returns why the not-ready and unreachable taints of a zone must not evict now, or
+	// "". Zones have the names of nodehealth.ZoneOf.
+	TaintsHeldBy(zone string) string
 }
 
 // ReliableTaints is the NodeHealth of a process that does not run node health.
 type ReliableTaints struct{}
 
-// TaintsUnreliable returns false.
-func (ReliableTaints) TaintsUnreliable(string) (string, bool) { return "", false }
+// TaintsHeldBy returns "".
+func (ReliableTaints) TaintsHeldBy(string) string { return "" }
 
 // Controller is taint eviction, one term after the other. Run must not be called concurrently.
 type Controller struct {

@@ -1,7 +1,6 @@
 package evictioncontroller
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -135,9 +134,7 @@ func (r *run) askNodeHealth() {
 	for name, zone := range r.zones {
 		reason, asked := ofZone[zone]
 		if !asked {
-			if why, is := r.NodeHealth.TaintsUnreliable(zone); is {
-				reason = cmp.Or(why, "node health is unreliable")
-			}
+			reason = r.NodeHealth.TaintsHeldBy(zone)
 			ofZone[zone] = reason
 		}
 		if reason != "" {

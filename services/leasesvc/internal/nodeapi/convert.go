@@ -43,17 +43,10 @@ func nodeHealthOf(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontr
 func zoneName(zone string) string { return strings.ReplaceAll(zone, ":\x00:", ":") }
 
 func zoneOf(snapshot *nodehealthcontroller.Snapshot, zone nodehealth.Zone) *leasev1.Zone {
-	z := &leasev1.Zone{
+	return &leasev1.Zone{
 		Name: zoneName(zone.Name), State: zoneStateOf(zone.State), Nodes: int32(zone.Size), NotReady: int32(zone.NotReady),
-		TaintRate: zone.Rate, Waiting: int32(zone.Waiting),
+		TaintRate: zone.Rate, Waiting: int32(zone.Waiting), HeldBy: snapshot.HeldBy(zone.Name),
 	}
-	switch {
-	case snapshot.Blindness != nil:
-		z.HeldBy = snapshot.Blindness.String()
-	case snapshot.MassSilence.Zone(zone.Name):
-		z.HeldBy = nodehealth.MassSilenceReason
-	}
-	return z
 }
 
 func zoneStateOf(state nodehealth.ZoneState) leasev1.Zone_State {

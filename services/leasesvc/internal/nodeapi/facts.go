@@ -23,7 +23,7 @@ func (s *Server) facts(ctx context.Context, snapshot *nodehealthcontroller.Snaps
 	addLastBeat(&f.NodeStatus, lease)
 	f.Zone, _ = snapshot.Zone(node.Zone)
 	f.Zone.Name = zoneName(f.Zone.Name)
-	f.TaintsHeldBy, _ = s.Publisher.TaintsUnreliable(node.Zone)
+	f.TaintsHeldBy = s.Publisher.TaintsHeldBy(node.Zone)
 	if pending, running := s.Evictions.Pending(node.Object.Name); running {
 		f.Eviction = &explain.Eviction{}
 		for i := range pending {

@@ -64,7 +64,7 @@ type Publisher interface {
 	// Changed returns a channel that is closed with the next change.
 	Changed() <-chan struct{}
 	Watch(wanted func(*nodehealthcontroller.Node) bool) *nodehealthcontroller.Watcher
-	TaintsUnreliable(zone string) (reason string, unreliable bool)
+	TaintsHeldBy(zone string) string
 }
 
 // Sessions reads sessions. *sessioncontroller.Controller implements it.

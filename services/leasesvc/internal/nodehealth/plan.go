@@ -134,25 +134,21 @@ func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 	return a.Health == Silent
 }
 
-// closeZones sets the states of the zones, and whether all of them are down.
+// closeZones sets the states and rates of the zones. The rates are 0 while all zones are down.
 func (p *pass) closeZones() {
-	counted, down := 0, true
 	for _, z := range p.zones {
 		z.State = p.stateOf(z.Zone)
-		z.Rate = p.rateOf(z.Zone)
-		if z.Size > 0 {
-			counted++
-			down = down && z.State == FullDisruption
-		}
-	}
-	down = down && counted > 0
-	for _, z := range p.zones {
-		if down {
-			z.Rate = 0
-		}
 		p.plan.Zones = append(p.plan.Zones, z.Zone)
 	}
 	slices.SortFunc(p.plan.Zones, func(a, b Zone) int { return cmp.Compare(a.Name, b.Name) })
+	down := AllZonesDown(p.plan.Zones)
+	for i := range p.plan.Zones {
+		z := &p.plan.Zones[i]
+		if !down {
+			z.Rate = p.rateOf(*z)
+		}
+		p.zones[z.Name].Rate = z.Rate
+	}
 	p.cluster = p.cluster.withAllDown(p.now.Instant, down)
 }
 

@@ -59,6 +59,22 @@ func (r Rules) rateOf(z Zone) float64 {
 	return r.NormalRate
 }
 
+// AllZonesDown returns whether no zone has a ready node. Zones without counted nodes are ignored.
+// One cause for all nodes is then more likely than many, so NoExecute taints are removed.
+func AllZonesDown(zones []Zone) bool {
+	down := false
+	for i := range zones {
+		if zones[i].Size == 0 {
+			continue
+		}
+		if zones[i].State != FullDisruption {
+			return false
+		}
+		down = true
+	}
+	return down
+}
+
 // limiter limits the NoExecute taints of one zone: a token bucket of size one, whose rate may
 // change with every call.
 type limiter struct {

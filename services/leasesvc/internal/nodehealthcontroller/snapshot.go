@@ -128,6 +128,20 @@ func (p *Publisher) Changed() <-chan struct{} {
 // Snapshot returns the last pass, or nil while the controller does not pass.
 func (p *Publisher) Snapshot() *Snapshot { return p.snapshot.Load() }
 
+// TaintsHeldBy returns why the NoExecute taints of a zone's Nodes must not evict Pods now, or "".
+func (p *Publisher) TaintsHeldBy(zone string) string {
+	snapshot := p.Snapshot()
+	switch {
+	case snapshot == nil:
+		return "node health has not seen the cluster yet"
+	case snapshot.HeldBy(zone) != "":
+		return snapshot.HeldBy(zone)
+	case nodehealth.AllZonesDown(snapshot.Zones):
+		return "no zone has a ready node"
+	}
+	return ""
+}
+
 // Snapshot is the result of the last pass. It is immutable.
 type Snapshot struct {
 	At          nodehealth.Moment
@@ -175,6 +189,17 @@ func (s *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page 
 
 func (s *Snapshot) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(s.nodes, name, func(n *Node, name string) int { return cmp.Compare(n.Object.Name, name) })
+}
+
+// HeldBy returns why a silent Node of a zone may not be marked Unknown now, or "".
+func (s *Snapshot) HeldBy(zone string) string {
+	switch {
+	case s.Blindness != nil:
+		return s.Blindness.String()
+	case s.MassSilence.Zone(zone):
+		return nodehealth.MassSilenceReason
+	}
+	return ""
 }
 
 // Zone returns a zone by its name.
