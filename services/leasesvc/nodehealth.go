@@ -25,13 +25,12 @@ const evictionWorkers = 16
 // nodeHealth is the loop node-health. Each replica watches all Nodes, and acts for the Nodes of the
 // shards that it holds.
 type nodeHealth struct {
-	enabled     bool
-	state       *state
-	namespace   string // of the Leases of Nodes
-	kube        kubernetes.Interface
-	controller  *nodehealthcontroller.Controller
-	rules       nodehealth.Rules
-	storeConfig nodestore.Config
+	enabled    bool
+	state      *state
+	namespace  string // of the Leases of Nodes
+	kube       kubernetes.Interface
+	controller *nodehealthcontroller.Controller
+	rules      nodehealth.Rules
 	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
 	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
@@ -54,12 +53,11 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	n := &nodeHealth{
 		enabled: selection.Enabled(NodeHealthLoop, true), state: state, namespace: namespace, kube: deps.Kube,
 		rules: cfg.NodeHealth.rules(), publisher: nodehealthcontroller.NewPublisher(),
-		storeConfig: nodestore.Config{
+		store: nodestore.New(deps.Kube, nodestore.Config{
 			Namespace: namespace, Labels: cfg.NodeHealth.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
 			NodeHealth: selection.Enabled(NodeHealthLoop, true), Eviction: selection.Enabled(TaintEvictionLoop, true),
-		},
+		}),
 	}
-	n.store = nodestore.New(deps.Kube, n.storeConfig)
 	n.rules.FirstBeat = firstBeat
 	n.controller = nodehealthcontroller.New(nodehealthcontroller.Config{
 		Rules: n.rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: n.publisher,
@@ -87,7 +85,7 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	})
 	return n.controller.Run(ctx, nodehealthcontroller.Cluster{
 		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
-		Writer: nodestore.NewWriter(n.kube, n.storeConfig), Events: events, Sessions: sessions,
+		Writer: n.store.Writer(), Events: events, Sessions: sessions,
 		HeldShards: n.state.heldShards,
 	}, report)
 }
@@ -130,6 +128,6 @@ func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	defer events.Close()
 	return e.controller.Run(ctx, evictioncontroller.Cluster{
 		Cache:  e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
-		Writer: nodestore.NewWriter(e.kube, e.nodes.storeConfig), Events: events, NodeHealth: e.nodes.taintReliability(),
+		Writer: e.nodes.store.Writer(), Events: events, NodeHealth: e.nodes.taintReliability(),
 	}, report)
 }

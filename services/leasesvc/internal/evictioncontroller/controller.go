@@ -93,21 +93,9 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 // Run evicts until ctx, which carries the term, ends. Once the cache is synced it reports every
 // second: an error if the last eviction failed and a failed one is still pending, else nil.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
-	var r *run
+	r := newRun(c.cfg, cluster, report, &c.snapshot)
 	return nodestore.Loop{
-		Name: "taint eviction", Interval: Interval, Logger: c.cfg.Logger,
-		Start: func(ctx context.Context, start func(func())) (end func()) {
-			r = newRun(c.cfg, cluster, report, c.snapshot.Store)
-			for range c.cfg.Workers {
-				start(func() { r.work(ctx) })
-			}
-			return func() {
-				close(r.jobs)
-				c.snapshot.Store(nil)
-				c.cfg.Metrics.reset()
-			}
-		},
-		Pass: func() error { r.pass(); return nil },
+		Name: "taint eviction", Interval: Interval, Logger: c.cfg.Logger, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)
 }
 

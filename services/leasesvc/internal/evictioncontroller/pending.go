@@ -32,14 +32,14 @@ type PendingEviction struct {
 
 // snapshot is the state after a pass. It is immutable.
 type snapshot struct {
-	start      time.Time
+	origin     time.Time
 	nodes      map[string]eviction.NodeEvictions
 	unreliable map[string]string
 	attempts   map[types.UID]attempt
 }
 
 func (r *run) snapshot() *snapshot {
-	s := &snapshot{start: r.start, unreliable: r.unreliable, nodes: maps.Clone(r.pending), attempts: map[types.UID]attempt{}}
+	s := &snapshot{origin: r.origin, unreliable: r.unreliable, nodes: maps.Clone(r.pending), attempts: map[types.UID]attempt{}}
 	for uid, a := range r.attempts {
 		if a.done || a.failures > 0 {
 			s.attempts[uid] = a
@@ -66,4 +66,4 @@ func (s *snapshot) pending(node string) (pending []PendingEviction) {
 	return pending
 }
 
-func (s *snapshot) wall(i monotonic.Instant) time.Time { return s.start.Add(i.Sub(0)).Round(0) }
+func (s *snapshot) wall(i monotonic.Instant) time.Time { return s.origin.Add(i.Sub(0)).Round(0) }

@@ -129,26 +129,8 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 // failed and a failed one is to be retried, or if the cache is behind for long; another replica may
 // do better. An unreachable kube-apiserver is not reported. A cache that stays behind ends Run.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
-	var r *run
+	r := newRun(c.cfg, cluster, report)
 	return nodestore.Loop{
-		Name: "node health", Interval: Tick, Logger: c.cfg.Logger,
-		Start: func(ctx context.Context, start func(func())) (end func()) {
-			r = newRun(c.cfg, cluster, report)
-			for number := range c.cfg.Workers {
-				pods := r.podJobs.jobs
-				if number%2 == 1 {
-					pods = nil // half of the workers is reserved for Nodes
-				}
-				start(func() { r.work(ctx, r.nodeJobs.jobs, pods) })
-			}
-			start(func() { r.work(ctx, r.checkJobs, nil) })
-			return func() {
-				close(r.checkJobs)
-				close(r.nodeJobs.jobs)
-				c.cfg.Publisher.Clear()
-				c.cfg.Metrics.reset()
-			}
-		},
-		Pass: func() error { return r.pass() },
+		Name: "node health", Interval: Tick, Logger: c.cfg.Logger, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)
 }

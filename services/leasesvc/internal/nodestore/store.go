@@ -56,9 +56,10 @@ const (
 // Store is a cache of Nodes, Leases and Pods. Its methods are safe for concurrent use. Objects that
 // it returns are shared and must not be written to, except Pods, which each call makes anew.
 type Store struct {
-	cfg  Config
-	kube kubernetes.Interface
-	uids *Subscription
+	cfg     Config
+	kube    kubernetes.Interface
+	slimmer *slimmer
+	uids    *Subscription
 
 	mu      sync.Mutex // guards what follows
 	running map[Kinds]*informer
@@ -69,7 +70,7 @@ func New(kube kubernetes.Interface, cfg Config) *Store {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{cfg: cfg, kube: kube, running: map[Kinds]*informer{}}
+	s := &Store{cfg: cfg, kube: kube, slimmer: newSlimmer(cfg), running: map[Kinds]*informer{}}
 	s.uids = s.Subscribe(Nodes, 0)
 	return s
 }
@@ -173,7 +174,7 @@ func (s *Store) acquire(kinds Kinds) (map[Kinds]*informer, error) {
 
 func (s *Store) start(kind Kinds) (*informer, error) {
 	i := &informer{SharedIndexInformer: s.newInformer(kind), stopped: make(chan struct{})}
-	if err := i.SetTransform(newSlimmer(s.cfg).slim); err != nil {
+	if err := i.SetTransform(s.slimmer.slim); err != nil {
 		return nil, err
 	}
 	err := i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, cause error) {
