@@ -7,24 +7,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
 // PendingEviction is a Pod that must leave its Node.
 type PendingEviction struct {
 	Namespace, Name string
-	UID             types.UID
-	// ResourceVersion of the Pod that was decided from.
-	ResourceVersion string
 	// Taint is "key=value:effect".
 	Taint string
-	// Since is when the toleration of the Pod begins to count, Due when it is over, by the wall
-	// clock of this process.
-	Since, Due time.Time
+	// Due is when the toleration of the Pod is over, by the wall clock of this process.
+	Due time.Time
 	// HeldBy is why the Pod is not evicted even if it is due, or "".
 	HeldBy string
-	// Evicted says that the Pod was just deleted.
-	Evicted bool
 	// Failures is how often the eviction failed, LastError the last failure.
 	Failures  int
 	LastError string
@@ -41,7 +34,7 @@ type snapshot struct {
 func (r *run) snapshot() *snapshot {
 	s := &snapshot{origin: r.origin, unreliable: r.unreliable, nodes: maps.Clone(r.pending), attempts: map[types.UID]attempt{}}
 	for uid, a := range r.attempts {
-		if a.done || a.failures > 0 {
+		if a.failures > 0 {
 			s.attempts[uid] = a
 		}
 	}
@@ -52,8 +45,8 @@ func (s *snapshot) pending(node string) (pending []PendingEviction) {
 	for _, p := range s.nodes[node].Pending {
 		a := s.attempts[p.Pod.UID]
 		e := PendingEviction{
-			Namespace: p.Pod.Namespace, Name: p.Pod.Name, UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion,
-			Taint: p.Taint.ToString(), Since: s.wall(p.Since), Due: s.wall(p.Due), Evicted: a.done, Failures: a.failures,
+			Namespace: p.Pod.Namespace, Name: p.Pod.Name, Taint: p.Taint.ToString(),
+			Due: s.origin.Add(p.Due.Sub(0)).Round(0), Failures: a.failures,
 		}
 		if eviction.FromNodeHealth(&p.Taint) {
 			e.HeldBy = s.unreliable[node]
@@ -65,5 +58,3 @@ func (s *snapshot) pending(node string) (pending []PendingEviction) {
 	}
 	return pending
 }
-
-func (s *snapshot) wall(i monotonic.Instant) time.Time { return s.origin.Add(i.Sub(0)).Round(0) }

@@ -38,8 +38,6 @@ type attempt struct {
 	err      error // the last failure
 	// conflicts are those in a row.
 	conflicts int
-	// done says that the Pod was deleted and the cache does not know it yet.
-	done bool
 }
 
 // result is the end of an eviction.
@@ -132,7 +130,7 @@ func (r *run) observeLive(live *corev1.Node) {
 func (r *run) nextAttempt(a attempt, err error) attempt {
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
-		return attempt{until: r.now.Add(donePause), done: true}
+		return attempt{until: r.now.Add(donePause)}
 	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
 		wait := min(conflictMin<<min(a.conflicts, 10), conflictMax)
 		return attempt{until: r.now.Add(wait), failures: a.failures, err: a.err, conflicts: a.conflicts + 1}

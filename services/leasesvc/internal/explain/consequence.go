@@ -98,7 +98,7 @@ func podsLink(f Facts) Link {
 		}
 	}
 	pods := plural(len(f.Pods), "pod")
-	c := condition(f.Node, corev1.NodeReady)
+	c := nodehealth.ConditionOf(f.Node, corev1.NodeReady)
 	switch {
 	case len(f.Pods) == 0:
 		return l.say(Absent, "There are no pods on it.")

@@ -58,7 +58,7 @@ func alive() explain.Facts {
 			State: nodehealth.SessionAlive, Boot: "b-1", Epoch: 901, Start: before(time.Hour), Beat: before(3 * time.Second),
 			Deadline: now().Add(17 * time.Second),
 		},
-		Lease: &explain.Lease{Version: "4700", RenewTime: before(20 * time.Second), Duration: 40 * time.Second, Holder: "node-7"},
+		Lease: nodehealth.Lease{Version: "4700", RenewTime: before(20 * time.Second), Duration: 40 * time.Second, Holder: "node-7"},
 		Zone:  nodehealth.Zone{Name: "eu:a", Size: 40, NotReady: 1, Rate: 0.1},
 		Pods:  []*corev1.Pod{pod("web", corev1.ConditionTrue, time.Minute), pod("job", corev1.ConditionFalse, time.Minute)},
 	}
@@ -156,7 +156,7 @@ func situations() map[string]func() explain.Facts {
 		},
 		"lease deleted": func() explain.Facts {
 			f := renews()
-			f.Lease, f.Heard = nil, before(8*time.Second)
+			f.Lease, f.Heard = nodehealth.Lease{}, before(8*time.Second)
 			return f
 		},
 		"lease cannot be written": func() explain.Facts {
@@ -171,7 +171,7 @@ func situations() map[string]func() explain.Facts {
 		},
 		"never reported": func() explain.Facts {
 			f := renews()
-			f.Node, f.Health, f.Lease, f.Pods = node("", 0), explain.Starting, nil, nil
+			f.Node, f.Health, f.Lease, f.Pods = node("", 0), explain.Starting, nodehealth.Lease{}, nil
 			f.By, f.Heard, f.Deadline = nodehealth.GraceStart, before(20*time.Second), now().Add(40*time.Second)
 			return f
 		},

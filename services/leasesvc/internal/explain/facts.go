@@ -38,7 +38,7 @@ func HealthOf(node *corev1.Node, assessed nodehealth.Health) Health {
 	case nodehealth.Dead:
 		return Unknown
 	}
-	switch ready := condition(node, corev1.NodeReady); {
+	switch ready := nodehealth.ConditionOf(node, corev1.NodeReady); {
 	case ready == nil:
 		return Starting // a node that beats stays Starting until its kubelet reports
 	case ready.Status == corev1.ConditionTrue:
@@ -72,8 +72,8 @@ type Facts struct {
 	// Sessions says whether this replica has a session table. Session is nil if the Node has none.
 	Sessions bool
 	Session  *Session
-	// Lease is nil if there is none. Namespace is where it would be.
-	Lease     *Lease
+	// Lease is zero if there is none. Namespace is where it would be.
+	Lease     nodehealth.Lease
 	Namespace string
 	// Zone is that of the Node. Excluded says that the Node does not count in it.
 	Zone     nodehealth.Zone
@@ -97,14 +97,6 @@ type Session struct {
 	WriteError string
 }
 
-// Lease is what the Lease of a Node says.
-type Lease struct {
-	Version   string
-	RenewTime time.Time
-	Duration  time.Duration
-	Holder    string
-}
-
 // Eviction is which Pods must leave the Node.
 type Eviction struct {
 	// Pending are ordered by Due.
@@ -115,13 +107,4 @@ type Eviction struct {
 type Pending struct {
 	Name, Taint, HeldBy, LastError string
 	Due                            time.Time
-}
-
-func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == kind {
-			return c
-		}
-	}
-	return nil
 }

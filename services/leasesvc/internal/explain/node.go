@@ -99,7 +99,7 @@ func sourceOf(by nodehealth.SignSource) string {
 
 func (f *Facts) versionOf(by nodehealth.SignSource) string {
 	switch {
-	case by == nodehealth.LeaseRenewal && f.Lease != nil:
+	case by == nodehealth.LeaseRenewal && f.Lease.Version != "":
 		return f.Lease.Version
 	case by == nodehealth.StatusUpdate:
 		return f.Node.ResourceVersion
@@ -136,7 +136,7 @@ func leaseLink(f Facts) Link {
 	l := Link{Code: CodeLease, Source: fromLease, Object: Object{
 		APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: f.Namespace, Name: f.Node.Name,
 	}}
-	if f.Lease == nil {
+	if f.Lease == (nodehealth.Lease{}) {
 		return f.missingLease(l)
 	}
 	l.Version, l.Time = f.Lease.Version, f.Lease.RenewTime
@@ -172,7 +172,7 @@ func (f *Facts) missingLease(l Link) Link {
 
 func readyLink(f Facts) Link {
 	l := f.nodeLink(CodeReady)
-	c := condition(f.Node, corev1.NodeReady)
+	c := nodehealth.ConditionOf(f.Node, corev1.NodeReady)
 	if c == nil {
 		verdict := Doubtful
 		if f.Health == Silent {

@@ -18,7 +18,7 @@ func (s *Server) facts(ctx context.Context, snapshot *nodehealthcontroller.Snaps
 		NodeStatus: statusOfNode(snapshot, node), Now: snapshot.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
 		Sessions: s.Sessions() != nil, Session: sessionFacts(lease),
 		Namespace: s.Namespace, Excluded: s.Excludes(node.Object),
-		Pods: s.Store.Pods(node.Object.Name), Lease: leaseFacts(s.Store.Lease(node.Object.Name)),
+		Pods: s.Store.Pods(node.Object.Name), Lease: s.Store.Lease(node.Object.Name),
 	}
 	addLastBeat(&f.NodeStatus, lease)
 	f.Zone, _ = snapshot.Zone(node.Zone)
@@ -83,14 +83,5 @@ func sessionFacts(lease *sessioncontroller.Lease) *explain.Session {
 	return &explain.Session{
 		State: nodehealthcontroller.SessionState(lease.State), Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
 		Beat: lease.LastBeatTime, Deadline: lease.Deadline, WriteError: lease.Write.LastError,
-	}
-}
-
-func leaseFacts(lease nodehealth.Lease, holder string) *explain.Lease {
-	if lease == (nodehealth.Lease{}) {
-		return nil
-	}
-	return &explain.Lease{
-		Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration, Holder: holder,
 	}
 }

@@ -23,7 +23,8 @@ func kubeletConditions() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 }
 
-func conditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+// ConditionOf returns a condition of a Node, or nil.
+func ConditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
 	if i < 0 {
 		return nil
@@ -34,7 +35,7 @@ func conditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeC
 // isMarkedUnknown returns whether all kubeletConditions are Unknown.
 func isMarkedUnknown(node *corev1.Node) bool {
 	return !slices.ContainsFunc(kubeletConditions(), func(kind corev1.NodeConditionType) bool {
-		condition := conditionOf(node, kind)
+		condition := ConditionOf(node, kind)
 		return condition == nil || condition.Status != corev1.ConditionUnknown
 	})
 }
@@ -44,7 +45,7 @@ func isMarkedUnknown(node *corev1.Node) bool {
 func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 	var changed []corev1.NodeCondition
 	for _, kind := range kubeletConditions() {
-		current := conditionOf(node, kind)
+		current := ConditionOf(node, kind)
 		next := corev1.NodeCondition{
 			Type: kind, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(at),
 			Reason: reasonNever, Message: messageNever, LastHeartbeatTime: node.CreationTimestamp,
@@ -65,7 +66,7 @@ func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 // A kubelet that reports itself not ready is alive: it would revert at once what another writer
 // says of its Pods.
 func ReadyOnLostNode(node *corev1.Node, pod *corev1.Pod) bool {
-	ofNode, ofPod := conditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
+	ofNode, ofPod := ConditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
 	return ofNode != nil && ofNode.Status == corev1.ConditionUnknown &&
 		ofPod != nil && ofPod.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
 }

@@ -31,9 +31,10 @@ type Lease struct {
 	Version string
 	// RenewTime is by the clock of the writer, so it is only compared with itself.
 	RenewTime time.Time
-	// Duration is leaseDurationSeconds. It is shown to readers and decides nothing, as in the
-	// node-lifecycle controller.
+	// Duration is leaseDurationSeconds, Holder is holderIdentity. They are shown to readers and
+	// decide nothing, as in the node-lifecycle controller.
 	Duration time.Duration
+	Holder   string
 	// RenewedByUs says that this replica or a peer renewed it last, for a session. This is no sign
 	// of life of its own: the replica with the session judges the Node.
 	RenewedByUs bool
@@ -153,7 +154,7 @@ const (
 
 func (r Rules) traitsOf(node *corev1.Node) traits {
 	t := traits{zone: ZoneOf(node.Labels), readySince: node.CreationTimestamp.Time}
-	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
+	if ready := ConditionOf(node, corev1.NodeReady); ready != nil {
 		t.ready, t.readySince = ready.Status, ready.LastTransitionTime.Time
 	}
 	t.excluded = r.Excludes(node)

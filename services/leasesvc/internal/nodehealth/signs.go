@@ -85,7 +85,7 @@ func (s signs) observeStatus(now monotonic.Instant, node *corev1.Node) signs {
 
 // statusOf reads the heartbeat. reported is false if no kubelet wrote the Ready condition.
 func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported bool) {
-	ready := conditionOf(node, corev1.NodeReady)
+	ready := ConditionOf(node, corev1.NodeReady)
 	if ready == nil || ready.Reason == reasonNever {
 		return node.ResourceVersion, time.Time{}, false
 	}

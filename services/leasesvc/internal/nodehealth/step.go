@@ -106,7 +106,7 @@ func taintReason(step Step, noSchedule, noExecute taintChange) string {
 	if len(step.Labels) > 0 {
 		reason += "labels follow the stable ones, "
 	}
-	if ready := conditionOf(step.Node, corev1.NodeReady); ready != nil {
+	if ready := ConditionOf(step.Node, corev1.NodeReady); ready != nil {
 		return reason + "as Ready is " + string(ready.Status)
 	}
 	return reason + "as there is no Ready condition"

@@ -25,7 +25,7 @@ func NoScheduleDrift(node *corev1.Node) (missing, extra []string) {
 // condition, and of the one that it has. A key is "" for none. If both taints of node health are
 // present, it returns the one that is not wanted.
 func NoExecuteTaints(node *corev1.Node) (wanted, present string) {
-	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
+	if ready := ConditionOf(node, corev1.NodeReady); ready != nil {
 		wanted, _ = taintKeyOfReady(ready.Status)
 	}
 	for _, t := range node.Spec.Taints {

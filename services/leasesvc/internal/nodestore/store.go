@@ -113,13 +113,10 @@ func (s *Store) Confirm(ctx context.Context, name string) (types.UID, error) {
 // Pods returns the Pods on a Node, in no order, or none if no Subscription has Pods.
 func (s *Store) Pods(node string) []*corev1.Pod { return podsOf(s.runningInformer(Pods), node) }
 
-// Lease returns what the Lease of a Node says, and its holder. It returns zero values if there is
-// no Lease, or no Subscription with Leases.
-func (s *Store) Lease(node string) (lease nodehealth.Lease, holder string) {
-	if cached := leaseOf(s.runningInformer(Leases), s.cfg.Namespace, node); cached != nil {
-		return cached.lease, cached.holder
-	}
-	return nodehealth.Lease{}, ""
+// Lease returns what the Lease of a Node says. It returns the zero Lease if there is none, or no
+// Subscription with Leases.
+func (s *Store) Lease(node string) nodehealth.Lease {
+	return leaseOf(s.runningInformer(Leases), s.cfg.Namespace, node)
 }
 
 func (s *Store) runningInformer(kind Kinds) *informer {
@@ -240,9 +237,11 @@ func nodeOf(i *informer, name string) *corev1.Node {
 	return node
 }
 
-func leaseOf(i *informer, namespace, name string) *cachedLease {
-	lease, _ := lookup(i, namespace+"/"+name).(*cachedLease)
-	return lease
+func leaseOf(i *informer, namespace, name string) nodehealth.Lease {
+	if cached, ok := lookup(i, namespace+"/"+name).(*cachedLease); ok {
+		return cached.lease
+	}
+	return nodehealth.Lease{}
 }
 
 func lookup(i *informer, key string) any {
