@@ -46,25 +46,25 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 		return nil, err
 	}
 	// The class "node" need not be served.
-	namespace, firstBeat := corev1.NamespaceNodeLease, checkpointcontroller.ReconnectTime
+	namespace, rules := corev1.NamespaceNodeLease, cfg.NodeHealth.rules()
+	rules.FirstBeat = checkpointcontroller.ReconnectTime
 	if id, served := state.catalog.ByName(class.Node); served {
-		namespace, firstBeat = state.catalog.Get(id).Namespace, firstBeat+state.catalog.Get(id).HeartbeatInterval
+		namespace = state.catalog.Get(id).Namespace
+		rules.FirstBeat += state.catalog.Get(id).HeartbeatInterval
 	}
-	n := &nodeHealth{
-		enabled: selection.Enabled(NodeHealthLoop, true), state: state, namespace: namespace, kube: deps.Kube,
-		rules: cfg.NodeHealth.rules(), publisher: nodehealthcontroller.NewPublisher(),
+	enabled, publisher := selection.Enabled(NodeHealthLoop, true), nodehealthcontroller.NewPublisher()
+	return &nodeHealth{
+		enabled: enabled, state: state, namespace: namespace, kube: deps.Kube, rules: rules, publisher: publisher,
 		store: nodestore.New(deps.Kube, nodestore.Config{
 			Namespace: namespace, Labels: cfg.NodeHealth.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
-			NodeHealth: selection.Enabled(NodeHealthLoop, true), Eviction: selection.Enabled(TaintEvictionLoop, true),
+			NodeHealth: enabled, Eviction: selection.Enabled(TaintEvictionLoop, true),
 		}),
-	}
-	n.rules.FirstBeat = firstBeat
-	n.controller = nodehealthcontroller.New(nodehealthcontroller.Config{
-		Rules: n.rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: n.publisher,
-		ShardOf: func(node string) int { return state.catalog.Shard(class.Node, node) },
-		Metrics: metrics, Logger: deps.Logger,
-	})
-	return n, nil
+		controller: nodehealthcontroller.New(nodehealthcontroller.Config{
+			Rules: rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: publisher,
+			ShardOf: func(node string) int { return state.catalog.Shard(class.Node, node) },
+			Metrics: metrics, Logger: deps.Logger,
+		}),
+	}, nil
 }
 
 func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
@@ -88,15 +88,6 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 		Writer: n.store.Writer(), Events: events, Sessions: sessions,
 		HeldShards: n.state.heldShards,
 	}, report)
-}
-
-// taintReliability tells taint eviction which taints are reliable. Taints of upstream's controller
-// always are.
-func (n *nodeHealth) taintReliability() evictioncontroller.NodeHealth {
-	if n.enabled {
-		return n.publisher
-	}
-	return evictioncontroller.ReliableTaints{}
 }
 
 // taintEviction is the loop taint-eviction. It runs on the replica that holds shard 0.
@@ -126,8 +117,12 @@ func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	defer cancel()
 	events := nodestore.NewEvictionEvents(ctx, e.kube)
 	defer events.Close()
-	return e.controller.Run(ctx, evictioncontroller.Cluster{
+	cluster := evictioncontroller.Cluster{
 		Cache:  e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
-		Writer: e.nodes.store.Writer(), Events: events, NodeHealth: e.nodes.taintReliability(),
-	}, report)
+		Writer: e.nodes.store.Writer(), Events: events,
+	}
+	if e.nodes.enabled {
+		cluster.NodeHealth = e.nodes.publisher
+	}
+	return e.controller.Run(ctx, cluster, report)
 }

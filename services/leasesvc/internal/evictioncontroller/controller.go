@@ -3,10 +3,12 @@ package evictioncontroller
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -30,11 +32,13 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Cluster is what one Run works on. All fields are required.
+// Cluster is what one Run works on.
 type Cluster struct {
-	Cache      Cache
-	Writer     Writer
-	Events     Events
+	Cache  Cache
+	Writer Writer
+	Events Events
+	// NodeHealth is nil in a process that does not run node health: the taints of upstream's
+	// controller are always reliable.
 	NodeHealth NodeHealth
 }
 
@@ -75,12 +79,6 @@ type NodeHealth interface {
 	TaintsHeldBy(zone string) string
 }
 
-// ReliableTaints is the NodeHealth of a process that does not run node health.
-type ReliableTaints struct{}
-
-// TaintsHeldBy returns "".
-func (ReliableTaints) TaintsHeldBy(string) string { return "" }
-
 // Controller is taint eviction, one term after the other. Run must not be called concurrently.
 type Controller struct {
 	cfg      Config
@@ -107,4 +105,54 @@ func (c *Controller) Pending(node string) (pending []PendingEviction, running bo
 		return nil, false
 	}
 	return s.pending(node), true
+}
+
+// PendingEviction is a Pod that must leave its Node.
+type PendingEviction struct {
+	Namespace, Name string
+	// Taint is "key=value:effect".
+	Taint string
+	// Due is when the toleration of the Pod is over, by the wall clock of this process.
+	Due time.Time
+	// HeldBy is why the Pod is not evicted even if it is due, or "".
+	HeldBy string
+	// Failures is how often the eviction failed, LastError the last failure.
+	Failures  int
+	LastError string
+}
+
+// snapshot is the state after a pass. It is immutable.
+type snapshot struct {
+	origin     time.Time
+	nodes      map[string]eviction.NodeEvictions
+	unreliable map[string]string
+	attempts   map[types.UID]attempt
+}
+
+func (r *run) snapshot() *snapshot {
+	s := &snapshot{origin: r.origin, unreliable: r.unreliable, nodes: maps.Clone(r.pending), attempts: map[types.UID]attempt{}}
+	for uid, a := range r.attempts {
+		if a.failures > 0 {
+			s.attempts[uid] = a
+		}
+	}
+	return s
+}
+
+func (s *snapshot) pending(node string) (pending []PendingEviction) {
+	for _, p := range s.nodes[node].Pending {
+		a := s.attempts[p.Pod.UID]
+		e := PendingEviction{
+			Namespace: p.Pod.Namespace, Name: p.Pod.Name, Taint: p.Taint.ToString(),
+			Due: s.origin.Add(p.Due.Sub(0)).Round(0), Failures: a.failures,
+		}
+		if eviction.FromNodeHealth(&p.Taint) {
+			e.HeldBy = s.unreliable[node]
+		}
+		if a.err != nil {
+			e.LastError = a.err.Error()
+		}
+		pending = append(pending, e)
+	}
+	return pending
 }

@@ -146,6 +146,9 @@ func (r *run) setPending(name, zone string, node eviction.NodeEvictions) {
 
 // askNodeHealth finds the Nodes whose node health is unreliable.
 func (r *run) askNodeHealth() {
+	if r.NodeHealth == nil {
+		return
+	}
 	unreliable, ofZone := map[string]string{}, map[string]string{}
 	for name, zone := range r.zones {
 		reason, asked := ofZone[zone]

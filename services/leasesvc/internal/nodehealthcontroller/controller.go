@@ -109,15 +109,6 @@ type Sessions interface {
 	Session(node string) (state nodehealth.Session, written string)
 }
 
-// NoSessions are the Sessions of a process without a session table.
-type NoSessions struct{}
-
-// Changed returns nil.
-func (NoSessions) Changed() map[string]struct{} { return nil }
-
-// Session returns nodehealth.NoSession.
-func (NoSessions) Session(string) (nodehealth.Session, string) { return nodehealth.NoSession, "" }
-
 // Controller is node health on one replica.
 type Controller struct{ cfg Config }
 
