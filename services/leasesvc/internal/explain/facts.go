@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // Health is the assessed health of a Node together with its Ready condition.
@@ -88,7 +89,7 @@ type Facts struct {
 
 // Session is the session of a Node.
 type Session struct {
-	State nodehealth.Session
+	State session.State
 	Boot  string
 	// Epoch is that of the term of the session.
 	Epoch                 int64

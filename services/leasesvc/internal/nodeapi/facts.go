@@ -81,7 +81,7 @@ func sessionFacts(lease *sessioncontroller.Lease) *explain.Session {
 		return nil
 	}
 	return &explain.Session{
-		State: nodehealthcontroller.SessionState(lease.State), Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
+		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
 		Beat: lease.LastBeatTime, Deadline: lease.Deadline, WriteError: lease.Write.LastError,
 	}
 }

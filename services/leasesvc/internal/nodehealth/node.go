@@ -8,20 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-)
-
-// Session is the state of the gRPC session of a node.
-type Session uint8
-
-const (
-	// NoSession: the node does not beat at this replica.
-	NoSession Session = iota
-	// SessionAlive: beats arrive in time.
-	SessionAlive
-	// SessionSuspect: beats are missing.
-	SessionSuspect
-	// SessionExpired: the deadline of the session has passed.
-	SessionExpired
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // Lease is what the Lease object of a Node says. The zero Lease means that the object does not
@@ -43,9 +30,10 @@ type Lease struct {
 // Observation is what is known of a Node at one moment.
 type Observation struct {
 	// Node is required. It is shared, so it must not be written to.
-	Node    *corev1.Node
-	Lease   Lease
-	Session Session
+	Node  *corev1.Node
+	Lease Lease
+	// Session is session.Gone for a node that does not beat at this replica.
+	Session session.State
 	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this
 	// version the Lease is RenewedByUs.
 	WrittenVersion string
@@ -109,7 +97,7 @@ func (r Rules) Observe(now monotonic.Instant, s NodeState, o Observation) NodeSt
 func (s *NodeState) LeaseVersion() string { return s.signs.lease.version }
 
 // Session returns the state of the session as last observed.
-func (s *NodeState) Session() Session { return s.signs.session }
+func (s *NodeState) Session() session.State { return s.signs.session }
 
 // Zone returns the name of the Node's zone.
 func (s *NodeState) Zone() string { return s.traits.zone }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // StepKind is what a step does. Smaller kinds are more urgent.
@@ -115,7 +116,7 @@ func taintReason(step Step, noSchedule, noExecute taintChange) string {
 func (c *candidate) silenceReason(now monotonic.Instant) string {
 	since := func(i monotonic.Instant) time.Duration { return now.Sub(i).Round(time.Millisecond) }
 	switch a := c.silence; {
-	case a.By == SessionBeat && c.node.signs.session == SessionExpired:
+	case a.By == SessionBeat && c.node.signs.session == session.Expired:
 		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(a.Deadline))
 	case a.By == GraceStart:
 		return fmt.Sprintf("no sign of life in the %v that count", since(a.Heard))

@@ -12,6 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 const (
@@ -106,7 +107,7 @@ type Sessions interface {
 	Changed() map[string]struct{}
 	// Session returns the state of a node's session, and the resourceVersion of the last write of
 	// its Lease by this replica.
-	Session(node string) (state nodehealth.Session, written string)
+	Session(node string) (state session.State, written string)
 }
 
 // Controller is node health on one replica.

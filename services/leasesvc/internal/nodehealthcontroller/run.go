@@ -17,6 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // pauseAfter is the time between two reads of the clock from which the process counts as paused.
@@ -279,7 +280,7 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
 		Assessment: r.Rules.Assess(r.now.Instant, r.state, s),
 	}
-	if result.Session == nodehealth.SessionAlive {
+	if result.Session == session.Alive {
 		result.Assessment.Heard = 0
 	}
 	result.HeldBy = plan.HeldBy(r.state, s, result.Assessment)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // minChanges is how many changes are kept at least. A Watcher that is further behind reads all
@@ -235,7 +236,7 @@ type Result struct {
 	// Assessment has no Heard while a session keeps the Node alive. The session table has the time
 	// of the last beat.
 	Assessment nodehealth.Assessment
-	Session    nodehealth.Session
+	Session    session.State
 	// HeldBy is why the Node is silent and not marked Unknown, or "".
 	HeldBy string
 }

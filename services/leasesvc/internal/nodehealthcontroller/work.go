@@ -14,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 const (
@@ -135,7 +136,7 @@ func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *cor
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}
-	if state, _ := r.Sessions.Session(step.Node.Name); state == nodehealth.SessionAlive || state == nodehealth.SessionSuspect {
+	if state, _ := r.Sessions.Session(step.Node.Name); state == session.Alive || state == session.Suspect {
 		return nil, nil, errHeard
 	}
 	node, err = r.Writer.Write(ctx, *step)
