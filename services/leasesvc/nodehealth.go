@@ -46,7 +46,7 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 		return nil, err
 	}
 	// The class "node" need not be served.
-	namespace, rules := corev1.NamespaceNodeLease, cfg.NodeHealth.rules()
+	namespace, rules := corev1.NamespaceNodeLease, cfg.NodeHealth.Rules
 	rules.FirstBeat = checkpointcontroller.ReconnectTime
 	if id, served := state.catalog.ByName(class.Node); served {
 		namespace = state.catalog.Get(id).Namespace

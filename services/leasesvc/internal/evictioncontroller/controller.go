@@ -34,24 +34,12 @@ type Config struct {
 
 // Cluster is what one Run works on.
 type Cluster struct {
-	Cache  Cache
+	Cache  nodestore.Cache
 	Writer Writer
 	Events Events
 	// NodeHealth is nil in a process that does not run node health: the taints of upstream's
 	// controller are always reliable.
 	NodeHealth NodeHealth
-}
-
-// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except
-// Run, answer from memory and may be called concurrently. Returned objects must not be written to.
-type Cache interface {
-	nodestore.Cache
-	// Changed returns the names of the Nodes that changed since the last call, or whose Pods did.
-	Changed() map[string]struct{}
-	// Node returns nil for a Node that does not exist.
-	Node(name string) *corev1.Node
-	// Pods returns the Pods on a Node.
-	Pods(node string) []*corev1.Pod
 }
 
 // Writer evicts Pods and reads past the cache; *nodestore.Writer is one. Its methods block until

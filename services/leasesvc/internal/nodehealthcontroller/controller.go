@@ -61,20 +61,13 @@ type Cluster struct {
 	HeldShards *heldshards.Set
 }
 
-// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except
-// Run, answer from memory and may be called concurrently. Returned objects must not be written to.
+// Cache is a nodestore.Cache with Leases; *nodestore.Subscription is one.
 type Cache interface {
 	nodestore.Cache
 	// Relist lists all objects again, because the cache is behind.
 	Relist()
-	// Changed returns the names of the Nodes that changed since the last call, or whose Lease did.
-	Changed() map[string]struct{}
-	// Node returns nil for a Node that does not exist.
-	Node(name string) *corev1.Node
 	// Lease returns the zero Lease if there is none.
 	Lease(name string) nodehealth.Lease
-	// Pods returns the Pods on a Node.
-	Pods(node string) []*corev1.Pod
 }
 
 // Writer writes to the cluster and reads past the cache; *nodestore.Writer is one. Its methods

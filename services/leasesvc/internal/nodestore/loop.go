@@ -8,15 +8,24 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Cache is what a Loop waits for; *Subscription is one.
+// Cache is the cluster as far as it is cached; *Subscription is one. Its methods, except Run, answer
+// from memory and may be called concurrently. Returned objects must not be written to.
 type Cache interface {
 	// Run keeps the cache until ctx ends. It is called once.
 	Run(ctx context.Context) error
 	// Synced is closed when all objects have been listed.
 	Synced() <-chan struct{}
+	// Changed returns the names of the Nodes that changed since the last call, or whose Lease or
+	// Pods did.
+	Changed() map[string]struct{}
+	// Node returns nil for a Node that does not exist.
+	Node(name string) *corev1.Node
+	// Pods returns the Pods on a Node, in no order.
+	Pods(node string) []*corev1.Pod
 }
 
 // Loop runs a controller: passes in one goroutine, workers beside it. All fields are required.
