@@ -72,7 +72,7 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := nodestore.NewNodeEvents(ctx, n.kube)
+	events := nodestore.NewEvents(ctx, n.kube, nodestore.NodeHealthSource)
 	defer events.Close()
 	sessions := nodehealthcontroller.NewSessionTracker(n.state.catalog.Mark(n.namespace))
 	running.Go(func() {
@@ -115,7 +115,7 @@ func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*t
 func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := nodestore.NewEvictionEvents(ctx, e.kube)
+	events := nodestore.NewEvents(ctx, e.kube, nodestore.EvictionSource)
 	defer events.Close()
 	cluster := evictioncontroller.Cluster{
 		Cache:  e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),

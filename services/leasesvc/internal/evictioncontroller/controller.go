@@ -53,7 +53,7 @@ type Writer interface {
 	Evict(ctx context.Context, e *eviction.Eviction) error
 }
 
-// Events sends Kubernetes Events; nodestore.EvictionEvents is one. Its methods never block.
+// Events sends Kubernetes Events; *nodestore.Events is one. Its methods never block.
 type Events interface {
 	Evicted(e *eviction.Eviction)
 	EvictionCancelled(p eviction.PendingPod)

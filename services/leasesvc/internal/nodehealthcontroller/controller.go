@@ -83,7 +83,7 @@ type Writer interface {
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
 }
 
-// Events sends Kubernetes Events; nodestore.NodeEvents is one. Its methods never block.
+// Events sends Kubernetes Events; *nodestore.Events is one. Its methods never block.
 type Events interface {
 	NodeRegistered(*corev1.Node)
 	NodeRemoved(*corev1.Node)

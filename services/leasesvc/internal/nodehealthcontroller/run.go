@@ -257,19 +257,16 @@ func (r *run) release(name string) {
 
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
-	pass := Pass{
-		At: r.now, Nodes: r.nodes, Zones: plan.Zones, MassSilence: plan.MassSilence,
-		Result: func(s *nodehealth.NodeState) Result { return r.result(plan, s) },
-	}
+	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence}
 	if blindness, blind := r.state.Blind(); blind {
-		pass.Blindness = &blindness
+		snapshot.Blindness = &blindness
 	}
 	for _, held := range r.terms {
 		if held != nil {
-			pass.Epoch = max(pass.Epoch, held.Epoch())
+			snapshot.Epoch = max(snapshot.Epoch, held.Epoch())
 		}
 	}
-	r.Publisher.Publish(pass)
+	r.Publisher.Publish(snapshot, r.nodes, func(s *nodehealth.NodeState) Result { return r.result(plan, s) })
 }
 
 func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {

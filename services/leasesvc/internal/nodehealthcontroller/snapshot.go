@@ -47,28 +47,14 @@ type change struct {
 // NewPublisher returns a Publisher without a snapshot.
 func NewPublisher() *Publisher { return &Publisher{changed: make(chan struct{})} }
 
-// Pass is the result of a pass.
-type Pass struct {
-	At nodehealth.Moment
-	// Nodes are ordered by name.
-	Nodes []nodehealth.NodeState
-	// Result returns the result for a Node. It is called once for each, before Publish returns.
-	Result func(*nodehealth.NodeState) Result
-	// Zones are ordered by name.
-	Zones       []nodehealth.Zone
-	MassSilence nodehealth.MassSilence
-	// Blindness is nil if the process is not blind.
-	Blindness *nodehealth.Blindness
-	// Epoch is the largest epoch of the held terms, or 0.
-	Epoch int64
-}
-
-// Publish shows a pass to readers. Only Nodes that changed are copied.
-func (p *Publisher) Publish(pass Pass) {
+// Publish shows a pass to readers: the exported fields of the snapshot, and the Nodes, which are
+// ordered by name. result is called once for each Node, before Publish returns. Only Nodes that
+// changed are copied.
+func (p *Publisher) Publish(snapshot Snapshot, nodes []nodehealth.NodeState, result func(*nodehealth.NodeState) Result) {
 	before, old := p.revision, p.nodes
-	p.nodes = make([]*Node, len(pass.Nodes))
-	for i := range pass.Nodes {
-		s := &pass.Nodes[i]
+	p.nodes = make([]*Node, len(nodes))
+	for i := range nodes {
+		s := &nodes[i]
 		for len(old) > 0 && old[0].Object != s.Node && old[0].Object.Name < s.Node.Name {
 			p.record(change{name: old[0].Object.Name, deleted: old[0]})
 			old = old[1:]
@@ -77,7 +63,7 @@ func (p *Publisher) Publish(pass Pass) {
 		if len(old) > 0 && (old[0].Object == s.Node || old[0].Object.Name == s.Node.Name) {
 			known, old = old[0], old[1:]
 		}
-		p.nodes[i] = known.next(s, pass.Result(s), pass.At.Instant, p.revision+1)
+		p.nodes[i] = known.next(s, result(s), snapshot.At.Instant, p.revision+1)
 		if known == nil || p.nodes[i].Revision != known.Revision {
 			p.record(change{name: s.Node.Name})
 		}
@@ -85,10 +71,8 @@ func (p *Publisher) Publish(pass Pass) {
 	for _, node := range old {
 		p.record(change{name: node.Object.Name, deleted: node})
 	}
-	p.snapshot.Store(&Snapshot{
-		At: pass.At, Zones: pass.Zones, MassSilence: pass.MassSilence, Blindness: pass.Blindness, Epoch: pass.Epoch,
-		revision: p.revision, nodes: p.nodes, changes: p.changes,
-	})
+	snapshot.revision, snapshot.nodes, snapshot.changes = p.revision, p.nodes, p.changes
+	p.snapshot.Store(&snapshot)
 	if p.revision != before {
 		p.notify()
 	}
@@ -145,11 +129,14 @@ func (p *Publisher) TaintsHeldBy(zone string) string {
 
 // Snapshot is the result of the last pass. It is immutable.
 type Snapshot struct {
-	At          nodehealth.Moment
+	At nodehealth.Moment
+	// Zones are ordered by name.
 	Zones       []nodehealth.Zone
 	MassSilence nodehealth.MassSilence
-	Blindness   *nodehealth.Blindness
-	Epoch       int64
+	// Blindness is nil if the process is not blind.
+	Blindness *nodehealth.Blindness
+	// Epoch is the largest epoch of the held terms, or 0.
+	Epoch int64
 
 	revision uint64
 	nodes    []*Node  // ordered by name
