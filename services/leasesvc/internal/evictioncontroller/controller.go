@@ -62,8 +62,8 @@ type Events interface {
 // NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory
 // and may be called concurrently.
 type NodeHealth interface {
-	// TaintsHeldBy returns why the not-ready and unreachable taints of a zone must not evict now, or
-	// "". Zones have the names of nodehealth.ZoneOf.
+	// TaintsHeldBy returns why the not-ready and unreachable taints of a zone must not evict now,
+	// or "". Zones have the names of nodehealth.ZoneOf.
 	TaintsHeldBy(zone string) string
 }
 

@@ -13,7 +13,7 @@ import (
 const nextZone = "So many nodes at once have one cause more often than many: look at the network and power of the zone first."
 
 func noScheduleLink(f Facts) Link {
-	l := f.nodeLink(CodeNoSchedule)
+	l := f.nodeLink("NO_SCHEDULE_TAINT")
 	missing, extra := nodehealth.NoScheduleDrift(f.Node)
 	var keys []string
 	for _, t := range f.Node.Spec.Taints {
@@ -36,7 +36,7 @@ func noScheduleLink(f Facts) Link {
 }
 
 func zoneLink(f Facts) Link {
-	l := Link{Code: CodeZone, Source: fromHealth}
+	l := Link{Code: "ZONE", Source: fromHealth}
 	zone := "Its zone"
 	if f.Zone.Name == "" {
 		zone = "The zone of nodes without zone labels"
@@ -61,7 +61,7 @@ func zoneLink(f Facts) Link {
 }
 
 func noExecuteLink(f Facts) Link {
-	l := f.nodeLink(CodeNoExecute)
+	l := f.nodeLink("NO_EXECUTE_TAINT")
 	wanted, present := nodehealth.NoExecuteTaints(f.Node)
 	added := addedAt(f.Node, present, corev1.TaintEffectNoExecute)
 	switch {
@@ -87,7 +87,7 @@ func noExecuteLink(f Facts) Link {
 }
 
 func podsLink(f Facts) Link {
-	l := Link{Code: CodePods, Source: fromPods}
+	l := Link{Code: "PODS", Source: fromPods}
 	ready, toMark := 0, 0
 	for _, pod := range f.Pods {
 		if c := nodehealth.PodReadyCondition(pod); c != nil && c.Status == corev1.ConditionTrue {
@@ -111,19 +111,19 @@ func podsLink(f Facts) Link {
 }
 
 func evictionLink(f Facts) Link {
-	l := Link{Code: CodeEviction, Source: fromEviction}
+	l := Link{Code: "EVICTION", Source: fromEviction}
 	_, present := nodehealth.NoExecuteTaints(f.Node)
 	switch {
-	case present == "" && (f.Eviction == nil || len(f.Eviction.Pending) == 0):
+	case present == "" && len(f.Pending) == 0:
 		return l.say(Absent, "None of the taints of node health evicts its pods.")
-	case f.Eviction == nil:
+	case !f.Evicts:
 		return l.say(Unseen, "Pods that do not tolerate the taint are deleted by the taint-eviction controller of Kubernetes, or by the replica that holds shard 0.",
 			"Ask that replica, or look at the Events of the pods: TaintManagerEviction.")
-	case len(f.Eviction.Pending) == 0:
+	case len(f.Pending) == 0:
 		return l.say(Good, "All of its pods tolerate its taints without an end, or are gone.")
 	}
-	first, pods := f.Eviction.Pending[0], "1 pod has"
-	if n := len(f.Eviction.Pending); n > 1 {
+	first, pods := f.Pending[0], "1 pod has"
+	if n := len(f.Pending); n > 1 {
 		pods = fmt.Sprintf("%d pods have", n)
 	}
 	l.Time = first.Due

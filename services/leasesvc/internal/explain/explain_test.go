@@ -54,7 +54,7 @@ func alive() explain.Facts {
 		NodeStatus: explain.NodeStatus{
 			Node: node(corev1.ConditionTrue, time.Hour), Health: explain.Ready, Heard: before(3 * time.Second), By: nodehealth.SessionBeat,
 		},
-		Now: now(), Shard: 12, Epoch: 901, Sessions: true, Namespace: "kube-node-lease",
+		Now: now(), Epoch: 901, Sessions: true, Namespace: "kube-node-lease",
 		Session: &explain.Session{
 			State: session.Alive, Boot: "b-1", Epoch: 901, Start: before(time.Hour), Beat: before(3 * time.Second),
 			Deadline: now().Add(17 * time.Second),
@@ -201,22 +201,22 @@ func situations() map[string]func() explain.Facts {
 		"tainted, evicted elsewhere": withNoExecute,
 		"tainted, pods tolerate": func() explain.Facts {
 			f := withNoExecute()
-			f.Eviction = &explain.Eviction{}
+			f.Evicts = true
 			return f
 		},
 		"tainted, pods have to leave": func() explain.Facts {
 			f := withNoExecute()
-			f.Eviction = &explain.Eviction{Pending: []explain.Pending{
+			f.Evicts, f.Pending = true, []explain.Pending{
 				{Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now().Add(280 * time.Second)},
 				{Name: "shop/job", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now().Add(290 * time.Second)},
-			}}
+			}
 			return f
 		},
 		"tainted, eviction held": func() explain.Facts {
 			f := withNoExecute()
-			f.Eviction = &explain.Eviction{Pending: []explain.Pending{{
+			f.Evicts, f.Pending = true, []explain.Pending{{
 				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), HeldBy: nodehealth.MassSilenceReason,
-			}}}
+			}}
 			f.TaintsHeldBy = nodehealth.MassSilenceReason
 			return f
 		},

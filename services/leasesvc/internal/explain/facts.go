@@ -67,8 +67,7 @@ type Facts struct {
 	NodeStatus
 	// Now is the time of the answer.
 	Now time.Time
-	// Shard is that of the Node, Epoch that of the term of the shard.
-	Shard int
+	// Epoch is that of the term of the Node's shard.
 	Epoch int64
 	// Sessions says whether this replica has a session table. Session is nil if the Node has none.
 	Sessions bool
@@ -83,8 +82,10 @@ type Facts struct {
 	TaintsHeldBy string
 	// Pods are those on the Node.
 	Pods []*corev1.Pod
-	// Eviction is nil if this replica does not evict Pods.
-	Eviction *Eviction
+	// Evicts says whether this replica evicts Pods. Pending are the Pods that must leave the Node,
+	// ordered by Due.
+	Evicts  bool
+	Pending []Pending
 }
 
 // Session is the session of a Node.
@@ -96,12 +97,6 @@ type Session struct {
 	Start, Beat, Deadline time.Time
 	// WriteError is why the Lease could not be written, or "".
 	WriteError string
-}
-
-// Eviction is which Pods must leave the Node.
-type Eviction struct {
-	// Pending are ordered by Due.
-	Pending []Pending
 }
 
 // Pending is a Pod that must leave.

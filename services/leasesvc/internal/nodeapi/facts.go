@@ -15,7 +15,7 @@ import (
 func (s *Server) facts(ctx context.Context, snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.Facts {
 	lease := s.sessionOf(ctx, node)
 	f := explain.Facts{
-		NodeStatus: statusOfNode(snapshot, node), Now: snapshot.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
+		NodeStatus: statusOfNode(snapshot, node), Now: snapshot.At.Wall, Epoch: node.Epoch,
 		Sessions: s.Sessions() != nil, Session: sessionFacts(lease),
 		Namespace: s.Namespace, Excluded: s.Excludes(node.Object),
 		Pods: s.Store.Pods(node.Object.Name), Lease: s.Store.Lease(node.Object.Name),
@@ -24,14 +24,13 @@ func (s *Server) facts(ctx context.Context, snapshot *nodehealthcontroller.Snaps
 	f.Zone, _ = snapshot.Zone(node.Zone)
 	f.Zone.Name = zoneName(f.Zone.Name)
 	f.TaintsHeldBy = s.Publisher.TaintsHeldBy(node.Zone)
-	if pending, running := s.Evictions.Pending(node.Object.Name); running {
-		f.Eviction = &explain.Eviction{}
-		for i := range pending {
-			p := &pending[i]
-			f.Eviction.Pending = append(f.Eviction.Pending, explain.Pending{
-				Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, HeldBy: p.HeldBy, LastError: p.LastError,
-			})
-		}
+	pending, evicts := s.Evictions.Pending(node.Object.Name)
+	f.Evicts = evicts
+	for i := range pending {
+		p := &pending[i]
+		f.Pending = append(f.Pending, explain.Pending{
+			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, HeldBy: p.HeldBy, LastError: p.LastError,
+		})
 	}
 	return f
 }

@@ -72,8 +72,8 @@ type Plan struct {
 	Steps []Step
 	// SelfCheck is nil if none is due.
 	SelfCheck *SelfCheck
-	// Held is how many nodes are silent and not marked Unknown, because the process is blind or
-	// because of MassSilence.
+	// Held is how many silent nodes are not marked Unknown, because the process is blind or because
+	// of MassSilence.
 	Held int
 	// MassSilence names the zones and shards of which many nodes fell silent together.
 	MassSilence MassSilence
@@ -81,7 +81,8 @@ type Plan struct {
 	Zones []Zone
 	// Counts are the Nodes of the held shards by Health.
 	Counts [Dead + 1]int
-	// Dead are the Nodes of the held shards with Health Dead.
+	// Dead are the Nodes of the held shards with Health Dead. Their ready Pods are to be marked
+	// NotReady unless the process is blind.
 	Dead []*NodeState
 }
 

@@ -109,10 +109,11 @@ type Controller struct{ cfg Config }
 // New returns a Controller. It starts nothing.
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
-// Run judges the Nodes of a cluster until ctx ends, and writes for those whose shards this replica
-// holds. Once the cache is synced it reports every second. It reports an error if the last write
-// failed and a failed one is to be retried, or if the cache is behind for long; another replica may
-// do better. An unreachable kube-apiserver is not reported. A cache that stays behind ends Run.
+// Run judges the Nodes of a cluster until ctx ends, and writes the Nodes whose shards this replica
+// holds. Once the cache is synced it reports every second: an error if the last write failed and
+// some write is to be retried, or if the cache has been behind for logBlindAfter. An unreachable
+// kube-apiserver is no error, because other replicas do no better. Run fails if the cache is behind
+// for relistAfter.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	r := newRun(c.cfg, cluster, report)
 	return nodestore.Loop{

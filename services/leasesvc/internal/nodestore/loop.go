@@ -12,8 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Cache is the cluster as far as it is cached; *Subscription is one. Its methods, except Run, answer
-// from memory and may be called concurrently. Returned objects must not be written to.
+// Cache is the cluster as far as it is cached; *Subscription is one. Its methods, except Run,
+// answer from memory and may be called concurrently. Returned objects must not be written to.
 type Cache interface {
 	// Run keeps the cache until ctx ends. It is called once.
 	Run(ctx context.Context) error
@@ -35,7 +35,8 @@ type Loop struct {
 	// Interval is the time between two passes.
 	Interval time.Duration
 	Logger   *slog.Logger
-	// Start is called once, before the first pass. It starts workers that end with ctx or after End.
+	// Start is called once, before the first pass. It starts workers that end with ctx or after
+	// End.
 	Start func(ctx context.Context, workers *sync.WaitGroup)
 	// Pass must not block. An error ends the Loop.
 	Pass func() error
