@@ -13,7 +13,7 @@ import (
 const nextZone = "So many nodes at once have one cause more often than many: look at the network and power of the zone first."
 
 func noScheduleLink(f Facts) Link {
-	l := f.nodeLink("NO_SCHEDULE_TAINT")
+	l := f.nodeLink(CodeNoSchedule)
 	missing, extra := nodehealth.NoScheduleDrift(f.Node)
 	var keys []string
 	for _, t := range f.Node.Spec.Taints {
@@ -36,7 +36,7 @@ func noScheduleLink(f Facts) Link {
 }
 
 func zoneLink(f Facts) Link {
-	l := Link{Code: "ZONE", Source: fromHealth}
+	l := Link{Code: CodeZone, Source: fromHealth}
 	zone := "Its zone"
 	if f.Zone.Name == "" {
 		zone = "The zone of nodes without zone labels"
@@ -61,7 +61,7 @@ func zoneLink(f Facts) Link {
 }
 
 func noExecuteLink(f Facts) Link {
-	l := f.nodeLink("NO_EXECUTE_TAINT")
+	l := f.nodeLink(CodeNoExecute)
 	wanted, present := nodehealth.NoExecuteTaints(f.Node)
 	added := addedAt(f.Node, present, corev1.TaintEffectNoExecute)
 	switch {
@@ -87,7 +87,7 @@ func noExecuteLink(f Facts) Link {
 }
 
 func podsLink(f Facts) Link {
-	l := Link{Code: "PODS", Source: fromPods}
+	l := Link{Code: CodePods, Source: fromPods}
 	ready, toMark := 0, 0
 	for _, pod := range f.Pods {
 		if c := nodehealth.PodReadyCondition(pod); c != nil && c.Status == corev1.ConditionTrue {
@@ -111,7 +111,7 @@ func podsLink(f Facts) Link {
 }
 
 func evictionLink(f Facts) Link {
-	l := Link{Code: "EVICTION", Source: fromEviction}
+	l := Link{Code: CodeEviction, Source: fromEviction}
 	_, present := nodehealth.NoExecuteTaints(f.Node)
 	switch {
 	case present == "" && len(f.Pending) == 0:

@@ -22,6 +22,20 @@ func (v Verdict) String() string {
 	return [...]string{"", "good", "doubtful", "broken", "unseen", "absent"}[v]
 }
 
+// Codes of the links, in their order. A test compares docs/reasons.md with them.
+const (
+	CodeSession    = "SESSION"
+	CodeLastBeat   = "LAST_BEAT"
+	CodeDeadline   = "DEADLINE"
+	CodeLease      = "LEASE_OBJECT"
+	CodeReady      = "READY_CONDITION"
+	CodeNoSchedule = "NO_SCHEDULE_TAINT"
+	CodeZone       = "ZONE"
+	CodeNoExecute  = "NO_EXECUTE_TAINT"
+	CodePods       = "PODS"
+	CodeEviction   = "EVICTION"
+)
+
 // Sources of links: objects, or the loops of leasesvc.
 const (
 	fromSession  = "session"

@@ -42,7 +42,7 @@ func (l Link) at(time time.Time) Link {
 }
 
 func sessionLink(f Facts) Link {
-	l := Link{Code: "SESSION", Source: fromSession, Version: version(f.Epoch)}
+	l := Link{Code: CodeSession, Source: fromSession, Version: version(f.Epoch)}
 	s := f.Session
 	switch {
 	case s == nil && !f.Sessions:
@@ -65,7 +65,7 @@ func sessionLink(f Facts) Link {
 }
 
 func beatLink(f Facts) Link {
-	l := Link{Code: "LAST_BEAT", Source: sourceOf(f.By), Time: f.Heard, Version: f.versionOf(f.By)}
+	l := Link{Code: CodeLastBeat, Source: sourceOf(f.By), Time: f.Heard, Version: f.versionOf(f.By)}
 	silence := duration(f.Now.Sub(f.Heard))
 	last := fmt.Sprintf("The last sign of life was a %s, %s ago", sign(f.By), silence)
 	switch {
@@ -111,7 +111,7 @@ func (f *Facts) versionOf(by nodehealth.SignSource) string {
 func version(epoch int64) string { return strconv.FormatInt(epoch, 10) }
 
 func deadlineLink(f Facts) Link {
-	l := Link{Code: "DEADLINE", Source: fromHealth, Version: version(f.Epoch), Time: f.Deadline}
+	l := Link{Code: CodeDeadline, Source: fromHealth, Version: version(f.Epoch), Time: f.Deadline}
 	deadline := f.Deadline
 	if deadline.IsZero() && f.Session != nil {
 		deadline = f.Session.Deadline
@@ -134,7 +134,7 @@ func deadlineLink(f Facts) Link {
 }
 
 func leaseLink(f Facts) Link {
-	l := Link{Code: "LEASE_OBJECT", Source: fromLease, Object: Object{
+	l := Link{Code: CodeLease, Source: fromLease, Object: Object{
 		APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: f.Namespace, Name: f.Node.Name,
 	}}
 	if f.Lease == (nodehealth.Lease{}) {
@@ -172,7 +172,7 @@ func (f *Facts) missingLease(l Link) Link {
 }
 
 func readyLink(f Facts) Link {
-	l := f.nodeLink("READY_CONDITION")
+	l := f.nodeLink(CodeReady)
 	c := nodehealth.ConditionOf(f.Node, corev1.NodeReady)
 	if c == nil {
 		verdict := Doubtful
