@@ -17,45 +17,14 @@ const maxEvictionRate = 1000
 // NodeHealthConfig configures the loop node-health. A flag has the name that it has in
 // kube-controller-manager, if any.
 type NodeHealthConfig struct {
-	// GracePeriod is the silence after which a Node is marked as unknown.
-	GracePeriod time.Duration
-	// StartupGracePeriod is the grace period of a Node that has never reported its status.
-	StartupGracePeriod time.Duration
-	// EvictionRate is how many nodes of a healthy zone get a NoExecute taint per second.
-	EvictionRate float64
-	// SecondaryEvictionRate is the rate in large zones that are partially disrupted. In small ones
-	// it is 0.
-	SecondaryEvictionRate float64
-	// FullDisruptionEvictionRate is the rate in zones without a ready node, while another zone has
-	// one.
-	FullDisruptionEvictionRate float64
-	// LargeZone is the number of nodes above which a zone is large.
-	LargeZone int
-	// UnhealthyZoneThreshold is the share of not ready nodes from which a zone is partially
-	// disrupted.
-	UnhealthyZoneThreshold float64
-	// ExcludeLabels exclude the Nodes with one of these labels from the counts of their zone.
-	ExcludeLabels []string
+	// Rules.FirstBeat has no flag: it follows from the class "node".
+	nodehealth.Rules
 	// ConcurrentWrites is how many Nodes and pods are written at the same time.
 	ConcurrentWrites int
 }
 
-// defaultNodeHealth returns the defaults of kube-controller-manager.
 func defaultNodeHealth() NodeHealthConfig {
-	r := nodehealth.DefaultRules()
-	return NodeHealthConfig{
-		GracePeriod: r.GracePeriod, StartupGracePeriod: r.StartupGracePeriod,
-		EvictionRate: r.NormalRate, SecondaryEvictionRate: r.PartialRate, FullDisruptionEvictionRate: r.FullRate,
-		LargeZone: r.LargeZoneSize, UnhealthyZoneThreshold: r.UnhealthyZoneThreshold, ExcludeLabels: r.ExcludeLabels, ConcurrentWrites: 16,
-	}
-}
-
-func (c *NodeHealthConfig) rules() nodehealth.Rules {
-	return nodehealth.Rules{
-		GracePeriod: c.GracePeriod, StartupGracePeriod: c.StartupGracePeriod,
-		NormalRate: c.EvictionRate, PartialRate: c.SecondaryEvictionRate, FullRate: c.FullDisruptionEvictionRate,
-		LargeZoneSize: c.LargeZone, UnhealthyZoneThreshold: c.UnhealthyZoneThreshold, ExcludeLabels: c.ExcludeLabels,
-	}
+	return NodeHealthConfig{Rules: nodehealth.DefaultRules(), ConcurrentWrites: 16}
 }
 
 func (c *NodeHealthConfig) registerFlags(fs *pflag.FlagSet) {
@@ -63,13 +32,13 @@ func (c *NodeHealthConfig) registerFlags(fs *pflag.FlagSet) {
 		"Silence after which a Node is marked as unknown.")
 	fs.DurationVar(&c.StartupGracePeriod, "node-startup-grace-period", c.StartupGracePeriod,
 		"Silence after which a Node that has never reported its status is marked as unknown.")
-	fs.Float64Var(&c.EvictionRate, "node-eviction-rate", c.EvictionRate,
+	fs.Float64Var(&c.NormalRate, "node-eviction-rate", c.NormalRate,
 		"Nodes of a healthy zone that get a NoExecute taint per second.")
-	fs.Float64Var(&c.SecondaryEvictionRate, "secondary-node-eviction-rate", c.SecondaryEvictionRate,
+	fs.Float64Var(&c.PartialRate, "secondary-node-eviction-rate", c.PartialRate,
 		"Nodes of a large, partially disrupted zone that get a NoExecute taint per second. In small zones it is 0.")
-	fs.Float64Var(&c.FullDisruptionEvictionRate, "full-disruption-node-eviction-rate", c.FullDisruptionEvictionRate,
+	fs.Float64Var(&c.FullRate, "full-disruption-node-eviction-rate", c.FullRate,
 		"Nodes of a zone without a ready node that get a NoExecute taint per second, while another zone has a ready node.")
-	fs.IntVar(&c.LargeZone, "large-cluster-size-threshold", c.LargeZone,
+	fs.IntVar(&c.LargeZoneSize, "large-cluster-size-threshold", c.LargeZoneSize,
 		"Number of nodes above which a zone is large.")
 	fs.Float64Var(&c.UnhealthyZoneThreshold, "unhealthy-zone-threshold", c.UnhealthyZoneThreshold,
 		"Share of not ready nodes, at least three, from which a zone is partially disrupted.")
@@ -89,8 +58,8 @@ func (c *NodeHealthConfig) validate() []error {
 		}
 	}
 	for flag, rate := range map[string]float64{
-		"--node-eviction-rate": c.EvictionRate, "--secondary-node-eviction-rate": c.SecondaryEvictionRate,
-		"--full-disruption-node-eviction-rate": c.FullDisruptionEvictionRate,
+		"--node-eviction-rate": c.NormalRate, "--secondary-node-eviction-rate": c.PartialRate,
+		"--full-disruption-node-eviction-rate": c.FullRate,
 	} {
 		if !(rate >= 0 && rate <= maxEvictionRate) { // also true for NaN
 			problems = append(problems, fmt.Errorf("%s is %v, must be 0 to %d", flag, rate, maxEvictionRate))
@@ -99,8 +68,8 @@ func (c *NodeHealthConfig) validate() []error {
 	if !(c.UnhealthyZoneThreshold > 0 && c.UnhealthyZoneThreshold <= 1) {
 		problems = append(problems, fmt.Errorf("--unhealthy-zone-threshold is %v, must be above 0 and at most 1", c.UnhealthyZoneThreshold))
 	}
-	if c.LargeZone < 0 {
-		problems = append(problems, fmt.Errorf("--large-cluster-size-threshold is %d, must not be negative", c.LargeZone))
+	if c.LargeZoneSize < 0 {
+		problems = append(problems, fmt.Errorf("--large-cluster-size-threshold is %d, must not be negative", c.LargeZoneSize))
 	}
 	for _, label := range c.ExcludeLabels {
 		if failures := validation.IsQualifiedName(label); len(failures) > 0 {
