@@ -13,7 +13,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
 )
 
 // pauseAfter is the time between two reads of the clock from which the process counts as paused.
@@ -26,7 +25,7 @@ type run struct {
 	Cluster
 	report func(error)
 
-	clock   pauseclock.Clock
+	clock   monotonic.Clock
 	now     nodehealth.Moment
 	cluster nodehealth.ClusterState
 	nodes   []nodehealth.NodeState // ordered by name
@@ -60,7 +59,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	unread := make(chan struct{})
 	close(unread) // HeldShards has not been read yet
 	r := &run{
-		Config: cfg, Cluster: cluster, report: report, clock: pauseclock.Start(Tick, pauseAfter),
+		Config: cfg, Cluster: cluster, report: report, clock: monotonic.StartClock(Tick, pauseAfter),
 		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
 		scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
 		held: make([]*heldshards.Shard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), heldChanged: unread,

@@ -10,7 +10,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -73,13 +72,13 @@ type Controller struct {
 	shortestSuspect time.Duration // of all classes
 	counts          counts
 	heartbeats      *session.Heartbeats
-	clockReader     atomic.Pointer[pauseclock.Reader] // nil before Run
+	clockReader     atomic.Pointer[monotonic.Reader] // nil before Run
 	keyIndex        atomic.Pointer[keyIndex]
 	leadership      atomic.Pointer[leadership] // nil while no shard is held
 	backlog         atomic.Pointer[writeback.Backlog]
 
 	// The goroutine of Run owns the fields below.
-	clock       pauseclock.Clock
+	clock       monotonic.Clock
 	table       *session.Table
 	held        []*heldshards.Shard // by shard; nil if not held
 	heldSince   []monotonic.Instant // by shard
@@ -135,7 +134,7 @@ func New(cfg Config) *Controller {
 // Run owns the sessions until ctx ends. It may be called once.
 func (c *Controller) Run(ctx context.Context) error {
 	defer close(c.done)
-	c.clock = pauseclock.Start(session.Granularity, pauseTolerance)
+	c.clock = monotonic.StartClock(session.Granularity, pauseTolerance)
 	c.clockReader.Store(c.clock.Reader())
 	ticker := time.NewTicker(session.Granularity)
 	defer ticker.Stop()

@@ -9,7 +9,7 @@
 //   - RunShard returns after all writes that were made under the shard's term.
 //   - The owner works in memory. It never waits for the kube-apiserver or etcd.
 //   - The clock stands still while the process does not run (stopped, starved, host suspended), so
-//     holders do not expire for beats that could not be received. See package pauseclock.
+//     holders do not expire for beats that could not be received. See package monotonic.
 //   - After Run has returned, all calls fail with ErrStopped.
 //
 // Beats of Alive sessions do not pass through the owner. Batches wait in a bounded queue; callers
