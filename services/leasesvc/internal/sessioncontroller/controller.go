@@ -11,7 +11,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -85,8 +84,8 @@ type Controller struct {
 	leaving     []bool              // by shard: registrations are refused, sessions are being dropped
 	adoptions   adoptions
 	writes      *writeback.Schedule
-	shards      slab.Slab[uint16]     // by slot
-	entries     slab.Slab[leaseEntry] // by slot
+	shards      session.Slab[uint16]     // by slot
+	entries     session.Slab[leaseEntry] // by slot
 	changes     changeList
 	exceptions  writeExceptions
 	occupancies uint64
