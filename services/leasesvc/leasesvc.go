@@ -13,9 +13,9 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
@@ -51,7 +51,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, shards)
 	}
 	s := &Service{
-		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: heldshards.NewSet()},
+		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: sessioncontroller.NewHeldShards()},
 		cfg:   cfg, leadership: deps.Leadership, logger: deps.Logger,
 	}
 	var err error

@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -12,7 +11,7 @@ import (
 // state is what the loops and the RPC handlers share. It is safe for concurrent use.
 type state struct {
 	catalog    *class.Catalog
-	heldShards *heldshards.Set
+	heldShards *sessioncontroller.HeldShards
 	// sessions is the session controller; nil while its loop does not run.
 	sessions atomic.Pointer[sessioncontroller.Controller]
 }

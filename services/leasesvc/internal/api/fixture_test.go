@@ -11,7 +11,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -86,7 +85,7 @@ func (f *fixture) run(shards int) {
 	term, endTerm := context.WithCancel(ctx)
 	ended := make(chan error, shards)
 	for number := range shards {
-		go func() { ended <- f.sessions.RunShard(heldshards.New(term, number, 1)) }()
+		go func() { ended <- f.sessions.RunShard(sessioncontroller.NewHeldShard(term, number, 1)) }()
 	}
 	f.t.Cleanup(func() {
 		endTerm()

@@ -141,7 +141,7 @@ func (s *Server) releaseWithoutSession(ctx context.Context, sessions LeaseReleas
 	return s.deleteUnderTerm(ctx, held, shard, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
 }
 
-// termWriter begins a write under a term. *sessioncontroller.Release and *heldshards.Shard
+// termWriter begins a write under a term. *sessioncontroller.Release and *sessioncontroller.HeldShard
 // implement it.
 type termWriter interface {
 	BeginWrite() (ctx context.Context, end func(), ok bool)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -97,7 +96,7 @@ type LeaseReleaser interface {
 	BeginRelease(ctx context.Context, holder session.Holder, shard int) (*sessioncontroller.Release, error)
 	AbortRelease(*sessioncontroller.Release)
 	CompleteRelease(*sessioncontroller.Release)
-	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*heldshards.Shard, error)
+	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*sessioncontroller.HeldShard, error)
 }
 
 // LeaseDeleter deletes Lease objects. Its methods are safe for concurrent use and block until ctx

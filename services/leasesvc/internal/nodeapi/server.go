@@ -19,7 +19,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
@@ -52,9 +51,9 @@ type Config struct {
 	Evictions Evictions
 }
 
-// HeldShards are the shards that this replica holds. *heldshards.Set implements it.
+// HeldShards are the shards that this replica holds. *sessioncontroller.HeldShards implements it.
 type HeldShards interface {
-	Get(shard int) (*heldshards.Shard, bool)
+	Get(shard int) (*sessioncontroller.HeldShard, bool)
 }
 
 // Publisher publishes the snapshots of node health. *nodehealthcontroller.Publisher implements it.

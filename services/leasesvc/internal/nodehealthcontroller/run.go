@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // pauseAfter is the time between two reads of the clock from which the process counts as paused.
@@ -32,7 +32,7 @@ type run struct {
 	nodeSet uint64                 // grows with each Node that is added or deleted
 	// held are the terms by shard; nil for shards that this replica does not hold. ownership is the
 	// same for package nodehealth.
-	held      []*heldshards.Shard
+	held      []*sessioncontroller.HeldShard
 	ownership []nodehealth.Ownership
 	// heldChanged is closed when HeldShards has changed.
 	heldChanged <-chan struct{}
@@ -62,7 +62,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 		Config: cfg, Cluster: cluster, report: report, clock: monotonic.StartClock(Tick, pauseAfter),
 		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
 		scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
-		held: make([]*heldshards.Shard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), heldChanged: unread,
+		held: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), heldChanged: unread,
 	}
 	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
 	for number := range r.ownership {

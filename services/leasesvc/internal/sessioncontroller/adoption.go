@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -28,7 +27,7 @@ const (
 // shards.
 type adoptions struct {
 	// pending are the shards to adopt, with the times at which they were acquired.
-	pending    map[*heldshards.Shard]monotonic.Instant
+	pending    map[*HeldShard]monotonic.Instant
 	anyPending atomic.Bool // len(pending) > 0, for other goroutines
 	// unclaimed are Leases of holders without a session. All are dropped at the time expires.
 	unclaimed map[session.Key]writeback.LeaseRecord
@@ -36,21 +35,21 @@ type adoptions struct {
 }
 
 func newAdoptions() adoptions {
-	return adoptions{pending: map[*heldshards.Shard]monotonic.Instant{}, unclaimed: map[session.Key]writeback.LeaseRecord{}}
+	return adoptions{pending: map[*HeldShard]monotonic.Instant{}, unclaimed: map[session.Key]writeback.LeaseRecord{}}
 }
 
-func (a *adoptions) add(shard *heldshards.Shard, now monotonic.Instant) {
+func (a *adoptions) add(shard *HeldShard, now monotonic.Instant) {
 	a.pending[shard] = now
 	a.anyPending.Store(true)
 }
 
-func (a *adoptions) remove(shard *heldshards.Shard) {
+func (a *adoptions) remove(shard *HeldShard) {
 	delete(a.pending, shard)
 	a.anyPending.Store(len(a.pending) > 0)
 }
 
 // writeDelay returns how long the Lease of a new session waits for adoption.
-func (a *adoptions) writeDelay(shard *heldshards.Shard, now monotonic.Instant) time.Duration {
+func (a *adoptions) writeDelay(shard *HeldShard, now monotonic.Instant) time.Duration {
 	since, pending := a.pending[shard]
 	if !pending {
 		return 0
@@ -85,7 +84,7 @@ type Adoption struct {
 	// Namespaces are those of the classes, by session.ClassID.
 	Namespaces []string
 
-	shards []*heldshards.Shard
+	shards []*HeldShard
 }
 
 // ExistingLease is a Lease that was listed.

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -79,7 +78,7 @@ type Controller struct {
 	// The goroutine of Run owns the fields below.
 	clock       monotonic.Clock
 	table       *session.Table
-	held        []*heldshards.Shard // by shard; nil if not held
+	held        []*HeldShard        // by shard; nil if not held
 	heldSince   []monotonic.Instant // by shard
 	leaving     []bool              // by shard: registrations are refused, sessions are being dropped
 	adoptions   adoptions
@@ -107,7 +106,7 @@ func New(cfg Config) *Controller {
 		calls:      make(chan func()),
 		done:       make(chan struct{}),
 		instanceID: rand.Uint64(),
-		held:       make([]*heldshards.Shard, cfg.Shards),
+		held:       make([]*HeldShard, cfg.Shards),
 		heldSince:  make([]monotonic.Instant, cfg.Shards),
 		leaving:    make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -115,7 +114,7 @@ func TestController_FailsWithErrStoppedAfterRun(t *testing.T) {
 		_, releaseErr := ctl.BeginRelease(t.Context(), node("a", "1"), 0)
 		for name, err := range map[string]error{
 			"process": ctl.Process(t.Context(), sessioncontroller.NewBatch()), "start writes": err, "finish write": ctl.FinishWrite(sessioncontroller.WriteJob{}, sessioncontroller.WriteResult{}),
-			"list": listErr, "get": getErr, "watch": watchErr, "begin release": releaseErr, "run shard": ctl.RunShard(heldshards.New(t.Context(), 0, 8)),
+			"list": listErr, "get": getErr, "watch": watchErr, "begin release": releaseErr, "run shard": ctl.RunShard(sessioncontroller.NewHeldShard(t.Context(), 0, 8)),
 		} {
 			if !errors.Is(err, sessioncontroller.ErrStopped) {
 				t.Errorf("%s: error %v, want ErrStopped", name, err)

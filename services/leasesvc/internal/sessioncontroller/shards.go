@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
@@ -27,7 +26,7 @@ func (e NotHeldError) Error() string {
 //
 // RunShard returns nil after the sessions were dropped and all writes under the term have returned.
 // If the controller stops first, it waits for the writes too and returns ErrStopped.
-func (c *Controller) RunShard(shard *heldshards.Shard, silences ...session.Silence) error {
+func (c *Controller) RunShard(shard *HeldShard, silences ...session.Silence) error {
 	err := c.admitShard(shard, silences)
 	if err == nil {
 		select {
@@ -46,7 +45,7 @@ func (c *Controller) RunShard(shard *heldshards.Shard, silences ...session.Silen
 
 // admitShard waits until the sessions of the shard's previous term are dropped, and begins the new
 // term.
-func (c *Controller) admitShard(shard *heldshards.Shard, silences []session.Silence) error {
+func (c *Controller) admitShard(shard *HeldShard, silences []session.Silence) error {
 	for {
 		admitted := false
 		err := c.do(shard.Context(), func() {
@@ -65,7 +64,7 @@ func (c *Controller) admitShard(shard *heldshards.Shard, silences []session.Sile
 	}
 }
 
-func (c *Controller) beginShard(shard *heldshards.Shard, silences []session.Silence) {
+func (c *Controller) beginShard(shard *HeldShard, silences []session.Silence) {
 	now := c.now()
 	c.held[shard.ID()], c.heldSince[shard.ID()] = shard, now
 	if c.cfg.AdoptLeases {
@@ -90,7 +89,7 @@ func (c *Controller) beginShard(shard *heldshards.Shard, silences []session.Sile
 func (c *Controller) admits(shard int) bool { return c.held[shard] != nil && !c.leaving[shard] }
 
 // dropShard drops the sessions of a shard in portions. The shard stays held until all are dropped.
-func (c *Controller) dropShard(shard *heldshards.Shard) {
+func (c *Controller) dropShard(shard *HeldShard) {
 	id, ctx := shard.ID(), context.Background()
 	// The only error is ErrStopped; all sessions are gone then.
 	if c.do(ctx, func() { c.leaving[id] = true }) != nil {
@@ -169,7 +168,7 @@ func (c *Controller) epoch(slot uint32) int64 { return c.held[*c.shards.At(slot)
 
 // CheckAbsent returns the held shard if it has been held for at least heldFor and the holder has no
 // session in it; otherwise nil. It fails with a NotHeldError if the shard is not held.
-func (c *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (held *heldshards.Shard, err error) {
+func (c *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (held *HeldShard, err error) {
 	notHeld := false
 	err = c.do(ctx, func() {
 		notHeld = !c.admits(shard)
@@ -203,7 +202,7 @@ func (c *Controller) Silences(ctx context.Context) (map[int][]session.Silence, e
 // silenceScan is one call of Silences. shards are those that were held at its begin. A shard that
 // ends during the scan is left out, because only a part of its sessions was seen.
 type silenceScan struct {
-	shards   []*heldshards.Shard
+	shards   []*HeldShard
 	silences map[int][]session.Silence
 }
 

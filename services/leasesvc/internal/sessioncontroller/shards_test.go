@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -96,7 +95,7 @@ func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		registerIn(t, ctl, 1, node("c", "1"))
@@ -132,7 +131,7 @@ func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
 		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		held, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
@@ -168,7 +167,7 @@ func TestRunShard_ReturnsWithTheControllerAfterItsWrites(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { _ = ctl.Run(ctx) }()
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(t.Context(), 1, 9)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(t.Context(), 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		_, end, _ := startWrites(t, ctl)[0].BeginWrite()

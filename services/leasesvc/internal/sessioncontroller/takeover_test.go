@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -121,7 +120,7 @@ func TestRunShard_WaitsForThePreviousTerm(t *testing.T) {
 		registerIn(t, ctl, 1, node("a", "1"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 11)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 1, 11)) }()
 		time.Sleep(time.Second)
 		endTerm()
 		time.Sleep(time.Second)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -23,7 +22,7 @@ var (
 // any case.
 type WriteJob struct {
 	// Shard is the holder's shard.
-	Shard           *heldshards.Shard
+	Shard           *HeldShard
 	Namespace, Name string
 	// Class is the name of the holder's class if no Node owns its Leases; otherwise it is empty.
 	Class    string
@@ -118,7 +117,7 @@ func (c *Controller) finishWrite(job WriteJob, result WriteResult) {
 type Release struct {
 	Namespace, Name string
 
-	shard     *heldshards.Shard
+	shard     *HeldShard
 	holder    session.Holder
 	slot      uint32
 	occupancy uint64

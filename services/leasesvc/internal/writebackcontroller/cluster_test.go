@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -90,7 +89,7 @@ func (f *clusterFixture) startTerm() (ctl *sessioncontroller.Controller, end fun
 		})
 	}
 	run(&running, func() error { return ctl.Run(ctx) })
-	run(&term, func() error { return ctl.RunShard(heldshards.New(termCtx, 0, 1)) })
+	run(&term, func() error { return ctl.RunShard(sessioncontroller.NewHeldShard(termCtx, 0, 1)) })
 	testkit.Eventually(f.t, 10*time.Second, func() error {
 		_, _, err := ctl.Get(f.t.Context(), session.Key{}, 0)
 		return err

@@ -16,7 +16,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -33,7 +32,7 @@ type fakeSource struct {
 // newFakeSource has one job for each name, under a term that ends with ctx.
 func newFakeSource(ctx context.Context, names ...string) *fakeSource {
 	s := &fakeSource{finished: map[string]sessioncontroller.WriteResult{}}
-	held := heldshards.New(ctx, 0, 1)
+	held := sessioncontroller.NewHeldShard(ctx, 0, 1)
 	for _, name := range names {
 		s.jobs = append(s.jobs, sessioncontroller.WriteJob{Shard: held, Name: name})
 	}
