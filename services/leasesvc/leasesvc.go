@@ -14,7 +14,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
@@ -35,7 +34,7 @@ type Service struct {
 	eviction   *taintEviction
 	// checkpoints is nil without etcd, and forwarder without Deps.Dial.
 	checkpoints *checkpointcontroller.Controller
-	forwarder   *peers.Forwarder
+	forwarder   *api.Forwarder
 
 	leaseAPI *api.Server
 	nodeAPI  *nodeapi.Server
@@ -68,8 +67,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.checkpoints, err = newCheckpoints(s, deps); err != nil {
 		return nil, err
 	}
-	if s.forwarder, err = newForwarder(deps); err != nil {
-		return nil, err
+	if deps.Dial != nil {
+		s.forwarder = newForwarder(deps)
 	}
 	heartbeats, err := api.NewMetrics(deps.Metrics)
 	if err != nil {
@@ -99,26 +98,21 @@ func newCheckpoints(s *Service, deps Deps) (*checkpointcontroller.Controller, er
 	})
 }
 
-// newForwarder returns nil without Dial.
-func newForwarder(deps Deps) (*peers.Forwarder, error) {
-	metrics, err := peers.NewMetrics(deps.Metrics)
-	if err != nil || deps.Dial == nil {
-		return nil, err
-	}
-	return peers.New(peers.Config{
-		Dial: func(address string) (peers.Connection, error) {
+func newForwarder(deps Deps) *api.Forwarder {
+	return api.NewForwarder(api.ForwarderConfig{
+		Dial: func(address string) (api.Connection, error) {
 			connection, err := deps.Dial(address)
 			if err != nil {
 				return nil, err
 			}
 			return api.NewPeerConnection(connection, deps.Member.ID), nil
 		},
-		Metrics: metrics, Logger: deps.Logger,
-	}), nil
+		Metrics: deps.Metrics, Logger: deps.Logger,
+	})
 }
 
 func (s *Service) newLeaseAPI(metrics *api.Metrics, replica string) *api.Server {
-	cfg := api.Config{
+	return api.New(api.Config{
 		Service: ServiceName, Replica: replica, Catalog: s.catalog,
 		MaxRegistrations: s.cfg.MaxRegistrations, MaxMessages: s.cfg.MaxMessages,
 		Sessions: func() api.Sessions {
@@ -128,12 +122,8 @@ func (s *Service) newLeaseAPI(metrics *api.Metrics, replica string) *api.Server 
 			return nil // not a typed nil
 		},
 		Owners: s.owners, Leases: s.leases, Metrics: metrics,
-		OnDelete: func(err error) { s.writes.Deleted(writebackcontroller.Released, err) },
-	}
-	if s.forwarder != nil {
-		cfg.Forwarder = s.forwarder
-	}
-	return api.New(cfg)
+		OnDelete: func(err error) { s.writes.Deleted(writebackcontroller.Released, err) }, Forwarder: s.forwarder,
+	})
 }
 
 func (s *Service) newNodeAPI(replica string) *nodeapi.Server {
@@ -151,7 +141,7 @@ func (s *Service) newNodeAPI(replica string) *nodeapi.Server {
 	})
 }
 
-func (s *Service) owners() peers.Owners { return s.leadership.Status().Shards }
+func (s *Service) owners() api.Owners { return s.leadership.Status().Shards }
 
 // Register adds the RPCs to a gRPC server.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -79,7 +78,7 @@ func (s *Server) statusOf(err error) error {
 		return rpcerror.NotLeader(s.Service, s.Owners().Address(notHeld.Shard))
 	case errors.Is(err, sessioncontroller.ErrSuperseded):
 		return rpcerror.New(codes.Aborted, reasonSuperseded, err.Error())
-	case errors.Is(err, listwatch.ErrPageToken):
+	case errors.Is(err, ErrPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	case errors.Is(err, errVersionTooOld):
 		return rpcerror.New(codes.OutOfRange, reasonVersionTooOld, err.Error())

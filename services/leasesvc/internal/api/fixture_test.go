@@ -11,7 +11,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -60,14 +59,14 @@ func newFixture(t testing.TB, s setup) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	owners := make(peers.Owners, shards)
+	owners := make(Owners, shards)
 	for number := range owners {
 		owners[number] = term.Holding{Shard: number, Here: true}
 	}
 	f.server = New(Config{
 		Service: "leasesvc", Replica: "replica-1", Catalog: class.NewCatalog(classes, shards),
 		MaxRegistrations: s.maxRegistrations, MaxMessages: s.maxMessages,
-		Sessions: func() Sessions { return f.sessions }, Owners: func() peers.Owners { return owners },
+		Sessions: func() Sessions { return f.sessions }, Owners: func() Owners { return owners },
 		OnDelete: func(error) {}, Metrics: metrics,
 	})
 	f.run(shards)

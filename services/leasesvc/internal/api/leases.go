@@ -7,7 +7,6 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -42,7 +41,7 @@ func (s *Server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequ
 		return nil, s.statusOf(err)
 	}
 	options := sessioncontroller.ListOptions{
-		Limit: listwatch.PageSize(request.PageSize), Classes: s.convert.classesIn(request.Parent), State: stateFrom(request.State),
+		Limit: PageSize(request.PageSize), Classes: s.convert.classesIn(request.Parent), State: stateFrom(request.State),
 	}
 	arguments := fmt.Sprintf("%s\x00%d", request.Parent, request.State)
 	if request.PageToken != "" {
@@ -60,19 +59,19 @@ func (s *Server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequ
 		response.Leases = append(response.Leases, s.convert.lease(&page[i]))
 	}
 	if more {
-		response.NextPageToken = listwatch.PageToken(arguments, s.convert.name(page[len(page)-1].Holder.Key))
+		response.NextPageToken = PageToken(arguments, s.convert.name(page[len(page)-1].Holder.Key))
 	}
 	return response, nil
 }
 
 func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
-	last, err := listwatch.ParsePageToken(token, arguments)
+	last, err := ParsePageToken(token, arguments)
 	if err != nil {
 		return session.Key{}, err
 	}
 	key, served := s.convert.key(last)
 	if !served {
-		return session.Key{}, listwatch.ErrPageToken
+		return session.Key{}, ErrPageToken
 	}
 	return key, nil
 }
@@ -141,8 +140,8 @@ func (s *Server) releaseWithoutSession(ctx context.Context, sessions LeaseReleas
 	return s.deleteUnderTerm(ctx, held, shard, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
 }
 
-// termWriter begins a write under a term. *sessioncontroller.Release and *sessioncontroller.HeldShard
-// implement it.
+// termWriter begins a write under a term. *sessioncontroller.Release and
+// *sessioncontroller.HeldShard implement it.
 type termWriter interface {
 	BeginWrite() (ctx context.Context, end func(), ok bool)
 }

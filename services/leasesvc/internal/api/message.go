@@ -9,7 +9,6 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -293,8 +292,8 @@ func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) 
 }
 
 // forwardableBeat returns the beat of a handle in the current message, as another replica needs it.
-func (r *responder) forwardableBeat(h *handle) peers.Beat {
-	return peers.Beat{
+func (r *responder) forwardableBeat(h *handle) Beat {
+	return Beat{
 		Class: r.server.Catalog.Get(h.class).Name, Name: h.name, Boot: r.boots[h.boot], Sequence: r.sequence,
 	}
 }

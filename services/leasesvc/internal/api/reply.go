@@ -7,7 +7,6 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -22,12 +21,12 @@ type reply struct {
 	server *Server
 	// keepBeats is set for a message from a peer, whose beats are not forwarded again.
 	keepBeats  bool
-	owners     peers.Owners                // nil until needed
+	owners     Owners                      // nil until needed
 	redirected map[string]*redirectedBeats // by the address of the replica
 }
 
 type redirectedBeats struct {
-	beats      []peers.Beat
+	beats      []Beat
 	rejections []*leasev1.Refusal
 }
 
@@ -37,7 +36,7 @@ func newReply(server *Server) *reply { return &reply{server: server} }
 func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Refusal {
 	if result.NotHeld {
 		h := registration.Holder
-		return r.redirect(registration.Shard, peers.Beat{
+		return r.redirect(registration.Shard, Beat{
 			Class: r.server.Catalog.Get(h.Key.Class).Name, Name: h.Key.Name, Boot: h.Boot, Sequence: registration.Sequence,
 		})
 	}
@@ -55,7 +54,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 }
 
 // beatRejection returns why the beat of a handle was refused.
-func (r *reply) beatRejection(outcome session.Outcome, shard int, beat peers.Beat) *leasev1.Refusal {
+func (r *reply) beatRejection(outcome session.Outcome, shard int, beat Beat) *leasev1.Refusal {
 	if outcome == session.Unknown && !r.holds(shard) {
 		return r.redirect(shard, beat) // the session has moved with its shard
 	}
@@ -66,7 +65,7 @@ func (r *reply) beatRejection(outcome session.Outcome, shard int, beat peers.Bea
 // holds reports whether this replica holds a shard.
 func (r *reply) holds(shard int) bool { return r.currentOwners()[shard].Here }
 
-func (r *reply) currentOwners() peers.Owners {
+func (r *reply) currentOwners() Owners {
 	if r.owners == nil {
 		r.owners = r.server.Owners()
 	}
@@ -75,7 +74,7 @@ func (r *reply) currentOwners() peers.Owners {
 
 // redirect returns a rejection that names the replica of a shard, and remembers the beat for
 // forward.
-func (r *reply) redirect(shard int, beat peers.Beat) *leasev1.Refusal {
+func (r *reply) redirect(shard int, beat Beat) *leasev1.Refusal {
 	r.server.Metrics.notLeader.Inc()
 	address := r.currentOwners().Address(shard)
 	rejection := &leasev1.Refusal{

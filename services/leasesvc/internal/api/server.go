@@ -14,13 +14,13 @@ import (
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
-	// maxForwardedAge is the greatest age of a forwarded beat that counts.
+	// maxForwardedAge is the greatest age of a forwarded beat that counts. An older beat is not
+	// sent.
 	maxForwardedAge = time.Minute
 	// streamsPerRegistration is the number of new streams that are admitted for each admitted
 	// registration. It is generous, because a refused stream loses a beat.
@@ -44,9 +44,9 @@ type Config struct {
 	// Sessions returns the session controller; nil while its loop does not run. It does not block.
 	Sessions func() Sessions
 	// Owners returns the owners of all shards, from memory.
-	Owners func() peers.Owners
+	Owners func() Owners
 	// Forwarder is nil if beats are not forwarded.
-	Forwarder Forwarder
+	Forwarder *Forwarder
 	Leases    LeaseDeleter
 	// OnDelete is called with the result of each attempt to delete a Lease object.
 	OnDelete func(error)
@@ -109,12 +109,6 @@ type LeaseDeleter interface {
 	Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	// DeleteUnchanged deletes an object in the version that was read, or returns a conflict.
 	DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error
-}
-
-// Forwarder forwards beats to the replica at an address. *peers.Forwarder implements it.
-type Forwarder interface {
-	// Offer accepts all beats or none. It does not block.
-	Offer(address string, beats []peers.Beat) (accepted bool)
 }
 
 // Server implements the RPCs. Its methods are safe for concurrent use.

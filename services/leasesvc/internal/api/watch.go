@@ -12,7 +12,6 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -36,7 +35,7 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 	}
 	defer subscription.Close()
 	resumed := since != (sessioncontroller.Version{})
-	err = listwatch.Follow(stream.Context(), leaseEvents{subscription}, resumed, func(e *sessioncontroller.Event) error {
+	err = Follow(stream.Context(), leaseEvents{subscription}, resumed, func(e *sessioncontroller.Event) error {
 		response := &leasev1.WatchLeasesResponse{Type: eventTypeOf(e.Type), Version: version.format(e.Version)}
 		if e.Type == sessioncontroller.Bookmark {
 			response.Freshness = s.freshness(sessions.Epoch())
@@ -51,7 +50,7 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 	return s.statusOf(err)
 }
 
-// leaseEvents is a subscription as a listwatch.Source.
+// leaseEvents is a subscription as a Source.
 type leaseEvents struct {
 	subscription *sessioncontroller.Subscription
 }
@@ -73,7 +72,7 @@ type versionFormat struct {
 	parent   string
 }
 
-const versionSize = listwatch.ChecksumSize + 16
+const versionSize = checksumSize + 16
 
 func (f versionFormat) format(v sessioncontroller.Version) string {
 	if v == (sessioncontroller.Version{}) {
@@ -94,8 +93,8 @@ func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
 	if err != nil || len(decoded) != versionSize {
 		return sessioncontroller.Version{}, errVersionTooOld
 	}
-	raw := decoded[listwatch.ChecksumSize:]
-	if !bytes.Equal(decoded[:listwatch.ChecksumSize], f.checksum(raw)) {
+	raw := decoded[checksumSize:]
+	if !bytes.Equal(decoded[:checksumSize], f.checksum(raw)) {
 		return sessioncontroller.Version{}, errVersionTooOld
 	}
 	return sessioncontroller.Version{Revision: binary.BigEndian.Uint64(raw), Sessions: binary.BigEndian.Uint64(raw[8:])}, nil
@@ -103,5 +102,5 @@ func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
 
 func (f versionFormat) checksum(raw []byte) []byte {
 	instance := string(binary.BigEndian.AppendUint64(nil, f.instance))
-	return listwatch.Checksum("trivet.lease.v1.WatchLeases", instance, f.parent, string(raw))
+	return checksum("trivet.lease.v1.WatchLeases", instance, f.parent, string(raw))
 }

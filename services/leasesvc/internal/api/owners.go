@@ -1,4 +1,4 @@
-package peers
+package api
 
 import (
 	"math/rand/v2"
