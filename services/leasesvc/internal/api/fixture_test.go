@@ -55,10 +55,6 @@ func newFixture(t testing.TB, s setup) *fixture {
 	f := &fixture{t: t, sessions: sessioncontroller.New(sessioncontroller.Config{
 		Classes: sessionClasses, Shards: shards, Limit: s.maxSessions, Logger: slog.New(slog.DiscardHandler),
 	})}
-	metrics, err := NewMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	owners := make(Owners, shards)
 	for number := range owners {
 		owners[number] = term.Holding{Shard: number, Here: true}
@@ -67,7 +63,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 		Service: "leasesvc", Replica: "replica-1", Catalog: class.NewCatalog(classes, shards),
 		MaxRegistrations: s.maxRegistrations, MaxMessages: s.maxMessages,
 		Sessions: func() Sessions { return f.sessions }, Owners: func() Owners { return owners },
-		OnDelete: func(error) {}, Metrics: metrics,
+		OnDelete: func(error) {},
 	})
 	f.run(shards)
 	return f

@@ -161,7 +161,7 @@ func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time
 		}
 	}
 	if renewed > 0 {
-		r.server.Metrics.count(session.Renewed, renewed)
+		r.server.metrics.count(session.Renewed, renewed)
 	}
 	return silence, grant
 }
@@ -268,7 +268,7 @@ func (r *responder) grantIndex(wanted sessioncontroller.Grant) uint16 {
 func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) sessioncontroller.Grant {
 	batch := r.batch
 	if batch.Renewed > 0 {
-		r.server.Metrics.count(session.Renewed, batch.Renewed)
+		r.server.metrics.count(session.Renewed, batch.Renewed)
 		granted = granted.Min(batch.Grant)
 	}
 	resync := granted.Interval == 0 && r.needsResync(reply)

@@ -2,11 +2,13 @@ package api
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -41,7 +43,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		})
 	}
 	if result.Deferred {
-		r.server.Metrics.deferred.Inc()
+		r.server.metrics.deferred.Inc()
 		// Each holder returns at another time, and before its next beat is due.
 		interval := r.server.Catalog.Get(registration.Holder.Key.Class).HeartbeatInterval
 		pause := jitter(min(2*r.server.registrations.retryAfter(time.Now()), interval))
@@ -49,7 +51,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 			Reason: string(reasonPaced), Message: "registrations are rate-limited; register again after retry_after", RetryAfter: duration(pause),
 		}
 	}
-	r.server.Metrics.count(result.Outcome, 1)
+	r.server.metrics.count(result.Outcome, 1)
 	return rejectionOf(result.Outcome)
 }
 
@@ -58,7 +60,7 @@ func (r *reply) beatRejection(outcome session.Outcome, shard int, beat Beat) *le
 	if outcome == session.Unknown && !r.holds(shard) {
 		return r.redirect(shard, beat) // the session has moved with its shard
 	}
-	r.server.Metrics.count(outcome, 1)
+	r.server.metrics.count(outcome, 1)
 	return rejectionOf(outcome)
 }
 
@@ -75,7 +77,7 @@ func (r *reply) currentOwners() Owners {
 // redirect returns a rejection that names the replica of a shard, and remembers the beat for
 // forward.
 func (r *reply) redirect(shard int, beat Beat) *leasev1.Refusal {
-	r.server.Metrics.notLeader.Inc()
+	r.server.metrics.notLeader.Inc()
 	address := r.currentOwners().Address(shard)
 	rejection := &leasev1.Refusal{
 		Reason: string(rpcerror.NotLeaderReason), Message: sessioncontroller.NotHeldError{Shard: shard}.Error(), MoveTo: address,
@@ -113,7 +115,7 @@ func (r *reply) forward() {
 
 // unknownClass counts and refuses a holder of a class that is not served.
 func (s *Server) unknownClass(name string) *leasev1.Refusal {
-	s.Metrics.unknownClass.Inc()
+	s.metrics.unknownClass.Inc()
 	return &leasev1.Refusal{Reason: string(reasonUnknownClass), Message: fmt.Sprintf("class %q is not served here", name)}
 }
 
@@ -132,4 +134,32 @@ func rejectionOf(outcome session.Outcome) *leasev1.Refusal {
 		}
 	}
 	return nil
+}
+
+// Owners are the owners of all shards at one moment, by shard number, as this replica sees them.
+type Owners []term.Holding
+
+// Address returns the gRPC address of the replica that holds a shard. It is empty if no replica
+// holds it, and if this replica has claimed it and does not serve it yet: the caller must not be
+// sent to itself.
+func (o Owners) Address(shard int) string {
+	if o[shard].Here {
+		return ""
+	}
+	return o[shard].GRPCAddress
+}
+
+// Any returns the address of a random other replica that holds a shard, so that redirected clients
+// spread; empty if there is none.
+func (o Owners) Any() string {
+	if len(o) == 0 {
+		return ""
+	}
+	first := rand.N(len(o))
+	for i := range o {
+		if address := o.Address((first + i) % len(o)); address != "" {
+			return address
+		}
+	}
+	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
@@ -50,7 +51,8 @@ type Config struct {
 	Leases    LeaseDeleter
 	// OnDelete is called with the result of each attempt to delete a Lease object.
 	OnDelete func(error)
-	Metrics  *Metrics
+	// Metrics gets the metrics of heartbeats and refused streams; nil leaves them unregistered.
+	Metrics prometheus.Registerer
 }
 
 // Sessions is what the handlers use of the session controller. *sessioncontroller.Controller
@@ -116,6 +118,7 @@ type Server struct {
 	leasev1.UnimplementedLeaseServiceServer
 
 	Config
+	metrics       *metrics
 	convert       converter
 	registrations *limiter
 	newStreams    *limiter
@@ -126,7 +129,7 @@ type Server struct {
 // New returns a Server. It starts nothing.
 func New(cfg Config) *Server {
 	return &Server{
-		Config: cfg, convert: converter{cfg.Catalog},
+		Config: cfg, metrics: newMetrics(cfg.Metrics), convert: converter{cfg.Catalog},
 		registrations: newLimiter(cfg.MaxRegistrations),
 		newStreams:    newLimiter(streamsPerRegistration * cfg.MaxRegistrations),
 		senders:       newSenders(cfg.MaxMessages),

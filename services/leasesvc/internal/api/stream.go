@@ -32,7 +32,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		return s.statusOf(sessioncontroller.ErrStopped) // this replica can accept no holder
 	}
 	if s.newStreams.admit(time.Now(), 1) == 0 {
-		s.Metrics.refusedStreams.WithLabelValues("paced").Inc()
+		s.metrics.refusedStreams.WithLabelValues("paced").Inc()
 		longest := s.Catalog.ShortestGrace() / graceShare
 		return rpcerror.New(codes.Unavailable, reasonPaced, "new streams are rate-limited; open this one later",
 			rpcerror.WithRetryAfter(jitter(min(2*s.newStreams.retryAfter(time.Now()), longest))))

@@ -71,10 +71,7 @@ type noNodes struct{ writebackcontroller.Nodes }
 
 // startTerm holds shard 0 and writes its Leases until end is called.
 func (f *clusterFixture) startTerm() (ctl *sessioncontroller.Controller, end func()) {
-	metrics, err := writebackcontroller.NewMetrics(nil)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	metrics := writebackcontroller.NewMetrics(nil)
 	logger := slog.New(slog.DiscardHandler)
 	writer := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), noNodes{})
 	ctl = sessioncontroller.New(sessioncontroller.Config{Classes: []sessioncontroller.Class{f.class}, Shards: 1, Limit: 100_000, AdoptLeases: true, Logger: logger})

@@ -110,10 +110,7 @@ type fixture struct {
 func newFixture(t *testing.T, api *fakeAPIServer) *fixture {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	metrics, err := writebackcontroller.NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := writebackcontroller.NewMetrics(registry)
 	return &fixture{
 		controller: writebackcontroller.New(writebackcontroller.Config{
 			Workers: 4, Timeout: 10 * time.Second, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
@@ -239,17 +236,14 @@ func TestRun_ReportsInTimeWithAnyNumberOfWorkers(t *testing.T) {
 	for _, workers := range []int{1, 4, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout = 10 * time.Second
-			metrics, err := writebackcontroller.NewMetrics(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			metrics := writebackcontroller.NewMetrics(nil)
 			l := writebackcontroller.New(writebackcontroller.Config{
 				Workers: workers, Timeout: timeout, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
 			}, &fakeAPIServer{hangs: true})
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			last, longest, failures := time.Now(), time.Duration(0), 0
-			err = l.Run(ctx, newFakeSource(t.Context(), make([]string, 1000)...), func(err error) {
+			err := l.Run(ctx, newFakeSource(t.Context(), make([]string, 1000)...), func(err error) {
 				last, longest = time.Now(), max(longest, time.Since(last))
 				if errors.Is(err, context.DeadlineExceeded) {
 					failures++

@@ -78,10 +78,7 @@ func TestCollect_DeletesOrphanedLeasesOfHeldShardsOnly(t *testing.T) {
 		orphanedLease("changed", time.Hour), orphanedLease("elsewhere", time.Hour), orphanedLease("gone", time.Hour), kube,
 		orphanedLease("late", 30*time.Second), orphanedLease("present", time.Hour), orphanedLease("too", time.Hour),
 	}}
-	metrics, err := writebackcontroller.NewMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := writebackcontroller.NewMetrics(nil)
 	s := &writebackcontroller.OrphanCollector{
 		Classes: []writebackcontroller.OrphanClass{{ID: 1, Name: "agent", Namespace: "agents", Retention: time.Minute}},
 		Shard: func(key session.Key) int {
