@@ -95,7 +95,7 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 
 // release deletes the Lease object before the session, so that the client can retry after a failure
 // in between.
-func (s *Server) release(ctx context.Context, sessions LeaseReleaser, holder session.Holder) error {
+func (s *Server) release(ctx context.Context, sessions Sessions, holder session.Holder) error {
 	shard := s.Catalog.ShardOf(holder.Key)
 	release, err := sessions.BeginRelease(ctx, holder, shard)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Server) release(ctx context.Context, sessions LeaseReleaser, holder ses
 // releaseWithoutSession deletes the Lease object of a holder whose session was lost, for example
 // with a replica. It reads the object before it checks that there is no session: if one begins
 // afterwards, it writes the object, and the delete of the version that was read conflicts.
-func (s *Server) releaseWithoutSession(ctx context.Context, sessions LeaseReleaser, key session.Key) error {
+func (s *Server) releaseWithoutSession(ctx context.Context, sessions Sessions, key session.Key) error {
 	read, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	own, err := s.Leases.Own(read, s.Catalog.Get(key.Class).Namespace, key.Name)

@@ -66,9 +66,9 @@ const bookmarkPeriod = 30 * time.Second
 // Source is what a watch reads. The first events are the objects that exist, then a bookmark, then
 // the changes. If a reader is slow, it may skip states of an object, except the last.
 type Source[E any] interface {
-	// Next blocks until there are events and returns them in order. It returns none if there were
+	// NextWithin blocks until there are events and returns them in order. It returns none if there were
 	// none for the time quiet.
-	Next(ctx context.Context, quiet time.Duration) ([]E, error)
+	NextWithin(ctx context.Context, quiet time.Duration) ([]E, error)
 	// Bookmark returns an event which says that the reader has received all events so far.
 	Bookmark(ctx context.Context) (E, error)
 }
@@ -82,7 +82,7 @@ func Follow[E any](ctx context.Context, source Source[E], resumed bool, send fun
 		quiet = 0
 	}
 	for {
-		events, err := source.Next(ctx, quiet)
+		events, err := source.NextWithin(ctx, quiet)
 		if err == nil && len(events) == 0 {
 			var bookmark E
 			bookmark, err = source.Bookmark(ctx)

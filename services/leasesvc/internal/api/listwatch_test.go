@@ -33,7 +33,7 @@ func TestPageToken_OtherListsRefuseIt(t *testing.T) {
 // fakeSource returns its batches one by one, and then waits for quiet.
 type fakeSource struct{ batches [][]string }
 
-func (s *fakeSource) Next(ctx context.Context, quiet time.Duration) ([]string, error) {
+func (s *fakeSource) NextWithin(ctx context.Context, quiet time.Duration) ([]string, error) {
 	if len(s.batches) > 0 {
 		events := s.batches[0]
 		s.batches = s.batches[1:]

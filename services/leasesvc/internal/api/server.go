@@ -55,50 +55,27 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// Sessions is what the handlers use of the session controller. *sessioncontroller.Controller
-// implements it.
+// Sessions is the part of *sessioncontroller.Controller that the handlers use.
 type Sessions interface {
-	BeatReceiver
-	LeaseReader
-	LeaseReleaser
-	// Done is closed once all calls return sessioncontroller.ErrStopped.
-	Done() <-chan struct{}
-}
-
-// BeatReceiver renews sessions.
-type BeatReceiver interface {
-	// Now returns the time for Beat; false while the controller does not run.
+	// Now, Beat and LastBeat neither block nor allocate; Process blocks while the controller is behind.
 	Now() (monotonic.Instant, bool)
-	// Beat renews a session at a time that Now has just returned. It returns false if Process must
-	// take the beat. It does not block and allocates nothing.
 	Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool
-	// LastBeat returns when a session was last renewed; false if it is gone.
 	LastBeat(ref session.Ref) (monotonic.Instant, bool)
-	// Process registers and renews the sessions of a batch. It blocks while the controller is
-	// behind.
 	Process(ctx context.Context, batch *sessioncontroller.Batch) error
-	// Leadership returns a channel that is closed with the loss of the last shard; false while no
-	// shard is held.
-	Leadership() (lost <-chan struct{}, held bool)
-}
 
-// LeaseReader reads sessions.
-type LeaseReader interface {
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
 	List(ctx context.Context, options sessioncontroller.ListOptions) (page []sessioncontroller.Lease, more bool, err error)
 	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
-	// Epoch returns the newest epoch of the held shards; 0 while none is held.
-	Epoch() int64
-	// InstanceID distinguishes the versions of this controller from those of others.
-	InstanceID() uint64
-}
 
-// LeaseReleaser ends sessions.
-type LeaseReleaser interface {
 	BeginRelease(ctx context.Context, holder session.Holder, shard int) (*sessioncontroller.Release, error)
 	AbortRelease(*sessioncontroller.Release)
 	CompleteRelease(*sessioncontroller.Release)
 	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*sessioncontroller.HeldShard, error)
+
+	Leadership() (lost <-chan struct{}, held bool)
+	Epoch() int64
+	InstanceID() uint64
+	Done() <-chan struct{}
 }
 
 // LeaseDeleter deletes Lease objects. Its methods are safe for concurrent use and block until ctx

@@ -2,11 +2,9 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -35,7 +33,7 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 	}
 	defer subscription.Close()
 	resumed := since != (sessioncontroller.Version{})
-	err = Follow(stream.Context(), leaseEvents{subscription}, resumed, func(e *sessioncontroller.Event) error {
+	err = Follow(stream.Context(), subscription, resumed, func(e *sessioncontroller.Event) error {
 		response := &leasev1.WatchLeasesResponse{Type: eventTypeOf(e.Type), Version: version.format(e.Version)}
 		if e.Type == sessioncontroller.Bookmark {
 			response.Freshness = s.freshness(sessions.Epoch())
@@ -48,20 +46,6 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 		err = errSlowWatcher
 	}
 	return s.statusOf(err)
-}
-
-// leaseEvents is a subscription as a Source.
-type leaseEvents struct {
-	subscription *sessioncontroller.Subscription
-}
-
-func (l leaseEvents) Next(ctx context.Context, quiet time.Duration) ([]sessioncontroller.Event, error) {
-	return l.subscription.NextWithin(ctx, quiet)
-}
-
-func (l leaseEvents) Bookmark(ctx context.Context) (sessioncontroller.Event, error) {
-	version, err := l.subscription.Version(ctx)
-	return sessioncontroller.Event{Type: sessioncontroller.Bookmark, Version: version}, err
 }
 
 // versionFormat converts versions of one session controller to text and back. The text starts with

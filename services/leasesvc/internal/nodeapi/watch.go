@@ -54,11 +54,11 @@ type nodeEvent struct {
 type nodeEvents struct {
 	publisher Publisher
 	watcher   *nodehealthcontroller.Watcher
-	// listed is set once Next has returned the existing Nodes.
+	// listed is set once NextWithin has returned the existing Nodes.
 	listed bool
 }
 
-func (n *nodeEvents) Next(ctx context.Context, quiet time.Duration) ([]nodeEvent, error) {
+func (n *nodeEvents) NextWithin(ctx context.Context, quiet time.Duration) ([]nodeEvent, error) {
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()
 	for {

@@ -14,26 +14,19 @@ var (
 	// ErrNoOwner reports a Lease that was not written because the Node that must own it does not
 	// exist.
 	ErrNoOwner = errors.New("the Node that owns the Lease does not exist")
-	// ErrSuperseded reports a release by a boot that does not have the session.
+	// ErrSuperseded means that a boot was refused because another boot has the session.
 	ErrSuperseded = errors.New("another boot of the holder has the session")
 )
 
 // WriteJob is one Lease to write. The caller calls BeginWrite before the write, and FinishWrite in
 // any case.
 type WriteJob struct {
+	// LeaseUpdate is what the Lease must show. Its Last is the Lease as it was last written or
+	// adopted in this term.
+	writeback.LeaseUpdate
 	// Shard is the holder's shard.
-	Shard           *HeldShard
-	Namespace, Name string
-	// Class is the name of the holder's class if no Node owns its Leases; otherwise it is empty.
-	Class    string
-	Duration time.Duration
-	Reason   writeback.Reason
-	// RenewTime is the time of the holder's last beat.
-	RenewTime time.Time
-	// ExpireTime is set if the holder has expired. The Lease must show it.
-	ExpireTime time.Time
-	// Last is the Lease as it was last written or adopted in this term.
-	Last writeback.LeaseRecord
+	Shard  *HeldShard
+	Reason writeback.Reason
 
 	occupancy uint64
 	write     writeback.Write
@@ -71,10 +64,11 @@ func (c *Controller) newJob(now monotonic.Instant, w writeback.Write) WriteJob {
 	s, _ := c.table.At(w.Slot)
 	class, e := &c.cfg.Classes[s.Holder.Key.Class], c.entries.At(w.Slot)
 	job := WriteJob{
-		Shard:     c.held[*c.shards.At(w.Slot)],
-		Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration, Reason: w.Reason,
-		RenewTime: c.clock.WallTime(now, w.Beat), Last: e.lease,
-		occupancy: e.occupancy, write: w,
+		LeaseUpdate: writeback.LeaseUpdate{
+			Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration,
+			RenewTime: c.clock.WallTime(now, w.Beat), Last: e.lease,
+		},
+		Shard: c.held[*c.shards.At(w.Slot)], Reason: w.Reason, occupancy: e.occupancy, write: w,
 	}
 	if class.Unowned {
 		job.Class = class.Session.Name

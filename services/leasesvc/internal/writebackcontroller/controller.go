@@ -176,10 +176,7 @@ func (r *run) tryWrite(ctx context.Context, job sessioncontroller.WriteJob) (lea
 				"namespace", job.Namespace, "lease", job.Name, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
-	return r.writer.Write(ctx, writeback.LeaseUpdate{
-		Namespace: job.Namespace, Name: job.Name, Class: job.Class, Duration: job.Duration,
-		RenewTime: job.RenewTime, ExpireTime: job.ExpireTime, Last: job.Last,
-	})
+	return r.writer.Write(ctx, job.LeaseUpdate)
 }
 
 // errTermEnded is the result of a job whose term ended before its write began.

@@ -34,7 +34,7 @@ func newFakeSource(ctx context.Context, names ...string) *fakeSource {
 	s := &fakeSource{finished: map[string]sessioncontroller.WriteResult{}}
 	held := sessioncontroller.NewHeldShard(ctx, 0, 1)
 	for _, name := range names {
-		s.jobs = append(s.jobs, sessioncontroller.WriteJob{Shard: held, Name: name})
+		s.jobs = append(s.jobs, sessioncontroller.WriteJob{Shard: held, LeaseUpdate: writeback.LeaseUpdate{Name: name}})
 	}
 	return s
 }

@@ -15,7 +15,7 @@ import (
 
 // LeaseDeleter lists and deletes Leases. *LeaseWriter is one.
 type LeaseDeleter interface {
-	LeaseLister
+	List(ctx context.Context, namespace, selector string, visit func([]coordinationv1.Lease) error) error
 	DeleteUnchanged(ctx context.Context, lease *coordinationv1.Lease) error
 }
 
