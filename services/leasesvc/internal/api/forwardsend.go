@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -176,7 +177,7 @@ func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (refused in
 		b := &beats[i]
 		request.Beats = append(request.Beats, &leasev1.HeartbeatRequest_Beat{
 			Holder:   &leasev1.Holder{Class: b.Class, Name: b.Name, BootId: b.Boot},
-			Sequence: b.Sequence, Age: duration(b.Age),
+			Sequence: b.Sequence, Age: durationpb.New(b.Age),
 		})
 	}
 	response, err := leasev1.NewLeaseServiceClient(c.connection).Heartbeat(ctx, request)

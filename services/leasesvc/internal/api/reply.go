@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -48,7 +50,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		interval := r.server.Catalog.Get(registration.Holder.Key.Class).HeartbeatInterval
 		pause := jitter(min(2*r.server.registrations.retryAfter(time.Now()), interval))
 		return &leasev1.Refusal{
-			Reason: string(reasonPaced), Message: "registrations are rate-limited; register again after retry_after", RetryAfter: duration(pause),
+			Reason: string(reasonPaced), Message: "registrations are rate-limited; register again after retry_after", RetryAfter: durationpb.New(pause),
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
@@ -126,7 +128,7 @@ func rejectionOf(outcome session.Outcome) *leasev1.Refusal {
 		return &leasev1.Refusal{Reason: string(reasonSuperseded), Message: sessioncontroller.ErrSuperseded.Error()}
 	case session.Full:
 		return &leasev1.Refusal{
-			Reason: string(reasonTooManyHolders), Message: "this replica keeps no further sessions", RetryAfter: duration(fullRetryAfter),
+			Reason: string(reasonTooManyHolders), Message: "this replica keeps no further sessions", RetryAfter: durationpb.New(fullRetryAfter),
 		}
 	case session.Unknown:
 		return &leasev1.Refusal{

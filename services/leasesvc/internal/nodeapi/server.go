@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -174,7 +175,7 @@ func (s *Server) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1
 		response.Zones = append(response.Zones, zoneOf(snapshot, zone))
 	}
 	if blindness := snapshot.Blindness; blindness != nil {
-		response.BlindBy, response.BlindTime = blindness.String(), timestamp(snapshot.Wall(blindness.Since))
+		response.BlindBy, response.BlindTime = blindness.String(), api.Timestamp(snapshot.Wall(blindness.Since))
 	}
 	return response, nil
 }
@@ -188,7 +189,7 @@ func (s *Server) ExplainNodeHealth(ctx context.Context, request *leasev1.Explain
 	facts := s.facts(ctx, snapshot, node)
 	chain := explain.Explain(facts)
 	response := &leasev1.ExplainNodeHealthResponse{
-		Node: nodeHealthOf(snapshot, node, &facts.NodeStatus), FirstBroken: int32(chain.FirstBroken), Silence: duration(chain.Silence),
+		Node: nodeHealthOf(snapshot, node, &facts.NodeStatus), FirstBroken: int32(chain.FirstBroken), Silence: durationpb.New(chain.Silence),
 		Freshness: s.nodeFreshness(node),
 	}
 	for i := range chain.Links {
