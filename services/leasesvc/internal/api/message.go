@@ -192,7 +192,7 @@ func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) [
 	for i, h := range request.Holders {
 		registration, served := r.server.convert.registration(h, request.Sequence)
 		if !served {
-			welcomes[i] = registrationRejection(r.server.unknownClass(h.GetClass()))
+			welcomes[i] = refusedWelcome(r.server.unknownClass(h.GetClass()))
 			continue
 		}
 		if i > 0 && registration.Holder.Boot == request.Holders[0].BootId {
@@ -204,8 +204,8 @@ func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) [
 	return welcomes
 }
 
-func registrationRejection(rejection *leasev1.Refusal) *leasev1.Welcome {
-	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: rejection}}
+func refusedWelcome(refusal *leasev1.Refusal) *leasev1.Welcome {
+	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: refusal}}
 }
 
 // addResults adds the results of the batch's registrations to the response.
@@ -215,8 +215,8 @@ func (r *responder) addResults(reply *reply) {
 	for i := range r.batch.Results {
 		next += slices.Index(welcomes[next:], nil)
 		result, registration := &r.batch.Results[i], &r.batch.Registrations[i]
-		if rejection := reply.registrationRejection(result, registration); rejection != nil {
-			welcomes[next] = registrationRejection(rejection)
+		if refusal := reply.registrationRefusal(result, registration); refusal != nil {
+			welcomes[next] = refusedWelcome(refusal)
 		} else {
 			welcomes[next] = r.addHandle(result, registration)
 		}
@@ -275,14 +275,14 @@ func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) 
 	if resync {
 		r.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC
 	}
-	for _, rejected := range batch.Rejected {
-		number := r.slow[rejected.Index]
+	for _, refused := range batch.Refused {
+		number := r.slow[refused.Index]
 		h := &r.handles[number-1]
-		rejection := reply.beatRejection(rejected.Outcome, int(h.shard), r.forwardableBeat(h))
+		refusal := reply.beatRefusal(refused.Outcome, int(h.shard), r.forwardableBeat(h))
 		if !resync {
-			r.response.RefusedHandles = append(r.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: rejection})
+			r.response.RefusedHandles = append(r.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: refusal})
 		}
-		r.superseded = r.superseded || rejected.Outcome == session.Superseded
+		r.superseded = r.superseded || refused.Outcome == session.Superseded
 		if !h.refused {
 			h.refused = true
 			r.live--
@@ -300,15 +300,15 @@ func (r *responder) forwardableBeat(h *handle) Beat {
 
 // needsResync reports whether all beats of the message were for sessions that are gone although
 // this replica holds their shards. The shards have left and come back, and one directive is shorter
-// than a rejection for each handle.
+// than a refusal for each handle.
 func (r *responder) needsResync(reply *reply) bool {
-	rejected := r.batch.Rejected
-	if len(rejected) < resyncThreshold || len(rejected) < len(r.slow) {
+	refused := r.batch.Refused
+	if len(refused) < resyncThreshold || len(refused) < len(r.slow) {
 		return false
 	}
-	for i := range rejected {
-		h := &r.handles[r.slow[rejected[i].Index]-1]
-		if rejected[i].Outcome != session.Unknown || !reply.holds(int(h.shard)) {
+	for i := range refused {
+		h := &r.handles[r.slow[refused[i].Index]-1]
+		if refused[i].Outcome != session.Unknown || !reply.holds(int(h.shard)) {
 			return false
 		}
 	}
@@ -334,6 +334,6 @@ func (r *responder) releaseMemory() {
 	r.reset(0)
 	r.batch.Registrations, r.batch.Results = nil, nil
 	if cap(r.batch.Refs) > keepRefs {
-		r.batch.Refs, r.batch.Rejected, r.slow = nil, nil, nil
+		r.batch.Refs, r.batch.Refused, r.slow = nil, nil, nil
 	}
 }

@@ -45,7 +45,7 @@ func agedBeat(name string, age time.Duration) AgedBeat {
 	return AgedBeat{Beat: Beat{Class: "node", Name: name, Boot: "b", Sequence: 7}, Age: age}
 }
 
-func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
+func TestPeerConnection_SendsBeatsAndCountsRefusals(t *testing.T) {
 	r := &fakePeer{answer: func(request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
 		response := &leasev1.HeartbeatResponse{}
 		for i := range request.Beats {
@@ -88,7 +88,7 @@ func TestPeerConnection_SendsTheLargestBatch(t *testing.T) {
 		})
 	}
 	if refused, err := newPeerConnection(t, r).Send(t.Context(), beats); err != nil || refused != 1000 {
-		t.Errorf("%d refused, error %v; results without a grant are rejections", refused, err)
+		t.Errorf("%d refused, error %v; results without a grant are refusals", refused, err)
 	}
 }
 

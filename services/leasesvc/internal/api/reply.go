@@ -18,7 +18,7 @@ import (
 // fullRetryAfter is when a holder may try again that was refused because of MaxSessions.
 const fullRetryAfter = time.Minute
 
-// reply makes the rejections of one message, counts its results, and forwards the beats of holders
+// reply makes the refusals of one message, counts its results, and forwards the beats of holders
 // whose shards other replicas hold. It asks for the owners of the shards once for a message, and
 // only if a holder is redirected.
 type reply struct {
@@ -31,13 +31,13 @@ type reply struct {
 
 type redirectedBeats struct {
 	beats      []Beat
-	rejections []*leasev1.Refusal
+	refusals []*leasev1.Refusal
 }
 
 func newReply(server *Server) *reply { return &reply{server: server} }
 
-// registrationRejection returns why a registration was refused; nil if it was accepted.
-func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Refusal {
+// registrationRefusal returns why a registration was refused; nil if it was accepted.
+func (r *reply) registrationRefusal(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Refusal {
 	if result.NotHeld {
 		h := registration.Holder
 		return r.redirect(registration.Shard, Beat{
@@ -54,16 +54,16 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
-	return rejectionOf(result.Outcome)
+	return refusalOf(result.Outcome)
 }
 
-// beatRejection returns why the beat of a handle was refused.
-func (r *reply) beatRejection(outcome session.Outcome, shard int, beat Beat) *leasev1.Refusal {
+// beatRefusal returns why the beat of a handle was refused.
+func (r *reply) beatRefusal(outcome session.Outcome, shard int, beat Beat) *leasev1.Refusal {
 	if outcome == session.Unknown && !r.holds(shard) {
 		return r.redirect(shard, beat) // the session has moved with its shard
 	}
 	r.server.metrics.count(outcome, 1)
-	return rejectionOf(outcome)
+	return refusalOf(outcome)
 }
 
 // holds reports whether this replica holds a shard.
@@ -76,16 +76,16 @@ func (r *reply) currentOwners() Owners {
 	return r.owners
 }
 
-// redirect returns a rejection that names the replica of a shard, and remembers the beat for
+// redirect returns a refusal that names the replica of a shard, and remembers the beat for
 // forward.
 func (r *reply) redirect(shard int, beat Beat) *leasev1.Refusal {
 	r.server.metrics.notLeader.Inc()
 	address := r.currentOwners().Address(shard)
-	rejection := &leasev1.Refusal{
+	refusal := &leasev1.Refusal{
 		Reason: string(rpcerror.NotLeaderReason), Message: sessioncontroller.NotHeldError{Shard: shard}.Error(), MoveTo: address,
 	}
 	if r.keepBeats || address == "" {
-		return rejection
+		return refusal
 	}
 	if r.redirected == nil {
 		r.redirected = map[string]*redirectedBeats{}
@@ -95,12 +95,12 @@ func (r *reply) redirect(shard int, beat Beat) *leasev1.Refusal {
 		to = &redirectedBeats{}
 		r.redirected[address] = to
 	}
-	to.beats, to.rejections = append(to.beats, beat), append(to.rejections, rejection)
-	return rejection
+	to.beats, to.refusals = append(to.beats, beat), append(to.refusals, refusal)
+	return refusal
 }
 
 // forward offers the redirected beats to the Forwarder, so that no session expires while its holder
-// moves. It is called once, after the last rejection.
+// moves. It is called once, after the last refusal.
 func (r *reply) forward() {
 	if r.server.Forwarder == nil {
 		return
@@ -109,8 +109,8 @@ func (r *reply) forward() {
 		if !r.server.Forwarder.Offer(address, to.beats) {
 			continue
 		}
-		for _, rejection := range to.rejections {
-			rejection.Forwarded = true
+		for _, refusal := range to.refusals {
+			refusal.Forwarded = true
 		}
 	}
 }
@@ -121,8 +121,8 @@ func (s *Server) unknownClass(name string) *leasev1.Refusal {
 	return &leasev1.Refusal{Reason: string(reasonUnknownClass), Message: fmt.Sprintf("class %q is not served here", name)}
 }
 
-// rejectionOf returns the rejection for an outcome; nil if the outcome is accepted.
-func rejectionOf(outcome session.Outcome) *leasev1.Refusal {
+// refusalOf returns the refusal for an outcome; nil if the outcome is accepted.
+func refusalOf(outcome session.Outcome) *leasev1.Refusal {
 	switch outcome {
 	case session.Superseded:
 		return &leasev1.Refusal{Reason: string(reasonSuperseded), Message: sessioncontroller.ErrSuperseded.Error()}

@@ -155,7 +155,7 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	for i, beat := range request.Beats {
 		registration, served := s.convert.registration(beat.Holder, beat.Sequence)
 		if !served {
-			results[i] = heartbeatRejection(s.unknownClass(beat.Holder.GetClass()))
+			results[i] = refusedHeartbeat(s.unknownClass(beat.Holder.GetClass()))
 			continue
 		}
 		if forwarded {
@@ -171,8 +171,8 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	reply.keepBeats = forwarded
 	for i := range batch.Results {
 		result := &batch.Results[i]
-		if rejection := reply.registrationRejection(result, &batch.Registrations[i]); rejection != nil {
-			results[indexes[i]] = heartbeatRejection(rejection)
+		if refusal := reply.registrationRefusal(result, &batch.Registrations[i]); refusal != nil {
+			results[indexes[i]] = refusedHeartbeat(refusal)
 			continue
 		}
 		results[indexes[i]] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grantOf(result.Grant)}}
@@ -181,6 +181,6 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	return &leasev1.HeartbeatResponse{Results: results}, nil
 }
 
-func heartbeatRejection(rejection *leasev1.Refusal) *leasev1.HeartbeatResult {
-	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: rejection}}
+func refusedHeartbeat(refusal *leasev1.Refusal) *leasev1.HeartbeatResult {
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: refusal}}
 }

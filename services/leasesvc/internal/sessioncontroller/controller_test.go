@@ -76,11 +76,11 @@ func TestProcess_GrantIsTheShortestOfAllClasses(t *testing.T) {
 		batch := beat(t, ctl, result[0].Ref, session.Ref{}, result[1].Ref)
 		want := sessioncontroller.Batch{
 			Renewed: 2, Grant: sessioncontroller.Grant{Interval: time.Second, TTL: 5 * time.Second, Epoch: 7},
-			Rejected: []sessioncontroller.RejectedBeat{{Index: 1, Outcome: session.Unknown}},
+			Refused: []sessioncontroller.RefusedBeat{{Index: 1, Outcome: session.Unknown}},
 		}
-		got := sessioncontroller.Batch{Renewed: batch.Renewed, Grant: batch.Grant, Rejected: batch.Rejected}
-		if diff := cmp.Diff(want.Rejected, got.Rejected); diff != "" || want.Grant != got.Grant || want.Renewed != got.Renewed {
-			t.Errorf("got %d renewed, grant %+v, rejected %v", got.Renewed, got.Grant, got.Rejected)
+		got := sessioncontroller.Batch{Renewed: batch.Renewed, Grant: batch.Grant, Refused: batch.Refused}
+		if diff := cmp.Diff(want.Refused, got.Refused); diff != "" || want.Grant != got.Grant || want.Renewed != got.Renewed {
+			t.Errorf("got %d renewed, grant %+v, refused %v", got.Renewed, got.Grant, got.Refused)
 		}
 	})
 }

@@ -37,9 +37,9 @@ func TestProcess_HolderOfAShardThatIsNotHeldIsNotHeld(t *testing.T) {
 		}
 		endTerm()
 		batch := beat(t, ctl, kept.Ref, result.Ref)
-		want := []sessioncontroller.RejectedBeat{{Index: 1, Outcome: session.Unknown}}
-		if diff := cmp.Diff(want, batch.Rejected); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
-			t.Errorf("after the term: %d renewed at epoch %d, rejected (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
+		want := []sessioncontroller.RefusedBeat{{Index: 1, Outcome: session.Unknown}}
+		if diff := cmp.Diff(want, batch.Refused); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
+			t.Errorf("after the term: %d renewed at epoch %d, refused (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
 		}
 		if got := registerIn(t, ctl, 1, node("b", "1")); got != notHeld {
 			t.Errorf("after the term: %+v", got)
