@@ -15,6 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
 func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
@@ -25,11 +26,11 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 		}},
 		Shards: 64, MaxSessions: 200_000, MaxRegistrations: 5000, MaxMessages: 5000, ConcurrentWrites: 32,
 		Writes: class.Writes{Policy: class.WriteRelaxed, RefreshInterval: 5 * time.Minute},
-		NodeHealth: leasesvc.NodeHealthConfig{
-			GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, EvictionRate: 0.1, SecondaryEvictionRate: 0.01,
-			FullDisruptionEvictionRate: 0.1, LargeZone: 50, UnhealthyZoneThreshold: 0.55,
-			ExcludeLabels: []string{"node.kubernetes.io/exclude-disruption"}, ConcurrentWrites: 16,
-		},
+		NodeHealth: leasesvc.NodeHealthConfig{Rules: nodehealth.Rules{
+			FirstBeat: 10 * time.Second, GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, NormalRate: 0.1, PartialRate: 0.01,
+			FullRate: 0.1, LargeZoneSize: 50, UnhealthyZoneThreshold: 0.55,
+			ExcludeLabels: []string{"node.kubernetes.io/exclude-disruption"},
+		}, ConcurrentWrites: 16},
 	}
 	got := leasesvc.DefaultConfig()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -62,11 +63,10 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 		}},
 		Shards: 3, MaxSessions: 7, MaxRegistrations: 11, MaxMessages: 13, ConcurrentWrites: 5,
 		Writes: class.Writes{Policy: class.WriteOnChange, RefreshInterval: time.Minute},
-		NodeHealth: leasesvc.NodeHealthConfig{
-			GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, EvictionRate: 1, SecondaryEvictionRate: 2,
-			FullDisruptionEvictionRate: 3, LargeZone: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
-			ConcurrentWrites: 9,
-		},
+		NodeHealth: leasesvc.NodeHealthConfig{Rules: nodehealth.Rules{
+			FirstBeat: 10 * time.Second, GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, NormalRate: 1, PartialRate: 2,
+			FullRate: 3, LargeZoneSize: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
+		}, ConcurrentWrites: 9},
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -81,10 +81,10 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 		},
 		FurtherClasses: []class.Class{{Name: "agent", Namespace: "agents", Retention: -1}},
 		Writes:         class.Writes{Policy: "lazy", RefreshInterval: time.Second},
-		NodeHealth: leasesvc.NodeHealthConfig{
-			EvictionRate: math.NaN(), SecondaryEvictionRate: -1, FullDisruptionEvictionRate: 1e6, LargeZone: -1,
+		NodeHealth: leasesvc.NodeHealthConfig{Rules: nodehealth.Rules{
+			NormalRate: math.NaN(), PartialRate: -1, FullRate: 1e6, LargeZoneSize: -1,
 			UnhealthyZoneThreshold: 1.5, ExcludeLabels: []string{"no label"},
-		},
+		}},
 	}
 	text := errors.Join(cfg.Validate()...).Error()
 	for _, want := range []string{

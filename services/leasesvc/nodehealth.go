@@ -53,7 +53,7 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	}
 	n := &nodeHealth{
 		enabled: selection.Enabled(NodeHealthLoop, true), state: state, namespace: namespace, kube: deps.Kube,
-		rules: cfg.NodeHealth.rules(), publisher: nodehealthcontroller.NewPublisher(),
+		rules: cfg.NodeHealth.Rules, publisher: nodehealthcontroller.NewPublisher(),
 		storeConfig: nodestore.Config{
 			Namespace: namespace, Labels: cfg.NodeHealth.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
 			NodeHealth: selection.Enabled(NodeHealthLoop, true), Eviction: selection.Enabled(TaintEvictionLoop, true),

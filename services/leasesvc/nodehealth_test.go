@@ -70,7 +70,7 @@ func newNodeFixture(t *testing.T, count int, loops ...string) *nodeFixture {
 		c.Classes[0].Namespace, c.Writes.Policy = namespace, leasesvc.WriteMirror
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = time.Second, time.Second
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = 3*time.Second, 3*time.Second
-		c.NodeHealth.GracePeriod, c.NodeHealth.EvictionRate, c.NodeHealth.FullDisruptionEvictionRate = grace, 100, 100
+		c.NodeHealth.GracePeriod, c.NodeHealth.NormalRate, c.NodeHealth.FullRate = grace, 100, 100
 	}})
 	for _, name := range f.names {
 		f.awaitTaints(name, "example.org/gpu:NoSchedule")

@@ -25,7 +25,7 @@ func quick() leasesvc.Config {
 	cfg := leasesvc.DefaultConfig()
 	class := &cfg.Classes[0]
 	class.HeartbeatInterval, class.Grace = time.Second, 6*time.Second
-	cfg.NodeHealth.GracePeriod, cfg.NodeHealth.EvictionRate = 10*time.Second, 1
+	cfg.NodeHealth.GracePeriod, cfg.NodeHealth.NormalRate = 10*time.Second, 1
 	return cfg
 }
 

@@ -30,7 +30,7 @@ type reply struct {
 }
 
 type redirectedBeats struct {
-	beats      []Beat
+	beats    []Beat
 	refusals []*leasev1.Refusal
 }
 

@@ -30,7 +30,7 @@ type Duplicate struct {
 	Boot string
 	// RefuseTime is the time of the last refusal.
 	RefuseTime time.Time
-	Refusals int64
+	Refusals   int64
 }
 
 // WriteStatus is the state of the writes of a Lease object.
