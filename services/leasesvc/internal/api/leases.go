@@ -16,7 +16,7 @@ const deleteTimeout = 10 * time.Second
 
 // GetLease returns a session from memory if this replica holds its shard.
 func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
@@ -36,7 +36,7 @@ func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 
 // ListLeases returns the sessions of the held shards, ordered by resource name.
 func (s *Server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
@@ -79,7 +79,7 @@ func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
 // ReleaseLease deletes the Lease object of a holder, and then its session. A second call does
 // nothing.
 func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}

@@ -66,8 +66,8 @@ const bookmarkPeriod = 30 * time.Second
 // Source is what a watch reads. The first events are the objects that exist, then a bookmark, then
 // the changes. If a reader is slow, it may skip states of an object, except the last.
 type Source[E any] interface {
-	// NextWithin blocks until there are events and returns them in order. It returns none if there were
-	// none for the time quiet.
+	// NextWithin blocks until there are events and returns them in order. It returns none if there
+	// were none for the time quiet.
 	NextWithin(ctx context.Context, quiet time.Duration) ([]E, error)
 	// Bookmark returns an event which says that the reader has received all events so far.
 	Bookmark(ctx context.Context) (E, error)

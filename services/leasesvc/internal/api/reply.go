@@ -76,8 +76,7 @@ func (r *reply) currentOwners() Owners {
 	return r.owners
 }
 
-// redirect returns a refusal that names the replica of a shard, and remembers the beat for
-// forward.
+// redirect returns a refusal that names the replica of a shard, and remembers the beat for forward.
 func (r *reply) redirect(shard int, beat Beat) *leasev1.Refusal {
 	r.server.metrics.notLeader.Inc()
 	address := r.currentOwners().Address(shard)

@@ -57,7 +57,8 @@ type Config struct {
 
 // Sessions is the part of *sessioncontroller.Controller that the handlers use.
 type Sessions interface {
-	// Now, Beat and LastBeat neither block nor allocate; Process blocks while the controller is behind.
+	// Now, Beat and LastBeat neither block nor allocate; Process blocks while the controller is
+	// behind.
 	Now() (monotonic.Instant, bool)
 	Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool
 	LastBeat(ref session.Ref) (monotonic.Instant, bool)
@@ -125,9 +126,9 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 // OpenStreams returns the number of open heartbeat streams.
 func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
 
-// sessions returns the session controller, or sessioncontroller.ErrStopped while its loop does not
-// run.
-func (s *Server) sessions() (Sessions, error) {
+// runningSessions returns the session controller, or sessioncontroller.ErrStopped while its loop
+// does not run.
+func (s *Server) runningSessions() (Sessions, error) {
 	if sessions := s.Sessions(); sessions != nil {
 		return sessions, nil
 	}
@@ -141,7 +142,7 @@ func (s *Server) freshness(epoch int64) *statusv1.Freshness {
 // Heartbeat registers and renews the holders of one message, from clients without a stream and from
 // peers.
 func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}

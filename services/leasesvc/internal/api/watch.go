@@ -15,7 +15,7 @@ import (
 
 // WatchLeases sends the sessions of the held shards and their changes until the client leaves.
 func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return s.statusOf(err)
 	}

@@ -87,8 +87,8 @@ type Adoption struct {
 	shards []*HeldShard
 }
 
-// ExistingLease is a Lease that was listed.
-type ExistingLease struct {
+// ListedLease is a Lease that was listed.
+type ListedLease struct {
 	Key   session.Key
 	Lease writeback.LeaseRecord
 }
@@ -117,7 +117,7 @@ func (c *Controller) BeginAdoption(ctx context.Context) (a *Adoption, err error)
 
 // Adopt takes listed Leases. Those of holders without a session are kept for two minutes. One call
 // should have a few hundred Leases, because batches wait for it.
-func (c *Controller) Adopt(ctx context.Context, leases []ExistingLease) error {
+func (c *Controller) Adopt(ctx context.Context, leases []ListedLease) error {
 	return c.do(ctx, func() {
 		now := c.now()
 		c.adoptions.expires = now.Add(unclaimedTTL)

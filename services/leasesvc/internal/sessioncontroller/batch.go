@@ -141,7 +141,7 @@ func (c *Controller) process(b *Batch) {
 }
 
 func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) RegisterResult {
-	if !c.admits(r.Shard) {
+	if !c.accepts(r.Shard) {
 		return RegisterResult{NotHeld: true}
 	}
 	if r.Deferred {

@@ -149,7 +149,7 @@ func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard i
 }
 
 func (c *Controller) beginRelease(h session.Holder, shard int) (*Release, <-chan struct{}, error) {
-	if !c.admits(shard) {
+	if !c.accepts(shard) {
 		return nil, nil, NotHeldError{Shard: shard}
 	}
 	ref, outcome := c.table.Find(h)

@@ -81,10 +81,10 @@ func (a *Adopter) adopt(ctx context.Context, sessions *sessioncontroller.Control
 	return nil
 }
 
-func existingLeases(class session.ClassID, leases []coordinationv1.Lease) []sessioncontroller.ExistingLease {
-	existing := make([]sessioncontroller.ExistingLease, 0, len(leases))
+func existingLeases(class session.ClassID, leases []coordinationv1.Lease) []sessioncontroller.ListedLease {
+	existing := make([]sessioncontroller.ListedLease, 0, len(leases))
 	for i := range leases {
-		existing = append(existing, sessioncontroller.ExistingLease{
+		existing = append(existing, sessioncontroller.ListedLease{
 			Key: session.Key{Class: class, Name: leases[i].Name}, Lease: writeback.NewLeaseRecord(&leases[i]),
 		})
 	}
