@@ -20,18 +20,18 @@
 //
 // If the shard has moved, the session is unknown here. The answer names the replica that holds the
 // shard, and api.Forwarder sends the beat there. The new replica restores the checkpoint of silent
-// holders before it accepts beats (sessioncontroller.RunShard).
+// holders before it accepts beats (sessioncontroller.Checkpoints).
 //
 // Holders are divided into shards (--shards) by a hash of class and name, and package term assigns
 // shards to replicas. One session controller and one set of writers serve all shards that a replica
-// holds. A holder that contacts the wrong replica is refused with the address of the right one, and
-// its beat is forwarded there. Reads answer for the held shards.
+// holds. Reads answer for the held shards.
 //
 // Invariants:
 //   - A session exists only on the replica that holds the term of its shard, and ends with the term.
 //   - The newest boot of a holder owns its session. Beats are ordered by sequence, never by clocks.
-//   - Writes to Kubernetes carry the context of the shard's term. Each write is guarded by resourceVersion, each delete also by
-//     UID. A term ends only after all writes under it have returned.
+//   - Writes to Kubernetes carry the context of the shard's term. Each write is guarded by
+//     resourceVersion, each delete also by UID. A term ends only after all writes under it have
+//     returned.
 //
 // The service owns these fields of the Leases in the namespaces of its classes, where
 // holderIdentity is one of its holders: ownerReferences to the Node, holderIdentity if it is empty,

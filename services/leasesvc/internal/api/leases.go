@@ -96,8 +96,7 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 // release deletes the Lease object before the session, so that the client can retry after a failure
 // in between.
 func (s *Server) release(ctx context.Context, sessions Sessions, holder session.Holder) error {
-	shard := s.Catalog.ShardOf(holder.Key)
-	release, err := sessions.BeginRelease(ctx, holder, shard)
+	release, err := sessions.BeginRelease(ctx, holder, s.Catalog.ShardOf(holder.Key))
 	if err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func (s *Server) release(ctx context.Context, sessions Sessions, holder session.
 			sessions.AbortRelease(release) // also after a panic
 		}
 	}()
-	err = s.deleteUnderTerm(ctx, release, shard, func(ctx context.Context) error {
+	err = s.deleteUnderTerm(ctx, release.Shard, func(ctx context.Context) error {
 		return s.Leases.Delete(ctx, release.Namespace, release.Name)
 	})
 	deleted = err == nil
@@ -132,25 +131,18 @@ func (s *Server) releaseWithoutSession(ctx context.Context, sessions Sessions, k
 	case err != nil:
 		return notDeletedError{cause: err}
 	}
-	shard := s.Catalog.ShardOf(key)
-	held, err := sessions.CheckAbsent(ctx, key, shard, 0)
+	held, err := sessions.CheckAbsent(ctx, key, s.Catalog.ShardOf(key), 0)
 	if err != nil || held == nil || own == nil {
 		return err
 	}
-	return s.deleteUnderTerm(ctx, held, shard, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
-}
-
-// termWriter begins a write under a term. *sessioncontroller.Release and
-// *sessioncontroller.HeldShard implement it.
-type termWriter interface {
-	BeginWrite() (ctx context.Context, end func(), ok bool)
+	return s.deleteUnderTerm(ctx, held, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
 }
 
 // deleteUnderTerm runs call with the term's context, bounded by ctx and deleteTimeout.
-func (s *Server) deleteUnderTerm(ctx context.Context, w termWriter, shard int, call func(context.Context) error) error {
-	term, end, ok := w.BeginWrite()
+func (s *Server) deleteUnderTerm(ctx context.Context, held *sessioncontroller.HeldShard, call func(context.Context) error) error {
+	term, end, ok := held.BeginWrite()
 	if !ok {
-		return sessioncontroller.NotHeldError{Shard: shard}
+		return sessioncontroller.NotHeldError{Shard: held.ID()}
 	}
 	defer end()
 	write, cancel := context.WithTimeout(term, deleteTimeout)
@@ -162,7 +154,7 @@ func (s *Server) deleteUnderTerm(ctx context.Context, w termWriter, shard int, c
 	case err == nil:
 		return nil
 	case term.Err() != nil:
-		return sessioncontroller.NotHeldError{Shard: shard}
+		return sessioncontroller.NotHeldError{Shard: held.ID()}
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}

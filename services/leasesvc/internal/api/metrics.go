@@ -38,23 +38,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 }
 
 func resultOf(outcome session.Outcome) string {
-	switch outcome {
-	case session.Opened:
-		return "opened"
-	case session.TookOver:
-		return "took_over"
-	case session.Recovered:
-		return "recovered"
-	case session.Renewed:
-		return "renewed"
-	case session.Repeated:
-		return "repeated"
-	case session.Superseded:
-		return "superseded"
-	case session.Full:
-		return "too_many_holders"
-	}
-	return "unknown_handle"
+	return [...]string{
+		session.Unknown: "unknown_handle", session.Opened: "opened", session.TookOver: "took_over", session.Recovered: "recovered",
+		session.Renewed: "renewed", session.Repeated: "repeated", session.Superseded: "superseded", session.Full: "too_many_holders",
+	}[outcome]
 }
 
 func (m *metrics) count(outcome session.Outcome, n int) { m.heartbeats[outcome].Add(float64(n)) }

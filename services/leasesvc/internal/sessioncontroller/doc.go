@@ -21,6 +21,6 @@
 // Checkpoints stores the silent holders of a shard in etcd under its term, and restores them before
 // any holder of the shard is heard at the next replica.
 //
-// The controller writes no Lease. StartWrites returns what to write, WriteJob.BeginWrite gives the
-// term to write under, FinishWrite takes the result. Callers say which shard a holder belongs to.
+// The controller writes no Lease. StartWrites returns what to write, FinishWrite takes the result.
+// Callers say which shard a holder belongs to.
 package sessioncontroller

@@ -100,7 +100,7 @@ func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 		registerIn(t, ctl, 1, node("b", "1"))
 		registerIn(t, ctl, 1, node("c", "1"))
 		jobs := startWrites(t, ctl)
-		write, end, ok := jobs[0].BeginWrite()
+		write, end, ok := jobs[0].Shard.BeginWrite()
 		if !ok || len(jobs) != 2 {
 			t.Fatalf("%d jobs, begun %t", len(jobs), ok)
 		}
@@ -109,7 +109,7 @@ func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 		if len(done) != 0 || write.Err() == nil {
 			t.Errorf("%d returned while a write was in flight, whose context ended with %v", len(done), write.Err())
 		}
-		if _, _, ok := jobs[1].BeginWrite(); ok {
+		if _, _, ok := jobs[1].Shard.BeginWrite(); ok {
 			t.Error("a write began after the end of its term")
 		}
 		end()
@@ -138,7 +138,7 @@ func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, end, ok := held.BeginWrite()
+		_, end, ok := held.Shard.BeginWrite()
 		waiting := make(chan error, 1)
 		go func() {
 			_, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
@@ -170,7 +170,7 @@ func TestRunShard_ReturnsWithTheControllerAfterItsWrites(t *testing.T) {
 		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(t.Context(), 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
-		_, end, _ := startWrites(t, ctl)[0].BeginWrite()
+		_, end, _ := startWrites(t, ctl)[0].Shard.BeginWrite()
 		stop()
 		synctest.Wait()
 		if len(done) != 0 {
@@ -263,7 +263,7 @@ func (sim *simulation) step() {
 		}
 	case "write":
 		for _, job := range startWrites(sim.t, sim.ctl) {
-			_, end, ok := job.BeginWrite()
+			_, end, ok := job.Shard.BeginWrite()
 			if _, known := sim.alive[job.Name]; !ok || !known {
 				sim.t.Errorf("write of %s: begun %t, known %t", job.Name, ok, known)
 				continue

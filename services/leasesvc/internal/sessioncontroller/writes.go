@@ -18,8 +18,8 @@ var (
 	ErrSuperseded = errors.New("another boot of the holder has the session")
 )
 
-// WriteJob is one Lease to write. The caller calls BeginWrite before the write, and FinishWrite in
-// any case.
+// WriteJob is one Lease to write. The write is made under the term of Shard. The caller calls
+// FinishWrite in any case.
 type WriteJob struct {
 	// LeaseUpdate is what the Lease must show. Its Last is the Lease as it was last written or
 	// adopted in this term.
@@ -30,12 +30,6 @@ type WriteJob struct {
 
 	occupancy uint64
 	write     writeback.Write
-}
-
-// BeginWrite returns the context of the write; the caller calls end after the write. The term of
-// the shard is not given up before. It is false if the term has ended; then nothing may be written.
-func (j *WriteJob) BeginWrite() (ctx context.Context, end func(), ok bool) {
-	return j.Shard.BeginWrite()
 }
 
 // WriteResult is the result of a WriteJob.
@@ -110,16 +104,12 @@ func (c *Controller) finishWrite(job WriteJob, result WriteResult) {
 // can be deleted. The caller calls AbortRelease or CompleteRelease once.
 type Release struct {
 	Namespace, Name string
+	// Shard is the holder's shard. The Lease is deleted under its term.
+	Shard *HeldShard
 
-	shard     *HeldShard
 	holder    session.Holder
 	slot      uint32
 	occupancy uint64
-}
-
-// BeginWrite is called before the deletion; see WriteJob.BeginWrite.
-func (r *Release) BeginWrite() (ctx context.Context, end func(), ok bool) {
-	return r.shard.BeginWrite()
 }
 
 // BeginRelease waits until no write of the holder's Lease is in flight and prevents new ones. It
@@ -166,7 +156,7 @@ func (c *Controller) beginRelease(h session.Holder, shard int) (*Release, <-chan
 	c.writes.Suspend(slot)
 	return &Release{
 		Namespace: c.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name,
-		shard: c.held[shard], holder: h, slot: slot, occupancy: c.entries.At(slot).occupancy,
+		Shard: c.held[shard], holder: h, slot: slot, occupancy: c.entries.At(slot).occupancy,
 	}, nil, nil
 }
 

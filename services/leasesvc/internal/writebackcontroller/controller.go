@@ -138,7 +138,7 @@ func (r *run) work(ctx context.Context) {
 // write makes one write under the term of the job's shard. The end of ctx and the timeout cancel
 // it.
 func (r *run) write(ctx context.Context, job sessioncontroller.WriteJob) sessioncontroller.WriteResult {
-	termCtx, end, ok := job.BeginWrite()
+	termCtx, end, ok := job.Shard.BeginWrite()
 	if !ok {
 		r.limiter.end(inconclusive, 0, 0)
 		return sessioncontroller.WriteResult{Err: errTermEnded}
