@@ -27,7 +27,7 @@
 // holds. Reads answer for the held shards.
 //
 // Invariants:
-//   - A session exists only on the replica that holds the term of its shard, and ends with the term.
+//   - A session exists only on the replica that holds the term of its shard. It ends with the term.
 //   - The newest boot of a holder owns its session. Beats are ordered by sequence, never by clocks.
 //   - Writes to Kubernetes carry the context of the shard's term. Each write is guarded by
 //     resourceVersion, each delete also by UID. A term ends only after all writes under it have

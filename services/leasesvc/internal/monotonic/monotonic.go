@@ -21,8 +21,8 @@ func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
 // Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// Clock is a clock that stands still while the process does not run. It counts from StartClock. It belongs to one goroutine, which must read it once per tick. Other
-// goroutines use its Reader.
+// Clock is a clock that stands still while the process does not run. It counts from StartClock. It
+// belongs to one goroutine, which must read it once per tick. Other goroutines use its Reader.
 type Clock struct {
 	tick, tolerance time.Duration
 	origin, last    time.Time
@@ -31,8 +31,8 @@ type Clock struct {
 	reader *Reader
 }
 
-// StartClock returns a Clock that is read once per tick. A gap between two readings that exceeds the
-// tolerance is a pause: only one tick of it counts.
+// StartClock returns a Clock that is read once per tick. A gap between two readings that exceeds
+// the tolerance is a pause: only one tick of it counts.
 func StartClock(tick, tolerance time.Duration) Clock {
 	now := time.Now()
 	return Clock{tick: tick, tolerance: tolerance, origin: now, last: now, reader: &Reader{origin: now, tolerance: tolerance}}
