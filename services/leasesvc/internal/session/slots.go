@@ -41,9 +41,9 @@ const none = ^uint32(0)
 const firstInList = 1 << 31
 
 // Wheel is a timing wheel: it files slots by deadline in buckets of one granularity. Filing and
-// removing a slot take constant time, and a slot takes 8 bytes. A deadline beyond the last bucket is
-// filed in the last bucket; the caller files the slot again when it fires. A Wheel belongs to one
-// goroutine.
+// removing a slot take constant time, and a slot takes 8 bytes. A deadline beyond the last bucket
+// is filed in the last bucket; the caller files the slot again when it fires. A Wheel belongs to
+// one goroutine.
 type Wheel struct {
 	granularity int64
 	// heads are the first slots of the lists. There is one list more than buckets.
@@ -61,8 +61,8 @@ type Wheel struct {
 // link is the place of a slot in the doubly linked list of a bucket.
 type link struct {
 	next uint32
-	// previous is the previous slot plus one, or firstInList and the number of the list, or 0 if the
-	// slot is not filed.
+	// previous is the previous slot plus one, or firstInList and the number of the list, or 0 if
+	// the slot is not filed.
 	previous uint32
 }
 

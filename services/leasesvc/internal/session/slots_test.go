@@ -46,7 +46,8 @@ func TestWheel_FiresEachFiledSlotOnceAfterItsDeadline(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"file": func(t *rapid.T) {
 				slot := slots.Draw(t, "slot")
-				// Later deadlines than one turn of the wheel fire early; the caller files them again.
+				// Later deadlines than one turn of the wheel fire early; the caller files them
+				// again.
 				deadline := now.Add(time.Duration(rapid.Int64Range(-50, 60).Draw(t, "deadline")) * time.Millisecond)
 				w.File(slot, deadline)
 				deadlines[slot] = max(deadline, now)

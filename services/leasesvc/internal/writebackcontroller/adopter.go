@@ -32,8 +32,8 @@ func NewAdopter(leases *LeaseWriter, logger *slog.Logger) *Adopter {
 	return &Adopter{leases: leases, logger: logger}
 }
 
-// Run lists whenever an adoption is pending, until ctx ends or the session controller stops. It repeats a
-// failed list; the sessions wait for adoption for a limited time only.
+// Run lists whenever an adoption is pending, until ctx ends or the session controller stops. It
+// repeats a failed list; the sessions wait for adoption for a limited time only.
 func (a *Adopter) Run(ctx context.Context, sessions *sessioncontroller.Controller) error {
 	for {
 		pause := pollPeriod
