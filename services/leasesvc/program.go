@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
@@ -15,7 +16,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // Leadership assigns shards to replicas. *term.Candidate implements it.
@@ -35,7 +35,7 @@ type Deps struct {
 	// Leadership must be for Config.Shards shards.
 	Leadership Leadership
 	// Etcd stores checkpoints; nil stores none.
-	Etcd sessioncontroller.EtcdClient
+	Etcd clientv3.KV
 	// Dial connects to another replica, to forward beats. It must not block. Beats are not
 	// forwarded if it is nil.
 	Dial func(address string) (*grpc.ClientConn, error)

@@ -42,10 +42,10 @@ type responder struct {
 
 	// The fields below describe the current message. They are reused for the next one, when gRPC
 	// has encoded the response.
-	request  leasev1.StreamHeartbeatsRequest
-	response leasev1.StreamHeartbeatsResponse
-	batch    *sessioncontroller.Batch
-	slow     []uint32 // the handles of batch.Refs
+	request    leasev1.StreamHeartbeatsRequest
+	response   leasev1.StreamHeartbeatsResponse
+	batch      *sessioncontroller.Batch
+	refHandles []uint32 // the handles of batch.Refs
 	// superseded is set if another boot has taken over a holder of the message.
 	superseded bool
 }
@@ -97,8 +97,8 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 			return err
 		}
 		reply := newReply(r.server)
-		r.addResults(reply)
-		grant = r.addSlowBeats(grant, reply)
+		r.addRegistrationResults(reply)
+		grant = r.addBeatResults(grant, reply)
 		reply.forward()
 	}
 	if grant.Interval == 0 {
@@ -145,14 +145,14 @@ func (r *responder) reset(sequence uint64) {
 // long the first holder was silent. The grant is zero if no session was renewed.
 func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time.Duration, grant sessioncontroller.Grant) {
 	batch := r.batch
-	batch.Refs, r.slow = batch.Refs[:0], r.slow[:0]
+	batch.Refs, r.refHandles = batch.Refs[:0], r.refHandles[:0]
 	now, running := r.sessions.Now()
 	silence = r.silence(now, request.Handles)
 	lastGrant, renewed := -1, 0
 	for _, number := range request.Handles {
 		h := &r.handles[number-1]
 		if !running || !r.sessions.Beat(now, h.ref, request.Sequence) {
-			batch.Refs, r.slow = append(batch.Refs, h.ref), append(r.slow, number)
+			batch.Refs, r.refHandles = append(batch.Refs, h.ref), append(r.refHandles, number)
 			continue
 		}
 		if renewed++; int(h.grant) != lastGrant {
@@ -181,7 +181,7 @@ func (r *responder) silence(now monotonic.Instant, handles []uint32) time.Durati
 }
 
 // addRegistrations adds the holders of served classes to the batch and refuses the remaining ones.
-// addResults fills the nil elements of the result.
+// addRegistrationResults fills the nil elements of the result.
 func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) []*leasev1.Welcome {
 	r.batch.Registrations = r.batch.Registrations[:0]
 	if len(request.Holders) == 0 {
@@ -208,8 +208,8 @@ func refusedWelcome(refusal *leasev1.Refusal) *leasev1.Welcome {
 	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: refusal}}
 }
 
-// addResults adds the results of the batch's registrations to the response.
-func (r *responder) addResults(reply *reply) {
+// addRegistrationResults adds the results of the batch's registrations to the response.
+func (r *responder) addRegistrationResults(reply *reply) {
 	welcomes, next := r.response.Welcomes, 0
 	r.growHandles(len(r.batch.Results))
 	for i := range r.batch.Results {
@@ -263,9 +263,9 @@ func (r *responder) grantIndex(wanted sessioncontroller.Grant) uint16 {
 	return uint16(len(r.grants) - 1)
 }
 
-// addSlowBeats adds the results of the batch's refs to the response and returns the grant of all
+// addBeatResults adds the results of the batch's refs to the response and returns the grant of all
 // renewed sessions.
-func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) sessioncontroller.Grant {
+func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply) sessioncontroller.Grant {
 	batch := r.batch
 	if batch.Renewed > 0 {
 		r.server.metrics.count(session.Renewed, batch.Renewed)
@@ -276,7 +276,7 @@ func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) 
 		r.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC
 	}
 	for _, refused := range batch.Refused {
-		number := r.slow[refused.Index]
+		number := r.refHandles[refused.Index]
 		h := &r.handles[number-1]
 		refusal := reply.beatRefusal(refused.Outcome, int(h.shard), r.forwardableBeat(h))
 		if !resync {
@@ -303,11 +303,11 @@ func (r *responder) forwardableBeat(h *handle) Beat {
 // than a refusal for each handle.
 func (r *responder) needsResync(reply *reply) bool {
 	refused := r.batch.Refused
-	if len(refused) < resyncThreshold || len(refused) < len(r.slow) {
+	if len(refused) < resyncThreshold || len(refused) < len(r.refHandles) {
 		return false
 	}
 	for i := range refused {
-		h := &r.handles[r.slow[refused[i].Index]-1]
+		h := &r.handles[r.refHandles[refused[i].Index]-1]
 		if refused[i].Outcome != session.Unknown || !reply.holds(int(h.shard)) {
 			return false
 		}
@@ -334,6 +334,6 @@ func (r *responder) releaseMemory() {
 	r.reset(0)
 	r.batch.Registrations, r.batch.Results = nil, nil
 	if cap(r.batch.Refs) > keepRefs {
-		r.batch.Refs, r.batch.Refused, r.slow = nil, nil, nil
+		r.batch.Refs, r.batch.Refused, r.refHandles = nil, nil, nil
 	}
 }

@@ -14,12 +14,6 @@ import (
 // ErrTermEnded reports a write that was not made because the term has ended.
 var ErrTermEnded = errors.New("the term has ended")
 
-// EtcdClient is the part of *clientv3.Client that is used.
-type EtcdClient interface {
-	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
-	Txn(ctx context.Context) clientv3.Txn
-}
-
 // CheckpointStore keeps the checkpoints of shards in etcd. The key is
 // /trivet/<cluster>/checkpoints/leasesvc/<shard>, the value is that of package checkpoint. It is
 // bound to no etcd lease, because it must outlive the replica that wrote it.
@@ -29,12 +23,12 @@ type EtcdClient interface {
 // CheckpointStore is safe for concurrent use; its methods block until etcd answers or their context
 // ends.
 type CheckpointStore struct {
-	client EtcdClient
+	client clientv3.KV
 	prefix string
 }
 
 // NewCheckpointStore returns the CheckpointStore of a service.
-func NewCheckpointStore(client EtcdClient, cluster, service string) *CheckpointStore {
+func NewCheckpointStore(client clientv3.KV, cluster, service string) *CheckpointStore {
 	return &CheckpointStore{client: client, prefix: term.Prefix(cluster) + "checkpoints/" + service + "/"}
 }
 
