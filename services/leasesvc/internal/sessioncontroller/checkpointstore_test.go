@@ -13,8 +13,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
-
 // claim creates the key of a new term of the shard and returns the term.
 func claim(t *testing.T, client *clientv3.Client, shard int) *term.Term {
 	t.Helper()
