@@ -22,11 +22,11 @@ func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 	}
 	key, served := s.convert.key(request.Name)
 	if !served {
-		return nil, s.statusOf(notFoundError{name: request.Name})
+		return nil, s.statusOf(errLeaseNotFound(request.Name))
 	}
 	lease, found, err := sessions.Get(ctx, key, s.Catalog.ShardOf(key))
 	if err == nil && !found {
-		err = notFoundError{name: request.Name}
+		err = errLeaseNotFound(request.Name)
 	}
 	if err != nil {
 		return nil, s.statusOf(err)
@@ -129,7 +129,7 @@ func (s *Server) releaseWithoutSession(ctx context.Context, sessions Sessions, k
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return notDeletedError{cause: err}
+		return errNotDeleted(err)
 	}
 	held, err := sessions.CheckAbsent(ctx, key, s.Catalog.ShardOf(key), 0)
 	if err != nil || held == nil || own == nil {
@@ -158,5 +158,5 @@ func (s *Server) deleteUnderTerm(ctx context.Context, held *sessioncontroller.He
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	return notDeletedError{cause: err}
+	return errNotDeleted(err)
 }

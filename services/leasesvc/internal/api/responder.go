@@ -118,17 +118,17 @@ func (r *responder) check(request *leasev1.StreamHeartbeatsRequest) error {
 		return err
 	}
 	if request.Sequence <= r.sequence {
-		return sequenceError{got: request.Sequence, last: r.sequence}
+		return errSequence(request.Sequence, r.sequence)
 	}
 	if r.sequence == 0 && len(request.Holders) == 0 {
-		return errHolderExpected
+		return errHolderExpected()
 	}
 	if len(r.handles)+len(request.Holders) > maxHandles {
-		return errStreamFull
+		return errStreamFull()
 	}
 	for _, number := range request.Handles {
 		if number == 0 || int(number) > len(r.handles) {
-			return handleError{handle: number}
+			return errHandle(number)
 		}
 	}
 	r.sequence = request.Sequence

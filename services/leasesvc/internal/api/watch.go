@@ -26,7 +26,7 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 	}
 	subscription, err := sessions.Watch(stream.Context(), s.convert.classesIn(request.Parent), since)
 	if errors.Is(err, sessioncontroller.ErrCompacted) {
-		err = errVersionTooOld
+		err = errVersionTooOld()
 	}
 	if err != nil {
 		return s.statusOf(err)
@@ -43,7 +43,7 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 		return stream.Send(response)
 	})
 	if errors.Is(err, sessioncontroller.ErrCompacted) {
-		err = errSlowWatcher
+		err = errSlowWatcher()
 	}
 	return s.statusOf(err)
 }
@@ -75,11 +75,11 @@ func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
 	}
 	decoded, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(decoded) != versionSize {
-		return sessioncontroller.Version{}, errVersionTooOld
+		return sessioncontroller.Version{}, errVersionTooOld()
 	}
 	raw := decoded[checksumSize:]
 	if !bytes.Equal(decoded[:checksumSize], f.checksum(raw)) {
-		return sessioncontroller.Version{}, errVersionTooOld
+		return sessioncontroller.Version{}, errVersionTooOld()
 	}
 	return sessioncontroller.Version{Revision: binary.BigEndian.Uint64(raw), Sessions: binary.BigEndian.Uint64(raw[8:])}, nil
 }
