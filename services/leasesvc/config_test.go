@@ -26,11 +26,13 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 		}},
 		Shards: 64, MaxSessions: 200_000, MaxRegistrations: 5000, MaxMessages: 5000, ConcurrentWrites: 32,
 		Writes: class.Writes{Policy: class.WriteRelaxed, RefreshInterval: 5 * time.Minute},
-		NodeHealth: leasesvc.NodeHealthConfig{Rules: nodehealth.Rules{
-			FirstBeat: 10 * time.Second, GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, NormalRate: 0.1, PartialRate: 0.01,
-			FullRate: 0.1, LargeZoneSize: 50, UnhealthyZoneThreshold: 0.55,
-			ExcludeLabels: []string{"node.kubernetes.io/exclude-disruption"},
-		}, ConcurrentWrites: 16},
+		NodeHealth: leasesvc.NodeHealthConfig{
+			Rules: nodehealth.Rules{
+				GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, FirstBeat: 10 * time.Second, NormalRate: 0.1, PartialRate: 0.01,
+				FullRate: 0.1, LargeZoneSize: 50, UnhealthyZoneThreshold: 0.55, ExcludeLabels: []string{"node.kubernetes.io/exclude-disruption"},
+			},
+			ConcurrentWrites: 16,
+		},
 	}
 	got := leasesvc.DefaultConfig()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -63,10 +65,13 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 		}},
 		Shards: 3, MaxSessions: 7, MaxRegistrations: 11, MaxMessages: 13, ConcurrentWrites: 5,
 		Writes: class.Writes{Policy: class.WriteOnChange, RefreshInterval: time.Minute},
-		NodeHealth: leasesvc.NodeHealthConfig{Rules: nodehealth.Rules{
-			FirstBeat: 10 * time.Second, GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, NormalRate: 1, PartialRate: 2,
-			FullRate: 3, LargeZoneSize: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
-		}, ConcurrentWrites: 9},
+		NodeHealth: leasesvc.NodeHealthConfig{
+			Rules: nodehealth.Rules{
+				GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, FirstBeat: 10 * time.Second, NormalRate: 1, PartialRate: 2,
+				FullRate: 3, LargeZoneSize: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
+			},
+			ConcurrentWrites: 9,
+		},
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

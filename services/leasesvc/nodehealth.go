@@ -25,13 +25,12 @@ const evictionWorkers = 16
 // nodeHealth is the loop node-health. Each replica watches all Nodes, and acts for the Nodes of the
 // shards that it holds.
 type nodeHealth struct {
-	enabled     bool
-	state       *state
-	namespace   string // of the Leases of Nodes
-	kube        kubernetes.Interface
-	controller  *nodehealthcontroller.Controller
-	rules       nodehealth.Rules
-	storeConfig nodestore.Config
+	enabled    bool
+	state      *state
+	namespace  string // of the Leases of Nodes
+	kube       kubernetes.Interface
+	controller *nodehealthcontroller.Controller
+	rules      nodehealth.Rules
 	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
 	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
@@ -47,26 +46,25 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 		return nil, err
 	}
 	// The class "node" need not be served.
-	namespace, firstBeat := corev1.NamespaceNodeLease, sessioncontroller.ReconnectTime
+	namespace, rules := corev1.NamespaceNodeLease, cfg.NodeHealth.Rules
+	rules.FirstBeat = sessioncontroller.ReconnectTime
 	if id, served := state.catalog.ByName(class.Node); served {
-		namespace, firstBeat = state.catalog.Get(id).Namespace, firstBeat+state.catalog.Get(id).HeartbeatInterval
+		namespace = state.catalog.Get(id).Namespace
+		rules.FirstBeat += state.catalog.Get(id).HeartbeatInterval
 	}
-	n := &nodeHealth{
-		enabled: selection.Enabled(NodeHealthLoop, true), state: state, namespace: namespace, kube: deps.Kube,
-		rules: cfg.NodeHealth.Rules, publisher: nodehealthcontroller.NewPublisher(),
-		storeConfig: nodestore.Config{
+	enabled, publisher := selection.Enabled(NodeHealthLoop, true), nodehealthcontroller.NewPublisher()
+	return &nodeHealth{
+		enabled: enabled, state: state, namespace: namespace, kube: deps.Kube, rules: rules, publisher: publisher,
+		store: nodestore.New(deps.Kube, nodestore.Config{
 			Namespace: namespace, Labels: cfg.NodeHealth.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
-			NodeHealth: selection.Enabled(NodeHealthLoop, true), Eviction: selection.Enabled(TaintEvictionLoop, true),
-		},
-	}
-	n.store = nodestore.New(deps.Kube, n.storeConfig)
-	n.rules.FirstBeat = firstBeat
-	n.controller = nodehealthcontroller.New(nodehealthcontroller.Config{
-		Rules: n.rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: n.publisher,
-		ShardOf: func(node string) int { return state.catalog.Shard(class.Node, node) },
-		Metrics: metrics, Logger: deps.Logger,
-	})
-	return n, nil
+			NodeHealth: enabled, Eviction: selection.Enabled(TaintEvictionLoop, true),
+		}),
+		controller: nodehealthcontroller.New(nodehealthcontroller.Config{
+			Rules: rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: publisher,
+			ShardOf: func(node string) int { return state.catalog.Shard(class.Node, node) },
+			Metrics: metrics, Logger: deps.Logger,
+		}),
+	}, nil
 }
 
 func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
@@ -74,7 +72,7 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := nodestore.NewNodeEvents(ctx, n.kube)
+	events := nodestore.NewEvents(ctx, n.kube, nodestore.NodeHealthSource)
 	defer events.Close()
 	sessions := nodehealthcontroller.NewSessionTracker(n.state.catalog.Mark(n.namespace))
 	running.Go(func() {
@@ -87,18 +85,9 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	})
 	return n.controller.Run(ctx, nodehealthcontroller.Cluster{
 		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
-		Writer: nodestore.NewWriter(n.kube, n.storeConfig), Events: events, Sessions: sessions,
+		Writer: n.store.Writer(), Events: events, Sessions: sessions,
 		HeldShards: n.state.heldShards,
 	}, report)
-}
-
-// taintReliability tells taint eviction which taints are reliable. Taints of upstream's controller
-// always are.
-func (n *nodeHealth) taintReliability() evictioncontroller.NodeHealth {
-	if n.enabled {
-		return n.publisher
-	}
-	return evictioncontroller.ReliableTaints{}
 }
 
 // taintEviction is the loop taint-eviction. It runs on the replica that holds shard 0.
@@ -126,10 +115,14 @@ func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*t
 func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := nodestore.NewEvictionEvents(ctx, e.kube)
+	events := nodestore.NewEvents(ctx, e.kube, nodestore.EvictionSource)
 	defer events.Close()
-	return e.controller.Run(ctx, evictioncontroller.Cluster{
+	cluster := evictioncontroller.Cluster{
 		Cache:  e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
-		Writer: nodestore.NewWriter(e.kube, e.nodes.storeConfig), Events: events, NodeHealth: e.nodes.taintReliability(),
-	}, report)
+		Writer: e.nodes.store.Writer(), Events: events,
+	}
+	if e.nodes.enabled {
+		cluster.NodeHealth = e.nodes.publisher
+	}
+	return e.controller.Run(ctx, cluster, report)
 }

@@ -9,7 +9,7 @@
 // The package reaches the conclusions of the taint-eviction controller of Kubernetes
 // (k8s.io/kubernetes, pkg/controller/tainteviction, v1.37.1):
 //   - A taint that a Pod does not tolerate evicts it at once. A taint that it tolerates for some
-//     seconds evicts it after these.
+//     seconds evicts it after that time.
 //   - For several taints the earliest time counts. For each taint the first toleration that matches
 //     counts.
 //   - Mirror Pods, Pods of DaemonSets and finished Pods are not special: their tolerations decide.

@@ -3,10 +3,12 @@ package evictioncontroller
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -30,24 +32,14 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Cluster is what one Run works on. All fields are required.
+// Cluster is what one Run works on.
 type Cluster struct {
-	Cache      Cache
-	Writer     Writer
-	Events     Events
+	Cache  nodestore.Cache
+	Writer Writer
+	Events Events
+	// NodeHealth is nil in a process that does not run node health: the taints of upstream's
+	// controller are always reliable.
 	NodeHealth NodeHealth
-}
-
-// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except
-// Run, answer from memory and may be called concurrently. Returned objects must not be written to.
-type Cache interface {
-	nodestore.Cache
-	// Changed returns the names of the Nodes that changed since the last call, or whose Pods did.
-	Changed() map[string]struct{}
-	// Node returns nil for a Node that does not exist.
-	Node(name string) *corev1.Node
-	// Pods returns the Pods on a Node.
-	Pods(node string) []*corev1.Pod
 }
 
 // Writer evicts Pods and reads past the cache; *nodestore.Writer is one. Its methods block until
@@ -61,7 +53,7 @@ type Writer interface {
 	Evict(ctx context.Context, e *eviction.Eviction) error
 }
 
-// Events sends Kubernetes Events; nodestore.EvictionEvents is one. Its methods never block.
+// Events sends Kubernetes Events; *nodestore.Events is one. Its methods never block.
 type Events interface {
 	Evicted(e *eviction.Eviction)
 	EvictionCancelled(p eviction.PendingPod)
@@ -70,16 +62,10 @@ type Events interface {
 // NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory
 // and may be called concurrently.
 type NodeHealth interface {
-	// TaintsUnreliable returns whether the not-ready and unreachable taints of a zone must not
-	// evict now, and why. Zones have the names of nodehealth.ZoneOf.
-	TaintsUnreliable(zone string) (reason string, unreliable bool)
+	// TaintsHeldBy returns why the not-ready and unreachable taints of a zone must not evict now,
+	// or "". Zones have the names of nodehealth.ZoneOf.
+	TaintsHeldBy(zone string) string
 }
-
-// ReliableTaints is the NodeHealth of a process that does not run node health.
-type ReliableTaints struct{}
-
-// TaintsUnreliable returns false.
-func (ReliableTaints) TaintsUnreliable(string) (string, bool) { return "", false }
 
 // Controller is taint eviction, one term after the other. Run must not be called concurrently.
 type Controller struct {
@@ -93,21 +79,9 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 // Run evicts until ctx, which carries the term, ends. Once the cache is synced it reports every
 // second: an error if the last eviction failed and a failed one is still pending, else nil.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
-	var r *run
+	r := newRun(c.cfg, cluster, report, &c.snapshot)
 	return nodestore.Loop{
-		Name: "taint eviction", Interval: Interval, Logger: c.cfg.Logger,
-		Start: func(ctx context.Context, start func(func())) (end func()) {
-			r = newRun(c.cfg, cluster, report, c.snapshot.Store)
-			for range c.cfg.Workers {
-				start(func() { r.work(ctx) })
-			}
-			return func() {
-				close(r.jobs)
-				c.snapshot.Store(nil)
-				c.cfg.Metrics.reset()
-			}
-		},
-		Pass: func() error { r.pass(); return nil },
+		Name: "taint eviction", Interval: Interval, Logger: c.cfg.Logger, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)
 }
 
@@ -119,4 +93,54 @@ func (c *Controller) Pending(node string) (pending []PendingEviction, running bo
 		return nil, false
 	}
 	return s.pending(node), true
+}
+
+// PendingEviction is a Pod that must leave its Node.
+type PendingEviction struct {
+	Namespace, Name string
+	// Taint is "key=value:effect".
+	Taint string
+	// Due is when the toleration of the Pod is over, by the wall clock of this process.
+	Due time.Time
+	// HeldBy is why the Pod is not evicted even if it is due, or "".
+	HeldBy string
+	// Failures is how often the eviction failed, LastError the last failure.
+	Failures  int
+	LastError string
+}
+
+// snapshot is the state after a pass. It is immutable.
+type snapshot struct {
+	origin     time.Time
+	nodes      map[string]eviction.NodeEvictions
+	unreliable map[string]string
+	attempts   map[types.UID]attempt
+}
+
+func (r *run) snapshot() *snapshot {
+	s := &snapshot{origin: r.origin, unreliable: r.unreliable, nodes: maps.Clone(r.pending), attempts: map[types.UID]attempt{}}
+	for uid, a := range r.attempts {
+		if a.failures > 0 {
+			s.attempts[uid] = a
+		}
+	}
+	return s
+}
+
+func (s *snapshot) pending(node string) (pending []PendingEviction) {
+	for _, p := range s.nodes[node].Pending {
+		a := s.attempts[p.Pod.UID]
+		e := PendingEviction{
+			Namespace: p.Pod.Namespace, Name: p.Pod.Name, Taint: p.Taint.ToString(),
+			Due: s.origin.Add(p.Due.Sub(0)).Round(0), Failures: a.failures,
+		}
+		if eviction.FromNodeHealth(&p.Taint) {
+			e.HeldBy = s.unreliable[node]
+		}
+		if a.err != nil {
+			e.LastError = a.err.Error()
+		}
+		pending = append(pending, e)
+	}
+	return pending
 }

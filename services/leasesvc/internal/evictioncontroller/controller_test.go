@@ -329,7 +329,7 @@ func TestRun_EndsWithTheCache(t *testing.T) {
 				cluster.synced = make(chan struct{})
 			}
 			close(cluster.broken)
-			err := loop.Run(t.Context(), evictioncontroller.Cluster{Cache: cluster, Writer: fakeWriter{cluster}, Events: cluster, NodeHealth: evictioncontroller.ReliableTaints{}}, func(error) {})
+			err := loop.Run(t.Context(), evictioncontroller.Cluster{Cache: cluster, Writer: fakeWriter{cluster}, Events: cluster}, func(error) {})
 			if !errors.Is(err, errBroken) {
 				t.Errorf("listed %v: run ended with %v, want %v", synced, err, errBroken)
 			}

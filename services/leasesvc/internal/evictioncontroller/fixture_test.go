@@ -164,11 +164,10 @@ func (t *fakeCluster) Pods(node string) []*corev1.Pod {
 	return on
 }
 
-func (t *fakeCluster) TaintsUnreliable(zone string) (why string, doubted bool) {
+func (t *fakeCluster) TaintsHeldBy(zone string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	why, doubted = t.unreliable[zone]
-	return why, doubted
+	return t.unreliable[zone]
 }
 
 func (t *fakeCluster) Evicted(*eviction.Eviction) {}

@@ -1,9 +1,11 @@
 package evictioncontroller
 
 import (
-	"cmp"
+	"context"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,15 +17,15 @@ import (
 )
 
 // run is one term. Its fields belong to the goroutine that passes, except jobs and results, and
-// start, which is constant.
+// origin, which is constant.
 type run struct {
 	Config
 	Cluster
-	report  func(error)
-	publish func(*snapshot)
+	report    func(error)
+	published *atomic.Pointer[snapshot]
 
-	start time.Time
-	now   monotonic.Instant
+	origin time.Time // of Instants
+	now    monotonic.Instant
 	// nodes are all Nodes. pending are those with pending Pods, zones their zones, and unreliable
 	// those whose node health is unreliable.
 	nodes      map[string]eviction.NodeEvictions
@@ -45,17 +47,29 @@ type run struct {
 	free    int // how many more jobs fit
 }
 
-func newRun(cfg Config, cluster Cluster, report func(error), publish func(*snapshot)) *run {
+func newRun(cfg Config, cluster Cluster, report func(error), published *atomic.Pointer[snapshot]) *run {
 	size := 4 * cfg.Workers
 	return &run{
-		Config: cfg, Cluster: cluster, report: report, publish: publish, start: time.Now(),
+		Config: cfg, Cluster: cluster, report: report, published: published, origin: time.Now(),
 		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
 		unreliable: map[string]string{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, changed: true,
 		jobs: make(chan eviction.Eviction, size), results: make(chan result, size), free: size,
 	}
 }
 
-func (r *run) pass() {
+func (r *run) start(ctx context.Context, workers *sync.WaitGroup) {
+	for range r.Workers {
+		workers.Go(func() { r.work(ctx) })
+	}
+}
+
+func (r *run) end() {
+	close(r.jobs)
+	r.published.Store(nil)
+	r.Metrics.reset()
+}
+
+func (r *run) pass() error {
 	r.now = r.instant(time.Now())
 	r.collectResults()
 	for name := range r.Cache.Changed() {
@@ -72,14 +86,15 @@ func (r *run) pass() {
 	}
 	if r.changed {
 		r.changed = false
-		r.publish(r.snapshot())
+		r.published.Store(r.snapshot())
 	}
 	r.Metrics.observe(&plan)
 	r.logHeld(&plan)
 	r.reportFailure()
+	return nil
 }
 
-func (r *run) instant(t time.Time) monotonic.Instant { return monotonic.Instant(t.Sub(r.start)) }
+func (r *run) instant(t time.Time) monotonic.Instant { return monotonic.Instant(t.Sub(r.origin)) }
 
 // observe takes in a Node and its Pods. Most changes are of Pods on Nodes without taints, so these
 // must be cheap.
@@ -131,13 +146,14 @@ func (r *run) setPending(name, zone string, node eviction.NodeEvictions) {
 
 // askNodeHealth finds the Nodes whose node health is unreliable.
 func (r *run) askNodeHealth() {
+	if r.NodeHealth == nil {
+		return
+	}
 	unreliable, ofZone := map[string]string{}, map[string]string{}
 	for name, zone := range r.zones {
 		reason, asked := ofZone[zone]
 		if !asked {
-			if why, is := r.NodeHealth.TaintsUnreliable(zone); is {
-				reason = cmp.Or(why, "node health is unreliable")
-			}
+			reason = r.NodeHealth.TaintsHeldBy(zone)
 			ofZone[zone] = reason
 		}
 		if reason != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
 const (
@@ -22,9 +23,6 @@ const (
 	conflictMax = 5 * time.Second
 	// donePause is longer than the watch takes to deliver the deletion of a Pod.
 	donePause = 5 * time.Second
-	// backoffMin and backoffMax bound the backoff after other failures. It doubles with each.
-	backoffMin = time.Second
-	backoffMax = 30 * time.Second
 	// running means that an eviction is running, so the attempt has no end yet.
 	running = monotonic.Instant(1<<63 - 1)
 )
@@ -40,8 +38,6 @@ type attempt struct {
 	err      error // the last failure
 	// conflicts are those in a row.
 	conflicts int
-	// done says that the Pod was deleted and the cache does not know it yet.
-	done bool
 }
 
 // result is the end of an eviction.
@@ -134,22 +130,18 @@ func (r *run) observeLive(live *corev1.Node) {
 func (r *run) nextAttempt(a attempt, err error) attempt {
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
-		return attempt{until: r.now.Add(donePause), done: true}
+		return attempt{until: r.now.Add(donePause)}
 	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
 		wait := min(conflictMin<<min(a.conflicts, 10), conflictMax)
 		return attempt{until: r.now.Add(wait), failures: a.failures, err: a.err, conflicts: a.conflicts + 1}
 	}
-	wait := min(backoffMin<<min(a.failures, 10), backoffMax)
-	if seconds, given := apierrors.SuggestsClientDelay(err); given {
-		wait = max(wait, time.Duration(seconds)*time.Second)
-	}
-	return attempt{until: r.now.Add(wait), failures: a.failures + 1, err: err}
+	return attempt{until: r.now.Add(nodestore.RetryDelay(err, a.failures)), failures: a.failures + 1, err: err}
 }
 
 // forgetAttempts drops attempts without a retry for long: their Pods need not leave any more.
 func (r *run) forgetAttempts() {
 	for uid, a := range r.attempts {
-		if a.until != running && r.now >= a.until && (a.failures+a.conflicts == 0 || r.now >= a.until.Add(backoffMax)) {
+		if a.until != running && r.now >= a.until && (a.failures+a.conflicts == 0 || r.now >= a.until.Add(nodestore.MaxRetryDelay)) {
 			delete(r.attempts, uid)
 		}
 	}

@@ -98,7 +98,7 @@ func podsLink(f Facts) Link {
 		}
 	}
 	pods := plural(len(f.Pods), "pod")
-	c := condition(f.Node, corev1.NodeReady)
+	c := nodehealth.ConditionOf(f.Node, corev1.NodeReady)
 	switch {
 	case len(f.Pods) == 0:
 		return l.say(Absent, "There are no pods on it.")
@@ -114,16 +114,16 @@ func evictionLink(f Facts) Link {
 	l := Link{Code: CodeEviction, Source: fromEviction}
 	_, present := nodehealth.NoExecuteTaints(f.Node)
 	switch {
-	case present == "" && (f.Eviction == nil || len(f.Eviction.Pending) == 0):
+	case present == "" && len(f.Pending) == 0:
 		return l.say(Absent, "None of the taints of node health evicts its pods.")
-	case f.Eviction == nil:
+	case !f.Evicts:
 		return l.say(Unseen, "Pods that do not tolerate the taint are deleted by the taint-eviction controller of Kubernetes, or by the replica that holds shard 0.",
 			"Ask that replica, or look at the Events of the pods: TaintManagerEviction.")
-	case len(f.Eviction.Pending) == 0:
+	case len(f.Pending) == 0:
 		return l.say(Good, "All of its pods tolerate its taints without an end, or are gone.")
 	}
-	first, pods := f.Eviction.Pending[0], "1 pod has"
-	if n := len(f.Eviction.Pending); n > 1 {
+	first, pods := f.Pending[0], "1 pod has"
+	if n := len(f.Pending); n > 1 {
 		pods = fmt.Sprintf("%d pods have", n)
 	}
 	l.Time = first.Due

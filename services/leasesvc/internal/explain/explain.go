@@ -22,7 +22,7 @@ func (v Verdict) String() string {
 	return [...]string{"", "good", "doubtful", "broken", "unseen", "absent"}[v]
 }
 
-// Codes of the links, in their order.
+// Codes of the links, in their order. A test compares docs/reasons.md with them.
 const (
 	CodeSession    = "SESSION"
 	CodeLastBeat   = "LAST_BEAT"

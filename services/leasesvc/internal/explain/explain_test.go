@@ -15,6 +15,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 var update = flag.Bool("update", false, "write the present chains to testdata")
@@ -53,12 +54,12 @@ func alive() explain.Facts {
 		NodeStatus: explain.NodeStatus{
 			Node: node(corev1.ConditionTrue, time.Hour), Health: explain.Ready, Heard: before(3 * time.Second), By: nodehealth.SessionBeat,
 		},
-		Now: now(), Shard: 12, Epoch: 901, Sessions: true, Namespace: "kube-node-lease",
+		Now: now(), Epoch: 901, Sessions: true, Namespace: "kube-node-lease",
 		Session: &explain.Session{
-			State: nodehealth.SessionAlive, Boot: "b-1", Epoch: 901, Start: before(time.Hour), Beat: before(3 * time.Second),
+			State: session.Alive, Boot: "b-1", Epoch: 901, Start: before(time.Hour), Beat: before(3 * time.Second),
 			Deadline: now().Add(17 * time.Second),
 		},
-		Lease: &explain.Lease{Version: "4700", RenewTime: before(20 * time.Second), Duration: 40 * time.Second, Holder: "node-7"},
+		Lease: nodehealth.Lease{Version: "4700", RenewTime: before(20 * time.Second), Duration: 40 * time.Second, Holder: "node-7"},
 		Zone:  nodehealth.Zone{Name: "eu:a", Size: 40, NotReady: 1, Rate: 0.1},
 		Pods:  []*corev1.Pod{pod("web", corev1.ConditionTrue, time.Minute), pod("job", corev1.ConditionFalse, time.Minute)},
 	}
@@ -83,7 +84,7 @@ func dead() explain.Facts {
 	f := alive()
 	f.Node = tainted(node(corev1.ConditionUnknown, 30*time.Second), 30*time.Second, corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule)
 	f.Health, f.Heard, f.Deadline = explain.Unknown, before(50*time.Second), before(30*time.Second)
-	f.Session.State, f.Session.Beat, f.Session.Deadline = nodehealth.SessionExpired, f.Heard, f.Deadline
+	f.Session.State, f.Session.Beat, f.Session.Deadline = session.Expired, f.Heard, f.Deadline
 	f.Lease.RenewTime = f.Heard
 	f.Zone.NotReady, f.Zone.Waiting = 3, 2
 	f.Pods = []*corev1.Pod{pod("web", corev1.ConditionFalse, 29*time.Second)}
@@ -105,7 +106,7 @@ func situations() map[string]func() explain.Facts {
 		"suspect session": func() explain.Facts {
 			f := alive()
 			f.Health, f.Heard = explain.Suspect, before(14*time.Second)
-			f.Session.State, f.Session.Beat, f.Session.Deadline = nodehealth.SessionSuspect, f.Heard, now().Add(6*time.Second)
+			f.Session.State, f.Session.Beat, f.Session.Deadline = session.Suspect, f.Heard, now().Add(6*time.Second)
 			return f
 		},
 		"suspect kubelet": func() explain.Facts {
@@ -151,12 +152,12 @@ func situations() map[string]func() explain.Facts {
 		},
 		"agent dead but kubelet renews": func() explain.Facts {
 			f := renews()
-			f.Session = &explain.Session{State: nodehealth.SessionExpired, Boot: "b-1", Epoch: 901, Beat: before(time.Minute), Deadline: before(40 * time.Second)}
+			f.Session = &explain.Session{State: session.Expired, Boot: "b-1", Epoch: 901, Beat: before(time.Minute), Deadline: before(40 * time.Second)}
 			return f
 		},
 		"lease deleted": func() explain.Facts {
 			f := renews()
-			f.Lease, f.Heard = nil, before(8*time.Second)
+			f.Lease, f.Heard = nodehealth.Lease{}, before(8*time.Second)
 			return f
 		},
 		"lease cannot be written": func() explain.Facts {
@@ -171,7 +172,7 @@ func situations() map[string]func() explain.Facts {
 		},
 		"never reported": func() explain.Facts {
 			f := renews()
-			f.Node, f.Health, f.Lease, f.Pods = node("", 0), explain.Starting, nil, nil
+			f.Node, f.Health, f.Lease, f.Pods = node("", 0), explain.Starting, nodehealth.Lease{}, nil
 			f.By, f.Heard, f.Deadline = nodehealth.GraceStart, before(20*time.Second), now().Add(40*time.Second)
 			return f
 		},
@@ -194,28 +195,28 @@ func situations() map[string]func() explain.Facts {
 		"heard again, not yet reported": func() explain.Facts {
 			f := withNoExecute()
 			f.Health, f.Heard, f.Deadline = explain.NotReady, before(time.Second), time.Time{}
-			f.Session.State, f.Session.Beat, f.Session.Deadline = nodehealth.SessionAlive, f.Heard, now().Add(19*time.Second)
+			f.Session.State, f.Session.Beat, f.Session.Deadline = session.Alive, f.Heard, now().Add(19*time.Second)
 			return f
 		},
 		"tainted, evicted elsewhere": withNoExecute,
 		"tainted, pods tolerate": func() explain.Facts {
 			f := withNoExecute()
-			f.Eviction = &explain.Eviction{}
+			f.Evicts = true
 			return f
 		},
 		"tainted, pods have to leave": func() explain.Facts {
 			f := withNoExecute()
-			f.Eviction = &explain.Eviction{Pending: []explain.Pending{
+			f.Evicts, f.Pending = true, []explain.Pending{
 				{Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now().Add(280 * time.Second)},
 				{Name: "shop/job", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now().Add(290 * time.Second)},
-			}}
+			}
 			return f
 		},
 		"tainted, eviction held": func() explain.Facts {
 			f := withNoExecute()
-			f.Eviction = &explain.Eviction{Pending: []explain.Pending{{
+			f.Evicts, f.Pending = true, []explain.Pending{{
 				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), HeldBy: nodehealth.MassSilenceReason,
-			}}}
+			}}
 			f.TaintsHeldBy = nodehealth.MassSilenceReason
 			return f
 		},

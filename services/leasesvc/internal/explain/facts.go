@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // Health is the assessed health of a Node together with its Ready condition.
@@ -38,7 +39,7 @@ func HealthOf(node *corev1.Node, assessed nodehealth.Health) Health {
 	case nodehealth.Dead:
 		return Unknown
 	}
-	switch ready := condition(node, corev1.NodeReady); {
+	switch ready := nodehealth.ConditionOf(node, corev1.NodeReady); {
 	case ready == nil:
 		return Starting // a node that beats stays Starting until its kubelet reports
 	case ready.Status == corev1.ConditionTrue:
@@ -66,14 +67,13 @@ type Facts struct {
 	NodeStatus
 	// Now is the time of the answer.
 	Now time.Time
-	// Shard is that of the Node, Epoch that of the term of the shard.
-	Shard int
+	// Epoch is that of the term of the Node's shard.
 	Epoch int64
 	// Sessions says whether this replica has a session table. Session is nil if the Node has none.
 	Sessions bool
 	Session  *Session
-	// Lease is nil if there is none. Namespace is where it would be.
-	Lease     *Lease
+	// Lease is zero if there is none. Namespace is where it would be.
+	Lease     nodehealth.Lease
 	Namespace string
 	// Zone is that of the Node. Excluded says that the Node does not count in it.
 	Zone     nodehealth.Zone
@@ -82,13 +82,15 @@ type Facts struct {
 	TaintsHeldBy string
 	// Pods are those on the Node.
 	Pods []*corev1.Pod
-	// Eviction is nil if this replica does not evict Pods.
-	Eviction *Eviction
+	// Evicts says whether this replica evicts Pods. Pending are the Pods that must leave the Node,
+	// ordered by Due.
+	Evicts  bool
+	Pending []Pending
 }
 
 // Session is the session of a Node.
 type Session struct {
-	State nodehealth.Session
+	State session.State
 	Boot  string
 	// Epoch is that of the term of the session.
 	Epoch                 int64
@@ -97,31 +99,8 @@ type Session struct {
 	WriteError string
 }
 
-// Lease is what the Lease of a Node says.
-type Lease struct {
-	Version   string
-	RenewTime time.Time
-	Duration  time.Duration
-	Holder    string
-}
-
-// Eviction is which Pods must leave the Node.
-type Eviction struct {
-	// Pending are ordered by Due.
-	Pending []Pending
-}
-
 // Pending is a Pod that must leave.
 type Pending struct {
 	Name, Taint, HeldBy, LastError string
 	Due                            time.Time
-}
-
-func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == kind {
-			return c
-		}
-	}
-	return nil
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // First steps when a machine gives no sign of life.
@@ -53,9 +54,9 @@ func sessionLink(f Facts) Link {
 	l.Version = version(s.Epoch)
 	beat, deadline := clock(f.Now, s.Beat), clock(f.Now, s.Deadline)
 	switch {
-	case s.State == nodehealth.SessionAlive:
+	case s.State == session.Alive:
 		return l.at(s.Start).say(Good, fmt.Sprintf("Its session is alive, since %s under boot %q.", clock(f.Now, s.Start), s.Boot))
-	case s.State == nodehealth.SessionSuspect:
+	case s.State == session.Suspect:
 		return l.at(s.Beat).say(Doubtful, fmt.Sprintf("Its session is suspect: beats are missing since %s, and it expires at %s.", beat, deadline), nextMachine)
 	case f.alive():
 		return l.at(s.Deadline).say(Doubtful, fmt.Sprintf("Its session expired at %s, but the node gives other signs of life.", deadline), nextAgent)
@@ -99,7 +100,7 @@ func sourceOf(by nodehealth.SignSource) string {
 
 func (f *Facts) versionOf(by nodehealth.SignSource) string {
 	switch {
-	case by == nodehealth.LeaseRenewal && f.Lease != nil:
+	case by == nodehealth.LeaseRenewal && f.Lease.Version != "":
 		return f.Lease.Version
 	case by == nodehealth.StatusUpdate:
 		return f.Node.ResourceVersion
@@ -136,7 +137,7 @@ func leaseLink(f Facts) Link {
 	l := Link{Code: CodeLease, Source: fromLease, Object: Object{
 		APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: f.Namespace, Name: f.Node.Name,
 	}}
-	if f.Lease == nil {
+	if f.Lease == (nodehealth.Lease{}) {
 		return f.missingLease(l)
 	}
 	l.Version, l.Time = f.Lease.Version, f.Lease.RenewTime
@@ -158,7 +159,7 @@ func leaseLink(f Facts) Link {
 }
 
 func (f *Facts) missingLease(l Link) Link {
-	hasSession := f.Session != nil && f.Session.State != nodehealth.SessionExpired
+	hasSession := f.Session != nil && f.Session.State != session.Expired
 	switch {
 	case hasSession && f.Session.WriteError != "":
 		return l.say(Doubtful, "There is no Lease, and writing it failed: "+f.Session.WriteError+".", "Look at leasesvc's log and at kube-apiserver.")
@@ -172,7 +173,7 @@ func (f *Facts) missingLease(l Link) Link {
 
 func readyLink(f Facts) Link {
 	l := f.nodeLink(CodeReady)
-	c := condition(f.Node, corev1.NodeReady)
+	c := nodehealth.ConditionOf(f.Node, corev1.NodeReady)
 	if c == nil {
 		verdict := Doubtful
 		if f.Health == Silent {

@@ -14,7 +14,7 @@ import (
 // Reason returns why a Node has its Health, in one sentence. It changes only with the status, not
 // with time alone.
 func (s *NodeStatus) Reason() string {
-	ready := condition(s.Node, corev1.NodeReady)
+	ready := nodehealth.ConditionOf(s.Node, corev1.NodeReady)
 	switch s.Health {
 	case Starting:
 		if s.Deadline.IsZero() {

@@ -13,6 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 func nodeHealthOf(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node, nodeStatus *explain.NodeStatus) *leasev1.NodeHealth {
@@ -41,17 +42,10 @@ func nodeHealthOf(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontr
 func zoneName(zone string) string { return strings.ReplaceAll(zone, ":\x00:", ":") }
 
 func zoneOf(snapshot *nodehealthcontroller.Snapshot, zone nodehealth.Zone) *leasev1.Zone {
-	z := &leasev1.Zone{
+	return &leasev1.Zone{
 		Name: zoneName(zone.Name), State: zoneStateOf(zone.State), Nodes: int32(zone.Size), NotReady: int32(zone.NotReady),
-		TaintRate: zone.Rate, Waiting: int32(zone.Waiting),
+		TaintRate: zone.Rate, Waiting: int32(zone.Waiting), HeldBy: snapshot.HeldBy(zone.Name),
 	}
-	switch {
-	case snapshot.Blindness != nil:
-		z.HeldBy = snapshot.Blindness.String()
-	case snapshot.MassSilence.Zone(zone.Name):
-		z.HeldBy = nodehealth.MassSilenceReason
-	}
-	return z
 }
 
 func zoneStateOf(state nodehealth.ZoneState) leasev1.Zone_State {
@@ -81,11 +75,11 @@ func signSourceOf(by nodehealth.SignSource) leasev1.NodeHealth_SignSource {
 	}[by]
 }
 
-func sessionStateOf(state nodehealth.Session) leasev1.Lease_State {
+func sessionStateOf(state session.State) leasev1.Lease_State {
 	return [...]leasev1.Lease_State{
-		nodehealth.SessionAlive:   leasev1.Lease_STATE_ALIVE,
-		nodehealth.SessionSuspect: leasev1.Lease_STATE_SUSPECT,
-		nodehealth.SessionExpired: leasev1.Lease_STATE_EXPIRED,
+		session.Alive:   leasev1.Lease_STATE_ALIVE,
+		session.Suspect: leasev1.Lease_STATE_SUSPECT,
+		session.Expired: leasev1.Lease_STATE_EXPIRED,
 	}[state]
 }
 

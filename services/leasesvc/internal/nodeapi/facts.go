@@ -15,23 +15,22 @@ import (
 func (s *Server) facts(ctx context.Context, snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.Facts {
 	lease := s.sessionOf(ctx, node)
 	f := explain.Facts{
-		NodeStatus: statusOfNode(snapshot, node), Now: snapshot.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
+		NodeStatus: statusOfNode(snapshot, node), Now: snapshot.At.Wall, Epoch: node.Epoch,
 		Sessions: s.Sessions() != nil, Session: sessionFacts(lease),
 		Namespace: s.Namespace, Excluded: s.Excludes(node.Object),
-		Pods: s.Store.Pods(node.Object.Name), Lease: leaseFacts(s.Store.Lease(node.Object.Name)),
+		Pods: s.Store.Pods(node.Object.Name), Lease: s.Store.Lease(node.Object.Name),
 	}
 	addLastBeat(&f.NodeStatus, lease)
 	f.Zone, _ = snapshot.Zone(node.Zone)
 	f.Zone.Name = zoneName(f.Zone.Name)
-	f.TaintsHeldBy, _ = s.Publisher.TaintsUnreliable(node.Zone)
-	if pending, running := s.Evictions.Pending(node.Object.Name); running {
-		f.Eviction = &explain.Eviction{}
-		for i := range pending {
-			p := &pending[i]
-			f.Eviction.Pending = append(f.Eviction.Pending, explain.Pending{
-				Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, HeldBy: p.HeldBy, LastError: p.LastError,
-			})
-		}
+	f.TaintsHeldBy = s.Publisher.TaintsHeldBy(node.Zone)
+	pending, evicts := s.Evictions.Pending(node.Object.Name)
+	f.Evicts = evicts
+	for i := range pending {
+		p := &pending[i]
+		f.Pending = append(f.Pending, explain.Pending{
+			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, HeldBy: p.HeldBy, LastError: p.LastError,
+		})
 	}
 	return f
 }
@@ -81,16 +80,7 @@ func sessionFacts(lease *sessioncontroller.Lease) *explain.Session {
 		return nil
 	}
 	return &explain.Session{
-		State: nodehealthcontroller.SessionState(lease.State), Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
+		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
 		Beat: lease.LastBeatTime, Deadline: lease.Deadline, WriteError: lease.Write.LastError,
-	}
-}
-
-func leaseFacts(lease nodehealth.Lease, holder string) *explain.Lease {
-	if lease == (nodehealth.Lease{}) {
-		return nil
-	}
-	return &explain.Lease{
-		Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration, Holder: holder,
 	}
 }

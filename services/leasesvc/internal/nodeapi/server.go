@@ -63,7 +63,7 @@ type Publisher interface {
 	// Changed returns a channel that is closed with the next change.
 	Changed() <-chan struct{}
 	Watch(wanted func(*nodehealthcontroller.Node) bool) *nodehealthcontroller.Watcher
-	TaintsUnreliable(zone string) (reason string, unreliable bool)
+	TaintsHeldBy(zone string) string
 }
 
 // Sessions reads sessions. *sessioncontroller.Controller implements it.
@@ -74,8 +74,8 @@ type Sessions interface {
 // Store reads what belongs to a Node, from a cache. *nodestore.Store implements it.
 type Store interface {
 	Pods(node string) []*corev1.Pod
-	// Lease returns zero values if there is no Lease.
-	Lease(node string) (lease nodehealth.Lease, holder string)
+	// Lease returns the zero Lease if there is none.
+	Lease(node string) nodehealth.Lease
 }
 
 // Evictions reads which pods must leave a Node. *evictioncontroller.Controller implements it.

@@ -23,11 +23,8 @@ func publish(p *nodehealthcontroller.Publisher, now monotonic.Instant, names ...
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		nodes = append(nodes, nodehealth.DefaultRules().Observe(now, nodehealth.NodeState{}, nodehealth.Observation{Node: node}))
 	}
-	p.Publish(nodehealthcontroller.Pass{
-		At: nodehealth.Moment{Instant: now}, Nodes: nodes, NodeSet: uint64(now),
-		Result: func(*nodehealth.NodeState) nodehealthcontroller.Result {
-			return nodehealthcontroller.Result{Held: true}
-		},
+	p.Publish(nodehealthcontroller.Snapshot{At: nodehealth.Moment{Instant: now}}, nodes, func(*nodehealth.NodeState) nodehealthcontroller.Result {
+		return nodehealthcontroller.Result{Held: true}
 	})
 }
 

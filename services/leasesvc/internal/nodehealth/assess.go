@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // Health is the assessed health of a node.
@@ -42,9 +43,9 @@ type Assessment struct {
 // Assess returns the health of a Node whose shard this replica holds.
 func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Assessment {
 	switch s.signs.session {
-	case SessionAlive:
+	case session.Alive:
 		return Assessment{Health: Alive, Heard: now, By: SessionBeat}
-	case SessionSuspect:
+	case session.Suspect:
 		return Assessment{Health: Suspect, By: SessionBeat}
 	}
 	if s.traits.unknown {
@@ -61,7 +62,7 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 		a.Health = Silent
 	case s.traits.ready == "":
 		a.Health = Starting
-	case now.Sub(a.Heard) > r.graceOf(s)/2 || s.signs.session == SessionExpired:
+	case now.Sub(a.Heard) > r.graceOf(s)/2 || s.signs.session == session.Expired:
 		a.Health = Suspect
 	default:
 		a.Health = Alive
@@ -73,7 +74,7 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 // starts at graceStart or heldSince at the earliest. heldSince does not count for a session that
 // expired here: the previous holder of the shard handed over its silence.
 func (r Rules) deadline(s *NodeState, graceStart, heldSince monotonic.Instant) Assessment {
-	if s.signs.session == SessionExpired {
+	if s.signs.session == session.Expired {
 		return r.deadlineAfterExpiry(s, graceStart)
 	}
 	heard, by := s.signs.last()

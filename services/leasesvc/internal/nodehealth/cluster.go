@@ -3,9 +3,14 @@ package nodehealth
 import (
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
+
+// minOutage is how long kube-apiserver must be unreachable before all nodes get a new grace period.
+// It is shorter than the duration of any node Lease.
+const minOutage = 5 * time.Second
 
 // ClusterState is what one pass hands to the next one. The zero ClusterState has passed no
 // self-check, so no Node is marked Unknown before the first one. Its methods return a new
@@ -181,6 +186,3 @@ func (c ClusterState) withTaint(at monotonic.Instant, zone string) ClusterState 
 	c.limiters = limiters
 	return c
 }
-
-// Sample is one version of the Lease of a Node.
-type Sample struct{ Node, LeaseVersion string }

@@ -23,7 +23,8 @@ func kubeletConditions() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 }
 
-func conditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+// ConditionOf returns a condition of a Node, or nil.
+func ConditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
 	if i < 0 {
 		return nil
@@ -34,7 +35,7 @@ func conditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeC
 // isMarkedUnknown returns whether all kubeletConditions are Unknown.
 func isMarkedUnknown(node *corev1.Node) bool {
 	return !slices.ContainsFunc(kubeletConditions(), func(kind corev1.NodeConditionType) bool {
-		condition := conditionOf(node, kind)
+		condition := ConditionOf(node, kind)
 		return condition == nil || condition.Status != corev1.ConditionUnknown
 	})
 }
@@ -44,7 +45,7 @@ func isMarkedUnknown(node *corev1.Node) bool {
 func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 	var changed []corev1.NodeCondition
 	for _, kind := range kubeletConditions() {
-		current := conditionOf(node, kind)
+		current := ConditionOf(node, kind)
 		next := corev1.NodeCondition{
 			Type: kind, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(at),
 			Reason: reasonNever, Message: messageNever, LastHeartbeatTime: node.CreationTimestamp,
@@ -65,7 +66,7 @@ func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 // A kubelet that reports itself not ready is alive: it would revert at once what another writer
 // says of its Pods.
 func ReadyOnLostNode(node *corev1.Node, pod *corev1.Pod) bool {
-	ofNode, ofPod := conditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
+	ofNode, ofPod := ConditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
 	return ofNode != nil && ofNode.Status == corev1.ConditionUnknown &&
 		ofPod != nil && ofPod.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
 }
@@ -85,55 +86,4 @@ func PodReadyCondition(pod *corev1.Pod) *corev1.PodCondition {
 		return nil
 	}
 	return &pod.Status.Conditions[i]
-}
-
-// Labels that the node-lifecycle controller keeps equal to the stable ones.
-const (
-	LabelBetaOS   = "beta.kubernetes.io/os"
-	LabelBetaArch = "beta.kubernetes.io/arch"
-)
-
-// missingLabels returns the beta labels that differ from their stable labels. Without a stable
-// label nothing is missing.
-func missingLabels(labels map[string]string) map[string]string {
-	var missing map[string]string
-	for _, pair := range [...]struct{ stable, beta string }{
-		{corev1.LabelOSStable, LabelBetaOS}, {corev1.LabelArchStable, LabelBetaArch},
-	} {
-		stable, known := labels[pair.stable]
-		if beta, has := labels[pair.beta]; !known || has && beta == stable {
-			continue
-		}
-		if missing == nil {
-			missing = map[string]string{}
-		}
-		missing[pair.beta] = stable
-	}
-	return missing
-}
-
-// ZoneOf returns the name of a Node's zone as the node-lifecycle controller has it in its metrics:
-// region and zone, or "".
-func ZoneOf(labels map[string]string) string {
-	zone, known := labels[corev1.LabelFailureDomainBetaZone]
-	if !known {
-		zone = labels[corev1.LabelTopologyZone]
-	}
-	region, known := labels[corev1.LabelFailureDomainBetaRegion]
-	if !known {
-		region = labels[corev1.LabelTopologyRegion]
-	}
-	if region == "" && zone == "" {
-		return ""
-	}
-	return region + ":\x00:" + zone
-}
-
-// RequiredLabels returns the labels of Nodes that decisions are made from, beside
-// Rules.ExcludeLabels.
-func RequiredLabels() []string {
-	return []string{
-		corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion,
-		corev1.LabelOSStable, corev1.LabelArchStable, LabelBetaOS, LabelBetaArch,
-	}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // peer returns another replica that sees the same objects, and holds the shards that w does not.
@@ -17,7 +18,7 @@ func (w *fixture) peer() *fixture {
 	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, nil)
 	c.states = map[string]nodehealth.NodeState{}
 	c.ownership = map[string]nodehealth.Ownership{}
-	c.sessions = map[string]nodehealth.Session{}
+	c.sessions = map[string]session.State{}
 	c.observe()
 	return &c
 }

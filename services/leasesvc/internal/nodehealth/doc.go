@@ -9,17 +9,18 @@
 // The package reaches the conclusions of the node-lifecycle controller of Kubernetes
 // (k8s.io/kubernetes, v1.37.1). It uses the same signs of life, the Lease and the heartbeat of the
 // Ready condition, and the sessions that beat over gRPC. It differs in these points:
-//   - A sign of life is a change to a version that the cache has not passed already, whatever the
-//     node's clock says.
+//   - A sign of life is a newer version of an object in which the heartbeat has changed. The node's
+//     clock may be wrong.
 //   - A Node is marked Unknown once, after its Lease was read again. A Node that is marked costs no
 //     further request.
-//   - Zones count all Nodes, even if another decision failed.
+//   - Zones count all Nodes, also those whose last write failed.
 //   - No Node is marked Unknown while the process is blind: it was late, kube-apiserver does not
 //     answer, or the Lease cache is behind. The same holds while many nodes of one zone or shard
 //     fell silent together, until a self-check has passed.
 //   - After an outage, or after all zones were down, every node has one full grace period again.
 //   - Which Pods to mark NotReady is read from the objects, so a restart or a write conflict
-//     forgets none. While a kubelet gives signs of life, only the kubelet reports on its Pods.
+//     forgets none. While a kubelet gives signs of life, only the kubelet reports on its Pods: see
+//     Plan.Dead and ReadyOnLostNode.
 //
 // # Division among replicas
 //

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // epoch is the wall-clock time of Instant 0.
@@ -36,7 +37,7 @@ type fixture struct {
 	names     []string
 	nodes     map[string]*corev1.Node
 	leases    map[string]nodehealth.Lease
-	sessions  map[string]nodehealth.Session
+	sessions  map[string]session.State
 	written   map[string]string
 	states    map[string]nodehealth.NodeState
 	busy      map[string]bool
@@ -51,7 +52,7 @@ type fixture struct {
 func newFixture(t fataler, count int) *fixture {
 	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
-		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]nodehealth.Session{},
+		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{},
 		written: map[string]string{}, states: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
 		ownership: map[string]nodehealth.Ownership{}, zones: true,
 	}

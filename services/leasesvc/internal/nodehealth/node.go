@@ -8,20 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-)
-
-// Session is the state of the gRPC session of a node.
-type Session uint8
-
-const (
-	// NoSession: the node does not beat at this replica.
-	NoSession Session = iota
-	// SessionAlive: beats arrive in time.
-	SessionAlive
-	// SessionSuspect: beats are missing.
-	SessionSuspect
-	// SessionExpired: the deadline of the session has passed.
-	SessionExpired
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // Lease is what the Lease object of a Node says. The zero Lease means that the object does not
@@ -31,9 +18,10 @@ type Lease struct {
 	Version string
 	// RenewTime is by the clock of the writer, so it is only compared with itself.
 	RenewTime time.Time
-	// Duration is leaseDurationSeconds. It is shown to readers and decides nothing, as in the
-	// node-lifecycle controller.
+	// Duration is leaseDurationSeconds, Holder is holderIdentity. They are shown to readers and
+	// decide nothing, as in the node-lifecycle controller.
 	Duration time.Duration
+	Holder   string
 	// RenewedByUs says that this replica or a peer renewed it last, for a session. This is no sign
 	// of life of its own: the replica with the session judges the Node.
 	RenewedByUs bool
@@ -42,9 +30,10 @@ type Lease struct {
 // Observation is what is known of a Node at one moment.
 type Observation struct {
 	// Node is required. It is shared, so it must not be written to.
-	Node    *corev1.Node
-	Lease   Lease
-	Session Session
+	Node  *corev1.Node
+	Lease Lease
+	// Session is session.Gone for a node that does not beat at this replica.
+	Session session.State
 	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this
 	// version the Lease is RenewedByUs.
 	WrittenVersion string
@@ -108,7 +97,7 @@ func (r Rules) Observe(now monotonic.Instant, s NodeState, o Observation) NodeSt
 func (s *NodeState) LeaseVersion() string { return s.signs.lease.version }
 
 // Session returns the state of the session as last observed.
-func (s *NodeState) Session() Session { return s.signs.session }
+func (s *NodeState) Session() session.State { return s.signs.session }
 
 // Zone returns the name of the Node's zone.
 func (s *NodeState) Zone() string { return s.traits.zone }
@@ -153,7 +142,7 @@ const (
 
 func (r Rules) traitsOf(node *corev1.Node) traits {
 	t := traits{zone: ZoneOf(node.Labels), readySince: node.CreationTimestamp.Time}
-	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
+	if ready := ConditionOf(node, corev1.NodeReady); ready != nil {
 		t.ready, t.readySince = ready.Status, ready.LastTransitionTime.Time
 	}
 	t.excluded = r.Excludes(node)

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // writer writes the Lease of a node.
@@ -64,8 +65,8 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 		},
 		{
 			name:  "a session that expires",
-			end:   func(w *fixture) { w.sessions["n0"] = nodehealth.SessionSuspect },
-			after: ttl, then: func(w *fixture) { w.sessions["n0"] = nodehealth.SessionExpired },
+			end:   func(w *fixture) { w.sessions["n0"] = session.Suspect },
+			after: ttl, then: func(w *fixture) { w.sessions["n0"] = session.Expired },
 			want: func(w writer) time.Duration {
 				if w.echo || w.ours || w.every == 0 {
 					return ttl
@@ -88,7 +89,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 			name: "a shard that was elsewhere, whose holder knew of the silence", elsewhere: true,
 			end:   func(*fixture) {},
 			after: 40 * time.Second, then: func(w *fixture) {
-				w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
+				w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, session.Expired
 			},
 			want: func(w writer) time.Duration {
 				if w.echo || w.ours || w.every == 0 {
@@ -101,7 +102,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 		for who, writes := range writers() {
 			t.Run(c.name+"/"+who, func(t *testing.T) {
 				w := newFixture(t, 2)
-				w.sessions["n0"], w.sessions["n1"] = nodehealth.SessionAlive, nodehealth.SessionAlive
+				w.sessions["n0"], w.sessions["n1"] = session.Alive, session.Alive
 				if c.elsewhere {
 					delete(w.sessions, "n0")
 					w.ownership["n0"] = nodehealth.Ownership{}

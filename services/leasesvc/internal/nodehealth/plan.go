@@ -2,14 +2,54 @@ package nodehealth
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
+
+// ExcludeDisruptionLabel excludes a Node from the count of its zone. The node-lifecycle controller
+// uses the same label.
+const ExcludeDisruptionLabel = "node.kubernetes.io/exclude-disruption"
+
+// Rules are the settings of the decisions.
+type Rules struct {
+	// GracePeriod is the silence after which a Node is marked Unknown.
+	GracePeriod time.Duration
+	// StartupGracePeriod replaces GracePeriod for a Node without a Ready condition. It counts from
+	// when the Node was first seen.
+	StartupGracePeriod time.Duration
+	// FirstBeat is the time within which a live node beats at a replica that it did not beat to
+	// before.
+	FirstBeat time.Duration
+	// ExcludeLabels exclude the Nodes that have one of them from the count of their zone.
+	ExcludeLabels []string
+	// UnhealthyZoneThreshold is the share of nodes, of three at least, from which a zone is
+	// partially disrupted.
+	UnhealthyZoneThreshold float64
+	// LargeZoneSize is the number of nodes beyond which a partially disrupted zone still gets
+	// taints.
+	LargeZoneSize int
+	// NormalRate, PartialRate and FullRate are NoExecute taints per second and zone, by the state
+	// of the zone.
+	NormalRate, PartialRate, FullRate float64
+}
+
+// DefaultRules returns the defaults of kube-controller-manager v1.37, for nodes that beat every
+// five seconds.
+func DefaultRules() Rules {
+	return Rules{
+		GracePeriod:            50 * time.Second,
+		StartupGracePeriod:     time.Minute,
+		FirstBeat:              10 * time.Second,
+		ExcludeLabels:          []string{ExcludeDisruptionLabel},
+		UnhealthyZoneThreshold: 0.55,
+		LargeZoneSize:          50,
+		NormalRate:             0.1,
+		PartialRate:            0.01,
+		FullRate:               0.1,
+	}
+}
 
 // Moment is one point in time: decisions use Instant, objects get Wall.
 type Moment struct {
@@ -32,8 +72,8 @@ type Plan struct {
 	Steps []Step
 	// SelfCheck is nil if none is due.
 	SelfCheck *SelfCheck
-	// Held is how many nodes are silent and not marked Unknown, because the process is blind or
-	// because of MassSilence.
+	// Held is how many silent nodes are not marked Unknown, because the process is blind or because
+	// of MassSilence.
 	Held int
 	// MassSilence names the zones and shards of which many nodes fell silent together.
 	MassSilence MassSilence
@@ -41,7 +81,8 @@ type Plan struct {
 	Zones []Zone
 	// Counts are the Nodes of the held shards by Health.
 	Counts [Dead + 1]int
-	// Dead are the Nodes of the held shards with Health Dead.
+	// Dead are the Nodes of the held shards with Health Dead. Their ready Pods are to be marked
+	// NotReady unless the process is blind.
 	Dead []*NodeState
 }
 
@@ -72,7 +113,7 @@ func (p *Plan) HeldBy(cluster ClusterState, s *NodeState, a Assessment) string {
 		return ""
 	case blind:
 		return blindness.String()
-	case cluster.suspects(p.MassSilence, s, a):
+	case cluster.waitsForCheck(p.MassSilence, s, a):
 		return MassSilenceReason
 	}
 	return ""
@@ -88,9 +129,9 @@ type pass struct {
 
 	zones  map[string]*zoneCount
 	shards map[int]*cohort
-	// silent are the Nodes to mark Unknown, wrong those whose taints or labels need a change.
-	silent     []silentNode
-	wrong      []*NodeState
+	// silent are the Nodes to mark Unknown, drifted those whose taints or labels need a change.
+	silent     []candidate
+	drifted    []*NodeState
 	candidates []candidate
 }
 
@@ -108,7 +149,7 @@ func (p *pass) count(s *NodeState) {
 	}
 	silent := s.Ownership.Held && p.assess(s, z)
 	if !silent && (s.Ownership.Held && s.traits.drifted || p.authority.HoldsZones && (s.traits.tainted || s.traits.noExecute != inSync)) {
-		p.wrong = append(p.wrong, s)
+		p.drifted = append(p.drifted, s)
 	}
 }
 
@@ -127,32 +168,28 @@ func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 	shard.add(fell)
 	switch a.Health {
 	case Silent:
-		p.silent = append(p.silent, silentNode{NodeState: s, Assessment: a})
+		p.silent = append(p.silent, candidate{kind: MarkUnknown, node: s, silence: a})
 	case Dead:
 		p.plan.Dead = append(p.plan.Dead, s)
 	}
 	return a.Health == Silent
 }
 
-// closeZones sets the states of the zones, and whether all of them are down.
+// closeZones sets the states and rates of the zones. The rates are 0 while all zones are down.
 func (p *pass) closeZones() {
-	counted, down := 0, true
 	for _, z := range p.zones {
 		z.State = p.stateOf(z.Zone)
-		z.Rate = p.rateOf(z.Zone)
-		if z.Size > 0 {
-			counted++
-			down = down && z.State == FullDisruption
-		}
-	}
-	down = down && counted > 0
-	for _, z := range p.zones {
-		if down {
-			z.Rate = 0
-		}
 		p.plan.Zones = append(p.plan.Zones, z.Zone)
 	}
 	slices.SortFunc(p.plan.Zones, func(a, b Zone) int { return cmp.Compare(a.Name, b.Name) })
+	down := AllZonesDown(p.plan.Zones)
+	for i := range p.plan.Zones {
+		z := &p.plan.Zones[i]
+		if !down {
+			z.Rate = p.rateOf(*z)
+		}
+		p.zones[z.Name].Rate = z.Rate
+	}
 	p.cluster = p.cluster.withAllDown(p.now.Instant, down)
 }
 
@@ -160,17 +197,17 @@ func (p *pass) closeZones() {
 func (p *pass) collect() {
 	_, blind := p.cluster.Blind()
 	p.candidates = make([]candidate, 0, len(p.silent))
-	for _, s := range p.silent {
+	for _, c := range p.silent {
 		switch {
 		// closeZones may have moved the grace start, so the deadline is checked again.
-		case p.Assess(p.now.Instant, p.cluster, s.NodeState).Health != Silent:
-		case blind || p.cluster.suspects(p.plan.MassSilence, s.NodeState, s.Assessment):
+		case p.Assess(p.now.Instant, p.cluster, c.node).Health != Silent:
+		case blind || p.cluster.waitsForCheck(p.plan.MassSilence, c.node, c.silence):
 			p.plan.Held++
-		case !s.Busy:
-			p.candidates = append(p.candidates, candidate{kind: MarkUnknown, node: s.NodeState, silence: s.Assessment})
+		case !c.node.Busy:
+			p.candidates = append(p.candidates, c)
 		}
 	}
-	for _, s := range p.wrong {
+	for _, s := range p.drifted {
 		if !s.Busy && p.canChange(s, blind) {
 			p.candidates = append(p.candidates, p.taintCandidate(s, blind))
 		}
@@ -248,39 +285,5 @@ func (p *pass) choose() {
 		if step.Conditions != nil || step.Taints != nil || step.Labels != nil {
 			p.plan.Steps = append(p.plan.Steps, step)
 		}
-	}
-}
-
-// massSilenceOf finds the zones and shards of which many nodes fell silent together.
-func massSilenceOf(zones map[string]*zoneCount, shards map[int]*cohort) MassSilence {
-	var m MassSilence
-	for _, name := range slices.Sorted(maps.Keys(zones)) {
-		if zones[name].many() {
-			m.Zones = append(m.Zones, name)
-		}
-	}
-	for _, number := range slices.Sorted(maps.Keys(shards)) {
-		if shards[number].many() {
-			m.Shards = append(m.Shards, number)
-		}
-	}
-	return m
-}
-
-// zoneCount is a zone while it is counted.
-type zoneCount struct {
-	Zone
-	cohort
-}
-
-func (z *zoneCount) count(s *NodeState) {
-	if !s.traits.excluded {
-		z.Size++
-		if s.traits.ready != corev1.ConditionTrue {
-			z.NotReady++
-		}
-	}
-	if s.traits.noExecute == addAtRate {
-		z.Waiting++
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // history is a fixture with random events, which checks what must hold at any time.
@@ -62,15 +63,15 @@ func (h *history) happen() {
 	case 3:
 		// An expired session ends the grace period; another end of a session leaves a full one.
 		before := h.sessions[name]
-		h.sessions[name] = nodehealth.Session(rapid.IntRange(0, 3).Draw(h.rapid, "session"))
-		if h.sessions[name] == nodehealth.NoSession && (before == nodehealth.SessionAlive || before == nodehealth.SessionSuspect) {
+		h.sessions[name] = session.State(rapid.IntRange(0, 3).Draw(h.rapid, "session"))
+		if h.sessions[name] == session.Gone && (before == session.Alive || before == session.Suspect) {
 			h.alive[name] = h.now
 		}
-		if h.sessions[name] != nodehealth.SessionExpired {
+		if h.sessions[name] != session.Expired {
 			h.found[name] = false
 		}
-		if before == nodehealth.SessionAlive || before == nodehealth.NoSession {
-			h.late[name], h.found[name] = h.now, before == nodehealth.NoSession && h.sessions[name] == nodehealth.SessionExpired
+		if before == session.Alive || before == session.Gone {
+			h.late[name], h.found[name] = h.now, before == session.Gone && h.sessions[name] == session.Expired
 		}
 	case 4:
 		h.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
@@ -89,7 +90,7 @@ func (h *history) check(plan nodehealth.Plan) {
 	_, blind := h.cluster.Blind()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.MarkUnknown && (blind && h.noAnswer || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
+		if step.Kind == nodehealth.MarkUnknown && (blind && h.noAnswer || h.early(name) || h.sessions[name] == session.Alive) {
 			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.noAnswer)
 		}
 		if step.RateLimited {
@@ -110,7 +111,7 @@ func (h *history) early(name string) bool {
 	if h.now.Sub(h.late[name]) <= h.rules.FirstBeat && h.found[name] {
 		return true
 	}
-	if h.sessions[name] == nodehealth.NoSession || h.ready(name) == "" || h.posted[name] > h.late[name] {
+	if h.sessions[name] == session.Gone || h.ready(name) == "" || h.posted[name] > h.late[name] {
 		heard, ever = max(heard, h.posted[name]), true
 	}
 	return ever && h.now.Sub(heard) <= h.rules.GracePeriod

@@ -1,9 +1,24 @@
 package nodehealth
 
 import (
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+const (
+	// checkEvery is the time between two self-checks while none is urgent.
+	checkEvery = time.Second
+	// checkSamples is how many Leases of silent nodes a self-check reads.
+	checkSamples = 8
+	// massSilenceWindow is the time within which nodes that fall silent may have one common cause.
+	massSilenceWindow = 5 * time.Second
+	// massSilenceNodes is how many nodes may fall silent within the window without a self-check;
+	// massSilenceShare is the same as a share of the zone or shard. The larger number counts.
+	massSilenceNodes = 3
+	massSilenceShare = 0.05
 )
 
 // SelfCheck asks for Leases to be read past the cache.
@@ -15,17 +30,20 @@ type SelfCheck struct {
 	Samples []Sample
 }
 
+// Sample is one version of the Lease of a Node.
+type Sample struct{ Node, LeaseVersion string }
+
 func sampleOf(s *NodeState) Sample { return Sample{Node: s.Node.Name, LeaseVersion: s.LeaseVersion()} }
 
 // selfCheck returns a self-check: at once if Nodes wait for one, else every checkEvery. It samples
 // silent nodes, and without them one Node after the other.
-func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []silentNode, nodes []NodeState) *SelfCheck {
+func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []candidate, nodes []NodeState) *SelfCheck {
 	_, blind := c.Blind()
 	urgent := blind || waiting
 	if !urgent && now.Sub(c.checked) < checkEvery {
 		return nil
 	}
-	check := &SelfCheck{Urgent: urgent, Samples: c.suspectLeases(silent, nodes)}
+	check := &SelfCheck{Urgent: urgent, Samples: c.samples(silent, nodes)}
 	if len(check.Samples) == 0 && len(nodes) > 0 {
 		next := int(now.Sub(0)/checkEvery) % len(nodes)
 		check.Samples = []Sample{sampleOf(&nodes[next])}
@@ -33,22 +51,59 @@ func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []si
 	return check
 }
 
-// suspectLeases returns Leases of silent nodes, and the Lease that is newer than in the cache.
-func (c ClusterState) suspectLeases(silent []silentNode, nodes []NodeState) []Sample {
-	var suspect []Sample
-	slices.SortFunc(silent, func(a, b silentNode) int { return compareNodes(a.NodeState, b.NodeState) })
+// samples returns Leases of silent nodes, and the Lease that is newer than in the cache.
+func (c ClusterState) samples(silent []candidate, nodes []NodeState) []Sample {
+	var samples []Sample
+	slices.SortFunc(silent, func(a, b candidate) int { return compareNodes(a.node, b.node) })
 	for _, s := range silent[:min(len(silent), checkSamples)] {
-		suspect = append(suspect, sampleOf(s.NodeState))
+		samples = append(samples, sampleOf(s.node))
 	}
 	if !c.stale.on {
-		return suspect
+		return samples
 	}
 	for i := range nodes {
 		if nodes[i].Node.Name == c.newest.Node {
-			suspect = append(suspect, sampleOf(&nodes[i]))
+			samples = append(samples, sampleOf(&nodes[i]))
 		}
 	}
-	return suspect
+	return samples
+}
+
+// MassSilenceReason is what readers are shown for a zone or shard with a mass silence.
+const MassSilenceReason = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
+
+// MassSilence names zones and shards of which many nodes fell silent within seconds. Both are
+// ordered.
+type MassSilence struct {
+	Zones  []string
+	Shards []int
+}
+
+// Equal returns whether both name the same zones and shards.
+func (m MassSilence) Equal(other MassSilence) bool {
+	return slices.Equal(m.Zones, other.Zones) && slices.Equal(m.Shards, other.Shards)
+}
+
+// Zone returns whether a zone is named.
+func (m MassSilence) Zone(name string) bool {
+	_, found := slices.BinarySearch(m.Zones, name)
+	return found
+}
+
+// cohort counts nodes that may fall silent for one reason: those of a zone or a shard, with and
+// without an exclude label, that this replica judges. recent is how many fell silent within the
+// window.
+type cohort struct{ nodes, recent int }
+
+func (c *cohort) add(fell bool) {
+	c.nodes++
+	if fell {
+		c.recent++
+	}
+}
+
+func (c *cohort) many() bool {
+	return c.recent > max(massSilenceNodes, int(massSilenceShare*float64(c.nodes)))
 }
 
 // fellSilent returns whether a Node counts for a mass silence: its deadline passed within the
@@ -65,8 +120,25 @@ func (c ClusterState) fellSilent(now monotonic.Instant, s *NodeState, a Assessme
 	return false
 }
 
-// suspects returns whether a Node is part of a mass silence and fell silent since the last
+// waitsForCheck returns whether a Node is part of a mass silence and fell silent since the last
 // self-check.
-func (c ClusterState) suspects(m MassSilence, s *NodeState, a Assessment) bool {
-	return a.Deadline >= c.checked && m.Has(s.traits.zone, s.Ownership.Shard)
+func (c ClusterState) waitsForCheck(m MassSilence, s *NodeState, a Assessment) bool {
+	_, shard := slices.BinarySearch(m.Shards, s.Ownership.Shard)
+	return a.Deadline >= c.checked && (shard || m.Zone(s.traits.zone))
+}
+
+// massSilenceOf finds the zones and shards of which many nodes fell silent together.
+func massSilenceOf(zones map[string]*zoneCount, shards map[int]*cohort) MassSilence {
+	var m MassSilence
+	for _, name := range slices.Sorted(maps.Keys(zones)) {
+		if zones[name].many() {
+			m.Zones = append(m.Zones, name)
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(shards)) {
+		if shards[number].many() {
+			m.Shards = append(m.Shards, number)
+		}
+	}
+	return m
 }

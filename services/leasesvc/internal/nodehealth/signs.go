@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // SignSource is where a sign of life came from.
@@ -44,7 +45,7 @@ type signs struct {
 	heartbeat time.Time
 	reported  bool
 	lease     leaseSign
-	session   Session
+	session   session.State
 	// suspected and expired are when the session was observed to be.
 	suspected, expired monotonic.Instant
 }
@@ -85,7 +86,7 @@ func (s signs) observeStatus(now monotonic.Instant, node *corev1.Node) signs {
 
 // statusOf reads the heartbeat. reported is false if no kubelet wrote the Ready condition.
 func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported bool) {
-	ready := conditionOf(node, corev1.NodeReady)
+	ready := ConditionOf(node, corev1.NodeReady)
 	if ready == nil || ready.Reason == reasonNever {
 		return node.ResourceVersion, time.Time{}, false
 	}
@@ -94,24 +95,23 @@ func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported 
 
 // observeSession takes the state of the session into account. A session that is expired when it is
 // first observed expired at another replica. Its node has FirstBeat to beat here.
-func (r Rules) observeSession(now monotonic.Instant, s signs, session Session) signs {
+func (r Rules) observeSession(now monotonic.Instant, s signs, state session.State) signs {
 	switch {
-	case session == s.session:
+	case state == s.session:
 		return s
-	case session == NoSession && s.session != SessionExpired:
-		// It was released, or moved to another replica: the node has a full grace period from now
-		// on.
+	case state == session.Gone && s.session != session.Expired:
+		// It was released or moved to another replica: a new grace period begins.
 		s.released = now
-	case session == SessionSuspect:
+	case state == session.Suspect:
 		s.suspected = now
-	case session == SessionExpired && s.session == NoSession:
+	case state == session.Expired && s.session == session.Gone:
 		s.suspected, s.expired = now, now.Add(r.FirstBeat)
-	case session == SessionExpired && s.session == SessionAlive:
+	case state == session.Expired && s.session == session.Alive:
 		s.suspected, s.expired = now, now
-	case session == SessionExpired:
+	case state == session.Expired:
 		s.expired = now
 	}
-	s.session = session
+	s.session = state
 	return s
 }
 

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 func TestPlan_SilentNodeIsMarkedUnknownAfterItsGracePeriod(t *testing.T) {
@@ -69,11 +70,11 @@ func TestPlan_AnySignOfLifeMovesTheDeadline(t *testing.T) {
 		"lease":               func(w *fixture) { w.renew("n0", 0) },
 		"clock stepped back":  func(w *fixture) { w.renew("n0", -time.Hour) },
 		"clock stepped ahead": func(w *fixture) { w.renew("n0", time.Hour) },
-		"session":             func(w *fixture) { w.sessions["n0"] = nodehealth.SessionAlive },
+		"session":             func(w *fixture) { w.sessions["n0"] = session.Alive },
 		"session released": func(w *fixture) {
-			w.sessions["n0"] = nodehealth.SessionAlive
+			w.sessions["n0"] = session.Alive
 			w.observe()
-			w.sessions["n0"] = nodehealth.NoSession
+			w.sessions["n0"] = session.Gone
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +83,7 @@ func TestPlan_AnySignOfLifeMovesTheDeadline(t *testing.T) {
 			sign(w)
 			w.run(50*time.Second, "n1")
 			w.expectReady("n0", corev1.ConditionTrue)
-			if w.sessions["n0"] == nodehealth.NoSession {
+			if w.sessions["n0"] == session.Gone {
 				w.run(300*time.Millisecond, "n1")
 				w.expectReady("n0", corev1.ConditionUnknown)
 			}
@@ -146,28 +147,28 @@ func TestPlan_RecreatedNodeHasNoHistory(t *testing.T) {
 
 func TestPlan_ExpiredSessionIsDeadAtItsOwnDeadline(t *testing.T) {
 	w := newFixture(t, 2)
-	w.sessions["n0"] = nodehealth.SessionAlive
+	w.sessions["n0"] = session.Alive
 	w.run(100*time.Second, "n1")
 	// The session's owner writes the Lease; the watch delivers the renewal for the last beat some
 	// seconds later.
 	w.renew("n0", 0)
 	w.run(time.Second, "n1")
 	w.written["n0"] = w.leases["n0"].Version
-	w.sessions["n0"] = nodehealth.SessionSuspect
+	w.sessions["n0"] = session.Suspect
 	w.run(9*time.Second, "n1")
 	if got := w.health("n0"); got != nodehealth.Suspect {
 		t.Errorf("n0 is %v, want suspect", got)
 	}
-	w.sessions["n0"] = nodehealth.SessionExpired
+	w.sessions["n0"] = session.Expired
 	w.run(200*time.Millisecond, "n1")
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
 func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseMarksNoNode(t *testing.T) {
 	w := newFixture(t, 2)
-	w.sessions["n0"] = nodehealth.SessionAlive
+	w.sessions["n0"] = session.Alive
 	w.run(100*time.Second, "n0", "n1")
-	w.sessions["n0"] = nodehealth.SessionExpired
+	w.sessions["n0"] = session.Expired
 	w.run(100*time.Second, "n0", "n1")
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.run(51*time.Second, "n1")
@@ -182,7 +183,7 @@ func TestPlan_LeaseOfAnExpiredSessionIsNoSignOfLife(t *testing.T) {
 	w.run(20*time.Second, "n1")
 	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, RenewedByUs: true}
 	w.run(time.Second, "n1")
-	w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
+	w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, session.Expired
 	w.run(w.rules.FirstBeat, "n1")
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.run(300*time.Millisecond, "n1")

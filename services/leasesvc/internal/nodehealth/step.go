@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // StepKind is what a step does. Smaller kinds are more urgent.
@@ -70,10 +71,13 @@ type candidate struct {
 }
 
 func (c *candidate) step(now Moment) Step {
-	if c.kind == MarkUnknown {
-		return markUnknown(now, silentNode{NodeState: c.node, Assessment: c.silence})
-	}
 	s := c.node
+	if c.kind == MarkUnknown {
+		return Step{
+			Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, LeaseVersion: s.LeaseVersion(),
+			Conditions: unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant),
+		}
+	}
 	step := Step{
 		Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, RateLimited: c.rateLimited,
 		NeedsShard: s.Ownership.Held && s.traits.drifted, NeedsZones: !c.noExecute.empty(),
@@ -103,33 +107,20 @@ func taintReason(step Step, noSchedule, noExecute taintChange) string {
 	if len(step.Labels) > 0 {
 		reason += "labels follow the stable ones, "
 	}
-	if ready := conditionOf(step.Node, corev1.NodeReady); ready != nil {
+	if ready := ConditionOf(step.Node, corev1.NodeReady); ready != nil {
 		return reason + "as Ready is " + string(ready.Status)
 	}
 	return reason + "as there is no Ready condition"
 }
 
-// silentNode is a Node to mark Unknown.
-type silentNode struct {
-	*NodeState
-	Assessment
-}
-
-func markUnknown(now Moment, s silentNode) Step {
-	return Step{
-		Kind: MarkUnknown, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, LeaseVersion: s.LeaseVersion(),
-		Conditions: unknownConditions(s.Node, now.Wall),
-		Reason:     s.reason(now.Instant),
-	}
-}
-
-func (s silentNode) reason(now monotonic.Instant) string {
+func (c *candidate) silenceReason(now monotonic.Instant) string {
 	since := func(i monotonic.Instant) time.Duration { return now.Sub(i).Round(time.Millisecond) }
-	switch {
-	case s.By == SessionBeat && s.signs.session == SessionExpired:
-		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(s.Deadline))
-	case s.By == GraceStart:
-		return fmt.Sprintf("no sign of life in the %v that count", since(s.Heard))
+	switch a := c.silence; {
+	case a.By == SessionBeat && c.node.signs.session == session.Expired:
+		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(a.Deadline))
+	case a.By == GraceStart:
+		return fmt.Sprintf("no sign of life in the %v that count", since(a.Heard))
+	default:
+		return fmt.Sprintf("no sign of life for %v, the last was of its %v", since(a.Heard), a.By)
 	}
-	return fmt.Sprintf("no sign of life for %v, the last was of its %v", since(s.Heard), s.By)
 }

@@ -25,7 +25,7 @@ func NoScheduleDrift(node *corev1.Node) (missing, extra []string) {
 // condition, and of the one that it has. A key is "" for none. If both taints of node health are
 // present, it returns the one that is not wanted.
 func NoExecuteTaints(node *corev1.Node) (wanted, present string) {
-	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
+	if ready := ConditionOf(node, corev1.NodeReady); ready != nil {
 		wanted, _ = taintKeyOfReady(ready.Status)
 	}
 	for _, t := range node.Spec.Taints {
@@ -159,4 +159,38 @@ func (c taintChange) applied(taints []corev1.Taint, at time.Time) []corev1.Taint
 
 func has(taints []corev1.Taint, wanted corev1.Taint) bool {
 	return slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.MatchTaint(&wanted) })
+}
+
+// Labels that the node-lifecycle controller keeps equal to the stable ones.
+const (
+	LabelBetaOS   = "beta.kubernetes.io/os"
+	LabelBetaArch = "beta.kubernetes.io/arch"
+)
+
+// missingLabels returns the beta labels that differ from their stable labels. Without a stable
+// label nothing is missing.
+func missingLabels(labels map[string]string) map[string]string {
+	var missing map[string]string
+	for _, pair := range [...]struct{ stable, beta string }{
+		{corev1.LabelOSStable, LabelBetaOS}, {corev1.LabelArchStable, LabelBetaArch},
+	} {
+		stable, known := labels[pair.stable]
+		if beta, has := labels[pair.beta]; !known || has && beta == stable {
+			continue
+		}
+		if missing == nil {
+			missing = map[string]string{}
+		}
+		missing[pair.beta] = stable
+	}
+	return missing
+}
+
+// RequiredLabels returns the labels of Nodes that decisions are made from, beside
+// Rules.ExcludeLabels.
+func RequiredLabels() []string {
+	return []string{
+		corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion,
+		corev1.LabelOSStable, corev1.LabelArchStable, LabelBetaOS, LabelBetaArch,
+	}
 }

@@ -1,8 +1,9 @@
 package nodehealth
 
 import (
-	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
@@ -59,6 +60,57 @@ func (r Rules) rateOf(z Zone) float64 {
 	return r.NormalRate
 }
 
+// AllZonesDown returns whether no zone has a ready node. Zones without counted nodes are ignored.
+// One cause for all nodes is then more likely than many, so NoExecute taints are removed.
+func AllZonesDown(zones []Zone) bool {
+	down := false
+	for i := range zones {
+		if zones[i].Size == 0 {
+			continue
+		}
+		if zones[i].State != FullDisruption {
+			return false
+		}
+		down = true
+	}
+	return down
+}
+
+// zoneCount is a zone while it is counted.
+type zoneCount struct {
+	Zone
+	cohort
+}
+
+func (z *zoneCount) count(s *NodeState) {
+	if !s.traits.excluded {
+		z.Size++
+		if s.traits.ready != corev1.ConditionTrue {
+			z.NotReady++
+		}
+	}
+	if s.traits.noExecute == addAtRate {
+		z.Waiting++
+	}
+}
+
+// ZoneOf returns the name of a Node's zone as the node-lifecycle controller has it in its metrics:
+// region and zone, or "".
+func ZoneOf(labels map[string]string) string {
+	zone, known := labels[corev1.LabelFailureDomainBetaZone]
+	if !known {
+		zone = labels[corev1.LabelTopologyZone]
+	}
+	region, known := labels[corev1.LabelFailureDomainBetaRegion]
+	if !known {
+		region = labels[corev1.LabelTopologyRegion]
+	}
+	if region == "" && zone == "" {
+		return ""
+	}
+	return region + ":\x00:" + zone
+}
+
 // limiter limits the NoExecute taints of one zone: a token bucket of size one, whose rate may
 // change with every call.
 type limiter struct {
@@ -73,47 +125,4 @@ func (l limiter) allows(now monotonic.Instant, rate float64) bool {
 		return false
 	}
 	return !l.used || now.Sub(l.last) >= time.Duration(float64(time.Second)/rate)
-}
-
-// MassSilenceReason is what readers are shown for a zone or shard with a mass silence.
-const MassSilenceReason = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
-
-// MassSilence names zones and shards of which many nodes fell silent within seconds. Both are
-// ordered.
-type MassSilence struct {
-	Zones  []string
-	Shards []int
-}
-
-// Equal returns whether both name the same zones and shards.
-func (m MassSilence) Equal(other MassSilence) bool {
-	return slices.Equal(m.Zones, other.Zones) && slices.Equal(m.Shards, other.Shards)
-}
-
-// Has returns whether a zone or a shard is named.
-func (m MassSilence) Has(zone string, shard int) bool {
-	_, found := slices.BinarySearch(m.Shards, shard)
-	return found || m.Zone(zone)
-}
-
-// Zone returns whether a zone is named.
-func (m MassSilence) Zone(name string) bool {
-	_, found := slices.BinarySearch(m.Zones, name)
-	return found
-}
-
-// cohort counts nodes that may fall silent for one reason: those of a zone or a shard, with and
-// without an exclude label, that this replica judges. recent is how many fell silent within the
-// window.
-type cohort struct{ nodes, recent int }
-
-func (c *cohort) add(fell bool) {
-	c.nodes++
-	if fell {
-		c.recent++
-	}
-}
-
-func (c *cohort) many() bool {
-	return c.recent > max(massSilenceNodes, int(massSilenceShare*float64(c.nodes)))
 }

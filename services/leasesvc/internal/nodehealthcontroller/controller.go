@@ -11,6 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -60,20 +61,13 @@ type Cluster struct {
 	HeldShards *sessioncontroller.HeldShards
 }
 
-// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except
-// Run, answer from memory and may be called concurrently. Returned objects must not be written to.
+// Cache is a nodestore.Cache with Leases; *nodestore.Subscription is one.
 type Cache interface {
 	nodestore.Cache
 	// Relist lists all objects again, because the cache is behind.
 	Relist()
-	// Changed returns the names of the Nodes that changed since the last call, or whose Lease did.
-	Changed() map[string]struct{}
-	// Node returns nil for a Node that does not exist.
-	Node(name string) *corev1.Node
 	// Lease returns the zero Lease if there is none.
 	Lease(name string) nodehealth.Lease
-	// Pods returns the Pods on a Node.
-	Pods(node string) []*corev1.Pod
 }
 
 // Writer writes to the cluster and reads past the cache; *nodestore.Writer is one. Its methods
@@ -89,7 +83,7 @@ type Writer interface {
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
 }
 
-// Events sends Kubernetes Events; nodestore.NodeEvents is one. Its methods never block.
+// Events sends Kubernetes Events; *nodestore.Events is one. Its methods never block.
 type Events interface {
 	NodeRegistered(*corev1.Node)
 	NodeRemoved(*corev1.Node)
@@ -106,17 +100,8 @@ type Sessions interface {
 	Changed() map[string]struct{}
 	// Session returns the state of a node's session, and the resourceVersion of the last write of
 	// its Lease by this replica.
-	Session(node string) (state nodehealth.Session, written string)
+	Session(node string) (state session.State, written string)
 }
-
-// NoSessions are the Sessions of a process without a session table.
-type NoSessions struct{}
-
-// Changed returns nil.
-func (NoSessions) Changed() map[string]struct{} { return nil }
-
-// Session returns nodehealth.NoSession.
-func (NoSessions) Session(string) (nodehealth.Session, string) { return nodehealth.NoSession, "" }
 
 // Controller is node health on one replica.
 type Controller struct{ cfg Config }
@@ -124,31 +109,14 @@ type Controller struct{ cfg Config }
 // New returns a Controller. It starts nothing.
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
-// Run judges the Nodes of a cluster until ctx ends, and writes for those whose shards this replica
-// holds. Once the cache is synced it reports every second. It reports an error if the last write
-// failed and a failed one is to be retried, or if the cache is behind for long; another replica may
-// do better. An unreachable kube-apiserver is not reported. A cache that stays behind ends Run.
+// Run judges the Nodes of a cluster until ctx ends, and writes the Nodes whose shards this replica
+// holds. Once the cache is synced it reports every second: an error if the last write failed and
+// some write is to be retried, or if the cache has been behind for logBlindAfter. An unreachable
+// kube-apiserver is no error, because other replicas do no better. Run fails if the cache is behind
+// for relistAfter.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
-	var r *run
+	r := newRun(c.cfg, cluster, report)
 	return nodestore.Loop{
-		Name: "node health", Interval: Tick, Logger: c.cfg.Logger,
-		Start: func(ctx context.Context, start func(func())) (end func()) {
-			r = newRun(c.cfg, cluster, report)
-			for number := range c.cfg.Workers {
-				pods := r.podJobs.jobs
-				if number%2 == 1 {
-					pods = nil // half of the workers is reserved for Nodes
-				}
-				start(func() { r.work(ctx, r.nodeJobs.jobs, pods) })
-			}
-			start(func() { r.work(ctx, r.checkJobs, nil) })
-			return func() {
-				close(r.checkJobs)
-				close(r.nodeJobs.jobs)
-				c.cfg.Publisher.Clear()
-				c.cfg.Metrics.reset()
-			}
-		},
-		Pass: func() error { return r.pass() },
+		Name: "node health", Interval: Tick, Logger: c.cfg.Logger, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)
 }

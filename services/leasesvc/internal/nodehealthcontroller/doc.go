@@ -2,9 +2,8 @@
 // Nodes, workers write.
 //
 // Every Tick a pass takes in what changed, asks package nodehealth for a plan, and gives steps to
-// the workers, the most urgent first. It gives more of them, the faster the workers are. A pass
-// never waits for Kubernetes. Half of the workers write no Pods, so a slow write delays no step of
-// another Node while workers are free.
+// the workers, the most urgent first. It gives more of them if the workers are fast. A pass never
+// waits for Kubernetes. Half of the workers write Nodes only, so no Pod delays them.
 //
 // Before a Node is marked Unknown its Lease is read again, and its session must not be alive. A
 // Node has one write at a time. The answer of kube-apiserver counts at once, before the watch

@@ -8,6 +8,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -73,7 +74,7 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 			return false
 		default:
 			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
-			r.podJobs.add(job{pod: pod, terms: []*sessioncontroller.HeldShard{r.held[s.Ownership.Shard]}})
+			r.podJobs.add(job{pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}})
 		}
 	}
 	scan.next, scan.wait = next, min(2*scan.wait, scanMax)
@@ -101,6 +102,6 @@ func (r *run) podMarked(res result) {
 // any more.
 func (r *run) forgetPodBackoffs() {
 	maps.DeleteFunc(r.podBackoffs, func(_ types.UID, b backoff) bool {
-		return !b.busy && r.now.Instant >= b.until.Add(time.Duration(b.failures)*backoffMax)
+		return !b.busy && r.now.Instant >= b.until.Add(time.Duration(b.failures)*nodestore.MaxRetryDelay)
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -26,7 +27,7 @@ type replica struct {
 	publisher *nodehealthcontroller.Publisher
 
 	mu             sync.Mutex // guards what follows
-	sessions       map[string]nodehealth.Session
+	sessions       map[string]session.State
 	sessionChanges map[string]struct{}
 }
 
@@ -37,7 +38,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 	for _, name := range names {
 		r := &replica{
 			fakeCluster: f, name: name, changed: map[string]struct{}{}, terms: sessioncontroller.NewHeldShards(), publisher: nodehealthcontroller.NewPublisher(),
-			sessions: map[string]nodehealth.Session{}, sessionChanges: map[string]struct{}{},
+			sessions: map[string]session.State{}, sessionChanges: map[string]struct{}{},
 		}
 		f.change(func() {
 			f.replicas = append(f.replicas, r)
@@ -105,13 +106,13 @@ func (s sessions) Changed() map[string]struct{} {
 	return news
 }
 
-func (s sessions) Session(node string) (state nodehealth.Session, written string) {
+func (s sessions) Session(node string) (state session.State, written string) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	return s.of.sessions[node], ""
 }
 
-func (r *replica) session(node string, state nodehealth.Session) {
+func (r *replica) session(node string, state session.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sessions[node] = state
@@ -193,14 +194,14 @@ func TestRun_GainedShardHasANewGracePeriod(t *testing.T) {
 		defer end()
 		lose := all[0].hold(t.Context(), 0, 1)
 		for i := range 12 {
-			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+			all[0].session(fmt.Sprintf("n%d", i), session.Alive)
 		}
 		time.Sleep(5 * time.Minute) // beats write no Lease here, and b gets no sign of life
 		lose()
 		defer all[1].hold(t.Context(), 0, 1)()
 		time.Sleep(10 * time.Second)
 		for i := range 11 {
-			all[1].session(fmt.Sprintf("n%d", i+1), nodehealth.SessionAlive)
+			all[1].session(fmt.Sprintf("n%d", i+1), session.Alive)
 		}
 		time.Sleep(40 * time.Second)
 		f.expectWrites(t)
@@ -218,13 +219,13 @@ func TestRun_ExpiredSessionIsWrittenWithinHalfASecond(t *testing.T) {
 		defer end()
 		defer all[0].hold(t.Context(), 0)()
 		for i := range 12 {
-			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+			all[0].session(fmt.Sprintf("n%d", i), session.Alive)
 		}
 		time.Sleep(5*time.Minute + 70*time.Millisecond)
-		all[0].session("n0", nodehealth.SessionSuspect)
+		all[0].session("n0", session.Suspect)
 		time.Sleep(7500 * time.Millisecond)
 		f.expectWrites(t)
-		all[0].session("n0", nodehealth.SessionExpired)
+		all[0].session("n0", session.Expired)
 		time.Sleep(400 * time.Millisecond)
 		if got := f.ready("n0"); got != corev1.ConditionUnknown {
 			t.Errorf("Ready of n0 is %s", got)
@@ -241,15 +242,15 @@ func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
 		defer all[0].hold(t.Context(), 0)()
 		f.beat(20 * time.Second)
 		for i := range 12 {
-			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+			all[0].session(fmt.Sprintf("n%d", i), session.Alive)
 		}
 		time.Sleep(5 * time.Minute)
-		all[0].session("n0", nodehealth.SessionExpired)
+		all[0].session("n0", session.Expired)
 		seen := map[nodehealth.Health]bool{}
 		for range 200 {
 			time.Sleep(5 * time.Millisecond)
 			node := all[0].publisher.Snapshot().Node("n0")
-			if node.Session != nodehealth.SessionExpired {
+			if node.Session != session.Expired {
 				continue
 			}
 			seen[node.Assessment.Health] = true
@@ -271,21 +272,21 @@ func TestRun_BeatBeforeTheWriteCounts(t *testing.T) {
 		defer end()
 		defer all[0].hold(t.Context(), 0)()
 		for i := range 12 {
-			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+			all[0].session(fmt.Sprintf("n%d", i), session.Alive)
 		}
 		time.Sleep(time.Minute + 70*time.Millisecond)
-		all[0].session("n0", nodehealth.SessionSuspect)
+		all[0].session("n0", session.Suspect)
 		time.Sleep(time.Second)
 		read := make(chan struct{}, 1)
 		f.change(func() {
 			f.onCompare = func(samples []nodehealth.Sample) {
 				if len(samples) == 1 && samples[0].Node == "n0" {
-					all[0].session("n0", nodehealth.SessionAlive)
+					all[0].session("n0", session.Alive)
 					read <- struct{}{}
 				}
 			}
 		})
-		all[0].session("n0", nodehealth.SessionExpired)
+		all[0].session("n0", session.Expired)
 		<-read
 		time.Sleep(time.Second)
 		f.expectWrites(t)

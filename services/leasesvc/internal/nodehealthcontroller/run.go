@@ -2,9 +2,11 @@ package nodehealthcontroller
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -25,17 +29,16 @@ type run struct {
 	Cluster
 	report func(error)
 
-	clock   monotonic.Clock
-	now     nodehealth.Moment
-	cluster nodehealth.ClusterState
-	nodes   []nodehealth.NodeState // ordered by name
-	nodeSet uint64                 // grows with each Node that is added or deleted
-	// held are the terms by shard; nil for shards that this replica does not hold. ownership is the
-	// same for package nodehealth.
-	held      []*sessioncontroller.HeldShard
+	clock monotonic.Clock
+	now   nodehealth.Moment
+	state nodehealth.ClusterState
+	nodes []nodehealth.NodeState // ordered by name
+	// terms are by shard; nil for shards that this replica does not hold. ownership is the same for
+	// package nodehealth.
+	terms     []*sessioncontroller.HeldShard
 	ownership []nodehealth.Ownership
-	// heldChanged is closed when HeldShards has changed.
-	heldChanged <-chan struct{}
+	// termsChanged is closed when HeldShards has changed.
+	termsChanged <-chan struct{}
 	// answers are Nodes as kube-apiserver returned them, until the cache has them.
 	answers      map[string]*corev1.Node
 	nodeBackoffs map[string]backoff
@@ -59,10 +62,10 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	unread := make(chan struct{})
 	close(unread) // HeldShards has not been read yet
 	r := &run{
-		Config: cfg, Cluster: cluster, report: report, clock: monotonic.StartClock(Tick, pauseAfter),
+		Config: cfg, Cluster: cluster, report: report,
 		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
 		scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
-		held: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), heldChanged: unread,
+		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
 	}
 	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
 	for number := range r.ownership {
@@ -71,29 +74,50 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	return r
 }
 
+// start starts the clock, because the time until the cache is synced is no pause. Half of the
+// workers is reserved for Nodes.
+func (r *run) start(ctx context.Context, workers *sync.WaitGroup) {
+	r.clock = monotonic.StartClock(Tick, pauseAfter)
+	for number := range r.Workers {
+		pods := r.podJobs.jobs
+		if number%2 == 1 {
+			pods = nil
+		}
+		workers.Go(func() { r.work(ctx, r.nodeJobs.jobs, pods) })
+	}
+	workers.Go(func() { r.work(ctx, r.checkJobs, nil) })
+}
+
+func (r *run) end() {
+	close(r.checkJobs)
+	close(r.nodeJobs.jobs)
+	r.Publisher.Clear()
+	r.Metrics.reset()
+}
+
 // pass returns an error if the cache has been behind for too long.
 func (r *run) pass() error {
 	begin := time.Now()
 	now, paused := r.clock.Read()
 	if r.now = (nodehealth.Moment{Instant: now, Wall: r.clock.WallTime(now, now)}); paused > 0 {
 		r.Logger.Warn("node health was paused, which counts as no silence", "for", paused)
-		r.cluster = r.cluster.Delayed(now)
+		r.state = r.state.Delayed(now)
 	}
 	r.updateOwnership()
 	r.collectResults()
 	r.observeChanges()
-	zones := r.held[ZoneShard] != nil
-	plan, cluster := r.Rules.Plan(r.now, r.cluster, r.nodes, nodehealth.Authority{MaxSteps: r.nodeJobs.free(), HoldsZones: zones})
-	r.cluster = cluster
+	zones := r.terms[ZoneShard] != nil
+	plan, state := r.Rules.Plan(r.now, r.state, r.nodes, nodehealth.Authority{MaxSteps: r.nodeJobs.free(), HoldsZones: zones})
+	r.state = state
 	for _, step := range plan.Steps {
 		r.startStep(step)
 	}
 	r.startCheck(plan.SelfCheck)
-	if _, blind := r.cluster.Blind(); !blind {
+	if _, blind := r.state.Blind(); !blind {
 		r.markPods(plan.Dead)
 	}
 	r.publish(&plan)
-	r.Metrics.observe(&plan, r.cluster, zones, time.Since(begin))
+	r.Metrics.observe(&plan, r.state, zones, time.Since(begin))
 	r.logState(&plan)
 	r.reportState()
 	if r.behindFor() >= relistAfter {
@@ -107,18 +131,18 @@ func (r *run) pass() error {
 // pass uses the same terms throughout.
 func (r *run) updateOwnership() {
 	select {
-	case <-r.heldChanged:
+	case <-r.termsChanged:
 	default:
 		return
 	}
-	r.heldChanged = r.HeldShards.Changed() // before the shards are read, so that no change is missed
+	r.termsChanged = r.HeldShards.Changed() // before the shards are read, so that no change is missed
 	changed := false
-	for number := range r.held {
+	for number := range r.terms {
 		held, _ := r.HeldShards.Get(number)
-		if r.held[number] == held {
+		if r.terms[number] == held {
 			continue
 		}
-		r.held[number], changed = held, true
+		r.terms[number], changed = held, true
 		r.ownership[number] = nodehealth.Ownership{Shard: number, Held: held != nil, HeldSince: r.now.Instant}
 	}
 	if !changed {
@@ -128,7 +152,7 @@ func (r *run) updateOwnership() {
 		s := &r.nodes[i]
 		s.Ownership = r.ownership[s.Ownership.Shard]
 	}
-	r.Logger.Debug("held shards changed", "zones", r.held[ZoneShard] != nil)
+	r.Logger.Debug("held shards changed", "zones", r.terms[ZoneShard] != nil)
 }
 
 // observeChanges takes in what changed, and ends backoffs.
@@ -143,7 +167,6 @@ func (r *run) observeChanges() {
 		deleted = deleted || r.Cache.Node(name) == nil
 	}
 	if deleted {
-		r.nodeSet++
 		r.nodes = slices.DeleteFunc(r.nodes, r.dropDeleted)
 	}
 	for name, b := range r.nodeBackoffs {
@@ -170,7 +193,6 @@ func (r *run) addNodes(changed map[string]struct{}) {
 	}
 	r.listed = true
 	if len(added) > 0 {
-		r.nodeSet++
 		r.nodes = append(r.nodes, added...)
 		slices.SortFunc(r.nodes, func(a, b nodehealth.NodeState) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
 	}
@@ -227,26 +249,23 @@ func (r *run) release(name string) {
 	if known {
 		r.nodes[index].Busy = false
 	}
-	if b := r.nodeBackoffs[name]; !known || b.failures == 0 || r.now.Instant >= b.until.Add(backoffMax) {
+	if b := r.nodeBackoffs[name]; !known || b.failures == 0 || r.now.Instant >= b.until.Add(nodestore.MaxRetryDelay) {
 		delete(r.nodeBackoffs, name)
 	}
 }
 
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
-	pass := Pass{
-		At: r.now, Nodes: r.nodes, NodeSet: r.nodeSet + 1, Zones: plan.Zones, MassSilence: plan.MassSilence,
-		Result: func(s *nodehealth.NodeState) Result { return r.result(plan, s) },
+	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence}
+	if blindness, blind := r.state.Blind(); blind {
+		snapshot.Blindness = &blindness
 	}
-	if blindness, blind := r.cluster.Blind(); blind {
-		pass.Blindness = &blindness
-	}
-	for _, held := range r.held {
+	for _, held := range r.terms {
 		if held != nil {
-			pass.Epoch = max(pass.Epoch, held.Epoch())
+			snapshot.Epoch = max(snapshot.Epoch, held.Epoch())
 		}
 	}
-	r.Publisher.Publish(pass)
+	r.Publisher.Publish(snapshot, r.nodes, func(s *nodehealth.NodeState) Result { return r.result(plan, s) })
 }
 
 func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
@@ -254,19 +273,19 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 		return Result{}
 	}
 	result := Result{
-		Held: true, Epoch: r.held[s.Ownership.Shard].Epoch(), Session: s.Session(),
-		Assessment: r.Rules.Assess(r.now.Instant, r.cluster, s),
+		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
+		Assessment: r.Rules.Assess(r.now.Instant, r.state, s),
 	}
-	if result.Session == nodehealth.SessionAlive {
+	if result.Session == session.Alive {
 		result.Assessment.Heard = 0
 	}
-	result.HeldBy = plan.HeldBy(r.cluster, s, result.Assessment)
+	result.HeldBy = plan.HeldBy(r.state, s, result.Assessment)
 	return result
 }
 
 // logState logs blindness and mass silence when they change.
 func (r *run) logState(plan *nodehealth.Plan) {
-	blindness, blind := r.cluster.Blind()
+	blindness, blind := r.state.Blind()
 	switch {
 	case blind && r.now.Instant.Sub(blindness.Since) >= logBlindAfter && r.loggedBlind != blindness.Cause:
 		r.loggedBlind = blindness.Cause
@@ -292,7 +311,7 @@ func (r *run) reportState() {
 	behind := r.behindFor()
 	switch {
 	case behind >= logBlindAfter:
-		blindness, _ := r.cluster.Blind()
+		blindness, _ := r.state.Blind()
 		err = fmt.Errorf("the cache of Leases is behind for %v: %s", behind.Round(time.Second), blindness.Detail)
 	case r.retries():
 		err = r.failed
@@ -302,7 +321,7 @@ func (r *run) reportState() {
 
 // behindFor returns for how long the cache of Leases has been behind; 0 if it is not.
 func (r *run) behindFor() time.Duration {
-	if blindness, blind := r.cluster.Blind(); blind && blindness.Cause == nodehealth.Stale {
+	if blindness, blind := r.state.Blind(); blind && blindness.Cause == nodehealth.Stale {
 		return r.now.Instant.Sub(blindness.Since)
 	}
 	return 0

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -29,7 +28,7 @@ type SessionTracker struct {
 }
 
 type trackedSession struct {
-	state nodehealth.Session
+	state session.State
 	// written is the resourceVersion of the Lease that this replica wrote last; empty if it wrote
 	// none.
 	written string
@@ -51,7 +50,7 @@ func (t *SessionTracker) Changed() map[string]struct{} {
 }
 
 // Session implements Sessions.
-func (t *SessionTracker) Session(node string) (state nodehealth.Session, written string) {
+func (t *SessionTracker) Session(node string) (state session.State, written string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.sessions[node]
@@ -99,7 +98,7 @@ func (t *SessionTracker) apply(events []sessioncontroller.Event) {
 		name := lease.Holder.Key.Name
 		switch events[i].Type {
 		case sessioncontroller.Added, sessioncontroller.Modified:
-			s := trackedSession{state: SessionState(lease.State)}
+			s := trackedSession{state: lease.State}
 			if !lease.Write.WriteTime.IsZero() { // otherwise another writer wrote the Lease that was adopted
 				s.written = lease.Write.ResourceVersion
 			}
@@ -120,17 +119,4 @@ func (t *SessionTracker) clear() {
 		t.changed[name] = struct{}{}
 	}
 	clear(t.sessions)
-}
-
-// SessionState returns the state of a session as node health names it.
-func SessionState(state session.State) nodehealth.Session {
-	switch state {
-	case session.Alive:
-		return nodehealth.SessionAlive
-	case session.Suspect:
-		return nodehealth.SessionSuspect
-	case session.Expired:
-		return nodehealth.SessionExpired
-	}
-	return nodehealth.NoSession
 }

@@ -11,11 +11,12 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// minJournal is how many changes are kept at least. A Watcher that is further behind reads all
+// minChanges is how many changes are kept at least. A Watcher that is further behind reads all
 // Nodes.
-const minJournal = 4096
+const minChanges = 4096
 
 // Publisher shows the results of passes to readers. One goroutine calls Publish and Clear; the
 // other methods are safe for concurrent use and never wait for it.
@@ -29,63 +30,49 @@ type Publisher struct {
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed and replaced with every change
 
-	// What follows belongs to the goroutine that publishes. The slots are shared with readers.
+	// The next fields belong to the goroutine that publishes. What they contain is in snapshots, so
+	// it is replaced and never overwritten.
 	revision uint64
-	nodeSet  uint64 // that of slots
-	slots    []*slot
-	journal  []*slot
+	nodes    []*Node
+	changes  []change
 }
 
-// slot holds one Node as long as the Node exists.
-type slot struct {
+// change is the change of one revision.
+type change struct {
 	name string
-	node atomic.Pointer[Node]
+	// deleted is the Node as it was last; nil if it exists.
+	deleted *Node
 }
 
 // NewPublisher returns a Publisher without a snapshot.
 func NewPublisher() *Publisher { return &Publisher{changed: make(chan struct{})} }
 
-// Pass is the result of a pass.
-type Pass struct {
-	At nodehealth.Moment
-	// Nodes are ordered by name.
-	Nodes []nodehealth.NodeState
-	// NodeSet is a different number whenever a Node was added or deleted. It is never 0.
-	NodeSet uint64
-	// Result returns the result for a Node. It is called once for each, before Publish returns.
-	Result func(*nodehealth.NodeState) Result
-	// Zones are ordered by name.
-	Zones       []nodehealth.Zone
-	MassSilence nodehealth.MassSilence
-	// Blindness is nil if the process is not blind.
-	Blindness *nodehealth.Blindness
-	// Epoch is the largest epoch of the held terms, or 0.
-	Epoch int64
-}
-
-// Publish shows a pass to readers. Only Nodes that changed are copied.
-func (p *Publisher) Publish(pass Pass) {
-	before := p.revision
-	if pass.NodeSet != p.nodeSet {
-		p.updateSlots(pass.Nodes)
-		p.nodeSet = pass.NodeSet
-	}
-	for i := range pass.Nodes {
-		s, slot := &pass.Nodes[i], p.slots[i]
-		old := slot.node.Load()
-		node := old.next(s, pass.Result(s), pass.At.Instant, p.revision+1)
-		if node == old {
-			continue
+// Publish shows a pass to readers: the exported fields of the snapshot, and the Nodes, which are
+// ordered by name. result is called once for each Node, before Publish returns. Only Nodes that
+// changed are copied.
+func (p *Publisher) Publish(snapshot Snapshot, nodes []nodehealth.NodeState, result func(*nodehealth.NodeState) Result) {
+	before, old := p.revision, p.nodes
+	p.nodes = make([]*Node, len(nodes))
+	for i := range nodes {
+		s := &nodes[i]
+		for len(old) > 0 && old[0].Object != s.Node && old[0].Object.Name < s.Node.Name {
+			p.record(change{name: old[0].Object.Name, deleted: old[0]})
+			old = old[1:]
 		}
-		slot.node.Store(node)
-		if old == nil || node.Revision != old.Revision {
-			p.record(slot)
+		var known *Node
+		if len(old) > 0 && (old[0].Object == s.Node || old[0].Object.Name == s.Node.Name) {
+			known, old = old[0], old[1:]
+		}
+		p.nodes[i] = known.next(s, result(s), snapshot.At.Instant, p.revision+1)
+		if known == nil || p.nodes[i].Revision != known.Revision {
+			p.record(change{name: s.Node.Name})
 		}
 	}
-	p.snapshot.Store(&Snapshot{
-		At: pass.At, Zones: pass.Zones, MassSilence: pass.MassSilence, Blindness: pass.Blindness, Epoch: pass.Epoch,
-		revision: p.revision, slots: p.slots, journal: p.journal,
-	})
+	for _, node := range old {
+		p.record(change{name: node.Object.Name, deleted: node})
+	}
+	snapshot.revision, snapshot.nodes, snapshot.changes = p.revision, p.nodes, p.changes
+	p.snapshot.Store(&snapshot)
 	if p.revision != before {
 		p.notify()
 	}
@@ -94,44 +81,18 @@ func (p *Publisher) Publish(pass Pass) {
 // Clear removes the snapshot, because the controller has stopped.
 func (p *Publisher) Clear() {
 	p.snapshot.Store(nil)
-	p.nodeSet, p.slots, p.journal = 0, nil, nil
-	p.revision++ // no journal has it, so Watchers read all Nodes of the next snapshot
+	p.nodes, p.changes = nil, nil
+	p.revision++ // no list of changes has it, so Watchers read all Nodes of the next snapshot
 	p.notify()
 }
 
-// record adds a change to the journal. What readers have of the journal is never overwritten.
-func (p *Publisher) record(s *slot) {
+// record adds a change. What readers have of the changes is never overwritten.
+func (p *Publisher) record(c change) {
 	p.revision++
-	if limit := max(minJournal, 2*len(p.slots)); len(p.journal) >= limit {
-		p.journal = slices.Clone(p.journal[len(p.journal)-limit/2:])
+	if limit := max(minChanges, 2*len(p.nodes)); len(p.changes) >= limit {
+		p.changes = slices.Clone(p.changes[len(p.changes)-limit/2:])
 	}
-	p.journal = append(p.journal, s)
-}
-
-// updateSlots makes the slots those of nodes. Both are ordered by name.
-func (p *Publisher) updateSlots(nodes []nodehealth.NodeState) {
-	slots, old := make([]*slot, 0, len(nodes)), p.slots
-	for i := range nodes {
-		name := nodes[i].Node.Name
-		for len(old) > 0 && old[0].name < name {
-			p.remove(old[0])
-			old = old[1:]
-		}
-		if len(old) > 0 && old[0].name == name {
-			slots, old = append(slots, old[0]), old[1:]
-			continue
-		}
-		slots = append(slots, &slot{name: name})
-	}
-	for _, s := range old {
-		p.remove(s)
-	}
-	p.slots = slots
-}
-
-func (p *Publisher) remove(s *slot) {
-	s.node.Store(s.node.Load().deleted(p.revision + 1))
-	p.record(s)
+	p.changes = append(p.changes, c)
 }
 
 func (p *Publisher) notify() {
@@ -152,18 +113,34 @@ func (p *Publisher) Changed() <-chan struct{} {
 // Snapshot returns the last pass, or nil while the controller does not pass.
 func (p *Publisher) Snapshot() *Snapshot { return p.snapshot.Load() }
 
-// Snapshot is the result of the last pass. It is immutable, except that its Nodes are always the
-// newest.
+// TaintsHeldBy returns why the NoExecute taints of a zone's Nodes must not evict Pods now, or "".
+func (p *Publisher) TaintsHeldBy(zone string) string {
+	snapshot := p.Snapshot()
+	switch {
+	case snapshot == nil:
+		return "node health has not seen the cluster yet"
+	case snapshot.HeldBy(zone) != "":
+		return snapshot.HeldBy(zone)
+	case nodehealth.AllZonesDown(snapshot.Zones):
+		return "no zone has a ready node"
+	}
+	return ""
+}
+
+// Snapshot is the result of the last pass. It is immutable.
 type Snapshot struct {
-	At          nodehealth.Moment
+	At nodehealth.Moment
+	// Zones are ordered by name.
 	Zones       []nodehealth.Zone
 	MassSilence nodehealth.MassSilence
-	Blindness   *nodehealth.Blindness
-	Epoch       int64
+	// Blindness is nil if the process is not blind.
+	Blindness *nodehealth.Blindness
+	// Epoch is the largest epoch of the held terms, or 0.
+	Epoch int64
 
 	revision uint64
-	slots    []*slot // ordered by name
-	journal  []*slot // one for each of the last revisions
+	nodes    []*Node  // ordered by name
+	changes  []change // of the last revisions, one each
 }
 
 // Wall converts an instant to wall-clock time.
@@ -173,11 +150,10 @@ func (s *Snapshot) Wall(instant monotonic.Instant) time.Time {
 
 // Node returns a Node, or nil.
 func (s *Snapshot) Node(name string) *Node {
-	i, found := s.find(name)
-	if !found {
-		return nil
+	if i, found := s.find(name); found {
+		return s.nodes[i]
 	}
-	return s.slots[i].node.Load()
+	return nil
 }
 
 // Page returns the wanted Nodes of held shards after the given name, in order, and whether there
@@ -187,8 +163,7 @@ func (s *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page 
 	if found {
 		i++
 	}
-	for _, slot := range s.slots[i:] {
-		node := slot.node.Load()
+	for _, node := range s.nodes[i:] {
 		switch {
 		case !node.Held || !wanted(node):
 		case len(page) == limit:
@@ -201,7 +176,18 @@ func (s *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page 
 }
 
 func (s *Snapshot) find(name string) (int, bool) {
-	return slices.BinarySearchFunc(s.slots, name, func(s *slot, name string) int { return cmp.Compare(s.name, name) })
+	return slices.BinarySearchFunc(s.nodes, name, func(n *Node, name string) int { return cmp.Compare(n.Object.Name, name) })
+}
+
+// HeldBy returns why a silent Node of a zone may not be marked Unknown now, or "".
+func (s *Snapshot) HeldBy(zone string) string {
+	switch {
+	case s.Blindness != nil:
+		return s.Blindness.String()
+	case s.MassSilence.Zone(zone):
+		return nodehealth.MassSilenceReason
+	}
+	return ""
 }
 
 // Zone returns a zone by its name.
@@ -237,7 +223,7 @@ type Result struct {
 	// Assessment has no Heard while a session keeps the Node alive. The session table has the time
 	// of the last beat.
 	Assessment nodehealth.Assessment
-	Session    nodehealth.Session
+	Session    session.State
 	// HeldBy is why the Node is silent and not marked Unknown, or "".
 	HeldBy string
 }
@@ -265,12 +251,4 @@ func (n *Node) next(s *nodehealth.NodeState, r Result, now monotonic.Instant, re
 		next.Revision = n.Revision
 	}
 	return next
-}
-
-// deleted returns the Node after it was deleted.
-func (n *Node) deleted(revision uint64) *Node {
-	return &Node{
-		Object: n.Object, Zone: n.Zone, Ready: n.Ready, Shard: n.Shard, Result: Result{Epoch: n.Epoch},
-		ChangedAt: n.ChangedAt, Revision: revision,
-	}
 }

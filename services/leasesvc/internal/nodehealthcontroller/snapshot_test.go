@@ -62,9 +62,8 @@ func (o *publisherFixture) publish() {
 	for _, name := range slices.Sorted(maps.Keys(o.nodes)) {
 		subjects = append(subjects, nodehealth.DefaultRules().Observe(o.now, nodehealth.NodeState{}, nodehealth.Observation{Node: o.nodes[name]}))
 	}
-	o.Publish(nodehealthcontroller.Pass{
-		At: nodehealth.Moment{Instant: o.now}, Nodes: subjects, NodeSet: uint64(o.now),
-		Result: func(s *nodehealth.NodeState) nodehealthcontroller.Result { return o.results[s.Node.Name] },
+	o.Publish(nodehealthcontroller.Snapshot{At: nodehealth.Moment{Instant: o.now}}, subjects, func(s *nodehealth.NodeState) nodehealthcontroller.Result {
+		return o.results[s.Node.Name]
 	})
 }
 
@@ -257,10 +256,10 @@ func BenchmarkPublish(b *testing.B) {
 					views[i].Assessment.Heard = monotonic.Instant(pass)
 				}
 				next := 0
-				c.Publish(nodehealthcontroller.Pass{Nodes: subjects, NodeSet: 1, Result: func(*nodehealth.NodeState) nodehealthcontroller.Result {
+				c.Publish(nodehealthcontroller.Snapshot{}, subjects, func(*nodehealth.NodeState) nodehealthcontroller.Result {
 					next++
 					return views[next-1]
-				}})
+				})
 			}
 			publish()
 			b.ReportAllocs()

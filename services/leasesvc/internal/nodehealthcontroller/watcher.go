@@ -40,8 +40,8 @@ func (w *Watcher) Next() (events []Event, published bool) {
 	if snapshot == nil {
 		return nil, false
 	}
-	if behind := snapshot.revision - w.revision; w.revision > 0 && behind <= uint64(len(snapshot.journal)) {
-		events = w.readJournal(snapshot, int(behind))
+	if behind := snapshot.revision - w.revision; w.revision > 0 && behind <= uint64(len(snapshot.changes)) {
+		events = w.readChanges(snapshot, int(behind))
 	} else {
 		events = w.readAll(snapshot)
 	}
@@ -49,12 +49,13 @@ func (w *Watcher) Next() (events []Event, published bool) {
 	return events, true
 }
 
-// readJournal reads the last changes. A Node is returned at its newest revision only. If that is
-// newer than the snapshot, the next call returns it.
-func (w *Watcher) readJournal(snapshot *Snapshot, changes int) []Event {
+// readChanges reads the last changes. Only the last change of a Node is an event.
+func (w *Watcher) readChanges(snapshot *Snapshot, count int) []Event {
 	var events []Event
-	for i, slot := range snapshot.journal[len(snapshot.journal)-changes:] {
-		if node := slot.node.Load(); node.Revision == w.revision+1+uint64(i) {
+	for i, c := range snapshot.changes[len(snapshot.changes)-count:] {
+		if c.deleted != nil {
+			events = w.remove(events, c.deleted)
+		} else if node := snapshot.Node(c.name); node != nil && node.Revision == w.revision+1+uint64(i) {
 			events = w.add(events, node)
 		}
 	}
@@ -64,36 +65,41 @@ func (w *Watcher) readJournal(snapshot *Snapshot, changes int) []Event {
 // readAll compares all Nodes with what was sent.
 func (w *Watcher) readAll(snapshot *Snapshot) []Event {
 	var events []Event
-	exists := make(map[string]bool, len(snapshot.slots))
-	for _, slot := range snapshot.slots {
-		exists[slot.name] = true
-		events = w.add(events, slot.node.Load())
+	for _, node := range snapshot.nodes {
+		events = w.add(events, node)
 	}
 	for name, node := range w.sent {
-		if !exists[name] {
-			delete(w.sent, name)
-			events = append(events, Event{Type: Deleted, Node: node})
+		if snapshot.Node(name) == nil {
+			events = w.remove(events, node)
 		}
 	}
 	return events
 }
 
-// add adds the event of a Node, unless it was sent: Nodes are stored shortly before their snapshot.
+// add adds the event of a Node that exists.
 func (w *Watcher) add(events []Event, node *Node) []Event {
 	name := node.Object.Name
 	sent := w.sent[name]
 	switch {
 	case sent != nil && sent.Revision == node.Revision:
-	case node.Held && w.wanted(node):
-		change := Modified
-		if sent == nil {
-			change = Added
-		}
-		w.sent[name] = node
-		events = append(events, Event{Type: change, Node: node})
-	case sent != nil:
-		delete(w.sent, name)
-		events = append(events, Event{Type: Deleted, Node: node})
+		return events
+	case !node.Held || !w.wanted(node):
+		return w.remove(events, node)
 	}
-	return events
+	change := Modified
+	if sent == nil {
+		change = Added
+	}
+	w.sent[name] = node
+	return append(events, Event{Type: change, Node: node})
+}
+
+// remove adds the event of a Node that was deleted or is not wanted any more, if it was sent.
+func (w *Watcher) remove(events []Event, node *Node) []Event {
+	name := node.Object.Name
+	if w.sent[name] == nil {
+		return events
+	}
+	delete(w.sent, name)
+	return append(events, Event{Type: Deleted, Node: node})
 }

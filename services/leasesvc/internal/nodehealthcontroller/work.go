@@ -12,6 +12,8 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -19,9 +21,8 @@ const (
 	// conflictBackoff is how long a Node waits after a write conflict: about as long as the watch
 	// needs to deliver the other write.
 	conflictBackoff = Tick
-	// backoffMin and backoffMax bound the backoff after other failures. It doubles with each.
-	backoffMin = time.Second
-	backoffMax = 30 * time.Second
+	// checkRetry is the time from a failed self-check to the next one.
+	checkRetry = time.Second
 )
 
 var (
@@ -73,10 +74,10 @@ func (r *run) startStep(step nodehealth.Step) {
 func (r *run) termsOf(step *nodehealth.Step) []*sessioncontroller.HeldShard {
 	var terms []*sessioncontroller.HeldShard
 	if step.NeedsShard {
-		terms = append(terms, r.held[step.Shard])
+		terms = append(terms, r.terms[step.Shard])
 	}
 	if step.NeedsZones && (!step.NeedsShard || step.Shard != ZoneShard) {
-		terms = append(terms, r.held[ZoneShard])
+		terms = append(terms, r.terms[ZoneShard])
 	}
 	return terms
 }
@@ -135,7 +136,7 @@ func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *cor
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}
-	if state, _ := r.Sessions.Session(step.Node.Name); state == nodehealth.SessionAlive || state == nodehealth.SessionSuspect {
+	if state, _ := r.Sessions.Session(step.Node.Name); state == session.Alive || state == session.Suspect {
 		return nil, nil, errHeard
 	}
 	node, err = r.Writer.Write(ctx, *step)
@@ -201,18 +202,18 @@ func (r *run) take(res result) {
 func (r *run) checked(res result) {
 	r.checking = false
 	if res.err != nil {
-		r.checkAt = r.now.Instant.Add(backoffMin)
-		r.cluster = r.cluster.CheckFailed(r.now.Instant)
+		r.checkAt = r.now.Instant.Add(checkRetry)
+		r.state = r.state.CheckFailed(r.now.Instant)
 		return
 	}
-	r.cluster = r.cluster.CheckPassed(res.begun, r.now.Instant, res.newer)
+	r.state = r.state.CheckPassed(res.begun, r.now.Instant, res.newer)
 }
 
 func (r *run) written(res result) {
 	name := res.step.Node.Name
 	r.Metrics.written(res)
 	for _, sample := range res.newer {
-		r.cluster = r.cluster.CacheBehind(r.now.Instant, sample)
+		r.state = r.state.CacheBehind(r.now.Instant, sample)
 	}
 	r.nodeBackoffs[name] = r.nextBackoff(r.nodeBackoffs[name], res.err)
 	if r.nodeBackoffs[name].until <= r.now.Instant {
@@ -236,11 +237,7 @@ func (r *run) nextBackoff(b backoff, err error) backoff {
 	case overtaken(err):
 		return backoff{until: r.now.Instant.Add(conflictBackoff), failures: b.failures}
 	}
-	wait := min(backoffMin<<min(b.failures, 10), backoffMax)
-	if seconds, given := apierrors.SuggestsClientDelay(err); given {
-		wait = max(wait, time.Duration(seconds)*time.Second)
-	}
-	return backoff{until: r.now.Instant.Add(wait), failures: b.failures + 1}
+	return backoff{until: r.now.Instant.Add(nodestore.RetryDelay(err, b.failures)), failures: b.failures + 1}
 }
 
 // noteFailure keeps the error of the last write. A write that was overtaken is no failure, nor is a

@@ -14,74 +14,59 @@ import (
 
 // Sources and reasons of Events are those of kube-controller-manager, because users filter by them.
 const (
-	healthSource   = "node-controller"
-	evictionSource = "taint-eviction-controller"
-	evictionReason = "TaintManagerEviction"
+	NodeHealthSource = "node-controller"
+	EvictionSource   = "taint-eviction-controller"
+	evictionReason   = "TaintManagerEviction"
 )
 
-// Recorder sends Events until Close is called or its context ends. Its methods never block and are
+// Events sends Events until Close is called or its context ends. Its methods never block and are
 // safe for concurrent use.
-type Recorder struct {
+type Events struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 }
 
-func newRecorder(ctx context.Context, kube kubernetes.Interface, source string) Recorder {
+// NewEvents returns Events of a source.
+func NewEvents(ctx context.Context, kube kubernetes.Interface, source string) *Events {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: kube.CoreV1().Events("")})
-	return Recorder{
+	return &Events{
 		broadcaster: broadcaster,
 		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: source}),
 	}
 }
 
 // Close drops the Events that have not been sent.
-func (r Recorder) Close() { r.broadcaster.Shutdown() }
-
-// NodeEvents are the Events of node health.
-type NodeEvents struct{ Recorder }
-
-// NewNodeEvents returns NodeEvents that are sent until ctx ends.
-func NewNodeEvents(ctx context.Context, kube kubernetes.Interface) NodeEvents {
-	return NodeEvents{newRecorder(ctx, kube, healthSource)}
-}
+func (e *Events) Close() { e.broadcaster.Shutdown() }
 
 // NodeRegistered says that a Node was created.
-func (e NodeEvents) NodeRegistered(node *corev1.Node) {
+func (e *Events) NodeRegistered(node *corev1.Node) {
 	e.recorder.Eventf(nodeReference(node), corev1.EventTypeNormal, "RegisteredNode", "node %s is registered", node.Name)
 }
 
 // NodeRemoved says that a Node was deleted.
-func (e NodeEvents) NodeRemoved(node *corev1.Node) {
+func (e *Events) NodeRemoved(node *corev1.Node) {
 	e.recorder.Eventf(nodeReference(node), corev1.EventTypeNormal, "RemovingNode", "node %s is deleted", node.Name)
 }
 
 // NodeNotReady says that a ready Node was marked Unknown.
-func (e NodeEvents) NodeNotReady(node *corev1.Node) {
+func (e *Events) NodeNotReady(node *corev1.Node) {
 	e.recorder.Eventf(nodeReference(node), corev1.EventTypeNormal, "NodeNotReady", "node %s is not ready any more", node.Name)
 }
 
 // PodNotReady says that a Pod was marked NotReady.
-func (e NodeEvents) PodNotReady(pod *corev1.Pod) {
+func (e *Events) PodNotReady(pod *corev1.Pod) {
 	e.recorder.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "the node is not ready")
 }
 
-// EvictionEvents are the Events of taint eviction.
-type EvictionEvents struct{ Recorder }
-
-// NewEvictionEvents returns EvictionEvents that are sent until ctx ends.
-func NewEvictionEvents(ctx context.Context, kube kubernetes.Interface) EvictionEvents {
-	return EvictionEvents{newRecorder(ctx, kube, evictionSource)}
-}
-
 // Evicted says that a Pod was deleted.
-func (e EvictionEvents) Evicted(evicted *eviction.Eviction) {
+func (e *Events) Evicted(evicted *eviction.Eviction) {
 	e.recorder.Eventf(podReference(evicted.Pod), corev1.EventTypeNormal, evictionReason, "deleted from node %s for its taint %s, tolerated for %v",
 		evicted.Node, evicted.Taint.ToString(), evicted.Due.Sub(evicted.Since))
 }
 
 // EvictionCancelled says that a pending Pod need not leave.
-func (e EvictionEvents) EvictionCancelled(pending eviction.PendingPod) {
+func (e *Events) EvictionCancelled(pending eviction.PendingPod) {
 	e.recorder.Eventf(podReference(pending.Pod), corev1.EventTypeNormal, evictionReason, "may stay on node %s: its taint %s is gone or tolerated",
 		pending.Pod.Spec.NodeName, pending.Taint.ToString())
 }

@@ -50,8 +50,8 @@ func newFixture(t *testing.T, configure func(*nodestore.Config)) *fixture {
 		ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &f.namespace, RenewTime: renewTime()},
 	}, metav1.CreateOptions{})
 	f.must(err)
-	f.writer = nodestore.NewWriter(f.kube, f.config)
 	f.store = nodestore.New(f.kube, f.config)
+	f.writer = f.store.Writer()
 	f.cache = f.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases|nodestore.Pods)
 	f.run(f.cache)
 	return f

@@ -7,28 +7,41 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Cache is what a Loop waits for; *Subscription is one.
+// Cache is the cluster as far as it is cached; *Subscription is one. Its methods, except Run,
+// answer from memory and may be called concurrently. Returned objects must not be written to.
 type Cache interface {
 	// Run keeps the cache until ctx ends. It is called once.
 	Run(ctx context.Context) error
 	// Synced is closed when all objects have been listed.
 	Synced() <-chan struct{}
+	// Changed returns the names of the Nodes that changed since the last call, or whose Lease or
+	// Pods did.
+	Changed() map[string]struct{}
+	// Node returns nil for a Node that does not exist.
+	Node(name string) *corev1.Node
+	// Pods returns the Pods on a Node, in no order.
+	Pods(node string) []*corev1.Pod
 }
 
-// Loop runs a controller: passes in one goroutine, and work beside them. All fields are required.
+// Loop runs a controller: passes in one goroutine, workers beside it. All fields are required.
 type Loop struct {
 	// Name is for logs and errors.
 	Name string
 	// Interval is the time between two passes.
 	Interval time.Duration
-	// Start is called once, before the first pass. It starts goroutines that end with ctx or end.
-	// end is called after the last pass.
-	Start func(ctx context.Context, start func(func())) (end func())
+	Logger   *slog.Logger
+	// Start is called once, before the first pass. It starts workers that end with ctx or after
+	// End.
+	Start func(ctx context.Context, workers *sync.WaitGroup)
 	// Pass must not block. An error ends the Loop.
-	Pass   func() error
-	Logger *slog.Logger
+	Pass func() error
+	// End is called after the last pass.
+	End func()
 }
 
 // remindEvery is the time between two warnings about a cache that is not synced.
@@ -46,8 +59,8 @@ func (l Loop) Run(ctx context.Context, cache Cache) error {
 	if err := l.await(ctx, cache, ended); err != nil || ctx.Err() != nil {
 		return err
 	}
-	end := l.Start(ctx, running.Go)
-	defer end()
+	l.Start(ctx, &running)
+	defer l.End()
 	ticker := time.NewTicker(l.Interval)
 	defer ticker.Stop()
 	for {
@@ -89,4 +102,19 @@ func (l Loop) cacheEnded(ctx context.Context, err error) error {
 		return nil
 	}
 	return errors.Join(fmt.Errorf("the cache of %s has ended", l.Name), err)
+}
+
+const (
+	minRetryDelay = time.Second
+	// MaxRetryDelay bounds RetryDelay, unless kube-apiserver asks for more.
+	MaxRetryDelay = 30 * time.Second
+)
+
+// RetryDelay returns how long to wait after a failed write. It doubles with each earlier failure.
+func RetryDelay(err error, failures int) time.Duration {
+	delay := min(minRetryDelay<<min(failures, 10), MaxRetryDelay)
+	if seconds, given := apierrors.SuggestsClientDelay(err); given {
+		delay = max(delay, time.Duration(seconds)*time.Second)
+	}
+	return delay
 }

@@ -83,8 +83,7 @@ func cachedConditions() []corev1.NodeConditionType {
 type cachedLease struct {
 	// ObjectMeta has names and version only, which informers need.
 	metav1.ObjectMeta
-	lease  nodehealth.Lease
-	holder string
+	lease nodehealth.Lease
 }
 
 func (s *slimmer) lease(object *coordinationv1.Lease) *cachedLease {
@@ -99,7 +98,7 @@ func (s *slimmer) lease(object *coordinationv1.Lease) *cachedLease {
 		slim.lease.Duration = time.Duration(max(*seconds, 0)) * time.Second
 	}
 	if holder := object.Spec.HolderIdentity; holder != nil {
-		slim.holder = *holder
+		slim.lease.Holder = *holder
 	}
 	return slim
 }

@@ -56,9 +56,10 @@ const (
 // Store is a cache of Nodes, Leases and Pods. Its methods are safe for concurrent use. Objects that
 // it returns are shared and must not be written to, except Pods, which each call makes anew.
 type Store struct {
-	cfg  Config
-	kube kubernetes.Interface
-	uids *Subscription
+	cfg     Config
+	kube    kubernetes.Interface
+	slimmer *slimmer
+	uids    *Subscription
 
 	mu      sync.Mutex // guards what follows
 	running map[Kinds]*informer
@@ -69,7 +70,7 @@ func New(kube kubernetes.Interface, cfg Config) *Store {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{cfg: cfg, kube: kube, running: map[Kinds]*informer{}}
+	s := &Store{cfg: cfg, kube: kube, slimmer: newSlimmer(cfg), running: map[Kinds]*informer{}}
 	s.uids = s.Subscribe(Nodes, 0)
 	return s
 }
@@ -112,13 +113,10 @@ func (s *Store) Confirm(ctx context.Context, name string) (types.UID, error) {
 // Pods returns the Pods on a Node, in no order, or none if no Subscription has Pods.
 func (s *Store) Pods(node string) []*corev1.Pod { return podsOf(s.runningInformer(Pods), node) }
 
-// Lease returns what the Lease of a Node says, and its holder. It returns zero values if there is
-// no Lease, or no Subscription with Leases.
-func (s *Store) Lease(node string) (lease nodehealth.Lease, holder string) {
-	if cached := leaseOf(s.runningInformer(Leases), s.cfg.Namespace, node); cached != nil {
-		return cached.lease, cached.holder
-	}
-	return nodehealth.Lease{}, ""
+// Lease returns what the Lease of a Node says. It returns the zero Lease if there is none, or no
+// Subscription with Leases.
+func (s *Store) Lease(node string) nodehealth.Lease {
+	return leaseOf(s.runningInformer(Leases), s.cfg.Namespace, node)
 }
 
 func (s *Store) runningInformer(kind Kinds) *informer {
@@ -173,7 +171,7 @@ func (s *Store) acquire(kinds Kinds) (map[Kinds]*informer, error) {
 
 func (s *Store) start(kind Kinds) (*informer, error) {
 	i := &informer{SharedIndexInformer: s.newInformer(kind), stopped: make(chan struct{})}
-	if err := i.SetTransform(newSlimmer(s.cfg).slim); err != nil {
+	if err := i.SetTransform(s.slimmer.slim); err != nil {
 		return nil, err
 	}
 	err := i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, cause error) {
@@ -239,9 +237,11 @@ func nodeOf(i *informer, name string) *corev1.Node {
 	return node
 }
 
-func leaseOf(i *informer, namespace, name string) *cachedLease {
-	lease, _ := lookup(i, namespace+"/"+name).(*cachedLease)
-	return lease
+func leaseOf(i *informer, namespace, name string) nodehealth.Lease {
+	if cached, ok := lookup(i, namespace+"/"+name).(*cachedLease); ok {
+		return cached.lease
+	}
+	return nodehealth.Lease{}
 }
 
 func lookup(i *informer, key string) any {

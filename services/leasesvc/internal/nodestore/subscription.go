@@ -78,10 +78,7 @@ func (s *Subscription) Node(name string) *corev1.Node { return nodeOf(s.informer
 
 // Lease returns what the Lease of a Node says, or the zero Lease.
 func (s *Subscription) Lease(node string) nodehealth.Lease {
-	if cached := leaseOf(s.informer(Leases), s.store.cfg.Namespace, node); cached != nil {
-		return cached.lease
-	}
-	return nodehealth.Lease{}
+	return leaseOf(s.informer(Leases), s.store.cfg.Namespace, node)
 }
 
 // Pods returns the Pods on a Node, in no order.

@@ -27,9 +27,9 @@ type Writer struct {
 	slimmer   *slimmer
 }
 
-// NewWriter returns a Writer. kube is a fenced client, cfg that of the Store.
-func NewWriter(kube kubernetes.Interface, cfg Config) *Writer {
-	return &Writer{kube: kube, namespace: cfg.Namespace, slimmer: newSlimmer(cfg)}
+// Writer returns a Writer with the client of the Store.
+func (s *Store) Writer() *Writer {
+	return &Writer{kube: s.kube, namespace: s.cfg.Namespace, slimmer: s.slimmer}
 }
 
 // Write applies a step and returns the Node after it, as the Store would cache it.
