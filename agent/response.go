@@ -29,9 +29,9 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	}
 	request := s.pending[0]
 	s.pending = s.pending[1:]
-	results := &results{stream: s, now: time.Now(), jitter: rand.Float64()}
+	s.now, s.jitter = time.Now(), rand.Float64()
 	var err error
-	s.router.update(func() { err = results.apply(request, response) })
+	s.router.update(func() { err = s.apply(request, response) })
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	}
 	if response.Grant != nil && request.class != "" {
 		interval := intervalOf(response.Grant)
-		s.classes[request.class] = &schedule{interval: interval, next: results.now.Add(interval)}
+		s.classes[request.class] = &schedule{interval: interval, next: s.now.Add(interval)}
 		s.recordGrant(response.Grant)
 	}
 	s.resetWatchdog()
@@ -83,39 +83,31 @@ func intervalOf(grant *leasev1.Grant) time.Duration {
 	return max(grant.GetNextInterval().AsDuration(), minInterval)
 }
 
-// results applies the results of one response to the router, inside router.update.
-type results struct {
-	*stream
-	now time.Time
-	// jitter is between 0 and 1. All holders of the response share it, so that they register again
-	// in one message.
-	jitter float64
-}
-
-func (r *results) apply(request pendingRequest, response *leasev1.StreamHeartbeatsResponse) error {
+// apply applies the results of one response to the router, inside router.update.
+func (s *stream) apply(request pendingRequest, response *leasev1.StreamHeartbeatsResponse) error {
 	for i, result := range response.Welcomes {
-		if err := r.applyRegistration(request.registered[i], result); err != nil {
+		if err := s.applyRegistration(request.registered[i], result); err != nil {
 			return err
 		}
 	}
 	for _, rejected := range response.RefusedHandles {
 		var pause time.Duration // a session that is gone can be registered again at once
 		if rejected.Refusal.GetReason() != reasonUnknownHandle {
-			pause = r.retryAfter(rejected.Refusal)
+			pause = s.retryAfter(rejected.Refusal)
 		}
-		r.router.rejectHandle(r.target, rejected.Handle, r.rejection(rejected.Refusal, pause))
+		s.router.rejectHandle(s.target, rejected.Handle, s.rejection(rejected.Refusal, pause))
 	}
 	return nil
 }
 
-func (r *results) applyRegistration(h Holder, result *leasev1.Welcome) error {
+func (s *stream) applyRegistration(h Holder, result *leasev1.Welcome) error {
 	grant, rejected := result.GetGrant(), result.GetRefusal()
 	switch {
 	case grant != nil && result.Handle != 0:
-		r.router.setHandle(r.target, h, result.Handle)
-		r.scheduleFirstBeat(h.Class, grant)
+		s.router.setHandle(s.target, h, result.Handle)
+		s.scheduleFirstBeat(h.Class, grant)
 	case rejected != nil:
-		r.router.rejectHolder(r.target, h, r.rejection(rejected, r.retryAfter(rejected)))
+		s.router.rejectHolder(s.target, h, s.rejection(rejected, s.retryAfter(rejected)))
 	default:
 		return errResponse
 	}
@@ -123,43 +115,43 @@ func (r *results) applyRegistration(h Holder, result *leasev1.Welcome) error {
 }
 
 // scheduleFirstBeat makes the class beat no later than the grant of a new holder says.
-func (r *results) scheduleFirstBeat(class string, grant *leasev1.Grant) {
+func (s *stream) scheduleFirstBeat(class string, grant *leasev1.Grant) {
 	interval := intervalOf(grant)
-	next := r.now.Add(interval)
-	if s := r.classes[class]; s == nil {
-		r.classes[class] = &schedule{interval: interval, next: next}
-	} else if next.Before(s.next) {
-		s.next = next
+	next := s.now.Add(interval)
+	if beats := s.classes[class]; beats == nil {
+		s.classes[class] = &schedule{interval: interval, next: next}
+	} else if next.Before(beats.next) {
+		beats.next = next
 	}
-	r.recordGrant(grant)
+	s.recordGrant(grant)
 }
 
-func (r *results) rejection(rejected *leasev1.Refusal, pause time.Duration) rejection {
+func (s *stream) rejection(rejected *leasev1.Refusal, pause time.Duration) rejection {
 	return rejection{
-		reason: rejected.GetReason(), retryAt: r.now.Add(pause), moveTo: rejected.GetMoveTo(), moveAt: r.moveAt(rejected),
-		ownerRetryAt: func(attempt int) time.Time { return r.now.Add(r.backoffs.unknownOwner(attempt, r.jitter)) },
+		reason: rejected.GetReason(), retryAt: s.now.Add(pause), moveTo: rejected.GetMoveTo(), moveAt: s.moveAt(rejected),
+		ownerRetryAt: func(attempt int) time.Time { return s.now.Add(s.backoffs.unknownOwner(attempt, s.jitter)) },
 	}
 }
 
 // moveAt is when a holder moves to another replica; zero for at once. If its beat was forwarded,
 // its session exists there already. It then moves at a random time within half an interval, so that
 // not all holders of a shard arrive at once.
-func (r *results) moveAt(rejected *leasev1.Refusal) time.Time {
+func (s *stream) moveAt(rejected *leasev1.Refusal) time.Time {
 	if !rejected.GetForwarded() {
 		return time.Time{}
 	}
-	return r.now.Add(time.Duration(r.jitter * float64(r.interval/2)))
+	return s.now.Add(time.Duration(s.jitter * float64(s.interval/2)))
 }
 
 // retryAfter is at least what the server asks for. Holders that were rate-limited return at
 // different times.
-func (r *results) retryAfter(rejected *leasev1.Refusal) time.Duration {
+func (s *stream) retryAfter(rejected *leasev1.Refusal) time.Duration {
 	pause := rejected.GetRetryAfter().AsDuration()
 	switch {
 	case pause <= 0:
 		return rejectedPause
 	case rejected.GetReason() == reasonPaced:
-		return pause + time.Duration(r.jitter*float64(pause/2))
+		return pause + time.Duration(s.jitter*float64(pause/2))
 	}
 	return pause
 }

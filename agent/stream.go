@@ -57,6 +57,11 @@ type stream struct {
 	// before the first.
 	interval time.Duration
 
+	// now is when the current response arrived. jitter is between 0 and 1; all holders of the
+	// response share it, so that they register again in one message.
+	now    time.Time
+	jitter float64
+
 	beatTimer     *time.Timer // fires when the next class is due
 	registerTimer *time.Timer // fires when the next holder may register
 	responses     chan *leasev1.StreamHeartbeatsResponse

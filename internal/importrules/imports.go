@@ -29,7 +29,7 @@ var domains = `^(` + strings.Join([]string{
 }, `|`) + `)/`
 
 const (
-	leaseDomains     = `class|session|slab|writeback|checkpoint|nodehealth|eviction|explain`
+	leaseDomains     = `class|session|writeback|checkpoint|nodehealth|eviction|explain`
 	bootstrapDomains = `baseline|apiservers|allocation`
 	sliceDomains     = `index|desired|pack|hints|explain`
 	gatewayDomains   = `merge`

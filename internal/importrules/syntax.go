@@ -21,7 +21,7 @@ type usage struct {
 var usages = []usage{
 	{
 		from:    domains,
-		names:   []string{"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.Sleep", "time.Tick", "time.NewTimer", "time.NewTicker"},
+		names:   []string{"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.Sleep", "time.Tick", "time.NewTimer", "time.NewTicker", "monotonic.StartClock"},
 		because: "time is a parameter of a domain package, so that tests and replays choose it",
 	},
 	{

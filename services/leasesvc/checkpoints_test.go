@@ -13,7 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 func entryOf(class, name string, silence time.Duration) checkpoint.Entry {
@@ -44,7 +44,7 @@ func TestCheckpoints_UnreadableOnesGrantAFullGracePeriod(t *testing.T) {
 	}
 	a, _ := beatFor(t, agentHolders("live", 100), r)
 	awaitRegistered(t, a)
-	store := checkpointcontroller.NewStore(etcd, p.cluster, leasesvc.ServiceName)
+	store := sessioncontroller.NewCheckpointStore(etcd, p.cluster, leasesvc.ServiceName)
 	testkit.Eventually(t, patience, func() error {
 		for number := range takeoverShards {
 			if value, err := store.Read(t.Context(), number); err != nil || value != nil {
@@ -99,7 +99,7 @@ func TestCheckpoints_ExpiredHoldersAreRestoredUntilTheyReturn(t *testing.T) {
 	if lease := r.await("expired-20"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "1" {
 		t.Errorf("a holder that returned is %v", lease)
 	}
-	store := checkpointcontroller.NewStore(etcd, p.cluster, leasesvc.ServiceName)
+	store := sessioncontroller.NewCheckpointStore(etcd, p.cluster, leasesvc.ServiceName)
 	testkit.Eventually(t, patience, func() error {
 		names, _ := stored(t, store, checkpoint.Rule{TTL: beatGrace, MinGrace: beatFloor})
 		for name := range names {

@@ -8,20 +8,30 @@
 // shard starts with its checkpoint of silent holders and learns about the remaining holders from
 // their beats: a failover neither expires live holders nor revives expired ones.
 //
-// Registrations are rate-limited, not queued: excess holders are asked to retry, and their sessions
-// are renewed meanwhile. A sender that exceeds its message rate is told to slow down, then its
-// stream ends. A watch receives the newest state of each session and may skip intermediate ones.
+// The way of a heartbeat:
+//
+//	api.stream ─▶ responder.respond ─▶ session.Heartbeats.Beat    a live holder: one word in memory
+//	                   │
+//	                   ▼ other beats and registrations, one batch
+//	    sessioncontroller.Process ─▶ session.Table ─▶ grant or refusal ─▶ answer
+//	                   │ new, expired and recovered holders
+//	                   ▼
+//	    writeback.Schedule ─▶ writebackcontroller ─▶ LeaseWriter.Write, under the term of the shard
+//
+// If the shard has moved, the session is unknown here. The answer names the replica that holds the
+// shard, and api.Forwarder sends the beat there. The new replica restores the checkpoint of silent
+// holders before it accepts beats (sessioncontroller.Checkpoints).
 //
 // Holders are divided into shards (--shards) by a hash of class and name, and package term assigns
 // shards to replicas. One session controller and one set of writers serve all shards that a replica
-// holds. A holder that contacts the wrong replica is refused with the address of the right one, and
-// its beat is forwarded there. Reads answer for the held shards.
+// holds. Reads answer for the held shards.
 //
 // Invariants:
-//   - A session exists only on the replica that holds the term of its shard, and ends with the term.
+//   - A session exists only on the replica that holds the term of its shard. It ends with the term.
 //   - The newest boot of a holder owns its session. Beats are ordered by sequence, never by clocks.
-//   - Writes to Kubernetes carry the context of the shard's term. Each write is guarded by resourceVersion, each delete also by
-//     UID. A term ends only after all writes under it have returned.
+//   - Writes to Kubernetes carry the context of the shard's term. Each write is guarded by
+//     resourceVersion, each delete also by UID. A term ends only after all writes under it have
+//     returned.
 //
 // The service owns these fields of the Leases in the namespaces of its classes, where
 // holderIdentity is one of its holders: ownerReferences to the Node, holderIdentity if it is empty,

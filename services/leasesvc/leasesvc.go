@@ -5,22 +5,37 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
 // ServiceName is the name of the service in etcd keys and errors.
 const ServiceName = "leasesvc"
+
+// state is what the loops and the RPC handlers share. It is safe for concurrent use.
+type state struct {
+	catalog    *class.Catalog
+	heldShards *sessioncontroller.HeldShards
+	// sessions is the session controller; nil while its loop does not run.
+	sessions atomic.Pointer[sessioncontroller.Controller]
+}
+
+func (s *state) sessionCounts() session.Counts {
+	if sessions := s.sessions.Load(); sessions != nil {
+		return sessions.Counts()
+	}
+	return session.Counts{}
+}
 
 // Service is leasesvc. Its methods are safe for concurrent use; Run is called once.
 type Service struct {
@@ -34,8 +49,8 @@ type Service struct {
 	nodeHealth *nodeHealth
 	eviction   *taintEviction
 	// checkpoints is nil without etcd, and forwarder without Deps.Dial.
-	checkpoints *checkpointcontroller.Controller
-	forwarder   *peers.Forwarder
+	checkpoints *sessioncontroller.Checkpoints
+	forwarder   *api.Forwarder
 
 	leaseAPI *api.Server
 	nodeAPI  *nodeapi.Server
@@ -51,7 +66,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, shards)
 	}
 	s := &Service{
-		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: heldshards.NewSet()},
+		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: sessioncontroller.NewHeldShards()},
 		cfg:   cfg, leadership: deps.Leadership, logger: deps.Logger,
 	}
 	var err error
@@ -61,21 +76,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
-	if s.writes, err = writebackcontroller.NewMetrics(deps.Metrics); err != nil {
-		return nil, err
-	}
+	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
-	if s.checkpoints, err = newCheckpoints(s, deps); err != nil {
-		return nil, err
+	s.checkpoints = newCheckpoints(s, deps)
+	if deps.Dial != nil {
+		s.forwarder = newForwarder(deps)
 	}
-	if s.forwarder, err = newForwarder(deps); err != nil {
-		return nil, err
-	}
-	heartbeats, err := api.NewMetrics(deps.Metrics)
-	if err != nil {
-		return nil, err
-	}
-	s.leaseAPI, s.nodeAPI = s.newLeaseAPI(heartbeats, deps.Member.ID), s.newNodeAPI(deps.Member.ID)
+	s.leaseAPI, s.nodeAPI = s.newLeaseAPI(deps), s.newNodeAPI(deps)
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops: s.loops(), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
 	})
@@ -85,41 +92,37 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Ready != nil {
 		deps.Ready.Add("nodes", s.nodeHealth.store.Check)
 	}
-	return s, registerMetrics(deps.Metrics, s.state, s.leaseAPI.OpenStreams)
+	registerMetrics(deps.Metrics, s.state, s.leaseAPI.OpenStreams)
+	return s, nil
 }
 
 // newCheckpoints returns nil without etcd.
-func newCheckpoints(s *Service, deps Deps) (*checkpointcontroller.Controller, error) {
+func newCheckpoints(s *Service, deps Deps) *sessioncontroller.Checkpoints {
 	if deps.Etcd == nil {
-		return nil, nil
+		return nil
 	}
-	return checkpointcontroller.New(checkpointcontroller.Config{
-		Store:   checkpointcontroller.NewStore(deps.Etcd, deps.Member.Cluster, ServiceName),
+	return sessioncontroller.NewCheckpoints(sessioncontroller.CheckpointsConfig{
+		Store:   sessioncontroller.NewCheckpointStore(deps.Etcd, deps.Member.Cluster, ServiceName),
 		Catalog: s.catalog, Classes: s.cfg.classes(), Logger: deps.Logger, Metrics: deps.Metrics,
 	})
 }
 
-// newForwarder returns nil without Dial.
-func newForwarder(deps Deps) (*peers.Forwarder, error) {
-	metrics, err := peers.NewMetrics(deps.Metrics)
-	if err != nil || deps.Dial == nil {
-		return nil, err
-	}
-	return peers.New(peers.Config{
-		Dial: func(address string) (peers.Connection, error) {
+func newForwarder(deps Deps) *api.Forwarder {
+	return api.NewForwarder(api.ForwarderConfig{
+		Dial: func(address string) (api.Connection, error) {
 			connection, err := deps.Dial(address)
 			if err != nil {
 				return nil, err
 			}
 			return api.NewPeerConnection(connection, deps.Member.ID), nil
 		},
-		Metrics: metrics, Logger: deps.Logger,
-	}), nil
+		Metrics: deps.Metrics, Logger: deps.Logger,
+	})
 }
 
-func (s *Service) newLeaseAPI(metrics *api.Metrics, replica string) *api.Server {
-	cfg := api.Config{
-		Service: ServiceName, Replica: replica, Catalog: s.catalog,
+func (s *Service) newLeaseAPI(deps Deps) *api.Server {
+	return api.New(api.Config{
+		Service: ServiceName, Replica: deps.Member.ID, Catalog: s.catalog,
 		MaxRegistrations: s.cfg.MaxRegistrations, MaxMessages: s.cfg.MaxMessages,
 		Sessions: func() api.Sessions {
 			if sessions := s.sessions.Load(); sessions != nil {
@@ -127,18 +130,14 @@ func (s *Service) newLeaseAPI(metrics *api.Metrics, replica string) *api.Server 
 			}
 			return nil // not a typed nil
 		},
-		Owners: s.owners, Leases: s.leases, Metrics: metrics,
-		OnDelete: func(err error) { s.writes.Deleted(writebackcontroller.Released, err) },
-	}
-	if s.forwarder != nil {
-		cfg.Forwarder = s.forwarder
-	}
-	return api.New(cfg)
+		Owners: s.owners, Leases: s.leases, Metrics: deps.Metrics,
+		OnDelete: func(err error) { s.writes.Deleted(writebackcontroller.Released, err) }, Forwarder: s.forwarder,
+	})
 }
 
-func (s *Service) newNodeAPI(replica string) *nodeapi.Server {
+func (s *Service) newNodeAPI(deps Deps) *nodeapi.Server {
 	return nodeapi.New(nodeapi.Config{
-		Service: ServiceName, Replica: replica, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled,
+		Service: ServiceName, Replica: deps.Member.ID, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled,
 		Catalog: s.catalog, Namespace: s.nodeHealth.namespace, Excludes: s.nodeHealth.rules.Excludes,
 		Owners: s.owners, HeldShards: s.heldShards, Publisher: s.nodeHealth.publisher, Store: s.nodeHealth.store,
 		Evictions: s.eviction.controller,
@@ -151,7 +150,7 @@ func (s *Service) newNodeAPI(replica string) *nodeapi.Server {
 	})
 }
 
-func (s *Service) owners() peers.Owners { return s.leadership.Status().Shards }
+func (s *Service) owners() api.Owners { return s.leadership.Status().Shards }
 
 // Register adds the RPCs to a gRPC server.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -158,7 +157,7 @@ func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
 // another replica takes over. While the loop of the session controller does not run, the shard is
 // held and has no sessions.
 func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
-	held := heldshards.New(ctx, t.Shard(), t.Epoch())
+	held := sessioncontroller.NewHeldShard(ctx, t.Shard(), t.Epoch())
 	defer held.Drain()
 	s.heldShards.Add(held)
 	defer s.heldShards.Remove(held)
@@ -177,7 +176,7 @@ func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
 }
 
 // serveSessions starts with the checkpoint of the shard's silent holders and keeps it up to date.
-func (s *Service) serveSessions(ctx context.Context, t *term.Term, sessions *sessioncontroller.Controller, held *heldshards.Shard) error {
+func (s *Service) serveSessions(ctx context.Context, t *term.Term, sessions *sessioncontroller.Controller, held *sessioncontroller.HeldShard) error {
 	silences, empty := s.checkpoints.Restore(ctx, t)
 	var saving sync.WaitGroup
 	defer saving.Wait()

@@ -8,13 +8,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/loop"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -47,7 +47,7 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	}
 	// The class "node" need not be served.
 	namespace, rules := corev1.NamespaceNodeLease, cfg.NodeHealth.Rules
-	rules.FirstBeat = checkpointcontroller.ReconnectTime
+	rules.FirstBeat = sessioncontroller.ReconnectTime
 	if id, served := state.catalog.ByName(class.Node); served {
 		namespace = state.catalog.Get(id).Namespace
 		rules.FirstBeat += state.catalog.Get(id).HeartbeatInterval

@@ -15,7 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -37,7 +37,7 @@ func newReplicaConfig(t *testing.T) replicaConfig {
 
 // stored returns the silences in the checkpoints of all shards by holder, and how many of the
 // holders stay expired.
-func stored(t *testing.T, store *checkpointcontroller.Store, rule checkpoint.Rule) (names map[string]time.Duration, expired int) {
+func stored(t *testing.T, store *sessioncontroller.CheckpointStore, rule checkpoint.Rule) (names map[string]time.Duration, expired int) {
 	t.Helper()
 	names = map[string]time.Duration{}
 	for number := range takeoverShards {
@@ -142,7 +142,7 @@ func TestTakeover_LiveHoldersSurviveAndExpiredOnesStayExpired(t *testing.T) {
 	awaitRegistered(t, append(agents, goneAgent, silentAgent)...)
 	stopGone()
 
-	store := checkpointcontroller.NewStore(testkit.Etcd(t), p.cluster, leasesvc.ServiceName)
+	store := sessioncontroller.NewCheckpointStore(testkit.Etcd(t), p.cluster, leasesvc.ServiceName)
 	rule := checkpoint.Rule{TTL: beatGrace, MinGrace: beatFloor}
 	testkit.Eventually(t, 40*time.Second, func() error {
 		if _, n := stored(t, store, rule); n != len(gone) {

@@ -60,9 +60,9 @@ func (c converter) lease(l *sessioncontroller.Lease) *leasev1.Lease {
 		Holder:       &leasev1.Holder{Class: c.catalog.Get(key.Class).Name, Name: key.Name, BootId: l.Holder.Boot},
 		State:        stateOf(l.State),
 		Epoch:        l.Epoch,
-		StartTime:    timestamp(l.StartTime),
-		LastBeatTime: timestamp(l.LastBeatTime),
-		Deadline:     timestamp(l.Deadline),
+		StartTime:    Timestamp(l.StartTime),
+		LastBeatTime: Timestamp(l.LastBeatTime),
+		Deadline:     Timestamp(l.Deadline),
 		Sequence:     l.Sequence,
 		Write:        writeOf(&l.Write),
 		Shard:        int32(l.Shard),
@@ -74,83 +74,63 @@ func duplicateOf(d *sessioncontroller.Duplicate) *leasev1.Lease_Duplicate {
 	if d == nil {
 		return nil
 	}
-	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: timestamp(d.RejectTime), Refusals: d.Rejections}
+	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: Timestamp(d.RefuseTime), Refusals: d.Refusals}
 }
 
 func grantOf(g sessioncontroller.Grant) *leasev1.Grant {
-	return &leasev1.Grant{Epoch: g.Epoch, NextInterval: duration(g.Interval), Ttl: duration(g.TTL)}
+	return &leasev1.Grant{Epoch: g.Epoch, NextInterval: durationpb.New(g.Interval), Ttl: durationpb.New(g.TTL)}
 }
 
 func stateOf(state session.State) leasev1.Lease_State {
-	switch state {
-	case session.Alive:
-		return leasev1.Lease_STATE_ALIVE
-	case session.Suspect:
-		return leasev1.Lease_STATE_SUSPECT
-	case session.Expired:
-		return leasev1.Lease_STATE_EXPIRED
-	}
-	return leasev1.Lease_STATE_UNSPECIFIED
+	return [...]leasev1.Lease_State{
+		session.Alive:   leasev1.Lease_STATE_ALIVE,
+		session.Suspect: leasev1.Lease_STATE_SUSPECT,
+		session.Expired: leasev1.Lease_STATE_EXPIRED,
+	}[state]
 }
 
 // stateFrom returns session.Gone, which selects all states, for STATE_UNSPECIFIED.
 func stateFrom(state leasev1.Lease_State) session.State {
-	switch state {
-	case leasev1.Lease_STATE_ALIVE:
-		return session.Alive
-	case leasev1.Lease_STATE_SUSPECT:
-		return session.Suspect
-	case leasev1.Lease_STATE_EXPIRED:
-		return session.Expired
-	}
-	return session.Gone
+	return map[leasev1.Lease_State]session.State{
+		leasev1.Lease_STATE_ALIVE:   session.Alive,
+		leasev1.Lease_STATE_SUSPECT: session.Suspect,
+		leasev1.Lease_STATE_EXPIRED: session.Expired,
+	}[state]
 }
 
 func writeOf(w *sessioncontroller.WriteStatus) *leasev1.Lease_Write {
 	return &leasev1.Lease_Write{
 		State:           writeStateOf(w.State),
-		RenewTime:       timestamp(w.RenewTime),
+		RenewTime:       Timestamp(w.RenewTime),
 		ResourceVersion: w.ResourceVersion,
-		WriteTime:       timestamp(w.WriteTime),
+		WriteTime:       Timestamp(w.WriteTime),
 		LastError:       strings.ToValidUTF8(w.LastError, "�"),
 		Failures:        w.Failures,
-		DueTime:         timestamp(w.Due),
+		DueTime:         Timestamp(w.Due),
 		Reason:          w.Reason.String(),
 	}
 }
 
 func writeStateOf(state writeback.State) leasev1.Lease_Write_State {
-	switch state {
-	case writeback.Pending:
-		return leasev1.Lease_Write_STATE_PENDING
-	case writeback.Written:
-		return leasev1.Lease_Write_STATE_WRITTEN
-	case writeback.Retrying:
-		return leasev1.Lease_Write_STATE_RETRYING
-	case writeback.NoOwner:
-		return leasev1.Lease_Write_STATE_NO_OWNER
-	}
-	return leasev1.Lease_Write_STATE_UNSPECIFIED
+	return [...]leasev1.Lease_Write_State{
+		writeback.Pending:  leasev1.Lease_Write_STATE_PENDING,
+		writeback.Written:  leasev1.Lease_Write_STATE_WRITTEN,
+		writeback.Retrying: leasev1.Lease_Write_STATE_RETRYING,
+		writeback.NoOwner:  leasev1.Lease_Write_STATE_NO_OWNER,
+	}[state]
 }
 
 func eventTypeOf(eventType sessioncontroller.EventType) leasev1.WatchLeasesResponse_Type {
-	switch eventType {
-	case sessioncontroller.Added:
-		return leasev1.WatchLeasesResponse_TYPE_ADDED
-	case sessioncontroller.Modified:
-		return leasev1.WatchLeasesResponse_TYPE_MODIFIED
-	case sessioncontroller.Deleted:
-		return leasev1.WatchLeasesResponse_TYPE_DELETED
-	case sessioncontroller.Bookmark:
-		return leasev1.WatchLeasesResponse_TYPE_BOOKMARK
-	}
-	return leasev1.WatchLeasesResponse_TYPE_UNSPECIFIED
+	return [...]leasev1.WatchLeasesResponse_Type{
+		sessioncontroller.Added:    leasev1.WatchLeasesResponse_TYPE_ADDED,
+		sessioncontroller.Modified: leasev1.WatchLeasesResponse_TYPE_MODIFIED,
+		sessioncontroller.Deleted:  leasev1.WatchLeasesResponse_TYPE_DELETED,
+		sessioncontroller.Bookmark: leasev1.WatchLeasesResponse_TYPE_BOOKMARK,
+	}[eventType]
 }
 
-func duration(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
-
-// timestamp returns nil for the zero time.
-func timestamp(t time.Time) *timestamppb.Timestamp {
+// Timestamp returns nil for the zero time.
+func Timestamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}

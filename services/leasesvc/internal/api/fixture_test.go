@@ -11,8 +11,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -57,19 +55,15 @@ func newFixture(t testing.TB, s setup) *fixture {
 	f := &fixture{t: t, sessions: sessioncontroller.New(sessioncontroller.Config{
 		Classes: sessionClasses, Shards: shards, Limit: s.maxSessions, Logger: slog.New(slog.DiscardHandler),
 	})}
-	metrics, err := NewMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	owners := make(peers.Owners, shards)
+	owners := make(Owners, shards)
 	for number := range owners {
 		owners[number] = term.Holding{Shard: number, Here: true}
 	}
 	f.server = New(Config{
 		Service: "leasesvc", Replica: "replica-1", Catalog: class.NewCatalog(classes, shards),
 		MaxRegistrations: s.maxRegistrations, MaxMessages: s.maxMessages,
-		Sessions: func() Sessions { return f.sessions }, Owners: func() peers.Owners { return owners },
-		OnDelete: func(error) {}, Metrics: metrics,
+		Sessions: func() Sessions { return f.sessions }, Owners: func() Owners { return owners },
+		OnDelete: func(error) {},
 	})
 	f.run(shards)
 	return f
@@ -86,7 +80,7 @@ func (f *fixture) run(shards int) {
 	term, endTerm := context.WithCancel(ctx)
 	ended := make(chan error, shards)
 	for number := range shards {
-		go func() { ended <- f.sessions.RunShard(heldshards.New(term, number, 1)) }()
+		go func() { ended <- f.sessions.RunShard(sessioncontroller.NewHeldShard(term, number, 1)) }()
 	}
 	f.t.Cleanup(func() {
 		endTerm()

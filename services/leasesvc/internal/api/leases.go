@@ -7,7 +7,6 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -17,17 +16,17 @@ const deleteTimeout = 10 * time.Second
 
 // GetLease returns a session from memory if this replica holds its shard.
 func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
 	key, served := s.convert.key(request.Name)
 	if !served {
-		return nil, s.statusOf(notFoundError{name: request.Name})
+		return nil, s.statusOf(errLeaseNotFound(request.Name))
 	}
 	lease, found, err := sessions.Get(ctx, key, s.Catalog.ShardOf(key))
 	if err == nil && !found {
-		err = notFoundError{name: request.Name}
+		err = errLeaseNotFound(request.Name)
 	}
 	if err != nil {
 		return nil, s.statusOf(err)
@@ -37,12 +36,12 @@ func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 
 // ListLeases returns the sessions of the held shards, ordered by resource name.
 func (s *Server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
 	options := sessioncontroller.ListOptions{
-		Limit: listwatch.PageSize(request.PageSize), Classes: s.convert.classesIn(request.Parent), State: stateFrom(request.State),
+		Limit: PageSize(request.PageSize), Classes: s.convert.classesIn(request.Parent), State: stateFrom(request.State),
 	}
 	arguments := fmt.Sprintf("%s\x00%d", request.Parent, request.State)
 	if request.PageToken != "" {
@@ -60,19 +59,19 @@ func (s *Server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequ
 		response.Leases = append(response.Leases, s.convert.lease(&page[i]))
 	}
 	if more {
-		response.NextPageToken = listwatch.PageToken(arguments, s.convert.name(page[len(page)-1].Holder.Key))
+		response.NextPageToken = PageToken(arguments, s.convert.name(page[len(page)-1].Holder.Key))
 	}
 	return response, nil
 }
 
 func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
-	last, err := listwatch.ParsePageToken(token, arguments)
+	last, err := ParsePageToken(token, arguments)
 	if err != nil {
 		return session.Key{}, err
 	}
 	key, served := s.convert.key(last)
 	if !served {
-		return session.Key{}, listwatch.ErrPageToken
+		return session.Key{}, ErrPageToken
 	}
 	return key, nil
 }
@@ -80,7 +79,7 @@ func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
 // ReleaseLease deletes the Lease object of a holder, and then its session. A second call does
 // nothing.
 func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
@@ -96,9 +95,8 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 
 // release deletes the Lease object before the session, so that the client can retry after a failure
 // in between.
-func (s *Server) release(ctx context.Context, sessions LeaseReleaser, holder session.Holder) error {
-	shard := s.Catalog.ShardOf(holder.Key)
-	release, err := sessions.BeginRelease(ctx, holder, shard)
+func (s *Server) release(ctx context.Context, sessions Sessions, holder session.Holder) error {
+	release, err := sessions.BeginRelease(ctx, holder, s.Catalog.ShardOf(holder.Key))
 	if err != nil {
 		return err
 	}
@@ -113,7 +111,7 @@ func (s *Server) release(ctx context.Context, sessions LeaseReleaser, holder ses
 			sessions.AbortRelease(release) // also after a panic
 		}
 	}()
-	err = s.deleteUnderTerm(ctx, release, shard, func(ctx context.Context) error {
+	err = s.deleteUnderTerm(ctx, release.Shard, func(ctx context.Context) error {
 		return s.Leases.Delete(ctx, release.Namespace, release.Name)
 	})
 	deleted = err == nil
@@ -123,7 +121,7 @@ func (s *Server) release(ctx context.Context, sessions LeaseReleaser, holder ses
 // releaseWithoutSession deletes the Lease object of a holder whose session was lost, for example
 // with a replica. It reads the object before it checks that there is no session: if one begins
 // afterwards, it writes the object, and the delete of the version that was read conflicts.
-func (s *Server) releaseWithoutSession(ctx context.Context, sessions LeaseReleaser, key session.Key) error {
+func (s *Server) releaseWithoutSession(ctx context.Context, sessions Sessions, key session.Key) error {
 	read, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	own, err := s.Leases.Own(read, s.Catalog.Get(key.Class).Namespace, key.Name)
@@ -131,27 +129,20 @@ func (s *Server) releaseWithoutSession(ctx context.Context, sessions LeaseReleas
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return notDeletedError{cause: err}
+		return errNotDeleted(err)
 	}
-	shard := s.Catalog.ShardOf(key)
-	held, err := sessions.CheckAbsent(ctx, key, shard, 0)
+	held, err := sessions.CheckAbsent(ctx, key, s.Catalog.ShardOf(key), 0)
 	if err != nil || held == nil || own == nil {
 		return err
 	}
-	return s.deleteUnderTerm(ctx, held, shard, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
-}
-
-// termWriter begins a write under a term. *sessioncontroller.Release and *heldshards.Shard
-// implement it.
-type termWriter interface {
-	BeginWrite() (ctx context.Context, end func(), ok bool)
+	return s.deleteUnderTerm(ctx, held, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
 }
 
 // deleteUnderTerm runs call with the term's context, bounded by ctx and deleteTimeout.
-func (s *Server) deleteUnderTerm(ctx context.Context, w termWriter, shard int, call func(context.Context) error) error {
-	term, end, ok := w.BeginWrite()
+func (s *Server) deleteUnderTerm(ctx context.Context, held *sessioncontroller.HeldShard, call func(context.Context) error) error {
+	term, end, ok := held.BeginWrite()
 	if !ok {
-		return sessioncontroller.NotHeldError{Shard: shard}
+		return sessioncontroller.NotHeldError{Shard: held.ID()}
 	}
 	defer end()
 	write, cancel := context.WithTimeout(term, deleteTimeout)
@@ -163,9 +154,9 @@ func (s *Server) deleteUnderTerm(ctx context.Context, w termWriter, shard int, c
 	case err == nil:
 		return nil
 	case term.Err() != nil:
-		return sessioncontroller.NotHeldError{Shard: shard}
+		return sessioncontroller.NotHeldError{Shard: held.ID()}
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	return notDeletedError{cause: err}
+	return errNotDeleted(err)
 }

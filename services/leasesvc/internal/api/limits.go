@@ -202,7 +202,7 @@ func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Dir
 	now := time.Now()
 	switch result := sender.meter.count(now); {
 	case result == farOverRate:
-		s.Metrics.refusedStreams.WithLabelValues("too_many_messages").Inc()
+		s.metrics.refusedStreams.WithLabelValues("too_many_messages").Inc()
 		return 0, rpcerror.New(codes.ResourceExhausted, reasonTooManyMessages,
 			fmt.Sprintf("%q sends more than %d messages per second on all its streams and did not slow down when told to", sender.name, s.MaxMessages),
 			rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))

@@ -116,8 +116,8 @@ func TestRegistrations_DeferredHoldersKeepTheirSessions(t *testing.T) {
 	time.Sleep(2 * time.Millisecond)
 	response := f.open(t).send(&leasev1.StreamHeartbeatsRequest{Sequence: 9, Holders: holders(0, 3)})
 	for i, w := range response.Welcomes {
-		rejection := w.GetRefusal()
-		if pause := rejection.GetRetryAfter().AsDuration(); rejection.GetReason() != "PACED" || pause <= 0 || pause > 5*time.Second {
+		refusal := w.GetRefusal()
+		if pause := refusal.GetRetryAfter().AsDuration(); refusal.GetReason() != "PACED" || pause <= 0 || pause > 5*time.Second {
 			t.Errorf("holder %d: %v, want PACED with retry_after", i, w)
 		}
 	}

@@ -1,15 +1,14 @@
 package api
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// Metrics counts heartbeats and refused streams. It is safe for concurrent use.
-type Metrics struct {
+// metrics counts heartbeats and refused streams. It is safe for concurrent use.
+type metrics struct {
 	// heartbeats has a counter for each outcome, so that counting a beat needs no lookup.
 	heartbeats     [session.Full + 1]prometheus.Counter
 	unknownClass   prometheus.Counter
@@ -18,52 +17,31 @@ type Metrics struct {
 	refusedStreams *prometheus.CounterVec // by reason
 }
 
-// NewMetrics registers the metrics. A nil registerer leaves them unregistered.
-func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
-	heartbeats := prometheus.NewCounterVec(prometheus.CounterOpts{
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	register := promauto.With(registerer)
+	heartbeats := register.NewCounterVec(prometheus.CounterOpts{
 		Name: "trivet_lease_heartbeats_total",
 		Help: "Received heartbeats, one for each holder in a message, by result.",
 	}, []string{"result"})
-	m := &Metrics{
+	m := &metrics{
 		unknownClass: heartbeats.WithLabelValues("unknown_class"),
 		notLeader:    heartbeats.WithLabelValues("not_leader"),
 		deferred:     heartbeats.WithLabelValues("paced"),
-		refusedStreams: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refusedStreams: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_refused_streams_total", Help: "Heartbeat streams that a rate limit refused or ended, by reason.",
 		}, []string{"reason"}),
 	}
 	for outcome := range m.heartbeats {
 		m.heartbeats[outcome] = heartbeats.WithLabelValues(resultOf(session.Outcome(outcome)))
 	}
-	if registerer == nil {
-		return m, nil
-	}
-	for _, collector := range []prometheus.Collector{heartbeats, m.refusedStreams} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics of heartbeats: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func resultOf(outcome session.Outcome) string {
-	switch outcome {
-	case session.Opened:
-		return "opened"
-	case session.TookOver:
-		return "took_over"
-	case session.Recovered:
-		return "recovered"
-	case session.Renewed:
-		return "renewed"
-	case session.Repeated:
-		return "repeated"
-	case session.Superseded:
-		return "superseded"
-	case session.Full:
-		return "too_many_holders"
-	}
-	return "unknown_handle"
+	return [...]string{
+		session.Unknown: "unknown_handle", session.Opened: "opened", session.TookOver: "took_over", session.Recovered: "recovered",
+		session.Renewed: "renewed", session.Repeated: "repeated", session.Superseded: "superseded", session.Full: "too_many_holders",
+	}[outcome]
 }
 
-func (m *Metrics) count(outcome session.Outcome, n int) { m.heartbeats[outcome].Add(float64(n)) }
+func (m *metrics) count(outcome session.Outcome, n int) { m.heartbeats[outcome].Add(float64(n)) }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 )
 
 // fakePeer is a replica whose answers the test decides.
@@ -42,11 +41,11 @@ func newPeerConnection(t *testing.T, r *fakePeer) *PeerConnection {
 	return NewPeerConnection(connection, "replica-1")
 }
 
-func agedBeat(name string, age time.Duration) peers.AgedBeat {
-	return peers.AgedBeat{Beat: peers.Beat{Class: "node", Name: name, Boot: "b", Sequence: 7}, Age: age}
+func agedBeat(name string, age time.Duration) AgedBeat {
+	return AgedBeat{Beat: Beat{Class: "node", Name: name, Boot: "b", Sequence: 7}, Age: age}
 }
 
-func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
+func TestPeerConnection_SendsBeatsAndCountsRefusals(t *testing.T) {
 	r := &fakePeer{answer: func(request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
 		response := &leasev1.HeartbeatResponse{}
 		for i := range request.Beats {
@@ -58,7 +57,7 @@ func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 		}
 		return response, nil
 	}}
-	refused, err := newPeerConnection(t, r).Send(t.Context(), []peers.AgedBeat{agedBeat("n1", 0), agedBeat("n2", 1500*time.Millisecond)})
+	refused, err := newPeerConnection(t, r).Send(t.Context(), []AgedBeat{agedBeat("n1", 0), agedBeat("n2", 1500*time.Millisecond)})
 	if err != nil || refused != 1 {
 		t.Errorf("%d refused, error %v; want 1", refused, err)
 	}
@@ -81,15 +80,15 @@ func TestPeerConnection_SendsTheLargestBatch(t *testing.T) {
 		return &leasev1.HeartbeatResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}, nil
 	}}
 	text := strings.Repeat("n", maxNameBytes)
-	var beats []peers.AgedBeat
+	var beats []AgedBeat
 	for range 1000 {
-		beats = append(beats, peers.AgedBeat{
-			Beat: peers.Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63},
+		beats = append(beats, AgedBeat{
+			Beat: Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63},
 			Age:  time.Minute - 1,
 		})
 	}
 	if refused, err := newPeerConnection(t, r).Send(t.Context(), beats); err != nil || refused != 1000 {
-		t.Errorf("%d refused, error %v; results without a grant are rejections", refused, err)
+		t.Errorf("%d refused, error %v; results without a grant are refusals", refused, err)
 	}
 }
 
@@ -98,7 +97,7 @@ func TestPeerConnection_ReturnsErrors(t *testing.T) {
 		return &leasev1.HeartbeatResponse{}, nil
 	}}
 	c := newPeerConnection(t, r)
-	if _, err := c.Send(t.Context(), []peers.AgedBeat{agedBeat("n1", 0)}); err == nil {
+	if _, err := c.Send(t.Context(), []AgedBeat{agedBeat("n1", 0)}); err == nil {
 		t.Error("an answer without results was accepted")
 	}
 	r.mu.Lock()
@@ -106,10 +105,10 @@ func TestPeerConnection_ReturnsErrors(t *testing.T) {
 		return nil, rpcerror.NotLeader("leasesvc", "")
 	}
 	r.mu.Unlock()
-	if _, err := c.Send(t.Context(), []peers.AgedBeat{agedBeat("n1", 0)}); status.Code(err) != codes.Unavailable {
+	if _, err := c.Send(t.Context(), []AgedBeat{agedBeat("n1", 0)}); status.Code(err) != codes.Unavailable {
 		t.Errorf("error %v, want the peer's", err)
 	}
-	if _, err := c.Send(t.Context(), []peers.AgedBeat{agedBeat("UPPER", 0)}); status.Code(err) != codes.InvalidArgument {
+	if _, err := c.Send(t.Context(), []AgedBeat{agedBeat("UPPER", 0)}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("error %v, want the interceptor to refuse the beat", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
@@ -13,15 +14,14 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
-	// maxForwardedAge is the greatest age of a forwarded beat that counts.
+	// maxForwardedAge is the greatest age of a forwarded beat that counts. An older beat is not
+	// sent.
 	maxForwardedAge = time.Minute
 	// streamsPerRegistration is the number of new streams that are admitted for each admitted
 	// registration. It is generous, because a refused stream loses a beat.
@@ -45,59 +45,38 @@ type Config struct {
 	// Sessions returns the session controller; nil while its loop does not run. It does not block.
 	Sessions func() Sessions
 	// Owners returns the owners of all shards, from memory.
-	Owners func() peers.Owners
+	Owners func() Owners
 	// Forwarder is nil if beats are not forwarded.
-	Forwarder Forwarder
+	Forwarder *Forwarder
 	Leases    LeaseDeleter
 	// OnDelete is called with the result of each attempt to delete a Lease object.
 	OnDelete func(error)
-	Metrics  *Metrics
+	// Metrics gets the metrics of heartbeats and refused streams; nil leaves them unregistered.
+	Metrics prometheus.Registerer
 }
 
-// Sessions is what the handlers use of the session controller. *sessioncontroller.Controller
-// implements it.
+// Sessions is the part of *sessioncontroller.Controller that the handlers use.
 type Sessions interface {
-	BeatReceiver
-	LeaseReader
-	LeaseReleaser
-	// Done is closed once all calls return sessioncontroller.ErrStopped.
-	Done() <-chan struct{}
-}
-
-// BeatReceiver renews sessions.
-type BeatReceiver interface {
-	// Now returns the time for Beat; false while the controller does not run.
-	Now() (monotonic.Instant, bool)
-	// Beat renews a session at a time that Now has just returned. It returns false if Process must
-	// take the beat. It does not block and allocates nothing.
-	Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool
-	// LastBeat returns when a session was last renewed; false if it is gone.
-	LastBeat(ref session.Ref) (monotonic.Instant, bool)
-	// Process registers and renews the sessions of a batch. It blocks while the controller is
+	// Now, Beat and LastBeat neither block nor allocate; Process blocks while the controller is
 	// behind.
+	Now() (monotonic.Instant, bool)
+	Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool
+	LastBeat(ref session.Ref) (monotonic.Instant, bool)
 	Process(ctx context.Context, batch *sessioncontroller.Batch) error
-	// Leadership returns a channel that is closed with the loss of the last shard; false while no
-	// shard is held.
-	Leadership() (lost <-chan struct{}, held bool)
-}
 
-// LeaseReader reads sessions.
-type LeaseReader interface {
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
 	List(ctx context.Context, options sessioncontroller.ListOptions) (page []sessioncontroller.Lease, more bool, err error)
 	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
-	// Epoch returns the newest epoch of the held shards; 0 while none is held.
-	Epoch() int64
-	// InstanceID distinguishes the versions of this controller from those of others.
-	InstanceID() uint64
-}
 
-// LeaseReleaser ends sessions.
-type LeaseReleaser interface {
 	BeginRelease(ctx context.Context, holder session.Holder, shard int) (*sessioncontroller.Release, error)
 	AbortRelease(*sessioncontroller.Release)
 	CompleteRelease(*sessioncontroller.Release)
-	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*heldshards.Shard, error)
+	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*sessioncontroller.HeldShard, error)
+
+	Leadership() (lost <-chan struct{}, held bool)
+	Epoch() int64
+	InstanceID() uint64
+	Done() <-chan struct{}
 }
 
 // LeaseDeleter deletes Lease objects. Its methods are safe for concurrent use and block until ctx
@@ -112,17 +91,12 @@ type LeaseDeleter interface {
 	DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error
 }
 
-// Forwarder forwards beats to the replica at an address. *peers.Forwarder implements it.
-type Forwarder interface {
-	// Offer accepts all beats or none. It does not block.
-	Offer(address string, beats []peers.Beat) (accepted bool)
-}
-
 // Server implements the RPCs. Its methods are safe for concurrent use.
 type Server struct {
 	leasev1.UnimplementedLeaseServiceServer
 
 	Config
+	metrics       *metrics
 	convert       converter
 	registrations *limiter
 	newStreams    *limiter
@@ -133,7 +107,7 @@ type Server struct {
 // New returns a Server. It starts nothing.
 func New(cfg Config) *Server {
 	return &Server{
-		Config: cfg, convert: converter{cfg.Catalog},
+		Config: cfg, metrics: newMetrics(cfg.Metrics), convert: converter{cfg.Catalog},
 		registrations: newLimiter(cfg.MaxRegistrations),
 		newStreams:    newLimiter(streamsPerRegistration * cfg.MaxRegistrations),
 		senders:       newSenders(cfg.MaxMessages),
@@ -152,9 +126,9 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 // OpenStreams returns the number of open heartbeat streams.
 func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
 
-// sessions returns the session controller, or sessioncontroller.ErrStopped while its loop does not
-// run.
-func (s *Server) sessions() (Sessions, error) {
+// runningSessions returns the session controller, or sessioncontroller.ErrStopped while its loop
+// does not run.
+func (s *Server) runningSessions() (Sessions, error) {
 	if sessions := s.Sessions(); sessions != nil {
 		return sessions, nil
 	}
@@ -168,7 +142,7 @@ func (s *Server) freshness(epoch int64) *statusv1.Freshness {
 // Heartbeat registers and renews the holders of one message, from clients without a stream and from
 // peers.
 func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
@@ -182,7 +156,7 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	for i, beat := range request.Beats {
 		registration, served := s.convert.registration(beat.Holder, beat.Sequence)
 		if !served {
-			results[i] = heartbeatRejection(s.unknownClass(beat.Holder.GetClass()))
+			results[i] = refusedHeartbeat(s.unknownClass(beat.Holder.GetClass()))
 			continue
 		}
 		if forwarded {
@@ -198,8 +172,8 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	reply.keepBeats = forwarded
 	for i := range batch.Results {
 		result := &batch.Results[i]
-		if rejection := reply.registrationRejection(result, &batch.Registrations[i]); rejection != nil {
-			results[indexes[i]] = heartbeatRejection(rejection)
+		if refusal := reply.registrationRefusal(result, &batch.Registrations[i]); refusal != nil {
+			results[indexes[i]] = refusedHeartbeat(refusal)
 			continue
 		}
 		results[indexes[i]] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grantOf(result.Grant)}}
@@ -208,6 +182,6 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	return &leasev1.HeartbeatResponse{Results: results}, nil
 }
 
-func heartbeatRejection(rejection *leasev1.Refusal) *leasev1.HeartbeatResult {
-	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: rejection}}
+func refusedHeartbeat(refusal *leasev1.Refusal) *leasev1.HeartbeatResult {
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: refusal}}
 }

@@ -23,7 +23,7 @@ type heartbeatStream = grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest,
 // StreamHeartbeats registers and renews the holders of a client until the client or the last shard
 // leaves.
 func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return s.statusOf(err)
 	}
@@ -32,7 +32,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		return s.statusOf(sessioncontroller.ErrStopped) // this replica can accept no holder
 	}
 	if s.newStreams.admit(time.Now(), 1) == 0 {
-		s.Metrics.refusedStreams.WithLabelValues("paced").Inc()
+		s.metrics.refusedStreams.WithLabelValues("paced").Inc()
 		longest := s.Catalog.ShortestGrace() / graceShare
 		return rpcerror.New(codes.Unavailable, reasonPaced, "new streams are rate-limited; open this one later",
 			rpcerror.WithRetryAfter(jitter(min(2*s.newStreams.retryAfter(time.Now()), longest))))
@@ -52,15 +52,15 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	case outcome := <-done:
 		outcome.repanic()
 		if errors.Is(outcome.err, sessioncontroller.ErrStopped) {
-			return stream.redirect(outcome.err)
+			return stream.end(outcome.err)
 		}
 		return s.statusOf(outcome.err)
 	case <-lost:
-		return stream.redirect(sessioncontroller.ErrStopped)
+		return stream.end(sessioncontroller.ErrStopped)
 	case <-sessions.Done():
-		return stream.redirect(sessioncontroller.ErrStopped)
+		return stream.end(sessioncontroller.ErrStopped)
 	case <-rpc.Context().Done():
-		return stream.redirect(context.Cause(rpc.Context()))
+		return stream.end(context.Cause(rpc.Context()))
 	}
 }
 
@@ -69,9 +69,9 @@ type stream struct {
 	rpc       heartbeatStream
 	responder *responder
 
-	sending sync.Mutex // guards redirected and sends on rpc
-	// redirected is set once nothing may be sent any more.
-	redirected bool
+	sending sync.Mutex // guards ended and sends on rpc
+	// ended is set once nothing may be sent any more.
+	ended bool
 }
 
 // outcome is how the receiving goroutine ended.
@@ -120,22 +120,22 @@ func (s *stream) serve() error {
 	}
 }
 
-// send returns false if the client has been redirected.
+// send returns false if the stream has ended.
 func (s *stream) send(response *leasev1.StreamHeartbeatsResponse) (sent bool, err error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	if s.redirected {
+	if s.ended {
 		return false, nil
 	}
 	return true, s.rpc.SendMsg(response)
 }
 
-// redirect ends the stream with the status of err. If the server ends it, and not the client, it
-// first names another replica.
-func (s *stream) redirect(err error) error {
+// end ends the stream with the status of err. If the server ends it, and not the client, it first
+// names another replica.
+func (s *stream) end(err error) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	s.redirected = true
+	s.ended = true
 	server := s.responder.server
 	if errors.Is(err, sessioncontroller.ErrStopped) || rpcerror.ReasonOf(err) == rpcerror.ShuttingDownReason {
 		// If the message is lost, the status has the same information.

@@ -2,23 +2,20 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"time"
 
 	"google.golang.org/grpc"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // WatchLeases sends the sessions of the held shards and their changes until the client leaves.
 func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
-	sessions, err := s.sessions()
+	sessions, err := s.runningSessions()
 	if err != nil {
 		return s.statusOf(err)
 	}
@@ -29,14 +26,14 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 	}
 	subscription, err := sessions.Watch(stream.Context(), s.convert.classesIn(request.Parent), since)
 	if errors.Is(err, sessioncontroller.ErrCompacted) {
-		err = errVersionTooOld
+		err = errVersionTooOld()
 	}
 	if err != nil {
 		return s.statusOf(err)
 	}
 	defer subscription.Close()
 	resumed := since != (sessioncontroller.Version{})
-	err = listwatch.Follow(stream.Context(), leaseEvents{subscription}, resumed, func(e *sessioncontroller.Event) error {
+	err = Follow(stream.Context(), subscription, resumed, func(e *sessioncontroller.Event) error {
 		response := &leasev1.WatchLeasesResponse{Type: eventTypeOf(e.Type), Version: version.format(e.Version)}
 		if e.Type == sessioncontroller.Bookmark {
 			response.Freshness = s.freshness(sessions.Epoch())
@@ -46,23 +43,9 @@ func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.Se
 		return stream.Send(response)
 	})
 	if errors.Is(err, sessioncontroller.ErrCompacted) {
-		err = errSlowWatcher
+		err = errSlowWatcher()
 	}
 	return s.statusOf(err)
-}
-
-// leaseEvents is a subscription as a listwatch.Source.
-type leaseEvents struct {
-	subscription *sessioncontroller.Subscription
-}
-
-func (l leaseEvents) Next(ctx context.Context, quiet time.Duration) ([]sessioncontroller.Event, error) {
-	return l.subscription.NextWithin(ctx, quiet)
-}
-
-func (l leaseEvents) Bookmark(ctx context.Context) (sessioncontroller.Event, error) {
-	version, err := l.subscription.Version(ctx)
-	return sessioncontroller.Event{Type: sessioncontroller.Bookmark, Version: version}, err
 }
 
 // versionFormat converts versions of one session controller to text and back. The text starts with
@@ -73,7 +56,7 @@ type versionFormat struct {
 	parent   string
 }
 
-const versionSize = listwatch.ChecksumSize + 16
+const versionSize = checksumSize + 16
 
 func (f versionFormat) format(v sessioncontroller.Version) string {
 	if v == (sessioncontroller.Version{}) {
@@ -92,16 +75,16 @@ func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
 	}
 	decoded, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(decoded) != versionSize {
-		return sessioncontroller.Version{}, errVersionTooOld
+		return sessioncontroller.Version{}, errVersionTooOld()
 	}
-	raw := decoded[listwatch.ChecksumSize:]
-	if !bytes.Equal(decoded[:listwatch.ChecksumSize], f.checksum(raw)) {
-		return sessioncontroller.Version{}, errVersionTooOld
+	raw := decoded[checksumSize:]
+	if !bytes.Equal(decoded[:checksumSize], f.checksum(raw)) {
+		return sessioncontroller.Version{}, errVersionTooOld()
 	}
 	return sessioncontroller.Version{Revision: binary.BigEndian.Uint64(raw), Sessions: binary.BigEndian.Uint64(raw[8:])}, nil
 }
 
 func (f versionFormat) checksum(raw []byte) []byte {
 	instance := string(binary.BigEndian.AppendUint64(nil, f.instance))
-	return listwatch.Checksum("trivet.lease.v1.WatchLeases", instance, f.parent, string(raw))
+	return checksum("trivet.lease.v1.WatchLeases", instance, f.parent, string(raw))
 }

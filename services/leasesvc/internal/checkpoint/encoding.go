@@ -171,7 +171,7 @@ func (d *decoder) entry(classes []string, last Entry) Entry {
 	if d.problem != "" {
 		return Entry{}
 	}
-	e := Entry{Class: classes[class], Name: last.Name[:shared] + d.nameRest(maxName-int(shared))}
+	e := Entry{Class: classes[class], Name: last.Name[:shared] + d.optionalText(maxName-int(shared), nameCharacters)}
 	if e.Name == "" {
 		d.fail("holder without a name")
 	}
@@ -200,29 +200,25 @@ func (d *decoder) number(limit uint64) uint64 {
 
 // text reads a text of 1 to limit of the given characters.
 func (d *decoder) text(limit int, characters string) string {
-	text := d.bytes(limit)
-	if d.problem == "" && (text == "" || strings.Trim(text, characters) != "") {
-		d.fail("text is empty or has invalid characters")
+	text := d.optionalText(limit, characters)
+	if text == "" {
+		d.fail("text is empty")
 	}
 	return text
 }
 
-// nameRest reads the rest of a name, which may be empty.
-func (d *decoder) nameRest(limit int) string {
-	text := d.bytes(limit)
-	if strings.Trim(text, nameCharacters) != "" {
-		d.fail("name has invalid characters")
-	}
-	return text
-}
-
-func (d *decoder) bytes(limit int) string {
+// optionalText reads a text of at most limit of the given characters.
+func (d *decoder) optionalText(limit int, characters string) string {
 	n := d.number(uint64(limit))
 	if n > uint64(len(d.rest)) {
 		d.fail("truncated text")
 		return ""
 	}
 	text := string(d.rest[:n])
+	if strings.Trim(text, characters) != "" {
+		d.fail("text has invalid characters")
+		return ""
+	}
 	d.rest = d.rest[n:]
 	return text
 }

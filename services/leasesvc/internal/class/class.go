@@ -72,78 +72,62 @@ func (c *Class) suspectSilence() time.Duration {
 	return time.Duration(c.SuspectAfter)*c.HeartbeatInterval + c.HeartbeatInterval/2
 }
 
-// settingNames are the names of a class's settings in error messages.
-type settingNames struct {
-	heartbeatInterval, suspectAfter, grace, renewInterval, leaseDuration, retention string
-}
-
-func (c *Class) settingNames(fromFlags bool) settingNames {
-	if fromFlags {
-		return settingNames{
-			heartbeatInterval: "--heartbeat-interval", suspectAfter: "--heartbeat-suspect-after", grace: "--heartbeat-grace-period",
-			renewInterval: "--lease-renew-interval", leaseDuration: "--lease-duration", retention: "--expired-session-retention",
-		}
-	}
-	of := func(field string) string { return fmt.Sprintf("--classes: %s of %q", field, c.Name) }
-	return settingNames{
-		heartbeatInterval: of("heartbeatInterval"), suspectAfter: of("suspectAfter"), grace: of("grace"),
-		renewInterval: of("renewInterval"), leaseDuration: of("leaseDuration"), retention: of("retention"),
-	}
-}
-
 // Validate returns every problem of the class. fromFlags names its settings by their own flags
 // instead of by --classes.
 func (c *Class) Validate(fromFlags bool) []error {
 	var problems []error
 	report := func(format string, arguments ...any) { problems = append(problems, fmt.Errorf(format, arguments...)) }
+	setting := func(flag, field string) string {
+		if fromFlags {
+			return flag
+		}
+		return fmt.Sprintf("--classes: %s of %q", field, c.Name)
+	}
+	interval, suspectAfter := setting("--heartbeat-interval", "heartbeatInterval"), setting("--heartbeat-suspect-after", "suspectAfter")
+	grace, retention := setting("--heartbeat-grace-period", "grace"), setting("--expired-session-retention", "retention")
+	renewInterval, leaseDuration := setting("--lease-renew-interval", "renewInterval"), setting("--lease-duration", "leaseDuration")
+
 	for _, part := range []struct{ field, name string }{{"name", c.Name}, {"namespace", c.Namespace}} {
 		if failures := validation.IsDNS1123Label(part.name); len(failures) > 0 {
 			report("class %q: %s %q: %s", c.Name, part.field, part.name, strings.Join(failures, "; "))
 		}
 	}
-	names := c.settingNames(fromFlags)
-	problems = append(problems, c.tooLong(names)...)
-	if c.HeartbeatInterval < minInterval {
-		report("%s is %v, must be %v or more", names.heartbeatInterval, c.HeartbeatInterval, minInterval)
-	}
-	if c.RenewInterval < minInterval {
-		report("%s is %v, must be %v or more", names.renewInterval, c.RenewInterval, minInterval)
-	}
-	if c.SuspectAfter < 1 || c.SuspectAfter > maxMissed {
-		report("%s is %d, must be 1 to %d", names.suspectAfter, c.SuspectAfter, maxMissed)
-	}
-	if c.Grace <= c.suspectSilence() {
-		report("%s is %v, must be longer than the %v after which a holder is suspect that has missed %d beats, one every %v",
-			names.grace, c.Grace, c.suspectSilence(), c.SuspectAfter, c.HeartbeatInterval)
-	}
-	if c.LeaseDuration < time.Second || c.LeaseDuration%time.Second != 0 {
-		report("%s is %v, must be whole seconds and at least one", names.leaseDuration, c.LeaseDuration)
-	}
-	if c.LeaseDuration < c.Grace {
-		report("%s is %v, must not be shorter than the %v of %s: a Lease would lapse before the session of its holder expires",
-			names.leaseDuration, c.LeaseDuration, c.Grace, names.grace)
-	}
-	if c.RenewInterval >= c.LeaseDuration {
-		report("%s is %v, must be shorter than the %v of %s", names.renewInterval, c.RenewInterval, c.LeaseDuration, names.leaseDuration)
-	}
-	if c.Retention < 0 {
-		report("%s is %v, must not be negative", names.retention, c.Retention)
-	}
-	return problems
-}
-
-func (c *Class) tooLong(names settingNames) []error {
-	var problems []error
-	for _, setting := range []struct {
+	for _, s := range []struct {
 		name     string
 		duration time.Duration
 	}{
-		{names.heartbeatInterval, c.HeartbeatInterval}, {names.grace, c.Grace}, {names.renewInterval, c.RenewInterval},
-		{names.leaseDuration, c.LeaseDuration}, {names.retention, c.Retention},
+		{interval, c.HeartbeatInterval}, {grace, c.Grace}, {renewInterval, c.RenewInterval},
+		{leaseDuration, c.LeaseDuration}, {retention, c.Retention},
 	} {
-		if setting.duration > maxDuration {
-			problems = append(problems, fmt.Errorf("%s is %v, must be a year at most", setting.name, setting.duration))
+		if s.duration > maxDuration {
+			report("%s is %v, must be a year at most", s.name, s.duration)
 		}
+	}
+	if c.HeartbeatInterval < minInterval {
+		report("%s is %v, must be %v or more", interval, c.HeartbeatInterval, minInterval)
+	}
+	if c.RenewInterval < minInterval {
+		report("%s is %v, must be %v or more", renewInterval, c.RenewInterval, minInterval)
+	}
+	if c.SuspectAfter < 1 || c.SuspectAfter > maxMissed {
+		report("%s is %d, must be 1 to %d", suspectAfter, c.SuspectAfter, maxMissed)
+	}
+	if c.Grace <= c.suspectSilence() {
+		report("%s is %v, must be longer than the %v after which a holder is suspect that has missed %d beats, one every %v",
+			grace, c.Grace, c.suspectSilence(), c.SuspectAfter, c.HeartbeatInterval)
+	}
+	if c.LeaseDuration < time.Second || c.LeaseDuration%time.Second != 0 {
+		report("%s is %v, must be whole seconds and at least one", leaseDuration, c.LeaseDuration)
+	}
+	if c.LeaseDuration < c.Grace {
+		report("%s is %v, must not be shorter than the %v of %s: a Lease would lapse before the session of its holder expires",
+			leaseDuration, c.LeaseDuration, c.Grace, grace)
+	}
+	if c.RenewInterval >= c.LeaseDuration {
+		report("%s is %v, must be shorter than the %v of %s", renewInterval, c.RenewInterval, c.LeaseDuration, leaseDuration)
+	}
+	if c.Retention < 0 {
+		report("%s is %v, must not be negative", retention, c.Retention)
 	}
 	return problems
 }

@@ -3,15 +3,13 @@ package nodeapi
 import (
 	"slices"
 	"strings"
-	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
@@ -26,10 +24,10 @@ func nodeHealthOf(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontr
 		Zone:            zoneName(node.Zone),
 		Ready:           string(node.Ready),
 		SignSource:      signSourceOf(nodeStatus.By),
-		SignTime:        timestamp(nodeStatus.Heard),
-		Deadline:        timestamp(nodeStatus.Deadline),
+		SignTime:        api.Timestamp(nodeStatus.Heard),
+		Deadline:        api.Timestamp(nodeStatus.Deadline),
 		Session:         sessionStateOf(node.Session),
-		ChangeTime:      timestamp(snapshot.Wall(node.ChangedAt)),
+		ChangeTime:      api.Timestamp(snapshot.Wall(node.ChangedAt)),
 		Taints:          taintsOf(node.Object),
 		HeldBy:          nodeStatus.HeldBy,
 		Uid:             string(node.Object.UID),
@@ -51,55 +49,38 @@ func zoneOf(snapshot *nodehealthcontroller.Snapshot, zone nodehealth.Zone) *leas
 }
 
 func zoneStateOf(state nodehealth.ZoneState) leasev1.Zone_State {
-	switch state {
-	case nodehealth.PartialDisruption:
-		return leasev1.Zone_STATE_PARTIAL_DISRUPTION
-	case nodehealth.FullDisruption:
-		return leasev1.Zone_STATE_FULL_DISRUPTION
-	}
-	return leasev1.Zone_STATE_NORMAL
+	return [...]leasev1.Zone_State{
+		nodehealth.Normal:            leasev1.Zone_STATE_NORMAL,
+		nodehealth.PartialDisruption: leasev1.Zone_STATE_PARTIAL_DISRUPTION,
+		nodehealth.FullDisruption:    leasev1.Zone_STATE_FULL_DISRUPTION,
+	}[state]
 }
 
 func healthOf(health explain.Health) leasev1.NodeHealth_Health {
-	switch health {
-	case explain.Starting:
-		return leasev1.NodeHealth_HEALTH_STARTING
-	case explain.Ready:
-		return leasev1.NodeHealth_HEALTH_READY
-	case explain.NotReady:
-		return leasev1.NodeHealth_HEALTH_NOT_READY
-	case explain.Suspect:
-		return leasev1.NodeHealth_HEALTH_SUSPECT
-	case explain.Silent:
-		return leasev1.NodeHealth_HEALTH_SILENT
-	case explain.Unknown:
-		return leasev1.NodeHealth_HEALTH_UNKNOWN
-	}
-	return leasev1.NodeHealth_HEALTH_UNSPECIFIED
+	return [...]leasev1.NodeHealth_Health{
+		explain.Starting: leasev1.NodeHealth_HEALTH_STARTING,
+		explain.Ready:    leasev1.NodeHealth_HEALTH_READY,
+		explain.NotReady: leasev1.NodeHealth_HEALTH_NOT_READY,
+		explain.Suspect:  leasev1.NodeHealth_HEALTH_SUSPECT,
+		explain.Silent:   leasev1.NodeHealth_HEALTH_SILENT,
+		explain.Unknown:  leasev1.NodeHealth_HEALTH_UNKNOWN,
+	}[health]
 }
 
 func signSourceOf(by nodehealth.SignSource) leasev1.NodeHealth_SignSource {
-	switch by {
-	case nodehealth.SessionBeat:
-		return leasev1.NodeHealth_SIGN_SOURCE_SESSION
-	case nodehealth.LeaseRenewal:
-		return leasev1.NodeHealth_SIGN_SOURCE_LEASE
-	case nodehealth.StatusUpdate:
-		return leasev1.NodeHealth_SIGN_SOURCE_STATUS
-	}
-	return leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED
+	return [...]leasev1.NodeHealth_SignSource{
+		nodehealth.SessionBeat:  leasev1.NodeHealth_SIGN_SOURCE_SESSION,
+		nodehealth.LeaseRenewal: leasev1.NodeHealth_SIGN_SOURCE_LEASE,
+		nodehealth.StatusUpdate: leasev1.NodeHealth_SIGN_SOURCE_STATUS,
+	}[by]
 }
 
 func sessionStateOf(state session.State) leasev1.Lease_State {
-	switch state {
-	case session.Alive:
-		return leasev1.Lease_STATE_ALIVE
-	case session.Suspect:
-		return leasev1.Lease_STATE_SUSPECT
-	case session.Expired:
-		return leasev1.Lease_STATE_EXPIRED
-	}
-	return leasev1.Lease_STATE_UNSPECIFIED
+	return [...]leasev1.Lease_State{
+		session.Alive:   leasev1.Lease_STATE_ALIVE,
+		session.Suspect: leasev1.Lease_STATE_SUSPECT,
+		session.Expired: leasev1.Lease_STATE_EXPIRED,
+	}[state]
 }
 
 // taintsOf returns the sorted taints that describe the health of a Node.
@@ -115,21 +96,17 @@ func taintsOf(node *corev1.Node) []string {
 }
 
 func eventTypeOf(eventType nodehealthcontroller.ChangeType) leasev1.WatchNodeHealthResponse_Type {
-	switch eventType {
-	case nodehealthcontroller.Added:
-		return leasev1.WatchNodeHealthResponse_TYPE_ADDED
-	case nodehealthcontroller.Modified:
-		return leasev1.WatchNodeHealthResponse_TYPE_MODIFIED
-	case nodehealthcontroller.Deleted:
-		return leasev1.WatchNodeHealthResponse_TYPE_DELETED
-	}
-	return leasev1.WatchNodeHealthResponse_TYPE_UNSPECIFIED
+	return [...]leasev1.WatchNodeHealthResponse_Type{
+		nodehealthcontroller.Added:    leasev1.WatchNodeHealthResponse_TYPE_ADDED,
+		nodehealthcontroller.Modified: leasev1.WatchNodeHealthResponse_TYPE_MODIFIED,
+		nodehealthcontroller.Deleted:  leasev1.WatchNodeHealthResponse_TYPE_DELETED,
+	}[eventType]
 }
 
 func evidenceOf(link *explain.Link, replica string) *statusv1.Evidence {
 	e := &statusv1.Evidence{
 		Code: link.Code, Verdict: verdictOf(link.Verdict), Finding: validText(link.Finding), Next: validText(link.Next),
-		Source: link.Source, ReplicaId: replica, Version: link.Version, ObserveTime: timestamp(link.Time),
+		Source: link.Source, ReplicaId: replica, Version: link.Version, ObserveTime: api.Timestamp(link.Time),
 	}
 	if o := link.Object; o != (explain.Object{}) {
 		e.Object = &statusv1.ObjectReference{ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Uid: o.UID}
@@ -141,27 +118,11 @@ func evidenceOf(link *explain.Link, replica string) *statusv1.Evidence {
 func validText(text string) string { return strings.ToValidUTF8(text, "�") }
 
 func verdictOf(verdict explain.Verdict) statusv1.Evidence_Verdict {
-	switch verdict {
-	case explain.Good:
-		return statusv1.Evidence_VERDICT_GOOD
-	case explain.Doubtful:
-		return statusv1.Evidence_VERDICT_DOUBTFUL
-	case explain.Broken:
-		return statusv1.Evidence_VERDICT_BROKEN
-	case explain.Unseen:
-		return statusv1.Evidence_VERDICT_UNKNOWN
-	case explain.Absent:
-		return statusv1.Evidence_VERDICT_ABSENT
-	}
-	return statusv1.Evidence_VERDICT_UNSPECIFIED
-}
-
-func duration(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
-
-// timestamp returns nil for the zero time.
-func timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
+	return [...]statusv1.Evidence_Verdict{
+		explain.Good:     statusv1.Evidence_VERDICT_GOOD,
+		explain.Doubtful: statusv1.Evidence_VERDICT_DOUBTFUL,
+		explain.Broken:   statusv1.Evidence_VERDICT_BROKEN,
+		explain.Unseen:   statusv1.Evidence_VERDICT_UNKNOWN,
+		explain.Absent:   statusv1.Evidence_VERDICT_ABSENT,
+	}[verdict]
 }

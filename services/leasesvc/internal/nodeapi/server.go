@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -16,14 +17,12 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/status"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -43,7 +42,7 @@ type Config struct {
 	// Excludes reports whether a Node does not count in its zone.
 	Excludes func(*corev1.Node) bool
 	// Owners returns the owners of all shards.
-	Owners     func() peers.Owners
+	Owners     func() api.Owners
 	HeldShards HeldShards
 	Publisher  Publisher
 	// Sessions returns the session controller; nil while its loop does not run.
@@ -52,9 +51,9 @@ type Config struct {
 	Evictions Evictions
 }
 
-// HeldShards are the shards that this replica holds. *heldshards.Set implements it.
+// HeldShards are the shards that this replica holds. *sessioncontroller.HeldShards implements it.
 type HeldShards interface {
-	Get(shard int) (*heldshards.Shard, bool)
+	Get(shard int) (*sessioncontroller.HeldShard, bool)
 }
 
 // Publisher publishes the snapshots of node health. *nodehealthcontroller.Publisher implements it.
@@ -141,11 +140,11 @@ func (s *Server) ListNodeHealth(_ context.Context, request *leasev1.ListNodeHeal
 	}
 	arguments, after := fmt.Sprintf("nodes\x00%d\x00%s", request.Health, request.Zone), ""
 	if request.PageToken != "" {
-		if after, err = listwatch.ParsePageToken(request.PageToken, arguments); err != nil {
+		if after, err = api.ParsePageToken(request.PageToken, arguments); err != nil {
 			return nil, s.statusOf(err)
 		}
 	}
-	page, more := snapshot.Page(after, listwatch.PageSize(request.PageSize), func(n *nodehealthcontroller.Node) bool {
+	page, more := snapshot.Page(after, api.PageSize(request.PageSize), func(n *nodehealthcontroller.Node) bool {
 		return inZone(n, request.Zone) &&
 			(request.Health == leasev1.NodeHealth_HEALTH_UNSPECIFIED ||
 				request.Health == healthOf(explain.HealthOf(n.Object, n.Assessment.Health)))
@@ -156,7 +155,7 @@ func (s *Server) ListNodeHealth(_ context.Context, request *leasev1.ListNodeHeal
 		response.Nodes = append(response.Nodes, nodeHealthOf(snapshot, node, &nodeStatus))
 	}
 	if more {
-		response.NextPageToken = listwatch.PageToken(arguments, page[len(page)-1].Object.Name)
+		response.NextPageToken = api.PageToken(arguments, page[len(page)-1].Object.Name)
 	}
 	return response, nil
 }
@@ -176,7 +175,7 @@ func (s *Server) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1
 		response.Zones = append(response.Zones, zoneOf(snapshot, zone))
 	}
 	if blindness := snapshot.Blindness; blindness != nil {
-		response.BlindBy, response.BlindTime = blindness.String(), timestamp(snapshot.Wall(blindness.Since))
+		response.BlindBy, response.BlindTime = blindness.String(), api.Timestamp(snapshot.Wall(blindness.Since))
 	}
 	return response, nil
 }
@@ -190,7 +189,7 @@ func (s *Server) ExplainNodeHealth(ctx context.Context, request *leasev1.Explain
 	facts := s.facts(ctx, snapshot, node)
 	chain := explain.Explain(facts)
 	response := &leasev1.ExplainNodeHealthResponse{
-		Node: nodeHealthOf(snapshot, node, &facts.NodeStatus), FirstBroken: int32(chain.FirstBroken), Silence: duration(chain.Silence),
+		Node: nodeHealthOf(snapshot, node, &facts.NodeStatus), FirstBroken: int32(chain.FirstBroken), Silence: durationpb.New(chain.Silence),
 		Freshness: s.nodeFreshness(node),
 	}
 	for i := range chain.Links {
@@ -258,7 +257,7 @@ func (s *Server) statusOf(err error) error {
 		return rpcerror.NotLeader(s.Service, s.Owners().Address(notHeld.Shard))
 	case errors.As(err, &notFound):
 		return rpcerror.New(codes.NotFound, reasonNodeNotFound, err.Error(), rpcerror.WithMetadata("name", notFound.name))
-	case errors.Is(err, listwatch.ErrPageToken):
+	case errors.Is(err, api.ErrPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	}
 	return err

@@ -8,7 +8,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
@@ -20,7 +20,7 @@ func (s *Server) WatchNodeHealth(request *leasev1.WatchNodeHealthRequest, stream
 	source := &nodeEvents{publisher: s.Publisher, watcher: s.Publisher.Watch(func(n *nodehealthcontroller.Node) bool {
 		return inZone(n, request.Zone)
 	})}
-	return s.statusOf(listwatch.Follow(stream.Context(), source, false, func(e *nodeEvent) error {
+	return s.statusOf(api.Follow(stream.Context(), source, false, func(e *nodeEvent) error {
 		return stream.Send(s.watchResponse(e))
 	}))
 }
@@ -50,15 +50,15 @@ type nodeEvent struct {
 	snapshot *nodehealthcontroller.Snapshot
 }
 
-// nodeEvents is a listwatch.Source. A slow reader gets the newest state of each Node only.
+// nodeEvents is a api.Source. A slow reader gets the newest state of each Node only.
 type nodeEvents struct {
 	publisher Publisher
 	watcher   *nodehealthcontroller.Watcher
-	// listed is set once Next has returned the existing Nodes.
+	// listed is set once NextWithin has returned the existing Nodes.
 	listed bool
 }
 
-func (n *nodeEvents) Next(ctx context.Context, quiet time.Duration) ([]nodeEvent, error) {
+func (n *nodeEvents) NextWithin(ctx context.Context, quiet time.Duration) ([]nodeEvent, error) {
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()
 	for {

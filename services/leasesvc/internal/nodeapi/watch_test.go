@@ -47,7 +47,7 @@ func TestNodeEvents_ReturnsNodesThenABookmarkThenChanges(t *testing.T) {
 		source := &nodeEvents{publisher: p, watcher: p.Watch(func(*nodehealthcontroller.Node) bool { return true })}
 		next := func(want ...string) {
 			t.Helper()
-			events, err := source.Next(t.Context(), time.Minute)
+			events, err := source.NextWithin(t.Context(), time.Minute)
 			if got := names(events); err != nil || !slices.Equal(want, got) {
 				t.Errorf("got %v, error %v; want %v", got, err, want)
 			}
@@ -62,20 +62,20 @@ func TestNodeEvents_ReturnsNodesThenABookmarkThenChanges(t *testing.T) {
 func TestNodeEvents_FailsWithoutASnapshot(t *testing.T) {
 	p := nodehealthcontroller.NewPublisher()
 	source := &nodeEvents{publisher: p, watcher: p.Watch(func(*nodehealthcontroller.Node) bool { return true })}
-	if _, err := source.Next(t.Context(), time.Minute); !errors.Is(err, errNotSynced) {
+	if _, err := source.NextWithin(t.Context(), time.Minute); !errors.Is(err, errNotSynced) {
 		t.Errorf("error %v, want errNotSynced", err)
 	}
 	publish(p, 1, "n1")
 	ctx, cancel := context.WithCancel(t.Context())
-	if events, err := source.Next(ctx, time.Minute); err != nil || len(events) != 2 {
+	if events, err := source.NextWithin(ctx, time.Minute); err != nil || len(events) != 2 {
 		t.Errorf("got %v, error %v; want a Node and a bookmark", names(events), err)
 	}
 	cancel()
-	if _, err := source.Next(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+	if _, err := source.NextWithin(ctx, time.Minute); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want the end of the context", err)
 	}
 	p.Clear()
-	if _, err := source.Next(t.Context(), time.Minute); !errors.Is(err, errNotSynced) {
+	if _, err := source.NextWithin(t.Context(), time.Minute); !errors.Is(err, errNotSynced) {
 		t.Errorf("error %v, want errNotSynced", err)
 	}
 }

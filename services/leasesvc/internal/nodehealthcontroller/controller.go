@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -58,7 +58,7 @@ type Cluster struct {
 	Events   Events
 	Sessions Sessions
 	// HeldShards are the terms that this replica holds.
-	HeldShards *heldshards.Set
+	HeldShards *sessioncontroller.HeldShards
 }
 
 // Cache is a nodestore.Cache with Leases; *nodestore.Subscription is one.

@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // config is for a number of shards. The number in the name of a node gives its shard.
@@ -33,16 +33,16 @@ func config(t *testing.T, metrics *nodehealthcontroller.Metrics, shards int) nod
 }
 
 // heldShards holds the terms of the shards.
-func heldShards(ctx context.Context, shards ...int) *heldshards.Set {
-	board := heldshards.NewSet()
+func heldShards(ctx context.Context, shards ...int) *sessioncontroller.HeldShards {
+	board := sessioncontroller.NewHeldShards()
 	for _, number := range shards {
-		board.Add(heldshards.New(ctx, number, 1))
+		board.Add(sessioncontroller.NewHeldShard(ctx, number, 1))
 	}
 	return board
 }
 
 // cluster is the fake cluster for a replica that holds the terms and has no sessions.
-func (f *fakeCluster) cluster(terms *heldshards.Set) nodehealthcontroller.Cluster {
+func (f *fakeCluster) cluster(terms *sessioncontroller.HeldShards) nodehealthcontroller.Cluster {
 	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), HeldShards: terms}
 }
 

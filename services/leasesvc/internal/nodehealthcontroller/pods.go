@@ -6,10 +6,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -74,7 +74,7 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 			return false
 		default:
 			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
-			r.podJobs.add(job{pod: pod, terms: []*heldshards.Shard{r.terms[s.Ownership.Shard]}})
+			r.podJobs.add(job{pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}})
 		}
 	}
 	scan.next, scan.wait = next, min(2*scan.wait, scanMax)

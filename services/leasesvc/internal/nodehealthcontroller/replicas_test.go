@@ -12,10 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // replica is one of several that run on a fake cluster, with its own cache.
@@ -23,7 +23,7 @@ type replica struct {
 	*fakeCluster
 	name      string
 	changed   map[string]struct{}
-	terms     *heldshards.Set
+	terms     *sessioncontroller.HeldShards
 	publisher *nodehealthcontroller.Publisher
 
 	mu             sync.Mutex // guards what follows
@@ -37,7 +37,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 	var running sync.WaitGroup
 	for _, name := range names {
 		r := &replica{
-			fakeCluster: f, name: name, changed: map[string]struct{}{}, terms: heldshards.NewSet(), publisher: nodehealthcontroller.NewPublisher(),
+			fakeCluster: f, name: name, changed: map[string]struct{}{}, terms: sessioncontroller.NewHeldShards(), publisher: nodehealthcontroller.NewPublisher(),
 			sessions: map[string]session.State{}, sessionChanges: map[string]struct{}{},
 		}
 		f.change(func() {
@@ -122,9 +122,9 @@ func (r *replica) session(node string, state session.State) {
 // hold gives a replica shards until lose is called.
 func (r *replica) hold(ctx context.Context, shards ...int) (lose func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	var held []*heldshards.Shard
+	var held []*sessioncontroller.HeldShard
 	for _, number := range shards {
-		of := heldshards.New(ctx, number, 1)
+		of := sessioncontroller.NewHeldShard(ctx, number, 1)
 		r.terms.Add(of)
 		held = append(held, of)
 	}

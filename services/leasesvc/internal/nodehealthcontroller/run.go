@@ -12,12 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // pauseAfter is the time between two reads of the clock from which the process counts as paused.
@@ -30,13 +29,13 @@ type run struct {
 	Cluster
 	report func(error)
 
-	clock pauseclock.Clock
+	clock monotonic.Clock
 	now   nodehealth.Moment
 	state nodehealth.ClusterState
 	nodes []nodehealth.NodeState // ordered by name
 	// terms are by shard; nil for shards that this replica does not hold. ownership is the same for
 	// package nodehealth.
-	terms     []*heldshards.Shard
+	terms     []*sessioncontroller.HeldShard
 	ownership []nodehealth.Ownership
 	// termsChanged is closed when HeldShards has changed.
 	termsChanged <-chan struct{}
@@ -66,7 +65,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 		Config: cfg, Cluster: cluster, report: report,
 		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
 		scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
-		terms: make([]*heldshards.Shard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
+		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
 	}
 	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
 	for number := range r.ownership {
@@ -78,7 +77,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 // start starts the clock, because the time until the cache is synced is no pause. Half of the
 // workers is reserved for Nodes.
 func (r *run) start(ctx context.Context, workers *sync.WaitGroup) {
-	r.clock = pauseclock.Start(Tick, pauseAfter)
+	r.clock = monotonic.StartClock(Tick, pauseAfter)
 	for number := range r.Workers {
 		pods := r.podJobs.jobs
 		if number%2 == 1 {

@@ -10,11 +10,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -48,7 +48,7 @@ type job struct {
 	// begun is when the self-check was started.
 	begun monotonic.Instant
 	// terms are those that the write needs. A self-check needs none.
-	terms []*heldshards.Shard
+	terms []*sessioncontroller.HeldShard
 }
 
 // result is the end of a job.
@@ -71,8 +71,8 @@ func (r *run) startStep(step nodehealth.Step) {
 	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step)})
 }
 
-func (r *run) termsOf(step *nodehealth.Step) []*heldshards.Shard {
-	var terms []*heldshards.Shard
+func (r *run) termsOf(step *nodehealth.Step) []*sessioncontroller.HeldShard {
+	var terms []*sessioncontroller.HeldShard
 	if step.NeedsShard {
 		terms = append(terms, r.terms[step.Shard])
 	}
@@ -145,7 +145,7 @@ func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *cor
 
 // underTerms calls write with a context that carries the first term and ends with ctx or any of the
 // terms. The terms are not given up before write returns. Without terms write gets ctx.
-func underTerms(ctx context.Context, terms []*heldshards.Shard, write func(context.Context) error) error {
+func underTerms(ctx context.Context, terms []*sessioncontroller.HeldShard, write func(context.Context) error) error {
 	bounds := []context.Context{ctx}
 	for _, term := range terms {
 		bound, end, ok := term.BeginWrite()

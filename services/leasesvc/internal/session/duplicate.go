@@ -15,10 +15,10 @@ const maxReplaced = 4
 type Duplicate struct {
 	// Boot is the boot that was refused last.
 	Boot string
-	// Since is the time of the first rejection of the episode, Last that of the last one.
+	// Since is the time of the first refusal of the episode, Last that of the last one.
 	Since, Last monotonic.Instant
-	// Rejections counts the rejections of the episode.
-	Rejections int64
+	// Refusals counts the refusals of the episode.
+	Refusals int64
 }
 
 // otherBoots are the replaced boots of a session. Few sessions have any.
@@ -61,11 +61,11 @@ func (o *otherBoots) addReplaced(replaced, current string) {
 // refuse counts a refused beat.
 func (o *otherBoots) refuse(now monotonic.Instant, boot string, ttl time.Duration) {
 	d := &o.duplicate
-	if d.Rejections == 0 || now.Sub(d.Last) > ttl {
+	if d.Refusals == 0 || now.Sub(d.Last) > ttl {
 		*d = Duplicate{Since: now}
 	}
 	d.Boot, d.Last = boot, now
-	d.Rejections++
+	d.Refusals++
 }
 
 // Duplicate returns the boot that is refused for the session of ref. It is false if there is none.
@@ -74,7 +74,7 @@ func (t *Table) Duplicate(ref Ref) (Duplicate, bool) {
 		return Duplicate{}, false
 	}
 	o := t.others[ref.slot]
-	if o == nil || o.duplicate.Rejections == 0 {
+	if o == nil || o.duplicate.Refusals == 0 {
 		return Duplicate{}, false
 	}
 	return o.duplicate, true

@@ -37,22 +37,22 @@ func TestRegisterIfNewer_ReplacedBootTakesOverAnExpiredSession(t *testing.T) {
 	}
 }
 
-func TestDuplicate_RejectionsOfAnEpisodeAreCounted(t *testing.T) {
+func TestDuplicate_RefusalsOfAnEpisodeAreCounted(t *testing.T) {
 	table := newTable()
 	old, _ := table.Register(at(0), holder("a", "A"), 1)
 	ref, _ := table.Register(at(0), holder("a", "B"), 1)
 	if d, some := table.Duplicate(ref); some {
-		t.Errorf("%+v before any rejection", d)
+		t.Errorf("%+v before any refusal", d)
 	}
 	table.Register(at(time.Second), holder("a", "A"), 1)
 	table.Beat(at(2*time.Second), old, 2)
-	want := session.Duplicate{Boot: "A", Since: at(time.Second), Last: at(2 * time.Second), Rejections: 2}
+	want := session.Duplicate{Boot: "A", Since: at(time.Second), Last: at(2 * time.Second), Refusals: 2}
 	if d, _ := table.Duplicate(ref); d != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, d))
 	}
 	late := at(2*time.Second + node.TTL + 1)
 	table.Register(late, holder("a", "A"), 1)
-	want = session.Duplicate{Boot: "A", Since: late, Last: late, Rejections: 1}
+	want = session.Duplicate{Boot: "A", Since: late, Last: late, Refusals: 1}
 	if d, _ := table.Duplicate(ref); d != want {
 		t.Errorf("second episode (-want +got):\n%s", cmp.Diff(want, d))
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
 // The word of a heartbeat holds the generation of the slot, whether the session is Alive, and the
@@ -60,7 +59,7 @@ func milliseconds(i monotonic.Instant) uint64 {
 // Heartbeats takes beats of Alive sessions from any goroutine. Its methods take no lock and
 // allocate nothing.
 type Heartbeats struct {
-	blocks atomic.Pointer[[]*[slab.BlockSize]heartbeat]
+	blocks atomic.Pointer[[]*[BlockSize]heartbeat]
 }
 
 // Beat renews the session if it is Alive. Otherwise it returns false and changes nothing; the
@@ -96,8 +95,8 @@ func (h *Heartbeats) LastBeat(ref Ref) (monotonic.Instant, bool) {
 // at returns nil for a slot that was never used.
 func (h *Heartbeats) at(slot uint32) *heartbeat {
 	blocks := h.blocks.Load()
-	if blocks == nil || int(slot/slab.BlockSize) >= len(*blocks) {
+	if blocks == nil || int(slot/BlockSize) >= len(*blocks) {
 		return nil
 	}
-	return &(*blocks)[slot/slab.BlockSize][slot%slab.BlockSize]
+	return &(*blocks)[slot/BlockSize][slot%BlockSize]
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
 // Granularity is the width of a bucket of the timing wheel. A transition is at most this late.
@@ -34,12 +33,12 @@ type Table struct {
 	classes    []Class
 	limit      int
 	index      *index
-	records    slab.Slab[record]
-	beats      slab.Slab[heartbeat]
+	records    Slab[record]
+	beats      Slab[heartbeat]
 	heartbeats Heartbeats
 	others     map[uint32]*otherBoots // by slot
 	free       []uint32
-	wheel      *slab.Wheel
+	wheel      *Wheel
 	counts     [Expired + 1]int
 	changes    uint64
 }
@@ -48,7 +47,7 @@ type Table struct {
 func NewTable(classes []Class, limit int) *Table {
 	return &Table{
 		classes: classes, limit: limit, index: newIndex(), others: map[uint32]*otherBoots{},
-		wheel: slab.NewWheel(Granularity, wheelBuckets),
+		wheel: NewWheel(Granularity, wheelBuckets),
 	}
 }
 
@@ -331,7 +330,7 @@ func (t *Table) allocate() uint32 {
 	t.records.Extend(slot + 1)
 	t.beats.Extend(slot + 1)
 	t.set(uint32(slot), 1, false, 0) // generation 0 is that of the zero Ref
-	if slot%slab.BlockSize == 0 {
+	if slot%BlockSize == 0 {
 		blocks := t.beats.Blocks()
 		t.heartbeats.blocks.Store(&blocks)
 	}

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -28,7 +27,7 @@ const (
 // shards.
 type adoptions struct {
 	// pending are the shards to adopt, with the times at which they were acquired.
-	pending    map[*heldshards.Shard]monotonic.Instant
+	pending    map[*HeldShard]monotonic.Instant
 	anyPending atomic.Bool // len(pending) > 0, for other goroutines
 	// unclaimed are Leases of holders without a session. All are dropped at the time expires.
 	unclaimed map[session.Key]writeback.LeaseRecord
@@ -36,21 +35,21 @@ type adoptions struct {
 }
 
 func newAdoptions() adoptions {
-	return adoptions{pending: map[*heldshards.Shard]monotonic.Instant{}, unclaimed: map[session.Key]writeback.LeaseRecord{}}
+	return adoptions{pending: map[*HeldShard]monotonic.Instant{}, unclaimed: map[session.Key]writeback.LeaseRecord{}}
 }
 
-func (a *adoptions) add(shard *heldshards.Shard, now monotonic.Instant) {
+func (a *adoptions) add(shard *HeldShard, now monotonic.Instant) {
 	a.pending[shard] = now
 	a.anyPending.Store(true)
 }
 
-func (a *adoptions) remove(shard *heldshards.Shard) {
+func (a *adoptions) remove(shard *HeldShard) {
 	delete(a.pending, shard)
 	a.anyPending.Store(len(a.pending) > 0)
 }
 
 // writeDelay returns how long the Lease of a new session waits for adoption.
-func (a *adoptions) writeDelay(shard *heldshards.Shard, now monotonic.Instant) time.Duration {
+func (a *adoptions) writeDelay(shard *HeldShard, now monotonic.Instant) time.Duration {
 	since, pending := a.pending[shard]
 	if !pending {
 		return 0
@@ -85,11 +84,11 @@ type Adoption struct {
 	// Namespaces are those of the classes, by session.ClassID.
 	Namespaces []string
 
-	shards []*heldshards.Shard
+	shards []*HeldShard
 }
 
-// ExistingLease is a Lease that was listed.
-type ExistingLease struct {
+// ListedLease is a Lease that was listed.
+type ListedLease struct {
 	Key   session.Key
 	Lease writeback.LeaseRecord
 }
@@ -118,7 +117,7 @@ func (c *Controller) BeginAdoption(ctx context.Context) (a *Adoption, err error)
 
 // Adopt takes listed Leases. Those of holders without a session are kept for two minutes. One call
 // should have a few hundred Leases, because batches wait for it.
-func (c *Controller) Adopt(ctx context.Context, leases []ExistingLease) error {
+func (c *Controller) Adopt(ctx context.Context, leases []ListedLease) error {
 	return c.do(ctx, func() {
 		now := c.now()
 		c.adoptions.expires = now.Add(unclaimedTTL)

@@ -26,7 +26,7 @@ func TestAdopt_AdoptedLeasesAreWrittenWhenTheyAreDue(t *testing.T) {
 			t.Fatalf("adoption %+v, want one of two namespaces", s)
 		}
 		key := func(name string) session.Key { return session.Key{Name: name} }
-		err := ctl.Adopt(t.Context(), []sessioncontroller.ExistingLease{
+		err := ctl.Adopt(t.Context(), []sessioncontroller.ListedLease{
 			{Key: key("early"), Lease: existingLease("early", 10*time.Second)}, {Key: key("late"), Lease: existingLease("late", 10*time.Second)},
 			{Key: key("stranger"), Lease: existingLease("another-holder", 10*time.Second)},
 		})

@@ -24,8 +24,8 @@ type Batch struct {
 
 	// Results are those of Registrations, in the same order.
 	Results []RegisterResult
-	// Rejected are the Refs that were not renewed.
-	Rejected []RejectedBeat
+	// Refused are the Refs that were not renewed.
+	Refused []RefusedBeat
 	// Grant is the merged grant of the renewed Refs, see Grant.Min.
 	Grant Grant
 	// Renewed is the number of renewed Refs.
@@ -79,8 +79,8 @@ type RegisterResult struct {
 	BeatGrant Grant
 }
 
-// RejectedBeat is a Ref that was not renewed.
-type RejectedBeat struct {
+// RefusedBeat is a Ref that was not renewed.
+type RefusedBeat struct {
 	// Index is the index in Batch.Refs.
 	Index   int
 	Outcome session.Outcome
@@ -130,7 +130,7 @@ func (c *Controller) Process(ctx context.Context, b *Batch) error {
 
 func (c *Controller) process(b *Batch) {
 	now := c.now()
-	b.Results, b.Rejected, b.Grant, b.Renewed = b.Results[:0], b.Rejected[:0], Grant{}, 0
+	b.Results, b.Refused, b.Grant, b.Renewed = b.Results[:0], b.Refused[:0], Grant{}, 0
 	for i := range b.Registrations {
 		b.Results = append(b.Results, c.register(now, b, &b.Registrations[i]))
 	}
@@ -141,7 +141,7 @@ func (c *Controller) process(b *Batch) {
 }
 
 func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) RegisterResult {
-	if !c.admits(r.Shard) {
+	if !c.accepts(r.Shard) {
 		return RegisterResult{NotHeld: true}
 	}
 	if r.Deferred {
@@ -193,7 +193,7 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 		if outcome == session.Superseded {
 			c.reportDuplicate(ref)
 		}
-		b.Rejected = append(b.Rejected, RejectedBeat{Index: index, Outcome: outcome})
+		b.Refused = append(b.Refused, RefusedBeat{Index: index, Outcome: outcome})
 		return
 	}
 	slot := ref.Slot()
@@ -204,7 +204,7 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	}
 }
 
-// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may
+// reportDuplicate reports an episode of two beating boots at its second refusal. A single one may
 // be a late message.
 func (c *Controller) reportDuplicate(ref session.Ref) {
 	s, ok := c.table.At(ref.Slot())
@@ -212,7 +212,7 @@ func (c *Controller) reportDuplicate(ref session.Ref) {
 		return
 	}
 	d, ok := c.table.Duplicate(s.Ref)
-	if !ok || d.Rejections != 2 {
+	if !ok || d.Refusals != 2 {
 		return
 	}
 	c.changes.touch(ref.Slot())

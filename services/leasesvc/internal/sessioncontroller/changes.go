@@ -2,7 +2,6 @@ package sessioncontroller
 
 import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -19,7 +18,7 @@ const (
 type changeList struct {
 	// revision counts changes.
 	revision   uint64
-	links      slab.Slab[changeLink] // by slot
+	links      session.Slab[changeLink] // by slot
 	head, tail uint32
 	// deletions are ordered by revision. compacted is the revision of the newest one that was
 	// dropped.

@@ -8,11 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -73,21 +70,21 @@ type Controller struct {
 	shortestSuspect time.Duration // of all classes
 	counts          counts
 	heartbeats      *session.Heartbeats
-	clockReader     atomic.Pointer[pauseclock.Reader] // nil before Run
+	clockReader     atomic.Pointer[monotonic.Reader] // nil before Run
 	keyIndex        atomic.Pointer[keyIndex]
 	leadership      atomic.Pointer[leadership] // nil while no shard is held
 	backlog         atomic.Pointer[writeback.Backlog]
 
 	// The goroutine of Run owns the fields below.
-	clock       pauseclock.Clock
+	clock       monotonic.Clock
 	table       *session.Table
-	held        []*heldshards.Shard // by shard; nil if not held
+	held        []*HeldShard        // by shard; nil if not held
 	heldSince   []monotonic.Instant // by shard
 	leaving     []bool              // by shard: registrations are refused, sessions are being dropped
 	adoptions   adoptions
 	writes      *writeback.Schedule
-	shards      slab.Slab[uint16]     // by slot
-	entries     slab.Slab[leaseEntry] // by slot
+	shards      session.Slab[uint16]     // by slot
+	entries     session.Slab[leaseEntry] // by slot
 	changes     changeList
 	exceptions  writeExceptions
 	occupancies uint64
@@ -109,7 +106,7 @@ func New(cfg Config) *Controller {
 		calls:      make(chan func()),
 		done:       make(chan struct{}),
 		instanceID: rand.Uint64(),
-		held:       make([]*heldshards.Shard, cfg.Shards),
+		held:       make([]*HeldShard, cfg.Shards),
 		heldSince:  make([]monotonic.Instant, cfg.Shards),
 		leaving:    make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
@@ -135,7 +132,7 @@ func New(cfg Config) *Controller {
 // Run owns the sessions until ctx ends. It may be called once.
 func (c *Controller) Run(ctx context.Context) error {
 	defer close(c.done)
-	c.clock = pauseclock.Start(session.Granularity, pauseTolerance)
+	c.clock = monotonic.StartClock(session.Granularity, pauseTolerance)
 	c.clockReader.Store(c.clock.Reader())
 	ticker := time.NewTicker(session.Granularity)
 	defer ticker.Stop()

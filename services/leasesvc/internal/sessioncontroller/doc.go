@@ -9,7 +9,7 @@
 //   - RunShard returns after all writes that were made under the shard's term.
 //   - The owner works in memory. It never waits for the kube-apiserver or etcd.
 //   - The clock stands still while the process does not run (stopped, starved, host suspended), so
-//     holders do not expire for beats that could not be received. See package pauseclock.
+//     holders do not expire for beats that could not be received. See package monotonic.
 //   - After Run has returned, all calls fail with ErrStopped.
 //
 // Beats of Alive sessions do not pass through the owner. Batches wait in a bounded queue; callers
@@ -18,6 +18,9 @@
 // newest state of each session. A watcher that has missed more than 65,536 deletions gets
 // ErrCompacted.
 //
-// The controller writes no object. StartWrites returns what to write, WriteJob.BeginWrite gives the
-// term to write under, FinishWrite takes the result. Callers say which shard a holder belongs to.
+// Checkpoints stores the silent holders of a shard in etcd under its term, and restores them before
+// any holder of the shard is heard at the next replica.
+//
+// The controller writes no Lease. StartWrites returns what to write, FinishWrite takes the result.
+// Callers say which shard a holder belongs to.
 package sessioncontroller

@@ -14,11 +14,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 var classes = []sessioncontroller.Class{
 	{
@@ -68,7 +70,7 @@ func holdShard(t testing.TB, ctl *sessioncontroller.Controller, shard int, epoch
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- ctl.RunShard(heldshards.New(ctx, shard, epoch), silences...) }()
+	go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, shard, epoch), silences...) }()
 	for !isHeld(t, ctl, shard) {
 		runtime.Gosched()
 	}

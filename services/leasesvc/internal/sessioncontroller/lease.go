@@ -28,9 +28,9 @@ type Lease struct {
 // Duplicate is a boot that is refused because another boot has the session.
 type Duplicate struct {
 	Boot string
-	// RejectTime is the time of the last rejection.
-	RejectTime time.Time
-	Rejections int64
+	// RefuseTime is the time of the last refusal.
+	RefuseTime time.Time
+	Refusals   int64
 }
 
 // WriteStatus is the state of the writes of a Lease object.
@@ -98,7 +98,7 @@ func (c *Controller) lease(s session.Session) Lease {
 		Write:        c.writeStatus(now, slot),
 	}
 	if d, ok := c.table.Duplicate(s.Ref); ok {
-		l.Duplicate = &Duplicate{Boot: d.Boot, RejectTime: c.clock.WallTime(now, d.Last), Rejections: d.Rejections}
+		l.Duplicate = &Duplicate{Boot: d.Boot, RefuseTime: c.clock.WallTime(now, d.Last), Refusals: d.Refusals}
 	}
 	return l
 }

@@ -58,7 +58,7 @@ func (c *Controller) Get(ctx context.Context, key session.Key, shard int) (lease
 	var notHeld bool
 	err = c.do(ctx, func() {
 		var s session.Session
-		notHeld = !c.admits(shard)
+		notHeld = !c.accepts(shard)
 		if s, found = c.table.Get(key); found {
 			lease = c.lease(s)
 		}

@@ -6,13 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// admitPoll is how often admitShard looks whether the previous term of the shard has ended. That
+// dropPoll is how often beginTerm looks whether the previous term of the shard has ended. That
 // takes milliseconds.
-const admitPoll = 5 * time.Millisecond
+const dropPoll = 5 * time.Millisecond
 
 // NotHeldError reports that the shard is not held here.
 type NotHeldError struct{ Shard int }
@@ -27,8 +26,8 @@ func (e NotHeldError) Error() string {
 //
 // RunShard returns nil after the sessions were dropped and all writes under the term have returned.
 // If the controller stops first, it waits for the writes too and returns ErrStopped.
-func (c *Controller) RunShard(shard *heldshards.Shard, silences ...session.Silence) error {
-	err := c.admitShard(shard, silences)
+func (c *Controller) RunShard(shard *HeldShard, silences ...session.Silence) error {
+	err := c.beginTerm(shard, silences)
 	if err == nil {
 		select {
 		case <-shard.Context().Done():
@@ -44,28 +43,28 @@ func (c *Controller) RunShard(shard *heldshards.Shard, silences ...session.Silen
 	return err
 }
 
-// admitShard waits until the sessions of the shard's previous term are dropped, and begins the new
+// beginTerm waits until the sessions of the shard's previous term are dropped, and begins the new
 // term.
-func (c *Controller) admitShard(shard *heldshards.Shard, silences []session.Silence) error {
+func (c *Controller) beginTerm(shard *HeldShard, silences []session.Silence) error {
 	for {
-		admitted := false
+		begun := false
 		err := c.do(shard.Context(), func() {
-			if admitted = c.held[shard.ID()] == nil; admitted {
-				c.beginShard(shard, silences)
+			if begun = c.held[shard.ID()] == nil; begun {
+				c.addShard(shard, silences)
 			}
 		})
-		if err != nil || admitted {
+		if err != nil || begun {
 			return err
 		}
 		select {
 		case <-shard.Context().Done():
 			return context.Cause(shard.Context())
-		case <-time.After(admitPoll):
+		case <-time.After(dropPoll):
 		}
 	}
 }
 
-func (c *Controller) beginShard(shard *heldshards.Shard, silences []session.Silence) {
+func (c *Controller) addShard(shard *HeldShard, silences []session.Silence) {
 	now := c.now()
 	c.held[shard.ID()], c.heldSince[shard.ID()] = shard, now
 	if c.cfg.AdoptLeases {
@@ -86,11 +85,11 @@ func (c *Controller) beginShard(shard *heldshards.Shard, silences []session.Sile
 	c.publishLeadership()
 }
 
-// admits reports whether holders of the shard may register.
-func (c *Controller) admits(shard int) bool { return c.held[shard] != nil && !c.leaving[shard] }
+// accepts reports whether holders of the shard may register.
+func (c *Controller) accepts(shard int) bool { return c.held[shard] != nil && !c.leaving[shard] }
 
 // dropShard drops the sessions of a shard in portions. The shard stays held until all are dropped.
-func (c *Controller) dropShard(shard *heldshards.Shard) {
+func (c *Controller) dropShard(shard *HeldShard) {
 	id, ctx := shard.ID(), context.Background()
 	// The only error is ErrStopped; all sessions are gone then.
 	if c.do(ctx, func() { c.leaving[id] = true }) != nil {
@@ -169,10 +168,10 @@ func (c *Controller) epoch(slot uint32) int64 { return c.held[*c.shards.At(slot)
 
 // CheckAbsent returns the held shard if it has been held for at least heldFor and the holder has no
 // session in it; otherwise nil. It fails with a NotHeldError if the shard is not held.
-func (c *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (held *heldshards.Shard, err error) {
+func (c *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (held *HeldShard, err error) {
 	notHeld := false
 	err = c.do(ctx, func() {
-		notHeld = !c.admits(shard)
+		notHeld = !c.accepts(shard)
 		_, known := c.table.Get(key)
 		if !notHeld && !known && c.now().Sub(c.heldSince[shard]) >= heldFor {
 			held = c.held[shard]
@@ -203,7 +202,7 @@ func (c *Controller) Silences(ctx context.Context) (map[int][]session.Silence, e
 // silenceScan is one call of Silences. shards are those that were held at its begin. A shard that
 // ends during the scan is left out, because only a part of its sessions was seen.
 type silenceScan struct {
-	shards   []*heldshards.Shard
+	shards   []*HeldShard
 	silences map[int][]session.Silence
 }
 
@@ -225,7 +224,7 @@ func (c *Controller) collectSilences(scan *silenceScan, first, end uint32) {
 func (c *Controller) removeEndedShards(scan *silenceScan) {
 	for id, shard := range scan.shards {
 		switch {
-		case shard == nil || shard != c.held[id] || !c.admits(id):
+		case shard == nil || shard != c.held[id] || !c.accepts(id):
 			delete(scan.silences, id)
 		case scan.silences[id] == nil:
 			scan.silences[id] = []session.Silence{}

@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -38,9 +37,9 @@ func TestProcess_HolderOfAShardThatIsNotHeldIsNotHeld(t *testing.T) {
 		}
 		endTerm()
 		batch := beat(t, ctl, kept.Ref, result.Ref)
-		want := []sessioncontroller.RejectedBeat{{Index: 1, Outcome: session.Unknown}}
-		if diff := cmp.Diff(want, batch.Rejected); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
-			t.Errorf("after the term: %d renewed at epoch %d, rejected (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
+		want := []sessioncontroller.RefusedBeat{{Index: 1, Outcome: session.Unknown}}
+		if diff := cmp.Diff(want, batch.Refused); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
+			t.Errorf("after the term: %d renewed at epoch %d, refused (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
 		}
 		if got := registerIn(t, ctl, 1, node("b", "1")); got != notHeld {
 			t.Errorf("after the term: %+v", got)
@@ -96,12 +95,12 @@ func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		registerIn(t, ctl, 1, node("c", "1"))
 		jobs := startWrites(t, ctl)
-		write, end, ok := jobs[0].BeginWrite()
+		write, end, ok := jobs[0].Shard.BeginWrite()
 		if !ok || len(jobs) != 2 {
 			t.Fatalf("%d jobs, begun %t", len(jobs), ok)
 		}
@@ -110,7 +109,7 @@ func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 		if len(done) != 0 || write.Err() == nil {
 			t.Errorf("%d returned while a write was in flight, whose context ended with %v", len(done), write.Err())
 		}
-		if _, _, ok := jobs[1].BeginWrite(); ok {
+		if _, _, ok := jobs[1].Shard.BeginWrite(); ok {
 			t.Error("a write began after the end of its term")
 		}
 		end()
@@ -132,14 +131,14 @@ func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
 		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		held, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, end, ok := held.BeginWrite()
+		_, end, ok := held.Shard.BeginWrite()
 		waiting := make(chan error, 1)
 		go func() {
 			_, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
@@ -168,10 +167,10 @@ func TestRunShard_ReturnsWithTheControllerAfterItsWrites(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { _ = ctl.Run(ctx) }()
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(t.Context(), 1, 9)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(t.Context(), 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
-		_, end, _ := startWrites(t, ctl)[0].BeginWrite()
+		_, end, _ := startWrites(t, ctl)[0].Shard.BeginWrite()
 		stop()
 		synctest.Wait()
 		if len(done) != 0 {
@@ -264,7 +263,7 @@ func (sim *simulation) step() {
 		}
 	case "write":
 		for _, job := range startWrites(sim.t, sim.ctl) {
-			_, end, ok := job.BeginWrite()
+			_, end, ok := job.Shard.BeginWrite()
 			if _, known := sim.alive[job.Name]; !ok || !known {
 				sim.t.Errorf("write of %s: begun %t, known %t", job.Name, ok, known)
 				continue

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -57,7 +56,7 @@ func TestSilences_ReturnsThoseThatRunShardWasGiven(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		given := []session.Silence{{Holder: node("n1", "1"), For: 50 * time.Second}, {Holder: node("n2", "1"), For: 10 * time.Second}}
-		go func() { done <- ctl.RunShard(heldshards.New(ctx, 2, 9), given...) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 2, 9), given...) }()
 		synctest.Wait()
 		want := map[int][]session.Silence{0: {}, 2: given[:1]}
 		if diff := cmp.Diff(want, silences(t, ctl)); diff != "" {
@@ -82,7 +81,7 @@ func BenchmarkSilences(b *testing.B) {
 		expired = append(expired, session.Silence{Holder: node(fmt.Sprintf("expired-%d", i), "1"), For: time.Minute})
 	}
 	done := make(chan error, 1)
-	go func() { done <- ctl.RunShard(heldshards.New(ctx, 0, 7), expired...) }()
+	go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 0, 7), expired...) }()
 	for !isHeld(b, ctl, 0) {
 		time.Sleep(time.Millisecond)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -102,7 +101,7 @@ func TestProcess_DuplicateBootIsReported(t *testing.T) {
 		}
 		expectNames(t, "one episode", drain(t, sub), "~a")
 		lease, _, err := ctl.Get(t.Context(), node("a", "").Key, 0)
-		want := &sessioncontroller.Duplicate{Boot: "old", RejectTime: time.Now(), Rejections: 3}
+		want := &sessioncontroller.Duplicate{Boot: "old", RefuseTime: time.Now(), Refusals: 3}
 		if diff := cmp.Diff(want, lease.Duplicate, cmpopts.EquateApproxTime(time.Millisecond)); err != nil || diff != "" {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
@@ -121,7 +120,7 @@ func TestRunShard_WaitsForThePreviousTerm(t *testing.T) {
 		registerIn(t, ctl, 1, node("a", "1"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 11)) }()
+		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 1, 11)) }()
 		time.Sleep(time.Second)
 		endTerm()
 		time.Sleep(time.Second)

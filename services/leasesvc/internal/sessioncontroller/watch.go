@@ -144,10 +144,11 @@ func (s *Subscription) next(ctx context.Context, timeout <-chan time.Time) ([]Ev
 	}
 }
 
-// Version returns the Version after all returned events.
-func (s *Subscription) Version(ctx context.Context) (v Version, err error) {
-	err = s.controller.do(ctx, func() { v = s.position })
-	return v, err
+// Bookmark returns an event with the Version after all returned events.
+func (s *Subscription) Bookmark(ctx context.Context) (Event, error) {
+	bookmark := Event{Type: Bookmark}
+	err := s.controller.do(ctx, func() { bookmark.Version = s.position })
+	return bookmark, err
 }
 
 func (s *Subscription) selects(class session.ClassID) bool {

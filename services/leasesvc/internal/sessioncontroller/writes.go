@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -15,35 +14,22 @@ var (
 	// ErrNoOwner reports a Lease that was not written because the Node that must own it does not
 	// exist.
 	ErrNoOwner = errors.New("the Node that owns the Lease does not exist")
-	// ErrSuperseded reports a release by a boot that does not have the session.
+	// ErrSuperseded means that a boot was refused because another boot has the session.
 	ErrSuperseded = errors.New("another boot of the holder has the session")
 )
 
-// WriteJob is one Lease to write. The caller calls BeginWrite before the write, and FinishWrite in
-// any case.
+// WriteJob is one Lease to write. The write is made under the term of Shard. The caller calls
+// FinishWrite in any case.
 type WriteJob struct {
+	// LeaseUpdate is what the Lease must show. Its Last is the Lease as it was last written or
+	// adopted in this term.
+	writeback.LeaseUpdate
 	// Shard is the holder's shard.
-	Shard           *heldshards.Shard
-	Namespace, Name string
-	// Class is the name of the holder's class if no Node owns its Leases; otherwise it is empty.
-	Class    string
-	Duration time.Duration
-	Reason   writeback.Reason
-	// RenewTime is the time of the holder's last beat.
-	RenewTime time.Time
-	// ExpireTime is set if the holder has expired. The Lease must show it.
-	ExpireTime time.Time
-	// Last is the Lease as it was last written or adopted in this term.
-	Last writeback.LeaseRecord
+	Shard  *HeldShard
+	Reason writeback.Reason
 
 	occupancy uint64
 	write     writeback.Write
-}
-
-// BeginWrite returns the context of the write; the caller calls end after the write. The term of
-// the shard is not given up before. It is false if the term has ended; then nothing may be written.
-func (j *WriteJob) BeginWrite() (ctx context.Context, end func(), ok bool) {
-	return j.Shard.BeginWrite()
 }
 
 // WriteResult is the result of a WriteJob.
@@ -72,10 +58,11 @@ func (c *Controller) newJob(now monotonic.Instant, w writeback.Write) WriteJob {
 	s, _ := c.table.At(w.Slot)
 	class, e := &c.cfg.Classes[s.Holder.Key.Class], c.entries.At(w.Slot)
 	job := WriteJob{
-		Shard:     c.held[*c.shards.At(w.Slot)],
-		Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration, Reason: w.Reason,
-		RenewTime: c.clock.WallTime(now, w.Beat), Last: e.lease,
-		occupancy: e.occupancy, write: w,
+		LeaseUpdate: writeback.LeaseUpdate{
+			Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration,
+			RenewTime: c.clock.WallTime(now, w.Beat), Last: e.lease,
+		},
+		Shard: c.held[*c.shards.At(w.Slot)], Reason: w.Reason, occupancy: e.occupancy, write: w,
 	}
 	if class.Unowned {
 		job.Class = class.Session.Name
@@ -117,16 +104,12 @@ func (c *Controller) finishWrite(job WriteJob, result WriteResult) {
 // can be deleted. The caller calls AbortRelease or CompleteRelease once.
 type Release struct {
 	Namespace, Name string
+	// Shard is the holder's shard. The Lease is deleted under its term.
+	Shard *HeldShard
 
-	shard     *heldshards.Shard
 	holder    session.Holder
 	slot      uint32
 	occupancy uint64
-}
-
-// BeginWrite is called before the deletion; see WriteJob.BeginWrite.
-func (r *Release) BeginWrite() (ctx context.Context, end func(), ok bool) {
-	return r.shard.BeginWrite()
 }
 
 // BeginRelease waits until no write of the holder's Lease is in flight and prevents new ones. It
@@ -156,7 +139,7 @@ func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard i
 }
 
 func (c *Controller) beginRelease(h session.Holder, shard int) (*Release, <-chan struct{}, error) {
-	if !c.admits(shard) {
+	if !c.accepts(shard) {
 		return nil, nil, NotHeldError{Shard: shard}
 	}
 	ref, outcome := c.table.Find(h)
@@ -173,7 +156,7 @@ func (c *Controller) beginRelease(h session.Holder, shard int) (*Release, <-chan
 	c.writes.Suspend(slot)
 	return &Release{
 		Namespace: c.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name,
-		shard: c.held[shard], holder: h, slot: slot, occupancy: c.entries.At(slot).occupancy,
+		Shard: c.held[shard], holder: h, slot: slot, occupancy: c.entries.At(slot).occupancy,
 	}, nil, nil
 }
 

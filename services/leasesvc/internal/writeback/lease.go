@@ -2,6 +2,7 @@ package writeback
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -190,4 +191,9 @@ func laterThan(before *metav1.MicroTime, t time.Time) time.Time {
 // ceilSeconds rounds up to leaseDurationSeconds, at least 1.
 func ceilSeconds(d time.Duration) int32 {
 	return int32(max((d+time.Second-1)/time.Second, 1))
+}
+
+// floorSeconds rounds down to leaseDurationSeconds, at least 1.
+func floorSeconds(d time.Duration) int32 {
+	return int32(min(max(d/time.Second, 1), math.MaxInt32))
 }

@@ -2,7 +2,7 @@ package writeback
 
 import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // queue is a binary heap of the due slots, ordered by key. Each slot knows its index, so removal
@@ -19,7 +19,7 @@ func (m item) before(other item) bool {
 	return m.key < other.key || m.key == other.key && m.slot < other.slot
 }
 
-func (q *queue) push(slots *slab.Slab[slot], m item) {
+func (q *queue) push(slots *session.Slab[slot], m item) {
 	q.items = append(q.items, m)
 	q.up(slots, len(q.items)-1, m)
 }
@@ -27,7 +27,7 @@ func (q *queue) push(slots *slab.Slab[slot], m item) {
 // first returns the slot with the smallest key. The queue must not be empty.
 func (q *queue) first() uint32 { return q.items[0].slot }
 
-func (q *queue) remove(slots *slab.Slab[slot], i uint32) {
+func (q *queue) remove(slots *session.Slab[slot], i uint32) {
 	at, last := int(slots.At(i).heapIndex), len(q.items)-1
 	m := q.items[last]
 	q.items = q.items[:last]
@@ -40,7 +40,7 @@ func (q *queue) remove(slots *slab.Slab[slot], i uint32) {
 }
 
 // up moves the gap at an index towards the root until m fits, and puts m there.
-func (q *queue) up(slots *slab.Slab[slot], at int, m item) {
+func (q *queue) up(slots *session.Slab[slot], at int, m item) {
 	for at > 0 {
 		parent := (at - 1) / 2
 		if !m.before(q.items[parent]) {
@@ -53,7 +53,7 @@ func (q *queue) up(slots *slab.Slab[slot], at int, m item) {
 }
 
 // down moves the gap at an index towards the leaves until m fits, and returns its index.
-func (q *queue) down(slots *slab.Slab[slot], at int, m item) int {
+func (q *queue) down(slots *session.Slab[slot], at int, m item) int {
 	for {
 		child := 2*at + 1
 		if child >= len(q.items) {
@@ -70,7 +70,7 @@ func (q *queue) down(slots *slab.Slab[slot], at int, m item) int {
 	}
 }
 
-func (q *queue) put(slots *slab.Slab[slot], at int, m item) {
+func (q *queue) put(slots *session.Slab[slot], at int, m item) {
 	q.items[at] = m
 	slots.At(m.slot).heapIndex = uint32(at)
 }

@@ -1,13 +1,11 @@
 package writeback
 
 import (
-	"encoding/hex"
 	"hash/fnv"
-	"math"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +15,7 @@ import (
 // again without a read. A Lease with content that this package does not write is kept whole. The
 // zero LeaseRecord means that no Lease is known.
 type LeaseRecord struct {
-	uid     [16]byte
+	uid     uuid.UUID
 	version uint64
 	// renewed is the renewTime in microseconds since 1970, the resolution on the wire.
 	renewed int64
@@ -69,7 +67,7 @@ func ownerHashOf(lease *coordinationv1.Lease) (ownerHash uint32, plain bool) {
 }
 
 // Exists reports whether the record is of a Lease.
-func (r *LeaseRecord) Exists() bool { return r.whole != nil || r.uid != [16]byte{} }
+func (r *LeaseRecord) Exists() bool { return r.whole != nil || r.uid != uuid.Nil }
 
 // ResourceVersion returns the resourceVersion; empty for the zero record.
 func (r *LeaseRecord) ResourceVersion() string {
@@ -112,7 +110,7 @@ func (r *LeaseRecord) UID() types.UID {
 	case !r.Exists():
 		return ""
 	}
-	return formatUID(r.uid)
+	return types.UID(r.uid.String())
 }
 
 // Writable reports whether UpdatedLease would accept the Lease for the holder.
@@ -148,37 +146,9 @@ func hashOwner(s string) uint32 {
 	return hash.Sum32()
 }
 
-// uidDashes are the positions of the dashes in a UID.
-var uidDashes = [...]int{8, 13, 18, 23}
-
 // parseUID reads a UID in the lower-case form that kube-apiservers write. ok is false for any other
 // form.
-func parseUID(uid types.UID) (parsed [16]byte, ok bool) {
-	digits := strings.ReplaceAll(string(uid), "-", "")
-	if len(digits) != 2*len(parsed) {
-		return parsed, false
-	}
-	if _, err := hex.Decode(parsed[:], []byte(digits)); err != nil {
-		return parsed, false
-	}
-	return parsed, parsed != [16]byte{} && formatUID(parsed) == uid
-}
-
-func formatUID(uid [16]byte) types.UID {
-	var text [36]byte
-	digits := hex.AppendEncode(make([]byte, 0, 32), uid[:])
-	copy(text[:8], digits[:8])
-	copy(text[9:13], digits[8:12])
-	copy(text[14:18], digits[12:16])
-	copy(text[19:23], digits[16:20])
-	copy(text[24:], digits[20:])
-	for _, at := range uidDashes {
-		text[at] = '-'
-	}
-	return types.UID(text[:])
-}
-
-// floorSeconds rounds down to leaseDurationSeconds, at least 1.
-func floorSeconds(d time.Duration) int32 {
-	return int32(min(max(d/time.Second, 1), math.MaxInt32))
+func parseUID(uid types.UID) (parsed uuid.UUID, ok bool) {
+	parsed, err := uuid.Parse(string(uid))
+	return parsed, err == nil && parsed != uuid.Nil && parsed.String() == string(uid)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // Granularity is the width of a bucket of the timing wheel. A write is found due at most this late.
@@ -21,8 +21,8 @@ const (
 // Schedule plans the writes of all slots. The instants that it is given must not go back.
 type Schedule struct {
 	policies []Policy
-	slots    slab.Slab[slot]
-	wheel    *slab.Wheel
+	slots    session.Slab[slot]
+	wheel    *session.Wheel
 	urgent   queue
 	regular  queue
 	queued   [reasons]int
@@ -31,7 +31,7 @@ type Schedule struct {
 
 // NewSchedule returns an empty Schedule.
 func NewSchedule(policies []Policy) *Schedule {
-	return &Schedule{policies: policies, wheel: slab.NewWheel(Granularity, wheelBuckets)}
+	return &Schedule{policies: policies, wheel: session.NewWheel(Granularity, wheelBuckets)}
 }
 
 // SlotOptions are the options of Open.

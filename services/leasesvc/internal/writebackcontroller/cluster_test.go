@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -72,10 +71,7 @@ type noNodes struct{ writebackcontroller.Nodes }
 
 // startTerm holds shard 0 and writes its Leases until end is called.
 func (f *clusterFixture) startTerm() (ctl *sessioncontroller.Controller, end func()) {
-	metrics, err := writebackcontroller.NewMetrics(nil)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	metrics := writebackcontroller.NewMetrics(nil)
 	logger := slog.New(slog.DiscardHandler)
 	writer := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), noNodes{})
 	ctl = sessioncontroller.New(sessioncontroller.Config{Classes: []sessioncontroller.Class{f.class}, Shards: 1, Limit: 100_000, AdoptLeases: true, Logger: logger})
@@ -90,7 +86,7 @@ func (f *clusterFixture) startTerm() (ctl *sessioncontroller.Controller, end fun
 		})
 	}
 	run(&running, func() error { return ctl.Run(ctx) })
-	run(&term, func() error { return ctl.RunShard(heldshards.New(termCtx, 0, 1)) })
+	run(&term, func() error { return ctl.RunShard(sessioncontroller.NewHeldShard(termCtx, 0, 1)) })
 	testkit.Eventually(f.t, 10*time.Second, func() error {
 		_, _, err := ctl.Get(f.t.Context(), session.Key{}, 0)
 		return err

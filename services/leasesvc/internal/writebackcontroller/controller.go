@@ -138,7 +138,7 @@ func (r *run) work(ctx context.Context) {
 // write makes one write under the term of the job's shard. The end of ctx and the timeout cancel
 // it.
 func (r *run) write(ctx context.Context, job sessioncontroller.WriteJob) sessioncontroller.WriteResult {
-	termCtx, end, ok := job.BeginWrite()
+	termCtx, end, ok := job.Shard.BeginWrite()
 	if !ok {
 		r.limiter.end(inconclusive, 0, 0)
 		return sessioncontroller.WriteResult{Err: errTermEnded}
@@ -176,10 +176,7 @@ func (r *run) tryWrite(ctx context.Context, job sessioncontroller.WriteJob) (lea
 				"namespace", job.Namespace, "lease", job.Name, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
-	return r.writer.Write(ctx, writeback.LeaseUpdate{
-		Namespace: job.Namespace, Name: job.Name, Class: job.Class, Duration: job.Duration,
-		RenewTime: job.RenewTime, ExpireTime: job.ExpireTime, Last: job.Last,
-	})
+	return r.writer.Write(ctx, job.LeaseUpdate)
 }
 
 // errTermEnded is the result of a job whose term ended before its write began.

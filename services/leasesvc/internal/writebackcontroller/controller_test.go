@@ -16,7 +16,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -33,9 +32,9 @@ type fakeSource struct {
 // newFakeSource has one job for each name, under a term that ends with ctx.
 func newFakeSource(ctx context.Context, names ...string) *fakeSource {
 	s := &fakeSource{finished: map[string]sessioncontroller.WriteResult{}}
-	held := heldshards.New(ctx, 0, 1)
+	held := sessioncontroller.NewHeldShard(ctx, 0, 1)
 	for _, name := range names {
-		s.jobs = append(s.jobs, sessioncontroller.WriteJob{Shard: held, Name: name})
+		s.jobs = append(s.jobs, sessioncontroller.WriteJob{Shard: held, LeaseUpdate: writeback.LeaseUpdate{Name: name}})
 	}
 	return s
 }
@@ -111,10 +110,7 @@ type fixture struct {
 func newFixture(t *testing.T, api *fakeAPIServer) *fixture {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	metrics, err := writebackcontroller.NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := writebackcontroller.NewMetrics(registry)
 	return &fixture{
 		controller: writebackcontroller.New(writebackcontroller.Config{
 			Workers: 4, Timeout: 10 * time.Second, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
@@ -240,17 +236,14 @@ func TestRun_ReportsInTimeWithAnyNumberOfWorkers(t *testing.T) {
 	for _, workers := range []int{1, 4, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout = 10 * time.Second
-			metrics, err := writebackcontroller.NewMetrics(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			metrics := writebackcontroller.NewMetrics(nil)
 			l := writebackcontroller.New(writebackcontroller.Config{
 				Workers: workers, Timeout: timeout, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
 			}, &fakeAPIServer{hangs: true})
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			last, longest, failures := time.Now(), time.Duration(0), 0
-			err = l.Run(ctx, newFakeSource(t.Context(), make([]string, 1000)...), func(err error) {
+			err := l.Run(ctx, newFakeSource(t.Context(), make([]string, 1000)...), func(err error) {
 				last, longest = time.Now(), max(longest, time.Since(last))
 				if errors.Is(err, context.DeadlineExceeded) {
 					failures++

@@ -79,10 +79,7 @@ func (a *limitedAPIServer) takeCounts() (served, rejected int) {
 func runBacklog(t *testing.T, api *limitedAPIServer) (registry *prometheus.Registry, end func()) {
 	t.Helper()
 	registry = prometheus.NewRegistry()
-	metrics, err := writebackcontroller.NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := writebackcontroller.NewMetrics(registry)
 	l := writebackcontroller.New(writebackcontroller.Config{
 		Workers: 32, Timeout: 10 * time.Second, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
 	}, api)

@@ -2,11 +2,11 @@ package writebackcontroller
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -34,39 +34,31 @@ type Metrics struct {
 }
 
 // NewMetrics registers trivet_lease_write*. With nil they stay unregistered.
-func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+func NewMetrics(registerer prometheus.Registerer) *Metrics {
+	register := promauto.With(registerer)
+	return &Metrics{
+		writes: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_writes_total",
 			Help: "Writes of Lease objects by reason, verb (none: no write was tried) and result.",
 		}, []string{"reason", "verb", "result"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+		seconds: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "trivet_lease_write_duration_seconds",
 			Help:    "Duration of one Lease write, including reads before it.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
-		limit: prometheus.NewGauge(prometheus.GaugeOpts{
+		limit: register.NewGauge(prometheus.GaugeOpts{
 			Name: "trivet_lease_writes_limit",
 			Help: "Current limit of concurrent Lease writes; 0 during a pause. It adapts to the kube-apiserver.",
 		}),
-		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		pending: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_lease_writes_pending",
 			Help: "Lease writes that are due and not in flight, by priority: transition, create, renewal.",
 		}, []string{"priority"}),
-		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+		oldest: register.NewGauge(prometheus.GaugeOpts{
 			Name: "trivet_lease_writes_oldest_pending_seconds",
 			Help: "How long the next Lease write has been due.",
 		}),
 	}
-	if registerer == nil {
-		return m, nil
-	}
-	for _, collector := range []prometheus.Collector{m.writes, m.seconds, m.limit, m.pending, m.oldest} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics of lease writes: %w", err)
-		}
-	}
-	return m, nil
 }
 
 // Written returns the number of successful writes, without deletions.

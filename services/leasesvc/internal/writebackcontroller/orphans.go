@@ -8,7 +8,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -16,13 +15,13 @@ import (
 
 // LeaseDeleter lists and deletes Leases. *LeaseWriter is one.
 type LeaseDeleter interface {
-	LeaseLister
+	List(ctx context.Context, namespace, selector string, visit func([]coordinationv1.Lease) error) error
 	DeleteUnchanged(ctx context.Context, lease *coordinationv1.Lease) error
 }
 
 // AbsenceChecker checks that a holder has no session. *sessioncontroller.Controller is one.
 type AbsenceChecker interface {
-	CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (*heldshards.Shard, error)
+	CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (*sessioncontroller.HeldShard, error)
 }
 
 // OrphanClass is a class whose Leases no Node owns.
@@ -88,7 +87,7 @@ func (o *OrphanCollector) collectLease(ctx context.Context, absences AbsenceChec
 	return o.deleteLease(ctx, shard, lease)
 }
 
-func (o *OrphanCollector) deleteLease(ctx context.Context, shard *heldshards.Shard, lease *coordinationv1.Lease) error {
+func (o *OrphanCollector) deleteLease(ctx context.Context, shard *sessioncontroller.HeldShard, lease *coordinationv1.Lease) error {
 	termCtx, end, ok := shard.BeginWrite()
 	if !ok {
 		return nil

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -43,11 +42,11 @@ func (l *fakeLeases) DeleteUnchanged(ctx context.Context, seen *coordinationv1.L
 
 // fakeAbsences has one held shard and the holders that are present in it.
 type fakeAbsences struct {
-	held    *heldshards.Shard
+	held    *sessioncontroller.HeldShard
 	present []string
 }
 
-func (a fakeAbsences) CheckAbsent(_ context.Context, key session.Key, shard int, kept time.Duration) (*heldshards.Shard, error) {
+func (a fakeAbsences) CheckAbsent(_ context.Context, key session.Key, shard int, kept time.Duration) (*sessioncontroller.HeldShard, error) {
 	switch {
 	case shard != a.held.ID():
 		return nil, sessioncontroller.NotHeldError{Shard: shard}
@@ -79,10 +78,7 @@ func TestCollect_DeletesOrphanedLeasesOfHeldShardsOnly(t *testing.T) {
 		orphanedLease("changed", time.Hour), orphanedLease("elsewhere", time.Hour), orphanedLease("gone", time.Hour), kube,
 		orphanedLease("late", 30*time.Second), orphanedLease("present", time.Hour), orphanedLease("too", time.Hour),
 	}}
-	metrics, err := writebackcontroller.NewMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := writebackcontroller.NewMetrics(nil)
 	s := &writebackcontroller.OrphanCollector{
 		Classes: []writebackcontroller.OrphanClass{{ID: 1, Name: "agent", Namespace: "agents", Retention: time.Minute}},
 		Shard: func(key session.Key) int {
@@ -94,7 +90,7 @@ func TestCollect_DeletesOrphanedLeasesOfHeldShardsOnly(t *testing.T) {
 		Leases: leases, Metrics: metrics, Timeout: time.Second,
 	}
 	term, end := context.WithCancel(t.Context())
-	here := fakeAbsences{held: heldshards.New(term, 0, 1), present: []string{"present"}}
+	here := fakeAbsences{held: sessioncontroller.NewHeldShard(term, 0, 1), present: []string{"present"}}
 	if err := s.Collect(t.Context(), here); err != nil {
 		t.Error(err)
 	}

@@ -1,4 +1,4 @@
-package listwatch_test
+package api_test
 
 import (
 	"context"
@@ -8,13 +8,32 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/listwatch"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 )
+
+func TestPageToken_OtherListsRefuseIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		arguments, last := rapid.String().Draw(t, "arguments"), rapid.StringN(1, 50, 200).Draw(t, "last")
+		token := api.PageToken(arguments, last)
+		if got, err := api.ParsePageToken(token, arguments); err != nil || got != last {
+			t.Fatalf("got %q, error %v; want %q", got, err, last)
+		}
+		other := rapid.String().Filter(func(s string) bool { return s != arguments }).Draw(t, "other arguments")
+		if _, err := api.ParsePageToken(token, other); err == nil {
+			t.Fatal("another list accepted the token")
+		}
+		if got, err := api.ParsePageToken(rapid.String().Draw(t, "forged"), arguments); err == nil && got == last {
+			t.Fatal("a forged token was accepted")
+		}
+	})
+}
 
 // fakeSource returns its batches one by one, and then waits for quiet.
 type fakeSource struct{ batches [][]string }
 
-func (s *fakeSource) Next(ctx context.Context, quiet time.Duration) ([]string, error) {
+func (s *fakeSource) NextWithin(ctx context.Context, quiet time.Duration) ([]string, error) {
 	if len(s.batches) > 0 {
 		events := s.batches[0]
 		s.batches = s.batches[1:]
@@ -44,7 +63,7 @@ func TestFollow_SendsEventsAndBookmarks(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				time.AfterFunc(70*time.Second, func() { cancel(errShutdown) })
 				var got []string
-				err := listwatch.Follow(ctx, &fakeSource{batches: [][]string{{"a", "b"}, {"c"}}}, c.resumed, func(event *string) error {
+				err := api.Follow(ctx, &fakeSource{batches: [][]string{{"a", "b"}, {"c"}}}, c.resumed, func(event *string) error {
 					got = append(got, *event)
 					return nil
 				})
@@ -61,7 +80,7 @@ func TestFollow_SendsEventsAndBookmarks(t *testing.T) {
 
 func TestFollow_ReturnsTheErrorOfSend(t *testing.T) {
 	errSend := errors.New("cannot send")
-	err := listwatch.Follow(t.Context(), &fakeSource{batches: [][]string{{"a"}}}, false, func(*string) error { return errSend })
+	err := api.Follow(t.Context(), &fakeSource{batches: [][]string{{"a"}}}, false, func(*string) error { return errSend })
 	if !errors.Is(err, errSend) {
 		t.Errorf("error %v, want that of send", err)
 	}

@@ -1,4 +1,4 @@
-package heldshards_test
+package sessioncontroller_test
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 func TestShard_DrainWaitsForWritesAndPreventsNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		held := heldshards.New(t.Context(), 3, 7)
+		held := sessioncontroller.NewHeldShard(t.Context(), 3, 7)
 		_, end, ok := held.BeginWrite()
 		if !ok {
 			t.Fatal("BeginWrite failed for a held shard")
@@ -39,7 +39,7 @@ func TestShard_DrainWaitsForWritesAndPreventsNewOnes(t *testing.T) {
 
 func TestShard_NoWriteBeginsAfterTheTerm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	held := heldshards.New(ctx, 3, 7)
+	held := sessioncontroller.NewHeldShard(ctx, 3, 7)
 	cancel()
 	if _, _, ok := held.BeginWrite(); ok {
 		t.Error("a write began after the end of the term")
@@ -47,8 +47,8 @@ func TestShard_NoWriteBeginsAfterTheTerm(t *testing.T) {
 }
 
 func TestSet_HasHeldShardsAndReportsChanges(t *testing.T) {
-	set := heldshards.NewSet()
-	first, second := heldshards.New(t.Context(), 5, 1), heldshards.New(t.Context(), 2, 1)
+	set := sessioncontroller.NewHeldShards()
+	first, second := sessioncontroller.NewHeldShard(t.Context(), 5, 1), sessioncontroller.NewHeldShard(t.Context(), 2, 1)
 	changed := set.Changed()
 	set.Add(first)
 	<-changed
@@ -56,7 +56,7 @@ func TestSet_HasHeldShardsAndReportsChanges(t *testing.T) {
 	if diff := cmp.Diff([]int{2, 5}, set.IDs()); diff != "" {
 		t.Errorf("shards differ (-want +got):\n%s", diff)
 	}
-	next := heldshards.New(t.Context(), 5, 2)
+	next := sessioncontroller.NewHeldShard(t.Context(), 5, 2)
 	set.Add(next)
 	changed = set.Changed()
 	set.Remove(first) // replaced by next

@@ -9,7 +9,6 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -43,10 +42,10 @@ type responder struct {
 
 	// The fields below describe the current message. They are reused for the next one, when gRPC
 	// has encoded the response.
-	request  leasev1.StreamHeartbeatsRequest
-	response leasev1.StreamHeartbeatsResponse
-	batch    *sessioncontroller.Batch
-	slow     []uint32 // the handles of batch.Refs
+	request    leasev1.StreamHeartbeatsRequest
+	response   leasev1.StreamHeartbeatsResponse
+	batch      *sessioncontroller.Batch
+	refHandles []uint32 // the handles of batch.Refs
 	// superseded is set if another boot has taken over a holder of the message.
 	superseded bool
 }
@@ -98,8 +97,8 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 			return err
 		}
 		reply := newReply(r.server)
-		r.addResults(reply)
-		grant = r.addSlowBeats(grant, reply)
+		r.addRegistrationResults(reply)
+		grant = r.addBeatResults(grant, reply)
 		reply.forward()
 	}
 	if grant.Interval == 0 {
@@ -119,17 +118,17 @@ func (r *responder) check(request *leasev1.StreamHeartbeatsRequest) error {
 		return err
 	}
 	if request.Sequence <= r.sequence {
-		return sequenceError{got: request.Sequence, last: r.sequence}
+		return errSequence(request.Sequence, r.sequence)
 	}
 	if r.sequence == 0 && len(request.Holders) == 0 {
-		return errHolderExpected
+		return errHolderExpected()
 	}
 	if len(r.handles)+len(request.Holders) > maxHandles {
-		return errStreamFull
+		return errStreamFull()
 	}
 	for _, number := range request.Handles {
 		if number == 0 || int(number) > len(r.handles) {
-			return handleError{handle: number}
+			return errHandle(number)
 		}
 	}
 	r.sequence = request.Sequence
@@ -146,14 +145,14 @@ func (r *responder) reset(sequence uint64) {
 // long the first holder was silent. The grant is zero if no session was renewed.
 func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time.Duration, grant sessioncontroller.Grant) {
 	batch := r.batch
-	batch.Refs, r.slow = batch.Refs[:0], r.slow[:0]
+	batch.Refs, r.refHandles = batch.Refs[:0], r.refHandles[:0]
 	now, running := r.sessions.Now()
 	silence = r.silence(now, request.Handles)
 	lastGrant, renewed := -1, 0
 	for _, number := range request.Handles {
 		h := &r.handles[number-1]
 		if !running || !r.sessions.Beat(now, h.ref, request.Sequence) {
-			batch.Refs, r.slow = append(batch.Refs, h.ref), append(r.slow, number)
+			batch.Refs, r.refHandles = append(batch.Refs, h.ref), append(r.refHandles, number)
 			continue
 		}
 		if renewed++; int(h.grant) != lastGrant {
@@ -162,7 +161,7 @@ func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time
 		}
 	}
 	if renewed > 0 {
-		r.server.Metrics.count(session.Renewed, renewed)
+		r.server.metrics.count(session.Renewed, renewed)
 	}
 	return silence, grant
 }
@@ -182,7 +181,7 @@ func (r *responder) silence(now monotonic.Instant, handles []uint32) time.Durati
 }
 
 // addRegistrations adds the holders of served classes to the batch and refuses the remaining ones.
-// addResults fills the nil elements of the result.
+// addRegistrationResults fills the nil elements of the result.
 func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) []*leasev1.Welcome {
 	r.batch.Registrations = r.batch.Registrations[:0]
 	if len(request.Holders) == 0 {
@@ -193,7 +192,7 @@ func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) [
 	for i, h := range request.Holders {
 		registration, served := r.server.convert.registration(h, request.Sequence)
 		if !served {
-			welcomes[i] = registrationRejection(r.server.unknownClass(h.GetClass()))
+			welcomes[i] = refusedWelcome(r.server.unknownClass(h.GetClass()))
 			continue
 		}
 		if i > 0 && registration.Holder.Boot == request.Holders[0].BootId {
@@ -205,19 +204,19 @@ func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) [
 	return welcomes
 }
 
-func registrationRejection(rejection *leasev1.Refusal) *leasev1.Welcome {
-	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: rejection}}
+func refusedWelcome(refusal *leasev1.Refusal) *leasev1.Welcome {
+	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: refusal}}
 }
 
-// addResults adds the results of the batch's registrations to the response.
-func (r *responder) addResults(reply *reply) {
+// addRegistrationResults adds the results of the batch's registrations to the response.
+func (r *responder) addRegistrationResults(reply *reply) {
 	welcomes, next := r.response.Welcomes, 0
 	r.growHandles(len(r.batch.Results))
 	for i := range r.batch.Results {
 		next += slices.Index(welcomes[next:], nil)
 		result, registration := &r.batch.Results[i], &r.batch.Registrations[i]
-		if rejection := reply.registrationRejection(result, registration); rejection != nil {
-			welcomes[next] = registrationRejection(rejection)
+		if refusal := reply.registrationRefusal(result, registration); refusal != nil {
+			welcomes[next] = refusedWelcome(refusal)
 		} else {
 			welcomes[next] = r.addHandle(result, registration)
 		}
@@ -264,26 +263,26 @@ func (r *responder) grantIndex(wanted sessioncontroller.Grant) uint16 {
 	return uint16(len(r.grants) - 1)
 }
 
-// addSlowBeats adds the results of the batch's refs to the response and returns the grant of all
+// addBeatResults adds the results of the batch's refs to the response and returns the grant of all
 // renewed sessions.
-func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) sessioncontroller.Grant {
+func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply) sessioncontroller.Grant {
 	batch := r.batch
 	if batch.Renewed > 0 {
-		r.server.Metrics.count(session.Renewed, batch.Renewed)
+		r.server.metrics.count(session.Renewed, batch.Renewed)
 		granted = granted.Min(batch.Grant)
 	}
 	resync := granted.Interval == 0 && r.needsResync(reply)
 	if resync {
 		r.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC
 	}
-	for _, rejected := range batch.Rejected {
-		number := r.slow[rejected.Index]
+	for _, refused := range batch.Refused {
+		number := r.refHandles[refused.Index]
 		h := &r.handles[number-1]
-		rejection := reply.beatRejection(rejected.Outcome, int(h.shard), r.forwardableBeat(h))
+		refusal := reply.beatRefusal(refused.Outcome, int(h.shard), r.forwardableBeat(h))
 		if !resync {
-			r.response.RefusedHandles = append(r.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: rejection})
+			r.response.RefusedHandles = append(r.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: refusal})
 		}
-		r.superseded = r.superseded || rejected.Outcome == session.Superseded
+		r.superseded = r.superseded || refused.Outcome == session.Superseded
 		if !h.refused {
 			h.refused = true
 			r.live--
@@ -293,23 +292,23 @@ func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) 
 }
 
 // forwardableBeat returns the beat of a handle in the current message, as another replica needs it.
-func (r *responder) forwardableBeat(h *handle) peers.Beat {
-	return peers.Beat{
+func (r *responder) forwardableBeat(h *handle) Beat {
+	return Beat{
 		Class: r.server.Catalog.Get(h.class).Name, Name: h.name, Boot: r.boots[h.boot], Sequence: r.sequence,
 	}
 }
 
 // needsResync reports whether all beats of the message were for sessions that are gone although
 // this replica holds their shards. The shards have left and come back, and one directive is shorter
-// than a rejection for each handle.
+// than a refusal for each handle.
 func (r *responder) needsResync(reply *reply) bool {
-	rejected := r.batch.Rejected
-	if len(rejected) < resyncThreshold || len(rejected) < len(r.slow) {
+	refused := r.batch.Refused
+	if len(refused) < resyncThreshold || len(refused) < len(r.refHandles) {
 		return false
 	}
-	for i := range rejected {
-		h := &r.handles[r.slow[rejected[i].Index]-1]
-		if rejected[i].Outcome != session.Unknown || !reply.holds(int(h.shard)) {
+	for i := range refused {
+		h := &r.handles[r.refHandles[refused[i].Index]-1]
+		if refused[i].Outcome != session.Unknown || !reply.holds(int(h.shard)) {
 			return false
 		}
 	}
@@ -335,6 +334,6 @@ func (r *responder) releaseMemory() {
 	r.reset(0)
 	r.batch.Registrations, r.batch.Results = nil, nil
 	if cap(r.batch.Refs) > keepRefs {
-		r.batch.Refs, r.batch.Rejected, r.slow = nil, nil, nil
+		r.batch.Refs, r.batch.Refused, r.refHandles = nil, nil, nil
 	}
 }

@@ -1,4 +1,4 @@
-package peers
+package api
 
 import (
 	"context"
@@ -6,8 +6,12 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 const (
@@ -23,7 +27,7 @@ const (
 )
 
 // runSender sends to one peer until ctx ends or the peer has been idle for idleTimeout.
-func (f *Forwarder) runSender(ctx context.Context, p *peer) {
+func (f *Forwarder) runSender(ctx context.Context, p *forwardQueue) {
 	connection, err := f.cfg.Dial(p.address)
 	if err != nil {
 		f.cfg.Logger.Warn("cannot dial peer; beats are not forwarded", "peer", p.address, "error", err)
@@ -39,7 +43,7 @@ func (f *Forwarder) runSender(ctx context.Context, p *peer) {
 	}
 }
 
-func (f *Forwarder) send(ctx context.Context, p *peer, connection Connection) {
+func (f *Forwarder) send(ctx context.Context, p *forwardQueue, connection Connection) {
 	failures := 0
 	for ctx.Err() == nil {
 		batch := f.take(p)
@@ -63,7 +67,7 @@ func (f *Forwarder) send(ctx context.Context, p *peer, connection Connection) {
 
 // sendBatch makes one call. The beats of a failed call wait again, unless a repetition would fail
 // too.
-func (f *Forwarder) sendBatch(ctx context.Context, p *peer, connection Connection, batch []received) error {
+func (f *Forwarder) sendBatch(ctx context.Context, p *forwardQueue, connection Connection, batch []waitingBeat) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	now := time.Now()
@@ -74,9 +78,10 @@ func (f *Forwarder) sendBatch(ctx context.Context, p *peer, connection Connectio
 	refused, err := connection.Send(ctx, beats)
 	switch {
 	case err == nil:
-		f.cfg.Metrics.sent(len(batch)-refused, refused)
+		f.countBeats("forwarded", len(batch)-refused)
+		f.countBeats("refused", refused)
 	case permanent(err):
-		f.cfg.Metrics.dropped(len(batch))
+		f.countBeats("dropped", len(batch))
 	default:
 		f.putBack(p, batch)
 	}
@@ -95,16 +100,16 @@ func permanent(err error) bool {
 	return false
 }
 
-func (f *Forwarder) take(p *peer) []received {
+func (f *Forwarder) take(p *forwardQueue) []waitingBeat {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	batch, expired := p.take(time.Now())
-	f.cfg.Metrics.dropped(expired)
+	f.countBeats("dropped", expired)
 	return batch
 }
 
 // putBack enqueues beats again, up to maxWaiting, unless a newer beat of the same holder waits.
-func (f *Forwarder) putBack(p *peer, batch []received) {
+func (f *Forwarder) putBack(p *forwardQueue, batch []waitingBeat) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	lost := 0
@@ -115,12 +120,12 @@ func (f *Forwarder) putBack(p *peer, batch []received) {
 		}
 		p.put(r)
 	}
-	f.cfg.Metrics.dropped(lost + p.expire(time.Now()))
+	f.countBeats("dropped", lost+p.expire(time.Now()))
 }
 
 // waitForBeats returns true when beats may wait, and false when ctx has ended or the idle peer has
 // been removed.
-func (f *Forwarder) waitForBeats(ctx context.Context, p *peer) bool {
+func (f *Forwarder) waitForBeats(ctx context.Context, p *forwardQueue) bool {
 	timer := time.NewTimer(idleTimeout)
 	defer timer.Stop()
 	select {
@@ -133,13 +138,13 @@ func (f *Forwarder) waitForBeats(ctx context.Context, p *peer) bool {
 	}
 }
 
-func (f *Forwarder) removeIdle(p *peer) (removed bool) {
+func (f *Forwarder) removeIdle(p *forwardQueue) (removed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(p.waiting) > 0 {
 		return false
 	}
-	delete(f.peers, p.address)
+	delete(f.queues, p.address)
 	return true
 }
 
@@ -152,3 +157,43 @@ func backOff(ctx context.Context, failures int) {
 	case <-timer.C:
 	}
 }
+
+// PeerConnection is a Connection over gRPC.
+type PeerConnection struct {
+	connection *grpc.ClientConn
+	replica    string // the ID of this replica
+}
+
+// NewPeerConnection returns a connection that owns a gRPC connection to the peer. replica is the ID
+// of this replica.
+func NewPeerConnection(connection *grpc.ClientConn, replica string) *PeerConnection {
+	return &PeerConnection{connection: connection, replica: replica}
+}
+
+// Send sends at most 1,000 beats and returns how many the peer refused.
+func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (refused int, err error) {
+	request := &leasev1.HeartbeatRequest{ForwardedBy: c.replica, Beats: make([]*leasev1.HeartbeatRequest_Beat, 0, len(beats))}
+	for i := range beats {
+		b := &beats[i]
+		request.Beats = append(request.Beats, &leasev1.HeartbeatRequest_Beat{
+			Holder:   &leasev1.Holder{Class: b.Class, Name: b.Name, BootId: b.Boot},
+			Sequence: b.Sequence, Age: durationpb.New(b.Age),
+		})
+	}
+	response, err := leasev1.NewLeaseServiceClient(c.connection).Heartbeat(ctx, request)
+	if err != nil {
+		return 0, err
+	}
+	if len(response.Results) != len(beats) {
+		return 0, fmt.Errorf("peer returned %d results for %d beats", len(response.Results), len(beats))
+	}
+	for _, result := range response.Results {
+		if result.GetGrant() == nil {
+			refused++
+		}
+	}
+	return refused, nil
+}
+
+// Close closes the gRPC connection.
+func (c *PeerConnection) Close() error { return c.connection.Close() }

@@ -1,4 +1,4 @@
-package checkpointcontroller_test
+package sessioncontroller_test
 
 import (
 	"errors"
@@ -10,10 +10,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
-
-func TestMain(m *testing.M) { testkit.Main(m) }
 
 // claim creates the key of a new term of the shard and returns the term.
 func claim(t *testing.T, client *clientv3.Client, shard int) *term.Term {
@@ -34,7 +32,7 @@ func claim(t *testing.T, client *clientv3.Client, shard int) *term.Term {
 	return held
 }
 
-func expect(t *testing.T, s *checkpointcontroller.Store, shard int, want string) {
+func expect(t *testing.T, s *sessioncontroller.CheckpointStore, shard int, want string) {
 	t.Helper()
 	got, err := s.Read(t.Context(), shard)
 	if err != nil || string(got) != want {
@@ -44,7 +42,7 @@ func expect(t *testing.T, s *checkpointcontroller.Store, shard int, want string)
 
 func TestStore_OnlyTheCurrentTermWrites(t *testing.T) {
 	client := testkit.Etcd(t)
-	s := checkpointcontroller.NewStore(client, t.Name(), "leasesvc")
+	s := sessioncontroller.NewCheckpointStore(client, t.Name(), "leasesvc")
 	expect(t, s, 3, "")
 	first := claim(t, client, 3)
 	if err := s.Delete(t.Context(), first); err != nil {
@@ -60,8 +58,8 @@ func TestStore_OnlyTheCurrentTermWrites(t *testing.T) {
 	for what, err := range map[string]error{
 		"put": s.Put(t.Context(), first, []byte("stale")), "delete": s.Delete(t.Context(), first),
 	} {
-		if !errors.Is(err, checkpointcontroller.ErrTermEnded) {
-			t.Errorf("%s under an ended term: %v, want %v", what, err, checkpointcontroller.ErrTermEnded)
+		if !errors.Is(err, sessioncontroller.ErrTermEnded) {
+			t.Errorf("%s under an ended term: %v, want %v", what, err, sessioncontroller.ErrTermEnded)
 		}
 	}
 	expect(t, s, 3, "one")
@@ -78,15 +76,15 @@ func TestStore_OnlyTheCurrentTermWrites(t *testing.T) {
 func TestStore_EndedTermMakesNoRequest(t *testing.T) {
 	held, _, end := termtest.NewTerm(1, 1)
 	end()
-	err := checkpointcontroller.NewStore(nil, "c", "leasesvc").Put(t.Context(), held, []byte("late"))
-	if !errors.Is(err, checkpointcontroller.ErrTermEnded) || !errors.Is(err, term.ErrEnded) {
+	err := sessioncontroller.NewCheckpointStore(nil, "c", "leasesvc").Put(t.Context(), held, []byte("late"))
+	if !errors.Is(err, sessioncontroller.ErrTermEnded) || !errors.Is(err, term.ErrEnded) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestStore_EmptyValueDiffersFromNone(t *testing.T) {
 	client := testkit.Etcd(t)
-	s := checkpointcontroller.NewStore(client, t.Name(), "leasesvc")
+	s := sessioncontroller.NewCheckpointStore(client, t.Name(), "leasesvc")
 	if got, err := s.Read(t.Context(), 5); err != nil || got != nil {
 		t.Errorf("without a checkpoint: %q, error %v", got, err)
 	}
@@ -104,7 +102,7 @@ func TestStore_EmptyValueDiffersFromNone(t *testing.T) {
 
 func TestStore_AcceptsTheLargestCheckpoint(t *testing.T) {
 	client := testkit.Etcd(t)
-	s := checkpointcontroller.NewStore(client, t.Name(), "leasesvc")
+	s := sessioncontroller.NewCheckpointStore(client, t.Name(), "leasesvc")
 	if err := s.Put(t.Context(), claim(t, client, 4), make([]byte, checkpoint.MaxBytes)); err != nil {
 		t.Error(err)
 	}

@@ -1,17 +1,15 @@
-package pauseclock
+package monotonic
 
 import (
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
 func TestClock_StandsStillWhileItIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := Start(100*time.Millisecond, time.Second)
+		c := StartClock(100*time.Millisecond, time.Second)
 		for _, step := range []struct {
 			sleep, now, paused time.Duration
 		}{
@@ -22,7 +20,7 @@ func TestClock_StandsStillWhileItIsNotRead(t *testing.T) {
 		} {
 			time.Sleep(step.sleep)
 			now, paused := c.Read()
-			if now != monotonic.Instant(step.now) || paused != step.paused {
+			if now != Instant(step.now) || paused != step.paused {
 				t.Errorf("after %v: now %v, paused %v; want %v, %v", step.sleep, time.Duration(now), paused, step.now, step.paused)
 			}
 		}
@@ -35,7 +33,7 @@ func TestClock_StandsStillWhileItIsNotRead(t *testing.T) {
 
 // A step of the wall clock does not change the difference of two times with a monotonic reading.
 func TestClock_UsesMonotonicReadings(t *testing.T) {
-	c := Start(100*time.Millisecond, time.Second)
+	c := StartClock(100*time.Millisecond, time.Second)
 	c.Read()
 	for name, instant := range map[string]time.Time{"origin": c.origin, "last": c.last, "origin of the reader": c.reader.origin} {
 		if !strings.Contains(instant.String(), " m=") {
@@ -46,14 +44,14 @@ func TestClock_UsesMonotonicReadings(t *testing.T) {
 
 func TestReader_DoesNotCountAnUndetectedPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := Start(100*time.Millisecond, time.Second)
+		c := StartClock(100*time.Millisecond, time.Second)
 		reader := c.Reader()
 		time.Sleep(700 * time.Millisecond)
-		if got := reader.Now(); got != monotonic.Instant(700*time.Millisecond) {
+		if got := reader.Now(); got != Instant(700*time.Millisecond) {
 			t.Errorf("%v after 700 ms", time.Duration(got))
 		}
 		time.Sleep(time.Hour) // the clock is not read: the process is paused
-		if got := reader.Now(); got != monotonic.Instant(time.Second) {
+		if got := reader.Now(); got != Instant(time.Second) {
 			t.Errorf("%v, want at most a second after the last Read", time.Duration(got))
 		}
 		now, _ := c.Read()

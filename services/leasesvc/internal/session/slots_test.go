@@ -1,4 +1,4 @@
-package slab_test
+package session_test
 
 import (
 	"testing"
@@ -7,13 +7,29 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
+
+func TestSlab_ValuesDoNotMove(t *testing.T) {
+	var s session.Slab[int]
+	s.Extend(1)
+	first := s.At(0)
+	*first = 7
+	s.Extend(3 * session.BlockSize)
+	*s.At(3*session.BlockSize - 1) = 9
+	s.Extend(2)
+	if got := s.At(0); got != first || *got != 7 {
+		t.Errorf("the first value moved to %p with %d", got, *got)
+	}
+	if s.Len() != 3*session.BlockSize || *s.At(3*session.BlockSize - 1) != 9 {
+		t.Errorf("length %d, last value %d", s.Len(), *s.At(3*session.BlockSize - 1))
+	}
+}
 
 const granularity = 10 * time.Millisecond
 
 // fire returns the slots that the wheel fires at now, at most limit at a time.
-func fire(w *slab.Wheel, now monotonic.Instant, limit int) map[uint32]bool {
+func fire(w *session.Wheel, now monotonic.Instant, limit int) map[uint32]bool {
 	fired := map[uint32]bool{}
 	for more := true; more; {
 		more = w.Fire(now, limit, func(slot uint32) { fired[slot] = true })
@@ -24,13 +40,14 @@ func fire(w *slab.Wheel, now monotonic.Instant, limit int) map[uint32]bool {
 func TestWheel_FiresEachFiledSlotOnceAfterItsDeadline(t *testing.T) {
 	const buckets = 8
 	rapid.Check(t, func(t *rapid.T) {
-		w, now := slab.NewWheel(granularity, buckets), monotonic.Instant(0)
+		w, now := session.NewWheel(granularity, buckets), monotonic.Instant(0)
 		deadlines := map[uint32]monotonic.Instant{}
 		slots := rapid.Uint32Range(0, 5)
 		t.Repeat(map[string]func(*rapid.T){
 			"file": func(t *rapid.T) {
 				slot := slots.Draw(t, "slot")
-				// Later deadlines than one turn of the wheel fire early; the caller files them again.
+				// Later deadlines than one turn of the wheel fire early; the caller files them
+				// again.
 				deadline := now.Add(time.Duration(rapid.Int64Range(-50, 60).Draw(t, "deadline")) * time.Millisecond)
 				w.File(slot, deadline)
 				deadlines[slot] = max(deadline, now)
@@ -60,7 +77,7 @@ func TestWheel_FiresEachFiledSlotOnceAfterItsDeadline(t *testing.T) {
 }
 
 func TestWheel_SlotFiledDuringFireFiresLater(t *testing.T) {
-	w := slab.NewWheel(granularity, 8)
+	w := session.NewWheel(granularity, 8)
 	w.File(3, 0)
 	visits := 0
 	w.Fire(0, 10, func(slot uint32) {

@@ -1,4 +1,4 @@
-package slab
+package session
 
 import (
 	"time"
@@ -6,15 +6,44 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
+// BlockSize is the number of values that are allocated together.
+const BlockSize = 1024
+
+// Slab keeps one value for each slot and only grows, by one block at a time. It copies nothing, so
+// pointers into it stay valid. It belongs to one goroutine. The zero Slab is empty.
+type Slab[T any] struct {
+	blocks []*[BlockSize]T
+	length int
+}
+
+// Len returns the number of values.
+func (s *Slab[T]) Len() int { return s.length }
+
+// At returns the value of a slot, which must be below Len.
+func (s *Slab[T]) At(slot uint32) *T { return &s.blocks[slot/BlockSize][slot%BlockSize] }
+
+// Extend adds zero values until Len is at least n.
+func (s *Slab[T]) Extend(n int) {
+	for len(s.blocks)*BlockSize < n {
+		s.blocks = append(s.blocks, new([BlockSize]T))
+	}
+	s.length = max(s.length, n)
+}
+
+// Blocks returns all values in order; the last block is filled up with zero values. The caller must
+// not change the list. After an Extend that adds a block, Blocks returns a longer list.
+func (s *Slab[T]) Blocks() []*[BlockSize]T { return s.blocks }
+
 // none ends a list of slots.
 const none = ^uint32(0)
 
 // firstInList marks, in link.previous, the first slot of a list.
 const firstInList = 1 << 31
 
-// Wheel is a timing wheel: it files slots by deadline in buckets of one granularity. A deadline
-// beyond the last bucket is filed in the last bucket; the caller files the slot again when it
-// fires.
+// Wheel is a timing wheel: it files slots by deadline in buckets of one granularity. Filing and
+// removing a slot take constant time, and a slot takes 8 bytes. A deadline beyond the last bucket
+// is filed in the last bucket; the caller files the slot again when it fires. A Wheel belongs to
+// one goroutine.
 type Wheel struct {
 	granularity int64
 	// heads are the first slots of the lists. There is one list more than buckets.
@@ -32,8 +61,8 @@ type Wheel struct {
 // link is the place of a slot in the doubly linked list of a bucket.
 type link struct {
 	next uint32
-	// previous is the previous slot plus one, or firstInList and the number of the list, or 0 if the
-	// slot is not filed.
+	// previous is the previous slot plus one, or firstInList and the number of the list, or 0 if
+	// the slot is not filed.
 	previous uint32
 }
 

@@ -1,4 +1,4 @@
-package peers_test
+package api_test
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 )
 
 // fakePeer is a peer whose answers the test decides.
@@ -27,12 +27,12 @@ type fakePeer struct {
 	answer func(ctx context.Context, n int) (refused int, err error)
 
 	mu      sync.Mutex // guards the fields below
-	batches [][]peers.AgedBeat
+	batches [][]api.AgedBeat
 	calls   int
 	closed  int
 }
 
-func (p *fakePeer) Send(ctx context.Context, beats []peers.AgedBeat) (int, error) {
+func (p *fakePeer) Send(ctx context.Context, beats []api.AgedBeat) (int, error) {
 	p.mu.Lock()
 	p.calls++
 	n := p.calls
@@ -45,7 +45,7 @@ func (p *fakePeer) Send(ctx context.Context, beats []peers.AgedBeat) (int, error
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	batch := slices.Clone(beats)
-	slices.SortFunc(batch, func(a, b peers.AgedBeat) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(batch, func(a, b api.AgedBeat) int { return cmp.Compare(a.Name, b.Name) })
 	p.batches = append(p.batches, batch)
 	return 0, nil
 }
@@ -58,7 +58,7 @@ func (p *fakePeer) Close() error {
 }
 
 // takeBatches returns the batches since the last call.
-func (p *fakePeer) takeBatches() [][]peers.AgedBeat {
+func (p *fakePeer) takeBatches() [][]api.AgedBeat {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	batches := p.batches
@@ -74,28 +74,24 @@ func (p *fakePeer) closeCount() int {
 
 // fixture is a Forwarder that runs until the end of its test.
 type fixture struct {
-	*peers.Forwarder
+	*api.Forwarder
 	t        *testing.T
 	registry *prometheus.Registry
 	stop     func()
 }
 
-// newFixture starts a Forwarder that can dial the given peers.
+// newFixture starts a Forwarder that can dial the given api.
 func newFixture(t *testing.T, byAddress map[string]*fakePeer) *fixture {
 	t.Helper()
 	f := &fixture{t: t, registry: prometheus.NewRegistry()}
-	metrics, err := peers.NewMetrics(f.registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.Forwarder = peers.New(peers.Config{
-		Dial: func(address string) (peers.Connection, error) {
+	f.Forwarder = api.NewForwarder(api.ForwarderConfig{
+		Dial: func(address string) (api.Connection, error) {
 			if p := byAddress[address]; p != nil {
 				return p, nil
 			}
 			return nil, errors.New("no such host")
 		},
-		Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
+		Metrics: f.registry, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
@@ -142,12 +138,12 @@ func (f *fixture) expectMetrics(want map[string]float64) {
 	}
 }
 
-func beatOf(name string, sequence uint64) peers.Beat {
-	return peers.Beat{Class: "node", Name: name, Boot: "1", Sequence: sequence}
+func beatOf(name string, sequence uint64) api.Beat {
+	return api.Beat{Class: "node", Name: name, Boot: "1", Sequence: sequence}
 }
 
-func beatsOf(n int, sequence uint64) []peers.Beat {
-	beats := make([]peers.Beat, n)
+func beatsOf(n int, sequence uint64) []api.Beat {
+	beats := make([]api.Beat, n)
 	for i := range beats {
 		beats[i] = beatOf(fmt.Sprintf("n%05d", i), sequence)
 	}
@@ -191,9 +187,9 @@ func TestForwarder_SendsTheNewestBeatOfAHolderWithItsAge(t *testing.T) {
 			return 0, nil
 		}
 		f := newBubbleFixture(t, map[string]*fakePeer{"b": b})
-		f.Offer("b", []peers.Beat{beatOf("n1", 1), beatOf("n2", 1)})
+		f.Offer("b", []api.Beat{beatOf("n1", 1), beatOf("n2", 1)})
 		advance(10 * time.Millisecond)
-		f.Offer("b", []peers.Beat{beatOf("n1", 3), beatOf("n1", 2)})
+		f.Offer("b", []api.Beat{beatOf("n1", 3), beatOf("n1", 2)})
 		begin := time.Now()
 		advance(5 * time.Second)
 		batches := b.takeBatches()
@@ -215,10 +211,10 @@ func TestForwarder_NewBootReplacesTheOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakePeer{}
 		f := newBubbleFixture(t, map[string]*fakePeer{"b": b})
-		next := peers.Beat{Class: "node", Name: "n1", Boot: "2", Sequence: 1}
-		f.Offer("b", []peers.Beat{beatOf("n1", 9), next})
+		next := api.Beat{Class: "node", Name: "n1", Boot: "2", Sequence: 1}
+		f.Offer("b", []api.Beat{beatOf("n1", 9), next})
 		advance(0)
-		want := [][]peers.AgedBeat{{{Beat: next}}}
+		want := [][]api.AgedBeat{{{Beat: next}}}
 		if diff := gocmp.Diff(want, b.takeBatches()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -296,7 +292,7 @@ func TestForwarder_AcceptsAllOrNothingWithinLimits(t *testing.T) {
 			return 0, unavailable()
 		}
 		f := newBubbleFixture(t, map[string]*fakePeer{"b": b})
-		f.Offer("b", []peers.Beat{beatOf("in-flight", 1)})
+		f.Offer("b", []api.Beat{beatOf("in-flight", 1)})
 		advance(0) // the call hangs, so later beats wait
 		for _, c := range []struct {
 			address string
@@ -341,7 +337,7 @@ func TestForwarder_ConcurrentOffersToAFlakyPeer(t *testing.T) {
 	}}
 	f := newFixture(t, map[string]*fakePeer{"b": b})
 	testkit.Eventually(t, 5*time.Second, func() error {
-		if !f.Offer("b", []peers.Beat{beatOf("first", 1)}) {
+		if !f.Offer("b", []api.Beat{beatOf("first", 1)}) {
 			return errors.New("the forwarder does not run yet")
 		}
 		return nil
@@ -353,7 +349,7 @@ func TestForwarder_ConcurrentOffersToAFlakyPeer(t *testing.T) {
 		senders.Go(func() {
 			var worst time.Duration
 			for m := range messages {
-				beats := make([]peers.Beat, holders)
+				beats := make([]api.Beat, holders)
 				for i := range beats {
 					beats[i] = beatOf(fmt.Sprintf("s%d-n%d", s, i), uint64(m+1))
 				}

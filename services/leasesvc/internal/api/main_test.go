@@ -1,4 +1,4 @@
-package peers_test
+package api_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package checkpointcontroller
+package sessioncontroller
 
 import (
 	"context"
@@ -14,33 +14,28 @@ import (
 // ErrTermEnded reports a write that was not made because the term has ended.
 var ErrTermEnded = errors.New("the term has ended")
 
-// EtcdClient is the part of *clientv3.Client that is used.
-type EtcdClient interface {
-	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
-	Txn(ctx context.Context) clientv3.Txn
-}
-
-// Store keeps the checkpoints of shards in etcd. The key is
+// CheckpointStore keeps the checkpoints of shards in etcd. The key is
 // /trivet/<cluster>/checkpoints/leasesvc/<shard>, the value is that of package checkpoint. It is
 // bound to no etcd lease, because it must outlive the replica that wrote it.
 //
 // Only the holder of a shard's term writes: a write is a transaction that fails after the term has
-// ended. Reads are linearizable, so the next holder of the shard reads the last value. A Store is
-// safe for concurrent use; its methods block until etcd answers or their context ends.
-type Store struct {
-	client EtcdClient
+// ended. Reads are linearizable, so the next holder of the shard reads the last value. A
+// CheckpointStore is safe for concurrent use; its methods block until etcd answers or their context
+// ends.
+type CheckpointStore struct {
+	client clientv3.KV
 	prefix string
 }
 
-// NewStore returns the Store of a service.
-func NewStore(client EtcdClient, cluster, service string) *Store {
-	return &Store{client: client, prefix: term.Prefix(cluster) + "checkpoints/" + service + "/"}
+// NewCheckpointStore returns the CheckpointStore of a service.
+func NewCheckpointStore(client clientv3.KV, cluster, service string) *CheckpointStore {
+	return &CheckpointStore{client: client, prefix: term.Prefix(cluster) + "checkpoints/" + service + "/"}
 }
 
-func (s *Store) key(shard int) string { return s.prefix + strconv.Itoa(shard) }
+func (s *CheckpointStore) key(shard int) string { return s.prefix + strconv.Itoa(shard) }
 
 // Read returns the checkpoint of a shard; nil if there is none.
-func (s *Store) Read(ctx context.Context, shard int) ([]byte, error) {
+func (s *CheckpointStore) Read(ctx context.Context, shard int) ([]byte, error) {
 	response, err := s.client.Get(ctx, s.key(shard))
 	if err != nil {
 		return nil, fmt.Errorf("read checkpoint of shard %d: %w", shard, err)
@@ -54,16 +49,16 @@ func (s *Store) Read(ctx context.Context, shard int) ([]byte, error) {
 
 // Put stores the checkpoint of the term's shard. After ErrTermEnded it was not stored; after other
 // errors it may have been.
-func (s *Store) Put(ctx context.Context, t *term.Term, value []byte) error {
+func (s *CheckpointStore) Put(ctx context.Context, t *term.Term, value []byte) error {
 	return s.write(ctx, t, clientv3.OpPut(s.key(t.Shard()), string(value)))
 }
 
 // Delete removes the checkpoint of the term's shard, if there is one. Its errors are those of Put.
-func (s *Store) Delete(ctx context.Context, t *term.Term) error {
+func (s *CheckpointStore) Delete(ctx context.Context, t *term.Term) error {
 	return s.write(ctx, t, clientv3.OpDelete(s.key(t.Shard())))
 }
 
-func (s *Store) write(ctx context.Context, t *term.Term, op clientv3.Op) error {
+func (s *CheckpointStore) write(ctx context.Context, t *term.Term, op clientv3.Op) error {
 	if err := t.Check(); err != nil {
 		return fmt.Errorf("write checkpoint of shard %d: %w: %w", t.Shard(), ErrTermEnded, err)
 	}

@@ -1,19 +1,14 @@
-// Package checkpointcontroller stores which holders of a shard are silent, and restores that after
-// a takeover.
-//
-// Promise: Restore returns before any holder of the shard is heard, and within two seconds. A
-// checkpoint that cannot be read grants every holder a full grace period. Save writes under the
-// term of the shard only, and returns after its last write.
-package checkpointcontroller
+package sessioncontroller
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
@@ -28,42 +23,44 @@ const (
 	// silently, the agent notices two intervals later; a holder that was suspect and beat in the
 	// second before is then shown as expired for that long.
 	ReconnectTime = 5 * time.Second
-	// period is the time between two looks at the silent holders, and so the greatest age of a
-	// wrong checkpoint.
-	period = time.Second
-	// timeout bounds one read or write. No holder of a shard is heard before its checkpoint has
-	// been read.
-	timeout = 2 * time.Second
+	// checkpointPeriod is the time between two looks at the silent holders, and so the greatest age
+	// of a wrong checkpoint.
+	checkpointPeriod = time.Second
+	// checkpointTimeout bounds one read or write. No holder of a shard is heard before its
+	// checkpoint has been read.
+	checkpointTimeout = 2 * time.Second
 )
 
-// Config configures a Controller. Metrics may be nil.
-type Config struct {
-	Store   *Store
+// CheckpointsConfig configures Checkpoints. Metrics may be nil.
+type CheckpointsConfig struct {
+	Store   *CheckpointStore
 	Catalog *class.Catalog
 	Classes []class.Class
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Controller stores and restores checkpoints. It is safe for concurrent use. A nil Controller
-// stores nothing, and every takeover then grants a full grace period.
-type Controller struct {
-	Config
+// Checkpoints stores which holders of a shard are silent, and restores that after a takeover. It is
+// safe for concurrent use. With nil Checkpoints nothing is stored, and every takeover grants a full
+// grace period.
+type Checkpoints struct {
+	CheckpointsConfig
 	rules    map[string]checkpoint.Rule // by class name
 	silences sharedSilences
 	writes   *prometheus.CounterVec
 	holders  *prometheus.CounterVec
 }
 
-// New returns a Controller and registers its metrics. It starts nothing.
-func New(cfg Config) (*Controller, error) {
-	c := &Controller{
-		Config: cfg, rules: map[string]checkpoint.Rule{},
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+// NewCheckpoints returns Checkpoints. It starts nothing.
+func NewCheckpoints(cfg CheckpointsConfig) *Checkpoints {
+	register := promauto.With(cfg.Metrics)
+	c := &Checkpoints{
+		CheckpointsConfig: cfg, rules: map[string]checkpoint.Rule{},
+		writes: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_checkpoint_writes_total",
 			Help: "Writes of checkpoints of silent holders to etcd, by verb and result.",
 		}, []string{"verb", "result"}),
-		holders: prometheus.NewCounterVec(prometheus.CounterOpts{
+		holders: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_checkpoint_holders_total",
 			Help: "Holders in the checkpoints of shards that this replica took over, by result; unreadable counts checkpoints.",
 		}, []string{"result"}),
@@ -72,24 +69,17 @@ func New(cfg Config) (*Controller, error) {
 		s := cfg.Classes[i].Session()
 		c.rules[s.Name] = checkpoint.Rule{Suspect: s.Suspect, TTL: s.TTL, MinGrace: s.Interval + ReconnectTime}
 	}
-	if cfg.Metrics == nil {
-		return c, nil
-	}
-	for _, collector := range []prometheus.Collector{c.writes, c.holders} {
-		if err := cfg.Metrics.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics of checkpoints: %w", err)
-		}
-	}
-	return c, nil
+	return c
 }
 
 // Restore returns the holders of a shard that were silent under its previous term, and whether
-// nothing is stored.
-func (c *Controller) Restore(ctx context.Context, t *term.Term) (silences []session.Silence, empty bool) {
+// nothing is stored. It returns within two seconds. If the checkpoint cannot be read, every holder
+// gets a full grace period.
+func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) (silences []session.Silence, empty bool) {
 	if c == nil {
 		return nil, true
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
 	value, err := c.Store.Read(ctx, t.Shard())
 	if err == nil && value == nil {
@@ -112,7 +102,7 @@ func (c *Controller) Restore(ctx context.Context, t *term.Term) (silences []sess
 	return silences, false
 }
 
-func (c *Controller) restoreEntry(e checkpoint.Entry, shard int) (_ session.Silence, silent bool) {
+func (c *Checkpoints) restoreEntry(e checkpoint.Entry, shard int) (_ session.Silence, silent bool) {
 	id, served := c.Catalog.ByName(e.Class)
 	if !served || c.Catalog.Shard(e.Class, e.Name) != shard {
 		c.holders.WithLabelValues("foreign").Inc()
@@ -132,23 +122,16 @@ func (c *Controller) restoreEntry(e checkpoint.Entry, shard int) (_ session.Sile
 	return session.Silence{Holder: session.Holder{Key: session.Key{Class: id, Name: e.Name}, Boot: e.Boot}, For: inherited}, true
 }
 
-// Sessions is the session controller. *sessioncontroller.Controller implements it.
-type Sessions interface {
-	Silences(ctx context.Context) (map[int][]session.Silence, error)
-	Counts() session.Counts
-	Done() <-chan struct{}
-}
-
-// Save keeps the checkpoint of a shard up to date until its term or sessions end. empty is what
-// Restore returned.
-func (c *Controller) Save(ctx context.Context, t *term.Term, sessions Sessions, empty bool) {
+// Save keeps the checkpoint of a shard up to date until its term or sessions end, and returns after
+// its last write. empty is what Restore returned.
+func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controller, empty bool) {
 	if c == nil {
 		return
 	}
 	start := time.Now()
 	now := func() monotonic.Instant { return monotonic.Instant(time.Since(start)) }
 	tracker, failing := checkpoint.NewTracker(c.rules, empty), false
-	ticker := time.NewTicker(period)
+	ticker := time.NewTicker(checkpointPeriod)
 	defer ticker.Stop()
 	for {
 		select {
@@ -180,7 +163,7 @@ func (c *Controller) Save(ctx context.Context, t *term.Term, sessions Sessions, 
 	}
 }
 
-func (c *Controller) entries(silences []session.Silence) []checkpoint.Entry {
+func (c *Checkpoints) entries(silences []session.Silence) []checkpoint.Entry {
 	entries := make([]checkpoint.Entry, 0, len(silences))
 	for _, s := range silences {
 		entries = append(entries, checkpoint.Entry{
@@ -190,8 +173,8 @@ func (c *Controller) entries(silences []session.Silence) []checkpoint.Entry {
 	return entries
 }
 
-func (c *Controller) apply(ctx context.Context, t *term.Term, plan checkpoint.Plan) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (c *Checkpoints) apply(ctx context.Context, t *term.Term, plan checkpoint.Plan) error {
+	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
 	var verb string
 	var err error
@@ -209,4 +192,33 @@ func (c *Controller) apply(ctx context.Context, t *term.Term, plan checkpoint.Pl
 	}
 	c.writes.WithLabelValues(verb, result).Inc()
 	return err
+}
+
+// maxSilencesAge is how long a result is shared. The shards of a replica tick at the same time, so
+// nearly all share one.
+const maxSilencesAge = checkpointPeriod / 4
+
+// sharedSilences asks for the silent holders once for all shards that ask at about the same time.
+type sharedSilences struct {
+	mu       sync.Mutex // guards the fields below; held during a request, so that concurrent callers share it
+	sessions *Controller
+	taken    time.Time
+	byShard  map[int][]session.Silence
+}
+
+// get returns the silent holders of a shard, which the caller must not modify; false if the shard
+// is not held.
+func (s *sharedSilences) get(ctx context.Context, sessions *Controller, shard int) ([]session.Silence, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions != sessions || time.Since(s.taken) > maxSilencesAge {
+		start := time.Now()
+		byShard, err := sessions.Silences(ctx)
+		if err != nil {
+			return nil, false
+		}
+		s.sessions, s.taken, s.byShard = sessions, start, byShard
+	}
+	silences, held := s.byShard[shard]
+	return silences, held
 }
