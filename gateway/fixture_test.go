@@ -156,7 +156,7 @@ func (f *fakeService) start(t testing.TB, id string, register func(grpc.ServiceR
 	member := serve(t, replica(f.name, id), func(r grpc.ServiceRegistrar) {
 		register(r)
 		status.New(status.Deps{
-			Member: replica(f.name, id), Ready: observe.NewChecks(), Terms: func() []term.Holding { return f.terms(id) },
+			Member: replica(f.name, id), Ready: observe.NewChecks(), Terms: func() []term.ShardStatus { return f.terms(id) },
 			Loops: func() []loop.Status { return nil }, Counts: func() map[string]int64 { return nil },
 		}).Register(r)
 	})
@@ -164,12 +164,12 @@ func (f *fakeService) start(t testing.TB, id string, register func(grpc.ServiceR
 	return member
 }
 
-func (f *fakeService) terms(id string) []term.Holding {
+func (f *fakeService) terms(id string) []term.ShardStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var all []term.Holding
+	var all []term.ShardStatus
 	for shard, holder := range f.holders {
-		all = append(all, term.Holding{
+		all = append(all, term.ShardStatus{
 			Shard: shard, ReplicaID: holder, Epoch: f.epochs[shard], Here: holder == id, GRPCAddress: f.members[holder].GRPCAddress,
 		})
 	}
@@ -238,8 +238,8 @@ func healthy(t *testing.T, service, id string) term.Member {
 	return serve(t, member, status.New(status.Deps{
 		Member: member,
 		Ready:  observe.NewChecks(),
-		Terms: func() []term.Holding {
-			return []term.Holding{{ReplicaID: id, Epoch: 42, Here: true, Remaining: 4 * time.Second}}
+		Terms: func() []term.ShardStatus {
+			return []term.ShardStatus{{ReplicaID: id, Epoch: 42, Here: true, Remaining: 4 * time.Second}}
 		},
 		Loops: func() []loop.Status {
 			return []loop.Status{{Name: "writeback", State: loop.Running, LastRun: time.Now(), LastSuccess: time.Now(), Runs: 7}}

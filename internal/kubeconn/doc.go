@@ -1,8 +1,8 @@
 // Package kubeconn connects a process to the kube-apiserver.
 //
 // [RESTConfig] returns the connection settings, and [Probe] checks whether the server answers.
-// [Fence] refuses writes without a held term in the transport. [Prompt] returns throttled writes to
-// a caller that limits its own rate.
+// [Fence] refuses writes without a held term in the transport. [FailFastOnThrottle] returns
+// throttled writes to a caller that limits its own rate.
 //
 // # Invariants
 //

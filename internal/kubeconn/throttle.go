@@ -11,11 +11,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Prompt returns a copy of cfg whose clients fail fast when the kube-apiserver throttles a write
-// (429, or 5xx with Retry-After). client-go would sleep and retry up to ten times, which hides the
-// overload and delays urgent writes. It applies to writes of resource, which must be namespaced.
-// The error is an [apierrors.APIStatus] with the code and the Retry-After of the response.
-func Prompt(cfg *rest.Config, resource schema.GroupResource) *rest.Config {
+// FailFastOnThrottle returns a copy of cfg whose clients fail fast when the kube-apiserver
+// throttles a write (429, or 5xx with Retry-After). client-go would sleep and retry up to ten
+// times, which hides the overload and delays urgent writes. It applies to writes of resource, which
+// must be namespaced. The error is an [apierrors.APIStatus] with the code and the Retry-After of
+// the response.
+func FailFastOnThrottle(cfg *rest.Config, resource schema.GroupResource) *rest.Config {
 	copied := rest.CopyConfig(cfg)
 	copied.Wrap(func(next http.RoundTripper) http.RoundTripper { return &failFast{next: next, resource: resource} })
 	return copied

@@ -35,7 +35,7 @@ func refusing(t *testing.T, code int, retryAfter string) (cfg *rest.Config, writ
 
 func promptClient(t *testing.T, cfg *rest.Config) kubernetes.Interface {
 	t.Helper()
-	kube, err := kubernetes.NewForConfig(kubeconn.Prompt(cfg, coordinationv1.Resource("leases")))
+	kube, err := kubernetes.NewForConfig(kubeconn.FailFastOnThrottle(cfg, coordinationv1.Resource("leases")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func promptClient(t *testing.T, cfg *rest.Config) kubernetes.Interface {
 }
 
 // A client that sleeps delays urgent writes and hides the overload from its caller.
-func TestPrompt_ThrottledWriteFailsAtOnce(t *testing.T) {
+func TestFailFastOnThrottle_ThrottledWriteFailsAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		code       int
 		retryAfter string
@@ -81,7 +81,7 @@ func TestPrompt_ThrottledWriteFailsAtOnce(t *testing.T) {
 	}
 }
 
-func TestPrompt_WritesOfOtherResourcesAreRetried(t *testing.T) {
+func TestFailFastOnThrottle_WritesOfOtherResourcesAreRetried(t *testing.T) {
 	cfg, writes := refusing(t, http.StatusTooManyRequests, "0")
 	configMaps := promptClient(t, cfg).CoreV1().ConfigMaps("leases")
 	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err == nil || writes.Load() < 2 {

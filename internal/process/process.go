@@ -103,7 +103,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	}
 	p.ready.Add("etcd", forServingOnly(p.candidate.Check))
 	if p.program.shards() > 0 {
-		lead := &leaderSeen{holdings: func() []term.Holding { return p.candidate.Status().Shards }}
+		lead := &leaderSeen{holdings: func() []term.ShardStatus { return p.candidate.Status().Shards }}
 		p.ready.Add("leadership", forServingOnly(lead.check))
 	}
 	kube, err := p.connectKube(cfg)
@@ -148,7 +148,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	}
 	p.rpc.Register(p.service.Register)
 	p.rpc.Register(status.New(status.Deps{
-		Member: p.member, Ready: p.ready, Terms: func() []term.Holding { return p.candidate.Status().Shards },
+		Member: p.member, Ready: p.ready, Terms: func() []term.ShardStatus { return p.candidate.Status().Shards },
 		Loops: p.service.Loops().Status, Dependencies: p.dependencies, Counts: p.service.Counts,
 	}).Register)
 	live := observe.NewChecks()

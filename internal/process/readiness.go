@@ -60,7 +60,7 @@ var errNoLeader = errors.New("no replica has held a shard yet")
 // replica without peers would be ready before it leads. After the first holder, the check always
 // passes: a term that moves between replicas makes none of them unready.
 type leaderSeen struct {
-	holdings func() []term.Holding
+	holdings func() []term.ShardStatus
 	seen     atomic.Bool
 }
 
@@ -69,7 +69,7 @@ func (l *leaderSeen) check() error {
 	if l.seen.Load() {
 		return nil
 	}
-	if !slices.ContainsFunc(l.holdings(), func(h term.Holding) bool { return h.ReplicaID != "" }) {
+	if !slices.ContainsFunc(l.holdings(), func(h term.ShardStatus) bool { return h.ReplicaID != "" }) {
 		return errNoLeader
 	}
 	l.seen.Store(true)

@@ -159,12 +159,12 @@ func TestRun_LoopsThatKeepFailingReleaseTheTerm(t *testing.T) {
 }
 
 func TestLeaderSeen_WaitsForTheFirstHolderOnly(t *testing.T) {
-	var holdings []term.Holding
-	l := &leaderSeen{holdings: func() []term.Holding { return holdings }}
+	var holdings []term.ShardStatus
+	l := &leaderSeen{holdings: func() []term.ShardStatus { return holdings }}
 	if l.check() == nil {
 		t.Error("led before anything is known of a shard")
 	}
-	holdings = []term.Holding{{Shard: 0}, {Shard: 1}}
+	holdings = []term.ShardStatus{{Shard: 0}, {Shard: 1}}
 	if l.check() == nil {
 		t.Error("led while no shard has a holder")
 	}

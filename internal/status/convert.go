@@ -34,9 +34,9 @@ func reasons(failed []error) []string {
 	return texts
 }
 
-func termList(holdings []term.Holding) []*statusv1.Term {
-	ordered := slices.SortedStableFunc(slices.Values(holdings), func(a, b term.Holding) int { return cmp.Compare(a.Shard, b.Shard) })
-	return mapped(ordered, func(h term.Holding) *statusv1.Term {
+func termList(holdings []term.ShardStatus) []*statusv1.Term {
+	ordered := slices.SortedStableFunc(slices.Values(holdings), func(a, b term.ShardStatus) int { return cmp.Compare(a.Shard, b.Shard) })
+	return mapped(ordered, func(h term.ShardStatus) *statusv1.Term {
 		converted := &statusv1.Term{
 			Shard:       int32(h.Shard),
 			ReplicaId:   h.ReplicaID,

@@ -29,7 +29,7 @@ type Dependency struct {
 type Deps struct {
 	Member       term.Member
 	Ready        *observe.Checks
-	Terms        func() []term.Holding
+	Terms        func() []term.ShardStatus
 	Loops        func() []loop.Status
 	Dependencies func() []Dependency
 	Counts       func() map[string]int64
@@ -89,7 +89,7 @@ func read[T any](from func() T) T {
 }
 
 // epochHere returns the newest epoch of the terms held here.
-func epochHere(terms []term.Holding) int64 {
+func epochHere(terms []term.ShardStatus) int64 {
 	var newest int64
 	for _, t := range terms {
 		if t.Here {

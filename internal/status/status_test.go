@@ -52,8 +52,8 @@ func TestGetStatus_ReturnsStateOfTheProcess(t *testing.T) {
 		"a standby of a leader known by name": {
 			deps: status.Deps{
 				Member: term.Member{ID: "b-x7k2p"},
-				Terms: func() []term.Holding {
-					return []term.Holding{{ReplicaID: "a-x7k2p", Epoch: 40, AcquireTime: moment(1), Remaining: time.Second, GRPCAddress: "10.0.0.7:7601"}}
+				Terms: func() []term.ShardStatus {
+					return []term.ShardStatus{{ReplicaID: "a-x7k2p", Epoch: 40, AcquireTime: moment(1), Remaining: time.Second, GRPCAddress: "10.0.0.7:7601"}}
 				},
 			},
 			want: &statusv1.GetStatusResponse{
@@ -115,8 +115,8 @@ func leader() status.Deps {
 			GRPCAddress: "10.0.0.7:7601", AdminAddress: "10.0.0.7:7611", StartTime: moment(1),
 		},
 		Ready: checks(nil),
-		Terms: func() []term.Holding {
-			return []term.Holding{
+		Terms: func() []term.ShardStatus {
+			return []term.ShardStatus{
 				{
 					Shard: 2, ReplicaID: "a-x7k2p", Epoch: 41, AcquireTime: moment(2), Here: true, Remaining: -time.Second, GRPCAddress: "10.0.0.7:7601",
 					Move: term.Move{State: term.Draining, Since: moment(5)},

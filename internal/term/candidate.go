@@ -161,14 +161,14 @@ func (c *Candidate) Run(ctx context.Context, body Body) error {
 // ready, and releases its shards to them if it stays unready; package eligibility has the times.
 func (c *Candidate) SetUnready(reason error) { c.readiness.set(&c.readiness.unready, reason) }
 
-// Concede reports that this replica cannot do the work of a shard and that other replicas can. A
-// nil reason ends that. It does not block.
+// YieldLeadership reports that this replica cannot do the work of a shard and that other replicas
+// can. A nil reason ends that. It does not block.
 //
 // In contrast to SetUnready, the shards move to ready replicas at once, except for borrowed shards
 // that were claimed recently. There is no backoff afterwards: the replica gets its shards back as
-// soon as the reason is nil. If every replica yields, no shard moves. SetUnready and Concede are
-// independent; each one suffices to move shards.
-func (c *Candidate) Concede(reason error) { c.readiness.set(&c.readiness.yielding, reason) }
+// soon as the reason is nil. If every replica yields, no shard moves. SetUnready and
+// YieldLeadership are independent; each one suffices to move shards.
+func (c *Candidate) YieldLeadership(reason error) { c.readiness.set(&c.readiness.yielding, reason) }
 
 // Status returns a snapshot of the session and of every shard. It does not block.
 func (c *Candidate) Status() Status { return c.published.Load().status() }

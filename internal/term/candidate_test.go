@@ -26,7 +26,7 @@ func TestCandidate_OneOfThreeHoldsTheShardAndAllAgree(t *testing.T) {
 		all = append(all, join(t, etcd(t), id, h.body(id)))
 	}
 	// The first replica may hold the shard for a moment before its owner joins.
-	var status term.Holding
+	var status term.ShardStatus
 	testkit.Eventually(t, testTimeout, func() error {
 		for _, p := range all {
 			if err := p.Check(); err != nil {
@@ -334,7 +334,7 @@ func TestNew_StartsNothing(t *testing.T) {
 	p := newTestReplica(t, "a", nil, shards(2))
 	want := term.Status{
 		Session: term.SessionStatus{LastError: "not running"},
-		Shards:  []term.Holding{{Shard: 0}, {Shard: 1}},
+		Shards:  []term.ShardStatus{{Shard: 0}, {Shard: 1}},
 	}
 	if diff := cmp.Diff(want, p.Status(), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)

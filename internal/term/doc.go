@@ -41,7 +41,7 @@
 //   - An unready replica ([Candidate.SetUnready]) gets no shard while other replicas are ready. If
 //     it stays unready, it releases its shards to ready replicas. If no replica is ready, no shard
 //     moves. A replica that yields because others are ready releases its shards at once
-//     ([Candidate.Concede]).
+//     ([Candidate.YieldLeadership]).
 //   - A replica that stops announces this before it deletes the first key. Other replicas then
 //     claim each shard as soon as its body has returned, however long the remaining bodies take.
 //   - At rest a replica sends one request every third of a TTL and one list every 30 s, for any

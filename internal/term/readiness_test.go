@@ -100,19 +100,19 @@ func TestYield_ShardsMoveAtOnceAndReturn(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	a.Concede(errBroken)
+	a.YieldLeadership(errBroken)
 	testkit.Eventually(t, testTimeout, heldBy("b"))
 	t.Logf("yielded shards were held by b after %v", time.Since(began))
 	if reason := a.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
 		t.Errorf("status says %q, want why a gets nothing", reason)
 	}
-	a.Concede(nil)
+	a.YieldLeadership(nil)
 	settled(t, h, n, a, b)
 
 	// If both yield, no shard moves.
-	a.Concede(errBroken)
+	a.YieldLeadership(errBroken)
 	testkit.Eventually(t, testTimeout, heldBy("b"))
-	b.Concede(errBroken)
+	b.YieldLeadership(errBroken)
 	waitForUnready(t, a, "a", "b")
 	sleepReal(2 * time.Second)
 	if err := heldBy("b")(); err != nil {
@@ -258,18 +258,18 @@ func TestYield_RandomYieldsKeepOneHolderPerShard(t *testing.T) {
 				_, _ = one.client.Revoke(t.Context(), id) // the lease may be gone
 			}
 		case 1, 2, 3:
-			one.Concede(nil)
+			one.YieldLeadership(nil)
 		default:
-			one.Concede(errBroken)
+			one.YieldLeadership(errBroken)
 		}
 		sleepReal(time.Duration(draw.IntN(300)) * time.Millisecond)
 	}
 	for _, each := range all {
-		each.Concede(errBroken)
+		each.YieldLeadership(errBroken)
 	}
 	allHeld(t, h, n)
 	for _, each := range all {
-		each.Concede(nil)
+		each.YieldLeadership(nil)
 	}
 	settled(t, h, n, all...)
 	wantNoViolations(t, h)
@@ -288,8 +288,8 @@ func TestYield_BothReplicasAtOnceKeepTheShard(t *testing.T) {
 	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
 	settled(t, h, 1, a, b)
 	for range 5 {
-		a.Concede(errBroken)
-		b.Concede(errBroken)
+		a.YieldLeadership(errBroken)
+		b.YieldLeadership(errBroken)
 		waitForUnready(t, a, "a", "b")
 		waitForUnready(t, b, "a", "b")
 		sleepReal(500 * time.Millisecond) // requests in flight arrive
@@ -299,8 +299,8 @@ func TestYield_BothReplicasAtOnceKeepTheShard(t *testing.T) {
 		if now := h.actors()[0]; now != before {
 			t.Errorf("held by %+v, was by %+v: it moved between replicas that yield", now, before)
 		}
-		a.Concede(nil)
-		b.Concede(nil)
+		a.YieldLeadership(nil)
+		b.YieldLeadership(nil)
 		testkit.Eventually(t, testTimeout, func() error {
 			if unready := a.Status().Unready; len(unready) > 0 {
 				return fmt.Errorf("%v count as unready", unready)

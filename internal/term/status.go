@@ -11,7 +11,7 @@ type Status struct {
 	// Session is the replica's own session.
 	Session SessionStatus
 	// Shards has one entry for every shard, ordered by number.
-	Shards []Holding
+	Shards []ShardStatus
 	// Unready are the ids of the unready members, ordered. It may include this replica. They get no
 	// shards while other members are ready.
 	Unready []string
@@ -28,8 +28,8 @@ type SessionStatus struct {
 	LastError string
 }
 
-// Holding is the state of one shard.
-type Holding struct {
+// ShardStatus is the state of one shard.
+type ShardStatus struct {
 	// Shard is the shard's number.
 	Shard int
 	// ReplicaID is the holder; empty while the shard is vacant.
@@ -84,7 +84,7 @@ type snapshot struct {
 	stuck   string // the bodies that ignore the end of their terms
 }
 
-// shardState is a Holding without the fields that depend on the time.
+// shardState is a ShardStatus without the fields that depend on the time.
 type shardState struct {
 	holder  string
 	epoch   int64
@@ -96,10 +96,10 @@ type shardState struct {
 }
 
 func (s *snapshot) status() Status {
-	status := Status{Shards: make([]Holding, 0, len(s.shards)), Unready: s.unready}
+	status := Status{Shards: make([]ShardStatus, 0, len(s.shards)), Unready: s.unready}
 	status.Session = s.sessionStatus()
 	for number, state := range s.shards {
-		h := Holding{
+		h := ShardStatus{
 			Shard: number, ReplicaID: state.holder, Epoch: state.epoch,
 			AcquireTime: state.since, GRPCAddress: state.address, ReleaseTime: state.vacated,
 		}

@@ -305,7 +305,7 @@ func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
 func (f *fixture) wantStepDown(t *testing.T, when string, want bool) {
 	t.Helper()
 	time.Sleep(time.Second)
-	if got := f.candidate.Conceded(); (got != nil) != want {
+	if got := f.candidate.YieldReason(); (got != nil) != want {
 		t.Errorf("%s: step-down reason = %v, want one: %t", when, got, want)
 	}
 }

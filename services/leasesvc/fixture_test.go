@@ -294,7 +294,7 @@ func streamError(t testing.TB, s stream) error {
 // fakeLeadership lets a test decide which replica holds a shard.
 type fakeLeadership struct {
 	mu       sync.Mutex // guards the fields below
-	holdings []term.Holding
+	holdings []term.ShardStatus
 	ends     map[int]func() // end the terms of this replica
 	body     term.Body      // nil until Run
 	bodies   sync.WaitGroup
@@ -302,7 +302,7 @@ type fakeLeadership struct {
 }
 
 func newFakeLeadership(shards int) *fakeLeadership {
-	l := &fakeLeadership{holdings: make([]term.Holding, shards), ends: map[int]func(){}, running: make(chan struct{})}
+	l := &fakeLeadership{holdings: make([]term.ShardStatus, shards), ends: map[int]func(){}, running: make(chan struct{})}
 	for number := range l.holdings {
 		l.holdings[number].Shard = number
 	}
@@ -334,7 +334,7 @@ func (l *fakeLeadership) hold(number int, epoch int64) {
 	t, ctx, end := termtest.NewTerm(number, epoch)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.holdings[number] = term.Holding{Shard: number, ReplicaID: member.ID, Epoch: epoch, Here: true, GRPCAddress: member.GRPCAddress}
+	l.holdings[number] = term.ShardStatus{Shard: number, ReplicaID: member.ID, Epoch: epoch, Here: true, GRPCAddress: member.GRPCAddress}
 	l.ends[number] = end
 	l.bodies.Go(func() { _ = l.body(ctx, t) })
 }
@@ -347,5 +347,5 @@ func (l *fakeLeadership) release(number int, address string) {
 		end()
 		delete(l.ends, number)
 	}
-	l.holdings[number] = term.Holding{Shard: number, GRPCAddress: address}
+	l.holdings[number] = term.ShardStatus{Shard: number, GRPCAddress: address}
 }

@@ -76,7 +76,7 @@ func Program(cfg *Config) process.Program {
 }
 
 func build(cfg Config, deps process.Deps) (process.Service, error) {
-	kube, err := kubernetes.NewForConfig(kubeconn.Prompt(deps.KubeConfig, coordinationv1.Resource("leases")))
+	kube, err := kubernetes.NewForConfig(kubeconn.FailFastOnThrottle(deps.KubeConfig, coordinationv1.Resource("leases")))
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}

@@ -60,7 +60,7 @@ func Program(cfg *Config) process.Program {
 // Connect returns clients of kube-apiserver. The transport of cfg must refuse writes outside of a
 // held term, except for Events.
 func Connect(cfg *rest.Config) (kube.Clients, error) {
-	return kube.Connect(cfg, kubeconn.Prompt(cfg, discoveryv1.Resource("endpointslices")))
+	return kube.Connect(cfg, kubeconn.FailFastOnThrottle(cfg, discoveryv1.Resource("endpointslices")))
 }
 
 // Leadership decides when this replica may write.

@@ -31,7 +31,7 @@ type Candidate struct {
 	since   time.Time
 	change  chan struct{} // closed and replaced when lost changes
 
-	yieldReason error // the last argument of Concede
+	yieldReason error // the last argument of YieldLeadership
 }
 
 // NewCandidate returns a candidate for shards 0 to shards-1 with the identity of member.
@@ -135,15 +135,15 @@ func (c *Candidate) currentEpoch() int64 {
 	return c.epoch
 }
 
-// Concede stores the reason. It moves no shard, because there is no peer.
-func (c *Candidate) Concede(reason error) {
+// YieldLeadership stores the reason. It moves no shard, because there is no peer.
+func (c *Candidate) YieldLeadership(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.yieldReason = reason
 }
 
-// Conceded returns the last argument of Concede.
-func (c *Candidate) Conceded() error {
+// YieldReason returns the last argument of YieldLeadership.
+func (c *Candidate) YieldReason() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.yieldReason
@@ -153,9 +153,9 @@ func (c *Candidate) Conceded() error {
 func (c *Candidate) Status() term.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	status := term.Status{Shards: make([]term.Holding, c.shards)}
+	status := term.Status{Shards: make([]term.ShardStatus, c.shards)}
 	for shard := range status.Shards {
-		status.Shards[shard] = term.Holding{Shard: shard}
+		status.Shards[shard] = term.ShardStatus{Shard: shard}
 	}
 	if c.lease == nil || c.lease.Remaining() == 0 {
 		status.Session.LastError = c.reason().Error()
@@ -163,7 +163,7 @@ func (c *Candidate) Status() term.Status {
 	}
 	status.Session = term.SessionStatus{Alive: true, Remaining: c.lease.Remaining()}
 	for shard := range status.Shards {
-		status.Shards[shard] = term.Holding{
+		status.Shards[shard] = term.ShardStatus{
 			Shard: shard, ReplicaID: c.member.ID, Epoch: c.epoch, AcquireTime: c.since,
 			Here: true, Remaining: status.Session.Remaining, GRPCAddress: c.member.GRPCAddress,
 		}

@@ -93,9 +93,9 @@ func wantStatus(t *testing.T, c *termtest.Candidate, alive bool) {
 		t.Errorf("Session = %v, %t; want alive = %t", session, ok, alive)
 	}
 	for shard, h := range status.Shards {
-		want := term.Holding{Shard: shard}
+		want := term.ShardStatus{Shard: shard}
 		if alive {
-			want = term.Holding{
+			want = term.ShardStatus{
 				Shard: shard, ReplicaID: "me", Epoch: h.Epoch, AcquireTime: h.AcquireTime, Here: true,
 				Remaining: status.Session.Remaining, GRPCAddress: "me:1",
 			}

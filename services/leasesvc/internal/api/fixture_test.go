@@ -57,7 +57,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 	})}
 	owners := make(Owners, shards)
 	for number := range owners {
-		owners[number] = term.Holding{Shard: number, Here: true}
+		owners[number] = term.ShardStatus{Shard: number, Here: true}
 	}
 	f.server = New(Config{
 		Service: "leasesvc", Replica: "replica-1", Catalog: class.NewCatalog(classes, shards),

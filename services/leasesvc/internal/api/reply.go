@@ -138,7 +138,7 @@ func refusalOf(outcome session.Outcome) *leasev1.Refusal {
 }
 
 // Owners are the owners of all shards at one moment, by shard number, as this replica sees them.
-type Owners []term.Holding
+type Owners []term.ShardStatus
 
 // Address returns the gRPC address of the replica that holds a shard. It is empty if no replica
 // holds it, and if this replica has claimed it and does not serve it yet: the caller must not be

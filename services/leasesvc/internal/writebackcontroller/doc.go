@@ -18,5 +18,5 @@
 // write, which is repeated. A Lease without a Node and a Lease of another holder are states of
 // these Leases, not failures.
 //
-// A throttled write fails at once if the client was made by kubeconn.Prompt.
+// A throttled write fails at once if the client was made by kubeconn.FailFastOnThrottle.
 package writebackcontroller

@@ -259,7 +259,7 @@ func (s *Server) heldEpochs() []int64 {
 	return epochs
 }
 
-func heldEpoch(of term.Holding) int64 {
+func heldEpoch(of term.ShardStatus) int64 {
 	if !of.Here {
 		return 0
 	}
