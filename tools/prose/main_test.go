@@ -6,7 +6,7 @@ import (
 )
 
 func TestGoLines_HoldsLiteralsAndNamesOnTheirLines(t *testing.T) {
-	got, err := goLines([]byte("package lines\n\ntype T struct{ Seen string `json:\"Sightings\"` }\n\n// nothing of a comment\nfunc markUnknown() error {\n\tlastSeen := \"two\" + `three\nfour`\n\treturn lastSeen\n}\n"))
+	got, err := goLines([]byte("package lines\n\ntype T struct{ Seen string `json:\"tag\"` }\n\n// nothing of a comment\nfunc markUnknown() error {\n\tlastSeen := \"two\" + `three\nfour`\n\treturn lastSeen\n}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
