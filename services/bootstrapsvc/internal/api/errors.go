@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
@@ -44,8 +45,6 @@ const retryAfter = time.Second
 
 const conflictMessage = "an object changed between read and write; earlier writes are kept; call again"
 
-var errPageToken = errors.New("the page token is not from a list with the same arguments; start again without a token")
-
 // statusOf is the one table from errors to statuses. ctx is that of the call: once it has ended,
 // its own error counts. An error that is not in the table becomes INTERNAL, and its text stays in
 // the log.
@@ -75,7 +74,7 @@ func (s *Server) statusOf(ctx context.Context, err error) error {
 		return rpcerror.New(codes.Unavailable, EtcdUnreachable, "etcd did not answer in time", retry)
 	case is(guarded.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, APIServerUnreachable, "the kube-apiserver did not answer in time", retry)
-	case is(errPageToken):
+	case is(pagetoken.ErrInvalid):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	case is(allocationcontroller.ErrNotSynced):
 		return rpcerror.New(codes.Unavailable, CacheNotSynced, err.Error(), retry)

@@ -1,11 +1,8 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
@@ -58,7 +56,7 @@ func (s *Server) ListFindings(ctx context.Context, request *bootstrapv1.ListFind
 	list := listArguments{code: int32(request.GetCode()), showEnded: request.GetShowEnded()}
 	after, ok := parsePageToken(list, request.GetPageToken())
 	if !ok {
-		return nil, s.statusOf(ctx, errPageToken)
+		return nil, s.statusOf(ctx, pagetoken.ErrInvalid)
 	}
 	size := cmp.Or(min(int(request.GetPageSize()), maxFindingsPage), defaultFindingsPage)
 	response := &bootstrapv1.ListFindingsResponse{Freshness: s.freshness(snapshot.Version)}
@@ -246,12 +244,6 @@ func (s *Server) orNotLeading(err error) error {
 	return err
 }
 
-// A page token is a checksum followed by the position of the last finding of a page. The checksum
-// covers the position and the list's arguments, so that the token of another list is rejected. The
-// token grants no rights.
-
-const checksumLength = 8
-
 // position is the place of a finding in a list: by the time of its first observation, then by name.
 type position struct {
 	firstSeen time.Time
@@ -267,8 +259,7 @@ func comparePositions(a, b position) int {
 }
 
 func pageToken(list listArguments, last position) string {
-	text := strconv.FormatInt(last.firstSeen.UnixNano(), 10) + "/" + last.name
-	return base64.RawURLEncoding.EncodeToString(append(checksum(list, text), text...))
+	return pagetoken.Encode(strconv.FormatInt(last.firstSeen.UnixNano(), 10)+"/"+last.name, list.texts()...)
 }
 
 // parsePageToken returns the position after which the page begins, and whether the token is one of
@@ -277,14 +268,13 @@ func parsePageToken(list listArguments, token string) (position, bool) {
 	if token == "" {
 		return position{}, true
 	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(raw) < checksumLength {
+	text, err := pagetoken.Parse(token, list.texts()...)
+	if err != nil {
 		return position{}, false
 	}
-	text := string(raw[checksumLength:])
 	nanos, name, _ := strings.Cut(text, "/")
 	nanoseconds, err := strconv.ParseInt(nanos, 10, 64)
-	if err != nil || !bytes.Equal(raw[:checksumLength], checksum(list, text)) {
+	if err != nil {
 		return position{}, false
 	}
 	return position{firstSeen: time.Unix(0, nanoseconds), name: name}, true
@@ -296,7 +286,7 @@ type listArguments struct {
 	showEnded bool
 }
 
-func checksum(list listArguments, text string) []byte {
-	sum := sha256.Sum256(fmt.Appendf(nil, "trivet.bootstrap.v1.ListFindings\x00%d\x00%t\x00%s", list.code, list.showEnded, text))
-	return sum[:checksumLength]
+// texts are the arguments as a page token has them.
+func (l listArguments) texts() []string {
+	return []string{"trivet.bootstrap.v1.ListFindings", strconv.Itoa(int(l.code)), strconv.FormatBool(l.showEnded)}
 }

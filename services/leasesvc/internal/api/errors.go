@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -76,7 +77,7 @@ func (s *Server) statusOf(err error) error {
 		return rpcerror.NotLeader(s.Service, s.Owners().Address(notHeld.Shard))
 	case errors.Is(err, sessioncontroller.ErrSuperseded):
 		return rpcerror.New(codes.Aborted, reasonSuperseded, err.Error())
-	case errors.Is(err, ErrPageToken):
+	case errors.Is(err, pagetoken.ErrInvalid):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	}
 	return err

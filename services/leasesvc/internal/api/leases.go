@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -71,7 +72,7 @@ func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
 	}
 	key, served := s.convert.key(last)
 	if !served {
-		return session.Key{}, ErrPageToken
+		return session.Key{}, pagetoken.ErrInvalid
 	}
 	return key, nil
 }

@@ -1,24 +1,20 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"errors"
-	"strings"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 )
 
 const (
-	// checksumSize is the length of a checksum in bytes.
-	checksumSize    = 8
 	defaultPageSize = 500
 	maxPageSize     = 5000
 )
 
-// ErrPageToken means that a page token was not made by PageToken for the same arguments.
-var ErrPageToken = errors.New("page_token is not from a list with the same arguments; list again without it")
+// listLeases names the lists of leases and of nodes in page tokens. Replicas of two versions serve
+// one list during an upgrade, so it must not change.
+const listLeases = "trivet.lease.v1.ListLeases"
 
 // PageSize returns the number of items of a page: the requested number up to a limit, or a default
 // for 0.
@@ -29,35 +25,15 @@ func PageSize(requested int32) int {
 	return min(int(requested), maxPageSize)
 }
 
-// PageToken returns the token of the page after the item with the name last. The token starts with
-// a checksum of the name and of the other arguments of the list, so that ParsePageToken detects a
-// token of another list. Every replica accepts it, and it grants no access.
+// PageToken returns the token of the page after the item with the name last. arguments select the
+// items of the list.
 func PageToken(arguments, last string) string {
-	return base64.RawURLEncoding.EncodeToString(append(pageChecksum(arguments, last), last...))
+	return pagetoken.Encode(last, listLeases, arguments)
 }
 
-// ParsePageToken returns the name of the last item of the previous page, or ErrPageToken.
+// ParsePageToken returns the name of the last item of the previous page, or pagetoken.ErrInvalid.
 func ParsePageToken(token, arguments string) (last string, err error) {
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(raw) <= checksumSize {
-		return "", ErrPageToken
-	}
-	last = string(raw[checksumSize:])
-	if !bytes.Equal(raw[:checksumSize], pageChecksum(arguments, last)) {
-		return "", ErrPageToken
-	}
-	return last, nil
-}
-
-func pageChecksum(arguments, last string) []byte {
-	return checksum("trivet.lease.v1.ListLeases", arguments, last)
-}
-
-// checksum returns checksumSize bytes that detect a token of another RPC, of other arguments, or of
-// another process.
-func checksum(parts ...string) []byte {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return sum[:checksumSize]
+	return pagetoken.Parse(token, listLeases, arguments)
 }
 
 // bookmarkPeriod is the longest time in which a watch sends nothing.

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -56,7 +57,7 @@ type versionFormat struct {
 	parent   string
 }
 
-const versionSize = checksumSize + 16
+const versionSize = pagetoken.ChecksumSize + 16
 
 func (f versionFormat) format(v sessioncontroller.Version) string {
 	if v == (sessioncontroller.Version{}) {
@@ -77,8 +78,8 @@ func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
 	if err != nil || len(decoded) != versionSize {
 		return sessioncontroller.Version{}, errVersionTooOld()
 	}
-	raw := decoded[checksumSize:]
-	if !bytes.Equal(decoded[:checksumSize], f.checksum(raw)) {
+	raw := decoded[pagetoken.ChecksumSize:]
+	if !bytes.Equal(decoded[:pagetoken.ChecksumSize], f.checksum(raw)) {
 		return sessioncontroller.Version{}, errVersionTooOld()
 	}
 	return sessioncontroller.Version{Revision: binary.BigEndian.Uint64(raw), Sessions: binary.BigEndian.Uint64(raw[8:])}, nil
@@ -86,5 +87,5 @@ func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
 
 func (f versionFormat) checksum(raw []byte) []byte {
 	instance := string(binary.BigEndian.AppendUint64(nil, f.instance))
-	return checksum("trivet.lease.v1.WatchLeases", instance, f.parent, string(raw))
+	return pagetoken.Checksum("trivet.lease.v1.WatchLeases", instance, f.parent, string(raw))
 }

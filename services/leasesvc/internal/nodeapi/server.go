@@ -15,6 +15,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
@@ -257,7 +258,7 @@ func (s *Server) statusOf(err error) error {
 		return rpcerror.NotLeader(s.Service, s.Owners().Address(notHeld.Shard))
 	case errors.As(err, &notFound):
 		return rpcerror.New(codes.NotFound, reasonNodeNotFound, err.Error(), rpcerror.WithMetadata("name", notFound.name))
-	case errors.Is(err, api.ErrPageToken):
+	case errors.Is(err, pagetoken.ErrInvalid):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	}
 	return err

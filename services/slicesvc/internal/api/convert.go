@@ -1,10 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
@@ -222,37 +220,26 @@ func valueOf[T any](pointer *T) T {
 	return *pointer
 }
 
-// A page token is a checksum and the last Service of the page before it. The checksum covers that
-// Service and the list's parent: a token of another list, or a forged one, is refused. A token
-// grants nothing, and every replica accepts it.
-
-const checksumLength = 8
+// listServices names the list in page tokens.
+const listServices = "trivet.slice.v1.ListServiceSlices"
 
 func pageToken(namespace string, last slicecontroller.Key) string {
-	position := last.Namespace + "/" + last.Name
-	token := append(checksum(namespace, position), position...)
-	return base64.RawURLEncoding.EncodeToString(token)
+	return pagetoken.Encode(last.Namespace+"/"+last.Name, listServices, namespace)
 }
 
 // parsePageToken returns the Service after which a list continues, the zero Key for an empty token.
-// It fails with errPageToken.
+// It fails with pagetoken.ErrInvalid.
 func parsePageToken(token, namespace string) (slicecontroller.Key, error) {
 	if token == "" {
 		return slicecontroller.Key{}, nil
 	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(raw) < checksumLength {
-		return slicecontroller.Key{}, errPageToken
+	position, err := pagetoken.Parse(token, listServices, namespace)
+	if err != nil {
+		return slicecontroller.Key{}, err
 	}
-	position := string(raw[checksumLength:])
 	serviceNamespace, name, ok := strings.Cut(position, "/")
-	if !ok || !bytes.Equal(raw[:checksumLength], checksum(namespace, position)) {
-		return slicecontroller.Key{}, errPageToken
+	if !ok {
+		return slicecontroller.Key{}, pagetoken.ErrInvalid
 	}
 	return slicecontroller.Key{Namespace: serviceNamespace, Name: name}, nil
-}
-
-func checksum(namespace, position string) []byte {
-	sum := sha256.Sum256([]byte("trivet.slice.v1.ListServiceSlices\x00" + namespace + "\x00" + position))
-	return sum[:checksumLength]
 }

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -37,8 +38,7 @@ const retryDelay = time.Second
 const serviceName = "slicesvc"
 
 var (
-	errStopping  = errors.New("this replica is stopping")
-	errPageToken = errors.New("page_token does not come from a list with the same parent")
+	errStopping = errors.New("this replica is stopping")
 )
 
 type cacheNotSyncedError struct{ cause error }
@@ -102,7 +102,7 @@ func toStatus(err error) error {
 		return rpcerror.New(codes.Unavailable, APIServerUnreachableReason, err.Error(), rpcerror.WithRetryAfter(max(retryAfter, retryDelay)))
 	case errors.As(err, &unsynced):
 		return rpcerror.New(codes.Unavailable, CacheNotSyncedReason, err.Error(), rpcerror.WithRetryAfter(retryDelay))
-	case errors.Is(err, errPageToken):
+	case errors.Is(err, pagetoken.ErrInvalid):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	default:
 		return err
