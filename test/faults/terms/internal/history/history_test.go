@@ -221,9 +221,20 @@ func TestReadLog_IncompleteLastLineIsIgnored(t *testing.T) {
 }
 
 func ExampleReport_String() {
-	fmt.Println(history.Analyze(good()))
-	// Output: 2 writes applied (2 at least to each shard), 1 refused, 1 unanswered (0 of them took
-	// effect), 2 reads, 4 checks, 2 terms; not linearizable 0, stale writes 0, contradictions 0,
-	// two holders 0 (and 0 after a forced revocation), no holder beyond 3s: 0 (longest 2.51s, of
-	// that without a fault 2.5s; 0 stalls)
+	lines := strings.NewReplacer(", ", "\n", "; ", "\n")
+	fmt.Println(lines.Replace(history.Analyze(good()).String()))
+	// Output:
+	// 2 writes applied (2 at least to each shard)
+	// 1 refused
+	// 1 unanswered (0 of them took effect)
+	// 2 reads
+	// 4 checks
+	// 2 terms
+	// not linearizable 0
+	// stale writes 0
+	// contradictions 0
+	// two holders 0 (and 0 after a forced revocation)
+	// no holder beyond 3s: 0 (longest 2.51s
+	// of that without a fault 2.5s
+	// 0 stalls)
 }
