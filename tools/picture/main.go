@@ -2,7 +2,7 @@
 // fill itself.
 //
 //	picture --out docs/page.png                     # starts `bin/trivet up` with a simulated cluster
-//	picture --out /tmp/x.png --page http://127.0.0.1:7680/#node/node-7 --size 400x900
+//	picture --out node-7.png --page http://127.0.0.1:7680/#node/node-7 --size 400x900
 package main
 
 import (
