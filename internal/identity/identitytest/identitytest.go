@@ -42,9 +42,6 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return &Authority{certificate: certificate, key: key, pem: encode("CERTIFICATE", der)}
 }
 
-// PEM returns the authority's certificate.
-func (a *Authority) PEM() []byte { return a.pem }
-
 // Issue returns a certificate, valid for 127.0.0.1 and for name, and its key.
 func (a *Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	t.Helper()
