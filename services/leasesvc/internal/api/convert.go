@@ -74,7 +74,7 @@ func duplicateOf(d *sessioncontroller.Duplicate) *leasev1.Lease_Duplicate {
 	if d == nil {
 		return nil
 	}
-	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: Timestamp(d.RefuseTime), Refusals: d.Refusals}
+	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: Timestamp(d.LastRejectionTime), Refusals: d.Rejections}
 }
 
 func grantOf(g sessioncontroller.Grant) *leasev1.Grant {

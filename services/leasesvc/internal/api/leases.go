@@ -97,7 +97,7 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 // release deletes the Lease object before the session, so that the client can retry after a failure
 // in between.
 func (s *Server) release(ctx context.Context, sessions Sessions, holder session.Holder) error {
-	release, err := sessions.BeginRelease(ctx, holder, s.Catalog.ShardOf(holder.Key))
+	release, err := sessions.BeginRelease(ctx, holder, s.Catalog.ShardOf(holder.Key), "")
 	if err != nil {
 		return err
 	}

@@ -275,7 +275,7 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 	if resync {
 		r.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC
 	}
-	for _, refused := range batch.Refused {
+	for _, refused := range batch.Rejected {
 		number := r.refHandles[refused.Index]
 		h := &r.handles[number-1]
 		refusal := reply.beatRefusal(refused.Outcome, int(h.shard), r.forwardableBeat(h))
@@ -302,7 +302,7 @@ func (r *responder) forwardableBeat(h *handle) Beat {
 // this replica holds their shards. The shards have left and come back, and one directive is shorter
 // than a refusal for each handle.
 func (r *responder) needsResync(reply *reply) bool {
-	refused := r.batch.Refused
+	refused := r.batch.Rejected
 	if len(refused) < resyncThreshold || len(refused) < len(r.refHandles) {
 		return false
 	}
@@ -334,6 +334,6 @@ func (r *responder) releaseMemory() {
 	r.reset(0)
 	r.batch.Registrations, r.batch.Results = nil, nil
 	if cap(r.batch.Refs) > keepRefs {
-		r.batch.Refs, r.batch.Refused, r.refHandles = nil, nil, nil
+		r.batch.Refs, r.batch.Rejected, r.refHandles = nil, nil, nil
 	}
 }

@@ -68,7 +68,7 @@ type Sessions interface {
 	List(ctx context.Context, options sessioncontroller.ListOptions) (page []sessioncontroller.Lease, more bool, err error)
 	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
 
-	BeginRelease(ctx context.Context, holder session.Holder, shard int) (*sessioncontroller.Release, error)
+	BeginRelease(ctx context.Context, holder session.Holder, shard int, etag string) (*sessioncontroller.Release, error)
 	AbortRelease(*sessioncontroller.Release)
 	CompleteRelease(*sessioncontroller.Release)
 	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*sessioncontroller.HeldShard, error)

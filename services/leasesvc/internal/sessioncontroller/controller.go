@@ -80,13 +80,14 @@ type Controller struct {
 	table       *session.Table
 	held        []*HeldShard        // by shard; nil if not held
 	heldSince   []monotonic.Instant // by shard
-	leaving     []bool              // by shard: registrations are refused, sessions are being dropped
+	leaving     []bool              // by shard: registrations are rejected, sessions are being dropped
 	adoptions   adoptions
 	writes      *writeback.Schedule
 	shards      session.Slab[uint16]     // by slot
 	entries     session.Slab[leaseEntry] // by slot
 	changes     changeList
 	exceptions  writeExceptions
+	reports     reports
 	occupancies uint64
 	// moreDue is alwaysReady while the last pass left transitions that are due, otherwise nil.
 	moreDue     <-chan struct{}
@@ -111,7 +112,7 @@ func New(cfg Config) *Controller {
 		leaving:    make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
 		changes:    newChangeList(),
-		exceptions: newWriteExceptions(), alwaysReady: make(chan struct{}),
+		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), alwaysReady: make(chan struct{}),
 	}
 	close(c.alwaysReady)
 	policies := make([]writeback.Policy, 0, len(cfg.Classes))

@@ -234,7 +234,7 @@ func finishWrite(t testing.TB, ctl *sessioncontroller.Controller, job sessioncon
 
 func beginRelease(t testing.TB, ctl *sessioncontroller.Controller, h session.Holder) *sessioncontroller.Release {
 	t.Helper()
-	held, err := ctl.BeginRelease(t.Context(), h, 0)
+	held, err := ctl.BeginRelease(t.Context(), h, 0, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const dropPoll = 5 * time.Millisecond
 type NotHeldError struct{ Shard int }
 
 func (e NotHeldError) Error() string {
-	return fmt.Sprintf("shard %d is not held here", e.Shard)
+	return fmt.Sprintf("this replica does not lead shard %d", e.Shard)
 }
 
 // RunShard runs the sessions of a shard until its term ends. The given silences open sessions of

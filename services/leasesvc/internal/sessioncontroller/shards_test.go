@@ -37,15 +37,15 @@ func TestProcess_HolderOfAShardThatIsNotHeldIsNotHeld(t *testing.T) {
 		}
 		endTerm()
 		batch := beat(t, ctl, kept.Ref, result.Ref)
-		want := []sessioncontroller.RefusedBeat{{Index: 1, Outcome: session.Unknown}}
-		if diff := cmp.Diff(want, batch.Refused); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
-			t.Errorf("after the term: %d renewed at epoch %d, refused (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
+		want := []sessioncontroller.RejectedBeat{{Index: 1, Outcome: session.Unknown}}
+		if diff := cmp.Diff(want, batch.Rejected); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
+			t.Errorf("after the term: %d renewed at epoch %d, rejected (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
 		}
 		if got := registerIn(t, ctl, 1, node("b", "1")); got != notHeld {
 			t.Errorf("after the term: %+v", got)
 		}
 		_, _, err := ctl.Get(t.Context(), node("b", "1").Key, 1)
-		_, releaseErr := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
+		_, releaseErr := ctl.BeginRelease(t.Context(), node("b", "1"), 1, "")
 		for what, err := range map[string]error{"get": err, "begin release": releaseErr} {
 			if want := (sessioncontroller.NotHeldError{Shard: 1}); !errors.Is(err, want) {
 				t.Errorf("%s: error %v, want %v", what, err, want)
@@ -134,14 +134,14 @@ func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
 		go func() { done <- ctl.RunShard(sessioncontroller.NewHeldShard(ctx, 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
-		held, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
+		held, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, end, ok := held.Shard.BeginWrite()
 		waiting := make(chan error, 1)
 		go func() {
-			_, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
+			_, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1, "")
 			waiting <- err
 		}()
 		synctest.Wait()

@@ -65,7 +65,7 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 		}
 		register(t, ctl, node("a", "2"))
 		register(t, ctl, node("d", "1"))
-		hold, err := ctl.BeginRelease(t.Context(), node("b", "1"), 0)
+		hold, err := ctl.BeginRelease(t.Context(), node("b", "1"), 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}
