@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -18,20 +17,6 @@ import (
 
 // converter converts API messages to the types of the session controller and back.
 type converter struct{ catalog *class.Catalog }
-
-// holder returns false if the class is not served.
-func (c converter) holder(h *leasev1.Holder) (session.Holder, bool) {
-	id, served := c.catalog.ByName(h.GetClass())
-	return session.Holder{Key: session.Key{Class: id, Name: h.GetName()}, Boot: h.GetBootId()}, served
-}
-
-// registration returns false if the class is not served.
-func (c converter) registration(h *leasev1.Holder, sequence uint64) (sessioncontroller.Registration, bool) {
-	holder, served := c.holder(h)
-	return sessioncontroller.Registration{
-		Holder: holder, Shard: c.catalog.Shard(h.GetClass(), h.GetName()), Sequence: sequence,
-	}, served
-}
 
 // key returns the session of a resource name; false if no class has the name's namespace.
 func (c converter) key(name string) (session.Key, bool) {
@@ -75,10 +60,6 @@ func duplicateOf(d *sessioncontroller.Duplicate) *leasev1.Lease_Duplicate {
 		return nil
 	}
 	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: Timestamp(d.LastRejectionTime), Refusals: d.Rejections}
-}
-
-func grantOf(g sessioncontroller.Grant) *leasev1.Grant {
-	return &leasev1.Grant{Epoch: g.Epoch, NextInterval: durationpb.New(g.Interval), Ttl: durationpb.New(g.TTL)}
 }
 
 func stateOf(state session.State) leasev1.Lease_State {

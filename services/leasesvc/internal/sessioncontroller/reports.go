@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxObservedAge keeps ages within the range of a monotonic.Instant.
-	maxObservedAge = 366 * 24 * time.Hour
+	// MaxAge is the greatest age of a Report. It keeps ages within the range of a monotonic.Instant.
+	MaxAge = 366 * 24 * time.Hour
 	// reportBytesPerSession bounds, on average over Config.Limit sessions, the memory of reported
 	// conditions. The conditions of a holder above the bound are not kept.
 	reportBytesPerSession = 1024
@@ -178,5 +178,5 @@ func observed(received monotonic.Instant, report *Report) monotonic.Instant {
 	if report == nil {
 		return received
 	}
-	return received.Add(-min(max(report.ObservedAge, 0), maxObservedAge))
+	return received.Add(-min(max(report.ObservedAge, 0), MaxAge))
 }
