@@ -74,6 +74,7 @@ func registry() []reasonEnum {
 	for _, file := range []protoreflect.FileDescriptor{
 		metav1.File_trivet_meta_v1alpha1_reasons_proto,
 		metav1.File_trivet_meta_v1alpha1_change_reasons_proto,
+		metav1.File_trivet_meta_v1alpha1_conditions_proto,
 		metav1.File_trivet_meta_v1alpha1_codes_proto,
 	} {
 		for i := range file.Enums().Len() {
@@ -126,7 +127,7 @@ func (e reasonEnum) table(section string) string {
 		cell    func(reason) string
 	}{
 		{e.GetNoun(), func(r reason) string { return "`" + r.text + "`" }},
-		{"code", func(r reason) string { return r.GetCode() }},
+		{"code", func(r reason) string { return strings.TrimPrefix(r.GetCode().String(), "OK") }},
 		{"rejection", func(r reason) string { return map[bool]string{true: "yes"}[r.GetRejection()] }},
 		{"subject", func(r reason) string { return r.GetSubject() }},
 		{"meaning", func(r reason) string { return r.GetMeaning() }},
