@@ -54,6 +54,9 @@ func TestReasons_OfTheRegistryAreUsed(t *testing.T) {
 			})
 		}, folders...)
 		for _, r := range enum.reasons {
+			if r.text == r.GetCode().String() {
+				continue // package rpcserver makes it from the code
+			}
 			if !used[upperSnake(r.text)] {
 				t.Errorf("%s: no code of %v sends %s", enum.name, folders, r.text)
 			}
