@@ -181,6 +181,75 @@ func (ConditionReason) EnumDescriptor() ([]byte, []int) {
 	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{1}
 }
 
+// ConditionType lists the conditions of objects.
+type ConditionType int32
+
+const (
+	// Not stated.
+	ConditionType_CONDITION_TYPE_UNSPECIFIED       ConditionType = 0
+	ConditionType_CONDITION_TYPE_DECLARATION_HELD  ConditionType = 1
+	ConditionType_CONDITION_TYPE_DECLARATIONS_HELD ConditionType = 2
+	ConditionType_CONDITION_TYPE_EVICTION_HELD     ConditionType = 3
+	ConditionType_CONDITION_TYPE_MANAGED           ConditionType = 4
+	ConditionType_CONDITION_TYPE_CONTENDED         ConditionType = 5
+	ConditionType_CONDITION_TYPE_TOPOLOGY_HINTS    ConditionType = 6
+	ConditionType_CONDITION_TYPE_PUBLISHED         ConditionType = 7
+	ConditionType_CONDITION_TYPE_REGISTERED        ConditionType = 8
+)
+
+// Enum value maps for ConditionType.
+var (
+	ConditionType_name = map[int32]string{
+		0: "CONDITION_TYPE_UNSPECIFIED",
+		1: "CONDITION_TYPE_DECLARATION_HELD",
+		2: "CONDITION_TYPE_DECLARATIONS_HELD",
+		3: "CONDITION_TYPE_EVICTION_HELD",
+		4: "CONDITION_TYPE_MANAGED",
+		5: "CONDITION_TYPE_CONTENDED",
+		6: "CONDITION_TYPE_TOPOLOGY_HINTS",
+		7: "CONDITION_TYPE_PUBLISHED",
+		8: "CONDITION_TYPE_REGISTERED",
+	}
+	ConditionType_value = map[string]int32{
+		"CONDITION_TYPE_UNSPECIFIED":       0,
+		"CONDITION_TYPE_DECLARATION_HELD":  1,
+		"CONDITION_TYPE_DECLARATIONS_HELD": 2,
+		"CONDITION_TYPE_EVICTION_HELD":     3,
+		"CONDITION_TYPE_MANAGED":           4,
+		"CONDITION_TYPE_CONTENDED":         5,
+		"CONDITION_TYPE_TOPOLOGY_HINTS":    6,
+		"CONDITION_TYPE_PUBLISHED":         7,
+		"CONDITION_TYPE_REGISTERED":        8,
+	}
+)
+
+func (x ConditionType) Enum() *ConditionType {
+	p := new(ConditionType)
+	*p = x
+	return p
+}
+
+func (x ConditionType) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ConditionType) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2].Descriptor()
+}
+
+func (ConditionType) Type() protoreflect.EnumType {
+	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2]
+}
+
+func (x ConditionType) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ConditionType.Descriptor instead.
+func (ConditionType) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{2}
+}
+
 // ProblemCode lists what the verdict of a cluster, a service or a replica names as a problem.
 type ProblemCode int32
 
@@ -188,65 +257,41 @@ const (
 	// Not stated.
 	ProblemCode_PROBLEM_CODE_UNSPECIFIED            ProblemCode = 0
 	ProblemCode_PROBLEM_CODE_NO_REPLICA             ProblemCode = 1
-	ProblemCode_PROBLEM_CODE_REPLICA_UNREACHABLE    ProblemCode = 2
-	ProblemCode_PROBLEM_CODE_REPLICA_NOT_READY      ProblemCode = 3
-	ProblemCode_PROBLEM_CODE_SHARD_WITHOUT_LEADER   ProblemCode = 4
-	ProblemCode_PROBLEM_CODE_LEADER_NOT_REGISTERED  ProblemCode = 5
-	ProblemCode_PROBLEM_CODE_LOOP_FAILING           ProblemCode = 6
-	ProblemCode_PROBLEM_CODE_LOOP_STALLED           ProblemCode = 7
-	ProblemCode_PROBLEM_CODE_DEPENDENCY_UNREACHABLE ProblemCode = 8
-	ProblemCode_PROBLEM_CODE_CACHE_NOT_SYNCED       ProblemCode = 9
-	ProblemCode_PROBLEM_CODE_FINDINGS_OPEN          ProblemCode = 10
-	ProblemCode_PROBLEM_CODE_BASELINE_INCOMPLETE    ProblemCode = 11
-	ProblemCode_PROBLEM_CODE_APISERVER_NOT_READY    ProblemCode = 12
-	ProblemCode_PROBLEM_CODE_NODE_UNKNOWN           ProblemCode = 13
-	ProblemCode_PROBLEM_CODE_ZONE_DISRUPTED         ProblemCode = 14
-	ProblemCode_PROBLEM_CODE_DECLARATIONS_HELD      ProblemCode = 15
-	ProblemCode_PROBLEM_CODE_SYNC_FAILING           ProblemCode = 16
-	ProblemCode_PROBLEM_CODE_CONTENDED              ProblemCode = 17
+	ProblemCode_PROBLEM_CODE_SERVICE_UNKNOWN        ProblemCode = 2
+	ProblemCode_PROBLEM_CODE_REPLICA_UNREACHABLE    ProblemCode = 3
+	ProblemCode_PROBLEM_CODE_REPLICA_NOT_READY      ProblemCode = 4
+	ProblemCode_PROBLEM_CODE_SHARDS_WITHOUT_LEADER  ProblemCode = 5
+	ProblemCode_PROBLEM_CODE_LEADER_NOT_REGISTERED  ProblemCode = 6
+	ProblemCode_PROBLEM_CODE_LOOP_FAILING           ProblemCode = 7
+	ProblemCode_PROBLEM_CODE_LOOP_STALLED           ProblemCode = 8
+	ProblemCode_PROBLEM_CODE_DEPENDENCY_UNREACHABLE ProblemCode = 9
 )
 
 // Enum value maps for ProblemCode.
 var (
 	ProblemCode_name = map[int32]string{
-		0:  "PROBLEM_CODE_UNSPECIFIED",
-		1:  "PROBLEM_CODE_NO_REPLICA",
-		2:  "PROBLEM_CODE_REPLICA_UNREACHABLE",
-		3:  "PROBLEM_CODE_REPLICA_NOT_READY",
-		4:  "PROBLEM_CODE_SHARD_WITHOUT_LEADER",
-		5:  "PROBLEM_CODE_LEADER_NOT_REGISTERED",
-		6:  "PROBLEM_CODE_LOOP_FAILING",
-		7:  "PROBLEM_CODE_LOOP_STALLED",
-		8:  "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
-		9:  "PROBLEM_CODE_CACHE_NOT_SYNCED",
-		10: "PROBLEM_CODE_FINDINGS_OPEN",
-		11: "PROBLEM_CODE_BASELINE_INCOMPLETE",
-		12: "PROBLEM_CODE_APISERVER_NOT_READY",
-		13: "PROBLEM_CODE_NODE_UNKNOWN",
-		14: "PROBLEM_CODE_ZONE_DISRUPTED",
-		15: "PROBLEM_CODE_DECLARATIONS_HELD",
-		16: "PROBLEM_CODE_SYNC_FAILING",
-		17: "PROBLEM_CODE_CONTENDED",
+		0: "PROBLEM_CODE_UNSPECIFIED",
+		1: "PROBLEM_CODE_NO_REPLICA",
+		2: "PROBLEM_CODE_SERVICE_UNKNOWN",
+		3: "PROBLEM_CODE_REPLICA_UNREACHABLE",
+		4: "PROBLEM_CODE_REPLICA_NOT_READY",
+		5: "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
+		6: "PROBLEM_CODE_LEADER_NOT_REGISTERED",
+		7: "PROBLEM_CODE_LOOP_FAILING",
+		8: "PROBLEM_CODE_LOOP_STALLED",
+		9: "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
 	}
 	ProblemCode_value = map[string]int32{
 		"PROBLEM_CODE_UNSPECIFIED":            0,
 		"PROBLEM_CODE_NO_REPLICA":             1,
-		"PROBLEM_CODE_REPLICA_UNREACHABLE":    2,
-		"PROBLEM_CODE_REPLICA_NOT_READY":      3,
-		"PROBLEM_CODE_SHARD_WITHOUT_LEADER":   4,
-		"PROBLEM_CODE_LEADER_NOT_REGISTERED":  5,
-		"PROBLEM_CODE_LOOP_FAILING":           6,
-		"PROBLEM_CODE_LOOP_STALLED":           7,
-		"PROBLEM_CODE_DEPENDENCY_UNREACHABLE": 8,
-		"PROBLEM_CODE_CACHE_NOT_SYNCED":       9,
-		"PROBLEM_CODE_FINDINGS_OPEN":          10,
-		"PROBLEM_CODE_BASELINE_INCOMPLETE":    11,
-		"PROBLEM_CODE_APISERVER_NOT_READY":    12,
-		"PROBLEM_CODE_NODE_UNKNOWN":           13,
-		"PROBLEM_CODE_ZONE_DISRUPTED":         14,
-		"PROBLEM_CODE_DECLARATIONS_HELD":      15,
-		"PROBLEM_CODE_SYNC_FAILING":           16,
-		"PROBLEM_CODE_CONTENDED":              17,
+		"PROBLEM_CODE_SERVICE_UNKNOWN":        2,
+		"PROBLEM_CODE_REPLICA_UNREACHABLE":    3,
+		"PROBLEM_CODE_REPLICA_NOT_READY":      4,
+		"PROBLEM_CODE_SHARDS_WITHOUT_LEADER":  5,
+		"PROBLEM_CODE_LEADER_NOT_REGISTERED":  6,
+		"PROBLEM_CODE_LOOP_FAILING":           7,
+		"PROBLEM_CODE_LOOP_STALLED":           8,
+		"PROBLEM_CODE_DEPENDENCY_UNREACHABLE": 9,
 	}
 )
 
@@ -261,11 +306,11 @@ func (x ProblemCode) String() string {
 }
 
 func (ProblemCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2].Descriptor()
+	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[3].Descriptor()
 }
 
 func (ProblemCode) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2]
+	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[3]
 }
 
 func (x ProblemCode) Number() protoreflect.EnumNumber {
@@ -274,7 +319,7 @@ func (x ProblemCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ProblemCode.Descriptor instead.
 func (ProblemCode) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{2}
+	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{3}
 }
 
 var File_trivet_meta_v1alpha1_conditions_proto protoreflect.FileDescriptor
@@ -311,28 +356,40 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1dCONDITION_REASON_MASS_SILENCE\x10\x0e\x1a\x8d\x01\xc2\xf3\x18\x88\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2OMany nodes of a zone or shard fell silent at once, so a self-check comes first.\x12q\n" +
 	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\x0f\x1aJ\xc2\xf3\x18F*\x0e`EvictionHeld`24The loop `node-health` has not read the cluster yet.\x12S\n" +
 	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x10\x1a/\xc2\xf3\x18+*\x0e`EvictionHeld`2\x19No zone has a ready node.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
-	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\x84\x14\n" +
+	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\x84\t\n" +
+	"\rConditionType\x12\x1e\n" +
+	"\x1aCONDITION_TYPE_UNSPECIFIED\x10\x00\x12y\n" +
+	"\x1fCONDITION_TYPE_DECLARATION_HELD\x10\x01\x1aT\xc2\xf3\x18P\n" +
+	"\x0fDeclarationHeld*\x06a Node25TRUE while the Node is silent and not marked Unknown.\x12\x85\x01\n" +
+	" CONDITION_TYPE_DECLARATIONS_HELD\x10\x02\x1a_\xc2\xf3\x18[\n" +
+	"\x10DeclarationsHeld*\x14a zone, or all zones21TRUE while no Node of the zone is marked Unknown.\x12v\n" +
+	"\x1cCONDITION_TYPE_EVICTION_HELD\x10\x03\x1aT\xc2\xf3\x18P\n" +
+	"\fEvictionHeld*\x06a Node28TRUE while Pods of the Node are due and none is evicted.\x12o\n" +
+	"\x16CONDITION_TYPE_MANAGED\x10\x04\x1aS\xc2\xf3\x18O\n" +
+	"\aManaged*\ta Service29FALSE when slicesvc does not write slices of the Service.\x12s\n" +
+	"\x18CONDITION_TYPE_CONTENDED\x10\x05\x1aU\xc2\xf3\x18Q\n" +
+	"\tContended*\ta Service29TRUE while another writer keeps changing the same slices.\x12v\n" +
+	"\x1dCONDITION_TYPE_TOPOLOGY_HINTS\x10\x06\x1aS\xc2\xf3\x18O\n" +
+	"\rTopologyHints*\ta Service23FALSE when the Service asks for hints and has none.\x12\x8b\x01\n" +
+	"\x18CONDITION_TYPE_PUBLISHED\x10\a\x1am\xc2\xf3\x18i\n" +
+	"\tPublished*\x10a kube-apiserver2JTRUE while its address is an endpoint of the Service `default/kubernetes`.\x12p\n" +
+	"\x19CONDITION_TYPE_REGISTERED\x10\b\x1aQ\xc2\xf3\x18M\n" +
+	"\n" +
+	"Registered*\x10a kube-apiserver2-FALSE when something is wrong with its entry.\x1az\xc2\xf3\x18v\n" +
+	"\x04type\x12n\x12\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xa9\f\n" +
 	"\vProblemCode\x12\x1c\n" +
-	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12~\n" +
-	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1aa\xc2\xf3\x18]2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.\x12\x97\x01\n" +
-	" PROBLEM_CODE_REPLICA_UNREACHABLE\x10\x02\x1aq\xc2\xf3\x18m2%A registered replica does not answer.RDLook at the cause in the message; often certificates or the network.\x12t\n" +
-	"\x1ePROBLEM_CODE_REPLICA_NOT_READY\x10\x03\x1aP\xc2\xf3\x18L2#A replica answers and is not ready.R%See `/readyz?verbose` of the replica.\x12\xa2\x01\n" +
-	"!PROBLEM_CODE_SHARD_WITHOUT_LEADER\x10\x04\x1a{\xc2\xf3\x18w2\x19No replica leads a shard.RZLook at the replicas of the service. A shard gets a leader within seconds if one is ready.\x12\xaf\x01\n" +
-	"\"PROBLEM_CODE_LEADER_NOT_REGISTERED\x10\x05\x1a\x86\x01\xc2\xf3\x18\x81\x012;The leader of a shard is not among the registered replicas.RBLook at the replica in the message, and at its connection to etcd.\x12\x83\x01\n" +
-	"\x19PROBLEM_CODE_LOOP_FAILING\x10\x06\x1ad\xc2\xf3\x18`2\x1aA loop of a replica fails.RBLook at the last error of the loop, and at the log of the replica.\x12\x94\x01\n" +
-	"\x19PROBLEM_CODE_LOOP_STALLED\x10\a\x1au\xc2\xf3\x18q2\x1eA pass of a loop does not end.ROLook at the log of the replica; its goroutines are at `/debug/pprof/goroutine`.\x12\x8a\x01\n" +
-	"#PROBLEM_CODE_DEPENDENCY_UNREACHABLE\x10\b\x1aa\xc2\xf3\x18]24A replica does not reach etcd or the kube-apiserver.R%See `/readyz?verbose` of the replica.\x12\x9a\x01\n" +
-	"\x1dPROBLEM_CODE_CACHE_NOT_SYNCED\x10\t\x1aw\xc2\xf3\x18s2JA replica has not read the whole cluster yet, or its watch is interrupted.R%See `/readyz?verbose` of the replica.\x12t\n" +
-	"\x1aPROBLEM_CODE_FINDINGS_OPEN\x10\n" +
-	"\x1aT\xc2\xf3\x18P2+Findings about addresses or ports are open.R!List them with `trivet findings`.\x12\x99\x01\n" +
-	" PROBLEM_CODE_BASELINE_INCOMPLETE\x10\v\x1as\xc2\xf3\x18o2DAn object of the baseline is not as it should be and needs a person.R'Look at the conditions of the baseline.\x12o\n" +
-	" PROBLEM_CODE_APISERVER_NOT_READY\x10\f\x1aI\xc2\xf3\x18E2\x1eA kube-apiserver is not ready.R#List them with `trivet apiservers`.\x12\x82\x01\n" +
-	"\x19PROBLEM_CODE_NODE_UNKNOWN\x10\r\x1ac\xc2\xf3\x18_25A Node gives no signal of life and is marked Unknown.R&Explain it with `trivet explain node`.\x12~\n" +
-	"\x1bPROBLEM_CODE_ZONE_DISRUPTED\x10\x0e\x1a]\xc2\xf3\x18Y2#Many Nodes of a zone are not ready.R2Look at what the Nodes of the zone have in common.\x12\xaf\x01\n" +
-	"\x1ePROBLEM_CODE_DECLARATIONS_HELD\x10\x0f\x1a\x8a\x01\xc2\xf3\x18\x85\x012MNo Node is marked Unknown now, because the replica cannot trust what it sees.R4Look at the cause in the message; it ends by itself.\x12z\n" +
-	"\x19PROBLEM_CODE_SYNC_FAILING\x10\x10\x1a[\xc2\xf3\x18W2*The slices of a Service cannot be written.R)Explain the Service with `trivet slices`.\x12\x92\x01\n" +
-	"\x16PROBLEM_CODE_CONTENDED\x10\x11\x1av\xc2\xf3\x18r26Another writer keeps changing the slices of a Service.R8Find the writer in the message, and stop one of the two.\x1a^\xc2\xf3\x18Z\n" +
-	"\x04code\x12R\x12\bProblems\x1aFThe status of a cluster is its worst problem. Each problem has a code.BEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
+	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
+	"\x1cPROBLEM_CODE_SERVICE_UNKNOWN\x10\x02\x1ay\xc2\xf3\x18u2\"No replica of the service answers.RFLook at the causes in the messages; often certificates or the network.Z\aUNKNOWN\x12\xca\x01\n" +
+	" PROBLEM_CODE_REPLICA_UNREACHABLE\x10\x03\x1a\xa3\x01\xc2\xf3\x18\x9e\x012%A registered replica does not answer.RDLook at the cause in the message; often certificates or the network.Z/UNKNOWN for the leader of a shard, else WARNING\x12\x7f\n" +
+	"\x1ePROBLEM_CODE_REPLICA_NOT_READY\x10\x04\x1a[\xc2\xf3\x18W2%A readiness check of a replica fails.R%See `/readyz?verbose` of the replica.Z\aWARNING\x12\xbb\x01\n" +
+	"\"PROBLEM_CODE_SHARDS_WITHOUT_LEADER\x10\x05\x1a\x92\x01\xc2\xf3\x18\x8d\x012\"No replica leads the named shards.R`Look at the replicas of the service. A shard gets a leader within seconds if a replica is ready.Z\x05ERROR\x12\xb3\x01\n" +
+	"\"PROBLEM_CODE_LEADER_NOT_REGISTERED\x10\x06\x1a\x8a\x01\xc2\xf3\x18\x85\x012:The replica that leads a shard is not registered any more.R>Look at the log of the replica, and at its connection to etcd.Z\aWARNING\x12\x8c\x01\n" +
+	"\x19PROBLEM_CODE_LOOP_FAILING\x10\a\x1am\xc2\xf3\x18i2\x1aA loop of a replica fails.RBLook at the last error of the loop, and at the log of the replica.Z\aWARNING\x12k\n" +
+	"\x19PROBLEM_CODE_LOOP_STALLED\x10\b\x1aL\xc2\xf3\x18H2\x1eA pass of a loop does not end.R\x1fLook at the log of the replica.Z\x05ERROR\x12\xc9\x01\n" +
+	"#PROBLEM_CODE_DEPENDENCY_UNREACHABLE\x10\t\x1a\x9f\x01\xc2\xf3\x18\x9a\x0124A replica does not reach etcd or the kube-apiserver.R%See `/readyz?verbose` of the replica.Z;ERROR if every replica of the service says so, else WARNING\x1aL\xc2\xf3\x18H\n" +
+	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_meta_v1alpha1_conditions_proto_rawDescOnce sync.Once
@@ -346,11 +403,12 @@ func file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP() []byte {
 	return file_trivet_meta_v1alpha1_conditions_proto_rawDescData
 }
 
-var file_trivet_meta_v1alpha1_conditions_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_trivet_meta_v1alpha1_conditions_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_trivet_meta_v1alpha1_conditions_proto_goTypes = []any{
 	(NodeHealthReason)(0), // 0: trivet.meta.v1alpha1.NodeHealthReason
 	(ConditionReason)(0),  // 1: trivet.meta.v1alpha1.ConditionReason
-	(ProblemCode)(0),      // 2: trivet.meta.v1alpha1.ProblemCode
+	(ConditionType)(0),    // 2: trivet.meta.v1alpha1.ConditionType
+	(ProblemCode)(0),      // 3: trivet.meta.v1alpha1.ProblemCode
 }
 var file_trivet_meta_v1alpha1_conditions_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
@@ -371,7 +429,7 @@ func file_trivet_meta_v1alpha1_conditions_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_conditions_proto_rawDesc), len(file_trivet_meta_v1alpha1_conditions_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   0,
 			NumExtensions: 0,
 			NumServices:   0,
