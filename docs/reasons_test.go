@@ -129,6 +129,7 @@ func (e reasonEnum) table(section string) string {
 		{e.GetNoun(), func(r reason) string { return "`" + r.text + "`" }},
 		{"code", func(r reason) string { return strings.TrimPrefix(r.GetCode().String(), "OK") }},
 		{"rejection", func(r reason) string { return map[bool]string{true: "yes"}[r.GetRejection()] }},
+		{"severity", func(r reason) string { return r.GetSeverity() }},
 		{"subject", func(r reason) string { return r.GetSubject() }},
 		{"meaning", func(r reason) string { return r.GetMeaning() }},
 		{"FAILED when", func(r reason) string { return r.GetBrokenWhen() }},

@@ -234,7 +234,7 @@ var File_trivet_meta_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_meta_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"\"trivet/meta/v1alpha1/reasons.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\xc9L\n" +
+	"\"trivet/meta/v1alpha1/reasons.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\xa6M\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -296,9 +296,9 @@ const file_trivet_meta_v1alpha1_reasons_proto_rawDesc = "" +
 	"\x19ERROR_REASON_UNKNOWN_PATH\x103\x1aY\xc2\xf3\x18U\x12\agateway\x18\x052\x1fHTTP: this path does not exist.@\x02R%See `/v1/openapi.json` for the paths.\x12\x8f\x01\n" +
 	"\x1fERROR_REASON_METHOD_NOT_ALLOWED\x104\x1aj\xc2\xf3\x18f\x12\agateway\x18\f2.HTTP: the path does not have this HTTP method.@\x02R'See `/v1/openapi.json` for the methods.\x12|\n" +
 	"\x1cERROR_REASON_UNEXPECTED_BODY\x105\x1aZ\xc2\xf3\x18V\x12\agateway\x18\x032=HTTP: a request without a body in `/v1/openapi.json` has one.@\x02R\bOmit it.\x12\xc0\x01\n" +
-	"\x19ERROR_REASON_FOREIGN_HOST\x106\x1a\xa0\x01\xc2\xf3\x18\x9b\x01\x12\agateway\x18\a2kHTTP: the server listens on loopback and the request names another host, as a page of a foreign site would.@\x02R\x1fUse `127.0.0.1` or `localhost`.\x1a\xf6\x04\xc2\xf3\x18\xf1\x04\n" +
-	"\x06reason\x12\x93\x02\n" +
-	"\x05every\x12\x17Errors of every service\"\xf0\x01gRPC itself sends some errors before Trivet's code runs. They have no ErrorInfo: RESOURCE_EXHAUSTED for a request above `--max-recv-bytes`, INTERNAL for bytes that are not the message of the method, UNIMPLEMENTED for an unknown compression.\x12\x1e\n" +
+	"\x19ERROR_REASON_FOREIGN_HOST\x106\x1a\xa0\x01\xc2\xf3\x18\x9b\x01\x12\agateway\x18\a2kHTTP: the server listens on loopback and the request names another host, as a page of a foreign site would.@\x02R\x1fUse `127.0.0.1` or `localhost`.\x1a\xd3\x05\xc2\xf3\x18\xce\x05\n" +
+	"\x06reason\x12\xf0\x02\n" +
+	"\x05every\x12\x17Errors of every service\"\xcd\x02gRPC itself sends some errors before Trivet's code runs. They have no ErrorInfo: RESOURCE_EXHAUSTED for a request above `--max-recv-bytes`, INTERNAL for bytes that are not the message of the method, UNIMPLEMENTED for an unknown compression. The services of gRPC itself, such as health checks, have the name of the code as the reason.\x12\x1e\n" +
 	"\bleasesvc\x12\x12Errors of leasesvc\x12&\n" +
 	"\fbootstrapsvc\x12\x16Errors of bootstrapsvc\x12\xe6\x01\n" +
 	"\bslicesvc\x12\x12Errors of slicesvc\"\xc5\x01`CONFLICT` of ReconcileServiceSlices: a slice changed while it was written. The sync is repeated in any case. `NOT_LEADER`, of ReconcileServiceSlices alone, names the leader of the Service's shard.\x12 \n" +

@@ -103,7 +103,9 @@ type ReasonInfo struct {
 	// What Trivet does next.
 	Effect string `protobuf:"bytes,9,opt,name=effect" json:"effect,omitempty"`
 	// What the reader of the reason does next.
-	Action        string `protobuf:"bytes,10,opt,name=action" json:"action,omitempty"`
+	Action string `protobuf:"bytes,10,opt,name=action" json:"action,omitempty"`
+	// For a problem, its severity.
+	Severity      string `protobuf:"bytes,11,opt,name=severity" json:"severity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -204,6 +206,13 @@ func (x *ReasonInfo) GetEffect() string {
 func (x *ReasonInfo) GetAction() string {
 	if x != nil {
 		return x.Action
+	}
+	return ""
+}
+
+func (x *ReasonInfo) GetSeverity() string {
+	if x != nil {
+		return x.Severity
 	}
 	return ""
 }
@@ -375,7 +384,7 @@ var File_trivet_meta_v1alpha1_registry_proto protoreflect.FileDescriptor
 
 const file_trivet_meta_v1alpha1_registry_proto_rawDesc = "" +
 	"\n" +
-	"#trivet/meta/v1alpha1/registry.proto\x12\x14trivet.meta.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x15google/rpc/code.proto\"\x91\x03\n" +
+	"#trivet/meta/v1alpha1/registry.proto\x12\x14trivet.meta.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x15google/rpc/code.proto\"\xad\x03\n" +
 	"\n" +
 	"ReasonInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
@@ -389,7 +398,8 @@ const file_trivet_meta_v1alpha1_registry_proto_rawDesc = "" +
 	"\x05retry\x18\b \x01(\x0e2&.trivet.meta.v1alpha1.ReasonInfo.RetryR\x05retry\x12\x16\n" +
 	"\x06effect\x18\t \x01(\tR\x06effect\x12\x16\n" +
 	"\x06action\x18\n" +
-	" \x01(\tR\x06action\"N\n" +
+	" \x01(\tR\x06action\x12\x1a\n" +
+	"\bseverity\x18\v \x01(\tR\bseverity\"N\n" +
 	"\x05Retry\x12\x15\n" +
 	"\x11RETRY_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tRETRY_YES\x10\x01\x12\f\n" +
