@@ -95,8 +95,8 @@ func upperSnake(text string) string { return strings.ToUpper(strings.ReplaceAll(
 
 // Every constant of a type whose name ends with Reason, Trigger, EvidenceCode or ProblemCode is in
 // the registry, if it is written as reasons are, and every constant whose name begins with reason;
-// every rpcerror.Reason is an ErrorReason. A string that is given to a field Reason, Code or Trigger
-// is in the registry, too.
+// every rpcerror.Reason is an ErrorReason. A string that is given to a field Reason, Code or
+// Trigger is in the registry, too.
 func TestReasons_OfTheCodeAreInTheRegistry(t *testing.T) {
 	shape := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
 	registered := regexp.MustCompile(`(Reason|Trigger|EvidenceCode|ProblemCode)$`)

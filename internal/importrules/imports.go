@@ -72,13 +72,18 @@ var bans = []ban{
 		because: "the gateway uses services only through their API, as any client does",
 	},
 	{
+		from: `^(agent|cmd|internal|services)/`, to: `^github\.com/grpc-ecosystem/grpc-gateway/|^` + module + `gateway/internal/httpapi/`,
+		because: "HTTP belongs to the gateway, so that no other program links its routes",
+	},
+	{
 		from: `^internal/`, to: `^` + module + `(services|gateway|cmd|agent)(/|$)`,
 		because: "a shared package does not depend on its users",
 	},
 	{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
-			`^internal/status/.* imports ` + module + `proto/trivet/status/v1$`, // the one API that every process serves
+			// The one API that every process serves, and the problems that it shows.
+			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1(alpha1)?$`,
 		},
 		because: "a shared package serves any API and depends on none",
 	},
