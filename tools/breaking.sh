@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares proto/ with an earlier commit: the last release; before the first release, the commit at which this branch left
-# main; on main, the last commit if proto/ has changed since, else the one before. Packages such as v1alpha1 may change
+# main; on main, the last commit if proto/ has changed since, else the one before. Alpha and beta packages may change
 # freely: see buf.yaml.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
