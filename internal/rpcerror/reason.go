@@ -27,6 +27,18 @@ const (
 	ValidationFailedReason Reason = "VALIDATION_FAILED"
 	// InvalidPageTokenReason: the page token does not come from a list with the same arguments.
 	InvalidPageTokenReason Reason = "INVALID_PAGE_TOKEN"
+	// ResumeTokenExpiredReason: a watch cannot resume at its resume token.
+	ResumeTokenExpiredReason Reason = "RESUME_TOKEN_EXPIRED"
+	// WatchTooSlowReason: the server no longer has the next event of a watch.
+	WatchTooSlowReason Reason = "WATCH_TOO_SLOW"
+	// ETagMismatchReason: the object or plan has changed since its etag was read.
+	ETagMismatchReason Reason = "ETAG_MISMATCH"
+	// UnknownFieldReason: the request has a field that the server does not know.
+	UnknownFieldReason Reason = "UNKNOWN_FIELD"
+	// HistoryUnavailableReason: the request sets as_of_time, and the server keeps no history.
+	HistoryUnavailableReason Reason = "HISTORY_UNAVAILABLE"
+	// RequestIDReusedReason: an earlier request with other content had the same request_id.
+	RequestIDReusedReason Reason = "REQUEST_ID_REUSED"
 	// UnknownMethodReason: the server has no such method.
 	UnknownMethodReason Reason = "UNKNOWN_METHOD"
 	// InternalReason: a defect or a failure the caller can do nothing about; the cause is in the
