@@ -82,8 +82,9 @@ var bans = []ban{
 	{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
-			// The one API that every process serves, and the problems that it shows.
+			// The one API that every process serves, and what all APIs share.
 			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1(alpha1)?$`,
+			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1(alpha1)?$`,
 		},
 		because: "a shared package serves any API and depends on none",
 	},
@@ -91,6 +92,7 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
+			`^services/\w+/\w+\.go imports ` + module + `proto/trivet/meta/v1alpha1$`, // problems of the service
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},
