@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
@@ -122,7 +123,7 @@ func newForwarder(deps Deps) *api.Forwarder {
 
 func (s *Service) newLeaseAPI(deps Deps) *api.Server {
 	return api.New(api.Config{
-		Service: ServiceName, Replica: deps.Member.ID, Catalog: s.catalog,
+		Service: ServiceName, Cluster: deps.Member.Cluster, Replica: deps.Member.ID, Version: identity.Version(), Catalog: s.catalog,
 		MaxRegistrations: s.cfg.MaxRegistrations, MaxMessages: s.cfg.MaxMessages,
 		Sessions: func() api.Sessions {
 			if sessions := s.sessions.Load(); sessions != nil {

@@ -13,7 +13,6 @@ import (
 
 // Reasons of this API, in addition to those of package rpcerror.
 const (
-	reasonWrongCluster            rpcerror.Reason = "WRONG_CLUSTER"
 	reasonUnknownClass            rpcerror.Reason = "UNKNOWN_CLASS"
 	reasonSuperseded              rpcerror.Reason = "SUPERSEDED"
 	reasonTooManyHolders          rpcerror.Reason = "TOO_MANY_HOLDERS"

@@ -200,6 +200,10 @@ const (
 	// maxWaiting is how many holders may wait for one peer: about one of 64 shards of a million
 	// holders.
 	maxWaiting = 20_000
+	// maxForwardedConditions bounds the texts of the conditions of a forwarded beat: a batch must fit
+	// into the largest message that a server accepts. Larger conditions are not forwarded; the holder
+	// reports them when it registers.
+	maxForwardedConditions = 512
 )
 
 // Beat is one heartbeat of one boot of a holder.
@@ -209,6 +213,22 @@ type Beat struct {
 	Sequence uint64
 	// Report is nil if the holder was observed just now. Its ages count from the receipt of the beat.
 	Report *sessioncontroller.Report
+}
+
+// withoutLargeConditions returns the beat as it is forwarded.
+func (b Beat) withoutLargeConditions() Beat {
+	if b.Report == nil {
+		return b
+	}
+	bytes := 0
+	for i := range b.Report.Conditions {
+		c := &b.Report.Conditions[i]
+		bytes += 32 + len(c.Type) + len(c.Reason) + len(c.Message)
+	}
+	if bytes > maxForwardedConditions {
+		b.Report = &sessioncontroller.Report{ObservedAge: b.Report.ObservedAge}
+	}
+	return b
 }
 
 // AgedBeat is a beat with the time since this replica received it.
@@ -247,7 +267,7 @@ func (p *forwardQueue) add(now time.Time, beats []Beat) bool {
 		return false
 	}
 	for _, beat := range beats {
-		p.put(waitingBeat{beat: beat, at: now})
+		p.put(waitingBeat{beat: beat.withoutLargeConditions(), at: now})
 	}
 	signal(p.wake)
 	return true

@@ -53,7 +53,7 @@ func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.Forward
 // checkCluster rejects a client that means another cluster.
 func (s *Server) checkCluster(client *metav1.ClientInfo) error {
 	if cluster := client.GetCluster(); cluster != "" && cluster != s.Cluster {
-		return rpcerror.New(codes.FailedPrecondition, reasonWrongCluster,
+		return rpcerror.New(codes.FailedPrecondition, rpcerror.WrongClusterReason,
 			fmt.Sprintf("this server is of cluster %q and not of %q", s.Cluster, cluster))
 	}
 	return nil

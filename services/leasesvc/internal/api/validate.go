@@ -26,8 +26,6 @@ const (
 	maxTypeBytes    = 63
 	maxReasonBytes  = 63
 	maxMessageRunes = 256
-	// maxAgeSeconds is the greatest number of seconds of a google.protobuf.Duration.
-	maxAgeSeconds = 315_576_000_000
 )
 
 // validate returns INVALID_ARGUMENT with the path of the first field that violates a rule.
@@ -75,7 +73,7 @@ func validateReport(r *leasev1.Report) (field, rule string) {
 	case r == nil:
 		return "", ""
 	case !isAge(r.ObservedAge):
-		return "observed_age", "must be a valid duration of at least 0"
+		return "observed_age", "must not be negative"
 	case len(r.Conditions) > maxConditions:
 		return "conditions", fmt.Sprintf("must be %d items at most, got %d", maxConditions, len(r.Conditions))
 	}
@@ -96,15 +94,13 @@ func validateCondition(c *leasev1.ReportedCondition) (field, rule string) {
 	case utf8.RuneCountInString(c.GetMessage()) > maxMessageRunes:
 		return "message", fmt.Sprintf("must be at most %d characters", maxMessageRunes)
 	case !isAge(c.GetTransitionAge()):
-		return "transition_age", "must be a valid duration of at least 0"
+		return "transition_age", "must not be negative"
 	}
 	return "", ""
 }
 
 // isAge also accepts nil, which is no age.
-func isAge(d *durationpb.Duration) bool {
-	return d == nil || 0 <= d.Seconds && d.Seconds <= maxAgeSeconds && 0 <= d.Nanos && d.Nanos < 1e9
-}
+func isAge(d *durationpb.Duration) bool { return d.AsDuration() >= 0 }
 
 // validateHolder returns the first field that violates a rule, and the rule; an empty field if
 // there is none.
