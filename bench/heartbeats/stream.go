@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 // sender opens streams with a number of holders of a class each. A replica that has lost its shards
@@ -48,25 +48,33 @@ func (f *sender) open(ctx context.Context, connection *grpc.ClientConn, name str
 // isShardLost reports whether a heartbeat failed because the replica no longer has the holder's
 // shard.
 func isShardLost(err error) bool {
-	var refused refusedError
+	var rejected rejectedError
 	return status.Code(err) == codes.Unavailable ||
-		errors.As(err, &refused) && (refused.first.Reason == "NOT_LEADER" || refused.first.Reason == "UNKNOWN_HANDLE")
+		errors.As(err, &rejected) && (rejected.first.Reason == "NOT_LEADER" || rejected.first.Reason == "LEASE_NOT_FOUND")
 }
 
-// refusedError reports handles that were not renewed.
-type refusedError struct {
+// rejectedError reports handles that were not renewed.
+type rejectedError struct {
 	count, of int
-	first     *leasev1.Refusal
+	first     *leasev1.Rejection
 }
 
-func (e refusedError) Error() string {
-	return fmt.Sprintf("%d of %d handles are refused, the first: %v", e.count, e.of, e.first)
+func (e rejectedError) Error() string {
+	return fmt.Sprintf("%d of %d handles are rejected, the first: %v", e.count, e.of, e.first)
 }
 
 func holdersNamed(class, name string, count int) []*leasev1.Holder {
 	all := make([]*leasev1.Holder, count)
 	for i := range all {
 		all[i] = &leasev1.Holder{Class: class, Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
+	}
+	return all
+}
+
+func registrations(holders []*leasev1.Holder) []*leasev1.Registration {
+	all := make([]*leasev1.Registration, len(holders))
+	for i, h := range holders {
+		all[i] = &leasev1.Registration{Holder: h}
 	}
 	return all
 }
@@ -97,7 +105,7 @@ func openStream(ctx context.Context, connection grpc.ClientConnInterface, holder
 
 func tryStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	wire, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx, grpc.WaitForReady(true))
+	wire, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -125,25 +133,25 @@ func (s *stream) registerAll(ctx context.Context, holders []*leasev1.Holder) err
 func (s *stream) register(ctx context.Context, holders []*leasev1.Holder) error {
 	for end := time.Now().Add(retryTimeout); len(holders) > 0; {
 		s.request.Sequence++
-		answer, err := s.exchange(&leasev1.StreamHeartbeatsRequest{Sequence: s.request.Sequence, Holders: holders})
+		answer, err := s.exchange(&leasev1.StreamHeartbeatsRequest{Sequence: s.request.Sequence, Registrations: registrations(holders)})
 		if err != nil {
 			return err
 		}
-		var paced []*leasev1.Holder
+		var delayed []*leasev1.Holder
 		var wait time.Duration
-		for i, welcome := range answer.Welcomes {
-			refusal := welcome.GetRefusal()
+		for i, result := range answer.RegistrationResults {
+			rejection := result.GetRejection()
 			switch {
-			case refusal == nil:
-				s.request.Handles = append(s.request.Handles, welcome.Handle)
-			case refusal.RetryAfter != nil || refusal.Reason == "NOT_LEADER":
-				paced = append(paced, holders[i])
-				wait = max(wait, refusal.RetryAfter.AsDuration(), shortPause)
+			case rejection == nil:
+				s.request.Handles = append(s.request.Handles, result.Handle)
+			case rejection.RetryAfter != nil || rejection.Reason == "NOT_LEADER":
+				delayed = append(delayed, holders[i])
+				wait = max(wait, rejection.RetryAfter.AsDuration(), shortPause)
 			default:
-				return fmt.Errorf("holder %s is not registered: %v", holders[i].Name, refusal)
+				return fmt.Errorf("holder %s is not registered: %v", holders[i].Name, rejection)
 			}
 		}
-		if holders = paced; len(holders) > 0 && !sleepUntil(ctx, time.Now().Add(wait), end) {
+		if holders = delayed; len(holders) > 0 && !sleepUntil(ctx, time.Now().Add(wait), end) {
 			return fmt.Errorf("%d holders were asked to come again for %v", len(holders), retryTimeout)
 		}
 	}
@@ -157,8 +165,8 @@ func (s *stream) beat() error {
 	if err != nil {
 		return err
 	}
-	if refused := answer.RefusedHandles; len(refused) > 0 {
-		return refusedError{count: len(refused), of: len(s.request.Handles), first: refused[0].Refusal}
+	if rejected := answer.RejectedHandles; len(rejected) > 0 {
+		return rejectedError{count: len(rejected), of: len(s.request.Handles), first: rejected[0].Rejection}
 	}
 	return nil
 }
