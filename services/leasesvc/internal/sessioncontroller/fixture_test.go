@@ -157,18 +157,18 @@ func listAll(t testing.TB, ctl *sessioncontroller.Controller, q sessioncontrolle
 	t.Helper()
 	var names []string
 	for {
-		page, more, err := ctl.List(t.Context(), q)
+		page, err := ctl.List(t.Context(), q)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(page) > q.Limit {
-			t.Fatalf("a page of %d for a limit of %d", len(page), q.Limit)
+		if len(page.Leases) > q.Limit {
+			t.Fatalf("a page of %d for a limit of %d", len(page.Leases), q.Limit)
 		}
-		for _, lease := range page {
+		for _, lease := range page.Leases {
 			q.After = lease.Holder.Key
 			names = append(names, classes[q.After.Class].Namespace+"/"+q.After.Name)
 		}
-		if !more {
+		if !page.More {
 			return names
 		}
 	}
@@ -252,7 +252,7 @@ type change struct {
 // watch subscribes and drains the existing sessions.
 func watch(t testing.TB, ctl *sessioncontroller.Controller, classes []bool) *sessioncontroller.Subscription {
 	t.Helper()
-	sub, err := ctl.Watch(t.Context(), classes, sessioncontroller.Version{})
+	sub, err := ctl.Watch(t.Context(), sessioncontroller.Selection{Classes: classes}, sessioncontroller.Version{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -291,12 +291,12 @@ func (sim *simulation) toggleShard(shard int) {
 }
 
 func (sim *simulation) check() {
-	page, more, err := sim.ctl.List(sim.t.Context(), sessioncontroller.ListOptions{Limit: 100})
-	if err != nil || more {
-		sim.t.Fatalf("page: more %t, error %v", more, err)
+	page, err := sim.ctl.List(sim.t.Context(), sessioncontroller.ListOptions{Limit: 100})
+	if err != nil || page.More {
+		sim.t.Fatalf("page: more %t, error %v", page.More, err)
 	}
 	got := map[string]int{}
-	for _, lease := range page {
+	for _, lease := range page.Leases {
 		got[lease.Holder.Key.Name] = sim.alive[lease.Holder.Key.Name]
 		if lease.Write.State != writeback.Pending && lease.Write.ResourceVersion != "5" {
 			sim.t.Errorf("write %+v", lease.Write)

@@ -18,12 +18,12 @@ func TestWatch_ReturnsExistingSessionsThenChangesOfItsClasses(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
 		register(t, ctl, node("a", "1"), agent("x"))
-		all, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
+		all, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer all.Close()
-		agents, err := ctl.Watch(t.Context(), []bool{false, true}, sessioncontroller.Version{})
+		agents, err := ctl.Watch(t.Context(), sessioncontroller.Selection{Classes: []bool{false, true}}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
 		register(t, ctl, node("a", "1"), node("b", "1"), node("c", "1"))
-		first, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
+		first, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,19 +76,19 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 			since sessioncontroller.Version
 			want  []string
 		}{
-			"the start":      {since: start[len(start)-1], want: []string{"~a", "+d", "-b"}},
-			"the takeover":   {since: after[0], want: []string{"+d", "-b"}},
-			"the new holder": {since: after[1], want: []string{"-b"}},
-			"the end":        {since: after[2]},
+			"the start":      {since: start[len(start)-1], want: []string{"~a", "+d", "-b", "|"}},
+			"the takeover":   {since: after[0], want: []string{"+d", "-b", "|"}},
+			"the new holder": {since: after[1], want: []string{"-b", "|"}},
+			"the end":        {since: after[2], want: []string{"|"}},
 		} {
-			sub, err := ctl.Watch(t.Context(), nil, c.since)
+			sub, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, c.since)
 			if err != nil {
 				t.Fatal(err)
 			}
 			expectNames(t, "after "+name, drain(t, sub), c.want...)
 			sub.Close()
 		}
-		if _, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
+		if _, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
 			t.Errorf("a future version: error %v, want ErrCompacted", err)
 		}
 	})
@@ -139,7 +139,7 @@ func TestWatch_DoesNotDelayBatches(t *testing.T) {
 	read := make(chan int, 1)
 	go func() {
 		defer cancel()
-		sub, err := ctl.Watch(ctx, nil, sessioncontroller.Version{})
+		sub, err := ctl.Watch(ctx, sessioncontroller.Selection{}, sessioncontroller.Version{})
 		seen := 0
 		for err == nil {
 			var events []sessioncontroller.Event
