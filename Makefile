@@ -107,7 +107,7 @@ import-rules: ## Which package may import which
 	go test ./internal/importrules
 
 .PHONY: gen
-gen: $(TOOLS)/protocol-$(GO) ## Generate Go from proto/
+gen: $(TOOLS)/protocol-$(GO) ## Generate Go, HTTP routes and the OpenAPI document from proto/
 	PATH="$(TOOLS)/bin:$$PATH" buf generate
 
 # Generated beside the tree, so that neither the checkout nor work in progress is touched.
@@ -115,7 +115,9 @@ gen: $(TOOLS)/protocol-$(GO) ## Generate Go from proto/
 gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	PATH="$(TOOLS)/bin:$$PATH" buf generate --output "$$fresh"; \
-	diff --recursive --exclude='*.proto' proto "$$fresh/proto" || \
+	{ diff --recursive --exclude='*.proto' proto "$$fresh/proto" && \
+	diff --recursive gateway/internal/httpapi/routes "$$fresh/gateway/internal/httpapi/routes" && \
+	diff gateway/internal/httpapi/openapi/openapi.swagger.json "$$fresh/gateway/internal/httpapi/openapi/openapi.swagger.json"; } || \
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.
