@@ -10,9 +10,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
-	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -65,8 +64,8 @@ type Sessions interface {
 	Process(ctx context.Context, batch *sessioncontroller.Batch) error
 
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
-	List(ctx context.Context, options sessioncontroller.ListOptions) (page []sessioncontroller.Lease, more bool, err error)
-	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
+	List(ctx context.Context, options sessioncontroller.ListOptions) (sessioncontroller.Page, error)
+	Watch(ctx context.Context, selection sessioncontroller.Selection, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
 
 	BeginRelease(ctx context.Context, holder session.Holder, shard int) (*sessioncontroller.Release, error)
 	AbortRelease(*sessioncontroller.Release)
@@ -121,6 +120,7 @@ func Unvalidated() []string { return []string{leasev1.LeaseService_StreamHeartbe
 // Register adds the RPCs to a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	leasev1.RegisterLeaseServiceServer(registrar, s)
+	newleasev1.RegisterLeaseServiceServer(registrar, &leaseServer{Server: s})
 }
 
 // OpenStreams returns the number of open heartbeat streams.
@@ -133,10 +133,6 @@ func (s *Server) runningSessions() (Sessions, error) {
 		return sessions, nil
 	}
 	return nil, sessioncontroller.ErrStopped
-}
-
-func (s *Server) freshness(epoch int64) *statusv1.Freshness {
-	return status.Freshness(s.Replica, epoch, "")
 }
 
 // Heartbeat registers and renews the holders of one message, from clients without a stream and from

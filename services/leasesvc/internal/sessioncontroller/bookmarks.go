@@ -41,7 +41,7 @@ func (c *Controller) dueBookmark(s *Subscription) (bookmark Event, due bool) {
 		s.complete, s.pending = s.pending, nil
 	}
 	first := !s.begun && s.complete != nil
-	if !first && (!s.begun || c.stillServed(s.complete).equal(s.sent)) {
+	if !first && (!s.begun || c.stillServed(s.complete).Equal(s.sent)) {
 		return Event{}, false
 	}
 	s.begun = true

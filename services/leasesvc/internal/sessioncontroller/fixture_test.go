@@ -3,6 +3,7 @@ package sessioncontroller_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -247,12 +248,20 @@ type change struct {
 	Name  string
 	State session.State
 	Write writeback.State
+	// Shards are those of a Bookmark, as text.
+	Shards    string
+	ShardLost bool
 }
 
 // watch subscribes and drains the existing sessions.
 func watch(t testing.TB, ctl *sessioncontroller.Controller, classes []bool) *sessioncontroller.Subscription {
 	t.Helper()
-	sub, err := ctl.Watch(t.Context(), sessioncontroller.Selection{Classes: classes}, sessioncontroller.Version{})
+	return watchSelected(t, ctl, sessioncontroller.Selection{Classes: classes})
+}
+
+func watchSelected(t testing.TB, ctl *sessioncontroller.Controller, selection sessioncontroller.Selection) *sessioncontroller.Subscription {
+	t.Helper()
+	sub, err := ctl.Watch(t.Context(), selection, sessioncontroller.Version{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,9 +282,25 @@ func drain(t testing.TB, sub *sessioncontroller.Subscription) []change {
 			return changes
 		}
 		for _, e := range events {
-			changes = append(changes, change{Type: e.Type, Name: e.Lease.Holder.Key.Name, State: e.Lease.State, Write: e.Lease.Write.State})
+			c := change{
+				Type: e.Type, Name: e.Lease.Holder.Key.Name, State: e.Lease.State, Write: e.Lease.Write.State, ShardLost: e.ShardLost,
+			}
+			if e.Type == sessioncontroller.Bookmark {
+				c.Shards = fmt.Sprint(e.Shards.IDs)
+			}
+			changes = append(changes, c)
 		}
 	}
+}
+
+// position returns the Version after all events that were returned.
+func position(t testing.TB, sub *sessioncontroller.Subscription) sessioncontroller.Version {
+	t.Helper()
+	bookmark, err := sub.Bookmark(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bookmark.Version
 }
 
 // versions drains a watch and returns the Version after each event.

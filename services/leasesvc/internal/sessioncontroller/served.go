@@ -10,7 +10,8 @@ type ServedShards struct {
 	Epoch int64
 }
 
-func (s ServedShards) equal(other ServedShards) bool {
+// Equal returns whether both are the same shards at the same epoch.
+func (s ServedShards) Equal(other ServedShards) bool {
 	return s.Epoch == other.Epoch && slices.Equal(s.IDs, other.IDs)
 }
 

@@ -9,8 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 func TestWatch_ReturnsExistingSessionsThenChangesOfItsClasses(t *testing.T) {
@@ -94,6 +97,78 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 	})
 }
 
+// A session that is not selected any more is Deleted for a watcher that has it, and for no other.
+func TestWatch_SelectsStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("silent", "1"), agent("beats"))
+		suspect := sessioncontroller.Selection{States: []session.State{session.Suspect}}
+		sub := watchSelected(t, ctl, suspect)
+		defer sub.Close()
+		expect := func(what string, want ...string) {
+			t.Helper()
+			register(t, ctl, agent("beats"))
+			expectNames(t, what, drain(t, sub), want...)
+		}
+		expect("while it is alive")
+		sleepAndBeat := func(d time.Duration) {
+			for range d / time.Second {
+				time.Sleep(time.Second)
+				register(t, ctl, agent("beats"))
+			}
+		}
+		sleepAndBeat(26 * time.Second)
+		expect("when it is suspect", "+silent")
+		since := position(t, sub)
+		register(t, ctl, node("silent", "1"))
+		expect("when it is alive again", "-silent")
+		register(t, ctl, node("silent", "2"))
+		expect("after a change that is not selected")
+
+		resumed, err := ctl.Watch(t.Context(), suspect, since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resumed.Close()
+		expectNames(t, "resumed after it was suspect", drain(t, resumed), "-silent", "|")
+	})
+}
+
+// A bookmark names a shard once its sessions were sent, also if the shard comes later.
+func TestWatch_BookmarksSayWhichShardsAreComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		endTerm := holdShard(t, ctl, 1, 9, session.Silence{Holder: node("old", "1"), For: time.Minute})
+		sub, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		expect := func(what string, want ...change) {
+			t.Helper()
+			if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", what, diff)
+			}
+		}
+		added := func(name string) change {
+			return change{Type: sessioncontroller.Added, Name: name, State: session.Expired, Write: writeback.Pending}
+		}
+		bookmark := func(shards string) change { return change{Type: sessioncontroller.Bookmark, Shards: shards} }
+		expect("at the start", added("old"), bookmark("[0 1]"))
+		defer holdShard(t, ctl, 2, 10, session.Silence{Holder: node("late", "1"), For: time.Minute})()
+		expect("after another shard", added("late"), bookmark("[0 1 2]"))
+		endTerm()
+		expect("after the loss of a shard", change{Type: sessioncontroller.Deleted, Name: "old", ShardLost: true}, bookmark("[0 2]"))
+		defer holdShard(t, ctl, 1, 12, session.Silence{Holder: node("old", "1"), For: time.Minute})()
+		expect("after its return", added("old"), bookmark("[0 1 2]"))
+		if e, err := sub.Bookmark(t.Context()); err != nil || e.InitialEnd || e.Shards.Epoch != 12 {
+			t.Errorf("bookmark %+v, error %v; want one at epoch 12", e, err)
+		}
+	})
+}
+
 func TestNext_WaitsAndEndsWithTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
@@ -107,7 +182,7 @@ func TestNext_WaitsAndEndsWithTheController(t *testing.T) {
 			}
 			if err == nil {
 				events, err = sub.Next(t.Context())
-				for err == nil && events[0].Type == sessioncontroller.Deleted {
+				for err == nil && events[0].Type != sessioncontroller.Added {
 					events, err = sub.Next(t.Context())
 				}
 			}
