@@ -93,64 +93,58 @@ type ConditionReason int32
 
 const (
 	// Not stated.
-	ConditionReason_CONDITION_REASON_UNSPECIFIED           ConditionReason = 0
-	ConditionReason_CONDITION_REASON_NO_SELECTOR           ConditionReason = 1
-	ConditionReason_CONDITION_REASON_EXTERNAL_NAME         ConditionReason = 2
-	ConditionReason_CONDITION_REASON_OTHER_WRITER          ConditionReason = 3
-	ConditionReason_CONDITION_REASON_NO_READY_ENDPOINT     ConditionReason = 4
-	ConditionReason_CONDITION_REASON_NO_READY_NODE         ConditionReason = 5
-	ConditionReason_CONDITION_REASON_NODES_WITHOUT_ZONE    ConditionReason = 6
-	ConditionReason_CONDITION_REASON_SINGLE_ZONE           ConditionReason = 7
-	ConditionReason_CONDITION_REASON_TOO_FEW_ENDPOINTS     ConditionReason = 8
-	ConditionReason_CONDITION_REASON_ZONE_OVERLOAD         ConditionReason = 9
-	ConditionReason_CONDITION_REASON_SELF_CHECK_PENDING    ConditionReason = 10
-	ConditionReason_CONDITION_REASON_APISERVER_UNREACHABLE ConditionReason = 11
-	ConditionReason_CONDITION_REASON_CACHE_STALE           ConditionReason = 12
-	ConditionReason_CONDITION_REASON_PROCESS_LATE          ConditionReason = 13
-	ConditionReason_CONDITION_REASON_MASS_SILENCE          ConditionReason = 14
-	ConditionReason_CONDITION_REASON_CACHE_NOT_SYNCED      ConditionReason = 15
-	ConditionReason_CONDITION_REASON_NO_ZONE_READY         ConditionReason = 16
+	ConditionReason_CONDITION_REASON_UNSPECIFIED                   ConditionReason = 0
+	ConditionReason_CONDITION_REASON_SELECTOR                      ConditionReason = 1
+	ConditionReason_CONDITION_REASON_NO_SELECTOR                   ConditionReason = 2
+	ConditionReason_CONDITION_REASON_EXTERNAL_NAME                 ConditionReason = 3
+	ConditionReason_CONDITION_REASON_ANOTHER_WRITER                ConditionReason = 4
+	ConditionReason_CONDITION_REASON_HINTED                        ConditionReason = 5
+	ConditionReason_CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS ConditionReason = 6
+	ConditionReason_CONDITION_REASON_NO_ZONES                      ConditionReason = 7
+	ConditionReason_CONDITION_REASON_SELF_CHECK_PENDING            ConditionReason = 8
+	ConditionReason_CONDITION_REASON_APISERVER_UNREACHABLE         ConditionReason = 9
+	ConditionReason_CONDITION_REASON_CACHE_STALE                   ConditionReason = 10
+	ConditionReason_CONDITION_REASON_PROCESS_LATE                  ConditionReason = 11
+	ConditionReason_CONDITION_REASON_MASS_SILENCE                  ConditionReason = 12
+	ConditionReason_CONDITION_REASON_CACHE_NOT_SYNCED              ConditionReason = 13
+	ConditionReason_CONDITION_REASON_NO_ZONE_READY                 ConditionReason = 14
 )
 
 // Enum value maps for ConditionReason.
 var (
 	ConditionReason_name = map[int32]string{
 		0:  "CONDITION_REASON_UNSPECIFIED",
-		1:  "CONDITION_REASON_NO_SELECTOR",
-		2:  "CONDITION_REASON_EXTERNAL_NAME",
-		3:  "CONDITION_REASON_OTHER_WRITER",
-		4:  "CONDITION_REASON_NO_READY_ENDPOINT",
-		5:  "CONDITION_REASON_NO_READY_NODE",
-		6:  "CONDITION_REASON_NODES_WITHOUT_ZONE",
-		7:  "CONDITION_REASON_SINGLE_ZONE",
-		8:  "CONDITION_REASON_TOO_FEW_ENDPOINTS",
-		9:  "CONDITION_REASON_ZONE_OVERLOAD",
-		10: "CONDITION_REASON_SELF_CHECK_PENDING",
-		11: "CONDITION_REASON_APISERVER_UNREACHABLE",
-		12: "CONDITION_REASON_CACHE_STALE",
-		13: "CONDITION_REASON_PROCESS_LATE",
-		14: "CONDITION_REASON_MASS_SILENCE",
-		15: "CONDITION_REASON_CACHE_NOT_SYNCED",
-		16: "CONDITION_REASON_NO_ZONE_READY",
+		1:  "CONDITION_REASON_SELECTOR",
+		2:  "CONDITION_REASON_NO_SELECTOR",
+		3:  "CONDITION_REASON_EXTERNAL_NAME",
+		4:  "CONDITION_REASON_ANOTHER_WRITER",
+		5:  "CONDITION_REASON_HINTED",
+		6:  "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
+		7:  "CONDITION_REASON_NO_ZONES",
+		8:  "CONDITION_REASON_SELF_CHECK_PENDING",
+		9:  "CONDITION_REASON_APISERVER_UNREACHABLE",
+		10: "CONDITION_REASON_CACHE_STALE",
+		11: "CONDITION_REASON_PROCESS_LATE",
+		12: "CONDITION_REASON_MASS_SILENCE",
+		13: "CONDITION_REASON_CACHE_NOT_SYNCED",
+		14: "CONDITION_REASON_NO_ZONE_READY",
 	}
 	ConditionReason_value = map[string]int32{
-		"CONDITION_REASON_UNSPECIFIED":           0,
-		"CONDITION_REASON_NO_SELECTOR":           1,
-		"CONDITION_REASON_EXTERNAL_NAME":         2,
-		"CONDITION_REASON_OTHER_WRITER":          3,
-		"CONDITION_REASON_NO_READY_ENDPOINT":     4,
-		"CONDITION_REASON_NO_READY_NODE":         5,
-		"CONDITION_REASON_NODES_WITHOUT_ZONE":    6,
-		"CONDITION_REASON_SINGLE_ZONE":           7,
-		"CONDITION_REASON_TOO_FEW_ENDPOINTS":     8,
-		"CONDITION_REASON_ZONE_OVERLOAD":         9,
-		"CONDITION_REASON_SELF_CHECK_PENDING":    10,
-		"CONDITION_REASON_APISERVER_UNREACHABLE": 11,
-		"CONDITION_REASON_CACHE_STALE":           12,
-		"CONDITION_REASON_PROCESS_LATE":          13,
-		"CONDITION_REASON_MASS_SILENCE":          14,
-		"CONDITION_REASON_CACHE_NOT_SYNCED":      15,
-		"CONDITION_REASON_NO_ZONE_READY":         16,
+		"CONDITION_REASON_UNSPECIFIED":                   0,
+		"CONDITION_REASON_SELECTOR":                      1,
+		"CONDITION_REASON_NO_SELECTOR":                   2,
+		"CONDITION_REASON_EXTERNAL_NAME":                 3,
+		"CONDITION_REASON_ANOTHER_WRITER":                4,
+		"CONDITION_REASON_HINTED":                        5,
+		"CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS": 6,
+		"CONDITION_REASON_NO_ZONES":                      7,
+		"CONDITION_REASON_SELF_CHECK_PENDING":            8,
+		"CONDITION_REASON_APISERVER_UNREACHABLE":         9,
+		"CONDITION_REASON_CACHE_STALE":                   10,
+		"CONDITION_REASON_PROCESS_LATE":                  11,
+		"CONDITION_REASON_MASS_SILENCE":                  12,
+		"CONDITION_REASON_CACHE_NOT_SYNCED":              13,
+		"CONDITION_REASON_NO_ZONE_READY":                 14,
 	}
 )
 
@@ -179,6 +173,57 @@ func (x ConditionReason) Number() protoreflect.EnumNumber {
 // Deprecated: Use ConditionReason.Descriptor instead.
 func (ConditionReason) EnumDescriptor() ([]byte, []int) {
 	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{1}
+}
+
+// PlanIncompleteReason lists what keeps a plan from being complete.
+type PlanIncompleteReason int32
+
+const (
+	// Not stated.
+	PlanIncompleteReason_PLAN_INCOMPLETE_REASON_UNSPECIFIED  PlanIncompleteReason = 0
+	PlanIncompleteReason_PLAN_INCOMPLETE_REASON_NODE_MISSING PlanIncompleteReason = 1
+	PlanIncompleteReason_PLAN_INCOMPLETE_REASON_CATCHING_UP  PlanIncompleteReason = 2
+)
+
+// Enum value maps for PlanIncompleteReason.
+var (
+	PlanIncompleteReason_name = map[int32]string{
+		0: "PLAN_INCOMPLETE_REASON_UNSPECIFIED",
+		1: "PLAN_INCOMPLETE_REASON_NODE_MISSING",
+		2: "PLAN_INCOMPLETE_REASON_CATCHING_UP",
+	}
+	PlanIncompleteReason_value = map[string]int32{
+		"PLAN_INCOMPLETE_REASON_UNSPECIFIED":  0,
+		"PLAN_INCOMPLETE_REASON_NODE_MISSING": 1,
+		"PLAN_INCOMPLETE_REASON_CATCHING_UP":  2,
+	}
+)
+
+func (x PlanIncompleteReason) Enum() *PlanIncompleteReason {
+	p := new(PlanIncompleteReason)
+	*p = x
+	return p
+}
+
+func (x PlanIncompleteReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PlanIncompleteReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2].Descriptor()
+}
+
+func (PlanIncompleteReason) Type() protoreflect.EnumType {
+	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2]
+}
+
+func (x PlanIncompleteReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PlanIncompleteReason.Descriptor instead.
+func (PlanIncompleteReason) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{2}
 }
 
 // ConditionType lists the conditions of objects.
@@ -234,11 +279,11 @@ func (x ConditionType) String() string {
 }
 
 func (ConditionType) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2].Descriptor()
+	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[3].Descriptor()
 }
 
 func (ConditionType) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[2]
+	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[3]
 }
 
 func (x ConditionType) Number() protoreflect.EnumNumber {
@@ -247,7 +292,7 @@ func (x ConditionType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ConditionType.Descriptor instead.
 func (ConditionType) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{2}
+	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{3}
 }
 
 // ProblemCode lists what the verdict of a cluster, a service or a replica names as a problem.
@@ -264,22 +309,54 @@ const (
 	ProblemCode_PROBLEM_CODE_LEADER_NOT_REGISTERED  ProblemCode = 6
 	ProblemCode_PROBLEM_CODE_LOOP_FAILING           ProblemCode = 7
 	ProblemCode_PROBLEM_CODE_LOOP_STALLED           ProblemCode = 8
-	ProblemCode_PROBLEM_CODE_DEPENDENCY_UNREACHABLE ProblemCode = 9
+	ProblemCode_PROBLEM_CODE_SHARD_BLOCKED          ProblemCode = 9
+	ProblemCode_PROBLEM_CODE_CACHE_NOT_SYNCED       ProblemCode = 10
+	ProblemCode_PROBLEM_CODE_WATCH_SILENT           ProblemCode = 11
+	ProblemCode_PROBLEM_CODE_DEPENDENCY_UNREACHABLE ProblemCode = 12
+	ProblemCode_PROBLEM_CODE_FINDINGS_OPEN          ProblemCode = 13
+	ProblemCode_PROBLEM_CODE_REPAIR_FAILED          ProblemCode = 14
+	ProblemCode_PROBLEM_CODE_AUDIT_FAILED           ProblemCode = 15
+	ProblemCode_PROBLEM_CODE_DECLARATIONS_HELD      ProblemCode = 16
+	ProblemCode_PROBLEM_CODE_NODES_HELD             ProblemCode = 17
+	ProblemCode_PROBLEM_CODE_NODES_UNKNOWN          ProblemCode = 18
+	ProblemCode_PROBLEM_CODE_ZONE_DISRUPTED         ProblemCode = 19
+	ProblemCode_PROBLEM_CODE_LEASES_NOT_WRITTEN     ProblemCode = 20
+	ProblemCode_PROBLEM_CODE_DUPLICATE_HOLDERS      ProblemCode = 21
+	ProblemCode_PROBLEM_CODE_LEASES_WITHOUT_NODE    ProblemCode = 22
+	ProblemCode_PROBLEM_CODE_EVICTIONS_FAILING      ProblemCode = 23
+	ProblemCode_PROBLEM_CODE_SLICE_SYNCS_FAILING    ProblemCode = 24
+	ProblemCode_PROBLEM_CODE_SLICES_CONTENDED       ProblemCode = 25
 )
 
 // Enum value maps for ProblemCode.
 var (
 	ProblemCode_name = map[int32]string{
-		0: "PROBLEM_CODE_UNSPECIFIED",
-		1: "PROBLEM_CODE_NO_REPLICA",
-		2: "PROBLEM_CODE_SERVICE_UNKNOWN",
-		3: "PROBLEM_CODE_REPLICA_UNREACHABLE",
-		4: "PROBLEM_CODE_REPLICA_NOT_READY",
-		5: "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
-		6: "PROBLEM_CODE_LEADER_NOT_REGISTERED",
-		7: "PROBLEM_CODE_LOOP_FAILING",
-		8: "PROBLEM_CODE_LOOP_STALLED",
-		9: "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
+		0:  "PROBLEM_CODE_UNSPECIFIED",
+		1:  "PROBLEM_CODE_NO_REPLICA",
+		2:  "PROBLEM_CODE_SERVICE_UNKNOWN",
+		3:  "PROBLEM_CODE_REPLICA_UNREACHABLE",
+		4:  "PROBLEM_CODE_REPLICA_NOT_READY",
+		5:  "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
+		6:  "PROBLEM_CODE_LEADER_NOT_REGISTERED",
+		7:  "PROBLEM_CODE_LOOP_FAILING",
+		8:  "PROBLEM_CODE_LOOP_STALLED",
+		9:  "PROBLEM_CODE_SHARD_BLOCKED",
+		10: "PROBLEM_CODE_CACHE_NOT_SYNCED",
+		11: "PROBLEM_CODE_WATCH_SILENT",
+		12: "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
+		13: "PROBLEM_CODE_FINDINGS_OPEN",
+		14: "PROBLEM_CODE_REPAIR_FAILED",
+		15: "PROBLEM_CODE_AUDIT_FAILED",
+		16: "PROBLEM_CODE_DECLARATIONS_HELD",
+		17: "PROBLEM_CODE_NODES_HELD",
+		18: "PROBLEM_CODE_NODES_UNKNOWN",
+		19: "PROBLEM_CODE_ZONE_DISRUPTED",
+		20: "PROBLEM_CODE_LEASES_NOT_WRITTEN",
+		21: "PROBLEM_CODE_DUPLICATE_HOLDERS",
+		22: "PROBLEM_CODE_LEASES_WITHOUT_NODE",
+		23: "PROBLEM_CODE_EVICTIONS_FAILING",
+		24: "PROBLEM_CODE_SLICE_SYNCS_FAILING",
+		25: "PROBLEM_CODE_SLICES_CONTENDED",
 	}
 	ProblemCode_value = map[string]int32{
 		"PROBLEM_CODE_UNSPECIFIED":            0,
@@ -291,7 +368,23 @@ var (
 		"PROBLEM_CODE_LEADER_NOT_REGISTERED":  6,
 		"PROBLEM_CODE_LOOP_FAILING":           7,
 		"PROBLEM_CODE_LOOP_STALLED":           8,
-		"PROBLEM_CODE_DEPENDENCY_UNREACHABLE": 9,
+		"PROBLEM_CODE_SHARD_BLOCKED":          9,
+		"PROBLEM_CODE_CACHE_NOT_SYNCED":       10,
+		"PROBLEM_CODE_WATCH_SILENT":           11,
+		"PROBLEM_CODE_DEPENDENCY_UNREACHABLE": 12,
+		"PROBLEM_CODE_FINDINGS_OPEN":          13,
+		"PROBLEM_CODE_REPAIR_FAILED":          14,
+		"PROBLEM_CODE_AUDIT_FAILED":           15,
+		"PROBLEM_CODE_DECLARATIONS_HELD":      16,
+		"PROBLEM_CODE_NODES_HELD":             17,
+		"PROBLEM_CODE_NODES_UNKNOWN":          18,
+		"PROBLEM_CODE_ZONE_DISRUPTED":         19,
+		"PROBLEM_CODE_LEASES_NOT_WRITTEN":     20,
+		"PROBLEM_CODE_DUPLICATE_HOLDERS":      21,
+		"PROBLEM_CODE_LEASES_WITHOUT_NODE":    22,
+		"PROBLEM_CODE_EVICTIONS_FAILING":      23,
+		"PROBLEM_CODE_SLICE_SYNCS_FAILING":    24,
+		"PROBLEM_CODE_SLICES_CONTENDED":       25,
 	}
 )
 
@@ -306,11 +399,11 @@ func (x ProblemCode) String() string {
 }
 
 func (ProblemCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[3].Descriptor()
+	return file_trivet_meta_v1alpha1_conditions_proto_enumTypes[4].Descriptor()
 }
 
 func (ProblemCode) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[3]
+	return &file_trivet_meta_v1alpha1_conditions_proto_enumTypes[4]
 }
 
 func (x ProblemCode) Number() protoreflect.EnumNumber {
@@ -319,7 +412,7 @@ func (x ProblemCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ProblemCode.Descriptor instead.
 func (ProblemCode) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{3}
+	return file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP(), []int{4}
 }
 
 var File_trivet_meta_v1alpha1_conditions_proto protoreflect.FileDescriptor
@@ -336,27 +429,30 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xbd\x12\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\x97\x12\n" +
 	"\x0fConditionReason\x12 \n" +
-	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12\\\n" +
-	"\x1cCONDITION_REASON_NO_SELECTOR\x10\x01\x1a:\xc2\xf3\x186*\x16`Managed` of a Service2\x1cThe Service has no selector.\x12a\n" +
-	"\x1eCONDITION_REASON_EXTERNAL_NAME\x10\x02\x1a=\xc2\xf3\x189*\x16`Managed` of a Service2\x1fThe Service is an ExternalName.\x12\x91\x01\n" +
-	"\x1dCONDITION_REASON_OTHER_WRITER\x10\x03\x1an\xc2\xf3\x18j*\x18`Contended` of a Service2NAnother writer keeps changing the slices of the Service. The message names it.\x12a\n" +
-	"\"CONDITION_REASON_NO_READY_ENDPOINT\x10\x04\x1a9\xc2\xf3\x185*\x1c`TopologyHints` of a Service2\x15No endpoint is ready.\x12Y\n" +
-	"\x1eCONDITION_REASON_NO_READY_NODE\x10\x05\x1a5\xc2\xf3\x181*\x1c`TopologyHints` of a Service2\x11No node is ready.\x12z\n" +
-	"#CONDITION_REASON_NODES_WITHOUT_ZONE\x10\x06\x1aQ\xc2\xf3\x18M*\x1c`TopologyHints` of a Service2-No ready node has a zone and allocatable CPU.\x12g\n" +
-	"\x1cCONDITION_REASON_SINGLE_ZONE\x10\a\x1aE\xc2\xf3\x18A*\x1c`TopologyHints` of a Service2!Nodes are ready in one zone only.\x12w\n" +
-	"\"CONDITION_REASON_TOO_FEW_ENDPOINTS\x10\b\x1aO\xc2\xf3\x18K*\x1c`TopologyHints` of a Service2+There are fewer ready endpoints than zones.\x12\xa2\x01\n" +
-	"\x1eCONDITION_REASON_ZONE_OVERLOAD\x10\t\x1a~\xc2\xf3\x18z*\x1c`TopologyHints` of a Service2ZNo division of the ready endpoints among the zones keeps the load of each zone low enough.\x12\x92\x01\n" +
-	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\n" +
-	"\x1ai\xc2\xf3\x18e*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2,The replica has not passed a self-check yet.\x12\xb6\x01\n" +
-	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\v\x1a\x89\x01\xc2\xf3\x18\x84\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2KThe kube-apiserver does not answer, so kubelets cannot renew Leases either.\x12\xa9\x01\n" +
-	"\x1cCONDITION_REASON_CACHE_STALE\x10\f\x1a\x86\x01\xc2\xf3\x18\x81\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2HA Lease in the kube-apiserver is newer than in the cache of the replica.\x12\x93\x01\n" +
-	"\x1dCONDITION_REASON_PROCESS_LATE\x10\r\x1ap\xc2\xf3\x18l*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`23The process of the replica did not run for a while.\x12\xb1\x01\n" +
-	"\x1dCONDITION_REASON_MASS_SILENCE\x10\x0e\x1a\x8d\x01\xc2\xf3\x18\x88\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2OMany nodes of a zone or shard fell silent at once, so a self-check comes first.\x12q\n" +
-	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\x0f\x1aJ\xc2\xf3\x18F*\x0e`EvictionHeld`24The loop `node-health` has not read the cluster yet.\x12S\n" +
-	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x10\x1a/\xc2\xf3\x18+*\x0e`EvictionHeld`2\x19No zone has a ready node.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
-	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\x84\t\n" +
+	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
+	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
+	"\x1cCONDITION_REASON_NO_SELECTOR\x10\x02\x1aj\xc2\xf3\x18f*\x16`Managed` of a Service2LThe Service has no selector. Another controller or a user writes its slices.\x12a\n" +
+	"\x1eCONDITION_REASON_EXTERNAL_NAME\x10\x03\x1a=\xc2\xf3\x189*\x16`Managed` of a Service2\x1fThe Service is an ExternalName.\x12\xaf\x01\n" +
+	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\x89\x01\xc2\xf3\x18\x84\x01*\x18`Contended` of a Service2hAnother writer keeps changing the same slices. Updates are suspended; missing endpoints are still added.\x12i\n" +
+	"\x17CONDITION_REASON_HINTED\x10\x05\x1aL\xc2\xf3\x18H*\x1c`TopologyHints` of a Service2(The endpoints of the Service have hints.\x12\xb6\x01\n" +
+	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12\xac\x01\n" +
+	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\x92\x01\n" +
+	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1ai\xc2\xf3\x18e*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2,The replica has not passed a self-check yet.\x12\xb6\x01\n" +
+	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\x89\x01\xc2\xf3\x18\x84\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2KThe kube-apiserver does not answer, so kubelets cannot renew Leases either.\x12\xa9\x01\n" +
+	"\x1cCONDITION_REASON_CACHE_STALE\x10\n" +
+	"\x1a\x86\x01\xc2\xf3\x18\x81\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2HA Lease in the kube-apiserver is newer than in the cache of the replica.\x12\x93\x01\n" +
+	"\x1dCONDITION_REASON_PROCESS_LATE\x10\v\x1ap\xc2\xf3\x18l*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`23The process of the replica did not run for a while.\x12\xb1\x01\n" +
+	"\x1dCONDITION_REASON_MASS_SILENCE\x10\f\x1a\x8d\x01\xc2\xf3\x18\x88\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2OMany nodes of a zone or shard fell silent at once, so a self-check comes first.\x12q\n" +
+	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\r\x1aJ\xc2\xf3\x18F*\x0e`EvictionHeld`24The loop `node-health` has not read the cluster yet.\x12S\n" +
+	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x0e\x1a/\xc2\xf3\x18+*\x0e`EvictionHeld`2\x19No zone has a ready node.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
+	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\xf2\x02\n" +
+	"\x14PlanIncompleteReason\x12&\n" +
+	"\"PLAN_INCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\x8c\x01\n" +
+	"#PLAN_INCOMPLETE_REASON_NODE_MISSING\x10\x01\x1ac\xc2\xf3\x18_2]A Pod of the Service is bound to a Node that does not exist. The endpoint waits for the Node.\x12v\n" +
+	"\"PLAN_INCOMPLETE_REASON_CATCHING_UP\x10\x02\x1aN\xc2\xf3\x18J2HThe leader has not read yet what the previous leader of the shard wrote.\x1a+\xc2\xf3\x18'\n" +
+	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\x84\t\n" +
 	"\rConditionType\x12\x1e\n" +
 	"\x1aCONDITION_TYPE_UNSPECIFIED\x10\x00\x12y\n" +
 	"\x1fCONDITION_TYPE_DECLARATION_HELD\x10\x01\x1aT\xc2\xf3\x18P\n" +
@@ -377,7 +473,7 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	"\n" +
 	"Registered*\x10a kube-apiserver2-FALSE when something is wrong with its entry.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xa9\f\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xd8!\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -387,8 +483,25 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	"\"PROBLEM_CODE_SHARDS_WITHOUT_LEADER\x10\x05\x1a\x92\x01\xc2\xf3\x18\x8d\x012\"No replica leads the named shards.R`Look at the replicas of the service. A shard gets a leader within seconds if a replica is ready.Z\x05ERROR\x12\xb3\x01\n" +
 	"\"PROBLEM_CODE_LEADER_NOT_REGISTERED\x10\x06\x1a\x8a\x01\xc2\xf3\x18\x85\x012:The replica that leads a shard is not registered any more.R>Look at the log of the replica, and at its connection to etcd.Z\aWARNING\x12\x8c\x01\n" +
 	"\x19PROBLEM_CODE_LOOP_FAILING\x10\a\x1am\xc2\xf3\x18i2\x1aA loop of a replica fails.RBLook at the last error of the loop, and at the log of the replica.Z\aWARNING\x12k\n" +
-	"\x19PROBLEM_CODE_LOOP_STALLED\x10\b\x1aL\xc2\xf3\x18H2\x1eA pass of a loop does not end.R\x1fLook at the log of the replica.Z\x05ERROR\x12\xc9\x01\n" +
-	"#PROBLEM_CODE_DEPENDENCY_UNREACHABLE\x10\t\x1a\x9f\x01\xc2\xf3\x18\x9a\x0124A replica does not reach etcd or the kube-apiserver.R%See `/readyz?verbose` of the replica.Z;ERROR if every replica of the service says so, else WARNING\x1aL\xc2\xf3\x18H\n" +
+	"\x19PROBLEM_CODE_LOOP_STALLED\x10\b\x1aL\xc2\xf3\x18H2\x1eA pass of a loop does not end.R\x1fLook at the log of the replica.Z\x05ERROR\x12\x9f\x01\n" +
+	"\x1aPROBLEM_CODE_SHARD_BLOCKED\x10\t\x1a\x7f\xc2\xf3\x18{20A replica leads shards and does no work on them.R@Look at the cause in the message, and at the log of the replica.Z\x05ERROR\x12\x8f\x01\n" +
+	"\x1dPROBLEM_CODE_CACHE_NOT_SYNCED\x10\n" +
+	"\x1al\xc2\xf3\x18h26A replica has not read all objects of the cluster yet.R%See `/readyz?verbose` of the replica.Z\aUNKNOWN\x12\xc7\x01\n" +
+	"\x19PROBLEM_CODE_WATCH_SILENT\x10\v\x1a\xa7\x01\xc2\xf3\x18\xa2\x012MA watch of a replica was silent for minutes, so its cache may be out of date.RHSee `/readyz?verbose` of the replica, and the log of the kube-apiserver.Z\aUNKNOWN\x12\xc9\x01\n" +
+	"#PROBLEM_CODE_DEPENDENCY_UNREACHABLE\x10\f\x1a\x9f\x01\xc2\xf3\x18\x9a\x0124A replica does not reach etcd or the kube-apiserver.R%See `/readyz?verbose` of the replica.Z;ERROR if every replica of the service says so, else WARNING\x12r\n" +
+	"\x1aPROBLEM_CODE_FINDINGS_OPEN\x10\r\x1aR\xc2\xf3\x18N2 Findings with one code are open.R!List them with `trivet findings`.Z\aWARNING\x12\xac\x01\n" +
+	"\x1aPROBLEM_CODE_REPAIR_FAILED\x10\x0e\x1a\x8b\x01\xc2\xf3\x18\x86\x012LA repair has ended with a change that failed, and its finding is still open.R-Explain the finding, and create a plan again.Z\aWARNING\x12\xc8\x01\n" +
+	"\x19PROBLEM_CODE_AUDIT_FAILED\x10\x0f\x1a\xa8\x01\xc2\xf3\x18\xa3\x012OThe allocated ClusterIPs and node ports, or a part of them, cannot be compared.RGLook at the message; often the kube-apiserver, etcd or `--etcd-prefix`.Z\aUNKNOWN\x12\xe6\x01\n" +
+	"\x1ePROBLEM_CODE_DECLARATIONS_HELD\x10\x10\x1a\xc1\x01\xc2\xf3\x18\xbc\x012uNo silent Node is marked Unknown, because the replica cannot trust what it sees. The message says why and since when.R:Look at the cause; `trivet_node_declarations_held` has it.Z\aWARNING\x12\x8b\x01\n" +
+	"\x17PROBLEM_CODE_NODES_HELD\x10\x11\x1an\xc2\xf3\x18j20Nodes are silent and are not marked Unknown yet.R-Explain the first one: `trivet explain node`.Z\aWARNING\x12\x87\x01\n" +
+	"\x1aPROBLEM_CODE_NODES_UNKNOWN\x10\x12\x1ag\xc2\xf3\x18c2)Nodes are silent and were marked Unknown.R-Explain the first one: `trivet explain node`.Z\aWARNING\x12\xd7\x01\n" +
+	"\x1bPROBLEM_CODE_ZONE_DISRUPTED\x10\x13\x1a\xb5\x01\xc2\xf3\x18\xb0\x012ESo many Nodes of a zone are not ready that the zone may be the cause.R2Look at what the Nodes of the zone have in common.Z3ERROR if no Node of the zone is ready, else WARNING\x12\xbe\x01\n" +
+	"\x1fPROBLEM_CODE_LEASES_NOT_WRITTEN\x10\x14\x1a\x98\x01\xc2\xf3\x18\x93\x012YLease objects cannot be written, so other readers may take live holders for expired ones.R/Look at the message, and at the kube-apiserver.Z\x05ERROR\x12\x8b\x01\n" +
+	"\x1ePROBLEM_CODE_DUPLICATE_HOLDERS\x10\x15\x1ag\xc2\xf3\x18c2)Two boots send heartbeats under one name.R-Stop one of them; often a machine was cloned.Z\aWARNING\x12\xd0\x01\n" +
+	" PROBLEM_CODE_LEASES_WITHOUT_NODE\x10\x16\x1a\xa9\x01\xc2\xf3\x18\xa4\x012DHolders of class `node` send heartbeats, and no Node has their name.RSSee whether the kubelet registered its Node, or whether the agent has a wrong name.Z\aWARNING\x12\x8c\x01\n" +
+	"\x1ePROBLEM_CODE_EVICTIONS_FAILING\x10\x17\x1ah\xc2\xf3\x18d2*Pods that have to leave cannot be deleted.R/Look at the message, and at the kube-apiserver.Z\x05ERROR\x12\x8a\x01\n" +
+	" PROBLEM_CODE_SLICE_SYNCS_FAILING\x10\x18\x1ad\xc2\xf3\x18`2.The slices of some Services cannot be written.R'List the Services with `trivet slices`.Z\x05ERROR\x12\xa7\x01\n" +
+	"\x1dPROBLEM_CODE_SLICES_CONTENDED\x10\x19\x1a\x83\x01\xc2\xf3\x18\x7f2:Another writer keeps changing the slices of some Services.R8Find the writer in the message, and stop one of the two.Z\aWARNING\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
@@ -403,12 +516,13 @@ func file_trivet_meta_v1alpha1_conditions_proto_rawDescGZIP() []byte {
 	return file_trivet_meta_v1alpha1_conditions_proto_rawDescData
 }
 
-var file_trivet_meta_v1alpha1_conditions_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_trivet_meta_v1alpha1_conditions_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_trivet_meta_v1alpha1_conditions_proto_goTypes = []any{
-	(NodeHealthReason)(0), // 0: trivet.meta.v1alpha1.NodeHealthReason
-	(ConditionReason)(0),  // 1: trivet.meta.v1alpha1.ConditionReason
-	(ConditionType)(0),    // 2: trivet.meta.v1alpha1.ConditionType
-	(ProblemCode)(0),      // 3: trivet.meta.v1alpha1.ProblemCode
+	(NodeHealthReason)(0),     // 0: trivet.meta.v1alpha1.NodeHealthReason
+	(ConditionReason)(0),      // 1: trivet.meta.v1alpha1.ConditionReason
+	(PlanIncompleteReason)(0), // 2: trivet.meta.v1alpha1.PlanIncompleteReason
+	(ConditionType)(0),        // 3: trivet.meta.v1alpha1.ConditionType
+	(ProblemCode)(0),          // 4: trivet.meta.v1alpha1.ProblemCode
 }
 var file_trivet_meta_v1alpha1_conditions_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
@@ -429,7 +543,7 @@ func file_trivet_meta_v1alpha1_conditions_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_conditions_proto_rawDesc), len(file_trivet_meta_v1alpha1_conditions_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   0,
 			NumExtensions: 0,
 			NumServices:   0,
