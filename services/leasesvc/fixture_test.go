@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -38,6 +39,7 @@ type fixture struct {
 	t         testing.TB
 	service   *leasesvc.Service
 	client    leasev1.LeaseServiceClient
+	leases    newleasev1.LeaseServiceClient
 	health    leasev1.NodeHealthServiceClient
 	kube      kubernetes.Interface
 	registry  *prometheus.Registry
@@ -86,6 +88,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 	f.run()
 	connection := testkit.Serve(t, f.service.Register, leasesvc.Unvalidated()...)
 	f.client, f.health = leasev1.NewLeaseServiceClient(connection), leasev1.NewNodeHealthServiceClient(connection)
+	f.leases = newleasev1.NewLeaseServiceClient(connection)
 	if s.leadership == nil {
 		f.awaitLeading()
 	}
@@ -131,7 +134,7 @@ func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
 	f.t.Helper()
 	name := f.nameIn(number, "absent")
 	f.eventually(func() error {
-		_, err := f.client.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
+		_, err := f.leases.GetLease(f.t.Context(), &newleasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
 		if rpcerror.ReasonOf(err) != want {
 			return fmt.Errorf("shard %d: %w", number, err)
 		}
@@ -213,9 +216,9 @@ func (f *fixture) beat(sequence uint64, holders ...*leasev1.Holder) []*leasev1.H
 	return response.Results
 }
 
-func (f *fixture) get(name string) *leasev1.Lease {
+func (f *fixture) get(name string) *newleasev1.Lease {
 	f.t.Helper()
-	response, err := f.client.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+	response, err := f.leases.GetLease(f.t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName(name)})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -225,9 +228,9 @@ func (f *fixture) get(name string) *leasev1.Lease {
 func leaseName(name string) string { return "namespaces/kube-node-lease/leases/" + name }
 
 // awaitWrite waits for the state of a holder's Lease object.
-func (f *fixture) awaitWrite(name string, want leasev1.Lease_Write_State) *leasev1.Lease {
+func (f *fixture) awaitWrite(name string, want newleasev1.Lease_Write_State) *newleasev1.Lease {
 	f.t.Helper()
-	var lease *leasev1.Lease
+	var lease *newleasev1.Lease
 	f.eventually(func() error {
 		if lease = f.get(name); lease.Write.State != want {
 			return fmt.Errorf("write of %s is %v: %s", name, lease.Write.State, lease.Write.LastError)

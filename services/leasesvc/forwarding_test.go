@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -25,15 +26,15 @@ func foreignHolders(prefix string, n int, r *replica) []agent.Holder {
 }
 
 // awaitAlive waits until the replica has a live session of the holder.
-func (r *replica) awaitAlive(name string) *leasev1.Lease {
+func (r *replica) awaitAlive(name string) *newleasev1.Lease {
 	r.t.Helper()
-	var lease *leasev1.Lease
+	var lease *newleasev1.Lease
 	testkit.Eventually(r.t, patience, func() error {
-		response, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+		response, err := r.leases.GetLease(r.t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName(name)})
 		if err != nil {
 			return err
 		}
-		if lease = response.Lease; lease.State != leasev1.Lease_STATE_ALIVE {
+		if lease = response.Lease; lease.State != newleasev1.Lease_STATE_ALIVE {
 			return fmt.Errorf("%s is %v", name, lease.State)
 		}
 		return nil

@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -92,115 +93,10 @@ func TestHeartbeat_InvalidRequestNamesTheField(t *testing.T) {
 	}
 }
 
-func TestGetLease_ShowsSessionAndWrite(t *testing.T) {
-	f := newFixture(t, setup{})
-	begin := time.Now().Add(-time.Millisecond)
-	f.beat(3, holder("n1", "boot"))
-	got := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
-	want := &leasev1.Lease{
-		Name: leaseName("n1"), Holder: holder("n1", "boot"), State: leasev1.Lease_STATE_ALIVE, Epoch: 1, Sequence: 3,
-		Shard: int32(shard.Of("node", "n1", f.shards)),
-		Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_WRITTEN, Reason: "renewal"},
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform(),
-		protocmp.IgnoreFields(&leasev1.Lease{}, "start_time", "last_beat_time", "deadline"),
-		protocmp.IgnoreFields(&leasev1.Lease_Write{}, "renew_time", "resource_version", "write_time", "due_time")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	last := got.LastBeatTime.AsTime()
-	if last.Before(begin) || last.After(time.Now()) || got.Deadline.AsTime().Sub(last) != 20*time.Second {
-		t.Errorf("last beat %v, deadline %v", last, got.Deadline.AsTime())
-	}
-	if renewed := got.Write.RenewTime.AsTime(); renewed.Sub(last).Abs() > time.Millisecond {
-		t.Errorf("renewTime %v, want the beat's %v", renewed, last)
-	}
-}
-
-func TestGetLease_UnknownIsNotFound(t *testing.T) {
-	f := newFixture(t, setup{})
-	for _, name := range []string{leaseName("n1"), "namespaces/default/leases/n1"} {
-		_, err := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: name})
-		expectError(t, name, err, codes.NotFound, "LEASE_NOT_FOUND")
-	}
-	_, err := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "n1"})
-	expectError(t, "no resource name", err, codes.InvalidArgument, "VALIDATION_FAILED")
-}
-
-func TestListLeases_PagesOverEverySession(t *testing.T) {
-	f := newFixture(t, setup{})
-	var want []string
-	for i := range 7 {
-		name := fmt.Sprintf("node-%d", i)
-		want = append(want, leaseName(name))
-		f.beat(1, holder(name, "1"))
-	}
-	for _, parent := range []string{"", "namespaces/-", "namespaces/kube-node-lease"} {
-		request := &leasev1.ListLeasesRequest{Parent: parent, PageSize: 3, State: leasev1.Lease_STATE_ALIVE}
-		var got []string
-		for pages := 1; ; pages++ {
-			response, err := f.client.ListLeases(t.Context(), request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if response.Freshness.Epoch != 1 || response.Freshness.ReplicaId != "replica-1" {
-				t.Errorf("freshness %v", response.Freshness)
-			}
-			for _, lease := range response.Leases {
-				got = append(got, lease.Name)
-			}
-			if request.PageToken = response.NextPageToken; request.PageToken == "" {
-				break
-			}
-		}
-		if !slices.Equal(want, got) {
-			t.Errorf("parent %q: got %v, want %v", parent, got, want)
-		}
-	}
-	for _, request := range []*leasev1.ListLeasesRequest{
-		{Parent: "namespaces/elsewhere"}, {State: leasev1.Lease_STATE_EXPIRED},
-	} {
-		response, err := f.client.ListLeases(t.Context(), request)
-		if err != nil || len(response.Leases) > 0 || response.NextPageToken != "" {
-			t.Errorf("%v: got %v, error %v; want nothing", request, response, err)
-		}
-	}
-}
-
-func TestListLeases_RefusesForeignTokensAndBadArguments(t *testing.T) {
-	f := newFixture(t, setup{})
-	f.beat(1, holder("n1", "1"), holder("n2", "1"))
-	first, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1})
-	if err != nil || first.NextPageToken == "" {
-		t.Fatalf("first page: %v, error %v", first, err)
-	}
-	token := first.NextPageToken
-	for name, request := range map[string]*leasev1.ListLeasesRequest{
-		"of another parent": {PageToken: token, Parent: "namespaces/-"},
-		"of another state":  {PageToken: token, State: leasev1.Lease_STATE_ALIVE},
-		"tampered with":     {PageToken: token[:len(token)-1] + "_"},
-		"forged":            {PageToken: "bmFtZXNwYWNlcy9rdWJlLW5vZGUtbGVhc2UvbGVhc2VzL24x"},
-		"not base64":        {PageToken: "!"},
-	} {
-		_, err := f.client.ListLeases(t.Context(), request)
-		expectError(t, name, err, codes.InvalidArgument, "INVALID_PAGE_TOKEN")
-	}
-	for name, request := range map[string]*leasev1.ListLeasesRequest{
-		"negative page size": {PageSize: -1},
-		"unknown state":      {State: 99},
-		"invalid parent":     {Parent: "n1"},
-	} {
-		_, err := f.client.ListLeases(t.Context(), request)
-		expectError(t, name, err, codes.InvalidArgument, "VALIDATION_FAILED")
-	}
-	if huge, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1 << 30}); err != nil || len(huge.Leases) != 2 {
-		t.Errorf("a huge page size is limited: got %v, error %v", huge, err)
-	}
-}
-
 func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
-	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
 	_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "2")})
 	expectError(t, "by another boot", err, codes.Aborted, "SUPERSEDED")
 	for range 2 { // the second time there is no session
@@ -212,7 +108,7 @@ func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("get the object: error %v, want not found", err)
 	}
-	_, err = f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName("n1")})
+	_, err = f.leases.GetLease(t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName("n1")})
 	expectError(t, "get the session", err, codes.NotFound, "LEASE_NOT_FOUND")
 }
 
@@ -223,10 +119,10 @@ func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 	})
 	f := newFixture(t, setup{kube: kube})
 	f.beat(1, holder("n1", "1"))
-	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
 	_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")})
 	expectError(t, "release", err, codes.Unavailable, "LEASE_NOT_DELETED")
-	if got := f.get("n1").State; got != leasev1.Lease_STATE_ALIVE {
+	if got := f.get("n1").State; got != newleasev1.Lease_STATE_ALIVE {
 		t.Errorf("the session is %v, want alive", got)
 	}
 }
@@ -234,11 +130,11 @@ func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 func TestService_LeaseIsWrittenOnceItsNodeExists(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("late", "1"))
-	f.awaitWrite("late", leasev1.Lease_Write_STATE_NO_OWNER)
+	f.awaitWrite("late", newleasev1.Lease_Write_STATE_NO_OWNER)
 	if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), nodeObject("late"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitWrite("late", leasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("late", newleasev1.Lease_Write_STATE_WRITTEN)
 	if got := f.service.Counts()["lease_writes"]; got != 1 {
 		t.Errorf("%d writes counted, want 1", got)
 	}
@@ -251,7 +147,7 @@ func TestService_NewTermStartsWithoutSessions(t *testing.T) {
 	f.awaitShard(0, rpcerror.NotLeaderReason)
 	f.candidate.Regain()
 	f.awaitLeading()
-	list, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+	list, err := f.leases.ListLeases(t.Context(), &newleasev1.ListLeasesRequest{})
 	if err != nil || len(list.Leases) > 0 {
 		t.Errorf("sessions %v, error %v; want none", list, err)
 	}
@@ -266,8 +162,8 @@ func TestService_SilentHolderIsSuspectThenExpired(t *testing.T) {
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = time.Second, time.Second
 	}})
 	f.beat(1, holder("n1", "1"))
-	written := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
-	for _, want := range []leasev1.Lease_State{leasev1.Lease_STATE_SUSPECT, leasev1.Lease_STATE_EXPIRED} {
+	written := f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
+	for _, want := range []newleasev1.Lease_State{newleasev1.Lease_STATE_SUSPECT, newleasev1.Lease_STATE_EXPIRED} {
 		f.eventually(func() error {
 			if got := f.get("n1").State; got != want {
 				return fmt.Errorf("n1 is %v, not %v", got, want)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -125,7 +126,7 @@ func TestGetNodeHealth_ShowsTheSession(t *testing.T) {
 	f.eventually(func() error {
 		f.beat(1, holder(f.nodes[0], "1")) // rejected until the shard is served
 		got, err := f.getHealth(f.nodes[0])
-		if err == nil && (got.Session != leasev1.Lease_STATE_ALIVE || got.SignSource != leasev1.NodeHealth_SIGN_SOURCE_SESSION || got.Deadline != nil) {
+		if err == nil && (got.Session != newleasev1.Lease_STATE_ALIVE || got.SignSource != leasev1.NodeHealth_SIGN_SOURCE_SESSION || got.Deadline != nil) {
 			err = fmt.Errorf("session %v, sign %v, deadline %v", got.Session, got.SignSource, got.Deadline)
 		}
 		if err == nil && got.SignTime.AsTime().Before(begin) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
@@ -35,6 +36,7 @@ type replica struct {
 	candidate *term.Candidate
 	service   *leasesvc.Service
 	client    leasev1.LeaseServiceClient
+	leases    newleasev1.LeaseServiceClient
 	registry  *prometheus.Registry
 	// stop stops its parts in the order in which a process does; kill ends them without a message
 	// to any other process. Both may be called again.
@@ -88,6 +90,7 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	}
 	t.Cleanup(func() { connection.Close() })
 	r.client = leasev1.NewLeaseServiceClient(connection)
+	r.leases = newleasev1.NewLeaseServiceClient(connection)
 	return r
 }
 
@@ -270,7 +273,7 @@ func (c *expiryWatcher) follow(t *testing.T, r *replica) {
 func (c *expiryWatcher) look(ctx context.Context, r *replica) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	response, err := r.client.ListLeases(ctx, &leasev1.ListLeasesRequest{State: leasev1.Lease_STATE_EXPIRED, PageSize: 5000})
+	response, err := r.leases.ListLeases(ctx, &newleasev1.ListLeasesRequest{State: newleasev1.Lease_STATE_EXPIRED, PageSize: 5000})
 	if err != nil {
 		return
 	}

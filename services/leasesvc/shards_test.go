@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc"
@@ -118,7 +119,7 @@ func TestLeaseRPCs_NameTheOwnerOfTheShard(t *testing.T) {
 	f := newShardFixture(t, setup{})
 	for number, want := range map[int]string{2: "there:7601", 3: ""} {
 		name := f.names()[number]
-		_, get := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+		_, get := f.leases.GetLease(t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName(name)})
 		_, release := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(name, "1")})
 		for what, err := range map[string]error{"get": get, "release": release} {
 			expectError(t, what, err, codes.Unavailable, "NOT_LEADER")
@@ -138,7 +139,7 @@ func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
 	f.beat(1, holders(names...)...)
 	list := func(epoch int64) (epochs map[string]int64) {
 		t.Helper()
-		response, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+		response, err := f.leases.ListLeases(t.Context(), &newleasev1.ListLeasesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,11 +175,11 @@ func TestWatchLeases_LostShardDeletesItsSessions(t *testing.T) {
 	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	names := f.names()
 	f.beat(1, holders(names[0], names[1])...)
-	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+	watch, err := f.leases.WatchLeases(t.Context(), &newleasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	receive := func() *leasev1.WatchLeasesResponse {
+	receive := func() *newleasev1.WatchLeasesResponse {
 		t.Helper()
 		event, err := watch.Recv()
 		if err != nil {
@@ -195,14 +196,14 @@ func TestWatchLeases_LostShardDeletesItsSessions(t *testing.T) {
 		t.Errorf("existing %v, want %v", existing, want)
 	}
 	f.lose(1, "there:7601")
-	want := &leasev1.WatchLeasesResponse{
+	want := &newleasev1.WatchLeasesResponse{
 		Type: leasev1.WatchLeasesResponse_TYPE_DELETED,
-		Lease: &leasev1.Lease{
+		Lease: &newleasev1.Lease{
 			Name: leaseName(names[1]), Holder: holder(names[1], "1"), Epoch: 11, Shard: 1,
-			Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_PENDING, Reason: "first"},
+			Write: &newleasev1.Lease_Write{State: newleasev1.Lease_Write_STATE_PENDING, Reason: "first"},
 		},
 	}
-	if diff := cmp.Diff(want, receive(), protocmp.Transform(), protocmp.IgnoreFields(&leasev1.WatchLeasesResponse{}, "freshness", "version")); diff != "" {
+	if diff := cmp.Diff(want, receive(), protocmp.Transform(), protocmp.IgnoreFields(&newleasev1.WatchLeasesResponse{}, "freshness", "version")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	f.leadership.hold(1, 12)
@@ -224,7 +225,7 @@ func TestWatchLeases_WorksWithoutAnyShard(t *testing.T) {
 	f := newShardFixture(t, setup{})
 	f.lose(0, "")
 	f.lose(1, "")
-	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
+	watch, err := f.leases.WatchLeases(t.Context(), &newleasev1.WatchLeasesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

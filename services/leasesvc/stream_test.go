@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/services/leasesvc"
@@ -73,7 +74,7 @@ func TestStreamHeartbeats_RegistersAndRenewsManyHolders(t *testing.T) {
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
 		Sequence: 9, Grant: grant(), Welcomes: []*leasev1.Welcome{registered(3)},
 	}, exchange(t, s, &leasev1.StreamHeartbeatsRequest{Sequence: 9, Holders: []*leasev1.Holder{holder("n2", "1")}, Handles: []uint32{1}}))
-	if lease := f.get("n1"); lease.Sequence != 9 || lease.State != leasev1.Lease_STATE_ALIVE {
+	if lease := f.get("n1"); lease.Sequence != 9 || lease.State != newleasev1.Lease_STATE_ALIVE {
 		t.Errorf("n1 is %v at sequence %d, want alive at 9", lease.State, lease.Sequence)
 	}
 	if got := f.service.Counts(); got["sessions"] != 3 || got["alive"] != 3 || got["streams"] != 1 {
@@ -265,7 +266,7 @@ func TestStreamHeartbeats_ClientMayCloseAtAnyTime(t *testing.T) {
 	if err := streamError(t, s); err.Error() != "EOF" {
 		t.Errorf("the stream ended with %v, want a clean end", err)
 	}
-	if lease := f.get("n1"); lease.State != leasev1.Lease_STATE_ALIVE {
+	if lease := f.get("n1"); lease.State != newleasev1.Lease_STATE_ALIVE {
 		t.Errorf("the session is %v after its stream ended, want alive", lease.State)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
+	"github.com/trivet-dev/trivet/internal/resumetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -20,9 +21,7 @@ const (
 	reasonSequence                rpcerror.Reason = "SEQUENCE_NOT_INCREASING"
 	reasonRegistrationRequired    rpcerror.Reason = "REGISTRATION_REQUIRED"
 	reasonLeaseNotFound           rpcerror.Reason = "LEASE_NOT_FOUND"
-	reasonSlowWatcher             rpcerror.Reason = "SLOW_WATCHER"
 	reasonDeleteFailed            rpcerror.Reason = "LEASE_NOT_DELETED"
-	reasonVersionTooOld           rpcerror.Reason = "VERSION_TOO_OLD"
 	reasonRegistrationRateLimited rpcerror.Reason = "REGISTRATION_RATE_LIMITED"
 	reasonTooManyMessages         rpcerror.Reason = "TOO_MANY_MESSAGES"
 )
@@ -55,15 +54,6 @@ func errStreamFull() error {
 		fmt.Sprintf("more than %d registrations on one stream; open another one", maxHandles))
 }
 
-func errSlowWatcher() error {
-	return rpcerror.New(codes.ResourceExhausted, reasonSlowWatcher, "the watch does not read as fast as leases change; list again")
-}
-
-func errVersionTooOld() error {
-	return rpcerror.New(codes.OutOfRange, reasonVersionTooOld,
-		"start_version is from another replica, another run of it or another parent, or too many leases were deleted since; watch again without it")
-}
-
 // statusOf is the table from errors of other packages to gRPC statuses. Context errors keep their
 // codes; the interceptors turn all remaining errors into INTERNAL.
 func (s *Server) statusOf(err error) error {
@@ -79,6 +69,11 @@ func (s *Server) statusOf(err error) error {
 		return rpcerror.New(codes.Aborted, reasonSuperseded, sessioncontroller.ErrSuperseded.Error())
 	case errors.Is(err, sessioncontroller.ErrETagMismatch):
 		return rpcerror.New(codes.Aborted, rpcerror.ETagMismatchReason, sessioncontroller.ErrETagMismatch.Error())
+	case errors.Is(err, sessioncontroller.ErrCompacted):
+		return resumetoken.ErrExpired
+	case errors.Is(err, sessioncontroller.ErrTooSlow):
+		return rpcerror.New(codes.ResourceExhausted, rpcerror.WatchTooSlowReason,
+			"the watch does not read as fast as leases end; watch again without resume_token")
 	case errors.Is(err, pagetoken.ErrInvalid):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	}

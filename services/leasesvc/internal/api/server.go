@@ -11,9 +11,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 
-	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -64,8 +62,8 @@ type Sessions interface {
 	Process(ctx context.Context, batch *sessioncontroller.Batch) error
 
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
-	List(ctx context.Context, options sessioncontroller.ListOptions) (page []sessioncontroller.Lease, more bool, err error)
-	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
+	List(ctx context.Context, options sessioncontroller.ListOptions) (sessioncontroller.Page, error)
+	Watch(ctx context.Context, selection sessioncontroller.Selection, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
 
 	CheckRelease(ctx context.Context, holder session.Holder, shard int, etag string) error
 	BeginRelease(ctx context.Context, holder session.Holder, shard int, etag string) (*sessioncontroller.Release, error)
@@ -128,7 +126,7 @@ func Unvalidated() []string {
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	leasev1.RegisterHeartbeatServiceServer(registrar, s)
 	leasev1.RegisterPeerServiceServer(registrar, s)
-	(&leaseServer{server: s}).register(registrar)
+	leasev1.RegisterLeaseServiceServer(registrar, &leaseServer{Server: s})
 }
 
 // OpenStreams returns the number of open heartbeat streams.
@@ -141,8 +139,4 @@ func (s *Server) runningSessions() (Sessions, error) {
 		return sessions, nil
 	}
 	return nil, sessioncontroller.ErrStopped
-}
-
-func (s *Server) freshness(epoch int64) *statusv1.Freshness {
-	return status.Freshness(s.Replica, epoch, "")
 }

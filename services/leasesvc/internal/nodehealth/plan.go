@@ -105,18 +105,18 @@ func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authori
 	return p.plan, p.cluster
 }
 
-// HeldBy returns why a silent node is not marked Unknown. It returns "" for other nodes.
-func (p *Plan) HeldBy(cluster ClusterState, s *NodeState, a Assessment) string {
+// Hold returns why a silent node is not marked Unknown. It is zero for other nodes.
+func (p *Plan) Hold(cluster ClusterState, s *NodeState, a Assessment) Hold {
 	blindness, blind := cluster.Blind()
 	switch {
 	case a.Health != Silent:
-		return ""
+		return Hold{}
 	case blind:
-		return blindness.String()
+		return blindness.Hold()
 	case cluster.waitsForCheck(p.MassSilence, s, a):
-		return MassSilenceReason
+		return MassSilenceHold()
 	}
-	return ""
+	return Hold{}
 }
 
 // pass is one call of Plan.

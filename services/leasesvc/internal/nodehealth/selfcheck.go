@@ -69,9 +69,6 @@ func (c ClusterState) samples(silent []candidate, nodes []NodeState) []Sample {
 	return samples
 }
 
-// MassSilenceReason is what readers are shown for a zone or shard with a mass silence.
-const MassSilenceReason = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
-
 // MassSilence names zones and shards of which many nodes fell silent within seconds. Both are
 // ordered.
 type MassSilence struct {

@@ -57,6 +57,8 @@ type Cluster struct {
 	Writer   Writer
 	Events   Events
 	Sessions Sessions
+	// Evictions are those of this replica.
+	Evictions Evictions
 	// HeldShards are the terms that this replica holds.
 	HeldShards *sessioncontroller.HeldShards
 }
@@ -101,6 +103,13 @@ type Sessions interface {
 	// Session returns the state of a node's session, and the resourceVersion of the last write of
 	// its Lease by this replica.
 	Session(node string) (state session.State, written string)
+}
+
+// Evictions is taint eviction; *evictioncontroller.Controller is one.
+type Evictions interface {
+	// Holds returns why the due Pods of Nodes are not evicted, by the names of the Nodes. It answers
+	// from memory. The map must not be changed.
+	Holds() map[string]nodehealth.Hold
 }
 
 // Controller is node health on one replica.

@@ -52,6 +52,8 @@ type run struct {
 	failed       error                  // of the last write
 	loggedBlind  nodehealth.Cause       // as last logged
 	loggedMass   nodehealth.MassSilence // as last logged
+	// evictionHolds are those of this pass, by the names of Nodes.
+	evictionHolds map[string]nodehealth.Hold
 
 	nodeJobs, podJobs jobQueue
 	checkJobs         chan job // has its own worker, so that no write delays a self-check
@@ -260,11 +262,16 @@ func (r *run) publish(plan *nodehealth.Plan) {
 	if blindness, blind := r.state.Blind(); blind {
 		snapshot.Blindness = &blindness
 	}
-	for _, held := range r.terms {
+	for id, held := range r.terms {
 		if held != nil {
-			snapshot.Epoch = max(snapshot.Epoch, held.Epoch())
+			snapshot.Shards.IDs = append(snapshot.Shards.IDs, id)
+			snapshot.Shards.Epoch = max(snapshot.Shards.Epoch, held.Epoch())
 		}
 	}
+	if held := r.terms[ZoneShard]; held != nil {
+		snapshot.ZoneEpoch = held.Epoch()
+	}
+	r.evictionHolds = r.Evictions.Holds()
 	r.Publisher.Publish(snapshot, r.nodes, func(s *nodehealth.NodeState) Result { return r.result(plan, s) })
 }
 
@@ -274,12 +281,13 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 	}
 	result := Result{
 		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
-		Assessment: r.Rules.Assess(r.now.Instant, r.state, s),
+		Assessment: r.Rules.Assess(r.now.Instant, r.state, s), LeaseRenewed: s.LastRenewal(), StatusUpdated: s.LastStatus(),
+		EvictionHold: r.evictionHolds[s.Node.Name],
 	}
 	if result.Session == session.Alive {
 		result.Assessment.Heard = 0
 	}
-	result.HeldBy = plan.HeldBy(r.state, s, result.Assessment)
+	result.Hold = plan.Hold(r.state, s, result.Assessment)
 	return result
 }
 

@@ -108,9 +108,9 @@ func TestController_FailsWithErrStoppedAfterRun(t *testing.T) {
 		ctl := newController()
 		run(t, ctl)()
 		_, err := ctl.StartWrites(t.Context(), 1)
-		_, _, listErr := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1})
+		_, listErr := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1})
 		_, _, getErr := ctl.Get(t.Context(), session.Key{}, 0)
-		_, watchErr := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
+		_, watchErr := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
 		_, releaseErr := ctl.BeginRelease(t.Context(), node("a", "1"), 0, "")
 		for name, err := range map[string]error{
 			"process": ctl.Process(t.Context(), sessioncontroller.NewBatch()), "start writes": err, "finish write": ctl.FinishWrite(sessioncontroller.WriteJob{}, sessioncontroller.WriteResult{}),

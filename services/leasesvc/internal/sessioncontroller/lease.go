@@ -137,8 +137,8 @@ func (c *Controller) writeStatus(now monotonic.Instant, slot uint32) WriteStatus
 
 // sessionGone records the deletion for watchers and frees the slot.
 func (c *Controller) sessionGone(slot uint32, h session.Holder) {
-	e := c.entries.At(slot)
-	c.changes.delete(slot, deletion{holder: h, epoch: c.epoch(slot), shard: *c.shards.At(slot), lease: e.lease})
+	e, shard := c.entries.At(slot), *c.shards.At(slot)
+	c.changes.delete(deletion{slot: slot, holder: h, epoch: c.epoch(slot), shard: shard, shardLost: c.leaving[shard]})
 	c.writes.Close(slot)
 	c.reports.remove(slot)
 	c.exceptions.notifyIdle(slot)

@@ -132,7 +132,7 @@ func TestCompleteRelease_EndsTheSession(t *testing.T) {
 		if got := <-second; got != nil {
 			t.Errorf("a second release got %+v, want nil", got)
 		}
-		want := []change{{Type: sessioncontroller.Deleted, Name: "a", Write: writeback.Pending}}
+		want := []change{{Type: sessioncontroller.Deleted, Name: "a"}}
 		if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
