@@ -299,8 +299,8 @@ func TestCluster_NewTermAdoptsTheLeasesOfThePreviousOne(t *testing.T) {
 	var after *newleasev1.Lease
 	r.eventually(func() error {
 		r.beat(1, holder(r.node.Name, "1"))
-		if after = r.session(); after.Epoch != 2 || after.Write.State != newleasev1.Lease_Write_STATE_WRITTEN {
-			return fmt.Errorf("epoch %d, write %v", after.Epoch, after.Write)
+		if after = r.session(); after.Owner.GetEpoch() != 2 || after.Write.State != newleasev1.Lease_Write_STATE_WRITTEN {
+			return fmt.Errorf("epoch %d, write %v", after.Owner.GetEpoch(), after.Write)
 		}
 		return nil
 	})

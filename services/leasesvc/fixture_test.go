@@ -23,6 +23,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -40,7 +41,7 @@ type fixture struct {
 	service   *leasesvc.Service
 	client    leasev1.LeaseServiceClient
 	leases    newleasev1.LeaseServiceClient
-	health    leasev1.NodeHealthServiceClient
+	health    nodev1.NodeHealthServiceClient
 	kube      kubernetes.Interface
 	registry  *prometheus.Registry
 	shards    int
@@ -87,7 +88,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 	}
 	f.run()
 	connection := testkit.Serve(t, f.service.Register, leasesvc.Unvalidated()...)
-	f.client, f.health = leasev1.NewLeaseServiceClient(connection), leasev1.NewNodeHealthServiceClient(connection)
+	f.client, f.health = leasev1.NewLeaseServiceClient(connection), nodev1.NewNodeHealthServiceClient(connection)
 	f.leases = newleasev1.NewLeaseServiceClient(connection)
 	if s.leadership == nil {
 		f.awaitLeading()

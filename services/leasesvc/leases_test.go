@@ -71,8 +71,8 @@ func TestHeartbeat_RepeatedSequenceRenewsNothing(t *testing.T) {
 		return nil
 	})
 	// Each response converts monotonic to wall-clock times, which differ by microseconds.
-	if after := f.get("n1"); after.Sequence != 5 || after.Deadline.AsTime().Sub(before.Deadline.AsTime()).Abs() > time.Millisecond {
-		t.Errorf("deadline moved from %v to %v", before.Deadline.AsTime(), after.Deadline.AsTime())
+	if after := f.get("n1"); after.Sequence != 5 || after.ExpireTime.AsTime().Sub(before.ExpireTime.AsTime()).Abs() > time.Millisecond {
+		t.Errorf("deadline moved from %v to %v", before.ExpireTime.AsTime(), after.ExpireTime.AsTime())
 	}
 }
 

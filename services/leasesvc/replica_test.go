@@ -273,7 +273,7 @@ func (c *expiryWatcher) follow(t *testing.T, r *replica) {
 func (c *expiryWatcher) look(ctx context.Context, r *replica) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	response, err := r.leases.ListLeases(ctx, &newleasev1.ListLeasesRequest{State: newleasev1.Lease_STATE_EXPIRED, PageSize: 5000})
+	response, err := r.leases.ListLeases(ctx, &newleasev1.ListLeasesRequest{States: []newleasev1.Lease_State{newleasev1.Lease_STATE_EXPIRED}, PageSize: 5000})
 	if err != nil {
 		return
 	}

@@ -148,7 +148,7 @@ func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
 		}
 		epochs = map[string]int64{}
 		for _, lease := range response.Leases {
-			epochs[lease.Holder.Name] = lease.Epoch
+			epochs[lease.Holder.Name] = lease.Owner.GetEpoch()
 		}
 		return epochs
 	}
