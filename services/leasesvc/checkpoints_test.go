@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -83,7 +83,7 @@ func TestCheckpoints_ExpiredHoldersAreRestoredUntilTheyReturn(t *testing.T) {
 		}
 		return nil
 	})
-	if lease := r.await("expired-0"); lease.State != newleasev1.Lease_STATE_EXPIRED || lease.Holder.BootId != "1" || time.Since(lease.LastBeatTime.AsTime()) < time.Minute {
+	if lease := r.await("expired-0"); lease.State != leasev1.Lease_STATE_EXPIRED || lease.Holder.BootId != "1" || time.Since(lease.LastBeatTime.AsTime()) < time.Minute {
 		t.Errorf("a restored holder is %v", lease)
 	}
 	rebooted := agentHolders("expired", 40)
@@ -93,10 +93,10 @@ func TestCheckpoints_ExpiredHoldersAreRestoredUntilTheyReturn(t *testing.T) {
 	a, _ := beatFor(t, rebooted[:20], r)
 	b, _ := beatFor(t, agentHolders("expired", 40)[20:], r)
 	awaitRegistered(t, a, b)
-	if lease := r.await("expired-0"); lease.State != newleasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "2" {
+	if lease := r.await("expired-0"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "2" {
 		t.Errorf("a rebooted holder is %v", lease)
 	}
-	if lease := r.await("expired-20"); lease.State != newleasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "1" {
+	if lease := r.await("expired-20"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "1" {
 		t.Errorf("a holder that returned is %v", lease)
 	}
 	store := sessioncontroller.NewCheckpointStore(etcd, p.cluster, leasesvc.ServiceName)

@@ -15,8 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -61,13 +60,13 @@ func newClusterFixture(t *testing.T) *clusterFixture {
 }
 
 // renew sends a beat and waits for a write that changes the resourceVersion.
-func (r *clusterFixture) renew(sequence uint64, past string) *newleasev1.Lease {
+func (r *clusterFixture) renew(sequence uint64, past string) *leasev1.Lease {
 	r.t.Helper()
 	r.beat(sequence, holder(r.node.Name, "1"))
-	var lease *newleasev1.Lease
+	var lease *leasev1.Lease
 	r.eventually(func() error {
 		lease = r.session()
-		if lease.Write.State != newleasev1.Lease_Write_STATE_WRITTEN || lease.Write.ResourceVersion == past {
+		if lease.Write.State != leasev1.Lease_Write_STATE_WRITTEN || lease.Write.ResourceVersion == past {
 			return fmt.Errorf("not renewed: %v", lease.Write)
 		}
 		return nil
@@ -75,10 +74,10 @@ func (r *clusterFixture) renew(sequence uint64, past string) *newleasev1.Lease {
 	return lease
 }
 
-func (r *clusterFixture) session() *newleasev1.Lease {
+func (r *clusterFixture) session() *leasev1.Lease {
 	r.t.Helper()
 	name := fmt.Sprintf("namespaces/%s/leases/%s", r.namespace, r.node.Name)
-	response, err := r.leases.GetLease(r.t.Context(), &newleasev1.GetLeaseRequest{Name: name})
+	response, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: name})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -252,7 +251,7 @@ func TestCluster_LeaseOfADeletedNodeIsNotRenewed(t *testing.T) {
 	r.eventually(func() error {
 		sequence++
 		r.beat(sequence, holder(r.node.Name, "1"))
-		if w := r.session().Write; w.State != newleasev1.Lease_Write_STATE_NO_OWNER {
+		if w := r.session().Write; w.State != leasev1.Lease_Write_STATE_NO_OWNER {
 			return fmt.Errorf("write is %v", w)
 		}
 		return nil
@@ -271,7 +270,7 @@ func TestCluster_BeatsSucceedWithoutTheAPIServer(t *testing.T) {
 	}
 	r.beat(2, holder(r.node.Name, "1"))
 	r.eventually(func() error {
-		if w := r.session().Write; w.State != newleasev1.Lease_Write_STATE_RETRYING || w.LastError == "" {
+		if w := r.session().Write; w.State != leasev1.Lease_Write_STATE_RETRYING || w.LastError == "" {
 			return fmt.Errorf("write is %v", w)
 		}
 		return nil
@@ -296,10 +295,10 @@ func TestCluster_NewTermAdoptsTheLeasesOfThePreviousOne(t *testing.T) {
 	r.candidate.Regain()
 	r.awaitLeading()
 	created := r.mustObject().UID
-	var after *newleasev1.Lease
+	var after *leasev1.Lease
 	r.eventually(func() error {
 		r.beat(1, holder(r.node.Name, "1"))
-		if after = r.session(); after.Owner.GetEpoch() != 2 || after.Write.State != newleasev1.Lease_Write_STATE_WRITTEN {
+		if after = r.session(); after.Owner.GetEpoch() != 2 || after.Write.State != leasev1.Lease_Write_STATE_WRITTEN {
 			return fmt.Errorf("epoch %d, write %v", after.Owner.GetEpoch(), after.Write)
 		}
 		return nil

@@ -21,8 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -39,8 +38,8 @@ const patience = 20 * time.Second
 type fixture struct {
 	t         testing.TB
 	service   *leasesvc.Service
-	client    leasev1.LeaseServiceClient
-	leases    newleasev1.LeaseServiceClient
+	client    leasev1.HeartbeatServiceClient
+	leases    leasev1.LeaseServiceClient
 	health    nodev1.NodeHealthServiceClient
 	kube      kubernetes.Interface
 	registry  *prometheus.Registry
@@ -88,8 +87,8 @@ func newFixture(t testing.TB, s setup) *fixture {
 	}
 	f.run()
 	connection := testkit.Serve(t, f.service.Register, leasesvc.Unvalidated()...)
-	f.client, f.health = leasev1.NewLeaseServiceClient(connection), nodev1.NewNodeHealthServiceClient(connection)
-	f.leases = newleasev1.NewLeaseServiceClient(connection)
+	f.client, f.health = leasev1.NewHeartbeatServiceClient(connection), nodev1.NewNodeHealthServiceClient(connection)
+	f.leases = leasev1.NewLeaseServiceClient(connection)
 	if s.leadership == nil {
 		f.awaitLeading()
 	}
@@ -135,7 +134,7 @@ func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
 	f.t.Helper()
 	name := f.nameIn(number, "absent")
 	f.eventually(func() error {
-		_, err := f.leases.GetLease(f.t.Context(), &newleasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
+		_, err := f.leases.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
 		if rpcerror.ReasonOf(err) != want {
 			return fmt.Errorf("shard %d: %w", number, err)
 		}
@@ -208,7 +207,7 @@ func (f *fixture) beat(sequence uint64, holders ...*leasev1.Holder) []*leasev1.H
 	f.t.Helper()
 	request := &leasev1.HeartbeatRequest{}
 	for _, h := range holders {
-		request.Beats = append(request.Beats, &leasev1.HeartbeatRequest_Beat{Holder: h, Sequence: sequence})
+		request.Beats = append(request.Beats, &leasev1.Beat{Holder: h, Sequence: sequence})
 	}
 	response, err := f.client.Heartbeat(f.t.Context(), request)
 	if err != nil {
@@ -217,9 +216,9 @@ func (f *fixture) beat(sequence uint64, holders ...*leasev1.Holder) []*leasev1.H
 	return response.Results
 }
 
-func (f *fixture) get(name string) *newleasev1.Lease {
+func (f *fixture) get(name string) *leasev1.Lease {
 	f.t.Helper()
-	response, err := f.leases.GetLease(f.t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName(name)})
+	response, err := f.leases.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -229,9 +228,9 @@ func (f *fixture) get(name string) *newleasev1.Lease {
 func leaseName(name string) string { return "namespaces/kube-node-lease/leases/" + name }
 
 // awaitWrite waits for the state of a holder's Lease object.
-func (f *fixture) awaitWrite(name string, want newleasev1.Lease_Write_State) *newleasev1.Lease {
+func (f *fixture) awaitWrite(name string, want leasev1.Lease_Write_State) *leasev1.Lease {
 	f.t.Helper()
-	var lease *newleasev1.Lease
+	var lease *leasev1.Lease
 	f.eventually(func() error {
 		if lease = f.get(name); lease.Write.State != want {
 			return fmt.Errorf("write of %s is %v: %s", name, lease.Write.State, lease.Write.LastError)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	metav1alpha1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -41,17 +41,17 @@ func TestGetLease_ShowsLeaseAndWrite(t *testing.T) {
 	f := newFixture(t, setup{})
 	begin := time.Now().Add(-time.Millisecond)
 	f.beat(3, holder("n1", "boot"))
-	got := f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
+	got := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
 	number := int32(shard.Of("node", "n1", f.shards))
-	want := &newleasev1.Lease{
-		Name: leaseName("n1"), Holder: &newleasev1.Holder{Class: "node", Name: "n1", BootId: "boot"},
-		State: newleasev1.Lease_STATE_ALIVE, Sequence: 3,
+	want := &leasev1.Lease{
+		Name: leaseName("n1"), Holder: &leasev1.Holder{Class: "node", Name: "n1", BootId: "boot"},
+		State: leasev1.Lease_STATE_ALIVE, Sequence: 3,
 		Owner: &metav1alpha1.Owner{ReplicaId: "replica-1", Shard: &number, Epoch: 1},
-		Write: &newleasev1.Lease_Write{State: newleasev1.Lease_Write_STATE_WRITTEN, Reason: "RENEWAL"},
+		Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_WRITTEN, Reason: "RENEWAL"},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform(),
-		protocmp.IgnoreFields(&newleasev1.Lease{}, "start_time", "last_beat_time", "expire_time", "etag"),
-		protocmp.IgnoreFields(&newleasev1.Lease_Write{}, "renew_time", "resource_version", "write_time", "due_time")); diff != "" {
+		protocmp.IgnoreFields(&leasev1.Lease{}, "start_time", "last_beat_time", "expire_time", "etag"),
+		protocmp.IgnoreFields(&leasev1.Lease_Write{}, "renew_time", "resource_version", "write_time", "due_time")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	last := got.LastBeatTime.AsTime()
@@ -61,7 +61,7 @@ func TestGetLease_ShowsLeaseAndWrite(t *testing.T) {
 	if renewed := got.Write.RenewTime.AsTime(); renewed.Sub(last).Abs() > time.Millisecond {
 		t.Errorf("renewTime %v, want the beat's %v", renewed, last)
 	}
-	response, err := f.leases.GetLease(t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName("n1")})
+	response, err := f.leases.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName("n1")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,10 +112,10 @@ func TestGetLease_ShowsTheRejectedDuplicate(t *testing.T) {
 func TestGetLease_UnknownIsNotFound(t *testing.T) {
 	f := newFixture(t, setup{})
 	for _, name := range []string{leaseName("n1"), "namespaces/default/leases/n1"} {
-		_, err := f.leases.GetLease(t.Context(), &newleasev1.GetLeaseRequest{Name: name})
+		_, err := f.leases.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: name})
 		expectError(t, name, err, codes.NotFound, "LEASE_NOT_FOUND")
 	}
-	_, err := f.leases.GetLease(t.Context(), &newleasev1.GetLeaseRequest{Name: "n1"})
+	_, err := f.leases.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "n1"})
 	expectError(t, "no resource name", err, codes.InvalidArgument, "VALIDATION_FAILED")
 }
 
@@ -127,9 +127,9 @@ func TestListLeases_PagesOverEveryLease(t *testing.T) {
 		want = append(want, leaseName(name))
 		f.beat(1, holder(name, "1"))
 	}
-	alive := []newleasev1.Lease_State{newleasev1.Lease_STATE_SUSPECT, newleasev1.Lease_STATE_ALIVE}
+	alive := []leasev1.Lease_State{leasev1.Lease_STATE_SUSPECT, leasev1.Lease_STATE_ALIVE}
 	for _, parent := range []string{"", "namespaces/-", "namespaces/kube-node-lease"} {
-		request := &newleasev1.ListLeasesRequest{Parent: parent, PageSize: 3, States: alive}
+		request := &leasev1.ListLeasesRequest{Parent: parent, PageSize: 3, States: alive}
 		var got []string
 		for pages := 1; ; pages++ {
 			response, err := f.leases.ListLeases(t.Context(), request)
@@ -151,8 +151,8 @@ func TestListLeases_PagesOverEveryLease(t *testing.T) {
 			t.Errorf("parent %q: got %v, want %v", parent, got, want)
 		}
 	}
-	for _, request := range []*newleasev1.ListLeasesRequest{
-		{Parent: "namespaces/elsewhere"}, {States: []newleasev1.Lease_State{newleasev1.Lease_STATE_EXPIRED}},
+	for _, request := range []*leasev1.ListLeasesRequest{
+		{Parent: "namespaces/elsewhere"}, {States: []leasev1.Lease_State{leasev1.Lease_STATE_EXPIRED}},
 	} {
 		response, err := f.leases.ListLeases(t.Context(), request)
 		if err != nil || len(response.Leases) > 0 || response.NextPageToken != "" {
@@ -164,14 +164,14 @@ func TestListLeases_PagesOverEveryLease(t *testing.T) {
 func TestListLeases_RejectsForeignTokensAndBadArguments(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"), holder("n2", "1"))
-	first, err := f.leases.ListLeases(t.Context(), &newleasev1.ListLeasesRequest{PageSize: 1})
+	first, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1})
 	if err != nil || first.NextPageToken == "" {
 		t.Fatalf("first page: %v, error %v", first, err)
 	}
 	token := first.NextPageToken
-	for name, request := range map[string]*newleasev1.ListLeasesRequest{
+	for name, request := range map[string]*leasev1.ListLeasesRequest{
 		"of another parent": {PageToken: token, Parent: "namespaces/kube-node-lease"},
-		"of another state":  {PageToken: token, States: []newleasev1.Lease_State{newleasev1.Lease_STATE_ALIVE}},
+		"of another state":  {PageToken: token, States: []leasev1.Lease_State{leasev1.Lease_STATE_ALIVE}},
 		"tampered with":     {PageToken: token[:len(token)-1] + "_"},
 		"forged":            {PageToken: "bmFtZXNwYWNlcy9rdWJlLW5vZGUtbGVhc2UvbGVhc2VzL24x"},
 		"not base64":        {PageToken: "!"},
@@ -179,16 +179,16 @@ func TestListLeases_RejectsForeignTokensAndBadArguments(t *testing.T) {
 		_, err := f.leases.ListLeases(t.Context(), request)
 		expectError(t, name, err, codes.InvalidArgument, "INVALID_PAGE_TOKEN")
 	}
-	for name, request := range map[string]*newleasev1.ListLeasesRequest{
+	for name, request := range map[string]*leasev1.ListLeasesRequest{
 		"negative page size": {PageSize: -1},
-		"unknown state":      {States: []newleasev1.Lease_State{99}},
-		"unspecified state":  {States: []newleasev1.Lease_State{0}},
+		"unknown state":      {States: []leasev1.Lease_State{99}},
+		"unspecified state":  {States: []leasev1.Lease_State{0}},
 		"invalid parent":     {Parent: "n1"},
 	} {
 		_, err := f.leases.ListLeases(t.Context(), request)
 		expectError(t, name, err, codes.InvalidArgument, "VALIDATION_FAILED")
 	}
-	if huge, err := f.leases.ListLeases(t.Context(), &newleasev1.ListLeasesRequest{PageSize: 1 << 30}); err != nil || len(huge.Leases) != 2 {
+	if huge, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1 << 30}); err != nil || len(huge.Leases) != 2 {
 		t.Errorf("a huge page size is limited: got %v, error %v", huge, err)
 	}
 }

@@ -2,7 +2,6 @@ package leasesvc_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,11 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
@@ -29,12 +26,12 @@ func granted() *leasev1.HeartbeatResult {
 }
 
 func rejectedBeat(reason string) *leasev1.HeartbeatResult {
-	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: &leasev1.Refusal{Reason: reason}}}
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Rejection{Rejection: rejection(reason)}}
 }
 
 func expectResults(t *testing.T, want, got []*leasev1.HeartbeatResult) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&leasev1.Refusal{}, "message", "retry_after"),
+	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&leasev1.Rejection{}, "message", "retry_after"),
 		protocmp.IgnoreFields(&leasev1.Grant{}, "next_interval", "ttl")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -80,10 +77,10 @@ func TestHeartbeat_InvalidRequestNamesTheField(t *testing.T) {
 	f := newFixture(t, setup{})
 	for path, request := range map[string]*leasev1.HeartbeatRequest{
 		"beats":                    {},
-		"beats[0].holder":          {Beats: []*leasev1.HeartbeatRequest_Beat{{}}},
-		"beats[0].holder.name":     {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder("UPPER", "1")}}},
-		"beats[0].holder.boot_id":  {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder("n1", "")}}},
-		"beats[0].holder.name too": {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder(strings.Repeat("a", 254), "1")}}},
+		"beats[0].holder":          {Beats: []*leasev1.Beat{{}}},
+		"beats[0].holder.name":     {Beats: []*leasev1.Beat{{Holder: holder("UPPER", "1")}}},
+		"beats[0].holder.boot_id":  {Beats: []*leasev1.Beat{{Holder: holder("n1", "")}}},
+		"beats[0].holder.name too": {Beats: []*leasev1.Beat{{Holder: holder(strings.Repeat("a", 254), "1")}}},
 	} {
 		_, err := f.client.Heartbeat(t.Context(), request)
 		expectError(t, path, err, codes.InvalidArgument, "VALIDATION_FAILED")
@@ -96,7 +93,7 @@ func TestHeartbeat_InvalidRequestNamesTheField(t *testing.T) {
 func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
-	f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
 	_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "2")})
 	expectError(t, "by another boot", err, codes.Aborted, "SUPERSEDED")
 	for range 2 { // the second time there is no session
@@ -108,7 +105,7 @@ func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("get the object: error %v, want not found", err)
 	}
-	_, err = f.leases.GetLease(t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName("n1")})
+	_, err = f.leases.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName("n1")})
 	expectError(t, "get the session", err, codes.NotFound, "LEASE_NOT_FOUND")
 }
 
@@ -119,10 +116,10 @@ func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 	})
 	f := newFixture(t, setup{kube: kube})
 	f.beat(1, holder("n1", "1"))
-	f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
 	_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")})
 	expectError(t, "release", err, codes.Unavailable, "LEASE_NOT_DELETED")
-	if got := f.get("n1").State; got != newleasev1.Lease_STATE_ALIVE {
+	if got := f.get("n1").State; got != leasev1.Lease_STATE_ALIVE {
 		t.Errorf("the session is %v, want alive", got)
 	}
 }
@@ -130,11 +127,11 @@ func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 func TestService_LeaseIsWrittenOnceItsNodeExists(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("late", "1"))
-	f.awaitWrite("late", newleasev1.Lease_Write_STATE_NO_OWNER)
+	f.awaitWrite("late", leasev1.Lease_Write_STATE_NO_OWNER)
 	if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), nodeObject("late"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitWrite("late", newleasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("late", leasev1.Lease_Write_STATE_WRITTEN)
 	if got := f.service.Counts()["lease_writes"]; got != 1 {
 		t.Errorf("%d writes counted, want 1", got)
 	}
@@ -147,7 +144,7 @@ func TestService_NewTermStartsWithoutSessions(t *testing.T) {
 	f.awaitShard(0, rpcerror.NotLeaderReason)
 	f.candidate.Regain()
 	f.awaitLeading()
-	list, err := f.leases.ListLeases(t.Context(), &newleasev1.ListLeasesRequest{})
+	list, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
 	if err != nil || len(list.Leases) > 0 {
 		t.Errorf("sessions %v, error %v; want none", list, err)
 	}
@@ -162,8 +159,8 @@ func TestService_SilentHolderIsSuspectThenExpired(t *testing.T) {
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = time.Second, time.Second
 	}})
 	f.beat(1, holder("n1", "1"))
-	written := f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
-	for _, want := range []newleasev1.Lease_State{newleasev1.Lease_STATE_SUSPECT, newleasev1.Lease_STATE_EXPIRED} {
+	written := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	for _, want := range []leasev1.Lease_State{leasev1.Lease_STATE_SUSPECT, leasev1.Lease_STATE_EXPIRED} {
 		f.eventually(func() error {
 			if got := f.get("n1").State; got != want {
 				return fmt.Errorf("n1 is %v, not %v", got, want)

@@ -7,8 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
@@ -43,8 +42,8 @@ func TestMetrics_CountHeartbeatsSessionsAndWrites(t *testing.T) {
 	f.beat(1, holder("n1", "2"), holder("n1", "2"), holder("n2", "1"), holder("n3", "1"))
 	exchange(t, s, register(3, holder("n2", "1")))
 	exchange(t, s, beats(4, 1))
-	f.awaitWrite("n1", newleasev1.Lease_Write_STATE_WRITTEN)
-	f.awaitWrite("n2", newleasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	f.awaitWrite("n2", leasev1.Lease_Write_STATE_WRITTEN)
 	want := map[string]float64{
 		"trivet_lease_heartbeats_total opened": 2, "trivet_lease_heartbeats_total unknown_class": 1,
 		"trivet_lease_heartbeats_total renewed": 3, "trivet_lease_heartbeats_total took_over": 1,

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	metav1alpha1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 
@@ -141,7 +141,7 @@ func TestGetNodeHealth_ShowsTheSignals(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if got.LeaseState != newleasev1.Lease_STATE_ALIVE || len(got.Signals) != 2 {
+		if got.LeaseState != leasev1.Lease_STATE_ALIVE || len(got.Signals) != 2 {
 			return fmt.Errorf("lease %v, signals %v", got.LeaseState, got.Signals)
 		}
 		kubelet, agent := got.Signals[0], got.Signals[1]

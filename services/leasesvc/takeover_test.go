@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -95,7 +95,7 @@ func awaitShares(t *testing.T, replicas ...*replica) {
 func (r *replica) served() int {
 	n := 0
 	for number := range r.held() {
-		_, err := r.leases.GetLease(r.t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName(nameInShard(number, takeoverShards, "absent"))})
+		_, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(nameInShard(number, takeoverShards, "absent"))})
 		if status.Code(err) == codes.NotFound {
 			n++
 		}
@@ -104,11 +104,11 @@ func (r *replica) served() int {
 }
 
 // await waits until the replica serves the shard of a holder, and returns the lease.
-func (r *replica) await(name string) *newleasev1.Lease {
+func (r *replica) await(name string) *leasev1.Lease {
 	r.t.Helper()
-	var lease *newleasev1.Lease
+	var lease *leasev1.Lease
 	testkit.Eventually(r.t, patience, func() error {
-		response, err := r.leases.GetLease(r.t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName(name)})
+		response, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
 		if status.Code(err) == codes.Unavailable {
 			return err
 		}
@@ -163,15 +163,15 @@ func TestTakeover_LiveHoldersSurviveAndExpiredOnesStayExpired(t *testing.T) {
 	go a.kill() // it takes a while, without any message
 
 	for _, h := range inShards(gone, lost) {
-		if lease := b.await(h.Name); lease.State != newleasev1.Lease_STATE_EXPIRED {
+		if lease := b.await(h.Name); lease.State != leasev1.Lease_STATE_EXPIRED {
 			t.Errorf("%s had expired and is %v at the new replica", h.Name, lease.State)
 		}
 	}
 	t.Logf("the expired holders were known %v after the kill", time.Since(killed).Round(time.Millisecond))
 	for _, h := range silent {
 		lease := b.await(h.Name)
-		left := time.Until(lease.Deadline.AsTime())
-		if lease.State == newleasev1.Lease_STATE_EXPIRED || left > beatFloor {
+		left := time.Until(lease.ExpireTime.AsTime())
+		if lease.State == leasev1.Lease_STATE_EXPIRED || left > beatFloor {
 			t.Errorf("%s became silent and is %v with %v left, want %v at most", h.Name, lease.State, left, beatFloor)
 		}
 	}

@@ -10,15 +10,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-type leaseWatch = grpc.ServerStreamingClient[newleasev1.WatchLeasesResponse]
+type leaseWatch = grpc.ServerStreamingClient[leasev1.WatchLeasesResponse]
 
-func (f *fixture) watchLeases(request *newleasev1.WatchLeasesRequest) leaseWatch {
+func (f *fixture) watchLeases(request *leasev1.WatchLeasesRequest) leaseWatch {
 	f.t.Helper()
 	watch, err := f.leases.WatchLeases(f.t.Context(), request)
 	if err != nil {
@@ -29,7 +28,7 @@ func (f *fixture) watchLeases(request *newleasev1.WatchLeasesRequest) leaseWatch
 
 // expectLeaseEvents reads one event for each text: the type with the name and boot of the holder and
 // the epoch of the lease, or with the shards of a bookmark.
-func expectLeaseEvents(t *testing.T, watch leaseWatch, want ...string) (last *newleasev1.WatchLeasesResponse) {
+func expectLeaseEvents(t *testing.T, watch leaseWatch, want ...string) (last *leasev1.WatchLeasesResponse) {
 	t.Helper()
 	for _, text := range want {
 		event, err := watch.Recv()
@@ -56,7 +55,7 @@ func twoShards(c *leasesvc.Config) { c.Shards = 2 }
 func TestWatchLeases_SendsLeasesThenChanges(t *testing.T) {
 	f := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
 	f.beat(1, holder("n1", "1"))
-	watch := f.watchLeases(&newleasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
 	expectLeaseEvents(t, watch, "ADDED n1 1 1", "BOOKMARK [0 1] initial")
 	f.beat(2, holder("n1", "1")) // a renewal is no event
 	f.beat(1, holder("n2", "1"))
@@ -77,7 +76,7 @@ func TestWatchLeases_SaysWhichShardsItCovers(t *testing.T) {
 	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	lost := f.nameIn(1, "n")
 	f.beat(1, holder(lost, "1"))
-	watch := f.watchLeases(&newleasev1.WatchLeasesRequest{})
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{})
 	source := expectLeaseEvents(t, watch, "ADDED "+lost+" 1 11", "BOOKMARK [0 1] initial").Bookmark.Sources
 	expectSource(t, source, 11, 0, 1)
 	f.lose(1, "there:7601")
@@ -94,12 +93,12 @@ func TestWatchLeases_SelectsStates(t *testing.T) {
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = time.Second, time.Second
 	}, loops: []string{"-" + leasesvc.WritebackLoop}})
-	watch := f.watchLeases(&newleasev1.WatchLeasesRequest{States: []newleasev1.Lease_State{newleasev1.Lease_STATE_EXPIRED}})
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{States: []leasev1.Lease_State{leasev1.Lease_STATE_EXPIRED}})
 	expectLeaseEvents(t, watch, "BOOKMARK [0 1] initial")
 	f.beat(1, holder("n1", "1"))
 	expectLeaseEvents(t, watch, "ADDED n1 1 1") // it has expired
 	f.beat(2, holder("n1", "1"))
-	if e := expectLeaseEvents(t, watch, "DELETED n1 1 1"); e.Lease.State != newleasev1.Lease_STATE_ALIVE {
+	if e := expectLeaseEvents(t, watch, "DELETED n1 1 1"); e.Lease.State != leasev1.Lease_STATE_ALIVE {
 		t.Errorf("the lease is %v, want alive", e.Lease.State)
 	}
 }
@@ -108,11 +107,11 @@ func TestWatchLeases_ResumesAfterAToken(t *testing.T) {
 	f := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
 	f.beat(1, holder("n1", "1"), holder("n2", "1"))
 	const nodes = "namespaces/kube-node-lease"
-	list, err := f.leases.ListLeases(t.Context(), &newleasev1.ListLeasesRequest{Parent: nodes})
+	list, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{Parent: nodes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	bookmark := expectLeaseEvents(t, f.watchLeases(&newleasev1.WatchLeasesRequest{Parent: nodes}),
+	bookmark := expectLeaseEvents(t, f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes}),
 		"ADDED n1 1 1", "ADDED n2 1 1", "BOOKMARK [0 1] initial").ResumeToken
 	f.beat(1, holder("n2", "2"))
 	if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")}); err != nil {
@@ -120,19 +119,19 @@ func TestWatchLeases_ResumesAfterAToken(t *testing.T) {
 	}
 	for what, token := range map[string]string{"list": list.ResumeToken, "bookmark": bookmark} {
 		t.Log("resumed after the " + what)
-		watch := f.watchLeases(&newleasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: token})
+		watch := f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: token})
 		modified := expectLeaseEvents(t, watch, "MODIFIED n2 2 1").ResumeToken
 		expectLeaseEvents(t, watch, "DELETED n1 1 1", "BOOKMARK [0 1] initial")
-		watch = f.watchLeases(&newleasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: modified})
+		watch = f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: modified})
 		expectLeaseEvents(t, watch, "DELETED n1 1 1", "BOOKMARK [0 1] initial")
 	}
 	other := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
-	alive := []newleasev1.Lease_State{newleasev1.Lease_STATE_ALIVE}
+	alive := []leasev1.Lease_State{leasev1.Lease_STATE_ALIVE}
 	for what, w := range map[string]leaseWatch{
-		"another parent":  f.watchLeases(&newleasev1.WatchLeasesRequest{ResumeToken: bookmark}),
-		"another filter":  f.watchLeases(&newleasev1.WatchLeasesRequest{Parent: nodes, States: alive, ResumeToken: bookmark}),
-		"another replica": other.watchLeases(&newleasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: bookmark}),
-		"no token":        f.watchLeases(&newleasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: "invalid"}),
+		"another parent":  f.watchLeases(&leasev1.WatchLeasesRequest{ResumeToken: bookmark}),
+		"another filter":  f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, States: alive, ResumeToken: bookmark}),
+		"another replica": other.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: bookmark}),
+		"no token":        f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: "invalid"}),
 	} {
 		_, err := w.Recv()
 		expectError(t, what, err, codes.OutOfRange, "RESUME_TOKEN_EXPIRED")
@@ -141,7 +140,7 @@ func TestWatchLeases_ResumesAfterAToken(t *testing.T) {
 
 func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
 	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	watch := f.watchLeases(&newleasev1.WatchLeasesRequest{})
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{})
 	if _, err := watch.Recv(); err != nil { // the bookmark: the watch has begun
 		t.Fatal(err)
 	}
