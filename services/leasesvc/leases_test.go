@@ -2,7 +2,6 @@ package leasesvc_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +19,6 @@ import (
 	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 

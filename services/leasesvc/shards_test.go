@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/testing/protocmp"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	newleasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
@@ -115,16 +114,22 @@ func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
 	}
 }
 
-func TestLeaseRPCs_NameTheOwnerOfTheShard(t *testing.T) {
+func TestLeaseRPCs_NameTheLeaderOfTheShard(t *testing.T) {
 	f := newShardFixture(t, setup{})
-	for number, want := range map[int]string{2: "there:7601", 3: ""} {
+	for number, want := range map[int]struct {
+		address, reason string
+		code            codes.Code
+	}{
+		2: {address: "there:7601", code: codes.FailedPrecondition, reason: "NOT_LEADER"},
+		3: {code: codes.Unavailable, reason: "NO_LEADER"},
+	} {
 		name := f.names()[number]
 		_, get := f.leases.GetLease(t.Context(), &newleasev1.GetLeaseRequest{Name: leaseName(name)})
 		_, release := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(name, "1")})
 		for what, err := range map[string]error{"get": get, "release": release} {
-			expectError(t, what, err, codes.Unavailable, "NOT_LEADER")
-			if got := rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey); got != want {
-				t.Errorf("%s in shard %d: grpc_address %q, want %q", what, number, got, want)
+			expectError(t, what, err, want.code, want.reason)
+			if got := rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey); got != want.address {
+				t.Errorf("%s in shard %d: redirect address %q, want %q", what, number, got, want.address)
 			}
 		}
 	}
@@ -137,15 +142,13 @@ func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
 	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
 	names := f.names()
 	f.beat(1, holders(names...)...)
-	list := func(epoch int64) (epochs map[string]int64) {
+	list := func(epoch int64, shards ...int32) (epochs map[string]int64) {
 		t.Helper()
 		response, err := f.leases.ListLeases(t.Context(), &newleasev1.ListLeasesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if response.Freshness.Epoch != epoch || response.Freshness.ReplicaId != "replica-1" {
-			t.Errorf("freshness %v, want epoch %d", response.Freshness, epoch)
-		}
+		expectSource(t, response.Sources, epoch, shards...)
 		epochs = map[string]int64{}
 		for _, lease := range response.Leases {
 			epochs[lease.Holder.Name] = lease.Owner.GetEpoch()
@@ -153,71 +156,22 @@ func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
 		return epochs
 	}
 	for _, c := range []struct {
-		lose  int
-		epoch int64
-		want  map[string]int64
+		lose   int
+		epoch  int64
+		shards []int32
+		want   map[string]int64
 	}{
-		{lose: -1, epoch: 11, want: map[string]int64{names[0]: 10, names[1]: 11}},
-		{lose: 1, epoch: 10, want: map[string]int64{names[0]: 10}},
+		{lose: -1, epoch: 11, shards: []int32{0, 1}, want: map[string]int64{names[0]: 10, names[1]: 11}},
+		{lose: 1, epoch: 10, shards: []int32{0}, want: map[string]int64{names[0]: 10}},
 		{lose: 0, epoch: 0, want: map[string]int64{}},
 	} {
 		if c.lose >= 0 {
 			f.lose(c.lose, "there:7601")
 		}
-		if diff := cmp.Diff(c.want, list(c.epoch)); diff != "" {
+		if diff := cmp.Diff(c.want, list(c.epoch, c.shards...)); diff != "" {
 			t.Errorf("after the loss of %d (-want +got):\n%s", c.lose, diff)
 		}
 		f.expectCounts(map[string]int64{"sessions": int64(len(c.want))})
-	}
-}
-
-func TestWatchLeases_LostShardDeletesItsSessions(t *testing.T) {
-	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	names := f.names()
-	f.beat(1, holders(names[0], names[1])...)
-	watch, err := f.leases.WatchLeases(t.Context(), &newleasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	receive := func() *newleasev1.WatchLeasesResponse {
-		t.Helper()
-		event, err := watch.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return event
-	}
-	var existing []string
-	for event := receive(); event.Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK; event = receive() {
-		existing = append(existing, event.Lease.Holder.Name)
-	}
-	slices.Sort(existing)
-	if want := slices.Sorted(slices.Values(names[:2])); !slices.Equal(existing, want) {
-		t.Errorf("existing %v, want %v", existing, want)
-	}
-	f.lose(1, "there:7601")
-	want := &newleasev1.WatchLeasesResponse{
-		Type: leasev1.WatchLeasesResponse_TYPE_DELETED,
-		Lease: &newleasev1.Lease{
-			Name: leaseName(names[1]), Holder: holder(names[1], "1"), Epoch: 11, Shard: 1,
-			Write: &newleasev1.Lease_Write{State: newleasev1.Lease_Write_STATE_PENDING, Reason: "first"},
-		},
-	}
-	if diff := cmp.Diff(want, receive(), protocmp.Transform(), protocmp.IgnoreFields(&newleasev1.WatchLeasesResponse{}, "freshness", "version")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	f.leadership.hold(1, 12)
-	f.awaitShard(1, "LEASE_NOT_FOUND")
-	f.beat(1, holder(names[1], "1"))
-	if got := receive(); got.Type != leasev1.WatchLeasesResponse_TYPE_ADDED || got.Lease.Epoch != 12 || got.Freshness.Epoch != 12 {
-		t.Errorf("got %v, want %s added at epoch 12", got, names[1])
-	}
-	f.lose(0, "")
-	f.lose(1, "")
-	for _, name := range names[:2] {
-		if got := receive(); got.Type != leasev1.WatchLeasesResponse_TYPE_DELETED || got.Lease.Holder.Name != name {
-			t.Errorf("got %v, want %s deleted", got, name)
-		}
 	}
 }
 
@@ -225,14 +179,8 @@ func TestWatchLeases_WorksWithoutAnyShard(t *testing.T) {
 	f := newShardFixture(t, setup{})
 	f.lose(0, "")
 	f.lose(1, "")
-	watch, err := f.leases.WatchLeases(t.Context(), &newleasev1.WatchLeasesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	event, err := watch.Recv()
-	if err != nil || event.Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK || event.Freshness.Epoch != 0 {
-		t.Errorf("got %v, error %v; want a bookmark at epoch 0", event, err)
-	}
+	watch := f.watchLeases(&newleasev1.WatchLeasesRequest{})
+	expectSource(t, expectLeaseEvents(t, watch, "BOOKMARK [] initial").Bookmark.Sources, 0)
 }
 
 // After a shard has moved away and back, its handles are invalid, and one directive says so.

@@ -170,7 +170,7 @@ func TestTakeover_LiveHoldersSurviveAndExpiredOnesStayExpired(t *testing.T) {
 	t.Logf("the expired holders were known %v after the kill", time.Since(killed).Round(time.Millisecond))
 	for _, h := range silent {
 		lease := b.await(h.Name)
-		left := time.Until(lease.Deadline.AsTime())
+		left := time.Until(lease.ExpireTime.AsTime())
 		if lease.State == newleasev1.Lease_STATE_EXPIRED || left > beatFloor {
 			t.Errorf("%s became silent and is %v with %v left, want %v at most", h.Name, lease.State, left, beatFloor)
 		}
