@@ -146,7 +146,11 @@ func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
 func (f *fixture) lose(number int, to string) {
 	f.t.Helper()
 	f.leadership.release(number, to)
-	f.awaitShard(number, rpcerror.NotLeaderReason)
+	reason := rpcerror.NotLeaderReason
+	if to == "" {
+		reason = rpcerror.NoLeaderReason
+	}
+	f.awaitShard(number, reason)
 }
 
 // nameIn returns a holder name in the shard with the prefix.
