@@ -26,7 +26,7 @@ func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
 		Health:     healthOf(status.Health),
 		Reason:     status.Reason(),
 		Message:    validText(status.Message()),
-		Zone:       zoneName(node.Zone),
+		Zone:       nodehealthcontroller.ZoneName(node.Zone),
 		Ready:      string(node.Ready),
 		Signals:    v.signals(&status),
 		LeaseState: api.StateOf(node.Session),

@@ -83,6 +83,6 @@ func leaseFacts(lease *sessioncontroller.Lease) *explain.Lease {
 	}
 	return &explain.Lease{
 		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
-		Beat: lease.LastBeatTime, ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
+		Beat: lease.LastBeatTime, AgentHeard: lease.AgentHeard(), ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
 	}
 }

@@ -61,7 +61,7 @@ func (v *nodeView) leaseSignals(status *explain.NodeStatus) []signal {
 	}
 	switch {
 	case v.lease != nil:
-		kubelet.seen, agent.seen = v.lease.LastBeatTime, v.lease.LastBeatTime
+		kubelet.seen, agent.seen = v.lease.LastBeatTime, v.lease.AgentHeard()
 		if kubelet.expires.IsZero() && v.lease.State != session.Expired {
 			kubelet.expires = v.lease.Deadline
 		}

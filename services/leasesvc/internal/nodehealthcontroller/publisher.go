@@ -152,10 +152,13 @@ func (f *Feed) publish(snapshot *Snapshot, put, deleted []*Node) {
 
 func (s *Snapshot) count(node *Node) {
 	switch {
+	case !node.Held:
 	case node.Assessment.Health == nodehealth.Dead:
 		s.unknown.add(node.Object.Name)
 	case node.Hold.Active():
 		s.held.add(node.Object.Name)
+	case node.Assessment.Health == nodehealth.Alive && node.Ready != "" && node.Ready != corev1.ConditionTrue:
+		s.notReady.add(node.Object.Name)
 	}
 }
 

@@ -3,6 +3,7 @@ package nodehealthcontroller
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,9 +28,8 @@ type Snapshot struct {
 	Shards sessioncontroller.ServedShards
 
 	nodes []*Node // ordered by name
-	// unknown and held are the Nodes of held shards that were marked Unknown, and the silent ones
-	// that were not.
-	unknown, held NamedNodes
+	// unknown, held and notReady are Nodes of held shards.
+	unknown, held, notReady NamedNodes
 }
 
 // NamedNodes are Nodes of which the first ones are named.
@@ -53,6 +53,10 @@ func (s *Snapshot) Unknown() NamedNodes { return s.unknown }
 
 // Held returns the silent Nodes of held shards that are not marked Unknown because of a Hold.
 func (s *Snapshot) Held() NamedNodes { return s.held }
+
+// NotReady returns the Nodes of held shards that give signs of life and whose Ready condition is not
+// True.
+func (s *Snapshot) NotReady() NamedNodes { return s.notReady }
 
 // Wall converts an instant to wall-clock time.
 func (s *Snapshot) Wall(instant monotonic.Instant) time.Time {
@@ -116,6 +120,14 @@ type Zone struct {
 	Hold nodehealth.Hold
 	// Epoch is that of the term of ZoneShard.
 	Epoch int64
+}
+
+// ZoneName returns the resource name of a zone. nodehealth.ZoneOf has the separators of upstream.
+func ZoneName(zone string) string {
+	if zone == "" {
+		return "zones/none"
+	}
+	return "zones/" + strings.ReplaceAll(zone, ":\x00:", ":")
 }
 
 // AllZones returns all zones, ordered by name.
