@@ -19,7 +19,8 @@ const (
 	nextLease   = "A running kubelet creates one within seconds; if it does not, its log says why, for example a missing permission."
 )
 
-// agentAlone is how much later than the kubelet the agent must have been heard to be alive without it.
+// agentAlone is how much later than the kubelet the agent must have been heard to be alive without
+// it.
 const agentAlone = 5 * time.Second
 
 // alive returns whether the node gives signals of life in time.

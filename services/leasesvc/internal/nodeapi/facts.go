@@ -36,8 +36,8 @@ func (s *Server) leaseOf(ctx context.Context, node *nodehealthcontroller.Node) *
 	return &lease
 }
 
-// status returns the status of the Node. Without a lease it has no time of the last beat if a session
-// keeps the Node alive.
+// status returns the status of the Node. Without a lease it has no time of the last beat if a
+// session keeps the Node alive.
 func (v *nodeView) status() explain.NodeStatus {
 	a := &v.node.Assessment
 	status := explain.NodeStatus{

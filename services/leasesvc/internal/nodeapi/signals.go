@@ -51,8 +51,8 @@ func (v *nodeView) signals(status *explain.NodeStatus) []*nodev1.Signal {
 	return result
 }
 
-// leaseSignals returns the signals of the Node's heartbeats. A heartbeat is a signal of the kubelet at
-// the time when it was observed, and a signal of the agent at the time when it was received.
+// leaseSignals returns the signals of the Node's heartbeats. A heartbeat is a signal of the kubelet
+// at the time when it was observed, and a signal of the agent at the time when it was received.
 func (v *nodeView) leaseSignals(status *explain.NodeStatus) []signal {
 	kubelet := signal{source: nodev1.SignalSource_SIGNAL_SOURCE_KUBELET}
 	agent := signal{source: nodev1.SignalSource_SIGNAL_SOURCE_AGENT}

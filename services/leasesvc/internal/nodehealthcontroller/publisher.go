@@ -56,8 +56,8 @@ func newFeed() *Feed {
 	}
 }
 
-// Snapshot returns the last pass, or nil before the first one. A change that is in Nodes or Zones is
-// in a later call's Snapshot.
+// Snapshot returns the last pass, or nil before the first one. A change that is in Nodes or Zones
+// is in a later call's Snapshot.
 func (f *Feed) Snapshot() *Snapshot { return f.snapshot.Load() }
 
 // Ended is closed when the controller ends.

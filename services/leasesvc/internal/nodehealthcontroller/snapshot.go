@@ -22,8 +22,8 @@ type Snapshot struct {
 	Zones       []nodehealth.Zone
 	ZoneEpoch   int64
 	MassSilence nodehealth.MassSilence
-	// Blindness is nil if the process is not blind.
-	Blindness *nodehealth.Blindness
+	// Uncertainty is nil if the process is not uncertain.
+	Uncertainty *nodehealth.Uncertainty
 	// Shards are the held ones.
 	Shards sessioncontroller.ServedShards
 
@@ -54,8 +54,8 @@ func (s *Snapshot) Unknown() NamedNodes { return s.unknown }
 // Held returns the silent Nodes of held shards that are not marked Unknown because of a Hold.
 func (s *Snapshot) Held() NamedNodes { return s.held }
 
-// NotReady returns the Nodes of held shards that give signs of life and whose Ready condition is not
-// True.
+// NotReady returns the Nodes of held shards that give signs of life and whose Ready condition is
+// not True.
 func (s *Snapshot) NotReady() NamedNodes { return s.notReady }
 
 // Wall converts an instant to wall-clock time.
@@ -96,8 +96,8 @@ func (s *Snapshot) find(name string) (int, bool) {
 
 // Hold returns why no silent Node may be marked Unknown now.
 func (s *Snapshot) Hold() nodehealth.Hold {
-	if s.Blindness != nil {
-		return s.Blindness.Hold()
+	if s.Uncertainty != nil {
+		return s.Uncertainty.Hold()
 	}
 	return nodehealth.Hold{}
 }
