@@ -243,6 +243,7 @@ func (c *Controller) reportDuplicate(ref session.Ref) {
 		return
 	}
 	c.changes.touch(ref.Slot())
+	c.problemSlots.duplicates.add(ref.Slot())
 	c.cfg.Logger.Warn("two boots of one holder send heartbeats; the boot that registered last keeps the session",
 		"class", c.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "rejected", d.Boot)
 	c.counts.duplicates.Add(1)

@@ -141,6 +141,7 @@ func (c *Controller) sessionGone(slot uint32, h session.Holder) {
 	c.changes.delete(deletion{slot: slot, holder: h, epoch: c.epoch(slot), shard: shard, shardLost: c.leaving[shard]})
 	c.writes.Close(slot)
 	c.reports.remove(slot)
+	c.problemSlots.remove(slot)
 	c.exceptions.notifyIdle(slot)
 	delete(c.exceptions.errors, slot)
 	*c.shards.At(slot), *e = noShard, leaseEntry{}

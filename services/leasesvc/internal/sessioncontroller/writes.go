@@ -91,12 +91,18 @@ func (c *Controller) finishWrite(job WriteJob, result WriteResult) {
 		c.writes.Succeeded(now, job.write)
 		e.lease, e.writeTime = result.Lease, time.Now().UnixNano()
 		delete(c.exceptions.errors, slot)
+		c.problemSlots.written(slot)
 	case errors.Is(result.Err, ErrNoOwner):
 		c.writes.NoOwner(now, job.write)
 		delete(c.exceptions.errors, slot) // writeback.NoOwner says the same
+		c.problemSlots.written(slot)
+		c.problemSlots.unowned.add(slot)
 	default:
 		c.writes.Failed(now, job.write, result.Pause)
 		c.exceptions.errors[slot] = result.Err.Error()
+		if c.writes.Status(slot).Failures >= problemFailures {
+			c.problemSlots.unwritten.add(slot)
+		}
 	}
 	c.exceptions.notifyIdle(slot)
 	c.changes.touch(slot)
@@ -211,6 +217,7 @@ func (c *Controller) reopenSlot(r *Release) {
 		c.writes.HolderExpired(now, r.slot)
 	}
 	delete(c.exceptions.errors, r.slot)
+	c.problemSlots.written(r.slot)
 	*c.entries.At(r.slot) = leaseEntry{occupancy: r.occupancy}
 }
 
