@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
 // sender opens streams with a number of holders of a class each. A replica that has lost its shards
@@ -50,7 +52,7 @@ func (f *sender) open(ctx context.Context, connection *grpc.ClientConn, name str
 func isShardLost(err error) bool {
 	var rejected rejectedError
 	return status.Code(err) == codes.Unavailable ||
-		errors.As(err, &rejected) && (rejected.first.Reason == "NOT_LEADER" || rejected.first.Reason == "LEASE_NOT_FOUND")
+		errors.As(err, &rejected) && (rejected.first.Reason == "NOT_LEADER" || rejected.first.Reason == "NO_LEADER" || rejected.first.Reason == "LEASE_NOT_FOUND")
 }
 
 // rejectedError reports handles that were not renewed.
@@ -97,7 +99,8 @@ const retryTimeout = time.Minute
 func openStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
 	for end := time.Now().Add(retryTimeout); ; {
 		s, err := tryStream(ctx, connection, holders)
-		if status.Code(err) != codes.Unavailable || !sleepUntil(ctx, time.Now().Add(retryAfter(err)), end) {
+		mayRetry := status.Code(err) == codes.Unavailable || rpcerror.ReasonOf(err) == rpcerror.NotLeaderReason
+		if !mayRetry || !sleepUntil(ctx, time.Now().Add(retryAfter(err)), end) {
 			return s, err
 		}
 	}

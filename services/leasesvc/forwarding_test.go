@@ -72,13 +72,13 @@ func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
 	}
 	reported := register(7, holder(streamed, "1"))
 	reported.Registrations[0].Report = &leasev1.Report{
-		ObservedAge: durationpb.New(4 * time.Second), Conditions: []*leasev1.ReportedCondition{{Type: "DiskPressure", Status: metav1.Condition_STATUS_TRUE}},
+		ObservedAge: durationpb.New(beatEvery), Conditions: []*leasev1.ReportedCondition{{Type: "DiskPressure", Status: metav1.Condition_STATUS_TRUE}},
 	}
 	if why := exchange(t, s, reported).RegistrationResults[0].GetRejection(); why.GetRedirectAddress() != b.address || !why.GetForwarded() {
 		t.Errorf("rejected with %v, want it forwarded", why)
 	}
 	lease := b.awaitAlive(streamed)
-	if ago := time.Since(lease.LastBeatTime.AsTime()); ago < 4*time.Second || len(lease.Conditions) != 1 || lease.LastReportTime == nil {
+	if ago := time.Since(lease.LastBeatTime.AsTime()); ago < beatEvery || len(lease.Conditions) != 1 || lease.LastReportTime == nil {
 		t.Errorf("the forwarded beat has lost its report: observed %v ago, %v", ago, lease)
 	}
 

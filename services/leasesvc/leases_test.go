@@ -109,6 +109,39 @@ func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 	expectError(t, "get the session", err, codes.NotFound, "LEASE_NOT_FOUND")
 }
 
+func TestReleaseLease_ChecksTheETagAndMayOnlyValidate(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(1, holder("n1", "1"))
+	old := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN).Etag
+	f.beat(1, holder("n1", "2"))
+	release := func(boot, etag string, validateOnly bool) error {
+		_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", boot), Etag: etag, ValidateOnly: validateOnly})
+		return err
+	}
+	for _, validateOnly := range []bool{true, false} {
+		expectError(t, "the etag of an earlier boot", release("2", old, validateOnly), codes.Aborted, "ETAG_MISMATCH")
+		expectError(t, "an earlier boot", release("1", old, validateOnly), codes.Aborted, "SUPERSEDED")
+	}
+	current := f.get("n1").Etag
+	for _, etag := range []string{"", current} {
+		if err := release("2", etag, true); err != nil {
+			t.Errorf("validate with etag %q: %v", etag, err)
+		}
+	}
+	if _, err := f.kube.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{}); err != nil || f.get("n1").State != leasev1.Lease_STATE_ALIVE {
+		t.Errorf("after calls that failed or only validated: error %v, lease %v", err, f.get("n1"))
+	}
+	if err := release("2", current, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.kube.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("get the object: error %v, want not found", err)
+	}
+	if err := release("2", current, true); err != nil {
+		t.Errorf("validate the release of a lease that is gone: %v", err)
+	}
+}
+
 func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 	kube := fake.NewClientset(nodeObject("n1"))
 	kube.PrependReactor("delete", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -141,7 +174,7 @@ func TestService_NewTermStartsWithoutSessions(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	f.candidate.Lose()
-	f.awaitShard(0, rpcerror.NotLeaderReason)
+	f.awaitShard(0, rpcerror.NoLeaderReason)
 	f.candidate.Regain()
 	f.awaitLeading()
 	list, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})

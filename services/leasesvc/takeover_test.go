@@ -109,8 +109,8 @@ func (r *replica) await(name string) *leasev1.Lease {
 	var lease *leasev1.Lease
 	testkit.Eventually(r.t, patience, func() error {
 		response, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
-		if status.Code(err) == codes.Unavailable {
-			return err
+		if code := status.Code(err); code == codes.Unavailable || code == codes.FailedPrecondition {
+			return err // no replica, or still the previous one, leads the shard
 		}
 		if err != nil {
 			r.t.Fatal(err)
