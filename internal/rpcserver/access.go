@@ -16,8 +16,8 @@ import (
 // accessVerbs are the verbs that ResourceAccess may have.
 var accessVerbs = []string{"get", "list", "watch", "create", "update"}
 
-// checkAccess returns the methods of Trivet without a valid access rule. Without a rule, a new method
-// would be open to every caller, or to none.
+// checkAccess returns the methods of Trivet without a valid access rule. Without a rule, a new
+// method would be open to every caller, or to none.
 func checkAccess(methods map[string]protoreflect.MethodDescriptor) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(methods)) {

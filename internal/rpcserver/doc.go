@@ -11,8 +11,8 @@
 //     rules are compiled before the first connection; Serve fails if they do not compile.
 //   - A request with a field that the server does not know is refused, because an ignored field
 //     could be the one that makes the request harmless. So is a request with as_of_time.
-//   - A repeated request with the same request_id gets the first answer, for ten minutes, unless the
-//     process restarts.
+//   - A repeated request with the same request_id gets the first answer, for ten minutes, unless
+//     the process restarts.
 //   - Each method has an access rule in its .proto file; Serve fails otherwise.
 //   - A failed call is logged once, when it ends. Handlers do not log the errors that they return.
 //   - Health is NOT_SERVING from the start until SetServing, and again before a stop.
