@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// holdTolerance is how long declarations may be held before that is a problem. A pause of the
+	// holdTolerance is how long marking may be suspended before that is a problem. A pause of the
 	// process or a missed self-check ends earlier.
 	holdTolerance = 5 * time.Second
 	// watchSilence is how long a watch may be silent. kube-apiserver sends a bookmark about once a
@@ -39,7 +39,8 @@ func (s *Service) Problems() []*metav1.Problem {
 	var problems []*metav1.Problem
 	add := func(severity metav1.Problem_Severity, code, resource, message, next string) {
 		problems = append(problems, &metav1.Problem{
-			Code: code, Severity: severity, Resource: resource, Message: strings.ToValidUTF8(message, "�"), Next: next, Service: ServiceName,
+			Code: code, Severity: severity, Resource: resource, Object: objectOf(resource),
+			Message: strings.ToValidUTF8(message, "�"), Next: next, Service: ServiceName,
 		})
 	}
 	s.leaseProblems(add)
@@ -110,9 +111,9 @@ func (s *Service) nodeProblems(add addProblem) {
 		return
 	}
 	if hold := snapshot.Hold(); hold.Active() && snapshot.At.Instant.Sub(hold.Since) >= holdTolerance {
-		add(metav1.Problem_SEVERITY_UNKNOWN, "DECLARATIONS_HELD", "replicas/"+s.member,
+		add(metav1.Problem_SEVERITY_UNKNOWN, "MARKING_SUSPENDED", "replicas/"+s.member,
 			fmt.Sprintf("No silent Node is marked Unknown since %s: %s.", snapshot.Wall(hold.Since).UTC().Format(time.DateTime+" UTC"), hold.Message),
-			"It ends by itself once the cause is gone; trivet_node_declarations_held has the cause. "+nextAPIServer)
+			"It ends by itself once the cause is gone; trivet_node_marking_suspended has the cause. "+nextAPIServer)
 	}
 	addNodes := func(severity metav1.Problem_Severity, code string, nodes nodehealthcontroller.NamedNodes, is string) {
 		if nodes.Count > 0 {
@@ -120,7 +121,7 @@ func (s *Service) nodeProblems(add addProblem) {
 				fmt.Sprintf("%s %s: %s.", countIs(nodes.Count, "Node"), is, list(nodes.First, nodes.Count)), nextExplain)
 		}
 	}
-	addNodes(metav1.Problem_SEVERITY_UNKNOWN, "NODES_HELD", snapshot.Held(), "silent and not marked Unknown, because that is held")
+	addNodes(metav1.Problem_SEVERITY_UNKNOWN, "NODES_SILENT", snapshot.Held(), "silent and not marked Unknown, because that is held")
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_UNKNOWN", snapshot.Unknown(), "silent and marked Unknown")
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_NOT_READY", snapshot.NotReady(), "alive and not ready")
 	if snapshot.ZoneEpoch != 0 {
@@ -176,7 +177,7 @@ func (s *Service) evictionProblems(add addProblem) {
 	}
 	slices.Sort(nodes)
 	first := nodes[:min(len(nodes), namedNodes)]
-	add(metav1.Problem_SEVERITY_UNKNOWN, "EVICTIONS_HELD", nodeResource(first, len(nodes)),
+	add(metav1.Problem_SEVERITY_UNKNOWN, "EVICTIONS_SUSPENDED", nodeResource(first, len(nodes)),
 		fmt.Sprintf("Pods of %s are due and not evicted: %s. The reason on the first one: %s.",
 			count(len(nodes), "Node"), list(first, len(nodes)), holds[nodes[0]].Message), nextExplain)
 }
@@ -187,6 +188,17 @@ func nodeResource(first []string, all int) string {
 		return ""
 	}
 	return "nodes/" + first[0]
+}
+
+// objectOf returns the Kubernetes object of a Node or lease; nil for other resources.
+func objectOf(resource string) *metav1.ObjectReference {
+	switch parts := strings.Split(resource, "/"); {
+	case len(parts) == 2 && parts[0] == "nodes":
+		return &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: parts[1]}
+	case len(parts) == 4 && parts[2] == "leases":
+		return &metav1.ObjectReference{ApiVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: parts[1], Name: parts[3]}
+	}
+	return nil
 }
 
 // list returns the first names, and how many follow.

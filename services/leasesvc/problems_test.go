@@ -3,6 +3,7 @@ package leasesvc_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,6 +23,9 @@ func (f *fixture) awaitProblems(want ...string) {
 		var got []string
 		for _, p := range f.service.Problems() {
 			got = append(got, fmt.Sprintf("%v %s %s", p.Severity, p.Code, p.Resource))
+			if kind := p.Object.GetKind(); kind == "Node" != strings.HasPrefix(p.Resource, "nodes/") || kind == "Lease" != strings.Contains(p.Resource, "/leases/") {
+				f.t.Errorf("problem %v has the object %v", p, p.Object)
+			}
 			if p.Message == "" || p.Next == "" || p.Service != "leasesvc" {
 				f.t.Errorf("problem %v is incomplete", p)
 			}

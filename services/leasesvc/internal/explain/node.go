@@ -131,7 +131,7 @@ func expireTimeLink(f Facts) Link {
 	switch {
 	case f.Health == Silent && f.Hold.Active():
 		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago, but it is not marked Unknown: %s.", at, past, f.Hold.Message),
-			"No node is marked before that has passed; the metrics trivet_node_declarations_held and trivet_node_held show for how long. If it stays, the log of this replica says why.")
+			"No node is marked before that has passed; the metrics trivet_node_marking_suspended and trivet_node_held show for how long. If it stays, the log of this replica says why.")
 	case f.Health == Silent:
 		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago: it is about to be marked Unknown.", at, past))
 	case f.Health == Unknown:

@@ -36,7 +36,7 @@ func (v *nodeView) signals(status *explain.NodeStatus) []*nodev1.Signal {
 		}
 	}
 	if status.By == nodehealth.GraceStart {
-		signals = append(signals, signal{seen: status.Heard, expires: status.Deadline})
+		signals = append(signals, signal{source: nodev1.SignalSource_SIGNAL_SOURCE_NONE, seen: status.Heard, expires: status.Deadline})
 	}
 	slices.SortStableFunc(signals, func(a, b signal) int {
 		if a.seen.IsZero() != b.seen.IsZero() {

@@ -57,7 +57,7 @@ func (s *Server) ListZones(_ context.Context, request *nodev1.ListZonesRequest) 
 		response.Zones = response.Zones[:limit]
 		response.NextPageToken = pagetoken.Encode(response.Zones[limit-1].Name, nodev1.NodeHealthService_ListZones_FullMethodName)
 	}
-	response.Conditions = conditionsOf(snapshot, namedHold{"DeclarationsHeld", snapshot.Hold()})
+	response.Conditions = conditionsOf(snapshot, namedHold{"MarkingSuspended", snapshot.Hold()})
 	return response, nil
 }
 
@@ -110,7 +110,7 @@ func (s *Server) zoneOf(snapshot *nodehealthcontroller.Snapshot, zone nodehealth
 	return &nodev1.Zone{
 		Name: nodehealthcontroller.ZoneName(zone.Name), State: zoneStateOf(zone.State), NodeCount: int32(zone.Size), NotReadyNodeCount: int32(zone.NotReady),
 		TaintsPerSecond: zone.Rate, WaitingNodeCount: int32(zone.Waiting),
-		Conditions: conditionsOf(snapshot, namedHold{"DeclarationsHeld", zone.Hold}),
+		Conditions: conditionsOf(snapshot, namedHold{"MarkingSuspended", zone.Hold}),
 		Owner:      api.OwnerOf(s.Replica, nodehealthcontroller.ZoneShard, zone.Epoch),
 	}
 }

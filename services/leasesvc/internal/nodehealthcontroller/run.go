@@ -297,10 +297,10 @@ func (r *run) logState(plan *nodehealth.Plan) {
 	switch {
 	case uncertain && r.now.Instant.Sub(uncertainty.Since) >= logHoldAfter && r.loggedCause != uncertainty.Cause:
 		r.loggedCause = uncertainty.Cause
-		r.Logger.Warn("declarations are held, so no node is marked Unknown", "cause", uncertainty.Cause, "detail", uncertainty.Detail)
+		r.Logger.Warn("marking is suspended: no node is marked Unknown", "cause", uncertainty.Cause, "detail", uncertainty.Detail)
 	case !uncertain && r.loggedCause != "":
 		r.loggedCause = ""
-		r.Logger.Info("declarations are not held any more")
+		r.Logger.Info("marking is not suspended any more")
 	}
 	if !plan.MassSilence.Equal(r.loggedMass) {
 		r.loggedMass = plan.MassSilence

@@ -199,11 +199,20 @@ func (n *Node) next(s *nodehealth.NodeState, r Result, now monotonic.Instant) *N
 	return next
 }
 
-// looksLike returns whether two states of a Node differ in their signs of life at most.
+// looksLike returns whether two states of a Node differ in their signs of life and resourceVersions
+// at most.
 func (n *Node) looksLike(other *Node) bool {
-	return n.withoutSigns() == other.withoutSigns() && n.Shard == other.Shard && sameVersion(n.Object, other.Object)
+	return n.withoutSigns() == other.withoutSigns() && n.Shard == other.Shard && n.Zone == other.Zone && shownAlike(n.Object, other.Object)
 }
 
-func sameVersion(a, b *corev1.Node) bool {
-	return a == b || a.UID == b.UID && a.ResourceVersion != "" && a.ResourceVersion == b.ResourceVersion
+// shownAlike returns whether readers see the same of two versions of a Node: its UID, taints and Ready
+// condition.
+func shownAlike(a, b *corev1.Node) bool {
+	if a == b {
+		return true
+	}
+	x, y := nodehealth.ConditionOf(a, corev1.NodeReady), nodehealth.ConditionOf(b, corev1.NodeReady)
+	return a.UID == b.UID && (x == nil) == (y == nil) &&
+		(x == nil || x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message && x.LastTransitionTime.Equal(&y.LastTransitionTime)) &&
+		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(s, t corev1.Taint) bool { return s.MatchTaint(&t) })
 }
