@@ -40,8 +40,8 @@ func grant() *leasev1.Grant {
 	return &leasev1.Grant{Epoch: 1, NextInterval: durationpb.New(5 * time.Second), Ttl: durationpb.New(20 * time.Second)}
 }
 
-// expectResponse ignores error messages, retry times, and the description of the server. It checks the range of first intervals,
-// which have jitter, and then replaces them by the whole interval.
+// expectResponse ignores error messages, retry times, and the description of the server. It checks
+// the range of first intervals, which have jitter, and then replaces them by the whole interval.
 func expectResponse(t *testing.T, want, got *leasev1.StreamHeartbeatsResponse) {
 	t.Helper()
 	for _, w := range got.GetRegistrationResults() {

@@ -17,8 +17,8 @@ const maxPeers = 64
 
 // Connection is a connection to one peer, which is another replica.
 type Connection interface {
-	// Send sends at most 1,000 beats and returns how many of them the peer rejected. It blocks until
-	// the peer has answered or ctx ends. It is safe to send a beat twice.
+	// Send sends at most 1,000 beats and returns how many of them the peer rejected. It blocks
+	// until the peer has answered or ctx ends. It is safe to send a beat twice.
 	Send(ctx context.Context, beats []AgedBeat) (rejected int, err error)
 	// Close closes the connection. It is called once, with no Send in flight.
 	Close() error
@@ -200,9 +200,9 @@ const (
 	// maxWaiting is how many holders may wait for one peer: about one of 64 shards of a million
 	// holders.
 	maxWaiting = 20_000
-	// maxForwardedConditions bounds the texts of the conditions of a forwarded beat: a batch must fit
-	// into the largest message that a server accepts. Larger conditions are not forwarded; the holder
-	// reports them when it registers.
+	// maxForwardedConditions bounds the texts of the conditions of a forwarded beat: a batch must
+	// fit into the largest message that a server accepts. Larger conditions are not forwarded; the
+	// holder reports them when it registers.
 	maxForwardedConditions = 512
 )
 
@@ -211,7 +211,8 @@ type Beat struct {
 	Class, Name, Boot string
 	// Sequence orders the beats of one boot.
 	Sequence uint64
-	// Report is nil if the holder was observed just now. Its ages count from the receipt of the beat.
+	// Report is nil if the holder was observed just now. Its ages count from the receipt of the
+	// beat.
 	Report *sessioncontroller.Report
 }
 

@@ -82,8 +82,8 @@ func (r *reply) currentOwners() Owners {
 	return r.owners
 }
 
-// redirect returns a rejection that names the replica that leads a shard, and remembers the beat for
-// forward.
+// redirect returns a rejection that names the replica that leads a shard, and remembers the beat
+// for forward.
 func (r *reply) redirect(shard int, beat Beat) *leasev1.Rejection {
 	address := r.currentOwners().Address(shard)
 	if address == "" {

@@ -78,8 +78,8 @@ func newResponder(server *Server, sessions Sessions, sender *sender) *responder 
 
 // respond processes a message and stores the answer in r.response. An error ends the stream.
 //
-// If the message has only bare handles of live holders, respond allocates nothing and waits for no other
-// stream, except for the meter of its sender.
+// If the message has only bare handles of live holders, respond allocates nothing and waits for no
+// other stream, except for the meter of its sender.
 func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbeatsRequest) error {
 	if err := r.check(request); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// The rules of StreamHeartbeatsRequest in heartbeat.proto. Protovalidate is too slow for heartbeats; a
-// test compares both.
+// The rules of StreamHeartbeatsRequest in heartbeat.proto. Protovalidate is too slow for
+// heartbeats; a test compares both.
 const (
 	maxClassBytes = 63
 	maxNameBytes  = 253
@@ -66,8 +66,8 @@ func validateRegistration(r *leasev1.Registration) (field, rule string) {
 	return "", ""
 }
 
-// validateReport returns the first field that violates a rule, and the rule; an empty field if there
-// is none.
+// validateReport returns the first field that violates a rule, and the rule; an empty field if
+// there is none.
 func validateReport(r *leasev1.Report) (field, rule string) {
 	switch {
 	case r == nil:

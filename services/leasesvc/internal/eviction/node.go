@@ -236,8 +236,8 @@ func (p PendingPod) noLater(replaced Cause) PendingPod {
 	return p
 }
 
-// CauseNow returns why the Pod must leave, or nil if its only causes come from node health, which is
-// unreliable.
+// CauseNow returns why the Pod must leave, or nil if its only causes come from node health, which
+// is unreliable.
 func (p *PendingPod) CauseNow(unreliable bool) *Cause {
 	if unreliable && FromNodeHealth(&p.Taint) {
 		return p.OtherCause

@@ -29,8 +29,8 @@ type Rules struct {
 type State struct {
 	// Nodes are by name. Nodes without pending Pods may be missing.
 	Nodes map[string]NodeEvictions
-	// Unreliable returns whether the taints of a Node that come from node health must not evict now;
-	// nil for never.
+	// Unreliable returns whether the taints of a Node that come from node health must not evict
+	// now; nil for never.
 	Unreliable func(node string) bool
 	// Paused Pods are not evicted before the given time, for example while an eviction is running.
 	Paused    map[types.UID]monotonic.Instant

@@ -63,8 +63,8 @@ type Events interface {
 // NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory
 // and may be called concurrently.
 type NodeHealth interface {
-	// TaintHold returns why the not-ready and unreachable taints of a zone must not evict now. Zones
-	// have the names of nodehealth.ZoneOf.
+	// TaintHold returns why the not-ready and unreachable taints of a zone must not evict now.
+	// Zones have the names of nodehealth.ZoneOf.
 	TaintHold(zone string) nodehealth.Hold
 }
 

@@ -122,8 +122,8 @@ type Session struct {
 	Sequence uint64
 	// Started is the time of the first beat of this boot.
 	Started monotonic.Instant
-	// LastBeat is when the holder was last observed to be alive: the time of the last accepted beat,
-	// less the age that it reported.
+	// LastBeat is when the holder was last observed to be alive: the time of the last accepted
+	// beat, less the age that it reported.
 	LastBeat monotonic.Instant
 	// Deadline is the time at which the session expires or expired.
 	Deadline monotonic.Instant

@@ -75,7 +75,8 @@ func (t *Table) Register(registration Registration) (Ref, Outcome) {
 	h, sequence := registration.Holder, registration.Sequence
 	slot, known := t.index.find(h.Key, t.keyAt)
 	if !known {
-		// An older beat would end the session at once, and its holder would register again and again.
+		// An older beat would end the session at once, and its holder would register again and
+		// again.
 		c := &t.classes[h.Key.Class]
 		observed := max(registration.Observed, registration.Received.Add(-c.TTL-c.Retention/2))
 		return t.open(h, sequence, registration.Received, observed)

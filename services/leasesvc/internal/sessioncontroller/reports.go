@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	// MaxAge is the greatest age of a Report. It keeps ages within the range of a monotonic.Instant.
+	// MaxAge is the greatest age of a Report. It keeps ages within the range of a
+	// monotonic.Instant.
 	MaxAge = 366 * 24 * time.Hour
 	// reportBytesPerSession bounds, on average over Config.Limit sessions, the memory of reported
 	// conditions. The conditions of a holder above the bound are not kept.
 	reportBytesPerSession = 1024
 	// conditionBytes is the memory of a kept condition without its texts.
 	conditionBytes = 96
-	// transitionTolerance is how much the reported time of a transition may vary with the latency of
-	// messages and still count as the same.
+	// transitionTolerance is how much the reported time of a transition may vary with the latency
+	// of messages and still count as the same.
 	transitionTolerance = 2 * time.Second
 )
 

@@ -130,8 +130,8 @@ func (c *Controller) CheckRelease(ctx context.Context, h session.Holder, shard i
 
 // BeginRelease waits until no write of the holder's Lease is in flight and prevents new ones. It
 // returns nil if there is no session. It fails with a NotHeldError if the shard is not held, with
-// ErrSuperseded if another boot has the session, and with ErrETagMismatch if the session has another
-// etag; an empty etag stands for any.
+// ErrSuperseded if another boot has the session, and with ErrETagMismatch if the session has
+// another etag; an empty etag stands for any.
 func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard int, etag string) (*Release, error) {
 	for {
 		var (
