@@ -29,8 +29,8 @@ type Config struct {
 	// replica has named. It must not block; grpc.NewClient does not. It may be called concurrently.
 	// The Agent closes the connection.
 	Dial func(target string) (*grpc.ClientConn, error)
-	// Cluster is the cluster that the caller means; servers of another cluster reject the Agent. Empty
-	// stands for any.
+	// Cluster is the cluster that the caller means; servers of another cluster reject the Agent.
+	// Empty stands for any.
 	Cluster string
 	// Name and Version describe the program to the servers; optional.
 	Name, Version string

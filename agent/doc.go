@@ -10,9 +10,9 @@
 // interval. While the owner of a shard is unknown, its holders register again after growing pauses
 // with jitter.
 //
-// A beat says that its holder is alive. A caller that knows better calls [Agent.Report]: it says when
-// the holder was last observed to be alive, so that a living agent does not hide a dead kubelet, and
-// conditions that are shown in the lease.
+// A beat says that its holder is alive. A caller that knows better calls [Agent.Report]: it says
+// when the holder was last observed to be alive, so that a living agent does not hide a dead
+// kubelet, and conditions that are shown in the lease.
 //
 // When a stream breaks, or a response is two intervals late, its holders register again over a new
 // connection after a pause with jitter. The holders of other streams are unaffected. A replica that

@@ -35,8 +35,8 @@ func Example() {
 	fmt.Println(a.Status().LastError)
 }
 
-// An agent that looks at the kubelet of its Node. If the kubelet stops, the lease of the Node expires,
-// although the agent still beats.
+// An agent that looks at the kubelet of its Node. If the kubelet stops, the lease of the Node
+// expires, although the agent still beats.
 func ExampleAgent_Report() {
 	holder := agent.Holder{Class: "node", Name: "node-1", BootID: "5f0c7a52-91c0-4bd2-b2ff-6a0d6a1a6a52"}
 	a, err := agent.New(agent.Config{Targets: []string{"127.0.0.1:7601"}, Dial: dial, Holders: []agent.Holder{holder}})

@@ -38,8 +38,8 @@ const (
 	bootIDCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._:"
 )
 
-// validate checks the rules of heartbeat.proto. The server would end a stream for one invalid holder,
-// and all holders on it would stop beating.
+// validate checks the rules of heartbeat.proto. The server would end a stream for one invalid
+// holder, and all holders on it would stop beating.
 func validate(holders []Holder) error {
 	var problems []error
 	for _, h := range holders {

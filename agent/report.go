@@ -14,12 +14,12 @@ import (
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-// Report is what the caller knows of a holder. The zero Report says that the holder is alive as long
-// as the Agent runs.
+// Report is what the caller knows of a holder. The zero Report says that the holder is alive as
+// long as the Agent runs.
 type Report struct {
-	// ObservedTime is when the holder was last observed to be alive, for a Node its kubelet: a result
-	// of time.Now, whose monotonic reading counts. The lease expires as if the last beat had been
-	// sent then. The zero time stands for now, with every beat.
+	// ObservedTime is when the holder was last observed to be alive, for a Node its kubelet: a
+	// result of time.Now, whose monotonic reading counts. The lease expires as if the last beat had
+	// been sent then. The zero time stands for now, with every beat.
 	ObservedTime time.Time
 	// Conditions are shown in the lease of the holder; at most 16, with different types.
 	Conditions []Condition

@@ -62,8 +62,8 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	return nil
 }
 
-// applyLimits makes later messages as small as the server asks. It ignores limits above those of the
-// API.
+// applyLimits makes later messages as small as the server asks. It ignores limits above those of
+// the API.
 func (s *stream) applyLimits(limits *leasev1.StreamLimits) {
 	if n := int(limits.GetRegistrationsPerMessage()); n > 0 {
 		s.registrationsPerMessage = min(n, maxRegistrations)
@@ -173,9 +173,9 @@ func actionOf(rejected *leasev1.Rejection) action {
 	return retry
 }
 
-// moveAt is when a holder moves to another replica; zero for at once. If its beat was forwarded, its
-// lease exists there already. It then moves at a random time within half an interval, so that not
-// all holders of a shard arrive at once.
+// moveAt is when a holder moves to another replica; zero for at once. If its beat was forwarded,
+// its lease exists there already. It then moves at a random time within half an interval, so that
+// not all holders of a shard arrive at once.
 func (s *stream) moveAt(rejected *leasev1.Rejection) time.Time {
 	if !rejected.GetForwarded() {
 		return time.Time{}
