@@ -119,7 +119,9 @@ func TestPageOf_HasTheNextItemsThatFit(t *testing.T) {
 	if page, last, more = pageOf(items, 2, func(i int) bool { return i > 4 }, convert); len(page) != 1 || last != 5 || more {
 		t.Errorf("last page of %d until %d, more: %t", len(page), last, more)
 	}
-	large := func(int) *bootstrapv1.Finding { return &bootstrapv1.Finding{Message: string(make([]byte, maxPageBytes/2))} }
+	large := func(int) *bootstrapv1.Finding {
+		return &bootstrapv1.Finding{Message: string(make([]byte, maxPageBytes/2))}
+	}
 	if page, last, more = pageOf(items, 100, func(int) bool { return true }, large); len(page) != 1 || last != 1 || !more {
 		t.Errorf("page of %d large items until %d, more: %t", len(page), last, more)
 	}
