@@ -79,6 +79,8 @@ var bans = []ban{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^internal/status/.* imports ` + module + `proto/trivet/status/v1$`, // the one API that every process serves
+			// What all APIs share: events, bookmarks, problems and access rules.
+			`^internal/(status|watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1alpha1$`,
 		},
 		because: "a shared package serves any API and depends on none",
 	},
@@ -86,6 +88,7 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
+			`^services/\w+/\w+\.go imports ` + module + `proto/trivet/meta/v1alpha1$`, // problems of the service
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},
