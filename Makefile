@@ -86,13 +86,17 @@ conformance: assets-rivals ## Tests beside upstream's lease client and kube-cont
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: check
-check: lint gen-check import-rules ## All checks without a control plane: linters, language, generated code, import rules
+check: lint breaking gen-check import-rules ## All checks without a control plane: linters, language, API changes, generated code, import rules
 
 .PHONY: lint
 lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) prose ## golangci-lint, buf lint and the language rules (PACKAGES=./services/slicesvc/...)
 	$(TOOLS)/bin/golangci-lint run --allow-serial-runners $(PACKAGES)
 	$(TOOLS)/bin/buf lint
 	$(TOOLS)/bin/buf format --diff --exit-code proto
+
+.PHONY: breaking
+breaking: $(TOOLS)/protocol-$(GO) ## Fail if proto/ breaks clients of the last release
+	@PATH="$(TOOLS)/bin:$$PATH" tools/breaking.sh
 
 # Vale reads comments and Markdown; tools/prose gives it string literals and names, on the line numbers of their files.
 .PHONY: prose

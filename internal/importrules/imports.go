@@ -72,15 +72,19 @@ var bans = []ban{
 		because: "the gateway uses services only through their API, as any client does",
 	},
 	{
+		from: `^(agent|cmd|internal|services)/`, to: `^github\.com/grpc-ecosystem/grpc-gateway/|^` + module + `gateway/internal/httpapi/`,
+		because: "HTTP belongs to the gateway, so that no other program links its routes",
+	},
+	{
 		from: `^internal/`, to: `^` + module + `(services|gateway|cmd|agent)(/|$)`,
 		because: "a shared package does not depend on its users",
 	},
 	{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
-			`^internal/status/.* imports ` + module + `proto/trivet/status/v1$`, // the one API that every process serves
-			// What all APIs share: events, bookmarks, problems and access rules.
-			`^internal/(status|watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1alpha1$`,
+			// The one API that every process serves, and what all APIs share: events, bookmarks, problems
+			// and access rules.
+			`^internal/(status|process|watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth|status)/v1(alpha1)?$`,
 		},
 		because: "a shared package serves any API and depends on none",
 	},
