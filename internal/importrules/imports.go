@@ -82,9 +82,9 @@ var bans = []ban{
 	{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
-			// The one API that every process serves, and what all APIs share: events, bookmarks, problems
-			// and access rules.
-			`^internal/(status|process|watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth|status)/v1(alpha1)?$`,
+			// The one API that every process serves, and what all APIs share.
+			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1(alpha1)?$`,
+			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1(alpha1)?$`,
 		},
 		because: "a shared package serves any API and depends on none",
 	},
