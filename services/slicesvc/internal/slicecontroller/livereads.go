@@ -86,7 +86,7 @@ func (c *Controller) catchUp(owned *ownedShard) bool {
 		if err == nil {
 			return true
 		}
-		owned.report(fmt.Errorf("read what the last holder of shard %d wrote: %w", owned.shard, err))
+		owned.block(fmt.Errorf("read what the last leader of shard %d wrote: %w", owned.shard, err), time.Now())
 		if pause(owned.ctx, retryDelay(failures)); owned.ctx.Err() != nil {
 			return false
 		}

@@ -2,6 +2,7 @@ package slicecontroller
 
 import (
 	"errors"
+	"iter"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -113,9 +114,10 @@ func endpointsHistogram(name, help string) prometheus.Histogram {
 	})
 }
 
-func (m *upstreamMetrics) observeSync(service *corev1.Service, written []pack.Change, err error) {
-	added, removed := 0, 0
-	for _, change := range written {
+func (m *upstreamMetrics) observeSync(service *corev1.Service, applied iter.Seq[pack.Change], err error) {
+	count, added, removed := 0, 0, 0
+	for change := range applied {
+		count++
 		added += change.Added
 		removed += change.Removed
 		m.writes.WithLabelValues(string(change.Verb)).Inc()
@@ -126,7 +128,7 @@ func (m *upstreamMetrics) observeSync(service *corev1.Service, written []pack.Ch
 	if hints.ModeOf(service) == hints.Auto {
 		topology, distribution = distribution, ""
 	}
-	m.changed.WithLabelValues(topology, distribution).Observe(float64(len(written)))
+	m.changed.WithLabelValues(topology, distribution).Observe(float64(count))
 	switch {
 	case err == nil:
 		m.syncs.WithLabelValues(resultSuccess).Inc()

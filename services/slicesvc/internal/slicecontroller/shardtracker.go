@@ -160,7 +160,7 @@ func (t *shardTracker) forget(key Key, err error) {
 func (t *shardTracker) describe(key Key, state *ServiceState, now time.Time) {
 	t.mu.Lock()
 	owned := t.owner(key)
-	state.History.LastSync = t.synced[key]
+	state.History.LastSuccess = t.synced[key]
 	t.mu.Unlock()
 	if owned != nil {
 		owned.describe(key, state, now)
