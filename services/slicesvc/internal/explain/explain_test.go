@@ -223,7 +223,7 @@ func render(c explain.Chain) string {
 	return b.String()
 }
 
-// Every chain has all links in order, and BrokenIndex is the first broken link.
+// Every chain has all links in order, and BrokenIndex is the first failed link.
 func TestExplain_ChainIsComplete(t *testing.T) {
 	for name, fixture := range fixtures() {
 		_, chain := fixture.explain()

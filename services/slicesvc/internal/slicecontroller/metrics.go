@@ -2,7 +2,6 @@ package slicecontroller
 
 import (
 	"errors"
-	"iter"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -114,9 +113,14 @@ func endpointsHistogram(name, help string) prometheus.Histogram {
 	})
 }
 
-func (m *upstreamMetrics) observeSync(service *corev1.Service, applied iter.Seq[pack.Change], err error) {
+// observeSync counts the stored changes of a plan.
+func (m *upstreamMetrics) observeSync(service *corev1.Service, changes []pack.Change, outcomes []Outcome, err error) {
 	count, added, removed := 0, 0, 0
-	for change := range applied {
+	for i := range outcomes {
+		if !outcomes[i].stored() {
+			continue
+		}
+		change := &changes[i]
 		count++
 		added += change.Added
 		removed += change.Removed

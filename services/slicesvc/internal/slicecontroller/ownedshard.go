@@ -25,7 +25,7 @@ type ownedShard struct {
 	mu sync.Mutex // guards all below; never held across I/O
 	// reportFunc is nil after finish.
 	reportFunc func(error)
-	// caughtUp says that the cache has the writes of the last holder. No sync begins before.
+	// caughtUp says that the cache has the writes of the last leader. No sync begins before.
 	caughtUp bool
 	records  map[Key]*serviceRecord
 	// failures has the failing Services.

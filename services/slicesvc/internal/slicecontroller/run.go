@@ -156,7 +156,7 @@ func (c *Controller) forget(key Key, reason error) {
 
 // report publishes the result of a sync as metrics, Events and log messages.
 func (c *Controller) report(key Key, service *corev1.Service, result syncResult, took time.Duration) {
-	c.upstream.observeSync(service, result.applied(), result.err)
+	c.upstream.observeSync(service, result.plan.Changes, result.outcomes, result.err)
 	c.events.syncFinished(service, result.plan.Topology, result.err)
 	switch {
 	case errors.Is(result.err, kube.ErrConflict):

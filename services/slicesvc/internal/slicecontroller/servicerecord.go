@@ -1,7 +1,6 @@
 package slicecontroller
 
 import (
-	"iter"
 	"slices"
 	"time"
 
@@ -246,17 +245,6 @@ type syncResult struct {
 	// compactable says that fewer slices may be enough, once the Service was quiet for quietPeriod.
 	compactable bool
 	quietPeriod time.Duration
-}
-
-// applied returns the changes of the plan that were stored.
-func (r *syncResult) applied() iter.Seq[pack.Change] {
-	return func(yield func(pack.Change) bool) {
-		for i := range r.outcomes {
-			if r.outcomes[i].stored() && !yield(r.plan.Changes[i]) {
-				return
-			}
-		}
-	}
 }
 
 // failure is how a Service fails since its last success.

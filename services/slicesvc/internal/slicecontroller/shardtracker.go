@@ -115,7 +115,7 @@ func (t *shardTracker) held() []*ownedShard {
 	return slices.DeleteFunc(slices.Clone(t.owned), func(owned *ownedShard) bool { return owned == nil })
 }
 
-// enqueue queues a Service after a delay. It does nothing if the shard is not held here: its holder
+// enqueue queues a Service after a delay. It does nothing if the shard is not led here: its leader
 // sees the same change, and a new term here begins with a sync of every Service.
 func (t *shardTracker) enqueue(key Key, urgency index.Urgency, delay time.Duration) {
 	t.mu.Lock()
