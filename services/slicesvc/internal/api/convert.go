@@ -42,8 +42,8 @@ func parseParent(parent string) (namespace string) {
 	return namespace
 }
 
-// convertState omits the syncs unless this replica leads the shard of the Service: another replica's
-// syncs are not known here.
+// convertState omits the syncs unless this replica leads the shard of the Service: another
+// replica's syncs are not known here.
 func (s *Server) convertState(state slicecontroller.ServiceState, leaders leaders) *slicev1.ServiceSlices {
 	key := slicecontroller.Key{Namespace: state.Service.Namespace, Name: state.Service.Name}
 	capacity := s.cfg.MaxEndpointsPerSlice
@@ -105,8 +105,8 @@ func convertLastPlan(last slicecontroller.LastPlan) *slicev1.ServiceSlices_LastP
 	return converted
 }
 
-// convertSlice leaves the time of the last write to the caller. No address is dropped: a Pod has few
-// addresses, and kube-apiserver accepts no invalid one.
+// convertSlice leaves the time of the last write to the caller. No address is dropped: a Pod has
+// few addresses, and kube-apiserver accepts no invalid one.
 func convertSlice(slice *discoveryv1.EndpointSlice, capacity int) *slicev1.SliceSummary {
 	converted := &slicev1.SliceSummary{
 		Name:            slice.Name,

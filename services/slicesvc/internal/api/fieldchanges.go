@@ -9,13 +9,18 @@ import (
 	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// maxFieldChanges bounds the field changes of one change.
-const maxFieldChanges = 100
+const (
+	// maxFieldChanges bounds the field changes of one change.
+	maxFieldChanges = 100
+	// maxFieldValue bounds the JSON of a value, in bytes.
+	maxFieldValue = 1024
+)
 
 // fieldChanges returns the fields in which two versions of a slice differ, ordered by path. An
 // endpoint is named by its addresses, and by its Pod if several have the same ones, because its
@@ -35,19 +40,21 @@ func fieldChanges(before, after *discoveryv1.EndpointSlice) []*metav1.FieldChang
 // differ collects field changes.
 type differ struct{ changes []*metav1.FieldChange }
 
-// compare adds a change if the values differ as JSON. A nil value is absent.
+// compare adds a change if the values differ. A nil value is absent.
 func (d *differ) compare(path string, before, after any) {
-	from, to := encode(before), encode(after)
-	if from != to {
-		d.changes = append(d.changes, &metav1.FieldChange{Path: validUTF8(path), Before: from, After: to})
+	if !equality.Semantic.DeepEqual(before, after) {
+		d.changes = append(d.changes, &metav1.FieldChange{Path: validUTF8(path), Before: encode(before), After: encode(after)})
 	}
 }
 
-// encode returns JSON, which is empty for a value that is absent.
+// encode returns JSON, cut at maxFieldValue. It is empty for a value that is absent.
 func encode(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil || string(text) == "null" {
 		return ""
+	}
+	if len(text) > maxFieldValue {
+		return strings.ToValidUTF8(string(text[:maxFieldValue]), "")
 	}
 	return validUTF8(string(text))
 }
@@ -108,13 +115,5 @@ func (d *differ) endpoint(path string, before, after *discoveryv1.Endpoint) {
 	d.compare(path+".zone", before.Zone, after.Zone)
 	d.compare(path+".hints", before.Hints, after.Hints)
 	d.compare(path+".targetRef", before.TargetRef, after.TargetRef)
-	d.compare(path+".deprecatedTopology", nonEmpty(before.DeprecatedTopology), nonEmpty(after.DeprecatedTopology))
-}
-
-// nonEmpty returns nil for an empty map.
-func nonEmpty(values map[string]string) map[string]string {
-	if len(values) == 0 {
-		return nil
-	}
-	return values
+	d.compare(path+".deprecatedTopology", before.DeprecatedTopology, after.DeprecatedTopology)
 }

@@ -36,18 +36,6 @@ func (l leaders) of(service slicecontroller.Key) leaders {
 	return leaders{replicaID: l.replicaID, count: l.count, shards: l.shards[number : number+1]}
 }
 
-// still returns the leaders with only the shards that have the same leader in later.
-func (l leaders) still(later leaders) leaders {
-	var shards []term.ShardStatus
-	for i, status := range l.shards {
-		if i < len(later.shards) && sameLeader(status, later.shards[i]) {
-			shards = append(shards, status)
-		}
-	}
-	l.shards = shards
-	return l
-}
-
 // owner returns the replica that is responsible for a Service.
 func (l leaders) owner(service slicecontroller.Key) *metav1.Owner {
 	status := l.of(service).shards[0]

@@ -36,7 +36,7 @@ func (s *Server) Problems() []*metav1.Problem {
 		problems = append(problems, s.problem(&metav1.Problem{
 			Code:     problemSyncsFailing,
 			Severity: metav1.Problem_SEVERITY_ERROR,
-			Resource: s.resourceOf(failing),
+			Object:   objectOf(failing),
 			Message: fmt.Sprintf("The slices of %s cannot be written since %s; %s failed last: %s",
 				names(failing), clock(failing.Since), failing.Latest, failing.Cause),
 			Next: "Look at the error; slicesvc tries again by itself.",
@@ -47,7 +47,7 @@ func (s *Server) Problems() []*metav1.Problem {
 		problems = append(problems, s.problem(&metav1.Problem{
 			Code:     problemContended,
 			Severity: metav1.Problem_SEVERITY_WARNING,
-			Resource: s.resourceOf(contended),
+			Object:   objectOf(contended),
 			Message: fmt.Sprintf("Another writer keeps changing the slices of %s since %s; of %s it is %q.",
 				names(contended), clock(contended.Since), contended.Latest, contended.Cause),
 			Next: "Stop the other writer. If it is kube-controller-manager, disable its endpointslice-controller.",
@@ -59,19 +59,22 @@ func (s *Server) Problems() []*metav1.Problem {
 // problem completes a problem. Its texts come from errors and objects, which may have any bytes.
 func (s *Server) problem(problem *metav1.Problem) *metav1.Problem {
 	problem.Service = serviceName
-	if problem.GetResource() == "" {
+	if only := problem.GetObject(); only != nil {
+		problem.Resource = resourceName(slicecontroller.Key{Namespace: only.GetNamespace(), Name: only.GetName()})
+	} else {
 		problem.Resource = "replicas/" + s.cfg.ReplicaID
 	}
 	problem.Message = validUTF8(problem.GetMessage())
 	return problem
 }
 
-// resourceOf returns the only Service of a group, or "".
-func (s *Server) resourceOf(group slicecontroller.ServiceGroup) string {
+// objectOf returns the only Service of a group, nil if there are several.
+func objectOf(group slicecontroller.ServiceGroup) *metav1.ObjectReference {
 	if group.Count > 1 {
-		return ""
+		return nil
 	}
-	return resourceName(group.First[0])
+	only := group.First[0]
+	return &metav1.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: only.Namespace, Name: only.Name}
 }
 
 // blockedShards reports the shards that this replica leads and on which no sync runs.

@@ -58,7 +58,7 @@ func (w *serviceWatch) run(token string) error {
 	defer bookmark.Stop()
 	for initial, due := true, true; ; initial = false {
 		leaders, moved := w.leaders.current()
-		source := w.source(leaders.still(w.leadersNow()))
+		source := w.source(leaders)
 		changes := w.cfg.Controller.Changes(w.revision)
 		if err := w.sendChanges(changes); err != nil {
 			return err

@@ -55,8 +55,8 @@ func Refused(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
-// Unreachable returns whether err is of a kube-apiserver that does not answer, is overloaded or asks
-// for a pause. The same request may succeed later.
+// Unreachable returns whether err is of a kube-apiserver that does not answer, is overloaded or
+// asks for a pause. The same request may succeed later.
 func Unreachable(err error) bool {
 	if _, throttled := RetryAfter(err); throttled {
 		return true
@@ -70,8 +70,8 @@ func Unreachable(err error) bool {
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Denied returns whether err proves that kube-apiserver does not accept a write, for example because
-// of a webhook or a quota. The same write fails again until the cause is gone.
+// Denied returns whether err proves that kube-apiserver does not accept a write, for example
+// because of a webhook or a quota. The same write fails again until the cause is gone.
 func Denied(err error) bool {
 	return Refused(err) && !errors.Is(err, ErrConflict) && !Unreachable(err) || errors.Is(err, ErrNamespaceTerminating)
 }
@@ -98,8 +98,8 @@ func NewSliceClient(requests SliceRequests, managedBy string) *SliceClient {
 	return &SliceClient{requests: requests, managedBy: managedBy}
 }
 
-// Write stores one change and returns the stored slice; for a deletion, the deleted slice, or nil if
-// that was gone already. The result may share memory with change and must not be changed.
+// Write stores one change and returns the stored slice; for a deletion, the deleted slice, or nil
+// if that was gone already. The result may share memory with change and must not be changed.
 func (c *SliceClient) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

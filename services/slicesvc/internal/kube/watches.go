@@ -111,8 +111,8 @@ func (w *Watches) Check() error {
 	return errors.Join(problems...)
 }
 
-// Status returns how fresh the cache of each kind is, ordered by Kind. It reads memory only. A caller
-// that takes it before it reads the cache never claims too much.
+// Status returns how fresh the cache of each kind is, ordered by Kind. It reads memory only. A
+// caller that takes it before it reads the cache never claims too much.
 func (w *Watches) Status() []KindStatus {
 	all := make([]KindStatus, 0, len(w.kinds))
 	for _, status := range w.kinds {

@@ -190,8 +190,8 @@ func throttleDelay(err error) time.Duration {
 	return min(max(requested, minRetryDelay), maxThrottleDelay)
 }
 
-// write makes one write and stores the result in the cache. It returns nil for a deletion of a slice
-// that was gone.
+// write makes one write and stores the result in the cache. It returns nil for a deletion of a
+// slice that was gone.
 func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	name := change.Slice.Name
 	start := time.Now()

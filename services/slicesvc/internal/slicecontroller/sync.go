@@ -50,8 +50,8 @@ func (c *Controller) sync(owned *ownedShard, key Key, input *syncInput) (result 
 	return result
 }
 
-// plan plans the changed Pods, or the whole Service. It sets the plan of the result, and returns the
-// placement that the plan was made from; nil for a plan of the whole Service.
+// plan plans the changed Pods, or the whole Service. It sets the plan of the result, and returns
+// the placement that the plan was made from; nil for a plan of the whole Service.
 func (c *Controller) plan(key Key, input *syncInput, result *syncResult) *pack.Placement {
 	if input.podsOnly() && !input.compacting {
 		snapshot, ok := c.index.SnapshotOfPods(key, input.pods)

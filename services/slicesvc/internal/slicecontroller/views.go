@@ -27,8 +27,7 @@ var (
 	// ErrSlicesUnread is wrapped by a sync that planned nothing, because the current state of a
 	// slice could not be read.
 	ErrSlicesUnread = errors.New("slices of the service cannot be read")
-	// ErrShardNotHeld is returned if this replica does not lead the shard, or leads it no
-	// longer.
+	// ErrShardNotHeld is returned if this replica does not lead the shard, or leads it no longer.
 	ErrShardNotHeld = errors.New("shard is not held here")
 )
 
