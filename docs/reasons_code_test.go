@@ -46,15 +46,7 @@ func TestReasons_OfTheRegistryAreUsed(t *testing.T) {
 			t.Errorf("reasonFolders names no code that sends the reasons of %s", enum.name)
 			continue
 		}
-		used := map[string]bool{}
-		eachGoFile(t, func(path string, file *ast.File) {
-			ast.Inspect(file, func(node ast.Node) bool {
-				if text, ok := literal(node); ok {
-					used[upperSnake(text)] = true
-				}
-				return true
-			})
-		}, folders...)
+		used := usedStrings(t, folders)
 		for _, r := range enum.reasons {
 			if r.text == r.GetCode().String() {
 				continue // package rpcserver makes it from the code
@@ -66,11 +58,45 @@ func TestReasons_OfTheRegistryAreUsed(t *testing.T) {
 	}
 }
 
+// usedStrings returns all string literals of some folders. The constants of package rpcerror, which
+// all services share, count where they are used.
+func usedStrings(t *testing.T, folders []string) map[string]bool {
+	t.Helper()
+	shared := map[string]string{}
+	eachGoFile(t, func(_ string, file *ast.File) {
+		for _, constant := range constantsOf(file) {
+			shared["rpcerror."+constant.name] = constant.value
+		}
+	}, "internal/rpcerror")
+	used := map[string]bool{}
+	eachGoFile(t, func(_ string, file *ast.File) {
+		ast.Inspect(file, func(node ast.Node) bool {
+			switch node := node.(type) {
+			case *ast.ValueSpec:
+				return file.Name.Name != "rpcerror"
+			case *ast.BasicLit:
+				if text, ok := literal(node); ok {
+					used[upperSnake(text)] = true
+				}
+			case *ast.SelectorExpr:
+				used[shared[nameOf(node)]] = true
+			case *ast.Ident:
+				if file.Name.Name == "rpcerror" {
+					used[shared["rpcerror."+node.Name]] = true
+				}
+			}
+			return true
+		})
+	}, folders...)
+	return used
+}
+
 func upperSnake(text string) string { return strings.ToUpper(strings.ReplaceAll(text, "-", "_")) }
 
 // Every constant of a type whose name ends with Reason, Trigger, EvidenceCode or ProblemCode is in
-// the registry, if it is written as reasons are; and every rpcerror.Reason is an ErrorReason. A
-// string that is given to a field Reason, Code or Trigger is in the registry, too.
+// the registry, if it is written as reasons are, and every constant whose name begins with reason;
+// every rpcerror.Reason is an ErrorReason. A string that is given to a field Reason, Code or
+// Trigger is in the registry, too.
 func TestReasons_OfTheCodeAreInTheRegistry(t *testing.T) {
 	shape := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
 	registered := regexp.MustCompile(`(Reason|Trigger|EvidenceCode|ProblemCode)$`)
@@ -87,7 +113,7 @@ func TestReasons_OfTheCodeAreInTheRegistry(t *testing.T) {
 			known := all
 			if constant.typeName == "rpcerror.Reason" {
 				known = errors
-			} else if !registered.MatchString(constant.typeName) {
+			} else if !registered.MatchString(constant.typeName) && !strings.HasPrefix(constant.name, "reason") {
 				continue
 			}
 			if !shape.MatchString(constant.value) {
@@ -108,7 +134,7 @@ func TestReasons_OfTheCodeAreInTheRegistry(t *testing.T) {
 			}
 			return true
 		})
-	}, "services", "gateway", "internal")
+	}, "services", "gateway", "internal", "agent", "cmd")
 	if found == 0 {
 		t.Fatal("found no reason in the code")
 	}
@@ -184,6 +210,34 @@ func errorCodes(t *testing.T) map[string]string {
 		}
 	}
 	return found
+}
+
+// The hints of the command line are for reasons of the registry, or for codes that gRPC gives
+// without a reason.
+func TestReasons_OfHintsAreInTheRegistry(t *testing.T) {
+	known := errorCodes(t)
+	for _, code := range codeNames {
+		known[code] = code
+	}
+	found := 0
+	eachGoFile(t, func(path string, file *ast.File) {
+		ast.Inspect(file, func(node ast.Node) bool {
+			pair, ok := node.(*ast.KeyValueExpr)
+			if !ok {
+				return true
+			}
+			if text, ok := literal(pair.Key); ok {
+				found++
+				if known[text] == "" {
+					t.Errorf("%s has a hint for %s, which no error has as its reason", path, text)
+				}
+			}
+			return true
+		})
+	}, "cmd/trivet/internal/exit")
+	if found == 0 {
+		t.Fatal("found no hint")
+	}
 }
 
 // The comments of .proto files name reasons with their codes: "ABORTED (SUPERSEDED)".

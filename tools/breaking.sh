@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares proto/ with an earlier commit: the last release; before the first release, the commit at which this branch left
-# main; on main, the last commit if proto/ has changed since, else the one before. Packages such as v1alpha1 may change
+# main; on main, the last commit if proto/ has changed since, else the one before. Alpha and beta packages may change
 # freely: see buf.yaml.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 base() {
 	git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null && return
 	local head main
-	head=$(git rev-parse --verify --quiet HEAD) || return 0
+	head=$(git rev-parse --verify --quiet HEAD 2>/dev/null) || return 0
 	main=$(git merge-base HEAD main 2>/dev/null || git merge-base HEAD origin/main 2>/dev/null || true)
 	if [ -n "$main" ] && [ "$main" != "$head" ]; then
 		echo "$main"

@@ -163,8 +163,8 @@ type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long before the message was sent the holder was last observed to be alive; for a Node its
 	// kubelet. Absent means within one interval. The lease expires as if the beat had been sent so
-	// long ago. It never moves the last beat backwards. More than a minute and the grace period of
-	// the class counts as the longer of both.
+	// long ago; a report never moves the last beat backwards. When a lease begins, an age beyond the
+	// grace period and half the retention of its class counts as that.
 	ObservedAge *durationpb.Duration `protobuf:"bytes,1,opt,name=observed_age,json=observedAge" json:"observed_age,omitempty"`
 	// Conditions of the holder, which Lease.conditions shows; they change no verdict of leasesvc.
 	Conditions    []*ReportedCondition `protobuf:"bytes,2,rep,name=conditions" json:"conditions,omitempty"`

@@ -316,8 +316,16 @@ const (
 	ProblemCode_PROBLEM_CODE_FINDINGS_OPEN          ProblemCode = 13
 	ProblemCode_PROBLEM_CODE_REPAIR_FAILED          ProblemCode = 14
 	ProblemCode_PROBLEM_CODE_AUDIT_FAILED           ProblemCode = 15
-	ProblemCode_PROBLEM_CODE_SLICE_SYNCS_FAILING    ProblemCode = 16
-	ProblemCode_PROBLEM_CODE_SLICES_CONTENDED       ProblemCode = 17
+	ProblemCode_PROBLEM_CODE_DECLARATIONS_HELD      ProblemCode = 16
+	ProblemCode_PROBLEM_CODE_NODES_HELD             ProblemCode = 17
+	ProblemCode_PROBLEM_CODE_NODES_UNKNOWN          ProblemCode = 18
+	ProblemCode_PROBLEM_CODE_ZONE_DISRUPTED         ProblemCode = 19
+	ProblemCode_PROBLEM_CODE_LEASES_NOT_WRITTEN     ProblemCode = 20
+	ProblemCode_PROBLEM_CODE_DUPLICATE_HOLDERS      ProblemCode = 21
+	ProblemCode_PROBLEM_CODE_LEASES_WITHOUT_NODE    ProblemCode = 22
+	ProblemCode_PROBLEM_CODE_EVICTIONS_FAILING      ProblemCode = 23
+	ProblemCode_PROBLEM_CODE_SLICE_SYNCS_FAILING    ProblemCode = 24
+	ProblemCode_PROBLEM_CODE_SLICES_CONTENDED       ProblemCode = 25
 )
 
 // Enum value maps for ProblemCode.
@@ -339,8 +347,16 @@ var (
 		13: "PROBLEM_CODE_FINDINGS_OPEN",
 		14: "PROBLEM_CODE_REPAIR_FAILED",
 		15: "PROBLEM_CODE_AUDIT_FAILED",
-		16: "PROBLEM_CODE_SLICE_SYNCS_FAILING",
-		17: "PROBLEM_CODE_SLICES_CONTENDED",
+		16: "PROBLEM_CODE_DECLARATIONS_HELD",
+		17: "PROBLEM_CODE_NODES_HELD",
+		18: "PROBLEM_CODE_NODES_UNKNOWN",
+		19: "PROBLEM_CODE_ZONE_DISRUPTED",
+		20: "PROBLEM_CODE_LEASES_NOT_WRITTEN",
+		21: "PROBLEM_CODE_DUPLICATE_HOLDERS",
+		22: "PROBLEM_CODE_LEASES_WITHOUT_NODE",
+		23: "PROBLEM_CODE_EVICTIONS_FAILING",
+		24: "PROBLEM_CODE_SLICE_SYNCS_FAILING",
+		25: "PROBLEM_CODE_SLICES_CONTENDED",
 	}
 	ProblemCode_value = map[string]int32{
 		"PROBLEM_CODE_UNSPECIFIED":            0,
@@ -359,8 +375,16 @@ var (
 		"PROBLEM_CODE_FINDINGS_OPEN":          13,
 		"PROBLEM_CODE_REPAIR_FAILED":          14,
 		"PROBLEM_CODE_AUDIT_FAILED":           15,
-		"PROBLEM_CODE_SLICE_SYNCS_FAILING":    16,
-		"PROBLEM_CODE_SLICES_CONTENDED":       17,
+		"PROBLEM_CODE_DECLARATIONS_HELD":      16,
+		"PROBLEM_CODE_NODES_HELD":             17,
+		"PROBLEM_CODE_NODES_UNKNOWN":          18,
+		"PROBLEM_CODE_ZONE_DISRUPTED":         19,
+		"PROBLEM_CODE_LEASES_NOT_WRITTEN":     20,
+		"PROBLEM_CODE_DUPLICATE_HOLDERS":      21,
+		"PROBLEM_CODE_LEASES_WITHOUT_NODE":    22,
+		"PROBLEM_CODE_EVICTIONS_FAILING":      23,
+		"PROBLEM_CODE_SLICE_SYNCS_FAILING":    24,
+		"PROBLEM_CODE_SLICES_CONTENDED":       25,
 	}
 )
 
@@ -405,7 +429,7 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xd8\x11\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\x97\x12\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
@@ -413,8 +437,8 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1eCONDITION_REASON_EXTERNAL_NAME\x10\x03\x1a=\xc2\xf3\x189*\x16`Managed` of a Service2\x1fThe Service is an ExternalName.\x12\xaf\x01\n" +
 	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\x89\x01\xc2\xf3\x18\x84\x01*\x18`Contended` of a Service2hAnother writer keeps changing the same slices. Updates are suspended; missing endpoints are still added.\x12i\n" +
 	"\x17CONDITION_REASON_HINTED\x10\x05\x1aL\xc2\xf3\x18H*\x1c`TopologyHints` of a Service2(The endpoints of the Service have hints.\x12\xb6\x01\n" +
-	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12n\n" +
-	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1aO\xc2\xf3\x18K*\x1c`TopologyHints` of a Service2+No ready endpoint is on a Node with a zone.\x12\x92\x01\n" +
+	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12\xac\x01\n" +
+	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\x92\x01\n" +
 	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1ai\xc2\xf3\x18e*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2,The replica has not passed a self-check yet.\x12\xb6\x01\n" +
 	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\x89\x01\xc2\xf3\x18\x84\x01*5`DeclarationHeld`, `DeclarationsHeld`, `EvictionHeld`2KThe kube-apiserver does not answer, so kubelets cannot renew Leases either.\x12\xa9\x01\n" +
 	"\x1cCONDITION_REASON_CACHE_STALE\x10\n" +
@@ -449,7 +473,7 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	"\n" +
 	"Registered*\x10a kube-apiserver2-FALSE when something is wrong with its entry.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xcc\x16\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xd8!\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -467,9 +491,17 @@ const file_trivet_meta_v1alpha1_conditions_proto_rawDesc = "" +
 	"#PROBLEM_CODE_DEPENDENCY_UNREACHABLE\x10\f\x1a\x9f\x01\xc2\xf3\x18\x9a\x0124A replica does not reach etcd or the kube-apiserver.R%See `/readyz?verbose` of the replica.Z;ERROR if every replica of the service says so, else WARNING\x12r\n" +
 	"\x1aPROBLEM_CODE_FINDINGS_OPEN\x10\r\x1aR\xc2\xf3\x18N2 Findings with one code are open.R!List them with `trivet findings`.Z\aWARNING\x12\xac\x01\n" +
 	"\x1aPROBLEM_CODE_REPAIR_FAILED\x10\x0e\x1a\x8b\x01\xc2\xf3\x18\x86\x012LA repair has ended with a change that failed, and its finding is still open.R-Explain the finding, and create a plan again.Z\aWARNING\x12\xc8\x01\n" +
-	"\x19PROBLEM_CODE_AUDIT_FAILED\x10\x0f\x1a\xa8\x01\xc2\xf3\x18\xa3\x012OThe allocated ClusterIPs and node ports, or a part of them, cannot be compared.RGLook at the message; often the kube-apiserver, etcd or `--etcd-prefix`.Z\aUNKNOWN\x12\x8a\x01\n" +
-	" PROBLEM_CODE_SLICE_SYNCS_FAILING\x10\x10\x1ad\xc2\xf3\x18`2.The slices of some Services cannot be written.R'List the Services with `trivet slices`.Z\x05ERROR\x12\xa7\x01\n" +
-	"\x1dPROBLEM_CODE_SLICES_CONTENDED\x10\x11\x1a\x83\x01\xc2\xf3\x18\x7f2:Another writer keeps changing the slices of some Services.R8Find the writer in the message, and stop one of the two.Z\aWARNING\x1aL\xc2\xf3\x18H\n" +
+	"\x19PROBLEM_CODE_AUDIT_FAILED\x10\x0f\x1a\xa8\x01\xc2\xf3\x18\xa3\x012OThe allocated ClusterIPs and node ports, or a part of them, cannot be compared.RGLook at the message; often the kube-apiserver, etcd or `--etcd-prefix`.Z\aUNKNOWN\x12\xe6\x01\n" +
+	"\x1ePROBLEM_CODE_DECLARATIONS_HELD\x10\x10\x1a\xc1\x01\xc2\xf3\x18\xbc\x012uNo silent Node is marked Unknown, because the replica cannot trust what it sees. The message says why and since when.R:Look at the cause; `trivet_node_declarations_held` has it.Z\aWARNING\x12\x8b\x01\n" +
+	"\x17PROBLEM_CODE_NODES_HELD\x10\x11\x1an\xc2\xf3\x18j20Nodes are silent and are not marked Unknown yet.R-Explain the first one: `trivet explain node`.Z\aWARNING\x12\x87\x01\n" +
+	"\x1aPROBLEM_CODE_NODES_UNKNOWN\x10\x12\x1ag\xc2\xf3\x18c2)Nodes are silent and were marked Unknown.R-Explain the first one: `trivet explain node`.Z\aWARNING\x12\xd7\x01\n" +
+	"\x1bPROBLEM_CODE_ZONE_DISRUPTED\x10\x13\x1a\xb5\x01\xc2\xf3\x18\xb0\x012ESo many Nodes of a zone are not ready that the zone may be the cause.R2Look at what the Nodes of the zone have in common.Z3ERROR if no Node of the zone is ready, else WARNING\x12\xbe\x01\n" +
+	"\x1fPROBLEM_CODE_LEASES_NOT_WRITTEN\x10\x14\x1a\x98\x01\xc2\xf3\x18\x93\x012YLease objects cannot be written, so other readers may take live holders for expired ones.R/Look at the message, and at the kube-apiserver.Z\x05ERROR\x12\x8b\x01\n" +
+	"\x1ePROBLEM_CODE_DUPLICATE_HOLDERS\x10\x15\x1ag\xc2\xf3\x18c2)Two boots send heartbeats under one name.R-Stop one of them; often a machine was cloned.Z\aWARNING\x12\xd0\x01\n" +
+	" PROBLEM_CODE_LEASES_WITHOUT_NODE\x10\x16\x1a\xa9\x01\xc2\xf3\x18\xa4\x012DHolders of class `node` send heartbeats, and no Node has their name.RSSee whether the kubelet registered its Node, or whether the agent has a wrong name.Z\aWARNING\x12\x8c\x01\n" +
+	"\x1ePROBLEM_CODE_EVICTIONS_FAILING\x10\x17\x1ah\xc2\xf3\x18d2*Pods that have to leave cannot be deleted.R/Look at the message, and at the kube-apiserver.Z\x05ERROR\x12\x8a\x01\n" +
+	" PROBLEM_CODE_SLICE_SYNCS_FAILING\x10\x18\x1ad\xc2\xf3\x18`2.The slices of some Services cannot be written.R'List the Services with `trivet slices`.Z\x05ERROR\x12\xa7\x01\n" +
+	"\x1dPROBLEM_CODE_SLICES_CONTENDED\x10\x19\x1a\x83\x01\xc2\xf3\x18\x7f2:Another writer keeps changing the slices of some Services.R8Find the writer in the message, and stop one of the two.Z\aWARNING\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (

@@ -234,7 +234,7 @@ var File_trivet_meta_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_meta_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"\"trivet/meta/v1alpha1/reasons.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\xa6M\n" +
+	"\"trivet/meta/v1alpha1/reasons.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\xb3M\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -285,9 +285,9 @@ const file_trivet_meta_v1alpha1_reasons_proto_rawDesc = "" +
 	"\x19ERROR_REASON_PLAN_EXPIRED\x10*\x1am\xc2\xf3\x18i\x12\fbootstrapsvc\x18\t2)The plan is too old. Nothing was written.@\x02R*Create a plan again, read it and apply it.\x12\xca\x01\n" +
 	"\x19ERROR_REASON_PLAN_DRIFTED\x10+\x1a\xaa\x01\xc2\xf3\x18\xa5\x01\x12\fbootstrapsvc\x18\n" +
 	"2eThe changes of now differ from the plan; the message names the first difference. Nothing was written.@\x02R*Create a plan again, read it and apply it.\x12\x85\x01\n" +
-	"\x1dERROR_REASON_REPAIR_NOT_FOUND\x10,\x1ab\xc2\xf3\x18^\x12\fbootstrapsvc\x18\x0521No repair has this name. Old repairs are deleted.@\x02R\x17List the repairs again.\x12\xc4\x01\n" +
-	"\x1bERROR_REASON_REPAIR_RUNNING\x10-\x1a\xa2\x01\xc2\xf3\x18\x9d\x01\x12\fbootstrapsvc\x18\n" +
-	"2WAnother repair is being applied, or an unfinished one has changes of the same findings.@\x01R0Wait for its end; `trivet repair list` shows it.\x12}\n" +
+	"\x1dERROR_REASON_REPAIR_NOT_FOUND\x10,\x1ab\xc2\xf3\x18^\x12\fbootstrapsvc\x18\x0521No repair has this name. Old repairs are deleted.@\x02R\x17List the repairs again.\x12\xd1\x01\n" +
+	"\x1bERROR_REASON_REPAIR_RUNNING\x10-\x1a\xaf\x01\xc2\xf3\x18\xaa\x01\x12\fbootstrapsvc\x18\n" +
+	"2WAnother repair is being applied, or an unfinished one has changes of the same findings.@\x01R=Wait for its end, or cancel it; the list of repairs shows it.\x12}\n" +
 	"#ERROR_REASON_REPAIR_NOT_CANCELLABLE\x10.\x1aT\xc2\xf3\x18P\x12\fbootstrapsvc\x18\t2\x15The repair has ended.@\x02R%None; read the repair for its result.\x12\x8c\x01\n" +
 	"\x1eERROR_REASON_SERVICE_NOT_FOUND\x10/\x1ah\xc2\xf3\x18d\x12\bslicesvc\x18\x0527The cache of the replica has no Service with this name.@\x02R\x1bCompare namespace and name.\x12\xce\x01\n" +
 	"\x1aERROR_REASON_POD_NOT_FOUND\x100\x1a\xad\x01\xc2\xf3\x18\xa8\x01\x12\bslicesvc\x18\x052SThe cache of the replica has no Pod with this name in the namespace of the Service.@\x02RCCompare the name; a Service selects Pods of its own namespace only.\x12\xd2\x01\n" +
