@@ -278,12 +278,13 @@ func (s *search) redirect(address string) {
 	s.queue = slices.Insert(s.queue, 0, leader)
 }
 
-// failure is the error of a question without an answer. NOT_LEADER does not help if the holder is
+// failure is the error of a question without an answer. NOT_LEADER does not help if the leader is
 // among the replicas that did not answer.
 func (s *search) failure() error {
 	reason := rpcerror.ReasonOf(s.rejection)
-	if s.rejection == nil || len(s.unreached) > 0 && (reason == rpcerror.NotLeaderReason || reason == rpcerror.NoLeaderReason) {
-		return UnreachableError{Failures: s.unreached, OthersAnswered: s.rejection != nil}
+	isRedirect := reason == rpcerror.NotLeaderReason || reason == rpcerror.NoLeaderReason
+	if s.rejection == nil || s.lost || len(s.unreached) > 0 && isRedirect {
+		return UnreachableError{Failures: s.unreached, OthersAnswered: s.rejection != nil, Lost: s.lost}
 	}
 	return s.rejection
 }

@@ -46,10 +46,15 @@ type View struct {
 	sources map[string]*sourceState
 	started bool // SetSources was called
 	entries map[string]*entry
+	// changes counts calls of SetSources; left has its value when a source left, by id.
+	changes uint64
+	left    map[string]uint64
 }
 
 // sourceState is what is known of one source.
 type sourceState struct {
+	// joined is View.changes when the source came.
+	joined uint64
 	// clock counts the times at which reports of the source ceased to be valid: the start of a
 	// stream that reports everything, and the loss of a shard.
 	clock uint64
@@ -61,8 +66,9 @@ type sourceState struct {
 	// which it grew after the last bookmark.
 	newest map[int32]int64
 	risen  map[int32]bool
-	// reported is the source as its last bookmark describes it.
+	// reported is the source as its last bookmark describes it, covered has the shards of it.
 	reported *metav1.Source
+	covered  map[int32]bool
 	// synced is whether the current stream has reported everything.
 	synced bool
 	// settled is whether the source was synced or has failed, so that waiting for it is pointless.
@@ -84,22 +90,26 @@ type entry struct {
 
 // NewView returns an empty View.
 func NewView(cfg ViewConfig) *View {
-	return &View{cfg: cfg, sources: map[string]*sourceState{}, entries: map[string]*entry{}}
+	return &View{cfg: cfg, sources: map[string]*sourceState{}, entries: map[string]*entry{}, left: map[string]uint64{}}
 }
 
 // SetSources replaces the set of sources. Reports of other sources are ignored. Items of a source
 // that left stay until another source covers their shard.
 func (v *View) SetSources(ids []string) {
 	v.started = true
+	v.changes++
 	for id := range v.sources {
 		if !slices.Contains(ids, id) {
 			delete(v.sources, id)
+			v.left[id] = v.changes
 			v.withdraw(id, func(uint64) bool { return true })
 		}
 	}
 	for _, id := range ids {
 		if v.sources[id] == nil {
-			v.sources[id] = &sourceState{since: map[int32]uint64{}, newest: map[int32]int64{}, risen: map[int32]bool{}}
+			v.sources[id] = &sourceState{
+				joined: v.changes, since: map[int32]uint64{}, newest: map[int32]int64{}, risen: map[int32]bool{},
+			}
 		}
 	}
 	if v.cfg.Ownership == Replicated && v.Synced() {
@@ -151,6 +161,9 @@ func (v *View) Put(id string, item Item) {
 	}
 	e := v.entries[item.GetName()]
 	known := e != nil
+	if !known && v.isOutdated(id, shard, epoch) {
+		return
+	}
 	if !known {
 		e = &entry{}
 		v.entries[item.GetName()] = e
@@ -158,7 +171,7 @@ func (v *View) Put(id string, item Item) {
 	if v.cfg.Ownership == Replicated {
 		e.addReporter(id, s.clock)
 	}
-	if known && epoch < v.rankOf(e) && (v.cfg.Ownership != Replicated || e.source != id) {
+	if known && epoch < v.rankOf(e, s) && (v.cfg.Ownership != Replicated || e.source != id) {
 		return // the leader of a replicated item lowers the epoch itself when it gives up the shard
 	}
 	if epoch > s.newest[shard] {
@@ -171,11 +184,12 @@ func (v *View) Put(id string, item Item) {
 // Remove takes the report that an item is gone. A report of an earlier term is ignored.
 func (v *View) Remove(id string, item Item) {
 	e := v.entries[item.GetName()]
-	if e == nil || v.sources[id] == nil {
+	s := v.sources[id]
+	if e == nil || s == nil {
 		return
 	}
 	delete(e.reporters, id)
-	if _, epoch := v.placeOf(item); epoch < v.rankOf(e) {
+	if _, epoch := v.placeOf(item); epoch < v.rankOf(e, s) {
 		return
 	}
 	last := e.item
@@ -195,7 +209,7 @@ func (v *View) Bookmark(id string, reported *metav1.Source, first bool) {
 	}
 	covered := v.coverOf(reported)
 	swept := map[int32]bool{}
-	before := v.coverOf(s.reported)
+	before := s.covered
 	for shard := range covered {
 		if !s.swept || !before[shard] || s.risen[shard] {
 			swept[shard] = true
@@ -217,7 +231,7 @@ func (v *View) Bookmark(id string, reported *metav1.Source, first bool) {
 		}
 	}
 	clear(s.risen)
-	s.reported, s.synced, s.settled, s.swept = reported, true, true, true
+	s.reported, s.covered, s.synced, s.settled, s.swept = reported, covered, true, true, true
 }
 
 // sweep deletes the items of shards that a source covers and did not report, unless another source
@@ -227,7 +241,7 @@ func (v *View) sweep(id string, s *sourceState, shards map[int32]bool, epoch int
 		if !shards[e.shard] || e.source == id && e.clock >= max(s.base, s.since[e.shard]) && e.epoch >= s.newest[e.shard] {
 			continue
 		}
-		if e.source != id && v.rankOf(e) > epoch {
+		if e.source != id && v.rankOf(e, s) > epoch {
 			continue
 		}
 		v.deleteUnseen(e)
@@ -293,7 +307,7 @@ func (v *View) placeOf(item Item) (shard int32, epoch int64) {
 // coverOf returns the shards that a bookmark names.
 func (v *View) coverOf(reported *metav1.Source) map[int32]bool {
 	covered := map[int32]bool{}
-	if reported != nil && v.cfg.Ownership == Exclusive {
+	if v.cfg.Ownership == Exclusive {
 		covered[0] = true
 		return covered
 	}
@@ -303,13 +317,28 @@ func (v *View) coverOf(reported *metav1.Source) map[int32]bool {
 	return covered
 }
 
-// rankOf returns the epoch that a report must have to count. Any report counts once the source of
-// the last one has left: epochs start again after etcd was restored from a backup.
-func (v *View) rankOf(e *entry) int64 {
-	if v.sources[e.source] == nil {
+// rankOf returns the epoch that a report of a source must have to count. Any report counts of a
+// source that came after the source of the last one had left: epochs start again after etcd was
+// restored from a backup.
+func (v *View) rankOf(e *entry, of *sourceState) int64 {
+	if v.sources[e.source] == nil && of.joined >= v.left[e.source] {
 		return 0
 	}
 	return e.epoch
+}
+
+// isOutdated reports whether another source has reported a shard wholly under a later term, so that
+// an item that it has not is gone.
+func (v *View) isOutdated(id string, shard int32, epoch int64) bool {
+	if v.cfg.Ownership != Partitioned {
+		return false
+	}
+	for other, s := range v.sources {
+		if other != id && s.covered[shard] && s.newest[shard] > epoch {
+			return true
+		}
+	}
+	return false
 }
 
 // withdraw removes a source from the reporters of the items that it reported at the given clocks.
@@ -357,12 +386,12 @@ func (e *entry) addReporter(id string, clock uint64) {
 	e.reporters[id] = clock
 }
 
-// handOver makes another reporter the source of a replicated item. With epoch 0 any next report
-// counts.
+// handOver makes another reporter the source of a replicated item, if there is one. With epoch 0
+// any next report counts.
 func (e *entry) handOver() {
-	if len(e.reporters) == 0 {
-		return
+	e.epoch = 0
+	if len(e.reporters) > 0 {
+		e.source = slices.Min(slices.Collect(maps.Keys(e.reporters)))
+		e.clock = e.reporters[e.source]
 	}
-	e.source = slices.Min(slices.Collect(maps.Keys(e.reporters)))
-	e.clock, e.epoch = e.reporters[e.source], 0
 }
