@@ -17,13 +17,14 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi/openapi"
 	bootstraproutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/bootstrap/v1alpha1"
+	gatewayroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/gateway/v1alpha1"
 	leaseroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/lease/v1alpha1"
 	noderoutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/node/v1alpha1"
 	sliceroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/slice/v1alpha1"
 	statusroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/status/v1alpha1"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
@@ -35,7 +36,7 @@ var services = []struct {
 	file     protoreflect.FileDescriptor
 	register func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error
 }{
-	{gatewayv1.File_trivet_gateway_v1_gateway_proto, gatewayv1.RegisterGatewayServiceHandler},
+	{gatewayv1.File_trivet_gateway_v1alpha1_cluster_proto, gatewayroutes.RegisterClusterServiceHandler},
 	{statusv1.File_trivet_status_v1alpha1_status_proto, statusroutes.RegisterStatusServiceHandler},
 	{leasev1.File_trivet_lease_v1alpha1_lease_proto, leaseroutes.RegisterLeaseServiceHandler},
 	{nodev1.File_trivet_node_v1alpha1_node_health_proto, noderoutes.RegisterNodeHealthServiceHandler},
