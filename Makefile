@@ -86,13 +86,17 @@ conformance: assets-rivals ## Tests beside upstream's lease client and kube-cont
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: check
-check: lint gen-check import-rules ## All checks without a control plane: linters, language, generated code, import rules
+check: lint breaking gen-check import-rules ## All checks without a control plane: linters, language, API changes, generated code, import rules
 
 .PHONY: lint
 lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) prose ## golangci-lint, buf lint and the language rules (PACKAGES=./services/slicesvc/...)
 	$(TOOLS)/bin/golangci-lint run --allow-serial-runners $(PACKAGES)
 	$(TOOLS)/bin/buf lint
 	$(TOOLS)/bin/buf format --diff --exit-code proto
+
+.PHONY: breaking
+breaking: $(TOOLS)/protocol-$(GO) ## Fail if proto/ breaks clients of the last release
+	@PATH="$(TOOLS)/bin:$$PATH" tools/breaking.sh
 
 # Vale reads comments and Markdown; tools/prose gives it string literals and names, on the line numbers of their files.
 .PHONY: prose
@@ -107,7 +111,7 @@ import-rules: ## Which package may import which
 	go test ./internal/importrules
 
 .PHONY: gen
-gen: $(TOOLS)/protocol-$(GO) ## Generate Go from proto/
+gen: $(TOOLS)/protocol-$(GO) ## Generate Go, HTTP routes and the OpenAPI document from proto/
 	PATH="$(TOOLS)/bin:$$PATH" buf generate
 
 # Generated beside the tree, so that neither the checkout nor work in progress is touched.
@@ -115,7 +119,9 @@ gen: $(TOOLS)/protocol-$(GO) ## Generate Go from proto/
 gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	PATH="$(TOOLS)/bin:$$PATH" buf generate --output "$$fresh"; \
-	diff --recursive --exclude='*.proto' proto "$$fresh/proto" || \
+	{ diff --recursive --exclude='*.proto' proto "$$fresh/proto" && \
+	diff --recursive gateway/internal/httpapi/routes "$$fresh/gateway/internal/httpapi/routes" && \
+	diff gateway/internal/httpapi/openapi/openapi.swagger.json "$$fresh/gateway/internal/httpapi/openapi/openapi.swagger.json"; } || \
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.

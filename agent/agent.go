@@ -139,8 +139,8 @@ func nextAddress(address string, answered bool, err error) string {
 	switch reason := rpcerror.ReasonOf(err); {
 	case isMove:
 		return moved.to
-	case reason == rpcerror.NotLeaderReason:
-		return rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey)
+	case reason == rpcerror.NotLeaderReason, reason == rpcerror.NoLeaderReason:
+		return rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey)
 	case reason == reasonPaced:
 		return address
 	case errors.Is(err, errNoAnswer):

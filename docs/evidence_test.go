@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
@@ -13,48 +12,27 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The table of evidence has the codes of the code, in their order.
+// The links of evidence are in the registry in the order in which the code returns them.
 func TestReasons_HaveAllEvidenceInItsOrder(t *testing.T) {
-	text, err := os.ReadFile("reasons.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, found := strings.Cut(string(text), "\n## Evidence of node health\n")
-	if !found {
-		t.Fatal("reasons.md has no such section")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	var listed []string
-	for _, row := range regexp.MustCompile("(?m)^\\| \\d+ \\| `([A-Z_]+)` \\|").FindAllStringSubmatch(section, -1) {
-		listed = append(listed, row[1])
-	}
-	if diff := cmp.Diff(codesOfEvidence(t), listed); diff != "" {
-		t.Errorf("codes (-code +docs):\n%s", diff)
-	}
-}
-
-func codesOfEvidence(t *testing.T) []string {
-	t.Helper()
-	path := filepath.Join("..", "services", "leasesvc", "internal", "explain", "explain.go")
-	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var codes []string
-	ast.Inspect(file, func(node ast.Node) bool {
-		spec, ok := node.(*ast.ValueSpec)
-		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Code") {
-			return true
+	for enum, path := range map[string]string{
+		"NodeEvidenceCode":     "../services/leasesvc/internal/explain/explain.go",
+		"EndpointEvidenceCode": "../services/slicesvc/internal/explain/explain.go",
+		"FindingEvidenceCode":  "../services/bootstrapsvc/internal/allocation/finding.go",
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if code, ok := literal(spec.Values[0]); ok {
-			codes = append(codes, code)
+		var codes []string
+		for _, constant := range constantsOf(file) {
+			if strings.HasPrefix(constant.name, "Code") || constant.typeName == "EvidenceCode" {
+				codes = append(codes, constant.value)
+			}
 		}
-		return true
-	})
-	if len(codes) == 0 {
-		t.Fatal("found no code of evidence")
+		if diff := cmp.Diff(codes, reasonsOf(t, enum)); diff != "" {
+			t.Errorf("%s (-%s +registry):\n%s", enum, path, diff)
+		}
 	}
-	return codes
 }
 
 // Every test that node-health.md names exists.

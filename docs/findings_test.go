@@ -8,21 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
-
-// findingCodes are the codes of findings in the order of the API, unspecified left out.
-func findingCodes() []string {
-	var codes []string
-	values := bootstrapv1.Finding_CODE_UNSPECIFIED.Descriptor().Values()
-	for i := range values.Len() {
-		if values.Get(i).Number() != 0 {
-			codes = append(codes, strings.TrimPrefix(string(values.Get(i).Name()), "CODE_"))
-		}
-	}
-	return codes
-}
 
 func pageOf(code string) string {
 	return strings.ToLower(strings.ReplaceAll(code, "_", "-")) + ".md"
@@ -31,7 +17,7 @@ func pageOf(code string) string {
 // The commands and the page link to a page by its code.
 func TestFindings_EveryCodeHasAPageAndEveryPageACode(t *testing.T) {
 	want := []string{"README.md"}
-	for _, code := range findingCodes() {
+	for _, code := range reasonsOf(t, "FindingCode") {
 		want = append(want, pageOf(code))
 	}
 	has, err := filepath.Glob("findings/*")
@@ -58,7 +44,7 @@ func TestFindings_PagesAnswerTheSameQuestions(t *testing.T) {
 	questions := []string{
 		"What it means", "How Trivet knows", "What kube-apiserver does", "What is repaired automatically", "What to do",
 	}
-	for _, code := range findingCodes() {
+	for _, code := range reasonsOf(t, "FindingCode") {
 		text := document(t, "findings/"+pageOf(code))
 		if title, _, _ := strings.Cut(text, "\n"); title != "# "+code {
 			t.Errorf("%s begins with %q, want %q", pageOf(code), title, "# "+code)
@@ -86,7 +72,7 @@ func TestFindings_TableHasAllCodesInTheirOrder(t *testing.T) {
 			t.Errorf("%s links to %s, want %s", row[1], row[2], want)
 		}
 	}
-	if diff := cmp.Diff(findingCodes(), listed); diff != "" {
+	if diff := cmp.Diff(reasonsOf(t, "FindingCode"), listed); diff != "" {
 		t.Errorf("codes (-api +docs):\n%s", diff)
 	}
 }
@@ -94,7 +80,7 @@ func TestFindings_TableHasAllCodesInTheirOrder(t *testing.T) {
 // The code in the name of an example finding is the page's.
 func TestFindings_ExamplesAreOfTheirPage(t *testing.T) {
 	example := regexp.MustCompile(`explain finding ([-a-z]+)\.`)
-	for _, code := range findingCodes() {
+	for _, code := range reasonsOf(t, "FindingCode") {
 		found := example.FindAllStringSubmatch(document(t, "findings/"+pageOf(code)), -1)
 		for _, match := range found {
 			if match[1]+".md" != pageOf(code) {
@@ -111,28 +97,4 @@ func document(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// The table of evidence has the codes of the code, in their order.
-func TestReasons_HaveAllEvidenceOfFindings(t *testing.T) {
-	_, section, found := strings.Cut(document(t, "reasons.md"), "\n## Evidence of findings\n")
-	if !found {
-		t.Fatal("reasons.md has no such section")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	var listed []string
-	for _, row := range regexp.MustCompile("(?m)^\\| [^|]+ \\| `([A-Z_]+)` \\|").FindAllStringSubmatch(section, -1) {
-		listed = append(listed, row[1])
-	}
-	source := document(t, filepath.Join("..", "services", "bootstrapsvc", "internal", "allocation", "finding.go"))
-	var codes []string
-	for _, constant := range regexp.MustCompile(`(?m)^\s+\w+ EvidenceCode = "([A-Z_]+)"$`).FindAllStringSubmatch(source, -1) {
-		codes = append(codes, constant[1])
-	}
-	if len(codes) == 0 {
-		t.Fatal("found no code of evidence")
-	}
-	if diff := cmp.Diff(codes, listed); diff != "" {
-		t.Errorf("codes (-code +docs):\n%s", diff)
-	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-var update = flag.Bool("update", false, "write flags.md instead of comparing it")
+var update = flag.Bool("update", false, "write flags.md and reasons.md instead of comparing them")
 
 // flags.md is generated from the flags: go test ./docs -run Flags -args -update
 func TestFlags_AreAllDocumented(t *testing.T) {

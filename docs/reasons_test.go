@@ -2,139 +2,164 @@
 package docs_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-// Every reason has a row, and every row a reason.
-func TestReasons_AreTheOnesOfTheCode(t *testing.T) {
-	text, err := os.ReadFile("reasons.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	explained := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
-		if explained[row[1]] {
-			t.Errorf("%s has two rows", row[1])
-		}
-		explained[row[1]] = true
-	}
-	said := reasonsInGo(t)
-	for reason, where := range reasonsInProtos(t) {
-		said[reason] = where
-	}
-	if len(said) == 0 {
-		t.Fatal("found no reason in the code")
-	}
-	for reason, where := range said {
-		if !explained[reason] {
-			t.Errorf("%s, in %s, has no row in reasons.md", reason, where)
-		}
-	}
-	for reason := range explained {
-		if said[reason] == "" {
-			t.Errorf("reasons.md explains %s, which no code and no .proto file says", reason)
-		}
-	}
-}
-
-// reasonsInGo returns the constants of types called Reason that are written as reasons are, with
-// their places.
-func reasonsInGo(t *testing.T) map[string]string {
-	t.Helper()
-	shape := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
-	found := map[string]string{}
-	eachFile(t, ".go", func(path string) {
-		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		ast.Inspect(file, func(node ast.Node) bool {
-			spec, ok := node.(*ast.ValueSpec)
-			if !ok || !isReason(spec.Type) {
-				return true
-			}
-			for _, value := range spec.Values {
-				if text, ok := literal(value); ok && shape.MatchString(text) {
-					found[text] = set.Position(value.Pos()).String()
-				}
-			}
-			return true
-		})
-	}, "services", "gateway", "internal")
-	return found
-}
-
-// isReason says whether a type is called Reason, here or in another package.
-func isReason(expression ast.Expr) bool {
-	switch named := expression.(type) {
-	case *ast.Ident:
-		return named.Name == "Reason"
-	case *ast.SelectorExpr:
-		return named.Sel.Name == "Reason"
-	default:
-		return false
-	}
-}
-
-func literal(expression ast.Expr) (string, bool) {
-	basic, ok := expression.(*ast.BasicLit)
-	if !ok || basic.Kind != token.STRING {
-		return "", false
-	}
-	text, err := strconv.Unquote(basic.Value)
-	return text, err == nil
-}
-
-// reasonsInProtos returns what the comments of .proto files promise: "ABORTED (SUPERSEDED)"
-// promises SUPERSEDED.
-func reasonsInProtos(t *testing.T) map[string]string {
-	t.Helper()
-	promise := regexp.MustCompile(`\b(?:INVALID_ARGUMENT|NOT_FOUND|ABORTED|UNAVAILABLE|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|INTERNAL) \(([^)]*)\)`)
-	name := regexp.MustCompile(`\b[A-Z][A-Z_]{3,}\b`)
-	found := map[string]string{}
-	eachFile(t, ".proto", func(path string) {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		text := regexp.MustCompile(`\n\s*//\s*`).ReplaceAllString(string(content), " ")
-		for _, match := range promise.FindAllStringSubmatch(text, -1) {
-			for _, reason := range name.FindAllString(match[1], -1) {
-				found[reason] = path
-			}
-		}
-	}, "proto")
-	return found
-}
-
-// eachFile visits the files of some folders of the repository, tests and generated code left out.
-func eachFile(t *testing.T, suffix string, visit func(path string), folders ...string) {
-	t.Helper()
-	for _, folder := range folders {
-		err := filepath.WalkDir(filepath.Join("..", folder), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || !strings.HasSuffix(path, suffix) {
-				return err
-			}
-			if !slices.ContainsFunc([]string{"_test.go", ".pb.go", ".pb.gw.go"}, func(s string) bool { return strings.HasSuffix(path, s) }) {
-				visit(path)
-			}
-			return nil
-		})
-		if err != nil {
+// reasons.md is generated from the registry: go test ./docs -run Reasons -args -update
+func TestReasons_AreAllDocumented(t *testing.T) {
+	want := reasonReference()
+	if *update {
+		if err := os.WriteFile("reasons.md", []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if diff := cmp.Diff(want, document(t, "reasons.md")); diff != "" {
+		t.Errorf("reasons.md is out of date; run go test ./docs -run Reasons -args -update (-registry +file):\n%s", diff)
+	}
+}
+
+const reasonIntroduction = `# Reasons
+
+This page is generated from [the registry of reasons](../proto/trivet/meta/v1alpha1/reasons.proto).
+
+Every error of a Trivet RPC carries one ` + "`google.rpc.ErrorInfo`" + ` with domain ` + "`trivet.dev`" + ` and one of the reasons below. The
+HTTP API returns the same as JSON. Programs switch on the reason; messages are for people and may change. Every change of
+a plan has a reason, too; the second half of this page lists them.
+
+"Retry" says whether the same call may succeed later. If the status carries ` + "`RetryInfo`" + `, wait that long; otherwise pause
+with jitter. "Rejection" says whether a rejected item, in a response that is otherwise OK, may have the reason.
+`
+
+// reasonReference renders all enums of the registry, in the order of their files.
+func reasonReference() string {
+	var text strings.Builder
+	text.WriteString(reasonIntroduction)
+	for _, enum := range registry() {
+		for _, section := range enum.Sections {
+			text.WriteString("\n## " + section.GetTitle() + "\n")
+			for _, paragraph := range []string{section.GetIntroduction(), enum.table(section.GetName()), section.GetNote()} {
+				if paragraph != "" {
+					text.WriteString("\n" + strings.TrimSpace(paragraph) + "\n")
+				}
+			}
+		}
+	}
+	return text.String()
+}
+
+// reasonEnum is one enum of the registry with its reasons, in their order.
+type reasonEnum struct {
+	name string
+	*metav1.ReasonRegistry
+	reasons []reason
+}
+
+// reason is a value of the registry. Its text is what is sent.
+type reason struct {
+	text string
+	*metav1.ReasonInfo
+}
+
+func registry() []reasonEnum {
+	var found []reasonEnum
+	for _, file := range []protoreflect.FileDescriptor{
+		metav1.File_trivet_meta_v1alpha1_reasons_proto,
+		metav1.File_trivet_meta_v1alpha1_change_reasons_proto,
+		metav1.File_trivet_meta_v1alpha1_conditions_proto,
+		metav1.File_trivet_meta_v1alpha1_codes_proto,
+	} {
+		for i := range file.Enums().Len() {
+			found = append(found, reasonEnumOf(file.Enums().Get(i)))
+		}
+	}
+	return found
+}
+
+func reasonEnumOf(descriptor protoreflect.EnumDescriptor) reasonEnum {
+	enum := reasonEnum{
+		name:           string(descriptor.Name()),
+		ReasonRegistry: proto.GetExtension(descriptor.Options(), metav1.E_Registry).(*metav1.ReasonRegistry),
+	}
+	prefix := strings.TrimSuffix(string(descriptor.Values().ByNumber(0).Name()), "UNSPECIFIED")
+	for i := range descriptor.Values().Len() {
+		value := descriptor.Values().Get(i)
+		if value.Number() == 0 {
+			continue
+		}
+		info := proto.GetExtension(value.Options(), metav1.E_Reason).(*metav1.ReasonInfo)
+		text := info.GetName()
+		if text == "" {
+			text = strings.TrimPrefix(string(value.Name()), prefix)
+		}
+		enum.reasons = append(enum.reasons, reason{text: text, ReasonInfo: info})
+	}
+	return enum
+}
+
+// reasonsOf returns the texts of one enum, in their order.
+func reasonsOf(t *testing.T, name string) []string {
+	t.Helper()
+	all := registry()
+	i := slices.IndexFunc(all, func(e reasonEnum) bool { return e.name == name })
+	if i < 0 {
+		t.Fatalf("the registry has no enum %s", name)
+	}
+	var texts []string
+	for _, r := range all[i].reasons {
+		texts = append(texts, r.text)
+	}
+	return texts
+}
+
+// table renders the reasons of a section. A column that is empty for all of them is omitted.
+func (e reasonEnum) table(section string) string {
+	columns := []struct {
+		heading string
+		cell    func(reason) string
+	}{
+		{e.GetNoun(), func(r reason) string { return "`" + r.text + "`" }},
+		{"code", func(r reason) string { return strings.TrimPrefix(r.GetCode().String(), "OK") }},
+		{"rejection", func(r reason) string { return map[bool]string{true: "yes"}[r.GetRejection()] }},
+		{"severity", func(r reason) string { return r.GetSeverity() }},
+		{"subject", func(r reason) string { return r.GetSubject() }},
+		{"meaning", func(r reason) string { return r.GetMeaning() }},
+		{"FAILED when", func(r reason) string { return r.GetBrokenWhen() }},
+		{"retry", func(r reason) string { return retryOf(r.GetRetry()) }},
+		{"effect", func(r reason) string { return r.GetEffect() }},
+		{"action", func(r reason) string { return r.GetAction() }},
+	}
+	var listed []reason
+	for _, r := range e.reasons {
+		if r.GetSection() == section {
+			listed = append(listed, r)
+		}
+	}
+	lines := make([]string, len(listed)+2)
+	for _, column := range columns {
+		if !slices.ContainsFunc(listed, func(r reason) bool { return column.cell(r) != "" }) {
+			continue
+		}
+		lines[0] += "| " + column.heading + " "
+		lines[1] += "|---"
+		for i, r := range listed {
+			lines[i+2] += "| " + strings.ReplaceAll(column.cell(r), "|", "\\|") + " "
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "|\n")+"|", "|  |", "| – |")
+}
+
+func retryOf(retry metav1.ReasonInfo_Retry) string {
+	if retry == metav1.ReasonInfo_RETRY_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(retry.String(), "RETRY_"))
 }

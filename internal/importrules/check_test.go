@@ -28,6 +28,7 @@ func TestCheck_EveryBreachIsFound(t *testing.T) {
 		"service test uses one":       {"services/slicesvc/a_test.go", "package slicesvc\n\nimport _ \"github.com/trivet-dev/trivet/services/leasesvc\"\n", "each service must run without"},
 		"service uses gateway":        {"services/bootstrapsvc/a.go", "package bootstrapsvc\n\nimport _ \"github.com/trivet-dev/trivet/gateway\"\n", "the gateway is a client"},
 		"gateway uses service":        {"gateway/a.go", "package gateway\n\nimport _ \"github.com/trivet-dev/trivet/services/leasesvc\"\n", "only through their API"},
+		"service has HTTP routes":     {"services/leasesvc/a.go", "package leasesvc\n\nimport _ \"github.com/grpc-ecosystem/grpc-gateway/v2/runtime\"\n", "HTTP belongs to the gateway"},
 		"shared package uses service": {"internal/loop/a.go", "package loop\n\nimport _ \"github.com/trivet-dev/trivet/services/leasesvc\"\n", "does not depend on its users"},
 		"shared package uses proto":   {"internal/loop/a.go", "package loop\n\nimport _ \"github.com/trivet-dev/trivet/proto/trivet/lease/v1\"\n", "serves any API and depends on none"},
 		"proto outside the API":       {"services/leasesvc/config.go", "package leasesvc\n\nimport _ \"github.com/trivet-dev/trivet/proto/trivet/lease/v1\"\n", "only internal/api handles"},

@@ -72,13 +72,19 @@ var bans = []ban{
 		because: "the gateway uses services only through their API, as any client does",
 	},
 	{
+		from: `^(agent|cmd|internal|services)/`, to: `^github\.com/grpc-ecosystem/grpc-gateway/|^` + module + `gateway/internal/httpapi/`,
+		because: "HTTP belongs to the gateway, so that no other program links its routes",
+	},
+	{
 		from: `^internal/`, to: `^` + module + `(services|gateway|cmd|agent)(/|$)`,
 		because: "a shared package does not depend on its users",
 	},
 	{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
-			`^internal/status/.* imports ` + module + `proto/trivet/status/v1$`, // the one API that every process serves
+			// The one API that every process serves, and what all APIs share.
+			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1(alpha1)?$`,
+			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1(alpha1)?$`,
 		},
 		because: "a shared package serves any API and depends on none",
 	},
@@ -86,6 +92,7 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
+			`^services/\w+/\w+\.go imports ` + module + `proto/trivet/meta/v1alpha1$`, // problems of the service
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},

@@ -19,6 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // UsageError is a mistake in the configuration that is found only when the setting is used, such as
@@ -148,8 +149,8 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	}
 	p.rpc.Register(p.service.Register)
 	p.rpc.Register(status.New(status.Deps{
-		Member: p.member, Ready: p.ready, Terms: func() []term.ShardStatus { return p.candidate.Status().Shards },
-		Loops: p.service.Loops().Status, Dependencies: p.dependencies, Counts: p.service.Counts,
+		Member: p.member, Ready: p.ready, Shards: func() []term.ShardStatus { return p.candidate.Status().Shards },
+		Loops: p.service.Loops().Status, Dependencies: p.dependencies, Counts: p.service.Counts, Problems: p.problems,
 	}).Register)
 	live := observe.NewChecks()
 	live.Add("loops", p.service.Loops().Check)
@@ -157,6 +158,14 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 		Gatherer: registry, Live: live, Ready: p.ready,
 		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger,
 	})
+	return nil
+}
+
+// problems returns what the service reports.
+func (p *Process) problems() []*metav1.Problem {
+	if reporter, reports := p.service.(interface{ Problems() []*metav1.Problem }); reports {
+		return reporter.Problems()
+	}
 	return nil
 }
 

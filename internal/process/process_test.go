@@ -22,7 +22,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -147,8 +147,8 @@ func TestRun_UnreachableEtcdIsReportedAndDoesNotEndRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if reply.GetReady() || len(reply.GetUnreadyReasons()) == 0 || reply.GetCounts()["things"] != 3 {
-		t.Errorf("status = %v, want it unready with reasons and with counts", reply)
+	if got := reply.GetStatus(); got.GetReady() || len(got.GetProblems()) == 0 || got.GetCounts()["things"] != 3 {
+		t.Errorf("status = %v, want it unready with problems and with counts", got)
 	}
 	if code, body := get(t, p, "/livez"); code != http.StatusOK {
 		t.Errorf("livez = %d %s: a missing etcd must not get the process restarted", code, body)

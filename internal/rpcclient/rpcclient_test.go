@@ -25,12 +25,13 @@ func TestDial_UnaryCallsAreTriedAgainWhileUnavailable(t *testing.T) {
 		want     codes.Code
 		attempts int64
 	}{
-		"at first":            {answers: []error{nil}, want: codes.OK, attempts: 1},
-		"after a stop":        {answers: []error{rpcerror.ShuttingDown(), nil}, want: codes.OK, attempts: 2},
-		"after an election":   {answers: []error{rpcerror.NotLeader("leasesvc", ""), rpcerror.NotLeader("leasesvc", ""), nil}, want: codes.OK, attempts: 3},
-		"three at most":       {answers: []error{rpcerror.ShuttingDown(), rpcerror.ShuttingDown(), rpcerror.ShuttingDown(), nil}, want: codes.Unavailable, attempts: 3},
-		"not what will stay":  {answers: []error{rpcerror.New(codes.NotFound, "LEASE_NOT_FOUND", "none"), nil}, want: codes.NotFound, attempts: 1},
-		"not what may repeat": {answers: []error{errors.New("defect"), nil}, want: codes.Internal, attempts: 1},
+		"at first":              {answers: []error{nil}, want: codes.OK, attempts: 1},
+		"after a stop":          {answers: []error{rpcerror.ShuttingDown(), nil}, want: codes.OK, attempts: 2},
+		"after an election":     {answers: []error{rpcerror.NotLeader("leasesvc", ""), rpcerror.NotLeader("leasesvc", ""), nil}, want: codes.OK, attempts: 3},
+		"three at most":         {answers: []error{rpcerror.ShuttingDown(), rpcerror.ShuttingDown(), rpcerror.ShuttingDown(), nil}, want: codes.Unavailable, attempts: 3},
+		"not what is elsewhere": {answers: []error{rpcerror.NotLeader("leasesvc", "10.0.0.7:7601"), nil}, want: codes.FailedPrecondition, attempts: 1},
+		"not what will stay":    {answers: []error{rpcerror.New(codes.NotFound, "LEASE_NOT_FOUND", "none"), nil}, want: codes.NotFound, attempts: 1},
+		"not what may repeat":   {answers: []error{errors.New("defect"), nil}, want: codes.Internal, attempts: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -58,7 +59,7 @@ func TestDial_StreamsAreNotTriedAgain(t *testing.T) {
 func TestDial_DetailsArriveUnchanged(t *testing.T) {
 	service := &leases{get: func(context.Context, int64) error { return rpcerror.NotLeader("leasesvc", "10.0.0.7:7601") }}
 	_, err := plain(t, service).GetLease(t.Context(), request())
-	if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); rpcerror.ReasonOf(err) != rpcerror.NotLeaderReason || got != "10.0.0.7:7601" {
+	if got := rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey); rpcerror.ReasonOf(err) != rpcerror.NotLeaderReason || got != "10.0.0.7:7601" {
 		t.Errorf("%v with address %q, want NOT_LEADER with 10.0.0.7:7601", err, got)
 	}
 }

@@ -10,30 +10,36 @@ import (
 // Domain is the ErrorInfo domain of every error Trivet makes.
 const Domain = "trivet.dev"
 
-// GRPCAddressKey is the metadata key under which NOT_LEADER says the address of the leader.
-const GRPCAddressKey = "grpc_address"
+// RedirectAddressKey is the metadata key under which NOT_LEADER says the address of the leader.
+const RedirectAddressKey = "redirect_address"
 
-// Reason is the stable code of a failure, unique within [Domain].
+// Reason is the stable code of a failure, unique within [Domain]. The enum ErrorReason of
+// trivet.meta lists all reasons with their codes and meanings.
 type Reason string
 
 // Reasons of every service. Services declare further reasons.
 const (
-	// NotLeaderReason: another replica holds the term; see [NotLeader].
-	NotLeaderReason Reason = "NOT_LEADER"
-	// ShuttingDownReason: this replica is stopping; see [ShuttingDown].
-	ShuttingDownReason Reason = "SHUTTING_DOWN"
-	// ValidationFailedReason: the request breaks the rules written in its .proto file; BadRequest
-	// names the fields.
-	ValidationFailedReason Reason = "VALIDATION_FAILED"
-	// InvalidPageTokenReason: the page token does not come from a list with the same arguments.
-	InvalidPageTokenReason Reason = "INVALID_PAGE_TOKEN"
-	// UnknownMethodReason: the server has no such method.
-	UnknownMethodReason Reason = "UNKNOWN_METHOD"
-	// InternalReason: a defect or a failure the caller can do nothing about; the cause is in the
-	// server's log.
-	InternalReason Reason = "INTERNAL"
-	// PanicReason: the handler panicked; the stack is in the server's log.
-	PanicReason Reason = "PANIC"
+	NotLeaderReason            Reason = "NOT_LEADER" // see [NotLeader]
+	NoLeaderReason             Reason = "NO_LEADER"  // see [NotLeader]
+	ShuttingDownReason         Reason = "SHUTTING_DOWN"
+	NotAuthenticatedReason     Reason = "NOT_AUTHENTICATED"
+	NotAuthorizedReason        Reason = "NOT_AUTHORIZED"
+	WrongClusterReason         Reason = "WRONG_CLUSTER"
+	ValidationFailedReason     Reason = "VALIDATION_FAILED"
+	UnknownFieldReason         Reason = "UNKNOWN_FIELD"
+	RequestIDReusedReason      Reason = "REQUEST_ID_REUSED"
+	ETagMismatchReason         Reason = "ETAG_MISMATCH"
+	HistoryUnavailableReason   Reason = "HISTORY_UNAVAILABLE"
+	InvalidPageTokenReason     Reason = "INVALID_PAGE_TOKEN"
+	ResumeTokenExpiredReason   Reason = "RESUME_TOKEN_EXPIRED"
+	WatchTooSlowReason         Reason = "WATCH_TOO_SLOW"
+	CacheNotSyncedReason       Reason = "CACHE_NOT_SYNCED"
+	ConflictReason             Reason = "CONFLICT"
+	APIServerUnreachableReason Reason = "APISERVER_UNREACHABLE"
+	EtcdUnreachableReason      Reason = "ETCD_UNREACHABLE"
+	UnknownMethodReason        Reason = "UNKNOWN_METHOD"
+	InternalReason             Reason = "INTERNAL"
+	PanicReason                Reason = "PANIC"
 )
 
 // ReasonOf returns the reason of the first ErrorInfo of [Domain] in err or in what it wraps, and ""

@@ -49,14 +49,16 @@ func New(code codes.Code, reason Reason, message string, options ...Option) erro
 	return Complete(status.New(code, valid(message)), reason, options...)
 }
 
-// NotLeader returns the error of a replica that does not hold the term. holderGRPCAddress is the
-// host:port of the holder, or empty if there is none.
-func NotLeader(service, holderGRPCAddress string) error {
-	message := fmt.Sprintf("this replica of %s does not lead, and no other replica does yet; try again", service)
-	if holderGRPCAddress != "" {
-		message = fmt.Sprintf("this replica of %s does not lead; ask %s", service, holderGRPCAddress)
+// NotLeader returns the error of a replica that does not lead the shard. leaderAddress is the
+// host:port of the leader: NOT_LEADER has it as [RedirectAddressKey]. It is empty if no leader is
+// known: then the reason is NO_LEADER.
+func NotLeader(service, leaderAddress string) error {
+	if leaderAddress == "" {
+		return New(codes.Unavailable, NoLeaderReason,
+			fmt.Sprintf("this replica of %s does not lead, and knows of no replica that does; try again", service))
 	}
-	return New(codes.Unavailable, NotLeaderReason, message, WithMetadata(GRPCAddressKey, holderGRPCAddress))
+	return New(codes.FailedPrecondition, NotLeaderReason, fmt.Sprintf("this replica of %s does not lead; ask %s", service, leaderAddress),
+		WithMetadata(RedirectAddressKey, leaderAddress))
 }
 
 // ShuttingDown returns the error of a replica that stops.

@@ -52,13 +52,13 @@ func TestNew_StatusHasExactlyTheGivenDetails(t *testing.T) {
 		},
 		"not leader": {
 			err: NotLeader("leasesvc", "10.0.0.7:7601"),
-			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead; ask 10.0.0.7:7601",
-				&errdetails.ErrorInfo{Reason: "NOT_LEADER", Domain: "trivet.dev", Metadata: map[string]string{"grpc_address": "10.0.0.7:7601"}}),
+			want: statusProto(t, codes.FailedPrecondition, "this replica of leasesvc does not lead; ask 10.0.0.7:7601",
+				&errdetails.ErrorInfo{Reason: "NOT_LEADER", Domain: "trivet.dev", Metadata: map[string]string{"redirect_address": "10.0.0.7:7601"}}),
 		},
 		"no leader": {
 			err: NotLeader("leasesvc", ""),
-			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead, and no other replica does yet; try again",
-				&errdetails.ErrorInfo{Reason: "NOT_LEADER", Domain: "trivet.dev", Metadata: map[string]string{"grpc_address": ""}}),
+			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead, and knows of no replica that does; try again",
+				&errdetails.ErrorInfo{Reason: "NO_LEADER", Domain: "trivet.dev"}),
 		},
 		"shutting down": {
 			err: ShuttingDown(),
@@ -88,7 +88,7 @@ func TestComplete_KeepsDetailsThatAreThere(t *testing.T) {
 
 func TestReasonOf_UnwrapsAndIgnoresOtherDomains(t *testing.T) {
 	foreign, err := status.New(codes.NotFound, "gone").WithDetails(&errdetails.ErrorInfo{
-		Reason: "LEASE_NOT_FOUND", Domain: "etcd.io", Metadata: map[string]string{GRPCAddressKey: "theirs"},
+		Reason: "LEASE_NOT_FOUND", Domain: "etcd.io", Metadata: map[string]string{RedirectAddressKey: "theirs"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestReasonOf_UnwrapsAndIgnoresOtherDomains(t *testing.T) {
 	}{
 		"ours":                {err: ours, reason: NotLeaderReason, address: "10.0.0.7:7601"},
 		"ours, wrapped":       {err: fmt.Errorf("beat: %w", ours), reason: NotLeaderReason, address: "10.0.0.7:7601"},
-		"ours behind theirs":  {err: Complete(foreign, NotLeaderReason, WithMetadata(GRPCAddressKey, "ours")), reason: NotLeaderReason, address: "ours"},
+		"ours behind theirs":  {err: Complete(foreign, NotLeaderReason, WithMetadata(RedirectAddressKey, "ours")), reason: NotLeaderReason, address: "ours"},
 		"theirs":              {err: foreign.Err()},
 		"status without info": {err: status.Error(codes.NotFound, "gone")},
 		"no status":           {err: errors.New("oops")},
@@ -111,8 +111,8 @@ func TestReasonOf_UnwrapsAndIgnoresOtherDomains(t *testing.T) {
 			if got := ReasonOf(c.err); got != c.reason {
 				t.Errorf("ReasonOf() = %q, want %q", got, c.reason)
 			}
-			if got := MetadataOf(c.err, GRPCAddressKey); got != c.address {
-				t.Errorf("MetadataOf(%q) = %q, want %q", GRPCAddressKey, got, c.address)
+			if got := MetadataOf(c.err, RedirectAddressKey); got != c.address {
+				t.Errorf("MetadataOf(%q) = %q, want %q", RedirectAddressKey, got, c.address)
 			}
 		})
 	}
@@ -132,7 +132,7 @@ func statusProto(t *testing.T, code codes.Code, message string, details ...proto
 }
 
 func TestRetryAfterOf_ReturnsRetryDelay(t *testing.T) {
-	paced := New(codes.Unavailable, "PACED", "later", WithRetryAfter(3*time.Second))
+	paced := New(codes.Unavailable, "REGISTRATION_RATE_LIMITED", "later", WithRetryAfter(3*time.Second))
 	for what, c := range map[string]struct {
 		err  error
 		want time.Duration

@@ -9,7 +9,6 @@ import (
 
 	grpcmetrics "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/protovalidate"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +23,7 @@ type chain struct {
 	logger   *slog.Logger
 	metrics  *metrics
 	rules    *rules
+	answers  *answers
 	stopping context.Context
 }
 
@@ -34,7 +34,7 @@ func (c chain) unary() []grpc.UnaryServerInterceptor {
 		selector.UnaryServerInterceptor(logUnary(c.logger, quietly()), selector.MatchFunc(isProbe)),
 		translateUnary,
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
-		selector.UnaryServerInterceptor(protovalidate.UnaryServerInterceptor(c.rules), selector.MatchFunc(c.rules.apply)),
+		c.checkUnary,
 	}
 }
 
@@ -46,7 +46,7 @@ func (c chain) stream() []grpc.StreamServerInterceptor {
 		c.endWithServer,
 		translateStream,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
-		selector.StreamServerInterceptor(protovalidate.StreamServerInterceptor(c.rules), selector.MatchFunc(c.rules.apply)),
+		c.checkStream,
 	}
 }
 

@@ -9,12 +9,17 @@
 //   - A panic ends only its own call.
 //   - Messages are validated by the rules of their .proto files before a handler sees them. The
 //     rules are compiled before the first connection; Serve fails if they do not compile.
+//   - A request with a field that the server does not know is refused, because an ignored field
+//     could be the one that makes the request harmless. So is a request with as_of_time.
+//   - A repeated request with the same request_id gets the first answer, for ten minutes, unless
+//     the process restarts.
+//   - Each method has an access rule in its .proto file; Serve fails otherwise.
 //   - A failed call is logged once, when it ends. Handlers do not log the errors that they return.
 //   - Health is NOT_SERVING from the start until SetServing, and again before a stop.
 //
 // Interceptors, outermost first: metrics, logging, end of streams at a stop, translation of errors,
-// recovery, validation. Recovery is outside validation because a rule may panic. It is inside the
-// others so that metrics and logs see a panic as an error.
+// recovery, checks of the request, repeated requests. Recovery is outside the checks because a rule
+// may panic. It is inside the others so that metrics and logs see a panic as an error.
 //
 // Stop: health becomes NOT_SERVING; the listener and idle connections close; the contexts of
 // streams end with the cause SHUTTING_DOWN; calls in progress finish; after the drain timeout the

@@ -20,18 +20,20 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// leases is a LeaseService with handlers of a test. A nil handler means an unimplemented method.
+// leases is a LeaseService and a HeartbeatService with handlers of a test. A nil handler panics.
 type leases struct {
 	leasev1.UnimplementedLeaseServiceServer
-	get    func(context.Context, *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error)
-	beat   func(context.Context, *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error)
-	watch  func(*leasev1.WatchLeasesRequest, grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error
-	stream func(grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error
+	leasev1.UnimplementedHeartbeatServiceServer
+	get     func(context.Context, *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error)
+	beat    func(context.Context, *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error)
+	watch   func(*leasev1.WatchLeasesRequest, grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error
+	release func(context.Context, *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error)
+	stream  func(grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error
 }
 
 func (l *leases) GetLease(ctx context.Context, r *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
@@ -40,6 +42,10 @@ func (l *leases) GetLease(ctx context.Context, r *leasev1.GetLeaseRequest) (*lea
 
 func (l *leases) Heartbeat(ctx context.Context, r *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
 	return l.beat(ctx, r)
+}
+
+func (l *leases) ReleaseLease(ctx context.Context, r *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
+	return l.release(ctx, r)
 }
 
 func (l *leases) WatchLeases(r *leasev1.WatchLeasesRequest, s grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
@@ -59,18 +65,19 @@ type setup struct {
 
 // running is a server on an in-memory connection, with its log and metrics.
 type running struct {
-	server   *rpcserver.Server
-	conn     *grpc.ClientConn
-	client   leasev1.LeaseServiceClient
-	listener *bufconn.Listener
-	log      *journal
-	metrics  *prometheus.Registry
+	server     *rpcserver.Server
+	conn       *grpc.ClientConn
+	client     leasev1.LeaseServiceClient
+	heartbeats leasev1.HeartbeatServiceClient
+	listener   *bufconn.Listener
+	log        *journal
+	metrics    *prometheus.Registry
 	// stop begins the stop and returns what Serve returned. It may be called once; the end of the
 	// test calls it otherwise.
 	stop func() error
 }
 
-func start(t *testing.T, with setup) *running {
+func start(t testing.TB, with setup) *running {
 	t.Helper()
 	r := &running{log: &journal{}, metrics: prometheus.NewRegistry(), listener: bufconn.Listen(64 << 10)}
 	r.server = newServer(t, with, rpcserver.Deps{
@@ -92,10 +99,11 @@ func start(t *testing.T, with setup) *running {
 	})
 	r.conn = dial(t, r.listener)
 	r.client = leasev1.NewLeaseServiceClient(r.conn)
+	r.heartbeats = leasev1.NewHeartbeatServiceClient(r.conn)
 	return r
 }
 
-func newServer(t *testing.T, with setup, deps rpcserver.Deps) *rpcserver.Server {
+func newServer(t testing.TB, with setup, deps rpcserver.Deps) *rpcserver.Server {
 	t.Helper()
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.Insecure = true
@@ -107,13 +115,16 @@ func newServer(t *testing.T, with setup, deps rpcserver.Deps) *rpcserver.Server 
 		t.Fatal(err)
 	}
 	if with.service != nil {
-		server.Register(func(r grpc.ServiceRegistrar) { leasev1.RegisterLeaseServiceServer(r, with.service) })
+		server.Register(func(r grpc.ServiceRegistrar) {
+			leasev1.RegisterLeaseServiceServer(r, with.service)
+			leasev1.RegisterHeartbeatServiceServer(r, with.service)
+		})
 	}
 	return server
 }
 
 // dial connects without rpcclient's retries, so that a test sees each response.
-func dial(t *testing.T, listener *bufconn.Listener) *grpc.ClientConn {
+func dial(t testing.TB, listener *bufconn.Listener) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///memory",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

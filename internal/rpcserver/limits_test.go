@@ -15,27 +15,27 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 func TestServer_OversizeUnaryRequestIsRefused(t *testing.T) {
 	var reached bool
 	r := start(t, setup{service: accepting(&reached)})
 	request := beatsOf(strings.Repeat("a", rpcserver.DefaultConfig("").MaxRecvBytes))
-	if _, err := r.client.Heartbeat(t.Context(), request); status.Code(err) != codes.ResourceExhausted {
+	if _, err := r.heartbeats.Heartbeat(t.Context(), request); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("Heartbeat() of more than a message may have: %v, want %v", status.Code(err), codes.ResourceExhausted)
 	}
 	if reached {
 		t.Error("the handler got an oversize request")
 	}
-	if _, err := r.client.Heartbeat(t.Context(), validBeat()); err != nil {
+	if _, err := r.heartbeats.Heartbeat(t.Context(), validBeat()); err != nil {
 		t.Errorf("the next call on the connection: %v", err)
 	}
 }
 
 func TestServer_OversizeStreamMessageEndsTheStream(t *testing.T) {
 	r := start(t, setup{service: accepting(new(bool)), change: func(c *rpcserver.Config) { c.MaxRecvBytes = 1000 }})
-	stream, err := r.client.StreamHeartbeats(t.Context())
+	stream, err := r.heartbeats.StreamHeartbeats(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,11 +51,11 @@ func TestServer_OversizeHeadersAreAnnouncedToClients(t *testing.T) {
 	r := start(t, setup{service: accepting(new(bool))})
 	// The first call waits for the server's settings; without it the client would not know the
 	// limit yet.
-	if _, err := r.client.Heartbeat(t.Context(), validBeat()); err != nil {
+	if _, err := r.heartbeats.Heartbeat(t.Context(), validBeat()); err != nil {
 		t.Fatal(err)
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "padding", strings.Repeat("a", 9<<10))
-	if _, err := r.client.Heartbeat(ctx, validBeat()); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "header list size") {
+	if _, err := r.heartbeats.Heartbeat(ctx, validBeat()); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "header list size") {
 		t.Errorf("Heartbeat() with 9 KiB of headers: %v, want the client to hold it back", err)
 	}
 }
@@ -68,7 +68,7 @@ func TestServer_OversizeHeadersOfRawClientsAreRefused(t *testing.T) {
 	for i := range 10 {
 		padding = append(padding, hpack.HeaderField{Name: fmt.Sprintf("padding-%d", i), Value: strings.Repeat("a", 1000)})
 	}
-	raw.call(leasev1.LeaseService_Heartbeat_FullMethodName, padding...)
+	raw.call(leasev1.HeartbeatService_Heartbeat_FullMethodName, padding...)
 	if got := raw.answer(); got != "RST_STREAM FRAME_SIZE_ERROR" || reached {
 		t.Errorf("10 KiB of headers are answered with %q, handler reached: %t; want %q and false", got, reached, "RST_STREAM FRAME_SIZE_ERROR")
 	}
@@ -78,10 +78,10 @@ func TestServer_OversizeHeadersOfRawClientsAreRefused(t *testing.T) {
 // (CVE-2026-33186).
 func TestServer_MalformedPathsAreRefused(t *testing.T) {
 	for _, path := range []string{
-		"trivet.lease.v1.LeaseService/Heartbeat",
-		"//trivet.lease.v1.LeaseService/Heartbeat",
-		"/trivet.lease.v1.LeaseService//Heartbeat",
-		"/trivet.lease.v1.LeaseService/Heartbeat/",
+		"trivet.lease.v1alpha1.LeaseService/Heartbeat",
+		"//trivet.lease.v1alpha1.LeaseService/Heartbeat",
+		"/trivet.lease.v1alpha1.LeaseService//Heartbeat",
+		"/trivet.lease.v1alpha1.LeaseService/Heartbeat/",
 		"/",
 	} {
 		t.Run(path, func(t *testing.T) {
@@ -102,9 +102,9 @@ func TestServer_MalformedPathsAreRefused(t *testing.T) {
 func TestServer_RawCallReachesTheHandler(t *testing.T) {
 	// The control of the tests above: the same bytes with a proper path do get through.
 	var reached bool
-	r := start(t, setup{service: accepting(&reached), unvalidated: []string{leasev1.LeaseService_Heartbeat_FullMethodName}})
+	r := start(t, setup{service: accepting(&reached), unvalidated: []string{leasev1.HeartbeatService_Heartbeat_FullMethodName}})
 	raw := connectRaw(t, r)
-	raw.call(leasev1.LeaseService_Heartbeat_FullMethodName)
+	raw.call(leasev1.HeartbeatService_Heartbeat_FullMethodName)
 	if got := raw.answer(); got != "grpc-status 0" || !reached {
 		t.Errorf("answered with %q, handler reached: %t; want %q and true", got, reached, "grpc-status 0")
 	}

@@ -44,8 +44,8 @@ func quietly() logging.Option {
 }
 
 // levelOf returns the log level of a result: debug for success, because heartbeats are many; info
-// for mistakes of callers and for UNAVAILABLE, which is mostly NOT_LEADER; warning for overload and
-// refused callers; error for defects.
+// for mistakes of callers, for NOT_LEADER and for UNAVAILABLE, which is mostly NO_LEADER; warning
+// for overload and refused callers; error for defects.
 func levelOf(code codes.Code) logging.Level {
 	switch code {
 	case codes.OK:

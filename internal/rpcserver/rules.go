@@ -1,7 +1,6 @@
 package rpcserver
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,18 +8,17 @@ import (
 	"strings"
 
 	"buf.build/go/protovalidate"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// rules validates requests by the rules of their .proto files. Interceptors hold it from the start.
-// compile adds the rules of the registered services before the first call.
+// rules has the checks of all requests. Interceptors hold it from the start. compile adds the
+// checks of the registered services before the first call.
 type rules struct {
-	validator protovalidate.Validator
-	// skipped are the full methods whose handlers validate their messages.
+	// checks has the checks of each method, without the skipped ones.
+	checks map[string]*requestChecks
+	// skipped are the full methods whose handlers check their messages.
 	skipped map[string]bool
 }
 
@@ -32,19 +30,9 @@ func newRules(unvalidated []string) *rules {
 	return r
 }
 
-// Validate validates a message. Call it only after compile has succeeded.
-func (r *rules) Validate(message proto.Message, options ...protovalidate.ValidationOption) error {
-	return r.validator.Validate(message, options...)
-}
-
-// apply says whether the messages of a call are validated. It is true for unknown methods, which
-// receive no messages.
-func (r *rules) apply(ctx context.Context, call interceptors.CallMeta) bool {
-	return isOurs(ctx, call) && !r.skipped["/"+call.Service+"/"+call.Method]
-}
-
-// compile builds the rules of all request messages. Otherwise the first calls would be slow, and a
-// rule that does not compile would fail each call instead of the start.
+// compile builds the checks of all request messages, and fails for a method without an access rule.
+// Otherwise the first calls would be slow, and a rule that does not compile would fail each call
+// instead of the start.
 func (r *rules) compile(services []string) error {
 	methods, err := methodsOf(services)
 	if err != nil {
@@ -53,12 +41,25 @@ func (r *rules) compile(services []string) error {
 	if err := r.checkSkipped(methods); err != nil {
 		return err
 	}
+	if err := checkAccess(methods); err != nil {
+		return err
+	}
 	messages := map[protoreflect.FullName]protoreflect.MessageDescriptor{}
 	for _, method := range methods {
 		collect(method.Input(), messages)
 	}
-	r.validator, err = newValidator(messages)
-	return err
+	validator, err := newValidator(messages)
+	if err != nil {
+		return err
+	}
+	r.checks = map[string]*requestChecks{}
+	shapes := map[protoreflect.FullName]*messageShape{}
+	for name, method := range methods {
+		if !r.skipped[name] {
+			r.checks[name] = newRequestChecks(method.Input(), validator, shapes)
+		}
+	}
+	return nil
 }
 
 func (r *rules) checkSkipped(methods map[string]protoreflect.MethodDescriptor) error {

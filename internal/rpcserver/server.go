@@ -88,7 +88,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		stop:     stop,
 		health:   health.NewServer(),
 	}
-	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, stopping: stopping}
+	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping}
 	s.grpc = grpc.NewServer(append(TransportOptions(cfg),
 		grpc.Creds(transport),
 		grpc.ChainUnaryInterceptor(chain.unary()...),
@@ -191,9 +191,9 @@ const cutTimeout = time.Second
 
 // Serve serves calls on l until ctx ends, then stops as the package documentation describes and
 // returns nil. It blocks, closes l, and returns after its goroutines have. It fails if a handler
-// ignores its cancelled context, if rules do not compile, if Deps.Unvalidated has an unknown
-// method, if it would serve without TLS beyond loopback, if the listener fails, and at a second
-// call.
+// ignores its cancelled context, if rules do not compile, if a method has no access rule, if
+// Deps.Unvalidated has an unknown method, if it would serve without TLS beyond loopback, if the
+// listener fails, and at a second call.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err := s.prepare(l.Addr()); err != nil {
 		return errors.Join(err, l.Close())

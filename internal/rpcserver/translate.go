@@ -63,9 +63,6 @@ func translate(ctx context.Context, err error) error {
 // translateStatus keeps code, message and details of a status. It replaces UNKNOWN and INTERNAL,
 // which come from libraries and may have any text.
 func translateStatus(st *status.Status, err error) error {
-	if violations := violationsIn(st); len(violations) > 0 {
-		return validationError(violations)
-	}
 	switch st.Code() {
 	case codes.OK, codes.Unknown, codes.Internal:
 		return hide(rpcerror.New(codes.Internal, rpcerror.InternalReason, internalMessage), err)
@@ -85,15 +82,6 @@ func reasonOf(code codes.Code) rpcerror.Reason {
 
 func codeError(code codes.Code, message string) error {
 	return rpcerror.New(code, reasonOf(code), message)
-}
-
-func violationsIn(st *status.Status) []*validate.Violation {
-	for _, detail := range st.Details() {
-		if violations, ok := detail.(*validate.Violations); ok {
-			return violations.GetViolations()
-		}
-	}
-	return nil
 }
 
 // validationError needs at least one violation.

@@ -18,11 +18,11 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 func validBeat() *leasev1.HeartbeatRequest {
-	return &leasev1.HeartbeatRequest{Beats: []*leasev1.HeartbeatRequest_Beat{
+	return &leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{
 		{Holder: &leasev1.Holder{Class: "node", Name: "node-1", BootId: "boot"}, Sequence: 1},
 	}}
 }
@@ -30,7 +30,7 @@ func validBeat() *leasev1.HeartbeatRequest {
 func beatsOf(names ...string) *leasev1.HeartbeatRequest {
 	request := &leasev1.HeartbeatRequest{}
 	for _, name := range names {
-		request.Beats = append(request.Beats, &leasev1.HeartbeatRequest_Beat{Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "boot"}})
+		request.Beats = append(request.Beats, &leasev1.Beat{Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "boot"}})
 	}
 	return request
 }
@@ -59,7 +59,7 @@ func accepting(reached *bool) *leases {
 func TestServer_ValidRequestReachesTheHandler(t *testing.T) {
 	var reached bool
 	r := start(t, setup{service: accepting(&reached)})
-	if _, err := r.client.Heartbeat(t.Context(), validBeat()); err != nil || !reached {
+	if _, err := r.heartbeats.Heartbeat(t.Context(), validBeat()); err != nil || !reached {
 		t.Errorf("Heartbeat() = %v, handler reached: %t; want neither error nor detour", err, reached)
 	}
 }
@@ -67,7 +67,7 @@ func TestServer_ValidRequestReachesTheHandler(t *testing.T) {
 func TestServer_InvalidRequestNamesItsFields(t *testing.T) {
 	var reached bool
 	r := start(t, setup{service: accepting(&reached)})
-	_, err := r.client.Heartbeat(t.Context(), beatsOf("node-1", "Node 2", ""))
+	_, err := r.heartbeats.Heartbeat(t.Context(), beatsOf("node-1", "Node 2", ""))
 	want := []proto.Message{info("VALIDATION_FAILED"), &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
 		{Field: "beats[1].holder.name"}, {Field: "beats[2].holder.name"}, {Field: "beats[2].holder.name"},
 	}}}
@@ -95,7 +95,7 @@ func TestServer_ManyViolationsFitIntoTrailers(t *testing.T) {
 	for i := range names {
 		names[i] = strings.Repeat("É", 200)
 	}
-	_, err := r.client.Heartbeat(t.Context(), beatsOf(names...))
+	_, err := r.heartbeats.Heartbeat(t.Context(), beatsOf(names...))
 	if got := len(fieldsOf(t, err)); got != 10 || !strings.Contains(err.Error(), " more)") {
 		t.Errorf("%d fields told in %v, want 10 and the number of the others", got, err)
 	}
@@ -110,15 +110,15 @@ func TestServer_ManyViolationsFitIntoTrailers(t *testing.T) {
 
 func TestServer_UnvalidatedMethodReachesHandlerUnchecked(t *testing.T) {
 	var reached bool
-	r := start(t, setup{service: accepting(&reached), unvalidated: []string{leasev1.LeaseService_Heartbeat_FullMethodName}})
-	if _, err := r.client.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{}); err != nil || !reached {
+	r := start(t, setup{service: accepting(&reached), unvalidated: []string{leasev1.HeartbeatService_Heartbeat_FullMethodName}})
+	if _, err := r.heartbeats.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{}); err != nil || !reached {
 		t.Errorf("Heartbeat() = %v, handler reached: %t; want the handler to decide", err, reached)
 	}
 }
 
 func TestServer_InvalidStreamMessageEndsTheStream(t *testing.T) {
 	r := start(t, setup{service: accepting(new(bool))})
-	stream, err := r.client.StreamHeartbeats(t.Context())
+	stream, err := r.heartbeats.StreamHeartbeats(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,10 +143,10 @@ func TestServer_InvalidStreamMessageEndsTheStream(t *testing.T) {
 func TestServe_UnknownUnvalidatedMethodIsRefused(t *testing.T) {
 	server := newServer(t, setup{service: &leases{}}, rpcserver.Deps{
 		Logger:      slog.New(slog.DiscardHandler),
-		Unvalidated: []string{"/trivet.lease.v1.LeaseService/Hartbeat"},
+		Unvalidated: []string{"/trivet.lease.v1alpha1.HeartbeatService/Hartbeat"},
 	})
 	err := server.Serve(t.Context(), bufconn.Listen(1))
-	if err == nil || !strings.Contains(err.Error(), "Hartbeat") || !strings.Contains(err.Error(), leasev1.LeaseService_Heartbeat_FullMethodName) {
+	if err == nil || !strings.Contains(err.Error(), "Hartbeat") || !strings.Contains(err.Error(), leasev1.HeartbeatService_Heartbeat_FullMethodName) {
 		t.Errorf("Serve() = %v, want an error with the wrong name and the right ones", err)
 	}
 }

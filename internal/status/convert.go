@@ -2,16 +2,19 @@ package status
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 func replica(member term.Member) *statusv1.Replica {
@@ -26,29 +29,38 @@ func replica(member term.Member) *statusv1.Replica {
 	}
 }
 
-func reasons(failed []error) []string {
-	var texts []string
+// problems returns the failed checks of /readyz and what the service reports, the worst first.
+func problems(member term.Member, failed []error, reported []*metav1.Problem) []*metav1.Problem {
+	var all []*metav1.Problem
 	for _, err := range failed {
-		texts = append(texts, text(err.Error()))
+		all = append(all, &metav1.Problem{
+			Code: "REPLICA_NOT_READY", Severity: metav1.Problem_SEVERITY_WARNING, Resource: "replicas/" + member.ID,
+			Message: text(err.Error()), Next: "see its log and /readyz?verbose at " + member.AdminAddress,
+		})
 	}
-	return texts
+	for _, problem := range reported {
+		problem = proto.CloneOf(problem)
+		problem.Message, problem.Next = text(problem.Message), text(problem.Next)
+		all = append(all, problem)
+	}
+	for _, problem := range all {
+		problem.Service = cmp.Or(problem.Service, member.Service)
+	}
+	slices.SortStableFunc(all, func(a, b *metav1.Problem) int { return cmp.Compare(b.Severity, a.Severity) })
+	return all
 }
 
-func termList(holdings []term.ShardStatus) []*statusv1.Term {
-	ordered := slices.SortedStableFunc(slices.Values(holdings), func(a, b term.ShardStatus) int { return cmp.Compare(a.Shard, b.Shard) })
-	return mapped(ordered, func(h term.ShardStatus) *statusv1.Term {
-		converted := &statusv1.Term{
-			Shard:       int32(h.Shard),
-			ReplicaId:   h.ReplicaID,
-			Epoch:       h.Epoch,
-			AcquireTime: timestamp(h.AcquireTime),
-			HeldHere:    h.Here,
-			GrpcAddress: h.GRPCAddress,
-			ReleaseTime: timestamp(h.ReleaseTime),
-			Move:        move(h.Move),
+func shardList(service string, statuses []term.ShardStatus) []*statusv1.ShardStatus {
+	ordered := slices.SortedStableFunc(slices.Values(statuses), func(a, b term.ShardStatus) int { return cmp.Compare(a.Shard, b.Shard) })
+	return mapped(ordered, func(s term.ShardStatus) *statusv1.ShardStatus {
+		shard := int32(s.Shard)
+		converted := &statusv1.ShardStatus{
+			Name: fmt.Sprintf("shards/%s/%d", service, shard), Service: service, Shard: &shard,
+			LeaderId: s.ReplicaID, LeaderAddress: s.GRPCAddress, Epoch: s.Epoch,
+			AcquireTime: timestamp(s.AcquireTime), ReleaseTime: timestamp(s.ReleaseTime), Move: move(s.Move),
 		}
-		if h.Here {
-			converted.Remaining = durationpb.New(max(h.Remaining, 0))
+		if s.Here {
+			converted.Remaining = durationpb.New(max(s.Remaining, 0))
 		}
 		return converted
 	})
@@ -78,11 +90,12 @@ func loopList(statuses []loop.Status) []*statusv1.Loop {
 		return &statusv1.Loop{
 			Name:            s.Name,
 			State:           loopState(s.State),
+			Mode:            metav1.Mode_MODE_ENFORCE,
 			LastRunTime:     timestamp(s.LastRun),
 			LastSuccessTime: timestamp(s.LastSuccess),
 			LastError:       text(s.LastError),
-			Runs:            s.Runs,
-			Failures:        s.Failures,
+			RunCount:        s.Runs,
+			FailureCount:    s.Failures,
 		}
 	})
 }
@@ -110,7 +123,7 @@ func dependencyList(dependencies []Dependency) []*statusv1.Dependency {
 		return &statusv1.Dependency{
 			Name:            d.Name,
 			Healthy:         d.Healthy,
-			Reason:          text(d.Reason),
+			Message:         text(d.Reason),
 			LastContactTime: timestamp(d.LastContact),
 		}
 	})

@@ -1,15 +1,23 @@
 package status
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/pagetoken"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 // Dependency is the state of a server that the process needs.
@@ -29,12 +37,12 @@ type Dependency struct {
 type Deps struct {
 	Member       term.Member
 	Ready        *observe.Checks
-	Terms        func() []term.ShardStatus
+	Shards       func() []term.ShardStatus
 	Loops        func() []loop.Status
 	Dependencies func() []Dependency
 	Counts       func() map[string]int64
-	// ResourceVersion is the newest one in the caches that Counts is made from.
-	ResourceVersion func() string
+	// Problems returns what is wrong with the duties of the service.
+	Problems func() []*metav1.Problem
 }
 
 // Server implements StatusService. It has no state.
@@ -55,28 +63,77 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 
 // GetStatus returns the status of this process.
 func (s *Server) GetStatus(context.Context, *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
-	unready := s.deps.Ready.Failed()
-	terms := read(s.deps.Terms)
+	failed := s.deps.Ready.Failed()
+	shards := read(s.deps.Shards)
 	return &statusv1.GetStatusResponse{
-		Replica:        replica(s.deps.Member),
-		Ready:          len(unready) == 0,
-		UnreadyReasons: reasons(unready),
-		Terms:          termList(terms),
-		Loops:          loopList(read(s.deps.Loops)),
-		Dependencies:   dependencyList(read(s.deps.Dependencies)),
-		Counts:         read(s.deps.Counts),
-		Freshness:      Freshness(s.deps.Member.ID, epochHere(terms), read(s.deps.ResourceVersion)),
+		Status: &statusv1.ReplicaStatus{
+			Replica:      replica(s.deps.Member),
+			Ready:        len(failed) == 0,
+			Problems:     problems(s.deps.Member, failed, read(s.deps.Problems)),
+			ShardCount:   int32(len(shards)),
+			LedShards:    ledHere(shards),
+			Loops:        loopList(read(s.deps.Loops)),
+			Dependencies: dependencyList(read(s.deps.Dependencies)),
+			Counts:       read(s.deps.Counts),
+		},
+		Sources: []*metav1.Source{s.source(shards)},
 	}, nil
 }
 
-// Freshness returns the origin of a response that is made now: the replica, the epoch of its term
-// (0: none), and the newest resourceVersion of its caches (empty: no cache).
-func Freshness(replicaID string, epoch int64, resourceVersion string) *statusv1.Freshness {
-	return &statusv1.Freshness{
-		ReplicaId:       replicaID,
-		Epoch:           epoch,
-		ReadTime:        timestamp(time.Now()),
-		ResourceVersion: resourceVersion,
+const (
+	defaultPageSize = 500
+	maxPageSize     = 5000
+	// listShards names the list in page tokens.
+	listShards = "trivet.status.v1.ListShards"
+)
+
+// ListShards returns the shards of this process's service.
+func (s *Server) ListShards(_ context.Context, request *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+	arguments := strings.Join(request.GetServices(), ",")
+	after, err := afterToken(request.GetPageToken(), arguments)
+	if err != nil {
+		return nil, rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error())
+	}
+	all := read(s.deps.Shards)
+	response := &statusv1.ListShardsResponse{Sources: []*metav1.Source{s.source(all)}}
+	if selected := request.GetServices(); len(selected) > 0 && !slices.Contains(selected, s.deps.Member.Service) {
+		return response, nil
+	}
+	size := min(cmp.Or(int(request.GetPageSize()), defaultPageSize), maxPageSize)
+	for _, shard := range shardList(s.deps.Member.Service, all) {
+		if *shard.Shard <= after {
+			continue
+		}
+		if len(response.Shards) == size {
+			last := *response.Shards[size-1].Shard
+			response.NextPageToken = pagetoken.Encode(strconv.Itoa(int(last)), listShards, arguments)
+			break
+		}
+		response.Shards = append(response.Shards, shard)
+	}
+	return response, nil
+}
+
+// afterToken returns the last shard of the page before; -1 for the first page.
+func afterToken(token, arguments string) (int32, error) {
+	if token == "" {
+		return -1, nil
+	}
+	text, err := pagetoken.Parse(token, listShards, arguments)
+	if err != nil {
+		return 0, err
+	}
+	shard, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return 0, pagetoken.ErrInvalid
+	}
+	return int32(shard), nil
+}
+
+func (s *Server) source(shards []term.ShardStatus) *metav1.Source {
+	return &metav1.Source{
+		Service: s.deps.Member.Service, ReplicaId: s.deps.Member.ID, Epoch: epochHere(shards), Shards: ledHere(shards),
+		ReadTime: timestamp(time.Now()),
 	}
 }
 
@@ -88,13 +145,25 @@ func read[T any](from func() T) T {
 	return from()
 }
 
-// epochHere returns the newest epoch of the terms held here.
-func epochHere(terms []term.ShardStatus) int64 {
+// epochHere returns the newest epoch of the shards that this replica leads.
+func epochHere(shards []term.ShardStatus) int64 {
 	var newest int64
-	for _, t := range terms {
-		if t.Here {
-			newest = max(newest, t.Epoch)
+	for _, shard := range shards {
+		if shard.Here {
+			newest = max(newest, shard.Epoch)
 		}
 	}
 	return newest
+}
+
+// ledHere returns the shards that this replica leads, ordered.
+func ledHere(shards []term.ShardStatus) []int32 {
+	var led []int32
+	for _, shard := range shards {
+		if shard.Here {
+			led = append(led, int32(shard.Shard))
+		}
+	}
+	slices.Sort(led)
+	return led
 }

@@ -106,7 +106,7 @@ func TestGetNodeHealth_NamesTheOwnersOfOtherShards(t *testing.T) {
 	}
 	_, err = f.getHealth(f.nodes[2])
 	expectError(t, "a node of another replica", err, codes.Unavailable, "NOT_LEADER")
-	if to := rpcerror.MetadataOf(err, "grpc_address"); to != "there:7601" {
+	if to := rpcerror.MetadataOf(err, "redirect_address"); to != "there:7601" {
 		t.Errorf("the owner is %q, want there:7601", to)
 	}
 	_, err = f.getHealth(f.nodes[3])
@@ -185,7 +185,7 @@ func TestListZones_IsAnsweredByTheHolderOfShard0(t *testing.T) {
 	f.lose(0, "there:7601")
 	_, err := f.health.ListZones(t.Context(), &leasev1.ListZonesRequest{})
 	expectError(t, "zones of another replica", err, codes.Unavailable, "NOT_LEADER")
-	if to := rpcerror.MetadataOf(err, "grpc_address"); to != "there:7601" {
+	if to := rpcerror.MetadataOf(err, "redirect_address"); to != "there:7601" {
 		t.Errorf("the owner is %q, want there:7601", to)
 	}
 }

@@ -109,7 +109,7 @@ func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
 	expectError(t, "after it", streamError(t, s), codes.Unavailable, "NOT_LEADER")
 	err = exchangeError(t, f.open(), register(1, holder("n1", "1")))
 	expectError(t, "a new stream", err, codes.Unavailable, "NOT_LEADER")
-	if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); got != "there:7601" {
+	if got := rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey); got != "there:7601" {
 		t.Errorf("grpc_address %q, want there:7601", got)
 	}
 }
@@ -122,7 +122,7 @@ func TestLeaseRPCs_NameTheOwnerOfTheShard(t *testing.T) {
 		_, release := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(name, "1")})
 		for what, err := range map[string]error{"get": get, "release": release} {
 			expectError(t, what, err, codes.Unavailable, "NOT_LEADER")
-			if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); got != want {
+			if got := rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey); got != want {
 				t.Errorf("%s in shard %d: grpc_address %q, want %q", what, number, got, want)
 			}
 		}

@@ -170,8 +170,8 @@ func (s *search) isAnswer(member term.Member, err error, after time.Duration) bo
 		return false
 	}
 	switch rpcerror.ReasonOf(err) {
-	case rpcerror.NotLeaderReason:
-		s.redirect(rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey))
+	case rpcerror.NotLeaderReason, rpcerror.NoLeaderReason:
+		s.redirect(rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey))
 		if s.rejection == nil {
 			s.rejection = err
 		}
@@ -221,7 +221,8 @@ func (s *search) redirect(address string) {
 // failure is the error of a question without an answer. NOT_LEADER does not help if the holder is
 // among the replicas that did not answer.
 func (s *search) failure() error {
-	if s.rejection == nil || len(s.unreached) > 0 && rpcerror.ReasonOf(s.rejection) == rpcerror.NotLeaderReason {
+	reason := rpcerror.ReasonOf(s.rejection)
+	if s.rejection == nil || len(s.unreached) > 0 && (reason == rpcerror.NotLeaderReason || reason == rpcerror.NoLeaderReason) {
 		return UnreachableError{Failures: s.unreached, OthersAnswered: s.rejection != nil}
 	}
 	return s.rejection

@@ -84,7 +84,7 @@ func TestAsk_Order(t *testing.T) {
 		"the first answers":             {answers: map[string]error{}, asked: []string{"a:1"}},
 		"the first redirects":           {answers: map[string]error{"a:1": notLeader("c:1")}, asked: []string{"a:1", "c:1"}},
 		"the shard has moved":           {answers: map[string]error{"a:1": notLeader("c:1"), "c:1": notLeader("b:1")}, asked: []string{"a:1", "c:1", "b:1"}},
-		"no holder":                     {answers: map[string]error{"a:1": notLeader(""), "b:1": notLeader(""), "c:1": notLeader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
+		"no holder":                     {answers: map[string]error{"a:1": notLeader(""), "b:1": notLeader(""), "c:1": notLeader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NO_LEADER"},
 		"each redirects to the other":   {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": notLeader("a:1"), "c:1": notLeader("a:1")}, asked: []string{"a:1", "b:1", "a:1", "c:1"}, reason: "NOT_LEADER"},
 		"unregistered address":          {answers: map[string]error{"a:1": notLeader("evil:1"), "b:1": notLeader("evil:1"), "c:1": notLeader("evil:1")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
 		"the holder has an error":       {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},

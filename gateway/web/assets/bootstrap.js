@@ -1,13 +1,13 @@
 // The sections of bootstrapsvc that poll: the baseline, the kube-apiservers and recent repairs.
 
-import { ago, Clock, count, nameOf, plural, sentence } from "./format.js";
+import { ago, Clock, conditionOf, count, nameOf, plural, sentence } from "./format.js";
 import { PollSection } from "./section.js";
 import { fact, h, muted, render } from "./view.js";
 
 const longestList = 5;
 
 // verbs name the changes of the baseline and of repair plans.
-export const verbs = { VERB_CREATE: "Create", VERB_UPDATE: "Update", VERB_DELETE: "Delete", VERB_REPORT: "Check" };
+export const verbs = { VERB_CREATE: "Create", VERB_UPDATE: "Update", VERB_DELETE: "Delete" };
 
 // changeText names a change and its object.
 export function changeText({ verb, object } = {}) {
@@ -21,32 +21,28 @@ class Baseline extends PollSection {
 
   heading(answer) {
     if (!answer) return h("h2", {}, "Baseline");
-    const { baseline } = answer;
-    const healthy = baseline.changes.length === 0 && problemsOf(baseline).length === 0;
+    const { plan, conditions } = answer.baseline;
+    const asPlanned = plan.changes.length === 0 && conditions.length === 0;
     return [
       h("h2", {}, "Baseline"),
-      h("span", { class: "pill", "data-health": healthy ? "good" : "fair", role: "status" }, healthy ? "Healthy" : "Degraded"),
+      h("span", { class: "pill", "data-health": asPlanned ? "good" : "fair", role: "status" }, asPlanned ? "As it should be" : "Differs"),
     ];
   }
 
   body({ baseline }) {
-    const { namespaces, kubernetesService, serviceCidr, endpointReconciler, changes } = baseline;
-    const problems = problemsOf(baseline);
+    const { namespaces, kubernetesService, serviceCidr, endpointReconciler, conditions, plan: { changes } } = baseline;
     return [
       h("dl", { key: "facts", class: "panel-facts" },
         serviceFacts(kubernetesService),
         fact("Service range", serviceCidr?.exists ? `${serviceCidr.cidrs.join(", ")}${serviceCidr.ready ? "" : ", not ready"}` : "", !serviceCidr?.ready && "bad"),
         fact("Endpoint reconciler", endpointReconciler)),
       h("ul", { key: "namespaces", class: "namespaces", "aria-label": "System namespaces" }, namespaces.map(namespaceView)),
-      problems.length > 0 && h("ul", { key: "problems", class: "problems", "data-health": "fair" }, problems.map((problem) => h("li", { key: problem }, problem))),
+      conditions.length > 0 && h("ul", { key: "problems", class: "problems", "data-health": "fair" },
+        conditions.map(({ type, reason, message }) => h("li", { key: type, title: reason }, sentence(message || reason)))),
       changes.length > 0 && h("ul", { key: "changes", class: "changes", "aria-label": "Planned changes" }, changes.map((change, place) =>
-        h("li", { key: `${place} ${change.reason}` }, h("strong", {}, changeText(change)), " ", h("span", { class: "muted" }, sentence(change.detail || change.reason))))),
+        h("li", { key: `${place} ${change.reason}` }, h("strong", {}, changeText(change)), " ", h("span", { class: "muted" }, sentence(change.message || change.reason))))),
     ];
   }
-}
-
-function problemsOf({ namespaces, serviceCidr }) {
-  return [...namespaces.flatMap(({ name, problems }) => problems.map((problem) => `${name}: ${problem}`)), ...(serviceCidr?.problems ?? [])];
 }
 
 function serviceFacts(service) {
@@ -60,8 +56,8 @@ function serviceFacts(service) {
   ];
 }
 
-function namespaceView({ name, exists, phase, problems }) {
-  const health = !exists ? "bad" : problems.length > 0 || phase === "Terminating" ? "fair" : "good";
+function namespaceView({ name, exists, phase }) {
+  const health = !exists ? "bad" : phase === "Terminating" ? "fair" : "good";
   return h("li", { key: name, "data-health": health }, h("span", { class: "dot", "data-health": health }), h("span", { class: "id" }, name),
     health !== "good" && h("span", { class: "muted" }, exists ? phase.toLowerCase() : "missing"));
 }
@@ -83,19 +79,24 @@ class APIServers extends PollSection {
   }
 }
 
-const apiserverSources = { SOURCE_SIDECAR: "its sidecar", SOURCE_MASTER_LEASE: "its own key", SOURCE_STATIC: "a flag" };
+const apiserverSources = {
+  REGISTRATION_SOURCE_SIDECAR: "its sidecar", REGISTRATION_SOURCE_MASTER_LEASE: "its own key", REGISTRATION_SOURCE_STATIC: "a flag",
+};
 
-function apiserverView({ name, address, port, ready, published, reason, probeDetail, problems, source, replicaId }) {
-  const health = ready ? (problems.length > 0 ? "fair" : "good") : "bad";
-  const why = ready && published ? "" : reason || (ready ? "" : probeDetail);
-  const origin = apiserverSources[source] && `known from ${apiserverSources[source]}`;
+function apiserverView({ name, address, port, ready, conditions, probeDetail, registrationSource, replicaId }) {
+  const published = conditionOf(conditions, "Published");
+  const isEndpoint = published?.is === "TRUE";
+  const wrong = conditions.filter(({ type, status }) => type !== "Published" && status !== "STATUS_TRUE");
+  const health = ready ? (wrong.length > 0 ? "fair" : "good") : "bad";
+  const why = ready && isEndpoint ? "" : published?.message || (ready ? "" : probeDetail);
+  const origin = apiserverSources[registrationSource] && `known from ${apiserverSources[registrationSource]}`;
   return h("li", { key: name, "data-health": health },
     h("span", { class: "dot", "data-health": health }),
     h("span", { class: "id" }, address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`),
-    published ? h("span", { class: "badge" }, "endpoint") : h("span", { class: "muted" }, "no endpoint"),
+    isEndpoint ? h("span", { class: "badge" }, "endpoint") : h("span", { class: "muted" }, "no endpoint"),
     h("span", { class: "muted end" }, [ready ? "ready" : "not ready", origin].filter(Boolean).join(", ")),
     why && h("p", { key: "why", class: "muted" }, sentence(why)),
-    problems.map((problem) => h("p", { key: problem, class: "error" }, problem)),
+    wrong.map(({ type, message, reason }) => h("p", { key: type, class: "error" }, sentence(message || reason))),
     replicaId && h("span", { class: "hidden-text" }, ` on the machine of ${replicaId}`));
 }
 
@@ -109,8 +110,8 @@ class Repairs extends PollSection {
     const { answer } = this;
     this.hidden = !answer || answer.repairs.length === 0;
     if (this.hidden || this.failure) return;
-    const { repairs, freshness } = answer;
-    const clock = new Clock(freshness?.readTime ?? new Date().toISOString());
+    const { repairs, sources } = answer;
+    const clock = new Clock(sources[0]?.readTime ?? new Date().toISOString());
     render(
       this,
       h("h3", {}, "Recent repairs"),
@@ -120,35 +121,43 @@ class Repairs extends PollSection {
   }
 }
 
-const stepStates = {
-  STATE_PENDING: { word: "pending", health: "off" },
-  STATE_DONE: { word: "done", health: "good" },
-  STATE_UNNEEDED: { word: "not needed", health: "good" },
+const repairStates = {
+  STATE_RUNNING: { word: "in progress", health: "fair" },
+  STATE_SUCCEEDED: { word: "done", health: "good" },
   STATE_FAILED: { word: "failed", health: "bad" },
+  STATE_CANCELLED: { word: "cancelled", health: "off" },
 };
 
-function repairView({ name, requester, startTime, endTime, steps, complete }, clock) {
-  const failed = steps.filter(({ state }) => state === "STATE_FAILED").length;
-  const health = complete ? "good" : failed > 0 ? "bad" : "fair";
-  const outcome = complete ? "done" : failed > 0 ? `${count(failed)} failed` : endTime ? "incomplete" : "in progress";
+const outcomes = {
+  OUTCOME_PLANNED: { word: "planned", health: "off" },
+  OUTCOME_APPLIED: { word: "done", health: "good" },
+  OUTCOME_NOT_NEEDED: { word: "not needed", health: "good" },
+  OUTCOME_FAILED: { word: "failed", health: "bad" },
+  OUTCOME_SKIPPED: { word: "skipped", health: "off" },
+};
+
+function repairView({ name, requester, state, startTime, steps, attemptCount }, clock) {
+  const { word, health } = repairStates[state] ?? { word: state, health: "off" };
+  const user = requester?.user;
   return h("li", { key: name, "data-health": health },
     h("details", {},
       h("summary", {},
         h("span", { class: "dot", "data-health": health }),
         h("span", {}, ago(clock.age(startTime))),
-        h("span", { class: "muted" }, requester === "auto" ? "auto" : `by ${requester || "an unknown user"}`),
+        h("span", { class: "muted" }, user === "trivet:auto" ? "auto" : `by ${user || "an unknown user"}`),
         h("span", { class: "muted" }, plural(steps.length, "step")),
-        h("span", { class: "end" }, outcome)),
+        attemptCount > 1 && h("span", { class: "muted" }, plural(attemptCount, "attempt")),
+        h("span", { class: "end" }, word)),
       h("ul", {}, steps.map(stepView))));
 }
 
-function stepView({ finding, change, state, error }, place) {
-  const { word, health } = stepStates[state] ?? { word: state, health: "off" };
+function stepView({ finding, change }, place) {
+  const { word, health } = outcomes[change?.outcome] ?? { word: change?.outcome ?? "", health: "off" };
   return h("li", { key: `${place} ${finding}`, "data-health": health },
     h("span", { class: "dot", "data-health": health }),
-    h("span", {}, change ? `${changeText(change)}: ${change.detail}` : finding),
+    h("span", {}, change ? `${changeText(change)}: ${change.message}` : finding),
     h("span", { class: "muted end" }, word),
-    error && h("p", { class: "error" }, error));
+    change?.error && h("p", { class: "error" }, change.error));
 }
 
 customElements.define("trivet-baseline", Baseline);

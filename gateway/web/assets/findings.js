@@ -2,26 +2,28 @@
 // finding that ended stays for a moment.
 
 import { chain } from "./evidence.js";
-import { ago, count, nameOf, plural, sentence } from "./format.js";
+import { ago, count, missingText, nameOf, plural, sentence } from "./format.js";
 import { WatchSection } from "./section.js";
+import { ask, plain } from "./stream.js";
 import { fact, h, muted, notice, render } from "./view.js";
 
 const longestList = 100;
+const explainLimit = 8000;
 const endedShown = 20000; // how long a finding that ended is shown
 
 // codes are ordered by severity.
 export const codes = new Map(Object.entries({
-  CODE_DUPLICATE_OWNER: { words: "duplicate", health: "bad" },
-  CODE_RANGE_MISMATCH: { words: "range mismatch", health: "bad" },
-  CODE_UNREADABLE: { words: "unreadable", health: "bad" },
-  CODE_RANGE_FULL: { words: "range is full", health: "bad" },
-  CODE_NOT_ALLOCATED: { words: "not allocated", health: "bad" },
-  CODE_WRONG_REFERENCE: { words: "wrong owner", health: "fair" },
-  CODE_OUT_OF_RANGE: { words: "out of range", health: "fair" },
-  CODE_INVALID: { words: "no address", health: "fair" },
-  CODE_WRONG_LABELS: { words: "wrong labels", health: "fair" },
-  CODE_ORPHAN: { words: "orphaned", health: "fair" },
-  CODE_LEAKED: { words: "not in use", health: "fair" },
+  DUPLICATE_OWNER: { words: "duplicate", health: "bad" },
+  RANGE_MISMATCH: { words: "range mismatch", health: "bad" },
+  UNREADABLE: { words: "unreadable", health: "bad" },
+  RANGE_FULL: { words: "range is full", health: "bad" },
+  NOT_ALLOCATED: { words: "not allocated", health: "bad" },
+  WRONG_REFERENCE: { words: "wrong owner", health: "fair" },
+  OUT_OF_RANGE: { words: "out of range", health: "fair" },
+  INVALID: { words: "no address", health: "fair" },
+  WRONG_LABELS: { words: "wrong labels", health: "fair" },
+  ORPHAN: { words: "orphaned", health: "fair" },
+  LEAKED: { words: "not in use", health: "fair" },
 }));
 const ranks = new Map([...codes.keys()].map((code, rank) => [code, rank]));
 
@@ -31,11 +33,27 @@ const stores = {
 };
 
 // endings are the states of a finding that ended.
-const endings = { STATE_REPAIRED: "repaired", STATE_GONE: "gone" };
+const endings = { STATE_REPAIRED: "repaired", STATE_RESOLVED: "resolved" };
 
 class Findings extends WatchSection {
   path = "/v1/findings:watch";
-  needsAllSources = true; // without a holder of the term, findings stay as they were
+
+  prepare() {
+    this.chains = new Map(); // the evidence of findings that are open on the page, by name
+    this.addEventListener("toggle", ({ target }) => target.dataset.finding && this.explain(target.dataset.finding, target.open), true);
+  }
+
+  // explain asks for the evidence of a finding whose details are open.
+  async explain(name, open) {
+    if (!open) return this.chains.delete(name);
+    try {
+      const { evidence, brokenIndex } = await ask(`/v1/${name}:explain`, AbortSignal.timeout(explainLimit));
+      this.chains.set(name, { evidence, brokenIndex });
+    } catch (error) {
+      this.chains.set(name, { evidence: [], failure: plain(error) });
+    }
+    this.redrawSoon();
+  }
 
   // show takes the clock by which ages are measured.
   show(_, { clock }) {
@@ -52,7 +70,8 @@ class Findings extends WatchSection {
   }
 
   summaryOf(finding) {
-    return { ...finding, since: Date.parse(finding.firstSeenTime) };
+    if (this.chains.has(finding.name)) this.explain(finding.name, true);
+    return { ...finding, since: Date.parse(finding.firstObserveTime) };
   }
 
   removed(finding) {
@@ -72,7 +91,9 @@ class Findings extends WatchSection {
     const pending = all.filter(({ state }) => state === "STATE_PENDING").length;
     const old = this.failure || this.missing.length > 0;
     this.dataset.old = old && all.length > 0 ? "yes" : "no";
-    render(this.part("count"), [open > 0 && `${count(open)} open`, pending > 0 && `${count(pending)} pending`].filter(Boolean).join(" · "));
+    const ignored = all.filter(({ state }) => state === "STATE_IGNORED").length;
+    render(this.part("count"),
+      [open > 0 && `${count(open)} open`, pending > 0 && `${count(pending)} pending`, ignored > 0 && `${count(ignored)} ignored`].filter(Boolean).join(" · "));
     this.part("plan").hidden = open === 0 || Boolean(this.failure);
     render(this.part("notice"), this.notices(all.length > 0));
     this.part("list").hidden = all.length === 0;
@@ -84,7 +105,7 @@ class Findings extends WatchSection {
     if (this.failure) return this.failureNotice(known);
     if (this.missing.length > 0) {
       return notice("missing", "fair", h("strong", {}, "No replica compares allocations at present. "), known && "The findings are old. ",
-        this.missing.map(({ replica, message }) => (replica.id ? `${replica.id}: ${message}` : message)).join("; "));
+        this.missing.map(missingText).join("; "));
     }
     if (known) return [];
     if (!this.complete) return muted("waiting", "Waiting for the first answer…");
@@ -107,49 +128,62 @@ class Findings extends WatchSection {
   line(finding) {
     const { name, subject, code, state, message } = finding;
     const { words, health } = codes.get(code) ?? { words: code, health: "fair" };
-    const tone = endings[state] ? "good" : state === "STATE_PENDING" ? "off" : health;
+    const tone = endings[state] ? "good" : state === "STATE_OPEN" ? health : "off";
     return h("li", { key: name, "data-health": tone, class: endings[state] && "ended" },
-      h("details", {},
+      h("details", { "data-finding": name },
         h("summary", {},
           h("span", { class: "dot", "data-health": tone }),
           h("span", { class: "id", title: name }, subject || stores[finding.store] || name),
           h("span", { class: "code" }, words),
           h("span", { class: "message muted" }, message),
           repairMode(finding),
-          h("span", { class: "muted end" }, this.clock && finding.firstSeenTime ? this.clock.age(finding.firstSeenTime) : "")),
+          h("span", { class: "muted end" }, this.clock && finding.firstObserveTime ? this.clock.age(finding.firstObserveTime) : "")),
         this.body(finding)));
   }
 
-  body({ name, store, message, owners, evidence, firstSeenTime, lastSeenTime, sightings, repair, unsafeReason, state }) {
+  body({ name, store, message, objects, firstObserveTime, lastObserveTime, observationCount, repair, repairModeMessage, state, ignore }) {
+    const { evidence = [], brokenIndex, failure } = this.chains.get(name) ?? {};
     const seen = (time) => time && this.clock && ago(this.clock.age(time));
     return h("div", { class: "finding" },
       h("p", { key: "message" }, sentence(message)),
       !endings[state] && h("div", { key: "repair", class: "repair" },
         h("p", {}, h("strong", {}, "Repair: "), repair ? sentence(repair) : "manual only."),
-        unsafeReason && h("p", { class: "muted" }, sentence(unsafeReason))),
+        repairModeMessage && h("p", { class: "muted" }, sentence(repairModeMessage))),
       h("dl", { key: "facts", class: "panel-facts" },
-        fact("First seen", seen(firstSeenTime)),
-        fact("Last seen", lastSeenTime && `${seen(lastSeenTime)}, in ${plural(sightings, "pass", "passes")}`),
+        fact("First observed", seen(firstObserveTime)),
+        fact("Last observed", lastObserveTime && `${seen(lastObserveTime)}, in ${plural(observationCount, "pass", "passes")}`),
         fact("Store", stores[store]),
-        fact(owners.length > 1 ? "Owners, the rightful one first" : "Owner", owners.map(nameOf).join(", "))),
-      evidence.length > 0 && [h("h3", { key: "title" }, "Evidence"), chain(evidence, { clock: this.clock })],
+        fact(objects.length > 1 ? "Objects, the rightful one first" : "Object", objects.map(nameOf).join(", ")),
+        fact("Ignored", ignore && ignoreText(ignore, seen))),
+      evidence.length > 0 && [h("h3", { key: "title" }, "Evidence"), chain(evidence, { clock: this.clock, brokenIndex })],
+      failure && muted("failure", `No evidence: ${sentence(failure)}`),
       h("p", { key: "actions", class: "actions" },
         state === "STATE_OPEN" && h("a", { class: "button", href: `#repair/${name.replace("findings/", "")}` }, "Show the repair plan"),
         h("code", { class: "muted" }, name)));
   }
 }
 
-// repairMode says how a finding is repaired: without a question, by a plan, or by hand.
-function repairMode({ state, safe, repair }) {
+function ignoreText({ caller, createTime, comment }, seen) {
+  return [`${seen(createTime)}, by ${caller?.user || "an unknown user"}`, comment].filter(Boolean).join(": ");
+}
+
+const repairModes = {
+  REPAIR_MODE_AUTO: ["good", "repair: auto", "bootstrapsvc repairs it"],
+  REPAIR_MODE_PLAN: ["fair", "repair: plan", "the repair may do harm: apply a plan"],
+  REPAIR_MODE_MANUAL: ["bad", "repair: manual", "no write repairs it"],
+};
+
+// repairMode says how a finding is repaired.
+function repairMode({ state, repairMode }) {
   const pill = (health, words, title) => h("span", { class: "pill", "data-health": health, title }, words);
   if (endings[state]) return pill("good", endings[state]);
   if (state === "STATE_PENDING") return pill("off", "pending", "the grace period has not passed");
-  if (safe) return pill("good", "repair: auto", "the repair is safe");
-  return repair ? pill("fair", "repair: plan", "the repair may do harm: apply a plan") : pill("bad", "repair: manual", "no write repairs it");
+  if (state === "STATE_IGNORED") return pill("off", "ignored");
+  return pill(...(repairModes[repairMode] ?? ["off", repairMode]));
 }
 
 function priorityOf({ code, state }) {
-  return (endings[state] ? 200 : state === "STATE_PENDING" ? 100 : 0) + (ranks.get(code) ?? 50);
+  return (endings[state] ? 200 : state === "STATE_OPEN" ? 0 : 100) + (ranks.get(code) ?? 50);
 }
 
 customElements.define("trivet-findings", Findings);

@@ -65,6 +65,35 @@ export function count(value) {
   return Number(value).toLocaleString();
 }
 
+// missingText says which part of an answer is missing, and why.
+export function missingText({ service, shards, replicaId, code, message }) {
+  const part = shards.length > 0 ? `${service} ${shards.length === 1 ? "shard" : "shards"} ${rangesOf(shards)}` : service;
+  return `${part}${replicaId ? ` of ${replicaId}` : ""}: ${message || code}`;
+}
+
+// rangesOf shortens an ordered list of numbers: "0-3, 7".
+function rangesOf(numbers) {
+  const ranges = [];
+  for (const number of numbers) {
+    const last = ranges.at(-1);
+    if (last && last[1] + 1 === number) last[1] = number;
+    else ranges.push([number, number]);
+  }
+  return ranges.map(([first, last]) => (first === last ? first : `${first}-${last}`)).join(", ");
+}
+
+// conditionOf returns the condition of a type, with is: "TRUE", "FALSE" or "UNKNOWN"; undefined if it
+// is absent.
+export function conditionOf(conditions, type) {
+  const found = conditions.find((condition) => condition.type === type);
+  return found && { ...found, is: found.status.replace("STATUS_", "") };
+}
+
+// zoneText turns zones/eu:a into eu:a.
+export function zoneText(name) {
+  return name === "zones/none" ? "no zone" : name.replace(/^zones\//, "");
+}
+
 // plural formats a number and its noun: "1 replica", "2 replicas".
 export function plural(number, noun, nouns = `${noun}s`) {
   return `${count(number)} ${number === 1 ? noun : nouns}`;

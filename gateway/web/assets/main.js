@@ -7,11 +7,12 @@ import "./nodepanel.js";
 import "./nodes.js";
 import "./planpanel.js";
 import "./servicepanel.js";
+import "./service.js";
 import "./slices.js";
-import { Clock } from "./format.js";
-import { healthOf } from "./service.js";
 import "./status.js";
+import { Clock } from "./format.js";
 import { Stream } from "./stream.js";
+import { healthOf } from "./verdict.js";
 
 const banner = document.querySelector("trivet-banner");
 const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-findings, trivet-sources");
@@ -22,13 +23,13 @@ const nodePanel = document.querySelector("trivet-node-panel");
 const servicePanel = document.querySelector("trivet-service-panel");
 let clock = null;
 
-const stream = new Stream("/v1/status:watch?interval=1s", {
-  message({ status, partial }) {
+const stream = new Stream(() => "/v1/status:watch?interval=1s", {
+  message({ status, missing }) {
     clock = new Clock(status.mergeTime);
     document.documentElement.dataset.stale = "no";
-    document.title = status.healthy ? `Trivet · ${status.cluster}` : `▲ Trivet · ${status.cluster}`;
+    document.title = healthOf(status.verdict) === "good" ? `Trivet · ${status.cluster}` : `▲ Trivet · ${status.cluster}`;
     banner.hide();
-    for (const view of views) view.show(status, { clock, partial });
+    for (const view of views) view.show(status, { clock, missing });
     colorDrawing(status);
   },
   broken({ cause }, retryAt) {
@@ -42,7 +43,7 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
 function colorDrawing(status) {
   for (const line of document.querySelectorAll("[data-service]")) {
     const service = status.services.find(({ service }) => service === line.dataset.service);
-    line.dataset.health = service ? healthOf(service) : "bad";
+    line.dataset.health = service ? healthOf(service.verdict) : "bad";
   }
 }
 

@@ -3,7 +3,7 @@
 // Each zone has one canvas. A Node that changes repaints its own cell. When Nodes come or leave,
 // the zone is painted again, a few times a second at most, so that ten thousand Nodes stay smooth.
 
-import { count } from "./format.js";
+import { conditionOf, count, zoneText } from "./format.js";
 import { healths, onThemeChange, spritesOf } from "./nodehealth.js";
 import { h, render } from "./view.js";
 
@@ -139,15 +139,16 @@ class NodeGrid extends HTMLElement {
   head({ zone, header, canvas, nodes }) {
     const state = this.zoneStates.get(zone);
     const known = state && zoneStates[state.state];
-    const name = zone || "no zone";
+    const held = state && conditionOf(state.conditions, "DeclarationsHeld");
+    const name = zoneText(zone);
     canvas.setAttribute("aria-label", `${count(nodes.length)} nodes of ${name}. The list has each.`);
     render(
       header,
       h("h3", {}, name),
       h("span", { class: "muted" }, count(nodes.length)),
       known && h("span", { class: "pill", "data-health": known.health }, known.word),
-      state?.waiting > 0 && h("span", { class: "muted" }, `${count(state.waiting)} wait for a taint, ${state.taintRate}/s`),
-      state?.heldBy && h("span", { class: "error" }, `No Node is set to Unknown: ${state.heldBy}`),
+      state?.waitingNodeCount > 0 && h("span", { class: "muted" }, `${count(state.waitingNodeCount)} wait for a taint, ${state.taintsPerSecond}/s`),
+      held?.is === "TRUE" && h("span", { class: "error" }, `No Node is set to Unknown: ${held.message}`),
     );
   }
 
@@ -199,7 +200,7 @@ class NodeGrid extends HTMLElement {
     if (!hit) return this.unpoint();
     const { node } = hit;
     const [left, top] = this.frameCell(this.pointed, node);
-    render(this.tip, h("strong", {}, node.name), h("span", { class: "muted" }, healths[node.rank].word), node.reason && h("p", {}, node.reason));
+    render(this.tip, h("strong", {}, node.name), h("span", { class: "muted" }, healths[node.rank].word), node.message && h("p", {}, node.message));
     this.tip.hidden = false;
     place(this.tip, Math.max(0, Math.min(left, this.clientWidth - this.tip.offsetWidth)), top + this.pitch + 6);
   }

@@ -7,8 +7,8 @@
 // healths are ordered by severity.
 export const healths = [
   { code: "HEALTH_UNKNOWN", word: "unknown", meaning: "its conditions are set to Unknown", light: "#93246b", dark: "#e58bc0", draw: cross },
-  { code: "HEALTH_SILENT", word: "silent", meaning: "its deadline has passed; its conditions are not set to Unknown yet", light: "#c84a00", dark: "#ff8142", draw: diamond },
-  { code: "HEALTH_SUSPECT", word: "suspect", meaning: "heartbeats are missing; its deadline has not passed", light: "#a88400", dark: "#f0d43a", draw: triangle },
+  { code: "HEALTH_SILENT", word: "silent", meaning: "its signals have expired; its conditions are not set to Unknown yet", light: "#c84a00", dark: "#ff8142", draw: diamond },
+  { code: "HEALTH_SUSPECT", word: "suspect", meaning: "heartbeats are missing; its lease has not expired", light: "#a88400", dark: "#f0d43a", draw: triangle },
   { code: "HEALTH_NOT_READY", word: "not ready", meaning: "it sends heartbeats and reports that it is not ready", light: "#c97a1d", dark: "#e8a552", draw: half },
   { code: "HEALTH_STARTING", word: "starting", meaning: "it has not reported yet whether it is ready", light: "#1f78b4", dark: "#6ab7ee", draw: ring },
   { code: "HEALTH_READY", word: "ready", meaning: "it sends heartbeats and reports that it is ready", light: "#52a386", dark: "#3b8a71", draw: square },

@@ -8,9 +8,8 @@ export class NodeModel {
     this.byName = new Map();
     // counts has the number of Nodes of each health, by rank.
     this.counts = healths.map(() => 0);
-    // complete is whether the stream has sent its bookmark; settled is whether the Nodes that it
-    // did not report were removed.
-    this.complete = this.settled = false;
+    // complete is whether the stream has sent all that existed at its start.
+    this.complete = false;
     this.missing = [];
     this.round = 0;
     // changed has the Nodes to paint again; moved is whether Nodes came, left or changed zones. The
@@ -20,29 +19,28 @@ export class NodeModel {
   }
 
   // begin starts a stream that reports everything again. A Node that it does not report is removed
-  // at a bookmark without missing replicas.
+  // when the stream has sent all that exists.
   begin() {
     this.round++;
-    this.complete = this.settled = false;
+    this.complete = false;
   }
 
-  take({ type, node, missing }) {
-    if (type === "TYPE_BOOKMARK") this.bookmark(missing);
-    else if (type === "TYPE_DELETED") this.remove(node.name);
+  take({ type, node, bookmark }) {
+    if (type === "EVENT_TYPE_BOOKMARK") this.bookmark(bookmark);
+    else if (type === "EVENT_TYPE_DELETED") this.remove(node.name);
     else this.put(node);
   }
 
-  bookmark(missing) {
+  bookmark({ initialEventsEnd, missing }) {
     this.missing = missing;
+    if (!initialEventsEnd) return;
     this.complete = true;
-    if (this.settled || missing.length > 0) return;
-    this.settled = true;
     for (const [name, { round }] of this.byName) {
       if (round !== this.round) this.remove(name);
     }
   }
 
-  put({ name, zone, health, reason, heldBy }) {
+  put({ name, zone, health, message }) {
     const rank = rankOf(health);
     let known = this.byName.get(name);
     if (!known) {
@@ -58,7 +56,7 @@ export class NodeModel {
       this.counts[rank]++;
       this.changed.add(known);
     }
-    Object.assign(known, { zone, rank, reason, heldBy, round: this.round });
+    Object.assign(known, { zone, rank, message, round: this.round });
   }
 
   remove(name) {

@@ -2,17 +2,21 @@
 // pods. It shows the Node of the fragment #node/NAME.
 
 import { chain } from "./evidence.js";
-import { ago, sentence } from "./format.js";
+import { ago, sentence, zoneText } from "./format.js";
 import { healths, rankOf } from "./nodehealth.js";
 import { PollPanel } from "./panel.js";
 import { ask } from "./stream.js";
 import { fact, h, notice } from "./view.js";
 
-const signSources = {
-  SIGN_SOURCE_SESSION: "its session",
-  SIGN_SOURCE_LEASE: "its Lease",
-  SIGN_SOURCE_STATUS: "its Ready condition",
+const signalSources = {
+  SIGNAL_SOURCE_AGENT: "its agent",
+  SIGNAL_SOURCE_KUBELET: "its kubelet",
+  SIGNAL_SOURCE_LEASE_OBJECT: "its Lease object",
+  SIGNAL_SOURCE_NODE_STATUS: "its Ready condition",
 };
+
+// heldWords say what is held, by the type of a condition.
+const heldWords = { DeclarationHeld: "Not set to Unknown", EvictionHeld: "No pod is evicted" };
 
 class NodePanel extends PollPanel {
   gone = "NODE_NOT_FOUND";
@@ -26,26 +30,27 @@ class NodePanel extends PollPanel {
     return ask(`/v1/nodes/${encodeURIComponent(name)}:explain`, signal);
   }
 
-  body({ node, evidence, firstBroken, freshness }) {
+  body({ node, evidence, brokenIndex }) {
     const rank = rankOf(node.health);
     return [
-      h("p", { key: "summary", class: "panel-summary" }, h("strong", { class: `health health-${rank}` }, healths[rank].word), " ", sentence(node.reason)),
-      node.heldBy && notice("held", "fair", "Not set to Unknown: ", node.heldBy),
+      h("p", { key: "summary", class: "panel-summary" }, h("strong", { class: `health health-${rank}` }, healths[rank].word), " ", sentence(node.message)),
+      node.conditions.filter(({ status }) => status === "STATUS_TRUE").map(({ type, message }) =>
+        notice(type, "fair", `${heldWords[type] ?? type}: `, sentence(message))),
       h("dl", { key: "facts", class: "panel-facts" },
-        fact("Zone", node.zone || "none"),
+        fact("Zone", zoneText(node.zone)),
         fact("Ready", node.ready || "no condition"),
-        fact("Last heartbeat", node.signTime && this.signText(node)),
+        node.signals.map((signal) => fact(signal.source in signalSources ? `Signal of ${signalSources[signal.source]}` : "No signal", this.signalText(signal))),
         fact("Changed", node.changeTime && ago(this.clock.age(node.changeTime))),
         fact("Taints", node.taints.map((taint) => taint.replace("node.kubernetes.io/", "")).join(", ") || "none"),
-        fact("Reported by", freshness?.replicaId && `${freshness.replicaId}, shard ${node.shard}, epoch ${node.epoch}`)),
+        fact("Judged by", node.owner && `${node.owner.replicaId}, shard ${node.owner.shard}, epoch ${node.owner.epoch}`)),
       h("h3", { key: "title" }, "Evidence"),
-      chain(evidence, { clock: this.clock, firstBroken }),
+      chain(evidence, { clock: this.clock, brokenIndex }),
     ];
   }
 
-  signText({ signTime, signSource }) {
-    const age = this.clock.age(signTime);
-    return signSources[signSource] ? `${ago(age)}, from ${signSources[signSource]}` : `none for ${age}`;
+  signalText({ source, seenTime }) {
+    const age = seenTime ? this.clock.age(seenTime) : "";
+    return source in signalSources ? ago(age) : age && `for ${age}`;
   }
 }
 

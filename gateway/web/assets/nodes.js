@@ -1,7 +1,7 @@
 // <trivet-nodes> is the section of all Nodes: a count of each health, and each Node as a cell of a
 // grid or a line of a list.
 
-import { count } from "./format.js";
+import { conditionOf, count, missingText, sentence, zoneText } from "./format.js";
 import "./nodegrid.js";
 import { colorOf, healths, onThemeChange, spritesOf } from "./nodehealth.js";
 import { NodeModel } from "./nodemodel.js";
@@ -53,11 +53,12 @@ class Nodes extends WatchSection {
       const follows = !document.hidden && !this.failure && this.nodes.complete;
       if (follows) {
         try {
-          const { zones, blindBy } = await ask("/v1/zones", AbortSignal.timeout(zonesPause));
-          this.blindBy = blindBy;
+          const { zones, conditions } = await ask("/v1/zones?page_size=5000", AbortSignal.timeout(zonesPause));
+          const held = conditionOf(conditions, "DeclarationsHeld");
+          this.held = held?.is === "TRUE" ? held.message : "";
           this.grid.showZones(zones);
         } catch {
-          this.blindBy = "";
+          this.held = "";
           this.grid.showZones([]); // no state is better than an old one
         }
         this.redrawSoon();
@@ -107,14 +108,13 @@ class Nodes extends WatchSection {
     } else if (complete && byName.size === 0 && missing.length === 0) {
       notices.push(muted("empty", "The cluster has no Node."));
     }
-    if (this.blindBy) {
-      notices.push(notice("blind", "fair", h("strong", {}, "No Node is set to Unknown at present. "), this.blindBy));
+    if (this.held) {
+      notices.push(notice("held", "fair", h("strong", {}, "No Node is set to Unknown at present. "), sentence(this.held)));
     }
     if (missing.length > 0) {
-      const silent = missing.length === 1 ? "One replica of leasesvc does" : `${count(missing.length)} replicas of leasesvc do`;
       notices.push(h("div", { key: "missing", class: "notice", role: "status", "data-health": "fair" },
-        h("p", {}, h("strong", {}, "Incomplete. "), `${silent} not answer; their Nodes are missing or old.`),
-        h("ul", {}, missing.map(({ replica, code, message }) => h("li", { key: replica.id }, h("code", {}, replica.id), ` ${code}: ${message}`)))));
+        h("p", {}, h("strong", {}, "Incomplete. "), "Nodes of these parts are missing or old:"),
+        h("ul", {}, missing.map((part, place) => h("li", { key: place }, missingText(part))))));
     }
     return notices;
   }
@@ -146,12 +146,12 @@ class Nodes extends WatchSection {
     const { nodes, more } = this.nodes.worst(longestList, fits);
     render(
       this.part("lines"),
-      nodes.map(({ name, rank, zone, reason }) =>
+      nodes.map(({ name, rank, zone, message }) =>
         h("li", { key: name },
           h("a", { href: `#node/${name}` }, h("span", { class: "id" }, name)),
           h("span", { class: `health health-${rank}` }, healths[rank].word),
-          h("span", { class: "muted" }, zone),
-          h("span", { class: "muted" }, reason))),
+          h("span", { class: "muted" }, zoneText(zone)),
+          h("span", { class: "muted" }, message))),
       nodes.length === 0 && h("li", { key: "none", class: "muted" }, "No Node matches."),
       more > 0 && h("li", { key: "more", class: "muted" }, `And ${count(more)} more: search, or choose a state above.`),
     );
@@ -161,7 +161,7 @@ class Nodes extends WatchSection {
 // disabled says what to do if the loop is off.
 function disabled() {
   return h("div", { class: "notice", "data-health": "off" },
-    h("p", {}, h("strong", {}, "Node health is off. "), "The node-lifecycle controller of kube-controller-manager watches Nodes; leasesvc keeps sessions and Leases only."),
+    h("p", {}, h("strong", {}, "Node health is off. "), "The node-lifecycle controller of kube-controller-manager watches Nodes; leasesvc keeps leases and Lease objects only."),
     h("p", {}, "To enable it, start kube-controller-manager with ", h("code", {}, "--controllers=*,-node-lifecycle-controller"), ", and every leasesvc with ", h("code", {}, "--loops=*,node-health"), "."));
 }
 

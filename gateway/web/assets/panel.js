@@ -91,7 +91,7 @@ export class PollPanel extends Panel {
       const answer = await this.ask(subject, AbortSignal.timeout(refreshLimit));
       if (this.subject !== subject) return;
       this.answer = answer;
-      this.clock = new Clock(answer.freshness?.readTime ?? new Date().toISOString());
+      this.clock = new Clock(answer.sources?.[0]?.readTime ?? new Date().toISOString());
       this.failure = null;
     } catch (error) {
       if (this.subject !== subject) return;

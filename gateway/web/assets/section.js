@@ -15,13 +15,15 @@ export class WatchSection extends HTMLElement {
     this.byName = new Map();
     this.missing = [];
     this.round = 0;
-    this.complete = false; // the stream has sent its bookmark
+    this.complete = false; // the stream has sent all that existed at its start
+    this.resumeToken = "";
     this.search = "";
     this.prepare?.();
-    this.stream = new Stream(this.path, {
-      opened: () => this.begin(),
+    this.stream = new Stream(() => (this.resumeToken ? `${this.path}?resume_token=${encodeURIComponent(this.resumeToken)}` : this.path), {
+      opened: () => this.resumeToken || this.begin(),
       message: (event) => this.take(event),
       broken: (failure) => {
+        if (failure.reason === "RESUME_TOKEN_EXPIRED") this.resumeToken = "";
         this.failure = failure;
         this.redrawSoon();
       },
@@ -55,6 +57,7 @@ export class WatchSection extends HTMLElement {
 
   take(event) {
     this.failure = null;
+    if (event.resumeToken) this.resumeToken = event.resumeToken;
     this.apply(event);
     this.redrawSoon();
     const subject = this.subjectOf(event);
@@ -63,8 +66,8 @@ export class WatchSection extends HTMLElement {
 
   apply(event) {
     const subject = this.subjectOf(event);
-    if (event.type === "TYPE_BOOKMARK") this.bookmark(event.missing);
-    else if (event.type === "TYPE_DELETED") this.removed(subject);
+    if (event.type === "EVENT_TYPE_BOOKMARK") this.bookmark(event.bookmark);
+    else if (event.type === "EVENT_TYPE_DELETED") this.removed(subject);
     else this.keep(subject);
   }
 
@@ -76,10 +79,10 @@ export class WatchSection extends HTMLElement {
     this.byName.delete(subject.name);
   }
 
-  // bookmark removes what the stream did not report.
-  bookmark(missing) {
+  // bookmark removes what a stream did not report that sent all that exists.
+  bookmark({ initialEventsEnd, missing }) {
     this.missing = missing;
-    if (this.complete || (this.needsAllSources && missing.length > 0)) return;
+    if (!initialEventsEnd) return;
     this.complete = true;
     for (const [name, { round }] of this.byName) {
       if (round !== this.round) this.byName.delete(name);

@@ -1,10 +1,9 @@
-// <trivet-service name="leasesvc" description="…"> is one service: its leader, its counts, its
-// replicas and their loops.
+// <trivet-service name="leasesvc" description="…"> is one service: its verdict, its leaders, its
+// counts, its replicas and their loops.
 
 import { ago, count, plural } from "./format.js";
+import { healthOf, problemList, verdictPill } from "./verdict.js";
 import { h, muted, render } from "./view.js";
-
-const healthWords = { good: "Healthy", fair: "Degraded", bad: "Down" };
 
 const loopStates = {
   STATE_DISABLED: { word: "off", health: "off" },
@@ -19,74 +18,62 @@ const countWords = { repairs: "baseline writes", queue: "queued services", strea
 
 class Service extends HTMLElement {
   connectedCallback() {
-    this.draw({ problems: [], body: [muted("waiting", "Waiting for the first answer…")] });
+    this.draw({ verdict: null, body: [muted("waiting", "Waiting for the first answer…")] });
   }
 
-  show(status, { clock }) {
+  show(status, { clock, missing }) {
     const name = this.getAttribute("name");
     const service = status.services.find(({ service }) => service === name);
     if (!service) return;
-    const silent = status.sources.filter(({ ok, replica }) => !ok && replica.service === name);
-    this.dataset.health = healthOf(service);
-    this.draw({ problems: service.problems, body: [leadership(service, clock), counts(service), replicaList(service, silent, clock)] });
+    this.dataset.health = healthOf(service.verdict);
+    this.draw({ verdict: service.verdict, body: [leadership(service), counts(service), replicaList(service, { clock, missing })] });
   }
 
-  draw({ problems, body }) {
+  draw({ verdict, body }) {
     render(
       this,
       h("header", {},
         h("h2", {}, this.getAttribute("name")),
-        h("span", { class: "pill", "data-health": this.dataset.health }, healthWords[this.dataset.health] ?? "…"),
+        verdict && verdictPill(verdict),
         h("p", { class: "muted" }, this.getAttribute("description"))),
-      problems.length > 0 && h("ul", { class: "problems" }, problems.map((problem) => h("li", {}, problem))),
+      verdict && problemList(verdict),
       body,
     );
   }
 }
 
-// healthOf is bad if no replica answers.
-export function healthOf({ healthy, replicas }) {
-  if (healthy) return "good";
-  return replicas.length > 0 ? "fair" : "bad";
-}
-
-// leadership shows the holder of the only shard, or how many shards each replica holds. Without a
-// replica that answers, the holders are unknown.
-function leadership({ service, leader, terms, replicas }, clock) {
-  if (service === "gateway" || replicas.length === 0) return null;
-  if (terms.length <= 1) {
-    const [term] = terms;
-    return h("dl", { class: "facts" },
-      titledFact("Leader", leader || "none", !leader && "bad"),
-      term && leader && titledFact("Epoch", term.epoch),
-      term && leader && titledFact("Age", clock.age(term.acquireTime)));
+// leadership shows the leader of the only shard, or how many shards each replica leads. Without a
+// replica that answers, the leaders are unknown.
+function leadership({ service, shardCount, ledShardCount, replicas }) {
+  if (service === "gateway" || !replicas.some(({ status }) => status)) return null;
+  const shares = replicas.map(({ replica, status }) => [replica.id, status?.ledShards.length ?? 0]).filter(([, led]) => led > 0);
+  if (shardCount <= 1) {
+    const leader = shares[0]?.[0];
+    return h("dl", { class: "facts" }, titledFact("Leader", leader || (ledShardCount > 0 ? "a replica that does not answer" : "none"), !leader && "bad"));
   }
+  const elsewhere = ledShardCount - shares.reduce((sum, [, led]) => sum + led, 0);
+  if (elsewhere > 0) shares.push(["replicas that do not answer", elsewhere]);
+  if (ledShardCount < shardCount) shares.push(["no leader", shardCount - ledShardCount]);
   return h("div", { class: "shards" },
-    h("p", {}, `${count(terms.length)} shards`, h("span", { class: "muted" }, ` · newest epoch ${Math.max(...terms.map(({ epoch }) => Number(epoch)))}`)),
-    h("ul", {}, sharesOf(terms).map(([holder, held]) =>
-      h("li", { key: holder, "data-health": holder ? "good" : "bad" },
-        h("span", { class: "id" }, holder || "no leader"),
-        h("meter", { min: 0, max: terms.length, value: held, "aria-label": holder ? `shards of ${holder}` : "shards without a leader" }),
-        h("span", { class: "number" }, count(held))))));
+    h("p", {}, `${count(shardCount)} shards`),
+    h("ul", {}, shares.map(([leader, led]) =>
+      h("li", { key: leader, "data-health": replicas.some(({ replica }) => replica.id === leader) ? "good" : "bad" },
+        h("span", { class: "id" }, leader),
+        h("meter", { min: 0, max: shardCount, value: led, "aria-label": `shards of ${leader}` }),
+        h("span", { class: "number" }, count(led))))));
 }
 
 function titledFact(name, value, health) {
   return h("div", { "data-health": health }, h("dt", {}, name), h("dd", { title: value }, value));
 }
 
-// sharesOf counts the shards of each holder.
-function sharesOf(terms) {
-  const shares = new Map();
-  for (const { replicaId } of terms) shares.set(replicaId, (shares.get(replicaId) ?? 0) + 1);
-  return [...shares].sort(([a], [b]) => (a < b ? -1 : 1));
-}
-
-// counts adds up the counts of the holders, because each counts its own shards. A service without
-// terms has no holders: there the first replica counts.
+// counts adds up the counts of the leaders, because each counts its own shards. A service without
+// shards has no leaders: there the first replica that answers counts.
 function counts({ replicas }) {
-  const holders = replicas.filter(({ terms }) => terms.some(({ heldHere }) => heldHere));
+  const answers = replicas.map(({ status }) => status).filter(Boolean);
+  const leaders = answers.filter(({ ledShards }) => ledShards.length > 0);
   const totals = new Map();
-  for (const { counts } of holders.length > 0 ? holders : replicas.slice(0, 1)) {
+  for (const { counts } of leaders.length > 0 ? leaders : answers.slice(0, 1)) {
     for (const [name, value] of Object.entries(counts)) totals.set(name, (totals.get(name) ?? 0) + Number(value));
   }
   if (totals.size === 0) return null;
@@ -94,18 +81,18 @@ function counts({ replicas }) {
     h("div", { key: name }, h("dd", {}, count(value)), h("dt", {}, countWords[name] ?? name.replaceAll("_", " ")))));
 }
 
-function replicaList(service, silent, clock) {
-  const shares = new Map(sharesOf(service.terms));
-  const only = service.replicas.length === 1;
-  return h("div", { class: "replicas" },
-    service.replicas.map((replica) => replicaView(replica, { clock, role: roleOf(shares.get(replica.replica.id) ?? 0, service.terms.length), only })),
-    silent.map(silentView));
+function replicaList({ shardCount, replicas }, { clock, missing }) {
+  const only = replicas.length === 1;
+  return h("div", { class: "replicas" }, replicas.map(({ replica, status }) =>
+    status
+      ? replicaView(status, { clock, role: roleOf(status.ledShards.length, shardCount), only })
+      : silentView(replica, missing.find(({ replicaId }) => replicaId === replica.id))));
 }
 
 // roleOf is "" for a standby.
-function roleOf(held, shards) {
-  if (held === 0) return "";
-  return shards === 1 ? "leader" : `${count(held)} of ${count(shards)} shards`;
+function roleOf(led, shards) {
+  if (led === 0) return "";
+  return shards === 1 ? "leader" : `${count(led)} of ${count(shards)} shards`;
 }
 
 // replicaView shows a replica that answered. Its details are open if it has a role or is the only
@@ -122,19 +109,19 @@ function replicaView({ replica, ready, loops }, { clock, role, only }) {
 }
 
 // silentView shows a replica that is registered and did not answer.
-function silentView({ replica, code }) {
+function silentView(replica, failure) {
   return h("div", { key: `silent ${replica.id}`, class: "replica silent" },
     h("p", {},
       h("span", { class: "dot", "data-health": "bad" }),
       h("span", { class: "id", title: replica.id }, replica.id),
       h("span", { class: "muted end" }, "no answer")),
-    h("p", { class: "muted address" }, `${replica.grpcAddress} · `, h("code", {}, code)));
+    h("p", { class: "muted address" }, `${replica.grpcAddress} · `, h("code", {}, failure?.code ?? "UNKNOWN")));
 }
 
-function loopView({ name, state, lastRunTime, lastError, runs, failures }, clock) {
+function loopView({ name, state, lastRunTime, lastError, runCount, failureCount }, clock) {
   const { word, health } = loopStates[state] ?? { word: state, health: "off" };
   const lastPass = ago(lastRunTime ? clock.age(lastRunTime) : "");
-  const passes = `last pass: ${lastPass}\n${plural(Number(runs), "pass", "passes")}, ${count(failures)} failed`;
+  const passes = `last pass: ${lastPass}\n${plural(Number(runCount), "pass", "passes")}, ${count(failureCount)} failed`;
   return h("li", { key: name, "data-health": health, title: passes },
     h("span", { class: "dot", "data-health": health }),
     h("span", { class: "id" }, name),

@@ -2,7 +2,7 @@
 // wrote, what the next one would write, and which other writer interferes. It shows the Service of
 // the fragment #service/NAMESPACE/NAME.
 
-import { ago, count, label, milliseconds, plural } from "./format.js";
+import { ago, conditionOf, count, label, milliseconds, plural, sentence } from "./format.js";
 import { PollPanel } from "./panel.js";
 import { planText } from "./slices.js";
 import { ask } from "./stream.js";
@@ -22,59 +22,68 @@ class ServicePanel extends PollPanel {
 
   async ask(name, signal) {
     const [namespace, service] = name.split("/");
-    const path = `/v1/namespaces/${namespace}/services/${service}/slices`;
-    const [found, next] = await Promise.all([ask(path, signal), ask(`${path}:plan`, signal)]);
-    return { ...found, next };
+    const path = `/v1/namespaces/${namespace}/serviceslices/${service}`;
+    const [found, { plan }] = await Promise.all([ask(path, signal), ask(`${path}:plan`, signal, {})]);
+    return { ...found, plan };
   }
 
-  body({ serviceSlices: service, freshness, next }) {
-    if (!service.managed) {
-      return h("p", { key: "unmanaged", class: "panel-summary" }, h("strong", {}, "Not managed. "),
-        service.unmanagedReason === "EXTERNAL_NAME" ? "An ExternalName has no slices." : "A Service without a selector gets its slices from another writer.");
+  body({ serviceSlices: service, sources, plan }) {
+    const managed = conditionOf(service.conditions, "Managed");
+    if (managed?.is === "FALSE") {
+      return h("p", { key: "unmanaged", class: "panel-summary" }, h("strong", {}, "Not managed. "), sentence(managed.message));
     }
+    const contended = conditionOf(service.conditions, "Contended");
+    const hints = conditionOf(service.conditions, "TopologyHints");
+    const failing = service.syncs.find(({ lastError }) => lastError);
     return [
-      h("p", { key: "summary", class: "panel-summary" }, h("strong", {}, `${count(service.readyEndpoints)} of ${plural(service.endpoints, "endpoint")} ready. `),
-        `${plural(service.slices.length, "slice")}, ideally ${count(service.idealSlices)}.`),
-      service.contendedBy && alert("contended", "bad", `${service.contendedBy} keeps reverting these slices. `, "slicesvc backs off, and only adds missing endpoints."),
-      service.lastError && alert("error", "bad", `The last ${service.failures > 1 ? `${count(service.failures)} syncs` : "sync"} failed. `, service.lastError),
-      service.topologyProblem && alert("topology", "fair", "No hints. ", service.topologyProblem),
-      h("dl", { key: "facts", class: "panel-facts" }, this.facts(service, freshness)),
+      h("p", { key: "summary", class: "panel-summary" }, h("strong", {}, `${count(service.readyEndpointCount)} of ${plural(service.endpointCount, "endpoint")} ready. `),
+        `${plural(service.slices.length, "slice")}, ideally ${count(service.idealSliceCount)}.`),
+      contended?.is === "TRUE" && alert("contended", "bad", "Contended. ", sentence(contended.message)),
+      failing && alert("error", "bad", `The last ${failing.failureCount > 1 ? `${count(failing.failureCount)} syncs` : "sync"} failed. `, failing.lastError),
+      hints?.is === "FALSE" && alert("topology", "fair", "No hints. ", sentence(hints.message)),
+      h("dl", { key: "facts", class: "panel-facts" }, this.facts(service, sources)),
       h("h3", { key: "slices" }, "Slices"),
       h("ol", { key: "list", class: "slice-list" },
         service.slices.slice(0, longestList).map((slice) => this.slice(slice)),
         service.slices.length > longestList && h("li", { key: "more", class: "muted" }, `And ${count(service.slices.length - longestList)} more.`)),
       h("h3", { key: "next" }, "Next sync"),
-      nextSync(next),
+      nextSync(plan),
     ];
   }
 
-  facts({ lastPlan, lastSyncTime, topology, shard, epoch }, freshness) {
+  facts({ syncs, topology, owner }, sources) {
+    const { lastPlan, lastSuccessTime } = syncs[0] ?? {};
     const latency = lastPlan?.latency && milliseconds(lastPlan.latency);
     return [
-      fact("Last plan", lastPlan && `${planText(lastPlan)}, ${ago(this.clock.age(lastPlan.time))}`),
+      fact("Last plan", lastPlan && `${planText(lastPlan)}, ${ago(this.clock.age(lastPlan.startTime))}`),
       fact("From change to write", latency),
-      fact("Last sync", lastSyncTime && ago(this.clock.age(lastSyncTime))),
+      fact("Last sync", lastSuccessTime && ago(this.clock.age(lastSuccessTime))),
       fact("Topology hints", topology || "none"),
-      fact("Written by", Number(epoch) > 0 ? `${freshness.replicaId}, shard ${shard}, epoch ${epoch}` : `no replica at present; reported by ${freshness.replicaId}`),
+      fact("Written by", Number(owner?.epoch) > 0 ? `${owner.replicaId}, shard ${owner.shard}, epoch ${owner.epoch}` : `no replica at present; reported by ${sources[0]?.replicaId}`),
     ];
   }
 
-  slice({ name, addressType, ports, endpoints, readyEndpoints, hintedEndpoints, capacity, createTime, writeTime }) {
+  slice({ name, addressType, ports, endpointCount, readyEndpointCount, hintedEndpointCount, droppedAddressCount, capacity, createTime, writeTime }) {
     const details = [
       addressType, ports.map(portText).join(", ") || "no ports",
-      `${count(readyEndpoints)} ready`, hintedEndpoints > 0 && `${count(hintedEndpoints)} with hints`,
+      `${count(readyEndpointCount)} ready`, hintedEndpointCount > 0 && `${count(hintedEndpointCount)} with hints`,
+      droppedAddressCount > 0 && `${plural(droppedAddressCount, "address", "addresses")} dropped`,
       createTime && `${this.clock.age(createTime)} old`, writeTime && `written ${ago(this.clock.age(writeTime))}`,
     ];
     return h("li", { key: name },
       h("span", { class: "id" }, name),
-      h("meter", { min: 0, max: capacity, value: endpoints, "aria-label": "fill" }, `${endpoints} of ${capacity}`),
-      h("span", { class: "figure" }, `${count(endpoints)}/${count(capacity)}`),
+      h("meter", { min: 0, max: capacity, value: endpointCount, "aria-label": "fill" }, `${endpointCount} of ${capacity}`),
+      h("span", { class: "figure" }, `${count(endpointCount)}/${count(capacity)}`),
       h("span", { class: "muted" }, details.filter(Boolean).join(" · ")));
   }
 }
 
 function portText({ name, protocol, port }) {
-  return `${name ? `${name} ` : ""}${port || "any"}/${protocol}`;
+  return `${name ? `${name} ` : ""}${port ?? "any"}/${protocol}`;
+}
+
+function fieldView({ path, before, after }) {
+  return h("li", { key: path, class: "muted" }, h("code", {}, path), `: ${before || "nothing"} → ${after || "nothing"}`);
 }
 
 function alert(key, health, summary, detail) {
@@ -82,14 +91,15 @@ function alert(key, health, summary, detail) {
 }
 
 // nextSync is what the next sync would write, and what delays endpoints.
-function nextSync({ changes, waitingFor }) {
+function nextSync({ changes, incompleteReasons }) {
   return [
-    waitingFor.length > 0 && alert("waiting", "fair", "Endpoints wait. ", waitingFor.join(", ")),
+    incompleteReasons.length > 0 && alert("waiting", "fair", "Endpoints wait. ", incompleteReasons.map(({ message }) => sentence(message)).join(" ")),
     changes.length === 0 && muted("nothing", "Nothing to write."),
-    h("ol", { key: "plan", class: "slice-list" }, changes.slice(0, longestList).map(({ verb, object, reason, detail }) =>
+    h("ol", { key: "plan", class: "slice-list" }, changes.slice(0, longestList).map(({ verb, object, reason, message, fieldChanges }) =>
       h("li", { key: object?.name },
         h("span", { class: "id" }, `${verbs[verb] ?? verb} ${object?.name ?? ""}`),
-        h("span", { class: "muted" }, `${label(reason)}: ${detail}`)))),
+        h("span", { class: "muted" }, `${label(reason)}: ${message}`),
+        fieldChanges.length > 0 && h("ul", {}, fieldChanges.map(fieldView))))),
   ];
 }
 

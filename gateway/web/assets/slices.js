@@ -1,7 +1,7 @@
 // <trivet-slices> is the section of all Services: the fill of each EndpointSlice, the number of
 // slices, and what the last sync wrote. Services with problems come first; each has a panel.
 
-import { count, label } from "./format.js";
+import { count, label, missingText } from "./format.js";
 import { WatchSection } from "./section.js";
 import { h, muted, notice, render } from "./view.js";
 
@@ -9,7 +9,7 @@ const longestList = 40;
 const mostMeters = 12;
 
 class Slices extends WatchSection {
-  path = "/v1/slices:watch";
+  path = "/v1/serviceslices:watch";
 
   subjectOf({ serviceSlices }) {
     return serviceSlices;
@@ -19,14 +19,20 @@ class Slices extends WatchSection {
     return shortName(name);
   }
 
-  summaryOf({ name, managed, unmanagedReason, slices, endpoints, readyEndpoints, idealSlices, failures, lastError, contendedBy, topologyProblem, lastPlan }) {
-    const reason = contendedBy ? `${contendedBy} writes the same slices` : lastError || (topologyProblem && `no hints: ${topologyProblem}`) || "";
-    const failing = Boolean(contendedBy) || failures > 0;
+  summaryOf({ name, conditions, slices, endpointCount, readyEndpointCount, idealSliceCount, syncs }) {
+    const unmanaged = conditions.find(({ type, status }) => type === "Managed" && status === "STATUS_FALSE");
+    const contended = conditions.find(({ type, status }) => type === "Contended" && status === "STATUS_TRUE");
+    const withoutHints = conditions.find(({ type, status }) => type === "TopologyHints" && status === "STATUS_FALSE");
+    const failed = syncs.find(({ failureCount }) => failureCount > 0);
+    const failing = Boolean(contended || failed);
+    const managed = !unmanaged;
+    const surplus = slices.length - idealSliceCount;
     return {
       name: shortName(name),
-      fills: slices.map(({ name, endpoints, capacity }) => ({ name, endpoints, capacity })),
-      endpoints, ready: readyEndpoints, ideal: idealSlices, managed, unmanagedReason, lastPlan, reason, failing,
-      priority: failing ? 1000 : slices.length - idealSlices > 1 && managed ? slices.length - idealSlices : 0,
+      fills: slices.map(({ name, endpointCount, capacity }) => ({ name, endpoints: endpointCount, capacity })),
+      endpoints: endpointCount, ready: readyEndpointCount, ideal: idealSliceCount, managed, unmanagedReason: unmanaged?.reason,
+      lastPlan: syncs[0]?.lastPlan, reason: contended?.message || failed?.lastError || withoutHints?.message || "", failing,
+      priority: failing ? 1000 : surplus > 1 && managed ? surplus : 0,
     };
   }
 
@@ -52,8 +58,7 @@ class Slices extends WatchSection {
   notices(known) {
     if (this.failure) return this.failureNotice(known);
     if (this.missing.length > 0) {
-      return notice("missing", "fair", h("strong", {}, "Incomplete. "), "These replicas of slicesvc do not answer: ",
-        this.missing.map(({ replica, message }) => `${replica.id}: ${message}`).join("; "));
+      return notice("missing", "fair", h("strong", {}, "Incomplete. "), this.missing.map(missingText).join("; "));
     }
     if (known) return [];
     return muted("waiting", this.complete ? "The cluster has no Service." : "Waiting for the first answer…");
@@ -95,14 +100,14 @@ function line({ name, fills, endpoints, ready, ideal, managed, unmanagedReason, 
 // planText says how many slices the last sync wrote, and its trigger.
 export function planText(last) {
   if (!last) return "";
-  const wrote = [[last.creates, "created"], [last.updates, "updated"], [last.deletes, "deleted"]]
+  const wrote = [[last.createCount, "created"], [last.updateCount, "updated"], [last.deleteCount, "deleted"]]
     .filter(([number]) => number > 0).map(([number, word]) => `${count(number)} ${word}`);
   return `${wrote.join(", ") || "nothing to write"} · ${label(last.trigger)}`;
 }
 
-// shortName turns namespaces/shop/services/web into shop/web.
+// shortName turns namespaces/shop/serviceslices/web into shop/web.
 function shortName(name) {
-  return name.replace(/^namespaces\//, "").replace("/services/", "/");
+  return name.replace(/^namespaces\//, "").replace("/serviceslices/", "/");
 }
 
 customElements.define("trivet-slices", Slices);

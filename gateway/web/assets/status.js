@@ -1,6 +1,7 @@
-// The elements that show the status of the whole cluster: banner, summary, pot and sources.
+// The elements that show the status of the whole cluster: banner, summary, control plane, replicas.
 
 import { ago, count, duration, milliseconds, plural, sentence } from "./format.js";
+import { healthOf, verdictPill } from "./verdict.js";
 import { h, render } from "./view.js";
 
 // <trivet-banner> says that the page shows old data, why, and when it tries again.
@@ -37,19 +38,17 @@ class Banner extends HTMLElement {
   }
 }
 
-// <trivet-summary> is the health of the cluster in one line.
+// <trivet-summary> is the verdict on the cluster in one line.
 class Summary extends HTMLElement {
-  show(status, { clock, partial }) {
-    const problems = status.services.reduce((sum, { problems }) => sum + problems.length, 0);
-    const healthy = status.services.filter(({ healthy }) => healthy).length;
-    const answered = status.sources.filter(({ ok }) => ok).length;
+  show({ verdict, services, mergeTime }, { clock }) {
+    const replicas = services.flatMap(({ replicas }) => replicas);
+    const answered = replicas.filter(({ status }) => status).length;
     render(
       this,
-      h("span", { class: "pill", "data-health": status.healthy ? "good" : partial ? "bad" : "fair", role: "status" },
-        status.healthy ? "Healthy" : plural(problems, "problem")),
-      h("span", { class: "muted" }, `${count(healthy)} of ${plural(status.services.length, "service")} healthy`),
-      h("span", { class: "muted" }, `${count(answered)} of ${plural(status.sources.length, "replica")} answered`),
-      h("time", { class: "muted", datetime: status.mergeTime }, clock.timeOfDay()),
+      verdictPill(verdict),
+      verdict.problems.length > 0 && h("span", { class: "muted" }, plural(verdict.problems.length, "problem")),
+      h("span", { class: "muted" }, `${count(answered)} of ${plural(replicas.length, "replica")} answered`),
+      h("time", { class: "muted", datetime: mergeTime }, clock.timeOfDay()),
     );
   }
 }
@@ -57,13 +56,13 @@ class Summary extends HTMLElement {
 // <trivet-pot> is the control plane that stands on the trivet, as the replicas see it.
 class Pot extends HTMLElement {
   show(status) {
-    document.documentElement.dataset.health = status.healthy ? "good" : "fair";
+    document.documentElement.dataset.health = healthOf(status.verdict);
     render(
       this,
       h("strong", { title: status.cluster }, status.cluster || "Kubernetes"),
       h("ul", {}, dependencies(status).map(({ name, failing }) =>
         h("li", { key: name, "data-health": failing.length ? "bad" : "good", title: failing.join("\n") },
-          h("span", { class: "dot" }), name, h("span", { class: "hidden-text" }, failing.length ? " is unhealthy" : " is healthy")))),
+          h("span", { class: "dot" }), name, h("span", { class: "hidden-text" }, failing.length ? " is not reachable" : " is reachable")))),
     );
   }
 }
@@ -71,10 +70,10 @@ class Pot extends HTMLElement {
 // dependencies returns what the replicas depend on, and which of them report a failure of it.
 function dependencies(status) {
   const found = new Map();
-  for (const { replica, dependencies } of status.services.flatMap(({ replicas }) => replicas)) {
-    for (const { name, healthy, reason } of dependencies) {
+  for (const { replica, status: answer } of status.services.flatMap(({ replicas }) => replicas)) {
+    for (const { name, healthy, message } of answer?.dependencies ?? []) {
       if (!found.has(name)) found.set(name, []);
-      if (!healthy) found.get(name).push(`${replica.id}: ${reason}`);
+      if (!healthy) found.get(name).push(`${replica.id}: ${message}`);
     }
   }
   return [...found].map(([name, failing]) => ({ name, failing })).sort((a, b) => (a.name < b.name ? -1 : 1));
@@ -82,17 +81,19 @@ function dependencies(status) {
 
 // <trivet-sources> lists the replicas that were asked, and the latency or the error of each.
 class Sources extends HTMLElement {
-  show({ sources }) {
+  show({ services }, { missing }) {
     render(
       this,
       h("h2", {}, "Replicas"),
-      h("ul", {}, sources.map(({ replica, ok, code, message, latency }) =>
-        h("li", { key: `${replica.service}/${replica.id}`, "data-health": ok ? "good" : "bad", title: message || replica.grpcAddress },
-          h("span", { class: "dot", "data-health": ok ? "good" : "bad" }),
+      h("ul", {}, services.flatMap(({ replicas }) => replicas).map(({ replica, status, latency }) => {
+        const failure = status ? null : missing.find(({ replicaId }) => replicaId === replica.id);
+        const health = status ? "good" : "bad";
+        return h("li", { key: `${replica.service}/${replica.id}`, "data-health": health, title: failure?.message || replica.grpcAddress },
+          h("span", { class: "dot", "data-health": health }),
           h("span", { class: "service" }, replica.service),
           h("span", { class: "id muted" }, replica.id),
-          h("span", { class: "end" }, ok ? milliseconds(latency) : code),
-        ))),
+          h("span", { class: "end" }, status ? milliseconds(latency) : failure?.code ?? "UNKNOWN"));
+      })),
     );
   }
 }

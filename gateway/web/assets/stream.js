@@ -7,7 +7,7 @@ const longestPause = 10000;
 // Stream follows a watch, which answers with one JSON object per line. It opens the watch again
 // whenever it ends: at once, then after pauses that grow to ten seconds.
 export class Stream {
-  // The callbacks are on.opened() when a stream starts, on.message(result) for each line, and
+  // path is a function, because a watch that resumes has another path. The callbacks are on.opened() when a stream starts, on.message(result) for each line, and
   // on.broken({cause, reason}, retryAt) after each failure. reason is the reason of the gateway's
   // error, if any; retryAt is a time of performance.now().
   constructor(path, on) {
@@ -59,7 +59,7 @@ export class Stream {
     this.stop = () => abort.abort(new Error("the page is hidden"));
     const silence = new Deadline(silenceLimit, () => abort.abort(new Error("the gateway sends nothing")));
     try {
-      const response = await fetch(this.path, { signal: abort.signal, cache: "no-store" });
+      const response = await fetch(this.path(), { signal: abort.signal, cache: "no-store" });
       if (!response.ok) return await errorOf(response);
       this.on.opened?.();
       await this.readLines(response.body, silence);
@@ -112,9 +112,11 @@ class Deadline {
   }
 }
 
-// ask returns one answer, or throws an Error with the reason of the gateway's error.
-export async function ask(path, signal) {
-  const response = await fetch(path, { signal, cache: "no-store" });
+// ask returns one answer, or throws an Error with the reason of the gateway's error. A request with
+// a body is a POST.
+export async function ask(path, signal, body) {
+  const post = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const response = await fetch(path, { signal, cache: "no-store", ...post });
   if (response.ok) return response.json();
   const { cause, reason } = await errorOf(response);
   throw Object.assign(new Error(cause), { reason });

@@ -111,7 +111,7 @@ type ServiceStatus struct {
 	Service string `protobuf:"bytes,1,opt,name=service" json:"service,omitempty"`
 	// The problems of the cluster's verdict that are about this service, and the state that follows.
 	Verdict *v1alpha1.Verdict `protobuf:"bytes,2,opt,name=verdict" json:"verdict,omitempty"`
-	// How many shards it has, and how many of them have a leader.
+	// How many shards it has; 0 for a service without shards.
 	ShardCount int32 `protobuf:"varint,3,opt,name=shard_count,json=shardCount" json:"shard_count,omitempty"`
 	// How many of its shards have a leader.
 	LedShardCount int32 `protobuf:"varint,4,opt,name=led_shard_count,json=ledShardCount" json:"led_shard_count,omitempty"`

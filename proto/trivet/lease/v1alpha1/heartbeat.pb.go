@@ -163,7 +163,8 @@ type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long before the message was sent the holder was last observed to be alive; for a Node its
 	// kubelet. Absent means within one interval. The lease expires as if the beat had been sent so
-	// long ago. More than a minute counts as a minute.
+	// long ago; a report never moves the last beat backwards. When a lease begins, an age beyond the
+	// grace period and half the retention of its class counts as that.
 	ObservedAge *durationpb.Duration `protobuf:"bytes,1,opt,name=observed_age,json=observedAge" json:"observed_age,omitempty"`
 	// Conditions of the holder, which Lease.conditions shows; they change no verdict of leasesvc.
 	Conditions    []*ReportedCondition `protobuf:"bytes,2,rep,name=conditions" json:"conditions,omitempty"`

@@ -27,9 +27,9 @@ type NodeEvidenceCode int32
 const (
 	// Not stated.
 	NodeEvidenceCode_NODE_EVIDENCE_CODE_UNSPECIFIED       NodeEvidenceCode = 0
-	NodeEvidenceCode_NODE_EVIDENCE_CODE_SESSION           NodeEvidenceCode = 1
+	NodeEvidenceCode_NODE_EVIDENCE_CODE_LEASE             NodeEvidenceCode = 1
 	NodeEvidenceCode_NODE_EVIDENCE_CODE_LAST_BEAT         NodeEvidenceCode = 2
-	NodeEvidenceCode_NODE_EVIDENCE_CODE_DEADLINE          NodeEvidenceCode = 3
+	NodeEvidenceCode_NODE_EVIDENCE_CODE_EXPIRE_TIME       NodeEvidenceCode = 3
 	NodeEvidenceCode_NODE_EVIDENCE_CODE_LEASE_OBJECT      NodeEvidenceCode = 4
 	NodeEvidenceCode_NODE_EVIDENCE_CODE_READY_CONDITION   NodeEvidenceCode = 5
 	NodeEvidenceCode_NODE_EVIDENCE_CODE_NO_SCHEDULE_TAINT NodeEvidenceCode = 6
@@ -43,9 +43,9 @@ const (
 var (
 	NodeEvidenceCode_name = map[int32]string{
 		0:  "NODE_EVIDENCE_CODE_UNSPECIFIED",
-		1:  "NODE_EVIDENCE_CODE_SESSION",
+		1:  "NODE_EVIDENCE_CODE_LEASE",
 		2:  "NODE_EVIDENCE_CODE_LAST_BEAT",
-		3:  "NODE_EVIDENCE_CODE_DEADLINE",
+		3:  "NODE_EVIDENCE_CODE_EXPIRE_TIME",
 		4:  "NODE_EVIDENCE_CODE_LEASE_OBJECT",
 		5:  "NODE_EVIDENCE_CODE_READY_CONDITION",
 		6:  "NODE_EVIDENCE_CODE_NO_SCHEDULE_TAINT",
@@ -56,9 +56,9 @@ var (
 	}
 	NodeEvidenceCode_value = map[string]int32{
 		"NODE_EVIDENCE_CODE_UNSPECIFIED":       0,
-		"NODE_EVIDENCE_CODE_SESSION":           1,
+		"NODE_EVIDENCE_CODE_LEASE":             1,
 		"NODE_EVIDENCE_CODE_LAST_BEAT":         2,
-		"NODE_EVIDENCE_CODE_DEADLINE":          3,
+		"NODE_EVIDENCE_CODE_EXPIRE_TIME":       3,
 		"NODE_EVIDENCE_CODE_LEASE_OBJECT":      4,
 		"NODE_EVIDENCE_CODE_READY_CONDITION":   5,
 		"NODE_EVIDENCE_CODE_NO_SCHEDULE_TAINT": 6,
@@ -370,12 +370,12 @@ var File_trivet_meta_v1alpha1_codes_proto protoreflect.FileDescriptor
 
 const file_trivet_meta_v1alpha1_codes_proto_rawDesc = "" +
 	"\n" +
-	" trivet/meta/v1alpha1/codes.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\x8f\x0f\n" +
+	" trivet/meta/v1alpha1/codes.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\x90\x0f\n" +
 	"\x10NodeEvidenceCode\x12\"\n" +
-	"\x1eNODE_EVIDENCE_CODE_UNSPECIFIED\x10\x00\x12\xab\x01\n" +
-	"\x1aNODE_EVIDENCE_CODE_SESSION\x10\x01\x1a\x8a\x01\xc2\xf3\x18\x85\x01*!the lease in the replica's memory:/It expired, and there is no other sign of life.R/Look at the machine, its network and its agent.\x12\xac\x01\n" +
-	"\x1cNODE_EVIDENCE_CODE_LAST_BEAT\x10\x02\x1a\x89\x01\xc2\xf3\x18\x84\x01*,the newest of lease, Lease object and status:!The last sign of life is too old.R1Look at the machine, its network and its kubelet.\x12\xc5\x01\n" +
-	"\x1bNODE_EVIDENCE_CODE_DEADLINE\x10\x03\x1a\xa3\x01\xc2\xf3\x18\x9e\x01*\x16the loop `node-health`:WThe time has passed; the message says why the node is not marked Unknown, if it is not.R+Look at the named cause; it ends by itself.\x12\xb2\x01\n" +
+	"\x1eNODE_EVIDENCE_CODE_UNSPECIFIED\x10\x00\x12\xa9\x01\n" +
+	"\x18NODE_EVIDENCE_CODE_LEASE\x10\x01\x1a\x8a\x01\xc2\xf3\x18\x85\x01*!the lease in the replica's memory:/It expired, and there is no other sign of life.R/Look at the machine, its network and its agent.\x12\xac\x01\n" +
+	"\x1cNODE_EVIDENCE_CODE_LAST_BEAT\x10\x02\x1a\x89\x01\xc2\xf3\x18\x84\x01*,the newest of lease, Lease object and status:!The last sign of life is too old.R1Look at the machine, its network and its kubelet.\x12\xc8\x01\n" +
+	"\x1eNODE_EVIDENCE_CODE_EXPIRE_TIME\x10\x03\x1a\xa3\x01\xc2\xf3\x18\x9e\x01*\x16the loop `node-health`:WThe time has passed; the message says why the node is not marked Unknown, if it is not.R+Look at the named cause; it ends by itself.\x12\xb2\x01\n" +
 	"\x1fNODE_EVIDENCE_CODE_LEASE_OBJECT\x10\x04\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x10the Lease object:$It is not renewed, or it is missing.RMLook at the log of the kubelet, or of leasesvc if a write of leasesvc failed.\x12\x99\x01\n" +
 	"\"NODE_EVIDENCE_CODE_READY_CONDITION\x10\x05\x1aq\xc2\xf3\x18m*\bthe Node:@Ready is False, set by the kubelet, or Unknown, set by leasesvc.R\x1fLook at the log of the kubelet.\x12r\n" +
 	"$NODE_EVIDENCE_CODE_NO_SCHEDULE_TAINT\x10\x06\x1aH\xc2\xf3\x18D*\bthe Node: A condition keeps new Pods away.R\x16Look at the condition.\x12\xcd\x01\n" +

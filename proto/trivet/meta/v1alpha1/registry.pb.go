@@ -7,6 +7,7 @@
 package metav1
 
 import (
+	code "google.golang.org/genproto/googleapis/rpc/code"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	descriptorpb "google.golang.org/protobuf/types/descriptorpb"
@@ -87,9 +88,8 @@ type ReasonInfo struct {
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	// The section of the registry that lists the reason. Empty if the registry has one section only.
 	Section string `protobuf:"bytes,2,opt,name=section" json:"section,omitempty"`
-	// The gRPC code of an error with this reason, as the gRPC documentation writes it. Empty if the
-	// reason is not one of an error.
-	Code string `protobuf:"bytes,3,opt,name=code" json:"code,omitempty"`
+	// The code of an error with this reason. OK if the reason is not one of an error.
+	Code code.Code `protobuf:"varint,3,opt,name=code,enum=google.rpc.Code" json:"code,omitempty"`
 	// Whether one rejected item, in a response that is otherwise OK, may have the reason, too.
 	Rejection bool `protobuf:"varint,4,opt,name=rejection" json:"rejection,omitempty"`
 	// What was observed, or where the reason appears. Empty if the meaning says it.
@@ -103,7 +103,9 @@ type ReasonInfo struct {
 	// What Trivet does next.
 	Effect string `protobuf:"bytes,9,opt,name=effect" json:"effect,omitempty"`
 	// What the reader of the reason does next.
-	Action        string `protobuf:"bytes,10,opt,name=action" json:"action,omitempty"`
+	Action string `protobuf:"bytes,10,opt,name=action" json:"action,omitempty"`
+	// For a problem, its severity.
+	Severity      string `protobuf:"bytes,11,opt,name=severity" json:"severity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -152,11 +154,11 @@ func (x *ReasonInfo) GetSection() string {
 	return ""
 }
 
-func (x *ReasonInfo) GetCode() string {
+func (x *ReasonInfo) GetCode() code.Code {
 	if x != nil {
 		return x.Code
 	}
-	return ""
+	return code.Code(0)
 }
 
 func (x *ReasonInfo) GetRejection() bool {
@@ -204,6 +206,13 @@ func (x *ReasonInfo) GetEffect() string {
 func (x *ReasonInfo) GetAction() string {
 	if x != nil {
 		return x.Action
+	}
+	return ""
+}
+
+func (x *ReasonInfo) GetSeverity() string {
+	if x != nil {
+		return x.Severity
 	}
 	return ""
 }
@@ -375,12 +384,12 @@ var File_trivet_meta_v1alpha1_registry_proto protoreflect.FileDescriptor
 
 const file_trivet_meta_v1alpha1_registry_proto_rawDesc = "" +
 	"\n" +
-	"#trivet/meta/v1alpha1/registry.proto\x12\x14trivet.meta.v1alpha1\x1a google/protobuf/descriptor.proto\"\xff\x02\n" +
+	"#trivet/meta/v1alpha1/registry.proto\x12\x14trivet.meta.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x15google/rpc/code.proto\"\xad\x03\n" +
 	"\n" +
 	"ReasonInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\asection\x18\x02 \x01(\tR\asection\x12\x12\n" +
-	"\x04code\x18\x03 \x01(\tR\x04code\x12\x1c\n" +
+	"\asection\x18\x02 \x01(\tR\asection\x12$\n" +
+	"\x04code\x18\x03 \x01(\x0e2\x10.google.rpc.CodeR\x04code\x12\x1c\n" +
 	"\trejection\x18\x04 \x01(\bR\trejection\x12\x18\n" +
 	"\asubject\x18\x05 \x01(\tR\asubject\x12\x18\n" +
 	"\ameaning\x18\x06 \x01(\tR\ameaning\x12\x1f\n" +
@@ -389,7 +398,8 @@ const file_trivet_meta_v1alpha1_registry_proto_rawDesc = "" +
 	"\x05retry\x18\b \x01(\x0e2&.trivet.meta.v1alpha1.ReasonInfo.RetryR\x05retry\x12\x16\n" +
 	"\x06effect\x18\t \x01(\tR\x06effect\x12\x16\n" +
 	"\x06action\x18\n" +
-	" \x01(\tR\x06action\"N\n" +
+	" \x01(\tR\x06action\x12\x1a\n" +
+	"\bseverity\x18\v \x01(\tR\bseverity\"N\n" +
 	"\x05Retry\x12\x15\n" +
 	"\x11RETRY_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tRETRY_YES\x10\x01\x12\f\n" +
@@ -425,21 +435,23 @@ var file_trivet_meta_v1alpha1_registry_proto_goTypes = []any{
 	(*ReasonInfo)(nil),                    // 1: trivet.meta.v1alpha1.ReasonInfo
 	(*ReasonRegistry)(nil),                // 2: trivet.meta.v1alpha1.ReasonRegistry
 	(*ReasonRegistry_Section)(nil),        // 3: trivet.meta.v1alpha1.ReasonRegistry.Section
-	(*descriptorpb.EnumValueOptions)(nil), // 4: google.protobuf.EnumValueOptions
-	(*descriptorpb.EnumOptions)(nil),      // 5: google.protobuf.EnumOptions
+	(code.Code)(0),                        // 4: google.rpc.Code
+	(*descriptorpb.EnumValueOptions)(nil), // 5: google.protobuf.EnumValueOptions
+	(*descriptorpb.EnumOptions)(nil),      // 6: google.protobuf.EnumOptions
 }
 var file_trivet_meta_v1alpha1_registry_proto_depIdxs = []int32{
-	0, // 0: trivet.meta.v1alpha1.ReasonInfo.retry:type_name -> trivet.meta.v1alpha1.ReasonInfo.Retry
-	3, // 1: trivet.meta.v1alpha1.ReasonRegistry.sections:type_name -> trivet.meta.v1alpha1.ReasonRegistry.Section
-	4, // 2: trivet.meta.v1alpha1.reason:extendee -> google.protobuf.EnumValueOptions
-	5, // 3: trivet.meta.v1alpha1.registry:extendee -> google.protobuf.EnumOptions
-	1, // 4: trivet.meta.v1alpha1.reason:type_name -> trivet.meta.v1alpha1.ReasonInfo
-	2, // 5: trivet.meta.v1alpha1.registry:type_name -> trivet.meta.v1alpha1.ReasonRegistry
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	4, // [4:6] is the sub-list for extension type_name
-	2, // [2:4] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	4, // 0: trivet.meta.v1alpha1.ReasonInfo.code:type_name -> google.rpc.Code
+	0, // 1: trivet.meta.v1alpha1.ReasonInfo.retry:type_name -> trivet.meta.v1alpha1.ReasonInfo.Retry
+	3, // 2: trivet.meta.v1alpha1.ReasonRegistry.sections:type_name -> trivet.meta.v1alpha1.ReasonRegistry.Section
+	5, // 3: trivet.meta.v1alpha1.reason:extendee -> google.protobuf.EnumValueOptions
+	6, // 4: trivet.meta.v1alpha1.registry:extendee -> google.protobuf.EnumOptions
+	1, // 5: trivet.meta.v1alpha1.reason:type_name -> trivet.meta.v1alpha1.ReasonInfo
+	2, // 6: trivet.meta.v1alpha1.registry:type_name -> trivet.meta.v1alpha1.ReasonRegistry
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	5, // [5:7] is the sub-list for extension type_name
+	3, // [3:5] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_trivet_meta_v1alpha1_registry_proto_init() }

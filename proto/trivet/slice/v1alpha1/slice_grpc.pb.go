@@ -96,6 +96,9 @@ type SliceServiceClient interface {
 	// changed between read and write and the writes of others stand: call again; UNAVAILABLE
 	// (NO_LEADER, CACHE_NOT_SYNCED, SHUTTING_DOWN, APISERVER_UNREACHABLE with RetryInfo when
 	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway).
+	// An error after the first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of
+	// its status: its changes say what was written, what failed and what was skipped. Writes that
+	// kube-apiserver denies (admission, quota) are no error of the call: their change is FAILED.
 	ReconcileServiceSlices(ctx context.Context, in *ReconcileServiceSlicesRequest, opts ...grpc.CallOption) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.
@@ -252,6 +255,9 @@ type SliceServiceServer interface {
 	// changed between read and write and the writes of others stand: call again; UNAVAILABLE
 	// (NO_LEADER, CACHE_NOT_SYNCED, SHUTTING_DOWN, APISERVER_UNREACHABLE with RetryInfo when
 	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway).
+	// An error after the first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of
+	// its status: its changes say what was written, what failed and what was skipped. Writes that
+	// kube-apiserver denies (admission, quota) are no error of the call: their change is FAILED.
 	ReconcileServiceSlices(context.Context, *ReconcileServiceSlicesRequest) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.
