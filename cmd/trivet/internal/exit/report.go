@@ -74,7 +74,7 @@ func statusOf(err error) (*status.Status, bool) {
 // hintFor returns the most frequent remedy for a reason: that of this command, else the action in
 // the API's registry of reasons.
 func hintFor(reason string) string {
-	if hint := hintFor(reason); hint != "" {
+	if hint := hints()[reason]; hint != "" {
 		return hint
 	}
 	value := metav1.ErrorReason_ERROR_REASON_UNSPECIFIED.Descriptor().Values().ByName(protoreflect.Name("ERROR_REASON_" + reason))
