@@ -150,12 +150,18 @@ func Mutate[Response any](ctx context.Context, f *Flags, subject string, call fu
 	return Call(ctx, f, subject, func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
 		for attempt := 1; ; attempt++ {
 			response, err := call(ctx, conn, requestID)
-			lost := status.Code(err) == codes.Unavailable && rpcerror.ReasonOf(err) == ""
-			if !lost || attempt == mutationAttempts || !Sleep(ctx, mutationPause) {
+			if !isLost(err) || attempt == mutationAttempts || !Sleep(ctx, mutationPause) {
 				return response, err
 			}
 		}
 	})
+}
+
+// isLost reports whether a connection was lost, so that the call may have been carried out or not.
+// Unavailable with any other reason is the answer of a server.
+func isLost(err error) bool {
+	reason := rpcerror.ReasonOf(err)
+	return status.Code(err) == codes.Unavailable && (reason == "" || reason == "UNAVAILABLE")
 }
 
 // NoAnswer returns the error of a command that got no answer: interrupted if ctx is done, else

@@ -11,7 +11,6 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // printPlan writes the steps of a plan; the findings that it skips and how to apply it go to
@@ -77,9 +76,8 @@ func summaryOf(repair *bootstrapv1.Repair) string {
 	for _, step := range repair.GetSteps() {
 		counts[printer.Outcome(step.GetChange().GetOutcome()).Text]++
 	}
-	words := append(printer.EnumWords[metav1.Change_Outcome]("OUTCOME_"), "-")
 	return fmt.Sprintf("%s: %s: %s: %s", cmp.Or(repair.GetName(), "repair"), stateOf(repair), printer.Count(len(repair.GetSteps()), "step"),
-		printer.Counts(counts, words...))
+		printer.Counts(counts, "applied", "not-needed", "failed", "skipped", "planned", "-"))
 }
 
 // printSteps writes the steps of a plan with the repair mode, or of a repair with the outcome.
