@@ -142,7 +142,7 @@ const kubeProbePeriod = 2 * time.Second
 func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
 	var err error
 	p.rpc, err = rpcserver.New(cfg.RPC, rpcserver.Deps{
-		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated,
+		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated, Cluster: p.member.Cluster,
 	})
 	if err != nil {
 		return &UsageError{Err: err}

@@ -59,6 +59,8 @@ type Service struct {
 	allocation *allocationcontroller.Controller
 	runner     *loop.Runner
 	server     *api.Server
+	findings   *api.FindingServer
+	repairs    *api.RepairServer
 }
 
 // New checks cfg and assembles the service. It starts nothing and makes no connection. It reads the
@@ -165,21 +167,31 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		return nil, err
 	}
 	s.server = s.newServer(deps.Member)
+	audit := s.allocationConfig(deps.Member)
+	s.findings, s.repairs = api.NewFindingServer(audit), api.NewRepairServer(audit)
 	return s, nil
+}
+
+// allocationConfig is what the servers of findings and repairs need.
+func (s *Service) allocationConfig(member term.Member) api.AllocationConfig {
+	cfg := api.AllocationConfig{
+		Service: member.Service, ReplicaID: member.ID, Leadership: s.leadership, Allocation: s.allocation,
+	}
+	if !s.isRunning(allocationcontroller.AuditLoop) {
+		cfg.AllocationDisabled = allocationcontroller.AuditLoop
+	}
+	return cfg
 }
 
 func (s *Service) newServer(member term.Member) *api.Server {
 	cfg := api.Config{
 		Service: member.Service, ReplicaID: member.ID,
-		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers, Allocation: s.allocation,
+		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers,
 	}
 	for _, reconciler := range s.reconcilers() {
 		if s.isRunning(reconciler.Loop) {
 			cfg.Reconcilers = append(cfg.Reconcilers, reconciler)
 		}
-	}
-	if !s.isRunning(allocationcontroller.AuditLoop) {
-		cfg.AllocationDisabled = allocationcontroller.AuditLoop
 	}
 	return api.New(cfg)
 }
@@ -195,14 +207,18 @@ func (s *Service) isRunning(name string) bool {
 }
 
 // Register adds the RPCs to a gRPC server.
-func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.server.Register(registrar) }
+func (s *Service) Register(registrar grpc.ServiceRegistrar) {
+	s.server.Register(registrar)
+	s.findings.Register(registrar)
+	s.repairs.Register(registrar)
+}
 
 // Loops are the loops of the service, for the process's status and health.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
 // Counts are "repairs", the writes to the baseline since the process started, and facts that only
 // the leader knows: "namespaces" (existing system namespaces), "apiservers", "ready_apiservers",
-// "endpoint_addresses", "open_findings" and "pending_findings".
+// "endpoint_addresses", "open_findings", "pending_findings" and "ignored_findings".
 func (s *Service) Counts() map[string]int64 {
 	counts := map[string]int64{}
 	repairs := int64(0)
@@ -238,6 +254,10 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error {
 		defer stop()
 		return s.leadership.run(leading, s.lead)
+	})
+	group.Go(func() error {
+		s.allocation.Repairs.Run(working)
+		return nil
 	})
 	return group.Wait()
 }

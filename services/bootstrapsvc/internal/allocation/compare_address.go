@@ -169,7 +169,7 @@ func (f addressFacts) wrongLabels() candidate {
 	wanted := f.wantedObject()
 	wanted.UID, wanted.ResourceVersion, wanted.Created = f.object.UID, f.object.ResourceVersion, f.object.Created
 	found.Steps = []Step{{
-		Verb: Relabel, Object: wanted, Guard: guardOf(f.object), Owner: f.users[0].Owner,
+		Verb: Relabel, Object: wanted, Previous: &Labels{ManagedBy: clip(f.object.ManagedBy), Family: clip(f.object.Family)}, Guard: guardOf(f.object), Owner: f.users[0].Owner,
 		Reason: ReasonLabels, Detail: found.Message,
 	}}
 	return found.automatic()

@@ -3,6 +3,7 @@ package allocation
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -57,6 +58,9 @@ func Codes() []Code {
 // String returns the code as names of findings have it, such as "not-allocated".
 func (c Code) String() string { return nameAt(codeNames(), int(c)-1) }
 
+// APIName returns the code as the API writes it, such as "NOT_ALLOCATED".
+func (c Code) APIName() string { return strings.ToUpper(strings.ReplaceAll(c.String(), "-", "_")) }
+
 func nameAt(names []string, at int) string {
 	if at < 0 || at >= len(names) {
 		return "unknown"
@@ -82,8 +86,8 @@ const (
 	NotEnded FindingEnd = ""
 	// EndRepaired findings were removed by a repair.
 	EndRepaired FindingEnd = "repaired"
-	// EndGone findings disappeared without a repair.
-	EndGone FindingEnd = "gone"
+	// EndResolved findings disappeared without a repair.
+	EndResolved FindingEnd = "gone"
 )
 
 // Finding is one thing that is wrong. It is a value: the package never modifies a Finding that it
@@ -133,12 +137,61 @@ type Finding struct {
 	End   FindingEnd `json:",omitempty"`
 	// RepairedBy is the ID of the repair that removed the finding.
 	RepairedBy string `json:",omitempty"`
+	// Ignore is the mark of a finding that is ignored, nil for others. It is stored under its own
+	// key.
+	Ignore *Ignore `json:"-"`
 	// Generation grows whenever a field that the API shows changes. It is not stored.
 	Generation uint64 `json:"-"`
 }
 
 // Repairable reports whether the controller may repair the finding without approval now.
-func (f Finding) Repairable() bool { return f.State == StateOpen && f.Safe }
+func (f Finding) Repairable() bool { return f.IsOpen() && f.Safe }
+
+// IsOpen reports whether the finding is open and not ignored.
+func (f Finding) IsOpen() bool {
+	return f.End == NotEnded && f.State == StateOpen && f.Ignore == nil
+}
+
+// Etag identifies what the finding says, except times and counts.
+func (f Finding) Etag() string {
+	encoded, _ := json.Marshal(struct { // no field can fail to encode
+		Name, Message        string
+		Owners               []Owner
+		Repair, UnsafeReason string
+		Safe                 bool
+		State                FindingState
+		End                  FindingEnd
+		RepairedBy           string
+		Ignore               *Ignore
+	}{f.Name, f.Message, f.Owners, f.Repair, f.UnsafeReason, f.Safe, f.State, f.End, f.RepairedBy, f.Ignore})
+	sum := sha256.Sum256(encoded)
+	return hex.EncodeToString(sum[:12])
+}
+
+// RepairMode says what a repair of a finding needs.
+type RepairMode uint8
+
+const (
+	// RepairAutomatic: the controller may repair it without approval.
+	RepairAutomatic RepairMode = iota + 1
+	// RepairByPlan: a person applies a plan.
+	RepairByPlan
+	// RepairManual: only a person can repair it.
+	RepairManual
+)
+
+// RepairMode returns what a repair of the finding needs. A pending finding is never repaired
+// without approval, because it may not be so.
+func (f Finding) RepairMode() RepairMode {
+	switch {
+	case f.Safe:
+		return RepairAutomatic
+	case f.Repair != "":
+		return RepairByPlan
+	default:
+		return RepairManual
+	}
+}
 
 // Owner is a Service that uses a subject.
 type Owner struct {

@@ -52,6 +52,8 @@ type Step struct {
 	// Object is, for IPAddresses, the object to write (Create, Relabel) or the object that was seen
 	// (Delete).
 	Object IPAddress
+	// Previous has, for Relabel, the labels of the object that was seen.
+	Previous *Labels `json:",omitempty"`
 	// Offset is, for a bitmap, the number of the bit. Range is the stored range to which the offset
 	// applies.
 	Offset int
@@ -71,6 +73,9 @@ type Step struct {
 	// Risk says what the step can break. It is empty if it can break nothing.
 	Risk string
 }
+
+// Labels are the allocator's labels of an IPAddress.
+type Labels struct{ ManagedBy, Family string }
 
 // Guard is the version from which a step was planned.
 type Guard struct {

@@ -57,6 +57,9 @@ type ObjectHandler interface {
 	OnChange(change ObjectChange)
 	// OnError receives why a list or watch of a kind failed, and nil when it works again.
 	OnError(kind Kind, err error)
+	// OnHeard receives the version that the watch of a kind has reached, after each event and each
+	// bookmark. It must not block.
+	OnHeard(kind Kind, version string)
 }
 
 // Watch calls handler with all objects of the kinds and then with their changes, until ctx ends. It
@@ -127,7 +130,13 @@ type forwarder struct {
 	known   map[types.NamespacedName]struct{}
 }
 
-var _ cache.TransformingStore = (*forwarder)(nil)
+var (
+	_ cache.TransformingStore      = (*forwarder)(nil)
+	_ cache.ResourceVersionUpdater = (*forwarder)(nil)
+)
+
+// UpdateResourceVersion is called after each event and each bookmark.
+func (f *forwarder) UpdateResourceVersion(version string) { f.handler.OnHeard(f.kind, version) }
 
 // Transformer drops the fields that do not matter while a streamed list is incomplete.
 func (f *forwarder) Transformer() cache.TransformFunc {

@@ -2,10 +2,7 @@ package allocationcontroller
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/loop"
@@ -18,14 +15,19 @@ import (
 type Controller struct {
 	Config
 	Deps
+	// Repairs serves reads and watches of repairs on every replica. The caller runs it.
+	Repairs *RepairWatch
 	// requests is unbuffered: after a send, the goroutine of Run has taken the request.
-	requests  chan request
-	published *published
+	requests   chan request
+	cancelling cancelRequests
+	published  *published
 }
 
 // New returns a controller. It starts nothing.
 func New(cfg Config, deps Deps) *Controller {
-	return &Controller{Config: cfg, Deps: deps, requests: make(chan request), published: &published{}}
+	return &Controller{
+		Config: cfg, Deps: deps, Repairs: newRepairWatch(deps.RepairStore), requests: make(chan request), published: &published{},
+	}
 }
 
 // Snapshot returns the current snapshot. Before the first pass of a term, and outside of a term,
@@ -42,124 +44,108 @@ func (c *Controller) Snapshot() (*Snapshot, error) {
 
 // Audit makes a comparison now and returns its snapshot. It blocks until ctx ends at most.
 func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
-	var snapshot *Snapshot
-	err := c.do(ctx, func(ctx context.Context, r *reconciler) error {
+	return ask(ctx, c, func(ctx context.Context, r *reconciler) (*Snapshot, error) {
 		if err := r.watches.err(); err != nil {
-			return err
+			return nil, err
 		}
 		now := time.Now()
 		if err := r.verifyRanges(ctx, now); err != nil {
-			return err
+			return nil, err
 		}
 		if err := r.compare(ctx, now); err != nil {
-			return err
+			return nil, err
 		}
-		snapshot = r.publish()
-		return nil
+		return r.publish(), nil
 	}, nil)
-	if err != nil {
-		return nil, err
-	}
-	return snapshot, nil
 }
 
-// Repairs returns the stored repairs, the newest first. It works on every replica.
-func (c *Controller) Repairs(ctx context.Context) ([]repairstore.Repair, error) {
-	repairs, _, err := c.RepairStore.Repairs(ctx)
-	return repairs, err
+// IgnoreRequest asks for the mark of a finding.
+type IgnoreRequest struct {
+	// Finding is the name of the finding.
+	Finding string
+	// TTL is how long the mark lasts: nil means until the finding ends, 0 takes the mark away.
+	TTL     *time.Duration
+	Comment string
+	Caller  allocation.Caller
+	// Etag is the etag of the finding that the caller read; empty accepts any.
+	Etag string
+	// ValidateOnly checks everything and writes nothing.
+	ValidateOnly bool
 }
 
-// PlanRepair plans the repair of the findings with the given names, or of all open findings if
-// there are none. It writes nothing. The error wraps ErrFindingNotFound for the name of a finding
-// that is not current.
-func (c *Controller) PlanRepair(names []string, now time.Time) (PlannedRepair, error) {
+// Ignore marks a finding as ignored, or takes the mark away, and returns the finding as it is then.
+// The error wraps ErrFindingNotFound if the finding is not current, and ErrEtagMismatch.
+func (c *Controller) Ignore(ctx context.Context, request IgnoreRequest) (allocation.Finding, error) {
+	return ask(ctx, c, func(ctx context.Context, r *reconciler) (allocation.Finding, error) { return r.ignore(ctx, request) }, nil)
+}
+
+// CreatePlan plans the repair of the findings with the given names, or of all open findings if
+// there are none, and stores the plan. With validateOnly, it does not store the plan, which then
+// has no ID. The error wraps ErrFindingNotFound for the name of a finding that is not open.
+func (c *Controller) CreatePlan(ctx context.Context, names []string, caller allocation.Caller, validateOnly bool) (repairstore.Plan, error) {
 	snapshot, err := c.Snapshot()
 	if err != nil {
-		return PlannedRepair{}, err
+		return repairstore.Plan{}, err
 	}
 	selected, err := selectFindings(snapshot.Current, names)
 	if err != nil {
-		return PlannedRepair{}, err
+		return repairstore.Plan{}, err
 	}
-	return newPlannedRepair(selected, now)
+	plan := newPlan(selected, caller, time.Now())
+	if validateOnly {
+		return plan, nil
+	}
+	plan.ID = repairstore.NewID()
+	err = c.do(ctx, func(ctx context.Context, r *reconciler) error { return r.storePlan(ctx, plan) }, nil)
+	return plan, err
 }
 
-// ApplyRepair applies the plan of a token on behalf of requester, and returns the repair with its
-// results. If the token was applied before, an unfinished repair is continued, and an ended one is
-// returned. If the error wraps repairstore.ErrInvalidToken, ErrPlanExpired, ErrPlanDrifted or
-// ErrRepairRunning, nothing was written. After any other error, the caller must apply the same
-// token again.
-func (c *Controller) ApplyRepair(ctx context.Context, text, requester string) (repairstore.Repair, error) {
-	token, err := repairstore.ParseToken(text)
+// ApplyRequest asks for the repair of a plan.
+type ApplyRequest struct {
+	// Plan is the ID of the plan, Etag its etag.
+	Plan, Etag string
+	Caller     allocation.Caller
+	// ValidateOnly checks everything and writes nothing.
+	ValidateOnly bool
+}
+
+// Apply begins the repair of a plan, applies its steps and returns it. The repair still runs if a
+// step could not be written yet. If the plan was applied before, Apply continues an unfinished
+// repair and returns an ended one. If the error wraps ErrPlanNotFound, ErrEtagMismatch,
+// ErrPlanExpired, ErrPlanDrifted or ErrRepairRunning, nothing was written. After any other error,
+// the caller must apply the same plan again.
+func (c *Controller) Apply(ctx context.Context, request ApplyRequest) (repairstore.Repair, error) {
+	return ask(ctx, c, func(ctx context.Context, r *reconciler) (repairstore.Repair, error) { return r.apply(ctx, request) },
+		func() error { return c.rejectOther(request.Plan) })
+}
+
+// CancelRequest asks for the end of a repair.
+type CancelRequest struct {
+	// ID is the ID of the repair. Etag is its etag; empty accepts any.
+	ID, Etag string
+	Caller   allocation.Caller
+	// ValidateOnly checks everything and writes nothing.
+	ValidateOnly bool
+}
+
+// Cancel ends a repair that has steps left, and returns it. A running pass stops before its next
+// step; what was written stays. The error wraps ErrRepairNotFound, ErrRepairNotCancellable or
+// ErrEtagMismatch if nothing was written.
+func (c *Controller) Cancel(ctx context.Context, request CancelRequest) (repairstore.Repair, error) {
+	repair, exists, err := c.RepairStore.Repair(ctx, request.ID)
 	if err != nil {
 		return repairstore.Repair{}, err
 	}
-	var repair repairstore.Repair
-	id := repairstore.TokenID(text)
-	err = c.do(ctx, func(ctx context.Context, r *reconciler) error {
-		var err error
-		repair, err = r.applyToken(ctx, token, id, requester)
-		return err
-	}, func() error { return c.rejectOther(id) })
-	if err != nil {
+	if err := request.check(repair, exists); err != nil {
 		return repairstore.Repair{}, err
 	}
-	return repair, nil
-}
-
-func (c *Controller) rejectOther(id string) error {
-	if running := c.published.running.Load(); running != nil && *running != id {
-		return fmt.Errorf("%w: %s", ErrRepairRunning, *running)
+	if request.ValidateOnly || repair.State() == repairstore.Cancelled {
+		return repair, nil
 	}
-	return nil
-}
-
-// busyCheckInterval is how long a caller that wants to apply a repair waits while another repair is
-// applied.
-const busyCheckInterval = time.Second
-
-// errAborted is the error of a request that the controller did not answer before it stopped.
-var errAborted = errors.New("the pass ended without a result")
-
-// request is a function that the goroutine of Run calls between passes.
-type request struct {
-	do func(ctx context.Context, r *reconciler) error
-	// reply holds one error, so that the goroutine never waits for the caller. It is closed after
-	// do.
-	reply chan error
-}
-
-// do makes the goroutine of Run call a function, and returns its error. It returns early if ctx
-// ends; the function then still runs. While the goroutine is busy, do calls reject, unless it is
-// nil, every busyCheckInterval and returns its error.
-func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *reconciler) error, reject func() error) error {
-	asked := request{do: do, reply: make(chan error, 1)}
-	busy := time.NewTicker(busyCheckInterval)
-	defer busy.Stop()
-	for sent := false; !sent; {
-		select {
-		case c.requests <- asked:
-			sent = true
-		case <-busy.C:
-			if reject == nil {
-				continue
-			}
-			if err := reject(); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	select {
-	case err, ok := <-asked.reply:
-		if !ok {
-			return errAborted
-		}
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	defer c.cancelling.begin(request.ID)()
+	return ask(ctx, c, func(ctx context.Context, r *reconciler) (repairstore.Repair, error) {
+		return r.cancelRepair(ctx, request)
+	}, nil)
 }
 
 // AuditLoop is the name of the loop, as --loops takes it.
@@ -176,19 +162,25 @@ func (c *Controller) Loop() loop.Loop {
 	}
 }
 
-// CountInto adds "open_findings" and "pending_findings" to counts if there is a snapshot.
+// CountInto adds "open_findings", "pending_findings" and "ignored_findings" to counts if there is a
+// snapshot.
 func (c *Controller) CountInto(counts map[string]int64) {
 	snapshot, err := c.Snapshot()
 	if err != nil {
 		return
 	}
-	pending := int64(0)
+	open, pending, ignored := int64(0), int64(0), int64(0)
 	for _, finding := range snapshot.Current {
-		if finding.State == allocation.StatePending {
+		switch {
+		case finding.Ignore != nil:
+			ignored++
+		case finding.State == allocation.StatePending:
 			pending++
+		default:
+			open++
 		}
 	}
-	counts["pending_findings"], counts["open_findings"] = pending, int64(len(snapshot.Current))-pending
+	counts["open_findings"], counts["pending_findings"], counts["ignored_findings"] = open, pending, ignored
 }
 
 // Run runs the controller until ctx, which carries the term, ends.
@@ -197,6 +189,8 @@ func (c *Controller) Run(ctx context.Context, report loop.Report) error {
 	r, err := c.start(ctx)
 	if err != nil {
 		c.published.drop(err)
+		c.published.problems.Store(problemsOf(nil, err, nil))
+		context.AfterFunc(ctx, func() { c.published.problems.Store(nil) })
 		return err
 	}
 	defer r.close()
@@ -219,13 +213,6 @@ func (c *Controller) Run(ctx context.Context, report loop.Report) error {
 	}
 }
 
-func answer(ctx context.Context, r *reconciler, asked request) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-	defer close(asked.reply) // after a panic, too, so that the caller does not wait forever
-	asked.reply <- asked.do(ctx, r)
-}
-
 func (c *Controller) start(ctx context.Context) (*reconciler, error) {
 	stores, err := c.Cluster.Stores(ctx)
 	if err != nil {
@@ -235,51 +222,21 @@ func (c *Controller) start(ctx context.Context) (*reconciler, error) {
 	if err != nil {
 		return nil, err
 	}
+	ignores, unreadableIgnores, err := c.RepairStore.Ignores(ctx)
+	if err != nil {
+		return nil, err
+	}
 	repairs, unreadableRepairs, err := c.RepairStore.Repairs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if unreadableFindings+unreadableRepairs > 0 {
+	if unreadableFindings+unreadableIgnores+unreadableRepairs > 0 {
 		c.Logger.Warn("cannot read some stored findings or repairs; they stay as they are",
-			"findings", unreadableFindings, "repairs", unreadableRepairs)
+			"findings", unreadableFindings, "ignore_marks", unreadableIgnores, "repairs", unreadableRepairs)
 	}
 	r := newReconciler(ctx, c, stores)
-	r.findings.restore(findings, repairs)
+	r.findings.restore(findings, ignores, repairs)
 	r.repairs.restore(repairs)
 	r.startWatches()
 	return r, nil
-}
-
-// Snapshot is the state of the audit after a pass. It is immutable.
-type Snapshot struct {
-	// Current are the pending and open findings, ordered by FirstSeen and Name.
-	Current []allocation.Finding
-	// Ended are the findings that ended and are kept, in the same order.
-	Ended []allocation.Finding
-	// Stores are the states of the stores, in their order.
-	Stores []allocation.StoreState
-	// CompareDuration is the duration of the last comparison, CompareTime its time.
-	CompareDuration time.Duration
-	CompareTime     time.Time
-	// Version is the newest resourceVersion that was compared.
-	Version string
-	// Changed is closed when there is a newer snapshot, or the term has ended.
-	Changed <-chan struct{}
-}
-
-// published is what other goroutines may read while the controller runs.
-type published struct {
-	// snapshot is nil before the first pass of a term and outside of a term.
-	snapshot atomic.Pointer[Snapshot]
-	// problem says why snapshot is nil.
-	problem atomic.Pointer[string]
-	// running is the ID of the repair whose steps are being applied, nil if there is none.
-	running atomic.Pointer[string]
-}
-
-// drop removes the snapshot. reason is the error of Controller.Snapshot.
-func (p *published) drop(reason error) {
-	problem := strings.TrimPrefix(reason.Error(), ErrNotSynced.Error()+": ") // Controller.Snapshot adds it
-	p.problem.Store(&problem)
-	p.snapshot.Store(nil)
 }

@@ -16,12 +16,20 @@ var (
 	ErrNotSynced = errors.New("what is allocated has not been read yet")
 	// ErrFindingNotFound: no current finding has that name.
 	ErrFindingNotFound = errors.New("no such finding")
+	// ErrPlanNotFound: no stored plan has that ID.
+	ErrPlanNotFound = errors.New("no such repair plan")
 	// ErrPlanExpired: the plan is too old.
 	ErrPlanExpired = errors.New("the plan has expired")
 	// ErrPlanDrifted: the plan that would be applied now differs from the plan that was shown.
 	ErrPlanDrifted = errors.New("the plan is not what it was")
 	// ErrRepairRunning: another repair is being applied.
 	ErrRepairRunning = errors.New("another repair is being applied")
+	// ErrRepairNotFound: no stored repair has that ID.
+	ErrRepairNotFound = errors.New("no such repair")
+	// ErrRepairNotCancellable: the repair has no steps left.
+	ErrRepairNotCancellable = errors.New("the repair has no steps left")
+	// ErrEtagMismatch: the object is not the one that the caller read. Nothing was written.
+	ErrEtagMismatch = errors.New("it has changed since it was read")
 )
 
 // Config is the part of the configuration that an operator sets.
@@ -67,15 +75,26 @@ type Ranges interface {
 	VerifyCluster(ctx context.Context, identity rangestore.ClusterIdentity) (string, error)
 }
 
-// RepairStore stores findings and repairs across restarts; *repairstore.Store implements it.
+// RepairStore stores findings, plans and repairs across restarts; *repairstore.Store implements it.
 type RepairStore interface {
 	Findings(ctx context.Context) ([]allocation.Finding, int, error)
 	WriteFindings(ctx context.Context, findings []allocation.Finding, deleted []string) error
-	Begin(ctx context.Context, plan repairstore.RepairPlan) error
-	Record(ctx context.Context, id string, results map[int]repairstore.StepResult) error
+	Ignores(ctx context.Context) ([]allocation.Ignore, int, error)
+	WriteIgnores(ctx context.Context, ignores []allocation.Ignore, deleted []string) error
+
+	Plans(ctx context.Context) ([]repairstore.Plan, int, error)
+	Plan(ctx context.Context, id string) (repairstore.Plan, bool, error)
+	CreatePlan(ctx context.Context, plan repairstore.Plan, deleted []string) error
+	DeletePlans(ctx context.Context, ids []string) error
+
+	Begin(ctx context.Context, start repairstore.Start) error
+	Record(ctx context.Context, id string, results map[int]repairstore.StepResult, progress repairstore.Progress) error
+	Cancel(ctx context.Context, id string, cancellation repairstore.Cancellation) error
 	End(ctx context.Context, id string, now time.Time) error
 	DeleteRepairs(ctx context.Context, ids []string) error
 	Repairs(ctx context.Context) ([]repairstore.Repair, int, error)
+	Repair(ctx context.Context, id string) (repairstore.Repair, bool, error)
+	WatchRepairs(ctx context.Context, handler repairstore.RepairHandler)
 }
 
 // Reporter publishes events and metrics; *Telemetry implements it. The controller calls its methods
@@ -88,6 +107,6 @@ type Reporter interface {
 	// PassFinished has the duration of the comparison, the snapshot (nil if there is none), and the
 	// error of the pass.
 	PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error)
-	// StepFinished is called for a step that is done, unneeded or failed.
+	// StepFinished is called for a step that is done, unneeded, failed or skipped.
 	StepFinished(step allocation.Step, result repairstore.StepResult)
 }

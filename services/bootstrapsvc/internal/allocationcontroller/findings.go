@@ -31,7 +31,14 @@ type findingCache struct {
 	reported set
 	// repairedBy has the ID of the repair that applied a step of a current finding.
 	repairedBy map[string]string
-	pending    set
+	// ignores has the marks of current findings. Until the first comparison of the term, it also has
+	// those of findings that may have ended.
+	ignores map[string]allocation.Ignore
+	// unignored are the findings whose stored marks are to be deleted.
+	unignored set
+	// left are the findings that ended since the last refresh, as they ended.
+	left    map[string]allocation.Finding
+	pending set
 	// compared reports that this term has made a comparison.
 	compared   bool
 	generation uint64
@@ -51,10 +58,14 @@ func newFindingCache(historyLimit int) *findingCache {
 	return &findingCache{
 		historyLimit: historyLimit, current: map[string]*allocation.Finding{}, restored: map[string]allocation.Finding{},
 		stored: set{}, unsaved: set{}, reported: set{}, repairedBy: map[string]string{}, pending: set{},
+		ignores: map[string]allocation.Ignore{}, unignored: set{}, left: map[string]allocation.Finding{},
 	}
 }
 
-func (c *findingCache) restore(findings []allocation.Finding, repairs []repairstore.Repair) {
+func (c *findingCache) restore(findings []allocation.Finding, ignores []allocation.Ignore, repairs []repairstore.Repair) {
+	for _, ignore := range ignores {
+		c.ignores[ignore.Finding] = ignore
+	}
 	for _, finding := range findings {
 		if finding.End == allocation.NotEnded {
 			c.restored[finding.Name] = finding
@@ -97,6 +108,11 @@ func (c *findingCache) update(delta allocation.Delta, now time.Time) []allocatio
 		for _, name := range slices.Sorted(maps.Keys(c.restored)) {
 			c.end(c.restored[name], now)
 		}
+		for name := range c.ignores {
+			if _, current := c.current[name]; !current {
+				c.dropIgnore(name)
+			}
+		}
 	}
 	return opened
 }
@@ -119,6 +135,7 @@ func (c *findingCache) put(finding allocation.Finding, now time.Time) (opened bo
 		opened = true
 	}
 	finding.LastSeen, finding.Generation = now, c.nextGeneration()
+	finding.Ignore = c.ignoreOf(name)
 	c.current[name] = &finding
 	delete(c.pending, name)
 	if finding.State == allocation.StatePending {
@@ -130,7 +147,8 @@ func (c *findingCache) put(finding allocation.Finding, now time.Time) (opened bo
 	return opened
 }
 
-// end ends a finding. A finding that was never open leaves nothing behind.
+// end ends a finding, and with it the mark that it is ignored. A finding that was never open leaves
+// nothing behind.
 func (c *findingCache) end(finding allocation.Finding, now time.Time) {
 	name := finding.Name
 	repair, repaired := c.repairedBy[name]
@@ -141,16 +159,19 @@ func (c *findingCache) end(finding allocation.Finding, now time.Time) {
 	delete(c.current, name)
 	delete(c.restored, name)
 	delete(c.repairedBy, name)
-	c.changed = true
-	if !keep {
-		return
+	if _, ignored := c.ignores[name]; ignored {
+		c.dropIgnore(name)
 	}
-	finding.Ended, finding.End, finding.RepairedBy = now, allocation.EndGone, repair
+	finding.Ended, finding.End, finding.RepairedBy = now, allocation.EndResolved, repair
 	if repaired {
 		finding.End = allocation.EndRepaired
 	}
-	finding.Steps = nil
+	finding.Steps, finding.Ignore = nil, nil
 	finding.Generation = c.nextGeneration()
+	c.left[name] = finding
+	if !keep {
+		return
+	}
 	c.ended = slices.DeleteFunc(c.ended, func(f allocation.Finding) bool { return f.Name == name })
 	c.ended = append(c.ended, finding)
 	c.unsaved[name] = struct{}{}
@@ -174,19 +195,21 @@ func (c *findingCache) nextGeneration() uint64 {
 	return c.generation
 }
 
-// refresh updates the observations of pending findings, and reports whether anything changed since
-// the last refresh.
-func (c *findingCache) refresh(index *allocation.Index) bool {
+// refresh updates the observations of pending findings. It reports whether anything changed since
+// the last refresh, and returns the findings that ended since.
+func (c *findingCache) refresh(index *allocation.Index) (changed bool, left []allocation.Finding) {
 	for name := range c.pending {
 		known := c.current[name]
 		if finding, ok := index.Finding(name); ok && finding.Observations != known.Observations {
-			finding.FirstSeen, finding.LastSeen, finding.Generation = known.FirstSeen, known.LastSeen, c.nextGeneration()
+			finding.FirstSeen, finding.LastSeen, finding.Ignore = known.FirstSeen, known.LastSeen, known.Ignore
+			finding.Generation = c.nextGeneration()
 			c.current[name] = &finding
 		}
 	}
-	changed := c.changed
+	changed, left = c.changed, slices.Collect(maps.Values(c.left))
 	c.changed = false
-	return changed
+	clear(c.left)
+	return changed, left
 }
 
 func (c *findingCache) toStore() (findings []allocation.Finding, deleted []string) {
@@ -232,8 +255,10 @@ func (c *findingCache) listCurrent() []allocation.Finding {
 	return list
 }
 
+// listEnded returns the ended findings. It omits one that is current again: there is one finding of
+// each name.
 func (c *findingCache) listEnded() []allocation.Finding {
-	list := slices.Clone(c.ended)
+	list := slices.DeleteFunc(slices.Clone(c.ended), func(f allocation.Finding) bool { return c.current[f.Name] != nil })
 	slices.SortFunc(list, byFirstSeen)
 	return list
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/watchcache"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
@@ -45,6 +46,12 @@ type reconciler struct {
 	ranges   rangeIdentity
 	findings *findingCache
 	repairs  *repairs
+	plans    plans
+	// ignoresOutdated reports that the store may have other marks than are known here.
+	ignoresOutdated bool
+
+	// stop reports whether the repair that is being applied must not start another step.
+	stop func() bool
 
 	// nextPass is when the next pass is made. After a failed pass, it is not before notBefore.
 	nextPass, notBefore time.Time
@@ -54,8 +61,8 @@ type reconciler struct {
 	storeStates     []allocation.StoreState
 	compareDuration time.Duration
 	compareTime     time.Time
-	// changed is the channel of the published snapshot.
-	changed chan struct{}
+	// watch serves watches of the findings of this term.
+	watch *watchcache.Cache[allocation.Finding]
 }
 
 func newReconciler(ctx context.Context, c *Controller, stores []allocation.Store) *reconciler {
@@ -67,7 +74,8 @@ func newReconciler(ctx context.Context, c *Controller, stores []allocation.Store
 		}),
 		watches: newWatches(stores), ranges: newRangeIdentity(),
 		findings: newFindingCache(c.FindingHistory), repairs: newRepairs(c.RepairHistory),
-		nextPass: time.Now().Add(changeDelay), failingSince: time.Now(), changed: make(chan struct{}),
+		nextPass: time.Now().Add(changeDelay), failingSince: time.Now(), watch: newFindingWatch(),
+		stop: func() bool { return false },
 	}
 }
 
@@ -76,7 +84,7 @@ func (r *reconciler) close() {
 	r.cancel()
 	r.watches.running.Wait()
 	r.published.drop(errors.New("the term has ended"))
-	close(r.changed)
+	r.published.problems.Store(nil)
 }
 
 // pass makes a pass and schedules the next one. Its error also reports repairs that wait for a
@@ -99,6 +107,7 @@ func (r *reconciler) pass(ctx context.Context) error {
 	if err == nil {
 		r.failingSince = now
 	}
+	r.publishProblems(now, err)
 	r.schedule(now, blocking)
 	return err
 }
@@ -112,6 +121,7 @@ func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
 		return err
 	}
 	err := r.compare(ctx, now)
+	r.findings.expireIgnores(now)
 	if err == nil {
 		err = r.repair(ctx, now)
 	}
@@ -121,8 +131,12 @@ func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
 		r.index.Observe(now)
 	}
 	r.publish()
-	if stored := r.storeFindings(ctx); err == nil {
-		err = stored
+	for _, store := range []func() error{
+		func() error { return r.storeFindings(ctx) }, func() error { return r.prunePlans(ctx, now) },
+	} {
+		if stored := store(); err == nil {
+			err = stored
+		}
 	}
 	return err
 }
@@ -143,6 +157,9 @@ func (r *reconciler) schedule(now time.Time, err error) {
 	}
 	if r.ranges.problem != "" {
 		r.requestPass(now.Add(verifyInterval))
+	}
+	if next := r.findings.nextIgnoreExpiry(); !next.IsZero() {
+		r.requestPass(next)
 	}
 	if next, ok := r.nextRepair(); ok {
 		r.requestPass(next)
@@ -240,35 +257,34 @@ func sample(steps []allocation.Step) []allocation.Step {
 	return steps
 }
 
-// storeFindings writes changed findings to the store. After an error, the next pass writes them.
+// storeFindings writes changed findings to the store, and deletes the marks of those that ended. After an error, the next pass writes them.
 func (r *reconciler) storeFindings(ctx context.Context) error {
-	findings, deleted := r.findings.toStore()
-	if len(findings)+len(deleted) == 0 {
-		return nil
+	if findings, deleted := r.findings.toStore(); len(findings)+len(deleted) > 0 {
+		if err := r.RepairStore.WriteFindings(ctx, findings, deleted); err != nil {
+			return err
+		}
+		r.findings.markStored()
 	}
-	if err := r.RepairStore.WriteFindings(ctx, findings, deleted); err != nil {
-		return err
-	}
-	r.findings.markStored()
-	return nil
+	return r.storeIgnores(ctx)
 }
 
-// publish publishes a snapshot and returns it. If no finding changed, it does not close the channel
-// of the previous snapshot.
+// publish publishes a snapshot and returns it, and then sends the changes to watches. A watch that
+// resumes at the token of a list therefore misses nothing.
 func (r *reconciler) publish() *Snapshot {
 	snapshot := &Snapshot{
-		Stores: r.storeStates, CompareDuration: r.compareDuration, CompareTime: r.compareTime, Version: r.watches.version,
+		Stores: r.storeStates, CompareDuration: r.compareDuration, CompareTime: r.compareTime,
+		Watch: r.watch, heard: r.watches.heard,
 	}
-	previous, changed := r.published.snapshot.Load(), r.findings.refresh(r.index)
+	previous := r.published.snapshot.Load()
+	changed, left := r.findings.refresh(r.index)
 	if previous != nil && !changed {
-		snapshot.Current, snapshot.Ended, snapshot.Changed = previous.Current, previous.Ended, previous.Changed
+		snapshot.Current, snapshot.Ended = previous.Current, previous.Ended
 		r.published.snapshot.Store(snapshot)
 		return snapshot
 	}
-	replaced := r.changed
-	r.changed = make(chan struct{})
-	snapshot.Current, snapshot.Ended, snapshot.Changed = r.findings.listCurrent(), r.findings.listEnded(), r.changed
+	snapshot.Current, snapshot.Ended = r.findings.listCurrent(), r.findings.listEnded()
 	r.published.snapshot.Store(snapshot)
-	close(replaced)
+	r.watch.Delete(r.findings.forgotten(left)...)
+	r.watch.Replace(slices.Concat(snapshot.Current, snapshot.Ended))
 	return snapshot
 }

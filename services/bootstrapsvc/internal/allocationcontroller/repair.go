@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// automaticRequester is the requester of automatic repairs.
-	automaticRequester = "auto"
 	// maxAutoSteps bounds the steps of an automatic repair, so that a person can read it.
 	maxAutoSteps = 100
 	// maxFailures bounds the batches that fail in one pass. After as many failures, which are
@@ -75,8 +73,9 @@ func (r *reconciler) startAutomatic(ctx context.Context, now time.Time, pending 
 	if len(steps) == 0 {
 		return nil
 	}
-	id := repairstore.TokenID(now.Format(time.RFC3339Nano) + allocation.Plan{Steps: steps}.Material())
-	begun, err := r.begin(ctx, automaticRequester, id, steps)
+	begun, err := r.begin(ctx, repairstore.Start{
+		ID: repairstore.NewID(), Requester: allocation.Caller{User: allocation.AutomaticUser}, Steps: steps,
+	})
 	if err != nil {
 		return err
 	}
@@ -140,26 +139,26 @@ func (r *reconciler) nextRepair() (time.Time, bool) {
 	return next, found
 }
 
-func (r *reconciler) begin(ctx context.Context, requester, id string, steps []allocation.Step) (*unfinishedRepair, error) {
-	plan := repairstore.RepairPlan{ID: id, Requester: requester, Started: time.Now(), Steps: steps}
-	if err := r.RepairStore.Begin(ctx, plan); err != nil {
-		r.repairs.outdated = true // the plan may be stored, and only the answer lost
+// begin stores a repair before its first step.
+func (r *reconciler) begin(ctx context.Context, start repairstore.Start) (*unfinishedRepair, error) {
+	start.Started = time.Now()
+	if err := r.RepairStore.Begin(ctx, start); err != nil {
+		r.repairs.outdated = true // the repair may be stored, and only the answer lost
 		return nil, err
 	}
-	r.Logger.InfoContext(ctx, "repair started", "repair", id, "requester", requester, "steps", len(steps))
-	begun := newUnfinishedRepair(repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(steps))})
+	r.Logger.InfoContext(ctx, "repair started", "repair", start.ID, "requester", start.Requester.User, "steps", len(start.Steps))
+	begun := newUnfinishedRepair(repairstore.Repair{Start: start, Results: make([]repairstore.StepResult, len(start.Steps))})
+	begun.Progress.Attempts = 0 // run counts the first one
 	r.repairs.unfinished = append(r.repairs.unfinished, begun)
 	return begun, nil
 }
 
 // runNow runs a repair without waiting for the backoff of its findings, and returns it with its
-// results. The error says why steps are pending.
+// results. A step that could not be written stays pending. The error is about the store or the
+// term.
 func (r *reconciler) runNow(ctx context.Context, repair *unfinishedRepair) (repairstore.Repair, error) {
 	r.repairs.failuresLeft = maxFailures
 	err := r.run(ctx, repair, func(string) bool { return true })
-	if err == nil {
-		err = repair.retryErr()
-	}
 	if err != nil && repair.Ended.IsZero() {
 		err = fmt.Errorf("repair %s is not finished, it will be continued: %w", repair.ID, err)
 	}
@@ -174,9 +173,10 @@ func (r *reconciler) runNow(ctx context.Context, repair *unfinishedRepair) (repa
 func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready func(finding string) bool) error {
 	r.published.running.Store(&repair.ID)
 	defer r.published.running.Store(nil)
-	failed := set{}
-	for r.repairs.failuresLeft > 0 {
-		if skipped := repair.stepsToSkip(); len(skipped) > 0 {
+	r.stop = func() bool { return r.cancelling.has(repair.ID) }
+	failed, takenUp := set{}, false
+	for r.repairs.failuresLeft > 0 && !r.stop() {
+		if skipped := repair.stepsToSkip(r.findings.isIgnored); len(skipped) > 0 {
 			if err := r.record(ctx, repair, skipped); err != nil {
 				return err
 			}
@@ -186,6 +186,10 @@ func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready fu
 		if len(batch) == 0 {
 			break
 		}
+		if !takenUp {
+			takenUp, repair.unsaved = true, true
+			repair.Progress.Attempts++
+		}
 		steps := make([]allocation.Step, 0, len(batch))
 		for _, number := range batch {
 			steps = append(steps, repair.Steps[number])
@@ -194,6 +198,11 @@ func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready fu
 		finished := map[int]repairstore.StepResult{}
 		for i, number := range batch {
 			finding := steps[i].Finding
+			if errors.Is(errs[i], errCancelling) {
+				errs[i] = nil
+				continue
+			}
+			repair.tried(number, errs[i])
 			if results[i].State != repairstore.StepPending {
 				finished[number] = results[i]
 				delete(repair.retries, finding)
@@ -220,15 +229,17 @@ func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready fu
 	return r.end(ctx, repair)
 }
 
-// record stores the results of steps and updates the repair.
+// record stores the results of steps and the progress, and updates the repair. A progress without
+// results is not worth an error of a call that has ended.
 func (r *reconciler) record(ctx context.Context, repair *unfinishedRepair, results map[int]repairstore.StepResult) error {
-	if len(results) == 0 {
+	if len(results) == 0 && (!repair.unsaved || ctx.Err() != nil) {
 		return nil
 	}
-	if err := r.RepairStore.Record(ctx, repair.ID, results); err != nil {
+	if err := r.RepairStore.Record(ctx, repair.ID, results, repair.Progress); err != nil {
 		r.repairs.outdated = true // some results may be stored, and only the answer lost
 		return err
 	}
+	repair.unsaved = false
 	for number, result := range results {
 		step := repair.Steps[number]
 		repair.Results[number] = result
@@ -251,16 +262,8 @@ func (r *reconciler) end(ctx context.Context, repair *unfinishedRepair) error {
 	}
 	repair.Ended = ended
 	r.Logger.InfoContext(ctx, "repair ended", "repair", repair.ID, "complete", repair.Complete())
-	r.repairs.moveToEnded(repair)
-	excess := r.repairs.excess()
-	if len(excess) == 0 {
-		return nil
-	}
-	if err := r.RepairStore.DeleteRepairs(ctx, excess); err != nil {
-		return fmt.Errorf("delete old repairs: %w", err)
-	}
-	r.repairs.ended = r.repairs.ended[len(excess):]
-	return nil
+	_, err := r.finish(ctx, repair)
+	return err
 }
 
 // reloadRepairs reads the repairs again if the answer to a write was lost.

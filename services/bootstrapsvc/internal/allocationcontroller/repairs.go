@@ -44,8 +44,21 @@ type repairs struct {
 }
 
 type endedRepair struct {
-	id    string
-	steps int
+	id      string
+	steps   int
+	started time.Time
+	// failed are the findings with a step that failed.
+	failed []string
+}
+
+func newEndedRepair(repair repairstore.Repair) endedRepair {
+	ended := endedRepair{id: repair.ID, steps: len(repair.Steps), started: repair.Started}
+	for number, result := range repair.Results {
+		if result.State == repairstore.StepFailed {
+			ended.failed = append(ended.failed, repair.Steps[number].Finding)
+		}
+	}
+	return ended
 }
 
 func newRepairs(historyLimit int) *repairs {
@@ -60,7 +73,7 @@ func (rs *repairs) restore(stored []repairstore.Repair) {
 			rs.unfinished = append(rs.unfinished, newUnfinishedRepair(repair))
 			continue
 		}
-		rs.ended = append(rs.ended, endedRepair{id: repair.ID, steps: len(repair.Steps)})
+		rs.ended = append(rs.ended, newEndedRepair(repair))
 	}
 }
 
@@ -113,7 +126,7 @@ func (rs *repairs) idle() bool { return len(rs.unfinished) == 0 && len(rs.startE
 
 func (rs *repairs) moveToEnded(repair *unfinishedRepair) {
 	rs.unfinished = slices.DeleteFunc(rs.unfinished, func(other *unfinishedRepair) bool { return other == repair })
-	rs.ended = append(rs.ended, endedRepair{id: repair.ID, steps: len(repair.Steps)})
+	rs.ended = append(rs.ended, newEndedRepair(repair.Repair))
 }
 
 // excess returns the IDs of the oldest ended repairs beyond the limits of the history.
@@ -138,10 +151,29 @@ type unfinishedRepair struct {
 	repairstore.Repair
 	// retries has the errors of the findings whose next step could not be written yet.
 	retries map[string]error
+	// unsaved reports that the store does not have the progress.
+	unsaved bool
 }
 
+// newUnfinishedRepair returns a stored repair. It was taken up when it was begun, even if the store
+// does not say so.
 func newUnfinishedRepair(repair repairstore.Repair) *unfinishedRepair {
+	repair.Progress.Attempts = max(repair.Progress.Attempts, 1)
 	return &unfinishedRepair{Repair: repair, retries: map[string]error{}}
+}
+
+// tried counts an attempt of a step. err says why it is still pending, nil if it is not.
+func (u *unfinishedRepair) tried(number int, err error) {
+	steps := maps.Clone(u.Progress.Steps) // a caller may have the old one
+	if steps == nil {
+		steps = map[int]repairstore.StepProgress{}
+	}
+	progress := repairstore.StepProgress{Attempts: steps[number].Attempts + 1}
+	if err != nil {
+		progress.Error = err.Error()
+	}
+	steps[number] = progress
+	u.Progress.Steps, u.unsaved = steps, true
 }
 
 func (u *unfinishedRepair) pendingFindings() set {
@@ -179,15 +211,18 @@ func (u *unfinishedRepair) nextBatch(ready func(finding string) bool) []int {
 	return numbers[:batchLength(steps)]
 }
 
-// stepsToSkip returns results for the pending steps of findings with a failed step.
-func (u *unfinishedRepair) stepsToSkip() map[int]repairstore.StepResult {
+// stepsToSkip returns results for the pending steps of findings with a failed step, and in an
+// automatic repair for those of ignored findings.
+func (u *unfinishedRepair) stepsToSkip(ignored func(finding string) bool) map[int]repairstore.StepResult {
 	failed, results := set{}, map[int]repairstore.StepResult{}
 	for number, step := range u.Steps {
-		switch {
-		case u.Results[number].State == repairstore.StepFailed:
+		switch state := u.Results[number].State; {
+		case state == repairstore.StepFailed:
 			failed[step.Finding] = struct{}{}
-		case u.Results[number].State == repairstore.StepPending && failed.has(step.Finding):
-			results[number] = failedStep(errors.New("an earlier step of the same finding was not made"))
+		case state == repairstore.StepPending && failed.has(step.Finding):
+			results[number] = skippedStep("an earlier step of the same finding was not made")
+		case state == repairstore.StepPending && u.Requester.IsAutomatic() && ignored(step.Finding):
+			results[number] = skippedStep("the finding is ignored")
 		}
 	}
 	return results

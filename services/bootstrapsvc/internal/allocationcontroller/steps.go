@@ -26,6 +26,10 @@ const (
 	maxConflictPause = 5 * time.Millisecond
 )
 
+// errCancelling is the error of a step that was not tried, because a caller wants to cancel the
+// repair.
+var errCancelling = errors.New("the repair is being cancelled")
+
 // batchLength returns how many of the first steps share their live reads: bits of one range that
 // are all set or all cleared, or addresses that are freed.
 func batchLength(steps []allocation.Step) int {
@@ -126,6 +130,9 @@ func (r *reconciler) applyAddresses(ctx context.Context, steps []allocation.Step
 		if results[i].State != repairstore.StepPending {
 			continue
 		}
+		if r.stop() {
+			return errCancelling
+		}
 		if results[i], errs[i] = r.applyAddress(ctx, step); errs[i] != nil {
 			if failures++; failures == maxFailures || ctx.Err() != nil {
 				return errs[i]
@@ -215,6 +222,10 @@ func finishPending(results []repairstore.StepResult, result repairstore.StepResu
 
 func doneStep() repairstore.StepResult {
 	return repairstore.StepResult{State: repairstore.StepDone, Time: time.Now()}
+}
+
+func skippedStep(why string) repairstore.StepResult {
+	return repairstore.StepResult{State: repairstore.StepSkipped, Error: why, Time: time.Now()}
 }
 
 func failedStep(err error) repairstore.StepResult {

@@ -60,7 +60,7 @@ func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) *
 		}),
 		findings: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_findings",
-			Help: "Open findings about allocations, by store and code; absent on a replica that does not lead.",
+			Help: "Open findings about allocations, without ignored ones, by store and code; absent on a replica that does not lead.",
 		}, []string{"store", "code"}),
 		allocated: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocated",
@@ -72,7 +72,7 @@ func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) *
 		}, []string{"store"}),
 		steps: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_bootstrap_repair_steps_total",
-			Help: "Steps of repairs, by verb (create, relabel, delete, set, clear) and result (done, unneeded, failed).",
+			Help: "Steps of repairs, by verb (create, relabel, delete, set, clear) and result (done, unneeded, failed, skipped).",
 		}, []string{"verb", "result"}),
 		duration: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "trivet_bootstrap_audit_seconds", Buckets: prometheus.ExponentialBuckets(0.000_01, 4, 10),
@@ -91,7 +91,7 @@ func (t *Telemetry) createSeries() {
 	}
 	t.addressErrors.WithLabelValues(typeInvalid)
 	for _, verb := range []allocation.Verb{allocation.Create, allocation.Relabel, allocation.Delete, allocation.SetBit, allocation.ClearBit} {
-		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed} {
+		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed, repairstore.StepSkipped} {
 			t.steps.WithLabelValues(string(verb), string(state))
 		}
 	}
@@ -159,7 +159,7 @@ func (t *Telemetry) PassFinished(compareDuration time.Duration, snapshot *Snapsh
 		open[store] = map[allocation.Code]int{}
 	}
 	for _, finding := range snapshot.Current {
-		if finding.State == allocation.StateOpen {
+		if finding.IsOpen() {
 			open[finding.Store][finding.Code]++
 		}
 	}

@@ -25,8 +25,7 @@ type watches struct {
 	// fail now.
 	unlisted map[Kind]struct{}
 	failing  map[Kind]error
-	// version is the newest resourceVersion.
-	version string
+	heard    *heardKinds
 	// changes has the events. The goroutine of Run calls them.
 	changes chan func()
 }
@@ -41,6 +40,7 @@ func newWatches(stores []allocation.Store) *watches {
 	for _, kind := range w.kinds {
 		w.unlisted[kind] = struct{}{}
 	}
+	w.heard = newHeardKinds(w.kinds)
 	return w
 }
 
@@ -100,6 +100,10 @@ func (h *objectHandler) OnError(kind Kind, err error) {
 	h.enqueue(func() { h.watches.setErr(kind, err) })
 }
 
+func (h *objectHandler) OnHeard(kind Kind, version string) {
+	h.watches.heard.set(kind, version, time.Now())
+}
+
 // rangeHandler passes watch events of ranges to the goroutine of Run.
 type rangeHandler struct{ *reconciler }
 
@@ -140,9 +144,7 @@ func (r *reconciler) updateIndex(change ObjectChange) {
 			r.index.DeleteCIDR(deleted.Name)
 		}
 	}
-	if change.Version != "" {
-		r.watches.version = change.Version
-	}
+	r.watches.heard.set(change.Kind, change.Version, time.Now())
 	if change.List {
 		r.listed(change.Kind)
 	}

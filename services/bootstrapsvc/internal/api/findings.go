@@ -3,19 +3,18 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/internal/watchcache"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )
@@ -23,16 +22,149 @@ import (
 const (
 	defaultFindingsPage = 500
 	maxFindingsPage     = 5000
-	// maxFindingsBytes keeps a page below the default message limit of gRPC clients.
-	maxFindingsBytes = 3 << 20
-	// bookmarkPeriod is the longest time between two messages of a watch.
-	bookmarkPeriod = 30 * time.Second
-	// watchPause is the shortest time between two reads of a watch.
-	watchPause = 100 * time.Millisecond
 )
 
-// Audit needs the term.
-func (s *Server) Audit(ctx context.Context, _ *bootstrapv1.AuditRequest) (*bootstrapv1.AuditResponse, error) {
+// FindingServer implements trivet.bootstrap.FindingService. It is safe for concurrent use.
+type FindingServer struct {
+	bootstrapv1.UnimplementedFindingServiceServer
+	allocationServer
+}
+
+// NewFindingServer returns a server.
+func NewFindingServer(cfg AllocationConfig) *FindingServer {
+	return &FindingServer{allocationServer: allocationServer{cfg}}
+}
+
+// Register adds the RPCs to a gRPC server.
+func (s *FindingServer) Register(registrar grpc.ServiceRegistrar) {
+	bootstrapv1.RegisterFindingServiceServer(registrar, s)
+}
+
+func (s *FindingServer) GetFinding(ctx context.Context, request *bootstrapv1.GetFindingRequest) (*bootstrapv1.GetFindingResponse, error) {
+	snapshot, finding, err := s.finding(request.GetName())
+	if err != nil {
+		return nil, s.statusOf(ctx, err)
+	}
+	return &bootstrapv1.GetFindingResponse{Finding: s.findingOf(finding, snapshot.CompareTime), Sources: s.fromSnapshot(snapshot)}, nil
+}
+
+func (s *FindingServer) ExplainFinding(ctx context.Context, request *bootstrapv1.ExplainFindingRequest) (*bootstrapv1.ExplainFindingResponse, error) {
+	snapshot, finding, err := s.finding(request.GetName())
+	if err != nil {
+		return nil, s.statusOf(ctx, err)
+	}
+	response := &bootstrapv1.ExplainFindingResponse{Finding: s.findingOf(finding, snapshot.CompareTime), Sources: s.fromSnapshot(snapshot)}
+	for i, evidence := range finding.Evidence {
+		response.Evidence = append(response.Evidence, evidenceOf(evidence, finding.LastSeen, s.ReplicaID))
+		if evidence.Broken && response.BrokenIndex == nil {
+			response.BrokenIndex = new(int32(i))
+		}
+	}
+	return response, nil
+}
+
+func (s *FindingServer) finding(name string) (*allocationcontroller.Snapshot, allocation.Finding, error) {
+	snapshot, err := s.snapshot()
+	if err != nil {
+		return nil, allocation.Finding{}, err
+	}
+	finding, ok := snapshot.Finding(name)
+	if !ok {
+		return nil, allocation.Finding{}, fmt.Errorf("%w: %s", allocationcontroller.ErrFindingNotFound, name)
+	}
+	return snapshot, finding, nil
+}
+
+func (s *FindingServer) ListFindings(ctx context.Context, request *bootstrapv1.ListFindingsRequest) (*bootstrapv1.ListFindingsResponse, error) {
+	filter := newFindingFilter(request.GetCodes(), request.GetStates())
+	after, err := filter.parsePageToken(request.GetPageToken())
+	if err != nil {
+		return nil, s.statusOf(ctx, err)
+	}
+	before, err := s.snapshot()
+	if err != nil {
+		return nil, s.statusOf(ctx, err)
+	}
+	resumeToken := before.Watch.ResumeToken(findingWatch, filter.arguments()) // before the read, so that no change is missed
+	snapshot, err := s.snapshot()
+	if err != nil {
+		return nil, s.statusOf(ctx, err)
+	}
+	response := &bootstrapv1.ListFindingsResponse{Sources: s.fromSnapshot(snapshot)}
+	size := cmp.Or(min(int(request.GetPageSize()), maxFindingsPage), defaultFindingsPage)
+	page, last, more := pageOf(filter.selectFrom(snapshot), size,
+		func(f allocation.Finding) bool { return comparePositions(positionOf(f), after) > 0 },
+		func(f allocation.Finding) *bootstrapv1.Finding { return s.findingOf(f, snapshot.CompareTime) })
+	response.Findings = page
+	if more {
+		response.NextPageToken = filter.pageToken(positionOf(last))
+	}
+	if request.GetPageToken() == "" && before.Watch == snapshot.Watch {
+		response.ResumeToken = resumeToken
+	}
+	return response, nil
+}
+
+// findingWatch names the resume tokens of lists and watches of findings.
+const findingWatch = "trivet.bootstrap.FindingService/WatchFindings"
+
+// WatchFindings ends with the call, the term or the service.
+func (s *FindingServer) WatchFindings(request *bootstrapv1.WatchFindingsRequest, stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
+	return s.statusOf(stream.Context(), s.orNotLeading(s.watch(request, stream)))
+}
+
+func (s *FindingServer) watch(request *bootstrapv1.WatchFindingsRequest, stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
+	ctx, done, err := s.underTerm(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer done()
+	snapshot, err := s.snapshot()
+	if err != nil {
+		return err
+	}
+	filter := newFindingFilter(request.GetCodes(), request.GetStates())
+	return snapshot.Watch.Serve(ctx, watchcache.Request[allocation.Finding]{
+		Method: findingWatch, Arguments: filter.arguments(), ResumeToken: request.GetResumeToken(), Select: filter.selects,
+		Bookmark: func() *metav1.Bookmark { return &metav1.Bookmark{Sources: s.fromSnapshot(s.newest(snapshot))} },
+		Pause:    watchPause,
+	}, func(event watchcache.Event[allocation.Finding]) error {
+		response := &bootstrapv1.WatchFindingsResponse{Type: event.Type, ResumeToken: event.ResumeToken, Bookmark: event.Bookmark}
+		if event.Bookmark == nil {
+			response.Finding = s.findingOf(event.Item, s.newest(snapshot).CompareTime)
+		}
+		return stream.Send(response)
+	})
+}
+
+// newest returns the newest snapshot, and the given one after the term.
+func (s *FindingServer) newest(snapshot *allocationcontroller.Snapshot) *allocationcontroller.Snapshot {
+	if newest, err := s.Allocation.Snapshot(); err == nil {
+		return newest
+	}
+	return snapshot
+}
+
+func (s *FindingServer) IgnoreFinding(ctx context.Context, request *bootstrapv1.IgnoreFindingRequest) (*bootstrapv1.IgnoreFindingResponse, error) {
+	bound, done, err := s.underTerm(ctx)
+	if err != nil {
+		return nil, s.statusOf(ctx, err)
+	}
+	defer done()
+	asked := allocationcontroller.IgnoreRequest{
+		Finding: request.GetName(), Comment: request.GetComment(), Caller: callerOf(ctx), Etag: request.GetEtag(), ValidateOnly: request.GetValidateOnly(),
+	}
+	if request.GetTtl() != nil {
+		asked.TTL = new(request.GetTtl().AsDuration())
+	}
+	finding, err := s.Allocation.Ignore(bound, asked)
+	if err != nil {
+		return nil, s.statusOf(ctx, s.orNotLeading(err))
+	}
+	return &bootstrapv1.IgnoreFindingResponse{Finding: s.findingOf(finding, time.Time{}), Sources: s.fromLeader()}, nil
+}
+
+func (s *FindingServer) AuditAllocations(ctx context.Context, _ *bootstrapv1.AuditAllocationsRequest) (*bootstrapv1.AuditAllocationsResponse, error) {
 	bound, done, err := s.underTerm(ctx)
 	if err != nil {
 		return nil, s.statusOf(ctx, err)
@@ -42,206 +174,58 @@ func (s *Server) Audit(ctx context.Context, _ *bootstrapv1.AuditRequest) (*boots
 	if err != nil {
 		return nil, s.statusOf(ctx, s.orNotLeading(err))
 	}
-	return &bootstrapv1.AuditResponse{
-		Stores: storesOf(snapshot), Findings: int32(len(snapshot.Current)), Freshness: s.freshness(snapshot.Version),
+	return &bootstrapv1.AuditAllocationsResponse{
+		Stores: storesOf(snapshot), FindingCount: int32(len(snapshot.Current)), Sources: s.fromSnapshot(snapshot),
 	}, nil
 }
 
-// ListFindings needs the term.
-func (s *Server) ListFindings(ctx context.Context, request *bootstrapv1.ListFindingsRequest) (*bootstrapv1.ListFindingsResponse, error) {
-	snapshot, err := s.snapshot()
-	if err != nil {
-		return nil, s.statusOf(ctx, err)
-	}
-	list := listArguments{code: int32(request.GetCode()), showEnded: request.GetShowEnded()}
-	after, ok := parsePageToken(list, request.GetPageToken())
-	if !ok {
-		return nil, s.statusOf(ctx, pagetoken.ErrInvalid)
-	}
-	size := cmp.Or(min(int(request.GetPageSize()), maxFindingsPage), defaultFindingsPage)
-	response := &bootstrapv1.ListFindingsResponse{Freshness: s.freshness(snapshot.Version)}
-	bytes, last := 0, position{}
-	for _, finding := range selectFindings(snapshot, list) {
-		if comparePositions(positionOf(finding), after) <= 0 {
-			continue
-		}
-		converted := findingOf(finding, snapshot.CompareTime, s.ReplicaID)
-		bytes += proto.Size(converted)
-		if n := len(response.Findings); n == size || n > 0 && bytes > maxFindingsBytes {
-			response.NextPageToken = pageToken(list, last)
-			break
-		}
-		response.Findings, last = append(response.Findings, converted), positionOf(finding)
-	}
-	return response, nil
+// findingFilter selects findings by code and state.
+type findingFilter struct {
+	// codes are sorted; none means all.
+	codes []string
+	// states are sorted, and never empty.
+	states []bootstrapv1.Finding_State
 }
 
-func selectFindings(snapshot *allocationcontroller.Snapshot, list listArguments) []allocation.Finding {
-	findings := slices.Clone(snapshot.Current)
-	if list.showEnded {
-		findings = append(findings, snapshot.Ended...)
-		slices.SortStableFunc(findings, func(a, b allocation.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
-	}
-	if list.code == 0 {
-		return findings
-	}
-	return slices.DeleteFunc(findings, func(f allocation.Finding) bool { return int32(f.Code) != list.code })
-}
-
-// WatchFindings sends the open findings, a bookmark, and then changes. It needs the term.
-func (s *Server) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
-	w := &findingsWatch{server: s, stream: stream, sent: map[string]allocation.Finding{}}
-	return s.statusOf(stream.Context(), w.run())
-}
-
-// findingsWatch is one WatchFindings call.
-type findingsWatch struct {
-	server *Server
-	stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]
-	// sent are the findings that the reader knows, as they were sent last.
-	sent map[string]allocation.Finding
-}
-
-// run ends with the call, the term or the service. While a send blocks on a slow reader, no
-// snapshot is read. The reader then gets the newest state of each finding, and nothing queues up.
-func (w *findingsWatch) run() error {
-	snapshot, err := w.server.snapshot()
-	if err != nil {
-		return err
-	}
-	if _, err := w.sendChanges(snapshot); err != nil {
-		return err
-	}
-	quiet := time.NewTimer(0) // the first bookmark is sent at once
-	defer quiet.Stop()
-	for {
-		if err := w.awaitNewer(snapshot, quiet); err != nil {
-			return err
-		}
-		if snapshot, err = w.server.snapshot(); err != nil {
-			return err
-		}
-		sent, err := w.sendChanges(snapshot)
-		if err != nil {
-			return err
-		}
-		if sent {
-			quiet.Reset(bookmarkPeriod)
+func newFindingFilter(codes []string, states []bootstrapv1.Finding_State) findingFilter {
+	if len(states) == 0 {
+		states = []bootstrapv1.Finding_State{
+			bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_IGNORED,
 		}
 	}
+	return findingFilter{codes: sorted(codes), states: sorted(states)}
 }
 
-// awaitNewer sends bookmarks until there is a newer snapshot, and then waits a little for more
-// changes.
-func (w *findingsWatch) awaitNewer(snapshot *allocationcontroller.Snapshot, quiet *time.Timer) error {
-	ctx := w.stream.Context()
-	for {
-		select {
-		case <-snapshot.Changed:
-			select {
-			case <-time.After(watchPause):
-			case <-ctx.Done():
+// sorted returns the values in order and once each.
+func sorted[T cmp.Ordered](values []T) []T {
+	return slices.Compact(slices.Sorted(slices.Values(values)))
+}
+
+func (f findingFilter) selects(finding allocation.Finding) bool {
+	return (len(f.codes) == 0 || slices.Contains(f.codes, finding.Code.APIName())) && slices.Contains(f.states, stateOf(finding))
+}
+
+// selectFrom returns the findings of a snapshot in the order of a list.
+func (f findingFilter) selectFrom(snapshot *allocationcontroller.Snapshot) []allocation.Finding {
+	var selected []allocation.Finding
+	for _, findings := range [][]allocation.Finding{snapshot.Current, snapshot.Ended} {
+		for _, finding := range findings {
+			if f.selects(finding) {
+				selected = append(selected, finding)
 			}
-			return context.Cause(ctx)
-		case <-quiet.C:
-			quiet.Reset(bookmarkPeriod)
-			if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK, nil, snapshot); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
+	slices.SortStableFunc(selected, func(a, b allocation.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
+	return selected
 }
 
-func (w *findingsWatch) sendChanges(snapshot *allocationcontroller.Snapshot) (sent bool, err error) {
-	open := make(map[string]struct{}, len(snapshot.Current))
-	for _, finding := range snapshot.Current {
-		open[finding.Name] = struct{}{}
-		before, known := w.sent[finding.Name]
-		if known && before.Generation == finding.Generation {
-			continue
-		}
-		eventType := bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED
-		if !known {
-			eventType = bootstrapv1.WatchFindingsResponse_TYPE_ADDED
-		}
-		w.sent[finding.Name] = finding
-		if err := w.send(eventType, findingOf(finding, snapshot.CompareTime, w.server.ReplicaID), snapshot); err != nil {
-			return true, err
-		}
-		sent = true
+// arguments are the filter as tokens have it.
+func (f findingFilter) arguments() string {
+	var states []string
+	for _, state := range f.states {
+		states = append(states, strconv.Itoa(int(state)))
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.sent)) {
-		if _, isOpen := open[name]; isOpen {
-			continue
-		}
-		last := w.sent[name]
-		delete(w.sent, name)
-		if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_DELETED, w.endOf(last, snapshot), snapshot); err != nil {
-			return true, err
-		}
-		sent = true
-	}
-	return sent, nil
-}
-
-// endOf is the ended state of a finding that is not open any more. If the history does not have it,
-// it is returned as it was sent last. A pending finding is then gone; how an open one ended is
-// unknown.
-func (w *findingsWatch) endOf(last allocation.Finding, snapshot *allocationcontroller.Snapshot) *bootstrapv1.Finding {
-	for _, finding := range snapshot.Ended {
-		if finding.Name == last.Name && finding.FirstSeen.Equal(last.FirstSeen) { // else it is an earlier one
-			return findingOf(finding, snapshot.CompareTime, w.server.ReplicaID)
-		}
-	}
-	ended := findingOf(last, time.Time{}, w.server.ReplicaID)
-	ended.EndTime = timeOf(snapshot.CompareTime)
-	switch last.State {
-	case allocation.StatePending:
-		ended.State = bootstrapv1.Finding_STATE_GONE
-	default:
-		ended.State = bootstrapv1.Finding_STATE_UNSPECIFIED
-	}
-	return ended
-}
-
-func (w *findingsWatch) send(eventType bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding, snapshot *allocationcontroller.Snapshot) error {
-	return w.stream.Send(&bootstrapv1.WatchFindingsResponse{
-		Type: eventType, Finding: finding, Freshness: w.server.freshness(snapshot.Version),
-	})
-}
-
-func (s *Server) snapshot() (*allocationcontroller.Snapshot, error) {
-	if _, err := s.heldTerm(); err != nil {
-		return nil, err
-	}
-	if s.AllocationDisabled != "" {
-		return nil, fmt.Errorf("%w: loop %s is disabled", allocationcontroller.ErrNotSynced, s.AllocationDisabled)
-	}
-	return s.Allocation.Snapshot()
-}
-
-// underTerm returns a context that ends with the term that is held here. It fails until there is a
-// snapshot, because requests are not served before.
-func (s *Server) underTerm(ctx context.Context) (context.Context, func(), error) {
-	if _, err := s.snapshot(); err != nil {
-		return nil, nil, err
-	}
-	held, err := s.heldTerm()
-	if err != nil {
-		return nil, nil, err
-	}
-	bound, done := boundByTerm(ctx, held)
-	return bound, done, nil
-}
-
-// orNotLeading marks an error that came with the end of the term.
-func (s *Server) orNotLeading(err error) error {
-	if s.Leadership.Term() == nil {
-		return errors.Join(errNotLeading, err)
-	}
-	return err
+	return strings.Join(f.codes, ",") + ";" + strings.Join(states, ",")
 }
 
 // position is the place of a finding in a list: by the time of its first observation, then by name.
@@ -258,35 +242,32 @@ func comparePositions(a, b position) int {
 	return cmp.Or(a.firstSeen.Compare(b.firstSeen), cmp.Compare(a.name, b.name))
 }
 
-func pageToken(list listArguments, last position) string {
-	return pagetoken.Encode(strconv.FormatInt(last.firstSeen.UnixNano(), 10)+"/"+last.name, list.texts()...)
+// findingList names the page tokens of ListFindings.
+const findingList = "trivet.bootstrap.FindingService/ListFindings"
+
+func (f findingFilter) pageToken(at position) string {
+	return pagetoken.Encode(fmt.Sprintf("%d/%s", at.firstSeen.UnixNano(), at.name), findingList, f.arguments())
 }
 
-// parsePageToken returns the position after which the page begins, and whether the token is one of
-// this list. The empty token gives the zero position.
-func parsePageToken(list listArguments, token string) (position, bool) {
+// parsePageToken returns the position of a page token, which must be of this filter.
+func (f findingFilter) parsePageToken(token string) (position, error) {
 	if token == "" {
-		return position{}, true
+		return position{}, nil
 	}
-	text, err := pagetoken.Parse(token, list.texts()...)
+	text, err := pagetoken.Parse(token, findingList, f.arguments())
 	if err != nil {
-		return position{}, false
+		return position{}, err
 	}
+	at, name, err := parseTimePosition(text)
+	return position{firstSeen: at, name: name}, err
+}
+
+// parseTimePosition parses nanoseconds and a name with a slash in between.
+func parseTimePosition(text string) (time.Time, string, error) {
 	nanos, name, _ := strings.Cut(text, "/")
 	nanoseconds, err := strconv.ParseInt(nanos, 10, 64)
 	if err != nil {
-		return position{}, false
+		return time.Time{}, "", pagetoken.ErrInvalid
 	}
-	return position{firstSeen: time.Unix(0, nanoseconds), name: name}, true
-}
-
-// listArguments are the arguments that select the findings of a list.
-type listArguments struct {
-	code      int32
-	showEnded bool
-}
-
-// texts are the arguments as a page token has them.
-func (l listArguments) texts() []string {
-	return []string{"trivet.bootstrap.v1.ListFindings", strconv.Itoa(int(l.code)), strconv.FormatBool(l.showEnded)}
+	return time.Unix(0, nanoseconds), name, nil
 }

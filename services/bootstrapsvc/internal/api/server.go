@@ -17,11 +17,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // ReadTimeout bounds the reads behind an answer, so that a caller without a deadline learns which
@@ -63,15 +61,6 @@ type Reconciler interface {
 	Reconcile(ctx context.Context) ([]baseline.Change, error)
 }
 
-// Allocation is the audit of ClusterIPs and node ports; see allocationcontroller.Controller.
-type Allocation interface {
-	Snapshot() (*allocationcontroller.Snapshot, error)
-	Audit(ctx context.Context) (*allocationcontroller.Snapshot, error)
-	PlanRepair(names []string, now time.Time) (allocationcontroller.PlannedRepair, error)
-	ApplyRepair(ctx context.Context, token, requester string) (repairstore.Repair, error)
-	Repairs(ctx context.Context) ([]repairstore.Repair, error)
-}
-
 // Config has what the handlers need. All fields but Reconcilers are required.
 type Config struct {
 	// Service and ReplicaID are the names of this service and replica in answers.
@@ -81,9 +70,6 @@ type Config struct {
 	APIServers         KubeAPIServers
 	// Reconcilers are those of the enabled loops, in the order in which a cluster needs them.
 	Reconcilers []Reconciler
-	Allocation  Allocation
-	// AllocationDisabled names the audit's loop if --loops disables it; empty otherwise.
-	AllocationDisabled string
 }
 
 // Server implements the RPCs. It is safe for concurrent use.

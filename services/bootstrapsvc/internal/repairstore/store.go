@@ -2,6 +2,8 @@ package repairstore
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,18 +29,31 @@ const maxOps = 100
 type Client interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
 	Txn(ctx context.Context) clientv3.Txn
+	Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
 }
 
-// Store stores the findings and repairs of one cluster. It keeps no state of its own.
+// Store stores the findings, plans and repairs of one cluster. It keeps no state of its own.
 type Store struct {
 	client   Client
 	findings string
+	ignores  string
+	plans    string
 	repairs  string
 }
 
 // New returns the store of the cluster whose keys begin with clusterPrefix.
 func New(client Client, clusterPrefix string) *Store {
-	return &Store{client: client, findings: clusterPrefix + "findings/", repairs: clusterPrefix + "repairs/"}
+	return &Store{
+		client: client, findings: clusterPrefix + "findings/", ignores: clusterPrefix + "ignores/",
+		plans: clusterPrefix + "repairplans/", repairs: clusterPrefix + "repairs/",
+	}
+}
+
+// NewID returns a random ID for a plan or a repair: 24 hexadecimal digits.
+func NewID() string {
+	var random [12]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return hex.EncodeToString(random[:])
 }
 
 func (s *Store) findingKey(name string) string {
@@ -48,7 +63,7 @@ func (s *Store) findingKey(name string) string {
 // Findings returns all stored findings, ordered by name and without their steps, and the number of
 // unreadable ones.
 func (s *Store) Findings(ctx context.Context) (stored []allocation.Finding, unreadable int, err error) {
-	err = s.read(ctx, s.findings, func(name string, value []byte) {
+	_, err = s.read(ctx, s.findings, func(name string, value []byte) {
 		var finding allocation.Finding
 		if json.Unmarshal(value, &finding) != nil || finding.Name != "findings/"+name {
 			unreadable++
@@ -77,6 +92,40 @@ func (s *Store) WriteFindings(ctx context.Context, findings []allocation.Finding
 	return s.commit(ctx, writes)
 }
 
+// Ignores returns the marks of ignored findings, ordered by finding, and the number of unreadable
+// ones.
+func (s *Store) Ignores(ctx context.Context) (stored []allocation.Ignore, unreadable int, err error) {
+	_, err = s.read(ctx, s.ignores, func(name string, value []byte) {
+		var ignore allocation.Ignore
+		if json.Unmarshal(value, &ignore) != nil || ignore.Finding != "findings/"+name {
+			unreadable++
+			return
+		}
+		stored = append(stored, ignore)
+	})
+	return stored, unreadable, err
+}
+
+// WriteIgnores writes marks, and then deletes the marks of the findings with the given names.
+func (s *Store) WriteIgnores(ctx context.Context, ignores []allocation.Ignore, deleted []string) error {
+	var writes []write
+	for _, ignore := range ignores {
+		w, err := put(s.ignoreKey(ignore.Finding), ignore)
+		if err != nil {
+			return err
+		}
+		writes = append(writes, w)
+	}
+	for _, name := range deleted {
+		writes = append(writes, write{op: clientv3.OpDelete(s.ignoreKey(name))})
+	}
+	return s.commit(ctx, writes)
+}
+
+func (s *Store) ignoreKey(finding string) string {
+	return s.ignores + strings.TrimPrefix(finding, "findings/")
+}
+
 // write is one key to write or delete.
 type write struct {
 	op clientv3.Op
@@ -96,14 +145,6 @@ func create(key string, value any) (write, error) {
 	w, err := put(key, value)
 	w.absentKey = key
 	return w, err
-}
-
-func (s *Store) createOne(ctx context.Context, key string, value any) error {
-	w, err := create(key, value)
-	if err != nil {
-		return err
-	}
-	return s.commit(ctx, []write{w})
 }
 
 // commit makes the writes in order under the term of ctx, maxOps in each transaction. After an
@@ -126,13 +167,62 @@ func (s *Store) commit(ctx context.Context, writes []write) error {
 	return nil
 }
 
-func (s *Store) read(ctx context.Context, prefix string, visit func(name string, value []byte)) error {
+// read calls visit for each key below prefix, in their order, and returns the revision of the read.
+func (s *Store) read(ctx context.Context, prefix string, visit func(name string, value []byte)) (revision int64, err error) {
 	response, err := s.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
-		return fmt.Errorf("read findings and repairs: %w: %w", ErrUnavailable, err)
+		return 0, fmt.Errorf("read findings and repairs: %w: %w", ErrUnavailable, err)
 	}
 	for _, kv := range response.Kvs {
 		visit(string(kv.Key[len(prefix):]), kv.Value)
 	}
-	return nil
+	return response.Header.Revision, nil
+}
+
+// records are the parts of stored plans or repairs, by ID and part.
+type records map[string]map[string][]byte
+
+func (r records) put(name string, value []byte) (id string) {
+	id, part, _ := strings.Cut(name, "/")
+	if r[id] == nil {
+		r[id] = map[string][]byte{}
+	}
+	r[id][part] = value
+	return id
+}
+
+func (r records) delete(name string) (id string) {
+	id, part, _ := strings.Cut(name, "/")
+	delete(r[id], part)
+	if len(r[id]) == 0 {
+		delete(r, id)
+	}
+	return id
+}
+
+// readAll reads all records below a prefix. An unreadable one is skipped and counted.
+func readAll[T any](ctx context.Context, s *Store, prefix string, decode func(id string, parts map[string][]byte) (T, error)) (stored []T, unreadable int, err error) {
+	found := records{}
+	if _, err := s.read(ctx, prefix, func(name string, value []byte) { found.put(name, value) }); err != nil {
+		return nil, 0, err
+	}
+	for id, parts := range found {
+		record, err := decode(id, parts)
+		if err != nil {
+			unreadable++
+			continue
+		}
+		stored = append(stored, record)
+	}
+	return stored, unreadable, nil
+}
+
+// readOne reads the record with an ID. An unreadable one does not exist for the caller.
+func readOne[T any](ctx context.Context, s *Store, prefix, id string, decode func(id string, parts map[string][]byte) (T, error)) (record T, exists bool, err error) {
+	parts := map[string][]byte{}
+	if _, err := s.read(ctx, prefix+id+"/", func(part string, value []byte) { parts[part] = value }); err != nil {
+		return record, false, err
+	}
+	record, err = decode(id, parts)
+	return record, err == nil, nil
 }

@@ -1,0 +1,194 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
+)
+
+func (s *allocationServer) planOf(plan repairstore.Plan) *bootstrapv1.RepairPlan {
+	converted := &bootstrapv1.RepairPlan{
+		Steps: stepsOf(plan.Steps), SkippedFindingCount: int32(plan.SkippedCount), Etag: plan.Etag,
+		Requester: callerMessage(plan.Requester), CreateTime: wallTime(plan.Created), ExpireTime: wallTime(plan.Expires),
+	}
+	if plan.ID != "" {
+		converted.Name = planName(plan.ID)
+	}
+	if plan.Repair != "" {
+		converted.Repair = repairName(plan.Repair)
+	}
+	for _, finding := range plan.Skipped {
+		converted.SkippedFindings = append(converted.SkippedFindings, s.findingOf(finding, time.Time{}))
+	}
+	return converted
+}
+
+func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
+	converted := &bootstrapv1.Repair{
+		Name: repairName(repair.ID), Requester: callerMessage(repair.Requester), State: repairStateOf(repair), Steps: stepsOf(repair.Steps),
+		AttemptCount: int32(repair.Progress.Attempts), StartTime: wallTime(repair.Started), EndTime: wallTime(repair.Ended), Etag: repair.Etag(),
+	}
+	if repair.Plan != "" {
+		converted.Plan = planName(repair.Plan)
+	}
+	if repair.Cancelled != nil {
+		converted.Canceller = callerMessage(repair.Cancelled.Caller)
+	}
+	for number, step := range converted.GetSteps() {
+		progress := repair.Progress.Steps[number]
+		step.AttemptCount = int32(progress.Attempts)
+		setOutcome(step.GetChange(), repair.Results[number], progress.Error, repair.Cancelled != nil)
+	}
+	return converted
+}
+
+func repairStateOf(repair repairstore.Repair) bootstrapv1.Repair_State {
+	switch repair.State() {
+	case repairstore.Succeeded:
+		return bootstrapv1.Repair_STATE_SUCCEEDED
+	case repairstore.Failed:
+		return bootstrapv1.Repair_STATE_FAILED
+	case repairstore.Cancelled:
+		return bootstrapv1.Repair_STATE_CANCELLED
+	default:
+		return bootstrapv1.Repair_STATE_RUNNING
+	}
+}
+
+// setOutcome sets what came of a step. A pending step that was tried has failed so far.
+func setOutcome(change *metav1.Change, result repairstore.StepResult, lastError string, cancelled bool) {
+	switch {
+	case result.State == repairstore.StepDone:
+		change.Outcome, change.ApplyTime = metav1.Change_OUTCOME_APPLIED, wallTime(result.Time)
+	case result.State == repairstore.StepUnneeded:
+		change.Outcome = metav1.Change_OUTCOME_NOT_NEEDED
+	case result.State == repairstore.StepFailed:
+		change.Outcome, change.Error = metav1.Change_OUTCOME_FAILED, result.Error
+	case result.State == repairstore.StepSkipped:
+		change.Outcome = metav1.Change_OUTCOME_SKIPPED
+	case lastError != "":
+		change.Outcome, change.Error = metav1.Change_OUTCOME_FAILED, lastError
+	case cancelled:
+		change.Outcome = metav1.Change_OUTCOME_SKIPPED
+	}
+}
+
+// stepsOf converts the steps of a plan or a repair as they were planned.
+func stepsOf(steps []allocation.Step) []*bootstrapv1.RepairStep {
+	var converted []*bootstrapv1.RepairStep
+	deleted := map[string]allocation.Step{}
+	for _, step := range steps {
+		message := stepOf(step)
+		switch {
+		case step.Verb == allocation.Delete:
+			deleted[step.Finding] = step
+		case step.Verb == allocation.Create && step.Reason == allocation.ReasonReference:
+			if before, ok := deleted[step.Finding]; ok {
+				message.Change.FieldChanges = referenceChange(before.Object.Parent, step.Object.Parent)
+			}
+		}
+		converted = append(converted, message)
+	}
+	return converted
+}
+
+func stepOf(step allocation.Step) *bootstrapv1.RepairStep {
+	mode := bootstrapv1.Finding_REPAIR_MODE_PLAN
+	if step.Safe {
+		mode = bootstrapv1.Finding_REPAIR_MODE_AUTO
+	}
+	return &bootstrapv1.RepairStep{
+		Finding: step.Finding, RepairMode: mode, Risk: step.Risk,
+		Change: &metav1.Change{
+			Verb: stepVerbOf(step.Verb), Object: targetOf(step), Reason: string(step.Reason), Message: stepMessage(step),
+			BaseVersion: baseVersionOf(step), Outcome: metav1.Change_OUTCOME_PLANNED, FieldChanges: labelChanges(step),
+		},
+	}
+}
+
+// stepMessage also says what happens to a bit: that its range is updated does not tell.
+func stepMessage(step allocation.Step) string {
+	switch step.Verb {
+	case allocation.SetBit:
+		return "set its bit: " + step.Detail
+	case allocation.ClearBit:
+		return "clear its bit: " + step.Detail
+	default:
+		return step.Detail
+	}
+}
+
+// baseVersionOf is empty for an object that must not exist yet.
+func baseVersionOf(step allocation.Step) string {
+	if step.Store.IsBitmap() {
+		return strconv.FormatInt(step.Guard.Revision, 10)
+	}
+	return step.Guard.ResourceVersion
+}
+
+func targetOf(step allocation.Step) *metav1.ObjectReference {
+	if step.Store.IsBitmap() {
+		return &metav1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(allocationcontroller.RangeName(step.Store))}
+	}
+	return addressReference(step.Object.Name, step.Guard.UID)
+}
+
+func stepVerbOf(verb allocation.Verb) metav1.Change_Verb {
+	switch verb {
+	case allocation.Create:
+		return metav1.Change_VERB_CREATE
+	case allocation.Delete:
+		return metav1.Change_VERB_DELETE
+	default:
+		return metav1.Change_VERB_UPDATE
+	}
+}
+
+// labelChanges are the labels that a relabel writes. A step of an earlier version does not say
+// which labels it found.
+func labelChanges(step allocation.Step) []*metav1.FieldChange {
+	if step.Verb != allocation.Relabel || step.Previous == nil {
+		return nil
+	}
+	var changes []*metav1.FieldChange
+	for _, label := range []struct{ name, before, after string }{
+		{networkingv1.LabelIPAddressFamily, step.Previous.Family, step.Object.Family},
+		{networkingv1.LabelManagedBy, step.Previous.ManagedBy, step.Object.ManagedBy},
+	} {
+		if label.before == label.after {
+			continue
+		}
+		change := &metav1.FieldChange{Path: fmt.Sprintf("metadata.labels[%q]", label.name), After: asJSON(label.after)}
+		if label.before != "" {
+			change.Before = asJSON(label.before)
+		}
+		changes = append(changes, change)
+	}
+	return changes
+}
+
+// referenceChange is the parent of an address that is deleted and created again.
+func referenceChange(before, after allocation.Parent) []*metav1.FieldChange {
+	return []*metav1.FieldChange{{Path: "spec.parentRef", Before: asJSON(referenceOf(before)), After: asJSON(referenceOf(after))}}
+}
+
+func referenceOf(parent allocation.Parent) networkingv1.ParentReference {
+	return networkingv1.ParentReference{Group: parent.Group, Resource: parent.Resource, Namespace: parent.Namespace, Name: parent.Name}
+}
+
+func asJSON(value any) string {
+	encoded, _ := json.Marshal(value) // texts and structs of texts can always be encoded
+	return string(encoded)
+}
+
+func planName(id string) string   { return "repairplans/" + id }
+func repairName(id string) string { return "repairs/" + id }
