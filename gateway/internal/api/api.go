@@ -10,6 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/term"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	clusterv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
 )
 
 // Directory has the registered replicas. Its methods return at once and are safe for concurrent
@@ -39,7 +40,7 @@ type Config struct {
 
 // Server has the handlers. Make it with New.
 type Server struct {
-	status    *statusServer
+	cluster   *clusterServer
 	nodes     *nodeServer
 	slices    *sliceServer
 	bootstrap *bootstrapServer
@@ -48,13 +49,13 @@ type Server struct {
 // New returns a Server. It starts nothing and calls no replica.
 func New(cfg Config) *Server {
 	return &Server{
-		status: newStatusServer(cfg), nodes: newNodeServer(cfg), slices: newSliceServer(cfg), bootstrap: newBootstrapServer(cfg),
+		cluster: newClusterServer(cfg), nodes: newNodeServer(cfg), slices: newSliceServer(cfg), bootstrap: newBootstrapServer(cfg),
 	}
 }
 
 // Register adds the services.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
-	gatewayv1.RegisterGatewayServiceServer(registrar, s.status)
+	clusterv1.RegisterClusterServiceServer(registrar, s.cluster)
 	gatewayv1.RegisterNodeServiceServer(registrar, s.nodes)
 	gatewayv1.RegisterSliceServiceServer(registrar, s.slices)
 	gatewayv1.RegisterBootstrapServiceServer(registrar, s.bootstrap)
@@ -64,7 +65,7 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		s.status.poller.Run, s.nodes.nodes.Run, s.nodes.leases.Run, s.slices.slices.Run, s.bootstrap.findings.Run, s.bootstrap.apiservers.Run,
+		s.cluster.poller.Run, s.nodes.nodes.Run, s.nodes.leases.Run, s.slices.slices.Run, s.bootstrap.findings.Run, s.bootstrap.apiservers.Run,
 	} {
 		group.Go(func() error { return run(ctx) })
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // NoSourceReason means that no replica answered, or not the only one that has the answer. The
@@ -50,6 +52,17 @@ func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdat
 		message += fmt.Sprintf("; the members may be out of date: %s", outdated)
 	}
 	return rpcerror.New(codes.Unavailable, NoSourceReason, message, rpcerror.WithMetadata("cluster", cluster))
+}
+
+// unreachable returns the error for an answer without a source.
+func unreachable(cluster, summary string, missing []*metav1.MissingPart, outdated error) error {
+	var sources []*gatewayv1.SourceStatus
+	for _, part := range missing {
+		sources = append(sources, &gatewayv1.SourceStatus{
+			Replica: &statusv1.Replica{Service: part.Service, Id: part.ReplicaId}, Code: part.Code.String(), Message: part.Message,
+		})
+	}
+	return noSource(cluster, summary, sources, outdated)
 }
 
 func (s *service) noSource(summary string, sources []*gatewayv1.SourceStatus) error {
