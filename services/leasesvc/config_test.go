@@ -193,7 +193,7 @@ func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 	for _, l := range f.service.Loops().Status() {
 		names = append(names, l.Name)
 	}
-	if want := []string{"lease-sweep", "lease-writeback", "node-health", "sessions", "taint-eviction"}; !slices.Equal(names, want) {
+	if want := []string{"lease-orphans", "lease-writeback", "node-health", "sessions", "taint-eviction"}; !slices.Equal(names, want) {
 		t.Errorf("loops %v, want %v", names, want)
 	}
 }

@@ -42,6 +42,7 @@ func (s *state) sessionCounts() session.Counts {
 type Service struct {
 	*state
 	cfg        Config
+	member     string // the ID of this replica
 	leadership Leadership
 	logger     *slog.Logger
 
@@ -68,7 +69,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: sessioncontroller.NewHeldShards()},
-		cfg:   cfg, leadership: deps.Leadership, logger: deps.Logger,
+		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, logger: deps.Logger,
 	}
 	var err error
 	if s.nodeHealth, err = newNodeHealth(&s.cfg, s.state, deps); err != nil {

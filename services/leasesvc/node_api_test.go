@@ -131,7 +131,7 @@ func TestGetNodeHealth_ShowsTheSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := got.Signals; len(s) != 1 || s[0].Source != nodev1.SignalSource_SIGNAL_SOURCE_UNSPECIFIED || s[0].SeenTime == nil || s[0].ExpireTime == nil {
+	if s := got.Signals; len(s) != 1 || s[0].Source != nodev1.SignalSource_SIGNAL_SOURCE_NONE || s[0].SeenTime == nil || s[0].ExpireTime == nil {
 		t.Errorf("signals %v, want the begin of the grace period", s)
 	}
 	begin := time.Now()

@@ -26,8 +26,8 @@ func (f *fixture) watchLeases(request *leasev1.WatchLeasesRequest) leaseWatch {
 	return watch
 }
 
-// expectLeaseEvents reads one event for each text: the type with the name and boot of the holder and
-// the epoch of the lease, or with the shards of a bookmark.
+// expectLeaseEvents reads one event for each text: the type with the name and boot of the holder
+// and the epoch of the lease, or with the shards of a bookmark.
 func expectLeaseEvents(t *testing.T, watch leaseWatch, want ...string) (last *leasev1.WatchLeasesResponse) {
 	t.Helper()
 	for _, text := range want {

@@ -68,7 +68,8 @@ type Chain struct {
 	Links []Link
 	// BrokenIndex is the index of the first link that failed, or -1.
 	BrokenIndex int
-	// Silence is how long the Node has given no signal of life; 0 for a Node that gives them in time.
+	// Silence is how long the Node has given no signal of life; 0 for a Node that gives them in
+	// time.
 	Silence time.Duration
 }
 

@@ -150,6 +150,11 @@ func situations() map[string]func() explain.Facts {
 			f.Health = explain.NotReady
 			return f
 		},
+		"kubelet dead but agent beats": func() explain.Facts {
+			f := dead()
+			f.Lease.AgentHeard = before(2 * time.Second)
+			return f
+		},
 		"agent dead but kubelet renews": func() explain.Facts {
 			f := renews()
 			f.Lease = &explain.Lease{State: session.Expired, Boot: "b-1", Epoch: 901, Beat: before(time.Minute), ExpireTime: before(40 * time.Second)}

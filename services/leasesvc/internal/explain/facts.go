@@ -95,8 +95,11 @@ type Lease struct {
 	State session.State
 	Boot  string
 	// Epoch is that of the term of the lease.
-	Epoch                   int64
-	Start, Beat, ExpireTime time.Time
+	Epoch             int64
+	Start, ExpireTime time.Time
+	// Beat is when the kubelet was last observed to be alive, AgentHeard when the agent was last
+	// heard.
+	Beat, AgentHeard time.Time
 	// WriteError is why the Lease object could not be written, or "".
 	WriteError string
 }

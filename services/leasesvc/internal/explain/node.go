@@ -19,6 +19,10 @@ const (
 	nextLease   = "A running kubelet creates one within seconds; if it does not, its log says why, for example a missing permission."
 )
 
+// agentAlone is how much later than the kubelet the agent must have been heard to be alive without
+// it.
+const agentAlone = 5 * time.Second
+
 // alive returns whether the node gives signals of life in time.
 func (f *Facts) alive() bool {
 	return f.Health == Starting || f.Health == Ready || f.Health == NotReady
@@ -54,6 +58,13 @@ func leaseLink(f Facts) Link {
 	l.Version = version(s.Epoch)
 	beat, deadline := clock(f.Now, s.Beat), clock(f.Now, s.ExpireTime)
 	switch {
+	case s.State != session.Alive && s.AgentHeard.Sub(s.Beat) > agentAlone && !f.alive():
+		result := ResultFailed
+		if s.State == session.Suspect {
+			result = ResultWarning
+		}
+		return l.at(s.Beat).say(result, fmt.Sprintf("Its agent was heard at %s, and has not observed its kubelet to be alive since %s.",
+			clock(f.Now, s.AgentHeard), beat), nextKubelet)
 	case s.State == session.Alive:
 		return l.at(s.Start).say(ResultOK, fmt.Sprintf("Its lease is alive, since %s under boot %q.", clock(f.Now, s.Start), s.Boot))
 	case s.State == session.Suspect:
@@ -120,7 +131,7 @@ func expireTimeLink(f Facts) Link {
 	switch {
 	case f.Health == Silent && f.Hold.Active():
 		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago, but it is not marked Unknown: %s.", at, past, f.Hold.Message),
-			"No node is marked before that has passed; the metrics trivet_node_declarations_held and trivet_node_held show for how long. If it stays, the log of this replica says why.")
+			"No node is marked before that has passed; the metrics trivet_node_marking_suspended and trivet_node_held show for how long. If it stays, the log of this replica says why.")
 	case f.Health == Silent:
 		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago: it is about to be marked Unknown.", at, past))
 	case f.Health == Unknown:

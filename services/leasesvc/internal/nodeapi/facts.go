@@ -36,8 +36,8 @@ func (s *Server) leaseOf(ctx context.Context, node *nodehealthcontroller.Node) *
 	return &lease
 }
 
-// status returns the status of the Node. Without a lease it has no time of the last beat if a session
-// keeps the Node alive.
+// status returns the status of the Node. Without a lease it has no time of the last beat if a
+// session keeps the Node alive.
 func (v *nodeView) status() explain.NodeStatus {
 	a := &v.node.Assessment
 	status := explain.NodeStatus{
@@ -83,6 +83,6 @@ func leaseFacts(lease *sessioncontroller.Lease) *explain.Lease {
 	}
 	return &explain.Lease{
 		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
-		Beat: lease.LastBeatTime, ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
+		Beat: lease.LastBeatTime, AgentHeard: lease.AgentHeard(), ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
 	}
 }

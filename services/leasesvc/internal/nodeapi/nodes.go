@@ -148,7 +148,7 @@ type nodeFilter struct {
 func (f nodeFilter) empty() bool { return len(f.healths) == 0 && f.zone == "" }
 
 func (f nodeFilter) selects(n *nodehealthcontroller.Node) bool {
-	return (f.zone == "" || zoneName(n.Zone) == f.zone) &&
+	return (f.zone == "" || nodehealthcontroller.ZoneName(n.Zone) == f.zone) &&
 		(len(f.healths) == 0 || slices.Contains(f.healths, healthOf(explain.HealthOf(n.Object, n.Assessment.Health))))
 }
 

@@ -73,8 +73,8 @@ type Evictions interface {
 	Pending(node string) (pending []evictioncontroller.PendingEviction, running bool)
 }
 
-// watchPause is the shortest time between two steps of a watch. A pass changes many Nodes at once, and
-// a zone changes with each of them.
+// watchPause is the shortest time between two steps of a watch. A pass changes many Nodes at once,
+// and a zone changes with each of them.
 const watchPause = 100 * time.Millisecond
 
 // Server implements the RPCs. Its methods are safe for concurrent use.

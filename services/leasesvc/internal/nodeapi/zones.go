@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 
@@ -25,7 +24,7 @@ func (s *Server) GetZone(_ context.Context, request *nodev1.GetZoneRequest) (*no
 	}
 	snapshot := feed.Snapshot()
 	for _, zone := range snapshot.AllZones() {
-		if zoneName(zone.Name) == request.Name {
+		if nodehealthcontroller.ZoneName(zone.Name) == request.Name {
 			return &nodev1.GetZoneResponse{Zone: s.zoneOf(snapshot, zone), Sources: s.zoneSources(held)}, nil
 		}
 	}
@@ -58,7 +57,7 @@ func (s *Server) ListZones(_ context.Context, request *nodev1.ListZonesRequest) 
 		response.Zones = response.Zones[:limit]
 		response.NextPageToken = pagetoken.Encode(response.Zones[limit-1].Name, nodev1.NodeHealthService_ListZones_FullMethodName)
 	}
-	response.Conditions = conditionsOf(snapshot, namedHold{"DeclarationsHeld", snapshot.Hold()})
+	response.Conditions = conditionsOf(snapshot, namedHold{"MarkingSuspended", snapshot.Hold()})
 	return response, nil
 }
 
@@ -109,18 +108,9 @@ func (s *Server) zoneSources(held *sessioncontroller.HeldShard) []*metav1.Source
 
 func (s *Server) zoneOf(snapshot *nodehealthcontroller.Snapshot, zone nodehealthcontroller.Zone) *nodev1.Zone {
 	return &nodev1.Zone{
-		Name: zoneName(zone.Name), State: zoneStateOf(zone.State), NodeCount: int32(zone.Size), NotReadyNodeCount: int32(zone.NotReady),
+		Name: nodehealthcontroller.ZoneName(zone.Name), State: zoneStateOf(zone.State), NodeCount: int32(zone.Size), NotReadyNodeCount: int32(zone.NotReady),
 		TaintsPerSecond: zone.Rate, WaitingNodeCount: int32(zone.Waiting),
-		Conditions: conditionsOf(snapshot, namedHold{"DeclarationsHeld", zone.Hold}),
+		Conditions: conditionsOf(snapshot, namedHold{"MarkingSuspended", zone.Hold}),
 		Owner:      api.OwnerOf(s.Replica, nodehealthcontroller.ZoneShard, zone.Epoch),
 	}
-}
-
-// zoneName returns the resource name of a zone. Node health and its metrics use the separators of
-// upstream.
-func zoneName(zone string) string {
-	if zone == "" {
-		return "zones/none"
-	}
-	return "zones/" + strings.ReplaceAll(zone, ":\x00:", ":")
 }

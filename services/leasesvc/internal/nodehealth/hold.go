@@ -27,8 +27,8 @@ const (
 // Active reports whether h holds anything.
 func (h Hold) Active() bool { return h.Reason != "" }
 
-// Hold returns the Hold of all nodes while the process is blind.
-func (b Blindness) Hold() Hold {
+// Hold returns the Hold of all nodes while the process is uncertain.
+func (b Uncertainty) Hold() Hold {
 	reason := map[Cause]string{
 		Unchecked: selfCheckPending, Unreachable: apiServerUnreachable, Stale: cacheStale, Late: processLate,
 	}[b.Cause]

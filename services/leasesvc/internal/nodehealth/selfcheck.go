@@ -38,8 +38,8 @@ func sampleOf(s *NodeState) Sample { return Sample{Node: s.Node.Name, LeaseVersi
 // selfCheck returns a self-check: at once if Nodes wait for one, else every checkEvery. It samples
 // silent nodes, and without them one Node after the other.
 func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []candidate, nodes []NodeState) *SelfCheck {
-	_, blind := c.Blind()
-	urgent := blind || waiting
+	_, uncertain := c.Uncertain()
+	urgent := uncertain || waiting
 	if !urgent && now.Sub(c.checked) < checkEvery {
 		return nil
 	}

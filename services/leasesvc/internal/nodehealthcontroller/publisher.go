@@ -56,8 +56,8 @@ func newFeed() *Feed {
 	}
 }
 
-// Snapshot returns the last pass, or nil before the first one. A change that is in Nodes or Zones is
-// in a later call's Snapshot.
+// Snapshot returns the last pass, or nil before the first one. A change that is in Nodes or Zones
+// is in a later call's Snapshot.
 func (f *Feed) Snapshot() *Snapshot { return f.snapshot.Load() }
 
 // Ended is closed when the controller ends.
@@ -152,10 +152,13 @@ func (f *Feed) publish(snapshot *Snapshot, put, deleted []*Node) {
 
 func (s *Snapshot) count(node *Node) {
 	switch {
+	case !node.Held:
 	case node.Assessment.Health == nodehealth.Dead:
 		s.unknown.add(node.Object.Name)
 	case node.Hold.Active():
 		s.held.add(node.Object.Name)
+	case node.Assessment.Health == nodehealth.Alive && node.Ready != "" && node.Ready != corev1.ConditionTrue:
+		s.notReady.add(node.Object.Name)
 	}
 }
 

@@ -3,6 +3,7 @@ package nodehealthcontroller
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,15 +22,14 @@ type Snapshot struct {
 	Zones       []nodehealth.Zone
 	ZoneEpoch   int64
 	MassSilence nodehealth.MassSilence
-	// Blindness is nil if the process is not blind.
-	Blindness *nodehealth.Blindness
+	// Uncertainty is nil if the process is not uncertain.
+	Uncertainty *nodehealth.Uncertainty
 	// Shards are the held ones.
 	Shards sessioncontroller.ServedShards
 
 	nodes []*Node // ordered by name
-	// unknown and held are the Nodes of held shards that were marked Unknown, and the silent ones
-	// that were not.
-	unknown, held NamedNodes
+	// unknown, held and notReady are Nodes of held shards.
+	unknown, held, notReady NamedNodes
 }
 
 // NamedNodes are Nodes of which the first ones are named.
@@ -53,6 +53,10 @@ func (s *Snapshot) Unknown() NamedNodes { return s.unknown }
 
 // Held returns the silent Nodes of held shards that are not marked Unknown because of a Hold.
 func (s *Snapshot) Held() NamedNodes { return s.held }
+
+// NotReady returns the Nodes of held shards that give signs of life and whose Ready condition is
+// not True.
+func (s *Snapshot) NotReady() NamedNodes { return s.notReady }
 
 // Wall converts an instant to wall-clock time.
 func (s *Snapshot) Wall(instant monotonic.Instant) time.Time {
@@ -92,8 +96,8 @@ func (s *Snapshot) find(name string) (int, bool) {
 
 // Hold returns why no silent Node may be marked Unknown now.
 func (s *Snapshot) Hold() nodehealth.Hold {
-	if s.Blindness != nil {
-		return s.Blindness.Hold()
+	if s.Uncertainty != nil {
+		return s.Uncertainty.Hold()
 	}
 	return nodehealth.Hold{}
 }
@@ -116,6 +120,14 @@ type Zone struct {
 	Hold nodehealth.Hold
 	// Epoch is that of the term of ZoneShard.
 	Epoch int64
+}
+
+// ZoneName returns the resource name of a zone. nodehealth.ZoneOf has the separators of upstream.
+func ZoneName(zone string) string {
+	if zone == "" {
+		return "zones/none"
+	}
+	return "zones/" + strings.ReplaceAll(zone, ":\x00:", ":")
 }
 
 // AllZones returns all zones, ordered by name.
@@ -187,11 +199,20 @@ func (n *Node) next(s *nodehealth.NodeState, r Result, now monotonic.Instant) *N
 	return next
 }
 
-// looksLike returns whether two states of a Node differ in their signs of life at most.
+// looksLike returns whether two states of a Node differ in their signs of life and resourceVersions
+// at most.
 func (n *Node) looksLike(other *Node) bool {
-	return n.withoutSigns() == other.withoutSigns() && n.Shard == other.Shard && sameVersion(n.Object, other.Object)
+	return n.withoutSigns() == other.withoutSigns() && n.Shard == other.Shard && n.Zone == other.Zone && shownAlike(n.Object, other.Object)
 }
 
-func sameVersion(a, b *corev1.Node) bool {
-	return a == b || a.UID == b.UID && a.ResourceVersion != "" && a.ResourceVersion == b.ResourceVersion
+// shownAlike returns whether readers see the same of two versions of a Node: its UID, taints and Ready
+// condition.
+func shownAlike(a, b *corev1.Node) bool {
+	if a == b {
+		return true
+	}
+	x, y := nodehealth.ConditionOf(a, corev1.NodeReady), nodehealth.ConditionOf(b, corev1.NodeReady)
+	return a.UID == b.UID && (x == nil) == (y == nil) &&
+		(x == nil || x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message && x.LastTransitionTime.Equal(&y.LastTransitionTime)) &&
+		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(s, t corev1.Taint) bool { return s.MatchTaint(&t) })
 }

@@ -142,13 +142,18 @@ func TestPublish_ShowsChangesButNoSignsOfLife(t *testing.T) {
 		}
 		o.set("a", nodehealth.Suspect)
 		o.touch("b")
+		o.nodes["b"].Spec.Taints = []corev1.Taint{{Key: "t", Effect: corev1.TaintEffectNoExecute}}
 		delete(o.nodes, "c")
 		o.add("d")
 		o.publish()
 		w.expect("added d alive", "deleted c", "modified a suspect", "modified b alive")
-		o.nodes["b"] = o.nodes["b"].DeepCopy() // listed again
+		o.nodes["b"] = o.nodes["b"].DeepCopy()
+		o.nodes["b"].ResourceVersion = "1000" // a version alone is no change
 		o.publish()
 		w.expect()
+		if got := o.Snapshot().Node("b").Object.ResourceVersion; got != "1000" {
+			t.Errorf("a reader sees version %s, want 1000", got)
+		}
 	})
 }
 

@@ -18,10 +18,11 @@ import (
 type Freshness struct {
 	// Kind is the kind of the objects, for example "Node".
 	Kind string
-	// ResourceVersion is the newest one that a list or the watch has shown; "" before the first list.
+	// ResourceVersion is the newest one that a list or the watch has shown; "" before the first
+	// list.
 	ResourceVersion string
-	// Heard is when kube-apiserver last answered a list, opened the watch or sent an event. It sends
-	// a bookmark about once a minute. It is zero before the first answer.
+	// Heard is when kube-apiserver last answered a list, opened the watch or sent an event. It
+	// sends a bookmark about once a minute. It is zero before the first answer.
 	Heard time.Time
 }
 

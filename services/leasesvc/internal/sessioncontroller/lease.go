@@ -39,6 +39,14 @@ func (l *Lease) ETag() string {
 	return strconv.FormatUint(hash.Sum64(), 16)
 }
 
+// AgentHeard returns when the agent of the holder was last heard.
+func (l *Lease) AgentHeard() time.Time {
+	if l.LastReportTime.After(l.LastBeatTime) {
+		return l.LastReportTime
+	}
+	return l.LastBeatTime
+}
+
 // Duplicate is a boot that is rejected because another boot has the session.
 type Duplicate struct {
 	Boot              string

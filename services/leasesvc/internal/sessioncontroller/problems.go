@@ -103,7 +103,7 @@ func (c *Controller) isDuplicated(now monotonic.Instant, slot uint32) bool {
 	return rejected && now.Sub(d.Last) <= c.cfg.Classes[s.Holder.Key.Class].Session.TTL
 }
 
-// affected names the slots that were named before, and others while there is room.
+// affected names the slots that were named before, and others up to maxProblemSessions.
 func (c *Controller) affected(a *affectedSlots) Affected {
 	a.named = slices.DeleteFunc(a.named, func(slot uint32) bool {
 		_, is := a.slots[slot]

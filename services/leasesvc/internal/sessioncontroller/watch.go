@@ -28,8 +28,8 @@ const (
 	Added EventType = iota
 	// Modified sessions changed their state, their boot or the state of their Lease.
 	Modified
-	// Deleted sessions are gone, or are not selected any more. The Lease of the event has at least a
-	// holder, an epoch and a shard.
+	// Deleted sessions are gone, or are not selected any more. The Lease of the event has at least
+	// a holder, an epoch and a shard.
 	Deleted
 	// Bookmark says which shards the watcher knows wholly. It has no Lease.
 	Bookmark
@@ -45,8 +45,8 @@ type Event struct {
 	Shards ServedShards
 	// InitialEnd marks the first Bookmark: all sessions that existed at the start were sent.
 	InitialEnd bool
-	// Version resumes a watch after this event. It is zero for events before the first Bookmark of a
-	// watch from the start.
+	// Version resumes a watch after this event. It is zero for events before the first Bookmark of
+	// a watch from the start.
 	Version Version
 }
 
