@@ -138,7 +138,7 @@ func TestLeasesvc_LeavesALeaseAloneThatNamesAnotherHolder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if session.GetWrite().GetFailures() == 0 {
+		if session.GetWrite().GetFailureCount() == 0 {
 			return errors.New("leasesvc has not yet found that it may not write the Lease: " + session.GetWrite().String())
 		}
 		return nil
