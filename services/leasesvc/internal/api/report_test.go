@@ -84,6 +84,7 @@ func TestReport_ConditionsAreShownInTheLease(t *testing.T) {
 		{Type: "Cordoned", Status: 77},
 	}})
 	c.beatHandles(1)
+	c.report(1, nil) // as a bare handle
 	lease, _ := f.lease("node-0")
 	if len(lease.Conditions) != 2 || lease.Conditions[0].Type != "Cordoned" || lease.Conditions[0].Status != 0 || !lease.Conditions[0].TransitionTime.IsZero() {
 		t.Fatalf("conditions %+v", lease.Conditions)
@@ -91,6 +92,10 @@ func TestReport_ConditionsAreShownInTheLease(t *testing.T) {
 	disk := lease.Conditions[1]
 	if disk.Status != 1 || disk.Reason != "DISK_FULL" || disk.Message != "9 of 10 GB" || time.Since(disk.TransitionTime).Round(time.Second) != time.Minute {
 		t.Errorf("condition %+v", disk)
+	}
+	c.report(1, &leasev1.Report{})
+	if lease, _ = f.lease("node-0"); lease.Conditions != nil {
+		t.Errorf("conditions %+v after a report without any", lease.Conditions)
 	}
 }
 
