@@ -227,8 +227,8 @@ func (n *Node) looksLike(other *Node) bool {
 	return n.withoutSigns() == other.withoutSigns() && n.Shard == other.Shard && n.Zone == other.Zone && shownAlike(n.Object, other.Object)
 }
 
-// shownAlike returns whether readers see the same of two versions of a Node: its UID, taints and Ready
-// condition.
+// shownAlike returns whether readers see the same of two versions of a Node: its UID, taints and
+// Ready condition.
 func shownAlike(a, b *corev1.Node) bool {
 	if a == b {
 		return true
