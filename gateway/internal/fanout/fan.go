@@ -11,12 +11,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
@@ -67,7 +65,7 @@ func (f *Fan) Ask(ctx context.Context, members []term.Member) []merge.Source {
 
 func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 	started := time.Now()
-	answer, err := CallMember(ctx, f.pool, member, func(ctx context.Context, conn grpc.ClientConnInterface) (*statusv1.GetStatusResponse, error) {
+	answer, err := CallMember(ctx, f.pool, member, func(ctx context.Context, conn grpc.ClientConnInterface, _ term.Member) (*statusv1.GetStatusResponse, error) {
 		return statusv1.NewStatusServiceClient(conn).GetStatus(ctx, &statusv1.GetStatusRequest{})
 	})
 	source := merge.Source{Replica: replicaOf(member), Answer: answer, Code: codeName(err), Latency: time.Since(started)}
@@ -77,21 +75,6 @@ func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 	f.answers.WithLabelValues(member.Service, source.Code).Inc()
 	f.seconds.WithLabelValues(member.Service).Observe(source.Latency.Seconds())
 	return source
-}
-
-// Failure is a call or a stream to a replica that failed.
-type Failure struct {
-	Member term.Member
-	Err    error
-	// After is how long the call or the stream lasted.
-	After time.Duration
-}
-
-// Status returns the failure as clients see it.
-func (f Failure) Status() *gatewayv1.SourceStatus {
-	return &gatewayv1.SourceStatus{
-		Replica: replicaOf(f.Member), Code: codeName(f.Err), Message: messageOf(f.Err, f.After), Latency: durationpb.New(f.After),
-	}
 }
 
 // replicaOf describes a member by its key: nothing else is known of a replica that does not answer.
