@@ -322,7 +322,9 @@ func TestWatchServiceSlices_WithoutLeadersServicesStay(t *testing.T) {
 	_, m2 := p.start(t, "r2")
 	members := newDirectory(m1, m2)
 	watcher := watchSlices(t, sliceClient(t, members), "")
-	watcher.until(isBookmark)
+	watcher.until(func(event *slicev1.WatchServiceSlicesResponse) bool {
+		return event.Type == bookmark && cmp.Equal(missingOf(event.Bookmark.Missing), []string{" UNAVAILABLE [0]"})
+	})
 	members.set(m1)
 	p.put(serviceName("shop", "s00"), 7)
 	watcher.until(func(event *slicev1.WatchServiceSlicesResponse) bool {
