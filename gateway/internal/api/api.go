@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
 )
 
 // Directory has the registered replicas. Its methods return at once and are safe for concurrent
@@ -40,7 +40,7 @@ type Config struct {
 
 // Server has the handlers. Make it with New.
 type Server struct {
-	status   *statusServer
+	cluster  *clusterServer
 	services []*service
 	hubs     []*fanin.Hub
 	routes   []route
@@ -48,7 +48,7 @@ type Server struct {
 
 // New returns a Server. It starts nothing and calls no replica.
 func New(cfg Config) *Server {
-	s := &Server{status: newStatusServer(cfg)}
+	s := &Server{cluster: newClusterServer(cfg)}
 	leases, slices, bootstrap := newService(cfg, "leasesvc"), newService(cfg, "slicesvc"), newService(cfg, "bootstrapsvc")
 	s.services = []*service{leases, bootstrap, slices}
 	s.routes = s.table(leases, slices, bootstrap)
@@ -57,7 +57,7 @@ func New(cfg Config) *Server {
 
 // Register adds the services, except StatusService; see [Server.ListShards].
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
-	gatewayv1.RegisterGatewayServiceServer(registrar, s.status)
+	gatewayv1.RegisterClusterServiceServer(registrar, s.cluster)
 	for _, route := range s.routes {
 		route.register(registrar)
 	}
@@ -66,7 +66,7 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 // Run serves the watches until ctx ends. Watches without it wait; unary calls do not need it.
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.status.poller.Run(ctx) })
+	group.Go(func() error { return s.cluster.poller.Run(ctx) })
 	for _, hub := range s.hubs {
 		group.Go(func() error { return hub.Run(ctx) })
 	}

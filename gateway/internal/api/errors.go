@@ -12,7 +12,6 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // ReplicasUnreachableReason means that no replica answered, or not the only one that has the
@@ -45,16 +44,6 @@ func (s *service) unreachable(summary string, failures []fanout.Failure, options
 		causes = append(causes, failure.Text(maxCause))
 	}
 	return unreachable(s.cluster, summary, causes, s.directory.Check(), options...)
-}
-
-// noSource is unreachable for the status of the cluster.
-func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdated error) error {
-	var causes []string
-	for _, source := range sources {
-		causes = append(causes, fmt.Sprintf("%s %s at %s: %s: %s",
-			source.Replica.GetService(), source.Replica.GetId(), source.Replica.GetGrpcAddress(), source.Code, source.Message))
-	}
-	return unreachable(cluster, summary, causes, outdated)
 }
 
 // allFailed converts the failures of all replicas. It returns LOOP_DISABLED if each replica that

@@ -20,7 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 // replica answers status questions by a function.
@@ -120,10 +120,10 @@ func TestAsk_SlowReplicasDelayNoOthers(t *testing.T) {
 	var got []outcome
 	for _, source := range sources {
 		message := source.Message
-		if source.Code == "UNAVAILABLE" {
+		if source.Code == code.Code_UNAVAILABLE {
 			message = "" // gRPC's own text
 		}
-		got = append(got, outcome{ID: source.Replica.Id, Code: source.Code, Message: message, Answered: source.Answer != nil})
+		got = append(got, outcome{ID: source.Replica.Id, Code: source.Code.String(), Message: message, Answered: source.Answer != nil})
 	}
 	want := []outcome{
 		{ID: "stuck", Code: "DEADLINE_EXCEEDED", Message: "no answer within 500ms"},
