@@ -92,8 +92,8 @@ type bootstrapReplica struct {
 	service *fakeBootstrapsvc
 	id      string
 	// stopping is whether all calls fail with SHUTTING_DOWN, disconnected whether it cannot reach
-	// its kube-apiserver, hanging whether it does not answer. dropped counts answers to ApplyRepairPlan
-	// that are to be lost.
+	// its kube-apiserver, hanging whether it does not answer. dropped is 1 to lose the next answer to
+	// ApplyRepairPlan, 2 to lose all that follow, too.
 	stopping, disconnected, hanging atomic.Bool
 	dropped                         atomic.Int64
 	calls, watches                  atomic.Int64
@@ -330,11 +330,11 @@ func (r *bootstrapReplica) ApplyRepairPlan(ctx context.Context, request *bootstr
 			r.service.applied[request.RequestId], r.service.repairs[repair.Name] = repair, repair
 		}
 	})
-	if r.dropped.Add(-1) >= 0 {
+	if lost := r.dropped.Swap(0); lost > 0 {
 		r.service.mu.Lock()
 		member := r.service.members[r.id]
 		r.service.mu.Unlock()
-		cut(member)
+		cut(member, lost > 1)
 	}
 	return &bootstrapv1.ApplyRepairPlanResponse{Repair: repair, Sources: r.sources()}, nil
 }

@@ -469,8 +469,9 @@ var cutListeners sync.Map
 // cutListener can close the connections that it accepted.
 type cutListener struct {
 	net.Listener
-	mu    sync.Mutex
-	conns []net.Conn // guarded by mu
+	mu    sync.Mutex // guards the fields below
+	conns []net.Conn
+	dead  bool // closes each new connection
 }
 
 func (l *cutListener) Accept() (net.Conn, error) {
@@ -479,16 +480,20 @@ func (l *cutListener) Accept() (net.Conn, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.conns = append(l.conns, conn)
+		if l.dead {
+			_ = conn.Close()
+		}
 	}
 	return conn, err
 }
 
-// cut closes all connections to a replica, so that answers are lost.
-func cut(member term.Member) {
+// cut closes all connections to a replica, so that answers are lost; with dead also later ones.
+func cut(member term.Member, dead bool) {
 	if found, ok := cutListeners.Load(member.GRPCAddress); ok {
 		listener := found.(*cutListener)
 		listener.mu.Lock()
 		defer listener.mu.Unlock()
+		listener.dead = dead
 		for _, conn := range listener.conns {
 			_ = conn.Close() // closed already if the client left
 		}

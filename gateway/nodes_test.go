@@ -393,7 +393,6 @@ func TestWatchNodeHealth_FailedReplicaIsMissingUntilItReports(t *testing.T) {
 	v.events = nil
 	two.unavailable.Store(false)
 	v.until(t, func() bool { return len(v.missing) == 0 })
-	v.bookmark(t)
 	if len(v.events) > 0 {
 		t.Errorf("a repeated report without changes has the events %v", v.events)
 	}

@@ -322,7 +322,9 @@ func TestWatchServiceSlices_WithoutLeadersServicesStay(t *testing.T) {
 	_, m2 := p.start(t, "r2")
 	members := newDirectory(m1, m2)
 	watcher := watchSlices(t, sliceClient(t, members), "")
-	watcher.until(isBookmark)
+	watcher.until(func(event *slicev1.WatchServiceSlicesResponse) bool {
+		return event.Type == bookmark && cmp.Equal(missingOf(event.Bookmark.Missing), []string{" UNAVAILABLE [0]"})
+	})
 	members.set(m1)
 	p.put(serviceName("shop", "s00"), 7)
 	watcher.until(func(event *slicev1.WatchServiceSlicesResponse) bool {
@@ -360,18 +362,25 @@ func TestHTTP_RoutesOfSlices(t *testing.T) {
 	}
 }
 
-// The HTTP server is read only.
 func TestHTTP_ReconcilesNothing(t *testing.T) {
 	p := newSlicesvcWithServices(1, "r1")
 	one, m1 := p.start(t, "r1")
 	service := startGateway(t, newDirectory(m1), time.Second)
-	for _, method := range []string{http.MethodPost, http.MethodGet} {
-		response, body := send(t, service, method, "/v1/namespaces/shop/serviceslices/s00/slices:reconcile")
-		if response.StatusCode != http.StatusMethodNotAllowed && response.StatusCode != http.StatusNotImplemented && response.StatusCode != http.StatusNotFound {
-			t.Errorf("%s: %s: %s, want an error", method, response.Status, body)
+	const path = "/v1/namespaces/shop/serviceslices/s00:reconcile"
+	for _, body := range []string{"", "{}", `{"validateOnly": false}`} {
+		if response, answer := postJSON(t, service, path, body); response.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("%q: %s: %s, want 405", body, response.Status, answer)
 		}
 	}
 	if calls := one.calls.Load(); calls != 0 {
 		t.Errorf("%d calls reached the replica", calls)
+	}
+	response, answer := postJSON(t, service, path, `{"validateOnly": true}`)
+	if response.StatusCode != http.StatusOK || !strings.Contains(string(answer), "OUTCOME_PLANNED") {
+		t.Errorf("with validateOnly: %s: %s, want the plan", response.Status, answer)
+	}
+	response, answer = postJSON(t, service, "/v1/namespaces/shop/serviceslices/s00:plan", "{}")
+	if response.StatusCode != http.StatusOK || !strings.Contains(string(answer), "ENDPOINTS_CHANGED") {
+		t.Errorf("a plan: %s: %s", response.Status, answer)
 	}
 }
