@@ -109,7 +109,7 @@ func TestReconciler_BackoffAfterManyFailuresIsThePeriod(t *testing.T) {
 	}
 }
 
-// findings are the series of trivet_bootstrap_findings as loop/reason.
+// findings are the series of trivet_bootstrap_baseline_reports as loop/reason.
 func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -118,7 +118,7 @@ func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	}
 	found := map[string]float64{}
 	for _, family := range families {
-		if family.GetName() != "trivet_bootstrap_findings" {
+		if family.GetName() != "trivet_bootstrap_baseline_reports" {
 			continue
 		}
 		for _, series := range family.GetMetric() {
