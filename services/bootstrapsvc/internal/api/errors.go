@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
-// APIServerNotFound: no kube-apiserver with this address is known.
+// APIServerNotFound says that no kube-apiserver with this address is known.
 const APIServerNotFound rpcerror.Reason = "APISERVER_NOT_FOUND"
 
 // retryAfter is how long a caller should wait for a dependency to recover.
