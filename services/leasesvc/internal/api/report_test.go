@@ -225,3 +225,31 @@ func BenchmarkRespond_64Reports(b *testing.B) {
 		c.renew(request)
 	}
 }
+
+func TestHeartbeat_ReportsAsOnAStream(t *testing.T) {
+	f := newFixture(t, setup{})
+	beat := func(sequence uint64, name string, report *leasev1.Report) *leasev1.HeartbeatResult {
+		t.Helper()
+		response, err := f.server.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{
+			{Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "1"}, Sequence: sequence, Report: report},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.Results[0]
+	}
+	report := observedAgo(15 * time.Second)
+	report.Conditions = []*leasev1.ReportedCondition{{Type: "DiskPressure", Status: metav1.Condition_STATUS_TRUE}}
+	if ttl := beat(5, "node-0", report).GetGrant().GetTtl().AsDuration(); ttl > 5*time.Second+rounding || ttl < 4*time.Second {
+		t.Errorf("a holder that was observed 15 s ago has %v", ttl)
+	}
+	beat(5, "node-0", &leasev1.Report{}) // repeated
+	lease, _ := f.lease("node-0")
+	if ago := time.Since(lease.LastBeatTime).Round(time.Second); ago != 15*time.Second || len(lease.Conditions) != 1 || lease.LastReportTime.IsZero() {
+		t.Errorf("observed %v ago, lease %+v", ago, lease)
+	}
+	beat(6, "node-0", nil)
+	if lease, _ = f.lease("node-0"); time.Since(lease.LastBeatTime) > time.Second || len(lease.Conditions) != 1 || !lease.LastReportTime.IsZero() {
+		t.Errorf("after a beat without a report: %+v", lease)
+	}
+}
