@@ -14,25 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/internal/term"
 )
-
-// statusJSON is the part of /v1/status that the tests compare.
-type statusJSON struct {
-	Partial bool `json:"partial"`
-	Status  struct {
-		Cluster  string `json:"cluster"`
-		Healthy  bool   `json:"healthy"`
-		Services []struct {
-			Service  string   `json:"service"`
-			Leader   string   `json:"leader"`
-			Problems []string `json:"problems"`
-		} `json:"services"`
-		Sources []struct {
-			OK   bool   `json:"ok"`
-			Code string `json:"code"`
-		} `json:"sources"`
-	} `json:"status"`
-}
 
 // errorJSON is google.rpc.Status in JSON.
 type errorJSON struct {
@@ -83,48 +66,29 @@ func decode(t *testing.T, body []byte, into any) {
 	}
 }
 
-func TestHTTP_StatusIsPartialWhileSourcesAreMissing(t *testing.T) {
-	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")), longTimeout)
+// Scripts rely on each field, also if it is empty.
+func TestHTTP_AnswersHaveEmptyFieldsToo(t *testing.T) {
+	_, m1 := newLeasesvc("l1").start(t, "l1")
+	service := startGateway(t, newDirectory(m1), longTimeout)
 
-	response, body := send(t, service, http.MethodGet, "/v1/status")
+	response, body := send(t, service, http.MethodGet, "/v1/nodes")
 
 	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "application/json" {
 		t.Fatalf("%s, %s; want 200, application/json", response.Status, response.Header.Get("Content-Type"))
 	}
-	var got statusJSON
+	var got map[string]any
 	decode(t, body, &got)
-	if !got.Partial || got.Status.Healthy || got.Status.Cluster != "test" || got.Status.Services[0].Leader != "l1" {
-		t.Errorf("status = %+v, want a partial one in which l1 leads leasesvc", got)
-	}
-	if code := got.Status.Sources[1].Code; code != "UNAVAILABLE" {
-		t.Errorf("the dead source has code %q, want UNAVAILABLE", code)
-	}
-}
-
-// Scripts rely on each field, also if it is empty.
-func TestHTTP_StatusHasEmptyFieldsToo(t *testing.T) {
-	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
-
-	_, body := send(t, service, http.MethodGet, "/v1/status")
-
-	var got struct {
-		Status struct {
-			Services []map[string]any `json:"services"`
-		} `json:"status"`
-	}
-	decode(t, body, &got)
-	want := map[string]any{
-		"service": "slicesvc", "healthy": false, "problems": []any{"no replica is registered"},
-		"leader": "", "terms": []any{}, "replicas": []any{},
-	}
-	if diff := cmp.Diff(want, got.Status.Services[2]); diff != "" {
-		t.Errorf("a service without replicas (-want +got):\n%s", diff)
+	delete(got, "sources")
+	want := map[string]any{"nodes": []any{}, "nextPageToken": "", "resumeToken": "", "missing": []any{}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("an empty list (-want +got):\n%s", diff)
 	}
 }
 
 func TestHTTP_Errors(t *testing.T) {
 	service := startGateway(t, newDirectory(dead(t, "leasesvc", "l1")), longTimeout)
 	withBody := func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("{}")), 2 }
+	withJSON := func(r *http.Request) { r.Header.Set("Content-Type", "application/json") }
 	tests := []struct {
 		name, method, path string
 		change             func(*http.Request)
@@ -132,20 +96,20 @@ func TestHTTP_Errors(t *testing.T) {
 		reason             string
 		line               bool // the error is a line of a stream
 	}{
-		{name: "no replica answers", method: "GET", path: "/v1/status", status: 503, reason: "NO_SOURCE"},
-		{name: "no replica answers a watch", method: "GET", path: "/v1/status:watch", status: 503, reason: "NO_SOURCE", line: true},
-		{name: "interval too short", method: "GET", path: "/v1/status:watch?interval=0.1s", status: 400, reason: "VALIDATION_FAILED", line: true},
-		{name: "interval is no duration", method: "GET", path: "/v1/status:watch?interval=soon", status: 400, reason: "VALIDATION_FAILED"},
-		{name: "broken query", method: "GET", path: "/v1/status:watch?interval=%zz", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "no replica answers", method: "GET", path: "/v1/nodes", status: 503, reason: "REPLICAS_UNREACHABLE"},
+		{name: "no replica answers a watch", method: "GET", path: "/v1/nodes:watch", status: 503, reason: "REPLICAS_UNREACHABLE", line: true},
+		{name: "a filter that is none", method: "GET", path: "/v1/nodes:watch?zone=x", status: 400, reason: "VALIDATION_FAILED", line: true},
+		{name: "broken query", method: "GET", path: "/v1/nodes:watch?zone=%zz", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "unknown path", method: "GET", path: "/metrics", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown API path", method: "GET", path: "/v1/pods", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown asset", method: "GET", path: "/assets/other.js", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "path outside of the assets", method: "GET", path: "/assets/..%2Findex.html", status: 404, reason: "UNKNOWN_PATH"},
-		{name: "POST", method: "POST", path: "/v1/status", status: 405, reason: "METHOD_NOT_ALLOWED"},
-		{name: "overridden method", method: "POST", path: "/v1/status", change: func(r *http.Request) { r.Header.Set("X-HTTP-Method-Override", "GET") }, status: 405, reason: "METHOD_NOT_ALLOWED"},
-		{name: "OPTIONS", method: "OPTIONS", path: "/v1/status", status: 405, reason: "METHOD_NOT_ALLOWED"},
-		{name: "body", method: "GET", path: "/v1/status", change: withBody, status: 413, reason: "UNEXPECTED_BODY"},
-		{name: "foreign host", method: "GET", path: "/v1/status", change: func(r *http.Request) { r.Host = "evil.example" }, status: 421, reason: "FOREIGN_HOST"},
+		{name: "POST", method: "POST", path: "/v1/nodes", change: withJSON, status: 405, reason: "METHOD_NOT_ALLOWED"},
+		{name: "a form", method: "POST", path: "/v1/nodes", change: func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, status: 415, reason: "UNEXPECTED_BODY"},
+		{name: "overridden method", method: "POST", path: "/v1/nodes", change: func(r *http.Request) { withJSON(r); r.Header.Set("X-HTTP-Method-Override", "GET") }, status: 405, reason: "METHOD_NOT_ALLOWED"},
+		{name: "OPTIONS", method: "OPTIONS", path: "/v1/nodes", status: 405, reason: "METHOD_NOT_ALLOWED"},
+		{name: "body", method: "GET", path: "/v1/nodes", change: withBody, status: 413, reason: "UNEXPECTED_BODY"},
+		{name: "foreign host", method: "GET", path: "/v1/nodes", change: func(r *http.Request) { r.Host = "evil.example" }, status: 421, reason: "FOREIGN_HOST"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -173,9 +137,9 @@ func TestHTTP_Errors(t *testing.T) {
 }
 
 func TestHTTP_HostsOfThisMachine(t *testing.T) {
-	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
+	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 	for _, host := range []string{"localhost:7680", "LOCALHOST", "127.0.0.1", "[::1]:80", "::1"} {
-		r := request(t, service, http.MethodGet, "/v1/status")
+		r := request(t, service, http.MethodGet, "/v1/nodes")
 		r.Host = host
 		if response, _ := do(t, r); response.StatusCode != http.StatusOK {
 			t.Errorf("as %q: %s, want 200", host, response.Status)
@@ -184,18 +148,18 @@ func TestHTTP_HostsOfThisMachine(t *testing.T) {
 }
 
 func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
-	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
+	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 
-	response, body := send(t, service, http.MethodHead, "/v1/status:watch")
+	response, body := send(t, service, http.MethodHead, "/v1/nodes:watch")
 
-	if response.StatusCode != http.StatusMethodNotAllowed || response.Header.Get("Allow") != "GET" || len(body) != 0 {
-		t.Errorf("%s, Allow %q, %d bytes; want 405, GET, none", response.Status, response.Header.Get("Allow"), len(body))
+	if response.StatusCode != http.StatusMethodNotAllowed || response.Header.Get("Allow") != "GET, POST" || len(body) != 0 {
+		t.Errorf("%s, Allow %q, %d bytes; want 405, GET and POST, none", response.Status, response.Header.Get("Allow"), len(body))
 	}
 }
 
 func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
-	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
-	for _, path := range []string{"/", "/assets/main.js", "/v1/status", "/nowhere"} {
+	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
+	for _, path := range []string{"/", "/assets/main.js", "/v1/nodes", "/nowhere"} {
 		r := request(t, service, http.MethodGet, path)
 		r.Header.Set("Origin", "https://evil.example")
 
@@ -236,29 +200,34 @@ func TestHTTP_PageHasETags(t *testing.T) {
 	}
 }
 
-func TestHTTP_WatchHasALinePerStatus(t *testing.T) {
-	service := newGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
+func TestHTTP_WatchHasALinePerEvent(t *testing.T) {
+	k := newLeasesvcWithNodes(2, "l1")
+	_, m1 := k.start(t, "l1")
+	service := newGateway(t, newDirectory(m1), longTimeout)
 	stop := run(t, service)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true}
-	response, err := (&http.Client{Transport: transport}).Do(request(t, service, http.MethodGet, "/v1/status:watch?interval=0.25s").WithContext(ctx))
+	response, err := (&http.Client{Transport: transport}).Do(request(t, service, http.MethodGet, "/v1/nodes:watch").WithContext(ctx))
 	if err != nil {
 		t.Fatalf("watch: %v", err)
 	}
 	defer response.Body.Close()
 	lines := bufio.NewScanner(response.Body)
 
-	for range 3 {
+	for _, want := range []string{"EVENT_TYPE_ADDED", "EVENT_TYPE_ADDED", "EVENT_TYPE_BOOKMARK"} {
 		var line struct {
-			Result statusJSON `json:"result"`
+			Result struct {
+				Type        string `json:"type"`
+				ResumeToken string `json:"resumeToken"`
+			} `json:"result"`
 		}
 		if !lines.Scan() {
 			t.Fatalf("the stream ended: %v", lines.Err())
 		}
 		decode(t, lines.Bytes(), &line)
-		if leader := line.Result.Status.Services[0].Leader; leader != "l1" {
-			t.Errorf("leader = %q, want l1", leader)
+		if line.Result.Type != want || line.Result.ResumeToken == "" {
+			t.Errorf("%s, want %s with a token", lines.Text(), want)
 		}
 	}
 
@@ -276,9 +245,16 @@ func TestHTTP_WatchHasALinePerStatus(t *testing.T) {
 	}
 }
 
+// oneOfLeasesvc starts a replica that leads the one shard of leasesvc.
+func oneOfLeasesvc(t *testing.T) term.Member {
+	t.Helper()
+	_, member := newLeasesvc("l1").start(t, "l1")
+	return member
+}
+
 // A client that announces a body and never sends it must not hold the connection.
 func TestHTTP_ServerDoesNotWaitForABody(t *testing.T) {
-	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
+	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
 	conn, err := net.Dial("tcp", service.HTTPAddress())
 	if err != nil {
 		t.Fatalf("connect: %v", err)
@@ -287,7 +263,7 @@ func TestHTTP_ServerDoesNotWaitForABody(t *testing.T) {
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatalf("set a deadline: %v", err)
 	}
-	if _, err := io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "GET /v1/nodes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"); err != nil {
 		t.Fatalf("send: %v", err)
 	}
 
@@ -299,8 +275,8 @@ func TestHTTP_ServerDoesNotWaitForABody(t *testing.T) {
 }
 
 func TestHTTP_OversizeHeadersAreRejected(t *testing.T) {
-	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
-	r := request(t, service, http.MethodGet, "/v1/status")
+	service := startGateway(t, newDirectory(oneOfLeasesvc(t)), longTimeout)
+	r := request(t, service, http.MethodGet, "/v1/nodes")
 	r.Header.Set("X-Long", strings.Repeat("x", 64<<10))
 
 	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
 )
@@ -89,11 +89,11 @@ func (l load) run(ctx context.Context, address string, beatFor time.Duration) (i
 
 // beat sends a message on one stream, waits for the answer and pauses, until the deadline.
 func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string, deadline time.Time, renewals *atomic.Int64) error {
-	stream, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
+	stream, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(ctx)
 	if err != nil {
 		return err
 	}
-	request := &leasev1.StreamHeartbeatsRequest{Holders: l.registration(name)}
+	request := &leasev1.StreamHeartbeatsRequest{Registrations: l.registrations(name)}
 	for time.Now().Before(deadline) {
 		request.Sequence++
 		if err := stream.Send(request); err != nil {
@@ -103,11 +103,11 @@ func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string
 		if err != nil {
 			return err
 		}
-		if len(reply.GetRefusedHandles()) > 0 {
-			return fmt.Errorf("refused: %v", reply.GetRefusedHandles()[0])
+		if len(reply.GetRejectedHandles()) > 0 {
+			return fmt.Errorf("rejected: %v", reply.GetRejectedHandles()[0])
 		}
 		if request.Handles == nil {
-			if request, err = l.afterWelcome(reply); err != nil {
+			if request, err = l.afterRegistration(reply); err != nil {
 				return err
 			}
 		}
@@ -123,21 +123,21 @@ func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string
 	return nil
 }
 
-func (l load) registration(name string) []*leasev1.Holder {
-	holders := make([]*leasev1.Holder, l.holders)
-	for i := range holders {
-		holders[i] = &leasev1.Holder{Class: "node", Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
+func (l load) registrations(name string) []*leasev1.Registration {
+	all := make([]*leasev1.Registration, l.holders)
+	for i := range all {
+		all[i] = &leasev1.Registration{Holder: &leasev1.Holder{Class: "node", Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}}
 	}
-	return holders
+	return all
 }
 
-func (l load) afterWelcome(reply *leasev1.StreamHeartbeatsResponse) (*leasev1.StreamHeartbeatsRequest, error) {
+func (l load) afterRegistration(reply *leasev1.StreamHeartbeatsResponse) (*leasev1.StreamHeartbeatsRequest, error) {
 	next := &leasev1.StreamHeartbeatsRequest{Sequence: reply.GetSequence()}
-	for _, welcome := range reply.GetWelcomes() {
-		if welcome.GetRefusal() != nil {
-			return nil, fmt.Errorf("not registered: %v", welcome.GetRefusal())
+	for _, result := range reply.GetRegistrationResults() {
+		if result.GetRejection() != nil {
+			return nil, fmt.Errorf("not registered: %v", result.GetRejection())
 		}
-		next.Handles = append(next.Handles, welcome.GetHandle())
+		next.Handles = append(next.Handles, result.GetHandle())
 	}
 	return next, nil
 }

@@ -17,9 +17,11 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/repair"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/shards"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/zones"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -47,9 +49,9 @@ func command(streams printer.Streams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)
 	root.AddCommand(
-		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), nodes.NewCommand(streams), leases.NewCommand(streams),
-		slices.NewCommand(streams), apiservers.NewCommand(streams), findings.NewCommand(streams), repair.NewCommand(streams),
-		explain.NewCommand(streams),
+		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), shards.NewCommand(streams), nodes.NewCommand(streams),
+		zones.NewCommand(streams), leases.NewCommand(streams), slices.NewCommand(streams), apiservers.NewCommand(streams),
+		findings.NewCommand(streams), repair.NewCommand(streams), explain.NewCommand(streams),
 	)
 	return root
 }

@@ -25,6 +25,7 @@ type chain struct {
 	rules    *rules
 	answers  *answers
 	stopping context.Context
+	cluster  string
 }
 
 func (c chain) unary() []grpc.UnaryServerInterceptor {

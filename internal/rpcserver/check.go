@@ -8,6 +8,7 @@ import (
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -70,6 +71,9 @@ func (c chain) checkUnary(ctx context.Context, request any, info *grpc.UnaryServ
 	if checks == nil {
 		return handler(ctx, request)
 	}
+	if err := c.checkCluster(ctx); err != nil {
+		return nil, err
+	}
 	if err := checks.check(request); err != nil {
 		return nil, err
 	}
@@ -79,9 +83,26 @@ func (c chain) checkUnary(ctx context.Context, request any, info *grpc.UnaryServ
 	return c.answers.answer(ctx, checks, request, info.FullMethod, handler)
 }
 
+// ClusterKey is the metadata in which a caller names the cluster that it means. It is optional.
+const ClusterKey = "trivet-cluster"
+
+// checkCluster refuses a call that is meant for another cluster.
+func (c chain) checkCluster(ctx context.Context) error {
+	for _, wanted := range metadata.ValueFromIncomingContext(ctx, ClusterKey) {
+		if wanted != c.cluster {
+			return rpcerror.New(codes.FailedPrecondition, rpcerror.WrongClusterReason,
+				fmt.Sprintf("this server is of cluster %q, and the call is for cluster %q", c.cluster, wanted))
+		}
+	}
+	return nil
+}
+
 // checkStream refuses messages that break a rule.
 func (c chain) checkStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if checks := c.rules.checks[info.FullMethod]; checks != nil {
+		if err := c.checkCluster(stream.Context()); err != nil {
+			return err
+		}
 		stream = &checkedStream{ServerStream: stream, checks: checks}
 	}
 	return handler(service, stream)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1alpha1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
@@ -63,6 +65,26 @@ func TestServer_UnknownFieldsAreRefused(t *testing.T) {
 				t.Errorf("%v, handler reached: %v; want the number of the field and no call", err, reached)
 			}
 		})
+	}
+}
+
+func TestServer_CallForAnotherClusterIsRefused(t *testing.T) {
+	var reached bool
+	r := start(t, setup{service: accepting(&reached), cluster: "prod"})
+	other := metadata.AppendToOutgoingContext(t.Context(), rpcserver.ClusterKey, "test")
+	if _, err := r.heartbeats.Heartbeat(other, validBeat()); rpcerror.ReasonOf(err) != rpcerror.WrongClusterReason || reached {
+		t.Errorf("call for another cluster: %v, handler reached: %v; want WRONG_CLUSTER and no call", err, reached)
+	}
+	stream, err := r.heartbeats.StreamHeartbeats(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); rpcerror.ReasonOf(err) != rpcerror.WrongClusterReason {
+		t.Errorf("stream for another cluster: %v, want WRONG_CLUSTER", err)
+	}
+	own := metadata.AppendToOutgoingContext(t.Context(), rpcserver.ClusterKey, "prod")
+	if _, err := r.heartbeats.Heartbeat(own, validBeat()); err != nil || !reached {
+		t.Errorf("call for this cluster: %v, handler reached: %v", err, reached)
 	}
 }
 

@@ -11,6 +11,7 @@
 //     rules are compiled before the first connection; Serve fails if they do not compile.
 //   - A request with a field that the server does not know is refused, because an ignored field
 //     could be the one that makes the request harmless. So is a request with as_of_time.
+//   - A call for another cluster is refused, if its metadata names the cluster.
 //   - A repeated request with the same request_id gets the first answer, for ten minutes, unless
 //     the process restarts.
 //   - Each method has an access rule in its .proto file; Serve fails otherwise.

@@ -60,6 +60,7 @@ func (l *leases) StreamHeartbeats(s grpc.BidiStreamingServer[leasev1.StreamHeart
 type setup struct {
 	service     *leases
 	unvalidated []string
+	cluster     string
 	change      func(*rpcserver.Config)
 }
 
@@ -84,6 +85,7 @@ func start(t testing.TB, with setup) *running {
 		Logger:      slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Metrics:     r.metrics,
 		Unvalidated: with.unvalidated,
+		Cluster:     with.cluster,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)

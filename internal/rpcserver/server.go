@@ -48,6 +48,8 @@ type Deps struct {
 	// Unvalidated are full methods ("/package.Service/Method") whose handlers validate their
 	// messages, because the rules of the .proto file would cost more than the handler.
 	Unvalidated []string
+	// Cluster is the name of the cluster, with which [ClusterKey] of a call has to agree.
+	Cluster string
 }
 
 // Server is a gRPC server. Call [New], then [Server.Register] for each service, then [Server.Serve]
@@ -88,7 +90,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		stop:     stop,
 		health:   health.NewServer(),
 	}
-	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping}
+	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster}
 	s.grpc = grpc.NewServer(append(TransportOptions(cfg),
 		grpc.Creds(transport),
 		grpc.ChainUnaryInterceptor(chain.unary()...),

@@ -10,7 +10,8 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // The values of STATE.
@@ -26,12 +27,12 @@ func kind() list.Kind[*bootstrapv1.APIServer] {
 			{Title: "ADDRESS"}, {Title: "PORT"}, {Title: "STATE", State: true, MinWidth: len(notReady)}, {Title: "ENDPOINT"},
 			{Title: "SOURCE", MinWidth: len("master-lease")}, {Title: "REPLICA"},
 			{Title: "PROBED", Wide: true}, {Title: "TTL", Wide: true}, {Title: "PROBE", Wide: true}, {Title: "KEY", Wide: true},
-			{Title: "REASON"},
+			{Title: "MESSAGE"},
 		},
 		Row:             row,
 		State:           state,
 		Severity:        severity,
-		Problem:         func(server *bootstrapv1.APIServer) string { return cmp.Or(reason(server), state(server)) },
+		Problem:         func(server *bootstrapv1.APIServer) string { return cmp.Or(message(server), state(server)) },
 		EmptyProblem:    "no kube-apiserver is known: no sidecar is registered",
 		Summary:         summary,
 		WithoutVolatile: withoutProbe,
@@ -48,12 +49,12 @@ func state(server *bootstrapv1.APIServer) string {
 
 func severity(server *bootstrapv1.APIServer) list.Severity {
 	switch {
-	case !server.GetReady(), len(server.GetProblems()) > 0:
+	case !server.GetReady(), entryProblem(server) != "":
 		return list.Critical
-	case !server.GetPublished():
+	case !isPublished(server):
 		return list.Warning
 	default:
-		return list.Healthy
+		return list.Fine
 	}
 }
 
@@ -62,7 +63,7 @@ func row(now time.Time, server *bootstrapv1.APIServer) []printer.Cell {
 	if server.GetReady() {
 		stateStyle = printer.Success
 	}
-	if server.GetPublished() {
+	if isPublished(server) {
 		endpoint = printer.Cell{Text: "yes"}
 	}
 	port, ttl := "-", "-"
@@ -74,26 +75,30 @@ func row(now time.Time, server *bootstrapv1.APIServer) []printer.Cell {
 	}
 	return []printer.Cell{
 		{Text: server.GetAddress()}, {Text: port}, {Text: state(server), Style: stateStyle}, endpoint,
-		{Text: sourceWord(server)}, {Text: cmp.Or(server.GetReplicaId(), "-")},
-		{Text: printer.Since(now, server.GetProbeTime())}, {Text: ttl}, {Text: cmp.Or(server.GetProbeDetail(), "-")}, {Text: cmp.Or(server.GetKey(), "-")},
-		{Text: reason(server)},
+		{Text: printer.EnumWord(server.GetRegistrationSource(), "REGISTRATION_SOURCE_")}, {Text: cmp.Or(server.GetReplicaId(), "-")},
+		{Text: printer.Since(now, server.GetProbeTime())}, {Text: ttl}, {Text: cmp.Or(server.GetProbeDetail(), "-")}, {Text: cmp.Or(server.GetEtcdKey(), "-")},
+		{Text: message(server)},
 	}
 }
 
-// sourceWord returns the value of SOURCE. A service older than the field has sidecars only.
-func sourceWord(server *bootstrapv1.APIServer) string {
-	if server.GetSource() == bootstrapv1.APIServer_SOURCE_UNSPECIFIED {
-		return "sidecar"
-	}
-	return printer.EnumWord(server.GetSource(), "SOURCE_")
+func isPublished(server *bootstrapv1.APIServer) bool {
+	return printer.Condition(server.GetConditions(), "Published").GetStatus() == metav1.Condition_STATUS_TRUE
 }
 
-// reason returns the problems of the entry and why it is an endpoint or is not; without both, the
+// entryProblem returns what is wrong with the entry of a kube-apiserver; empty if nothing is.
+func entryProblem(server *bootstrapv1.APIServer) string {
+	return printer.ConditionMessage(server.GetConditions(), "Registered", metav1.Condition_STATUS_FALSE)
+}
+
+// message returns the problem of the entry and why it is an endpoint or is not; without both, the
 // result of a failed probe.
-func reason(server *bootstrapv1.APIServer) string {
-	parts := server.GetProblems()
-	if reason := server.GetReason(); reason != "" {
-		parts = append(parts[:len(parts):len(parts)], reason)
+func message(server *bootstrapv1.APIServer) string {
+	var parts []string
+	if problem := entryProblem(server); problem != "" {
+		parts = append(parts, problem)
+	}
+	if published := printer.Condition(server.GetConditions(), "Published"); cmp.Or(published.GetMessage(), published.GetReason()) != "" {
+		parts = append(parts, cmp.Or(published.GetMessage(), published.GetReason()))
 	}
 	if len(parts) == 0 && !server.GetReady() {
 		return server.GetProbeDetail()
@@ -110,10 +115,10 @@ func summary(servers []*bootstrapv1.APIServer) string {
 		if server.GetReady() {
 			readyCount++
 		}
-		if server.GetPublished() {
+		if isPublished(server) {
 			endpoints++
 		}
-		if len(server.GetProblems()) > 0 {
+		if entryProblem(server) != "" {
 			problems++
 		}
 	}
@@ -128,5 +133,8 @@ func summary(servers []*bootstrapv1.APIServer) string {
 func withoutProbe(server *bootstrapv1.APIServer) *bootstrapv1.APIServer {
 	copied := proto.CloneOf(server)
 	copied.ProbeTime, copied.Ttl = nil, nil
+	for _, condition := range copied.GetConditions() {
+		condition.TransitionTime = nil
+	}
 	return copied
 }

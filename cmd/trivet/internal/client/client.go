@@ -13,11 +13,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
 // Flags are the flags of every command that calls the gateway.
@@ -66,6 +70,35 @@ func OneOf(flag, value string, known ...string) error {
 	return fmt.Errorf("%s=%q: must be one of %s", flag, value, strings.Join(known, ", "))
 }
 
+// EachOf returns an error for the first value of a repeated flag that is none of the known ones.
+func EachOf(flag string, values []string, known ...string) error {
+	for _, value := range values {
+		if err := OneOf(flag, value, known...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CompleteListFlag lets the shell complete the last of the values of a flag, which are separated by
+// commas.
+func CompleteListFlag(command *cobra.Command, flag string, values ...string) {
+	complete := func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		before := prefix[:strings.LastIndex(prefix, ",")+1]
+		given := strings.Split(before, ",")
+		var completions []cobra.Completion
+		for _, value := range values {
+			if !slices.Contains(given, value) {
+				completions = append(completions, before+value)
+			}
+		}
+		return completions, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := command.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) // the flag does not exist, or is registered twice; every test of the command fails
+	}
+}
+
 // CompleteFlag lets the shell complete the values of a flag, which must exist.
 func CompleteFlag(command *cobra.Command, flag string, values ...string) {
 	completion := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
@@ -100,6 +133,35 @@ func Call[Response any](ctx context.Context, f *Flags, subject string, call func
 		return none, f.NoAnswer(ctx, subject, err)
 	}
 	return response, nil
+}
+
+const (
+	// mutationAttempts is how often a mutation is tried when the connection is lost.
+	mutationAttempts = 3
+	// mutationPause is the pause between two attempts.
+	mutationPause = 500 * time.Millisecond
+)
+
+// Mutate calls like [Call], with a new request ID. While the connection is lost, it repeats the call
+// with the same ID, which the server answers with its first answer. It does not repeat a call that a
+// server has refused.
+func Mutate[Response any](ctx context.Context, f *Flags, subject string, call func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (Response, error)) (Response, error) {
+	requestID := uuid.NewString()
+	return Call(ctx, f, subject, func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
+		for attempt := 1; ; attempt++ {
+			response, err := call(ctx, conn, requestID)
+			if !isLost(err) || attempt == mutationAttempts || !Sleep(ctx, mutationPause) {
+				return response, err
+			}
+		}
+	})
+}
+
+// isLost reports whether a connection was lost, so that the call may have been carried out or not.
+// Unavailable with any other reason is the answer of a server.
+func isLost(err error) bool {
+	reason := rpcerror.ReasonOf(err)
+	return status.Code(err) == codes.Unavailable && (reason == "" || reason == "UNAVAILABLE")
 }
 
 // NoAnswer returns the error of a command that got no answer: interrupted if ctx is done, else

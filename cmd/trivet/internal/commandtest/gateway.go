@@ -11,175 +11,175 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
-// Gateway is a fake of the gateway's NodeService. Its fields must not change while it serves.
+// Gateway is a scripted gateway with all services of the real one. It filters by parent, healths,
+// zone, codes, states and services, and cuts pages. Its fields must not change while it serves.
 type Gateway struct {
-	gatewayv1.UnimplementedNodeServiceServer
+	nodev1.UnimplementedNodeHealthServiceServer
+	leasev1.UnimplementedLeaseServiceServer
+	slicev1.UnimplementedSliceServiceServer
+	bootstrapv1.UnimplementedAPIServerServiceServer
+	bootstrapv1.UnimplementedFindingServiceServer
+	bootstrapv1.UnimplementedRepairServiceServer
+	statusv1.UnimplementedStatusServiceServer
 
-	// Nodes and Leases are all items, sorted by name.
-	Nodes  []*leasev1.NodeHealth
-	Leases []*leasev1.Lease
+	// Nodes to Shards are all items, in the order of the API.
+	Nodes      []*nodev1.NodeHealth
+	Leases     []*leasev1.Lease
+	Services   []*slicev1.ServiceSlices
+	APIServers []*bootstrapv1.APIServer
+	Findings   []*bootstrapv1.Finding
+	Plans      []*bootstrapv1.RepairPlan
+	Repairs    []*bootstrapv1.Repair
+	Shards     []*statusv1.ShardStatus
+	// Zones is the answer of ListZones; nil is an error.
+	Zones *nodev1.ListZonesResponse
+
 	// PageSize replaces the page size of requests, unless it is 0.
 	PageSize int
-	// Missing is returned with every page.
-	Missing []*gatewayv1.SourceStatus
-	// Zones is the answer of ListZones; nil is an error.
-	Zones *gatewayv1.ListZonesResponse
-	// Explanation is the answer of ExplainNodeHealth.
-	Explanation *gatewayv1.ExplainNodeHealthResponse
-	// Err, unless nil, is the answer of all other RPCs.
+	// Sources and Missing are returned with every page.
+	Sources []*metav1.Source
+	Missing []*metav1.MissingPart
+	// Err, unless nil, is the answer of all RPCs but ListZones.
 	Err error
-	// Slices is the SliceService; nil serves none.
-	Slices *Slices
-	// Bootstrap is the BootstrapService; nil serves none.
-	Bootstrap *Bootstrap
-	// Watches has the events of each opened watch in order.
-	Watches []Watch
+
+	// NodeExplanation to Reconciled are the answers of their RPCs.
+	NodeExplanation     *nodev1.ExplainNodeHealthResponse
+	EndpointExplanation *slicev1.ExplainEndpointResponse
+	FindingExplanation  *bootstrapv1.ExplainFindingResponse
+	SlicesPlan          *metav1.Plan
+	Reconciled          *metav1.Plan
+	// Plan is the answer of CreateRepairPlan, and Applied of ApplyRepairPlan.
+	Plan    *bootstrapv1.RepairPlan
+	Applied *bootstrapv1.Repair
+	// ApplyErrs are the answers of the first calls of ApplyRepairPlan.
+	ApplyErrs []error
+
+	// NodeWatches to RepairWatches have the events of each opened watch in order.
+	NodeWatches      []Watch[nodev1.WatchNodeHealthResponse]
+	ZoneWatches      []Watch[nodev1.WatchZonesResponse]
+	LeaseWatches     []Watch[leasev1.WatchLeasesResponse]
+	SliceWatches     []Watch[slicev1.WatchServiceSlicesResponse]
+	APIServerWatches []Watch[bootstrapv1.WatchAPIServersResponse]
+	FindingWatches   []Watch[bootstrapv1.WatchFindingsResponse]
+	RepairWatches    []Watch[bootstrapv1.WatchRepairsResponse]
 
 	mu       sync.Mutex // guards the fields below
-	requests []string
+	requests []proto.Message
 	opened   int // number of opened watches
 }
 
-// Watch has the events of one watch, of either kind.
-type Watch struct {
-	Nodes  []*gatewayv1.WatchNodeHealthResponse
-	Leases []*gatewayv1.WatchLeasesResponse
+// Watch has the events of one watch.
+type Watch[M any] struct {
+	Events []*M
 	// Err ends the watch after the events; nil keeps it open.
 	Err error
 }
 
-// Requests describes the list requests in order.
-func (g *Gateway) Requests() []string {
+// RequestsOf returns the requests of a type, in order.
+func RequestsOf[M proto.Message](g *Gateway) []M {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.requests)
-}
-
-func (g *Gateway) record(request string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.requests = append(g.requests, request)
-}
-
-// GetNodeHealth returns one of Nodes.
-func (g *Gateway) GetNodeHealth(_ context.Context, request *gatewayv1.GetNodeHealthRequest) (*gatewayv1.GetNodeHealthResponse, error) {
-	if g.Err != nil {
-		return nil, g.Err
-	}
-	for _, node := range g.Nodes {
-		if node.GetName() == request.GetName() {
-			return &gatewayv1.GetNodeHealthResponse{Node: node}, nil
+	var requests []M
+	for _, request := range g.requests {
+		if typed, ok := request.(M); ok {
+			requests = append(requests, typed)
 		}
 	}
-	return nil, rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", "there is no Node "+request.GetName())
+	return requests
 }
 
-// ListNodeHealth returns a page of the selected Nodes.
-func (g *Gateway) ListNodeHealth(_ context.Context, request *gatewayv1.ListNodeHealthRequest) (*gatewayv1.ListNodeHealthResponse, error) {
-	g.record("nodes " + request.GetZone() + " " + request.GetHealth().String() + " " + request.GetPageToken())
-	if g.Err != nil {
-		return nil, g.Err
+func (g *Gateway) record(request proto.Message) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.requests = append(g.requests, proto.Clone(request))
+}
+
+// take records a request and returns the scripted error.
+func (g *Gateway) take(request proto.Message) error {
+	g.record(request)
+	return g.Err
+}
+
+type listRequest interface {
+	proto.Message
+	GetPageSize() int32
+	GetPageToken() string
+}
+
+// pageOf records a request and returns its page of the selected items. A token is the index of the
+// first item.
+func pageOf[T any](g *Gateway, request listRequest, all []T, selects func(T) bool) (page []T, next string, err error) {
+	if err := g.take(request); err != nil {
+		return nil, "", err
 	}
-	selected := slices.DeleteFunc(slices.Clone(g.Nodes), func(node *leasev1.NodeHealth) bool {
-		return request.GetZone() != "" && node.GetZone() != request.GetZone() || request.GetHealth() != 0 && node.GetHealth() != request.GetHealth()
-	})
-	page, next := pageOf(selected, request.GetPageToken(), g.pageSizeOf(request.GetPageSize()))
-	return &gatewayv1.ListNodeHealthResponse{Nodes: page, NextPageToken: next, Missing: g.Missing}, nil
-}
-
-func (g *Gateway) pageSizeOf(requested int32) int {
+	selected := slices.DeleteFunc(slices.Clone(all), func(item T) bool { return !selects(item) })
+	size := int(request.GetPageSize())
 	if g.PageSize > 0 {
-		return g.PageSize
+		size = g.PageSize
 	}
-	return int(requested)
-}
-
-// pageOf returns the page of a token, which is the index of its first item.
-func pageOf[T any](all []T, token string, size int) (page []T, next string) {
-	begin, _ := strconv.Atoi(token)
-	end := min(begin+size, len(all))
-	if end < len(all) {
+	begin, _ := strconv.Atoi(request.GetPageToken())
+	end := min(begin+size, len(selected))
+	if end < len(selected) {
 		next = strconv.Itoa(end)
 	}
-	return all[begin:end], next
+	return selected[begin:end], next, nil
 }
 
-// ListLeases returns a page of Leases.
-func (g *Gateway) ListLeases(_ context.Context, request *gatewayv1.ListLeasesRequest) (*gatewayv1.ListLeasesResponse, error) {
-	g.record("leases " + request.GetParent() + " " + request.GetState().String() + " " + request.GetPageToken())
-	if g.Err != nil {
-		return nil, g.Err
+// isSelected reports whether a filter, which selects all if it is empty, selects a value.
+func isSelected[E comparable](filter []E, value E) bool {
+	return len(filter) == 0 || slices.Contains(filter, value)
+}
+
+// get records a request and returns the item with its name.
+func get[T interface{ GetName() string }](g *Gateway, request interface {
+	proto.Message
+	GetName() string
+}, items []T, reason rpcerror.Reason) (T, error) {
+	var none T
+	if err := g.take(request); err != nil {
+		return none, err
 	}
-	page, next := pageOf(g.Leases, request.GetPageToken(), g.pageSizeOf(request.GetPageSize()))
-	return &gatewayv1.ListLeasesResponse{Leases: page, NextPageToken: next, Missing: g.Missing}, nil
-}
-
-// GetLease returns one of Leases.
-func (g *Gateway) GetLease(_ context.Context, request *gatewayv1.GetLeaseRequest) (*gatewayv1.GetLeaseResponse, error) {
-	for _, lease := range g.Leases {
-		if lease.GetName() == request.GetName() {
-			return &gatewayv1.GetLeaseResponse{Lease: lease}, nil
+	for _, item := range items {
+		if item.GetName() == request.GetName() {
+			return item, nil
 		}
 	}
-	return nil, rpcerror.New(codes.NotFound, "LEASE_NOT_FOUND", "no session "+request.GetName())
+	return none, rpcerror.New(codes.NotFound, reason, "there is no "+request.GetName())
 }
 
-// ListZones returns Zones.
-func (g *Gateway) ListZones(context.Context, *gatewayv1.ListZonesRequest) (*gatewayv1.ListZonesResponse, error) {
-	if g.Zones == nil {
-		return nil, rpcerror.New(codes.Unavailable, rpcerror.NotLeaderReason, "shard 0 has no holder")
-	}
-	return g.Zones, nil
-}
-
-// ExplainNodeHealth returns Explanation.
-func (g *Gateway) ExplainNodeHealth(context.Context, *gatewayv1.ExplainNodeHealthRequest) (*gatewayv1.ExplainNodeHealthResponse, error) {
-	return g.Explanation, g.Err
-}
-
-// WatchNodeHealth sends the events of the next of Watches.
-func (g *Gateway) WatchNodeHealth(_ *gatewayv1.WatchNodeHealthRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchNodeHealthResponse]) error {
-	watch, err := g.nextWatch()
-	if err != nil {
+// serveWatch records a request and sends the events of the next of the watches. Further watches
+// end at once.
+func serveWatch[M any](g *Gateway, request proto.Message, watches []Watch[M], stream grpc.ServerStreamingServer[M]) error {
+	if err := g.take(request); err != nil {
 		return err
 	}
-	return sendAll(watch.Nodes, watch.Err, stream)
-}
-
-// WatchLeases sends the events of the next of Watches.
-func (g *Gateway) WatchLeases(_ *gatewayv1.WatchLeasesRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchLeasesResponse]) error {
-	watch, err := g.nextWatch()
-	if err != nil {
-		return err
-	}
-	return sendAll(watch.Leases, watch.Err, stream)
-}
-
-func (g *Gateway) nextWatch() (Watch, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.Err != nil || g.opened == len(g.Watches) {
-		return Watch{}, g.Err
-	}
+	number := g.opened
 	g.opened++
-	return g.Watches[g.opened-1], nil
-}
-
-func sendAll[T any](events []*T, err error, stream grpc.ServerStreamingServer[T]) error {
-	for _, event := range events {
+	g.mu.Unlock()
+	if number >= len(watches) {
+		return nil
+	}
+	for _, event := range watches[number].Events {
 		if err := stream.Send(event); err != nil {
 			return err
 		}
 	}
-	if err != nil {
-		return err
+	if watches[number].Err != nil {
+		return watches[number].Err
 	}
 	<-stream.Context().Done()
 	return context.Cause(stream.Context())
@@ -189,14 +189,20 @@ func sendAll[T any](events []*T, err error, stream grpc.ServerStreamingServer[T]
 func Serve(t testing.TB, gateway *Gateway) string {
 	t.Helper()
 	return ServeServices(t, func(r grpc.ServiceRegistrar) {
-		gatewayv1.RegisterNodeServiceServer(r, gateway)
-		if gateway.Slices != nil {
-			gatewayv1.RegisterSliceServiceServer(r, gateway.Slices)
-		}
-		if gateway.Bootstrap != nil {
-			gatewayv1.RegisterBootstrapServiceServer(r, gateway.Bootstrap)
-		}
+		nodev1.RegisterNodeHealthServiceServer(r, gateway)
+		leasev1.RegisterLeaseServiceServer(r, gateway)
+		slicev1.RegisterSliceServiceServer(r, gateway)
+		bootstrapv1.RegisterAPIServerServiceServer(r, gateway)
+		bootstrapv1.RegisterFindingServiceServer(r, gateway)
+		bootstrapv1.RegisterRepairServiceServer(r, gateway)
+		statusv1.RegisterStatusServiceServer(r, gateway)
 	})
+}
+
+// ServeCluster serves a ClusterService until the test ends, and returns the address.
+func ServeCluster(t testing.TB, server gatewayv1.ClusterServiceServer) string {
+	t.Helper()
+	return ServeServices(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterClusterServiceServer(r, server) })
 }
 
 // ServeServices serves the registered services on the real gRPC server until the test ends, and

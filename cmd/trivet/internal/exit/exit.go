@@ -2,7 +2,8 @@
 // a person.
 //
 // A report comes from the error alone: the ErrorInfo of an RPC gives the reason in brackets, its
-// message the cause, and a table in this package the hint.
+// message the cause. The hint comes from a table in this package, or from the API's registry of
+// reasons.
 package exit
 
 import (
@@ -12,9 +13,9 @@ import (
 
 // Exit codes. Usage is EX_USAGE of sysexits; shells report Interrupted after Ctrl-C.
 const (
-	OK           = 0   // healthy
+	OK           = 0   // nothing needs attention
 	Findings     = 1   // answered, and something needs attention
-	Undetermined = 2   // no answer, or nothing bad in an answer with missing parts
+	Undetermined = 2   // no answer, or an answer with missing parts and without findings
 	Usage        = 64  // the command line is wrong
 	Interrupted  = 130 // interrupted, or declined
 )

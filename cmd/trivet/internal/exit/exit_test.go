@@ -8,10 +8,23 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
+
+// action returns the action of a reason as the command prints it: as the end of a sentence.
+func action(t *testing.T, reason metav1.ErrorReason) string {
+	t.Helper()
+	value := reason.Descriptor().Values().ByNumber(reason.Number())
+	text := proto.GetExtension(value.Options(), metav1.E_Reason).(*metav1.ReasonInfo).GetAction()
+	if len(text) < 2 {
+		t.Fatalf("%s has no action", reason)
+	}
+	return strings.TrimSuffix(strings.ToLower(text[:1])+text[1:], ".")
+}
 
 func TestReport(t *testing.T) {
 	tests := []struct {
@@ -21,16 +34,16 @@ func TestReport(t *testing.T) {
 	}{
 		{name: "nothing"},
 		{name: "without text", err: &exit.Error{Code: exit.Interrupted}},
-		{name: "summary alone", err: &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: 2 problems"}, want: []string{"error: the cluster is not healthy: 2 problems"}},
+		{name: "summary alone", err: &exit.Error{Code: exit.Findings, Summary: "the verdict is FAILED: 2 problems"}, want: []string{"error: the verdict is FAILED: 2 problems"}},
 		{name: "any other error", err: errors.New("unknown command"), want: []string{"error: unknown command"}},
 		{
 			name: "RPC error with a reason",
 			err: &exit.Error{
 				Code: exit.Undetermined, Summary: "no status from the gateway at 127.0.0.1:7600",
-				Err: rpcerror.New(codes.Unavailable, "NO_SOURCE", "no replica is registered in etcd"),
+				Err: rpcerror.New(codes.Unavailable, "REPLICAS_UNREACHABLE", "no replica is registered in etcd"),
 			},
 			want: []string{
-				"error[NO_SOURCE]: no status from the gateway at 127.0.0.1:7600",
+				"error[REPLICAS_UNREACHABLE]: no status from the gateway at 127.0.0.1:7600",
 				"cause: no replica is registered in etcd",
 				"try: look at the logs of the replicas; without any, start one, or check its connection to etcd",
 			},
@@ -46,6 +59,13 @@ func TestReport(t *testing.T) {
 				"cause: connection refused",
 				"try: check that the gateway runs and that --server is its gRPC address; beyond loopback, give --ca-file, --cert-file and --key-file",
 			},
+		},
+		{
+			name: "reason with the action of the registry",
+			err: &exit.Error{
+				Code: exit.Undetermined, Summary: "no answer", Err: rpcerror.New(codes.OutOfRange, "WATCH_TOO_SLOW", "too slow"),
+			},
+			want: []string{"error[WATCH_TOO_SLOW]: no answer", "cause: too slow", "try: " + action(t, metav1.ErrorReason_ERROR_REASON_WATCH_TOO_SLOW)},
 		},
 		{
 			name: "several problems of a command line",

@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // Report writes an error for a person: a line "error[REASON]: …" and, where known, the lines
@@ -34,7 +39,7 @@ func Report(w io.Writer, err error) {
 	if cause != "" {
 		fmt.Fprintln(w, "cause:", cause)
 	}
-	if hint := hints()[reason]; hint != "" {
+	if hint := hintFor(reason); hint != "" {
 		fmt.Fprintln(w, "try:", hint)
 	}
 }
@@ -66,37 +71,64 @@ func statusOf(err error) (*status.Status, bool) {
 	return rpc.GRPCStatus(), true
 }
 
-// hints returns the most frequent remedy for each reason.
+// hintFor returns the most frequent remedy for a reason: that of this command, else the action in
+// the API's registry of reasons.
+func hintFor(reason string) string {
+	if hint := hints()[reason]; hint != "" {
+		return hint
+	}
+	value := metav1.ErrorReason_ERROR_REASON_UNSPECIFIED.Descriptor().Values().ByName(protoreflect.Name("ERROR_REASON_" + reason))
+	if value == nil {
+		return ""
+	}
+	info, _ := proto.GetExtension(value.Options(), metav1.E_Reason).(*metav1.ReasonInfo)
+	action := info.GetAction()
+	if strings.HasPrefix(action, "None") {
+		return ""
+	}
+	first, size := utf8.DecodeRuneInString(action)
+	return string(unicode.ToLower(first)) + strings.TrimSuffix(action[size:], ".")
+}
+
+// hints returns the remedies that depend on the command line.
 func hints() map[string]string {
 	const (
 		retry     = "run the command again in a moment"
-		replan    = "run `trivet repair plan` again and read the new plan; nothing was written"
-		leaders   = retry + "; `trivet status` shows the leaders and the loops"
+		replan    = "run `trivet repair` again and read the new plan; nothing was written"
+		leaders   = retry + "; `trivet status` shows the loops, `trivet shards` the leaders"
 		otherPort = "check --server: the gateway's default port is 7600. A gateway older than this trivet fails in the same way"
+		checks    = retry + "; /readyz?verbose of the replica shows which connection fails"
 	)
 	return map[string]string{
-		"NO_SOURCE":             "look at the logs of the replicas; without any, start one, or check its connection to etcd",
-		"UNAVAILABLE":           "check that the gateway runs and that --server is its gRPC address; beyond loopback, give --ca-file, --cert-file and --key-file",
-		"DEADLINE_EXCEEDED":     "raise --timeout, or check the network for dropped packets",
-		"UNIMPLEMENTED":         otherPort,
-		"UNKNOWN_METHOD":        otherPort,
-		"LOOP_DISABLED":         "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/operations.md)",
-		"NODE_NOT_FOUND":        "list the Nodes with `trivet nodes`",
-		"SERVICE_NOT_FOUND":     "list the Services with `trivet slices`",
-		"POD_NOT_FOUND":         "list the Pods with `kubectl get pods`; the Pod must be in the namespace of the Service",
-		"SERVICE_UNMANAGED":     "only a Service with a selector has slices; `trivet slices` shows the reason",
-		"CONFLICT":              "run the command again: another writer wrote a slice of the Service at the same moment",
-		"LEASE_NOT_FOUND":       "list the sessions with `trivet leases`; a kubelet that writes its own Lease has no session",
-		"CACHE_NOT_SYNCED":      leaders,
-		"NOT_LEADER":            leaders,
-		"FINDING_NOT_FOUND":     "list the findings with `trivet findings --ended`",
-		"REPAIR_DRIFTED":        replan,
-		"REPAIR_TOKEN_EXPIRED":  replan,
-		"INVALID_REPAIR_TOKEN":  "copy the whole token, or take it from `trivet repair plan -o token`",
-		"REPAIR_RUNNING":        retry + " with the same token: one repair runs at a time",
-		"APISERVER_UNREACHABLE": retry + "; /readyz?verbose of the replica shows which connection fails",
-		"ETCD_UNREACHABLE":      retry + "; /readyz?verbose of the replica shows which connection fails",
-		"INVALID_PAGE_TOKEN":    "run the command again: the gateway restarted while the list was read",
-		"SHUTTING_DOWN":         "run the command again, or use another gateway: this one is restarting",
+		"REPLICAS_UNREACHABLE":   "look at the logs of the replicas; without any, start one, or check its connection to etcd",
+		"UNAVAILABLE":            "check that the gateway runs and that --server is its gRPC address; beyond loopback, give --ca-file, --cert-file and --key-file",
+		"DEADLINE_EXCEEDED":      "raise --timeout, or check the network for dropped packets",
+		"UNIMPLEMENTED":          otherPort,
+		"UNKNOWN_METHOD":         otherPort,
+		"UNKNOWN_FIELD":          "update the gateway and the services: they are older than this trivet",
+		"LOOP_DISABLED":          "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/operations.md)",
+		"NODE_NOT_FOUND":         "list the Nodes with `trivet nodes`",
+		"ZONE_NOT_FOUND":         "list the zones with `trivet zones`",
+		"APISERVER_NOT_FOUND":    "list the kube-apiservers with `trivet apiservers`",
+		"SERVICE_NOT_FOUND":      "list the Services with `trivet slices`",
+		"POD_NOT_FOUND":          "list the Pods with `kubectl get pods`; the Pod must be in the namespace of the Service",
+		"SERVICE_UNMANAGED":      "only a Service with a selector has slices; `trivet slices` shows the reason",
+		"CONFLICT":               "run the command again: another writer wrote a slice of the Service at the same moment",
+		"ETAG_MISMATCH":          "read it again: it has changed since it was read; nothing was written",
+		"LEASE_NOT_FOUND":        "list the leases with `trivet leases`; a kubelet that writes its own Lease object has no lease",
+		"CACHE_NOT_SYNCED":       leaders,
+		"NOT_LEADER":             leaders,
+		"NO_LEADER":              leaders,
+		"FINDING_NOT_FOUND":      "list the findings with `trivet findings --ended`",
+		"PLAN_NOT_FOUND":         "list the plans with `trivet repair plans`",
+		"PLAN_DRIFTED":           replan,
+		"PLAN_EXPIRED":           replan,
+		"REPAIR_NOT_FOUND":       "list the repairs with `trivet repair list`",
+		"REPAIR_RUNNING":         retry + ": one repair runs at a time; `trivet repair list` shows it",
+		"REPAIR_NOT_CANCELLABLE": "read its result with `trivet repair show`: it has ended",
+		"APISERVER_UNREACHABLE":  checks,
+		"ETCD_UNREACHABLE":       checks,
+		"INVALID_PAGE_TOKEN":     "run the command again: the gateway restarted while the list was read",
+		"SHUTTING_DOWN":          "run the command again, or use another gateway: this one is restarting",
 	}
 }

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -13,54 +14,52 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // explanation is the API's explanation of any object.
-type explanation interface {
-	proto.Message
-	GetEvidence() []*statusv1.Evidence
-	// GetFirstBroken returns an index of the evidence. It comes from the gateway and may be out of
-	// range.
-	GetFirstBroken() int32
-	GetFreshness() *statusv1.Freshness
+type explanation struct {
+	response proto.Message
+	evidence []*metav1.Evidence
+	// brokenIndex is an index of the evidence; nil without a failed link. It comes from the gateway
+	// and may be out of range.
+	brokenIndex *int32
+	sources     []*metav1.Source
 }
 
 // headline is the first line of an explanation.
 type headline struct {
 	text string
-	// healthy is whether the object is healthy, apart from its evidence.
-	healthy bool
-	// versionOf is the noun of the object with the resourceVersion in the freshness.
-	versionOf string
+	// attention is whether the object needs attention, apart from its evidence.
+	attention bool
 }
 
 // show writes an explanation in the chosen format.
-func show(streams printer.Streams, flags *client.Flags, response explanation, headline headline) error {
-	if flags.Output == "json" {
-		return printer.WriteJSON(streams.Out, response)
+func show(streams printer.Streams, flags *client.Flags, e explanation, headline headline) error {
+	if written, err := printer.WriteMessage(streams.Out, flags.Output, e.response); written || err != nil {
+		return err
 	}
 	c := chain{colors: streams.Colors(flags.Color), width: streams.Width(), now: time.Now()}
-	_, err := io.WriteString(streams.Out, c.draw(response, headline))
+	_, err := io.WriteString(streams.Out, c.draw(e, headline))
 	return err
 }
 
-// firstBroken returns the first broken link; nil without one.
-func firstBroken(response explanation) *statusv1.Evidence {
-	if i := int(response.GetFirstBroken()); i >= 0 && i < len(response.GetEvidence()) {
-		return response.GetEvidence()[i]
+// firstFailed returns the first failed link; nil without one.
+func (e explanation) firstFailed() *metav1.Evidence {
+	if e.brokenIndex == nil || *e.brokenIndex < 0 || int(*e.brokenIndex) >= len(e.evidence) {
+		return nil
 	}
-	return nil
+	return e.evidence[*e.brokenIndex]
 }
 
-// chainVerdict returns the exit code of a chain: a broken link is a finding, an unknown one is
+// chainVerdict returns the exit code of a chain: a failed link is a finding, an unknown one is
 // undetermined.
-func chainVerdict(name string, response explanation) error {
-	if link := firstBroken(response); link != nil {
-		return &exit.Error{Code: exit.Findings, Summary: printer.Sanitize(name + ": the first broken link is " + link.GetCode())}
+func chainVerdict(name string, e explanation) error {
+	if link := e.firstFailed(); link != nil {
+		return &exit.Error{Code: exit.Findings, Summary: printer.Sanitize(name + ": the first failed link is " + link.GetCode())}
 	}
-	for _, link := range response.GetEvidence() {
-		if link.GetVerdict() == statusv1.Evidence_VERDICT_UNKNOWN {
+	for _, link := range e.evidence {
+		if link.GetResult() == metav1.Evidence_RESULT_UNKNOWN {
 			return &exit.Error{Code: exit.Undetermined, Summary: printer.Sanitize(name + ": could not read " + link.GetCode())}
 		}
 	}
@@ -88,27 +87,32 @@ type chain struct {
 }
 
 // draw returns the text. It depends on its arguments only, and on c.now without a read time.
-func (c chain) draw(response explanation, headline headline) string {
+func (c chain) draw(e explanation, headline headline) string {
 	var text strings.Builder
-	c.drawHeadline(&text, response, headline)
+	c.drawHeadline(&text, e, headline)
 	text.WriteByte('\n')
-	if readTime := response.GetFreshness().GetReadTime(); readTime != nil {
-		c.now = readTime.AsTime()
+	if len(e.sources) > 0 {
+		c.replica = e.sources[0].GetReplicaId()
+		if readTime := e.sources[0].GetReadTime(); readTime != nil {
+			c.now = readTime.AsTime()
+		}
 	}
-	c.replica = response.GetFreshness().GetReplicaId()
-	first, links := firstBroken(response), response.GetEvidence()
-	column := textColumn(links)
-	for i, evidence := range links {
-		c.drawLink(&text, link{evidence: evidence, column: column, firstBroken: evidence == first, last: i == len(links)-1})
+	failed := e.firstFailed()
+	column := textColumn(e.evidence)
+	for i, evidence := range e.evidence {
+		c.drawLink(&text, link{evidence: evidence, column: column, firstFailed: evidence == failed, last: i == len(e.evidence)-1})
 	}
-	if source := sourceOf(response.GetFreshness(), headline.versionOf); source != "" {
-		text.WriteString("\n" + c.colors.Apply(printer.Dim, printer.Sanitize(source)) + "\n")
+	for i, source := range e.sources {
+		if i == 0 {
+			text.WriteByte('\n')
+		}
+		text.WriteString(c.colors.Apply(printer.Dim, printer.Sanitize(sourceLine(source))) + "\n")
 	}
 	return text.String()
 }
 
-func (c chain) drawHeadline(text *strings.Builder, response explanation, headline headline) {
-	mark, style := overallMark(response, headline.healthy)
+func (c chain) drawHeadline(text *strings.Builder, e explanation, headline headline) {
+	mark, style := overallMark(e, headline.attention)
 	for i, line := range wrap(printer.Sanitize(headline.text), c.remaining(2)) {
 		if i == 0 {
 			text.WriteString(c.colors.Apply(style, mark) + " ")
@@ -120,58 +124,68 @@ func (c chain) drawHeadline(text *strings.Builder, response explanation, headlin
 }
 
 // overallMark returns the mark of the worst link, in agreement with the exit code.
-func overallMark(response explanation, healthy bool) (string, printer.Style) {
-	worst := statusv1.Evidence_VERDICT_GOOD
-	for _, evidence := range response.GetEvidence() {
-		switch verdict := evidence.GetVerdict(); {
-		case verdict == statusv1.Evidence_VERDICT_UNKNOWN:
-			worst = verdict
-		case verdict == statusv1.Evidence_VERDICT_DOUBTFUL && worst == statusv1.Evidence_VERDICT_GOOD:
-			worst = verdict
+func overallMark(e explanation, attention bool) (string, printer.Style) {
+	worst := metav1.Evidence_RESULT_OK
+	for _, evidence := range e.evidence {
+		switch result := evidence.GetResult(); {
+		case result == metav1.Evidence_RESULT_UNKNOWN:
+			worst = result
+		case result == metav1.Evidence_RESULT_WARNING && worst == metav1.Evidence_RESULT_OK:
+			worst = result
 		}
 	}
-	if firstBroken(response) != nil || !healthy {
-		worst = statusv1.Evidence_VERDICT_BROKEN
+	if e.firstFailed() != nil || attention {
+		worst = metav1.Evidence_RESULT_FAILED
 	}
 	return markOf(worst)
 }
 
-func markOf(verdict statusv1.Evidence_Verdict) (string, printer.Style) {
-	switch verdict {
-	case statusv1.Evidence_VERDICT_GOOD:
+func markOf(result metav1.Evidence_Result) (string, printer.Style) {
+	switch result {
+	case metav1.Evidence_RESULT_OK:
 		return "√", printer.Success
-	case statusv1.Evidence_VERDICT_DOUBTFUL:
+	case metav1.Evidence_RESULT_WARNING:
 		return "‼", printer.Warning
-	case statusv1.Evidence_VERDICT_BROKEN:
+	case metav1.Evidence_RESULT_FAILED:
 		return "×", printer.Failure
-	case statusv1.Evidence_VERDICT_ABSENT:
+	case metav1.Evidence_RESULT_NOT_APPLICABLE:
 		return "·", printer.Dim
 	default:
 		return "?", printer.Warning
 	}
 }
 
-// sourceOf returns the line below the chain: the replica, its epoch, and the version that it read.
-func sourceOf(freshness *statusv1.Freshness, versionOf string) string {
-	var parts []string
-	if id := freshness.GetReplicaId(); id != "" {
-		parts = append(parts, "from "+id)
-	}
-	if epoch := freshness.GetEpoch(); epoch != 0 {
+// sourceLine returns the line below the chain: the replica, its epoch, and how fresh its caches are.
+func sourceLine(source *metav1.Source) string {
+	parts := []string{"from " + cmp.Or(source.GetReplicaId(), source.GetService(), "an unnamed replica")}
+	if epoch := source.GetEpoch(); epoch != 0 {
 		parts = append(parts, fmt.Sprintf("epoch %d", epoch))
 	}
-	if version := freshness.GetResourceVersion(); version != "" {
-		parts = append(parts, versionOf+" at resourceVersion "+version)
+	for _, cache := range source.GetCaches() {
+		text := cache.GetKind()
+		if version := cache.GetResourceVersion(); version != "" {
+			text += " at resourceVersion " + version
+		}
+		if cache.GetLag() == nil {
+			text += ", never heard"
+		} else if lag := cache.GetLag().AsDuration(); lag >= lagShown {
+			text += ", heard " + printer.Age(lag) + " ago"
+		}
+		parts = append(parts, text)
 	}
-	return strings.Join(parts, ", ")
+	return strings.Join(parts, "; ")
 }
+
+// lagShown is the age from which a cache may be out of date: a quiet watch hears a bookmark about
+// once a minute.
+const lagShown = 2 * time.Minute
 
 // link is a link and its place in the drawing.
 type link struct {
-	evidence *statusv1.Evidence
+	evidence *metav1.Evidence
 	// column is the first column of the text to the right of the code.
 	column            int
-	firstBroken, last bool
+	firstFailed, last bool
 }
 
 const (
@@ -181,7 +195,7 @@ const (
 )
 
 // textColumn returns the column to the right of the longest code.
-func textColumn(links []*statusv1.Evidence) int {
+func textColumn(links []*metav1.Evidence) int {
 	longest := 0
 	for _, evidence := range links {
 		longest = max(longest, utf8.RuneCountInString(printer.Sanitize(evidence.GetCode())))
@@ -189,12 +203,12 @@ func textColumn(links []*statusv1.Evidence) int {
 	return codeColumn + longest + 2
 }
 
-// drawLink draws pointer, mark, code and finding, and below them the next action and the source.
+// drawLink draws pointer, mark, code and message, and below them the next action and the source.
 func (c chain) drawLink(text *strings.Builder, l link) {
-	mark, style := markOf(l.evidence.GetVerdict())
+	mark, style := markOf(l.evidence.GetResult())
 	code := printer.Sanitize(l.evidence.GetCode())
 	codeStyle, pointer := printer.Normal, " "
-	if l.firstBroken {
+	if l.firstFailed {
 		codeStyle, pointer = printer.Failure, "▶"
 	}
 	text.WriteString(" " + c.colors.Apply(codeStyle, pointer) + " " + c.colors.Apply(style, mark) + "  " + c.colors.Apply(codeStyle, code))
@@ -227,8 +241,8 @@ func (c chain) indent(l link) string {
 
 func (c chain) paragraphs(l link) []printer.Cell {
 	var paragraphs []printer.Cell
-	if finding := l.evidence.GetFinding(); finding != "" {
-		paragraphs = append(paragraphs, printer.Cell{Text: finding})
+	if message := l.evidence.GetMessage(); message != "" {
+		paragraphs = append(paragraphs, printer.Cell{Text: message})
 	}
 	if next := l.evidence.GetNext(); next != "" {
 		paragraphs = append(paragraphs, printer.Cell{Text: "→ " + next, Style: printer.Warning})
@@ -240,7 +254,7 @@ func (c chain) paragraphs(l link) []printer.Cell {
 }
 
 // origin returns the source, the object, the version and the age of a link.
-func (c chain) origin(evidence *statusv1.Evidence) string {
+func (c chain) origin(evidence *metav1.Evidence) string {
 	var parts []string
 	replica := evidence.GetReplicaId()
 	if replica == c.replica {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,9 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 )
 
 func newFindingCommand(streams printer.Streams) *cobra.Command {
@@ -25,11 +22,11 @@ func newFindingCommand(streams printer.Streams) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "finding NAME",
 		Short: "Explain the evidence of a finding, and what would repair it",
-		Long: `Explain the evidence of a finding, link by link; its owners; and what would repair it. The first line says
-what is wrong. The marks are those of "trivet explain node".
+		Long: `Explain the evidence of a finding, link by link; the objects that it is about; and what would repair it. The
+first line says what is wrong. The marks are those of "trivet explain node".
 
 Exit codes:
-  0   The finding has ended.
+  0   The finding has ended or is ignored.
   1   It is open or pending.
   2   There is no answer.
   64  The command line is wrong.`,
@@ -39,7 +36,7 @@ Exit codes:
 			return explainFinding(command.Context(), streams, &flags, args)
 		},
 	}
-	flags.Register(command, streams, "text", "json")
+	flags.Register(command, streams, "text", "json", "yaml")
 	command.ValidArgsFunction = findings.Complete(&flags)
 	return command
 }
@@ -49,42 +46,31 @@ func explainFinding(ctx context.Context, streams printer.Streams, flags *client.
 	if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 		return err
 	}
-	finding, err := client.Call(ctx, flags, "answer about "+name, func(ctx context.Context, conn grpc.ClientConnInterface) (*bootstrapv1.Finding, error) {
-		return findings.Get(ctx, gatewayv1.NewBootstrapServiceClient(conn), name)
+	response, err := client.Call(ctx, flags, "answer about "+name, func(ctx context.Context, conn grpc.ClientConnInterface) (*bootstrapv1.ExplainFindingResponse, error) {
+		return bootstrapv1.NewFindingServiceClient(conn).ExplainFinding(ctx, &bootstrapv1.ExplainFindingRequest{Name: name})
 	})
 	if err != nil {
 		return err
 	}
-	err = show(streams, flags, findingExplanation{finding}, headline{text: findingHeadline(finding), healthy: findings.HasEnded(finding)})
+	finding := response.GetFinding()
+	settled := findings.HasEnded(finding) || finding.GetState() == bootstrapv1.Finding_STATE_IGNORED
+	e := explanation{response: response, evidence: response.GetEvidence(), brokenIndex: response.BrokenIndex, sources: response.GetSources()}
+	if settled {
+		e.brokenIndex = nil // a failed link is history, or wanted
+	}
+	err = show(streams, flags, e, headline{text: findingHeadline(finding), attention: !settled})
 	if err == nil && flags.Output == "text" {
 		_, err = io.WriteString(streams.Out, findingFooter(streams.Colors(flags.Color), finding))
 	}
 	if err != nil {
 		return client.CannotPrint("explanation", err)
 	}
-	if findings.HasEnded(finding) {
+	if settled {
 		return nil
 	}
 	summary := fmt.Sprintf("%s is %s", findings.ShortName(name), findings.State(finding))
 	return &exit.Error{Code: exit.Findings, Summary: printer.Sanitize(summary)}
 }
-
-// findingExplanation adapts a finding to explanation.
-type findingExplanation struct{ *bootstrapv1.Finding }
-
-// GetFirstBroken returns the index of the first broken link; -1 without one, and for an ended
-// finding.
-func (f findingExplanation) GetFirstBroken() int32 {
-	if findings.HasEnded(f.Finding) {
-		return -1
-	}
-	return int32(slices.IndexFunc(f.GetEvidence(), func(link *statusv1.Evidence) bool {
-		return link.GetVerdict() == statusv1.Evidence_VERDICT_BROKEN
-	}))
-}
-
-// GetFreshness returns nil: a list of findings has no freshness.
-func (findingExplanation) GetFreshness() *statusv1.Freshness { return nil }
 
 // findingHeadline says what is wrong in one sentence.
 func findingHeadline(finding *bootstrapv1.Finding) string {
@@ -99,7 +85,7 @@ func findingHeadline(finding *bootstrapv1.Finding) string {
 	}
 }
 
-// findingFooter returns the lines below the chain: owners, repair, and the page about the code.
+// findingFooter returns the lines below the chain: objects, repair, and the page about the code.
 func findingFooter(colors printer.Colors, finding *bootstrapv1.Finding) string {
 	var text strings.Builder
 	line := func(title, value string) {
@@ -107,20 +93,19 @@ func findingFooter(colors printer.Colors, finding *bootstrapv1.Finding) string {
 			text.WriteString(colors.Apply(printer.Bold, title+":") + " " + printer.Sanitize(value) + "\n")
 		}
 	}
-	if len(finding.GetEvidence()) > 0 {
-		text.WriteByte('\n')
+	text.WriteByte('\n')
+	var objects []string
+	for _, object := range finding.GetObjects() {
+		objects = append(objects, printer.ObjectWithKind(object))
 	}
-	var owners []string
-	for _, owner := range finding.GetOwners() {
-		owners = append(owners, printer.ObjectWithKind(owner))
-	}
-	line("owners", strings.Join(owners, ", "))
+	line("objects", strings.Join(objects, ", "))
+	line("ignored", findings.Ignored(finding))
 	if !findings.HasEnded(finding) {
 		line("repair", cmp.Or(finding.GetRepair(), "manual"))
 		if finding.GetState() == bootstrapv1.Finding_STATE_PENDING {
-			line("pending", finding.GetUnsafeReason())
+			line("pending", finding.GetRepairModeMessage())
 		} else {
-			line("not automatic", finding.GetUnsafeReason())
+			line("not automatic", finding.GetRepairModeMessage())
 		}
 	}
 	line("documentation", findings.DocPage(finding.GetCode()))

@@ -11,50 +11,55 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 func TestExplainFinding_Transcripts(t *testing.T) {
-	leaked := func(edit func(*bootstrapv1.Finding)) *commandtest.Bootstrap {
-		finding := &bootstrapv1.Finding{
-			Name: "findings/leaked.node-ports.30080", Code: bootstrapv1.Finding_CODE_LEAKED, State: bootstrapv1.Finding_STATE_PENDING,
+	leaked := func(edit func(*bootstrapv1.Finding)) *commandtest.Gateway {
+		response := &bootstrapv1.ExplainFindingResponse{BrokenIndex: index(1), Finding: &bootstrapv1.Finding{
+			Name: "findings/leaked.node-ports.30080", Code: "LEAKED", State: bootstrapv1.Finding_STATE_PENDING,
 			Message: "Node port 30080 is allocated and no Service uses it.",
-			Owners:  []*statusv1.ObjectReference{{Kind: "Service", Namespace: "shop", Name: "web"}},
-			Repair:  "clear its bit", UnsafeReason: "it was seen 2 times of 3",
-			Evidence: []*statusv1.Evidence{
-				{Code: "ALLOCATED", Verdict: statusv1.Evidence_VERDICT_GOOD, Finding: "Its bit is set.", Source: "etcd", Version: "4711",
-					ObserveTime: timestamppb.New(time.Now().Add(-time.Hour - 30*time.Second))},
-				{Code: "OWNER", Verdict: statusv1.Evidence_VERDICT_BROKEN, Finding: "None of 2000 Services uses it.", Next: "Wait for the third observation.", Source: "service"},
-			},
+			Objects: []*metav1.ObjectReference{{Kind: "Service", Namespace: "shop", Name: "web"}},
+			Repair:  "clear its bit", RepairModeMessage: "it was observed 2 times of 3",
+		}}
+		response.Evidence = []*metav1.Evidence{
+			{Code: "STORED_BIT", Result: metav1.Evidence_RESULT_OK, Message: "Its bit is set.", Source: "etcd", Version: "4711",
+				ObserveTime: timestamppb.New(time.Now().Add(-time.Hour - 30*time.Second))},
+			{Code: "SERVICE_USE", Result: metav1.Evidence_RESULT_FAILED, Message: "None of 2000 Services uses it.", Next: "Wait for the third observation.", Source: "service"},
 		}
 		if edit != nil {
-			edit(finding)
+			edit(response.Finding)
 		}
-		return &commandtest.Bootstrap{Findings: []*bootstrapv1.Finding{finding}}
+		return &commandtest.Gateway{FindingExplanation: response}
 	}
 	tests := []struct {
 		name   string
-		serves *commandtest.Bootstrap
+		serves *commandtest.Gateway
 		args   []string
 		code   int
 	}{
 		{name: "finding", serves: leaked(nil), code: exit.Findings},
 		{name: "finding-manual", serves: leaked(func(f *bootstrapv1.Finding) {
-			f.State, f.Repair, f.UnsafeReason, f.Evidence = bootstrapv1.Finding_STATE_OPEN, "", "", nil
+			f.State, f.Repair, f.RepairModeMessage = bootstrapv1.Finding_STATE_OPEN, "", ""
 		}), code: exit.Findings},
 		{name: "finding-repaired", serves: leaked(func(f *bootstrapv1.Finding) {
 			f.State, f.RepairedBy = bootstrapv1.Finding_STATE_REPAIRED, "repairs/a1"
 		}), code: exit.OK},
-		{name: "finding-json", serves: leaked(func(f *bootstrapv1.Finding) { f.Evidence, f.Owners = nil, nil }), args: []string{"-o", "json"}, code: exit.Findings},
-		{name: "finding-not-found", serves: &commandtest.Bootstrap{}, code: exit.Undetermined},
-		{name: "finding-no-leader", serves: &commandtest.Bootstrap{
-			Err: rpcerror.New(codes.Unavailable, rpcerror.NotLeaderReason, "no replica of bootstrapsvc holds the term"),
+		{name: "finding-ignored", serves: leaked(func(f *bootstrapv1.Finding) {
+			f.State, f.Ignore = bootstrapv1.Finding_STATE_IGNORED, &bootstrapv1.Finding_Ignore{Comment: "wanted"}
+		}), code: exit.OK},
+		{name: "finding-json", serves: &commandtest.Gateway{FindingExplanation: &bootstrapv1.ExplainFindingResponse{
+			Finding: &bootstrapv1.Finding{Name: "findings/leaked.node-ports.30080", State: bootstrapv1.Finding_STATE_PENDING}, BrokenIndex: index(0),
+		}}, args: []string{"-o", "json"}, code: exit.Findings},
+		{name: "finding-not-found", serves: &commandtest.Gateway{}, code: exit.Undetermined},
+		{name: "finding-no-leader", serves: &commandtest.Gateway{
+			Err: rpcerror.New(codes.Unavailable, "NO_LEADER", "no replica of bootstrapsvc leads shard 0"),
 		}, code: exit.Undetermined},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			server := commandtest.Serve(t, &commandtest.Gateway{Bootstrap: test.serves})
+			server := commandtest.Serve(t, test.serves)
 			args := append([]string{"finding", "leaked.node-ports.30080", "--server", server}, test.args...)
 			got := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, args...)
 			if got.Code != test.code {

@@ -1,88 +1,104 @@
-// Package findings is `trivet findings`: what is wrong with allocated addresses and ports.
+// Package findings is `trivet findings`: what is wrong with allocated addresses and ports, and which
+// findings are ignored.
 //
-// Not healthy, with exit code 1, is an open finding. A pending one may end by itself. `trivet
-// repair plan` shows what would repair a finding, `trivet explain finding` its evidence, and
-// docs/findings has a page for each code. Package list has the rules of lists and watches.
+// An open finding makes the exit code 1. A pending one may end by itself, and an ignored one counts
+// as no problem. `trivet repair plan` shows what would repair a finding, `trivet explain finding`
+// its evidence, and docs/findings has a page for each code. Package list has the rules of lists and
+// watches.
 package findings
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	"github.com/trivet-dev/trivet/internal/rpcerror"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // NewCommand returns `trivet findings`.
 func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags list.Flags
-	var code string
+	var codes, states []string
 	var ended bool
-	return list.NewCommand(streams, list.Command[*bootstrapv1.Finding]{
+	command := list.NewCommand(streams, list.Command[*bootstrapv1.Finding]{
 		Flags: &flags,
 		Use:   "findings [NAME]",
 		Short: "Show what is wrong with allocated addresses and ports",
 		Long: `Show what is wrong with the addresses and ports of Services: used and not allocated, allocated and not used,
 used twice.
 
-A finding is pending until it was seen often enough, then open. With --ended, repaired findings and those
-that ended by themselves (gone) are listed too. REPAIR is
+A finding is pending until it was observed often enough, then open, or ignored on request. It ends repaired,
+or resolved without a repair; --ended lists ended findings too. REPAIR is
 
   auto    if the service repairs it by itself, unless --auto-repair=off;
-  plan    if a person can apply a plan of "trivet repair plan";
+  plan    if a person can apply a plan of "trivet repair";
   manual  if only a person can change it;
-  -       while it is pending, and after its end.
+  -       while it is pending or ignored, and after its end.
 
 "trivet explain finding" shows the evidence; docs/findings has a page for each code.`,
 		ExitOne: "A finding is open.",
 		Example: `  trivet findings
   trivet findings -w
-  trivet findings --code leaked -o name | xargs trivet repair plan
-  trivet findings --ended -o json | jq -r '.findings[] | select(.repairedBy != "") | .name'`,
+  trivet findings --code leaked,orphan -o name | xargs trivet repair plan
+  trivet findings --ended -o json | jq -r '.findings[] | select(.repairedBy != "") | .name'
+  trivet findings ignore duplicate-owner.node-ports.30080 --for 24h --comment "until the migration"`,
 		NotChanges: "Further observations are not changes.",
 		RegisterFlags: func(command *cobra.Command) {
 			fs := command.Flags()
-			fs.StringVar(&code, "code", "", "Only findings of this code: "+strings.Join(codeWords(), ", ")+".")
-			fs.BoolVar(&ended, "ended", false, "Add ended findings, as long as the service keeps them.")
-			client.CompleteFlag(command, "code", codeWords()...)
+			fs.StringSliceVar(&codes, "code", nil, "Only findings of these codes: "+strings.Join(codeWords(), ", ")+"; or as the API writes a code, such as LEAKED.")
+			fs.StringSliceVar(&states, "state", nil, "Only findings in these states: "+strings.Join(stateWords(), ", ")+". Default: "+strings.Join(standingWords(), ", ")+".")
+			fs.BoolVar(&ended, "ended", false, "Add ended findings, as long as the service remembers them.")
+			client.CompleteListFlag(command, "code", codeWords()...)
+			client.CompleteListFlag(command, "state", stateWords()...)
 		},
-		Filters: []string{"code"},
+		Filters: []string{"code", "state"},
 		Validate: func() []error {
-			var problems []error
-			if code != "" {
-				problems = append(problems, client.OneOf("--code", code, codeWords()...))
-			}
-			if ended && flags.Watch {
-				problems = append(problems, errors.New("--ended: cannot be combined with --watch, which shows how open findings end"))
-			}
-			return problems
+			return []error{checkCodes(codes), client.EachOf("--state", states, stateWords()...)}
 		},
 		ParseName: ParseName,
 		ShortName: shortNameOf,
 		Kind:      kind,
 		Source: func(conn grpc.ClientConnInterface) list.Source[*bootstrapv1.Finding] {
-			return source{client: gatewayv1.NewBootstrapServiceClient(conn), code: codeOf(code), ended: ended}
+			f := filter{states: printer.EnumsOf[bootstrapv1.Finding_State](selected(states, ended), statePrefix, bootstrapv1.Finding_State_value)}
+			for _, code := range codes {
+				f.codes = append(f.codes, printer.EnumName(code, ""))
+			}
+			return source(conn, f)
 		},
-		Selects: func(finding *bootstrapv1.Finding) bool { return code == "" || code == codeWord(finding.GetCode()) },
+		Selects: func(finding *bootstrapv1.Finding) bool {
+			return slices.Contains(selected(states, ended), State(finding))
+		},
 	})
+	command.AddCommand(newIgnoreCommand(streams), newUnignoreCommand(streams))
+	return command
+}
+
+// selected returns the states that --state and --ended select.
+func selected(states []string, ended bool) []string {
+	if len(states) == 0 {
+		states = standingWords()
+	}
+	if ended {
+		states = slices.Concat(states, endedWords())
+	}
+	return states
 }
 
 // Complete completes the name of a finding.
 func Complete(flags *client.Flags) cobra.CompletionFunc {
 	return list.CompleteName(flags, kind, func(conn grpc.ClientConnInterface) list.Source[*bootstrapv1.Finding] {
-		return source{client: gatewayv1.NewBootstrapServiceClient(conn)}
+		return source(conn, filter{})
 	}, shortNameOf)
 }
 
@@ -103,88 +119,58 @@ func ShortName(name string) string { return strings.TrimPrefix(name, prefix) }
 
 func shortNameOf(finding *bootstrapv1.Finding) string { return ShortName(finding.GetName()) }
 
-// DocPage returns the path of the page about a code; empty for an unknown code.
-func DocPage(code bootstrapv1.Finding_Code) string {
-	if _, known := bootstrapv1.Finding_Code_name[int32(code)]; !known || code == bootstrapv1.Finding_CODE_UNSPECIFIED {
-		return ""
+// DocPage returns the path of the page about a code; empty for a code of a later version.
+func DocPage(code string) string {
+	if word := printer.Word(code); slices.Contains(codeWords(), word) {
+		return "docs/findings/" + word + ".md"
 	}
-	return "docs/findings/" + codeWord(code) + ".md"
+	return ""
 }
 
-func codeWord(code bootstrapv1.Finding_Code) string { return printer.EnumWord(code, "CODE_") }
+// codeWords returns the known values of --code, in the order of the API.
+func codeWords() []string { return printer.EnumWords[metav1.FindingCode]("FINDING_CODE_") }
 
-// codeWords returns the values of --code, in the order of the API.
-func codeWords() []string {
-	var words []string
-	values := bootstrapv1.Finding_CODE_UNSPECIFIED.Descriptor().Values()
-	for i := range values.Len() {
-		if code := bootstrapv1.Finding_Code(values.Get(i).Number()); code != bootstrapv1.Finding_CODE_UNSPECIFIED {
-			words = append(words, codeWord(code))
-		}
-	}
-	return words
-}
-
-// codeOf returns the code of a word; unspecified, which selects all, for the empty word.
-func codeOf(word string) bootstrapv1.Finding_Code {
-	return bootstrapv1.Finding_Code(bootstrapv1.Finding_Code_value[printer.EnumName(word, "CODE_")])
-}
-
-// pageSize is the gateway's limit.
-const pageSize = 5000
-
-type source struct {
-	list.NoNotes
-
-	client gatewayv1.BootstrapServiceClient
-	code   bootstrapv1.Finding_Code
-	ended  bool
-}
-
-func (s source) Get(ctx context.Context, name string) (*bootstrapv1.Finding, proto.Message, error) {
-	finding, err := Get(ctx, s.client, name)
-	return finding, finding, err
-}
-
-// Get returns an open, pending or ended finding by the API's name. It filters all findings, because
-// the API has no RPC for one.
-func Get(ctx context.Context, bootstrap gatewayv1.BootstrapServiceClient, name string) (*bootstrapv1.Finding, error) {
-	for token := ""; ; {
-		response, err := bootstrap.ListFindings(ctx, &gatewayv1.ListFindingsRequest{ShowEnded: true, PageSize: pageSize, PageToken: token})
-		if err != nil {
-			return nil, err
-		}
-		for _, finding := range response.GetFindings() {
-			if finding.GetName() == name {
-				return finding, nil
+// checkCodes returns an error for a wrong code. A code as the API writes it may be of a later
+// version.
+func checkCodes(codes []string) error {
+	for _, code := range codes {
+		if !regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,62}$`).MatchString(code) {
+			if err := client.OneOf("--code", code, codeWords()...); err != nil {
+				return err
 			}
 		}
-		switch response.GetNextPageToken() {
-		case "":
-			return nil, rpcerror.New(codes.NotFound, "FINDING_NOT_FOUND", "no "+name)
-		case token:
-			return nil, fmt.Errorf("the gateway returned the page token %q twice", token)
-		}
-		token = response.GetNextPageToken()
 	}
+	return nil
 }
 
-func (s source) Page(ctx context.Context, token string) (list.Page[*bootstrapv1.Finding], error) {
-	response, err := s.client.ListFindings(ctx, &gatewayv1.ListFindingsRequest{
-		Code: s.code, ShowEnded: s.ended, PageSize: pageSize, PageToken: token,
-	})
-	return list.Page[*bootstrapv1.Finding]{Items: response.GetFindings(), NextToken: response.GetNextPageToken()}, err
+// pageSize is the API's limit.
+const pageSize = 5000
+
+// filter selects findings. Its zero value selects those that have not ended.
+type filter struct {
+	codes  []string
+	states []bootstrapv1.Finding_State
 }
 
-func (source) Response(all list.Page[*bootstrapv1.Finding]) proto.Message {
-	return &gatewayv1.ListFindingsResponse{Findings: all.Items}
-}
-
-func (s source) Watch(ctx context.Context) (list.Receive[*bootstrapv1.Finding], error) {
-	stream, err := s.client.WatchFindings(ctx, &gatewayv1.WatchFindingsRequest{})
-	return list.ReceiveFrom(stream, err, func(response *gatewayv1.WatchFindingsResponse) list.Event[*bootstrapv1.Finding] {
-		return list.Event[*bootstrapv1.Finding]{
-			Type: list.EventTypeOf(response.GetType()), Item: response.GetFinding(), Missing: response.GetMissing(), Message: response,
-		}
-	})
+func source(conn grpc.ClientConnInterface, f filter) list.Source[*bootstrapv1.Finding] {
+	service := bootstrapv1.NewFindingServiceClient(conn)
+	return list.Source[*bootstrapv1.Finding]{
+		Get: func(ctx context.Context, name string) (*bootstrapv1.Finding, proto.Message, error) {
+			response, err := service.GetFinding(ctx, &bootstrapv1.GetFindingRequest{Name: name})
+			return response.GetFinding(), response, err
+		},
+		Page: func(ctx context.Context, token string) (list.Page[*bootstrapv1.Finding], error) {
+			response, err := service.ListFindings(ctx, &bootstrapv1.ListFindingsRequest{
+				Codes: f.codes, States: f.states, PageSize: pageSize, PageToken: token,
+			})
+			return list.PageOf(response, response.GetFindings(), err)
+		},
+		Response: func(all list.Page[*bootstrapv1.Finding]) proto.Message {
+			return &bootstrapv1.ListFindingsResponse{Findings: all.Items, ResumeToken: all.ResumeToken, Sources: all.Sources, Missing: all.Missing}
+		},
+		Watch: func(ctx context.Context, token string) (watch.Receive[*bootstrapv1.Finding], error) {
+			stream, err := service.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{Codes: f.codes, States: f.states, ResumeToken: token})
+			return watch.ReceiveFrom(stream, err, (*bootstrapv1.WatchFindingsResponse).GetFinding)
+		},
+	}
 }

@@ -3,14 +3,15 @@ package findings
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 func kind() list.Kind[*bootstrapv1.Finding] {
@@ -18,39 +19,49 @@ func kind() list.Kind[*bootstrapv1.Finding] {
 		Noun: "finding",
 		Columns: []list.Column{
 			{Title: "NAME", MinWidth: len("not-allocated.ip-addresses.10.96.100.100")}, {Title: "STATE", State: true, MinWidth: len("repaired")},
-			{Title: "AGE", MinWidth: len("59m59s")}, {Title: "REPAIR", MinWidth: len("manual")}, {Title: "OWNER"},
+			{Title: "AGE", MinWidth: len("59m59s")}, {Title: "REPAIR", MinWidth: len("manual")}, {Title: "OBJECT"},
 			{Title: "SEEN", Wide: true}, {Title: "OBSERVED", Wide: true}, {Title: "CHANGE", Wide: true}, {Title: "NOT-AUTO", Wide: true},
-			{Title: "MESSAGE"},
+			{Title: "IGNORED", Wide: true}, {Title: "MESSAGE"},
 		},
-		Row:      row,
-		State:    State,
-		Severity: severity,
-		Problem: func(finding *bootstrapv1.Finding) string {
-			return cmp.Or(finding.GetMessage(), codeWord(finding.GetCode()))
-		},
+		Row:             row,
+		State:           State,
+		Severity:        severity,
+		Problem:         func(finding *bootstrapv1.Finding) string { return cmp.Or(finding.GetMessage(), finding.GetCode()) },
 		CriticalWord:    "open",
-		DeleteHasState:  true,
 		Summary:         summary,
 		WithoutVolatile: withoutVolatile,
 	}
 }
 
-// State returns the state of a finding in one word.
-func State(finding *bootstrapv1.Finding) string { return stateWord(finding.GetState()) }
+// statePrefix begins the names of states in the API.
+const statePrefix = "STATE_"
 
-func stateWord(state bootstrapv1.Finding_State) string { return printer.EnumWord(state, "STATE_") }
+// State returns the state of a finding in one word.
+func State(finding *bootstrapv1.Finding) string {
+	return printer.EnumWord(finding.GetState(), statePrefix)
+}
+
+// stateWords returns the values of --state.
+func stateWords() []string { return printer.EnumWords[bootstrapv1.Finding_State](statePrefix) }
+
+// endedWords returns the states of findings that have ended, standingWords all others.
+func endedWords() []string { return []string{"repaired", "resolved"} }
+
+func standingWords() []string {
+	return slices.DeleteFunc(stateWords(), func(word string) bool { return slices.Contains(endedWords(), word) })
+}
 
 // HasEnded reports whether a finding was repaired or ended by itself.
 func HasEnded(finding *bootstrapv1.Finding) bool {
-	return finding.GetState() == bootstrapv1.Finding_STATE_REPAIRED || finding.GetState() == bootstrapv1.Finding_STATE_GONE
+	return slices.Contains(endedWords(), State(finding))
 }
 
 func severity(finding *bootstrapv1.Finding) list.Severity {
 	switch {
 	case finding.GetState() == bootstrapv1.Finding_STATE_OPEN:
 		return list.Critical
-	case HasEnded(finding):
-		return list.Healthy
+	case HasEnded(finding), finding.GetState() == bootstrapv1.Finding_STATE_IGNORED:
+		return list.Fine
 	default:
 		return list.Warning
 	}
@@ -59,10 +70,10 @@ func severity(finding *bootstrapv1.Finding) list.Severity {
 func row(now time.Time, finding *bootstrapv1.Finding) []printer.Cell {
 	return []printer.Cell{
 		{Text: ShortName(finding.GetName())}, {Text: State(finding), Style: severity(finding).Style()},
-		{Text: age(now, finding)}, {Text: repairKind(finding)}, {Text: owners(finding.GetOwners())},
-		{Text: printer.Since(now, finding.GetLastSeenTime())}, {Text: fmt.Sprint(finding.GetSightings())},
-		{Text: cmp.Or(finding.GetRepair(), "-")}, {Text: cmp.Or(finding.GetUnsafeReason(), "-")},
-		{Text: finding.GetMessage()},
+		{Text: age(now, finding)}, {Text: repairMode(finding)}, {Text: objects(finding.GetObjects())},
+		{Text: printer.Since(now, finding.GetLastObserveTime())}, {Text: fmt.Sprint(finding.GetObservationCount())},
+		{Text: cmp.Or(finding.GetRepair(), "-")}, {Text: cmp.Or(finding.GetRepairModeMessage(), "-")},
+		{Text: cmp.Or(Ignored(finding), "-")}, {Text: finding.GetMessage()},
 	}
 }
 
@@ -71,25 +82,39 @@ func age(now time.Time, finding *bootstrapv1.Finding) string {
 	if end := finding.GetEndTime(); end != nil {
 		now = end.AsTime()
 	}
-	return printer.Since(now, finding.GetFirstSeenTime())
+	return printer.Since(now, finding.GetFirstObserveTime())
 }
 
-// repairKind returns the value of REPAIR.
-func repairKind(finding *bootstrapv1.Finding) string {
-	switch {
-	case HasEnded(finding), finding.GetState() == bootstrapv1.Finding_STATE_PENDING:
+// repairMode returns the value of REPAIR.
+func repairMode(finding *bootstrapv1.Finding) string {
+	if finding.GetState() != bootstrapv1.Finding_STATE_OPEN {
 		return "-"
-	case finding.GetSafe():
-		return "auto"
-	case finding.GetRepair() != "":
-		return "plan"
-	default:
-		return "manual"
 	}
+	return printer.EnumWord(finding.GetRepairMode(), "REPAIR_MODE_")
 }
 
-// owners returns the first owner and the number of further ones.
-func owners(objects []*statusv1.ObjectReference) string {
+// Ignored returns the user that ignores a finding, the end and the comment: "by ada until 2026-01-02 03:04:05 UTC: it
+// is wanted". It is empty if the finding is not ignored.
+func Ignored(finding *bootstrapv1.Finding) string {
+	ignore := finding.GetIgnore()
+	if ignore == nil {
+		return ""
+	}
+	text := "until it ends"
+	if expiry := ignore.GetExpireTime(); expiry != nil {
+		text = "until " + expiry.AsTime().UTC().Format(time.DateTime) + " UTC"
+	}
+	if user := ignore.GetCaller().GetUser(); user != "" {
+		text = "by " + user + " " + text
+	}
+	if comment := ignore.GetComment(); comment != "" {
+		text += ": " + comment
+	}
+	return text
+}
+
+// objects returns the first object that uses the subject and the number of further ones.
+func objects(objects []*metav1.ObjectReference) string {
 	if len(objects) == 0 {
 		return "-"
 	}
@@ -108,17 +133,12 @@ func summary(findings []*bootstrapv1.Finding) string {
 	for _, finding := range findings {
 		counts[State(finding)]++
 	}
-	return printer.Count(len(findings), "finding") + ": " + printer.Counts(counts,
-		stateWord(bootstrapv1.Finding_STATE_OPEN), stateWord(bootstrapv1.Finding_STATE_PENDING),
-		stateWord(bootstrapv1.Finding_STATE_REPAIRED), stateWord(bootstrapv1.Finding_STATE_GONE))
+	return printer.Count(len(findings), "finding") + ": " + printer.Counts(counts, "open", "pending", "ignored", "repaired", "resolved", "-")
 }
 
-// withoutVolatile omits what each pass changes.
+// withoutVolatile omits what each pass changes, and the owner.
 func withoutVolatile(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 	copied := proto.CloneOf(finding)
-	copied.LastSeenTime, copied.Sightings = nil, 0
-	for _, evidence := range copied.GetEvidence() {
-		evidence.Version, evidence.ObserveTime, evidence.ReplicaId = "", nil, ""
-	}
+	copied.LastObserveTime, copied.ObservationCount, copied.Owner = nil, 0, nil
 	return copied
 }

@@ -1,8 +1,8 @@
-// Package leases is `trivet leases`: the sessions of holders and the state of their Lease objects.
+// Package leases is `trivet leases`: the leases of holders and the state of their Lease objects.
 //
-// Not healthy, with exit code 1, is an expired session, a session with a duplicate, and a session
-// whose object could not be written [failureLimit] times in a row. A suspect session may recover,
-// and without a Node no object is written. Package list has the rules of lists and watches.
+// A lease that has expired, that has a duplicate, or whose object could not be written
+// [failureLimit] times in a row needs attention, with exit code 1. A suspect lease may recover, and
+// without a Node no object is written. Package list has the rules of lists and watches.
 package leases
 
 import (
@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,37 +20,38 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 // NewCommand returns `trivet leases`.
 func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags list.Flags
-	var namespace, state string
+	var namespace string
+	var states []string
 	return list.NewCommand(streams, list.Command[*leasev1.Lease]{
 		Flags: &flags,
 		Use:   "leases [NAMESPACE/NAME]",
-		Short: "Show the sessions of holders and their Lease objects",
-		Long: `Show the sessions of holders at leasesvc and the state of their Lease objects.
+		Short: "Show the leases of holders and their Lease objects",
+		Long: `Show the leases that holders have at leasesvc and the state of their Lease objects in Kubernetes.
 
-A session is alive while its heartbeats are in time, suspect when some are missing, and expired after its
-deadline. WRITTEN is the age of the last write of the object, or its problem. NEXT-WRITE is the time of the
+A lease is alive while its heartbeats are in time, suspect when some are missing, and expired after its
+expire time. WRITTEN is the age of the last write of the object, or its problem. NEXT-WRITE is the time of the
 next write, RENEW-AGE the age of the renewTime in the object. DUPLICATE is another live holder of the same
-name; its heartbeats are rejected. A watch shows "live" as the last beat of an alive session, because it
-gets no event for a single beat.`,
-		ExitOne: fmt.Sprintf("A session is expired or has a duplicate, or its object could not be written %d times in a row.", failureLimit),
+name; its heartbeats are rejected. CONDITIONS are those that the agent last reported. A watch shows "live" as
+the last beat of an alive lease, because it gets no event for a single beat.`,
+		ExitOne: fmt.Sprintf("A lease has expired or has a duplicate, or its object could not be written %d times in a row.", failureLimit),
 		Example: `  trivet leases
   trivet leases kube-node-lease/node-7 -o wide
-  trivet leases -n kube-node-lease --state expired
+  trivet leases -n kube-node-lease --state suspect,expired
   trivet leases -w
-  trivet leases -o json | jq -r '.leases[] | select(.write.failures > 0) | .write.lastError'`,
+  trivet leases -o json | jq -r '.leases[] | select(.write.failureCount > 0) | .write.lastError'`,
 		NotChanges: "Beats and successful writes are not changes.",
 		RegisterFlags: func(command *cobra.Command) {
 			fs := command.Flags()
-			fs.StringVarP(&namespace, "namespace", "n", "", "Only sessions with Lease objects in this namespace, which NAME then omits.")
-			fs.StringVar(&state, "state", "", "Only sessions in this state: "+strings.Join(stateWords(), ", ")+".")
-			client.CompleteFlag(command, "state", stateWords()...)
+			fs.StringVarP(&namespace, "namespace", "n", "", "Only leases with Lease objects in this namespace, which NAME then omits.")
+			fs.StringSliceVar(&states, "state", nil, "Only leases in these states: "+strings.Join(stateWords(), ", ")+".")
+			client.CompleteListFlag(command, "state", stateWords()...)
 		},
 		Filters: []string{"state"},
 		Validate: func() []error {
@@ -57,10 +59,7 @@ gets no event for a single beat.`,
 			if namespace != "" && !isNamespace(namespace) {
 				problems = append(problems, fmt.Errorf("--namespace=%q: must be lower-case letters, digits and -, at most 63", namespace))
 			}
-			if state != "" {
-				problems = append(problems, client.OneOf("--state", state, stateWords()...))
-			}
-			return problems
+			return append(problems, client.EachOf("--state", states, stateWords()...))
 		},
 		ParseName: func(text string) (string, error) {
 			name, err := parseName(text, namespace)
@@ -78,13 +77,15 @@ gets no event for a single beat.`,
 		},
 		Kind: func() list.Kind[*leasev1.Lease] { return kind(namespace != "") },
 		Source: func(conn grpc.ClientConnInterface) list.Source[*leasev1.Lease] {
-			s := source{client: gatewayv1.NewNodeServiceClient(conn), state: stateOf(state)}
+			parent := ""
 			if namespace != "" {
-				s.parent = "namespaces/" + namespace
+				parent = "namespaces/" + namespace
 			}
-			return s
+			return source(conn, parent, printer.EnumsOf[leasev1.Lease_State](states, "STATE_", leasev1.Lease_State_value))
 		},
-		Selects: func(lease *leasev1.Lease) bool { return state == "" || state == word(lease.GetState()) },
+		Selects: func(lease *leasev1.Lease) bool {
+			return len(states) == 0 || slices.Contains(states, word(lease.GetState()))
+		},
 	})
 }
 
@@ -118,38 +119,26 @@ func splitName(name string) (namespace, lease string) {
 	return namespace, lease
 }
 
-// pageSize is the gateway's limit, because each page costs one call to each replica.
+// pageSize is the API's limit, because each page costs one call to each replica.
 const pageSize = 5000
 
-type source struct {
-	list.NoNotes
-
-	client gatewayv1.NodeServiceClient
-	parent string
-	state  leasev1.Lease_State
-}
-
-func (s source) Get(ctx context.Context, name string) (*leasev1.Lease, proto.Message, error) {
-	response, err := s.client.GetLease(ctx, &gatewayv1.GetLeaseRequest{Name: name})
-	return response.GetLease(), response, err
-}
-
-func (s source) Page(ctx context.Context, token string) (list.Page[*leasev1.Lease], error) {
-	response, err := s.client.ListLeases(ctx, &gatewayv1.ListLeasesRequest{
-		Parent: s.parent, State: s.state, PageSize: pageSize, PageToken: token,
-	})
-	return list.Page[*leasev1.Lease]{Items: response.GetLeases(), NextToken: response.GetNextPageToken(), Missing: response.GetMissing()}, err
-}
-
-func (source) Response(all list.Page[*leasev1.Lease]) proto.Message {
-	return &gatewayv1.ListLeasesResponse{Leases: all.Items, Missing: all.Missing}
-}
-
-func (s source) Watch(ctx context.Context) (list.Receive[*leasev1.Lease], error) {
-	stream, err := s.client.WatchLeases(ctx, &gatewayv1.WatchLeasesRequest{Parent: s.parent})
-	return list.ReceiveFrom(stream, err, func(response *gatewayv1.WatchLeasesResponse) list.Event[*leasev1.Lease] {
-		return list.Event[*leasev1.Lease]{
-			Type: list.EventTypeOf(response.GetType()), Item: response.GetLease(), Missing: response.GetMissing(), Message: response,
-		}
-	})
+func source(conn grpc.ClientConnInterface, parent string, states []leasev1.Lease_State) list.Source[*leasev1.Lease] {
+	service := leasev1.NewLeaseServiceClient(conn)
+	return list.Source[*leasev1.Lease]{
+		Get: func(ctx context.Context, name string) (*leasev1.Lease, proto.Message, error) {
+			response, err := service.GetLease(ctx, &leasev1.GetLeaseRequest{Name: name})
+			return response.GetLease(), response, err
+		},
+		Page: func(ctx context.Context, token string) (list.Page[*leasev1.Lease], error) {
+			response, err := service.ListLeases(ctx, &leasev1.ListLeasesRequest{Parent: parent, States: states, PageSize: pageSize, PageToken: token})
+			return list.PageOf(response, response.GetLeases(), err)
+		},
+		Response: func(all list.Page[*leasev1.Lease]) proto.Message {
+			return &leasev1.ListLeasesResponse{Leases: all.Items, ResumeToken: all.ResumeToken, Sources: all.Sources, Missing: all.Missing}
+		},
+		Watch: func(ctx context.Context, token string) (watch.Receive[*leasev1.Lease], error) {
+			stream, err := service.WatchLeases(ctx, &leasev1.WatchLeasesRequest{Parent: parent, States: states, ResumeToken: token})
+			return watch.ReceiveFrom(stream, err, (*leasev1.WatchLeasesResponse).GetLease)
+		},
+	}
 }

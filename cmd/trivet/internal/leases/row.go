@@ -3,29 +3,32 @@ package leases
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // failureLimit is the number of failed writes in a row that need attention. A conflict or a slow
 // kube-apiserver causes fewer.
 const failureLimit = 3
 
-// kind hides the column NAMESPACE, except with -o wide, if all sessions are of one namespace.
+// kind hides the column NAMESPACE, except with -o wide, if all leases are of one namespace.
 func kind(oneNamespace bool) list.Kind[*leasev1.Lease] {
 	return list.Kind[*leasev1.Lease]{
 		Noun: "lease",
 		Columns: []list.Column{
 			{Title: "NAMESPACE", Wide: oneNamespace}, {Title: "HOLDER"}, {Title: "CLASS"}, {Title: "STATE", State: true, MinWidth: len("suspect")},
-			{Title: "LAST-BEAT"}, {Title: "DEADLINE", MinWidth: len("59m59s ago")}, {Title: "WRITTEN", MinWidth: len("failed 3 times")},
+			{Title: "LAST-BEAT"}, {Title: "EXPIRES", MinWidth: len("59m59s ago")}, {Title: "WRITTEN", MinWidth: len("failed 3 times")},
 			{Title: "NEXT-WRITE"}, {Title: "RENEW-AGE"}, {Title: "SHARD"},
 			{Title: "BOOT", Wide: true}, {Title: "SEQUENCE", Wide: true}, {Title: "STARTED", Wide: true}, {Title: "EPOCH", Wide: true},
-			{Title: "VERSION", Wide: true}, {Title: "WHY", Wide: true}, {Title: "DUPLICATE"}, {Title: "ERROR", Wide: true},
+			{Title: "REPLICA", Wide: true}, {Title: "VERSION", Wide: true}, {Title: "REASON", Wide: true}, {Title: "CONDITIONS", Wide: true},
+			{Title: "DUPLICATE"}, {Title: "ERROR", Wide: true},
 		},
 		Row:             row,
 		State:           func(lease *leasev1.Lease) string { return word(lease.GetState()) },
@@ -40,14 +43,7 @@ func kind(oneNamespace bool) list.Kind[*leasev1.Lease] {
 func word(state leasev1.Lease_State) string { return printer.EnumWord(state, "STATE_") }
 
 // stateWords returns the values of --state.
-func stateWords() []string {
-	return []string{word(leasev1.Lease_STATE_ALIVE), word(leasev1.Lease_STATE_SUSPECT), word(leasev1.Lease_STATE_EXPIRED)}
-}
-
-// stateOf returns the state of a word; unspecified, which selects all, for the empty word.
-func stateOf(word string) leasev1.Lease_State {
-	return leasev1.Lease_State(leasev1.Lease_State_value[printer.EnumName(word, "STATE_")])
-}
+func stateWords() []string { return printer.EnumWords[leasev1.Lease_State]("STATE_") }
 
 func severity(lease *leasev1.Lease) list.Severity {
 	write := lease.GetWrite()
@@ -57,7 +53,7 @@ func severity(lease *leasev1.Lease) list.Severity {
 	case lease.GetState() != leasev1.Lease_STATE_ALIVE, failures(write) > 0, write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER:
 		return list.Warning
 	default:
-		return list.Healthy
+		return list.Fine
 	}
 }
 
@@ -67,7 +63,7 @@ func failures(write *leasev1.Lease_Write) int32 {
 	if write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER {
 		return 0
 	}
-	return write.GetFailures()
+	return write.GetFailureCount()
 }
 
 func problem(lease *leasev1.Lease) string {
@@ -84,12 +80,14 @@ func problem(lease *leasev1.Lease) string {
 func row(now time.Time, lease *leasev1.Lease) []printer.Cell {
 	namespace, name := splitName(lease.GetName())
 	write := lease.GetWrite()
+	shard, epoch, replica := printer.Owner(lease.GetOwner())
 	return []printer.Cell{
 		{Text: cmp.Or(namespace, "-")}, {Text: cmp.Or(lease.GetHolder().GetName(), name)}, {Text: cmp.Or(lease.GetHolder().GetClass(), "-")},
-		{Text: word(lease.GetState()), Style: stateStyle(lease.GetState())}, {Text: lastBeat(now, lease)}, {Text: printer.Due(now, lease.GetDeadline())},
-		writeCell(now, write), {Text: printer.Due(now, write.GetDueTime())}, {Text: printer.Since(now, write.GetRenewTime())}, {Text: fmt.Sprint(lease.GetShard())},
+		{Text: word(lease.GetState()), Style: stateStyle(lease.GetState())}, {Text: lastBeat(now, lease)}, {Text: printer.Due(now, lease.GetExpireTime())},
+		writeCell(now, write), {Text: printer.Due(now, write.GetDueTime())}, {Text: printer.Since(now, write.GetRenewTime())}, {Text: shard},
 		{Text: cmp.Or(lease.GetHolder().GetBootId(), "-")}, {Text: fmt.Sprint(lease.GetSequence())}, {Text: printer.Since(now, lease.GetStartTime())},
-		{Text: fmt.Sprint(lease.GetEpoch())}, {Text: cmp.Or(write.GetResourceVersion(), "-")}, {Text: cmp.Or(write.GetReason(), "-")},
+		{Text: epoch}, {Text: replica}, {Text: cmp.Or(write.GetResourceVersion(), "-")}, {Text: cmp.Or(write.GetReason(), "-")},
+		{Text: conditionList(lease.GetConditions())},
 		duplicateCell(lease.GetDuplicate()), {Text: write.GetLastError()},
 	}
 }
@@ -119,8 +117,8 @@ func writeCell(now time.Time, write *leasev1.Lease_Write) printer.Cell {
 	case leasev1.Lease_Write_STATE_WRITTEN:
 		return printer.Cell{Text: printer.Since(now, write.GetWriteTime())}
 	case leasev1.Lease_Write_STATE_RETRYING:
-		cell := printer.Cell{Text: "failed " + printer.Count(int(write.GetFailures()), "time"), Style: printer.Warning}
-		if write.GetFailures() >= failureLimit {
+		cell := printer.Cell{Text: "failed " + printer.Count(int(write.GetFailureCount()), "time"), Style: printer.Warning}
+		if write.GetFailureCount() >= failureLimit {
 			cell.Style = printer.Failure
 		}
 		return cell
@@ -137,7 +135,7 @@ func duplicateCell(duplicate *leasev1.Lease_Duplicate) printer.Cell {
 	if duplicate == nil {
 		return printer.Cell{Text: "-"}
 	}
-	rejected := printer.Count(int(duplicate.GetRefusals()), "rejected beat")
+	rejected := printer.Count(int(duplicate.GetRejectionCount()), "rejected beat")
 	return printer.Cell{Text: fmt.Sprintf("%s, %s", duplicate.GetBootId(), rejected), Style: printer.Failure}
 }
 
@@ -162,28 +160,48 @@ func summary(leases []*leasev1.Lease) string {
 	return printer.Count(len(leases), "lease") + ": " + printer.Counts(counts, words...)
 }
 
+// conditionList returns the conditions that an agent reported: "KubeletHealthy=false (TIMEOUT)".
+func conditionList(conditions []*metav1.Condition) string {
+	var parts []string
+	for _, condition := range conditions {
+		text := condition.GetType() + "=" + printer.EnumWord(condition.GetStatus(), "STATUS_")
+		if condition.GetReason() != "" {
+			text += " (" + condition.GetReason() + ")"
+		}
+		parts = append(parts, text)
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
+
 // withoutVolatile omits what each beat and each write changes, and the fields that depend on the
-// replica that holds the session. A replica computes the start time from its clock, so it varies
-// slightly; a new session has another boot.
+// replica that keeps the lease. A replica computes the start time from its clock, so it varies
+// slightly; a new lease has another boot.
 func withoutVolatile(lease *leasev1.Lease) *leasev1.Lease {
-	copied := proto.CloneOf(lease)
-	copied.LastBeatTime, copied.Deadline, copied.Sequence, copied.Epoch, copied.StartTime = nil, nil, 0, 0, nil
+	copied := withoutBeat(lease)
+	copied.Owner, copied.StartTime, copied.Etag = nil, nil, ""
 	if write := copied.GetWrite(); write != nil {
 		write.RenewTime, write.WriteTime, write.DueTime, write.ResourceVersion, write.Reason = nil, nil, nil, "", ""
-		write.Failures = failures(write)
+		write.FailureCount = failures(write)
 	}
 	if duplicate := copied.GetDuplicate(); duplicate != nil {
-		duplicate.RefuseTime, duplicate.Refusals = nil, 0
+		duplicate.LastRejectionTime, duplicate.RejectionCount = nil, 0
+	}
+	for _, condition := range copied.GetConditions() {
+		condition.TransitionTime = nil
 	}
 	return copied
 }
 
-// withoutStale omits the last beat of an alive session, because no event reports the next one.
+// withoutStale omits the last beat of an alive lease, because no event reports the next one.
 func withoutStale(lease *leasev1.Lease) *leasev1.Lease {
 	if lease.GetState() != leasev1.Lease_STATE_ALIVE {
 		return lease
 	}
+	return withoutBeat(lease)
+}
+
+func withoutBeat(lease *leasev1.Lease) *leasev1.Lease {
 	copied := proto.CloneOf(lease)
-	copied.LastBeatTime, copied.Deadline, copied.Sequence = nil, nil, 0
+	copied.LastBeatTime, copied.LastReportTime, copied.ExpireTime, copied.Sequence = nil, nil, nil, 0
 	return copied
 }

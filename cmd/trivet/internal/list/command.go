@@ -30,9 +30,9 @@ type Command[T Item] struct {
 	Flags *Flags
 	// Use, Short, Long and Example are cobra's texts. NewCommand appends the common text to Long.
 	Use, Short, Long, Example string
-	// ExitOne says for which items the exit code is 1.
+	// ExitOne says for which items the exit code is 1; empty if there are none.
 	ExitOne string
-	// NotChanges says what a watch does not show as a change.
+	// NotChanges says what a watch does not show as a change. Empty if the API has no watch.
 	NotChanges string
 	// RegisterFlags adds further flags; optional.
 	RegisterFlags func(command *cobra.Command)
@@ -40,33 +40,39 @@ type Command[T Item] struct {
 	Filters []string
 	// Validate returns the problems of further flags; optional.
 	Validate func() []error
-	// ParseName returns the API's name for the argument. ShortName returns the argument for an
-	// item.
+	// ParseName returns the API's name for the argument; nil if the command takes none. ShortName
+	// returns the argument for an item.
 	ParseName func(argument string) (string, error)
 	ShortName func(item T) string
 	Kind      func() Kind[T]
 	Source    func(conn grpc.ClientConnInterface) Source[T]
-	// Selects reports whether a watch shows an item; optional. A list is filtered by its source.
+	// Selects reports whether the filters, which the source applies, select an item. Without it, a
+	// watch cannot tell a deleted item from one that the filters do not select any more. Optional.
 	Selects func(item T) bool
 }
 
-const commonHelp = `
+// commonHelp returns what the help of every list command says.
+func commonHelp(exitOne string) string {
+	if exitOne != "" {
+		exitOne = "\n  1   " + exitOne
+	}
+	return `
 
 Counts, notes and missing parts go to standard error. Ages use the clock of this machine. On a terminal
 the last column is cut to the width; -o wide cuts nothing.
 
 Exit codes:
-  0   Healthy.
-  1   %s
-  2   Not determined: no answer, or nothing bad in an answer with missing parts.
+  0   Nothing needs attention.` + exitOne + `
+  2   Not determined: no answer, or nothing that needs attention in an answer with missing parts.
   64  The command line is wrong.`
+}
 
 // NewCommand returns the command. Its errors carry their exit code and are not printed.
 func NewCommand[T Item](streams printer.Streams, c Command[T]) *cobra.Command {
 	command := &cobra.Command{
 		Use:     c.Use,
 		Short:   c.Short,
-		Long:    c.Long + fmt.Sprintf(commonHelp, c.ExitOne),
+		Long:    c.Long + commonHelp(c.ExitOne),
 		Example: c.Example,
 		Args:    cobra.ArbitraryArgs, // checked with all other problems of the command line
 		RunE: func(command *cobra.Command, args []string) error {
@@ -76,14 +82,19 @@ func NewCommand[T Item](streams printer.Streams, c Command[T]) *cobra.Command {
 			return c.run(command.Context(), streams)
 		},
 	}
-	c.Flags.Register(command, streams, "table", "wide", "json", "name")
+	c.Flags.Register(command, streams, "table", "wide", "json", "yaml", "name")
 	fs := command.Flags()
-	fs.BoolVarP(&c.Flags.Watch, "watch", "w", false, "Watch: in place on a terminal, elsewhere one line for each change. "+c.NotChanges)
+	if c.NotChanges != "" {
+		fs.BoolVarP(&c.Flags.Watch, "watch", "w", false, "Watch: in place on a terminal, elsewhere one line for each change. "+c.NotChanges)
+	}
 	fs.BoolVar(&c.Flags.NoHeaders, "no-headers", false, "Omit the column titles.")
 	if c.RegisterFlags != nil {
 		c.RegisterFlags(command)
 	}
-	command.ValidArgsFunction = CompleteName(&c.Flags.Flags, c.Kind, c.Source, c.ShortName)
+	command.ValidArgsFunction = cobra.NoFileCompletions
+	if c.ParseName != nil {
+		command.ValidArgsFunction = CompleteName(&c.Flags.Flags, c.Kind, c.Source, c.ShortName)
+	}
 	return command
 }
 
@@ -92,13 +103,15 @@ func (c Command[T]) parse(command *cobra.Command, args []string) error {
 	if c.Validate != nil {
 		problems = append(problems, c.Validate()...)
 	}
-	switch len(args) {
-	case 0:
-	case 1:
+	switch {
+	case len(args) == 0:
+	case c.ParseName == nil:
+		problems = append(problems, fmt.Errorf("%s takes no arguments, got %q", command.Name(), args))
+	case len(args) == 1:
 		name, err := c.ParseName(args[0])
 		c.Flags.Name, problems = name, append(problems, err)
 		for _, filter := range c.Filters {
-			if command.Flags().Lookup(filter).Value.String() != "" {
+			if command.Flags().Changed(filter) {
 				problems = append(problems, fmt.Errorf("--%s filters a list; omit it with a name", filter))
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // lineView prints the list, and then a line for each change.
@@ -32,54 +34,55 @@ func newLineView[T Item](l *lister[T]) *lineView[T] {
 	return v
 }
 
-func (v *lineView[T]) startStream() { v.store.startStream() }
+func (v *lineView[T]) beginAnew() error {
+	v.store.beginAnew()
+	return nil
+}
 
-func (v *lineView[T]) handle(event Event[T]) error {
+func (v *lineView[T]) handle(event watch.Event[T]) error {
 	v.lostNotice = ""
 	switch event.Type {
-	case Put:
-		last, existed, changed := v.store.put(event.Item)
-		if v.listed && changed && (v.selected(event.Item) || existed && v.selected(last)) {
+	case metav1.EventType_EVENT_TYPE_ADDED, metav1.EventType_EVENT_TYPE_MODIFIED:
+		if v.store.put(event.Item) && v.listed && v.isWatched(event.Item) {
 			return v.printItems(withoutStale(v.kind, event.Item))
 		}
-	case Delete:
+	case metav1.EventType_EVENT_TYPE_DELETED:
 		last, existed := v.store.remove(event.Item.GetName())
 		switch {
-		case !v.listed || !existed || !v.selected(last):
-		case v.kind.DeleteHasState:
+		case !v.listed || !existed || !v.isWatched(last):
+		case v.leftFilter(event.Item):
 			return v.printItems(event.Item)
 		default:
 			return v.printDeleted(last)
 		}
-	case Bookmark:
+	case metav1.EventType_EVENT_TYPE_BOOKMARK:
 		return v.handleBookmark(event)
-	case UnknownEvent:
 	}
-	return nil
+	return nil // a type of a later version of the API
 }
 
-func (v *lineView[T]) handleBookmark(event Event[T]) error {
-	missing := missingNotes(event.Missing)
+func (v *lineView[T]) handleBookmark(event watch.Event[T]) error {
+	missing := printer.Missing(event.Bookmark.GetMissing())
 	switch {
 	case slices.Equal(missing, v.missing):
 	case len(missing) == 0:
-		v.printNotes("complete: all replicas answer")
+		v.printNotes("complete: no part is missing")
 	default:
 		v.printNotes(missing...)
 	}
 	v.missing = missing
-	switch {
-	case !v.listed:
+	switch v.store.bookmark(event); {
+	case !v.listed && event.EndsInitial():
 		v.listed = true
 		return v.printList()
-	case len(missing) == 0:
-		return v.printDeleted(v.onlySelected(v.store.prune())...)
+	case v.listed:
+		return v.printDeleted(v.onlyWatched(v.store.prune())...)
 	}
 	return nil
 }
 
 func (v *lineView[T]) printList() error {
-	items := v.onlySelected(v.store.items())
+	items := v.onlyWatched(v.store.items())
 	if err := v.printItems(items...); err != nil {
 		return err
 	}

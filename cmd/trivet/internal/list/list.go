@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // lister is one run of a list command.
@@ -27,13 +27,7 @@ type lister[T Item] struct {
 
 // list shows all items of the source.
 func (l *lister[T]) list(ctx context.Context) error {
-	var all Page[T]
-	err := eachPage(ctx, l.source, l.Timeout, func(page Page[T]) {
-		all.Items = append(all.Items, page.Items...)
-		for _, source := range page.Missing {
-			all.Missing = addSource(all.Missing, source)
-		}
-	})
+	all, err := All(ctx, l.source, l.Timeout)
 	if err != nil {
 		return l.NoAnswer(ctx, "list of "+l.kind.Noun+"s", err)
 	}
@@ -44,7 +38,7 @@ func (l *lister[T]) list(ctx context.Context) error {
 		l.printNotes(l.kind.Summary(all.Items))
 		l.printNotes(l.notes(ctx)...)
 	}
-	l.printNotes(missingNotes(all.Missing)...)
+	l.printNotes(printer.Missing(all.Missing)...)
 	return l.verdict(all)
 }
 
@@ -63,7 +57,22 @@ func (l *lister[T]) get(ctx context.Context) error {
 	return l.verdict(one)
 }
 
-// eachPage calls f with every page of a list. The timeout applies to each page.
+// All returns all pages of a list as one. The timeout applies to each page.
+func All[T Item](ctx context.Context, source Source[T], timeout time.Duration) (Page[T], error) {
+	var all Page[T]
+	err := eachPage(ctx, source, timeout, func(page Page[T]) {
+		all.Items = append(all.Items, page.Items...)
+		all.ResumeToken = cmp.Or(all.ResumeToken, page.ResumeToken) // the first page has it
+		for _, replica := range page.Sources {
+			all.Sources = addSource(all.Sources, replica)
+		}
+		for _, part := range page.Missing {
+			all.Missing = addMissing(all.Missing, part)
+		}
+	})
+	return all, err
+}
+
 func eachPage[T Item](ctx context.Context, source Source[T], timeout time.Duration, f func(Page[T])) error {
 	for token := ""; ; {
 		callCtx, cancel := context.WithTimeout(ctx, timeout)
@@ -83,16 +92,10 @@ func eachPage[T Item](ctx context.Context, source Source[T], timeout time.Durati
 	}
 }
 
-func (l *lister[T]) notes(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
-	defer cancel()
-	return l.source.Notes(ctx)
-}
-
-// addSource adds a replica once, because it may be missing from every page.
-func addSource(all []*gatewayv1.SourceStatus, source *gatewayv1.SourceStatus) []*gatewayv1.SourceStatus {
+// addSource adds a replica once, with its last answer, because it may be a source of every page.
+func addSource(all []*metav1.Source, source *metav1.Source) []*metav1.Source {
 	for i, known := range all {
-		if known.GetReplica().GetService() == source.GetReplica().GetService() && known.GetReplica().GetId() == source.GetReplica().GetId() {
+		if known.GetService() == source.GetService() && known.GetReplicaId() == source.GetReplicaId() {
 			all[i] = source
 			return all
 		}
@@ -100,15 +103,30 @@ func addSource(all []*gatewayv1.SourceStatus, source *gatewayv1.SourceStatus) []
 	return append(all, source)
 }
 
-// missingNotes returns a note for each replica without an answer.
-func missingNotes(missing []*gatewayv1.SourceStatus) []string {
-	var notes []string
-	for _, source := range missing {
-		notes = append(notes, fmt.Sprintf("missing: %s %s: %s: %s",
-			source.GetReplica().GetService(), source.GetReplica().GetId(), source.GetCode(), source.GetMessage()))
+// addMissing adds a part once, with the shards of all pages, because it may be missing from every
+// page.
+func addMissing(all []*metav1.MissingPart, part *metav1.MissingPart) []*metav1.MissingPart {
+	for i, known := range all {
+		if known.GetService() != part.GetService() || known.GetReplicaId() != part.GetReplicaId() || known.GetCode() != part.GetCode() {
+			continue
+		}
+		merged := proto.CloneOf(part)
+		merged.Shards = append(merged.Shards, known.GetShards()...)
+		slices.Sort(merged.Shards)
+		merged.Shards = slices.Compact(merged.Shards)
+		all[i] = merged
+		return all
 	}
-	slices.Sort(notes)
-	return notes
+	return append(all, part)
+}
+
+func (l *lister[T]) notes(ctx context.Context) []string {
+	if l.source.Notes == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
+	return l.source.Notes(ctx)
 }
 
 func (l *lister[T]) printNotes(notes ...string) {
@@ -125,21 +143,30 @@ func (l *lister[T]) verdict(list Page[T]) error {
 			critical = append(critical, item)
 		}
 	}
-	adjective := cmp.Or(l.kind.CriticalWord, "not healthy")
+	one, many := "needs attention", "need attention"
+	if word := l.kind.CriticalWord; word != "" {
+		one, many = "is "+word, "are "+word
+	}
 	var summary string
 	switch {
 	case len(critical) == 1:
-		summary = printer.Sanitize(fmt.Sprintf("%s is %s: %s", critical[0].GetName(), adjective, l.kind.Problem(critical[0])))
+		summary = printer.Sanitize(fmt.Sprintf("%s %s: %s", critical[0].GetName(), one, l.kind.Problem(critical[0])))
 	case len(critical) > 1:
-		summary = fmt.Sprintf("%d of %s are %s", len(critical), printer.Count(len(list.Items), l.kind.Noun), adjective)
+		summary = fmt.Sprintf("%d of %s %s", len(critical), printer.Count(len(list.Items), l.kind.Noun), many)
+	case len(list.Missing) > 0:
+		return Incomplete(list.Missing)
 	case len(list.Items) == 0 && l.kind.EmptyProblem != "":
 		summary = l.kind.EmptyProblem
-	case len(list.Missing) > 0:
-		return &exit.Error{Code: exit.Undetermined, Summary: "the list is incomplete: " + printer.Count(len(list.Missing), "replica") + " did not answer"}
 	default:
 		return nil
 	}
 	return &exit.Error{Code: exit.Findings, Summary: summary}
+}
+
+// Incomplete returns the error of a list that lacks parts.
+func Incomplete(missing []*metav1.MissingPart) error {
+	summary := "the list is incomplete: " + printer.Count(len(missing), "part is missing", "parts are missing")
+	return &exit.Error{Code: exit.Undetermined, Summary: summary}
 }
 
 // print writes a list in the chosen format; response is the API's message for it.
@@ -147,6 +174,8 @@ func (l *lister[T]) print(list Page[T], response proto.Message) error {
 	switch l.Output {
 	case "json":
 		return printer.WriteJSON(l.streams.Out, response)
+	case "yaml":
+		return printer.WriteYAML(l.streams.Out, response)
 	case "name":
 		return l.printNames(list.Items...)
 	default:

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // redrawPeriod is how often ages are redrawn without changes.
@@ -30,25 +32,26 @@ func newScreenView[T Item](l *lister[T]) *screenView[T] {
 	return &screenView[T]{lister: l, store: newStore(l.kind), screen: printer.NewScreen(l.streams)}
 }
 
-func (v *screenView[T]) startStream() { v.store.startStream() }
+func (v *screenView[T]) beginAnew() error {
+	v.store.beginAnew()
+	return nil
+}
 
-func (v *screenView[T]) handle(event Event[T]) error {
+func (v *screenView[T]) handle(event watch.Event[T]) error {
 	v.changed, v.lostNotice = true, ""
 	switch event.Type {
-	case Put:
+	case metav1.EventType_EVENT_TYPE_ADDED, metav1.EventType_EVENT_TYPE_MODIFIED:
 		v.store.put(event.Item)
-	case Delete:
+	case metav1.EventType_EVENT_TYPE_DELETED:
 		v.store.remove(event.Item.GetName())
-	case Bookmark:
-		v.missing = missingNotes(event.Missing)
-		if len(event.Missing) == 0 {
-			v.store.prune()
-		}
-		if !v.bookmarked {
+	case metav1.EventType_EVENT_TYPE_BOOKMARK:
+		v.missing = printer.Missing(event.Bookmark.GetMissing())
+		v.store.bookmark(event)
+		v.store.prune()
+		if !v.bookmarked && event.EndsInitial() {
 			v.bookmarked = true
 			return v.draw(time.Now())
 		}
-	case UnknownEvent:
 	}
 	return nil
 }
@@ -74,7 +77,7 @@ func (v *screenView[T]) synced() bool { return v.bookmarked }
 
 func (v *screenView[T]) draw(now time.Time) error {
 	v.changed, v.drawTime = false, now
-	items := v.onlySelected(v.store.items())
+	items := v.onlyWatched(v.store.items())
 	header := v.header(items)
 	var text strings.Builder
 	for _, line := range header {

@@ -3,7 +3,6 @@ package list
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -12,11 +11,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
 )
 
 const (
-	// reconnectDelay is the pause before a broken stream is opened again.
-	reconnectDelay = time.Second
 	// notesPeriod is how often a watch gets the notes of the source.
 	notesPeriod = 5 * time.Second
 	// tickPeriod is how often a view may redraw.
@@ -25,10 +23,10 @@ const (
 
 // view shows a watch. Its errors are errors of the output, which end the watch.
 type view[T Item] interface {
-	// startStream is called before the events of each stream.
-	startStream()
+	// beginAnew is called before the events of a stream that sends all items again.
+	beginAnew() error
 	// handle takes an event, in the order of the stream.
-	handle(event Event[T]) error
+	handle(event watch.Event[T]) error
 	// setNotes takes the notes of the source.
 	setNotes(notes []string) error
 	// disconnected takes a notice why the stream ended; another stream follows.
@@ -39,44 +37,65 @@ type view[T Item] interface {
 	synced() bool
 }
 
-// errOutput marks errors of writing.
-var errOutput = errors.New("standard output is closed")
-
 // watch shows all items and their changes until ctx is done. It reconnects to a lost gateway, but
 // fails if the first connection fails.
 func (l *lister[T]) watch(ctx context.Context) error {
-	view := l.newView()
+	var goroutines sync.WaitGroup
+	defer goroutines.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	updates, notes := make(chan watch.Update[T]), make(chan []string)
+	goroutines.Go(func() { watch.Watch[T]{Open: l.source.Watch, Timeout: l.Timeout}.Run(ctx, updates) })
+	goroutines.Go(func() { l.sendNotes(ctx, notes) })
+	ticker := time.NewTicker(tickPeriod)
+	defer ticker.Stop()
+	view, connected := l.newView(), true
 	for {
-		err := l.followStream(ctx, view)
-		if ctx.Err() != nil {
+		var err error
+		select {
+		case <-ctx.Done():
 			return client.Interrupted()
+		case update := <-updates:
+			if connected = update.Lost == nil; !connected && !view.synced() {
+				return l.NoAnswer(ctx, "list of "+l.kind.Noun+"s", update.Lost)
+			}
+			err = show(view, update)
+		case next := <-notes:
+			if connected { // else they only repeat that the gateway is lost
+				err = view.setNotes(next)
+			}
+		case now := <-ticker.C:
+			err = view.tick(now)
 		}
-		if errors.Is(err, errOutput) {
+		if err != nil {
 			return client.CannotPrint(l.kind.Noun+"s", err)
-		}
-		if !view.synced() {
-			return l.NoAnswer(ctx, "list of "+l.kind.Noun+"s", err)
-		}
-		if err := view.disconnected("stream lost: " + streamError(err) + "; reconnecting"); err != nil {
-			return client.CannotPrint(l.kind.Noun+"s", err)
-		}
-		if !client.Sleep(ctx, reconnectDelay) {
-			return client.Interrupted()
 		}
 	}
 }
 
-func streamError(err error) string {
-	if errors.Is(err, io.EOF) {
-		return "the gateway ended the stream"
+func show[T Item](view view[T], update watch.Update[T]) error {
+	switch {
+	case update.Anew:
+		return view.beginAnew()
+	case update.Lost != nil:
+		return view.disconnected(LostNotice(update.Lost))
+	default:
+		return view.handle(*update.Event)
 	}
-	return status.Convert(err).Message()
+}
+
+// LostNotice says why a stream ended, and that another one follows.
+func LostNotice(err error) string {
+	if errors.Is(err, io.EOF) {
+		return "stream lost: the gateway ended the stream; reconnecting"
+	}
+	return "stream lost: " + status.Convert(err).Message() + "; reconnecting"
 }
 
 func (l *lister[T]) newView() view[T] {
 	switch {
-	case l.Output == "json":
-		return newJSONView(l)
+	case l.Output == "json" || l.Output == "yaml":
+		return newEventView(l)
 	case l.streams.OutIsTerminal && l.isTable():
 		return newScreenView(l)
 	default:
@@ -84,82 +103,9 @@ func (l *lister[T]) newView() view[T] {
 	}
 }
 
-// followStream shows one stream until it ends. The returned error is the reason and never nil.
-func (l *lister[T]) followStream(ctx context.Context, view view[T]) error {
-	var goroutines sync.WaitGroup
-	defer goroutines.Wait()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	// Before the first bookmark, silence means that the gateway hangs. Later it is normal, and a
-	// lost connection ends the stream.
-	timeout := time.AfterFunc(l.Timeout, func() { cancel(fmt.Errorf("no message from the gateway for %s", l.Timeout)) })
-	defer timeout.Stop()
-	receive, err := l.source.Watch(ctx)
-	if err != nil {
-		return cause(ctx, err)
-	}
-	events, notes := make(chan received[T]), make(chan []string)
-	goroutines.Go(func() { sendEvents(ctx, receive, events) })
-	goroutines.Go(func() { l.sendNotes(ctx, notes) })
-	view.startStream()
-	ticker := time.NewTicker(tickPeriod)
-	defer ticker.Stop()
-	for bookmarked := false; ; {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case next := <-events:
-			if next.err != nil {
-				return cause(ctx, next.err)
-			}
-			if bookmarked = bookmarked || next.event.Type == Bookmark; bookmarked {
-				timeout.Stop()
-			} else {
-				timeout.Reset(l.Timeout)
-			}
-			err = view.handle(next.event)
-		case next := <-notes:
-			err = view.setNotes(next)
-		case now := <-ticker.C:
-			err = view.tick(now)
-		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", errOutput, err)
-		}
-	}
-}
-
-// cause returns the cause of ctx if it is done, because err is then only its consequence.
-func cause(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-type received[T Item] struct {
-	event Event[T]
-	err   error
-}
-
-// sendEvents sends the events of a stream until ctx is done. The error of the stream comes last.
-func sendEvents[T Item](ctx context.Context, receive Receive[T], events chan<- received[T]) {
-	for {
-		event, err := receive()
-		select {
-		case events <- received[T]{event: event, err: err}:
-		case <-ctx.Done():
-			return
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
 // sendNotes sends the notes of the source every notesPeriod until ctx is done.
 func (l *lister[T]) sendNotes(ctx context.Context, notes chan<- []string) {
-	for {
+	for l.source.Notes != nil {
 		next := l.notes(ctx)
 		select {
 		case notes <- next:
@@ -172,11 +118,15 @@ func (l *lister[T]) sendNotes(ctx context.Context, notes chan<- []string) {
 	}
 }
 
-// selected reports whether a watch shows an item.
-func (l *lister[T]) selected(item T) bool {
-	return (l.Name == "" || l.Name == item.GetName()) && (l.selects == nil || l.selects(item))
+// isWatched reports whether a watch is of an item. The API filters a watch, except by name.
+func (l *lister[T]) isWatched(item T) bool { return l.Name == "" || l.Name == item.GetName() }
+
+func (l *lister[T]) onlyWatched(items []T) []T {
+	return slices.DeleteFunc(items, func(item T) bool { return !l.isWatched(item) })
 }
 
-func (l *lister[T]) onlySelected(items []T) []T {
-	return slices.DeleteFunc(items, func(item T) bool { return !l.selected(item) })
+// leftFilter reports whether a deleted item still exists, in a state that the filters do not
+// select.
+func (l *lister[T]) leftFilter(deleted T) bool {
+	return l.selects != nil && l.kind.State(deleted) != "-" && !l.selects(deleted)
 }

@@ -2,47 +2,52 @@ package nodes
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 )
 
-func kind() list.Kind[*leasev1.NodeHealth] {
-	return list.Kind[*leasev1.NodeHealth]{
+func kind() list.Kind[*nodev1.NodeHealth] {
+	return list.Kind[*nodev1.NodeHealth]{
 		Noun: "node",
 		Columns: []list.Column{
 			{Title: "NAME"}, {Title: "HEALTH", State: true, MinWidth: len("not-ready")}, {Title: "READY", MinWidth: len("Unknown")},
-			{Title: "ZONE"}, {Title: "SEEN", MinWidth: len("59m59s")}, {Title: "SOURCE", MinWidth: len("session")}, {Title: "SESSION"},
-			{Title: "DEADLINE", Wide: true}, {Title: "CHANGED", Wide: true}, {Title: "SHARD", Wide: true}, {Title: "EPOCH", Wide: true},
-			{Title: "VERSION", Wide: true}, {Title: "UID", Wide: true}, {Title: "TAINTS"}, {Title: "REASON"},
+			{Title: "ZONE"}, {Title: "SEEN", MinWidth: len("59m59s")}, {Title: "SIGNAL", MinWidth: len("lease-object")}, {Title: "LEASE"},
+			{Title: "EXPIRES", Wide: true}, {Title: "CHANGED", Wide: true}, {Title: "SHARD", Wide: true}, {Title: "EPOCH", Wide: true},
+			{Title: "REPLICA", Wide: true}, {Title: "VERSION", Wide: true}, {Title: "UID", Wide: true}, {Title: "REASON", Wide: true},
+			{Title: "TAINTS"}, {Title: "MESSAGE"},
 		},
 		Row:             row,
-		State:           func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
-		Severity:        func(node *leasev1.NodeHealth) list.Severity { return severity(node.GetHealth()) },
-		Problem:         func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
+		State:           func(node *nodev1.NodeHealth) string { return Word(node.GetHealth()) },
+		Severity:        func(node *nodev1.NodeHealth) list.Severity { return severity(node.GetHealth()) },
+		Problem:         func(node *nodev1.NodeHealth) string { return Word(node.GetHealth()) },
 		Summary:         summary,
 		WithoutVolatile: withoutVolatile,
 		WithoutStale:    withoutStale,
 	}
 }
 
+// healthPrefix begins the names of healths in the API.
+const healthPrefix = "HEALTH_"
+
 // Word returns a health as --health takes it, such as "not-ready".
-func Word(health leasev1.NodeHealth_Health) string { return printer.EnumWord(health, "HEALTH_") }
+func Word(health nodev1.NodeHealth_Health) string { return printer.EnumWord(health, healthPrefix) }
 
-// IsHealthy reports whether a Node of this health needs no attention.
-func IsHealthy(health leasev1.NodeHealth_Health) bool { return severity(health) != list.Critical }
+// NeedsAttention reports whether a Node of this health needs attention.
+func NeedsAttention(health nodev1.NodeHealth_Health) bool { return severity(health) == list.Critical }
 
-func severity(health leasev1.NodeHealth_Health) list.Severity {
+func severity(health nodev1.NodeHealth_Health) list.Severity {
 	switch health {
-	case leasev1.NodeHealth_HEALTH_READY:
-		return list.Healthy
-	case leasev1.NodeHealth_HEALTH_NOT_READY, leasev1.NodeHealth_HEALTH_SILENT, leasev1.NodeHealth_HEALTH_UNKNOWN:
+	case nodev1.NodeHealth_HEALTH_READY:
+		return list.Fine
+	case nodev1.NodeHealth_HEALTH_NOT_READY, nodev1.NodeHealth_HEALTH_SILENT, nodev1.NodeHealth_HEALTH_UNKNOWN:
 		return list.Critical
 	default:
 		return list.Warning
@@ -50,45 +55,54 @@ func severity(health leasev1.NodeHealth_Health) list.Severity {
 }
 
 // healthWords returns the values of --health.
-func healthWords() []string {
-	var words []string
-	for health := leasev1.NodeHealth_HEALTH_STARTING; health <= leasev1.NodeHealth_HEALTH_UNKNOWN; health++ {
-		words = append(words, Word(health))
-	}
-	return words
-}
+func healthWords() []string { return printer.EnumWords[nodev1.NodeHealth_Health](healthPrefix) }
 
-// healthOf returns the health of a word; unspecified, which selects all, for the empty word.
-func healthOf(word string) leasev1.NodeHealth_Health {
-	return leasev1.NodeHealth_Health(leasev1.NodeHealth_Health_value[printer.EnumName(word, "HEALTH_")])
-}
-
-func row(now time.Time, node *leasev1.NodeHealth) []printer.Cell {
+func row(now time.Time, node *nodev1.NodeHealth) []printer.Cell {
+	shard, epoch, replica := printer.Owner(node.GetOwner())
 	return []printer.Cell{
 		{Text: ShortName(node)}, {Text: Word(node.GetHealth()), Style: severity(node.GetHealth()).Style()}, {Text: cmp.Or(node.GetReady(), "-")},
-		{Text: cmp.Or(node.GetZone(), "-")}, {Text: seen(now, node)}, {Text: printer.EnumWord(node.GetSignSource(), "SIGN_SOURCE_")},
-		{Text: printer.EnumWord(node.GetSession(), "STATE_")},
-		{Text: printer.Due(now, node.GetDeadline())}, {Text: printer.Since(now, node.GetChangeTime())}, {Text: fmt.Sprint(node.GetShard())},
-		{Text: fmt.Sprint(node.GetEpoch())}, {Text: cmp.Or(node.GetResourceVersion(), "-")}, {Text: cmp.Or(node.GetUid(), "-")},
-		{Text: taintList(node.GetTaints())}, {Text: reason(node)},
+		{Text: cmp.Or(strings.TrimPrefix(node.GetZone(), "zones/"), "-")}, {Text: seen(now, node)},
+		{Text: printer.EnumWord(lastSignal(node).GetSource(), "SIGNAL_SOURCE_")}, {Text: printer.EnumWord(node.GetLeaseState(), "STATE_")},
+		{Text: printer.Due(now, expireTime(node))}, {Text: printer.Since(now, node.GetChangeTime())}, {Text: shard}, {Text: epoch},
+		{Text: replica}, {Text: cmp.Or(node.GetResourceVersion(), "-")}, {Text: cmp.Or(node.GetUid(), "-")}, {Text: cmp.Or(node.GetReason(), "-")},
+		{Text: taintList(node.GetTaints())}, {Text: message(node)},
 	}
 }
 
-// seen returns the age of the last sign of life; "live" if only the end of the signs is reported.
-func seen(now time.Time, node *leasev1.NodeHealth) string {
-	switch {
-	case node.GetSignSource() == leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED:
+// lastSignal returns the latest signal of life, which is the first; nil without one.
+func lastSignal(node *nodev1.NodeHealth) *nodev1.Signal {
+	if signals := node.GetSignals(); len(signals) > 0 {
+		return signals[0]
+	}
+	return nil
+}
+
+// expireTime returns when the last signal expires, which decides; nil if none does.
+func expireTime(node *nodev1.NodeHealth) *timestamppb.Timestamp {
+	var last *timestamppb.Timestamp
+	for _, signal := range node.GetSignals() {
+		if at := signal.GetExpireTime(); at != nil && (last == nil || at.AsTime().After(last.AsTime())) {
+			last = at
+		}
+	}
+	return last
+}
+
+// seen returns the age of the last signal of life; "live" if only missing signals are reported.
+func seen(now time.Time, node *nodev1.NodeHealth) string {
+	switch signal := lastSignal(node); {
+	case signal.GetSource() == nodev1.SignalSource_SIGNAL_SOURCE_UNSPECIFIED:
 		return "never"
-	case node.GetSignTime() == nil && isAlive(node):
+	case signal.GetSeenTime() == nil && isAlive(node):
 		return "live"
 	default:
-		return printer.Since(now, node.GetSignTime())
+		return printer.Since(now, signal.GetSeenTime())
 	}
 }
 
-func isAlive(node *leasev1.NodeHealth) bool {
+func isAlive(node *nodev1.NodeHealth) bool {
 	switch node.GetHealth() {
-	case leasev1.NodeHealth_HEALTH_STARTING, leasev1.NodeHealth_HEALTH_READY, leasev1.NodeHealth_HEALTH_NOT_READY:
+	case nodev1.NodeHealth_HEALTH_STARTING, nodev1.NodeHealth_HEALTH_READY, nodev1.NodeHealth_HEALTH_NOT_READY:
 		return true
 	default:
 		return false
@@ -111,14 +125,29 @@ func taintList(taints []string) string {
 	return cmp.Or(strings.Join(parts, ","), "-")
 }
 
-func reason(node *leasev1.NodeHealth) string {
-	if cause := node.GetHeldBy(); cause != "" {
-		return strings.TrimPrefix(strings.TrimSuffix(node.GetReason(), ".")+"; ", "; ") + "not marked Unknown: " + cause
+// message returns why the Node has its health, and what delays the consequences.
+func message(node *nodev1.NodeHealth) string {
+	parts := []string{strings.TrimSuffix(node.GetMessage(), ".")}
+	if held := Held(node); held != "" {
+		parts = append(parts, held)
 	}
-	return node.GetReason()
+	return strings.TrimPrefix(strings.Join(parts, "; "), "; ")
 }
 
-func summary(nodes []*leasev1.NodeHealth) string {
+// Held returns what delays that a Node is marked Unknown or that its Pods are evicted; empty if
+// nothing does.
+func Held(node *nodev1.NodeHealth) string {
+	var parts []string
+	if cause := printer.ConditionMessage(node.GetConditions(), "DeclarationHeld", metav1.Condition_STATUS_TRUE); cause != "" {
+		parts = append(parts, "not marked Unknown: "+strings.TrimSuffix(cause, "."))
+	}
+	if cause := printer.ConditionMessage(node.GetConditions(), "EvictionHeld", metav1.Condition_STATUS_TRUE); cause != "" {
+		parts = append(parts, "no Pod is evicted: "+strings.TrimSuffix(cause, "."))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func summary(nodes []*nodev1.NodeHealth) string {
 	if len(nodes) == 0 {
 		return "no nodes"
 	}
@@ -129,21 +158,30 @@ func summary(nodes []*leasev1.NodeHealth) string {
 	return printer.Count(len(nodes), "node") + ": " + printer.Counts(counts, append(healthWords(), "-")...)
 }
 
-// withoutVolatile omits signs of life, versions, and the fields that depend on the replica that
-// holds the shard.
-func withoutVolatile(node *leasev1.NodeHealth) *leasev1.NodeHealth {
-	copied := proto.CloneOf(node)
-	copied.SignTime, copied.Deadline, copied.ResourceVersion = nil, nil, ""
-	copied.ChangeTime, copied.Epoch = nil, 0
+// withoutVolatile omits the times of signals, versions, and the fields that depend on the replica
+// that leads the shard.
+func withoutVolatile(node *nodev1.NodeHealth) *nodev1.NodeHealth {
+	copied := withoutTimes(node)
+	copied.ResourceVersion, copied.ChangeTime, copied.Owner = "", nil, nil
+	for _, condition := range copied.GetConditions() {
+		condition.TransitionTime = nil
+	}
 	return copied
 }
 
-// withoutStale omits the last sign of life of an alive Node, because no event reports the next one.
-func withoutStale(node *leasev1.NodeHealth) *leasev1.NodeHealth {
+// withoutStale omits the times of signals of a Node that is alive, because no event reports the
+// next ones.
+func withoutStale(node *nodev1.NodeHealth) *nodev1.NodeHealth {
 	if !isAlive(node) {
 		return node
 	}
+	return withoutTimes(node)
+}
+
+func withoutTimes(node *nodev1.NodeHealth) *nodev1.NodeHealth {
 	copied := proto.CloneOf(node)
-	copied.SignTime, copied.Deadline = nil, nil
+	for _, signal := range copied.GetSignals() {
+		signal.SeenTime, signal.ExpireTime = nil, nil
+	}
 	return copied
 }

@@ -57,3 +57,25 @@ func YAML(message proto.Message) ([]byte, error) {
 	}
 	return yaml.JSONToYAML(line)
 }
+
+// WriteYAML writes the result of [YAML].
+func WriteYAML(w io.Writer, message proto.Message) error {
+	document, err := YAML(message)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(document)
+	return err
+}
+
+// WriteMessage writes a message as "json" or "yaml", and reports whether the format is one of them.
+func WriteMessage(w io.Writer, format string, message proto.Message) (bool, error) {
+	switch format {
+	case "json":
+		return true, WriteJSON(w, message)
+	case "yaml":
+		return true, WriteYAML(w, message)
+	default:
+		return false, nil
+	}
+}

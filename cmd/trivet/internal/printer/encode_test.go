@@ -6,48 +6,45 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 func TestEncode(t *testing.T) {
-	zone := &leasev1.ListZonesResponse{Zones: []*leasev1.Zone{{Name: "eu:a", State: leasev1.Zone_STATE_NORMAL, Nodes: 3}}}
+	bookmark := &metav1.Bookmark{InitialEventsEnd: true, Missing: []*metav1.MissingPart{{Service: "leasesvc", Shards: []int32{3}, Message: "no leader"}}}
 	for name, test := range map[string]struct {
 		write func(proto.Message) ([]byte, error)
 		want  string
 	}{
-		"JSON line": {printer.JSONLine, `{"zones":[{"name":"eu:a","state":"STATE_NORMAL","nodes":3,"notReady":0,"taintRate":0,"waiting":0,"heldBy":""}],"blindBy":"","blindTime":null,"freshness":null}`},
+		"JSON line": {printer.JSONLine, `{"initialEventsEnd":true,"sources":[],"missing":[{"service":"leasesvc","shards":[3],"replicaId":"","code":"OK","message":"no leader"}]}`},
 		"JSON": {printer.JSON, `{
-  "zones": [
+  "initialEventsEnd": true,
+  "sources": [],
+  "missing": [
     {
-      "name": "eu:a",
-      "state": "STATE_NORMAL",
-      "nodes": 3,
-      "notReady": 0,
-      "taintRate": 0,
-      "waiting": 0,
-      "heldBy": ""
+      "service": "leasesvc",
+      "shards": [
+        3
+      ],
+      "replicaId": "",
+      "code": "OK",
+      "message": "no leader"
     }
-  ],
-  "blindBy": "",
-  "blindTime": null,
-  "freshness": null
+  ]
 }
 `},
-		"YAML": {printer.YAML, `blindBy: ""
-blindTime: null
-freshness: null
-zones:
-- heldBy: ""
-  name: eu:a
-  nodes: 3
-  notReady: 0
-  state: STATE_NORMAL
-  taintRate: 0
-  waiting: 0
+		"YAML": {printer.YAML, `initialEventsEnd: true
+missing:
+- code: OK
+  message: no leader
+  replicaId: ""
+  service: leasesvc
+  shards:
+  - 3
+sources: []
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := test.write(zone)
+			got, err := test.write(bookmark)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // Count returns a number with its noun: "1 problem", "2 problems", or with a given plural "0
@@ -74,12 +73,40 @@ func EnumWord(value fmt.Stringer, prefix string) string {
 	if name == "UNSPECIFIED" {
 		return "-"
 	}
-	return strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	return Word(name)
 }
 
 // EnumName returns the API's name of a word of [EnumWord].
 func EnumName(word, prefix string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(word, "-", "_"))
+}
+
+// EnumWords returns the words of all values of an enum but the unspecified one, in the order of the
+// API.
+func EnumWords[E protoreflect.Enum](prefix string) []string {
+	var words []string
+	var zero E
+	values := zero.Descriptor().Values()
+	for i := range values.Len() {
+		if values.Get(i).Number() != 0 {
+			words = append(words, Word(strings.TrimPrefix(string(values.Get(i).Name()), prefix)))
+		}
+	}
+	return words
+}
+
+// Word returns an UPPER_SNAKE_CASE name as flags and columns show it.
+func Word(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
+
+// EnumsOf returns the values of words, and skips words that are no value.
+func EnumsOf[E ~int32](words []string, prefix string, values map[string]int32) []E {
+	var enums []E
+	for _, word := range words {
+		if value, known := values[EnumName(word, prefix)]; known {
+			enums = append(enums, E(value))
+		}
+	}
+	return enums
 }
 
 // Counts joins the numbers of words that are not zero, in the order of the words: "3 ready, 1
@@ -92,33 +119,4 @@ func Counts(numbers map[string]int, words ...string) string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// Verb returns the verb of a planned change with its mark, and its style.
-func Verb(verb statusv1.Change_Verb) (string, Style) {
-	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
-	switch verb {
-	case statusv1.Change_VERB_CREATE:
-		return "+ " + word, Success
-	case statusv1.Change_VERB_UPDATE:
-		return "~ " + word, Warning
-	case statusv1.Change_VERB_DELETE:
-		return "- " + word, Failure
-	default:
-		return "? " + word, Normal
-	}
-}
-
-// Object returns the namespace and name of an object, "shop/web"; empty for nil.
-func Object(object *statusv1.ObjectReference) string {
-	if namespace := object.GetNamespace(); namespace != "" {
-		return namespace + "/" + object.GetName()
-	}
-	return object.GetName()
-}
-
-// ObjectWithKind returns the kind, namespace and name of an object, "Service shop/web"; empty for
-// nil.
-func ObjectWithKind(object *statusv1.ObjectReference) string {
-	return strings.TrimSpace(object.GetKind() + " " + Object(object))
 }

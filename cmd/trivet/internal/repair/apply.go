@@ -2,100 +2,146 @@ package repair
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 )
 
+// planPrefix and repairPrefix begin the API's names.
 const (
-	// maxTokenBytes is the API's limit.
-	maxTokenBytes = 65536
-	// applyTimeout is long enough for some hundred sequential writes.
-	applyTimeout = time.Minute
+	planPrefix   = "repairplans/"
+	repairPrefix = "repairs/"
 )
 
-type applyFlags struct {
-	client.Flags
-
-	token string
-	yes   bool
+// parseArgument returns the API's name for the only argument of a command, with or without the
+// prefix.
+func parseArgument(command, noun, prefix string, args []string) (string, error) {
+	if len(args) != 1 {
+		return "", fmt.Errorf("repair %s takes the name of one %s, got %q", command, noun, args)
+	}
+	name := prefix + strings.TrimPrefix(args[0], prefix)
+	if len(name) > 256 || !regexp.MustCompile(`^[a-z]+/[-a-z0-9._]+$`).MatchString(name) {
+		return "", fmt.Errorf("%q is not the name of a %s: lower-case letters, digits and -._, at most 256", args[0], noun)
+	}
+	return name, nil
 }
 
 func newApplyCommand(streams printer.Streams) *cobra.Command {
-	flags := applyFlags{Flags: client.Flags{Timeout: applyTimeout}}
+	var flags writeFlags
 	command := &cobra.Command{
-		Use:   "apply TOKEN",
-		Short: "Apply the plan of a token",
-		Long: `Apply the plan of a token from "trivet repair plan". Each step is checked again and written only if its
-object has not changed. If any step differs from the plan, nothing is written. After a lost answer, run the
-same command again: it continues the repair, or shows the result.
+		Use:   "apply PLAN",
+		Short: "Apply a stored plan",
+		Long: `Apply a plan of "trivet repair plan", and follow the repair to its end. Each step is checked again and written
+only if its object has not changed. If any step differs from the plan, nothing is written. After a lost
+answer, run the same command again: a plan is applied once, so it follows the repair or shows its result.
 
-On a terminal the command asks first. Elsewhere it needs --yes.
+On a terminal the command shows the plan and asks first. Elsewhere it needs --yes.
 
 Exit codes:
-  0   Every step is done or not needed.
-  1   A step failed.
+  0   Every step is applied or not needed; with --dry-run, the plan can be applied.
+  1   A step failed, or the repair was cancelled.
   2   There is no answer, or the repair has not ended.
   64  The command line is wrong.
   130 You answered no.`,
-		Example: "  trivet repair apply eyJ2IjoxLCJmIjpbImxlYWtlZC5ub2RlLXBvcnRzLjMwMDgwIl19",
+		Example: `  trivet repair apply repairplans/x7k2p
+  trivet repair apply x7k2p --yes`,
 		RunE: func(command *cobra.Command, args []string) error {
-			if err := flags.parse(streams, args); err != nil {
+			name, err := parseArgument("apply", "plan", planPrefix, args)
+			if err := exit.UsageError(append(flags.validate(streams), err)...); err != nil {
 				return err
 			}
-			return apply(command.Context(), streams, &flags)
+			return applyStored(command.Context(), streams, &flags, name)
 		},
 	}
-	flags.Register(command, streams, "table", "json")
-	command.Flags().BoolVarP(&flags.yes, "yes", "y", false, "Write without asking.")
+	flags.register(command, streams)
+	command.ValidArgsFunction = completePlan(&flags.Flags)
 	return command
 }
 
-func (f *applyFlags) parse(streams printer.Streams, args []string) error {
-	problems := f.Validate()
-	switch {
-	case len(args) != 1:
-		problems = append(problems, fmt.Errorf("repair apply takes one token, got %d arguments", len(args)))
-	case args[0] == "" || len(args[0]) > maxTokenBytes || strings.ContainsFunc(args[0], func(r rune) bool { return r <= ' ' || r > '~' }):
-		problems = append(problems, errors.New("invalid token; `trivet repair plan` prints a token in its last line"))
-	default:
-		f.token = args[0]
+func applyStored(ctx context.Context, streams printer.Streams, flags *writeFlags, name string) error {
+	response, err := getPlan(ctx, &flags.Flags, name)
+	if err != nil {
+		return err
 	}
-	if !f.yes && !streams.InIsTerminal {
-		problems = append(problems, errors.New("cannot ask without a terminal; --yes writes without asking"))
+	plan := response.GetRepairPlan()
+	if !flags.yes && !flags.dryRun && flags.Output == "table" {
+		if err := printSteps(streams, &flags.Flags, plan.GetSteps(), false); err != nil {
+			return client.CannotPrint("plan", err)
+		}
 	}
-	return exit.UsageError(problems...)
+	return confirmAndApply(ctx, streams, flags, plan)
 }
 
-func apply(ctx context.Context, streams printer.Streams, flags *applyFlags) error {
-	if !flags.yes {
+func getPlan(ctx context.Context, flags *client.Flags, name string) (*bootstrapv1.GetRepairPlanResponse, error) {
+	return client.Call(ctx, flags, "answer about "+name, func(ctx context.Context, conn grpc.ClientConnInterface) (*bootstrapv1.GetRepairPlanResponse, error) {
+		return bootstrapv1.NewRepairServiceClient(conn).GetRepairPlan(ctx, &bootstrapv1.GetRepairPlanRequest{Name: name})
+	})
+}
+
+// confirmAndApply asks, applies a plan that was read, and follows the repair.
+func confirmAndApply(ctx context.Context, streams printer.Streams, flags *writeFlags, plan *bootstrapv1.RepairPlan) error {
+	if !flags.yes && !flags.dryRun {
 		if err := confirm(ctx, streams); err != nil {
 			return err
 		}
 	}
-	response, err := client.Call(ctx, &flags.Flags, "result of the repair", func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.ApplyRepairResponse, error) {
-		return gatewayv1.NewBootstrapServiceClient(conn).ApplyRepair(ctx, &gatewayv1.ApplyRepairRequest{Token: flags.token})
+	response, err := client.Mutate(ctx, &flags.Flags, "result of the repair", func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*bootstrapv1.ApplyRepairPlanResponse, error) {
+		return bootstrapv1.NewRepairServiceClient(conn).ApplyRepairPlan(ctx, &bootstrapv1.ApplyRepairPlanRequest{
+			Name: plan.GetName(), Etag: plan.GetEtag(), ValidateOnly: flags.dryRun, RequestId: requestID,
+		})
 	})
+	if err != nil && isTimeout(err) && !flags.dryRun {
+		response, err = startedRepair(ctx, flags, plan.GetName(), err)
+	}
 	if err != nil {
 		return err
 	}
-	if err := printRepair(streams, &flags.Flags, response); err != nil {
+	if !flags.dryRun && response.GetRepair().GetState() == bootstrapv1.Repair_STATE_RUNNING {
+		last, err := follow(ctx, streams, flags, response.GetRepair())
+		if err != nil {
+			return err
+		}
+		response.Repair = last
+	}
+	if err := printRepair(streams, &flags.Flags, response, response.GetRepair()); err != nil {
 		return client.CannotPrint("repair", err)
 	}
+	if flags.dryRun {
+		return nil
+	}
 	return verdict(response.GetRepair())
+}
+
+func isTimeout(err error) bool {
+	var failed *exit.Error
+	return errors.As(err, &failed) && status.Code(failed.Err) == codes.DeadlineExceeded
+}
+
+// startedRepair returns the repair that a call began whose answer came too late. If it began none,
+// the error is that of the call.
+func startedRepair(ctx context.Context, flags *writeFlags, plan string, lost error) (*bootstrapv1.ApplyRepairPlanResponse, error) {
+	response, err := getPlan(ctx, &flags.Flags, plan)
+	if err != nil || response.GetRepairPlan().GetRepair() == "" {
+		return nil, lost
+	}
+	repair, err := getRepair(ctx, &flags.Flags, response.GetRepairPlan().GetRepair())
+	if err != nil {
+		return nil, lost
+	}
+	return &bootstrapv1.ApplyRepairPlanResponse{Repair: repair.GetRepair(), Sources: repair.GetSources()}, nil
 }
 
 // confirm asks on the terminal. It returns nil for "y" and "yes" only.
@@ -120,38 +166,22 @@ func confirm(ctx context.Context, streams printer.Streams) error {
 	}
 }
 
-func printRepair(streams printer.Streams, flags *client.Flags, response *gatewayv1.ApplyRepairResponse) error {
-	if flags.Output == "json" {
-		return printer.WriteJSON(streams.Out, response)
-	}
-	repair := response.GetRepair()
-	if err := printSteps(streams, flags, repair.GetSteps()); err != nil {
-		return err
-	}
-	counts := map[string]int{}
-	for _, step := range repair.GetSteps() {
-		counts[stepState(step.GetState())]++
-	}
-	summary := fmt.Sprintf("%s: %s: %s", cmp.Or(repair.GetName(), "repair"), printer.Count(len(repair.GetSteps()), "step"),
-		printer.Counts(counts, "done", "not needed", "failed", "pending"))
-	fmt.Fprintln(streams.Err, printer.Sanitize(summary))
-	return nil
-}
-
 // verdict returns the exit code of a repair.
 func verdict(repair *bootstrapv1.Repair) error {
-	failed := 0
-	for _, step := range repair.GetSteps() {
-		if step.GetState() == bootstrapv1.RepairStep_STATE_FAILED {
-			failed++
-		}
-	}
-	switch {
-	case failed > 0:
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s failed", failed, printer.Count(len(repair.GetSteps()), "step"))}
-	case !repair.GetComplete():
-		return &exit.Error{Code: exit.Undetermined, Summary: "the repair has not ended; run the same command again to continue"}
-	default:
+	switch repair.GetState() {
+	case bootstrapv1.Repair_STATE_SUCCEEDED:
 		return nil
+	case bootstrapv1.Repair_STATE_FAILED:
+		failed := 0
+		for _, step := range repair.GetSteps() {
+			if printer.Outcome(step.GetChange().GetOutcome()).Text == "failed" {
+				failed++
+			}
+		}
+		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s failed", failed, printer.Count(len(repair.GetSteps()), "step"))}
+	case bootstrapv1.Repair_STATE_CANCELLED:
+		return &exit.Error{Code: exit.Findings, Summary: printer.Sanitize("the repair was cancelled by " + printer.Caller(repair.GetCanceller()))}
+	default:
+		return &exit.Error{Code: exit.Undetermined, Summary: printer.Sanitize("the repair has not ended; follow it with: trivet repair list -w, or trivet repair show " + repair.GetName())}
 	}
 }

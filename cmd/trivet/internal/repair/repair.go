@@ -1,12 +1,13 @@
-// Package repair is `trivet repair`: it plans what would repair findings, and applies a plan.
+// Package repair is `trivet repair`: it plans what would repair findings, applies a plan, and shows
+// plans and repairs.
 //
-// A plan writes nothing and returns a token. Apply takes the token and writes what the plan showed,
-// or nothing. The same token continues an interrupted repair. On a terminal apply asks before it
-// writes; elsewhere it needs --yes.
+// A plan is stored with an etag, and writes nothing. Applying it takes the etag and writes what the
+// plan showed, or nothing. On a terminal the commands ask before they write; elsewhere they need
+// --yes. A repair continues in the service when the command ends; applying the same plan again
+// follows it.
 package repair
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,41 +20,136 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 )
+
+const (
+	// callTimeout is long enough for some hundred sequential writes.
+	callTimeout = time.Minute
+	// maxNames is the API's limit of findings in one plan.
+	maxNames = 1000
+)
+
+// writeFlags are the flags of the commands that apply a plan.
+type writeFlags struct {
+	client.Flags
+
+	yes          bool
+	dryRun       bool
+	waitDuration time.Duration
+}
+
+func (f *writeFlags) register(command *cobra.Command, streams printer.Streams) {
+	f.Timeout = callTimeout
+	f.Register(command, streams, "table", "json", "yaml")
+	fs := command.Flags()
+	fs.BoolVarP(&f.yes, "yes", "y", false, "Write without asking.")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "Check everything, show the steps and write nothing.")
+	fs.DurationVar(&f.waitDuration, "wait-duration", 5*time.Minute, "How long to follow a repair that has not ended. It continues without this command.")
+}
+
+func (f *writeFlags) validate(streams printer.Streams) []error {
+	problems := f.Validate()
+	if f.waitDuration <= 0 {
+		problems = append(problems, fmt.Errorf("--wait-duration=%s: must be positive", f.waitDuration))
+	}
+	if !f.yes && !f.dryRun && !streams.InIsTerminal {
+		problems = append(problems, errors.New("cannot ask without a terminal; --yes writes without asking, --dry-run does not write"))
+	}
+	return problems
+}
 
 // NewCommand returns `trivet repair`. Its errors carry their exit code and are not printed.
 func NewCommand(streams printer.Streams) *cobra.Command {
+	var flags writeFlags
 	command := &cobra.Command{
-		Use:   "repair",
-		Short: "Plan the repair of findings, and apply a plan",
-		Long: `Plan the repair of the findings of "trivet findings", and apply a plan. Findings with REPAIR auto are repaired
-without it, unless --auto-repair=off.`,
+		Use:   "repair [NAME…]",
+		Short: "Repair findings: plan, ask, apply, follow",
+		Long: `Repair the named findings of "trivet findings", or all open ones: plan what would be written, show it, ask,
+write exactly that or nothing, and follow the repair to its end. Findings with REPAIR auto are repaired
+without it, unless --auto-repair=off. A repair continues in the service when this command is interrupted.
+
+With -o json and yaml the answer is the repair, or the plan if nothing is written.
+
+Exit codes:
+  0   Every step is applied or not needed, or there is nothing to write.
+  1   A step failed, or the repair was cancelled; with --dry-run: there are steps.
+  2   There is no answer, or the repair has not ended.
+  64  The command line is wrong.
+  130 You answered no.`,
+		Example: `  trivet repair
+  trivet repair leaked.node-ports.30080 --dry-run
+  trivet findings --code leaked -o name | xargs trivet repair --yes`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return exit.UsageError(fmt.Errorf("repair does not know %q; it knows plan and apply", args[0]))
+		RunE: func(command *cobra.Command, args []string) error {
+			names, problems := parseNames(args)
+			if err := exit.UsageError(append(problems, flags.validate(streams)...)...); err != nil {
+				return err
 			}
-			return exit.UsageError(errors.New("give plan [NAME…] or apply TOKEN"))
+			return repairFindings(command.Context(), streams, &flags, names)
 		},
 	}
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
-	command.AddCommand(newPlanCommand(streams), newApplyCommand(streams))
+	flags.register(command, streams)
+	command.ValidArgsFunction = findings.Complete(&flags.Flags)
+	command.AddCommand(newPlanCommand(streams), newApplyCommand(streams), newPlansCommand(streams), newListCommand(streams),
+		newShowCommand(streams), newCancelCommand(streams))
 	return command
 }
 
-// maxNames is the API's limit of findings in one plan.
-const maxNames = 1000
+func parseNames(args []string) (names []string, problems []error) {
+	if len(args) > maxNames {
+		problems = append(problems, fmt.Errorf("a plan takes at most %d names, got %d; without names it takes all open findings", maxNames, len(args)))
+	}
+	for _, arg := range args {
+		name, err := findings.ParseName(arg)
+		problems = append(problems, err)
+		names = append(names, name)
+	}
+	return names, problems
+}
+
+// repairFindings plans, asks, applies and follows.
+func repairFindings(ctx context.Context, streams printer.Streams, flags *writeFlags, names []string) error {
+	response, err := createPlan(ctx, &flags.Flags, names, flags.dryRun)
+	if err != nil {
+		return err
+	}
+	plan := response.GetRepairPlan()
+	steps := len(plan.GetSteps())
+	nothingFollows := flags.dryRun || steps == 0
+	if nothingFollows || !flags.yes && flags.Output == "table" { // else the repair shows the same steps
+		if err := printPlan(streams, &flags.Flags, response, plan); err != nil {
+			return client.CannotPrint("plan", err)
+		}
+	} else {
+		printSkipped(streams, plan)
+	}
+	switch {
+	case steps == 0:
+		return nil
+	case flags.dryRun:
+		return &exit.Error{Code: exit.Findings, Summary: printer.Count(steps, "step") + " to be applied"}
+	}
+	return confirmAndApply(ctx, streams, flags, plan)
+}
+
+func createPlan(ctx context.Context, flags *client.Flags, names []string, dryRun bool) (*bootstrapv1.CreateRepairPlanResponse, error) {
+	return client.Mutate(ctx, flags, "plan", func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*bootstrapv1.CreateRepairPlanResponse, error) {
+		return bootstrapv1.NewRepairServiceClient(conn).CreateRepairPlan(ctx, &bootstrapv1.CreateRepairPlanRequest{
+			Findings: names, ValidateOnly: dryRun, RequestId: requestID,
+		})
+	})
+}
 
 func newPlanCommand(streams printer.Streams) *cobra.Command {
-	var flags client.Flags
+	flags := client.Flags{Timeout: callTimeout}
+	var dryRun bool
 	command := &cobra.Command{
 		Use:   "plan [NAME…]",
-		Short: "Show what would be written to repair findings, and why",
+		Short: "Store a plan of what would be written to repair findings",
 		Long: `Show in order what would be written to repair the named findings, or all open ones, and which findings are
-skipped. Nothing is written. "trivet repair apply" takes the token in the last line, which stands for exactly
-these steps and expires.
+skipped. Only the plan is stored, until it expires. "trivet repair apply" takes its name, which the last line
+has, and stands for exactly these steps.
 
 Exit codes, as those of kubectl diff:
   0   Nothing to write.
@@ -62,150 +158,32 @@ Exit codes, as those of kubectl diff:
   64  The command line is wrong.`,
 		Example: `  trivet repair plan
   trivet repair plan leaked.node-ports.30080
-  trivet repair apply --yes "$(trivet repair plan -o token)"`,
+  trivet repair apply --yes "$(trivet repair plan -o name)"`,
 		RunE: func(command *cobra.Command, args []string) error {
-			names, err := parseNames(&flags, args)
-			if err != nil {
+			names, problems := parseNames(args)
+			if err := exit.UsageError(append(problems, flags.Validate()...)...); err != nil {
 				return err
 			}
-			return plan(command.Context(), streams, &flags, names)
+			return planFindings(command.Context(), streams, &flags, names, dryRun)
 		},
 	}
-	flags.Register(command, streams, "table", "json", "token")
+	flags.Register(command, streams, "table", "json", "yaml", "name")
+	command.Flags().BoolVar(&dryRun, "dry-run", false, "Show the plan and do not store it.")
 	command.ValidArgsFunction = findings.Complete(&flags)
 	return command
 }
 
-func parseNames(flags *client.Flags, args []string) ([]string, error) {
-	problems := flags.Validate()
-	if len(args) > maxNames {
-		problems = append(problems, fmt.Errorf("repair plan takes at most %d names, got %d; without names it takes all open findings", maxNames, len(args)))
-	}
-	var names []string
-	for _, arg := range args {
-		name, err := findings.ParseName(arg)
-		problems = append(problems, err)
-		names = append(names, name)
-	}
-	return names, exit.UsageError(problems...)
-}
-
-func plan(ctx context.Context, streams printer.Streams, flags *client.Flags, names []string) error {
-	response, err := client.Call(ctx, flags, "plan", func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.PlanRepairResponse, error) {
-		return gatewayv1.NewBootstrapServiceClient(conn).PlanRepair(ctx, &gatewayv1.PlanRepairRequest{Names: names})
-	})
+func planFindings(ctx context.Context, streams printer.Streams, flags *client.Flags, names []string, dryRun bool) error {
+	response, err := createPlan(ctx, flags, names, dryRun)
 	if err != nil {
 		return err
 	}
-	if err := printPlan(streams, flags, response); err != nil {
+	plan := response.GetRepairPlan()
+	if err := printPlan(streams, flags, response, plan); err != nil {
 		return client.CannotPrint("plan", err)
 	}
-	if steps := len(response.GetSteps()); steps > 0 {
+	if steps := len(plan.GetSteps()); steps > 0 {
 		return &exit.Error{Code: exit.Findings, Summary: printer.Count(steps, "step") + " to be applied"}
 	}
 	return nil
-}
-
-func printPlan(streams printer.Streams, flags *client.Flags, response *gatewayv1.PlanRepairResponse) error {
-	switch flags.Output {
-	case "json":
-		return printer.WriteJSON(streams.Out, response)
-	case "token":
-		if response.GetToken() == "" {
-			return nil
-		}
-		_, err := fmt.Fprintln(streams.Out, printer.Sanitize(response.GetToken()))
-		return err
-	}
-	if err := printSteps(streams, flags, response.GetSteps()); err != nil {
-		return err
-	}
-	for _, finding := range response.GetLeft() {
-		reason := cmp.Or(finding.GetUnsafeReason(), finding.GetMessage(), "no write would repair it")
-		fmt.Fprintf(streams.Err, "skipped: %s: %s\n", printer.Sanitize(findings.ShortName(finding.GetName())), printer.Sanitize(reason))
-	}
-	if more := response.GetLeftOmitted(); more > 0 {
-		fmt.Fprintf(streams.Err, "skipped: %d more; `trivet findings` lists them\n", more)
-	}
-	if response.GetToken() != "" {
-		fmt.Fprintf(streams.Err, "to apply it%s: trivet repair apply %s\n", expiry(response), printer.Sanitize(response.GetToken()))
-	}
-	return nil
-}
-
-// expiry returns the moment, not the remaining time, because the line may be read later.
-func expiry(response *gatewayv1.PlanRepairResponse) string {
-	if response.GetExpireTime() == nil {
-		return ""
-	}
-	return ", until " + response.GetExpireTime().AsTime().UTC().Format(time.DateTime) + " UTC"
-}
-
-// printSteps prints the steps of a plan, or of a repair with their states.
-func printSteps(streams printer.Streams, flags *client.Flags, steps []*bootstrapv1.RepairStep) error {
-	if len(steps) == 0 {
-		_, err := fmt.Fprintln(streams.Out, "nothing to write")
-		return err
-	}
-	isRepair := false
-	for _, step := range steps {
-		isRepair = isRepair || step.GetState() > bootstrapv1.RepairStep_STATE_PENDING
-	}
-	table := &printer.Table{Colors: streams.Colors(flags.Color), Width: streams.Width()}
-	titles, stateCell := []string{"STEP", "CHANGE", "OBJECT", "FINDING", "AUTO", "DETAIL"}, autoCell
-	if isRepair {
-		titles[4], stateCell = "STATE", stepStateCell
-	}
-	table.AddStyled(printer.Bold, titles...)
-	for i, step := range steps {
-		verb, style := printer.Verb(step.GetChange().GetVerb())
-		object := cmp.Or(printer.ObjectWithKind(step.GetChange().GetObject()), "-")
-		table.Add(printer.Cell{Text: fmt.Sprint(i + 1)}, printer.Cell{Text: verb, Style: style}, printer.Cell{Text: object},
-			printer.Cell{Text: findings.ShortName(step.GetFinding())}, stateCell(step), printer.Cell{Text: stepDetail(step)})
-	}
-	_, err := table.WriteTo(streams.Out)
-	return err
-}
-
-// autoCell says whether the service would apply a step by itself.
-func autoCell(step *bootstrapv1.RepairStep) printer.Cell {
-	if step.GetSafe() {
-		return printer.Cell{Text: "yes"}
-	}
-	return printer.Cell{Text: "no", Style: printer.Warning}
-}
-
-func stepStateCell(step *bootstrapv1.RepairStep) printer.Cell {
-	style := printer.Warning
-	switch step.GetState() {
-	case bootstrapv1.RepairStep_STATE_DONE:
-		style = printer.Success
-	case bootstrapv1.RepairStep_STATE_UNNEEDED:
-		style = printer.Dim
-	case bootstrapv1.RepairStep_STATE_FAILED:
-		style = printer.Failure
-	}
-	return printer.Cell{Text: stepState(step.GetState()), Style: style}
-}
-
-func stepState(state bootstrapv1.RepairStep_State) string {
-	switch state {
-	case bootstrapv1.RepairStep_STATE_DONE:
-		return "done"
-	case bootstrapv1.RepairStep_STATE_UNNEEDED:
-		return "not needed"
-	case bootstrapv1.RepairStep_STATE_FAILED:
-		return "failed"
-	default:
-		return "pending"
-	}
-}
-
-// stepDetail returns the error of a step or its purpose, and its risk.
-func stepDetail(step *bootstrapv1.RepairStep) string {
-	detail := cmp.Or(step.GetError(), step.GetChange().GetDetail(), step.GetChange().GetReason())
-	if risk := step.GetRisk(); risk != "" {
-		detail += "; risk: " + risk
-	}
-	return detail
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 )
 
 // serviceFlags are the flags and the argument of a command for one Service.
@@ -25,8 +25,9 @@ type serviceFlags struct {
 }
 
 func (f *serviceFlags) register(command *cobra.Command, streams printer.Streams) {
-	f.Register(command, streams, "table", "json")
+	f.Register(command, streams, "table", "wide", "json", "yaml")
 	command.Flags().StringVarP(&f.namespace, "namespace", "n", "", "The namespace of the Service, which NAME then omits.")
+	command.ValidArgsFunction = Complete(&f.Flags)
 }
 
 func (f *serviceFlags) parse(command *cobra.Command, args []string) error {
@@ -45,7 +46,8 @@ func newPlanCommand(streams printer.Streams) *cobra.Command {
 		Use:   "plan NAMESPACE/NAME",
 		Short: "Show what would be written for a Service now, and why",
 		Long: `Show what would be written for the EndpointSlices of a Service now, change by change, and why. Nothing is
-written.
+written. -o wide adds the fields that change. The etag in the last line stands for exactly these changes;
+"trivet slices reconcile" takes it.
 
 Exit codes, as those of kubectl diff:
   0   No change.
@@ -66,84 +68,132 @@ Exit codes, as those of kubectl diff:
 
 func plan(ctx context.Context, streams printer.Streams, flags *serviceFlags) error {
 	service := ShortName(flags.name)
-	response, err := client.Call(ctx, &flags.Flags, "plan for "+service, func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.PlanServiceResponse, error) {
-		return gatewayv1.NewSliceServiceClient(conn).PlanService(ctx, &gatewayv1.PlanServiceRequest{Name: flags.name})
+	response, err := client.Call(ctx, &flags.Flags, "plan for "+service, func(ctx context.Context, conn grpc.ClientConnInterface) (*slicev1.PlanServiceSlicesResponse, error) {
+		return slicev1.NewSliceServiceClient(conn).PlanServiceSlices(ctx, &slicev1.PlanServiceSlicesRequest{Name: flags.name})
 	})
 	if err != nil {
 		return err
 	}
-	if err := printChanges(streams, &flags.Flags, response, response.GetChanges()); err != nil {
+	plan := response.GetPlan()
+	if err := printPlan(streams, &flags.Flags, response, plan); err != nil {
 		return client.CannotPrint("plan", err)
 	}
-	for _, cause := range response.GetWaitingFor() {
-		fmt.Fprintln(streams.Err, "waiting: "+printer.Sanitize(cause))
+	if changes := len(plan.GetChanges()); changes > 0 {
+		if plan.GetEtag() != "" {
+			fmt.Fprintf(streams.Err, "to write exactly this: trivet slices reconcile %s --etag %s\n", service, printer.Sanitize(plan.GetEtag()))
+		}
+		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s to be written for %s", printer.Count(changes, "change"), service)}
 	}
-	switch {
-	case len(response.GetChanges()) > 0:
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s to be written for %s", printer.Count(len(response.GetChanges()), "change"), service)}
-	case len(response.GetWaitingFor()) > 0:
-		return &exit.Error{Code: exit.Undetermined, Summary: "the plan is incomplete: it waits for " + printer.Count(len(response.GetWaitingFor()), "condition")}
+	return checkComplete(plan)
+}
+
+// checkComplete returns an error for a plan that waits for missing data.
+func checkComplete(plan *metav1.Plan) error {
+	if reasons := len(plan.GetIncompleteReasons()); reasons > 0 {
+		return &exit.Error{Code: exit.Undetermined, Summary: "the plan is incomplete: it waits for " + printer.Count(reasons, "condition")}
 	}
 	return nil
 }
 
+type reconcileFlags struct {
+	serviceFlags
+
+	dryRun bool
+	etag   string
+}
+
 func newReconcileCommand(streams printer.Streams) *cobra.Command {
-	var flags serviceFlags
-	var dryRun bool
+	var flags reconcileFlags
 	command := &cobra.Command{
 		Use:   "reconcile NAMESPACE/NAME",
 		Short: "Write the slices of a Service now",
-		Long: `Write the EndpointSlices of a Service now, before queued work, and show the changes. A second run has no
-changes.
+		Long: `Write the EndpointSlices of a Service now, before queued work, and show what came of each change. A second
+run has no changes. With --etag nothing is written unless the changes are exactly those of the plan with it.
 
 Exit codes:
-  0   The slices are up to date.
+  0   The slices are up to date; with --dry-run, the changes are shown.
   2   They are not, or there is no answer.
   64  The command line is wrong.`,
-		Example: "  trivet slices reconcile shop/web\n  trivet slices reconcile shop/web --dry-run",
+		Example: `  trivet slices reconcile shop/web
+  trivet slices reconcile shop/web --dry-run
+  trivet slices reconcile shop/web --etag "$(trivet slices plan shop/web -o json | jq -r .plan.etag)"`,
 		RunE: func(command *cobra.Command, args []string) error {
 			if err := flags.parse(command, args); err != nil {
 				return err
 			}
-			return reconcile(command.Context(), streams, &flags, dryRun)
+			return reconcile(command.Context(), streams, &flags)
 		},
 	}
 	flags.register(command, streams)
-	command.Flags().BoolVar(&dryRun, "dry-run", false, "Show the changes and write nothing.")
+	command.Flags().BoolVar(&flags.dryRun, "dry-run", false, "Check everything, show the changes and write nothing.")
+	command.Flags().StringVar(&flags.etag, "etag", "", "Write only the changes of the plan with this etag.")
 	return command
 }
 
-func reconcile(ctx context.Context, streams printer.Streams, flags *serviceFlags, dryRun bool) error {
+func reconcile(ctx context.Context, streams printer.Streams, flags *reconcileFlags) error {
 	service := ShortName(flags.name)
-	response, err := client.Call(ctx, &flags.Flags, "reconciliation of "+service, func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.ReconcileServiceResponse, error) {
-		return gatewayv1.NewSliceServiceClient(conn).ReconcileService(ctx, &gatewayv1.ReconcileServiceRequest{Name: flags.name, ValidateOnly: dryRun})
+	response, err := client.Mutate(ctx, &flags.Flags, "reconciliation of "+service, func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*slicev1.ReconcileServiceSlicesResponse, error) {
+		return slicev1.NewSliceServiceClient(conn).ReconcileServiceSlices(ctx, &slicev1.ReconcileServiceSlicesRequest{
+			Name: flags.name, Etag: flags.etag, ValidateOnly: flags.dryRun, RequestId: requestID,
+		})
 	})
 	if err != nil {
 		return err
 	}
-	if err := printChanges(streams, &flags.Flags, response, response.GetChanges()); err != nil {
+	if err := printPlan(streams, &flags.Flags, response, response.GetPlan()); err != nil {
 		return client.CannotPrint("changes", err)
 	}
-	if !dryRun && !response.GetApplied() {
-		return &exit.Error{Code: exit.Undetermined, Summary: "not all changes were written for " + service}
+	if flags.dryRun {
+		return nil
+	}
+	for _, change := range response.GetPlan().GetChanges() {
+		if outcome := change.GetOutcome(); outcome != metav1.Change_OUTCOME_APPLIED && outcome != metav1.Change_OUTCOME_NOT_NEEDED {
+			return &exit.Error{Code: exit.Undetermined, Summary: "not all changes were written for " + service}
+		}
+	}
+	return checkComplete(response.GetPlan())
+}
+
+// printPlan writes a plan, and what it waits for to standard error.
+func printPlan(streams printer.Streams, flags *client.Flags, response proto.Message, plan *metav1.Plan) error {
+	if written, err := printer.WriteMessage(streams.Out, flags.Output, response); err != nil {
+		return err
+	} else if !written {
+		if err := printChanges(streams, flags, plan.GetChanges()); err != nil {
+			return err
+		}
+	}
+	for _, reason := range plan.GetIncompleteReasons() {
+		fmt.Fprintln(streams.Err, "waiting: "+printer.Sanitize(cmp.Or(reason.GetMessage(), reason.GetReason())))
+	}
+	if plan.GetMode() == metav1.Mode_MODE_SHADOW {
+		fmt.Fprintln(streams.Err, "mode: shadow: slicesvc compares such plans and does not write them by itself")
 	}
 	return nil
 }
 
-func printChanges(streams printer.Streams, flags *client.Flags, response proto.Message, changes []*statusv1.Change) error {
-	if flags.Output == "json" {
-		return printer.WriteJSON(streams.Out, response)
-	}
+func printChanges(streams printer.Streams, flags *client.Flags, changes []*metav1.Change) error {
 	if len(changes) == 0 {
 		_, err := fmt.Fprintln(streams.Out, "nothing to write")
 		return err
 	}
-	table := &printer.Table{Colors: streams.Colors(flags.Color), Width: streams.Width()}
-	table.AddStyled(printer.Bold, "CHANGE", "SLICE", "REASON", "DETAIL")
+	table := &printer.Table{Colors: streams.Colors(flags.Color)}
+	if flags.Output == "table" {
+		table.Width = streams.Width()
+	}
+	table.AddStyled(printer.Bold, "CHANGE", "SLICE", "OUTCOME", "REASON", "MESSAGE")
 	for _, change := range changes {
-		verb, style := printer.Verb(change.GetVerb())
-		table.Add(printer.Cell{Text: verb, Style: style}, printer.Cell{Text: cmp.Or(change.GetObject().GetName(), "-")},
-			printer.Cell{Text: cmp.Or(change.GetReason(), "-")}, printer.Cell{Text: change.GetDetail()})
+		message := change.GetMessage()
+		if failure := change.GetError(); failure != "" {
+			message = failure
+		}
+		table.Add(printer.Verb(change.GetVerb()), printer.Cell{Text: cmp.Or(change.GetObject().GetName(), "-")}, printer.Outcome(change.GetOutcome()),
+			printer.Cell{Text: cmp.Or(change.GetReason(), "-")}, printer.Cell{Text: message})
+		for _, field := range printer.Fields(change) {
+			if flags.Output == "wide" {
+				table.Add(printer.Cell{}, printer.Cell{}, printer.Cell{}, printer.Cell{}, printer.Cell{Text: "  " + field, Style: printer.Dim})
+			}
+		}
 	}
 	_, err := table.WriteTo(streams.Out)
 	return err

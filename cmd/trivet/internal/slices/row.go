@@ -3,6 +3,7 @@ package slices
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +11,8 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 )
 
 // The values of STATE.
@@ -28,13 +30,13 @@ func kind() list.Kind[*slicev1.ServiceSlices] {
 			{Title: "NAME"}, {Title: "STATE", State: true, MinWidth: len(contended)}, {Title: "READY", MinWidth: len("100/100")},
 			{Title: "SLICES", MinWidth: len("10/10")}, {Title: "FILL", MinWidth: barWidth + len(" 100%")}, {Title: "PLANNED", MinWidth: len("59m59s")},
 			{Title: "FOR", MinWidth: len("COMPACTION")}, {Title: "WRITES", MinWidth: len("+1 ~1 -1")},
-			{Title: "TOPOLOGY", Wide: true}, {Title: "LATENCY", Wide: true}, {Title: "SYNCED", Wide: true}, {Title: "SHARD", Wide: true},
-			{Title: "EPOCH", Wide: true}, {Title: "UID", Wide: true}, {Title: "REASON"},
+			{Title: "SOURCE", Wide: true}, {Title: "TOPOLOGY", Wide: true}, {Title: "LATENCY", Wide: true}, {Title: "SYNCED", Wide: true},
+			{Title: "SHARD", Wide: true}, {Title: "EPOCH", Wide: true}, {Title: "REPLICA", Wide: true}, {Title: "UID", Wide: true}, {Title: "MESSAGE"},
 		},
 		Row:             row,
 		State:           state,
 		Severity:        severity,
-		Problem:         func(service *slicev1.ServiceSlices) string { return cmp.Or(reason(service), state(service)) },
+		Problem:         func(service *slicev1.ServiceSlices) string { return cmp.Or(message(service), state(service)) },
 		Summary:         summary,
 		WithoutVolatile: withoutVolatile,
 	}
@@ -42,15 +44,43 @@ func kind() list.Kind[*slicev1.ServiceSlices] {
 
 func state(service *slicev1.ServiceSlices) string {
 	switch {
-	case service.GetContendedBy() != "":
+	case isContended(service):
 		return contended
-	case service.GetFailures() > 0:
+	case isFailing(service):
 		return failing
-	case !service.GetManaged():
+	case !isManaged(service):
 		return unmanaged
 	default:
 		return kept
 	}
+}
+
+func isContended(service *slicev1.ServiceSlices) bool {
+	return printer.Condition(service.GetConditions(), "Contended").GetStatus() == metav1.Condition_STATUS_TRUE
+}
+
+func isManaged(service *slicev1.ServiceSlices) bool {
+	return printer.Condition(service.GetConditions(), "Managed").GetStatus() != metav1.Condition_STATUS_FALSE
+}
+
+func isFailing(service *slicev1.ServiceSlices) bool {
+	for _, sync := range service.GetSyncs() {
+		if sync.GetFailureCount() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// lastSync returns the sync that wrote last; nil if the leader did not answer.
+func lastSync(service *slicev1.ServiceSlices) *slicev1.ServiceSlices_Sync {
+	var last *slicev1.ServiceSlices_Sync
+	for _, sync := range service.GetSyncs() {
+		if last == nil || sync.GetLastPlan().GetStartTime().AsTime().After(last.GetLastPlan().GetStartTime().AsTime()) {
+			last = sync
+		}
+	}
+	return last
 }
 
 func severity(service *slicev1.ServiceSlices) list.Severity {
@@ -58,10 +88,23 @@ func severity(service *slicev1.ServiceSlices) list.Severity {
 	case contended, failing:
 		return list.Critical
 	}
-	if service.GetTopologyProblem() != "" {
+	if noHints(service) != "" || droppedAddresses(service) > 0 {
 		return list.Warning
 	}
-	return list.Healthy
+	return list.Fine
+}
+
+// noHints returns why slices have no hints although hints are asked for; empty if they have some.
+func noHints(service *slicev1.ServiceSlices) string {
+	return printer.ConditionMessage(service.GetConditions(), "TopologyHints", metav1.Condition_STATUS_FALSE)
+}
+
+func droppedAddresses(service *slicev1.ServiceSlices) int {
+	dropped := 0
+	for _, slice := range service.GetSlices() {
+		dropped += int(slice.GetDroppedAddressCount())
+	}
+	return dropped
 }
 
 func stateStyle(service *slicev1.ServiceSlices) printer.Style {
@@ -76,27 +119,39 @@ func stateStyle(service *slicev1.ServiceSlices) printer.Style {
 }
 
 func row(now time.Time, service *slicev1.ServiceSlices) []printer.Cell {
-	plan := service.GetLastPlan()
+	sync := lastSync(service)
+	plan := sync.GetLastPlan()
 	latency := "-"
 	if plan.GetLatency() != nil {
 		latency = plan.GetLatency().AsDuration().Round(time.Millisecond).String()
 	}
+	shard, epoch, replica := printer.Owner(service.GetOwner())
 	return []printer.Cell{
 		{Text: ShortName(service.GetName())}, {Text: state(service), Style: stateStyle(service)},
-		{Text: fmt.Sprintf("%d/%d", service.GetReadyEndpoints(), service.GetEndpoints())}, {Text: sliceCount(service)}, {Text: fill(service)},
-		{Text: printer.Since(now, plan.GetTime())}, {Text: cmp.Or(plan.GetTrigger(), "-")}, {Text: writes(plan)},
-		{Text: cmp.Or(service.GetTopology(), "-")}, {Text: latency}, {Text: printer.Since(now, service.GetLastSyncTime())},
-		{Text: fmt.Sprint(service.GetShard())}, {Text: fmt.Sprint(service.GetEpoch())}, {Text: cmp.Or(service.GetUid(), "-")},
-		{Text: reason(service)},
+		{Text: fmt.Sprintf("%d/%d", service.GetReadyEndpointCount(), service.GetEndpointCount())}, {Text: sliceCount(service)}, {Text: fill(service)},
+		{Text: printer.Since(now, plan.GetStartTime())}, {Text: cmp.Or(plan.GetTrigger(), "-")}, {Text: writes(plan)},
+		{Text: sources(service)}, {Text: cmp.Or(service.GetTopology(), "-")}, {Text: latency}, {Text: printer.Since(now, sync.GetLastSuccessTime())},
+		{Text: shard}, {Text: epoch}, {Text: replica}, {Text: cmp.Or(service.GetUid(), "-")}, {Text: message(service)},
 	}
+}
+
+// sources returns what the endpoints of the slices come from: "selector" or "endpoints".
+func sources(service *slicev1.ServiceSlices) string {
+	var words []string
+	for _, slice := range service.GetSlices() {
+		if word := printer.EnumWord(slice.GetSource(), "SLICE_SOURCE_"); !slices.Contains(words, word) {
+			words = append(words, word)
+		}
+	}
+	return cmp.Or(strings.Join(words, "+"), "-")
 }
 
 // sliceCount returns the number of slices, and the smallest possible number of a managed Service.
 func sliceCount(service *slicev1.ServiceSlices) string {
-	if !service.GetManaged() {
+	if !isManaged(service) {
 		return fmt.Sprint(len(service.GetSlices()))
 	}
-	return fmt.Sprintf("%d/%d", len(service.GetSlices()), service.GetIdealSlices())
+	return fmt.Sprintf("%d/%d", len(service.GetSlices()), service.GetIdealSliceCount())
 }
 
 const barWidth = 8
@@ -110,7 +165,7 @@ func fill(service *slicev1.ServiceSlices) string {
 	if capacity <= 0 {
 		return "-"
 	}
-	share := min(max(float64(service.GetEndpoints())/float64(capacity), 0), 1)
+	share := min(max(float64(service.GetEndpointCount())/float64(capacity), 0), 1)
 	full := int(share*barWidth + 0.5)
 	return fmt.Sprintf("%s%s %3.0f%%", strings.Repeat("█", full), strings.Repeat("·", barWidth-full), share*100)
 }
@@ -119,31 +174,35 @@ func writes(plan *slicev1.ServiceSlices_LastPlan) string {
 	switch {
 	case plan == nil:
 		return "-"
-	case plan.Creates+plan.Updates+plan.Deletes == 0:
+	case wroteNothing(plan):
 		return "none"
 	}
-	return fmt.Sprintf("+%d ~%d -%d", plan.Creates, plan.Updates, plan.Deletes)
+	return fmt.Sprintf("+%d ~%d -%d", plan.CreateCount, plan.UpdateCount, plan.DeleteCount)
 }
 
-func reason(service *slicev1.ServiceSlices) string {
+func wroteNothing(plan *slicev1.ServiceSlices_LastPlan) bool {
+	return plan.GetCreateCount()+plan.GetUpdateCount()+plan.GetDeleteCount() == 0
+}
+
+// message returns what is wrong, or why the Service is unmanaged.
+func message(service *slicev1.ServiceSlices) string {
 	var parts []string
-	if by := service.GetContendedBy(); by != "" {
-		parts = append(parts, by+" changes the same slices")
+	if isContended(service) {
+		parts = append(parts, printer.ConditionMessage(service.GetConditions(), "Contended", metav1.Condition_STATUS_TRUE))
 	}
-	if service.GetLastError() != "" {
-		parts = append(parts, fmt.Sprintf("%s failed: %s", printer.Count(int(service.GetFailures()), "sync"), service.GetLastError()))
+	for _, sync := range service.GetSyncs() {
+		if sync.GetLastError() != "" {
+			parts = append(parts, fmt.Sprintf("%s failed: %s", printer.Count(int(sync.GetFailureCount()), "sync"), sync.GetLastError()))
+		}
 	}
-	if problem := service.GetTopologyProblem(); problem != "" {
+	if dropped := droppedAddresses(service); dropped > 0 {
+		parts = append(parts, printer.Count(dropped, "address is in no slice", "addresses are in no slice"))
+	}
+	if problem := noHints(service); problem != "" {
 		parts = append(parts, "no hints: "+problem)
 	}
-	switch service.GetUnmanagedReason() {
-	case "":
-	case "NO_SELECTOR":
-		parts = append(parts, "it has no selector")
-	case "EXTERNAL_NAME":
-		parts = append(parts, "it is an ExternalName")
-	default:
-		parts = append(parts, service.GetUnmanagedReason())
+	if !isManaged(service) {
+		parts = append(parts, printer.ConditionMessage(service.GetConditions(), "Managed", metav1.Condition_STATUS_FALSE))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -152,27 +211,33 @@ func summary(services []*slicev1.ServiceSlices) string {
 	if len(services) == 0 {
 		return "no services"
 	}
-	counts, slices, ideal, endpoints := map[string]int{}, 0, 0, 0
+	counts, sliceTotal, ideal, endpoints := map[string]int{}, 0, 0, 0
 	for _, service := range services {
 		counts[state(service)]++
-		slices += len(service.GetSlices())
-		ideal += int(service.GetIdealSlices())
-		endpoints += int(service.GetEndpoints())
+		sliceTotal += len(service.GetSlices())
+		ideal += int(service.GetIdealSliceCount())
+		endpoints += int(service.GetEndpointCount())
 	}
 	return fmt.Sprintf("%s: %s; %s in %s, at least %d", printer.Count(len(services), "service"),
-		printer.Counts(counts, kept, failing, contended, unmanaged), printer.Count(endpoints, "endpoint"), printer.Count(slices, "slice"), ideal)
+		printer.Counts(counts, kept, failing, contended, unmanaged), printer.Count(endpoints, "endpoint"), printer.Count(sliceTotal, "slice"), ideal)
 }
 
 // withoutVolatile omits versions, syncs without writes, and the fields that depend on the replica
-// that holds the shard.
+// that leads the shard.
 func withoutVolatile(service *slicev1.ServiceSlices) *slicev1.ServiceSlices {
 	copied := proto.CloneOf(service)
-	copied.LastSyncTime, copied.Epoch = nil, 0
-	if plan := copied.LastPlan; plan != nil && plan.Creates+plan.Updates+plan.Deletes == 0 {
-		copied.LastPlan = nil
+	copied.Owner = nil
+	for _, sync := range copied.GetSyncs() {
+		sync.LastSuccessTime = nil
+		if wroteNothing(sync.GetLastPlan()) {
+			sync.LastPlan = nil
+		}
 	}
-	for _, slice := range copied.Slices {
+	for _, slice := range copied.GetSlices() {
 		slice.ResourceVersion, slice.WriteTime = "", nil
+	}
+	for _, condition := range copied.GetConditions() {
+		condition.TransitionTime = nil
 	}
 	return copied
 }

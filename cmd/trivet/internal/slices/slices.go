@@ -1,8 +1,8 @@
 // Package slices is `trivet slices`: the EndpointSlices of Services, and the plans and writes of
 // one Service.
 //
-// Not healthy, with exit code 1, is a Service whose last sync failed or whose slices another writer
-// keeps reverting. Package list has the rules of lists and watches; `trivet slices plan` has the
+// A Service whose last sync failed or whose slices another writer keeps reverting needs attention,
+// with exit code 1. Package list has the rules of lists and watches; `trivet slices plan` has the
 // exit codes of kubectl diff.
 package slices
 
@@ -16,10 +16,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 )
 
 // NewCommand returns `trivet slices`.
@@ -36,7 +37,9 @@ number, their fill, and the age, the trigger and the writes of the last sync: +c
   kept       The slices are up to date.
   failing    The last sync failed.
   contended  Another writer keeps reverting the slices.
-  unmanaged  The Service has no selector or is an ExternalName.`,
+  unmanaged  Trivet writes no slices for the Service: it has no selector, or is an ExternalName.
+
+Only the leader of the Service's shard knows its syncs; without a leader, their columns are empty.`,
 		ExitOne: "A Service is failing or contended.",
 		Example: `  trivet slices
   trivet slices -n shop -w
@@ -53,7 +56,7 @@ number, their fill, and the age, the trigger and the writes of the last sync: +c
 		},
 		Kind: kind,
 		Source: func(conn grpc.ClientConnInterface) list.Source[*slicev1.ServiceSlices] {
-			return source{client: gatewayv1.NewSliceServiceClient(conn), parent: parent(flags.Name, namespace)}
+			return source(conn, parent(flags.Name, namespace))
 		},
 	})
 	command.AddCommand(newPlanCommand(streams), newReconcileCommand(streams))
@@ -62,7 +65,7 @@ number, their fill, and the age, the trigger and the writes of the last sync: +c
 
 // parent returns the namespace to ask for, which is enough to watch one Service; empty for all.
 func parent(name, namespace string) string {
-	if parent, _, found := strings.Cut(name, "/services/"); found {
+	if parent, _, found := strings.Cut(name, "/serviceslices/"); found {
 		return parent
 	}
 	if namespace != "" {
@@ -88,7 +91,7 @@ func IsPodName(text string) bool {
 // ParseName returns the API's name for NAMESPACE/NAME, for NAME with the given namespace, or for
 // the API's name.
 func ParseName(text, within string) (string, error) {
-	namespace, name, found := strings.Cut(strings.Replace(strings.TrimPrefix(text, "namespaces/"), "/services/", "/", 1), "/")
+	namespace, name, found := strings.Cut(ShortName(text), "/")
 	if !found {
 		namespace, name = within, text
 	}
@@ -100,45 +103,43 @@ func ParseName(text, within string) (string, error) {
 	case !isLabel(namespace) || !isLabel(name):
 		return "", fmt.Errorf("%q is not the name of a Service: NAMESPACE/NAME, of lower-case letters, digits and dashes", text)
 	}
-	return "namespaces/" + namespace + "/services/" + name, nil
+	return "namespaces/" + namespace + "/serviceslices/" + name, nil
 }
 
 // ShortName returns NAMESPACE/NAME for the API's name of a Service.
 func ShortName(name string) string {
-	return strings.Replace(strings.TrimPrefix(name, "namespaces/"), "/services/", "/", 1)
+	return strings.Replace(strings.TrimPrefix(name, "namespaces/"), "/serviceslices/", "/", 1)
 }
 
-// pageSize is the gateway's limit, because each page costs one call to each replica.
+// pageSize is the API's limit, because each page costs one call to each replica.
 const pageSize = 1000
 
-type source struct {
-	list.NoNotes
-
-	client gatewayv1.SliceServiceClient
-	parent string
+func source(conn grpc.ClientConnInterface, parent string) list.Source[*slicev1.ServiceSlices] {
+	service := slicev1.NewSliceServiceClient(conn)
+	return list.Source[*slicev1.ServiceSlices]{
+		Get: func(ctx context.Context, name string) (*slicev1.ServiceSlices, proto.Message, error) {
+			response, err := service.GetServiceSlices(ctx, &slicev1.GetServiceSlicesRequest{Name: name})
+			return response.GetServiceSlices(), response, err
+		},
+		Page: func(ctx context.Context, token string) (list.Page[*slicev1.ServiceSlices], error) {
+			response, err := service.ListServiceSlices(ctx, &slicev1.ListServiceSlicesRequest{Parent: parent, PageSize: pageSize, PageToken: token})
+			return list.PageOf(response, response.GetServiceSlices(), err)
+		},
+		Response: func(all list.Page[*slicev1.ServiceSlices]) proto.Message {
+			return &slicev1.ListServiceSlicesResponse{
+				ServiceSlices: all.Items, ResumeToken: all.ResumeToken, Sources: all.Sources, Missing: all.Missing,
+			}
+		},
+		Watch: func(ctx context.Context, token string) (watch.Receive[*slicev1.ServiceSlices], error) {
+			stream, err := service.WatchServiceSlices(ctx, &slicev1.WatchServiceSlicesRequest{Parent: parent, ResumeToken: token})
+			return watch.ReceiveFrom(stream, err, (*slicev1.WatchServiceSlicesResponse).GetServiceSlices)
+		},
+	}
 }
 
-func (s source) Get(ctx context.Context, name string) (*slicev1.ServiceSlices, proto.Message, error) {
-	response, err := s.client.GetServiceSlices(ctx, &gatewayv1.GetServiceSlicesRequest{Name: name})
-	return response.GetServiceSlices(), response, err
-}
-
-func (s source) Page(ctx context.Context, token string) (list.Page[*slicev1.ServiceSlices], error) {
-	response, err := s.client.ListServiceSlices(ctx, &gatewayv1.ListServiceSlicesRequest{Parent: s.parent, PageSize: pageSize, PageToken: token})
-	return list.Page[*slicev1.ServiceSlices]{
-		Items: response.GetServiceSlices(), NextToken: response.GetNextPageToken(), Missing: response.GetMissing(),
-	}, err
-}
-
-func (source) Response(all list.Page[*slicev1.ServiceSlices]) proto.Message {
-	return &gatewayv1.ListServiceSlicesResponse{ServiceSlices: all.Items, Missing: all.Missing}
-}
-
-func (s source) Watch(ctx context.Context) (list.Receive[*slicev1.ServiceSlices], error) {
-	stream, err := s.client.WatchServiceSlices(ctx, &gatewayv1.WatchServiceSlicesRequest{Parent: s.parent})
-	return list.ReceiveFrom(stream, err, func(response *gatewayv1.WatchServiceSlicesResponse) list.Event[*slicev1.ServiceSlices] {
-		return list.Event[*slicev1.ServiceSlices]{
-			Type: list.EventTypeOf(response.GetType()), Item: response.GetServiceSlices(), Missing: response.GetMissing(), Message: response,
-		}
-	})
+// Complete completes the name of a Service, NAMESPACE/NAME.
+func Complete(flags *client.Flags) cobra.CompletionFunc {
+	return list.CompleteName(flags, kind, func(conn grpc.ClientConnInterface) list.Source[*slicev1.ServiceSlices] {
+		return source(conn, "")
+	}, func(service *slicev1.ServiceSlices) string { return ShortName(service.GetName()) })
 }

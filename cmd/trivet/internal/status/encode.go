@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
 )
 
 // encoder writes statuses in one format.
@@ -63,7 +63,7 @@ func (e encoder) encode(response *gatewayv1.GetClusterStatusResponse) (string, e
 		document, err := printer.YAML(response)
 		return string(document), err
 	default:
-		return drawTable(response.GetStatus(), e.colors), nil
+		return drawTable(response, e.colors), nil
 	}
 }
 
@@ -75,24 +75,19 @@ func changeKey(response *gatewayv1.GetClusterStatusResponse) string {
 	if status == nil {
 		return ""
 	}
-	status.MergeTime = nil
-	for _, source := range status.GetSources() {
-		source.Latency = nil
-	}
+	status.MergeTime, copied.Sources = nil, nil
 	for _, service := range status.GetServices() {
-		for _, term := range service.GetTerms() {
-			term.Remaining = nil
-		}
-		for _, replica := range service.GetReplicas() {
-			replica.Counts, replica.Freshness = nil, nil
-			for _, term := range replica.GetTerms() {
-				term.Remaining = nil
+		for _, result := range service.GetReplicas() {
+			result.Latency = nil
+			if result.GetStatus() == nil {
+				continue
 			}
-			for _, dependency := range replica.GetDependencies() {
+			result.GetStatus().Counts = nil
+			for _, dependency := range result.GetStatus().GetDependencies() {
 				dependency.LastContactTime = nil
 			}
-			for _, loop := range replica.GetLoops() {
-				loop.LastRunTime, loop.LastSuccessTime, loop.Runs, loop.Failures = nil, nil, 0, 0
+			for _, loop := range result.GetStatus().GetLoops() {
+				loop.LastRunTime, loop.LastSuccessTime, loop.RunCount, loop.FailureCount = nil, nil, 0, 0
 			}
 		}
 	}

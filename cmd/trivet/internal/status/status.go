@@ -2,9 +2,9 @@
 // reports it.
 //
 // Standard output has the status in the chosen format and nothing else. Progress and errors go to
-// standard error. The exit code is 0 if the cluster is healthy, 1 if it is not, also after --wait,
-// and 2 without a status. A watch ends only when it is interrupted, and continues through restarts
-// of the gateway.
+// standard error. The exit code comes from the gateway's verdict alone: 0 for OK, 1 for WARNING and
+// FAILED, 2 for UNKNOWN; and 2 without a status. A watch ends only when it is interrupted, and
+// continues through restarts of the gateway.
 //
 // JSON and YAML are the gateway's answer as /v1/status gives it. The table is for people and may
 // change.
@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // command is one run of `trivet status`: its flags, and what they lead to.
@@ -35,7 +37,7 @@ type command struct {
 
 	streams printer.Streams
 	encoder encoder
-	client  gatewayv1.GatewayServiceClient
+	client  gatewayv1.ClusterServiceClient
 }
 
 // NewCommand returns `trivet status`. Its errors carry their exit code and are not printed.
@@ -43,18 +45,26 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	c := command{streams: streams}
 	cobraCommand := &cobra.Command{
 		Use:   "status",
-		Short: "Show the state of all Trivet services",
-		Long: `Show the state of all Trivet services of a cluster: leaders, readiness of replicas, and loops.
+		Short: "Show whether the cluster is well, and the state of all Trivet services",
+		Long: `Show the gateway's verdict on the cluster, its problems with the worst first, and the state of every replica
+of the Trivet services.
+
+  OK       All that matters is known and well.
+  WARNING  It works, and needs attention.
+  UNKNOWN  Too little is known to say more; nothing that is known has failed.
+  FAILED   Something that users rely on does not work.
+
+ROLE says which shards a replica leads; "trivet shards" shows each of them.
 
 Exit codes:
-  0   Healthy.
-  1   Not healthy, also after --wait.
-  2   There is no status.
+  0   The verdict is OK.
+  1   It is WARNING or FAILED, also after --wait.
+  2   It is UNKNOWN, or there is no status.
   64  The command line is wrong.`,
 		Example: `  trivet status
   trivet status --wait --wait-duration 2m
   trivet status -w
-  trivet status -o json | jq '.status.services[] | {service, leader, problems}'`,
+  trivet status -o json | jq -r '.status.verdict.problems[] | .severity + " " + .message'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return exit.UsageError(fmt.Errorf("status takes no arguments, got %q", args))
@@ -70,7 +80,7 @@ Exit codes:
 	}
 	c.Register(cobraCommand, streams, "table", "json", "yaml")
 	fs := cobraCommand.Flags()
-	fs.BoolVar(&c.wait, "wait", false, "Wait until the cluster is healthy, then show the status.")
+	fs.BoolVar(&c.wait, "wait", false, "Wait until the verdict is OK, then show the status.")
 	fs.DurationVar(&c.waitDuration, "wait-duration", 5*time.Minute, "Timeout of --wait.")
 	fs.BoolVarP(&c.watch, "watch", "w", false, "Watch: in place on a terminal, elsewhere once for each change. Counts and ages are not changes.")
 	fs.DurationVar(&c.interval, "interval", time.Second, "Interval between two statuses of --watch and --wait.")
@@ -97,7 +107,7 @@ func (c *command) run(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	c.client = gatewayv1.NewGatewayServiceClient(conn)
+	c.client = gatewayv1.NewClusterServiceClient(conn)
 	c.encoder = encoder{output: c.Output, colors: c.streams.Colors(c.Color)}
 	switch {
 	case c.watch:
@@ -128,12 +138,27 @@ func (c *command) finish(response *gatewayv1.GetClusterStatusResponse) error {
 	if err := c.encoder.write(c.streams.Out, response); err != nil {
 		return client.CannotPrint("status", err)
 	}
-	if response.GetStatus().GetHealthy() {
-		return nil
-	}
-	return &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: " + problemCount(response)}
+	return verdictError(response, "")
 }
 
-func problemCount(response *gatewayv1.GetClusterStatusResponse) string {
-	return printer.Count(len(serviceProblems(response.GetStatus())), "problem")
+// verdictError returns the exit code of a verdict. The text after it says when it was given.
+func verdictError(response *gatewayv1.GetClusterStatusResponse, when string) error {
+	verdict := response.GetStatus().GetVerdict()
+	summary := "the verdict is " + stateOf(verdict) + when + ": " + printer.Count(len(verdict.GetProblems()), "problem")
+	switch verdict.GetState() {
+	case metav1.Verdict_STATE_OK:
+		return nil
+	case metav1.Verdict_STATE_WARNING, metav1.Verdict_STATE_FAILED:
+		return &exit.Error{Code: exit.Findings, Summary: summary}
+	default:
+		return &exit.Error{Code: exit.Undetermined, Summary: summary}
+	}
+}
+
+// stateOf returns the state of a verdict as the API names it: "OK".
+func stateOf(verdict *metav1.Verdict) string {
+	if verdict.GetState() == metav1.Verdict_STATE_UNSPECIFIED {
+		return "not stated"
+	}
+	return strings.TrimPrefix(verdict.GetState().String(), "STATE_")
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,12 +27,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // reply is a reply of the scripted gateway: a status, or an error that ends a stream.
 type reply struct {
 	problems []string
-	err      error
+	// state is that of the verdict; without, it follows from the problems.
+	state metav1.Verdict_State
+	err   error
 }
 
-// gateway is a fake GatewayService. It sends its replies in order, and repeats the last one.
+// gateway is a fake ClusterService. It sends its replies in order, and repeats the last one.
 type gateway struct {
-	gatewayv1.UnimplementedGatewayServiceServer
+	gatewayv1.UnimplementedClusterServiceServer
 
 	mu      sync.Mutex // guards replies
 	replies []reply
@@ -47,10 +50,20 @@ func (g *gateway) next() (*gatewayv1.ClusterStatus, error) {
 	if next.err != nil {
 		return nil, next.err
 	}
-	healthy := len(next.problems) == 0
+	verdict := &metav1.Verdict{State: next.state}
+	for _, problem := range next.problems {
+		verdict.Problems = append(verdict.Problems, &metav1.Problem{
+			Code: "NO_LEADER", Severity: metav1.Problem_SEVERITY_ERROR, Resource: "shards/leasesvc/0", Message: problem, Service: "leasesvc",
+		})
+	}
+	if verdict.State == 0 {
+		verdict.State = metav1.Verdict_STATE_OK
+		if len(next.problems) > 0 {
+			verdict.State = metav1.Verdict_STATE_FAILED
+		}
+	}
 	return &gatewayv1.ClusterStatus{
-		Cluster: "main", Healthy: healthy,
-		Services: []*gatewayv1.ServiceStatus{{Service: "leasesvc", Healthy: healthy, Problems: next.problems}},
+		Cluster: "main", Verdict: verdict, Services: []*gatewayv1.ServiceStatus{{Service: "leasesvc", Verdict: verdict}},
 	}, nil
 }
 
@@ -79,9 +92,7 @@ func (g *gateway) WatchClusterStatus(_ *gatewayv1.WatchClusterStatusRequest, str
 // serve serves a scripted gateway and returns its address.
 func serve(t *testing.T, replies ...reply) string {
 	t.Helper()
-	return commandtest.ServeServices(t, func(r grpc.ServiceRegistrar) {
-		gatewayv1.RegisterGatewayServiceServer(r, &gateway{replies: replies})
-	})
+	return commandtest.ServeCluster(t, &gateway{replies: replies})
 }
 
 func unusedAddress(t *testing.T) string { return commandtest.UnusedAddress(t) }
@@ -100,7 +111,7 @@ func run(ctx context.Context, args ...string) result {
 }
 
 func noSource() error {
-	return rpcerror.New(codes.Unavailable, "NO_SOURCE", "no replica is registered in etcd")
+	return rpcerror.New(codes.Unavailable, "REPLICAS_UNREACHABLE", "no replica is registered in etcd")
 }
 
 func TestStatus_ExitCodes(t *testing.T) {
@@ -111,11 +122,30 @@ func TestStatus_ExitCodes(t *testing.T) {
 		stdout string // a substring; empty: nothing is printed
 		err    string // a substring
 	}{
-		{name: "healthy", server: func(t *testing.T) string { return serve(t, reply{}) }, code: exit.OK, stdout: "main: healthy"},
+		{name: "OK", server: func(t *testing.T) string { return serve(t, reply{}) }, code: exit.OK, stdout: "main: OK"},
 		{
-			name:   "not healthy",
+			name:   "failed",
 			server: func(t *testing.T) string { return serve(t, reply{problems: []string{"shard 0 has no leader"}}) },
-			code:   exit.Findings, stdout: "shard 0 has no leader", err: "the cluster is not healthy: 1 problem",
+			code:   exit.Findings, stdout: "shard 0 has no leader", err: "the verdict is FAILED: 1 problem",
+		},
+		{
+			name: "warning",
+			server: func(t *testing.T) string {
+				return serve(t, reply{problems: []string{"x"}, state: metav1.Verdict_STATE_WARNING})
+			},
+			code: exit.Findings, stdout: "main: WARNING", err: "the verdict is WARNING: 1 problem",
+		},
+		{
+			name: "unknown",
+			server: func(t *testing.T) string {
+				return serve(t, reply{problems: []string{"x"}, state: metav1.Verdict_STATE_UNKNOWN})
+			},
+			code: exit.Undetermined, stdout: "main: UNKNOWN", err: "the verdict is UNKNOWN: 1 problem",
+		},
+		{
+			name:   "state of a later version",
+			server: func(t *testing.T) string { return serve(t, reply{state: 17}) },
+			code:   exit.Undetermined, stdout: "main: 17", err: "the verdict is 17: 0 problems",
 		},
 		{
 			name:   "no source",
@@ -172,16 +202,16 @@ func TestStatus_WrongCommandLines(t *testing.T) {
 	}
 }
 
-func TestStatusWait_EndsWhenHealthy(t *testing.T) {
+func TestStatusWait_EndsWhenOK(t *testing.T) {
 	server := serve(t, reply{err: noSource()}, reply{problems: []string{"shard 0 has no leader", "x"}}, reply{})
 
 	got := run(t.Context(), "--server", server, "--wait", "--interval=250ms")
 
-	if got.code != exit.OK || !strings.HasPrefix(got.stdout, "main: healthy") {
-		t.Errorf("exit code = %d (%v), stdout %q; want 0 and the healthy table", got.code, got.err, got.stdout)
+	if got.code != exit.OK || !strings.HasPrefix(got.stdout, "main: OK") {
+		t.Errorf("exit code = %d (%v), stdout %q; want 0 and the table", got.code, got.err, got.stdout)
 	}
 	want := "waiting for the gateway at " + server + ": no replica is registered in etcd\n" +
-		"waiting: leasesvc: shard 0 has no leader (and 1 more)\n"
+		"waiting: shards/leasesvc/0: shard 0 has no leader (and 1 more)\n"
 	if got.stderr != want {
 		t.Errorf("stderr = %q, want %q", got.stderr, want)
 	}
@@ -195,7 +225,7 @@ func TestStatusWait_Timeout(t *testing.T) {
 		stdout string
 	}{
 		{
-			name:   "never healthy: the last status is printed",
+			name:   "never OK: the last status is printed",
 			server: func(t *testing.T) string { return serve(t, reply{problems: []string{"shard 0 has no leader"}}) },
 			code:   exit.Findings, stdout: "shard 0 has no leader",
 		},
@@ -278,7 +308,7 @@ func TestStatusWatch_JSONLinePerChange(t *testing.T) {
 		t.Errorf("exit code = %d (%v), want %d", code, err, exit.Interrupted)
 	}
 	lines := strings.Split(strings.TrimSpace(stdout.text.String()), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"status":{"cluster":"main","healthy":true`) || !strings.Contains(lines[1], `"problems":["two"]`) {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"status":{"cluster":"main","verdict":{"state":"STATE_OK"`) || !strings.Contains(lines[1], `"message":"two"`) {
 		t.Errorf("stdout = %q, want two objects, a line each", lines)
 	}
 }

@@ -8,122 +8,138 @@ import (
 	"strings"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
-// drawTable returns a status for people: a headline, a row for each replica, and the problems. It
-// depends on the status alone; ages are relative to its merge time.
-func drawTable(status *gatewayv1.ClusterStatus, colors printer.Colors) string {
+// drawTable returns a status for people: the verdict, its problems, a row for each replica, and the
+// details of what fails. It depends on the status alone; ages are relative to its merge time.
+func drawTable(response *gatewayv1.GetClusterStatusResponse, colors printer.Colors) string {
+	status := response.GetStatus()
 	var text strings.Builder
 	fmt.Fprintln(&text, headline(status, colors))
+	writeProblems(&text, colors, status.GetVerdict().GetProblems())
 	fmt.Fprintln(&text)
 	table := printer.Table{Colors: colors}
-	table.AddStyled(printer.Bold, "SERVICE", "REPLICA", "ROLE", "EPOCH", "READY", "LOOPS", "UP", "COUNTS")
+	table.AddStyled(printer.Bold, "SERVICE", "VERDICT", "REPLICA", "ROLE", "READY", "LOOPS", "UP", "COUNTS")
 	for _, service := range status.GetServices() {
 		addService(&table, status, service)
 	}
 	_, _ = table.WriteTo(&text) // a strings.Builder never fails
-	writeProblems(&text, colors, "Problems", serviceProblems(status))
-	writeProblems(&text, colors, "Failing loops", loopProblems(status))
+	writeDetails(&text, colors, status)
+	for i, line := range printer.Missing(response.GetMissing()) {
+		if i == 0 {
+			fmt.Fprintln(&text)
+		}
+		fmt.Fprintln(&text, colors.Apply(printer.Warning, printer.Sanitize(line)))
+	}
 	return text.String()
 }
 
 func headline(status *gatewayv1.ClusterStatus, colors printer.Colors) string {
-	answered := 0
-	for _, source := range status.GetSources() {
-		if source.GetOk() {
-			answered++
+	answered, replicas := 0, 0
+	for _, service := range status.GetServices() {
+		for _, result := range service.GetReplicas() {
+			replicas++
+			if result.GetStatus() != nil {
+				answered++
+			}
 		}
 	}
-	verdict := colors.Apply(printer.Success, "healthy")
-	if !status.GetHealthy() {
-		verdict = colors.Apply(printer.Failure, "not healthy")
+	verdict := verdictCell(status.GetVerdict())
+	return fmt.Sprintf("%s: %s, %d of %s answered", colors.Apply(printer.Bold, printer.Sanitize(cmp.Or(status.GetCluster(), "cluster"))),
+		colors.Apply(verdict.Style, verdict.Text), answered, printer.Count(replicas, "replica"))
+}
+
+func verdictCell(verdict *metav1.Verdict) printer.Cell {
+	cell := printer.Cell{Text: stateOf(verdict), Style: printer.Warning}
+	switch verdict.GetState() {
+	case metav1.Verdict_STATE_OK:
+		cell.Style = printer.Success
+	case metav1.Verdict_STATE_FAILED:
+		cell.Style = printer.Failure
 	}
-	return fmt.Sprintf("%s: %s, %d of %s answered", colors.Apply(printer.Bold, printer.Sanitize(cmp.Or(status.GetCluster(), "cluster"))), verdict,
-		answered, printer.Count(len(status.GetSources()), "replica"))
+	return cell
+}
+
+// writeProblems writes the problems of a verdict, the worst first, each with what to do next.
+func writeProblems(text *strings.Builder, colors printer.Colors, problems []*metav1.Problem) {
+	if len(problems) == 0 {
+		return
+	}
+	fmt.Fprintln(text)
+	table := printer.Table{Colors: colors}
+	for _, problem := range problems {
+		resource := cmp.Or(problem.GetResource(), problem.GetService(), "cluster")
+		severity := strings.TrimPrefix(problem.GetSeverity().String(), "SEVERITY_")
+		table.Add(printer.Cell{Text: severity, Style: printer.SeverityStyle(problem.GetSeverity())},
+			printer.Cell{Text: resource}, printer.Cell{Text: cmp.Or(problem.GetMessage(), problem.GetCode())})
+		for _, line := range []string{problem.GetNext(), problem.GetHelpUrl()} {
+			if line != "" {
+				table.Add(printer.Cell{}, printer.Cell{}, printer.Cell{Text: "→ " + line, Style: printer.Dim})
+			}
+		}
+	}
+	_, _ = table.WriteTo(text)
 }
 
 // addService adds a row for each replica of a service, or one row without a replica.
 func addService(table *printer.Table, status *gatewayv1.ClusterStatus, service *gatewayv1.ServiceStatus) {
-	found := false
-	for _, source := range status.GetSources() {
-		if source.GetReplica().GetService() != service.GetService() {
-			continue
-		}
-		found = true
-		id := source.GetReplica().GetId()
-		role, epoch := roleOf(service, id)
-		answer := answerOf(service, id)
+	name, verdict := printer.Cell{Text: service.GetService()}, verdictCell(service.GetVerdict())
+	if len(service.GetReplicas()) == 0 {
+		table.Add(name, verdict, printer.Cell{Text: "none", Style: printer.Failure}, printer.Cell{Text: "-"}, printer.Cell{Text: "-"},
+			printer.Cell{Text: "-"}, printer.Cell{Text: "-"}, printer.Cell{Text: "-"})
+	}
+	for _, result := range service.GetReplicas() {
+		id, answer := printer.Cell{Text: result.GetReplica().GetId()}, result.GetStatus()
 		if answer == nil {
-			if epoch == "-" {
-				role = "-" // whether a replica without an answer is a standby is unknown
-			}
-			table.AddStyled(printer.Failure, service.GetService(), id, role, epoch, "no answer", "-", "-", "-")
+			table.Add(name, verdict, id, printer.Cell{Text: "-"}, printer.Cell{Text: "no answer", Style: printer.Failure},
+				printer.Cell{Text: "-"}, printer.Cell{Text: "-"}, printer.Cell{Text: "-"})
 			continue
 		}
-		table.AddStyled(rowStyle(answer), service.GetService(), id, role, epoch, readiness(answer), loopSummary(answer.GetLoops()),
-			uptime(status, answer), countList(answer.GetCounts()))
-	}
-	if !found {
-		table.AddStyled(printer.Failure, service.GetService(), "none", "-", "-", "-", "-", "-", "-")
+		table.Add(name, verdict, id, printer.Cell{Text: role(answer)}, readiness(answer), printer.Cell{Text: loopSummary(answer.GetLoops())},
+			printer.Cell{Text: uptime(status, answer)}, printer.Cell{Text: countList(answer.GetCounts())})
 	}
 }
 
-func rowStyle(answer *statusv1.GetStatusResponse) printer.Style {
-	if answer.GetReady() {
-		return printer.Normal
-	}
-	return printer.Warning
-}
-
-func answerOf(service *gatewayv1.ServiceStatus, id string) *statusv1.GetStatusResponse {
-	for _, answer := range service.GetReplicas() {
-		if answer.GetReplica().GetId() == id {
-			return answer
-		}
-	}
-	return nil
-}
-
-// roleOf returns the role of a replica and the epoch of its newest term. A service with several
-// shards has no leader: each replica holds some shards.
-func roleOf(service *gatewayv1.ServiceStatus, id string) (role, epoch string) {
-	held, newest := 0, int64(0)
-	for _, term := range service.GetTerms() {
-		if term.GetReplicaId() == id {
-			held++
-			newest = max(newest, term.GetEpoch())
-		}
-	}
-	switch total := len(service.GetTerms()); {
-	case total == 0:
-		return "-", "-"
-	case held == 0:
-		return "standby", "-"
-	case total == 1:
-		return "* leader", fmt.Sprint(newest)
+// role says which shards of its service a replica leads.
+func role(answer *statusv1.ReplicaStatus) string {
+	switch led := len(answer.GetLedShards()); {
+	case answer.GetShardCount() == 0:
+		return "-"
+	case led == 0:
+		return "standby"
+	case answer.GetShardCount() == 1:
+		return "leader"
 	default:
-		return fmt.Sprintf("holds %d of %d shards", held, total), fmt.Sprint(newest)
+		return fmt.Sprintf("leads %d of %d shards", led, answer.GetShardCount())
 	}
 }
 
-func readiness(answer *statusv1.GetStatusResponse) string {
+func readiness(answer *statusv1.ReplicaStatus) printer.Cell {
 	if answer.GetReady() {
-		return "yes"
+		return printer.Cell{Text: "yes"}
 	}
-	return "no"
+	return printer.Cell{Text: "no", Style: printer.Warning}
 }
 
 // loopSummary returns the number of loops in each state, the worst state first.
 func loopSummary(loops []*statusv1.Loop) string {
 	counts := map[statusv1.Loop_State]int{}
+	shadows := 0
 	for _, loop := range loops {
 		counts[loop.GetState()]++
+		if loop.GetMode() == metav1.Mode_MODE_SHADOW {
+			shadows++
+		}
 	}
 	var parts []string
 	for _, state := range slices.Backward(slices.Sorted(maps.Keys(counts))) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[state], printer.EnumWord(state, "STATE_")))
+	}
+	if shadows > 0 {
+		parts = append(parts, fmt.Sprintf("%d of them in shadow mode", shadows))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
@@ -136,7 +152,7 @@ func countList(counts map[string]int64) string {
 	return cmp.Or(strings.Join(parts, " "), "-")
 }
 
-func uptime(status *gatewayv1.ClusterStatus, answer *statusv1.GetStatusResponse) string {
+func uptime(status *gatewayv1.ClusterStatus, answer *statusv1.ReplicaStatus) string {
 	start := answer.GetReplica().GetStartTime()
 	if start == nil {
 		return "-"
@@ -144,67 +160,40 @@ func uptime(status *gatewayv1.ClusterStatus, answer *statusv1.GetStatusResponse)
 	return printer.Age(status.GetMergeTime().AsTime().Sub(start.AsTime()))
 }
 
-// problem is a problem of a service.
-type problem struct{ service, text string }
-
-// serviceProblems returns the reasons why the cluster is not healthy.
-func serviceProblems(status *gatewayv1.ClusterStatus) []problem {
-	var problems []problem
+// writeDetails writes the loops that fail or are stalled, and the dependencies that do not answer.
+// They are details of the problems, or of what is no problem yet.
+func writeDetails(text *strings.Builder, colors printer.Colors, status *gatewayv1.ClusterStatus) {
+	table := printer.Table{Colors: colors}
+	found := false
 	for _, service := range status.GetServices() {
-		for _, text := range service.GetProblems() {
-			problems = append(problems, problem{service: service.GetService(), text: text})
-		}
-	}
-	return problems
-}
-
-func firstProblem(status *gatewayv1.ClusterStatus) string {
-	problems := serviceProblems(status)
-	if len(problems) == 0 {
-		return "the gateway names no problem" // a later version may have problems without a service
-	}
-	first := problems[0].service + ": " + problems[0].text
-	if more := len(problems) - 1; more > 0 {
-		return fmt.Sprintf("%s (and %d more)", first, more)
-	}
-	return first
-}
-
-// loopProblems returns the failing and stalled loops. Their replicas may still be ready, so they
-// are listed apart from the problems of services.
-func loopProblems(status *gatewayv1.ClusterStatus) []problem {
-	var problems []problem
-	for _, service := range status.GetServices() {
-		for _, replica := range service.GetReplicas() {
-			for _, loop := range replica.GetLoops() {
-				if text := loopProblem(loop); text != "" {
-					problems = append(problems, problem{service: service.GetService(), text: replica.GetReplica().GetId() + ": loop " + text})
-				}
+		for _, result := range service.GetReplicas() {
+			for _, detail := range details(result.GetStatus()) {
+				found = true
+				table.Add(printer.Cell{Text: "  " + result.GetReplica().GetId(), Style: printer.Failure}, printer.Cell{Text: detail})
 			}
 		}
 	}
-	return problems
-}
-
-func loopProblem(loop *statusv1.Loop) string {
-	switch loop.GetState() {
-	case statusv1.Loop_STATE_FAILING:
-		return fmt.Sprintf("%s fails (%d of %s): %s", loop.GetName(), loop.GetFailures(), printer.Count(int(loop.GetRuns()), "pass", "passes"), loop.GetLastError())
-	case statusv1.Loop_STATE_STALLED:
-		return fmt.Sprintf("%s is stalled since pass %d", loop.GetName(), loop.GetRuns())
-	default:
-		return ""
+	if found {
+		fmt.Fprintf(text, "\n%s\n", colors.Apply(printer.Bold, "Failing loops and dependencies"))
+		_, _ = table.WriteTo(text)
 	}
 }
 
-func writeProblems(text *strings.Builder, colors printer.Colors, title string, problems []problem) {
-	if len(problems) == 0 {
-		return
+func details(answer *statusv1.ReplicaStatus) []string {
+	var details []string
+	for _, loop := range answer.GetLoops() {
+		switch loop.GetState() {
+		case statusv1.Loop_STATE_FAILING:
+			details = append(details, fmt.Sprintf("loop %s fails (%d of %s): %s", loop.GetName(), loop.GetFailureCount(),
+				printer.Count(int(loop.GetRunCount()), "pass", "passes"), loop.GetLastError()))
+		case statusv1.Loop_STATE_STALLED:
+			details = append(details, fmt.Sprintf("loop %s is stalled since pass %d", loop.GetName(), loop.GetRunCount()))
+		}
 	}
-	fmt.Fprintf(text, "\n%s\n", colors.Apply(printer.Bold, title))
-	table := printer.Table{Colors: colors}
-	for _, problem := range problems {
-		table.Add(printer.Cell{Text: "  " + problem.service, Style: printer.Failure}, printer.Cell{Text: problem.text})
+	for _, dependency := range answer.GetDependencies() {
+		if !dependency.GetHealthy() {
+			details = append(details, fmt.Sprintf("%s: %s", dependency.GetName(), cmp.Or(dependency.GetMessage(), "no contact")))
+		}
 	}
-	_, _ = table.WriteTo(text)
+	return details
 }

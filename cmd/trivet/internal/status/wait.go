@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,10 +11,11 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-// runWait polls until the cluster is healthy or --wait-duration is over, and prints the last
+// runWait polls until the verdict is OK or --wait-duration is over, and prints the last
 // status.
 func (c *command) runWait(ctx context.Context) error {
 	waitCtx, cancel := context.WithTimeout(ctx, c.waitDuration)
@@ -25,12 +27,12 @@ func (c *command) runWait(ctx context.Context) error {
 	for {
 		response, err := c.get(waitCtx)
 		switch {
-		case err == nil && response.GetStatus().GetHealthy():
+		case err == nil && response.GetStatus().GetVerdict().GetState() == metav1.Verdict_STATE_OK:
 			progress.clear()
 			return c.finish(response)
 		case err == nil:
 			last, lastErr = response, nil
-			progress.show("waiting: " + firstProblem(response.GetStatus()))
+			progress.show("waiting: " + firstProblem(response.GetStatus().GetVerdict()))
 		case waitCtx.Err() == nil: // else the call failed only because the wait is over
 			lastErr = err
 			progress.show("waiting for the gateway at " + c.Gateway.Server + ": " + status.Convert(err).Message())
@@ -49,14 +51,30 @@ func (c *command) timedOut(ctx context.Context, last *gatewayv1.GetClusterStatus
 	if last == nil {
 		return c.NoAnswer(ctx, "status", lastErr)
 	}
-	if err := c.finish(last); err == nil || exit.CodeOf(err) != exit.Findings {
-		return err
+	if err := c.encoder.write(c.streams.Out, last); err != nil {
+		return client.CannotPrint("status", err)
 	}
-	return &exit.Error{
-		Code:    exit.Findings,
-		Summary: fmt.Sprintf("the cluster is not healthy after %s: %s", c.waitDuration, problemCount(last)),
-		Err:     lastErr,
+	err := verdictError(last, fmt.Sprintf(" after %s", c.waitDuration))
+	if failed, ok := errors.AsType[*exit.Error](err); ok {
+		failed.Err = lastErr
 	}
+	return err
+}
+
+// firstProblem returns the worst problem of a verdict and the number of further ones.
+func firstProblem(verdict *metav1.Verdict) string {
+	problems := verdict.GetProblems()
+	if len(problems) == 0 {
+		return "the verdict is " + stateOf(verdict)
+	}
+	first := problems[0].GetMessage()
+	if resource := problems[0].GetResource(); resource != "" {
+		first = resource + ": " + first
+	}
+	if more := len(problems) - 1; more > 0 {
+		return fmt.Sprintf("%s (and %d more)", first, more)
+	}
+	return first
 }
 
 // progress shows on standard error what the command waits for: in one line on a terminal, elsewhere

@@ -2,75 +2,65 @@ package status
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"time"
+	"sync"
 
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
 )
-
-// reconnectDelay is the pause before a broken stream is opened again.
-const reconnectDelay = time.Second
 
 // runWatch shows statuses until ctx is done. It reconnects to a lost gateway, but fails if the
 // first connection fails.
 func (c *command) runWatch(ctx context.Context) error {
+	var goroutines sync.WaitGroup
+	defer goroutines.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	updates := make(chan watch.Update[*gatewayv1.WatchClusterStatusResponse])
+	// A gateway that hangs sends nothing; it must send a status in each interval.
+	goroutines.Go(func() {
+		watch.Watch[*gatewayv1.WatchClusterStatusResponse]{Open: c.open, Timeout: c.Timeout + c.interval}.Run(ctx, updates)
+	})
 	view := newView(c)
 	for {
-		err := c.followStream(ctx, view)
-		if ctx.Err() != nil {
+		var err error
+		select {
+		case <-ctx.Done():
 			return client.Interrupted()
-		}
-		if errors.Is(err, errOutput) {
-			return client.CannotPrint("status", err)
-		}
-		if !view.shown {
-			return c.NoAnswer(ctx, "status", err)
-		}
-		if err := view.disconnected(err); err != nil {
-			return client.CannotPrint("status", err)
-		}
-		if !client.Sleep(ctx, reconnectDelay) {
-			return client.Interrupted()
-		}
-	}
-}
-
-// followStream shows one stream until it ends. The returned error is the reason and never nil.
-func (c *command) followStream(ctx context.Context, view *view) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	// A gateway that hangs sends nothing; it must send a status in each interval.
-	limit := c.Timeout + c.interval
-	timeout := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no message from the gateway for %s", limit)) })
-	defer timeout.Stop()
-	stream, err := c.client.WatchClusterStatus(ctx, &gatewayv1.WatchClusterStatusRequest{Interval: durationpb.New(c.interval)})
-	if err != nil {
-		return err
-	}
-	for {
-		response, err := stream.Recv()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		case update := <-updates:
+			switch {
+			case update.Lost != nil && !view.shown:
+				return c.NoAnswer(ctx, "status", update.Lost)
+			case update.Lost != nil:
+				err = view.disconnected(list.LostNotice(update.Lost))
+			case update.Event != nil:
+				response := update.Event.Item
+				err = view.show(&gatewayv1.GetClusterStatusResponse{Status: response.GetStatus(), Sources: response.GetSources(), Missing: response.GetMissing()})
+			}
 		}
 		if err != nil {
-			return err
-		}
-		timeout.Reset(limit)
-		if err := view.show(&gatewayv1.GetClusterStatusResponse{Status: response.GetStatus(), Partial: response.GetPartial()}); err != nil {
-			return err
+			return client.CannotPrint("status", err)
 		}
 	}
 }
 
-// errOutput marks errors of writing, which end the watch.
-var errOutput = errors.New("standard output is closed")
+// open opens a stream of statuses. A status is whole, so there are no bookmarks and no resume
+// tokens.
+func (c *command) open(ctx context.Context, _ string) (watch.Receive[*gatewayv1.WatchClusterStatusResponse], error) {
+	stream, err := c.client.WatchClusterStatus(ctx, &gatewayv1.WatchClusterStatusRequest{Interval: durationpb.New(c.interval)})
+	if err != nil {
+		return nil, err
+	}
+	return func() (watch.Event[*gatewayv1.WatchClusterStatusResponse], error) {
+		response, err := stream.Recv()
+		return watch.Event[*gatewayv1.WatchClusterStatusResponse]{Type: response.GetType(), Item: response, Message: response}, err
+	}, nil
+}
 
 // view shows statuses in place on a terminal, elsewhere one after the other as they change.
 type view struct {
@@ -80,6 +70,8 @@ type view struct {
 	shown   bool            // a status was shown
 	lastKey string          // changeKey of the last status
 	last    *gatewayv1.GetClusterStatusResponse
+	// lostNotice is the last notice of a lost stream.
+	lostNotice string
 }
 
 func newView(c *command) *view {
@@ -101,34 +93,26 @@ func (v *view) show(response *gatewayv1.GetClusterStatusResponse) error {
 	}
 	first := !v.shown
 	v.shown, v.lastKey = true, key
-	if err := v.encoder.writeNext(v.streams.Out, response, first); err != nil {
-		return fmt.Errorf("%w: %w", errOutput, err)
-	}
-	return nil
+	return v.encoder.writeNext(v.streams.Out, response, first)
 }
 
 // disconnected shows that the last status is outdated, and the cause.
-func (v *view) disconnected(err error) error {
-	notice := fmt.Sprintf("stream lost: %s; reconnecting", status.Convert(err).Message())
-	if errors.Is(err, io.EOF) {
-		notice = "stream lost: the gateway ended the stream; reconnecting"
-	}
+func (v *view) disconnected(notice string) error {
 	if v.screen != nil {
 		return v.draw(notice)
 	}
-	v.lastKey = "" // show the next status, even without a change
-	_, err = fmt.Fprintln(v.streams.Err, notice)
-	return err
+	if v.lastKey != "" || notice != v.lostNotice { // each attempt may fail in the same way, for hours
+		fmt.Fprintln(v.streams.Err, printer.Sanitize(notice))
+	}
+	v.lastKey, v.lostNotice = "", notice // shows the next status, even without a change
+	return nil
 }
 
 func (v *view) draw(notice string) error {
-	text, err := v.encoder.encodeWithNotice(v.last, notice)
-	if err == nil {
-		err = v.screen.Show(text)
-	}
 	v.shown = true
+	text, err := v.encoder.encodeWithNotice(v.last, notice)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errOutput, err)
+		return err
 	}
-	return nil
+	return v.screen.Show(text)
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,7 +20,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
@@ -136,22 +138,23 @@ func (s *servers) addressOf(service string) string { return s.processes[service]
 func (s *servers) gatewayAddress() string          { return s.addressOf("gateway") }
 func (s *servers) pageURL() string                 { return "http://" + s.httpAddress + "/" }
 
-// awaitHealthy polls the gateway until all services are healthy. If ctx is done first, the error
-// has the last problems.
-func (s *servers) awaitHealthy(ctx context.Context) error {
-	client := gatewayv1.NewGatewayServiceClient(s.client)
-	problems := "the gateway has not answered"
+// awaitReady polls the gateway until every server is ready and every shard has a leader. Problems of
+// the cluster itself, such as a dead Node, do not delay it. If ctx is done first, the error has what
+// is missing.
+func (s *servers) awaitReady(ctx context.Context) error {
+	client := gatewayv1.NewClusterServiceClient(s.client)
+	pending := "the gateway has not answered"
 	for {
 		reply, err := client.GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %s", context.Cause(ctx), problems)
+			return fmt.Errorf("%w: %s", context.Cause(ctx), pending)
 		case err != nil:
-			problems = err.Error()
-		case reply.GetStatus().GetHealthy():
-			return nil
+			pending = err.Error()
 		default:
-			problems = problemsOf(reply.GetStatus())
+			if pending = notReady(reply.GetStatus()); pending == "" {
+				return nil
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -160,14 +163,37 @@ func (s *servers) awaitHealthy(ctx context.Context) error {
 	}
 }
 
-func problemsOf(status *gatewayv1.ClusterStatus) string {
-	var problems []string
-	for _, service := range status.GetServices() {
-		for _, problem := range service.GetProblems() {
-			problems = append(problems, service.GetService()+": "+problem)
+// notReady returns which servers are not ready, and why; empty if all are.
+func notReady(status *gatewayv1.ClusterStatus) string {
+	var pending []string
+	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc", "gateway"} {
+		i := slices.IndexFunc(status.GetServices(), func(service *gatewayv1.ServiceStatus) bool { return service.GetService() == name })
+		if i < 0 || len(status.GetServices()[i].GetReplicas()) == 0 {
+			pending = append(pending, name+": no replica is registered")
+			continue
+		}
+		service := status.GetServices()[i]
+		if service.GetLedShardCount() < service.GetShardCount() {
+			pending = append(pending, fmt.Sprintf("%s: %d of %d shards have a leader", name, service.GetLedShardCount(), service.GetShardCount()))
+		}
+		for _, result := range service.GetReplicas() {
+			if !result.GetStatus().GetReady() {
+				pending = append(pending, name+": "+notReadyReason(result.GetStatus()))
+			}
 		}
 	}
-	return strings.Join(problems, "; ")
+	return strings.Join(pending, "; ")
+}
+
+func notReadyReason(status *statusv1.ReplicaStatus) string {
+	switch problems := status.GetProblems(); {
+	case status == nil:
+		return "no answer"
+	case len(problems) > 0:
+		return "not ready: " + problems[0].GetMessage()
+	default:
+		return "not ready"
+	}
 }
 
 // stop stops the servers as a signal does: they drain and hand over their shards. s may be nil.

@@ -85,7 +85,7 @@ func (u *instance) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return u.progress.step("all services ready", func() (string, error) { return u.awaitHealthy(ctx) })
+	return u.progress.step("all services ready", func() (string, error) { return u.awaitReady(ctx) })
 }
 
 func (u *instance) startControlPlane(ctx context.Context) (string, error) {
@@ -131,7 +131,7 @@ func (u *instance) startFleet(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d nodes, %d services, %d pods in namespace demo", u.opts.Nodes, u.opts.Services, u.opts.Pods), nil
 }
 
-func (u *instance) awaitHealthy(ctx context.Context) (string, error) {
+func (u *instance) awaitReady(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.opts.ReadyTimeout,
 		fmt.Errorf("not ready after %v (--ready-timeout)", u.opts.ReadyTimeout))
 	defer cancel()
@@ -139,10 +139,10 @@ func (u *instance) awaitHealthy(ctx context.Context) (string, error) {
 	ended := make(chan error, 1)
 	go func() {
 		err := u.wait(ctx)
-		abort(err) // it never becomes healthy
+		abort(err) // it never becomes ready
 		ended <- err
 	}()
-	err := u.servers.awaitHealthy(ctx)
+	err := u.servers.awaitReady(ctx)
 	abort(nil)
 	if err := cmp.Or(<-ended, err); err != nil {
 		return "", err

@@ -128,7 +128,7 @@ type Access_NodeBinding struct {
 }
 
 type Access_Peer struct {
-	// Another replica of Trivet may call it.
+	// A replica of a service may call it, not a gateway.
 	Peer *PeerAccess `protobuf:"bytes,3,opt,name=peer,oneof"`
 }
 
@@ -146,7 +146,7 @@ func (*Access_Peer) isAccess_Rule() {}
 func (*Access_Public) isAccess_Rule() {}
 
 // ResourceAccess is a verb on a resource. The collection in resource names, the path in HTTP and
-// the resource of RBAC have one name.
+// the resource of RBAC have one name; the resource of the singleton "baseline" is the plural.
 type ResourceAccess struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The verb of RBAC: get, list, watch, create or update.
@@ -154,8 +154,10 @@ type ResourceAccess struct {
 	// The resource, plural and lower case, for example "nodes".
 	Resource string `protobuf:"bytes,2,opt,name=resource" json:"resource,omitempty"`
 	// The field of the request that has the name of the object, or the parent of a list; empty for
-	// the whole collection. A name that begins with "namespaces/{namespace}/" names a namespaced
-	// object.
+	// the whole collection.
+	//
+	// "namespaces/{namespace}" and what is below it is reviewed in that namespace; empty and
+	// "namespaces/-" over all namespaces. The object's name is the last segment of a name.
 	NameField     string `protobuf:"bytes,3,opt,name=name_field,json=nameField" json:"name_field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -250,7 +252,7 @@ func (*NodeBinding) Descriptor() ([]byte, []int) {
 	return file_trivet_auth_v1alpha1_access_proto_rawDescGZIP(), []int{2}
 }
 
-// PeerAccess is the rule of calls between replicas.
+// PeerAccess is the rule of calls between replicas of services.
 type PeerAccess struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -287,7 +289,7 @@ func (*PeerAccess) Descriptor() ([]byte, []int) {
 	return file_trivet_auth_v1alpha1_access_proto_rawDescGZIP(), []int{3}
 }
 
-// PublicAccess is the rule of calls that show and change nothing.
+// PublicAccess is the rule of health checks: every caller may call, authenticated or not.
 type PublicAccess struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -226,7 +226,8 @@ type GetAPIServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "apiservers/{address}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -334,7 +335,8 @@ func (x *GetAPIServerResponse) GetSources() []*v1alpha1.Source {
 // ListAPIServersRequest asks for a page of kube-apiservers.
 type ListAPIServersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 means 500, more than 5,000 is cut to 5,000.
+	// How many at most; 0 means 500, more than 5,000 is cut to 5,000. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`

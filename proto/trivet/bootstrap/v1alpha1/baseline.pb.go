@@ -133,7 +133,8 @@ func (x *Baseline) GetConditions() []*v1alpha1.Condition {
 // GetBaselineRequest asks for the comparison.
 type GetBaselineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -357,7 +358,8 @@ type ReconcileBaselineRequest struct {
 	Etag string `protobuf:"bytes,1,opt,name=etag" json:"etag,omitempty"`
 	// Check everything and change nothing.
 	ValidateOnly bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
-	// A UUID of version 4; a repeated call with the same one gets the first answer.
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
 	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

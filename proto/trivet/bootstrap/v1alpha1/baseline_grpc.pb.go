@@ -70,7 +70,10 @@ type BaselineServiceClient interface {
 	// (REQUEST_ID_REUSED); ABORTED (ETAG_MISMATCH) when the plan is not the one that was read, and
 	// nothing was written; ABORTED (CONFLICT) when an object changed between read and write and the
 	// changes before it stand: call again; UNAVAILABLE (NO_LEADER, APISERVER_UNREACHABLE,
-	// ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
+	// ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway). An error after the
+	// first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of its status: its
+	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
+	// denies (admission, quota) are no error of the call: their change is FAILED.
 	ReconcileBaseline(ctx context.Context, in *ReconcileBaselineRequest, opts ...grpc.CallOption) (*ReconcileBaselineResponse, error)
 }
 
@@ -164,7 +167,10 @@ type BaselineServiceServer interface {
 	// (REQUEST_ID_REUSED); ABORTED (ETAG_MISMATCH) when the plan is not the one that was read, and
 	// nothing was written; ABORTED (CONFLICT) when an object changed between read and write and the
 	// changes before it stand: call again; UNAVAILABLE (NO_LEADER, APISERVER_UNREACHABLE,
-	// ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
+	// ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway). An error after the
+	// first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of its status: its
+	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
+	// denies (admission, quota) are no error of the call: their change is FAILED.
 	ReconcileBaseline(context.Context, *ReconcileBaselineRequest) (*ReconcileBaselineResponse, error)
 	mustEmbedUnimplementedBaselineServiceServer()
 }

@@ -155,12 +155,14 @@ const (
 	Finding_STATE_PENDING Finding_State = 1
 	// It is so.
 	Finding_STATE_OPEN Finding_State = 2
-	// It is so, and is ignored.
+	// It is pending or open, and is ignored.
 	Finding_STATE_IGNORED Finding_State = 3
 	// A repair removed it.
 	Finding_STATE_REPAIRED Finding_State = 4
 	// It ended by itself.
 	Finding_STATE_RESOLVED Finding_State = 5
+	// It ended; how is not known.
+	Finding_STATE_ENDED Finding_State = 6
 )
 
 // Enum value maps for Finding_State.
@@ -172,6 +174,7 @@ var (
 		3: "STATE_IGNORED",
 		4: "STATE_REPAIRED",
 		5: "STATE_RESOLVED",
+		6: "STATE_ENDED",
 	}
 	Finding_State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -180,6 +183,7 @@ var (
 		"STATE_IGNORED":     3,
 		"STATE_REPAIRED":    4,
 		"STATE_RESOLVED":    5,
+		"STATE_ENDED":       6,
 	}
 )
 
@@ -249,8 +253,7 @@ type Finding struct {
 	RepairedBy string `protobuf:"bytes,15,opt,name=repaired_by,json=repairedBy" json:"repaired_by,omitempty"`
 	// Set while it is ignored.
 	Ignore *Finding_Ignore `protobuf:"bytes,16,opt,name=ignore" json:"ignore,omitempty"`
-	// Changes with every change of what stands above except observation counts and times; for
-	// IgnoreFinding.
+	// Changes with every other field except observation_count and the times; for IgnoreFinding.
 	Etag string `protobuf:"bytes,17,opt,name=etag" json:"etag,omitempty"`
 	// The replica that observes it.
 	Owner         *v1alpha1.Owner `protobuf:"bytes,18,opt,name=owner" json:"owner,omitempty"`
@@ -419,7 +422,8 @@ type GetFindingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "findings/{finding}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -527,7 +531,8 @@ func (x *GetFindingResponse) GetSources() []*v1alpha1.Source {
 // ListFindingsRequest asks for a page of findings.
 type ListFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 means 500, more than 5,000 is cut to 5,000.
+	// How many at most; 0 means 500, more than 5,000 is cut to 5,000. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
@@ -822,7 +827,8 @@ type ExplainFindingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "findings/{finding}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -958,7 +964,8 @@ type IgnoreFindingRequest struct {
 	Etag string `protobuf:"bytes,4,opt,name=etag" json:"etag,omitempty"`
 	// Check everything and change nothing.
 	ValidateOnly bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
-	// A UUID of version 4; a repeated call with the same one gets the first answer.
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
 	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1378,7 +1385,7 @@ var File_trivet_bootstrap_v1alpha1_finding_proto protoreflect.FileDescriptor
 
 const file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc = "" +
 	"\n" +
-	"'trivet/bootstrap/v1alpha1/finding.proto\x12\x19trivet.bootstrap.v1alpha1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!trivet/auth/v1alpha1/access.proto\x1a#trivet/meta/v1alpha1/evidence.proto\x1a!trivet/meta/v1alpha1/source.proto\x1a trivet/meta/v1alpha1/watch.proto\"\xde\n" +
+	"'trivet/bootstrap/v1alpha1/finding.proto\x12\x19trivet.bootstrap.v1alpha1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!trivet/auth/v1alpha1/access.proto\x1a#trivet/meta/v1alpha1/evidence.proto\x1a!trivet/meta/v1alpha1/source.proto\x1a trivet/meta/v1alpha1/watch.proto\"\xf0\n" +
 	"\n" +
 	"\aFinding\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x12\x12\n" +
@@ -1414,7 +1421,7 @@ const file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc = "" +
 	"\x17REPAIR_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10REPAIR_MODE_AUTO\x10\x01\x12\x14\n" +
 	"\x10REPAIR_MODE_PLAN\x10\x02\x12\x16\n" +
-	"\x12REPAIR_MODE_MANUAL\x10\x03\"|\n" +
+	"\x12REPAIR_MODE_MANUAL\x10\x03\"\x8d\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_PENDING\x10\x01\x12\x0e\n" +
@@ -1422,7 +1429,8 @@ const file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc = "" +
 	"STATE_OPEN\x10\x02\x12\x11\n" +
 	"\rSTATE_IGNORED\x10\x03\x12\x12\n" +
 	"\x0eSTATE_REPAIRED\x10\x04\x12\x12\n" +
-	"\x0eSTATE_RESOLVED\x10\x05:>\xeaA;\n" +
+	"\x0eSTATE_RESOLVED\x10\x05\x12\x0f\n" +
+	"\vSTATE_ENDED\x10\x06:>\xeaA;\n" +
 	"\x12trivet.dev/Finding\x12\x12findings/{finding}*\bfindings2\afinding\"\x9f\x01\n" +
 	"\x11GetFindingRequest\x12P\n" +
 	"\x04name\x18\x01 \x01(\tB<\xe0A\x02\xfaA\x14\n" +

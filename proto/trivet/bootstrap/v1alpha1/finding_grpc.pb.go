@@ -60,8 +60,8 @@ type FindingServiceClient interface {
 	// REPLICAS_UNREACHABLE from the gateway).
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
 	// WatchFindings sends findings and their changes; see EventType. A finding that ends is DELETED,
-	// in its last state, unless the filter selects that state; its state is unspecified where it is
-	// not known how it ended.
+	// in its last state, unless the filter selects that state; its state is ENDED where it is not
+	// known how it ended.
 	//
 	// Caller: people, the gateway.
 	// Access: watch findings.
@@ -216,8 +216,8 @@ type FindingServiceServer interface {
 	// REPLICAS_UNREACHABLE from the gateway).
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// WatchFindings sends findings and their changes; see EventType. A finding that ends is DELETED,
-	// in its last state, unless the filter selects that state; its state is unspecified where it is
-	// not known how it ended.
+	// in its last state, unless the filter selects that state; its state is ENDED where it is not
+	// known how it ended.
 	//
 	// Caller: people, the gateway.
 	// Access: watch findings.

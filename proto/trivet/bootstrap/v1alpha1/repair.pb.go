@@ -105,7 +105,7 @@ type RepairPlan struct {
 	Requester *v1alpha1.Caller `protobuf:"bytes,6,opt,name=requester" json:"requester,omitempty"`
 	// When it was made.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime" json:"create_time,omitempty"`
-	// When it can no longer be applied; it is then forgotten.
+	// When it can no longer be applied. It is deleted later, and not before its repair.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expire_time,json=expireTime" json:"expire_time,omitempty"`
 	// The repair that was begun with it, "repairs/{repair}"; empty before.
 	Repair        string `protobuf:"bytes,9,opt,name=repair" json:"repair,omitempty"`
@@ -214,8 +214,8 @@ type RepairStep struct {
 	// What is written, and what came of it.
 	//
 	// Its base_version is the resourceVersion that guards the write, or the modification revision of
-	// a bitmap in etcd. The latter moves with every port that is allocated, so it does not bind: the
-	// step is looked at anew, and guarded by what was read then.
+	// a bitmap in etcd. The latter changes with every port that is allocated, so it is not compared:
+	// the step is checked again, and guarded by the revision of that check.
 	Change *v1alpha1.Change `protobuf:"bytes,2,opt,name=change" json:"change,omitempty"`
 	// What the step needs.
 	RepairMode Finding_RepairMode `protobuf:"varint,3,opt,name=repair_mode,json=repairMode,enum=trivet.bootstrap.v1alpha1.Finding_RepairMode" json:"repair_mode,omitempty"`
@@ -426,7 +426,8 @@ type CreateRepairPlanRequest struct {
 	Findings []string `protobuf:"bytes,1,rep,name=findings" json:"findings,omitempty"`
 	// Make the plan and do not store it.
 	ValidateOnly bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
-	// A UUID of version 4; a repeated call with the same one gets the first answer.
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
 	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -543,7 +544,8 @@ type GetRepairPlanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "repairplans/{plan}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -651,7 +653,8 @@ func (x *GetRepairPlanResponse) GetSources() []*v1alpha1.Source {
 // ListRepairPlansRequest asks for a page of plans.
 type ListRepairPlansRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 means 100, more than 500 is cut to 500.
+	// How many at most; 0 means 100, more than 500 is cut to 500. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
@@ -785,7 +788,8 @@ type ApplyRepairPlanRequest struct {
 	Etag string `protobuf:"bytes,2,opt,name=etag" json:"etag,omitempty"`
 	// Check everything and change nothing: the answer is the repair as it would begin.
 	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
-	// A UUID of version 4; a repeated call with the same one gets the first answer.
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -909,7 +913,8 @@ type GetRepairRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "repairs/{repair}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1017,7 +1022,8 @@ func (x *GetRepairResponse) GetSources() []*v1alpha1.Source {
 // ListRepairsRequest asks for a page of repairs.
 type ListRepairsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 means 100, more than 500 is cut to 500.
+	// How many at most; 0 means 100, more than 500 is cut to 500. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
@@ -1297,7 +1303,8 @@ type CancelRepairRequest struct {
 	Etag string `protobuf:"bytes,2,opt,name=etag" json:"etag,omitempty"`
 	// Check everything and change nothing.
 	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
-	// A UUID of version 4; a repeated call with the same one gets the first answer.
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

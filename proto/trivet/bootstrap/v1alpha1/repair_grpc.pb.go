@@ -71,7 +71,7 @@ type RepairServiceClient interface {
 	// Access: list repairplans.
 	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects.
-	// Limits: 500 plans in a page.
+	// Limits: 500 plans in a page; lists leave field_changes and skipped_findings empty.
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN;
 	// REPLICAS_UNREACHABLE from the gateway).
 	ListRepairPlans(ctx context.Context, in *ListRepairPlansRequest, opts ...grpc.CallOption) (*ListRepairPlansResponse, error)
@@ -105,7 +105,8 @@ type RepairServiceClient interface {
 	// Access: list repairs.
 	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects.
-	// Limits: 500 repairs in a page; --repair-history says how many are remembered.
+	// Limits: 500 repairs in a page; lists and watches leave field_changes empty. --repair-history
+	// says how many are remembered.
 	// Errors: as ListRepairPlans.
 	ListRepairs(ctx context.Context, in *ListRepairsRequest, opts ...grpc.CallOption) (*ListRepairsResponse, error)
 	// WatchRepairs sends repairs and their changes; see EventType.
@@ -272,7 +273,7 @@ type RepairServiceServer interface {
 	// Access: list repairplans.
 	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects.
-	// Limits: 500 plans in a page.
+	// Limits: 500 plans in a page; lists leave field_changes and skipped_findings empty.
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN;
 	// REPLICAS_UNREACHABLE from the gateway).
 	ListRepairPlans(context.Context, *ListRepairPlansRequest) (*ListRepairPlansResponse, error)
@@ -306,7 +307,8 @@ type RepairServiceServer interface {
 	// Access: list repairs.
 	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects.
-	// Limits: 500 repairs in a page; --repair-history says how many are remembered.
+	// Limits: 500 repairs in a page; lists and watches leave field_changes empty. --repair-history
+	// says how many are remembered.
 	// Errors: as ListRepairPlans.
 	ListRepairs(context.Context, *ListRepairsRequest) (*ListRepairsResponse, error)
 	// WatchRepairs sends repairs and their changes; see EventType.

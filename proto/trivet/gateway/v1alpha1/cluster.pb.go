@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: trivet/gateway/v1alpha1/cluster.proto
 
-// Package trivet.gateway.v1alpha1 says how all services of a cluster fare together.
+// Package trivet.gateway.v1alpha1 has the status of all services of a cluster together.
 
 package gatewayv1
 
@@ -253,7 +253,8 @@ func (x *ReplicaResult) GetLatency() *durationpb.Duration {
 // GetClusterStatusRequest asks for the merged status.
 type GetClusterStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: trivet/gateway/v1alpha1/cluster.proto
 
-// Package trivet.gateway.v1alpha1 says how all services of a cluster fare together.
+// Package trivet.gateway.v1alpha1 has the status of all services of a cluster together.
 
 package gatewayv1
 
@@ -32,8 +32,8 @@ const (
 // ClusterService asks every replica of every service and merges what they say. Only the gateway
 // serves it; beside it the gateway serves the services' own APIs.
 //
-// A replica that does not answer in time never holds up the others: the answer then comes without
-// it and names it in missing. The replicas are found through etcd.
+// A replica that does not answer in time never delays the others: the answer then comes without it
+// and names it in missing. The replicas are found through etcd.
 type ClusterServiceClient interface {
 	// GetClusterStatus asks all replicas once, all at the same time.
 	//
@@ -103,8 +103,8 @@ type ClusterService_WatchClusterStatusClient = grpc.ServerStreamingClient[WatchC
 // ClusterService asks every replica of every service and merges what they say. Only the gateway
 // serves it; beside it the gateway serves the services' own APIs.
 //
-// A replica that does not answer in time never holds up the others: the answer then comes without
-// it and names it in missing. The replicas are found through etcd.
+// A replica that does not answer in time never delays the others: the answer then comes without it
+// and names it in missing. The replicas are found through etcd.
 type ClusterServiceServer interface {
 	// GetClusterStatus asks all replicas once, all at the same time.
 	//

@@ -166,7 +166,8 @@ type Report struct {
 	// long ago; a report never moves the last beat backwards. When a lease begins, an age beyond the
 	// grace period and half the retention of its class counts as that.
 	ObservedAge *durationpb.Duration `protobuf:"bytes,1,opt,name=observed_age,json=observedAge" json:"observed_age,omitempty"`
-	// Conditions of the holder, which Lease.conditions shows; they change no verdict of leasesvc.
+	// All conditions of the holder, which Lease.conditions shows: a report replaces those of the
+	// report before, and a bare handle or an absent report leaves them. They change no decision.
 	Conditions    []*ReportedCondition `protobuf:"bytes,2,rep,name=conditions" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -223,7 +224,7 @@ type ReportedCondition struct {
 	Type string `protobuf:"bytes,1,opt,name=type" json:"type,omitempty"`
 	// Whether it is so.
 	Status v1alpha1.Condition_Status `protobuf:"varint,2,opt,name=status,enum=trivet.meta.v1alpha1.Condition_Status" json:"status,omitempty"`
-	// Why: an UPPER_SNAKE_CASE code.
+	// Why: a code of the agent or the kubelet.
 	Reason string `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
 	// The same for people.
 	Message string `protobuf:"bytes,4,opt,name=message" json:"message,omitempty"`
@@ -374,8 +375,9 @@ type Rejection struct {
 	// The same for people.
 	Message string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`
 	// The canonical code of the reason, so that a client can classify a reason that it does not know:
-	// UNAVAILABLE may succeed later, FAILED_PRECONDITION with redirect_address elsewhere, every other
-	// one needs a change.
+	// UNAVAILABLE and RESOURCE_EXHAUSTED may succeed after retry_after, NOT_FOUND when the holder
+	// registers again, FAILED_PRECONDITION at redirect_address; with ABORTED the holder stops; every
+	// other one needs a change.
 	Code code.Code `protobuf:"varint,3,opt,name=code,enum=google.rpc.Code" json:"code,omitempty"`
 	// When the client may try again; absent when trying again does not help.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,4,opt,name=retry_after,json=retryAfter" json:"retry_after,omitempty"`
@@ -1186,9 +1188,9 @@ type StreamLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Registrations in one message.
 	RegistrationsPerMessage int32 `protobuf:"varint,1,opt,name=registrations_per_message,json=registrationsPerMessage" json:"registrations_per_message,omitempty"`
-	// Handles and reports in one message.
+	// Handles in one message, and as many reports.
 	HandlesPerMessage int32 `protobuf:"varint,2,opt,name=handles_per_message,json=handlesPerMessage" json:"handles_per_message,omitempty"`
-	// Registrations on the stream.
+	// Registrations over the life of the stream; a client that needs more opens another one.
 	RegistrationsPerStream int32 `protobuf:"varint,3,opt,name=registrations_per_stream,json=registrationsPerStream" json:"registrations_per_stream,omitempty"`
 	// Messages per second of one caller, over all its streams; 0 means that there is no limit.
 	MessagesPerSecond float64 `protobuf:"fixed64,4,opt,name=messages_per_second,json=messagesPerSecond" json:"messages_per_second,omitempty"`
@@ -1414,7 +1416,8 @@ type ReleaseLeaseRequest struct {
 	Etag string `protobuf:"bytes,2,opt,name=etag" json:"etag,omitempty"`
 	// Check everything and change nothing.
 	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
-	// A UUID of version 4; a repeated call with the same one gets the first answer.
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1528,11 +1531,11 @@ const file_trivet_lease_v1alpha1_heartbeat_proto_rawDesc = "" +
 	"\fobserved_age\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\vobservedAge\x12R\n" +
 	"\n" +
 	"conditions\x18\x02 \x03(\v2(.trivet.lease.v1alpha1.ReportedConditionB\b\xbaH\x05\x92\x01\x02\x10\x10R\n" +
-	"conditions\"\xac\x02\n" +
+	"conditions\"\xaf\x02\n" +
 	"\x11ReportedCondition\x128\n" +
 	"\x04type\x18\x01 \x01(\tB$\xe0A\x02\xbaH\x1er\x1c\x10\x01\x18?2\x16^[A-Za-z][A-Za-z0-9]*$R\x04type\x12>\n" +
-	"\x06status\x18\x02 \x01(\x0e2&.trivet.meta.v1alpha1.Condition.StatusR\x06status\x12-\n" +
-	"\x06reason\x18\x03 \x01(\tB\x15\xbaH\x12r\x10\x18?2\f^[A-Z0-9_]*$R\x06reason\x12\"\n" +
+	"\x06status\x18\x02 \x01(\x0e2&.trivet.meta.v1alpha1.Condition.StatusR\x06status\x120\n" +
+	"\x06reason\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x18?2\x0f^[A-Za-z0-9_]*$R\x06reason\x12\"\n" +
 	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\amessage\x12J\n" +
 	"\x0etransition_age\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\rtransitionAge\"\x8a\x01\n" +
 	"\x05Grant\x12\x14\n" +

@@ -33,9 +33,9 @@ const (
 //
 // HeartbeatService takes heartbeats. leasesvc serves it; the gateway does not.
 //
-// A holder is what sends heartbeats, or what an agent reports about: a kubelet, an agent, a
-// sidecar. It has one lease, which lives in the memory of the replica that leads its shard, and one
-// Lease object in Kubernetes. Holders are divided into shards by class and name.
+// A holder is a kubelet, an agent or a sidecar that has a lease. It sends heartbeats, or an agent
+// sends them for it. It has one lease, which lives in the memory of the replica that leads its
+// shard, and one Lease object in Kubernetes. Holders are divided into shards by class and name.
 //
 // A replica that does not lead the shard of a holder forwards the beat to the leader, rejects the
 // holder with NOT_LEADER and names the leader in Rejection.redirect_address; while no replica leads
@@ -43,7 +43,8 @@ const (
 // with domain "trivet.dev"; docs/reasons.md lists the reasons. gRPC itself refuses a message that
 // is too large or cannot be decoded, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 //
-// Unknown fields of heartbeats are ignored, those of every other request of Trivet are refused.
+// Unknown fields of Heartbeat, StreamHeartbeats and ForwardHeartbeats are ignored; those of every
+// other request of Trivet, ReleaseLease too, are refused.
 type HeartbeatServiceClient interface {
 	// Heartbeat renews the leases of one or many holders, and opens those that do not exist.
 	//
@@ -64,7 +65,8 @@ type HeartbeatServiceClient interface {
 	// Caller: agents and sidecars. The first message MUST register at least one holder; later
 	// messages MAY register more. Each registered holder gets a handle, which is valid on this stream
 	// only; later messages name holders by handle. Every request is answered by exactly one response
-	// with the same sequence, in order.
+	// with the same sequence, in order. The server MAY send further responses at any time: their
+	// sequence is 0, and they carry only a directive.
 	// Access: each holder by its class, when it registers; a Node's agent for its own Node.
 	// Leadership: a replica that leads a shard, for the holders of its shards. Other holders are
 	// rejected with NOT_LEADER or NO_LEADER when they register, and when their handle is renewed
@@ -89,9 +91,10 @@ type HeartbeatServiceClient interface {
 	// Leadership: the leader of the holder's shard.
 	// Idempotency: releasing a lease that does not exist succeeds. A repeated request_id gets the
 	// first answer.
-	// Errors: FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to
-	// another boot, (ETAG_MISMATCH); UNAVAILABLE (LEASE_NOT_DELETED) when the object could not be
-	// deleted, and then the lease stays: call again; UNAVAILABLE (NO_LEADER, SHUTTING_DOWN).
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, UNKNOWN_CLASS, UNKNOWN_FIELD, REQUEST_ID_REUSED);
+	// FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to another boot,
+	// (ETAG_MISMATCH); UNAVAILABLE (LEASE_NOT_DELETED) when the object could not be deleted, and then
+	// the lease stays: call again; UNAVAILABLE (NO_LEADER, SHUTTING_DOWN).
 	ReleaseLease(ctx context.Context, in *ReleaseLeaseRequest, opts ...grpc.CallOption) (*ReleaseLeaseResponse, error)
 }
 
@@ -142,9 +145,9 @@ func (c *heartbeatServiceClient) ReleaseLease(ctx context.Context, in *ReleaseLe
 //
 // HeartbeatService takes heartbeats. leasesvc serves it; the gateway does not.
 //
-// A holder is what sends heartbeats, or what an agent reports about: a kubelet, an agent, a
-// sidecar. It has one lease, which lives in the memory of the replica that leads its shard, and one
-// Lease object in Kubernetes. Holders are divided into shards by class and name.
+// A holder is a kubelet, an agent or a sidecar that has a lease. It sends heartbeats, or an agent
+// sends them for it. It has one lease, which lives in the memory of the replica that leads its
+// shard, and one Lease object in Kubernetes. Holders are divided into shards by class and name.
 //
 // A replica that does not lead the shard of a holder forwards the beat to the leader, rejects the
 // holder with NOT_LEADER and names the leader in Rejection.redirect_address; while no replica leads
@@ -152,7 +155,8 @@ func (c *heartbeatServiceClient) ReleaseLease(ctx context.Context, in *ReleaseLe
 // with domain "trivet.dev"; docs/reasons.md lists the reasons. gRPC itself refuses a message that
 // is too large or cannot be decoded, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 //
-// Unknown fields of heartbeats are ignored, those of every other request of Trivet are refused.
+// Unknown fields of Heartbeat, StreamHeartbeats and ForwardHeartbeats are ignored; those of every
+// other request of Trivet, ReleaseLease too, are refused.
 type HeartbeatServiceServer interface {
 	// Heartbeat renews the leases of one or many holders, and opens those that do not exist.
 	//
@@ -173,7 +177,8 @@ type HeartbeatServiceServer interface {
 	// Caller: agents and sidecars. The first message MUST register at least one holder; later
 	// messages MAY register more. Each registered holder gets a handle, which is valid on this stream
 	// only; later messages name holders by handle. Every request is answered by exactly one response
-	// with the same sequence, in order.
+	// with the same sequence, in order. The server MAY send further responses at any time: their
+	// sequence is 0, and they carry only a directive.
 	// Access: each holder by its class, when it registers; a Node's agent for its own Node.
 	// Leadership: a replica that leads a shard, for the holders of its shards. Other holders are
 	// rejected with NOT_LEADER or NO_LEADER when they register, and when their handle is renewed
@@ -198,9 +203,10 @@ type HeartbeatServiceServer interface {
 	// Leadership: the leader of the holder's shard.
 	// Idempotency: releasing a lease that does not exist succeeds. A repeated request_id gets the
 	// first answer.
-	// Errors: FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to
-	// another boot, (ETAG_MISMATCH); UNAVAILABLE (LEASE_NOT_DELETED) when the object could not be
-	// deleted, and then the lease stays: call again; UNAVAILABLE (NO_LEADER, SHUTTING_DOWN).
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, UNKNOWN_CLASS, UNKNOWN_FIELD, REQUEST_ID_REUSED);
+	// FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to another boot,
+	// (ETAG_MISMATCH); UNAVAILABLE (LEASE_NOT_DELETED) when the object could not be deleted, and then
+	// the lease stays: call again; UNAVAILABLE (NO_LEADER, SHUTTING_DOWN).
 	ReleaseLease(context.Context, *ReleaseLeaseRequest) (*ReleaseLeaseResponse, error)
 	mustEmbedUnimplementedHeartbeatServiceServer()
 }

@@ -305,7 +305,8 @@ type GetLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "namespaces/{namespace}/leases/{lease}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -415,7 +416,8 @@ type ListLeasesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "namespaces/{namespace}", or "namespaces/-" for all of them; empty means all.
 	Parent string `protobuf:"bytes,1,opt,name=parent" json:"parent,omitempty"`
-	// How many at most; 0 means 500, more than 5,000 is cut to 5,000.
+	// How many at most; 0 means 500, more than 5,000 is cut to 5,000. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
@@ -490,8 +492,8 @@ type ListLeasesResponse struct {
 	Leases []*Lease `protobuf:"bytes,1,rep,name=leases" json:"leases,omitempty"`
 	// For the next page; empty on the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken" json:"next_page_token,omitempty"`
-	// Where a watch with the same arguments goes on after this list; set on the first page, which
-	// the watch then completes.
+	// Where a watch with the same arguments goes on after this list; set on the first page. The watch
+	// sends every change since then.
 	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken" json:"resume_token,omitempty"`
 	// The replicas that answered, and the shards that the list covers.
 	Sources []*v1alpha1.Source `protobuf:"bytes,4,rep,name=sources" json:"sources,omitempty"`

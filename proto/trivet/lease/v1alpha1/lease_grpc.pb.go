@@ -66,9 +66,9 @@ type LeaseServiceClient interface {
 	// without the shard; at its next leader the leases are ADDED at a higher epoch.
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each lease wins.
-	// Limits: a reader that is too far behind is ended with RESOURCE_EXHAUSTED (WATCH_TOO_SLOW).
-	// Errors: the above; OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN;
-	// REPLICAS_UNREACHABLE from the gateway).
+	// Limits: a reader that is too far behind is ended.
+	// Errors: RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE
+	// (NO_LEADER, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	WatchLeases(ctx context.Context, in *WatchLeasesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLeasesResponse], error)
 }
 
@@ -161,9 +161,9 @@ type LeaseServiceServer interface {
 	// without the shard; at its next leader the leases are ADDED at a higher epoch.
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each lease wins.
-	// Limits: a reader that is too far behind is ended with RESOURCE_EXHAUSTED (WATCH_TOO_SLOW).
-	// Errors: the above; OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN;
-	// REPLICAS_UNREACHABLE from the gateway).
+	// Limits: a reader that is too far behind is ended.
+	// Errors: RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE
+	// (NO_LEADER, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	WatchLeases(*WatchLeasesRequest, grpc.ServerStreamingServer[WatchLeasesResponse]) error
 	mustEmbedUnimplementedLeaseServiceServer()
 }

@@ -204,8 +204,8 @@ type Plan struct {
 	Changes []*Change `protobuf:"bytes,1,rep,name=changes" json:"changes,omitempty"`
 	// What keeps the plan from being complete, for example a Node that is not known yet.
 	IncompleteReasons []*IncompleteReason `protobuf:"bytes,2,rep,name=incomplete_reasons,json=incompleteReasons" json:"incomplete_reasons,omitempty"`
-	// A fingerprint of the changes and of the versions that they were planned from. A mutation that
-	// is given it is refused with ABORTED (ETAG_MISMATCH) when the plan of then differs.
+	// A fingerprint of the changes and of the versions that they were planned from. A mutation with
+	// this etag fails with ABORTED (ETAG_MISMATCH) if the plan has changed.
 	Etag string `protobuf:"bytes,3,opt,name=etag" json:"etag,omitempty"`
 	// Whether the loop writes such plans by itself.
 	Mode          Mode `protobuf:"varint,4,opt,name=mode,enum=trivet.meta.v1alpha1.Mode" json:"mode,omitempty"`
@@ -346,8 +346,8 @@ type Change struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
 	// The same for people, with the values that matter.
 	Message string `protobuf:"bytes,4,opt,name=message" json:"message,omitempty"`
-	// The version that it was planned from and that guards the write: a resourceVersion, or the
-	// modification revision of a key in etcd; empty for an object that did not exist.
+	// The version that it was planned from: a resourceVersion, or the modification revision of a key
+	// in etcd; empty for an object that did not exist. A resourceVersion guards the write.
 	BaseVersion string `protobuf:"bytes,5,opt,name=base_version,json=baseVersion" json:"base_version,omitempty"`
 	// What came of it.
 	Outcome Change_Outcome `protobuf:"varint,6,opt,name=outcome,enum=trivet.meta.v1alpha1.Change_Outcome" json:"outcome,omitempty"`
@@ -459,9 +459,9 @@ type FieldChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where the field is, for example "spec.ports[0].nodePort".
 	Path string `protobuf:"bytes,1,opt,name=path" json:"path,omitempty"`
-	// Its value before, as JSON; empty when there was none.
+	// Its value before, as JSON, cut at 1 KiB; empty when there was none.
 	Before string `protobuf:"bytes,2,opt,name=before" json:"before,omitempty"`
-	// Its value after, as JSON; empty when there is none.
+	// Its value after, as JSON, cut at 1 KiB; empty when there is none.
 	After         string `protobuf:"bytes,3,opt,name=after" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -37,6 +37,10 @@ type Source struct {
 	// The newest epoch of the terms under which the part was made; 0 when it needed no term.
 	Epoch int64 `protobuf:"varint,3,opt,name=epoch" json:"epoch,omitempty"`
 	// The shards that are wholly in the part, ordered; empty when it needed no term.
+	//
+	// When a shard is in the Source of a watch again after it was not, all its objects that exist
+	// have been sent since. A reader of a replica then removes the others; the gateway sends DELETED
+	// for them.
 	Shards []int32 `protobuf:"varint,4,rep,packed,name=shards" json:"shards,omitempty"`
 	// When the part was made, by the replica's clock.
 	ReadTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_time,json=readTime" json:"read_time,omitempty"`
@@ -182,10 +186,11 @@ func (x *CacheStatus) GetLag() *durationpb.Duration {
 	return nil
 }
 
-// MissingPart is what an answer lacks: shards without a leader, or a replica that did not answer.
+// MissingPart is what an answer lacks: shards without a leader, a replica that did not answer, or
+// what a replica could not read.
 type MissingPart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The service: "leasesvc", "bootstrapsvc" or "slicesvc".
+	// The service: "leasesvc", "bootstrapsvc", "slicesvc" or "gateway".
 	Service string `protobuf:"bytes,1,opt,name=service" json:"service,omitempty"`
 	// The shards whose objects are missing or may be out of date, ordered; empty when the replica's
 	// shards are not known or it holds none.
@@ -195,7 +200,9 @@ type MissingPart struct {
 	// Why, as a canonical code.
 	Code code.Code `protobuf:"varint,4,opt,name=code,enum=google.rpc.Code" json:"code,omitempty"`
 	// Why, for people.
-	Message       string `protobuf:"bytes,5,opt,name=message" json:"message,omitempty"`
+	Message string `protobuf:"bytes,5,opt,name=message" json:"message,omitempty"`
+	// The reason of the error that the replica gave; empty when it gave none.
+	Reason        string `protobuf:"bytes,6,opt,name=reason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -265,6 +272,13 @@ func (x *MissingPart) GetMessage() string {
 	return ""
 }
 
+func (x *MissingPart) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Owner is the replica that is responsible for an object, and the term under which it is.
 type Owner struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -272,8 +286,8 @@ type Owner struct {
 	ReplicaId string `protobuf:"bytes,1,opt,name=replica_id,json=replicaId" json:"replica_id,omitempty"`
 	// The shard of the object.
 	Shard *int32 `protobuf:"varint,2,opt,name=shard" json:"shard,omitempty"`
-	// The epoch of the term. Of two reports of an object the one with the higher epoch is later;
-	// 0 comes from a replica that does not lead the shard.
+	// The epoch of the term. Of two reports of an object the one with the higher epoch is later; 0
+	// comes from a replica that does not lead the shard.
 	Epoch         int64 `protobuf:"varint,3,opt,name=epoch" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -640,14 +654,15 @@ const file_trivet_meta_v1alpha1_source_proto_rawDesc = "" +
 	"\vCacheStatus\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12)\n" +
 	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\x12+\n" +
-	"\x03lag\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03lag\"\x9e\x01\n" +
+	"\x03lag\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03lag\"\xb6\x01\n" +
 	"\vMissingPart\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06shards\x18\x02 \x03(\x05R\x06shards\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x03 \x01(\tR\treplicaId\x12$\n" +
 	"\x04code\x18\x04 \x01(\x0e2\x10.google.rpc.CodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"Y\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"Y\n" +
 	"\x05Owner\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x1b\n" +

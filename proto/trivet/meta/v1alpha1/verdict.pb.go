@@ -22,37 +22,37 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// State of a verdict. It is that of the worst problem.
+// State of a verdict. It is that of the worst problem; a higher number is worse.
 type Verdict_State int32
 
 const (
 	// Not stated.
 	Verdict_STATE_UNSPECIFIED Verdict_State = 0
 	// All that a user cares about is known, and well.
-	Verdict_STATE_OK Verdict_State = 1
+	Verdict_STATE_OK Verdict_State = 10
 	// It works, and needs attention.
-	Verdict_STATE_WARNING Verdict_State = 2
+	Verdict_STATE_WARNING Verdict_State = 20
 	// Too little is known to say more; nothing that is known has failed.
-	Verdict_STATE_UNKNOWN Verdict_State = 3
+	Verdict_STATE_UNKNOWN Verdict_State = 30
 	// Something that a user relies on does not work.
-	Verdict_STATE_FAILED Verdict_State = 4
+	Verdict_STATE_FAILED Verdict_State = 40
 )
 
 // Enum value maps for Verdict_State.
 var (
 	Verdict_State_name = map[int32]string{
-		0: "STATE_UNSPECIFIED",
-		1: "STATE_OK",
-		2: "STATE_WARNING",
-		3: "STATE_UNKNOWN",
-		4: "STATE_FAILED",
+		0:  "STATE_UNSPECIFIED",
+		10: "STATE_OK",
+		20: "STATE_WARNING",
+		30: "STATE_UNKNOWN",
+		40: "STATE_FAILED",
 	}
 	Verdict_State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
-		"STATE_OK":          1,
-		"STATE_WARNING":     2,
-		"STATE_UNKNOWN":     3,
-		"STATE_FAILED":      4,
+		"STATE_OK":          10,
+		"STATE_WARNING":     20,
+		"STATE_UNKNOWN":     30,
+		"STATE_FAILED":      40,
 	}
 )
 
@@ -90,26 +90,26 @@ const (
 	// Not stated.
 	Problem_SEVERITY_UNSPECIFIED Problem_Severity = 0
 	// It works, and needs attention.
-	Problem_SEVERITY_WARNING Problem_Severity = 1
+	Problem_SEVERITY_WARNING Problem_Severity = 20
 	// It is not known whether it works.
-	Problem_SEVERITY_UNKNOWN Problem_Severity = 2
+	Problem_SEVERITY_UNKNOWN Problem_Severity = 30
 	// It does not work.
-	Problem_SEVERITY_ERROR Problem_Severity = 3
+	Problem_SEVERITY_ERROR Problem_Severity = 40
 )
 
 // Enum value maps for Problem_Severity.
 var (
 	Problem_Severity_name = map[int32]string{
-		0: "SEVERITY_UNSPECIFIED",
-		1: "SEVERITY_WARNING",
-		2: "SEVERITY_UNKNOWN",
-		3: "SEVERITY_ERROR",
+		0:  "SEVERITY_UNSPECIFIED",
+		20: "SEVERITY_WARNING",
+		30: "SEVERITY_UNKNOWN",
+		40: "SEVERITY_ERROR",
 	}
 	Problem_Severity_value = map[string]int32{
 		"SEVERITY_UNSPECIFIED": 0,
-		"SEVERITY_WARNING":     1,
-		"SEVERITY_UNKNOWN":     2,
-		"SEVERITY_ERROR":       3,
+		"SEVERITY_WARNING":     20,
+		"SEVERITY_UNKNOWN":     30,
+		"SEVERITY_ERROR":       40,
 	}
 )
 
@@ -269,7 +269,9 @@ type Problem struct {
 	// A page about it; empty when there is none.
 	HelpUrl string `protobuf:"bytes,6,opt,name=help_url,json=helpUrl" json:"help_url,omitempty"`
 	// The service that reports it; empty when it is about several.
-	Service       string `protobuf:"bytes,7,opt,name=service" json:"service,omitempty"`
+	Service string `protobuf:"bytes,7,opt,name=service" json:"service,omitempty"`
+	// The Kubernetes object that it is about; absent when it is none or many.
+	Object        *ObjectReference `protobuf:"bytes,8,opt,name=object" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -353,14 +355,23 @@ func (x *Problem) GetService() string {
 	return ""
 }
 
-// Condition is one aspect of an object, as in Kubernetes.
+func (x *Problem) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+// Condition is one aspect of an object, as in Kubernetes. The field that has conditions says which
+// types there are, and what it means when one is absent.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The aspect in CamelCase, for example "Managed"; unique in its list, which is ordered by it.
 	Type string `protobuf:"bytes,1,opt,name=type" json:"type,omitempty"`
 	// Whether it is so.
 	Status Condition_Status `protobuf:"varint,2,opt,name=status,enum=trivet.meta.v1alpha1.Condition_Status" json:"status,omitempty"`
-	// Why: a stable UPPER_SNAKE_CASE code. docs/reasons.md lists them.
+	// Why: a stable UPPER_SNAKE_CASE code. docs/reasons.md lists them, except those that agents
+	// report.
 	Reason string `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
 	// The same for people: one sentence with the values that matter.
 	Message string `protobuf:"bytes,4,opt,name=message" json:"message,omitempty"`
@@ -439,16 +450,17 @@ var File_trivet_meta_v1alpha1_verdict_proto protoreflect.FileDescriptor
 
 const file_trivet_meta_v1alpha1_verdict_proto_rawDesc = "" +
 	"\n" +
-	"\"trivet/meta/v1alpha1/verdict.proto\x12\x14trivet.meta.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe5\x01\n" +
+	"\"trivet/meta/v1alpha1/verdict.proto\x12\x14trivet.meta.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!trivet/meta/v1alpha1/source.proto\"\xe5\x01\n" +
 	"\aVerdict\x129\n" +
 	"\x05state\x18\x01 \x01(\x0e2#.trivet.meta.v1alpha1.Verdict.StateR\x05state\x129\n" +
 	"\bproblems\x18\x02 \x03(\v2\x1d.trivet.meta.v1alpha1.ProblemR\bproblems\"d\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\f\n" +
-	"\bSTATE_OK\x10\x01\x12\x11\n" +
-	"\rSTATE_WARNING\x10\x02\x12\x11\n" +
-	"\rSTATE_UNKNOWN\x10\x03\x12\x10\n" +
-	"\fSTATE_FAILED\x10\x04\"\xc6\x02\n" +
+	"\bSTATE_OK\x10\n" +
+	"\x12\x11\n" +
+	"\rSTATE_WARNING\x10\x14\x12\x11\n" +
+	"\rSTATE_UNKNOWN\x10\x1e\x12\x10\n" +
+	"\fSTATE_FAILED\x10(\"\x85\x03\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12B\n" +
 	"\bseverity\x18\x02 \x01(\x0e2&.trivet.meta.v1alpha1.Problem.SeverityR\bseverity\x12\x1a\n" +
@@ -456,12 +468,13 @@ const file_trivet_meta_v1alpha1_verdict_proto_rawDesc = "" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12\x12\n" +
 	"\x04next\x18\x05 \x01(\tR\x04next\x12\x19\n" +
 	"\bhelp_url\x18\x06 \x01(\tR\ahelpUrl\x12\x18\n" +
-	"\aservice\x18\a \x01(\tR\aservice\"d\n" +
+	"\aservice\x18\a \x01(\tR\aservice\x12=\n" +
+	"\x06object\x18\b \x01(\v2%.trivet.meta.v1alpha1.ObjectReferenceR\x06object\"d\n" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x14\n" +
-	"\x10SEVERITY_WARNING\x10\x01\x12\x14\n" +
-	"\x10SEVERITY_UNKNOWN\x10\x02\x12\x12\n" +
-	"\x0eSEVERITY_ERROR\x10\x03\"\xaf\x02\n" +
+	"\x10SEVERITY_WARNING\x10\x14\x12\x14\n" +
+	"\x10SEVERITY_UNKNOWN\x10\x1e\x12\x12\n" +
+	"\x0eSEVERITY_ERROR\x10(\"\xaf\x02\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12>\n" +
 	"\x06status\x18\x02 \x01(\x0e2&.trivet.meta.v1alpha1.Condition.StatusR\x06status\x12\x16\n" +
@@ -495,19 +508,21 @@ var file_trivet_meta_v1alpha1_verdict_proto_goTypes = []any{
 	(*Verdict)(nil),               // 3: trivet.meta.v1alpha1.Verdict
 	(*Problem)(nil),               // 4: trivet.meta.v1alpha1.Problem
 	(*Condition)(nil),             // 5: trivet.meta.v1alpha1.Condition
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*ObjectReference)(nil),       // 6: trivet.meta.v1alpha1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_trivet_meta_v1alpha1_verdict_proto_depIdxs = []int32{
 	0, // 0: trivet.meta.v1alpha1.Verdict.state:type_name -> trivet.meta.v1alpha1.Verdict.State
 	4, // 1: trivet.meta.v1alpha1.Verdict.problems:type_name -> trivet.meta.v1alpha1.Problem
 	1, // 2: trivet.meta.v1alpha1.Problem.severity:type_name -> trivet.meta.v1alpha1.Problem.Severity
-	2, // 3: trivet.meta.v1alpha1.Condition.status:type_name -> trivet.meta.v1alpha1.Condition.Status
-	6, // 4: trivet.meta.v1alpha1.Condition.transition_time:type_name -> google.protobuf.Timestamp
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	6, // 3: trivet.meta.v1alpha1.Problem.object:type_name -> trivet.meta.v1alpha1.ObjectReference
+	2, // 4: trivet.meta.v1alpha1.Condition.status:type_name -> trivet.meta.v1alpha1.Condition.Status
+	7, // 5: trivet.meta.v1alpha1.Condition.transition_time:type_name -> google.protobuf.Timestamp
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_trivet_meta_v1alpha1_verdict_proto_init() }
@@ -515,6 +530,7 @@ func file_trivet_meta_v1alpha1_verdict_proto_init() {
 	if File_trivet_meta_v1alpha1_verdict_proto != nil {
 		return
 	}
+	file_trivet_meta_v1alpha1_source_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

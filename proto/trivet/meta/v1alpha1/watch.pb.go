@@ -26,8 +26,9 @@ const (
 // A watch sends every object that exists as ADDED, one BOOKMARK with initial_events_end, and then
 // changes as they happen. A watch with a resume_token sends what changed since that token instead,
 // DELETED included, and then the BOOKMARK. The newest state of each object wins: a reader that is
-// slow skips states and never misses the last one. Every event carries a resume_token where the
-// watch can go on after it.
+// slow skips states and never misses the last one. A reader may get ADDED for an object that it
+// has, and DELETED for one that it has not. An event may carry a resume_token, where a watch can go
+// on after it.
 //
 // A token of another server, of another life of it, of a watch with other arguments, or from before
 // the deletions that the server remembers is refused with OUT_OF_RANGE (RESUME_TOKEN_EXPIRED):
@@ -37,7 +38,7 @@ type EventType int32
 const (
 	// Not stated.
 	EventType_EVENT_TYPE_UNSPECIFIED EventType = 0
-	// The object exists, or began to.
+	// The object exists, began to, or the filter began to select it.
 	EventType_EVENT_TYPE_ADDED EventType = 1
 	// Something that is shown of the object changed.
 	EventType_EVENT_TYPE_MODIFIED EventType = 2
@@ -92,8 +93,8 @@ func (EventType) EnumDescriptor() ([]byte, []int) {
 	return file_trivet_meta_v1alpha1_watch_proto_rawDescGZIP(), []int{0}
 }
 
-// Bookmark says how complete and how fresh a watch is. It is sent after the initial events, when a
-// shard or a source comes or goes, and at least every 30 seconds.
+// Bookmark says how complete and how fresh a watch is. It is sent after the initial events, soon
+// after a shard or a source comes or goes, and at least every 30 seconds.
 type Bookmark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether all objects that existed at the start have been sent by now. It is set once in a watch.

@@ -34,8 +34,7 @@ const (
 type SignalSource int32
 
 const (
-	// There was none: the time is when the Node was first seen, or that before which silence does not
-	// count.
+	// Not stated.
 	SignalSource_SIGNAL_SOURCE_UNSPECIFIED SignalSource = 0
 	// The agent of the Node sent a beat. It does not keep the Node alive by itself.
 	SignalSource_SIGNAL_SOURCE_AGENT SignalSource = 1
@@ -45,6 +44,8 @@ const (
 	SignalSource_SIGNAL_SOURCE_LEASE_OBJECT SignalSource = 3
 	// A new heartbeat in the Node's Ready condition.
 	SignalSource_SIGNAL_SOURCE_NODE_STATUS SignalSource = 4
+	// No signal came yet: seen_time is the start of the grace period.
+	SignalSource_SIGNAL_SOURCE_NONE SignalSource = 5
 )
 
 // Enum value maps for SignalSource.
@@ -55,6 +56,7 @@ var (
 		2: "SIGNAL_SOURCE_KUBELET",
 		3: "SIGNAL_SOURCE_LEASE_OBJECT",
 		4: "SIGNAL_SOURCE_NODE_STATUS",
+		5: "SIGNAL_SOURCE_NONE",
 	}
 	SignalSource_value = map[string]int32{
 		"SIGNAL_SOURCE_UNSPECIFIED":  0,
@@ -62,6 +64,7 @@ var (
 		"SIGNAL_SOURCE_KUBELET":      2,
 		"SIGNAL_SOURCE_LEASE_OBJECT": 3,
 		"SIGNAL_SOURCE_NODE_STATUS":  4,
+		"SIGNAL_SOURCE_NONE":         5,
 	}
 )
 
@@ -106,10 +109,10 @@ const (
 	NodeHealth_HEALTH_NOT_READY NodeHealth_Health = 3
 	// Signals are missing, and have not expired.
 	NodeHealth_HEALTH_SUSPECT NodeHealth_Health = 4
-	// Every signal has expired and the Node is not declared: it will be, or the condition
-	// DeclarationHeld says why not.
+	// Every signal has expired and the Node is not marked yet: it will be, or the condition
+	// MarkingSuspended says why not.
 	NodeHealth_HEALTH_SILENT NodeHealth_Health = 5
-	// It was declared: its conditions are Unknown.
+	// It was marked: its conditions are Unknown.
 	NodeHealth_HEALTH_UNKNOWN NodeHealth_Health = 6
 )
 
@@ -230,7 +233,7 @@ type NodeHealth struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
 	// The same for people: one sentence.
 	Message string `protobuf:"bytes,4,opt,name=message" json:"message,omitempty"`
-	// The zone that paces its taints: Zone.name.
+	// The zone that limits the rate of its taints: Zone.name.
 	Zone string `protobuf:"bytes,5,opt,name=zone" json:"zone,omitempty"`
 	// Status of the Node's Ready condition: "True", "False", "Unknown"; empty while it has none.
 	Ready string `protobuf:"bytes,6,opt,name=ready" json:"ready,omitempty"`
@@ -243,8 +246,8 @@ type NodeHealth struct {
 	// The keys of the node.kubernetes.io taints that it has, each with its effect, for example
 	// "node.kubernetes.io/unreachable:NoExecute"; ordered.
 	Taints []string `protobuf:"bytes,10,rep,name=taints" json:"taints,omitempty"`
-	// Conditions of the judgement: "DeclarationHeld" is TRUE while the Node is silent and nothing is
-	// declared, "EvictionHeld" while its pods are due and none is evicted; absent ones are FALSE.
+	// "MarkingSuspended" is TRUE while the Node is silent and is not marked Unknown,
+	// "EvictionSuspended" while its pods are due and none is evicted. An absent one is FALSE.
 	Conditions []*v1alpha11.Condition `protobuf:"bytes,11,rep,name=conditions" json:"conditions,omitempty"`
 	// UID of the Node.
 	Uid string `protobuf:"bytes,12,opt,name=uid" json:"uid,omitempty"`
@@ -449,8 +452,8 @@ func (x *Signal) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Zone is one zone and how disrupted it is. Nodes that are excluded from disruption are in none of
-// its numbers.
+// Zone is one zone and how disrupted it is. Nodes that are excluded from disruption are not in
+// node_count and not_ready_node_count.
 type Zone struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Resource name, "zones/{region}:{zone}" by the labels of its Nodes; "zones/none" has the Nodes
@@ -466,7 +469,7 @@ type Zone struct {
 	TaintsPerSecond float64 `protobuf:"fixed64,5,opt,name=taints_per_second,json=taintsPerSecond" json:"taints_per_second,omitempty"`
 	// How many of its Nodes wait for their turn to get one.
 	WaitingNodeCount int32 `protobuf:"varint,6,opt,name=waiting_node_count,json=waitingNodeCount" json:"waiting_node_count,omitempty"`
-	// Conditions of the judgement: "DeclarationsHeld" is TRUE while nothing is declared in it.
+	// "MarkingSuspended" is TRUE while no Node of it is marked Unknown. An absent one is FALSE.
 	Conditions []*v1alpha11.Condition `protobuf:"bytes,7,rep,name=conditions" json:"conditions,omitempty"`
 	// The replica that judges it.
 	Owner         *v1alpha11.Owner `protobuf:"bytes,8,opt,name=owner" json:"owner,omitempty"`
@@ -565,7 +568,8 @@ type GetNodeHealthRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "nodes/{node}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -673,7 +677,8 @@ func (x *GetNodeHealthResponse) GetSources() []*v1alpha11.Source {
 // ListNodeHealthRequest asks for a page of Nodes.
 type ListNodeHealthRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 means 500, more than 5,000 is cut to 5,000.
+	// How many at most; 0 means 500, more than 5,000 is cut to 5,000. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
@@ -968,7 +973,8 @@ type ExplainNodeHealthRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "nodes/{node}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1106,7 +1112,8 @@ type GetZoneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "zones/{zone}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1214,7 +1221,8 @@ func (x *GetZoneResponse) GetSources() []*v1alpha11.Source {
 // ListZonesRequest asks for a page of zones.
 type ListZonesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 means 500, more than 5,000 is cut to 5,000.
+	// How many at most; 0 means 500, more than 5,000 is cut to 5,000. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
@@ -1275,8 +1283,8 @@ type ListZonesResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken" json:"next_page_token,omitempty"`
 	// Where a watch goes on after this list; set on the first page.
 	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken" json:"resume_token,omitempty"`
-	// Conditions of the judgement of all zones: "DeclarationsHeld" is TRUE while nothing is declared
-	// anywhere, because the replica cannot trust what it sees.
+	// "MarkingSuspended" is TRUE while no Node of any zone is marked Unknown, because the replica
+	// cannot trust what it reads. An absent one is FALSE.
 	Conditions []*v1alpha11.Condition `protobuf:"bytes,4,rep,name=conditions" json:"conditions,omitempty"`
 	// The replica that answered.
 	Sources []*v1alpha11.Source `protobuf:"bytes,5,rep,name=sources" json:"sources,omitempty"`
@@ -1602,13 +1610,14 @@ const file_trivet_node_v1alpha1_node_health_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\x0e2\x1f.trivet.meta.v1alpha1.EventTypeR\x04type\x12.\n" +
 	"\x04zone\x18\x02 \x01(\v2\x1a.trivet.node.v1alpha1.ZoneR\x04zone\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12:\n" +
-	"\bbookmark\x18\x04 \x01(\v2\x1e.trivet.meta.v1alpha1.BookmarkR\bbookmark*\xa0\x01\n" +
+	"\bbookmark\x18\x04 \x01(\v2\x1e.trivet.meta.v1alpha1.BookmarkR\bbookmark*\xb8\x01\n" +
 	"\fSignalSource\x12\x1d\n" +
 	"\x19SIGNAL_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13SIGNAL_SOURCE_AGENT\x10\x01\x12\x19\n" +
 	"\x15SIGNAL_SOURCE_KUBELET\x10\x02\x12\x1e\n" +
 	"\x1aSIGNAL_SOURCE_LEASE_OBJECT\x10\x03\x12\x1d\n" +
-	"\x19SIGNAL_SOURCE_NODE_STATUS\x10\x042\xbc\b\n" +
+	"\x19SIGNAL_SOURCE_NODE_STATUS\x10\x04\x12\x16\n" +
+	"\x12SIGNAL_SOURCE_NONE\x10\x052\xbc\b\n" +
 	"\x11NodeHealthService\x12\x9c\x01\n" +
 	"\rGetNodeHealth\x12*.trivet.node.v1alpha1.GetNodeHealthRequest\x1a+.trivet.node.v1alpha1.GetNodeHealthResponse\"2\xb2\xa4$\x14\n" +
 	"\x12\n" +

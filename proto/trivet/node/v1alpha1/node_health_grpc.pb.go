@@ -65,8 +65,8 @@ type NodeHealthServiceClient interface {
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); FAILED_PRECONDITION (LOOP_DISABLED); UNAVAILABLE
 	// (CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	ListNodeHealth(ctx context.Context, in *ListNodeHealthRequest, opts ...grpc.CallOption) (*ListNodeHealthResponse, error)
-	// WatchNodeHealth sends Nodes and their changes; see EventType. Signals alone are not changes: an
-	// event is sent when anything else of a NodeHealth changes.
+	// WatchNodeHealth sends Nodes and their changes; see EventType. A signal or a resource_version
+	// alone is no change: an event is sent when anything else of a NodeHealth changes.
 	//
 	// Caller: people, the gateway.
 	// Access: watch nodes.
@@ -251,8 +251,8 @@ type NodeHealthServiceServer interface {
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); FAILED_PRECONDITION (LOOP_DISABLED); UNAVAILABLE
 	// (CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	ListNodeHealth(context.Context, *ListNodeHealthRequest) (*ListNodeHealthResponse, error)
-	// WatchNodeHealth sends Nodes and their changes; see EventType. Signals alone are not changes: an
-	// event is sent when anything else of a NodeHealth changes.
+	// WatchNodeHealth sends Nodes and their changes; see EventType. A signal or a resource_version
+	// alone is no change: an event is sent when anything else of a NodeHealth changes.
 	//
 	// Caller: people, the gateway.
 	// Access: watch nodes.

@@ -363,7 +363,8 @@ type GetServiceSlicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "namespaces/{namespace}/serviceslices/{service}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -473,7 +474,8 @@ type ListServiceSlicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "namespaces/{namespace}", or "namespaces/-" for all of them; empty means all.
 	Parent string `protobuf:"bytes,1,opt,name=parent" json:"parent,omitempty"`
-	// How many at most; 0 means 100, more than 1,000 is cut to 1,000.
+	// How many at most; 0 means 100, more than 1,000 is cut to 1,000. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
@@ -853,7 +855,8 @@ type ReconcileServiceSlicesRequest struct {
 	Etag string `protobuf:"bytes,2,opt,name=etag" json:"etag,omitempty"`
 	// Check everything and change nothing.
 	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
-	// A UUID of version 4; a repeated call with the same one gets the first answer.
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -984,7 +987,8 @@ type ExplainEndpointRequest struct {
 	//	*ExplainEndpointRequest_Pod
 	//	*ExplainEndpointRequest_Address
 	Endpoint isExplainEndpointRequest_Endpoint `protobuf_oneof:"endpoint"`
-	// Reserved: the state at an earlier time. It is refused with HISTORY_UNAVAILABLE for now.
+	// The time of the state to return; absent means now. Every server refuses it for now, with
+	// HISTORY_UNAVAILABLE.
 	AsOfTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=as_of_time,json=asOfTime" json:"as_of_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

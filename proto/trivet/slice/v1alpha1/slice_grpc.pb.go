@@ -83,7 +83,7 @@ type SliceServiceClient interface {
 	// Idempotency: a read without side effects; the same caches give the same plan and etag.
 	// Errors: as GetServiceSlices.
 	PlanServiceSlices(ctx context.Context, in *PlanServiceSlicesRequest, opts ...grpc.CallOption) (*PlanServiceSlicesResponse, error)
-	// ReconcileServiceSlices brings a Service's slices in line now, before all that waits.
+	// ReconcileServiceSlices brings a Service's slices in line now, ahead of queued Services.
 	//
 	// Caller: operators, the gateway.
 	// Access: update serviceslices.
@@ -95,10 +95,10 @@ type SliceServiceClient interface {
 	// plan is not the one that was read, and nothing was written; ABORTED (CONFLICT) when a slice
 	// changed between read and write and the writes of others stand: call again; UNAVAILABLE
 	// (NO_LEADER, CACHE_NOT_SYNCED, SHUTTING_DOWN, APISERVER_UNREACHABLE with RetryInfo when
-	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway).
-	// An error after the first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of
-	// its status: its changes say what was written, what failed and what was skipped. Writes that
-	// kube-apiserver denies (admission, quota) are no error of the call: their change is FAILED.
+	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway). An error after the
+	// first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of its status: its
+	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
+	// denies (admission, quota) are no error of the call: their change is FAILED.
 	ReconcileServiceSlices(ctx context.Context, in *ReconcileServiceSlicesRequest, opts ...grpc.CallOption) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.
@@ -242,7 +242,7 @@ type SliceServiceServer interface {
 	// Idempotency: a read without side effects; the same caches give the same plan and etag.
 	// Errors: as GetServiceSlices.
 	PlanServiceSlices(context.Context, *PlanServiceSlicesRequest) (*PlanServiceSlicesResponse, error)
-	// ReconcileServiceSlices brings a Service's slices in line now, before all that waits.
+	// ReconcileServiceSlices brings a Service's slices in line now, ahead of queued Services.
 	//
 	// Caller: operators, the gateway.
 	// Access: update serviceslices.
@@ -254,10 +254,10 @@ type SliceServiceServer interface {
 	// plan is not the one that was read, and nothing was written; ABORTED (CONFLICT) when a slice
 	// changed between read and write and the writes of others stand: call again; UNAVAILABLE
 	// (NO_LEADER, CACHE_NOT_SYNCED, SHUTTING_DOWN, APISERVER_UNREACHABLE with RetryInfo when
-	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway).
-	// An error after the first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of
-	// its status: its changes say what was written, what failed and what was skipped. Writes that
-	// kube-apiserver denies (admission, quota) are no error of the call: their change is FAILED.
+	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway). An error after the
+	// first write was tried carries the trivet.meta.v1alpha1.Plan as a detail of its status: its
+	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
+	// denies (admission, quota) are no error of the call: their change is FAILED.
 	ReconcileServiceSlices(context.Context, *ReconcileServiceSlicesRequest) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.

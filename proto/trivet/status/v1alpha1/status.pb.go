@@ -5,7 +5,7 @@
 // source: trivet/status/v1alpha1/status.proto
 
 // Package trivet.status.v1alpha1 describes a Trivet process, the same way for every service: its
-// identity, which shards it leads, and how its loops and dependencies fare.
+// identity, the shards that it leads, and the state of its loops and dependencies.
 
 package statusv1
 
@@ -455,7 +455,8 @@ func (x *Replica) GetStartTime() *timestamppb.Timestamp {
 // ListShardsRequest asks for a page of shards.
 type ListShardsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 means 500, more than 5,000 is cut to 5,000.
+	// How many at most; 0 means 500, more than 5,000 is cut to 5,000. A page may have fewer: only an
+	// empty next_page_token ends the list.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`

@@ -5,7 +5,7 @@
 // source: trivet/status/v1alpha1/status.proto
 
 // Package trivet.status.v1alpha1 describes a Trivet process, the same way for every service: its
-// identity, which shards it leads, and how its loops and dependencies fare.
+// identity, the shards that it leads, and the state of its loops and dependencies.
 
 package statusv1
 

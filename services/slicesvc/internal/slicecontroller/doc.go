@@ -26,14 +26,21 @@
 // slice is read anyway, so that this replica does not show an old state.
 //
 // A shard is held from the call of RunShard to its return. The term begins with a list of the
-// slices, so that a late watch does not hide the writes of the last holder. Then each Service of
+// slices, so that a late watch does not hide the writes of the last leader. Then each Service of
 // the shard is synced. Every write uses the context of the shard's term. RunShard returns after the
-// syncs of its shard, so the next holder never writes concurrently. What is known of a Service
+// syncs of its shard, so the next leader never writes concurrently. What is known of a Service
 // besides the cache ends with the term.
 //
 // Contention: if another writer keeps reverting slices, updates of the Service are suspended for a
 // while. Missing endpoints are still added. Compaction has one write budget for all Services, so
 // that a cluster is not rewritten when it becomes quiet.
+//
+// Requests: Reconcile syncs a Service ahead of all others. A request may name the fingerprint of
+// the plan that it wants; another plan is then not applied for it. A request waits in the same
+// queue as a change, so it never delays one, and each of its writes has an Outcome.
+//
+// Changes: the change log has the last change of each Service, and 10,000 deleted Services at most.
+// A reader that is further behind must list again.
 //
 // Cost: one cache, one queue and one set of workers serve all shards. A held shard has one
 // goroutine, which sleeps.
@@ -44,6 +51,6 @@
 // gives a Service to one worker at a time; a placement belongs to the sync that took it.
 //
 // Not done: the package does not watch, and does not know terms: the context of RunShard must end
-// with the term. A write of the last holder may still be on its way when a term begins. Then its
+// with the term. A write of the last leader may still be on its way when a term begins. Then its
 // resourceVersion or name conflicts with the first write here, or it is seen as another writer's.
 package slicecontroller

@@ -1,0 +1,63 @@
+package list
+
+import (
+	"time"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+)
+
+// eventView prints each event as a line of JSON or as a document of YAML.
+type eventView[T Item] struct {
+	*lister[T]
+
+	bookmarked bool
+	lostNotice string // printed for the current loss of the stream; empty while connected
+}
+
+func newEventView[T Item](l *lister[T]) *eventView[T] { return &eventView[T]{lister: l} }
+
+// beginAnew tells a reader that keeps its own list to begin it anew, too.
+func (v *eventView[T]) beginAnew() error {
+	if v.bookmarked && v.lostNotice != "" {
+		v.printNotes("the watch cannot be resumed; all items come again")
+	}
+	return nil
+}
+
+func (v *eventView[T]) handle(event watch.Event[T]) error {
+	v.lostNotice = ""
+	v.bookmarked = v.bookmarked || event.EndsInitial()
+	if event.Type != metav1.EventType_EVENT_TYPE_BOOKMARK && !v.isWatched(event.Item) {
+		return nil
+	}
+	if v.Output == "yaml" {
+		document, err := printer.YAML(event.Message)
+		if err != nil {
+			return err
+		}
+		_, err = v.streams.Out.Write(append([]byte("---\n"), document...))
+		return err
+	}
+	line, err := printer.JSONLine(event.Message)
+	if err != nil {
+		return err
+	}
+	_, err = v.streams.Out.Write(append(line, '\n'))
+	return err
+}
+
+func (*eventView[T]) setNotes([]string) error { return nil }
+
+func (v *eventView[T]) disconnected(notice string) error {
+	if notice != v.lostNotice {
+		v.printNotes(notice)
+	}
+	v.lostNotice = notice
+	return nil
+}
+
+func (*eventView[T]) tick(time.Time) error { return nil }
+
+func (v *eventView[T]) synced() bool { return v.bookmarked }
