@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,26 +18,34 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-// outcome is the outcome of one status question, without latency and message.
-type outcome struct {
-	Service, ID, Code string
-	OK                bool
+// answer has the sources and the missing replicas of a status.
+type answer interface {
+	GetSources() []*metav1.Source
+	GetMissing() []*metav1.MissingPart
 }
 
-func outcomes(status *gatewayv1.ClusterStatus) []outcome {
-	var all []outcome
-	for _, source := range status.GetSources() {
-		all = append(all, outcome{Service: source.Replica.Service, ID: source.Replica.Id, Code: source.Code, OK: source.Ok})
+// outcomes returns the outcome of each question as text. Shards without a leader are no question.
+func outcomes(response answer) []string {
+	var all []string
+	for _, source := range response.GetSources() {
+		all = append(all, source.Service+" "+source.ReplicaId+" OK")
 	}
+	for _, part := range response.GetMissing() {
+		if part.ReplicaId != "" {
+			all = append(all, part.Service+" "+part.ReplicaId+" "+part.Code.String())
+		}
+	}
+	slices.Sort(all)
 	return all
 }
 
-func client(t *testing.T, members *directory, timeout time.Duration) gatewayv1.GatewayServiceClient {
+func client(t *testing.T, members *directory, timeout time.Duration) gatewayv1.ClusterServiceClient {
 	t.Helper()
 	service := startGateway(t, members, timeout)
-	return gatewayv1.NewGatewayServiceClient(testkit.Serve(t, service.Register))
+	return gatewayv1.NewClusterServiceClient(testkit.Serve(t, service.Register))
 }
 
 func TestGetClusterStatus_AllHealthy(t *testing.T) {
@@ -47,12 +56,12 @@ func TestGetClusterStatus_AllHealthy(t *testing.T) {
 	if err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
 	}
-	if !response.Status.Healthy || response.Partial || response.Status.Cluster != "test" {
-		t.Errorf("healthy = %v, partial = %v, cluster = %q; want true, false, test", response.Status.Healthy, response.Partial, response.Status.Cluster)
+	if state := response.Status.Verdict.State; state != metav1.Verdict_STATE_OK || len(response.Missing) > 0 || response.Status.Cluster != "test" {
+		t.Errorf("verdict %s, missing %v, cluster %q; want OK, none, test", response.Status.Verdict, response.Missing, response.Status.Cluster)
 	}
 	leases := response.Status.Services[0]
-	if leases.Leader != "l1" || leases.Terms[0].Epoch != 42 || leases.Replicas[0].Counts["leases"] != 20 || leases.Replicas[0].Loops[0].Name != "writeback" {
-		t.Errorf("leasesvc = %v, want leader l1 with epoch 42, 20 leases and the loop writeback", leases)
+	if of := leases.Replicas[0].Status; leases.LedShardCount != 1 || of.Counts["leases"] != 20 || of.Loops[0].Name != "writeback" {
+		t.Errorf("leasesvc = %v, want one led shard, 20 leases and the loop writeback", leases)
 	}
 }
 
@@ -73,21 +82,22 @@ func TestGetClusterStatus_SlowAndDeadReplicasDelayNoOthers(t *testing.T) {
 	if took > 4*timeout {
 		t.Errorf("took %s with a deadline of %s per replica", took, timeout)
 	}
-	want := []outcome{
-		{Service: "bootstrapsvc", ID: "b1", Code: "UNAVAILABLE"},
-		{Service: "leasesvc", ID: "l1", Code: "OK", OK: true},
-		{Service: "leasesvc", ID: "l2", Code: "DEADLINE_EXCEEDED"},
-		{Service: "slicesvc", ID: "s1", Code: "FAILED_PRECONDITION"},
+	want := []string{
+		"bootstrapsvc b1 UNAVAILABLE",
+		"leasesvc l1 OK",
+		"leasesvc l2 DEADLINE_EXCEEDED",
+		"slicesvc s1 FAILED_PRECONDITION",
 	}
-	if diff := cmp.Diff(want, outcomes(response.Status)); diff != "" {
+	if diff := cmp.Diff(want, outcomes(response)); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
 	}
-	if !response.Partial || response.Status.Healthy {
-		t.Errorf("partial = %v, healthy = %v; want true, false", response.Partial, response.Status.Healthy)
+	if state := response.Status.Verdict.State; state == metav1.Verdict_STATE_OK {
+		t.Error("the verdict is OK although replicas are missing")
 	}
-	problems := []string{"replica l2 did not answer: DEADLINE_EXCEEDED: no answer within 2s"}
-	if diff := cmp.Diff(problems, response.Status.Services[0].Problems); diff != "" {
-		t.Errorf("problems of leasesvc (-want +got):\n%s", diff)
+	for _, part := range response.Missing {
+		if part.ReplicaId == "l2" && part.Message != "no answer within 2s" {
+			t.Errorf("l2 is missing because %q, want that it did not answer within 2s", part.Message)
+		}
 	}
 }
 
@@ -100,7 +110,7 @@ func TestGetClusterStatus_NoReplicaAnswers(t *testing.T) {
 	}{
 		{name: "no replica is registered", mentions: []string{"no replica is registered in etcd"}},
 		{name: "etcd is unreachable", failure: errors.New("etcd: connection refused"), mentions: []string{"no replica is registered", "etcd: connection refused"}},
-		{name: "all replicas are dead", members: []term.Member{dead(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")}, mentions: []string{"leasesvc l1 at 127.0.0.1:", "slicesvc s1 at 127.0.0.1:", "UNAVAILABLE", "refused"}},
+		{name: "all replicas are dead", members: []term.Member{dead(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")}, mentions: []string{"leasesvc l1", "slicesvc s1", "UNAVAILABLE", "refused"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -137,8 +147,8 @@ func TestGetClusterStatus_SuccessorAtTheSameAddress(t *testing.T) {
 	if err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
 	}
-	want := []outcome{{Service: "leasesvc", ID: "l1", Code: "NOT_FOUND"}, {Service: "leasesvc", ID: "l2", Code: "OK", OK: true}}
-	if diff := cmp.Diff(want, outcomes(response.Status)); diff != "" {
+	want := []string{"leasesvc l1 NOT_FOUND", "leasesvc l2 OK"}
+	if diff := cmp.Diff(want, outcomes(response)); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
 	}
 }
@@ -148,16 +158,16 @@ func TestWatchClusterStatus_ReplacesTheStatusAsReplicasComeAndGo(t *testing.T) {
 	members := newDirectory(up)
 	stream := watching(t, client(t, members, longTimeout), 250*time.Millisecond)
 
-	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}})
+	await(t, stream, []string{"leasesvc l1 OK"})
 	members.set(up, gone)
-	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}, {Service: "leasesvc", ID: "l2", Code: "UNAVAILABLE"}})
+	await(t, stream, []string{"leasesvc l1 OK", "leasesvc l2 UNAVAILABLE"})
 	members.set(gone) // the stream continues without a source
-	await(t, stream, []outcome{{Service: "leasesvc", ID: "l2", Code: "UNAVAILABLE"}})
+	await(t, stream, []string{"leasesvc l2 UNAVAILABLE"})
 	members.set(up)
-	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}})
+	await(t, stream, []string{"leasesvc l1 OK"})
 }
 
-func watching(t *testing.T, client gatewayv1.GatewayServiceClient, interval time.Duration) gatewayv1.GatewayService_WatchClusterStatusClient {
+func watching(t *testing.T, client gatewayv1.ClusterServiceClient, interval time.Duration) gatewayv1.ClusterService_WatchClusterStatusClient {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -169,15 +179,15 @@ func watching(t *testing.T, client gatewayv1.GatewayServiceClient, interval time
 }
 
 // await receives statuses until the sources are the wanted ones.
-func await(t *testing.T, stream gatewayv1.GatewayService_WatchClusterStatusClient, want []outcome) {
+func await(t *testing.T, stream gatewayv1.ClusterService_WatchClusterStatusClient, want []string) {
 	t.Helper()
-	var last []outcome
+	var last []string
 	for {
 		response, err := stream.Recv()
 		if err != nil {
 			t.Fatalf("the stream ended with %v; last sources %v, want %v", err, last, want)
 		}
-		if last = outcomes(response.Status); cmp.Equal(last, want) {
+		if last = outcomes(response); cmp.Equal(last, want) {
 			return
 		}
 	}
@@ -195,7 +205,7 @@ func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
 	member, asked := failing(t, "slicesvc", "s1")
 	members := newDirectory(healthy(t, "leasesvc", "l1"), member)
 	watcher := client(t, members, longTimeout)
-	want := []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}, {Service: "slicesvc", ID: "s1", Code: "INTERNAL"}}
+	want := []string{"leasesvc l1 OK", "slicesvc s1 INTERNAL"}
 
 	started := time.Now()
 	for range 30 {
@@ -222,7 +232,7 @@ func TestWatchClusterStatus_RefusesAnImpatientInterval(t *testing.T) {
 func TestRun_DropsConnectionsToReplicasThatLeft(t *testing.T) {
 	members := newDirectory(healthy(t, "leasesvc", "l1"), healthy(t, "slicesvc", "s1"))
 	service := startGateway(t, members, longTimeout)
-	asking := gatewayv1.NewGatewayServiceClient(testkit.Serve(t, service.Register))
+	asking := gatewayv1.NewClusterServiceClient(testkit.Serve(t, service.Register))
 	if _, err := asking.GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{}); err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
 	}
@@ -246,8 +256,8 @@ func TestRun_StopEndsWatches(t *testing.T) {
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- service.Run(ctx) }()
-	stream := watching(t, gatewayv1.NewGatewayServiceClient(testkit.Serve(t, service.Register)), time.Second)
-	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}})
+	stream := watching(t, gatewayv1.NewClusterServiceClient(testkit.Serve(t, service.Register)), time.Second)
+	await(t, stream, []string{"leasesvc l1 OK"})
 
 	stop()
 
