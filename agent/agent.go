@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
@@ -29,6 +29,11 @@ type Config struct {
 	// replica has named. It must not block; grpc.NewClient does not. It may be called concurrently.
 	// The Agent closes the connection.
 	Dial func(target string) (*grpc.ClientConn, error)
+	// Cluster is the cluster that the caller means; servers of another cluster reject the Agent.
+	// Empty stands for any.
+	Cluster string
+	// Name and Version describe the program to the servers; optional.
+	Name, Version string
 	// Holders beat from the start; Add adds more.
 	Holders []Holder
 	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
@@ -86,7 +91,7 @@ func (c *Config) validate() []error {
 // error names every invalid one.
 func (a *Agent) Add(holders ...Holder) error { return a.router.add(holders) }
 
-// Remove stops the beats of holders and ignores unknown ones. Their sessions expire.
+// Remove stops the beats of holders and ignores unknown ones. Their leases expire.
 func (a *Agent) Remove(holders ...Holder) { a.router.remove(holders) }
 
 // Run beats until ctx ends; then it returns nil. It may be called once.
@@ -136,12 +141,15 @@ func (a *Agent) serve(ctx context.Context, t *target) {
 // target. A connection that worked before is the first to be tried again.
 func nextAddress(address string, answered bool, err error) string {
 	moved, isMove := errors.AsType[*movedError](err)
-	switch reason := rpcerror.ReasonOf(err); {
+	redirect := rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey)
+	switch {
 	case isMove:
 		return moved.to
-	case reason == rpcerror.NotLeaderReason, reason == rpcerror.NoLeaderReason:
-		return rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey)
-	case reason == reasonPaced:
+	case redirect != "":
+		return redirect
+	case rpcerror.ReasonOf(err) == rpcerror.NoLeaderReason:
+		return ""
+	case rpcerror.ReasonOf(err) == reasonRegistrationRateLimited:
 		return address
 	case errors.Is(err, errNoAnswer):
 		return "" // a silent host would cost another timeout, and a session does not survive many
@@ -170,7 +178,7 @@ func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.Client
 	defer cancel(nil)
 	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { cancel(errNoAnswer) })
 	defer watchdog.Stop()
-	rpc, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
+	rpc, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(ctx)
 	if err != nil {
 		return fmt.Errorf("open stream to %s: %w", t.address, causeOf(ctx, err))
 	}

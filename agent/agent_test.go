@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -162,7 +162,7 @@ func TestRun_MovesToTheNamedReplica(t *testing.T) {
 	for name, leave := range map[string]func(*server){
 		"MOVE": func(s *server) {
 			s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-				response.Directive, response.MoveTo = leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, "owner"
+				response.Directive, response.RedirectAddress = leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, "owner"
 				return response
 			}
 		},
@@ -208,11 +208,11 @@ func TestRun_BrokenStreamReconnectsWithinAQuarterOfTheInterval(t *testing.T) {
 func TestRun_RejectedHandleRegistersAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
-		refused := false
+		rejected := false
 		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			if response.Grant != nil && !refused {
-				refused = true
-				response.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 1, Refusal: &leasev1.Refusal{Reason: "UNKNOWN_HANDLE"}}}
+			if response.Grant != nil && !rejected {
+				rejected = true
+				response.RejectedHandles = []*leasev1.RejectedHandle{{Handle: 1, Rejection: &leasev1.Rejection{Reason: "LEASE_NOT_FOUND"}}}
 			}
 			return response
 		}
@@ -227,7 +227,7 @@ func TestRun_SupersededHolderStopsAndIsListed(t *testing.T) {
 		s := serve(t)
 		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
 			if response.Grant != nil {
-				response.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 1, Refusal: &leasev1.Refusal{Reason: "SUPERSEDED"}}}
+				response.RejectedHandles = []*leasev1.RejectedHandle{{Handle: 1, Rejection: &leasev1.Rejection{Reason: "SUPERSEDED"}}}
 			}
 			return response
 		}
@@ -252,10 +252,10 @@ func TestRun_RejectedHolderRegistersAgainWhenTheServerSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
 		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			for _, w := range response.Welcomes {
+			for _, w := range response.RegistrationResults {
 				if time.Since(s.begin) < 30*time.Second {
 					w.Handle = 0
-					w.Result = &leasev1.Welcome_Refusal{Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", RetryAfter: durationpb.New(20 * time.Second)}}
+					w.Result = &leasev1.RegistrationResult_Rejection{Rejection: &leasev1.Rejection{Reason: "TOO_MANY_HOLDERS", RetryAfter: durationpb.New(20 * time.Second)}}
 				}
 			}
 			return response
@@ -277,8 +277,8 @@ func TestRun_RejectedHolderRegistersAgainOnANewStream(t *testing.T) {
 		s := serve(t)
 		s.change = func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
 			if stream == 1 {
-				response.Welcomes[0] = &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{
-					Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", RetryAfter: durationpb.New(time.Hour)},
+				response.RegistrationResults[0] = &leasev1.RegistrationResult{Result: &leasev1.RegistrationResult_Rejection{
+					Rejection: &leasev1.Rejection{Reason: "TOO_MANY_HOLDERS", RetryAfter: durationpb.New(time.Hour)},
 				}}
 			}
 			return response
@@ -302,10 +302,10 @@ func TestRun_FullStreamRegistersDespiteLongResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
 		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-			for i, w := range response.Welcomes {
+			for i, w := range response.RegistrationResults {
 				if i%2 == 0 {
 					w.Handle = 0
-					w.Result = &leasev1.Welcome_Refusal{Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", Message: strings.Repeat("full ", 20)}}
+					w.Result = &leasev1.RegistrationResult_Rejection{Rejection: &leasev1.Rejection{Reason: "TOO_MANY_HOLDERS", Message: strings.Repeat("full ", 20)}}
 				}
 			}
 			return response
@@ -352,22 +352,24 @@ func TestRun_DirectivesAreFollowed(t *testing.T) {
 
 func TestRun_InvalidResponsesEndTheStreamOnly(t *testing.T) {
 	for name, spoil := range map[string]func(*leasev1.StreamHeartbeatsResponse){
-		"wrong sequence":   func(a *leasev1.StreamHeartbeatsResponse) { a.Sequence += 5 },
-		"too many results": func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes = append(a.Welcomes, a.Welcomes...) },
-		"no result":        func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes = nil },
-		"empty result":     func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes[0] = &leasev1.Welcome{} },
-		"negative interval": func(a *leasev1.StreamHeartbeatsResponse) {
-			a.Welcomes[0].GetGrant().NextInterval = durationpb.New(-time.Hour)
+		"wrong sequence": func(a *leasev1.StreamHeartbeatsResponse) { a.Sequence += 5 },
+		"too many results": func(a *leasev1.StreamHeartbeatsResponse) {
+			a.RegistrationResults = append(a.RegistrationResults, a.RegistrationResults...)
 		},
-		"no interval": func(a *leasev1.StreamHeartbeatsResponse) { a.Welcomes[0].GetGrant().NextInterval = nil },
-		"unknown handle refused": func(a *leasev1.StreamHeartbeatsResponse) {
-			a.RefusedHandles = []*leasev1.RefusedHandle{{Handle: 99}}
+		"no result":    func(a *leasev1.StreamHeartbeatsResponse) { a.RegistrationResults = nil },
+		"empty result": func(a *leasev1.StreamHeartbeatsResponse) { a.RegistrationResults[0] = &leasev1.RegistrationResult{} },
+		"negative interval": func(a *leasev1.StreamHeartbeatsResponse) {
+			a.RegistrationResults[0].GetGrant().NextInterval = durationpb.New(-time.Hour)
+		},
+		"no interval": func(a *leasev1.StreamHeartbeatsResponse) { a.RegistrationResults[0].GetGrant().NextInterval = nil },
+		"unknown handle rejected": func(a *leasev1.StreamHeartbeatsResponse) {
+			a.RejectedHandles = []*leasev1.RejectedHandle{{Handle: 99}}
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t)
 			s.change = func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-				if stream == 1 && len(response.Welcomes) > 0 {
+				if stream == 1 && len(response.RegistrationResults) > 0 {
 					spoil(response)
 				}
 				return response

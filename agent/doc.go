@@ -10,15 +10,20 @@
 // interval. While the owner of a shard is unknown, its holders register again after growing pauses
 // with jitter.
 //
+// A beat says that its holder is alive. A caller that knows better calls [Agent.Report]: it says
+// when the holder was last observed to be alive, so that a living agent does not hide a dead
+// kubelet, and conditions that are shown in the lease.
+//
 // When a stream breaks, or a response is two intervals late, its holders register again over a new
 // connection after a pause with jitter. The holders of other streams are unaffected. A replica that
-// rate-limits registrations is not contacted before its time. Sessions outlive all of this on the
-// servers.
+// rate-limits registrations is not contacted before its time. Leases outlive all of this on the
+// servers. A rejection for a reason that the agent does not know is classified by its code, and an
+// unknown directive is ignored.
 //
 // The agent has two goroutines for each stream and one that assigns holders, for any number of
 // holders. A stream without holders closes. Timers decide when to beat; no clock is compared with
 // another one.
 //
 // A holder whose name a newer boot has taken over stops beating and is listed in Status.Superseded.
-// When a holder is removed, or Run ends, the session expires; the agent releases nothing.
+// When a holder is removed, or Run ends, the lease expires; the agent releases nothing.
 package agent

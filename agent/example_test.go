@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net/http"
 	"os"
 	"os/signal"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -19,9 +21,8 @@ func Example() {
 	defer stop()
 	a, err := agent.New(agent.Config{
 		Targets: []string{"127.0.0.1:7601"},
-		Dial: func(target string) (*grpc.ClientConn, error) {
-			return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		},
+		Dial:    dial,
+		Cluster: "kubernetes", Name: "node-agent", Version: "v1.0.0",
 		Holders: []agent.Holder{{Class: "node", Name: "node-1", BootID: "5f0c7a52-91c0-4bd2-b2ff-6a0d6a1a6a52"}},
 	})
 	if err != nil {
@@ -32,4 +33,40 @@ func Example() {
 		log.Print(err)
 	}
 	fmt.Println(a.Status().LastError)
+}
+
+// An agent that looks at the kubelet of its Node. If the kubelet stops, the lease of the Node
+// expires, although the agent still beats.
+func ExampleAgent_Report() {
+	holder := agent.Holder{Class: "node", Name: "node-1", BootID: "5f0c7a52-91c0-4bd2-b2ff-6a0d6a1a6a52"}
+	a, err := agent.New(agent.Config{Targets: []string{"127.0.0.1:7601"}, Dial: dial, Holders: []agent.Holder{holder}})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	go func() {
+		for {
+			if kubeletAnswers() {
+				if err := a.Report(holder, agent.Report{ObservedTime: time.Now()}); err != nil {
+					log.Print(err)
+				}
+			}
+			time.Sleep(time.Second)
+		}
+	}()
+	if err := a.Run(context.Background()); err != nil {
+		log.Print(err)
+	}
+}
+
+func kubeletAnswers() bool {
+	response, err := http.Get("http://127.0.0.1:10248/healthz")
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}
+
+func dial(target string) (*grpc.ClientConn, error) {
+	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }

@@ -26,6 +26,9 @@ type holderKey struct{ class, name string }
 
 func (h Holder) key() holderKey { return holderKey{class: h.Class, name: h.Name} }
 
+// size is at least the size of the encoded holder.
+func (h Holder) size() int { return len(h.Class) + len(h.Name) + len(h.BootID) + 16 }
+
 func compareHolders(a, b Holder) int {
 	return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Name, b.Name))
 }
@@ -35,8 +38,8 @@ const (
 	bootIDCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._:"
 )
 
-// validate checks the rules of lease.proto. The server would end a stream for one invalid holder,
-// and all holders on it would stop beating.
+// validate checks the rules of heartbeat.proto. The server would end a stream for one invalid
+// holder, and all holders on it would stop beating.
 func validate(holders []Holder) error {
 	var problems []error
 	for _, h := range holders {

@@ -4,7 +4,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"google.golang.org/genproto/googleapis/rpc/code"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 const (
@@ -12,24 +14,26 @@ const (
 	rejectedPause = time.Minute
 	// minInterval bounds the granted interval: a server that grants less must not be flooded.
 	minInterval = 10 * time.Millisecond
-	// The agent acts on these reasons of the API.
-	reasonSuperseded    = "SUPERSEDED"
-	reasonUnknownHandle = "UNKNOWN_HANDLE"
-	reasonNotLeader     = "NOT_LEADER"
-	reasonPaced         = "PACED"
+	// The agent acts on these reasons of the API, and classifies all others by their code.
+	reasonSuperseded              = "SUPERSEDED"
+	reasonLeaseNotFound           = "LEASE_NOT_FOUND"
+	reasonNotLeader               = "NOT_LEADER"
+	reasonNoLeader                = "NO_LEADER"
+	reasonRegistrationRateLimited = "REGISTRATION_RATE_LIMITED"
 )
 
 // handle applies a response. An error ends the stream.
 func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	if response.Directive == leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE {
-		return &movedError{to: response.MoveTo}
+		return &movedError{to: response.RedirectAddress}
 	}
-	if len(s.pending) == 0 || s.pending[0].sequence != response.Sequence || len(s.pending[0].registered) != len(response.Welcomes) {
+	if len(s.pending) == 0 || s.pending[0].sequence != response.Sequence || len(s.pending[0].registered) != len(response.RegistrationResults) {
 		return errResponse
 	}
 	request := s.pending[0]
 	s.pending = s.pending[1:]
 	s.now, s.jitter = time.Now(), rand.Float64()
+	s.applyLimits(response.Limits)
 	var err error
 	s.router.update(func() { err = s.apply(request, response) })
 	if err != nil {
@@ -56,6 +60,17 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 		s.cfg.Logger.Warn("server asks for fewer heartbeats", "target", s.target.address, "interval", s.interval)
 	}
 	return nil
+}
+
+// applyLimits makes later messages as small as the server asks. It ignores limits above those of
+// the API.
+func (s *stream) applyLimits(limits *leasev1.StreamLimits) {
+	if n := int(limits.GetRegistrationsPerMessage()); n > 0 {
+		s.registrationsPerMessage = min(n, maxRegistrations)
+	}
+	if n := int(limits.GetHandlesPerMessage()); n > 0 {
+		s.handlesPerMessage = min(n, maxBeats)
+	}
 }
 
 func (s *stream) recordGrant(grant *leasev1.Grant) {
@@ -85,29 +100,25 @@ func intervalOf(grant *leasev1.Grant) time.Duration {
 
 // apply applies the results of one response to the router, inside router.update.
 func (s *stream) apply(request pendingRequest, response *leasev1.StreamHeartbeatsResponse) error {
-	for i, result := range response.Welcomes {
+	for i, result := range response.RegistrationResults {
 		if err := s.applyRegistration(request.registered[i], result); err != nil {
 			return err
 		}
 	}
-	for _, rejected := range response.RefusedHandles {
-		var pause time.Duration // a session that is gone can be registered again at once
-		if rejected.Refusal.GetReason() != reasonUnknownHandle {
-			pause = s.retryAfter(rejected.Refusal)
-		}
-		s.router.rejectHandle(s.target, rejected.Handle, s.rejection(rejected.Refusal, pause))
+	for _, rejected := range response.RejectedHandles {
+		s.router.rejectHandle(s.target, rejected.Handle, s.rejection(rejected.Rejection, 0))
 	}
 	return nil
 }
 
-func (s *stream) applyRegistration(h Holder, result *leasev1.Welcome) error {
-	grant, rejected := result.GetGrant(), result.GetRefusal()
+func (s *stream) applyRegistration(h Holder, result *leasev1.RegistrationResult) error {
+	grant, rejected := result.GetGrant(), result.GetRejection()
 	switch {
 	case grant != nil && result.Handle != 0:
 		s.router.setHandle(s.target, h, result.Handle)
 		s.scheduleFirstBeat(h.Class, grant)
 	case rejected != nil:
-		s.router.rejectHolder(s.target, h, s.rejection(rejected, s.retryAfter(rejected)))
+		s.router.rejectHolder(s.target, h, s.rejection(rejected, s.cfg.MinBackoff))
 	default:
 		return errResponse
 	}
@@ -126,31 +137,62 @@ func (s *stream) scheduleFirstBeat(class string, grant *leasev1.Grant) {
 	s.recordGrant(grant)
 }
 
-func (s *stream) rejection(rejected *leasev1.Refusal, pause time.Duration) rejection {
+// rejection classifies a rejection. A retry pauses for minPause at least.
+func (s *stream) rejection(rejected *leasev1.Rejection, minPause time.Duration) rejection {
+	pause := s.retryAfter(rejected)
 	return rejection{
-		reason: rejected.GetReason(), retryAt: s.now.Add(pause), moveTo: rejected.GetMoveTo(), moveAt: s.moveAt(rejected),
-		ownerRetryAt: func(attempt int) time.Time { return s.now.Add(s.backoffs.unknownOwner(attempt, s.jitter)) },
+		reason: rejected.GetReason(), action: actionOf(rejected), retryAt: s.now.Add(max(pause, minPause)),
+		redirectAddress: rejected.GetRedirectAddress(), moveAt: s.moveAt(rejected),
+		ownerRetryAt: func(attempt int) time.Time {
+			own := s.backoffs.unknownOwner(attempt, s.jitter)
+			return s.now.Add(max(own, min(rejected.GetRetryAfter().AsDuration(), maxServerPause)))
+		},
 	}
 }
 
+func actionOf(rejected *leasev1.Rejection) action {
+	switch rejected.GetReason() {
+	case reasonSuperseded:
+		return stop
+	case reasonNotLeader, reasonNoLeader:
+		return move
+	case reasonLeaseNotFound, reasonRegistrationRateLimited:
+		return retry
+	}
+	// A reason of a newer API, or one that needs a change.
+	switch rejected.GetCode() {
+	case code.Code_FAILED_PRECONDITION:
+		if rejected.GetRedirectAddress() != "" {
+			return move
+		}
+	case code.Code_UNAVAILABLE:
+		if rejected.GetRetryAfter() == nil {
+			return move // to any target, after growing pauses
+		}
+	}
+	return retry
+}
+
 // moveAt is when a holder moves to another replica; zero for at once. If its beat was forwarded,
-// its session exists there already. It then moves at a random time within half an interval, so that
+// its lease exists there already. It then moves at a random time within half an interval, so that
 // not all holders of a shard arrive at once.
-func (s *stream) moveAt(rejected *leasev1.Refusal) time.Time {
+func (s *stream) moveAt(rejected *leasev1.Rejection) time.Time {
 	if !rejected.GetForwarded() {
 		return time.Time{}
 	}
 	return s.now.Add(time.Duration(s.jitter * float64(s.interval/2)))
 }
 
-// retryAfter is at least what the server asks for. Holders that were rate-limited return at
-// different times.
-func (s *stream) retryAfter(rejected *leasev1.Refusal) time.Duration {
+// retryAfter is at least what the server asks for. Holders that the server cannot serve now return
+// at different times.
+func (s *stream) retryAfter(rejected *leasev1.Rejection) time.Duration {
 	pause := rejected.GetRetryAfter().AsDuration()
 	switch {
-	case pause <= 0:
+	case rejected.GetReason() == reasonLeaseNotFound:
+		return pause // 0: the holder can be registered again at once
+	case rejected.GetRetryAfter() == nil || pause < 0:
 		return rejectedPause
-	case rejected.GetReason() == reasonPaced:
+	case rejected.GetCode() == code.Code_UNAVAILABLE:
 		return pause + time.Duration(s.jitter*float64(pause/2))
 	}
 	return pause

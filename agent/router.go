@@ -48,6 +48,8 @@ func (t *target) signal() { signal(t.changed) }
 // entry is the state of one holder.
 type entry struct {
 	holder Holder
+	// report is nil before the first Report of the holder.
+	report *Report
 	// target is nil while the holder is unassigned or superseded.
 	target *target
 	// handle is 0 while the holder is not registered, and registering is set while a registration
@@ -101,6 +103,18 @@ func (r *router) add(holders []Holder) error {
 		r.entries[h.key()] = e
 		r.unassign(e)
 	}
+	return nil
+}
+
+// report sets the report of a holder.
+func (r *router) report(h Holder, report *Report) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[h.key()]
+	if e == nil || e.holder != h {
+		return fmt.Errorf("agent: report of holder %+v: the agent does not have it", h)
+	}
+	e.report = report
 	return nil
 }
 
@@ -203,36 +217,46 @@ func (r *router) detach(e *entry) {
 	t.signal()
 }
 
-// nextRegistrations returns at most limit holders to register and marks them as registering. next
-// is when another holder may register; zero if none waits for a time.
-func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders []Holder, next time.Time) {
+// beating is a holder with what is sent of it. handle is 0 in a registration.
+type beating struct {
+	holder Holder
+	handle uint32
+	report *Report
+}
+
+// nextRegistrations returns the next holders to register, at most limit and as many as one message
+// may carry, and marks them as registering. next is when another holder may register; zero if none
+// waits for a time.
+func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders []beating, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	size := 0
 	for _, e := range t.entries {
 		switch {
 		case e.handle != 0 || e.registering:
 		case e.retryAt.After(now):
 			next = earlier(next, e.retryAt)
-		case len(holders) < limit:
+		case len(holders) < limit && size < maxMessageBytes:
 			e.registering = true
-			holders = append(holders, e.holder)
+			size += e.holder.size() + e.report.size()
+			holders = append(holders, beating{holder: e.holder, report: e.report})
 		}
 	}
 	return holders, next
 }
 
-// handles returns the sorted handles of the holders of a class.
-func (r *router) handles(t *target, class string) []uint32 {
+// registeredHolders returns the registered holders of a class, ordered by handle.
+func (r *router) registeredHolders(t *target, class string) []beating {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	handles := make([]uint32, 0, len(t.handles))
+	holders := make([]beating, 0, len(t.handles))
 	for handle, e := range t.handles {
 		if e.holder.Class == class {
-			handles = append(handles, handle)
+			holders = append(holders, beating{holder: e.holder, handle: handle, report: e.report})
 		}
 	}
-	slices.Sort(handles)
-	return handles
+	slices.SortFunc(holders, func(a, b beating) int { return cmp.Compare(a.handle, b.handle) })
+	return holders
 }
 
 // markAnswered returns whether this is the first response of the target.
@@ -313,15 +337,28 @@ func (r *router) setHandle(t *target, h Holder, handle uint32) {
 // rejection is why a server does not accept a holder.
 type rejection struct {
 	reason string
-	// retryAt is when to register again.
+	action action
+	// retryAt is when to register again, for retry.
 	retryAt time.Time
-	// moveTo is the address of the owner; empty if it is unknown. moveAt is when to move there;
-	// zero for at once.
-	moveTo string
-	moveAt time.Time
+	// redirectAddress is the address of the owner; empty if it is unknown. moveAt is when to move
+	// there; zero for at once.
+	redirectAddress string
+	moveAt          time.Time
 	// ownerRetryAt is the end of the nth pause of a holder whose owner is unknown.
 	ownerRetryAt func(attempt int) time.Time
 }
+
+// action is what a rejected holder does.
+type action uint8
+
+const (
+	// retry registers again at the same target.
+	retry action = iota
+	// move registers at the owner of the holder's shard.
+	move
+	// stop ends the beats of this boot.
+	stop
+)
 
 // rejectHolder applies the rejection of a registration at t.
 func (r *router) rejectHolder(t *target, h Holder, why rejection) {
@@ -350,11 +387,11 @@ func (r *router) registered(t *target, h Holder) *entry {
 func (r *router) reject(e *entry, why rejection) {
 	e.handle, e.registering, e.rejectedFor, e.retryAt = 0, false, why.reason, why.retryAt
 	e.target.signal()
-	switch why.reason {
-	case reasonSuperseded:
+	switch why.action {
+	case stop:
 		e.superseded = true
 		r.detach(e)
-	case reasonNotLeader:
+	case move:
 		r.move(e, why)
 	}
 }
@@ -364,17 +401,17 @@ func (r *router) reject(e *entry, why rejection) {
 func (r *router) move(e *entry, why rejection) {
 	e.moves++
 	e.retryAt = time.Time{}
-	if why.moveTo == "" || e.moves > maxMoves {
+	if why.redirectAddress == "" || e.moves > maxMoves {
 		e.moves = 0
 		e.attempts++
 		e.retryAt = why.ownerRetryAt(e.attempts)
 	}
 	switch {
-	case why.moveTo != "" && why.moveAt.After(e.retryAt):
+	case why.redirectAddress != "" && why.moveAt.After(e.retryAt):
 		r.unassign(e)
-		e.preferred, e.retryAt = why.moveTo, why.moveAt
-	case why.moveTo != "":
-		r.assignTo(e, why.moveTo)
+		e.preferred, e.retryAt = why.redirectAddress, why.moveAt
+	case why.redirectAddress != "":
+		r.assignTo(e, why.redirectAddress)
 		signal(r.changed) // the target may need a goroutine
 	case e.attempts > maxAttempts:
 		r.unassign(e)

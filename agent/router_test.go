@@ -188,7 +188,7 @@ func TestRun_HolderOfAnUnknownOwnerRegistersAgainWithPauses(t *testing.T) {
 		if total < 10 || total > 45 {
 			t.Errorf("%d messages in a minute, want 10 to 45", total)
 		}
-		if got := a.Status(); len(got.Rejected) != 100 || got.Rejected[0].Reason != "NOT_LEADER" {
+		if got := a.Status(); len(got.Rejected) != 100 || got.Rejected[0].Reason != "NO_LEADER" {
 			t.Errorf("rejected %v", got.Rejected)
 		}
 		c.setOwner(always("b"))

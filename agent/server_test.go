@@ -5,16 +5,18 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 )
@@ -30,7 +32,7 @@ type message struct {
 
 // server is a leasesvc that accepts every holder unless the test says otherwise.
 type server struct {
-	leasev1.UnimplementedLeaseServiceServer
+	leasev1.UnimplementedHeartbeatServiceServer
 	begin    time.Time
 	listener *bufconn.Listener
 
@@ -38,9 +40,10 @@ type server struct {
 	streams  int
 	open     int // streams that have not ended
 	messages []message
+	requests []*leasev1.StreamHeartbeatsRequest
 	// away returns the owner of a holder, and false if this server is the owner. nil makes this
 	// server the owner of all.
-	away func(name string) (moveTo string, away bool)
+	away func(name string) (owner string, away bool)
 	// forwards is set if the server forwards the beats of holders that it does not own.
 	forwards bool
 	// intervals are the intervals of classes that differ from interval.
@@ -55,7 +58,7 @@ type server struct {
 func serve(t *testing.T) *server {
 	s := &server{begin: time.Now(), listener: bufconn.Listen(1 << 20)}
 	registry := grpc.NewServer()
-	leasev1.RegisterLeaseServiceServer(registry, s)
+	leasev1.RegisterHeartbeatServiceServer(registry, s)
 	served := make(chan error, 1)
 	go func() { served <- registry.Serve(s.listener) }()
 	t.Cleanup(func() {
@@ -100,20 +103,26 @@ func (s *server) StreamHeartbeats(rpc grpc.BidiStreamingServer[leasev1.StreamHea
 func (s *server) respond(stream int, request *leasev1.StreamHeartbeatsRequest, handles *[]*leasev1.Holder) *leasev1.StreamHeartbeatsResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.messages = append(s.messages, message{At: time.Since(s.begin), Registered: len(request.Holders), Beats: len(request.Handles)})
+	s.messages = append(s.messages, message{At: time.Since(s.begin), Registered: len(request.Registrations), Beats: len(request.Handles) + len(request.Reports)})
+	s.requests = append(s.requests, request)
 	response := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
-	for _, h := range request.Holders {
+	for _, registration := range request.Registrations {
+		h := registration.Holder
 		if why := s.rejection(h.Name); why != nil {
-			response.Welcomes = append(response.Welcomes, &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}})
+			response.RegistrationResults = append(response.RegistrationResults, &leasev1.RegistrationResult{Result: &leasev1.RegistrationResult_Rejection{Rejection: why}})
 			continue
 		}
 		*handles = append(*handles, h)
-		response.Welcomes = append(response.Welcomes, &leasev1.Welcome{Handle: uint32(len(*handles)), Result: &leasev1.Welcome_Grant{Grant: s.grant(h)}})
+		response.RegistrationResults = append(response.RegistrationResults, &leasev1.RegistrationResult{Handle: uint32(len(*handles)), Result: &leasev1.RegistrationResult_Grant{Grant: s.grant(h)}})
 	}
-	for _, handle := range request.Handles {
+	renewed := slices.Clone(request.Handles)
+	for _, report := range request.Reports {
+		renewed = append(renewed, report.Handle)
+	}
+	for _, handle := range renewed {
 		h := (*handles)[handle-1]
 		if why := s.rejection(h.Name); why != nil {
-			response.RefusedHandles = append(response.RefusedHandles, &leasev1.RefusedHandle{Handle: handle, Refusal: why})
+			response.RejectedHandles = append(response.RejectedHandles, &leasev1.RejectedHandle{Handle: handle, Rejection: why})
 			continue
 		}
 		response.Grant = s.grant(h)
@@ -131,14 +140,18 @@ func (s *server) grant(h *leasev1.Holder) *leasev1.Grant {
 }
 
 // rejection returns nil if this server owns the holder. The caller holds mu.
-func (s *server) rejection(name string) *leasev1.Refusal {
+func (s *server) rejection(name string) *leasev1.Rejection {
 	if s.away == nil {
 		return nil
 	}
-	if moveTo, away := s.away(name); away {
-		return &leasev1.Refusal{Reason: "NOT_LEADER", MoveTo: moveTo, Forwarded: s.forwards}
+	owner, away := s.away(name)
+	switch {
+	case !away:
+		return nil
+	case owner == "":
+		return &leasev1.Rejection{Reason: "NO_LEADER", Code: code.Code_UNAVAILABLE, RetryAfter: durationpb.New(100 * time.Millisecond)}
 	}
-	return nil
+	return &leasev1.Rejection{Reason: "NOT_LEADER", Code: code.Code_FAILED_PRECONDITION, RedirectAddress: owner, Forwarded: s.forwards}
 }
 
 func (s *server) endOf(stream int) error {
@@ -171,13 +184,20 @@ func (n network) dial(target string) (*grpc.ClientConn, error) {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.listener.DialContext(ctx) }))
 }
 
-// run runs an agent until the end of the test.
+// run makes and runs an agent until the end of the test.
 func run(t *testing.T, cfg agent.Config) *agent.Agent {
 	t.Helper()
 	a, err := agent.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	start(t, a)
+	return a
+}
+
+// start runs an agent until the end of the test.
+func start(t *testing.T, a *agent.Agent) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- a.Run(ctx) }()
@@ -187,7 +207,6 @@ func run(t *testing.T, cfg agent.Config) *agent.Agent {
 			t.Errorf("run: %v", err)
 		}
 	})
-	return a
 }
 
 func node(name string) agent.Holder { return agent.Holder{Class: "node", Name: name, BootID: "1"} }

@@ -11,13 +11,16 @@ import (
 
 	"google.golang.org/grpc"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 const (
 	// The API allows this many registrations and beats in one message.
 	maxRegistrations = 1000
 	maxBeats         = 10_000
+	// maxMessageBytes is when a message is full, before its last holder: servers accept a MiB.
+	maxMessageBytes = 768 << 10
 	// minAnswerTimeout lets a server with short intervals pause without losing all its streams.
 	minAnswerTimeout = time.Second
 )
@@ -33,7 +36,7 @@ type movedError struct{ to string }
 
 func (e *movedError) Error() string {
 	if e.to == "" {
-		return "the server holds no shard any more"
+		return "the server leads no shard any more"
 	}
 	return "the server redirects to " + e.to
 }
@@ -47,6 +50,10 @@ type stream struct {
 	pending []pendingRequest
 	// registering is set while a registration is pending.
 	registering bool
+	// registrationsPerMessage and handlesPerMessage are what the server accepts.
+	registrationsPerMessage, handlesPerMessage int
+	// described is set after the first message, which describes the client.
+	described bool
 	// watchdog cancels the stream, also during a blocked send, when the oldest pending request gets
 	// no response in time, or when there is no connection in time.
 	watchdog *time.Timer
@@ -87,6 +94,7 @@ func newStream(a *Agent, t *target, rpc grpc.BidiStreamingClient[leasev1.StreamH
 	registerTimer.Stop()
 	return &stream{
 		Agent: a, target: t, rpc: rpc, watchdog: watchdog, classes: map[string]*schedule{},
+		registrationsPerMessage: maxRegistrations, handlesPerMessage: maxBeats,
 		beatTimer: beatTimer, registerTimer: registerTimer,
 		responses: make(chan *leasev1.StreamHeartbeatsResponse), failed: make(chan error, 1),
 	}
@@ -161,40 +169,64 @@ func (s *stream) register() error {
 	if s.registering {
 		return nil
 	}
-	holders, next := s.router.nextRegistrations(s.target, time.Now(), maxRegistrations)
+	now := time.Now()
+	holders, next := s.router.nextRegistrations(s.target, now, s.registrationsPerMessage)
 	resetTimer(s.registerTimer, next)
 	if len(holders) == 0 {
 		return nil
 	}
 	s.registering = true
 	request := &leasev1.StreamHeartbeatsRequest{}
-	for _, h := range holders {
-		request.Holders = append(request.Holders, &leasev1.Holder{Class: h.Class, Name: h.Name, BootId: h.BootID})
+	pending := pendingRequest{}
+	for _, b := range holders {
+		request.Registrations = append(request.Registrations, &leasev1.Registration{
+			Holder: &leasev1.Holder{Class: b.holder.Class, Name: b.holder.Name, BootId: b.holder.BootID}, Report: b.report.message(now),
+		})
+		pending.registered = append(pending.registered, b.holder)
 	}
-	return s.send(request, pendingRequest{registered: holders})
+	return s.send(request, pending)
 }
 
-// beat renews the sessions of all classes that are due.
+// beat renews the leases of all classes that are due.
 func (s *stream) beat(now time.Time) error {
 	for _, class := range slices.Sorted(maps.Keys(s.classes)) {
 		schedule := s.classes[class]
 		if schedule.next.After(now) {
 			continue
 		}
-		handles := s.router.handles(s.target, class)
-		if len(handles) == 0 {
+		holders := s.router.registeredHolders(s.target, class)
+		if len(holders) == 0 {
 			delete(s.classes, class)
 			continue
 		}
 		schedule.next = now.Add(schedule.interval) // a late response does not delay the next beat
-		for chunk := range slices.Chunk(handles, maxBeats) {
-			if err := s.send(&leasev1.StreamHeartbeatsRequest{Handles: chunk}, pendingRequest{class: class}); err != nil {
+		for len(holders) > 0 {
+			var request *leasev1.StreamHeartbeatsRequest
+			request, holders = s.nextBeats(holders, now, schedule.interval)
+			if err := s.send(request, pendingRequest{class: class}); err != nil {
 				return err
 			}
 		}
 	}
 	s.resetBeatTimer()
 	return nil
+}
+
+// nextBeats returns a message with the beats of the first holders, and the remaining holders. A
+// holder is named by its bare handle if its report says no more.
+func (s *stream) nextBeats(holders []beating, now time.Time, interval time.Duration) (*leasev1.StreamHeartbeatsRequest, []beating) {
+	request := &leasev1.StreamHeartbeatsRequest{}
+	n, size := 0, 0
+	for ; n < min(len(holders), s.handlesPerMessage) && size < maxMessageBytes; n++ {
+		b := &holders[n]
+		if b.report.bare(now, interval) {
+			request.Handles = append(request.Handles, b.handle)
+			continue
+		}
+		request.Reports = append(request.Reports, &leasev1.HandleReport{Handle: b.handle, Report: b.report.message(now)})
+		size += b.report.size()
+	}
+	return request, holders[n:]
 }
 
 // resetBeatTimer sets the timer to the class that is due first, and interval to the shortest one.
@@ -215,6 +247,10 @@ func (s *stream) resetBeatTimer() {
 
 func (s *stream) send(request *leasev1.StreamHeartbeatsRequest, p pendingRequest) error {
 	request.Sequence = s.sequence.Add(1)
+	if !s.described {
+		s.described = true
+		request.ClientInfo = &metav1.ClientInfo{Cluster: s.cfg.Cluster, Agent: s.cfg.Name, Version: s.cfg.Version}
+	}
 	p.sequence, p.sent = request.Sequence, time.Now()
 	s.pending = append(s.pending, p)
 	if len(s.pending) == 1 {

@@ -6,10 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -66,10 +67,10 @@ func TestRun_RateLimitedHoldersReturnAtDifferentTimes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t)
 			s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
-				for _, w := range response.Welcomes {
+				for _, w := range response.RegistrationResults {
 					if time.Since(s.begin) < asked {
 						w.Handle = 0
-						w.Result = &leasev1.Welcome_Refusal{Refusal: &leasev1.Refusal{Reason: "PACED", RetryAfter: durationpb.New(asked)}}
+						w.Result = &leasev1.RegistrationResult_Rejection{Rejection: &leasev1.Rejection{Reason: "REGISTRATION_RATE_LIMITED", Code: code.Code_UNAVAILABLE, RetryAfter: durationpb.New(asked)}}
 					}
 				}
 				return response
@@ -96,7 +97,7 @@ func TestRun_RateLimitedStreamReopensWhenTheServerSays(t *testing.T) {
 		s, other := serve(t), serve(t)
 		s.end = func(stream int) error {
 			if stream == 1 {
-				return rpcerror.New(codes.Unavailable, "PACED", "rate-limited", rpcerror.WithRetryAfter(asked))
+				return rpcerror.New(codes.Unavailable, "REGISTRATION_RATE_LIMITED", "rate-limited", rpcerror.WithRetryAfter(asked))
 			}
 			return nil
 		}

@@ -3,9 +3,9 @@ package gateway_test
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,24 +17,28 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-// fakeBootstrapsvc is bootstrapsvc with findings and kube-apiservers. Only the holder of the term
-// reports findings; each replica reports kube-apiservers, the baseline and repairs.
+// fakeBootstrapsvc is bootstrapsvc with findings and kube-apiservers. Only the leader reports
+// findings; each replica reports kube-apiservers, the baseline, plans and repairs.
 type fakeBootstrapsvc struct {
 	*fakeService
 	findings   map[string]*bootstrapv1.Finding
-	apiservers []*bootstrapv1.APIServer
+	apiservers map[string]*bootstrapv1.APIServer
 	baseline   *bootstrapv1.Baseline
-	repairs    []*bootstrapv1.Repair
+	plans      map[string]*bootstrapv1.RepairPlan
+	repairs    map[string]*bootstrapv1.Repair
+	// applied has the repair of each request id.
+	applied map[string]*bootstrapv1.Repair
 }
 
-func newBootstrapsvc(holder string) *fakeBootstrapsvc {
+func newBootstrapsvc(leader string) *fakeBootstrapsvc {
 	return &fakeBootstrapsvc{
-		fakeService: newFakeService("bootstrapsvc", holder), findings: map[string]*bootstrapv1.Finding{},
-		baseline: &bootstrapv1.Baseline{EndpointReconciler: "lease"},
+		fakeService: newFakeService("bootstrapsvc", leader), findings: map[string]*bootstrapv1.Finding{},
+		apiservers: map[string]*bootstrapv1.APIServer{}, baseline: &bootstrapv1.Baseline{Name: "baseline", EndpointReconciler: "lease"},
+		plans: map[string]*bootstrapv1.RepairPlan{}, repairs: map[string]*bootstrapv1.Repair{}, applied: map[string]*bootstrapv1.Repair{},
 	}
 }
 
@@ -43,29 +47,55 @@ func (f *fakeBootstrapsvc) find(port string) {
 	f.change(func() {
 		name := "findings/leaked.node-ports." + port
 		f.findings[name] = &bootstrapv1.Finding{
-			Name: name, Code: bootstrapv1.Finding_CODE_LEAKED, Store: bootstrapv1.Finding_STORE_NODE_PORTS, Subject: port,
-			State: bootstrapv1.Finding_STATE_OPEN, Safe: true,
+			Name: name, Code: "LEAKED", Store: bootstrapv1.Store_STORE_NODE_PORTS, Subject: port,
+			State: bootstrapv1.Finding_STATE_OPEN, RepairMode: bootstrapv1.Finding_REPAIR_MODE_AUTO,
 		}
 	})
 }
 
-// repair removes the finding about a port.
+// repair ends the finding about a port, which is remembered.
 func (f *fakeBootstrapsvc) repair(port string) {
-	f.change(func() { delete(f.findings, "findings/leaked.node-ports."+port) })
+	f.change(func() {
+		name := "findings/leaked.node-ports." + port
+		f.findings[name] = proto.CloneOf(f.findings[name])
+		f.findings[name].State = bootstrapv1.Finding_STATE_REPAIRED
+	})
 }
 
-// elect gives the term to a replica, or to none.
+// elect makes a replica the leader, or none.
 func (f *fakeBootstrapsvc) elect(id string) { f.move(0, id) }
+
+// setAPIServers sets the kube-apiservers.
+func (f *fakeBootstrapsvc) setAPIServers(all ...*bootstrapv1.APIServer) {
+	f.change(func() {
+		f.apiservers = map[string]*bootstrapv1.APIServer{}
+		for _, one := range all {
+			f.apiservers[one.Name] = one
+		}
+	})
+}
+
+// copyOf returns a copy of a map of the fake.
+func copyOf[T any](f *fakeBootstrapsvc, all func() map[string]T) map[string]T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(all())
+}
 
 // bootstrapReplica is one replica of fakeBootstrapsvc.
 type bootstrapReplica struct {
-	bootstrapv1.UnimplementedBootstrapServiceServer
+	bootstrapv1.UnimplementedBaselineServiceServer
+	bootstrapv1.UnimplementedAPIServerServiceServer
+	bootstrapv1.UnimplementedFindingServiceServer
+	bootstrapv1.UnimplementedRepairServiceServer
 
 	service *fakeBootstrapsvc
 	id      string
 	// stopping is whether all calls fail with SHUTTING_DOWN, disconnected whether it cannot reach
-	// its kube-apiserver, hanging whether it does not answer.
+	// its kube-apiserver, hanging whether it does not answer. dropped counts answers to ApplyRepairPlan
+	// that are to be lost.
 	stopping, disconnected, hanging atomic.Bool
+	dropped                         atomic.Int64
 	calls, watches                  atomic.Int64
 }
 
@@ -73,7 +103,12 @@ type bootstrapReplica struct {
 func (f *fakeBootstrapsvc) start(t testing.TB, id string) (*bootstrapReplica, term.Member) {
 	t.Helper()
 	r := &bootstrapReplica{service: f, id: id}
-	return r, f.fakeService.start(t, id, func(registrar grpc.ServiceRegistrar) { bootstrapv1.RegisterBootstrapServiceServer(registrar, r) })
+	return r, f.fakeService.start(t, id, func(registrar grpc.ServiceRegistrar) {
+		bootstrapv1.RegisterBaselineServiceServer(registrar, r)
+		bootstrapv1.RegisterAPIServerServiceServer(registrar, r)
+		bootstrapv1.RegisterFindingServiceServer(registrar, r)
+		bootstrapv1.RegisterRepairServiceServer(registrar, r)
+	})
 }
 
 func (r *bootstrapReplica) admit(ctx context.Context) error {
@@ -90,121 +125,152 @@ func (r *bootstrapReplica) admit(ctx context.Context) error {
 	return nil
 }
 
-// lead admits calls that only the holder of the term answers.
+// lead admits calls that only the leader answers.
 func (r *bootstrapReplica) lead(ctx context.Context) error {
 	if err := r.admit(ctx); err != nil {
 		return err
 	}
-	return r.service.checkHolder(0, r.id)
+	return r.service.checkLeader(0, r.id)
 }
 
-func (r *bootstrapReplica) freshness() *statusv1.Freshness {
-	return &statusv1.Freshness{ReplicaId: r.id, ReadTime: timestamppb.Now(), Epoch: r.service.epochAt(0, r.id)}
-}
+func (r *bootstrapReplica) sources() []*metav1.Source { return r.service.sources(r.id) }
 
 func (r *bootstrapReplica) GetBaseline(ctx context.Context, _ *bootstrapv1.GetBaselineRequest) (*bootstrapv1.GetBaselineResponse, error) {
 	if err := r.admit(ctx); err != nil {
 		return nil, err
 	}
-	return &bootstrapv1.GetBaselineResponse{Baseline: r.service.baseline, Freshness: r.freshness()}, nil
+	return &bootstrapv1.GetBaselineResponse{Baseline: r.service.baseline, Sources: r.sources()}, nil
+}
+
+func (r *bootstrapReplica) ReconcileBaseline(ctx context.Context, request *bootstrapv1.ReconcileBaselineRequest) (*bootstrapv1.ReconcileBaselineResponse, error) {
+	admit := r.lead
+	if request.ValidateOnly {
+		admit = r.admit
+	}
+	if err := admit(ctx); err != nil {
+		return nil, err
+	}
+	return &bootstrapv1.ReconcileBaselineResponse{Sources: r.sources()}, nil
+}
+
+func (r *bootstrapReplica) WatchBaseline(_ *bootstrapv1.WatchBaselineRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchBaselineResponse]) error {
+	read := func() map[string]*bootstrapv1.Baseline {
+		return copyOf(r.service, func() map[string]*bootstrapv1.Baseline {
+			return map[string]*bootstrapv1.Baseline{"baseline": r.service.baseline}
+		})
+	}
+	return serveWatch(wire.Context(), r, r.admit, read, nil, func(kind metav1.EventType, baseline *bootstrapv1.Baseline, mark *metav1.Bookmark) error {
+		return wire.Send(&bootstrapv1.WatchBaselineResponse{Type: kind, Baseline: baseline, Bookmark: mark})
+	})
+}
+
+func (r *bootstrapReplica) allAPIServers() map[string]*bootstrapv1.APIServer {
+	return copyOf(r.service, func() map[string]*bootstrapv1.APIServer { return r.service.apiservers })
 }
 
 func (r *bootstrapReplica) ListAPIServers(ctx context.Context, _ *bootstrapv1.ListAPIServersRequest) (*bootstrapv1.ListAPIServersResponse, error) {
 	if err := r.admit(ctx); err != nil {
 		return nil, err
 	}
-	list, _ := r.apiservers()
-	return &bootstrapv1.ListAPIServersResponse{Apiservers: list, Freshness: r.freshness()}, nil
-}
-
-// apiservers returns the kube-apiservers, and a channel that is closed at the next change.
-func (r *bootstrapReplica) apiservers() ([]*bootstrapv1.APIServer, <-chan struct{}) {
-	r.service.mu.Lock()
-	defer r.service.mu.Unlock()
-	return r.service.apiservers, r.service.changed
+	all := r.allAPIServers()
+	var ordered []*bootstrapv1.APIServer
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		ordered = append(ordered, all[name])
+	}
+	return &bootstrapv1.ListAPIServersResponse{Apiservers: ordered, ResumeToken: "of " + r.id, Sources: r.sources()}, nil
 }
 
 func (r *bootstrapReplica) WatchAPIServers(_ *bootstrapv1.WatchAPIServersRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchAPIServersResponse]) error {
+	return serveWatch(wire.Context(), r, r.admit, r.allAPIServers, nil, func(kind metav1.EventType, apiserver *bootstrapv1.APIServer, mark *metav1.Bookmark) error {
+		return wire.Send(&bootstrapv1.WatchAPIServersResponse{Type: kind, Apiserver: apiserver, Bookmark: mark})
+	})
+}
+
+// serveWatch serves a watch until it is not admitted.
+func serveWatch[T item](
+	ctx context.Context, r *bootstrapReplica, admit func(context.Context) error, read func() map[string]T, ended func(T) T,
+	send func(metav1.EventType, T, *metav1.Bookmark) error,
+) error {
 	r.watches.Add(1)
 	defer r.watches.Add(-1)
-	for {
-		if err := r.admit(wire.Context()); err != nil {
-			return err
-		}
-		list, changed := r.apiservers()
-		if err := wire.Send(&bootstrapv1.WatchAPIServersResponse{Apiservers: list, Freshness: r.freshness()}); err != nil {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-wire.Context().Done():
-			return wire.Context().Err()
-		}
-	}
+	return watch[T]{
+		service: r.service.fakeService, replica: r.id, check: func() error { return admit(ctx) }, read: read, ended: ended, send: send,
+		same: func(a, b T) bool { return proto.Equal(a, b) },
+	}.serve(ctx)
+}
+
+// selects reports whether a filter for findings selects a finding.
+func selects(codes []string, states []bootstrapv1.Finding_State, finding *bootstrapv1.Finding) bool {
+	stands := finding.State < bootstrapv1.Finding_STATE_REPAIRED
+	return (len(codes) == 0 || slices.Contains(codes, finding.Code)) &&
+		(len(states) == 0 && stands || slices.Contains(states, finding.State))
+}
+
+func (r *bootstrapReplica) allFindings() map[string]*bootstrapv1.Finding {
+	return copyOf(r.service, func() map[string]*bootstrapv1.Finding { return r.service.findings })
 }
 
 func (r *bootstrapReplica) ListFindings(ctx context.Context, request *bootstrapv1.ListFindingsRequest) (*bootstrapv1.ListFindingsResponse, error) {
 	if err := r.lead(ctx); err != nil {
 		return nil, err
 	}
-	r.service.mu.Lock()
-	page, next, err := pageOf(r.service.findings, request.Code.String(), request.PageToken, cmp.Or(request.PageSize, 500), func(f *bootstrapv1.Finding) bool {
-		return request.Code == 0 || f.Code == request.Code
+	page, next, err := pageOf(r.allFindings(), fmt.Sprint(request.Codes, request.States), request.PageToken, cmp.Or(request.PageSize, 500), func(f *bootstrapv1.Finding) bool {
+		return selects(request.Codes, request.States, f)
 	})
-	r.service.mu.Unlock()
-	return &bootstrapv1.ListFindingsResponse{Findings: page, NextPageToken: next, Freshness: r.freshness()}, err
+	return &bootstrapv1.ListFindingsResponse{Findings: page, NextPageToken: next, ResumeToken: "of " + r.id, Sources: r.sources()}, err
 }
 
-func (r *bootstrapReplica) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
-	r.watches.Add(1)
-	defer r.watches.Add(-1)
-	check := func() error { return r.lead(wire.Context()) }
+func (r *bootstrapReplica) WatchFindings(request *bootstrapv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
 	read := func() map[string]*bootstrapv1.Finding {
-		r.service.mu.Lock()
-		defer r.service.mu.Unlock()
-		return maps.Clone(r.service.findings)
+		all := r.allFindings()
+		maps.DeleteFunc(all, func(_ string, f *bootstrapv1.Finding) bool { return !selects(request.Codes, request.States, f) })
+		return all
 	}
-	same := func(a, b *bootstrapv1.Finding) bool { return proto.Equal(a, b) }
-	return follow(wire.Context(), r.service.fakeService, check, read, same, func(kind int32, finding *bootstrapv1.Finding) error {
-		event := &bootstrapv1.WatchFindingsResponse{Type: bootstrapv1.WatchFindingsResponse_Type(kind), Finding: finding, Freshness: r.freshness()}
-		if event.Type == bootstrapv1.WatchFindingsResponse_TYPE_DELETED {
-			event.Finding = proto.CloneOf(finding)
-			event.Finding.State = bootstrapv1.Finding_STATE_REPAIRED
-		}
-		return wire.Send(event)
+	return serveWatch(wire.Context(), r, r.lead, read, nil, func(kind metav1.EventType, finding *bootstrapv1.Finding, mark *metav1.Bookmark) error {
+		return wire.Send(&bootstrapv1.WatchFindingsResponse{Type: kind, Finding: finding, Bookmark: mark})
 	})
 }
 
-func (r *bootstrapReplica) Audit(ctx context.Context, _ *bootstrapv1.AuditRequest) (*bootstrapv1.AuditResponse, error) {
+func (r *bootstrapReplica) AuditAllocations(ctx context.Context, _ *bootstrapv1.AuditAllocationsRequest) (*bootstrapv1.AuditAllocationsResponse, error) {
 	if err := r.lead(ctx); err != nil {
 		return nil, err
 	}
-	return &bootstrapv1.AuditResponse{
-		Stores:   []*bootstrapv1.AuditResponse_StoreAudit{{Store: bootstrapv1.Finding_STORE_NODE_PORTS, Present: true}},
-		Findings: int32(len(r.service.findings)), Freshness: r.freshness(),
+	return &bootstrapv1.AuditAllocationsResponse{
+		Stores:       []*bootstrapv1.AuditAllocationsResponse_StoreAudit{{Store: bootstrapv1.Store_STORE_NODE_PORTS, Present: true}},
+		FindingCount: int32(len(r.allFindings())), Sources: r.sources(),
 	}, nil
 }
 
-func (r *bootstrapReplica) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepairRequest) (*bootstrapv1.PlanRepairResponse, error) {
+func (r *bootstrapReplica) IgnoreFinding(ctx context.Context, request *bootstrapv1.IgnoreFindingRequest) (*bootstrapv1.IgnoreFindingResponse, error) {
 	if err := r.lead(ctx); err != nil {
 		return nil, err
 	}
-	r.service.mu.Lock()
-	defer r.service.mu.Unlock()
-	names := request.Names
-	if len(names) == 0 {
-		names = slices.Sorted(maps.Keys(r.service.findings))
+	finding := proto.CloneOf(r.allFindings()[request.Name])
+	finding.State = bootstrapv1.Finding_STATE_IGNORED
+	if !request.ValidateOnly {
+		r.service.change(func() { r.service.findings[request.Name] = finding })
 	}
-	plan := &bootstrapv1.PlanRepairResponse{
-		LeftOmitted: 3, ExpireTime: timestamppb.New(time.Now().Add(10 * time.Minute)), Freshness: &statusv1.Freshness{ReplicaId: r.id},
+	return &bootstrapv1.IgnoreFindingResponse{Finding: finding, Sources: r.sources()}, nil
+}
+
+func (r *bootstrapReplica) CreateRepairPlan(ctx context.Context, request *bootstrapv1.CreateRepairPlanRequest) (*bootstrapv1.CreateRepairPlanResponse, error) {
+	if err := r.lead(ctx); err != nil {
+		return nil, err
+	}
+	all, names := r.allFindings(), request.Findings
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(all))
+	}
+	plan := &bootstrapv1.RepairPlan{
+		Name: fmt.Sprintf("repairplans/p%d", r.calls.Load()), Etag: "e1", SkippedFindingCount: 3, ExpireTime: timestamppb.New(time.Now().Add(10 * time.Minute)),
 	}
 	for _, name := range names {
-		finding := r.service.findings[name]
+		finding := all[name]
 		switch {
 		case finding == nil:
 			return nil, rpcerror.New(codes.NotFound, "FINDING_NOT_FOUND", name+" is not an open finding")
-		case finding.Repair == "" && !finding.Safe:
-			plan.Left = append(plan.Left, finding)
+		case finding.Repair == "" && finding.RepairMode != bootstrapv1.Finding_REPAIR_MODE_AUTO:
+			plan.SkippedFindings = append(plan.SkippedFindings, finding)
 		default:
 			plan.Steps = append(plan.Steps, stepFor(finding))
 		}
@@ -212,54 +278,85 @@ func (r *bootstrapReplica) PlanRepair(ctx context.Context, request *bootstrapv1.
 	slices.SortStableFunc(plan.Steps, func(a, b *bootstrapv1.RepairStep) int { // allocate before anything is freed
 		return cmp.Compare(a.Change.Verb, b.Change.Verb)
 	})
-	if len(plan.Steps) > 0 {
-		plan.Token = "eyJ2IjoxLCJmaW5kaW5ncyI6WyJ" + strings.Repeat("maW5kaW5ncy9ub3QtYWxsb2NhdGVk", len(plan.Steps)) + "In0"
+	if request.ValidateOnly {
+		plan.Name = ""
+	} else {
+		r.service.change(func() { r.service.plans[plan.Name] = plan })
 	}
-	return plan, nil
+	return &bootstrapv1.CreateRepairPlanResponse{RepairPlan: plan, Sources: r.sources()}, nil
 }
 
 func stepFor(finding *bootstrapv1.Finding) *bootstrapv1.RepairStep {
-	change := &statusv1.Change{
-		Verb: statusv1.Change_VERB_UPDATE, Reason: "LEAKED", Detail: "bit " + finding.Subject + " is cleared",
-		Object: &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: "servicenodeports"},
+	change := &metav1.Change{
+		Verb: metav1.Change_VERB_UPDATE, Reason: "LEAKED", Message: "bit " + finding.Subject + " is cleared", BaseVersion: "48213",
+		Object: &metav1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: "servicenodeports"}, Outcome: metav1.Change_OUTCOME_PLANNED,
 	}
-	if finding.Store == bootstrapv1.Finding_STORE_IP_ADDRESSES {
-		change = &statusv1.Change{
-			Verb: statusv1.Change_VERB_CREATE, Reason: "NOT_ALLOCATED", Detail: "for the Service that uses it",
-			Object: &statusv1.ObjectReference{ApiVersion: "networking.k8s.io/v1", Kind: "IPAddress", Name: finding.Subject},
-		}
+	if finding.Store == bootstrapv1.Store_STORE_IP_ADDRESSES {
+		change.Verb, change.Reason, change.Message, change.BaseVersion = metav1.Change_VERB_CREATE, "NOT_ALLOCATED", "for the Service that uses it", ""
+		change.Object = &metav1.ObjectReference{ApiVersion: "networking.k8s.io/v1", Kind: "IPAddress", Name: finding.Subject}
 	}
-	if finding.Code == bootstrapv1.Finding_CODE_ORPHAN {
-		change.Verb, change.Reason, change.Detail = statusv1.Change_VERB_DELETE, "ORPHAN", "its owner does not exist"
+	if finding.Code == "ORPHAN" {
+		change.Verb, change.Reason, change.Message, change.BaseVersion = metav1.Change_VERB_DELETE, "ORPHAN", "its owner does not exist", "48213"
 	}
-	step := &bootstrapv1.RepairStep{
-		Finding: finding.Name, Change: change, Safe: finding.Safe, Risk: finding.UnsafeReason, State: bootstrapv1.RepairStep_STATE_PENDING,
-	}
-	if change.Verb != statusv1.Change_VERB_CREATE { // a create needs no version
-		step.Version = "48213"
-	}
-	return step
+	return &bootstrapv1.RepairStep{Finding: finding.Name, Change: change, RepairMode: finding.RepairMode, Risk: finding.RepairModeMessage}
 }
 
-// ApplyRepair records a repair with the name of the token.
-func (r *bootstrapReplica) ApplyRepair(ctx context.Context, request *bootstrapv1.ApplyRepairRequest) (*bootstrapv1.ApplyRepairResponse, error) {
+func (r *bootstrapReplica) GetRepairPlan(ctx context.Context, request *bootstrapv1.GetRepairPlanRequest) (*bootstrapv1.GetRepairPlanResponse, error) {
+	if err := r.admit(ctx); err != nil {
+		return nil, err
+	}
+	plan := copyOf(r.service, func() map[string]*bootstrapv1.RepairPlan { return r.service.plans })[request.Name]
+	if plan == nil {
+		return nil, rpcerror.New(codes.NotFound, "PLAN_NOT_FOUND", "no plan "+request.Name)
+	}
+	return &bootstrapv1.GetRepairPlanResponse{RepairPlan: plan, Sources: r.sources()}, nil
+}
+
+// ApplyRepairPlan makes one repair for each request id.
+func (r *bootstrapReplica) ApplyRepairPlan(ctx context.Context, request *bootstrapv1.ApplyRepairPlanRequest) (*bootstrapv1.ApplyRepairPlanResponse, error) {
 	if err := r.lead(ctx); err != nil {
 		return nil, err
 	}
-	if request.Token == "old" {
-		return nil, rpcerror.New(codes.FailedPrecondition, "REPAIR_TOKEN_EXPIRED", "the plan has expired; plan again")
+	if request.Name == "repairplans/old" {
+		return nil, rpcerror.New(codes.FailedPrecondition, "PLAN_EXPIRED", "the plan has expired; plan again")
 	}
-	repair := &bootstrapv1.Repair{Name: "repairs/" + request.Token, Requester: r.id, Complete: true}
-	r.service.change(func() { r.service.repairs = append(r.service.repairs, repair) })
-	return &bootstrapv1.ApplyRepairResponse{Repair: repair, Freshness: r.freshness()}, nil
+	var repair *bootstrapv1.Repair
+	r.service.change(func() {
+		if repair = r.service.applied[request.RequestId]; repair == nil {
+			repair = &bootstrapv1.Repair{
+				Name: fmt.Sprintf("repairs/r%d", len(r.service.repairs)), Plan: request.Name, State: bootstrapv1.Repair_STATE_SUCCEEDED,
+				Requester: &metav1.Caller{User: r.id},
+			}
+			r.service.applied[request.RequestId], r.service.repairs[repair.Name] = repair, repair
+		}
+	})
+	if r.dropped.Add(-1) >= 0 {
+		r.service.mu.Lock()
+		member := r.service.members[r.id]
+		r.service.mu.Unlock()
+		cut(member)
+	}
+	return &bootstrapv1.ApplyRepairPlanResponse{Repair: repair, Sources: r.sources()}, nil
+}
+
+func (r *bootstrapReplica) allRepairs() map[string]*bootstrapv1.Repair {
+	return copyOf(r.service, func() map[string]*bootstrapv1.Repair { return r.service.repairs })
 }
 
 func (r *bootstrapReplica) ListRepairs(ctx context.Context, _ *bootstrapv1.ListRepairsRequest) (*bootstrapv1.ListRepairsResponse, error) {
 	if err := r.admit(ctx); err != nil {
 		return nil, err
 	}
-	fresh := r.freshness()
-	r.service.mu.Lock()
-	defer r.service.mu.Unlock()
-	return &bootstrapv1.ListRepairsResponse{Repairs: r.service.repairs, Freshness: fresh}, nil
+	all := r.allRepairs()
+	var ordered []*bootstrapv1.Repair
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		ordered = append(ordered, all[name])
+	}
+	return &bootstrapv1.ListRepairsResponse{Repairs: ordered, Sources: r.sources()}, nil
+}
+
+func (r *bootstrapReplica) WatchRepairs(_ *bootstrapv1.WatchRepairsRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchRepairsResponse]) error {
+	return serveWatch(wire.Context(), r, r.admit, r.allRepairs, nil, func(kind metav1.EventType, repair *bootstrapv1.Repair, mark *metav1.Bookmark) error {
+		return wire.Send(&bootstrapv1.WatchRepairsResponse{Type: kind, Repair: repair, Bookmark: mark})
+	})
 }

@@ -18,32 +18,33 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 )
 
 // fakeLeasesvc is leasesvc with Nodes and Leases. Its replicas keep the contract of the API: which
 // one answers, what a page token continues, and what a watch reports when a shard moves.
 type fakeLeasesvc struct {
 	*fakeService
-	nodes  map[string]*leasev1.NodeHealth
+	nodes  map[string]*nodev1.NodeHealth
 	leases map[string]*leasev1.Lease
 }
 
-func newLeasesvc(holders ...string) *fakeLeasesvc {
+func newLeasesvc(leaders ...string) *fakeLeasesvc {
 	return &fakeLeasesvc{
-		fakeService: newFakeService("leasesvc", holders...), nodes: map[string]*leasev1.NodeHealth{}, leases: map[string]*leasev1.Lease{},
+		fakeService: newFakeService("leasesvc", leaders...), nodes: map[string]*nodev1.NodeHealth{}, leases: map[string]*leasev1.Lease{},
 	}
 }
 
 func (f *fakeLeasesvc) shardOf(resource string) int {
-	return shard.Of("node", resource[strings.LastIndex(resource, "/")+1:], len(f.holders))
+	return shard.Of("node", resource[strings.LastIndex(resource, "/")+1:], len(f.leaders))
 }
 
 // put sets the health of a Node and makes its Lease alive.
-func (f *fakeLeasesvc) put(name, zone string, health leasev1.NodeHealth_Health) {
+func (f *fakeLeasesvc) put(name, zone string, health nodev1.NodeHealth_Health) {
 	f.change(func() {
-		f.nodes["nodes/"+name] = &leasev1.NodeHealth{Name: "nodes/" + name, Zone: zone, Health: health, Reason: "set by the test"}
+		f.nodes["nodes/"+name] = &nodev1.NodeHealth{Name: "nodes/" + name, Zone: "zones/" + zone, Health: health, Message: "set by the test"}
 		lease := "namespaces/kube-node-lease/leases/" + name
 		f.leases[lease] = &leasev1.Lease{Name: lease, State: leasev1.Lease_STATE_ALIVE}
 	})
@@ -59,13 +60,14 @@ func (f *fakeLeasesvc) remove(name string) {
 // leaseReplica is one replica.
 type leaseReplica struct {
 	leasev1.UnimplementedLeaseServiceServer
-	leasev1.UnimplementedNodeHealthServiceServer
+	nodev1.UnimplementedNodeHealthServiceServer
 
 	service *fakeLeasesvc
 	id      string
-	// disabled is whether its loop node-health is off; unavailable is whether all calls fail.
-	disabled, unavailable atomic.Bool
-	calls, watches        atomic.Int64
+	// disabled is whether its loop node-health is off; unavailable is whether all calls fail;
+	// impostor is whether it answers as another replica.
+	disabled, unavailable, impostor atomic.Bool
+	calls, watches                  atomic.Int64
 	// copies counts copies of items. As in leasesvc, each copy has a slightly different time.
 	copies  atomic.Int64
 	resumed atomic.Int64
@@ -77,7 +79,7 @@ func (f *fakeLeasesvc) start(t testing.TB, id string) (*leaseReplica, term.Membe
 	r := &leaseReplica{service: f, id: id}
 	return r, f.fakeService.start(t, id, func(registrar grpc.ServiceRegistrar) {
 		leasev1.RegisterLeaseServiceServer(registrar, r)
-		leasev1.RegisterNodeHealthServiceServer(registrar, r)
+		nodev1.RegisterNodeHealthServiceServer(registrar, r)
 	})
 }
 
@@ -92,53 +94,48 @@ func (r *leaseReplica) admit(nodes bool) error {
 	return nil
 }
 
-func (r *leaseReplica) freshness() *statusv1.Freshness {
-	return &statusv1.Freshness{ReplicaId: r.id, ReadTime: timestamppb.Now()}
+func (r *leaseReplica) sources() []*metav1.Source {
+	sources := r.service.sources(r.id)
+	if r.impostor.Load() {
+		sources[0].ReplicaId = "another"
+	}
+	return sources
 }
 
-// resource is a pointer to a message that replicas report.
-type resource interface {
-	comparable
-	proto.Message
-	GetName() string
-	GetEpoch() int64
-}
-
-// cache has the copies of a replica, so that a large cluster is not copied at each change.
-type cache[T resource] map[string]struct{ from, copy T }
-
-// ownItems returns copies of the items of the replica's shards with their shards and epochs. The
-// cache belongs to the caller.
-func ownItems[T resource](r *leaseReplica, all map[string]T, copies cache[T], complete func(item T, shard int32, epoch int64)) map[string]T {
+// ownItems returns copies of the items of the replica's shards with their owners. The copies of
+// before are used again, so that a large cluster is not copied at each change. They belong to the
+// caller.
+func ownItems[T item](r *leaseReplica, all map[string]T, copies map[string]T, complete func(item T, owner *metav1.Owner)) map[string]T {
 	f := r.service
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	own := make(map[string]T, len(copies))
 	for name, item := range all {
-		number := f.shardOf(name)
-		if f.holders[number] != r.id {
+		number := int32(f.shardOf(name))
+		if f.leaders[number] != r.id {
 			continue
 		}
-		last, known := copies[name]
-		if !known || last.from != item || last.copy.GetEpoch() != f.epochs[number] {
-			last.from, last.copy = item, proto.CloneOf(item)
-			complete(last.copy, int32(number), f.epochs[number])
-			copies[name] = last
+		key := fmt.Sprintf("%p %d", any(item), f.epochs[number])
+		last, known := copies[key]
+		if !known {
+			last = proto.CloneOf(item)
+			complete(last, &metav1.Owner{ReplicaId: r.id, Shard: &number, Epoch: f.epochs[number]})
+			copies[key] = last
 		}
-		own[name] = last.copy
+		own[name] = last
 	}
 	return own
 }
 
-func (r *leaseReplica) nodesBy(copies cache[*leasev1.NodeHealth]) map[string]*leasev1.NodeHealth {
-	return ownItems(r, r.service.nodes, copies, func(n *leasev1.NodeHealth, shard int32, epoch int64) {
-		n.Shard, n.Epoch, n.ChangeTime = shard, epoch, r.approximateTime()
+func (r *leaseReplica) nodesBy(copies map[string]*nodev1.NodeHealth) map[string]*nodev1.NodeHealth {
+	return ownItems(r, r.service.nodes, copies, func(n *nodev1.NodeHealth, owner *metav1.Owner) {
+		n.Owner, n.ChangeTime = owner, r.approximateTime()
 	})
 }
 
-func (r *leaseReplica) leasesBy(copies cache[*leasev1.Lease]) map[string]*leasev1.Lease {
-	return ownItems(r, r.service.leases, copies, func(l *leasev1.Lease, shard int32, epoch int64) {
-		l.Shard, l.Epoch, l.StartTime = shard, epoch, r.approximateTime()
+func (r *leaseReplica) leasesBy(copies map[string]*leasev1.Lease) map[string]*leasev1.Lease {
+	return ownItems(r, r.service.leases, copies, func(l *leasev1.Lease, owner *metav1.Owner) {
+		l.Owner, l.StartTime = owner, r.approximateTime()
 	})
 }
 
@@ -146,19 +143,19 @@ func (r *leaseReplica) approximateTime() *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: 1_800_000_000, Nanos: int32(r.copies.Add(1) % int64(time.Second))}
 }
 
-func (r *leaseReplica) ownNodes() map[string]*leasev1.NodeHealth {
-	return r.nodesBy(cache[*leasev1.NodeHealth]{})
+func (r *leaseReplica) ownNodes() map[string]*nodev1.NodeHealth {
+	return r.nodesBy(map[string]*nodev1.NodeHealth{})
 }
 
 func (r *leaseReplica) ownLeases() map[string]*leasev1.Lease {
-	return r.leasesBy(cache[*leasev1.Lease]{})
+	return r.leasesBy(map[string]*leasev1.Lease{})
 }
 
-func (r *leaseReplica) node(name string) (*leasev1.NodeHealth, error) {
+func (r *leaseReplica) node(name string) (*nodev1.NodeHealth, error) {
 	if err := r.admit(true); err != nil {
 		return nil, err
 	}
-	if err := r.service.checkHolder(r.service.shardOf(name), r.id); err != nil {
+	if err := r.service.checkLeader(r.service.shardOf(name), r.id); err != nil {
 		return nil, err
 	}
 	if node := r.ownNodes()[name]; node != nil {
@@ -167,84 +164,102 @@ func (r *leaseReplica) node(name string) (*leasev1.NodeHealth, error) {
 	return nil, rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", name+" does not exist")
 }
 
-func (r *leaseReplica) GetNodeHealth(_ context.Context, request *leasev1.GetNodeHealthRequest) (*leasev1.GetNodeHealthResponse, error) {
+func (r *leaseReplica) GetNodeHealth(_ context.Context, request *nodev1.GetNodeHealthRequest) (*nodev1.GetNodeHealthResponse, error) {
 	node, err := r.node(request.Name)
 	if err != nil {
 		return nil, err
 	}
-	return &leasev1.GetNodeHealthResponse{Node: node, Freshness: r.freshness()}, nil
+	return &nodev1.GetNodeHealthResponse{Node: node, Sources: r.sources()}, nil
 }
 
-func (r *leaseReplica) ExplainNodeHealth(_ context.Context, request *leasev1.ExplainNodeHealthRequest) (*leasev1.ExplainNodeHealthResponse, error) {
+func (r *leaseReplica) ExplainNodeHealth(_ context.Context, request *nodev1.ExplainNodeHealthRequest) (*nodev1.ExplainNodeHealthResponse, error) {
 	node, err := r.node(request.Name)
 	if err != nil {
 		return nil, err
 	}
 	evidence, broken := chainOf(node, r.id)
-	return &leasev1.ExplainNodeHealthResponse{Node: node, Evidence: evidence, FirstBroken: broken, Freshness: r.freshness()}, nil
+	return &nodev1.ExplainNodeHealthResponse{Node: node, Evidence: evidence, BrokenIndex: broken, Sources: r.sources()}, nil
 }
 
 // chainOf returns the evidence that leasesvc would report.
-func chainOf(node *leasev1.NodeHealth, replica string) (evidence []*statusv1.Evidence, broken int32) {
-	const good, bad, absent = statusv1.Evidence_VERDICT_GOOD, statusv1.Evidence_VERDICT_BROKEN, statusv1.Evidence_VERDICT_ABSENT
-	link := func(code string, verdict statusv1.Evidence_Verdict, finding, next string) {
-		evidence = append(evidence, &statusv1.Evidence{
-			Code: code, Verdict: verdict, Finding: finding, Next: next, Source: "session", ReplicaId: replica,
-			Version: fmt.Sprint(node.Epoch), ObserveTime: timestamppb.New(time.Now()),
+func chainOf(node *nodev1.NodeHealth, replica string) (evidence []*metav1.Evidence, broken *int32) {
+	const ok, failed, absent = metav1.Evidence_RESULT_OK, metav1.Evidence_RESULT_FAILED, metav1.Evidence_RESULT_NOT_APPLICABLE
+	link := func(code string, result metav1.Evidence_Result, message, next string) {
+		evidence = append(evidence, &metav1.Evidence{
+			Code: code, Result: result, Message: message, Next: next, Source: "lease", ReplicaId: replica,
+			Version: fmt.Sprint(node.Owner.GetEpoch()), ObserveTime: timestamppb.New(time.Now()),
 		})
 	}
-	link("SESSION", absent, "no session: the kubelet writes its Lease itself", "")
-	if node.Health < leasev1.NodeHealth_HEALTH_SUSPECT {
-		link("LAST_BEAT", good, "last heard 2 s ago; a heartbeat is due every 5 s", "")
-		link("DEADLINE", good, "in 18 s", "")
-		return evidence, -1
+	link("LEASE", absent, "no lease: the kubelet writes its Lease object itself", "")
+	if node.Health < nodev1.NodeHealth_HEALTH_SUSPECT {
+		link("LAST_BEAT", ok, "last heard 2 s ago; a heartbeat is due every 5 s", "")
+		link("EXPIRE_TIME", ok, "in 18 s", "")
+		return evidence, nil
 	}
-	link("LAST_BEAT", bad, "last heard 26 s ago; a heartbeat is due every 5 s", "look at the kubelet: journalctl -u kubelet")
-	link("DEADLINE", bad, "passed 6 s ago", "")
-	return evidence, 1
+	link("LAST_BEAT", failed, "last heard 26 s ago; a heartbeat is due every 5 s", "look at the kubelet: journalctl -u kubelet")
+	link("EXPIRE_TIME", failed, "passed 6 s ago", "")
+	return evidence, proto.Int32(1)
 }
 
-func (r *leaseReplica) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1.ListZonesResponse, error) {
+// judge admits a call about zones.
+func (r *leaseReplica) judge() error {
 	if err := r.admit(true); err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.service.checkHolder(0, r.id); err != nil {
-		return nil, err
-	}
-	return &leasev1.ListZonesResponse{Zones: r.service.zones(), Freshness: r.freshness()}, nil
+	return r.service.checkLeader(0, r.id)
 }
 
-func (f *fakeLeasesvc) zones() []*leasev1.Zone {
+func (r *leaseReplica) ListZones(context.Context, *nodev1.ListZonesRequest) (*nodev1.ListZonesResponse, error) {
+	if err := r.judge(); err != nil {
+		return nil, err
+	}
+	zones := r.service.zones()
+	ordered := slices.SortedFunc(maps.Values(zones), func(a, b *nodev1.Zone) int { return strings.Compare(a.Name, b.Name) })
+	return &nodev1.ListZonesResponse{Zones: ordered, ResumeToken: "of " + r.id, Sources: r.sources()}, nil
+}
+
+func (r *leaseReplica) WatchZones(_ *nodev1.WatchZonesRequest, wire grpc.ServerStreamingServer[nodev1.WatchZonesResponse]) error {
+	return watch[*nodev1.Zone]{
+		service: r.service.fakeService, replica: r.id, check: r.judge, read: r.service.zones,
+		same: func(a, b *nodev1.Zone) bool { return proto.Equal(a, b) },
+		send: func(kind metav1.EventType, zone *nodev1.Zone, mark *metav1.Bookmark) error {
+			return wire.Send(&nodev1.WatchZonesResponse{Type: kind, Zone: zone, Bookmark: mark})
+		},
+	}.serve(wire.Context())
+}
+
+func (f *fakeLeasesvc) zones() map[string]*nodev1.Zone {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	byName := map[string]*leasev1.Zone{}
+	byName := map[string]*nodev1.Zone{}
 	for _, node := range f.nodes {
 		zone := byName[node.Zone]
 		if zone == nil {
-			zone = &leasev1.Zone{Name: node.Zone, State: leasev1.Zone_STATE_NORMAL, TaintRate: 0.1}
+			zone = &nodev1.Zone{Name: node.Zone, State: nodev1.Zone_STATE_NORMAL, TaintsPerSecond: 0.1}
+			zone.Owner = &metav1.Owner{ReplicaId: f.leaders[0], Shard: proto.Int32(0), Epoch: f.epochs[0]}
 			byName[node.Zone] = zone
 		}
-		if zone.Nodes++; node.Health != leasev1.NodeHealth_HEALTH_READY {
-			zone.NotReady++
+		if zone.NodeCount++; node.Health != nodev1.NodeHealth_HEALTH_READY {
+			zone.NotReadyNodeCount++
 		}
-		if zone.NotReady*2 > zone.Nodes {
-			zone.State = leasev1.Zone_STATE_PARTIAL_DISRUPTION
+		if zone.NotReadyNodeCount*2 > zone.NodeCount {
+			zone.State = nodev1.Zone_STATE_PARTIAL_DISRUPTION
 		}
 	}
-	return slices.SortedFunc(maps.Values(byName), func(a, b *leasev1.Zone) int { return strings.Compare(a.Name, b.Name) })
+	return byName
 }
 
 func (r *leaseReplica) GetLease(_ context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 	if err := r.admit(false); err != nil {
 		return nil, err
 	}
-	if err := r.service.checkHolder(r.service.shardOf(request.Name), r.id); err != nil {
+	if err := r.service.checkLeader(r.service.shardOf(request.Name), r.id); err != nil {
 		return nil, err
 	}
 	if lease := r.ownLeases()[request.Name]; lease != nil {
-		return &leasev1.GetLeaseResponse{Lease: lease, Freshness: r.freshness()}, nil
+		return &leasev1.GetLeaseResponse{Lease: lease, Sources: r.sources()}, nil
 	}
-	return nil, rpcerror.New(codes.NotFound, "LEASE_NOT_FOUND", "no session or Lease "+request.Name)
+	return nil, rpcerror.New(codes.NotFound, "LEASE_NOT_FOUND", "no Lease "+request.Name)
 }
 
 // pageOf returns a page. A token has the arguments of the list and the last name.
@@ -265,33 +280,34 @@ func pageOf[T any](all map[string]T, arguments, token string, size int32, fits f
 	return page, "", nil
 }
 
-func (r *leaseReplica) ListNodeHealth(_ context.Context, request *leasev1.ListNodeHealthRequest) (*leasev1.ListNodeHealthResponse, error) {
+func (r *leaseReplica) ListNodeHealth(_ context.Context, request *nodev1.ListNodeHealthRequest) (*nodev1.ListNodeHealthResponse, error) {
 	if err := r.admit(true); err != nil {
 		return nil, err
 	}
-	arguments := fmt.Sprint(request.Health, request.Zone)
-	page, next, err := pageOf(r.ownNodes(), arguments, request.PageToken, request.PageSize, func(node *leasev1.NodeHealth) bool {
-		return (request.Health == 0 || node.Health == request.Health) && (request.Zone == "" || node.Zone == request.Zone)
+	sources := r.sources()
+	page, next, err := pageOf(r.ownNodes(), fmt.Sprint(request.Healths, request.Zone), request.PageToken, request.PageSize, func(node *nodev1.NodeHealth) bool {
+		return (len(request.Healths) == 0 || slices.Contains(request.Healths, node.Health)) && (request.Zone == "" || node.Zone == request.Zone)
 	})
-	return &leasev1.ListNodeHealthResponse{Nodes: page, NextPageToken: next}, err
+	return &nodev1.ListNodeHealthResponse{Nodes: page, NextPageToken: next, Sources: sources}, err
 }
 
 func (r *leaseReplica) ListLeases(_ context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
 	if err := r.admit(false); err != nil {
 		return nil, err
 	}
+	sources := r.sources()
 	page, next, err := pageOf(r.ownLeases(), request.Parent, request.PageToken, request.PageSize, func(*leasev1.Lease) bool { return true })
-	return &leasev1.ListLeasesResponse{Leases: page, NextPageToken: next}, err
+	return &leasev1.ListLeasesResponse{Leases: page, NextPageToken: next, Sources: sources}, err
 }
 
-func (r *leaseReplica) WatchNodeHealth(_ *leasev1.WatchNodeHealthRequest, wire grpc.ServerStreamingServer[leasev1.WatchNodeHealthResponse]) error {
+func (r *leaseReplica) WatchNodeHealth(_ *nodev1.WatchNodeHealthRequest, wire grpc.ServerStreamingServer[nodev1.WatchNodeHealthResponse]) error {
 	if err := r.admit(true); err != nil {
 		return err
 	}
-	copies := cache[*leasev1.NodeHealth]{}
-	read := func() map[string]*leasev1.NodeHealth { return r.nodesBy(copies) }
-	return followItems(wire.Context(), r, read, func(kind int32, node *leasev1.NodeHealth) error {
-		return wire.Send(&leasev1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_Type(kind), Node: node})
+	copies := map[string]*nodev1.NodeHealth{}
+	read := func() map[string]*nodev1.NodeHealth { return r.nodesBy(copies) }
+	return followItems(wire.Context(), r, read, func(kind metav1.EventType, node *nodev1.NodeHealth, mark *metav1.Bookmark) error {
+		return wire.Send(&nodev1.WatchNodeHealthResponse{Type: kind, Node: node, Bookmark: mark})
 	})
 }
 
@@ -299,27 +315,34 @@ func (r *leaseReplica) WatchLeases(request *leasev1.WatchLeasesRequest, wire grp
 	if err := r.admit(false); err != nil {
 		return err
 	}
-	if request.StartVersion != "" {
+	if request.ResumeToken != "" {
 		r.resumed.Add(1)
-		return rpcerror.New(codes.OutOfRange, "VERSION_TOO_OLD", "the deletions since are not remembered")
+		return rpcerror.New(codes.OutOfRange, rpcerror.ResumeTokenExpiredReason, "the deletions since are not remembered")
 	}
-	copies := cache[*leasev1.Lease]{}
+	copies := map[string]*leasev1.Lease{}
 	read := func() map[string]*leasev1.Lease { return r.leasesBy(copies) }
-	return followItems(wire.Context(), r, read, func(kind int32, lease *leasev1.Lease) error {
-		return wire.Send(&leasev1.WatchLeasesResponse{Type: leasev1.WatchLeasesResponse_Type(kind), Lease: lease, Version: "v"})
+	return followItems(wire.Context(), r, read, func(kind metav1.EventType, lease *leasev1.Lease, mark *metav1.Bookmark) error {
+		return wire.Send(&leasev1.WatchLeasesResponse{Type: kind, Lease: lease, ResumeToken: "v", Bookmark: mark})
 	})
 }
 
-// followItems follows own items until the replica becomes unavailable. The cache makes a copy only
-// of an item that changed.
-func followItems[T resource](ctx context.Context, r *leaseReplica, read func() map[string]T, send func(kind int32, item T) error) error {
+// followItems follows own items until the replica becomes unavailable.
+func followItems[T item](ctx context.Context, r *leaseReplica, read func() map[string]T, send func(metav1.EventType, T, *metav1.Bookmark) error) error {
 	r.watches.Add(1)
 	defer r.watches.Add(-1)
-	check := func() error {
-		if r.unavailable.Load() {
-			return rpcerror.ShuttingDown()
-		}
-		return nil
-	}
-	return follow(ctx, r.service.fakeService, check, read, func(a, b T) bool { return a == b }, send)
+	return watch[T]{
+		service: r.service.fakeService, replica: r.id, read: read, same: func(a, b T) bool { return a == b },
+		check: func() error {
+			if r.unavailable.Load() {
+				return rpcerror.ShuttingDown()
+			}
+			return nil
+		},
+		send: func(kind metav1.EventType, item T, mark *metav1.Bookmark) error {
+			if mark != nil && r.impostor.Load() {
+				mark.Sources[0].ReplicaId = "another"
+			}
+			return send(kind, item, mark)
+		},
+	}.serve(ctx)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 )
 
 // fakeSlicesvc is slicesvc with Services. Each replica reports all of them; for those of its shards
@@ -26,25 +26,25 @@ type fakeSlicesvc struct {
 	services map[string]*slicev1.ServiceSlices
 }
 
-func newSlicesvc(holders ...string) *fakeSlicesvc {
-	return &fakeSlicesvc{fakeService: newFakeService("slicesvc", holders...), services: map[string]*slicev1.ServiceSlices{}}
+func newSlicesvc(leaders ...string) *fakeSlicesvc {
+	return &fakeSlicesvc{fakeService: newFakeService("slicesvc", leaders...), services: map[string]*slicev1.ServiceSlices{}}
 }
 
 func (f *fakeSlicesvc) shardOf(service string) int {
-	return shard.Of("service", service, len(f.holders))
+	return shard.Of("service", service, len(f.leaders))
 }
 
 func serviceName(namespace, name string) string {
-	return "namespaces/" + namespace + "/services/" + name
+	return "namespaces/" + namespace + "/serviceslices/" + name
 }
 
 func (f *fakeSlicesvc) put(name string, endpoints int32) {
 	f.change(func() {
 		f.services[name] = &slicev1.ServiceSlices{
-			Name: name, Managed: true, Endpoints: endpoints, ReadyEndpoints: endpoints, IdealSlices: 1,
-			Slices: []*slicev1.EndpointSlice{{
-				Name: name[strings.LastIndex(name, "/")+1:] + "-a", AddressType: "IPv4", Endpoints: endpoints, ReadyEndpoints: endpoints, Capacity: 100,
-				Ports: []*slicev1.EndpointSlice_Port{{Name: "http", Protocol: "TCP", Port: 8080}}, CreateTime: timestamppb.Now(),
+			Name: name, EndpointCount: endpoints, ReadyEndpointCount: endpoints, IdealSliceCount: 1,
+			Slices: []*slicev1.SliceSummary{{
+				Name: name[strings.LastIndex(name, "/")+1:] + "-abcde", AddressType: "IPv4", EndpointCount: endpoints, ReadyEndpointCount: endpoints,
+				Capacity: 100, Ports: []*slicev1.SliceSummary_Port{{Name: "http", Protocol: "TCP", Port: proto.Int32(8080)}}, CreateTime: timestamppb.Now(),
 			}},
 		}
 	})
@@ -52,7 +52,11 @@ func (f *fakeSlicesvc) put(name string, endpoints int32) {
 
 // contend sets another writer of the slices of a Service.
 func (f *fakeSlicesvc) contend(name, by string) {
-	f.change(func() { f.services[name].ContendedBy = by })
+	f.change(func() {
+		f.services[name].Conditions = []*metav1.Condition{{
+			Type: "Contended", Status: metav1.Condition_STATUS_TRUE, Reason: "ANOTHER_WRITER", Message: by + " keeps changing the same slices",
+		}}
+	})
 }
 
 func (f *fakeSlicesvc) remove(name string) { f.change(func() { delete(f.services, name) }) }
@@ -100,17 +104,19 @@ func (r *sliceReplica) all(parent string) map[string]*slicev1.ServiceSlices {
 		}
 		number := f.shardOf(name)
 		service = proto.CloneOf(service)
-		service.Shard = int32(number)
-		if f.holders[number] == r.id {
-			service.Epoch = f.epochs[number]
-			service.LastPlan = &slicev1.ServiceSlices_LastPlan{Trigger: "POD", Creates: 1, Time: service.Slices[0].CreateTime}
+		service.Owner = &metav1.Owner{ReplicaId: f.leaders[number], Shard: proto.Int32(int32(number))}
+		if f.leaders[number] == r.id {
+			service.Owner.Epoch = f.epochs[number]
+			service.Syncs = []*slicev1.ServiceSlices_Sync{{LastPlan: &slicev1.ServiceSlices_LastPlan{
+				Trigger: "POD", CreateCount: 1, StartTime: service.Slices[0].CreateTime,
+			}}}
 		}
 		reported[name] = service
 	}
 	return reported
 }
 
-func (r *sliceReplica) find(ctx context.Context, name string) (*slicev1.ServiceSlices, *statusv1.Freshness, error) {
+func (r *sliceReplica) find(ctx context.Context, name string) (*slicev1.ServiceSlices, []*metav1.Source, error) {
 	if err := r.admit(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -119,15 +125,17 @@ func (r *sliceReplica) find(ctx context.Context, name string) (*slicev1.ServiceS
 		return nil, nil, rpcerror.New(codes.NotFound, "SERVICE_NOT_FOUND", "no service "+name,
 			rpcerror.WithMetadata("epoch", fmt.Sprint(r.service.epochAt(r.service.shardOf(name), r.id))), rpcerror.WithMetadata("resource_version", r.version()))
 	}
-	return service, &statusv1.Freshness{ReplicaId: r.id, Epoch: service.Epoch, ResourceVersion: r.version()}, nil
+	return service, []*metav1.Source{{
+		Service: "slicesvc", ReplicaId: r.id, Epoch: service.Owner.Epoch, Caches: []*metav1.CacheStatus{{Kind: "Pod", ResourceVersion: r.version()}},
+	}}, nil
 }
 
 // version is the resource version of the cache. A replica with a longer id has a newer cache.
 func (r *sliceReplica) version() string { return "7" + strings.Repeat("0", len(r.id)) }
 
 func (r *sliceReplica) GetServiceSlices(ctx context.Context, request *slicev1.GetServiceSlicesRequest) (*slicev1.GetServiceSlicesResponse, error) {
-	service, freshness, err := r.find(ctx, request.Name)
-	return &slicev1.GetServiceSlicesResponse{ServiceSlices: service, Freshness: freshness}, err
+	service, sources, err := r.find(ctx, request.Name)
+	return &slicev1.GetServiceSlicesResponse{ServiceSlices: service, Sources: sources}, err
 }
 
 func (r *sliceReplica) ListServiceSlices(ctx context.Context, request *slicev1.ListServiceSlicesRequest) (*slicev1.ListServiceSlicesResponse, error) {
@@ -135,32 +143,37 @@ func (r *sliceReplica) ListServiceSlices(ctx context.Context, request *slicev1.L
 		return nil, err
 	}
 	page, next, err := pageOf(r.all(request.Parent), request.Parent, request.PageToken, request.PageSize, func(*slicev1.ServiceSlices) bool { return true })
-	return &slicev1.ListServiceSlicesResponse{ServiceSlices: page, NextPageToken: next}, err
+	return &slicev1.ListServiceSlicesResponse{ServiceSlices: page, NextPageToken: next, Sources: r.service.sources(r.id)}, err
 }
 
-func (r *sliceReplica) PlanService(ctx context.Context, request *slicev1.PlanServiceRequest) (*slicev1.PlanServiceResponse, error) {
-	_, freshness, err := r.find(ctx, request.Name)
-	return &slicev1.PlanServiceResponse{Changes: []*statusv1.Change{{
-		Verb: statusv1.Change_VERB_UPDATE, Reason: "ENDPOINTS_CHANGED", Detail: "1 endpoints added, 0 removed, 0 changed",
-		Object: &statusv1.ObjectReference{Kind: "EndpointSlice", Name: "s-a"},
-	}}, Freshness: freshness}, err
+func (r *sliceReplica) PlanServiceSlices(ctx context.Context, request *slicev1.PlanServiceSlicesRequest) (*slicev1.PlanServiceSlicesResponse, error) {
+	_, sources, err := r.find(ctx, request.Name)
+	return &slicev1.PlanServiceSlicesResponse{Plan: &metav1.Plan{Changes: []*metav1.Change{{
+		Verb: metav1.Change_VERB_UPDATE, Reason: "ENDPOINTS_CHANGED", Message: "1 endpoints added, 0 removed, 0 changed",
+		Object: &metav1.ObjectReference{Kind: "EndpointSlice", Name: "s-a"},
+	}}}, Sources: sources}, err
 }
 
-func (r *sliceReplica) ReconcileService(ctx context.Context, request *slicev1.ReconcileServiceRequest) (*slicev1.ReconcileServiceResponse, error) {
-	service, freshness, err := r.find(ctx, request.Name)
+func (r *sliceReplica) ReconcileServiceSlices(ctx context.Context, request *slicev1.ReconcileServiceSlicesRequest) (*slicev1.ReconcileServiceSlicesResponse, error) {
+	service, sources, err := r.find(ctx, request.Name)
 	if err != nil {
 		return nil, err
 	}
-	if service.Epoch == 0 && !request.ValidateOnly {
-		return nil, r.service.checkHolder(int(service.Shard), r.id)
+	if service.Owner.Epoch == 0 && !request.ValidateOnly {
+		return nil, r.service.checkLeader(int(service.Owner.GetShard()), r.id)
 	}
-	return &slicev1.ReconcileServiceResponse{Applied: !request.ValidateOnly, Freshness: freshness}, nil
+	outcome := metav1.Change_OUTCOME_PLANNED
+	if !request.ValidateOnly {
+		outcome = metav1.Change_OUTCOME_APPLIED
+	}
+	plan := &metav1.Plan{Changes: []*metav1.Change{{Reason: request.RequestId, Outcome: outcome}}}
+	return &slicev1.ReconcileServiceSlicesResponse{Plan: plan, Sources: sources}, nil
 }
 
 func (r *sliceReplica) ExplainEndpoint(ctx context.Context, request *slicev1.ExplainEndpointRequest) (*slicev1.ExplainEndpointResponse, error) {
-	_, freshness, err := r.find(ctx, request.Name)
+	_, sources, err := r.find(ctx, request.Name)
 	return &slicev1.ExplainEndpointResponse{
-		Included: true, FirstBroken: -1, Freshness: freshness, Evidence: []*statusv1.Evidence{{Code: "SLICE", ReplicaId: r.id, Finding: request.Pod}},
+		Included: true, Sources: sources, Evidence: []*metav1.Evidence{{Code: "SLICE", ReplicaId: r.id, Message: request.GetPod()}},
 	}, err
 }
 
@@ -168,10 +181,12 @@ func (r *sliceReplica) WatchServiceSlices(_ *slicev1.WatchServiceSlicesRequest, 
 	if err := r.admit(wire.Context()); err != nil {
 		return err
 	}
-	check := func() error { return nil }
-	read := func() map[string]*slicev1.ServiceSlices { return r.all("") }
-	same := func(a, b *slicev1.ServiceSlices) bool { return proto.Equal(a, b) }
-	return follow(wire.Context(), r.service.fakeService, check, read, same, func(kind int32, service *slicev1.ServiceSlices) error {
-		return wire.Send(&slicev1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_Type(kind), ServiceSlices: service})
-	})
+	return watch[*slicev1.ServiceSlices]{
+		service: r.service.fakeService, replica: r.id, check: func() error { return nil },
+		read: func() map[string]*slicev1.ServiceSlices { return r.all("") },
+		same: func(a, b *slicev1.ServiceSlices) bool { return proto.Equal(a, b) },
+		send: func(kind metav1.EventType, service *slicev1.ServiceSlices, mark *metav1.Bookmark) error {
+			return wire.Send(&slicev1.WatchServiceSlicesResponse{Type: kind, ServiceSlices: service, Bookmark: mark})
+		},
+	}.serve(wire.Context())
 }

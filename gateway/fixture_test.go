@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -15,6 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/loop"
@@ -25,7 +29,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 // longTimeout is the timeout of a replica in tests that are not about timeouts: the machine may be
@@ -81,19 +86,19 @@ type fakeService struct {
 	name string
 
 	mu      sync.Mutex // guards the fields below, and those of the fake that embeds it
-	holders []string   // id of the replica that holds each shard, or ""
+	leaders []string   // id of the replica that leads each shard, or ""
 	epochs  []int64    // of each shard
 	epoch   int64      // the highest one
 	members map[string]term.Member
 	changed chan struct{} // closed at the next change
 }
 
-func newFakeService(name string, holders ...string) *fakeService {
+func newFakeService(name string, leaders ...string) *fakeService {
 	f := &fakeService{
-		name: name, holders: holders, epoch: 10, epochs: make([]int64, len(holders)), members: map[string]term.Member{},
+		name: name, leaders: leaders, epoch: 10, epochs: make([]int64, len(leaders)), members: map[string]term.Member{},
 		changed: make(chan struct{}),
 	}
-	for shard := range holders {
+	for shard := range leaders {
 		f.epoch++
 		f.epochs[shard] = f.epoch
 	}
@@ -119,13 +124,13 @@ func (f *fakeService) nextChange() <-chan struct{} {
 func (f *fakeService) move(shard int, to string) {
 	f.change(func() {
 		f.epoch++
-		f.holders[shard], f.epochs[shard] = to, f.epoch
+		f.leaders[shard], f.epochs[shard] = to, f.epoch
 	})
 }
 
 // moveAll gives all shards to a replica, or to none.
 func (f *fakeService) moveAll(to string) {
-	for shard := range f.holders {
+	for shard := range f.leaders {
 		f.move(shard, to)
 	}
 }
@@ -134,20 +139,38 @@ func (f *fakeService) moveAll(to string) {
 func (f *fakeService) epochAt(shard int, replica string) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.holders[shard] != replica {
+	if f.leaders[shard] != replica {
 		return 0
 	}
 	return f.epochs[shard]
 }
 
-// checkHolder returns NOT_LEADER if another replica holds the shard.
-func (f *fakeService) checkHolder(shard int, replica string) error {
+// checkLeader returns NOT_LEADER if another replica leads the shard, and NO_LEADER if none does.
+func (f *fakeService) checkLeader(shard int, replica string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.holders[shard] != replica {
-		return rpcerror.NotLeader(f.name, f.members[f.holders[shard]].GRPCAddress)
+	if f.leaders[shard] != replica {
+		return rpcerror.NotLeader(f.name, f.members[f.leaders[shard]].GRPCAddress)
 	}
 	return nil
+}
+
+// source describes a replica and the shards that it leads.
+func (f *fakeService) source(replica string) *metav1.Source {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	source := &metav1.Source{Service: f.name, ReplicaId: replica, ReadTime: timestamppb.Now()}
+	for shard, leader := range f.leaders {
+		if leader == replica {
+			source.Shards = append(source.Shards, int32(shard))
+			source.Epoch = max(source.Epoch, f.epochs[shard])
+		}
+	}
+	return source
+}
+
+func (f *fakeService) sources(replica string) []*metav1.Source {
+	return []*metav1.Source{f.source(replica)}
 }
 
 // start runs a replica on loopback until the test ends. It has the real StatusService.
@@ -156,7 +179,7 @@ func (f *fakeService) start(t testing.TB, id string, register func(grpc.ServiceR
 	member := serve(t, replica(f.name, id), func(r grpc.ServiceRegistrar) {
 		register(r)
 		status.New(status.Deps{
-			Member: replica(f.name, id), Ready: observe.NewChecks(), Terms: func() []term.ShardStatus { return f.terms(id) },
+			Member: replica(f.name, id), Ready: observe.NewChecks(), Shards: func() []term.ShardStatus { return f.shards(id) },
 			Loops: func() []loop.Status { return nil }, Counts: func() map[string]int64 { return nil },
 		}).Register(r)
 	})
@@ -164,66 +187,106 @@ func (f *fakeService) start(t testing.TB, id string, register func(grpc.ServiceR
 	return member
 }
 
-func (f *fakeService) terms(id string) []term.ShardStatus {
+func (f *fakeService) shards(id string) []term.ShardStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []term.ShardStatus
-	for shard, holder := range f.holders {
+	for shard, leader := range f.leaders {
 		all = append(all, term.ShardStatus{
-			Shard: shard, ReplicaID: holder, Epoch: f.epochs[shard], Here: holder == id, GRPCAddress: f.members[holder].GRPCAddress,
+			Shard: shard, ReplicaID: leader, Epoch: f.epochs[shard], Here: leader == id, GRPCAddress: f.members[leader].GRPCAddress,
 		})
 	}
 	return all
 }
 
-// follow serves a watch: it sends the difference at each change. All watches have the same numbers
-// of event types. check ends the watch with its error.
-func follow[T comparable](
-	ctx context.Context, f *fakeService, check func() error, read func() map[string]T, same func(a, b T) bool,
-	send func(kind int32, item T) error,
-) error {
-	const added, modified, deleted, bookmark = 1, 2, 3, 4
-	sent := map[string]T{}
+// item is a message that replicas report.
+type item interface {
+	comparable
+	proto.Message
+	GetName() string
+}
+
+const (
+	added    = metav1.EventType_EVENT_TYPE_ADDED
+	modified = metav1.EventType_EVENT_TYPE_MODIFIED
+	deleted  = metav1.EventType_EVENT_TYPE_DELETED
+	bookmark = metav1.EventType_EVENT_TYPE_BOOKMARK
+)
+
+// watch is one call of a watch of a fake replica.
+type watch[T item] struct {
+	service *fakeService
+	replica string
+	// check ends the watch with its error; read returns the items that the replica reports.
+	check func() error
+	read  func() map[string]T
+	same  func(a, b T) bool
+	// ended returns the last state of an item that is gone.
+	ended func(T) T
+	send  func(kind metav1.EventType, item T, bookmark *metav1.Bookmark) error
+}
+
+// serve sends the difference at each change. Items of a shard that the replica lost are not deleted;
+// a bookmark comes without the shard.
+func (w watch[T]) serve(ctx context.Context) error {
+	sent, led := map[string]T{}, []int32(nil)
+	var none T
 	for first := true; ; first = false {
-		changed := f.nextChange() // before read, or a change between the two would be missed
-		if err := check(); err != nil {
+		changed := w.service.nextChange() // before read, or a change between the two would be missed
+		if err := w.check(); err != nil {
 			return err
 		}
-		now := read()
+		source, now := w.service.source(w.replica), w.read()
 		for _, name := range slices.Sorted(maps.Keys(now)) {
 			before, known := sent[name]
-			if known && same(before, now[name]) {
+			if known && w.same(before, now[name]) {
 				continue
 			}
-			kind := int32(added)
+			kind := added
 			if known {
 				kind = modified
 			}
-			if err := send(kind, now[name]); err != nil {
+			if err := w.send(kind, now[name], nil); err != nil {
 				return err
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(sent)) {
-			if _, exists := now[name]; exists {
+			if _, exists := now[name]; exists || !w.leads(sent[name], source) {
 				continue
 			}
-			if err := send(deleted, sent[name]); err != nil {
+			if err := w.send(deleted, w.last(sent[name]), nil); err != nil {
 				return err
 			}
 		}
-		sent = now
-		if first {
-			var none T
-			if err := send(bookmark, none); err != nil {
+		if first || !slices.Equal(led, source.Shards) {
+			if err := w.send(bookmark, none, &metav1.Bookmark{InitialEventsEnd: first, Sources: []*metav1.Source{source}}); err != nil {
 				return err
 			}
 		}
+		sent, led = now, source.Shards
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// leads reports whether the replica still leads the shard of an item; any replica has the items of a
+// service without shards.
+func (w watch[T]) leads(item T, source *metav1.Source) bool {
+	owned, ok := any(item).(interface{ GetOwner() *metav1.Owner })
+	if !ok || w.service.name != "leasesvc" {
+		return true
+	}
+	return slices.Contains(source.Shards, owned.GetOwner().GetShard())
+}
+
+func (w watch[T]) last(item T) T {
+	if w.ended == nil {
+		return item
+	}
+	return w.ended(item)
 }
 
 // replica returns a member of the test cluster without an address.
@@ -238,7 +301,7 @@ func healthy(t *testing.T, service, id string) term.Member {
 	return serve(t, member, status.New(status.Deps{
 		Member: member,
 		Ready:  observe.NewChecks(),
-		Terms: func() []term.ShardStatus {
+		Shards: func() []term.ShardStatus {
 			return []term.ShardStatus{{ReplicaID: id, Epoch: 42, Here: true, Remaining: 4 * time.Second}}
 		},
 		Loops: func() []loop.Status {
@@ -303,8 +366,9 @@ func serve(t testing.TB, member term.Member, register func(grpc.ServiceRegistrar
 		t.Fatalf("make the server of %s: %v", member.ID, err)
 	}
 	server.Register(register)
-	listener := listen(t)
+	listener := &cutListener{Listener: listen(t)}
 	member.GRPCAddress = listener.Addr().String()
+	cutListeners.Store(member.GRPCAddress, listener)
 	background(t, "server of "+member.ID, func(ctx context.Context) error { return server.Serve(ctx, listener) })
 	return member
 }
@@ -379,3 +443,54 @@ func listen(t testing.TB) net.Listener {
 }
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func checkReason(t *testing.T, err error, code codes.Code, reason rpcerror.Reason) {
+	t.Helper()
+	if grpcstatus.Code(err) != code || rpcerror.ReasonOf(err) != reason {
+		t.Fatalf("error = %v (reason %q), want %s with reason %s", err, rpcerror.ReasonOf(err), code, reason)
+	}
+	if details := grpcstatus.Convert(err).Details(); len(details) == 0 {
+		t.Error("the error has no details")
+	}
+}
+
+// missingOf returns missing parts as text.
+func missingOf(missing []*metav1.MissingPart) []string {
+	var texts []string
+	for _, part := range missing {
+		texts = append(texts, fmt.Sprintf("%s %s %v", part.ReplicaId, part.Code, part.Shards))
+	}
+	return texts
+}
+
+// cutListeners has the listeners of replicas by address.
+var cutListeners sync.Map
+
+// cutListener can close the connections that it accepted.
+type cutListener struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn // guarded by mu
+}
+
+func (l *cutListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.conns = append(l.conns, conn)
+	}
+	return conn, err
+}
+
+// cut closes all connections to a replica, so that answers are lost.
+func cut(member term.Member) {
+	if found, ok := cutListeners.Load(member.GRPCAddress); ok {
+		listener := found.(*cutListener)
+		listener.mu.Lock()
+		defer listener.mu.Unlock()
+		for _, conn := range listener.conns {
+			_ = conn.Close() // closed already if the client left
+		}
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/term"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 // Program is the gateway as a server process. The flags fill cfg, which is read when the service is
@@ -91,7 +92,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.api = api.New(api.Config{
 		Cluster: deps.Member.Cluster, Directory: deps.Directory, Fan: fan, Connections: s.plain, Timeout: cfg.BackendTimeout,
 	})
-	s.http, err = httpapi.New(httpapi.Config{Register: s.Register, Page: web.Files(), Logger: deps.Logger})
+	s.http, err = httpapi.New(httpapi.Config{
+		Cluster: deps.Member.Cluster, Register: s.registerHTTP, Page: web.Files(), Logger: deps.Logger,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +108,30 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// Register adds GatewayService, NodeService, SliceService and BootstrapService.
+// Register adds the services that the gateway answers for, except StatusService, which the process
+// adds.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.api.Register(registrar) }
+
+// ListShards answers StatusService.ListShards for all services.
+func (s *Service) ListShards(ctx context.Context, request *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+	return s.api.ListShards(ctx, request)
+}
+
+// registerHTTP adds the services with HTTP routes: those of Register, and the shards.
+func (s *Service) registerHTTP(registrar grpc.ServiceRegistrar) {
+	s.Register(registrar)
+	statusv1.RegisterStatusServiceServer(registrar, shardServer{service: s})
+}
+
+// shardServer is the part of StatusService that has an HTTP route.
+type shardServer struct {
+	statusv1.UnimplementedStatusServiceServer
+	service *Service
+}
+
+func (s shardServer) ListShards(ctx context.Context, request *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+	return s.service.ListShards(ctx, request)
+}
 
 // HTTPAddress returns where the page is served, host:port, or "" while it is not.
 func (s *Service) HTTPAddress() string {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 )
 
 // startWithNodes runs a gateway over two replicas and 12 nodes; n03 is silent in zone z:b.
@@ -30,12 +30,12 @@ func TestHTTP_RoutesOfNodes(t *testing.T) {
 		path, want string
 	}{
 		{path: "/v1/nodes/n03", want: `"health":"HEALTH_SILENT"`},
-		{path: "/v1/nodes/n03:explain", want: `"firstBroken":1`},
-		{path: "/v1/nodes?health=HEALTH_SILENT", want: `"name":"nodes/n03"`},
-		{path: "/v1/nodes?health=6", want: `"nodes":[]`},
-		{path: "/v1/nodes?zone=z%3Ab", want: `"name":"nodes/n03"`},
-		{path: "/v1/zones", want: `"name":"z:b"`},
-		{path: "/v1/leases?state=STATE_ALIVE", want: `"name":"namespaces/kube-node-lease/leases/n00"`},
+		{path: "/v1/nodes/n03:explain", want: `"brokenIndex":1`},
+		{path: "/v1/nodes?healths=HEALTH_SILENT", want: `"name":"nodes/n03"`},
+		{path: "/v1/nodes?healths=6", want: `"nodes":[]`},
+		{path: "/v1/nodes?zone=zones/z%3Ab", want: `"name":"nodes/n03"`},
+		{path: "/v1/zones", want: `"name":"zones/z:b"`},
+		{path: "/v1/leases?states=STATE_ALIVE", want: `"name":"namespaces/kube-node-lease/leases/n00"`},
 		{path: "/v1/namespaces/kube-node-lease/leases", want: `"name":"namespaces/kube-node-lease/leases/n11"`},
 		{path: "/v1/namespaces/-/leases", want: `"name":"namespaces/kube-node-lease/leases/n11"`},
 		{path: "/v1/namespaces/kube-node-lease/leases/n05", want: `"state":"STATE_ALIVE"`},
@@ -62,16 +62,16 @@ func TestHTTP_ErrorsOfNodes(t *testing.T) {
 		{name: "no such node", path: "/v1/nodes/none", status: 404, reason: "NODE_NOT_FOUND"},
 		{name: "no such lease", path: "/v1/namespaces/kube-node-lease/leases/none", status: 404, reason: "LEASE_NOT_FOUND"},
 		{name: "a name that none can have", path: "/v1/nodes/No%20Body", status: 400, reason: "VALIDATION_FAILED"},
-		{name: "a health that is none", path: "/v1/nodes?health=FINE", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a health that is none", path: "/v1/nodes?healths=FINE", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "a negative page", path: "/v1/nodes?pageSize=-1", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "a number that is none", path: "/v1/leases?pageSize=many", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "noise for a token", path: "/v1/nodes?pageToken=noise", status: 400, reason: "INVALID_PAGE_TOKEN"},
 		{name: "a parent that is none", path: "/v1/leases?parent=nodes", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "a filter that is misspelt", path: "/v1/nodes?heath=HEALTH_SILENT", status: 400, reason: "VALIDATION_FAILED"},
-		{name: "a filter that only lists have", path: "/v1/nodes:watch?health=HEALTH_SILENT", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a filter that only lists have", path: "/v1/nodes:watch?pageSize=1", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "a parameter of what takes none", path: "/v1/zones?zone=z", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "a name beside that in the path", path: "/v1/nodes/n00?name=nodes/n01", status: 400, reason: "VALIDATION_FAILED"},
-		{name: "nothing is written", method: http.MethodPost, path: "/v1/nodes", status: 405, reason: "METHOD_NOT_ALLOWED"},
+		{name: "nothing is written", method: http.MethodPut, path: "/v1/nodes", status: 405, reason: "METHOD_NOT_ALLOWED"},
 		{name: "nothing is deleted", method: http.MethodDelete, path: "/v1/nodes/n00", status: 405, reason: "METHOD_NOT_ALLOWED"},
 		{name: "an unknown verb", path: "/v1/nodes/n00:evict", status: 400, reason: "VALIDATION_FAILED"},
 	}
@@ -128,7 +128,7 @@ func TestHTTP_LargestPage(t *testing.T) {
 	k.change(func() {
 		for i := range nodes {
 			name := fmt.Sprintf("nodes/%04d-%s", i, strings.Repeat("x", 240))
-			k.nodes[name] = &leasev1.NodeHealth{Name: name, Reason: strings.Repeat("It has not been heard. ", 30), Health: silent}
+			k.nodes[name] = &nodev1.NodeHealth{Name: name, Message: strings.Repeat("It has not been heard. ", 30), Health: silent}
 		}
 	})
 	_, m1 := k.start(t, "l1")
@@ -143,7 +143,7 @@ func TestHTTP_LargestPage(t *testing.T) {
 
 func TestHTTP_WatchOfNodesStreamsLines(t *testing.T) {
 	service := startWithNodes(t)
-	response, err := http.DefaultClient.Do(request(t, service, http.MethodGet, "/v1/nodes:watch?zone=z%3Ab"))
+	response, err := http.DefaultClient.Do(request(t, service, http.MethodGet, "/v1/nodes:watch?zone=zones/z%3Ab"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestHTTP_WatchOfNodesStreamsLines(t *testing.T) {
 		decode(t, scanner.Bytes(), &line)
 		lines = append(lines, line.Result.Type+" "+line.Result.Node.Name)
 	}
-	if diff := cmp.Diff([]string{"TYPE_ADDED nodes/n03", "TYPE_BOOKMARK "}, lines); diff != "" {
+	if diff := cmp.Diff([]string{"EVENT_TYPE_ADDED nodes/n03", "EVENT_TYPE_BOOKMARK "}, lines); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 }

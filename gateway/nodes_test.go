@@ -11,50 +11,51 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 )
 
 const (
-	ready   = leasev1.NodeHealth_HEALTH_READY
-	silent  = leasev1.NodeHealth_HEALTH_SILENT
-	unknown = leasev1.NodeHealth_HEALTH_UNKNOWN
+	ready   = nodev1.NodeHealth_HEALTH_READY
+	silent  = nodev1.NodeHealth_HEALTH_SILENT
+	unknown = nodev1.NodeHealth_HEALTH_UNKNOWN
 )
 
-// nodeClient runs a gateway over the members and returns a client of its NodeService.
-func nodeClient(t *testing.T, members *directory) gatewayv1.NodeServiceClient {
+// clientOfLeasesvc is a client of the services that leasesvc and the gateway have.
+type clientOfLeasesvc struct {
+	leasev1.LeaseServiceClient
+	nodev1.NodeHealthServiceClient
+}
+
+func newClientOfLeasesvc(conn grpc.ClientConnInterface) clientOfLeasesvc {
+	return clientOfLeasesvc{LeaseServiceClient: leasev1.NewLeaseServiceClient(conn), NodeHealthServiceClient: nodev1.NewNodeHealthServiceClient(conn)}
+}
+
+// nodeClient runs a gateway over the members and returns a client of it.
+func nodeClient(t *testing.T, members *directory) clientOfLeasesvc {
 	t.Helper()
 	service := startGateway(t, members, longTimeout)
-	return gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register))
+	return newClientOfLeasesvc(testkit.Serve(t, service.Register))
 }
 
 // newLeasesvcWithNodes returns a fake with ready nodes n00 to n(count-1).
-func newLeasesvcWithNodes(count int, holders ...string) *fakeLeasesvc {
-	k := newLeasesvc(holders...)
+func newLeasesvcWithNodes(count int, leaders ...string) *fakeLeasesvc {
+	k := newLeasesvc(leaders...)
 	for i := range count {
 		k.put(fmt.Sprintf("n%02d", i), "z:a", ready)
 	}
 	return k
 }
 
-func checkReason(t *testing.T, err error, code codes.Code, reason rpcerror.Reason) {
-	t.Helper()
-	if status.Code(err) != code || rpcerror.ReasonOf(err) != reason {
-		t.Fatalf("error = %v (reason %q), want %s with reason %s", err, rpcerror.ReasonOf(err), code, reason)
-	}
-	if details := status.Convert(err).Details(); len(details) == 0 {
-		t.Error("the error has no details")
-	}
-}
-
-func TestGetNodeHealth_HolderIsFoundAndRemembered(t *testing.T) {
+func TestGetNodeHealth_LeaderIsFoundAndRemembered(t *testing.T) {
 	k := newLeasesvcWithNodes(8, "l1", "l2", "l3")
 	one, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")
@@ -64,12 +65,12 @@ func TestGetNodeHealth_HolderIsFoundAndRemembered(t *testing.T) {
 
 	for i := range 8 {
 		name := fmt.Sprintf("nodes/n%02d", i)
-		answer, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: name})
+		answer, err := client.GetNodeHealth(t.Context(), &nodev1.GetNodeHealthRequest{Name: name})
 		if err != nil {
 			t.Fatalf("GetNodeHealth(%s) = %v", name, err)
 		}
-		if holder := k.holders[k.shardOf(name)]; answer.Node.Name != name || answer.Freshness.ReplicaId != holder {
-			t.Errorf("%s comes from %s as %s, want its holder %s", name, answer.Freshness.ReplicaId, answer.Node.Name, holder)
+		if leader := k.leaders[k.shardOf(name)]; answer.Node.Name != name || answer.Sources[0].ReplicaId != leader {
+			t.Errorf("%s comes from %s as %s, want its leader %s", name, answer.Sources[0].ReplicaId, answer.Node.Name, leader)
 		}
 	}
 	if asked := calls(); asked > 16 {
@@ -77,12 +78,12 @@ func TestGetNodeHealth_HolderIsFoundAndRemembered(t *testing.T) {
 	}
 	before := calls()
 	for i := range 8 {
-		if _, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: fmt.Sprintf("nodes/n%02d", i)}); err != nil {
+		if _, err := client.GetNodeHealth(t.Context(), &nodev1.GetNodeHealthRequest{Name: fmt.Sprintf("nodes/n%02d", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if asked := calls() - before; asked != 8 {
-		t.Errorf("8 questions with known holders took %d calls", asked)
+		t.Errorf("8 questions with known leaders took %d calls", asked)
 	}
 }
 
@@ -91,11 +92,11 @@ func TestGetNodeHealth_FollowsAShardThatMoved(t *testing.T) {
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m1, m2))
-	for _, holder := range []string{"l1", "l2", "l1"} {
-		k.move(0, holder)
-		answer, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"})
-		if err != nil || answer.Freshness.ReplicaId != holder {
-			t.Errorf("answer from %s, %v; want from %s", answer.GetFreshness().GetReplicaId(), err, holder)
+	for _, leader := range []string{"l1", "l2", "l1"} {
+		k.move(0, leader)
+		answer, err := client.GetNodeHealth(t.Context(), &nodev1.GetNodeHealthRequest{Name: "nodes/n00"})
+		if err != nil || answer.Sources[0].ReplicaId != leader {
+			t.Errorf("answer from %v, %v; want from %s", answer.GetSources(), err, leader)
 		}
 	}
 }
@@ -107,34 +108,34 @@ func TestNodeReads_AnswersPassUnchanged(t *testing.T) {
 	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m2, m1))
 
-	_, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/none"})
+	_, err := client.GetNodeHealth(t.Context(), &nodev1.GetNodeHealthRequest{Name: "nodes/none"})
 	checkReason(t, err, codes.NotFound, "NODE_NOT_FOUND")
-	_, err = client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/none"})
+	_, err = client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/none"})
 	checkReason(t, err, codes.NotFound, "LEASE_NOT_FOUND")
-	_, err = client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "leases/n00"})
+	_, err = client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "leases/n00"})
 	checkReason(t, err, codes.InvalidArgument, rpcerror.ValidationFailedReason)
 
-	lease, err := client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/n00"})
+	lease, err := client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/n00"})
 	if err != nil || lease.Lease.State != leasev1.Lease_STATE_ALIVE {
 		t.Errorf("GetLease() = %v, %v; want a lease that is alive", lease, err)
 	}
-	zones, err := client.ListZones(t.Context(), &gatewayv1.ListZonesRequest{})
-	if err != nil || len(zones.Zones) != 1 || zones.Zones[0].Nodes != 2 {
+	zones, err := client.ListZones(t.Context(), &nodev1.ListZonesRequest{})
+	if err != nil || len(zones.Zones) != 1 || zones.Zones[0].NodeCount != 2 {
 		t.Errorf("ListZones() = %v, %v; want one zone of 2 nodes", zones, err)
 	}
-	chain, err := client.ExplainNodeHealth(t.Context(), &gatewayv1.ExplainNodeHealthRequest{Name: "nodes/n01"})
-	if err != nil || chain.FirstBroken != 1 || chain.Evidence[chain.FirstBroken].Code != "LAST_BEAT" || chain.Node.Name != "nodes/n01" {
+	chain, err := client.ExplainNodeHealth(t.Context(), &nodev1.ExplainNodeHealthRequest{Name: "nodes/n01"})
+	if err != nil || chain.GetBrokenIndex() != 1 || chain.Evidence[chain.GetBrokenIndex()].Code != "LAST_BEAT" || chain.Node.Name != "nodes/n01" {
 		t.Errorf("ExplainNodeHealth() = %v, %v; want a chain broken at LAST_BEAT", chain, err)
 	}
 }
 
-func TestNodeReads_HolderCannotBeReached(t *testing.T) {
+func TestNodeReads_LeaderCannotBeReached(t *testing.T) {
 	k := newLeasesvcWithNodes(1, "l1")
 	_, m2 := k.start(t, "l2")
 	gone := dead(t, "leasesvc", "l1")
 	k.change(func() { k.members["l1"] = gone })
 	get := func(members *directory) error {
-		_, err := nodeClient(t, members).GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"})
+		_, err := nodeClient(t, members).GetNodeHealth(t.Context(), &nodev1.GetNodeHealthRequest{Name: "nodes/n00"})
 		return err
 	}
 
@@ -142,9 +143,9 @@ func TestNodeReads_HolderCannotBeReached(t *testing.T) {
 		checkNoSource(t, get(newDirectory(gone, m2)), "the replica that owns the answer cannot be reached: leasesvc l1", "refused")
 	})
 	t.Run("no replica is registered", func(t *testing.T) { checkNoSource(t, get(newDirectory()), "no replica is registered") })
-	t.Run("the holder is not registered", func(t *testing.T) {
+	t.Run("the leader is not registered", func(t *testing.T) {
 		// Only the addresses of registered replicas are called.
-		checkReason(t, get(newDirectory(m2)), codes.Unavailable, rpcerror.NotLeaderReason)
+		checkReason(t, get(newDirectory(m2)), codes.FailedPrecondition, rpcerror.NotLeaderReason)
 	})
 }
 
@@ -155,20 +156,20 @@ func TestNodeReads_LoopDisabledOnlyIfItIsOffEverywhere(t *testing.T) {
 	one.disabled.Store(true)
 	client := nodeClient(t, newDirectory(m1, m2))
 
-	if _, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"}); err != nil {
-		t.Errorf("GetNodeHealth() = %v although the holder runs the loop", err)
+	if _, err := client.GetNodeHealth(t.Context(), &nodev1.GetNodeHealthRequest{Name: "nodes/n00"}); err != nil {
+		t.Errorf("GetNodeHealth() = %v although the leader runs the loop", err)
 	}
-	list, err := client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{})
-	if err != nil || len(list.Nodes) != 1 || len(list.Missing) != 1 || list.Missing[0].Code != "FAILED_PRECONDITION" {
+	list, err := client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{})
+	if err != nil || len(list.Nodes) != 1 || len(list.Missing) != 1 || list.Missing[0].Code != code.Code_FAILED_PRECONDITION {
 		t.Errorf("ListNodeHealth() = %v, %v; want one node, and l1 missing", list, err)
 	}
 
 	two.disabled.Store(true)
-	_, err = client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"})
+	_, err = client.GetNodeHealth(t.Context(), &nodev1.GetNodeHealthRequest{Name: "nodes/n00"})
 	checkReason(t, err, codes.FailedPrecondition, "LOOP_DISABLED")
-	_, err = client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{})
+	_, err = client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{})
 	checkReason(t, err, codes.FailedPrecondition, "LOOP_DISABLED")
-	stream, err := client.WatchNodeHealth(t.Context(), &gatewayv1.WatchNodeHealthRequest{})
+	stream, err := client.WatchNodeHealth(t.Context(), &nodev1.WatchNodeHealthRequest{})
 	if err == nil {
 		_, err = stream.Recv()
 	}
@@ -176,7 +177,7 @@ func TestNodeReads_LoopDisabledOnlyIfItIsOffEverywhere(t *testing.T) {
 }
 
 // names returns the names on all pages of a list of Nodes.
-func names(t *testing.T, client gatewayv1.NodeServiceClient, request *gatewayv1.ListNodeHealthRequest, between func()) []string {
+func names(t *testing.T, client clientOfLeasesvc, request *nodev1.ListNodeHealthRequest, between func()) []string {
 	t.Helper()
 	var all []string
 	for {
@@ -211,7 +212,7 @@ func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
 	}
 	for _, size := range []int32{0, 1, 2, 7, 100} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			got := names(t, client, &gatewayv1.ListNodeHealthRequest{PageSize: size, Zone: "z:a"}, func() {})
+			got := names(t, client, &nodev1.ListNodeHealthRequest{PageSize: size, Zone: "zones/z:a"}, func() {})
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("names (-want +got):\n%s", diff)
 			}
@@ -219,7 +220,7 @@ func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
 	}
 	t.Run("while shards move and a replica leaves", func(t *testing.T) {
 		moves := 0
-		got := names(t, client, &gatewayv1.ListNodeHealthRequest{PageSize: 4}, func() {
+		got := names(t, client, &nodev1.ListNodeHealthRequest{PageSize: 4}, func() {
 			k.move(moves%5, []string{"l1", "l2"}[moves%2])
 			if moves++; moves == 7 {
 				k.move(2, "l1")
@@ -238,13 +239,13 @@ func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
 	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m1, m2))
 	for _, size := range []int32{1, 4} { // both kinds of tokens
-		page, err := client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{PageSize: size})
+		page, err := client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageSize: size})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{PageToken: page.NextPageToken, Zone: "z:b"})
+		_, err = client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageToken: page.NextPageToken, Zone: "zones/z:b"})
 		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
-		_, err = client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{PageToken: page.NextPageToken})
+		_, err = client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageToken: page.NextPageToken})
 		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
 	}
 }
@@ -257,16 +258,12 @@ func TestLists_NameMissingReplicas(t *testing.T) {
 	members := newDirectory(m1, m2, dead(t, "leasesvc", "l3"))
 	client := nodeClient(t, members)
 
-	list, err := client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{})
+	list, err := client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
 
 	if err != nil {
 		t.Fatalf("ListLeases() = %v", err)
 	}
-	var missing []string
-	for _, source := range list.Missing {
-		missing = append(missing, source.Replica.Id+" "+source.Code)
-	}
-	if diff := cmp.Diff([]string{"l2 UNAVAILABLE", "l3 UNAVAILABLE"}, missing); diff != "" {
+	if diff := cmp.Diff([]string{"l2 UNAVAILABLE [1]", "l3 UNAVAILABLE []"}, missingOf(list.Missing)); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
 	}
 	if len(list.Leases) == 0 || len(list.Leases) == 12 {
@@ -274,31 +271,31 @@ func TestLists_NameMissingReplicas(t *testing.T) {
 	}
 
 	members.set(m2)
-	_, err = client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{})
-	checkReason(t, err, codes.Unavailable, api.NoSourceReason)
+	_, err = client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+	checkReason(t, err, codes.Unavailable, api.ReplicasUnreachableReason)
 }
 
 // watchedNodes is a client of WatchNodeHealth that keeps the Nodes.
 type watchedNodes struct {
-	stream  grpc.ServerStreamingClient[gatewayv1.WatchNodeHealthResponse]
-	health  map[string]leasev1.NodeHealth_Health
+	stream  grpc.ServerStreamingClient[nodev1.WatchNodeHealthResponse]
+	health  map[string]nodev1.NodeHealth_Health
 	events  []string
 	missing []string
 }
 
-func watchNodes(t *testing.T, client gatewayv1.NodeServiceClient, zone string) *watchedNodes {
+func watchNodes(t *testing.T, client clientOfLeasesvc, zone string) *watchedNodes {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
-	stream, err := client.WatchNodeHealth(ctx, &gatewayv1.WatchNodeHealthRequest{Zone: zone})
+	stream, err := client.WatchNodeHealth(ctx, &nodev1.WatchNodeHealthRequest{Zone: zone})
 	if err != nil {
 		t.Fatalf("WatchNodeHealth() = %v", err)
 	}
-	return &watchedNodes{stream: stream, health: map[string]leasev1.NodeHealth_Health{}}
+	return &watchedNodes{stream: stream, health: map[string]nodev1.NodeHealth_Health{}}
 }
 
 // next receives one event. A contradiction fails the test.
-func (v *watchedNodes) next(t *testing.T) leasev1.WatchNodeHealthResponse_Type {
+func (v *watchedNodes) next(t *testing.T) metav1.EventType {
 	t.Helper()
 	event, err := v.stream.Recv()
 	if err != nil {
@@ -307,21 +304,18 @@ func (v *watchedNodes) next(t *testing.T) leasev1.WatchNodeHealthResponse_Type {
 	name := strings.TrimPrefix(event.Node.GetName(), "nodes/")
 	_, known := v.health[name]
 	switch event.Type {
-	case leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK:
-		v.missing = nil
-		for _, source := range event.Missing {
-			v.missing = append(v.missing, source.Replica.Id)
-		}
+	case bookmark:
+		v.missing = missingOf(event.Bookmark.Missing)
 		return event.Type
-	case leasev1.WatchNodeHealthResponse_TYPE_DELETED:
+	case deleted:
 		delete(v.health, name)
 	default:
 		v.health[name] = event.Node.Health
 	}
-	if known == (event.Type == leasev1.WatchNodeHealthResponse_TYPE_ADDED) {
+	if known == (event.Type == added) {
 		t.Fatalf("%s for %s, known: %v", event.Type, name, known)
 	}
-	v.events = append(v.events, fmt.Sprintf("%s %s", strings.TrimPrefix(event.Type.String(), "TYPE_"), name))
+	v.events = append(v.events, fmt.Sprintf("%s %s", strings.TrimPrefix(event.Type.String(), "EVENT_TYPE_"), name))
 	return event.Type
 }
 
@@ -336,7 +330,7 @@ func (v *watchedNodes) until(t *testing.T, condition func() bool) {
 func (v *watchedNodes) bookmark(t *testing.T) {
 	t.Helper()
 	for {
-		if v.next(t) == leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK {
+		if v.next(t) == bookmark {
 			return
 		}
 	}
@@ -349,7 +343,7 @@ func TestWatchNodeHealth_OneStreamForAllReplicas(t *testing.T) {
 	_, m2 := k.start(t, "l2")
 	_, m3 := k.start(t, "l3")
 	client := nodeClient(t, newDirectory(m1, m2, m3))
-	all, other := watchNodes(t, client, ""), watchNodes(t, client, "z:b")
+	all, other := watchNodes(t, client, ""), watchNodes(t, client, "zones/z:b")
 
 	all.bookmark(t)
 	other.bookmark(t)
@@ -392,7 +386,7 @@ func TestWatchNodeHealth_FailedReplicaIsMissingUntilItReports(t *testing.T) {
 
 	two.unavailable.Store(true)
 	k.put("n00", "z:a", ready)
-	v.until(t, func() bool { return slices.Equal(v.missing, []string{"l2"}) })
+	v.until(t, func() bool { return slices.Equal(v.missing, []string{"l2 UNAVAILABLE [1]"}) })
 	if len(v.health) != 10 {
 		t.Errorf("%d nodes are left after one replica failed, want all 10", len(v.health))
 	}
@@ -429,12 +423,12 @@ func TestWatchLeases_StartsAgainIfItCannotResume(t *testing.T) {
 	k := newLeasesvcWithNodes(4, "l1")
 	one, m1 := k.start(t, "l1")
 	client := nodeClient(t, newDirectory(m1))
-	stream, err := client.WatchLeases(t.Context(), &gatewayv1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+	stream, err := client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	read := func(enough func(*gatewayv1.WatchLeasesResponse) bool) {
+	read := func(enough func(*leasev1.WatchLeasesResponse) bool) {
 		t.Helper()
 		for {
 			event, err := stream.Recv()
@@ -449,14 +443,14 @@ func TestWatchLeases_StartsAgainIfItCannotResume(t *testing.T) {
 			}
 		}
 	}
-	whole := func(event *gatewayv1.WatchLeasesResponse) bool {
-		return event.Type == leasev1.WatchLeasesResponse_TYPE_BOOKMARK && len(event.Missing) == 0
+	whole := func(event *leasev1.WatchLeasesResponse) bool {
+		return event.Type == bookmark && len(event.Bookmark.GetMissing()) == 0
 	}
 	read(whole)
 
 	one.unavailable.Store(true)
 	k.put("n07", "z:a", ready)
-	read(func(event *gatewayv1.WatchLeasesResponse) bool { return len(event.Missing) == 1 })
+	read(func(event *leasev1.WatchLeasesResponse) bool { return len(event.Bookmark.GetMissing()) == 1 })
 	one.unavailable.Store(false)
 	read(whole)
 
@@ -470,7 +464,7 @@ func TestRun_StopEndsWatchesOfNodes(t *testing.T) {
 	_, m1 := k.start(t, "l1")
 	service := newGateway(t, newDirectory(m1), longTimeout)
 	stop := run(t, service)
-	v := watchNodes(t, gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register)), "")
+	v := watchNodes(t, newClientOfLeasesvc(testkit.Serve(t, service.Register)), "")
 	v.bookmark(t)
 
 	stop()

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 )
 
 var (
@@ -58,7 +58,7 @@ func TestShow_SimulatedCluster(t *testing.T) {
 	var unhealthy []int
 	k.change(func() {
 		for i := range *showNodes {
-			k.nodes[nodeName(i)] = simulated(i, leasev1.NodeHealth_HEALTH_READY)
+			k.nodes[nodeName(i)] = simulated(i, nodev1.NodeHealth_HEALTH_READY)
 		}
 		for len(unhealthy) <= *showNodes/20 {
 			unhealthy = k.degrade(unhealthy)
@@ -94,13 +94,13 @@ func TestShow_SimulatedCluster(t *testing.T) {
 // ready. It returns the unhealthy Nodes. The caller holds the lock.
 func (f *fakeLeasesvc) degrade(unhealthy []int) []int {
 	if len(unhealthy) >= *showNodes/20+1 {
-		f.nodes[nodeName(unhealthy[0])] = simulated(unhealthy[0], leasev1.NodeHealth_HEALTH_READY)
+		f.nodes[nodeName(unhealthy[0])] = simulated(unhealthy[0], nodev1.NodeHealth_HEALTH_READY)
 		unhealthy = unhealthy[1:]
 	}
 	i := rand.N(*showNodes)
-	states := []leasev1.NodeHealth_Health{
-		leasev1.NodeHealth_HEALTH_STARTING, leasev1.NodeHealth_HEALTH_NOT_READY, leasev1.NodeHealth_HEALTH_SUSPECT,
-		leasev1.NodeHealth_HEALTH_SILENT, leasev1.NodeHealth_HEALTH_UNKNOWN,
+	states := []nodev1.NodeHealth_Health{
+		nodev1.NodeHealth_HEALTH_STARTING, nodev1.NodeHealth_HEALTH_NOT_READY, nodev1.NodeHealth_HEALTH_SUSPECT,
+		nodev1.NodeHealth_HEALTH_SILENT, nodev1.NodeHealth_HEALTH_UNKNOWN,
 	}
 	f.nodes[nodeName(i)] = simulated(i, states[rand.N(len(states))])
 	return append(unhealthy, i)
@@ -108,15 +108,15 @@ func (f *fakeLeasesvc) degrade(unhealthy []int) []int {
 
 func nodeName(i int) string { return fmt.Sprintf("nodes/node-%d", i) }
 
-func simulated(i int, health leasev1.NodeHealth_Health) *leasev1.NodeHealth {
-	node := &leasev1.NodeHealth{
-		Name: nodeName(i), Zone: fmt.Sprintf("eu-1:%c", 'a'+i%3), Health: health, Ready: "True", Reason: "a heartbeat is due every 5 s",
-		SignSource: leasev1.NodeHealth_SIGN_SOURCE_LEASE, SignTime: timestamppb.Now(), ChangeTime: timestamppb.Now(),
+func simulated(i int, health nodev1.NodeHealth_Health) *nodev1.NodeHealth {
+	node := &nodev1.NodeHealth{
+		Name: nodeName(i), Zone: fmt.Sprintf("zones/eu-1:%c", 'a'+i%3), Health: health, Ready: "True", Message: "a heartbeat is due every 5 s",
+		Signals: []*nodev1.Signal{{Source: nodev1.SignalSource_SIGNAL_SOURCE_LEASE_OBJECT, SeenTime: timestamppb.Now()}}, ChangeTime: timestamppb.Now(),
 	}
-	if health >= leasev1.NodeHealth_HEALTH_SUSPECT {
-		node.Reason = "no heartbeat since its last Lease"
+	if health >= nodev1.NodeHealth_HEALTH_SUSPECT {
+		node.Message = "no heartbeat since its last Lease"
 	}
-	if health == leasev1.NodeHealth_HEALTH_UNKNOWN {
+	if health == nodev1.NodeHealth_HEALTH_UNKNOWN {
 		node.Ready, node.Taints = "Unknown", []string{"node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"}
 	}
 	return node

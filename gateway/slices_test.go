@@ -14,62 +14,62 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 )
 
 // sliceClient runs a gateway over the members and returns a client of its SliceService.
-func sliceClient(t *testing.T, members *directory) gatewayv1.SliceServiceClient {
+func sliceClient(t *testing.T, members *directory) slicev1.SliceServiceClient {
 	t.Helper()
 	service := startGateway(t, members, time.Second)
-	return gatewayv1.NewSliceServiceClient(testkit.Serve(t, service.Register))
+	return slicev1.NewSliceServiceClient(testkit.Serve(t, service.Register))
 }
 
 // newSlicesvcWithServices returns a fake with Services shop/s00 to shop/s(count-1).
-func newSlicesvcWithServices(count int, holders ...string) *fakeSlicesvc {
-	p := newSlicesvc(holders...)
+func newSlicesvcWithServices(count int, leaders ...string) *fakeSlicesvc {
+	p := newSlicesvc(leaders...)
 	for i := range count {
 		p.put(serviceName("shop", fmt.Sprintf("s%02d", i)), int32(i))
 	}
 	return p
 }
 
-func TestGetServiceSlices_HolderAnswersElseAnyReplica(t *testing.T) {
+func TestGetServiceSlices_LeaderAnswersElseAnyReplica(t *testing.T) {
 	p := newSlicesvcWithServices(8, "r1", "r2", "r3", "r2")
 	_, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
 	_, m3 := p.start(t, "r3")
 	client := sliceClient(t, newDirectory(m1, m2, m3))
 	for name := range p.services {
-		answer, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: name})
+		answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: name})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if holder := p.holders[answer.ServiceSlices.Shard]; answer.Freshness.ReplicaId != holder || answer.ServiceSlices.LastPlan == nil {
-			t.Errorf("%s comes from %s, want its holder %s", name, answer.Freshness.ReplicaId, holder)
+		if leader := p.leaders[answer.ServiceSlices.Owner.GetShard()]; answer.Sources[0].ReplicaId != leader || len(answer.ServiceSlices.Syncs) == 0 {
+			t.Errorf("%s comes from %s, want its leader %s", name, answer.Sources[0].ReplicaId, leader)
 		}
 	}
 
 	p.moveAll("")
-	answer, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: serviceName("shop", "s01")})
-	if err != nil || answer.ServiceSlices.Endpoints != 1 || answer.Freshness.Epoch != 0 {
-		t.Errorf("without a holder the answer is %v (%v), want one all the same", answer, err)
+	answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: serviceName("shop", "s01")})
+	if err != nil || answer.ServiceSlices.EndpointCount != 1 || answer.Sources[0].Epoch != 0 {
+		t.Errorf("without a leader the answer is %v (%v), want one all the same", answer, err)
 	}
 }
 
-func TestSliceReads_HangingHolderDelaysNoOtherReplica(t *testing.T) {
+func TestSliceReads_HangingLeaderDelaysNoOtherReplica(t *testing.T) {
 	p := newSlicesvcWithServices(1, "r1")
 	one, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
 	one.hanging.Store(true)
 	client := sliceClient(t, newDirectory(m1, m2))
 
-	answer, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: serviceName("shop", "s00")})
-	if err != nil || answer.Freshness.ReplicaId != "r2" {
+	answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: serviceName("shop", "s00")})
+	if err != nil || answer.Sources[0].ReplicaId != "r2" {
 		t.Errorf("GetServiceSlices() = %v, %v; want the answer of r2", answer, err)
 	}
-	list, err := client.ListServiceSlices(t.Context(), &gatewayv1.ListServiceSlicesRequest{})
-	if err != nil || len(list.ServiceSlices) != 1 || len(list.Missing) != 1 || list.Missing[0].Replica.Id != "r1" {
+	list, err := client.ListServiceSlices(t.Context(), &slicev1.ListServiceSlicesRequest{})
+	if err != nil || len(list.ServiceSlices) != 1 || len(list.Missing) != 1 || list.Missing[0].ReplicaId != "r1" {
 		t.Errorf("ListServiceSlices() = %v, %v; want one Service, and r1 missing", list, err)
 	}
 }
@@ -81,66 +81,66 @@ func TestSliceReads_AnswersPassUnchanged(t *testing.T) {
 	client := sliceClient(t, newDirectory(m1, m2))
 	name := serviceName("shop", "s00")
 
-	plan, err := client.PlanService(t.Context(), &gatewayv1.PlanServiceRequest{Name: name})
-	if err != nil || len(plan.Changes) != 1 || plan.Freshness.ReplicaId != "r1" {
-		t.Errorf("PlanService() = %v, %v; want the holder's", plan, err)
+	plan, err := client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: name})
+	if err != nil || len(plan.Plan.Changes) != 1 || plan.Sources[0].ReplicaId != "r1" {
+		t.Errorf("PlanService() = %v, %v; want the leader's", plan, err)
 	}
-	chain, err := client.ExplainEndpoint(t.Context(), &gatewayv1.ExplainEndpointRequest{Name: name, Pod: "web-0"})
-	if err != nil || !chain.Included || chain.FirstBroken != -1 || chain.Evidence[0].ReplicaId != "r1" || chain.Evidence[0].Finding != "web-0" {
-		t.Errorf("ExplainEndpoint() = %v, %v; want the holder's", chain, err)
+	chain, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: name, Endpoint: &slicev1.ExplainEndpointRequest_Pod{Pod: "web-0"}})
+	if err != nil || !chain.Included || chain.BrokenIndex != nil || chain.Evidence[0].ReplicaId != "r1" || chain.Evidence[0].Message != "web-0" {
+		t.Errorf("ExplainEndpoint() = %v, %v; want the leader's", chain, err)
 	}
-	_, err = client.PlanService(t.Context(), &gatewayv1.PlanServiceRequest{Name: serviceName("shop", "none")})
+	_, err = client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: serviceName("shop", "none")})
 	checkReason(t, err, codes.NotFound, "SERVICE_NOT_FOUND")
-	_, err = client.PlanService(t.Context(), &gatewayv1.PlanServiceRequest{Name: "services/none"})
+	_, err = client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: "services/none"})
 	checkReason(t, err, codes.InvalidArgument, rpcerror.ValidationFailedReason)
-	_, err = client.ListServiceSlices(t.Context(), &gatewayv1.ListServiceSlicesRequest{PageToken: "pforged"})
+	_, err = client.ListServiceSlices(t.Context(), &slicev1.ListServiceSlicesRequest{PageToken: "pforged"})
 	checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
 }
 
 // A cache that lags does not have a new object, and still has one that is gone.
-func TestSliceReads_NotFoundNeedsTheHolderOrAllReplicas(t *testing.T) {
+func TestSliceReads_NotFoundNeedsTheLeaderOrAllReplicas(t *testing.T) {
 	there, absent := serviceName("shop", "s00"), serviceName("shop", "none")
 	for name, c := range map[string]struct {
-		prepare func(holder, lagging, newest *sliceReplica)
+		prepare func(leader, lagging, newest *sliceReplica)
 		service string
 		reason  rpcerror.Reason // "" for an answer
 	}{
-		"the holder answers NOT_FOUND": {
+		"the leader answers NOT_FOUND": {
 			prepare: func(_, _, newest *sliceReplica) { newest.hanging.Store(true) }, service: absent, reason: "SERVICE_NOT_FOUND",
 		},
 		"a lagging replica answers NOT_FOUND, the others hang": {
-			prepare: func(holder, lagging, newest *sliceReplica) {
-				holder.hanging.Store(true)
+			prepare: func(leader, lagging, newest *sliceReplica) {
+				leader.hanging.Store(true)
 				newest.hanging.Store(true)
 				lagging.lagging.Store(true)
-			}, service: there, reason: api.NoSourceReason,
+			}, service: there, reason: api.ReplicasUnreachableReason,
 		},
 		"a lagging replica answers NOT_FOUND, a newer one has it": {
-			prepare: func(holder, lagging, _ *sliceReplica) {
-				holder.hanging.Store(true)
+			prepare: func(leader, lagging, _ *sliceReplica) {
+				leader.hanging.Store(true)
 				lagging.lagging.Store(true)
 			}, service: there,
 		},
-		"no holder, all replicas answer NOT_FOUND": {
-			prepare: func(holder, _, _ *sliceReplica) { holder.service.moveAll("") }, service: absent, reason: "SERVICE_NOT_FOUND",
+		"no leader, all replicas answer NOT_FOUND": {
+			prepare: func(leader, _, _ *sliceReplica) { leader.service.moveAll("") }, service: absent, reason: "SERVICE_NOT_FOUND",
 		},
-		"no holder, the newest cache answers NOT_FOUND": {
-			prepare: func(holder, _, newest *sliceReplica) {
-				holder.service.moveAll("")
+		"no leader, the newest cache answers NOT_FOUND": {
+			prepare: func(leader, _, newest *sliceReplica) {
+				leader.service.moveAll("")
 				newest.lagging.Store(true)
 			}, service: there, reason: "SERVICE_NOT_FOUND",
 		},
-		"the holder syncs, the others answer NOT_FOUND": {
-			prepare: func(holder, _, _ *sliceReplica) { holder.syncing.Store(true) }, service: absent, reason: api.NoSourceReason,
+		"the leader syncs, the others answer NOT_FOUND": {
+			prepare: func(leader, _, _ *sliceReplica) { leader.syncing.Store(true) }, service: absent, reason: api.ReplicasUnreachableReason,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newSlicesvcWithServices(1, "r1")
-			holder, m1 := p.start(t, "r1")
+			leader, m1 := p.start(t, "r1")
 			lagging, m2 := p.start(t, "r2")
 			newest, m3 := p.start(t, "r3-newest")
-			c.prepare(holder, lagging, newest)
-			_, err := sliceClient(t, newDirectory(m1, m2, m3)).PlanService(t.Context(), &gatewayv1.PlanServiceRequest{Name: c.service})
+			c.prepare(leader, lagging, newest)
+			_, err := sliceClient(t, newDirectory(m1, m2, m3)).PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: c.service})
 			if got := rpcerror.ReasonOf(err); got != c.reason {
 				t.Errorf("PlanService() = %v, want reason %q", err, c.reason)
 			}
@@ -154,36 +154,36 @@ func TestSliceReads_NoReplicaAnswers(t *testing.T) {
 	syncing.syncing.Store(true)
 	gone := dead(t, "slicesvc", "r2")
 	client := sliceClient(t, newDirectory(m1, gone))
-	_, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: serviceName("shop", "s00")})
+	_, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: serviceName("shop", "s00")})
 	checkNoSource(t, err, "slicesvc r1", "pods are being listed", "slicesvc r2", "refused")
-	_, err = client.ReconcileService(t.Context(), &gatewayv1.ReconcileServiceRequest{Name: serviceName("shop", "s00")})
+	_, err = client.ReconcileServiceSlices(t.Context(), &slicev1.ReconcileServiceSlicesRequest{Name: serviceName("shop", "s00")})
 	if rpcerror.ReasonOf(err) == "" {
 		t.Errorf("ReconcileService() = %v, want a reason", err)
 	}
 }
 
-func TestReconcileService_GoesToTheHolder(t *testing.T) {
+func TestReconcileService_GoesToTheLeader(t *testing.T) {
 	p := newSlicesvcWithServices(4, "r1", "r2")
 	_, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
 	client := sliceClient(t, newDirectory(m1, m2))
-	for _, holder := range []string{"r1", "r2", "r1"} {
-		p.moveAll(holder)
-		answer, err := client.ReconcileService(t.Context(), &gatewayv1.ReconcileServiceRequest{Name: serviceName("shop", "s02")})
-		if err != nil || !answer.Applied || answer.Freshness.ReplicaId != holder {
-			t.Errorf("ReconcileService() = %v, %v; want it done by %s", answer, err, holder)
+	for _, leader := range []string{"r1", "r2", "r1"} {
+		p.moveAll(leader)
+		answer, err := client.ReconcileServiceSlices(t.Context(), &slicev1.ReconcileServiceSlicesRequest{Name: serviceName("shop", "s02")})
+		if err != nil || answer.Plan.Changes[0].Outcome != metav1.Change_OUTCOME_APPLIED || answer.Sources[0].ReplicaId != leader {
+			t.Errorf("ReconcileService() = %v, %v; want it done by %s", answer, err, leader)
 		}
 	}
 	p.moveAll("")
-	_, err := client.ReconcileService(t.Context(), &gatewayv1.ReconcileServiceRequest{Name: serviceName("shop", "s02")})
-	checkReason(t, err, codes.Unavailable, rpcerror.NotLeaderReason)
-	answer, err := client.ReconcileService(t.Context(), &gatewayv1.ReconcileServiceRequest{Name: serviceName("shop", "s02"), ValidateOnly: true})
-	if err != nil || answer.Applied {
+	_, err := client.ReconcileServiceSlices(t.Context(), &slicev1.ReconcileServiceSlicesRequest{Name: serviceName("shop", "s02")})
+	checkReason(t, err, codes.Unavailable, rpcerror.NoLeaderReason)
+	answer, err := client.ReconcileServiceSlices(t.Context(), &slicev1.ReconcileServiceSlicesRequest{Name: serviceName("shop", "s02"), ValidateOnly: true})
+	if err != nil || answer.Plan.Changes[0].Outcome != metav1.Change_OUTCOME_PLANNED {
 		t.Errorf("validate_only gives %v (%v), want an answer of any replica", answer, err)
 	}
 }
 
-func TestListServiceSlices_EachServiceOnceFromItsHolder(t *testing.T) {
+func TestListServiceSlices_EachServiceOnceFromItsLeader(t *testing.T) {
 	p := newSlicesvcWithServices(25, "r1", "r2", "r3", "r1")
 	p.put(serviceName("else", "far"), 1)
 	_, m1 := p.start(t, "r1")
@@ -195,7 +195,7 @@ func TestListServiceSlices_EachServiceOnceFromItsHolder(t *testing.T) {
 		for i := range 25 {
 			want = append(want, serviceName("shop", fmt.Sprintf("s%02d", i)))
 		}
-		request := &gatewayv1.ListServiceSlicesRequest{Parent: "namespaces/shop", PageSize: size}
+		request := &slicev1.ListServiceSlicesRequest{Parent: "namespaces/shop", PageSize: size}
 		for pages := 0; ; pages++ {
 			page, err := client.ListServiceSlices(t.Context(), request)
 			if err != nil {
@@ -206,8 +206,8 @@ func TestListServiceSlices_EachServiceOnceFromItsHolder(t *testing.T) {
 			}
 			for _, service := range page.ServiceSlices {
 				got = append(got, service.Name)
-				if service.LastPlan == nil {
-					t.Errorf("%s was not reported by its holder", service.Name)
+				if len(service.Syncs) == 0 {
+					t.Errorf("%s was not reported by its leader", service.Name)
 				}
 			}
 			if request.PageToken = page.NextPageToken; request.PageToken == "" {
@@ -223,13 +223,13 @@ func TestListServiceSlices_EachServiceOnceFromItsHolder(t *testing.T) {
 // watchedSlices is a client of WatchServiceSlices that keeps the Services.
 type watchedSlices struct {
 	t      *testing.T
-	stream grpc.ServerStreamingClient[gatewayv1.WatchServiceSlicesResponse]
+	stream grpc.ServerStreamingClient[slicev1.WatchServiceSlicesResponse]
 	seen   map[string]*slicev1.ServiceSlices
 }
 
-func watchSlices(t *testing.T, client gatewayv1.SliceServiceClient, parent string) *watchedSlices {
+func watchSlices(t *testing.T, client slicev1.SliceServiceClient, parent string) *watchedSlices {
 	t.Helper()
-	stream, err := client.WatchServiceSlices(t.Context(), &gatewayv1.WatchServiceSlicesRequest{Parent: parent})
+	stream, err := client.WatchServiceSlices(t.Context(), &slicev1.WatchServiceSlicesRequest{Parent: parent})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func watchSlices(t *testing.T, client gatewayv1.SliceServiceClient, parent strin
 }
 
 // until receives events up to one that is accepted. A contradiction fails the test.
-func (w *watchedSlices) until(accepts func(*gatewayv1.WatchServiceSlicesResponse) bool) {
+func (w *watchedSlices) until(accepts func(*slicev1.WatchServiceSlicesResponse) bool) {
 	w.t.Helper()
 	for {
 		event, err := w.stream.Recv()
@@ -247,12 +247,12 @@ func (w *watchedSlices) until(accepts func(*gatewayv1.WatchServiceSlicesResponse
 		name := event.ServiceSlices.GetName()
 		known := w.seen[name] != nil
 		switch event.Type {
-		case slicev1.WatchServiceSlicesResponse_TYPE_ADDED, slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED:
-			if known != (event.Type == slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED) {
+		case added, modified:
+			if known != (event.Type == modified) {
 				w.t.Fatalf("%v, and the client has it: %v", event, known)
 			}
 			w.seen[name] = event.ServiceSlices
-		case slicev1.WatchServiceSlicesResponse_TYPE_DELETED:
+		case deleted:
 			if !known {
 				w.t.Fatalf("%v although it was never added", event)
 			}
@@ -264,8 +264,8 @@ func (w *watchedSlices) until(accepts func(*gatewayv1.WatchServiceSlicesResponse
 	}
 }
 
-func isBookmark(event *gatewayv1.WatchServiceSlicesResponse) bool {
-	return event.Type == slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK && len(event.Missing) == 0
+func isBookmark(event *slicev1.WatchServiceSlicesResponse) bool {
+	return event.Type == bookmark && len(event.Bookmark.Missing) == 0
 }
 
 func TestWatchServiceSlices_MergesAllReplicas(t *testing.T) {
@@ -280,43 +280,43 @@ func TestWatchServiceSlices_MergesAllReplicas(t *testing.T) {
 		t.Errorf("%d Services until the bookmark, want 6: %v", len(watcher.seen), watcher.seen)
 	}
 	for name, service := range watcher.seen {
-		if service.LastPlan == nil || service.Epoch == 0 {
-			t.Errorf("%s was not reported by its holder: %v", name, service)
+		if len(service.Syncs) == 0 || service.Owner.Epoch == 0 {
+			t.Errorf("%s was not reported by its leader: %v", name, service)
 		}
 	}
 
 	changed := serviceName("shop", "s03")
 	p.put(changed, 50)
-	watcher.until(func(event *gatewayv1.WatchServiceSlicesResponse) bool {
-		return event.ServiceSlices.GetName() == changed && event.ServiceSlices.GetEndpoints() == 50
+	watcher.until(func(event *slicev1.WatchServiceSlicesResponse) bool {
+		return event.ServiceSlices.GetName() == changed && event.ServiceSlices.GetEndpointCount() == 50
 	})
 	started := time.Now()
 	p.remove(changed)
-	watcher.until(func(event *gatewayv1.WatchServiceSlicesResponse) bool {
-		return event.Type == slicev1.WatchServiceSlicesResponse_TYPE_DELETED
+	watcher.until(func(event *slicev1.WatchServiceSlicesResponse) bool {
+		return event.Type == deleted
 	})
 	if took := time.Since(started); took > 5*time.Second {
 		t.Errorf("the removal of a Service took %s", took)
 	}
 
-	// Services of a dead holder stay, and the next holder reports them.
+	// Services of a dead leader stay, and the next leader reports them.
 	p.moveAll("r2")
 	members.set(m2)
-	watcher.until(func(*gatewayv1.WatchServiceSlicesResponse) bool {
+	watcher.until(func(*slicev1.WatchServiceSlicesResponse) bool {
 		for _, service := range watcher.seen {
-			if service.Epoch < 13 {
+			if service.Owner.Epoch < 13 {
 				return false
 			}
 		}
 		return true
 	})
 	if len(watcher.seen) != 5 {
-		t.Errorf("%d Services after the holder went, want 5", len(watcher.seen))
+		t.Errorf("%d Services after the leader went, want 5", len(watcher.seen))
 	}
 }
 
-// Without any holder no Service is lost when a replica is replaced.
-func TestWatchServiceSlices_WithoutHoldersServicesStay(t *testing.T) {
+// Without any leader no Service is lost when a replica is replaced.
+func TestWatchServiceSlices_WithoutLeadersServicesStay(t *testing.T) {
 	p := newSlicesvcWithServices(3, "")
 	_, m1 := p.start(t, "r1")
 	_, m2 := p.start(t, "r2")
@@ -324,15 +324,17 @@ func TestWatchServiceSlices_WithoutHoldersServicesStay(t *testing.T) {
 	watcher := watchSlices(t, sliceClient(t, members), "")
 	watcher.until(isBookmark)
 	members.set(m1)
-	deadline := time.Now().Add(12 * time.Second) // longer than merge.Hold
-	watcher.until(func(*gatewayv1.WatchServiceSlicesResponse) bool { return time.Now().After(deadline) })
+	p.put(serviceName("shop", "s00"), 7)
+	watcher.until(func(event *slicev1.WatchServiceSlicesResponse) bool {
+		return event.ServiceSlices.GetEndpointCount() == 7
+	})
 	if len(watcher.seen) != 3 {
 		t.Errorf("%d Services are left, want 3", len(watcher.seen))
 	}
 }
 
 func TestWatchServiceSlices_NoReplicaAnswers(t *testing.T) {
-	stream, err := sliceClient(t, newDirectory(dead(t, "slicesvc", "r1"))).WatchServiceSlices(t.Context(), &gatewayv1.WatchServiceSlicesRequest{})
+	stream, err := sliceClient(t, newDirectory(dead(t, "slicesvc", "r1"))).WatchServiceSlices(t.Context(), &slicev1.WatchServiceSlicesRequest{})
 	if err == nil {
 		_, err = stream.Recv()
 	}
@@ -344,13 +346,12 @@ func TestHTTP_RoutesOfSlices(t *testing.T) {
 	_, m1 := p.start(t, "r1")
 	service := startGateway(t, newDirectory(m1), time.Second)
 	for path, want := range map[string]string{
-		"/v1/slices":                                               `"name":"namespaces/shop/services/s02"`,
-		"/v1/slices?pageSize=1":                                    `"nextPageToken":"p`,
-		"/v1/namespaces/shop/slices":                               `"name":"namespaces/shop/services/s00"`,
-		"/v1/namespaces/none/slices":                               `"serviceSlices":[]`,
-		"/v1/namespaces/shop/services/s01/slices":                  `"endpoints":1`,
-		"/v1/namespaces/shop/services/s01/slices:plan":             `"reason":"ENDPOINTS_CHANGED"`,
-		"/v1/namespaces/shop/services/s01/endpoints/web-0:explain": `"firstBroken":-1`,
+		"/v1/serviceslices":                                       `"name":"namespaces/shop/serviceslices/s02"`,
+		"/v1/serviceslices?pageSize=1":                            `"nextPageToken":"p`,
+		"/v1/namespaces/shop/serviceslices":                       `"name":"namespaces/shop/serviceslices/s00"`,
+		"/v1/namespaces/none/serviceslices":                       `"serviceSlices":[]`,
+		"/v1/namespaces/shop/serviceslices/s01":                   `"endpointCount":1`,
+		"/v1/namespaces/shop/serviceslices/s01:explain?pod=web-0": `"message":"web-0"`,
 	} {
 		response, body := send(t, service, http.MethodGet, path)
 		if response.StatusCode != http.StatusOK || !strings.Contains(strings.ReplaceAll(string(body), `": `, `":`), want) {
@@ -365,7 +366,7 @@ func TestHTTP_ReconcilesNothing(t *testing.T) {
 	one, m1 := p.start(t, "r1")
 	service := startGateway(t, newDirectory(m1), time.Second)
 	for _, method := range []string{http.MethodPost, http.MethodGet} {
-		response, body := send(t, service, method, "/v1/namespaces/shop/services/s00/slices:reconcile")
+		response, body := send(t, service, method, "/v1/namespaces/shop/serviceslices/s00/slices:reconcile")
 		if response.StatusCode != http.StatusMethodNotAllowed && response.StatusCode != http.StatusNotImplemented && response.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s: %s, want an error", method, response.Status, body)
 		}

@@ -116,8 +116,8 @@ func TestGetClusterStatus_NoReplicaAnswers(t *testing.T) {
 
 func checkNoSource(t *testing.T, err error, mentions ...string) {
 	t.Helper()
-	if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != api.NoSourceReason {
-		t.Fatalf("error = %v (reason %q), want UNAVAILABLE with reason %q", err, rpcerror.ReasonOf(err), api.NoSourceReason)
+	if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != api.ReplicasUnreachableReason {
+		t.Fatalf("error = %v (reason %q), want UNAVAILABLE with reason %q", err, rpcerror.ReasonOf(err), api.ReplicasUnreachableReason)
 	}
 	for _, mention := range mentions {
 		if !strings.Contains(status.Convert(err).Message(), mention) {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
@@ -25,7 +25,7 @@ const echoVariable = "TRIVET_BENCH_ECHO"
 // answers of the same size, and stores nothing. Its transport has the options of leasesvc's. It has
 // no interceptors.
 type echo struct {
-	leasev1.UnimplementedLeaseServiceServer
+	leasev1.UnimplementedHeartbeatServiceServer
 }
 
 func startEcho(b *bench) (process *child.Child, address string, err error) {
@@ -52,7 +52,7 @@ func echoAsChild(address string) int {
 	cfg := rpcserver.DefaultConfig(address)
 	cfg.MaxConnectionAge, cfg.MaxConcurrentStreams = 0, maxStreams
 	server := grpc.NewServer(rpcserver.TransportOptions(cfg)...)
-	leasev1.RegisterLeaseServiceServer(server, echo{})
+	leasev1.RegisterHeartbeatServiceServer(server, echo{})
 	fmt.Fprintln(os.Stderr, server.Serve(listener))
 	return 1
 }
@@ -70,8 +70,8 @@ func (echo) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbe
 			return err
 		}
 		response := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
-		if len(request.Holders) > 0 {
-			response.Welcomes = []*leasev1.Welcome{{Handle: 1, Result: &leasev1.Welcome_Grant{Grant: grant}}}
+		if len(request.Registrations) > 0 {
+			response.RegistrationResults = []*leasev1.RegistrationResult{{Handle: 1, Result: &leasev1.RegistrationResult_Grant{Grant: grant}}}
 		} else {
 			response.Grant = grant
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // noRegistrationLimit disables the rate limit of registrations where their rate is not measured.
-const noRegistrationLimit = "--max-introductions-per-second=1000000"
+const noRegistrationLimit = "--max-registrations-per-second=1000000"
 
 // withCluster calls use with its own control plane.
 func (b *bench) withCluster(ctx context.Context, use func(*devcluster.Cluster) error) (err error) {
@@ -35,7 +35,7 @@ func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args 
 	}
 	return child.StartServer(ctx, cluster, child.ServerConfig{
 		Name: "leasesvc", BinDir: b.binDir, Log: log.Name(),
-		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0", "--max-introductions-per-second=10000000"}, args...),
+		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0", "--max-registrations-per-second=10000000"}, args...),
 	})
 }
 

@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
 // sender opens streams with a number of holders of a class each. A replica that has lost its shards
@@ -48,25 +50,33 @@ func (f *sender) open(ctx context.Context, connection *grpc.ClientConn, name str
 // isShardLost reports whether a heartbeat failed because the replica no longer has the holder's
 // shard.
 func isShardLost(err error) bool {
-	var refused refusedError
+	var rejected rejectedError
 	return status.Code(err) == codes.Unavailable ||
-		errors.As(err, &refused) && (refused.first.Reason == "NOT_LEADER" || refused.first.Reason == "UNKNOWN_HANDLE")
+		errors.As(err, &rejected) && (rejected.first.Reason == "NOT_LEADER" || rejected.first.Reason == "NO_LEADER" || rejected.first.Reason == "LEASE_NOT_FOUND")
 }
 
-// refusedError reports handles that were not renewed.
-type refusedError struct {
+// rejectedError reports handles that were not renewed.
+type rejectedError struct {
 	count, of int
-	first     *leasev1.Refusal
+	first     *leasev1.Rejection
 }
 
-func (e refusedError) Error() string {
-	return fmt.Sprintf("%d of %d handles are refused, the first: %v", e.count, e.of, e.first)
+func (e rejectedError) Error() string {
+	return fmt.Sprintf("%d of %d handles are rejected, the first: %v", e.count, e.of, e.first)
 }
 
 func holdersNamed(class, name string, count int) []*leasev1.Holder {
 	all := make([]*leasev1.Holder, count)
 	for i := range all {
 		all[i] = &leasev1.Holder{Class: class, Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
+	}
+	return all
+}
+
+func registrations(holders []*leasev1.Holder) []*leasev1.Registration {
+	all := make([]*leasev1.Registration, len(holders))
+	for i, h := range holders {
+		all[i] = &leasev1.Registration{Holder: h}
 	}
 	return all
 }
@@ -89,7 +99,8 @@ const retryTimeout = time.Minute
 func openStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
 	for end := time.Now().Add(retryTimeout); ; {
 		s, err := tryStream(ctx, connection, holders)
-		if status.Code(err) != codes.Unavailable || !sleepUntil(ctx, time.Now().Add(retryAfter(err)), end) {
+		mayRetry := status.Code(err) == codes.Unavailable || rpcerror.ReasonOf(err) == rpcerror.NotLeaderReason
+		if !mayRetry || !sleepUntil(ctx, time.Now().Add(retryAfter(err)), end) {
 			return s, err
 		}
 	}
@@ -97,7 +108,7 @@ func openStream(ctx context.Context, connection grpc.ClientConnInterface, holder
 
 func tryStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	wire, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx, grpc.WaitForReady(true))
+	wire, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -125,25 +136,25 @@ func (s *stream) registerAll(ctx context.Context, holders []*leasev1.Holder) err
 func (s *stream) register(ctx context.Context, holders []*leasev1.Holder) error {
 	for end := time.Now().Add(retryTimeout); len(holders) > 0; {
 		s.request.Sequence++
-		answer, err := s.exchange(&leasev1.StreamHeartbeatsRequest{Sequence: s.request.Sequence, Holders: holders})
+		answer, err := s.exchange(&leasev1.StreamHeartbeatsRequest{Sequence: s.request.Sequence, Registrations: registrations(holders)})
 		if err != nil {
 			return err
 		}
-		var paced []*leasev1.Holder
+		var delayed []*leasev1.Holder
 		var wait time.Duration
-		for i, welcome := range answer.Welcomes {
-			refusal := welcome.GetRefusal()
+		for i, result := range answer.RegistrationResults {
+			rejection := result.GetRejection()
 			switch {
-			case refusal == nil:
-				s.request.Handles = append(s.request.Handles, welcome.Handle)
-			case refusal.RetryAfter != nil || refusal.Reason == "NOT_LEADER":
-				paced = append(paced, holders[i])
-				wait = max(wait, refusal.RetryAfter.AsDuration(), shortPause)
+			case rejection == nil:
+				s.request.Handles = append(s.request.Handles, result.Handle)
+			case rejection.RetryAfter != nil || rejection.Reason == "NOT_LEADER":
+				delayed = append(delayed, holders[i])
+				wait = max(wait, rejection.RetryAfter.AsDuration(), shortPause)
 			default:
-				return fmt.Errorf("holder %s is not registered: %v", holders[i].Name, refusal)
+				return fmt.Errorf("holder %s is not registered: %v", holders[i].Name, rejection)
 			}
 		}
-		if holders = paced; len(holders) > 0 && !sleepUntil(ctx, time.Now().Add(wait), end) {
+		if holders = delayed; len(holders) > 0 && !sleepUntil(ctx, time.Now().Add(wait), end) {
 			return fmt.Errorf("%d holders were asked to come again for %v", len(holders), retryTimeout)
 		}
 	}
@@ -157,8 +168,8 @@ func (s *stream) beat() error {
 	if err != nil {
 		return err
 	}
-	if refused := answer.RefusedHandles; len(refused) > 0 {
-		return refusedError{count: len(refused), of: len(s.request.Handles), first: refused[0].Refusal}
+	if rejected := answer.RejectedHandles; len(rejected) > 0 {
+		return rejectedError{count: len(rejected), of: len(s.request.Handles), first: rejected[0].Rejection}
 	}
 	return nil
 }

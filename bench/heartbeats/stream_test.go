@@ -8,15 +8,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-const streamMethod = leasev1.LeaseService_StreamHeartbeats_FullMethodName
+const streamMethod = leasev1.HeartbeatService_StreamHeartbeats_FullMethodName
 
 func TestSender_BeatsAtTheEcho(t *testing.T) {
-	connection := testkit.Serve(t, func(r grpc.ServiceRegistrar) { leasev1.RegisterLeaseServiceServer(r, echo{}) }, streamMethod)
+	connection := testkit.Serve(t, func(r grpc.ServiceRegistrar) { leasev1.RegisterHeartbeatServiceServer(r, echo{}) }, streamMethod)
 	from := &sender{class: "node", holders: 1}
 	beat, err := from.open(t.Context(), connection, "n")
 	if err != nil {
@@ -33,11 +33,11 @@ func TestSender_BeatsAtTheEcho(t *testing.T) {
 }
 
 // leaving is a server that ends its first stream at the first heartbeat, as a replica without its
-// shards does, or that permanently refuses the second message of every stream.
+// shards does, or that permanently rejects the second message of every stream.
 type leaving struct {
-	leasev1.UnimplementedLeaseServiceServer
+	leasev1.UnimplementedHeartbeatServiceServer
 	streams atomic.Int64
-	refuse  codes.Code
+	reject  codes.Code
 }
 
 func (l *leaving) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
@@ -48,11 +48,11 @@ func (l *leaving) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamH
 			return nil
 		}
 		answer := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
-		for range request.Holders {
-			answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Handle: 1, Result: &leasev1.Welcome_Grant{Grant: &leasev1.Grant{}}})
+		for range request.Registrations {
+			answer.RegistrationResults = append(answer.RegistrationResults, &leasev1.RegistrationResult{Handle: 1, Result: &leasev1.RegistrationResult_Grant{Grant: &leasev1.Grant{}}})
 		}
-		if len(request.Holders) == 0 && first {
-			return status.Error(l.refuse, "no more")
+		if len(request.Registrations) == 0 && first {
+			return status.Error(l.reject, "no more")
 		}
 		if err := wire.Send(answer); err != nil {
 			return err
@@ -62,8 +62,8 @@ func (l *leaving) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamH
 
 func TestSender_OpensAStreamAnewThatTheReplicaLeft(t *testing.T) {
 	for code, want := range map[codes.Code]int64{codes.Unavailable: 1, codes.ResourceExhausted: 0} {
-		server := &leaving{refuse: code}
-		connection := testkit.Serve(t, func(r grpc.ServiceRegistrar) { leasev1.RegisterLeaseServiceServer(r, server) }, streamMethod)
+		server := &leaving{reject: code}
+		connection := testkit.Serve(t, func(r grpc.ServiceRegistrar) { leasev1.RegisterHeartbeatServiceServer(r, server) }, streamMethod)
 		from := &sender{class: "node", holders: 1}
 		beat, err := from.open(t.Context(), connection, "n")
 		if err != nil {

@@ -107,7 +107,7 @@ func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string
 			return fmt.Errorf("rejected: %v", reply.GetRejectedHandles()[0])
 		}
 		if request.Handles == nil {
-			if request, err = afterRegistration(reply); err != nil {
+			if request, err = l.afterRegistration(reply); err != nil {
 				return err
 			}
 		}
@@ -124,16 +124,14 @@ func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string
 }
 
 func (l load) registrations(name string) []*leasev1.Registration {
-	registrations := make([]*leasev1.Registration, l.holders)
-	for i := range registrations {
-		holder := &leasev1.Holder{Class: "node", Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
-		registrations[i] = &leasev1.Registration{Holder: holder}
+	all := make([]*leasev1.Registration, l.holders)
+	for i := range all {
+		all[i] = &leasev1.Registration{Holder: &leasev1.Holder{Class: "node", Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}}
 	}
-	return registrations
+	return all
 }
 
-// afterRegistration returns the next message, with the handles of all holders.
-func afterRegistration(reply *leasev1.StreamHeartbeatsResponse) (*leasev1.StreamHeartbeatsRequest, error) {
+func (l load) afterRegistration(reply *leasev1.StreamHeartbeatsResponse) (*leasev1.StreamHeartbeatsRequest, error) {
 	next := &leasev1.StreamHeartbeatsRequest{Sequence: reply.GetSequence()}
 	for _, result := range reply.GetRegistrationResults() {
 		if result.GetRejection() != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 // UsageError is a mistake in the configuration that is found only when the setting is used, such as
@@ -151,6 +152,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	p.rpc.Register(status.New(status.Deps{
 		Member: p.member, Ready: p.ready, Shards: func() []term.ShardStatus { return p.candidate.Status().Shards },
 		Loops: p.service.Loops().Status, Dependencies: p.dependencies, Counts: p.service.Counts, Problems: p.problems,
+		ListShards: p.listShards(),
 	}).Register)
 	live := observe.NewChecks()
 	live.Add("loops", p.service.Loops().Check)
@@ -158,6 +160,16 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 		Gatherer: registry, Live: live, Ready: p.ready,
 		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger,
 	})
+	return nil
+}
+
+// listShards returns how the service lists the shards of all services; nil if it does not.
+func (p *Process) listShards() func(context.Context, *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+	if lister, lists := p.service.(interface {
+		ListShards(context.Context, *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error)
+	}); lists {
+		return lister.ListShards
+	}
 	return nil
 }
 

@@ -43,6 +43,9 @@ type Deps struct {
 	Counts       func() map[string]int64
 	// Problems returns what is wrong with the duties of the service.
 	Problems func() []*metav1.Problem
+	// ListShards answers ListShards for other services, too. It may call them. Nil answers from
+	// Shards.
+	ListShards func(context.Context, *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error)
 }
 
 // Server implements StatusService. It has no state.
@@ -87,8 +90,11 @@ const (
 	listShards = "trivet.status.v1.ListShards"
 )
 
-// ListShards returns the shards of this process's service.
-func (s *Server) ListShards(_ context.Context, request *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+// ListShards returns the shards of this process's service, or what Deps.ListShards answers.
+func (s *Server) ListShards(ctx context.Context, request *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+	if s.deps.ListShards != nil {
+		return s.deps.ListShards(ctx, request)
+	}
 	arguments := strings.Join(request.GetServices(), ",")
 	after, err := afterToken(request.GetPageToken(), arguments)
 	if err != nil {

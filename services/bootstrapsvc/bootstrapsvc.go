@@ -184,18 +184,18 @@ func (s *Service) allocationConfig(member term.Member) api.AllocationConfig {
 }
 
 func (s *Service) newServer(member term.Member) *api.Server {
-	cfg := api.Config{
+	loopOf := func(reconciler *baselinecontroller.Reconciler) api.Loop {
+		return api.Loop{Name: reconciler.Loop, Reconciler: reconciler, Enabled: s.isRunning(reconciler.Loop)}
+	}
+	reconcilers := s.reconcilers()
+	return api.New(api.Config{
 		Service: member.Service, ReplicaID: member.ID,
 		Leadership: s.leadership, Baseline: s.baseline, APIServers: s.apiservers,
-	}
-	for _, reconciler := range s.reconcilers() {
-		if s.isRunning(reconciler.Loop) {
-			cfg.Reconcilers = append(cfg.Reconcilers, reconciler)
-		}
-	}
-	return api.New(cfg)
+		Namespaces: loopOf(reconcilers[0]), KubernetesService: loopOf(reconcilers[1]), Endpoints: loopOf(reconcilers[2]),
+	})
 }
 
+// reconcilers are those of the system namespaces, of the Service and of the endpoints.
 func (s *Service) reconcilers() []*baselinecontroller.Reconciler {
 	return append(s.baseline.Reconcilers(), s.apiservers.Reconciler())
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
@@ -26,7 +26,7 @@ func BenchmarkStream_256Beats(b *testing.B) { benchmarkStream(b, 256) }
 func BenchmarkStream_BareEcho(b *testing.B) {
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
-	leasev1.RegisterLeaseServiceServer(server, echo{})
+	leasev1.RegisterHeartbeatServiceServer(server, echo{})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {
@@ -41,7 +41,7 @@ func BenchmarkStream_BareEcho(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer connection.Close()
-	s, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(b.Context())
+	s, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func BenchmarkStream_BareEcho(b *testing.B) {
 }
 
 type echo struct {
-	leasev1.UnimplementedLeaseServiceServer
+	leasev1.UnimplementedHeartbeatServiceServer
 }
 
 func (echo) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
@@ -76,7 +76,7 @@ func benchmarkStream(b *testing.B, holders int) {
 		list = append(list, holder(fmt.Sprintf("node-%d", i), "1"))
 	}
 	var handles []uint32
-	for _, w := range exchange(b, s, register(1, list...)).Welcomes {
+	for _, w := range exchange(b, s, register(1, list...)).RegistrationResults {
 		handles = append(handles, w.Handle)
 	}
 	b.ReportAllocs()

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -77,7 +77,7 @@ func (r *clusterFixture) renew(sequence uint64, past string) *leasev1.Lease {
 func (r *clusterFixture) session() *leasev1.Lease {
 	r.t.Helper()
 	name := fmt.Sprintf("namespaces/%s/leases/%s", r.namespace, r.node.Name)
-	response, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: name})
+	response, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: name})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -298,8 +298,8 @@ func TestCluster_NewTermAdoptsTheLeasesOfThePreviousOne(t *testing.T) {
 	var after *leasev1.Lease
 	r.eventually(func() error {
 		r.beat(1, holder(r.node.Name, "1"))
-		if after = r.session(); after.Epoch != 2 || after.Write.State != leasev1.Lease_Write_STATE_WRITTEN {
-			return fmt.Errorf("epoch %d, write %v", after.Epoch, after.Write)
+		if after = r.session(); after.Owner.GetEpoch() != 2 || after.Write.State != leasev1.Lease_Write_STATE_WRITTEN {
+			return fmt.Errorf("epoch %d, write %v", after.Owner.GetEpoch(), after.Write)
 		}
 		return nil
 	})

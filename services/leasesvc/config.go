@@ -44,7 +44,7 @@ type Config struct {
 	// Shards is the number of shards, 1 to 4096. Replicas with different numbers do not work at the
 	// same time.
 	Shards int
-	// MaxSessions is how many sessions a replica keeps; further holders are refused with
+	// MaxSessions is how many sessions a replica keeps; further holders are rejected with
 	// TOO_MANY_HOLDERS.
 	MaxSessions int
 	// MaxRegistrations is how many registrations per second a replica accepts over streams, and the
@@ -92,11 +92,11 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Shards, "shards", c.Shards,
 		"Number of shards, 1 to 4096. If replicas differ, those that agree with the oldest one work, and the remaining ones wait until it is gone.")
 	fs.IntVar(&c.MaxSessions, "max-sessions", c.MaxSessions,
-		"Number of sessions that this replica keeps over all its shards; further holders are refused.")
-	fs.IntVar(&c.MaxRegistrations, "max-introductions-per-second", c.MaxRegistrations,
+		"Number of sessions that this replica keeps over all its shards; further holders are rejected.")
+	fs.IntVar(&c.MaxRegistrations, "max-registrations-per-second", c.MaxRegistrations,
 		"Registrations per second that this replica accepts over streams, and the burst. Excess holders are asked to retry and keep their sessions.")
 	fs.IntVar(&c.MaxMessages, "max-messages-per-second", c.MaxMessages,
-		"Heartbeat messages per second that one client certificate may send on all its streams. A client that sends more is told to slow down, then refused.")
+		"Heartbeat messages per second that one client certificate may send on all its streams. A client that sends more is told to slow down, then rejected.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
 		"Number of Lease objects that this replica writes at the same time.")
 	registerWriteFlags(fs, &c.Writes)
@@ -157,7 +157,7 @@ func (c *Config) Validate() []error {
 	}{
 		{"--shards", c.Shards, maxShards},
 		{"--max-sessions", c.MaxSessions, maxSessions},
-		{"--max-introductions-per-second", c.MaxRegistrations, maxRate},
+		{"--max-registrations-per-second", c.MaxRegistrations, maxRate},
 		{"--max-messages-per-second", c.MaxMessages, maxRate},
 		{"--concurrent-lease-writes", c.ConcurrentWrites, maxWriters},
 	} {

@@ -49,7 +49,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 	cfg.RegisterFlags(flags)
 	err := flags.Parse([]string{
 		"--heartbeat-interval=1s", "--heartbeat-suspect-after=3", "--heartbeat-grace-period=8s", "--lease-renew-interval=2s", "--lease-duration=9s", "--expired-session-retention=3m",
-		"--shards=3", "--max-sessions=7", "--max-introductions-per-second=11", "--max-messages-per-second=13", "--concurrent-lease-writes=5",
+		"--shards=3", "--max-sessions=7", "--max-registrations-per-second=11", "--max-messages-per-second=13", "--concurrent-lease-writes=5",
 		"--write-policy=on-change", "--lease-refresh-interval=1m",
 		"--node-monitor-grace-period=4s", "--node-startup-grace-period=6s", "--node-eviction-rate=1", "--secondary-node-eviction-rate=2",
 		"--full-disruption-node-eviction-rate=3", "--large-cluster-size-threshold=8", "--unhealthy-zone-threshold=0.7",
@@ -97,7 +97,7 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 		`namespace "B"`, "another class has the name or the namespace", "longer than the 50s", "--heartbeat-suspect-after is 0",
 		"must not be shorter than the 50s of --heartbeat-grace-period", `--classes: heartbeatInterval of "agent" is 0s`,
 		`--classes: suspectAfter of "agent" is 0`, `--classes: grace of "agent"`, `--classes: renewInterval of "agent"`,
-		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--max-introductions-per-second is 0", "--max-messages-per-second is 0", "--concurrent-lease-writes is 0",
+		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--max-registrations-per-second is 0", "--max-messages-per-second is 0", "--concurrent-lease-writes is 0",
 		`--write-policy is "lazy", must be one of mirror, relaxed, on-change`, "--lease-refresh-interval is 1s",
 		"--node-monitor-grace-period is 0s", "--node-startup-grace-period is 0s", "--node-eviction-rate is NaN",
 		"--secondary-node-eviction-rate is -1", "--full-disruption-node-eviction-rate is 1e+06", "--large-cluster-size-threshold is -1",
@@ -167,7 +167,7 @@ func TestClassesFlag_NamesTheMistake(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesUnknownLoops(t *testing.T) {
+func TestNew_RejectsUnknownLoops(t *testing.T) {
 	_, err := leasesvc.New(leasesvc.DefaultConfig(), leasesvc.Deps{
 		Kube: newKube(), Leadership: termtest.NewCandidate(member, 64), LoopSelection: []string{"nonsense"},
 	})
@@ -180,7 +180,7 @@ func TestNew_RefusesUnknownLoops(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesAnotherNumberOfShardsThanItsLeadership(t *testing.T) {
+func TestNew_RejectsAnotherNumberOfShardsThanItsLeadership(t *testing.T) {
 	_, err := leasesvc.New(leasesvc.DefaultConfig(), leasesvc.Deps{Kube: newKube(), Leadership: termtest.NewCandidate(member, 1)})
 	if err == nil || !strings.Contains(err.Error(), "--shards is 64") {
 		t.Errorf("error %v, want one that names the flag", err)
@@ -193,13 +193,13 @@ func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 	for _, l := range f.service.Loops().Status() {
 		names = append(names, l.Name)
 	}
-	if want := []string{"lease-sweep", "lease-writeback", "node-health", "sessions", "taint-eviction"}; !slices.Equal(names, want) {
+	if want := []string{"lease-orphans", "lease-writeback", "node-health", "sessions", "taint-eviction"}; !slices.Equal(names, want) {
 		t.Errorf("loops %v, want %v", names, want)
 	}
 }
 
 // A sum that overflows is a time in the past, and every holder would expire at once.
-func TestValidate_RefusesTimesWhoseSumOverflows(t *testing.T) {
+func TestValidate_RejectsTimesWhoseSumOverflows(t *testing.T) {
 	for name, change := range map[string]func(*class.Class){
 		"--heartbeat-interval":        func(c *class.Class) { c.HeartbeatInterval = math.MaxInt64/2 - 1 },
 		"--heartbeat-grace-period":    func(c *class.Class) { c.Grace = math.MaxInt64 },

@@ -13,7 +13,7 @@
 //	api.stream ─▶ responder.respond ─▶ session.Heartbeats.Beat    a live holder: one word in memory
 //	                   │
 //	                   ▼ other beats and registrations, one batch
-//	    sessioncontroller.Process ─▶ session.Table ─▶ grant or refusal ─▶ answer
+//	    sessioncontroller.Process ─▶ session.Table ─▶ grant or rejection ─▶ answer
 //	                   │ new, expired and recovered holders
 //	                   ▼
 //	    writeback.Schedule ─▶ writebackcontroller ─▶ LeaseWriter.Write, under the term of the shard

@@ -21,7 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -37,8 +38,9 @@ const patience = 20 * time.Second
 type fixture struct {
 	t         testing.TB
 	service   *leasesvc.Service
-	client    leasev1.LeaseServiceClient
-	health    leasev1.NodeHealthServiceClient
+	client    leasev1.HeartbeatServiceClient
+	leases    leasev1.LeaseServiceClient
+	health    nodev1.NodeHealthServiceClient
 	kube      kubernetes.Interface
 	registry  *prometheus.Registry
 	shards    int
@@ -85,7 +87,8 @@ func newFixture(t testing.TB, s setup) *fixture {
 	}
 	f.run()
 	connection := testkit.Serve(t, f.service.Register, leasesvc.Unvalidated()...)
-	f.client, f.health = leasev1.NewLeaseServiceClient(connection), leasev1.NewNodeHealthServiceClient(connection)
+	f.client, f.health = leasev1.NewHeartbeatServiceClient(connection), nodev1.NewNodeHealthServiceClient(connection)
+	f.leases = leasev1.NewLeaseServiceClient(connection)
 	if s.leadership == nil {
 		f.awaitLeading()
 	}
@@ -131,7 +134,7 @@ func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
 	f.t.Helper()
 	name := f.nameIn(number, "absent")
 	f.eventually(func() error {
-		_, err := f.client.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
+		_, err := f.leases.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
 		if rpcerror.ReasonOf(err) != want {
 			return fmt.Errorf("shard %d: %w", number, err)
 		}
@@ -143,7 +146,11 @@ func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
 func (f *fixture) lose(number int, to string) {
 	f.t.Helper()
 	f.leadership.release(number, to)
-	f.awaitShard(number, rpcerror.NotLeaderReason)
+	reason := rpcerror.NotLeaderReason
+	if to == "" {
+		reason = rpcerror.NoLeaderReason
+	}
+	f.awaitShard(number, reason)
 }
 
 // nameIn returns a holder name in the shard with the prefix.
@@ -204,7 +211,7 @@ func (f *fixture) beat(sequence uint64, holders ...*leasev1.Holder) []*leasev1.H
 	f.t.Helper()
 	request := &leasev1.HeartbeatRequest{}
 	for _, h := range holders {
-		request.Beats = append(request.Beats, &leasev1.HeartbeatRequest_Beat{Holder: h, Sequence: sequence})
+		request.Beats = append(request.Beats, &leasev1.Beat{Holder: h, Sequence: sequence})
 	}
 	response, err := f.client.Heartbeat(f.t.Context(), request)
 	if err != nil {
@@ -215,7 +222,7 @@ func (f *fixture) beat(sequence uint64, holders ...*leasev1.Holder) []*leasev1.H
 
 func (f *fixture) get(name string) *leasev1.Lease {
 	f.t.Helper()
-	response, err := f.client.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+	response, err := f.leases.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -8,7 +8,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -29,7 +30,7 @@ func (r *replica) awaitAlive(name string) *leasev1.Lease {
 	r.t.Helper()
 	var lease *leasev1.Lease
 	testkit.Eventually(r.t, patience, func() error {
-		response, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+		response, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
 		if err != nil {
 			return err
 		}
@@ -48,15 +49,15 @@ func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
 	foreign := foreignHolders("foreign", 40, a)
 	unary, streamed := foreign[0].Name, foreign[1].Name
 
-	rejectionOf := func(response *leasev1.HeartbeatResponse, err error) *leasev1.Refusal {
+	rejectionOf := func(response *leasev1.HeartbeatResponse, err error) *leasev1.Rejection {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return response.Results[0].GetRefusal()
+		return response.Results[0].GetRejection()
 	}
-	request := &leasev1.HeartbeatRequest{Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder(unary, "1"), Sequence: 41}}}
-	if why := rejectionOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.MoveTo != b.address || !why.Forwarded {
+	request := &leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{{Holder: holder(unary, "1"), Sequence: 41}}}
+	if why := rejectionOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.RedirectAddress != b.address || !why.Forwarded {
 		t.Fatalf("rejected with %v, want NOT_LEADER, forwarded to %s", why, b.address)
 	}
 	if lease := b.awaitAlive(unary); lease.Holder.BootId != "1" {
@@ -69,18 +70,29 @@ func TestForwarding_SessionExistsBeforeTheHolderMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if why := exchange(t, s, register(7, holder(streamed, "1"))).Welcomes[0].GetRefusal(); why.GetMoveTo() != b.address || !why.GetForwarded() {
+	reported := register(7, holder(streamed, "1"))
+	reported.Registrations[0].Report = &leasev1.Report{
+		ObservedAge: durationpb.New(beatEvery), Conditions: []*leasev1.ReportedCondition{{Type: "DiskPressure", Status: metav1.Condition_STATUS_TRUE}},
+	}
+	if why := exchange(t, s, reported).RegistrationResults[0].GetRejection(); why.GetRedirectAddress() != b.address || !why.GetForwarded() {
 		t.Errorf("rejected with %v, want it forwarded", why)
 	}
-	b.awaitAlive(streamed)
+	lease := b.awaitAlive(streamed)
+	if ago := time.Since(lease.LastBeatTime.AsTime()); ago < beatEvery || len(lease.Conditions) != 1 || lease.LastReportTime == nil {
+		t.Errorf("the forwarded beat has lost its report: observed %v ago, %v", ago, lease)
+	}
 
 	// A forwarded beat is not forwarded again.
-	request.ForwardedBy = "replica-c"
-	request.Beats[0].Holder = holder(foreign[2].Name, "1")
-	if why := rejectionOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.Forwarded {
+	forwarded, err := a.peers.ForwardHeartbeats(t.Context(), &leasev1.ForwardHeartbeatsRequest{
+		ReplicaId: "replica-c", Beats: []*leasev1.ForwardedBeat{{Beat: &leasev1.Beat{Holder: holder(foreign[2].Name, "1"), Sequence: 1}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := forwarded.Results[0].GetRejection(); why.GetReason() != "NOT_LEADER" || why.RedirectAddress != b.address || why.Forwarded {
 		t.Errorf("rejected with %v, want it not forwarded", why)
 	}
-	if sent := a.beats("trivet_lease_forward_offered_total", "taken"); sent != 2 {
+	if sent := a.beats("trivet_lease_forward_offered_total", "accepted"); sent != 2 {
 		t.Errorf("%v beats were accepted for forwarding, want 2", sent)
 	}
 	testkit.Eventually(t, patience, func() error {
@@ -97,8 +109,8 @@ func TestForwarding_AgeNeverMovesTheLastBeatBack(t *testing.T) {
 	awaitShares(t, r)
 	send := func(sequence uint64, age time.Duration) time.Duration {
 		t.Helper()
-		_, err := r.client.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{ForwardedBy: "replica-c", Beats: []*leasev1.HeartbeatRequest_Beat{
-			{Holder: holder("n1", "1"), Sequence: sequence, Age: durationpb.New(age)},
+		_, err := r.peers.ForwardHeartbeats(t.Context(), &leasev1.ForwardHeartbeatsRequest{ReplicaId: "replica-c", Beats: []*leasev1.ForwardedBeat{
+			{Beat: &leasev1.Beat{Holder: holder("n1", "1"), Sequence: sequence}, Age: durationpb.New(age)},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -147,13 +159,13 @@ func TestForwarding_NoBeatIsLostWhileAShardMoves(t *testing.T) {
 	// The holders beat for longer than the grace period, a little faster than granted.
 	for begin := time.Now(); time.Since(begin) < beatGrace+4*time.Second; time.Sleep(beatEvery * 3 / 4) {
 		sequence++
-		for _, refused := range exchange(t, s, beats(sequence, handles...)).RefusedHandles {
-			switch why := refused.Refusal; {
+		for _, rejected := range exchange(t, s, beats(sequence, handles...)).RejectedHandles {
+			switch why := rejected.Rejection; {
 			case why.Forwarded:
-				forwarded[refused.Handle] = true
-			case why.MoveTo != "":
+				forwarded[rejected.Handle] = true
+			case why.RedirectAddress != "":
 				lost++
-				t.Errorf("handle %d was rejected with %v and not forwarded", refused.Handle, why)
+				t.Errorf("handle %d was rejected with %v and not forwarded", rejected.Handle, why)
 			}
 		}
 	}

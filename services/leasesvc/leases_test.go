@@ -2,7 +2,6 @@ package leasesvc_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
@@ -28,12 +26,12 @@ func granted() *leasev1.HeartbeatResult {
 }
 
 func rejectedBeat(reason string) *leasev1.HeartbeatResult {
-	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: &leasev1.Refusal{Reason: reason}}}
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Rejection{Rejection: rejection(reason)}}
 }
 
 func expectResults(t *testing.T, want, got []*leasev1.HeartbeatResult) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&leasev1.Refusal{}, "message", "retry_after"),
+	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&leasev1.Rejection{}, "message", "retry_after"),
 		protocmp.IgnoreFields(&leasev1.Grant{}, "next_interval", "ttl")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -70,8 +68,8 @@ func TestHeartbeat_RepeatedSequenceRenewsNothing(t *testing.T) {
 		return nil
 	})
 	// Each response converts monotonic to wall-clock times, which differ by microseconds.
-	if after := f.get("n1"); after.Sequence != 5 || after.Deadline.AsTime().Sub(before.Deadline.AsTime()).Abs() > time.Millisecond {
-		t.Errorf("deadline moved from %v to %v", before.Deadline.AsTime(), after.Deadline.AsTime())
+	if after := f.get("n1"); after.Sequence != 5 || after.ExpireTime.AsTime().Sub(before.ExpireTime.AsTime()).Abs() > time.Millisecond {
+		t.Errorf("deadline moved from %v to %v", before.ExpireTime.AsTime(), after.ExpireTime.AsTime())
 	}
 }
 
@@ -79,121 +77,16 @@ func TestHeartbeat_InvalidRequestNamesTheField(t *testing.T) {
 	f := newFixture(t, setup{})
 	for path, request := range map[string]*leasev1.HeartbeatRequest{
 		"beats":                    {},
-		"beats[0].holder":          {Beats: []*leasev1.HeartbeatRequest_Beat{{}}},
-		"beats[0].holder.name":     {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder("UPPER", "1")}}},
-		"beats[0].holder.boot_id":  {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder("n1", "")}}},
-		"beats[0].holder.name too": {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder(strings.Repeat("a", 254), "1")}}},
+		"beats[0].holder":          {Beats: []*leasev1.Beat{{}}},
+		"beats[0].holder.name":     {Beats: []*leasev1.Beat{{Holder: holder("UPPER", "1")}}},
+		"beats[0].holder.boot_id":  {Beats: []*leasev1.Beat{{Holder: holder("n1", "")}}},
+		"beats[0].holder.name too": {Beats: []*leasev1.Beat{{Holder: holder(strings.Repeat("a", 254), "1")}}},
 	} {
 		_, err := f.client.Heartbeat(t.Context(), request)
 		expectError(t, path, err, codes.InvalidArgument, "VALIDATION_FAILED")
 		if field := strings.TrimSuffix(path, " too"); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named in: %v", field, err)
 		}
-	}
-}
-
-func TestGetLease_ShowsSessionAndWrite(t *testing.T) {
-	f := newFixture(t, setup{})
-	begin := time.Now().Add(-time.Millisecond)
-	f.beat(3, holder("n1", "boot"))
-	got := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
-	want := &leasev1.Lease{
-		Name: leaseName("n1"), Holder: holder("n1", "boot"), State: leasev1.Lease_STATE_ALIVE, Epoch: 1, Sequence: 3,
-		Shard: int32(shard.Of("node", "n1", f.shards)),
-		Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_WRITTEN, Reason: "renewal"},
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform(),
-		protocmp.IgnoreFields(&leasev1.Lease{}, "start_time", "last_beat_time", "deadline"),
-		protocmp.IgnoreFields(&leasev1.Lease_Write{}, "renew_time", "resource_version", "write_time", "due_time")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	last := got.LastBeatTime.AsTime()
-	if last.Before(begin) || last.After(time.Now()) || got.Deadline.AsTime().Sub(last) != 20*time.Second {
-		t.Errorf("last beat %v, deadline %v", last, got.Deadline.AsTime())
-	}
-	if renewed := got.Write.RenewTime.AsTime(); renewed.Sub(last).Abs() > time.Millisecond {
-		t.Errorf("renewTime %v, want the beat's %v", renewed, last)
-	}
-}
-
-func TestGetLease_UnknownIsNotFound(t *testing.T) {
-	f := newFixture(t, setup{})
-	for _, name := range []string{leaseName("n1"), "namespaces/default/leases/n1"} {
-		_, err := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: name})
-		expectError(t, name, err, codes.NotFound, "LEASE_NOT_FOUND")
-	}
-	_, err := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "n1"})
-	expectError(t, "no resource name", err, codes.InvalidArgument, "VALIDATION_FAILED")
-}
-
-func TestListLeases_PagesOverEverySession(t *testing.T) {
-	f := newFixture(t, setup{})
-	var want []string
-	for i := range 7 {
-		name := fmt.Sprintf("node-%d", i)
-		want = append(want, leaseName(name))
-		f.beat(1, holder(name, "1"))
-	}
-	for _, parent := range []string{"", "namespaces/-", "namespaces/kube-node-lease"} {
-		request := &leasev1.ListLeasesRequest{Parent: parent, PageSize: 3, State: leasev1.Lease_STATE_ALIVE}
-		var got []string
-		for pages := 1; ; pages++ {
-			response, err := f.client.ListLeases(t.Context(), request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if response.Freshness.Epoch != 1 || response.Freshness.ReplicaId != "replica-1" {
-				t.Errorf("freshness %v", response.Freshness)
-			}
-			for _, lease := range response.Leases {
-				got = append(got, lease.Name)
-			}
-			if request.PageToken = response.NextPageToken; request.PageToken == "" {
-				break
-			}
-		}
-		if !slices.Equal(want, got) {
-			t.Errorf("parent %q: got %v, want %v", parent, got, want)
-		}
-	}
-	for _, request := range []*leasev1.ListLeasesRequest{
-		{Parent: "namespaces/elsewhere"}, {State: leasev1.Lease_STATE_EXPIRED},
-	} {
-		response, err := f.client.ListLeases(t.Context(), request)
-		if err != nil || len(response.Leases) > 0 || response.NextPageToken != "" {
-			t.Errorf("%v: got %v, error %v; want nothing", request, response, err)
-		}
-	}
-}
-
-func TestListLeases_RefusesForeignTokensAndBadArguments(t *testing.T) {
-	f := newFixture(t, setup{})
-	f.beat(1, holder("n1", "1"), holder("n2", "1"))
-	first, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1})
-	if err != nil || first.NextPageToken == "" {
-		t.Fatalf("first page: %v, error %v", first, err)
-	}
-	token := first.NextPageToken
-	for name, request := range map[string]*leasev1.ListLeasesRequest{
-		"of another parent": {PageToken: token, Parent: "namespaces/-"},
-		"of another state":  {PageToken: token, State: leasev1.Lease_STATE_ALIVE},
-		"tampered with":     {PageToken: token[:len(token)-1] + "_"},
-		"forged":            {PageToken: "bmFtZXNwYWNlcy9rdWJlLW5vZGUtbGVhc2UvbGVhc2VzL24x"},
-		"not base64":        {PageToken: "!"},
-	} {
-		_, err := f.client.ListLeases(t.Context(), request)
-		expectError(t, name, err, codes.InvalidArgument, "INVALID_PAGE_TOKEN")
-	}
-	for name, request := range map[string]*leasev1.ListLeasesRequest{
-		"negative page size": {PageSize: -1},
-		"unknown state":      {State: 99},
-		"invalid parent":     {Parent: "n1"},
-	} {
-		_, err := f.client.ListLeases(t.Context(), request)
-		expectError(t, name, err, codes.InvalidArgument, "VALIDATION_FAILED")
-	}
-	if huge, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1 << 30}); err != nil || len(huge.Leases) != 2 {
-		t.Errorf("a huge page size is limited: got %v, error %v", huge, err)
 	}
 }
 
@@ -212,8 +105,41 @@ func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("get the object: error %v, want not found", err)
 	}
-	_, err = f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName("n1")})
+	_, err = f.leases.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName("n1")})
 	expectError(t, "get the session", err, codes.NotFound, "LEASE_NOT_FOUND")
+}
+
+func TestReleaseLease_ChecksTheETagAndMayOnlyValidate(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(1, holder("n1", "1"))
+	old := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN).Etag
+	f.beat(1, holder("n1", "2"))
+	release := func(boot, etag string, validateOnly bool) error {
+		_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", boot), Etag: etag, ValidateOnly: validateOnly})
+		return err
+	}
+	for _, validateOnly := range []bool{true, false} {
+		expectError(t, "the etag of an earlier boot", release("2", old, validateOnly), codes.Aborted, "ETAG_MISMATCH")
+		expectError(t, "an earlier boot", release("1", old, validateOnly), codes.Aborted, "SUPERSEDED")
+	}
+	current := f.get("n1").Etag
+	for _, etag := range []string{"", current} {
+		if err := release("2", etag, true); err != nil {
+			t.Errorf("validate with etag %q: %v", etag, err)
+		}
+	}
+	if _, err := f.kube.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{}); err != nil || f.get("n1").State != leasev1.Lease_STATE_ALIVE {
+		t.Errorf("after calls that failed or only validated: error %v, lease %v", err, f.get("n1"))
+	}
+	if err := release("2", current, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.kube.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("get the object: error %v, want not found", err)
+	}
+	if err := release("2", current, true); err != nil {
+		t.Errorf("validate the release of a lease that is gone: %v", err)
+	}
 }
 
 func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
@@ -248,10 +174,10 @@ func TestService_NewTermStartsWithoutSessions(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	f.candidate.Lose()
-	f.awaitShard(0, rpcerror.NotLeaderReason)
+	f.awaitShard(0, rpcerror.NoLeaderReason)
 	f.candidate.Regain()
 	f.awaitLeading()
-	list, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+	list, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
 	if err != nil || len(list.Leases) > 0 {
 		t.Errorf("sessions %v, error %v; want none", list, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
@@ -41,6 +42,7 @@ func (s *state) sessionCounts() session.Counts {
 type Service struct {
 	*state
 	cfg        Config
+	member     string // the ID of this replica
 	leadership Leadership
 	logger     *slog.Logger
 
@@ -67,7 +69,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: sessioncontroller.NewHeldShards()},
-		cfg:   cfg, leadership: deps.Leadership, logger: deps.Logger,
+		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, logger: deps.Logger,
 	}
 	var err error
 	if s.nodeHealth, err = newNodeHealth(&s.cfg, s.state, deps); err != nil {
@@ -76,6 +78,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
+	s.nodeHealth.evictions = s.eviction.controller
 	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
 	s.checkpoints = newCheckpoints(s, deps)
@@ -122,7 +125,7 @@ func newForwarder(deps Deps) *api.Forwarder {
 
 func (s *Service) newLeaseAPI(deps Deps) *api.Server {
 	return api.New(api.Config{
-		Service: ServiceName, Replica: deps.Member.ID, Catalog: s.catalog,
+		Service: ServiceName, Cluster: deps.Member.Cluster, Replica: deps.Member.ID, Version: identity.Version(), Catalog: s.catalog,
 		MaxRegistrations: s.cfg.MaxRegistrations, MaxMessages: s.cfg.MaxMessages,
 		Sessions: func() api.Sessions {
 			if sessions := s.sessions.Load(); sessions != nil {

@@ -19,7 +19,7 @@ import (
 const (
 	SessionsLoop      = "sessions"
 	WritebackLoop     = "lease-writeback"
-	SweepLoop         = "lease-sweep"
+	OrphansLoop       = "lease-orphans"
 	NodeHealthLoop    = "node-health"
 	TaintEvictionLoop = "taint-eviction"
 )
@@ -59,7 +59,7 @@ func (s *Service) loops() []loop.Loop {
 			Stall: writebackStall, Run: s.writeback(),
 		},
 		{
-			Name: SweepLoop, Doc: "deletes the orphaned Leases of holders that are not Nodes", Scope: loop.Always,
+			Name: OrphansLoop, Doc: "deletes the orphaned Leases of holders that are not Nodes", Scope: loop.Always,
 			Run: loop.Every(orphansInterval, func(ctx context.Context) error {
 				sessions := s.sessions.Load()
 				if sessions == nil || len(orphans.Classes) == 0 {

@@ -30,7 +30,7 @@ func registerMetrics(registerer prometheus.Registerer, state *state, openStreams
 		Help: "Holders of which two boots sent heartbeats at the same time, since the loop sessions started. The log names them.",
 	}, state.ofSessions(func(c *sessioncontroller.Controller) float64 { return float64(c.Duplicates()) }))
 	register.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "trivet_lease_blind_seconds",
+		Name: "trivet_lease_paused_seconds",
 		Help: "Time, since the loop sessions started, in which the process did not run and could receive no heartbeat. Deadlines move by this time.",
 	}, state.ofSessions(func(c *sessioncontroller.Controller) float64 { return c.PausedTime().Seconds() }))
 }

@@ -34,6 +34,8 @@ type nodeHealth struct {
 	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
 	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
+	// evictions is set before run.
+	evictions nodehealthcontroller.Evictions
 }
 
 func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
@@ -85,7 +87,7 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	})
 	return n.controller.Run(ctx, nodehealthcontroller.Cluster{
 		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
-		Writer: n.store.Writer(), Events: events, Sessions: sessions,
+		Writer: n.store.Writer(), Events: events, Sessions: sessions, Evictions: n.evictions,
 		HeldShards: n.state.heldShards,
 	}, report)
 }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/kubernetes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
@@ -34,7 +34,9 @@ type replica struct {
 	address   string
 	candidate *term.Candidate
 	service   *leasesvc.Service
-	client    leasev1.LeaseServiceClient
+	client    leasev1.HeartbeatServiceClient
+	peers     leasev1.PeerServiceClient
+	leases    leasev1.LeaseServiceClient
 	registry  *prometheus.Registry
 	// stop stops its parts in the order in which a process does; kill ends them without a message
 	// to any other process. Both may be called again.
@@ -87,7 +89,8 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { connection.Close() })
-	r.client = leasev1.NewLeaseServiceClient(connection)
+	r.client, r.peers = leasev1.NewHeartbeatServiceClient(connection), leasev1.NewPeerServiceClient(connection)
+	r.leases = leasev1.NewLeaseServiceClient(connection)
 	return r
 }
 
@@ -270,7 +273,7 @@ func (c *expiryWatcher) follow(t *testing.T, r *replica) {
 func (c *expiryWatcher) look(ctx context.Context, r *replica) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	response, err := r.client.ListLeases(ctx, &leasev1.ListLeasesRequest{State: leasev1.Lease_STATE_EXPIRED, PageSize: 5000})
+	response, err := r.leases.ListLeases(ctx, &leasev1.ListLeasesRequest{States: []leasev1.Lease_State{leasev1.Lease_STATE_EXPIRED}, PageSize: 5000})
 	if err != nil {
 		return
 	}

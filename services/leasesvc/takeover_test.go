@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -95,7 +95,7 @@ func awaitShares(t *testing.T, replicas ...*replica) {
 func (r *replica) served() int {
 	n := 0
 	for number := range r.held() {
-		_, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(nameInShard(number, takeoverShards, "absent"))})
+		_, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(nameInShard(number, takeoverShards, "absent"))})
 		if status.Code(err) == codes.NotFound {
 			n++
 		}
@@ -108,9 +108,9 @@ func (r *replica) await(name string) *leasev1.Lease {
 	r.t.Helper()
 	var lease *leasev1.Lease
 	testkit.Eventually(r.t, patience, func() error {
-		response, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
-		if status.Code(err) == codes.Unavailable {
-			return err
+		response, err := r.leases.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+		if code := status.Code(err); code == codes.Unavailable || code == codes.FailedPrecondition {
+			return err // no replica, or still the previous one, leads the shard
 		}
 		if err != nil {
 			r.t.Fatal(err)
@@ -170,7 +170,7 @@ func TestTakeover_LiveHoldersSurviveAndExpiredOnesStayExpired(t *testing.T) {
 	t.Logf("the expired holders were known %v after the kill", time.Since(killed).Round(time.Millisecond))
 	for _, h := range silent {
 		lease := b.await(h.Name)
-		left := time.Until(lease.Deadline.AsTime())
+		left := time.Until(lease.ExpireTime.AsTime())
 		if lease.State == leasev1.Lease_STATE_EXPIRED || left > beatFloor {
 			t.Errorf("%s became silent and is %v with %v left, want %v at most", h.Name, lease.State, left, beatFloor)
 		}

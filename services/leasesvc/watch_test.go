@@ -5,109 +5,142 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-func TestWatchLeases_SendsSessionsThenChanges(t *testing.T) {
-	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	f.beat(1, holder("n1", "1"))
-	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+type leaseWatch = grpc.ServerStreamingClient[leasev1.WatchLeasesResponse]
+
+func (f *fixture) watchLeases(request *leasev1.WatchLeasesRequest) leaseWatch {
+	f.t.Helper()
+	watch, err := f.leases.WatchLeases(f.t.Context(), request)
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	expect := func(what leasev1.WatchLeasesResponse_Type, name, boot string) {
-		t.Helper()
+	return watch
+}
+
+// expectLeaseEvents reads one event for each text: the type with the name and boot of the holder
+// and the epoch of the lease, or with the shards of a bookmark.
+func expectLeaseEvents(t *testing.T, watch leaseWatch, want ...string) (last *leasev1.WatchLeasesResponse) {
+	t.Helper()
+	for _, text := range want {
 		event, err := watch.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := fmt.Sprint(event.Type, event.Lease.GetHolder().GetName(), event.Lease.GetHolder().GetBootId(), event.Freshness.GetEpoch())
-		if want := fmt.Sprint(what, name, boot, 1); got != want {
-			t.Errorf("got %s, want %s", got, want)
+		got := fmt.Sprintf("%v %s %s %d", event.Type, event.Lease.GetHolder().GetName(), event.Lease.GetHolder().GetBootId(), event.Lease.GetOwner().GetEpoch())
+		if b := event.Bookmark; b != nil {
+			got = fmt.Sprintf("%v %v", event.Type, b.Sources[0].Shards)
+			if b.InitialEventsEnd {
+				got += " initial"
+			}
 		}
+		if got != "EVENT_TYPE_"+text {
+			t.Errorf("got %s, want %s", got, text)
+		}
+		last = event
 	}
-	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n1", "1")
-	expect(leasev1.WatchLeasesResponse_TYPE_BOOKMARK, "", "")
+	return last
+}
+
+func twoShards(c *leasesvc.Config) { c.Shards = 2 }
+
+func TestWatchLeases_SendsLeasesThenChanges(t *testing.T) {
+	f := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
+	f.beat(1, holder("n1", "1"))
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+	expectLeaseEvents(t, watch, "ADDED n1 1 1", "BOOKMARK [0 1] initial")
 	f.beat(2, holder("n1", "1")) // a renewal is no event
 	f.beat(1, holder("n2", "1"))
-	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n2", "1")
+	expectLeaseEvents(t, watch, "ADDED n2 1 1")
 	f.beat(1, holder("n1", "2"))
-	expect(leasev1.WatchLeasesResponse_TYPE_MODIFIED, "n1", "2")
+	expectLeaseEvents(t, watch, "MODIFIED n1 2 1")
 	if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n2", "1")}); err != nil {
 		t.Fatal(err)
 	}
-	expect(leasev1.WatchLeasesResponse_TYPE_DELETED, "n2", "1")
-	f.candidate.Lose()
-	expect(leasev1.WatchLeasesResponse_TYPE_DELETED, "n1", "2")
-	f.candidate.Regain()
-	f.awaitLeading()
-	f.beat(1, holder("n1", "2"))
-	if event, err := watch.Recv(); err != nil || event.Type != leasev1.WatchLeasesResponse_TYPE_ADDED || event.Lease.Epoch != 2 {
-		t.Errorf("got %v, error %v; want n1 added at epoch 2", event, err)
+	deleted := expectLeaseEvents(t, watch, "DELETED n2 1 1").Lease
+	if deleted.Name != leaseName("n2") || deleted.Owner.GetReplicaId() != "replica-1" {
+		t.Errorf("deleted %v, want its name and owner", deleted)
 	}
 }
 
-func TestWatchLeases_ResumesAfterAVersion(t *testing.T) {
-	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
+// The leases of a lost shard are not deleted: a bookmark lacks the shard.
+func TestWatchLeases_SaysWhichShardsItCovers(t *testing.T) {
+	f := newShardFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
+	lost := f.nameIn(1, "n")
+	f.beat(1, holder(lost, "1"))
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{})
+	source := expectLeaseEvents(t, watch, "ADDED "+lost+" 1 11", "BOOKMARK [0 1] initial").Bookmark.Sources
+	expectSource(t, source, 11, 0, 1)
+	f.lose(1, "there:7601")
+	expectLeaseEvents(t, watch, "BOOKMARK [0]")
+	f.leadership.hold(1, 12)
+	expectLeaseEvents(t, watch, "BOOKMARK [0 1]")
+	f.beat(1, holder(lost, "1"))
+	expectLeaseEvents(t, watch, "ADDED "+lost+" 1 12")
+}
+
+func TestWatchLeases_SelectsStates(t *testing.T) {
+	f := newFixture(t, setup{config: func(c *leasesvc.Config) {
+		c.Shards = 2
+		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond
+		c.Classes[0].Grace, c.Classes[0].LeaseDuration = time.Second, time.Second
+	}, loops: []string{"-" + leasesvc.WritebackLoop}})
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{States: []leasev1.Lease_State{leasev1.Lease_STATE_EXPIRED}})
+	expectLeaseEvents(t, watch, "BOOKMARK [0 1] initial")
+	f.beat(1, holder("n1", "1"))
+	expectLeaseEvents(t, watch, "ADDED n1 1 1") // it has expired
+	f.beat(2, holder("n1", "1"))
+	if e := expectLeaseEvents(t, watch, "DELETED n1 1 1"); e.Lease.State != leasev1.Lease_STATE_ALIVE {
+		t.Errorf("the lease is %v, want alive", e.Lease.State)
+	}
+}
+
+func TestWatchLeases_ResumesAfterAToken(t *testing.T) {
+	f := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
 	f.beat(1, holder("n1", "1"), holder("n2", "1"))
-	watch := func(parent, version string) grpc.ServerStreamingClient[leasev1.WatchLeasesResponse] {
-		w, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: parent, StartVersion: version})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return w
-	}
 	const nodes = "namespaces/kube-node-lease"
-	first := watch(nodes, "")
-	var bookmark *leasev1.WatchLeasesResponse
-	for range 3 {
-		var err error
-		if bookmark, err = first.Recv(); err != nil {
-			t.Fatal(err)
-		}
+	list, err := f.leases.ListLeases(t.Context(), &leasev1.ListLeasesRequest{Parent: nodes})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if bookmark.Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK || bookmark.Version == "" {
-		t.Fatalf("got %v, want a bookmark with a version", bookmark)
-	}
+	bookmark := expectLeaseEvents(t, f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes}),
+		"ADDED n1 1 1", "ADDED n2 1 1", "BOOKMARK [0 1] initial").ResumeToken
 	f.beat(1, holder("n2", "2"))
 	if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")}); err != nil {
 		t.Fatal(err)
 	}
-	resumed := watch(nodes, bookmark.Version)
-	for _, want := range []string{"TYPE_MODIFIED n2", "TYPE_DELETED n1", "TYPE_BOOKMARK "} {
-		event, err := resumed.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(event.Type, " ", event.Lease.GetHolder().GetName()); got != want || event.Version == "" {
-			t.Errorf("resumed with %s, version %q; want %s with a version", got, event.Version, want)
-		}
+	for what, token := range map[string]string{"list": list.ResumeToken, "bookmark": bookmark} {
+		t.Log("resumed after the " + what)
+		watch := f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: token})
+		modified := expectLeaseEvents(t, watch, "MODIFIED n2 2 1").ResumeToken
+		expectLeaseEvents(t, watch, "DELETED n1 1 1", "BOOKMARK [0 1] initial")
+		watch = f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: modified})
+		expectLeaseEvents(t, watch, "DELETED n1 1 1", "BOOKMARK [0 1] initial")
 	}
-	other := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	otherReplica, err := other.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: nodes, StartVersion: bookmark.Version})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, w := range map[string]grpc.ServerStreamingClient[leasev1.WatchLeasesResponse]{
-		"another parent": watch("", bookmark.Version), "another replica": otherReplica, "invalid version": watch(nodes, "invalid"),
+	other := newFixture(t, setup{config: twoShards, loops: []string{"-" + leasesvc.WritebackLoop}})
+	alive := []leasev1.Lease_State{leasev1.Lease_STATE_ALIVE}
+	for what, w := range map[string]leaseWatch{
+		"another parent":  f.watchLeases(&leasev1.WatchLeasesRequest{ResumeToken: bookmark}),
+		"another filter":  f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, States: alive, ResumeToken: bookmark}),
+		"another replica": other.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: bookmark}),
+		"no token":        f.watchLeases(&leasev1.WatchLeasesRequest{Parent: nodes, ResumeToken: "invalid"}),
 	} {
 		_, err := w.Recv()
-		expectError(t, what, err, codes.OutOfRange, "VERSION_TOO_OLD")
+		expectError(t, what, err, codes.OutOfRange, "RESUME_TOKEN_EXPIRED")
 	}
 }
 
 func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
 	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := f.watchLeases(&leasev1.WatchLeasesRequest{})
 	if _, err := watch.Recv(); err != nil { // the bookmark: the watch has begun
 		t.Fatal(err)
 	}
@@ -124,10 +157,10 @@ func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		last[event.Lease.Holder.Name] = event.Lease.Holder.BootId
+		last[event.Lease.GetHolder().GetName()] = event.Lease.GetHolder().GetBootId()
 		events++
 	}
 	if events >= 40_000 {
-		t.Errorf("%d events for 40,000 changes, want fewer", events)
+		t.Errorf("%d events for 40,000 changes: a slow reader must skip states", events)
 	}
 }

@@ -109,7 +109,7 @@ func sliceIn(body io.ReadCloser) (types.NamespacedName, uint64) {
 	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, version
 }
 
-// check fails for a write outside of a term of the Service's shard by its holder. It fails for a
+// check fails for a write outside of a term of the Service's shard by its leader. It fails for a
 // write without a change, and for a stored write of an older term after one of a newer term. claims
 // come from etcd.
 func (a *audit) check(t *testing.T, shards int, claims map[claim]string) {
@@ -117,8 +117,8 @@ func (a *audit) check(t *testing.T, shards int, claims map[claim]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, w := range a.writes {
-		if holder := claims[claim{shard: w.shard, epoch: w.epoch}]; holder != w.replica {
-			t.Errorf("%+v was made in a term of %q", w, holder)
+		if leader := claims[claim{shard: w.shard, epoch: w.epoch}]; leader != w.replica {
+			t.Errorf("%+v was made in a term of %q", w, leader)
 		}
 		if w.service.Name != "" && shard.Of(w.service.Namespace, w.service.Name, shards) != w.shard {
 			t.Errorf("%+v belongs to shard %d", w, shard.Of(w.service.Namespace, w.service.Name, shards))
@@ -159,7 +159,7 @@ type claim struct {
 	epoch int64
 }
 
-// claimsSince returns the holder of each term since a revision of etcd.
+// claimsSince returns the leader of each term since a revision of etcd.
 func claimsSince(t *testing.T, etcd *clientv3.Client, cluster string, revision int64) map[claim]string {
 	t.Helper()
 	const end = "members/end-of-history"

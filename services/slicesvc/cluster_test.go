@@ -18,7 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 )
 
 func TestCluster_SlicesFollowPodsAndNodes(t *testing.T) {
@@ -30,6 +30,7 @@ func TestCluster_SlicesFollowPodsAndNodes(t *testing.T) {
 	f.pod("web-1", node, []string{"10.1.0.2"})
 	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
 	names := f.names()
+	f.checkAnswer(names[0])
 
 	f.status("web-0", unready)
 	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a , web-1 10.1.0.2 zone-a RS")
@@ -40,9 +41,9 @@ func TestCluster_SlicesFollowPodsAndNodes(t *testing.T) {
 
 	f.pod("web-2", f.namespace+"-b", []string{"10.1.0.3"})
 	testkit.Eventually(t, testTimeout, func() error {
-		plan, err := f.client.PlanService(f.ctx(), planRequest(f))
-		if err == nil && len(plan.WaitingFor) != 1 {
-			err = fmt.Errorf("WaitingFor is %q, want a node", plan.WaitingFor)
+		plan, err := f.client.PlanServiceSlices(f.ctx(), planRequest(f))
+		if err == nil && len(plan.Plan.IncompleteReasons) != 1 {
+			err = fmt.Errorf("WaitingFor is %q, want a node", plan.Plan.IncompleteReasons)
 		}
 		return err
 	})
@@ -57,8 +58,32 @@ func TestCluster_SlicesFollowPodsAndNodes(t *testing.T) {
 	}
 }
 
-func planRequest(f *fixture) *slicev1.PlanServiceRequest {
-	return &slicev1.PlanServiceRequest{Name: "namespaces/" + f.namespace + "/services/web"}
+// checkAnswer fails unless the answer has the versions of the caches and what the leader did.
+func (f *fixture) checkAnswer(slice string) {
+	f.t.Helper()
+	testkit.Eventually(f.t, testTimeout, func() error {
+		answer, err := f.client.GetServiceSlices(f.ctx(), &slicev1.GetServiceSlicesRequest{Name: planRequest(f).Name})
+		if err != nil {
+			return err
+		}
+		for _, cache := range answer.Sources[0].Caches {
+			if cache.ResourceVersion == "" || cache.Lag == nil {
+				return fmt.Errorf("cache is %v, want a version and a lag", cache)
+			}
+		}
+		got := answer.ServiceSlices
+		if len(got.Slices) != 1 || got.Slices[0].Name != slice || got.Slices[0].WriteTime == nil || got.Slices[0].CreateTime == nil {
+			return fmt.Errorf("slices are %v, want %s with the times of its creation and last write", got.Slices, slice)
+		}
+		if len(got.Syncs) != 1 || got.Syncs[0].LastPlan.GetUpdateCount() == 0 || got.Syncs[0].LastPlan.GetLatency() == nil {
+			return fmt.Errorf("syncs are %v, want the last update with its latency", got.Syncs)
+		}
+		return nil
+	})
+}
+
+func planRequest(f *fixture) *slicev1.PlanServiceSlicesRequest {
+	return &slicev1.PlanServiceSlicesRequest{Name: "namespaces/" + f.namespace + "/serviceslices/web"}
 }
 
 func TestCluster_PublishNotReadyAddresses(t *testing.T) {
@@ -109,9 +134,9 @@ func TestCluster_ManyPodsThenOtherPorts(t *testing.T) {
 		f.pod(fmt.Sprintf("web-%d", i), node, []string{fmt.Sprintf("10.1.%d.%d", i/200, i%200+1)})
 	}
 	testkit.Eventually(t, testTimeout, func() error {
-		plan, err := f.client.PlanService(f.ctx(), planRequest(f))
-		if err == nil && len(plan.Changes) != 3 {
-			err = fmt.Errorf("plan has %d changes, want 3", len(plan.Changes))
+		plan, err := f.client.PlanServiceSlices(f.ctx(), planRequest(f))
+		if err == nil && len(plan.Plan.Changes) != 3 {
+			err = fmt.Errorf("plan has %d changes, want 3", len(plan.Plan.Changes))
 		}
 		return err
 	})
@@ -245,9 +270,9 @@ func TestCluster_NoWriteWithoutATerm(t *testing.T) {
 	f.candidate.Lose()
 	f.status("web-0", unready)
 	testkit.Eventually(t, testTimeout, func() error {
-		plan, err := f.client.PlanService(f.ctx(), planRequest(f))
-		if err == nil && (len(plan.Changes) != 1 || plan.Changes[0].Reason != "ENDPOINTS_CHANGED") {
-			err = fmt.Errorf("plan is %v, want one slice to be changed", plan.Changes)
+		plan, err := f.client.PlanServiceSlices(f.ctx(), planRequest(f))
+		if err == nil && (len(plan.Plan.Changes) != 1 || plan.Plan.Changes[0].Reason != "ENDPOINTS_CHANGED") {
+			err = fmt.Errorf("plan is %v, want one slice to be changed", plan.Plan.Changes)
 		}
 		return err
 	})
@@ -264,7 +289,7 @@ func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
 	f.expect("IPv4 none: ")
 	var before *slicev1.ServiceSlices
 	testkit.Eventually(t, testTimeout, func() (err error) {
-		if before, err = f.serviceSlices(); err == nil && before.LastSyncTime == nil {
+		if before, err = f.serviceSlices(); err == nil && lastSuccess(before).IsZero() {
 			err = errors.New("not synced yet")
 		}
 		return err
@@ -276,13 +301,21 @@ func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case after.Failures > 0:
-			t.Fatalf("failed with %q", after.LastError)
-		case len(after.Slices) > 0 || !after.LastSyncTime.AsTime().After(before.LastSyncTime.AsTime()):
+		case len(after.Syncs) > 0 && after.Syncs[0].FailureCount > 0:
+			t.Fatalf("failed with %q", after.Syncs[0].LastError)
+		case len(after.Slices) > 0 || !lastSuccess(after).After(lastSuccess(before)):
 			return errors.New("no sync since the deletion yet")
 		}
 		return nil
 	})
+}
+
+// lastSuccess returns when the Service was last synced; zero if it was not.
+func lastSuccess(service *slicev1.ServiceSlices) time.Time {
+	if len(service.Syncs) == 0 || service.Syncs[0].LastSuccessTime == nil {
+		return time.Time{}
+	}
+	return service.Syncs[0].LastSuccessTime.AsTime()
 }
 
 // ownCluster starts a cluster for tests that need another configuration than the shared one, or
@@ -312,7 +345,7 @@ func TestCluster_APIServerRestart(t *testing.T) {
 	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
 	names := f.names()
 	f.must(cluster.StopAPIServer())
-	if _, err := f.client.PlanService(f.ctx(), planRequest(f)); err != nil {
+	if _, err := f.client.PlanServiceSlices(f.ctx(), planRequest(f)); err != nil {
 		t.Errorf("PlanService without kube-apiserver: %v", err)
 	}
 	f.must(cluster.StartAPIServer())

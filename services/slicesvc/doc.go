@@ -24,7 +24,7 @@
 // the replicas. Every replica caches the whole cluster, so it answers reads for all Services and
 // takes over a shard without filling a cache first. A term begins with a list of the slices; slices
 // that the cache does not show in that version are read, so a late watch hides no writes of the
-// last holder.
+// last leader.
 //
 // Owned in Kubernetes: EndpointSlices with the managed-by label: labels, endpoints, ports, the
 // annotation endpoints.kubernetes.io/last-change-trigger-time. Owned in etcd: the terms of this

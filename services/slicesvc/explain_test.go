@@ -14,8 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
@@ -31,7 +30,7 @@ func TestExplainEndpoint_IncludedAndExcludedPod(t *testing.T) {
 	ready(t, deps)
 	explain := func(pod string) *slicev1.ExplainEndpointResponse {
 		t.Helper()
-		answer, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: "namespaces/shop/services/web", Pod: pod})
+		answer, err := client.ExplainEndpoint(t.Context(), podRequest("web", pod))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,46 +45,106 @@ func TestExplainEndpoint_IncludedAndExcludedPod(t *testing.T) {
 
 	included, excluded := explain("web-0"), explain("api-0")
 
-	if included.FirstBroken != -1 {
-		t.Errorf("web-0: first broken is %d, want none: %v", included.FirstBroken, included.Evidence)
+	if included.BrokenIndex != nil {
+		t.Errorf("web-0: broken_index is %d, want none: %v", *included.BrokenIndex, included.Evidence)
 	}
-	if excluded.Included || !excluded.Settled || excluded.FirstBroken != 1 || excluded.Evidence[1].Code != "SELECTOR" {
-		t.Errorf("api-0 is %v, want that its selector link is broken", excluded)
+	if excluded.Included || !excluded.Settled || excluded.GetBrokenIndex() != 1 || excluded.Evidence[1].Code != "SELECTOR" {
+		t.Errorf("api-0 is %v, want that its selector link failed", excluded)
 	}
-	var verdicts []string
+	checkSource(t, excluded.Sources, 27)
+	var results []string
 	for _, link := range excluded.Evidence {
-		if link.ReplicaId != "slicesvc-1" || link.ObserveTime == nil {
-			t.Errorf("link %v has no replica or no time", link)
+		if link.ReplicaId != "slicesvc-1" || link.ObserveTime == nil || link.Message == "" {
+			t.Errorf("link %v has no replica, time or message", link)
 		}
-		verdicts = append(verdicts, link.Code+" "+link.Verdict.String())
+		results = append(results, link.Code+" "+link.Result.String())
 	}
 	want := []string{
-		"SERVICE VERDICT_GOOD", "SELECTOR VERDICT_BROKEN", "PHASE VERDICT_GOOD", "ADDRESS VERDICT_GOOD", "NODE VERDICT_GOOD",
-		"READINESS VERDICT_GOOD", "TERMINATION VERDICT_GOOD", "PORTS VERDICT_GOOD", "SLICE VERDICT_ABSENT", "HINTS VERDICT_ABSENT",
+		"SERVICE RESULT_OK", "SELECTOR RESULT_FAILED", "PHASE RESULT_OK", "ADDRESS RESULT_OK", "NODE RESULT_OK",
+		"READINESS RESULT_OK", "TERMINATION RESULT_OK", "PORTS RESULT_OK", "SLICE RESULT_NOT_APPLICABLE", "HINTS RESULT_NOT_APPLICABLE",
 	}
-	if diff := gocmp.Diff(want, verdicts); diff != "" {
-		t.Errorf("verdicts (-want +got):\n%s", diff)
+	if diff := gocmp.Diff(want, results); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
 	}
 	if object := included.Evidence[8].Object; object.GetKind() != "EndpointSlice" || object.GetName() == "" {
 		t.Errorf("the object of the slice link is %v", object)
 	}
 }
 
-func TestExplainEndpoint_NotFound(t *testing.T) {
+func podRequest(service, pod string) *slicev1.ExplainEndpointRequest {
+	return &slicev1.ExplainEndpointRequest{
+		Name:     "namespaces/shop/serviceslices/" + service,
+		Endpoint: &slicev1.ExplainEndpointRequest_Pod{Pod: pod},
+	}
+}
+
+func addressRequest(service, address string) *slicev1.ExplainEndpointRequest {
+	return &slicev1.ExplainEndpointRequest{
+		Name:     "namespaces/shop/serviceslices/" + service,
+		Endpoint: &slicev1.ExplainEndpointRequest_Address{Address: address},
+	}
+}
+
+// An address means the Pod that has it, the selected one of several. The evidence says if no Pod
+// has it.
+func TestExplainEndpoint_Address(t *testing.T) {
+	deps := fakeDeps(t,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
+		slicetest.Service("web"),
+		slicetest.Pod("web-0", "10.1.0.1"),
+		slicetest.Pod("a-ended", "10.1.0.1", func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }),
+		slicetest.Pod("a-host", "10.1.0.1", func(pod *corev1.Pod) { pod.Labels["app"] = "api" }),
+		slicetest.Pod("api-0", "10.1.0.2", func(pod *corev1.Pod) { pod.Labels["app"] = "api" }),
+	)
+	_, client, _ := run(t, deps)
+	ready(t, deps)
+	for name, c := range map[string]struct {
+		address, pod string
+		included     bool
+		failed       string
+	}{
+		"a selected pod":         {address: "10.1.0.1", pod: "web-0", included: true},
+		"an IPv4 in IPv6":        {address: "::ffff:10.1.0.1", pod: "web-0", included: true},
+		"a pod not selected":     {address: "10.1.0.2", pod: "api-0", failed: "SELECTOR"},
+		"no pod":                 {address: "10.1.0.9", failed: "ADDRESS"},
+		"no pod, another family": {address: "fd00::9", failed: "ADDRESS"},
+	} {
+		testkit.Eventually(t, 30*time.Second, func() error {
+			answer, err := client.ExplainEndpoint(t.Context(), addressRequest("web", c.address))
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			failed := ""
+			if answer.BrokenIndex != nil {
+				failed = answer.Evidence[*answer.BrokenIndex].Code
+			}
+			pod := answer.Evidence[1].Object.GetName()
+			if answer.Included != c.included || failed != c.failed || pod != c.pod {
+				return fmt.Errorf("%s: included %t, failed %q, pod %q, want %+v", name, answer.Included, failed, pod, c)
+			}
+			return nil
+		})
+	}
+}
+
+func TestExplainEndpoint_Errors(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)
 	for name, c := range map[string]struct {
-		service, pod string
-		code         codes.Code
-		reason       rpcerror.Reason
+		request *slicev1.ExplainEndpointRequest
+		code    codes.Code
+		reason  rpcerror.Reason
 	}{
-		"no pod":     {service: "web", pod: "web-0", code: codes.NotFound, reason: api.PodNotFoundReason},
-		"no service": {service: "none", pod: "web-0", code: codes.NotFound, reason: api.ServiceNotFoundReason},
-		"no name":    {service: "web", pod: "", code: codes.InvalidArgument, reason: rpcerror.ValidationFailedReason},
-		"a path":     {service: "web", pod: "../web", code: codes.InvalidArgument, reason: rpcerror.ValidationFailedReason},
+		"no pod":                    {podRequest("web", "web-0"), codes.NotFound, api.PodNotFoundReason},
+		"no service":                {podRequest("none", "web-0"), codes.NotFound, api.ServiceNotFoundReason},
+		"no service, address":       {addressRequest("none", "10.1.0.1"), codes.NotFound, api.ServiceNotFoundReason},
+		"no name":                   {podRequest("web", ""), codes.InvalidArgument, rpcerror.ValidationFailedReason},
+		"a path":                    {podRequest("web", "../web"), codes.InvalidArgument, rpcerror.ValidationFailedReason},
+		"no endpoint":               {&slicev1.ExplainEndpointRequest{Name: "namespaces/shop/serviceslices/web"}, codes.InvalidArgument, rpcerror.ValidationFailedReason},
+		"an address that is a name": {addressRequest("web", "web-0"), codes.InvalidArgument, rpcerror.ValidationFailedReason},
 	} {
-		_, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: "namespaces/shop/services/" + c.service, Pod: c.pod})
+		_, err := client.ExplainEndpoint(t.Context(), c.request)
 		if status.Code(err) != c.code || rpcerror.ReasonOf(err) != c.reason {
 			t.Errorf("%s: error is %v, want %s %s", name, err, c.code, c.reason)
 		}
@@ -97,26 +156,26 @@ func TestRPCs_NotFoundHasTheEpoch(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)
-	const none = "namespaces/shop/services/none"
+	const none = "namespaces/shop/serviceslices/none"
 	for name, call := range map[string]func() error{
 		"get": func() error {
 			_, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: none})
 			return err
 		},
 		"plan": func() error {
-			_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: none})
+			_, err := client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: none})
 			return err
 		},
 		"explain": func() error {
-			_, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: none, Pod: "web-0"})
+			_, err := client.ExplainEndpoint(t.Context(), podRequest("none", "web-0"))
 			return err
 		},
 		"explain a pod": func() error {
-			_, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: "namespaces/shop/services/web", Pod: "web-0"})
+			_, err := client.ExplainEndpoint(t.Context(), podRequest("web", "web-0"))
 			return err
 		},
 		"reconcile": func() error {
-			_, err := client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: none, ValidateOnly: true})
+			_, err := client.ReconcileServiceSlices(t.Context(), &slicev1.ReconcileServiceSlicesRequest{Name: none, ValidateOnly: true})
 			return err
 		},
 	} {
@@ -127,70 +186,5 @@ func TestRPCs_NotFoundHasTheEpoch(t *testing.T) {
 			}
 			return nil
 		})
-	}
-}
-
-func TestReconcileService_WritesTheSlices(t *testing.T) {
-	deps := fakeDeps(t,
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
-		slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
-	)
-	_, client, _ := run(t, deps)
-	ready(t, deps)
-	var answer *slicev1.ReconcileServiceResponse
-	testkit.Eventually(t, 30*time.Second, func() (err error) {
-		answer, err = client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: "namespaces/shop/services/web"})
-		return err
-	})
-	if !answer.Applied {
-		t.Errorf("answer is %v, want Applied", answer)
-	}
-	again, err := client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: "namespaces/shop/services/web"})
-	if err != nil || !again.Applied || len(again.Changes) != 0 || again.Freshness.GetEpoch() == 0 {
-		t.Errorf("a second call returns %v (%v), want no change", again, err)
-	}
-	slices, err := clientsetOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(slices.Items) != 1 {
-		t.Errorf("%d slices (%v), want 1", len(slices.Items), err)
-	}
-}
-
-func TestReconcileService_StandbyOnlyValidates(t *testing.T) {
-	deps := fakeDeps(t,
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
-		slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
-		slicetest.Service("manual", func(service *corev1.Service) { service.Spec.Selector = nil }),
-	)
-	candidateOf(deps).Lose()
-	_, client, _ := run(t, deps)
-	ready(t, deps)
-	reconcile := func(name string, validateOnly bool) (*slicev1.ReconcileServiceResponse, error) {
-		return client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: "namespaces/shop/services/" + name, ValidateOnly: validateOnly})
-	}
-
-	answer, err := reconcile("web", true)
-	if err != nil || answer.Applied || len(answer.Changes) != 1 || answer.Changes[0].Verb != statusv1.Change_VERB_CREATE {
-		t.Errorf("answer is %v (%v), want one creation that was not applied", answer, err)
-	}
-	for name, c := range map[string]struct {
-		service      string
-		validateOnly bool
-		code         codes.Code
-		reason       rpcerror.Reason
-	}{
-		"another replica holds the shard": {service: "web", code: codes.Unavailable, reason: rpcerror.NotLeaderReason},
-		"not managed":                     {service: "manual", code: codes.FailedPrecondition, reason: api.ServiceUnmanagedReason},
-		"not managed, validate only":      {service: "manual", validateOnly: true, code: codes.FailedPrecondition, reason: api.ServiceUnmanagedReason},
-		"does not exist":                  {service: "none", code: codes.NotFound, reason: api.ServiceNotFoundReason},
-		"does not exist, validate only":   {service: "none", validateOnly: true, code: codes.NotFound, reason: api.ServiceNotFoundReason},
-	} {
-		_, err := reconcile(c.service, c.validateOnly)
-		if status.Code(err) != c.code || rpcerror.ReasonOf(err) != c.reason {
-			t.Errorf("%s: error is %v, want %s %s", name, err, c.code, c.reason)
-		}
-	}
-	slices, err := clientsetOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(slices.Items) != 0 {
-		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
@@ -263,7 +263,7 @@ func (f *fixture) names() []string {
 // serviceSlices calls GetServiceSlices for Service web.
 func (f *fixture) serviceSlices() (*slicev1.ServiceSlices, error) {
 	answer, err := f.client.GetServiceSlices(f.ctx(), &slicev1.GetServiceSlicesRequest{
-		Name: "namespaces/" + f.namespace + "/services/web",
+		Name: "namespaces/" + f.namespace + "/serviceslices/web",
 	})
 	return answer.GetServiceSlices(), err
 }

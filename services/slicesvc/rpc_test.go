@@ -25,8 +25,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	trivetmeta "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -101,55 +101,128 @@ func TestGetServiceSlices_ReturnsTheSlices(t *testing.T) {
 	ready(t, deps)
 	var answer *slicev1.GetServiceSlicesResponse
 	testkit.Eventually(t, 30*time.Second, func() (err error) {
-		answer, err = client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: "namespaces/shop/services/web"})
-		if err == nil && (len(answer.ServiceSlices.Slices) == 0 || answer.ServiceSlices.LastSyncTime == nil) {
+		answer, err = client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: "namespaces/shop/serviceslices/web"})
+		if err == nil && (len(answer.ServiceSlices.Slices) == 0 || lastSuccess(answer.ServiceSlices).IsZero()) {
 			err = errors.New("no slices yet")
 		}
 		return err
 	})
+	port, number := int32(8080), int32(27)
 	want := &slicev1.ServiceSlices{
-		Name:    "namespaces/shop/services/web",
-		Uid:     "uid-of-web",
-		Managed: true,
-		Slices: []*slicev1.EndpointSlice{{
-			AddressType:    "IPv4",
-			Ports:          []*slicev1.EndpointSlice_Port{{Name: "http", Protocol: "TCP", Port: 8080}},
-			Endpoints:      2,
-			ReadyEndpoints: 1,
-			Capacity:       100,
+		Name: "namespaces/shop/serviceslices/web",
+		Uid:  "uid-of-web",
+		Slices: []*slicev1.SliceSummary{{
+			AddressType:        "IPv4",
+			Ports:              []*slicev1.SliceSummary_Port{{Name: "http", Protocol: "TCP", Port: &port}},
+			EndpointCount:      2,
+			ReadyEndpointCount: 1,
+			Capacity:           100,
+			Source:             slicev1.SliceSource_SLICE_SOURCE_SELECTOR,
 		}},
-		Endpoints:      2,
-		ReadyEndpoints: 1,
-		IdealSlices:    1,
-		Shard:          27,
-		Epoch:          answer.Freshness.Epoch,
+		EndpointCount:      2,
+		ReadyEndpointCount: 1,
+		IdealSliceCount:    1,
+		Conditions: []*trivetmeta.Condition{{
+			Type: "Managed", Status: trivetmeta.Condition_STATUS_TRUE, Reason: "SELECTOR",
+			Message: "The Service has a selector, so slicesvc writes its slices.",
+		}},
+		Syncs: []*slicev1.ServiceSlices_Sync{{Source: slicev1.SliceSource_SLICE_SOURCE_SELECTOR}},
+		Owner: &trivetmeta.Owner{ReplicaId: "slicesvc-1", Shard: &number, Epoch: answer.Sources[0].Epoch},
 	}
-	if answer.ServiceSlices.LastPlan.GetTrigger() == "" || answer.ServiceSlices.LastPlan.GetTime() == nil {
-		t.Errorf("the last plan is %v, want a time and a trigger", answer.ServiceSlices.LastPlan)
+	if last := answer.ServiceSlices.Syncs[0].LastPlan; last.GetTrigger() == "" || last.GetStartTime() == nil {
+		t.Errorf("the last plan is %v, want a time and a trigger", last)
 	}
 	ignored := gocmp.Options{
 		protocmp.Transform(),
-		protocmp.IgnoreFields(&slicev1.ServiceSlices{}, "last_sync_time", "last_plan"),
-		protocmp.IgnoreFields(&slicev1.EndpointSlice{}, "name", "resource_version", "write_time"),
+		protocmp.IgnoreFields(&slicev1.ServiceSlices_Sync{}, "last_success_time", "last_plan"),
+		protocmp.IgnoreFields(&slicev1.SliceSummary{}, "name", "resource_version", "write_time"),
 	}
 	if diff := gocmp.Diff(want, answer.ServiceSlices, ignored); diff != "" {
 		t.Errorf("slices (-want +got):\n%s", diff)
 	}
-	if fresh := answer.Freshness; fresh.ReplicaId != "slicesvc-1" || fresh.Epoch == 0 || fresh.ResourceVersion == "" {
-		t.Errorf("freshness is %v, want replica, epoch and version", fresh)
-	}
+	checkSource(t, answer.Sources, number)
 	for name, want := range map[string]string{"nothing": "NO_SELECTOR", "alias": "EXTERNAL_NAME"} {
-		answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: "namespaces/shop/services/" + name})
+		answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: "namespaces/shop/serviceslices/" + name})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := answer.ServiceSlices; got.Managed || got.UnmanagedReason != want || len(got.Slices) != 0 {
-			t.Errorf("%s is %v, want unmanaged for %s", name, got, want)
+		got := answer.ServiceSlices
+		managed := conditionOf(got, "Managed")
+		if managed.GetStatus() != trivetmeta.Condition_STATUS_FALSE || managed.GetReason() != want || len(got.Slices)+len(got.Syncs) != 0 {
+			t.Errorf("%s is %v, want unmanaged for %s, without slices and syncs", name, got, want)
 		}
 	}
 }
 
-func TestPlanService_StandbyPlans(t *testing.T) {
+// checkSource fails unless one replica answered for the shards, with a fresh cache of each kind.
+func checkSource(t *testing.T, sources []*trivetmeta.Source, shards ...int32) {
+	t.Helper()
+	if len(sources) != 1 {
+		t.Fatalf("%d sources, want one", len(sources))
+	}
+	source := sources[0]
+	if source.Service != "slicesvc" || source.ReplicaId != "slicesvc-1" || source.ReadTime == nil || (source.Epoch != 0) != (len(shards) > 0) {
+		t.Errorf("source is %v", source)
+	}
+	if diff := gocmp.Diff(shards, source.Shards); diff != "" {
+		t.Errorf("shards (-want +got):\n%s", diff)
+	}
+	var kinds []string
+	for _, cache := range source.Caches {
+		kinds = append(kinds, cache.Kind)
+		if cache.Lag == nil || cache.Lag.AsDuration() < 0 || cache.Lag.AsDuration() > time.Minute {
+			t.Errorf("the lag of %s is %v", cache.Kind, cache.Lag)
+		}
+	}
+	if diff := gocmp.Diff([]string{"EndpointSlice", "Node", "Pod", "Service"}, kinds); diff != "" {
+		t.Errorf("caches (-want +got):\n%s", diff)
+	}
+}
+
+// conditionOf returns a condition of a Service, nil if it has none of the type.
+func conditionOf(service *slicev1.ServiceSlices, conditionType string) *trivetmeta.Condition {
+	for _, condition := range service.GetConditions() {
+		if condition.Type == conditionType {
+			return condition
+		}
+	}
+	return nil
+}
+
+// A replica that does not lead the shard knows the slices, and not the syncs.
+func TestGetServiceSlices_OnlyTheLeaderHasSyncs(t *testing.T) {
+	deps := fakeDeps(t, slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
+		slicetest.Service("near", func(service *corev1.Service) {
+			mode := corev1.ServiceTrafficDistributionPreferClose
+			service.Spec.TrafficDistribution, service.Spec.Selector = &mode, map[string]string{"app": "web"}
+		}),
+	)
+	_, client, _ := run(t, deps)
+	ready(t, deps)
+	get := func(name string, leader bool) (got *slicev1.ServiceSlices) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: "namespaces/shop/serviceslices/" + name})
+			got = answer.GetServiceSlices()
+			if err == nil && (got.EndpointCount != 1 || leader == (got.Owner.Epoch == 0)) {
+				err = fmt.Errorf("the Service is %v", got)
+			}
+			return err
+		})
+		return got
+	}
+	if hints := conditionOf(get("near", true), "TopologyHints"); hints.GetStatus() != trivetmeta.Condition_STATUS_FALSE || hints.GetReason() != "NO_ZONES" {
+		t.Errorf("without zones the condition is %v", hints)
+	}
+	candidateOf(deps).Lose()
+	got := get("web", false)
+	if len(got.Syncs) != 0 || len(got.Slices) != 1 || got.Slices[0].WriteTime != nil || got.Owner.GetShard() != 27 {
+		t.Errorf("without a term the Service is %v, want the slices and no sync", got)
+	}
+}
+
+func TestPlanServiceSlices_StandbyPlans(t *testing.T) {
 	deps := fakeDeps(t,
 		slicetest.Service("web"),
 		slicetest.Pod("web-0", "10.1.0.1"),
@@ -159,35 +232,39 @@ func TestPlanService_StandbyPlans(t *testing.T) {
 	deps.Leadership.(*termtest.Candidate).Lose()
 	service, client, _ := run(t, deps)
 	ready(t, deps)
-	answer, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: "namespaces/shop/services/web"})
+	answer, err := client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: "namespaces/shop/serviceslices/web"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &slicev1.PlanServiceResponse{
-		Changes: []*statusv1.Change{{
-			Verb:   statusv1.Change_VERB_CREATE,
-			Object: &statusv1.ObjectReference{ApiVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", Namespace: "shop"},
-			Reason: "NEW_ENDPOINTS",
-			Detail: "1 IPv4 endpoints for ports http 8080/TCP",
+	want := &trivetmeta.Plan{
+		Changes: []*trivetmeta.Change{{
+			Verb:    trivetmeta.Change_VERB_CREATE,
+			Object:  &trivetmeta.ObjectReference{ApiVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", Namespace: "shop"},
+			Reason:  "NEW_ENDPOINTS",
+			Message: "1 IPv4 endpoints for ports http 8080/TCP",
+			Outcome: trivetmeta.Change_OUTCOME_PLANNED,
 		}},
-		WaitingFor: []string{`Node "node-z" does not exist, though pods of the Service are bound to it.`},
+		IncompleteReasons: []*trivetmeta.IncompleteReason{{
+			Reason:  "NODE_MISSING",
+			Message: `Node "node-z" does not exist, though Pods of the Service are bound to it.`,
+			Object:  &trivetmeta.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: "node-z"},
+		}},
+		Mode: trivetmeta.Mode_MODE_ENFORCE,
 	}
 	ignored := gocmp.Options{
 		protocmp.Transform(),
-		protocmp.IgnoreFields(&slicev1.PlanServiceResponse{}, "freshness"),
-		protocmp.IgnoreFields(&statusv1.ObjectReference{}, "name"),
+		protocmp.IgnoreFields(&trivetmeta.Plan{}, "etag"),
+		protocmp.IgnoreFields(&trivetmeta.ObjectReference{}, "name"),
 	}
-	if diff := gocmp.Diff(want, answer, ignored); diff != "" {
+	if diff := gocmp.Diff(want, answer.Plan, ignored); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
-	if again, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: "namespaces/shop/services/web"}); err != nil {
+	if again, err := client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: "namespaces/shop/serviceslices/web"}); err != nil {
 		t.Error(err)
-	} else if diff := gocmp.Diff(answer.Changes, again.Changes, protocmp.Transform()); diff != "" {
-		t.Errorf("the same cache gives another plan:\n%s", diff)
+	} else if diff := gocmp.Diff(answer.Plan, again.Plan, protocmp.Transform()); diff != "" || again.Plan.Etag == "" {
+		t.Errorf("the same cache gives another plan, or no etag:\n%s", diff)
 	}
-	if answer.Freshness.Epoch != 0 {
-		t.Errorf("epoch is %d, though no term is held", answer.Freshness.Epoch)
-	}
+	checkSource(t, answer.Sources)
 	if slices, err := clientsetOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}); err != nil || len(slices.Items) != 0 {
 		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}
@@ -209,7 +286,7 @@ func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
 	}
 	plan := func(name string) func() error {
 		return func() error {
-			_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: name})
+			_, err := client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: name})
 			return err
 		}
 	}
@@ -230,14 +307,14 @@ func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
 		call func() error
 		want failure
 	}{
-		"get: no such Service":     {call: get("namespaces/shop/services/none"), want: missing},
-		"get: another namespace":   {call: get("namespaces/else/services/web"), want: missing},
+		"get: no such Service":     {call: get("namespaces/shop/serviceslices/none"), want: missing},
+		"get: another namespace":   {call: get("namespaces/else/serviceslices/web"), want: missing},
 		"get: empty name":          {call: get(""), want: invalid},
-		"get: path traversal":      {call: get("namespaces/../services/web"), want: invalid},
-		"get: escapes":             {call: get("namespaces/shop/services/\x1b[31m"), want: invalid},
-		"get: too long":            {call: get("namespaces/shop/services/" + strings.Repeat("a", 64)), want: invalid},
-		"plan: no such Service":    {call: plan("namespaces/shop/services/none"), want: missing},
-		"plan: capitals":           {call: plan("namespaces/shop/services/Web"), want: invalid},
+		"get: path traversal":      {call: get("namespaces/../serviceslices/web"), want: invalid},
+		"get: escapes":             {call: get("namespaces/shop/serviceslices/\x1b[31m"), want: invalid},
+		"get: too long":            {call: get("namespaces/shop/serviceslices/" + strings.Repeat("a", 64)), want: invalid},
+		"plan: no such Service":    {call: plan("namespaces/shop/serviceslices/none"), want: missing},
+		"plan: capitals":           {call: plan("namespaces/shop/serviceslices/Web"), want: invalid},
 		"list: negative page size": {call: list(&slicev1.ListServiceSlicesRequest{PageSize: -1}), want: invalid},
 		"list: bad parent":         {call: list(&slicev1.ListServiceSlicesRequest{Parent: "shop"}), want: invalid},
 		"list: forged page token":  {call: list(&slicev1.ListServiceSlicesRequest{PageToken: "Zm9yZ2VkLXRva2VuLXg"}), want: forged},
@@ -252,7 +329,7 @@ func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
 		})
 	}
 	stop()
-	err := get("namespaces/shop/services/web")()
+	err := get("namespaces/shop/serviceslices/web")()
 	if got, want := (failure{code: status.Code(err), reason: rpcerror.ReasonOf(err)}), (failure{code: codes.Unavailable, reason: rpcerror.ShuttingDownReason}); got != want {
 		t.Errorf("after the stop the error is %v, want %+v", err, want)
 	}
@@ -265,8 +342,8 @@ func TestRPCs_FailWhileTheCachesAreBeingFilled(t *testing.T) {
 	})
 	_, client, _ := run(t, deps)
 	testkit.Eventually(t, 30*time.Second, func() error {
-		_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: "namespaces/shop/services/web"})
-		if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != api.CacheNotSyncedReason {
+		_, err := client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: "namespaces/shop/serviceslices/web"})
+		if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != rpcerror.CacheNotSyncedReason {
 			t.Fatalf("error is %v, want that the cache is not synced", err)
 		}
 		if !strings.Contains(err.Error(), "no pods today") {
@@ -308,7 +385,7 @@ func TestListServiceSlices_PagesHaveEveryServiceOnce(t *testing.T) {
 	var want, secondNamespace []string
 	for _, parity := range []int{0, 1} {
 		for i := parity; i < 25; i += 2 {
-			want = append(want, fmt.Sprintf("namespaces/ns-%d/services/svc-%02d", parity, i))
+			want = append(want, fmt.Sprintf("namespaces/ns-%d/serviceslices/svc-%02d", parity, i))
 		}
 	}
 	secondNamespace = want[13:]
@@ -336,6 +413,10 @@ func TestListServiceSlices_PagesHaveEveryServiceOnce(t *testing.T) {
 	first, err := client.ListServiceSlices(t.Context(), &slicev1.ListServiceSlicesRequest{PageSize: 1})
 	if err != nil {
 		t.Fatal(err)
+	}
+	second, err := client.ListServiceSlices(t.Context(), &slicev1.ListServiceSlicesRequest{PageSize: 1, PageToken: first.NextPageToken})
+	if err != nil || first.ResumeToken == "" || second.ResumeToken != "" {
+		t.Errorf("resume tokens are %q and %q (%v), want one on the first page only", first.ResumeToken, second.GetResumeToken(), err)
 	}
 	_, err = client.ListServiceSlices(t.Context(), &slicev1.ListServiceSlicesRequest{Parent: "namespaces/ns-1", PageToken: first.NextPageToken})
 	if rpcerror.ReasonOf(err) != rpcerror.InvalidPageTokenReason {

@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
@@ -179,13 +179,13 @@ func (f *replicasFixture) checkSlices() error {
 // checkNoPlan fails if a replica plans another write.
 func (f *replicasFixture) checkNoPlan(r *testReplica) error {
 	for _, service := range f.names {
-		name := fmt.Sprintf("namespaces/%s/services/%s", f.namespace, service)
-		plan, err := r.client.PlanService(f.ctx(), &slicev1.PlanServiceRequest{Name: name})
+		name := fmt.Sprintf("namespaces/%s/serviceslices/%s", f.namespace, service)
+		plan, err := r.client.PlanServiceSlices(f.ctx(), &slicev1.PlanServiceSlicesRequest{Name: name})
 		if err != nil {
 			return err
 		}
-		if len(plan.Changes) > 0 {
-			return fmt.Errorf("%s has planned changes: %v", name, plan.Changes)
+		if len(plan.Plan.Changes) > 0 {
+			return fmt.Errorf("%s has planned changes: %v", name, plan.Plan.Changes)
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/term"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
@@ -135,6 +136,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Controller:           controller,
 		Leadership:           deps.Leadership,
 		CheckCaches:          s.watches.Check,
+		Caches:               s.watches.Status,
 		MaxEndpointsPerSlice: cfg.MaxEndpointsPerSlice,
 	})
 	s.runner, err = loop.NewRunner(loop.Config{
@@ -199,6 +201,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.watches.Run(ctx) })
 	group.Go(func() error { return s.controller.Run(ctx) })
 	group.Go(func() error { return s.runner.Run(ctx) })
+	group.Go(func() error { return s.api.Run(ctx) })
 	group.Go(func() error {
 		return s.leadership.Run(ctx, func(ctx context.Context, _ *term.Term) error {
 			return s.runner.RunTerm(ctx)
@@ -212,6 +215,10 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.api.Register(reg
 
 // Loops returns the service's loops.
 func (s *Service) Loops() *loop.Runner { return s.runner }
+
+// Problems returns what is wrong with the duties of this replica, the worst first. It reads memory
+// only.
+func (s *Service) Problems() []*metav1.Problem { return s.api.Problems() }
 
 // Counts returns the sizes of the shards held here, and the number of their Services that wait for
 // a sync. Every object of the cluster is in one shard; a Pod is in the shard of its own name. So

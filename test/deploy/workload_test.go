@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
@@ -43,7 +43,7 @@ func exerciseHeartbeats(t *testing.T, in place) func() error {
 // beatingNode has a node beat, takes its Lease away behind leasesvc's back, and has the node leave.
 func beatingNode(t *testing.T, in place, conn *grpc.ClientConn) func() error {
 	t.Helper()
-	client := leasev1.NewLeaseServiceClient(conn)
+	client := leasev1.NewHeartbeatServiceClient(conn)
 	const node = "beating"
 	addNode(t, in.kube, node)
 	holder := &leasev1.Holder{Class: "node", Name: node, BootId: "b"}
@@ -52,7 +52,7 @@ func beatingNode(t *testing.T, in place, conn *grpc.ClientConn) func() error {
 	written := func() error {
 		sequence++
 		_, err := client.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{
-			Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder, Sequence: sequence}},
+			Beats: []*leasev1.Beat{{Holder: holder, Sequence: sequence}},
 		})
 		if err != nil {
 			return err

@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
 )
 
 // Directory has the registered replicas. Its methods return at once and are safe for concurrent
@@ -39,34 +40,35 @@ type Config struct {
 
 // Server has the handlers. Make it with New.
 type Server struct {
-	status    *statusServer
-	nodes     *nodeServer
-	slices    *sliceServer
-	bootstrap *bootstrapServer
+	cluster  *clusterServer
+	services []*service
+	hubs     []*fanin.Hub
+	routes   []route
 }
 
 // New returns a Server. It starts nothing and calls no replica.
 func New(cfg Config) *Server {
-	return &Server{
-		status: newStatusServer(cfg), nodes: newNodeServer(cfg), slices: newSliceServer(cfg), bootstrap: newBootstrapServer(cfg),
-	}
+	s := &Server{cluster: newClusterServer(cfg)}
+	leases, slices, bootstrap := newService(cfg, "leasesvc"), newService(cfg, "slicesvc"), newService(cfg, "bootstrapsvc")
+	s.services = []*service{leases, bootstrap, slices}
+	s.routes = s.table(leases, slices, bootstrap)
+	return s
 }
 
-// Register adds the services.
+// Register adds the services, except StatusService; see [Server.ListShards].
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
-	gatewayv1.RegisterGatewayServiceServer(registrar, s.status)
-	gatewayv1.RegisterNodeServiceServer(registrar, s.nodes)
-	gatewayv1.RegisterSliceServiceServer(registrar, s.slices)
-	gatewayv1.RegisterBootstrapServiceServer(registrar, s.bootstrap)
+	gatewayv1.RegisterClusterServiceServer(registrar, s.cluster)
+	for _, route := range s.routes {
+		route.register(registrar)
+	}
 }
 
 // Run serves the watches until ctx ends. Watches without it wait; unary calls do not need it.
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{
-		s.status.poller.Run, s.nodes.nodes.Run, s.nodes.leases.Run, s.slices.slices.Run, s.bootstrap.findings.Run, s.bootstrap.apiservers.Run,
-	} {
-		group.Go(func() error { return run(ctx) })
+	group.Go(func() error { return s.cluster.poller.Run(ctx) })
+	for _, hub := range s.hubs {
+		group.Go(func() error { return hub.Run(ctx) })
 	}
 	return group.Wait()
 }

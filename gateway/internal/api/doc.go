@@ -1,14 +1,9 @@
-// Package api handles the gateway's RPCs: GatewayService, NodeService, SliceService and
-// BootstrapService.
+// Package api handles the RPCs of the gateway. It serves the APIs of the services as they are, and
+// asks their replicas.
 //
-// The status asks every replica of every service, by package fanout, and merges the answers. The
-// other handlers ask the replicas of one service, in one of four ways:
-//
-//   - a Get asks the holder of the shard or of the term, by package leader (service.go);
-//   - a Get of slices asks every replica, and takes the newest answer (newest.go);
-//   - a List asks every replica for a page, and merges the pages (list.go);
-//   - a Watch reads a fanin.Hub, which follows every replica or the holder of the term (watch.go).
-//
-// An error of a replica passes unchanged, with its reason. If no replica answers, or not the one
-// that has the answer, the error is NO_SOURCE.
+// [Server.Register] has a table with one handler for each RPC. There are few kinds of handlers: a
+// question for the leader of a key, for any replica, for the newest cache, or for all replicas, and
+// a watch of a [fanin.Hub]. Requests and responses pass unchanged, except for what the gateway
+// answers itself: merged items, page tokens, resume tokens, sources and missing parts. Handlers find
+// these fields by their names, which are the same in all services.
 package api

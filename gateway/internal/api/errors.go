@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,35 +12,22 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// NoSourceReason means that no replica answered, or not the only one that has the answer. The
-// message names each replica that was asked, with the cause.
-const NoSourceReason rpcerror.Reason = "NO_SOURCE"
+// ReplicasUnreachableReason means that no replica answered, or not the only one that has the
+// answer. The message names each replica that was asked, with the cause.
+const ReplicasUnreachableReason rpcerror.Reason = "REPLICAS_UNREACHABLE"
 
-// versionTooOldReason means that leasesvc cannot resume a watch.
-const versionTooOldReason rpcerror.Reason = "VERSION_TOO_OLD"
-
-// noAnswer is the summary of noSource if no replica answered.
+// noAnswer is the summary of unreachable if no replica answered.
 const noAnswer = "no replica answered"
 
 // maxCause bounds the cause of one replica in a message, because all of them go into gRPC trailers.
 // rpcerror repairs a character that is cut in two.
 const maxCause = 200
 
-// noSource returns the error for an answer without a source. outdated is why the list of replicas
-// may be out of date, or nil.
-func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdated error) error {
-	var causes []string
-	for _, source := range sources {
-		cause := source.Message
-		if len(cause) > maxCause {
-			cause = cause[:maxCause] + "…"
-		}
-		causes = append(causes, fmt.Sprintf("%s %s at %s: %s: %s",
-			source.Replica.GetService(), source.Replica.GetId(), source.Replica.GetGrpcAddress(), source.Code, cause))
-	}
+// unreachable returns the error for an answer without a source. outdated is why the list of
+// replicas may be out of date, or nil.
+func unreachable(cluster, summary string, causes []string, outdated error, options ...rpcerror.Option) error {
 	message := "no replica is registered in etcd"
 	if len(causes) > 0 {
 		message = summary + ": " + strings.Join(causes, "; ")
@@ -49,23 +35,15 @@ func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdat
 	if outdated != nil {
 		message += fmt.Sprintf("; the members may be out of date: %s", outdated)
 	}
-	return rpcerror.New(codes.Unavailable, NoSourceReason, message, rpcerror.WithMetadata("cluster", cluster))
+	return rpcerror.New(codes.Unavailable, ReplicasUnreachableReason, message, append(options, rpcerror.WithMetadata("cluster", cluster))...)
 }
 
-func (s *service) noSource(summary string, sources []*gatewayv1.SourceStatus) error {
-	return noSource(s.cluster, summary, sources, s.directory.Check())
-}
-
-// askFailed converts an error of package leader.
-func (s *service) askFailed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx) // the replicas did not fail: the caller left
+func (s *service) unreachable(summary string, failures []fanout.Failure, options ...rpcerror.Option) error {
+	var causes []string
+	for _, failure := range failures {
+		causes = append(causes, failure.Text(maxCause))
 	}
-	var unreachable leader.UnreachableError
-	if errors.As(err, &unreachable) {
-		return s.noSource(unreachable.Error(), sourceStatuses(unreachable.Failures))
-	}
-	return err
+	return unreachable(s.cluster, summary, causes, s.directory.Check(), options...)
 }
 
 // allFailed converts the failures of all replicas. It returns LOOP_DISABLED if each replica that
@@ -84,19 +62,24 @@ func (s *service) allFailed(failures []fanout.Failure) error {
 	if disabled != nil && other == nil {
 		return disabled
 	}
-	return s.noSource(noAnswer, sourceStatuses(failures))
+	return s.unreachable(noAnswer, failures)
 }
 
-func sourceStatuses(failures []fanout.Failure) []*gatewayv1.SourceStatus {
-	var statuses []*gatewayv1.SourceStatus
-	for _, failure := range failures {
-		statuses = append(statuses, failure.Status())
+// leaderFailed converts the failure of the one source of a watch.
+func (s *service) leaderFailed(failures []fanout.Failure) error {
+	err := failures[0].Err
+	var unreached leader.UnreachableError
+	switch {
+	case errors.As(err, &unreached):
+		return s.unreachable(unreached.Error(), unreached.Failures)
+	case rpcerror.ReasonOf(err) != "":
+		return err
 	}
-	return statuses
+	return s.unreachable(noAnswer, failures)
 }
 
-// watchEnded converts an error of a reader's Next. The cause of a context is SHUTTING_DOWN when the
-// server ends its streams.
+// watchEnded converts an error of a watch. The cause of a context is SHUTTING_DOWN when the server
+// ends its streams.
 func watchEnded(err error) error {
 	if errors.Is(err, fanin.ErrStopped) {
 		return rpcerror.ShuttingDown()

@@ -8,126 +8,146 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-const (
-	defaultPageSize = 500
-	maxPageSize     = 5000
-	// maxRounds bounds how often the replicas are asked for one page. A second round is needed only
-	// if a page starts in the middle of what was read before, or if a replica returns only a token.
-	maxRounds = 4
-)
+// maxRounds bounds how often the replicas are asked for one page. A second round is needed only if a
+// page starts in the middle of what was read before, or if a replica returns only a token.
+const maxRounds = 4
 
-// list is one List call.
-type list[T merge.Named] struct {
-	// arguments is everything in the request but the page size and the token.
-	arguments string
-	size      int
-	token     string
-	// replicated is whether each replica has the whole list.
-	replicated bool
-	// ask asks one replica for a page.
-	ask func(ctx context.Context, conn grpc.ClientConnInterface, size int32, token string) ([]T, string, error)
-}
+// pages are the sizes of the pages of a list.
+type pages struct{ normal, limit int }
 
-// page is the answer to a List call.
-type page[T merge.Named] struct {
-	items   []T
-	token   string
-	missing []*gatewayv1.SourceStatus
-}
-
-// pageSize returns the size of a page: the requested one, or the default, but not more than the
-// limit.
-func pageSize(requested int32, normal, limit int) int {
+func (p pages) size(requested int32) int {
 	if requested == 0 {
-		return normal
+		return p.normal
 	}
-	return min(int(requested), limit)
+	return min(int(requested), p.limit)
+}
+
+// round is what the replicas answered for one page.
+type round struct {
+	pages    []merge.Page
+	sources  []*metav1.Source
+	failures []fanout.Failure
 }
 
 // listAll asks all replicas for their next page and merges the pages.
-func listAll[T merge.Named](ctx context.Context, s *service, l list[T]) (page[T], error) {
-	at, err := merge.ParsePosition(l.token, l.arguments)
-	if err != nil {
-		return page[T]{}, pageTokenError(err)
-	}
-	var missing []*gatewayv1.SourceStatus
-	for range maxRounds {
-		pages, failures, err := askRound(ctx, s, l, at.Token)
+func (c *collection) listAll(sizes pages) unary {
+	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
+		arguments, token := argumentsOf(request), text(request, "page_token")
+		requested, _ := get(request, "page_size").(int32)
+		size := sizes.size(requested)
+		at, err := merge.ParsePosition(token, m.name()+"\x00"+arguments)
 		if err != nil {
-			return page[T]{}, err
+			return nil, pageTokenError(err)
 		}
-		missing = sourceStatuses(failures)
-		items, next, more := merge.Cut(pages, at, l.size)
-		if len(items) == 0 && more {
-			at = next
-			continue
+		resume := ""
+		if token == "" {
+			resume, _ = c.hub.ResumeToken(c.watch.name(), arguments)
 		}
-		answer := page[T]{items: items, missing: missing}
-		if more {
-			answer.token = next.Encode(l.arguments)
+		var answers round
+		var items []merge.Item
+		more := true
+		for range maxRounds {
+			if answers, err = c.askRound(ctx, m, request, size, at.Token); err != nil {
+				return nil, err
+			}
+			if items, at, more = merge.Cut(answers.pages, at, size); len(items) > 0 || !more {
+				break
+			}
 		}
-		return answer, nil
+		response := m.response.New().Interface()
+		appendTo(response, itemField(m.response.Descriptor()), items)
+		if more { // possibly an empty page in the middle
+			set(response, "next_page_token", at.Encode(m.name()+"\x00"+arguments))
+		}
+		missing := merge.Missing(c.name, c.leadersNow(ctx), answers.sources, fanout.Parts(answers.failures))
+		appendTo(response, "sources", answers.sources)
+		appendTo(response, "missing", missing)
+		if len(missing) == 0 {
+			set(response, "resume_token", resume)
+		}
+		return response, nil
 	}
-	return page[T]{token: at.Encode(l.arguments), missing: missing}, nil // an empty page in the middle
 }
 
 // askRound asks each replica once. The error is INVALID_ARGUMENT, which each replica would return,
 // or that no replica answered.
-func askRound[T merge.Named](ctx context.Context, s *service, l list[T], token string) ([]merge.Page[T], []fanout.Failure, error) {
-	members := s.members()
-	size := int32(l.size)
-	if !l.replicated {
-		size = int32(max(1, l.size/max(1, len(members)))) // together they fill a page
+func (c *collection) askRound(ctx context.Context, m method, request proto.Message, limit int, token string) (round, error) {
+	members := c.members()
+	if c.ownership == merge.Partitioned {
+		limit = max(1, limit/max(1, len(members))) // together they fill a page
 	}
-	pages, failures := make([]merge.Page[T], len(members)), make([]fanout.Failure, len(members))
+	request = proto.Clone(request)
+	set(request, "page_size", int32(limit))
+	type reply struct {
+		page    merge.Page
+		source  *metav1.Source
+		failure fanout.Failure
+	}
+	replies := make([]reply, len(members))
 	var calls sync.WaitGroup
 	for i, member := range members {
 		calls.Go(func() {
 			started := time.Now()
-			page, err := askForPage(ctx, s, member, l, size, token)
-			pages[i], failures[i] = page, fanout.Failure{Member: member, Err: err, After: time.Since(started)}
+			page, source, err := c.askForPage(ctx, m, member, request, limit, token)
+			replies[i] = reply{page: page, source: source, failure: fanout.Failure{Member: member, Err: err, After: time.Since(started)}}
 		})
 	}
 	calls.Wait()
 	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx) // the replicas did not fail: the caller left
+		return round{}, context.Cause(ctx) // the replicas did not fail: the caller left
 	}
-	var answered []merge.Page[T]
-	var failed []fanout.Failure
-	for i, failure := range failures {
+	var answers round
+	for _, reply := range replies {
 		switch {
-		case failure.Err == nil:
-			answered = append(answered, pages[i])
-		case status.Code(failure.Err) == codes.InvalidArgument:
-			return nil, nil, failure.Err
+		case reply.failure.Err == nil:
+			answers.pages = append(answers.pages, reply.page)
+			answers.sources = append(answers.sources, reply.source)
+		case status.Code(reply.failure.Err) == codes.InvalidArgument:
+			return round{}, reply.failure.Err
 		default:
-			failed = append(failed, failure)
+			answers.failures = append(answers.failures, reply.failure)
 		}
 	}
-	if len(answered) == 0 {
-		return nil, nil, s.allFailed(failed)
+	if len(answers.pages) == 0 {
+		return round{}, c.allFailed(answers.failures)
 	}
-	return answered, failed, nil
+	return answers, nil
 }
 
 // askForPage asks one replica, and asks again while it returns a token without items.
-func askForPage[T merge.Named](ctx context.Context, s *service, member term.Member, l list[T], size int32, token string) (merge.Page[T], error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+func (c *collection) askForPage(ctx context.Context, m method, member term.Member, request proto.Message, limit int, token string) (merge.Page, *metav1.Source, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return fanout.CallMember(ctx, s.connections, member, func(ctx context.Context, conn grpc.ClientConnInterface) (merge.Page[T], error) {
+	var source *metav1.Source
+	page, err := fanout.CallMember(ctx, c.connections, member, func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (merge.Page, error) {
+		request := proto.Clone(request)
 		for {
-			items, next, err := l.ask(ctx, conn, size, token)
-			if err != nil || len(items) > 0 || next == "" {
-				return merge.Page[T]{Items: items, Token: next}, err
+			set(request, "page_token", token)
+			answer, err := call(m, request)(ctx, conn, member)
+			if err != nil {
+				return merge.Page{}, err
 			}
-			token = next
+			page := merge.Page{Items: itemsOf(answer), Token: text(answer, "next_page_token")}
+			if err := page.Check(limit); err != nil {
+				return merge.Page{}, status.Error(codes.Internal, err.Error())
+			}
+			source = &metav1.Source{Service: member.Service, ReplicaId: member.ID}
+			if sources := sourcesOf(answer); len(sources) > 0 {
+				source = sources[0]
+			}
+			if len(page.Items) > 0 || page.Token == "" {
+				return page, nil
+			}
+			token = page.Token
 		}
 	})
+	return page, source, err
 }

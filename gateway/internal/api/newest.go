@@ -8,120 +8,137 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// fresh is an answer that says how new it is.
-type fresh interface {
-	comparable
-	GetFreshness() *statusv1.Freshness
+// freshness says how new an answer is: the epoch under which it was made, or 0 if its replica does
+// not lead, and the newest resource version of its caches.
+type freshness struct {
+	epoch   int64
+	version string
 }
 
 // reply is the answer of one replica, or its failure.
-type reply[Answer fresh] struct {
-	answer  Answer
+type reply struct {
+	answer  proto.Message
 	failure fanout.Failure
 }
 
-// askNewest asks all replicas at once. It returns the answer of the holder of the shard as soon as
-// it is there. Without a holder it returns the answer from the newest cache.
+// newest asks all replicas at once. It returns the answer of the leader of the shard as soon as it is
+// there. Without a leader it returns the answer from the newest cache.
 //
-// NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a holder
-// every replica must have answered. The error is an answer of a replica, or NO_SOURCE.
-func askNewest[Answer fresh](ctx context.Context, s *service, call fanout.Call[Answer]) (Answer, error) {
-	asking, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	members := s.members()
-	replies := make(chan reply[Answer], len(members)) // buffered: late replies are not read
-	for _, member := range members {
-		go func() {
-			started := time.Now()
-			answer, err := fanout.CallMember(asking, s.connections, member, call)
-			replies <- reply[Answer]{answer: answer, failure: fanout.Failure{Member: member, Err: err, After: time.Since(started)}}
-		}()
-	}
-	var found newest[Answer]
-	for range members {
-		if next := <-replies; found.add(next) {
-			return next.answer, next.failure.Err
+// NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a leader
+// every replica must have answered. The error is an answer of a replica, or REPLICAS_UNREACHABLE.
+func (s *service) newest() unary {
+	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
+		asking, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		members := s.members()
+		replies := make(chan reply, len(members)) // buffered: late replies are not read
+		for _, member := range members {
+			go func() {
+				started := time.Now()
+				answer, err := fanout.CallMember(asking, s.connections, member, call(m, request))
+				replies <- reply{answer: answer, failure: fanout.Failure{Member: member, Err: err, After: time.Since(started)}}
+			}()
 		}
+		var found best
+		for range members {
+			if next := <-replies; found.add(next) {
+				return next.answer, next.failure.Err
+			}
+		}
+		return found.result(ctx, s)
 	}
-	return found.result(ctx, s)
 }
 
-// newest is the best of the replies that do not come from the holder.
-type newest[Answer fresh] struct {
+// best is the best of the replies that do not come from the leader.
+type best struct {
 	// answer is from the newest cache that has the object; notFound from the newest one that has it
 	// not.
-	answer   Answer
+	answer   proto.Message
 	notFound error
 	failures []fanout.Failure // all errors, also notFound
 	// unknown counts replicas whose error is not about the object.
 	unknown int
 }
 
-// add takes a reply and reports whether it comes from the holder, so that no other one matters.
-func (n *newest[Answer]) add(next reply[Answer]) (fromHolder bool) {
-	var none Answer
+// add takes a reply and reports whether it comes from the leader, so that no other one matters.
+func (b *best) add(next reply) (fromLeader bool) {
 	err := next.failure.Err
-	freshness := next.answer.GetFreshness()
+	fresh := freshnessOf(next)
 	if err != nil {
-		n.failures = append(n.failures, next.failure)
-		freshness = freshnessOf(err)
+		b.failures = append(b.failures, next.failure)
 	}
 	switch {
-	case freshness.GetEpoch() != 0:
+	case fresh.epoch != 0:
 		return true
 	case status.Code(err) == codes.NotFound:
-		if n.notFound == nil || newer(freshness, freshnessOf(n.notFound)) {
-			n.notFound = err
+		if b.notFound == nil || newer(fresh, freshnessOfError(b.notFound)) {
+			b.notFound = err
 		}
 	case err != nil:
 		if !isAboutObject(err) {
-			n.unknown++
+			b.unknown++
 		}
-	case n.answer == none || newer(freshness, n.answer.GetFreshness()):
-		n.answer = next.answer
+	case b.answer == nil || newer(fresh, freshnessOfAnswer(b.answer)):
+		b.answer = next.answer
 	}
 	return false
 }
 
 // result returns the best reply. A replica that did not answer may have an object that the others
 // have not seen yet.
-func (n *newest[Answer]) result(ctx context.Context, s *service) (Answer, error) {
-	var none Answer
-	gone := n.notFound != nil && n.unknown == 0
+func (b *best) result(ctx context.Context, s *service) (proto.Message, error) {
+	gone := b.notFound != nil && b.unknown == 0
 	switch {
-	case n.answer != none && (!gone || !newer(freshnessOf(n.notFound), n.answer.GetFreshness())):
-		return n.answer, nil
+	case b.answer != nil && (!gone || !newer(freshnessOfError(b.notFound), freshnessOfAnswer(b.answer))):
+		return b.answer, nil
 	case ctx.Err() != nil:
-		return none, context.Cause(ctx) // the replicas did not fail: the caller left
+		return nil, context.Cause(ctx) // the replicas did not fail: the caller left
 	case gone:
-		return none, n.notFound
+		return nil, b.notFound
 	}
-	for _, failure := range n.failures {
+	for _, failure := range b.failures {
 		if status.Code(failure.Err) != codes.NotFound && isAboutObject(failure.Err) {
-			return none, failure.Err
+			return nil, failure.Err
 		}
 	}
-	return none, s.allFailed(n.failures)
+	return nil, s.allFailed(b.failures)
 }
 
-// freshnessOf returns how new the cache is that an error comes from. The epoch is 0 without a
-// holder.
-func freshnessOf(err error) *statusv1.Freshness {
+func freshnessOf(next reply) freshness {
+	if next.failure.Err != nil {
+		return freshnessOfError(next.failure.Err)
+	}
+	return freshnessOfAnswer(next.answer)
+}
+
+func freshnessOfAnswer(answer proto.Message) freshness {
+	var found freshness
+	for _, source := range sourcesOf(answer) {
+		found.epoch = source.GetEpoch()
+		for _, cache := range source.GetCaches() {
+			if next := (freshness{version: cache.GetResourceVersion()}); newer(next, found) {
+				found.version = next.version
+			}
+		}
+	}
+	return found
+}
+
+func freshnessOfError(err error) freshness {
 	epoch, _ := strconv.ParseInt(rpcerror.MetadataOf(err, "epoch"), 10, 64)
-	return &statusv1.Freshness{Epoch: epoch, ResourceVersion: rpcerror.MetadataOf(err, "resource_version")}
+	return freshness{epoch: epoch, version: rpcerror.MetadataOf(err, "resource_version")}
 }
 
 // newer reports whether cache a has seen more than cache b. Resource versions are numbers without
 // leading zeros.
-func newer(a, b *statusv1.Freshness) bool {
-	of, than := a.GetResourceVersion(), b.GetResourceVersion()
-	return cmp.Or(cmp.Compare(len(of), len(than)), cmp.Compare(of, than)) > 0
+func newer(a, b freshness) bool {
+	return cmp.Or(cmp.Compare(len(a.version), len(b.version)), cmp.Compare(a.version, b.version)) > 0
 }
 
 // isAboutObject reports whether an error is about the object, not about the replica.

@@ -2,12 +2,18 @@ package api
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
@@ -18,6 +24,11 @@ type service struct {
 	connections   *fanout.Pool
 	timeout       time.Duration
 	router        *leader.Router
+
+	mu sync.Mutex // guards the fields below
+	// leaders has the leader of each shard, as a replica told at read.
+	leaders []string
+	read    time.Time
 }
 
 func newService(cfg Config, name string) *service {
@@ -37,43 +48,105 @@ func (s *service) members() []term.Member {
 	return own
 }
 
-// sources returns the replicas, and a channel that is closed when they change.
-func (s *service) sources() ([]term.Member, <-chan struct{}) {
-	changed := s.directory.Changed() // before members, or a change between the two would be missed
-	return s.members(), changed
-}
+// keyOf returns the key of the leader that answers a request.
+type keyOf func(request proto.Message) string
 
-// termHolder returns one source that stands for the replica that holds the term, and a channel that
-// is closed when the replicas change.
-func (s *service) termHolder() ([]term.Member, <-chan struct{}) {
-	return []term.Member{{Service: s.name, Cluster: s.cluster}}, s.directory.Changed()
-}
+func byName(request proto.Message) string { return text(request, "name") }
 
-// rpc returns a call of one method with one request.
-func rpc[Client, Request, Response any](
-	newClient func(grpc.ClientConnInterface) Client,
-	method func(Client, context.Context, Request, ...grpc.CallOption) (Response, error),
-	request Request,
-) fanout.Call[Response] {
-	return func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {
-		return method(newClient(conn), ctx, request)
+func constant(key string) keyOf { return func(proto.Message) string { return key } }
+
+// leader returns the answer of the leader of a key.
+func (s *service) leader(key keyOf, timeout time.Duration) unary {
+	router := s.router.WithTimeout(timeout)
+	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
+		answer, err := leader.Ask(ctx, router, key(request), call(m, request))
+		return answer, s.asked(ctx, err)
 	}
 }
 
-// askHolder asks the holder of a key.
-func askHolder[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call fanout.Call[Answer]) (Answer, error) {
-	answer, err := leader.Ask(ctx, router, key, call)
-	if err != nil {
-		err = s.askFailed(ctx, err)
+// any returns the answer of any replica, the leader of a key first.
+func (s *service) any(key keyOf, timeout time.Duration) unary {
+	router := s.router.WithTimeout(timeout)
+	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
+		answer, err := leader.AskAny(ctx, router, key(request), call(m, request))
+		return answer, s.asked(ctx, err)
 	}
-	return answer, err
 }
 
-// askAny asks any replica, the holder of a key first.
-func askAny[Answer any](ctx context.Context, s *service, router *leader.Router, key string, call fanout.Call[Answer]) (Answer, error) {
-	answer, err := leader.AskAny(ctx, router, key, call)
-	if err != nil {
-		err = s.askFailed(ctx, err)
+// write hands a request that writes to the leader of a key. A request without an id gets one, so
+// that it can be repeated at the replica that may have carried it out.
+func (s *service) write(key keyOf, timeout time.Duration) unary {
+	router := s.router.WithTimeout(timeout)
+	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
+		if isSet(request, "validate_only") {
+			answer, err := leader.Ask(ctx, router, key(request), call(m, request))
+			return answer, s.asked(ctx, err)
+		}
+		if id, has := get(request, "request_id").(string); has && id == "" {
+			request = proto.Clone(request)
+			set(request, "request_id", uuid.NewString())
+		}
+		answer, err := leader.Write(ctx, router, key(request), text(request, "request_id") != "", writeCall(m, request))
+		return answer, s.written(ctx, request, err)
 	}
-	return answer, err
+}
+
+// writeOrValidate is write, except that any replica can answer a request with validate_only.
+func (s *service) writeOrValidate(key keyOf, timeout time.Duration, validate unary) unary {
+	write := s.write(key, timeout)
+	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
+		if isSet(request, "validate_only") {
+			return validate(ctx, m, request)
+		}
+		return write(ctx, m, request)
+	}
+}
+
+// call returns a call of one method with one request.
+func call(m method, request proto.Message, options ...grpc.CallOption) fanout.Call[proto.Message] {
+	return func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (proto.Message, error) {
+		answer := m.response.New().Interface()
+		if err := conn.Invoke(ctx, m.path, request, answer, options...); err != nil {
+			return nil, err
+		}
+		if sources := sourcesOf(answer); len(sources) > 0 {
+			if from := sources[0]; from.GetService() != member.Service || from.GetReplicaId() != member.ID {
+				return nil, fanout.ForeignAnswer(member, from.GetService(), from.GetReplicaId())
+			}
+		}
+		return answer, nil
+	}
+}
+
+// writeCall is call, with LostError if the replica received the request and gave no answer.
+func writeCall(m method, request proto.Message) fanout.Call[proto.Message] {
+	return func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (proto.Message, error) {
+		var reached peer.Peer // stays empty if the request was not sent
+		answer, err := call(m, request, grpc.Peer(&reached))(ctx, conn, member)
+		if err != nil && reached.Addr != nil && rpcerror.ReasonOf(err) == "" {
+			err = fanout.LostError{Err: err}
+		}
+		return answer, err
+	}
+}
+
+// asked converts an error of package leader.
+func (s *service) asked(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx) // the replicas did not fail: the caller left
+	}
+	var unreached leader.UnreachableError
+	if errors.As(err, &unreached) {
+		return s.unreachable(unreached.Error(), unreached.Failures)
+	}
+	return err
+}
+
+// written is asked for a request that writes: the error names the id of a request without an answer.
+func (s *service) written(ctx context.Context, request proto.Message, err error) error {
+	var unreached leader.UnreachableError
+	if id := text(request, "request_id"); id != "" && ctx.Err() == nil && errors.As(err, &unreached) && unreached.Lost {
+		return s.unreachable(unreached.Error(), unreached.Failures, rpcerror.WithMetadata("request_id", id))
+	}
+	return s.asked(ctx, err)
 }

@@ -2,71 +2,83 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // defaultInterval is the interval of a status watch whose request has none.
 const defaultInterval = time.Second
 
-// statusServer handles GatewayService.
-type statusServer struct {
-	gatewayv1.UnimplementedGatewayServiceServer
+// clusterServer handles ClusterService.
+type clusterServer struct {
+	gatewayv1.UnimplementedClusterServiceServer
 
 	cfg    Config
-	poller *fanin.Poller[*gatewayv1.ClusterStatus]
+	poller *fanin.Poller[*gatewayv1.GetClusterStatusResponse]
 }
 
-func newStatusServer(cfg Config) *statusServer {
-	s := &statusServer{cfg: cfg}
+func newClusterServer(cfg Config) *clusterServer {
+	s := &clusterServer{cfg: cfg}
 	s.poller = fanin.NewPoller(s.ask)
 	return s
 }
 
 // ask asks all replicas for their status and merges the answers.
-func (s *statusServer) ask(ctx context.Context) *gatewayv1.ClusterStatus {
+func (s *clusterServer) ask(ctx context.Context) *gatewayv1.GetClusterStatusResponse {
 	return merge.Status(s.cfg.Cluster, s.cfg.Fan.Ask(ctx, s.cfg.Directory.Members()), time.Now())
 }
 
-func (s *statusServer) GetClusterStatus(ctx context.Context, _ *gatewayv1.GetClusterStatusRequest) (*gatewayv1.GetClusterStatusResponse, error) {
-	status := s.ask(ctx)
+func (s *clusterServer) GetClusterStatus(ctx context.Context, _ *gatewayv1.GetClusterStatusRequest) (*gatewayv1.GetClusterStatusResponse, error) {
+	response := s.ask(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx) // the replicas did not fail: the caller left
 	}
-	if !merge.Answered(status) {
-		return nil, s.noSource(status)
+	if len(response.Sources) == 0 {
+		return nil, s.unreachable(response)
 	}
-	return &gatewayv1.GetClusterStatusResponse{Status: status, Partial: merge.Partial(status)}, nil
+	return response, nil
 }
 
-// WatchClusterStatus fails only if the first status has no source. Later the sources tell the
+// WatchClusterStatus fails only if the first status has no source. Later the missing parts tell the
 // client that all replicas are gone, and that they are back.
-func (s *statusServer) WatchClusterStatus(request *gatewayv1.WatchClusterStatusRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchClusterStatusResponse]) error {
+func (s *clusterServer) WatchClusterStatus(request *gatewayv1.WatchClusterStatusRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchClusterStatusResponse]) error {
 	interval := defaultInterval
 	if request.Interval != nil {
 		interval = request.Interval.AsDuration()
 	}
 	reader := s.poller.Join(interval)
 	defer reader.Close()
-	for first := true; ; first = false {
-		status, err := reader.Next(stream.Context())
+	for event := metav1.EventType_EVENT_TYPE_ADDED; ; event = metav1.EventType_EVENT_TYPE_MODIFIED {
+		response, err := reader.Next(stream.Context())
 		if err != nil {
 			return watchEnded(err)
 		}
-		if first && !merge.Answered(status) {
-			return s.noSource(status)
+		if event == metav1.EventType_EVENT_TYPE_ADDED && len(response.Sources) == 0 {
+			return s.unreachable(response)
 		}
-		if err := stream.Send(&gatewayv1.WatchClusterStatusResponse{Status: status, Partial: merge.Partial(status)}); err != nil {
+		err = stream.Send(&gatewayv1.WatchClusterStatusResponse{
+			Type: event, Status: response.Status, Sources: response.Sources, Missing: response.Missing,
+		})
+		if err != nil {
 			return err
 		}
 	}
 }
 
-func (s *statusServer) noSource(status *gatewayv1.ClusterStatus) error {
-	return noSource(s.cfg.Cluster, noAnswer, status.Sources, s.cfg.Directory.Check())
+// unreachable names each registered replica and its cause.
+func (s *clusterServer) unreachable(response *gatewayv1.GetClusterStatusResponse) error {
+	var causes []string
+	for _, part := range response.Missing {
+		if part.ReplicaId != "" {
+			causes = append(causes, fmt.Sprintf("%s %s: %s: %s", part.Service, part.ReplicaId, part.Code, part.Message))
+		}
+	}
+	return unreachable(s.cfg.Cluster, noAnswer, causes, s.cfg.Directory.Check())
 }

@@ -1,23 +1,13 @@
-// Package fanin shares one upstream between any number of clients.
+// Package fanin reads watches and questions that many readers share: one stream to each source, or
+// one poller, for any number of readers.
 //
-// A [Hub] keeps one stream to each source while a client reads, and for [Linger] after. It merges
-// their reports in a [merge.View] and wakes the readers. A source is a replica, or stands for the
-// replica that holds a term: then the View is exclusive, and each stream may come from another
-// replica. A stream that ends is opened again after a pause that grows, and resumes where the
-// source can.
+// A [Hub] keeps one stream to each replica, or one stream to the replica that leads, and merges them
+// into a cache that readers follow. Streams are open while there are readers, and for [Linger]
+// after. Then the cache is dropped, and resume tokens of its readers expire.
 //
-// What a client sees of a replica that hangs:
+// A stream that ends is opened again with its last resume token. A source whose stream cannot be
+// opened, is silent or answers for another replica is missing until its next bookmark; its items
+// stay. A source delays new readers only until its silence is a failure, and never other sources.
 //
-//   - Before the replica's bookmark: the Hub waits for [Config].SilenceTimeout, and sends the
-//     client a bookmark that names the replica as missing.
-//   - Later: its items do not change. If its process does not answer the pings of package
-//     rpcclient, the stream ends, and the next bookmark names the replica. A process that answers
-//     pings and sends no events is not detected.
-//   - Once the replica has lost its shards, the next holders report its items as modified. Items
-//     that are not reported again are deleted after [merge.Hold] when its member key expires.
-//
-// A [Poller] asks one question at an interval while a client reads, and hands each answer to every
-// reader whose interval has passed.
-//
-// No reader blocks a source or another reader: it gets the newest state when it comes back.
+// A [Poller] asks a question for all readers that are due.
 package fanin

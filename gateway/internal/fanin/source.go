@@ -12,26 +12,41 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-// Pauses before a stream is opened again.
 const (
+	// shortestPause and longestPause bound the pause before a stream to a replica is opened again.
 	shortestPause = 250 * time.Millisecond
-	// longestPause is for a replica.
-	longestPause = 10 * time.Second
-	// longestTermPause is for a term, because another replica may become its holder.
-	longestTermPause = 2 * time.Second
-	// stableAfter is how long a stream to the holder of a term must have lasted for the next one to
-	// be opened without a pause.
+	longestPause  = 10 * time.Second
+	// longestLeaderPause is for the one source of an exclusive Hub, because another replica may
+	// lead.
+	longestLeaderPause = 2 * time.Second
+	// stableAfter is how long a stream must have lasted for the next one to be opened without a
+	// pause.
 	stableAfter = time.Second
+	// bookmarkPeriod is the longest time between two bookmarks of a replica. A stream that is
+	// silent for three of them is opened again.
+	bookmarkPeriod = 30 * time.Second
+	longestSilence = 3 * bookmarkPeriod
+	// reportTimeouts is for how many silence timeouts readers wait for an initial report.
+	reportTimeouts = 5
+	// maxItems bounds the memory that sources can take.
+	maxItems = 2_000_000
 )
 
-var errSilent = status.Error(codes.Unavailable, "it stopped before it had reported everything")
+var (
+	errSilent   = status.Error(codes.Unavailable, "it stopped before it had reported everything")
+	errStale    = status.Error(codes.Unavailable, "it sent neither an event nor a bookmark for "+longestSilence.String())
+	errEndless  = status.Error(codes.ResourceExhausted, "it reports more items than a cluster has")
+	errUnsigned = status.Error(codes.Internal, "its bookmark names no source")
+)
 
-// sources are the open streams of a Hub. They belong to the goroutine of Hub.Run.
-type sources[T any] struct {
-	hub     *Hub[T]
+// sources are the open streams of a feed. They belong to the goroutine of Hub.Run.
+type sources struct {
+	feed    *feed
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -45,13 +60,13 @@ func processOf(member term.Member) process {
 	return process{id: member.ID, address: member.GRPCAddress}
 }
 
-func newSources[T any](ctx context.Context, h *Hub[T]) *sources[T] {
+func newSources(ctx context.Context, f *feed) *sources {
 	ctx, stop := context.WithCancel(ctx)
-	return &sources[T]{hub: h, ctx: ctx, stop: stop, open: map[process]context.CancelFunc{}}
+	return &sources{feed: f, ctx: ctx, stop: stop, open: map[process]context.CancelFunc{}}
 }
 
 // drop ends the streams to all but these members.
-func (s *sources[T]) drop(members []term.Member) {
+func (s *sources) drop(members []term.Member) {
 	wanted := make(map[process]bool, len(members))
 	for _, member := range members {
 		wanted[processOf(member)] = true
@@ -65,37 +80,37 @@ func (s *sources[T]) drop(members []term.Member) {
 }
 
 // add opens a stream to each of these members that has none.
-func (s *sources[T]) add(members []term.Member) {
+func (s *sources) add(members []term.Member) {
 	for _, member := range members {
 		if s.open[processOf(member)] != nil {
 			continue
 		}
 		ctx, stop := context.WithCancel(s.ctx)
 		s.open[processOf(member)] = stop
-		follower := &follower[T]{hub: s.hub, source: member, exclusive: s.hub.cfg.View.Ownership == merge.Exclusive}
+		follower := &follower{feed: s.feed, source: member, exclusive: s.feed.cfg.Ownership == merge.Exclusive}
 		s.running.Go(func() { follower.run(ctx) })
 	}
 }
 
 // end ends all streams and waits for them.
-func (s *sources[T]) end() {
+func (s *sources) end() {
 	s.stop()
 	s.running.Wait()
 }
 
 // follower reads the streams of one source.
-type follower[T any] struct {
-	hub       *Hub[T]
+type follower struct {
+	feed      *feed
 	source    term.Member
 	exclusive bool
-	version   string // where to resume
-	synced    bool   // the current stream has sent its bookmark
+	token     string // where to resume
+	synced    bool   // the current stream has sent its first bookmark
 }
 
-func (f *follower[T]) run(ctx context.Context) {
+func (f *follower) run(ctx context.Context) {
 	pause := shortestPause
 	for ctx.Err() == nil {
-		_, changed := f.hub.cfg.Sources() // before Open, or a change between the two would be missed
+		_, changed := f.feed.cfg.Sources() // before Open, or a change between the two would be missed
 		started := time.Now()
 		err := f.follow(ctx)
 		lasted := time.Since(started)
@@ -105,14 +120,14 @@ func (f *follower[T]) run(ctx context.Context) {
 		if f.synced {
 			pause = shortestPause
 		}
-		termEnded := f.exclusive && f.synced
-		if !termEnded { // after the end of a term the items stay until the next holder reports
-			f.fail(fanout.Failure{Member: f.source, Err: err, After: lasted})
+		ended := f.synced && !isDefect(err)
+		if !ended { // what an ended stream reported stands until the next one cannot be opened
+			f.feed.fail(fanout.Failure{Member: f.source, Err: err, After: lasted})
 		}
 		switch {
-		case termEnded && lasted >= stableAfter:
-		case f.cannotResume(err):
-			f.version = ""
+		case ended && lasted >= stableAfter:
+		case f.token != "" && rpcerror.ReasonOf(err) == rpcerror.ResumeTokenExpiredReason:
+			f.token = ""
 		default:
 			f.wait(ctx, pause, changed)
 			pause = min(2*pause, f.longestPause())
@@ -120,9 +135,14 @@ func (f *follower[T]) run(ctx context.Context) {
 	}
 }
 
-// wait waits for the pause, with jitter. For the holder of a term it ends early when the replicas
+// isDefect reports whether a stream was ended because of what it reported.
+func isDefect(err error) bool {
+	return errors.Is(err, errStale) || errors.Is(err, errEndless) || errors.Is(err, errUnsigned)
+}
+
+// wait waits for the pause, with jitter. For an exclusive source it ends early when the replicas
 // change.
-func (f *follower[T]) wait(ctx context.Context, pause time.Duration, changed <-chan struct{}) {
+func (f *follower) wait(ctx context.Context, pause time.Duration, changed <-chan struct{}) {
 	if !f.exclusive {
 		changed = nil
 	}
@@ -133,98 +153,70 @@ func (f *follower[T]) wait(ctx context.Context, pause time.Duration, changed <-c
 	}
 }
 
-func (f *follower[T]) longestPause() time.Duration {
+func (f *follower) longestPause() time.Duration {
 	if f.exclusive {
-		return longestTermPause
+		return longestLeaderPause
 	}
 	return longestPause
 }
 
-func (f *follower[T]) cannotResume(err error) bool {
-	tooOld := f.hub.cfg.VersionTooOld
-	return f.version != "" && tooOld != nil && tooOld(err)
-}
-
 // follow reads one stream to its end.
-func (f *follower[T]) follow(ctx context.Context) error {
+func (f *follower) follow(ctx context.Context) error {
 	f.synced = false
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	timeout := f.hub.cfg.SilenceTimeout
-	silence := time.AfterFunc(timeout, func() { cancel(errSilent) }) // until the bookmark
-	defer silence.Stop()
+	timeout := f.feed.cfg.SilenceTimeout
+	silence := time.AfterFunc(timeout, func() { cancel(errSilent) })
+	defer func() { silence.Stop() }()
 	if f.exclusive {
 		silence.Stop() // Open asks several replicas and bounds itself
 	}
-	next, err := f.hub.cfg.Open(ctx, f.source, f.version)
+	next, err := f.feed.cfg.Open(ctx, f.source, f.token)
 	if err != nil {
 		return cause(ctx, err)
 	}
-	if f.exclusive {
-		silence.Reset(timeout)
-	}
-	f.update(ctx, func(view *merge.View[T]) { view.Begin(f.source.ID, f.version != "") })
+	silence.Reset(timeout)
+	overdue := time.AfterFunc(reportTimeouts*timeout, func() { f.feed.giveUp(ctx, f.source.ID) })
+	defer overdue.Stop()
+	f.feed.begin(ctx, f.source.ID, f.token != "")
 	for {
 		message, err := next()
 		if err != nil {
 			return cause(ctx, err)
 		}
-		if !f.synced && silence.Stop() {
-			silence.Reset(timeout)
+		if err := f.apply(ctx, message); err != nil {
+			return err
 		}
-		if f.apply(ctx, message); f.synced {
+		if f.synced && timeout != longestSilence {
+			overdue.Stop()
 			silence.Stop()
+			timeout, silence = longestSilence, time.AfterFunc(longestSilence, func() { cancel(errStale) })
 		}
+		silence.Reset(timeout)
 	}
 }
 
-// apply changes the view by a message.
-func (f *follower[T]) apply(ctx context.Context, message Message[T]) {
-	if message.Version != "" {
-		f.version = message.Version
+// apply hands a message to the feed.
+func (f *follower) apply(ctx context.Context, message Message) error {
+	isBookmark := message.Type == metav1.EventType_EVENT_TYPE_BOOKMARK
+	first := isBookmark && message.Bookmark.GetInitialEventsEnd()
+	if isBookmark && len(message.Bookmark.GetSources()) == 0 {
+		return errUnsigned
 	}
-	id, now := f.source.ID, time.Now()
-	f.update(ctx, func(view *merge.View[T]) {
-		kind := message.Kind
-		if name, _ := f.hub.cfg.View.Key(message.Item); name != "" {
-			switch kind {
-			case Put, PutAll:
-				view.Put(id, message.Item)
-			case Remove:
-				view.Remove(now, id, message.Item)
-				f.hub.changed.raise() // Run has to wait for the Hold of this item, too
-			}
-		}
-		if kind == Bookmark || kind == PutAll {
-			view.Bookmark(now, id)
-			f.synced = true
-			f.hub.changed.raise()
-		}
-	})
+	items := f.feed.apply(ctx, f.source.ID, message, first)
+	if items > maxItems {
+		return errEndless
+	}
+	if message.ResumeToken != "" {
+		f.token = message.ResumeToken
+	}
+	f.synced = f.synced || first
+	return nil
 }
 
-// update changes the view unless the stream was canceled: a message may still be on its way.
-func (f *follower[T]) update(ctx context.Context, change func(*merge.View[T])) {
-	f.hub.update(func() {
-		if ctx.Err() == nil {
-			change(f.hub.view)
-		}
-	})
-}
-
-func (f *follower[T]) fail(failure fanout.Failure) {
-	h := f.hub
-	h.update(func() {
-		if _, registered := h.failures[f.source.ID]; registered {
-			h.view.Fail(f.source.ID)
-			h.failures[f.source.ID] = failure
-		}
-	})
-}
-
-// cause replaces gRPC's error for a canceled context by errSilent where that is why.
+// cause replaces gRPC's error for a canceled context by the reason for which the stream was ended.
 func cause(ctx context.Context, err error) error {
-	if reason := context.Cause(ctx); errors.Is(reason, errSilent) {
+	if reason := context.Cause(ctx); errors.Is(reason, errSilent) || errors.Is(reason, errStale) {
 		return reason
 	}
 	return err

@@ -11,14 +11,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
+
+// shardsPage is the page size of ListShards.
+const shardsPage = 5000
 
 // Fan asks replicas for their status. It is safe for concurrent use.
 type Fan struct {
@@ -65,33 +66,36 @@ func (f *Fan) Ask(ctx context.Context, members []term.Member) []merge.Source {
 	return sources
 }
 
+// ask asks for the status and the shards at once, so that a replica takes one round trip.
 func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 	started := time.Now()
-	answer, err := CallMember(ctx, f.pool, member, func(ctx context.Context, conn grpc.ClientConnInterface) (*statusv1.GetStatusResponse, error) {
+	source := merge.Source{Replica: replicaOf(member)}
+	var shards sync.WaitGroup
+	shards.Go(func() { source.Shards = f.askShards(ctx, member) })
+	answer, err := CallMember(ctx, f.pool, member, func(ctx context.Context, conn grpc.ClientConnInterface, _ term.Member) (*statusv1.GetStatusResponse, error) {
 		return statusv1.NewStatusServiceClient(conn).GetStatus(ctx, &statusv1.GetStatusRequest{})
 	})
-	source := merge.Source{Replica: replicaOf(member), Answer: answer, Code: codeName(err), Latency: time.Since(started)}
+	source.Latency = time.Since(started)
+	shards.Wait()
+	source.Answer = answer
 	if err != nil {
-		source.Answer, source.Message = nil, messageOf(err, f.timeout)
+		source.Answer, source.Shards = nil, nil
+		source.Code, source.Message = code.Code(status.Code(err)), messageOf(err, f.timeout)
 	}
-	f.answers.WithLabelValues(member.Service, source.Code).Inc()
+	f.answers.WithLabelValues(member.Service, codeName(err)).Inc()
 	f.seconds.WithLabelValues(member.Service).Observe(source.Latency.Seconds())
 	return source
 }
 
-// Failure is a call or a stream to a replica that failed.
-type Failure struct {
-	Member term.Member
-	Err    error
-	// After is how long the call or the stream lasted.
-	After time.Duration
-}
-
-// Status returns the failure as clients see it.
-func (f Failure) Status() *gatewayv1.SourceStatus {
-	return &gatewayv1.SourceStatus{
-		Replica: replicaOf(f.Member), Code: codeName(f.Err), Message: messageOf(f.Err, f.After), Latency: durationpb.New(f.After),
+// askShards returns the first page of a replica's shards, which are all unless there are thousands.
+func (f *Fan) askShards(ctx context.Context, member term.Member) []*statusv1.ShardStatus {
+	answer, err := CallMember(ctx, f.pool, member, func(ctx context.Context, conn grpc.ClientConnInterface, _ term.Member) (*statusv1.ListShardsResponse, error) {
+		return statusv1.NewStatusServiceClient(conn).ListShards(ctx, &statusv1.ListShardsRequest{PageSize: shardsPage, Services: []string{member.Service}})
+	})
+	if err != nil {
+		return nil // the status has the cause, or the replica is older than ListShards
 	}
+	return answer.GetShards()
 }
 
 // replicaOf describes a member by its key: nothing else is known of a replica that does not answer.

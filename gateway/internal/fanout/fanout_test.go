@@ -10,19 +10,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/testing/protocmp"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 // replica answers status questions by a function.
@@ -122,10 +120,10 @@ func TestAsk_SlowReplicasDelayNoOthers(t *testing.T) {
 	var got []outcome
 	for _, source := range sources {
 		message := source.Message
-		if source.Code == "UNAVAILABLE" {
+		if source.Code == code.Code_UNAVAILABLE {
 			message = "" // gRPC's own text
 		}
-		got = append(got, outcome{ID: source.Replica.Id, Code: source.Code, Message: message, Answered: source.Answer != nil})
+		got = append(got, outcome{ID: source.Replica.Id, Code: source.Code.String(), Message: message, Answered: source.Answer != nil})
 	}
 	want := []outcome{
 		{ID: "stuck", Code: "DEADLINE_EXCEEDED", Message: "no answer within 500ms"},
@@ -242,16 +240,14 @@ func TestPool_DialThatFailsNamesTheAddress(t *testing.T) {
 	}
 }
 
-func TestFailure_HasReplicaCodeAndMessage(t *testing.T) {
-	got := fanout.Failure{Member: member("a"), Err: status.Error(codes.Code(99), "strange"), After: 20 * time.Millisecond}.Status()
-	want := &gatewayv1.SourceStatus{
-		Replica: &statusv1.Replica{
-			Id: "a", Service: "leasesvc", Cluster: "c", Version: "v1", GrpcAddress: "a:1", AdminAddress: "a:2",
-			StartTime: timestamppb.New(time.Unix(1_800_000_000, 0)),
-		},
-		Code: "CODE_99", Message: "strange", Latency: durationpb.New(20 * time.Millisecond),
+func TestFailure_NamesReplicaCodeAndCause(t *testing.T) {
+	failure := fanout.Failure{Member: member("a"), Err: status.Error(codes.DeadlineExceeded, "context deadline exceeded"), After: 20 * time.Millisecond}
+	want := merge.Failure{ReplicaID: "a", Code: code.Code_DEADLINE_EXCEEDED, Message: "no answer within 20ms"}
+	if diff := cmp.Diff([]merge.Failure{want}, fanout.Parts([]fanout.Failure{failure})); diff != "" {
+		t.Errorf("Parts() (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("Status() (-want +got):\n%s", diff)
+	strange := fanout.Failure{Member: member("a"), Err: status.Error(codes.Code(99), "a long cause")}
+	if got, want := strange.Text(6), "leasesvc a at a:1: CODE_99: a long…"; got != want {
+		t.Errorf("Text() = %q, want %q", got, want)
 	}
 }

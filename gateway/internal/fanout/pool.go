@@ -55,8 +55,8 @@ func (p *Pool) Connection(member term.Member) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Call is one question to one replica.
-type Call[Answer any] func(context.Context, grpc.ClientConnInterface) (Answer, error)
+// Call is one question to one replica over its connection.
+type Call[Answer any] func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (Answer, error)
 
 // CallMember asks a member over its connection.
 func CallMember[Answer any](ctx context.Context, pool *Pool, member term.Member, call Call[Answer]) (Answer, error) {
@@ -65,7 +65,7 @@ func CallMember[Answer any](ctx context.Context, pool *Pool, member term.Member,
 		var none Answer
 		return none, err
 	}
-	return call(ctx, conn)
+	return call(ctx, conn, member)
 }
 
 // Keep closes the connections to all other members. Their calls in progress fail.

@@ -40,11 +40,13 @@ func errorOf(r *http.Request, code int) error {
 	switch code {
 	case http.StatusNotFound:
 		return rpcerror.New(codes.NotFound, unknownPathReason,
-			fmt.Sprintf("there is nothing at %q; try /, /v1/status, /v1/nodes, /v1/zones, /v1/leases, /v1/slices, /v1/baseline, /v1/apiservers, /v1/findings or /v1/repairs", r.URL.Path))
+			fmt.Sprintf("there is nothing at %q; try / or /v1/openapi.json", r.URL.Path))
 	case http.StatusMethodNotAllowed:
-		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%q is not allowed: this server is read only", r.Method))
+		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%s is not allowed at %q: HTTP has no authentication yet and takes only requests that change nothing", r.Method, r.URL.Path))
 	case http.StatusRequestEntityTooLarge:
-		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "requests carry no body")
+		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "a GET carries no body, and a POST at most 1 MiB")
+	case http.StatusUnsupportedMediaType:
+		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "the Content-Type of a body must be application/json")
 	case http.StatusMisdirectedRequest:
 		return rpcerror.New(codes.PermissionDenied, foreignHostReason,
 			fmt.Sprintf("this server listens on loopback and does not serve the host %q; use 127.0.0.1 or localhost", r.Host))

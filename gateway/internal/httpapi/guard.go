@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"mime"
 	"net"
 	"net/http"
 	"strings"
@@ -12,6 +13,9 @@ const (
 	writeTimeout = 10 * time.Second
 	// rejectedBodyTimeout bounds how long net/http waits for the end of a rejected body.
 	rejectedBodyTimeout = time.Second
+	// bodyTimeout bounds how long a client may take to send a body, maxBody its length.
+	bodyTimeout = 10 * time.Second
+	maxBody     = 1 << 20
 )
 
 // guard checks each request first. loopback is whether the server listens on loopback.
@@ -32,6 +36,8 @@ func checkRequest(r *http.Request, loopback bool) int {
 	switch {
 	case loopback && !isOwnName(r.Host):
 		return http.StatusMisdirectedRequest
+	case r.Method == http.MethodPost:
+		return checkBody(r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		return http.StatusMethodNotAllowed
 	case r.ContentLength != 0:
@@ -41,9 +47,23 @@ func checkRequest(r *http.Request, loopback bool) int {
 	}
 }
 
+// checkBody takes JSON only. A page of another origin cannot send it without a permission that this
+// server does not give: a form has one of three other types.
+func checkBody(r *http.Request) int {
+	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case err != nil || mediaType != "application/json":
+		return http.StatusUnsupportedMediaType
+	case r.ContentLength > maxBody:
+		return http.StatusRequestEntityTooLarge
+	default:
+		return 0
+	}
+}
+
 func reject(w http.ResponseWriter, r *http.Request, code int) {
 	if code == http.StatusMethodNotAllowed {
-		w.Header().Set("Allow", "GET, HEAD")
+		w.Header().Set("Allow", "GET, HEAD, POST")
 	}
 	// The server does not wait for the body.
 	w.Header().Set("Connection", "close")

@@ -3,61 +3,102 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/trivet-dev/trivet/gateway/internal/httpapi/openapi"
+	bootstraproutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/bootstrap/v1alpha1"
+	gatewayroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/gateway/v1alpha1"
+	leaseroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/lease/v1alpha1"
+	noderoutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/node/v1alpha1"
+	sliceroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/slice/v1alpha1"
+	statusroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/status/v1alpha1"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
+
+// services are the services with HTTP routes.
+var services = []struct {
+	file     protoreflect.FileDescriptor
+	register func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error
+}{
+	{gatewayv1.File_trivet_gateway_v1alpha1_cluster_proto, gatewayroutes.RegisterClusterServiceHandler},
+	{statusv1.File_trivet_status_v1alpha1_status_proto, statusroutes.RegisterStatusServiceHandler},
+	{leasev1.File_trivet_lease_v1alpha1_lease_proto, leaseroutes.RegisterLeaseServiceHandler},
+	{nodev1.File_trivet_node_v1alpha1_node_health_proto, noderoutes.RegisterNodeHealthServiceHandler},
+	{slicev1.File_trivet_slice_v1alpha1_slice_proto, sliceroutes.RegisterSliceServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1alpha1_baseline_proto, bootstraproutes.RegisterBaselineServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1alpha1_apiserver_proto, bootstraproutes.RegisterAPIServerServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1alpha1_finding_proto, bootstraproutes.RegisterFindingServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1alpha1_repair_proto, bootstraproutes.RegisterRepairServiceHandler},
+}
 
 // handler returns the API and the page behind the guard.
 func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net.Addr) (http.Handler, error) {
-	api := newAPI()
-	if err := errors.Join(
-		gatewayv1.RegisterGatewayServiceHandler(ctx, api, conn), gatewayv1.RegisterNodeServiceHandler(ctx, api, conn),
-		gatewayv1.RegisterSliceServiceHandler(ctx, api, conn), gatewayv1.RegisterBootstrapServiceHandler(ctx, api, conn),
-	); err != nil {
+	rpcs, err := newAPI(ctx, conn)
+	if err != nil {
 		return nil, err
 	}
+	api := http.NewServeMux()
+	api.Handle("/v1/", onlyGETAndPOST(withoutHeaders(rpcs)))
+	api.HandleFunc("GET /v1/openapi.json", serveDocument)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.page.serveIndex)
 	mux.HandleFunc("GET /assets/{name}", s.page.serveAsset)
-	mux.Handle("/v1/", onlyGET(withoutHeaders(api)))
+	mux.Handle("/v1/", api)
+	mux.Handle("/clusters/{cluster}/v1/", s.onlyOwnCluster(api))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeError(w, r, http.StatusNotFound) })
 	return guard(mux, isLoopback(address)), nil
 }
 
 // newAPI returns the JSON mapping of the RPCs. HTTP headers and gRPC metadata are not converted.
-func newAPI() *runtime.ServeMux {
+func newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.ServeMux, error) {
+	var files []protoreflect.FileDescriptor
+	for _, service := range services {
+		files = append(files, service.file)
+	}
+	bound, err := bindingsOf(files...)
+	if err != nil {
+		return nil, err
+	}
 	drop := func(string) (string, bool) { return "", false }
-	return runtime.NewServeMux(
+	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, newMarshaler()),
 		runtime.WithIncomingHeaderMatcher(drop),
 		runtime.WithOutgoingHeaderMatcher(drop),
 		runtime.WithOutgoingTrailerMatcher(drop),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
-		runtime.WithMiddlewares(parametersOf(gatewayv1.File_trivet_gateway_v1_gateway_proto, gatewayv1.File_trivet_gateway_v1_nodes_proto,
-			gatewayv1.File_trivet_gateway_v1_slices_proto, gatewayv1.File_trivet_gateway_v1_bootstrap_proto).check),
+		runtime.WithMiddlewares(bound.check),
 		runtime.WithErrorHandler(answerError),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 			writeError(w, r, code)
 		}),
 	)
+	var failed error
+	for _, service := range services {
+		failed = errors.Join(failed, service.register(ctx, mux, conn))
+	}
+	return mux, failed
 }
 
 // newMarshaler writes empty fields, too, so that scripts can rely on each field.
 func newMarshaler() runtime.Marshaler {
-	return &runtime.JSONPb{
-		MarshalOptions:   protojson.MarshalOptions{EmitUnpopulated: true},
-		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
-	}
+	return &runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitUnpopulated: true}}
 }
 
 // answerError adds an ErrorInfo to errors before the RPC, such as a query parameter that is
@@ -80,14 +121,36 @@ func withoutHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// onlyGET rejects HEAD, which the API does not have and which would not end for a watch.
-func onlyGET(next http.Handler) http.Handler {
+// onlyGETAndPOST rejects HEAD, which the API does not have and which would not end for a watch, and
+// bounds the time for a body.
+func onlyGETAndPOST(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			w.Header().Set("Allow", http.MethodGet)
+		switch r.Method {
+		case http.MethodGet:
+		case http.MethodPost:
+			control := http.NewResponseController(w)
+			_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only without a connection
+		default:
+			w.Header().Set("Allow", "GET, POST")
 			writeError(w, r, http.StatusMethodNotAllowed)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// onlyOwnCluster removes the cluster from the path. A gateway serves one cluster.
+func (s *Server) onlyOwnCluster(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("cluster") != s.cluster {
+			writeError(w, r, http.StatusNotFound)
+			return
+		}
+		http.StripPrefix("/clusters/"+s.cluster, next).ServeHTTP(w, r)
+	})
+}
+
+func serveDocument(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, openapi.Document()) // the client may be gone
 }

@@ -37,6 +37,8 @@ const (
 
 // Config is what a Server serves. All of it is required.
 type Config struct {
+	// Cluster is the name of the cluster, for paths that have one.
+	Cluster string
 	// Register adds the gateway's services to the in-memory gRPC server.
 	Register func(grpc.ServiceRegistrar)
 	// Page holds index.html and the files under assets/.
@@ -46,9 +48,10 @@ type Config struct {
 
 // Server serves HTTP. Make it with New and call Serve once.
 type Server struct {
-	logger *slog.Logger
-	rpc    *rpcserver.Server
-	page   *page
+	cluster string
+	logger  *slog.Logger
+	rpc     *rpcserver.Server
+	page    *page
 }
 
 // New returns a Server. It starts nothing. The error is a page that cannot be read.
@@ -69,14 +72,14 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	rpc.Register(cfg.Register)
-	return &Server{logger: cfg.Logger, rpc: rpc, page: page}, nil
+	return &Server{cluster: cfg.Cluster, logger: cfg.Logger, rpc: rpc, page: page}, nil
 }
 
 // Serve serves on the listener until ctx ends, and closes it. Watches then end with SHUTTING_DOWN,
 // and requests in progress finish.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	memory := bufconn.Listen(memoryBuffer)
-	conn, err := grpc.NewClient("passthrough:///gateway", // no retries: NO_SOURCE is an answer
+	conn, err := grpc.NewClient("passthrough:///gateway", // no retries: REPLICAS_UNREACHABLE is an answer
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // responses come from this process
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) }))

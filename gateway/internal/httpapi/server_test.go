@@ -14,7 +14,6 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -23,7 +22,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	"github.com/trivet-dev/trivet/gateway/internal/httpapi/openapi"
+	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
 )
 
 var page = fstest.MapFS{"index.html": {Data: []byte("<!doctype html>")}, "assets/a.js": {Data: []byte("1")}}
@@ -31,7 +32,7 @@ var page = fstest.MapFS{"index.html": {Data: []byte("<!doctype html>")}, "assets
 // serving runs a server until the test ends or stop is called.
 func serving(t *testing.T, register func(grpc.ServiceRegistrar)) (address string, stop func() error) {
 	t.Helper()
-	server, err := httpapi.New(httpapi.Config{Register: register, Page: page, Logger: slog.New(slog.DiscardHandler)})
+	server, err := httpapi.New(httpapi.Config{Cluster: "test", Register: register, Page: page, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,17 +63,24 @@ func serving(t *testing.T, register func(grpc.ServiceRegistrar)) (address string
 // get sends a request and returns the HTTP status, the reason of the error and the body.
 func get(t *testing.T, method, url string, header http.Header) (code int, reason, body string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	return send(t, method, url, header, nil)
+}
+
+func send(t *testing.T, method, url string, header http.Header, content io.Reader) (code int, reason, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, content)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header = header
+	if header != nil {
+		request.Header = header
+	}
 	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}).Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
+	received, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +90,7 @@ func get(t *testing.T, method, url string, header http.Header) (code int, reason
 			Reason string `json:"reason"`
 		} `json:"details"`
 	}
-	if err := json.Unmarshal(content, &answer); err == nil && answer.Error != nil {
+	if err := json.Unmarshal(received, &answer); err == nil && answer.Error != nil {
 		err = json.Unmarshal(answer.Error, &answer)
 		if err != nil {
 			t.Fatal(err)
@@ -91,31 +99,42 @@ func get(t *testing.T, method, url string, header http.Header) (code int, reason
 	if len(answer.Details) > 0 {
 		reason = answer.Details[0].Reason
 	}
-	return response.StatusCode, reason, string(content)
+	return response.StatusCode, reason, string(received)
 }
 
-// gets returns all RPCs of the gateway with their GET paths, variables filled in.
-func gets(t *testing.T) map[protoreflect.FullName][]string {
+// path is one HTTP path of an RPC, variables filled in.
+type path struct {
+	method protoreflect.MethodDescriptor
+	verb   string
+	path   string
+}
+
+// paths returns the HTTP paths of all RPCs of the services that the gateway serves.
+func paths(t *testing.T) []path {
 	t.Helper()
-	all := map[protoreflect.FullName][]string{}
-	protoregistry.GlobalFiles.RangeFilesByPackage("trivet.gateway.v1", func(file protoreflect.FileDescriptor) bool {
-		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				rule, _ := proto.GetExtension(methods.Get(j).Options(), annotations.E_Http).(*annotations.HttpRule)
-				name := methods.Get(j).FullName()
-				all[name] = nil
-				for _, binding := range append(rule.GetAdditionalBindings(), rule) {
-					if path := binding.GetGet(); path != "" {
-						all[name] = append(all[name], filled(path))
+	var all []path
+	for _, name := range []string{"lease", "node", "slice", "bootstrap", "status", "gateway"} {
+		before := len(all)
+		protoregistry.GlobalFiles.RangeFilesByPackage(protoreflect.FullName("trivet."+name+".v1alpha1"), func(file protoreflect.FileDescriptor) bool {
+			for i := range file.Services().Len() {
+				methods := file.Services().Get(i).Methods()
+				for j := range methods.Len() {
+					rule, _ := proto.GetExtension(methods.Get(j).Options(), annotations.E_Http).(*annotations.HttpRule)
+					for _, binding := range append(rule.GetAdditionalBindings(), rule) {
+						if binding.GetGet() != "" {
+							all = append(all, path{method: methods.Get(j), verb: http.MethodGet, path: filled(binding.GetGet())})
+						}
+						if binding.GetPost() != "" {
+							all = append(all, path{method: methods.Get(j), verb: http.MethodPost, path: filled(binding.GetPost())})
+						}
 					}
 				}
 			}
+			return true
+		})
+		if len(all) == before {
+			t.Fatalf("no path of %s is known", name)
 		}
-		return true
-	})
-	if len(all) == 0 {
-		t.Fatal("no RPC is known")
 	}
 	return all
 }
@@ -133,45 +152,151 @@ func filled(path string) string {
 	})
 }
 
-// The HTTP server does not authenticate users: it has no RPC that writes or works for long.
-func TestAPI_HasOnlyReads(t *testing.T) {
-	unreached := map[protoreflect.Name]bool{}
-	for name, paths := range gets(t) {
-		if len(paths) == 0 {
-			unreached[name.Name()] = true
+// post sends a JSON body.
+func post(t *testing.T, url, body string) (code int, reason, answer string) {
+	t.Helper()
+	return send(t, http.MethodPost, url, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, strings.NewReader(body))
+}
+
+// The HTTP server does not authenticate users: only requests that change nothing reach an RPC. The
+// access rule of each RPC decides.
+func TestAPI_ReachesOnlyWhatChangesNothing(t *testing.T) {
+	address, _ := serving(t, func(grpc.ServiceRegistrar) {}) // each call that arrives is UNKNOWN_METHOD
+	reads, writes := 0, 0
+	for _, p := range paths(t) {
+		if p.verb == http.MethodGet {
+			continue
 		}
-	}
-	if diff := cmp.Diff(map[protoreflect.Name]bool{"ReconcileService": true, "Audit": true, "ApplyRepair": true}, unreached); diff != "" {
-		t.Errorf("RPCs that GET does not reach (-want +got):\n%s", diff)
-	}
-	address, _ := serving(t, func(grpc.ServiceRegistrar) {})
-	for _, path := range []string{"/v1/namespaces/x/services/x/slices:reconcile", "/v1/repairs:apply", "/v1/status"} {
-		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-			if code, reason, body := get(t, method, address+path, nil); code != http.StatusMethodNotAllowed || reason != "METHOD_NOT_ALLOWED" {
-				t.Errorf("%s %s: %d, %s; want 405", method, path, code, body)
+		url := address + p.path
+		code, reason, body := post(t, url, "{}")
+		access := proto.GetExtension(p.method.Options(), authv1.E_Access).(*authv1.Access)
+		if verb := access.GetResource().GetVerb(); verb == "get" || verb == "list" || verb == "watch" {
+			reads++
+			if reason != "UNKNOWN_METHOD" {
+				t.Errorf("POST %s: %d, %s; want that it reaches %s", p.path, code, body, p.method.FullName())
 			}
+			continue
+		}
+		writes++
+		if code != http.StatusMethodNotAllowed || reason != "METHOD_NOT_ALLOWED" || !strings.Contains(body, "no authentication") {
+			t.Errorf("POST %s: %d, %s; want 405 and why", p.path, code, body)
+		}
+		if code, reason, body = post(t, url, ""); code != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s without a body: %d, %s; want 405", p.path, code, body)
+		}
+		if code, reason, body = post(t, url, `{"validateOnly": false}`); reason == "UNKNOWN_METHOD" {
+			t.Errorf("POST %s with validateOnly=false: %d, %s; want an error", p.path, code, body)
+		}
+		if p.method.Input().Fields().ByName("validate_only") == nil {
+			continue
+		}
+		if code, reason, body = post(t, url, `{"validateOnly": true}`); reason != "UNKNOWN_METHOD" {
+			t.Errorf("POST %s with validateOnly: %d, %s; want that it reaches %s", p.path, code, body, p.method.FullName())
 		}
 	}
+	if reads == 0 || writes < 5 {
+		t.Errorf("%d reads and %d writes by POST, want both", reads, writes)
+	}
+	for _, method := range []string{http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		if code, reason, body := get(t, method, address+"/v1/nodes/x", nil); code != http.StatusMethodNotAllowed || reason != "METHOD_NOT_ALLOWED" {
+			t.Errorf("%s: %d, %s; want 405", method, code, body)
+		}
+	}
+}
+
+func TestAPI_RejectsBodiesThatItDoesNotUnderstand(t *testing.T) {
+	address, _ := serving(t, func(grpc.ServiceRegistrar) {})
+	plan := address + "/v1/namespaces/x/serviceslices/x:plan"
+	for name, c := range map[string]struct {
+		url, contentType, body string
+		code                   int
+		reason                 string
+	}{
+		"a misspelt field":    {body: `{"nmae": "x"}`, code: 400, reason: "UNKNOWN_FIELD"},
+		"no JSON":             {body: `name=x`, code: 400, reason: "VALIDATION_FAILED"},
+		"two values":          {body: `{} {}`, code: 400, reason: "VALIDATION_FAILED"},
+		"a field twice":       {url: "/v1/baseline:reconcile", body: `{"validateOnly": true, "validateOnly": false}`, code: 400, reason: "VALIDATION_FAILED"},
+		"a form":              {contentType: "application/x-www-form-urlencoded", body: "name=x", code: 415, reason: "UNEXPECTED_BODY"},
+		"text":                {contentType: "text/plain", body: "{}", code: 415, reason: "UNEXPECTED_BODY"},
+		"no type":             {contentType: "-", body: "{}", code: 415, reason: "UNEXPECTED_BODY"},
+		"too large":           {body: `{"name": "` + strings.Repeat("x", 1<<20) + `"}`, code: 413, reason: "UNEXPECTED_BODY"},
+		"a parameter":         {url: "/v1/baseline:reconcile?validateOnly=true", body: "{}", code: 400, reason: "VALIDATION_FAILED"},
+		"a path without POST": {url: "/v1/nodes", body: "{}", code: 405, reason: "METHOD_NOT_ALLOWED"},
+		"understood":          {body: `{}`, code: 501, reason: "UNKNOWN_METHOD"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := plan
+			if c.url != "" {
+				url = address + c.url
+			}
+			header := http.Header{"Content-Type": {"application/json"}}
+			if c.contentType != "" {
+				header.Set("Content-Type", c.contentType)
+			}
+			if c.contentType == "-" {
+				header = nil
+			}
+			if code, reason, body := send(t, http.MethodPost, url, header, strings.NewReader(c.body)); code != c.code || reason != c.reason {
+				t.Errorf("%d, %.300s; want %d with %s", code, body, c.code, c.reason)
+			}
+		})
+	}
+	t.Run("too large, of unknown length", func(t *testing.T) {
+		body := io.MultiReader(strings.NewReader(`{"name": "`), strings.NewReader(strings.Repeat("x", 1<<20)))
+		if code, reason, answer := send(t, http.MethodPost, plan, http.Header{"Content-Type": {"application/json"}}, body); code != 413 || reason != "UNEXPECTED_BODY" {
+			t.Errorf("%d, %s; want 413", code, answer)
+		}
+	})
 }
 
 // This test detects a service that is not registered, and a path without a check of its parameters.
 func TestAPI_EveryPathIsServedAndKnowsItsParameters(t *testing.T) {
 	address, _ := serving(t, func(grpc.ServiceRegistrar) {}) // each call that arrives is UNKNOWN_METHOD
-	for name, paths := range gets(t) {
-		for _, path := range paths {
-			if code, reason, body := get(t, http.MethodGet, address+path, nil); reason != "UNKNOWN_METHOD" {
-				t.Errorf("%s: %d, %s; want that it reaches %s", path, code, body, name)
+	for _, p := range paths(t) {
+		if p.verb == http.MethodGet {
+			if code, reason, body := get(t, p.verb, address+p.path, nil); reason != "UNKNOWN_METHOD" {
+				t.Errorf("%s: %d, %s; want that it reaches %s", p.path, code, body, p.method.FullName())
 			}
-			if code, reason, body := get(t, http.MethodGet, address+path+"?colour=red", nil); code != http.StatusBadRequest || reason != "VALIDATION_FAILED" {
-				t.Errorf("%s?colour=red: %d, %s; want an error for the parameter", path, code, body)
+			if code, reason, body := get(t, p.verb, address+p.path+"?colour=red", nil); code != http.StatusBadRequest || reason != "VALIDATION_FAILED" {
+				t.Errorf("%s?colour=red: %d, %s; want an error for the parameter", p.path, code, body)
 			}
+		}
+	}
+}
+
+func TestAPI_ClusterInThePath(t *testing.T) {
+	address, _ := serving(t, func(grpc.ServiceRegistrar) {})
+	for path, want := range map[string]string{
+		"/clusters/test/v1/nodes":              "UNKNOWN_METHOD",
+		"/clusters/test/v1/nodes/x:explain":    "UNKNOWN_METHOD",
+		"/clusters/test/v1/nodes?colour=red":   "VALIDATION_FAILED",
+		"/clusters/test/v1/none":               "UNKNOWN_PATH",
+		"/clusters/other/v1/nodes":             "UNKNOWN_PATH",
+		"/clusters/test/clusters/test/v1/node": "UNKNOWN_PATH",
+		"/clusters/test/":                      "UNKNOWN_PATH",
+	} {
+		if code, reason, body := get(t, http.MethodGet, address+path, nil); reason != want {
+			t.Errorf("%s: %d, %s; want %s", path, code, body, want)
+		}
+	}
+	if code, reason, body := post(t, address+"/clusters/test/v1/baseline:reconcile", "{}"); code != http.StatusMethodNotAllowed || reason != "METHOD_NOT_ALLOWED" {
+		t.Errorf("a write through the path of the cluster: %d, %s; want 405", code, body)
+	}
+}
+
+func TestAPI_ServesItsDocument(t *testing.T) {
+	address, _ := serving(t, func(grpc.ServiceRegistrar) {})
+	for _, prefix := range []string{"", "/clusters/test"} {
+		code, _, body := get(t, http.MethodGet, address+prefix+"/v1/openapi.json", nil)
+		if code != http.StatusOK || body != openapi.Document() {
+			t.Errorf("%s: %d with %d bytes, want the document", prefix, code, len(body))
 		}
 	}
 }
 
 // recorder records the metadata and the deadline of a call.
 type recorder struct {
-	gatewayv1.UnimplementedGatewayServiceServer
+	gatewayv1.UnimplementedClusterServiceServer
 	metadata chan metadata.MD
 	deadline chan bool
 }
@@ -194,7 +319,7 @@ func (c recorder) WatchClusterStatus(_ *gatewayv1.WatchClusterStatusRequest, wir
 
 func TestAPI_NoHeaderReachesACall(t *testing.T) {
 	c := recorder{metadata: make(chan metadata.MD, 1), deadline: make(chan bool, 1)}
-	address, _ := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayServiceServer(r, c) })
+	address, _ := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterClusterServiceServer(r, c) })
 	header := http.Header{
 		"Authorization": {"Bearer secret"}, "Cookie": {"secret=1"}, "Grpc-Metadata-Secret": {"secret"}, "Grpc-Timeout": {"1n"},
 		"X-Forwarded-For": {"192.0.2.1"}, "Te": {"trailers"},
@@ -230,7 +355,7 @@ func TestServe_BodyOfUnknownLengthIsRejected(t *testing.T) {
 }
 
 func TestServe_StopEndsWatchesInTime(t *testing.T) {
-	address, stop := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayServiceServer(r, recorder{}) })
+	address, stop := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterClusterServiceServer(r, recorder{}) })
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/v1/status:watch", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +387,7 @@ func TestNew_InvalidPageIsAnError(t *testing.T) {
 		"an unknown type": fstest.MapFS{"index.html": {Data: []byte("1")}, "assets/a.exe": {Data: []byte("1")}},
 		"no extension":    fstest.MapFS{"index.html": {Data: []byte("1")}, "assets/readme": {Data: []byte("1")}},
 	} {
-		if _, err := httpapi.New(httpapi.Config{Register: func(grpc.ServiceRegistrar) {}, Page: files, Logger: slog.New(slog.DiscardHandler)}); err == nil {
+		if _, err := httpapi.New(httpapi.Config{Cluster: "test", Register: func(grpc.ServiceRegistrar) {}, Page: files, Logger: slog.New(slog.DiscardHandler)}); err == nil {
 			t.Errorf("New() with %s = nil", name)
 		}
 	}

@@ -1,11 +1,10 @@
-// Package leader routes a question to the replica that holds the shard.
+// Package leader routes a question to the replica that leads a shard of a service.
 //
-// The gateway does not know how a service divides its work. A replica that does not hold the shard
-// answers NOT_LEADER with the address of the holder, and the question follows at most twice. A
-// replica that is unreachable, or cannot tell, is skipped. The replica that answered last is asked
-// first the next time, so that one call is enough as a rule.
+// Which object belongs to which shard is known only to the service. The replica that answered last
+// for the same key is asked first. A replica that does not lead answers NOT_LEADER with the address
+// of the leader, which is asked next. Replicas that do not answer are skipped. Only addresses of
+// registered replicas are called.
 //
-// A question that every replica can answer goes to the holder first, too, and then to the others.
-//
-// Only addresses of registered replicas of the service are called.
+// A question that writes is asked again only if it was certainly not carried out, or at the same
+// replica, which knows the request by its id.
 package leader

@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -15,32 +16,31 @@ import (
 )
 
 const (
-	// maxRedirects is how often one question follows NOT_LEADER: once to the holder, and once more
+	// maxRedirects is how often one question follows NOT_LEADER: once to the leader, and once more
 	// if the shard has just moved.
 	maxRedirects = 2
-	// maxHolders bounds the memory of holders. A full memory is emptied: one call finds a holder
+	// maxLeaders bounds the memory of leaders. A full memory is emptied: one call finds a leader
 	// again.
-	maxHolders = 4096
+	maxLeaders = 4096
 	// callsPerQuestion bounds a question, in timeouts of one call.
 	callsPerQuestion = 3
+	// pauseAfterLoss is the pause before a write is repeated at the same replica.
+	pauseAfterLoss = 100 * time.Millisecond
 )
 
-// Reasons with which a replica says that it cannot tell, whether or not it holds the shard.
-const (
-	LoopDisabledReason   rpcerror.Reason = "LOOP_DISABLED"
-	cacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
-)
+// LoopDisabledReason means that a replica does not do the work, whether or not it leads the shard.
+const LoopDisabledReason rpcerror.Reason = "LOOP_DISABLED"
 
-// Router finds holders. It is safe for concurrent use.
+// Router finds leaders. It is safe for concurrent use.
 type Router struct {
 	members     func() []term.Member
 	connections *fanout.Pool
 	timeout     time.Duration
-	holders     *holders
+	leaders     *leaders
 }
 
-// holders remembers which replica answered last.
-type holders struct {
+// leaders remembers which replica answered last.
+type leaders struct {
 	mu    sync.Mutex        // guards byKey
 	byKey map[string]string // replica id by the key of a question
 }
@@ -48,43 +48,62 @@ type holders struct {
 // New returns a Router for the replicas that members returns. connections must not retry, because
 // NOT_LEADER is an answer. timeout bounds each call.
 func New(members func() []term.Member, connections *fanout.Pool, timeout time.Duration) *Router {
-	return &Router{members: members, connections: connections, timeout: timeout, holders: &holders{byKey: map[string]string{}}}
+	return &Router{members: members, connections: connections, timeout: timeout, leaders: &leaders{byKey: map[string]string{}}}
 }
 
-// WithTimeout returns a Router with another timeout and the same memory of holders.
+// WithTimeout returns a Router with another timeout and the same memory of leaders.
 func (r *Router) WithTimeout(timeout time.Duration) *Router {
 	other := *r
 	other.timeout = timeout
 	return &other
 }
 
-// UnreachableError means that the holder could not be asked.
+// UnreachableError means that the leader could not be asked.
 type UnreachableError struct {
 	// Failures are the replicas that did not answer, in the order in which they were asked.
 	Failures []fanout.Failure
-	// OthersAnswered is whether other replicas answered that they do not hold the shard.
+	// OthersAnswered is whether other replicas answered that they do not lead the shard.
 	OthersAnswered bool
+	// Lost is whether the last replica received a question that writes, and its answer did not
+	// arrive.
+	Lost bool
 }
 
 func (e UnreachableError) Error() string {
-	if e.OthersAnswered {
+	switch {
+	case e.Lost:
+		return "the answer was lost and it is not known whether the request was carried out, so repeat it with the same request_id"
+	case e.OthersAnswered:
 		return "the replica that owns the answer cannot be reached"
 	}
 	return "no replica answered"
 }
 
-// Ask asks the holder of a key. The error is what the holder answered, with its ErrorInfo; what
-// another replica answered, if there is no holder; or UnreachableError.
+// Ask asks the leader of a key. The error is what the leader answered, with its ErrorInfo; what
+// another replica answered, if there is no leader; or UnreachableError.
 func Ask[Answer any](ctx context.Context, r *Router, key string, call fanout.Call[Answer]) (Answer, error) {
 	search := r.search(key)
 	answer, by, err := run(ctx, r, search, search.isAnswer, call)
 	if err == nil {
-		r.holders.set(key, by.ID)
+		r.leaders.set(key, by.ID)
 	}
 	return answer, err
 }
 
-// AskAny asks any replica, the last known holder of the key first, because its state is the newest.
+// Write asks the leader of a key to write, as Ask. The call returns fanout.LostError when the
+// replica received it and the answer was lost. It is then repeated once, at the same replica, and
+// at no other one. repeatable is whether the replica knows a repeated request.
+func Write[Answer any](ctx context.Context, r *Router, key string, repeatable bool, call fanout.Call[Answer]) (Answer, error) {
+	search := r.search(key)
+	search.writes, search.repeatable = true, repeatable
+	answer, by, err := run(ctx, r, search, search.isAnswer, call)
+	if err == nil {
+		r.leaders.set(key, by.ID)
+	}
+	return answer, err
+}
+
+// AskAny asks any replica, the last known leader of the key first, because its state is the newest.
 // A replica that is unavailable is skipped. The error is the answer of one that was not, or
 // UnreachableError.
 func AskAny[Answer any](ctx context.Context, r *Router, key string, call fanout.Call[Answer]) (Answer, error) {
@@ -106,7 +125,10 @@ func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer fu
 		if err == nil || isAnswer(member, err, time.Since(started)) {
 			return answer, member, err
 		}
-		if ctx.Err() != nil {
+		if search.repeats {
+			wait(ctx, pauseAfterLoss)
+		}
+		if ctx.Err() != nil || search.lost {
 			break
 		}
 	}
@@ -119,16 +141,23 @@ func askOne[Answer any](ctx context.Context, r *Router, member term.Member, call
 	return fanout.CallMember(ctx, r.connections, member, call)
 }
 
-func (h *holders) set(key, id string) {
+func wait(ctx context.Context, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+}
+
+func (h *leaders) set(key, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.byKey) >= maxHolders {
+	if len(h.byKey) >= maxLeaders {
 		clear(h.byKey)
 	}
 	h.byKey[key] = id
 }
 
-func (h *holders) get(key string) string {
+func (h *leaders) get(key string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.byKey[key]
@@ -142,12 +171,15 @@ type search struct {
 	// unreached are the replicas that did not answer; rejection is the best error of one that did.
 	unreached []fanout.Failure
 	rejection error
+	// writes is whether the question writes. repeats is whether its answer was lost and the same
+	// replica is asked again; lost is whether that is over.
+	writes, repeatable, repeats, lost bool
 }
 
-// search orders the replicas: the last known holder comes first.
+// search orders the replicas: the last known leader comes first.
 func (r *Router) search(key string) *search {
 	members := slices.Clone(r.members())
-	last := r.holders.get(key)
+	last := r.leaders.get(key)
 	if i := slices.IndexFunc(members, func(m term.Member) bool { return m.ID == last }); i > 0 {
 		members[0], members[i] = members[i], members[0]
 	}
@@ -163,22 +195,32 @@ func (s *search) next() (term.Member, bool) {
 	return member, true
 }
 
-// isAnswer reports whether an error is the answer to a question for the holder, and prepares the
-// next call if it is not.
+// isAnswer reports whether an error is the answer to a question for the leader, and prepares the
+// next call if it is not. Each reason that makes it ask another replica says that nothing was done;
+// a replica that stops may have begun to write.
 func (s *search) isAnswer(member term.Member, err error, after time.Duration) bool {
 	if s.isUnreached(member, err, after) {
 		return false
 	}
+	before := s.rejection
 	switch rpcerror.ReasonOf(err) {
 	case rpcerror.NotLeaderReason, rpcerror.NoLeaderReason:
 		s.redirect(rpcerror.MetadataOf(err, rpcerror.RedirectAddressKey))
 		if s.rejection == nil {
 			s.rejection = err
 		}
-	case rpcerror.ShuttingDownReason, rpcerror.UnknownMethodReason, LoopDisabledReason, cacheNotSyncedReason:
+	case rpcerror.ShuttingDownReason:
+		if s.writes {
+			return true
+		}
+		s.rejection = err
+	case rpcerror.UnknownMethodReason, LoopDisabledReason, rpcerror.CacheNotSyncedReason:
 		s.rejection = err // another replica may be able to tell
 	default:
 		return true
+	}
+	if s.repeats { // the replica forgot the request, which it may have carried out
+		s.repeats, s.lost, s.rejection = false, true, before
 	}
 	return false
 }
@@ -203,7 +245,25 @@ func (s *search) isUnreached(member term.Member, err error, after time.Duration)
 		return false
 	}
 	s.unreached = append(s.unreached, fanout.Failure{Member: member, Err: err, After: after})
+	if s.writes {
+		s.lose(member, err)
+	}
 	return true
+}
+
+// lose decides what follows when a call that writes got no answer. A call that never reached the
+// replica is asked elsewhere, unless an earlier one did.
+func (s *search) lose(member term.Member, err error) {
+	var lost fanout.LostError
+	switch arrived := errors.As(err, &lost); {
+	case s.repeats:
+		s.repeats, s.lost = false, true
+	case arrived && s.repeatable && status.Code(err) == codes.Unavailable:
+		s.repeats = true
+		s.queue = slices.Insert(s.queue, 0, member)
+	case arrived:
+		s.lost = true
+	}
 }
 
 // redirect asks the replica at an address next, even if it was asked before.
@@ -213,17 +273,18 @@ func (s *search) redirect(address string) {
 		return
 	}
 	s.redirects++
-	holder := s.members[i]
-	s.queue = slices.DeleteFunc(s.queue, func(m term.Member) bool { return m.ID == holder.ID })
-	s.queue = slices.Insert(s.queue, 0, holder)
+	leader := s.members[i]
+	s.queue = slices.DeleteFunc(s.queue, func(m term.Member) bool { return m.ID == leader.ID })
+	s.queue = slices.Insert(s.queue, 0, leader)
 }
 
-// failure is the error of a question without an answer. NOT_LEADER does not help if the holder is
+// failure is the error of a question without an answer. NOT_LEADER does not help if the leader is
 // among the replicas that did not answer.
 func (s *search) failure() error {
 	reason := rpcerror.ReasonOf(s.rejection)
-	if s.rejection == nil || len(s.unreached) > 0 && (reason == rpcerror.NotLeaderReason || reason == rpcerror.NoLeaderReason) {
-		return UnreachableError{Failures: s.unreached, OthersAnswered: s.rejection != nil}
+	isRedirect := reason == rpcerror.NotLeaderReason || reason == rpcerror.NoLeaderReason
+	if s.rejection == nil || s.lost || len(s.unreached) > 0 && isRedirect {
+		return UnreachableError{Failures: s.unreached, OthersAnswered: s.rejection != nil, Lost: s.lost}
 	}
 	return s.rejection
 }

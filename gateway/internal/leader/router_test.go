@@ -55,7 +55,7 @@ func (s *service) ask(ctx context.Context, r *leader.Router) (string, error) {
 }
 
 // answer is one call.
-func (s *service) answer(ctx context.Context, conn grpc.ClientConnInterface) (string, error) {
+func (s *service) answer(ctx context.Context, conn grpc.ClientConnInterface, _ term.Member) (string, error) {
 	address := conn.(*grpc.ClientConn).CanonicalTarget()[len("passthrough:///"):]
 	s.asked = append(s.asked, address)
 	err := s.answers[address]
@@ -84,14 +84,14 @@ func TestAsk_Order(t *testing.T) {
 		"the first answers":             {answers: map[string]error{}, asked: []string{"a:1"}},
 		"the first redirects":           {answers: map[string]error{"a:1": notLeader("c:1")}, asked: []string{"a:1", "c:1"}},
 		"the shard has moved":           {answers: map[string]error{"a:1": notLeader("c:1"), "c:1": notLeader("b:1")}, asked: []string{"a:1", "c:1", "b:1"}},
-		"no holder":                     {answers: map[string]error{"a:1": notLeader(""), "b:1": notLeader(""), "c:1": notLeader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NO_LEADER"},
+		"no leader":                     {answers: map[string]error{"a:1": notLeader(""), "b:1": notLeader(""), "c:1": notLeader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NO_LEADER"},
 		"each redirects to the other":   {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": notLeader("a:1"), "c:1": notLeader("a:1")}, asked: []string{"a:1", "b:1", "a:1", "c:1"}, reason: "NOT_LEADER"},
 		"unregistered address":          {answers: map[string]error{"a:1": notLeader("evil:1"), "b:1": notLeader("evil:1"), "c:1": notLeader("evil:1")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
-		"the holder has an error":       {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},
+		"the leader has an error":       {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},
 		"the first is down":             {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
 		"the loop is off at the first":  {answers: map[string]error{"a:1": errDisabled, "b:1": notLeader("c:1")}, asked: []string{"a:1", "b:1", "c:1"}},
 		"the loop is off everywhere":    {answers: map[string]error{"a:1": errDisabled, "b:1": errDown, "c:1": errDisabled}, asked: []string{"a:1", "b:1", "c:1"}, reason: "LOOP_DISABLED"},
-		"the loop is off at the holder": {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errDisabled, "c:1": notLeader("b:1")}, asked: []string{"a:1", "b:1", "c:1", "b:1"}, reason: "LOOP_DISABLED"},
+		"the loop is off at the leader": {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errDisabled, "c:1": notLeader("b:1")}, asked: []string{"a:1", "b:1", "c:1", "b:1"}, reason: "LOOP_DISABLED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, c.answers, "a", "b", "c")
@@ -115,7 +115,7 @@ func TestAsk_UnreachableHolderIsNamed(t *testing.T) {
 
 	var unreachable leader.UnreachableError
 	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Member.ID != "b" || status.Code(unreachable.Failures[0].Err) != codes.Unavailable || !unreachable.OthersAnswered {
-		t.Errorf("Ask() = %v with %v, want the holder b as unreachable, and that others answered", err, unreachable.Failures)
+		t.Errorf("Ask() = %v with %v, want the leader b as unreachable, and that others answered", err, unreachable.Failures)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestAskAny_NoReplicaCanBeReached(t *testing.T) {
 	}
 }
 
-// A replica that answers for any replica does not become the known holder.
+// A replica that answers for any replica does not become the known leader.
 func TestAskAny_AsksTheKnownHolderFirst(t *testing.T) {
 	s := newService(t, map[string]error{"a:1": notLeader("c:1"), "b:1": notLeader("c:1")}, "a", "b", "c")
 	r := s.router()
@@ -194,8 +194,86 @@ func TestAskAny_AsksTheKnownHolderFirst(t *testing.T) {
 	for _, want := range []map[string]error{{"c:1": errDisconnected}, {}} {
 		s.answers = want
 		if _, err := s.any(t.Context(), slow); err != nil || s.asked[0] != "c:1" {
-			t.Errorf("asked %v (%v), want the holder c first", s.asked, err)
+			t.Errorf("asked %v (%v), want the leader c first", s.asked, err)
 		}
+	}
+}
+
+// writing asks a question that writes. The replica knows repeated requests.
+func (s *service) writing(ctx context.Context, r *leader.Router) (string, error) {
+	s.asked = nil
+	return leader.Write(ctx, r, "nodes/n1", true, s.answer)
+}
+
+func TestWrite_IsRepeatedOnlyWhereItIsSafe(t *testing.T) {
+	lost := fanout.LostError{Err: status.Error(codes.Unavailable, "connection reset")}
+	late := fanout.LostError{Err: status.Error(codes.DeadlineExceeded, "too late")}
+	for name, c := range map[string]struct {
+		answers map[string]error
+		asked   []string
+		lost    bool
+		reason  rpcerror.Reason // of the error; "" when there is an answer, or none is known
+	}{
+		"the first leads":                    {asked: []string{"a:1"}},
+		"the first redirects":                {answers: map[string]error{"a:1": notLeader("c:1")}, asked: []string{"a:1", "c:1"}},
+		"the first cannot be connected":      {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
+		"the answer was lost twice":          {answers: map[string]error{"a:1": lost}, asked: []string{"a:1", "a:1"}, lost: true},
+		"the answer came too late":           {answers: map[string]error{"a:1": late}, asked: []string{"a:1"}, lost: true},
+		"lost after a redirect":              {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": lost}, asked: []string{"a:1", "b:1", "b:1"}, lost: true},
+		"the first stops, maybe in mid-work": {answers: map[string]error{"a:1": errStopping}, asked: []string{"a:1"}, reason: "SHUTTING_DOWN"},
+		"the first has an error":             {answers: map[string]error{"a:1": errNotFound}, asked: []string{"a:1"}, reason: "NODE_NOT_FOUND"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newService(t, c.answers, "a", "b", "c")
+			_, err := s.writing(t.Context(), s.router())
+			var unreachable leader.UnreachableError
+			if isLost := errors.As(err, &unreachable) && unreachable.Lost; isLost != c.lost || rpcerror.ReasonOf(err) != c.reason || (err == nil) != (c.reason == "" && !c.lost) {
+				t.Errorf("Write() = %v, lost %v; want reason %q, lost %v", err, isLost, c.reason, c.lost)
+			}
+			if diff := cmp.Diff(c.asked, s.asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWrite_SecondAnswerCounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		second error
+		lost   bool
+	}{
+		"it knows the request":        {},
+		"it does not lead any more":   {second: notLeader("b:1"), lost: true},
+		"it cannot be connected":      {second: errDown, lost: true},
+		"it has an error of the work": {second: errNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newService(t, nil, "a", "b")
+			calls := 0
+			_, err := leader.Write(t.Context(), s.router(), "nodes/n1", true, func(context.Context, grpc.ClientConnInterface, term.Member) (string, error) {
+				if calls++; calls == 1 {
+					return "", fanout.LostError{Err: status.Error(codes.Unavailable, "connection reset")}
+				}
+				return "done", c.second
+			})
+			var unreachable leader.UnreachableError
+			isLost := errors.As(err, &unreachable) && unreachable.Lost
+			if isLost != c.lost || !c.lost && !errors.Is(err, c.second) || calls != 2 {
+				t.Errorf("Write() = %v after %d calls, lost %v; want %v, lost %v", err, calls, isLost, c.second, c.lost)
+			}
+		})
+	}
+}
+
+func TestWrite_IsNotRepeatedIfTheReplicaCannotKnowIt(t *testing.T) {
+	s := newService(t, nil, "a", "b")
+	calls := 0
+	_, err := leader.Write(t.Context(), s.router(), "nodes/n1", false, func(context.Context, grpc.ClientConnInterface, term.Member) (string, error) {
+		calls++
+		return "", fanout.LostError{Err: status.Error(codes.Unavailable, "connection reset")}
+	})
+	if err == nil || calls != 1 {
+		t.Errorf("Write() = %v after %d calls, want an error after one", err, calls)
 	}
 }
 
@@ -229,7 +307,7 @@ func TestAsk_HangingReplicasTakeABoundedTime(t *testing.T) {
 			t.Errorf("took %s, want three times the timeout", took)
 		}
 		var unreachable leader.UnreachableError
-		if !errors.As(err, &unreachable) || unreachable.Failures[0].Status().Message != "no answer within 1s" || unreachable.OthersAnswered {
+		if !errors.As(err, &unreachable) || unreachable.Failures[0].Part().Message != "no answer within 1s" || unreachable.OthersAnswered {
 			t.Errorf("Ask() = %v with %v, want the hanging replicas as unreachable", err, unreachable.Failures)
 		}
 	})

@@ -5,21 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 )
 
-// Named is an item of a list or of a View.
-type Named interface {
-	// GetName orders the list.
-	GetName() string
-	// GetEpoch returns the epoch of the term that reports the item: a higher one is later.
-	GetEpoch() int64
-}
-
 // Page is one replica's page, ordered by name.
-type Page[T Named] struct {
-	Items []T
+type Page struct {
+	Items []Item
 	// Token continues after the last item, at any replica; it is empty on the last page of the
 	// replica. A page with a token is not empty.
 	Token string
@@ -41,7 +34,7 @@ type Position struct {
 //
 // Of two items with one name the one with the higher epoch counts. more reports whether the list
 // continues at next, which is possible without any item.
-func Cut[T Named](pages []Page[T], from Position, limit int) (items []T, next Position, more bool) {
+func Cut(pages []Page, from Position, limit int) (items []Item, next Position, more bool) {
 	for _, page := range pages {
 		if page.Token == "" || len(page.Items) == 0 {
 			continue
@@ -70,12 +63,26 @@ func Cut[T Named](pages []Page[T], from Position, limit int) (items []T, next Po
 	return items, next, more
 }
 
+// Check returns why a page cannot be what a replica returned for a page of at most limit items: it
+// is too large, or not ordered by name.
+func (p Page) Check(limit int) error {
+	if len(p.Items) > limit {
+		return fmt.Errorf("it returned %d items for a page of %d", len(p.Items), limit)
+	}
+	for i := 1; i < len(p.Items); i++ {
+		if last, name := p.Items[i-1].GetName(), p.Items[i].GetName(); name <= last {
+			return fmt.Errorf("it returned %q after %q, which is not in order", name, last)
+		}
+	}
+	return nil
+}
+
 // distinct orders by name and keeps the latest report of each name.
-func distinct[T Named](items []T) []T {
-	slices.SortStableFunc(items, func(a, b T) int {
-		return cmp.Or(cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(b.GetEpoch(), a.GetEpoch()))
+func distinct(items []Item) []Item {
+	slices.SortStableFunc(items, func(a, b Item) int {
+		return cmp.Or(cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(ownerOf(b).GetEpoch(), ownerOf(a).GetEpoch()))
 	})
-	return slices.CompactFunc(items, func(a, b T) bool { return a.GetName() == b.GetName() })
+	return slices.CompactFunc(items, func(a, b Item) bool { return a.GetName() == b.GetName() })
 }
 
 // ErrToken means that a page token is not from a list with the same arguments.
@@ -124,6 +131,6 @@ func ParsePosition(token, arguments string) (Position, error) {
 }
 
 func checksum(arguments string, p Position) []byte {
-	sum := sha256.Sum256([]byte("trivet.gateway.v1\x00" + arguments + "\x00" + p.After + "\x00" + p.Token))
+	sum := sha256.Sum256([]byte("trivet.gateway\x00" + arguments + "\x00" + p.After + "\x00" + p.Token))
 	return sum[:checksumLength:checksumLength]
 }

@@ -8,28 +8,21 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 )
 
-type entry struct {
-	name  string
-	epoch int64
-}
-
-func (e entry) GetName() string { return e.name }
-func (e entry) GetEpoch() int64 { return e.epoch }
-
 // pageOf returns a replica's page after the name in the token.
-func pageOf(own []entry, token string, size int) merge.Page[entry] {
-	var page merge.Page[entry]
+func pageOf(own []merge.Item, token string, size int) merge.Page {
+	var page merge.Page
 	for _, item := range own {
-		if item.name <= token {
+		if item.GetName() <= token {
 			continue
 		}
 		if len(page.Items) == size {
-			page.Token = page.Items[size-1].name
+			page.Token = page.Items[size-1].GetName()
 			break
 		}
 		page.Items = append(page.Items, item)
@@ -41,13 +34,13 @@ func pageOf(own []entry, token string, size int) merge.Page[entry] {
 // no page is too long.
 func TestCut_PagesAreTheList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		replicas := make([][]entry, rapid.IntRange(1, 5).Draw(t, "replicas"))
+		replicas := make([][]merge.Item, rapid.IntRange(1, 5).Draw(t, "replicas"))
 		var want []string
 		for i := range rapid.IntRange(0, 40).Draw(t, "items") {
-			item := entry{name: fmt.Sprintf("n%02d", i), epoch: 1}
+			one := item(fmt.Sprintf("n%02d", i), 1, "")
 			at := rapid.IntRange(0, len(replicas)-1).Draw(t, "holder")
-			replicas[at] = append(replicas[at], item)
-			want = append(want, item.name)
+			replicas[at] = append(replicas[at], one)
+			want = append(want, one.GetName())
 		}
 
 		var got []string
@@ -61,7 +54,7 @@ func TestCut_PagesAreTheList(t *testing.T) {
 			if rapid.Bool().Draw(t, "a replica joins") {
 				asked = append(asked, nil)
 			}
-			var pages []merge.Page[entry]
+			var pages []merge.Page
 			for _, own := range asked {
 				pages = append(pages, pageOf(own, at.Token, max(1, limit/len(asked))))
 			}
@@ -70,7 +63,7 @@ func TestCut_PagesAreTheList(t *testing.T) {
 				t.Fatalf("%d items on a page of %d", len(items), limit)
 			}
 			for _, item := range items {
-				got = append(got, item.name)
+				got = append(got, item.GetName())
 			}
 			if !more {
 				break
@@ -87,15 +80,15 @@ func TestCut_PagesAreTheList(t *testing.T) {
 }
 
 func TestCut_EndsWithTheShortestPage(t *testing.T) {
-	pages := []merge.Page[entry]{
-		{Items: []entry{{name: "a"}, {name: "d"}}, Token: "after d"},
-		{Items: []entry{{name: "b"}, {name: "f"}}, Token: "after f"},
-		{Items: []entry{{name: "c"}, {name: "e"}}},
+	pages := []merge.Page{
+		{Items: []merge.Item{item("a", 0, ""), item("d", 0, "")}, Token: "after d"},
+		{Items: []merge.Item{item("b", 0, ""), item("f", 0, "")}, Token: "after f"},
+		{Items: []merge.Item{item("c", 0, ""), item("e", 0, "")}},
 	}
 
 	items, next, more := merge.Cut(pages, merge.Position{}, 10)
 
-	if diff := cmp.Diff([]entry{{name: "a"}, {name: "b"}, {name: "c"}, {name: "d"}}, items, cmp.AllowUnexported(entry{})); diff != "" {
+	if diff := cmp.Diff([]merge.Item{item("a", 0, ""), item("b", 0, ""), item("c", 0, ""), item("d", 0, "")}, items, protocmp.Transform()); diff != "" {
 		t.Errorf("items (-want +got):\n%s", diff)
 	}
 	if want := (merge.Position{Token: "after d"}); next != want || !more {
@@ -104,12 +97,29 @@ func TestCut_EndsWithTheShortestPage(t *testing.T) {
 }
 
 func TestCut_HigherEpochWins(t *testing.T) {
-	moved := []merge.Page[entry]{{Items: []entry{{name: "a", epoch: 3}}}, {Items: []entry{{name: "a", epoch: 5}}}}
+	moved := []merge.Page{{Items: []merge.Item{item("a", 3, "")}}, {Items: []merge.Item{item("a", 5, "")}}}
 
 	items, _, more := merge.Cut(moved, merge.Position{}, 10)
 
-	if diff := cmp.Diff([]entry{{name: "a", epoch: 5}}, items, cmp.AllowUnexported(entry{})); diff != "" || more {
+	if diff := cmp.Diff([]merge.Item{item("a", 5, "")}, items, protocmp.Transform()); diff != "" || more {
 		t.Errorf("items (-want +got), more = %v:\n%s", more, diff)
+	}
+}
+
+func TestPage_CheckRejectsWhatNoReplicaReturns(t *testing.T) {
+	for name, c := range map[string]struct {
+		page merge.Page
+		ok   bool
+	}{
+		"ordered":   {page: merge.Page{Items: []merge.Item{item("a", 0, ""), item("b", 0, "")}}, ok: true},
+		"empty":     {ok: true},
+		"too large": {page: merge.Page{Items: []merge.Item{item("a", 0, ""), item("b", 0, ""), item("c", 0, "")}}},
+		"unordered": {page: merge.Page{Items: []merge.Item{item("b", 0, ""), item("a", 0, "")}}},
+		"repeated":  {page: merge.Page{Items: []merge.Item{item("a", 0, ""), item("a", 0, "")}}},
+	} {
+		if err := c.page.Check(2); (err == nil) != c.ok {
+			t.Errorf("%s: Check() = %v, want accepted: %v", name, err, c.ok)
+		}
 	}
 }
 

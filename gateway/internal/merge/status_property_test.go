@@ -7,13 +7,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 )
 
 // drawSources draws replicas with unique ids whose answers may contradict each other.
@@ -26,14 +30,17 @@ func drawSources(t *rapid.T) []merge.Source {
 		source := merge.Source{Replica: replica(service, id), Latency: time.Duration(n)}
 		switch rapid.IntRange(0, 3).Draw(t, "outcome") {
 		case 0:
-			source.Code, source.Message = "UNAVAILABLE", "connection refused"
+			source.Code, source.Message = code.Code_UNAVAILABLE, "connection refused"
 		case 1:
-			source.Answer = &statusv1.GetStatusResponse{Replica: replica(service, "another-replica"), Ready: true}
+			source.Answer = &statusv1.GetStatusResponse{Status: &statusv1.ReplicaStatus{Replica: replica(service, "another-replica"), Ready: true}}
 		default:
+			source.Shards = rapid.SliceOfN(rapid.Custom(drawShard), 0, 5).Draw(t, "shards")
 			source.Answer = &statusv1.GetStatusResponse{
-				Replica: replica(service, id),
-				Ready:   rapid.Bool().Draw(t, "ready"),
-				Terms:   rapid.SliceOfN(rapid.Custom(drawTerm), 0, 5).Draw(t, "terms"),
+				Status: &statusv1.ReplicaStatus{
+					Replica: replica(service, id), Ready: rapid.Bool().Draw(t, "ready"), ShardCount: rapid.Int32Range(0, 6).Draw(t, "count"),
+					LedShards: rapid.SliceOfN(rapid.Int32Range(-1, 4), 0, 3).Draw(t, "led"),
+				},
+				Sources: []*metav1.Source{{Service: service, ReplicaId: id}},
 			}
 		}
 		sources = append(sources, source)
@@ -41,15 +48,17 @@ func drawSources(t *rapid.T) []merge.Source {
 	return sources
 }
 
-// drawTerm keeps an invariant of etcd: an epoch is one transaction, so it has one holder.
-func drawTerm(t *rapid.T) *statusv1.Term {
+// drawShard keeps an invariant of etcd: an epoch is one transaction, so it has one leader.
+func drawShard(t *rapid.T) *statusv1.ShardStatus {
 	epoch := rapid.Int64Range(0, 6).Draw(t, "epoch")
-	term := &statusv1.Term{Shard: rapid.Int32Range(-1, 4).Draw(t, "shard"), Epoch: epoch}
+	shard := &statusv1.ShardStatus{Shard: proto.Int32(rapid.Int32Range(-1, 4).Draw(t, "shard")), Epoch: epoch}
 	if epoch > 0 {
-		term.ReplicaId = fmt.Sprintf("r%d", epoch)
-		term.HeldHere = rapid.Bool().Draw(t, "held here")
+		shard.LeaderId = fmt.Sprintf("r%d", epoch)
+		if rapid.Bool().Draw(t, "own report") {
+			shard.Remaining = durationpb.New(time.Second)
+		}
 	}
-	return term
+	return shard
 }
 
 func TestStatus_IndependentOfOrder(t *testing.T) {
@@ -72,59 +81,66 @@ func TestStatus_DoesNotChangeItsInputs(t *testing.T) {
 		for i, source := range sources {
 			before[i].Replica = proto.CloneOf(source.Replica)
 			before[i].Answer = proto.CloneOf(source.Answer)
+			before[i].Shards = nil
+			for _, shard := range source.Shards {
+				before[i].Shards = append(before[i].Shards, proto.CloneOf(shard))
+			}
 		}
 
 		merge.Status("test", sources, noon)
 
-		if diff := cmp.Diff(before, sources, protocmp.Transform()); diff != "" {
+		if diff := cmp.Diff(before, sources, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("the input changed:\n%s", diff)
 		}
 	})
 }
 
-func TestStatus_HealthIsTheAbsenceOfProblems(t *testing.T) {
+func TestStatus_IsOKOnlyWithoutProblemsAndWithoutMissingParts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sources := drawSources(t)
 
-		status := merge.Status("test", sources, noon)
+		got := merge.Status("test", sources, noon)
 
-		if len(status.Sources) != len(sources) {
-			t.Fatalf("%d sources were asked, %d are named", len(sources), len(status.Sources))
-		}
-		problems := 0
-		for _, service := range status.Services {
-			problems += len(service.Problems)
-			if service.Healthy != (len(service.Problems) == 0) {
-				t.Fatalf("%s is healthy=%v with problems %q", service.Service, service.Healthy, service.Problems)
+		ok := metav1.Verdict_STATE_OK
+		replicas, bad := 0, 0
+		for _, service := range got.Status.Services {
+			replicas += len(service.Replicas)
+			bad += len(service.Verdict.Problems)
+			if (service.Verdict.State == ok) != (len(service.Verdict.Problems) == 0) {
+				t.Fatalf("%s is %s with problems %v", service.Service, service.Verdict.State, service.Verdict.Problems)
 			}
-			checkTerms(t, service)
+			checkShards(t, service, got.Missing)
 		}
-		if status.Healthy != (problems == 0) {
-			t.Fatalf("the cluster is healthy=%v with %d problems", status.Healthy, problems)
+		if replicas != len(sources) {
+			t.Fatalf("%d replicas were asked, %d are named", len(sources), replicas)
 		}
-		if merge.Partial(status) && status.Healthy {
-			t.Fatal("a source failed and the cluster is healthy")
+		if state := got.Status.Verdict.State; (state == ok) != (bad == 0) || len(got.Status.Verdict.Problems) != bad {
+			t.Fatalf("the cluster is %s with %d problems, its services have %d", state, len(got.Status.Verdict.Problems), bad)
+		}
+		if len(got.Missing) > 0 && got.Status.Verdict.State == ok {
+			t.Fatal("a part is missing and the cluster is OK")
 		}
 	})
 }
 
-// checkTerms checks that each shard appears once, in order, with the highest epoch of all reports.
-func checkTerms(t *rapid.T, service *gatewayv1.ServiceStatus) {
-	highest := map[int32]int64{}
-	for _, answer := range service.Replicas {
-		for _, term := range answer.Terms {
-			highest[term.Shard] = max(highest[term.Shard], term.Epoch)
+// checkShards checks that each shard is either led or missing.
+func checkShards(t *rapid.T, service *gatewayv1.ServiceStatus, missing []*metav1.MissingPart) {
+	vacant := map[int32]bool{}
+	answered := false
+	for _, result := range service.Replicas {
+		answered = answered || result.Status != nil
+	}
+	for _, part := range missing {
+		if part.Service == service.Service && part.ReplicaId == "" {
+			for _, shard := range part.Shards {
+				if shard < 0 || shard >= service.ShardCount || vacant[shard] {
+					t.Fatalf("%s: shard %d of %d is missing twice or out of bounds", service.Service, shard, service.ShardCount)
+				}
+				vacant[shard] = true
+			}
 		}
 	}
-	if len(service.Terms) != len(highest) {
-		t.Fatalf("%s reports %d shards, its replicas know %d", service.Service, len(service.Terms), len(highest))
-	}
-	for i, term := range service.Terms {
-		if i > 0 && service.Terms[i-1].Shard >= term.Shard {
-			t.Fatalf("%s: shard %d follows %d", service.Service, term.Shard, service.Terms[i-1].Shard)
-		}
-		if term.Epoch != highest[term.Shard] {
-			t.Fatalf("%s: shard %d has epoch %d, a replica knows %d", service.Service, term.Shard, term.Epoch, highest[term.Shard])
-		}
+	if answered && int(service.ShardCount-service.LedShardCount) != len(vacant) {
+		t.Fatalf("%s: %d of %d shards are led, and %d are missing", service.Service, service.LedShardCount, service.ShardCount, len(vacant))
 	}
 }

@@ -3,18 +3,15 @@ package merge
 import (
 	"maps"
 	"slices"
-	"time"
-)
 
-// Hold is how long a removed item stays in a partitioned View. It covers the time in which a shard
-// moves and, for sessions, the interval after which holders send their next heartbeat.
-const Hold = 10 * time.Second
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+)
 
 // Ownership says which sources report an item.
 type Ownership int
 
 const (
-	// Partitioned means that one source reports each item, and that items move between sources.
+	// Partitioned means that the source that leads the shard of an item reports it.
 	Partitioned Ownership = iota
 	// Replicated means that every source reports every item; the highest epoch is the most
 	// complete.
@@ -24,210 +21,235 @@ const (
 	Exclusive
 )
 
-// ViewConfig describes the items of a View.
-type ViewConfig[T any] struct {
-	// Key returns the name of an item, which is unique, and the epoch of the term that reports it.
-	// It accepts the zero T. Required.
-	Key func(T) (name string, epoch int64)
-	// Same reports whether readers see no difference between two states of an item. Without it
-	// every report is a change.
-	Same func(a, b T) bool
-	// Ended returns what readers get for an item that a new stream does not report again. It must
-	// not change its argument. Without it they get the last state. Used with Exclusive only.
-	Ended     func(T) T
-	Ownership Ownership
+// MaxShards bounds the shards of a service: numbers of shards come from the wire.
+const MaxShards = 1 << 14
+
+// Sink receives the merged items, as *watchcache.Cache does.
+type Sink interface {
+	Put(items ...Item)
+	Delete(last ...Item)
 }
 
-// KeyOf is the Key of items that have a name and an epoch.
-func KeyOf[T Named](item T) (name string, epoch int64) { return item.GetName(), item.GetEpoch() }
+// ViewConfig describes the items of a View.
+type ViewConfig struct {
+	Ownership Ownership
+	// Sink receives the changes. Required.
+	Sink Sink
+	// Ended returns the last state of an item that disappeared without a report of its end. It must
+	// not change its argument. Without it that is the last reported state.
+	Ended func(Item) Item
+}
 
-// View is the merged state of all sources. Neither a View nor its readers are safe for concurrent
-// use.
-type View[T any] struct {
-	cfg     ViewConfig[T]
+// View is the merged state of all sources. It is not safe for concurrent use.
+type View struct {
+	cfg     ViewConfig
 	sources map[string]*sourceState
 	started bool // SetSources was called
-	entries []entry[T]
-	byName  map[string]int // index into entries; includes removed items that a reader still has
-	free    []int          // indexes of unused entries
-	expiry  []expiry       // in the order of due
-	readers map[*Reader[T]]struct{}
-	// bookmarks counts the reasons for a bookmark. A reader that has seen fewer is due one.
-	bookmarks uint64
+	entries map[string]*entry
+	// changes counts calls of SetSources; left has its value when a source left, by id.
+	changes uint64
+	left    map[string]uint64
 }
 
 // sourceState is what is known of one source.
 type sourceState struct {
-	// round counts the streams that report everything from the start.
-	round uint64
+	// joined is View.changes when the source came.
+	joined uint64
+	// clock counts the times at which reports of the source ceased to be valid: the start of a
+	// stream that reports everything, and the loss of a shard.
+	clock uint64
+	// base is the clock at the start of the last stream that reports everything; since has the
+	// clock of shards that were lost after that.
+	base  uint64
+	since map[int32]uint64
+	// newest has the highest epoch that the source reported in each shard; risen are the shards in
+	// which it grew after the last bookmark.
+	newest map[int32]int64
+	risen  map[int32]bool
+	// reported is the source as its last bookmark describes it, covered has the shards of it.
+	reported *metav1.Source
+	covered  map[int32]bool
 	// synced is whether the current stream has reported everything.
 	synced bool
 	// settled is whether the source was synced or has failed, so that waiting for it is pointless.
 	settled bool
+	// swept is whether the first bookmark of the current stream was applied.
+	swept bool
 }
 
-// entry holds one item.
-type entry[T any] struct {
-	name   string
-	item   T
-	epoch  int64 // of the last report that counted, also of a removal
+// entry has one item and its last report that counted.
+type entry struct {
+	item   Item
+	shard  int32
+	epoch  int64
 	source string
-	round  uint64 // of source, at the last report
-	alive  bool
-	due    time.Time // when to remove the item; zero while no removal is pending
-	known  int       // number of readers that have the item
-	// reporters maps the sources that report a replicated item to their rounds.
+	clock  uint64 // of source, at the report
+	// reporters maps the sources that report a replicated item to their clocks.
 	reporters map[string]uint64
 }
 
-type expiry struct {
-	index int
-	due   time.Time
-}
-
 // NewView returns an empty View.
-func NewView[T any](cfg ViewConfig[T]) *View[T] {
-	return &View[T]{
-		cfg: cfg, sources: map[string]*sourceState{}, byName: map[string]int{}, readers: map[*Reader[T]]struct{}{},
-	}
+func NewView(cfg ViewConfig) *View {
+	return &View{cfg: cfg, sources: map[string]*sourceState{}, entries: map[string]*entry{}, left: map[string]uint64{}}
 }
 
 // SetSources replaces the set of sources. Reports of other sources are ignored. Items of a source
-// that left are removed, after Hold, unless another source reports them.
-func (v *View[T]) SetSources(now time.Time, ids []string) {
-	if !v.started {
-		v.started = true
-		v.bookmarks++
-	}
+// that left stay until another source covers their shard.
+func (v *View) SetSources(ids []string) {
+	v.started = true
+	v.changes++
 	for id := range v.sources {
 		if !slices.Contains(ids, id) {
 			delete(v.sources, id)
-			v.retract(now, id, func(uint64) bool { return true })
-			v.bookmarks++
+			v.left[id] = v.changes
+			v.withdraw(id, func(uint64) bool { return true })
 		}
 	}
 	for _, id := range ids {
 		if v.sources[id] == nil {
-			v.sources[id] = &sourceState{}
-			v.bookmarks++
+			v.sources[id] = &sourceState{
+				joined: v.changes, since: map[int32]uint64{}, newest: map[int32]int64{}, risen: map[int32]bool{},
+			}
 		}
+	}
+	if v.cfg.Ownership == Replicated && v.Synced() {
+		v.removeUnreported()
 	}
 }
 
 // Begin starts a stream of a source. Unless it resumes, the stream reports everything again. The
-// source is missing until the next Bookmark.
-func (v *View[T]) Begin(id string, resumes bool) {
+// source is missing until the first bookmark.
+func (v *View) Begin(id string, resumes bool) {
 	s := v.sources[id]
 	if s == nil {
 		return
 	}
+	s.synced, s.settled, s.swept = false, false, false
+	if !resumes {
+		s.clock++
+		s.base = s.clock
+		clear(s.since)
+		clear(s.newest)
+		clear(s.risen)
+	}
+}
+
+// Fail marks a source as missing until its next bookmark. Its items stay.
+func (v *View) Fail(id string) {
+	if s := v.sources[id]; s != nil {
+		s.synced, s.settled = false, true
+	}
+}
+
+// GiveUp stops waiting for the first bookmark of a stream, which goes on.
+func (v *View) GiveUp(id string) {
+	if s := v.sources[id]; s != nil {
+		s.settled = true
+	}
+}
+
+// Put takes the report that an item exists. A report of an earlier term is ignored, and one of a
+// shard that no service has.
+func (v *View) Put(id string, item Item) {
+	s := v.sources[id]
+	if s == nil || item.GetName() == "" {
+		return
+	}
+	shard, epoch := v.placeOf(item)
+	if shard < 0 || shard >= MaxShards {
+		return
+	}
+	e := v.entries[item.GetName()]
+	known := e != nil
+	if !known && v.isOutdated(id, shard, epoch) {
+		return
+	}
+	if !known {
+		e = &entry{}
+		v.entries[item.GetName()] = e
+	}
+	if v.cfg.Ownership == Replicated {
+		e.addReporter(id, s.clock)
+	}
+	if known && epoch < v.rankOf(e, s) && (v.cfg.Ownership != Replicated || e.source != id) {
+		return // the leader of a replicated item lowers the epoch itself when it gives up the shard
+	}
+	if epoch > s.newest[shard] {
+		s.newest[shard], s.risen[shard] = epoch, true
+	}
+	e.item, e.shard, e.epoch, e.source, e.clock = item, shard, epoch, id, s.clock
+	v.cfg.Sink.Put(item)
+}
+
+// Remove takes the report that an item is gone. A report of an earlier term is ignored.
+func (v *View) Remove(id string, item Item) {
+	e := v.entries[item.GetName()]
+	s := v.sources[id]
+	if e == nil || s == nil {
+		return
+	}
+	delete(e.reporters, id)
+	if _, epoch := v.placeOf(item); epoch < v.rankOf(e, s) {
+		return
+	}
+	last := e.item
 	if v.cfg.Ownership == Exclusive {
-		s.synced, s.settled = false, false // readers wait for the new stream instead of a bookmark
-		for reader := range v.readers {
-			clear(reader.announced)
+		last = item
+	}
+	v.delete(last)
+}
+
+// Bookmark takes the statement which shards a source has reported wholly; first is whether it ends
+// the initial report of a stream. An item of such a shard that the source did not report is gone.
+// Items of a shard that left the source stay.
+func (v *View) Bookmark(id string, reported *metav1.Source, first bool) {
+	s := v.sources[id]
+	if s == nil || !first && !s.swept {
+		return
+	}
+	covered := v.coverOf(reported)
+	swept := map[int32]bool{}
+	before := s.covered
+	for shard := range covered {
+		if !s.swept || !before[shard] || s.risen[shard] {
+			swept[shard] = true
 		}
 	}
-	if s.synced {
-		s.synced = false
-		v.bookmarks++
-	}
-	if !resumes {
-		s.round++
-	}
-}
-
-// Bookmark ends the initial report of a stream. Items that it did not contain are removed.
-func (v *View[T]) Bookmark(now time.Time, id string) {
-	s := v.sources[id]
-	if s == nil || s.synced {
-		return
-	}
-	s.synced, s.settled = true, true
-	v.bookmarks++
-	v.retract(now, id, func(round uint64) bool { return round != s.round })
-}
-
-// Fail marks a source as missing until its next Bookmark. Its items stay.
-func (v *View[T]) Fail(id string) {
-	s := v.sources[id]
-	if s == nil {
-		return
-	}
-	s.synced, s.settled = false, true
-	v.bookmarks++
-}
-
-// Put takes the report that an item exists. A report of an earlier term is ignored.
-func (v *View[T]) Put(id string, item T) {
-	s := v.sources[id]
-	if s == nil {
-		return
-	}
-	name, epoch := v.cfg.Key(item)
-	index, known := v.byName[name]
-	if !known {
-		index = v.add(name)
-	}
-	e := &v.entries[index]
 	if v.cfg.Ownership == Replicated {
-		e.addReporter(id, s.round)
+		if !s.swept {
+			v.withdraw(id, func(clock uint64) bool { return clock < s.base })
+			v.removeUnreported()
+		}
+	} else if len(swept) > 0 {
+		v.sweep(id, s, swept, reported.GetEpoch())
 	}
-	if known && !v.outranks(e, id, epoch) {
-		return
+	for shard := range before {
+		if !covered[shard] {
+			s.clock++
+			s.since[shard] = s.clock
+			delete(s.newest, shard)
+		}
 	}
-	changed := !e.alive || v.cfg.Same == nil || !v.cfg.Same(e.item, item)
-	e.item, e.epoch, e.source, e.round = item, epoch, id, s.round
-	e.alive, e.due = true, time.Time{}
-	if changed {
-		v.mark(index)
-	}
+	clear(s.risen)
+	s.reported, s.covered, s.synced, s.settled, s.swept = reported, covered, true, true, true
 }
 
-// Remove takes the report that an item is gone. A report of an earlier term is ignored. Readers get
-// the given state in an exclusive View, else the last state that was put.
-func (v *View[T]) Remove(now time.Time, id string, item T) {
-	name, epoch := v.cfg.Key(item)
-	index, known := v.byName[name]
-	if !known || v.sources[id] == nil {
-		return
-	}
-	e := &v.entries[index]
-	delete(e.reporters, id)
-	if !e.alive || epoch < e.epoch {
-		return
-	}
-	e.epoch, e.source = epoch, id
-	switch v.cfg.Ownership {
-	case Partitioned:
-		v.expire(now, index) // the shard may move: its next holder reports the item again
-	case Replicated:
-		v.remove(index)
-	case Exclusive:
-		e.item = item
-		v.remove(index)
-	}
-}
-
-// Advance removes items whose Hold has passed. It returns when to call it again, or zero.
-func (v *View[T]) Advance(now time.Time) (next time.Time) {
-	for len(v.expiry) > 0 {
-		first := v.expiry[0]
-		if e := &v.entries[first.index]; !e.alive || !e.due.Equal(first.due) {
-			v.expiry = v.expiry[1:] // reported again, or removed
+// sweep deletes the items of shards that a source covers and did not report, unless another source
+// reported them under a later term.
+func (v *View) sweep(id string, s *sourceState, shards map[int32]bool, epoch int64) {
+	for _, e := range v.entries {
+		if !shards[e.shard] || e.source == id && e.clock >= max(s.base, s.since[e.shard]) && e.epoch >= s.newest[e.shard] {
 			continue
 		}
-		if first.due.After(now) {
-			return first.due
+		if e.source != id && v.rankOf(e, s) > epoch {
+			continue
 		}
-		v.expiry = v.expiry[1:]
-		v.remove(first.index)
+		v.deleteUnseen(e)
 	}
-	v.expiry = nil
-	return time.Time{}
 }
 
 // Settled reports whether each source was synced or has failed.
-func (v *View[T]) Settled() bool {
+func (v *View) Settled() bool {
 	for _, s := range v.sources {
 		if !s.settled {
 			return false
@@ -237,7 +259,7 @@ func (v *View[T]) Settled() bool {
 }
 
 // Synced reports whether at least one source has reported everything and still reports.
-func (v *View[T]) Synced() bool {
+func (v *View) Synced() bool {
 	for _, s := range v.sources {
 		if s.synced {
 			return true
@@ -246,8 +268,19 @@ func (v *View[T]) Synced() bool {
 	return false
 }
 
-// Missing returns the sources that are not synced, in order.
-func (v *View[T]) Missing() []string {
+// Sources returns the synced sources as their last bookmarks describe them, by id.
+func (v *View) Sources() []*metav1.Source {
+	var synced []*metav1.Source
+	for _, id := range slices.Sorted(maps.Keys(v.sources)) {
+		if s := v.sources[id]; s.synced {
+			synced = append(synced, s.reported)
+		}
+	}
+	return synced
+}
+
+// Unsynced returns the ids of the other sources, in order.
+func (v *View) Unsynced() []string {
 	var missing []string
 	for id, s := range v.sources {
 		if !s.synced {
@@ -258,96 +291,107 @@ func (v *View[T]) Missing() []string {
 	return missing
 }
 
-// RequestBookmarks makes a bookmark due for every reader.
-func (v *View[T]) RequestBookmarks() { v.bookmarks++ }
+// Len returns the number of items.
+func (v *View) Len() int { return len(v.entries) }
 
-// outranks reports whether a report counts: its epoch is not lower, or the source of the last
-// report left. The holder of a replicated item lowers the epoch itself when it gives up the shard.
-func (v *View[T]) outranks(known *entry[T], id string, epoch int64) bool {
-	return epoch >= known.epoch || v.sources[known.source] == nil || v.cfg.Ownership == Replicated && known.source == id
+// placeOf returns the shard and the epoch of a report. The one source of an exclusive view has one
+// shard.
+func (v *View) placeOf(item Item) (shard int32, epoch int64) {
+	if v.cfg.Ownership == Exclusive {
+		return 0, 0
+	}
+	owner := ownerOf(item)
+	return owner.GetShard(), owner.GetEpoch()
 }
 
-// retract withdraws what a source reported in the given rounds.
-func (v *View[T]) retract(now time.Time, id string, isOld func(round uint64) bool) {
-	for index := range v.entries {
-		e := &v.entries[index]
-		if round, reports := e.reporters[id]; reports && isOld(round) {
+// coverOf returns the shards that a bookmark names.
+func (v *View) coverOf(reported *metav1.Source) map[int32]bool {
+	covered := map[int32]bool{}
+	if v.cfg.Ownership == Exclusive {
+		covered[0] = true
+		return covered
+	}
+	for _, shard := range reported.GetShards() {
+		covered[shard] = true
+	}
+	return covered
+}
+
+// rankOf returns the epoch that a report of a source must have to count. Any report counts of a
+// source that came after the source of the last one had left: epochs start again after etcd was
+// restored from a backup.
+func (v *View) rankOf(e *entry, of *sourceState) int64 {
+	if v.sources[e.source] == nil && of.joined >= v.left[e.source] {
+		return 0
+	}
+	return e.epoch
+}
+
+// isOutdated reports whether another source has reported a shard wholly under a later term, so that
+// an item that it has not is gone.
+func (v *View) isOutdated(id string, shard int32, epoch int64) bool {
+	if v.cfg.Ownership != Partitioned {
+		return false
+	}
+	for other, s := range v.sources {
+		if other != id && s.covered[shard] && s.newest[shard] > epoch {
+			return true
+		}
+	}
+	return false
+}
+
+// withdraw removes a source from the reporters of the items that it reported at the given clocks.
+func (v *View) withdraw(id string, isOld func(clock uint64) bool) {
+	if v.cfg.Ownership != Replicated {
+		return
+	}
+	for _, e := range v.entries {
+		if clock, reports := e.reporters[id]; reports && isOld(clock) {
 			delete(e.reporters, id)
 		}
-		if e.source != id || !isOld(e.round) || !e.alive || e.handOver() {
-			continue
+		if e.source == id && isOld(e.clock) {
+			e.handOver()
 		}
-		if v.cfg.Ownership != Exclusive {
-			v.expire(now, index)
-			continue
-		}
-		if v.cfg.Ended != nil {
-			e.item = v.cfg.Ended(e.item)
-		}
-		v.remove(index)
 	}
 }
 
-func (e *entry[T]) addReporter(id string, round uint64) {
+// removeUnreported deletes the replicated items that no source reports.
+func (v *View) removeUnreported() {
+	for _, e := range v.entries {
+		if len(e.reporters) == 0 {
+			v.deleteUnseen(e)
+		}
+	}
+}
+
+// deleteUnseen deletes an item whose end was not reported.
+func (v *View) deleteUnseen(e *entry) {
+	last := e.item
+	if v.cfg.Ended != nil {
+		last = v.cfg.Ended(last)
+	}
+	v.delete(last)
+}
+
+func (v *View) delete(last Item) {
+	delete(v.entries, last.GetName())
+	v.cfg.Sink.Delete(last)
+}
+
+func (e *entry) addReporter(id string, clock uint64) {
 	if e.reporters == nil {
 		e.reporters = map[string]uint64{}
 	}
-	e.reporters[id] = round
+	e.reporters[id] = clock
 }
 
-// handOver makes another reporter the source of a replicated item, and reports whether there is
-// one. With epoch 0 any next report counts.
-func (e *entry[T]) handOver() bool {
-	if len(e.reporters) == 0 {
-		return false
-	}
-	e.source = slices.Min(slices.Collect(maps.Keys(e.reporters)))
-	e.round, e.epoch = e.reporters[e.source], 0
-	return true
-}
-
-func (v *View[T]) add(name string) int {
-	index := len(v.entries)
-	if last := len(v.free) - 1; last >= 0 {
-		index, v.free = v.free[last], v.free[:last]
-	} else {
-		v.entries = append(v.entries, entry[T]{})
-	}
-	v.entries[index] = entry[T]{name: name}
-	v.byName[name] = index
-	return index
-}
-
-// expire schedules a removal. A removal that is pending already is not postponed.
-func (v *View[T]) expire(now time.Time, index int) {
-	e := &v.entries[index]
-	if !e.due.IsZero() {
-		return
-	}
-	e.due = now.Add(Hold)
-	v.expiry = append(v.expiry, expiry{index: index, due: e.due})
-}
-
-func (v *View[T]) remove(index int) {
-	e := &v.entries[index]
-	e.alive = false
-	if e.known == 0 {
-		v.release(index)
-		return
-	}
-	v.mark(index)
-}
-
-// release frees the entry of a removed item that no reader has.
-func (v *View[T]) release(index int) {
-	delete(v.byName, v.entries[index].name)
-	v.entries[index] = entry[T]{}
-	v.free = append(v.free, index)
-}
-
-// mark makes an entry due for every reader.
-func (v *View[T]) mark(index int) {
-	for reader := range v.readers {
-		reader.due.set(index)
+// handOver makes another reporter the source of a replicated item, if there is one. With epoch 0
+// any next report counts.
+func (e *entry) handOver() {
+	e.epoch = 0
+	if len(e.reporters) > 0 {
+		e.source = slices.Min(slices.Collect(maps.Keys(e.reporters)))
+		e.clock = e.reporters[e.source]
 	}
 }

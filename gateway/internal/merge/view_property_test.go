@@ -5,90 +5,58 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
-
-// client checks the events of a reader and keeps the items.
-type client struct {
-	reader     *merge.Reader[item]
-	wants      func(item) bool
-	repeats    bool // whether an item that the client has may be reported as Added
-	items      map[string]string
-	bookmarked bool
-}
-
-func newClient(view *merge.View[item], wants func(item) bool) *client {
-	return &client{reader: view.Join(wants), wants: wants, items: map[string]string{}}
-}
-
-// take takes some events and checks each against the client's items. It reports whether there were
-// any.
-func (c *client) take(t *rapid.T, limit int) bool {
-	t.Helper()
-	events, bookmark := c.reader.Take(limit)
-	for _, event := range events {
-		name := event.Item.name
-		_, known := c.items[name]
-		isAdded := event.Type == merge.Added
-		if known == isAdded && (!isAdded || !c.repeats) {
-			t.Fatalf("%s %s, which the client has: %v", kinds[event.Type], name, known)
-		}
-		if delete(c.items, name); event.Type != merge.Removed {
-			c.items[name] = event.Item.color
-		}
-	}
-	c.bookmarked = c.bookmarked || bookmark
-	return bookmark || len(events) > 0
-}
-
-func (c *client) takeAll(t *rapid.T) {
-	t.Helper()
-	for more := true; more; {
-		more = c.take(t, 3)
-	}
-}
 
 // cluster is a service with shards that move between replicas. Each replica reports its items in
 // order; the view gets the reports late.
 type cluster struct {
 	t       *rapid.T
-	now     time.Time
 	epoch   int64
 	colors  map[string]string // of all items, by name
-	holders []string          // of each shard; empty if the shard has none
+	removed map[string]bool   // names of items that were removed at least once
+	leaders []string          // of each shard; empty if the shard has none
 	epochs  []int64           // of each shard
 	streams map[string]*stream
-	view    *merge.View[item]
-	clients []*client
+	view    *merge.View
+	sink    *sink
 }
 
 // stream has the reports of a replica that the view has not applied.
 type stream struct {
-	open    bool
-	reports []func()
+	open, opened bool
+	reports      []func()
 }
 
 func shardOf(name string) int { return int(name[len(name)-1]-'0') % 3 }
 
 func (c *cluster) report(replica string, apply func()) {
-	if s := c.streams[replica]; s != nil && s.open {
+	if s := c.streams[replica]; s != nil && s.opened {
 		s.reports = append(s.reports, apply)
 	}
 }
 
 func (c *cluster) put(name string) {
 	shard := shardOf(name)
-	replica, put := c.holders[shard], item{name: name, epoch: c.epochs[shard], color: c.colors[name]}
+	replica, put := c.leaders[shard], itemOf(int32(shard), name, c.epochs[shard], c.colors[name])
 	c.report(replica, func() { c.view.Put(replica, put) })
 }
 
-func (c *cluster) remove(replica, name string, epoch int64) {
-	c.report(replica, func() { c.view.Remove(c.now, replica, item{name: name, epoch: epoch}) })
+// bookmark reports the shards of a replica; first ends the initial report of a stream.
+func (c *cluster) bookmark(replica string, first bool) {
+	source := &metav1.Source{ReplicaId: replica}
+	for shard, leader := range c.leaders {
+		if leader == replica {
+			source.Shards = append(source.Shards, int32(shard))
+			source.Epoch = max(source.Epoch, c.epochs[shard])
+		}
+	}
+	c.report(replica, func() { c.view.Bookmark(replica, source, first) })
 }
 
 func (c *cluster) namesIn(inShard func(int) bool) []string {
@@ -98,50 +66,64 @@ func (c *cluster) namesIn(inShard func(int) bool) []string {
 // connect starts a stream that reports everything.
 func (c *cluster) connect(replica string) {
 	s := c.streams[replica]
-	s.open, s.reports = true, nil
+	s.open, s.opened, s.reports = true, true, nil
 	c.view.Begin(replica, false)
-	for _, name := range c.namesIn(func(shard int) bool { return c.holders[shard] == replica }) {
+	for _, name := range c.namesIn(func(shard int) bool { return c.leaders[shard] == replica }) {
 		c.put(name)
 	}
-	c.report(replica, func() { c.view.Bookmark(c.now, replica) })
+	c.bookmark(replica, true)
+}
+
+// resume starts a stream that goes on where the last one ended.
+func (c *cluster) resume(replica string) {
+	if s := c.streams[replica]; s.opened && !s.open {
+		s.open = true
+		c.view.Begin(replica, true)
+		c.bookmark(replica, true)
+	}
 }
 
 func (c *cluster) disconnect(replica string) {
-	c.streams[replica].open, c.streams[replica].reports = false, nil
+	c.streams[replica].open = false
 	c.view.Fail(replica)
 }
 
 // move gives a shard to another replica, or to none.
 func (c *cluster) move(shard int, to string) {
-	from, last := c.holders[shard], c.epochs[shard]
-	names := c.namesIn(func(other int) bool { return other == shard })
+	from := c.leaders[shard]
 	c.epoch++
-	c.holders[shard], c.epochs[shard] = to, c.epoch
-	for _, name := range names {
-		c.remove(from, name, last)
+	c.leaders[shard], c.epochs[shard] = to, c.epoch
+	if from != "" && from != to {
+		c.bookmark(from, false)
+	}
+	if to == "" {
+		return
+	}
+	for _, name := range c.namesIn(func(other int) bool { return other == shard }) {
 		c.put(name)
 	}
+	c.bookmark(to, false)
 }
 
 // leave ends a replica. A later step gives its shards to another one.
 func (c *cluster) leave(replica string) {
 	delete(c.streams, replica)
-	for shard, holder := range c.holders {
-		if holder == replica {
-			c.holders[shard] = ""
+	for shard, leader := range c.leaders {
+		if leader == replica {
+			c.leaders[shard] = ""
 		}
 	}
 	c.setSources()
 }
 
-func (c *cluster) setSources() { c.view.SetSources(c.now, slices.Sorted(maps.Keys(c.streams))) }
+func (c *cluster) setSources() { c.view.SetSources(slices.Sorted(maps.Keys(c.streams))) }
 
 func (c *cluster) replica() string {
 	return rapid.SampledFrom(slices.Sorted(maps.Keys(c.streams))).Draw(c.t, "replica")
 }
 
 func (c *cluster) apply(replica string) {
-	if s := c.streams[replica]; len(s.reports) > 0 {
+	if s := c.streams[replica]; s.open && len(s.reports) > 0 {
 		s.reports[0]()
 		s.reports = s.reports[1:]
 	}
@@ -153,12 +135,17 @@ func (c *cluster) step() {
 	switch rapid.IntRange(0, 11).Draw(t, "step") {
 	case 0, 1:
 		name := name()
-		c.colors[name] = rapid.SampledFrom([]string{"red", "green"}).Draw(t, "color")
-		c.put(name)
+		if c.leaders[shardOf(name)] != "" { // or nothing would create it
+			c.colors[name] = rapid.SampledFrom([]string{"red", "green"}).Draw(t, "color")
+			c.put(name)
+		}
 	case 2:
 		name := name()
+		shard := shardOf(name)
 		delete(c.colors, name)
-		c.remove(c.holders[shardOf(name)], name, c.epochs[shardOf(name)])
+		c.removed[name] = true
+		replica, last := c.leaders[shard], itemOf(int32(shard), name, c.epochs[shard], "")
+		c.report(replica, func() { c.view.Remove(replica, last) })
 	case 3:
 		c.move(rapid.IntRange(0, 2).Draw(t, "shard"), c.replica())
 	case 4:
@@ -174,31 +161,25 @@ func (c *cluster) step() {
 		c.epoch++
 		c.setSources()
 	case 8:
-		c.now = c.now.Add(time.Duration(rapid.IntRange(1, 15).Draw(t, "seconds")) * time.Second)
-		c.view.Advance(c.now)
-	case 9:
-		if len(c.clients) > 3 {
-			c.view.Leave(c.clients[0].reader)
-			c.clients = c.clients[1:]
-		}
-		color := rapid.SampledFrom([]string{"", "red"}).Draw(t, "wanted")
-		c.clients = append(c.clients, newClient(c.view, func(i item) bool { return color == "" || i.color == color }))
+		c.resume(c.replica())
 	default:
 		for range rapid.IntRange(1, 5).Draw(t, "reports") {
 			c.apply(c.replica())
 		}
 	}
-	for _, client := range c.clients {
-		if rapid.Bool().Draw(t, "reads") {
-			client.take(t, rapid.IntRange(1, 4).Draw(t, "limit"))
+	for _, change := range c.sink.changes {
+		var name string
+		if _, err := fmt.Sscanf(change, "delete %s", &name); err == nil && !c.removed[name] {
+			t.Fatalf("%s is deleted, and it was never removed", name)
 		}
 	}
+	c.sink.changes = nil
 }
 
-// settle gives each shard a holder, lets each replica report everything, and lets Hold pass.
+// settle gives each shard a leader and lets each replica report everything.
 func (c *cluster) settle() {
-	for shard, holder := range c.holders {
-		if holder == "" {
+	for shard, leader := range c.leaders {
+		if leader == "" {
 			c.move(shard, c.replica())
 		}
 	}
@@ -208,72 +189,52 @@ func (c *cluster) settle() {
 			c.apply(replica)
 		}
 	}
-	c.now = c.now.Add(merge.Hold)
-	c.view.Advance(c.now)
 }
 
-// Reports interleave, get lost and are repeated; still no client gets a contradiction, and each
+// Reports interleave, get lost and are repeated; still no item is deleted that exists, and the view
 // ends with the true items.
-func TestPartitioned_ClientsEndWithTheTruth(t *testing.T) {
+func TestPartitioned_EndsWithTheTruth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		view, changes := newView(merge.Partitioned)
 		c := &cluster{
-			t: t, now: noon, epoch: 9, colors: map[string]string{}, holders: []string{"a", "a", "b"}, epochs: []int64{1, 2, 3},
-			streams: map[string]*stream{"a": {}, "b": {}, "c": {}}, view: newView(merge.Partitioned),
+			t: t, epoch: 9, colors: map[string]string{}, removed: map[string]bool{}, leaders: []string{"a", "a", "b"}, epochs: []int64{1, 2, 3},
+			streams: map[string]*stream{"a": {}, "b": {}, "c": {}}, view: view, sink: changes,
 		}
 		c.setSources()
-		c.clients = append(c.clients, newClient(c.view, all))
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			c.step()
 		}
 		c.settle()
 
-		if missing := c.view.Missing(); len(missing) > 0 || !c.view.Settled() {
-			t.Fatalf("missing %v, settled %v at the end", missing, c.view.Settled())
+		if missing := view.Unsynced(); len(missing) > 0 || !view.Settled() {
+			t.Fatalf("missing %v, settled %v at the end", missing, view.Settled())
 		}
-		for _, client := range c.clients {
-			client.takeAll(t)
-			want := map[string]string{}
-			for name, color := range c.colors {
-				if client.wants(item{name: name, color: color}) {
-					want[name] = color
-				}
-			}
-			if diff := cmp.Diff(want, client.items); diff != "" {
-				t.Fatalf("items of a client (-want +got):\n%s", diff)
-			}
-			if !client.bookmarked || client.reader.Pending() {
-				t.Fatalf("bookmark taken: %v, something pending: %v", client.bookmarked, client.reader.Pending())
-			}
+		if diff := cmp.Diff(c.colors, changes.items); diff != "" || view.Len() != len(c.colors) {
+			t.Fatalf("%d items (-want +got):\n%s", view.Len(), diff)
 		}
 	})
 }
 
-// Once each source has reported the truth in full, a client that kept up has it.
-func TestReplicated_ClientsEndWithTheTruth(t *testing.T) {
+// Once each source has reported the truth in full, the view has it.
+func TestReplicated_EndsWithTheTruth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, replicas := newView(merge.Replicated), []string{"a", "b", "c"}
-		names := []string{"n1", "n2", "n3", "n4"}
+		v, changes := newView(merge.Replicated)
+		replicas, names := []string{"a", "b", "c"}, []string{"n1", "n2", "n3", "n4"}
 		present, truth := slices.Clone(replicas), map[string]string{}
-		v.SetSources(noon, present)
-		now, epoch := noon, int64(1)
-		client := newClient(v, all)
-		take := func() {
-			for more := true; more && client.reader.Pending(); {
-				more = client.take(t, 2)
-			}
-		}
+		v.SetSources(present)
+		epoch := int64(1)
+		mark := func(replica string) { v.Bookmark(replica, &metav1.Source{ReplicaId: replica, Epoch: epoch}, true) }
 		for step := range rapid.IntRange(0, 60).Draw(t, "steps") {
 			replica := rapid.SampledFrom(replicas).Draw(t, "replica")
 			name := rapid.SampledFrom(names).Draw(t, "name")
-			held := rapid.SampledFrom([]int64{0, epoch}).Draw(t, "epoch")
-			now = now.Add(time.Second)
+			led := rapid.SampledFrom([]int64{0, epoch}).Draw(t, "epoch")
 			switch rapid.IntRange(0, 7).Draw(t, "step") {
 			case 0, 1:
 				truth[name] = fmt.Sprint(step)
-				v.Put(replica, item{name: name, color: truth[name], epoch: held})
+				v.Put(replica, item(name, led, truth[name]))
 			case 2:
 				delete(truth, name)
-				v.Remove(now, replica, item{name: name, epoch: held})
+				v.Remove(replica, item(name, led, ""))
 			case 3:
 				epoch++
 			case 4:
@@ -282,54 +243,50 @@ func TestReplicated_ClientsEndWithTheTruth(t *testing.T) {
 				v.Fail(replica)
 			case 6:
 				present = slices.DeleteFunc(slices.Clone(present), func(id string) bool { return id == replica })
-				v.SetSources(now, present)
+				v.SetSources(present)
 			case 7:
 				if !slices.Contains(present, replica) {
 					present = append(present, replica)
 				}
-				v.SetSources(now, present)
-				take()
+				v.SetSources(present)
+				mark(replica)
 			}
-			v.Advance(now)
 		}
-		v.SetSources(now, replicas)
+		v.SetSources(replicas)
 		epoch++
 		for i, replica := range replicas {
 			v.Begin(replica, false)
 			for name, color := range truth {
-				v.Put(replica, item{name: name, color: color, epoch: []int64{0, epoch, 0}[i]})
+				v.Put(replica, item(name, []int64{0, epoch, 0}[i], color))
 			}
-			v.Bookmark(now, replica)
+			mark(replica)
 		}
-		v.Advance(now.Add(merge.Hold))
-		take()
-		if diff := cmp.Diff(truth, client.items); diff != "" {
+		if diff := cmp.Diff(truth, changes.items); diff != "" {
 			t.Fatalf("items (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// Streams of different replicas follow each other and may end early. What a client takes adds up,
-// and after the bookmark of the current stream it ends with the items of that stream.
-func TestExclusive_ClientsEndWithTheCurrentStream(t *testing.T) {
+// Streams of different replicas follow each other and may end early. After the bookmark of a stream
+// the view has the items of that stream.
+func TestExclusive_EndsWithTheCurrentStream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v := newView(merge.Exclusive)
-		v.SetSources(noon, []string{""})
+		v, changes := newView(merge.Exclusive)
+		v.SetSources([]string{""})
 		truth := map[string]string{} // of the current stream
-		var clients []*client
-		revision, names := 0, []string{"a", "b", "c", "d"}
+		names, revision := []string{"a", "b", "c", "d"}, int64(0)
 		put := func(name string) {
 			revision++
 			truth[name] = fmt.Sprint(revision)
-			v.Put("", item{name: name, color: truth[name]})
+			v.Put("", item(name, revision%3, truth[name]))
 		}
-		name, index := rapid.SampledFrom(names), rapid.IntRange(0, 3)
+		name := rapid.SampledFrom(names)
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) { put(name.Draw(t, "name")) },
 			"remove": func(t *rapid.T) {
 				n := name.Draw(t, "name")
 				delete(truth, n)
-				v.Remove(noon, "", item{name: n})
+				v.Remove("", item(n, 0, ""))
 			},
 			"next stream": func(t *rapid.T) {
 				v.Begin("", false)
@@ -340,42 +297,16 @@ func TestExclusive_ClientsEndWithTheCurrentStream(t *testing.T) {
 					}
 				}
 				if rapid.Bool().Draw(t, "it reports everything") {
-					v.Bookmark(noon, "")
+					v.Bookmark("", &metav1.Source{ReplicaId: "r"}, true)
 				}
 			},
 			"fail": func(*rapid.T) { v.Fail("") },
-			"join": func(*rapid.T) {
-				if len(clients) < 4 {
-					client := newClient(v, all)
-					client.repeats = true
-					clients = append(clients, client)
-				}
-			},
-			"leave": func(t *rapid.T) {
-				if i := index.Draw(t, "client"); i < len(clients) {
-					v.Leave(clients[i].reader)
-					clients = slices.Delete(clients, i, i+1)
-				}
-			},
-			"take": func(t *rapid.T) {
-				if i := index.Draw(t, "client"); i < len(clients) {
-					clients[i].take(t, rapid.IntRange(1, 4).Draw(t, "limit"))
-				}
-			},
-			"check": func(t *rapid.T) {
+			"": func(t *rapid.T) {
 				if !v.Synced() {
 					return
 				}
-				for i, client := range clients {
-					client.takeAll(t)
-					if diff := cmp.Diff(truth, client.items); diff != "" {
-						t.Fatalf("items of client %d (-want +got):\n%s", i, diff)
-					}
-				}
-			},
-			"": func(t *rapid.T) {
-				if len(clients) == 0 && v.Entries() > len(names) {
-					t.Fatalf("%d entries for %d names without a reader", v.Entries(), len(names))
+				if diff := cmp.Diff(truth, changes.items); diff != "" {
+					t.Fatalf("items (-want +got):\n%s", diff)
 				}
 			},
 		})

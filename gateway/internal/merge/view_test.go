@@ -3,465 +3,361 @@ package merge_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 )
 
-type item struct {
-	name  string
-	epoch int64
-	color string
+// item returns a Node of shard 0.
+func item(name string, epoch int64, color string) merge.Item { return itemOf(0, name, epoch, color) }
+
+func itemOf(shard int32, name string, epoch int64, color string) merge.Item {
+	return &nodev1.NodeHealth{Name: name, Message: color, Owner: &metav1.Owner{Shard: &shard, Epoch: epoch}}
 }
 
-func (i item) GetName() string { return i.name }
-func (i item) GetEpoch() int64 { return i.epoch }
+func colorOf(item merge.Item) string { return item.(*nodev1.NodeHealth).Message }
 
-func newView(ownership merge.Ownership) *merge.View[item] {
-	cfg := merge.ViewConfig[item]{Ownership: ownership, Key: merge.KeyOf[item]}
-	if ownership != merge.Exclusive {
-		cfg.Same = func(a, b item) bool { return a == b }
+// sink keeps the merged items and the changes as text.
+type sink struct {
+	items   map[string]string
+	changes []string
+}
+
+func (s *sink) Put(items ...merge.Item) {
+	for _, item := range items {
+		s.items[item.GetName()] = colorOf(item)
+		s.changes = append(s.changes, fmt.Sprintf("put %s %s@%d", item.GetName(), colorOf(item), item.(*nodev1.NodeHealth).Owner.GetEpoch()))
 	}
+}
+
+func (s *sink) Delete(last ...merge.Item) {
+	for _, item := range last {
+		delete(s.items, item.GetName())
+		s.changes = append(s.changes, fmt.Sprintf("delete %s %s", item.GetName(), colorOf(item)))
+	}
+}
+
+// fixture is a View and its sink.
+type fixture struct {
+	*merge.View
+	t    *testing.T
+	sink *sink
+}
+
+func newView(ownership merge.Ownership) (*merge.View, *sink) {
+	s := &sink{items: map[string]string{}}
+	cfg := merge.ViewConfig{Ownership: ownership, Sink: s}
 	if ownership == merge.Exclusive {
-		cfg.Ended = func(last item) item { return item{name: last.name, color: "ended"} }
+		cfg.Ended = func(last merge.Item) merge.Item { return item(last.GetName(), 0, "ended") }
 	}
-	return merge.NewView(cfg)
+	return merge.NewView(cfg), s
 }
 
-func all(item) bool { return true }
+func newFixture(t *testing.T, ownership merge.Ownership, sources ...string) *fixture {
+	v, s := newView(ownership)
+	v.SetSources(sources)
+	return &fixture{View: v, t: t, sink: s}
+}
 
-var kinds = map[merge.EventType]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
+// mark sends a bookmark of a source that covers the shards.
+func (f *fixture) mark(id string, epoch int64, first bool, shards ...int32) {
+	f.Bookmark(id, &metav1.Source{Service: "leasesvc", ReplicaId: id, Epoch: epoch, Shards: shards}, first)
+}
 
-// taken returns everything that a reader can take now, as text.
-func taken(r *merge.Reader[item]) []string {
-	var texts []string
-	for r.Pending() {
-		events, bookmark := r.Take(10)
-		for _, event := range events {
-			texts = append(texts, fmt.Sprintf("%s %s %s@%d", kinds[event.Type], event.Item.name, event.Item.color, event.Item.epoch))
-		}
-		if bookmark {
-			texts = append(texts, "bookmark")
-		}
-		if len(events) == 0 && !bookmark {
-			break
-		}
+// check compares the changes since the last check.
+func (f *fixture) check(want ...string) {
+	f.t.Helper()
+	if diff := cmp.Diff(want, f.sink.changes); diff != "" {
+		f.t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	return texts
+	f.sink.changes = nil
 }
 
-func checkTaken(t *testing.T, r *merge.Reader[item], want ...string) {
-	t.Helper()
-	if diff := cmp.Diff(want, taken(r)); diff != "" {
-		t.Errorf("the reader takes (-want +got):\n%s", diff)
+// partitioned returns a view with a red n1 at epoch 5 of source a, which covers shard 0; source b
+// covers nothing.
+func partitioned(t *testing.T) *fixture {
+	f := newFixture(t, merge.Partitioned, "a", "b")
+	f.Begin("a", false)
+	f.Begin("b", false)
+	f.Put("a", item("n1", 5, "red"))
+	f.mark("a", 5, true, 0)
+	f.mark("b", 0, true)
+	f.check("put n1 red@5")
+	return f
+}
+
+func TestView_SettledOnceEachSourceReportedOrFailed(t *testing.T) {
+	f := newFixture(t, merge.Partitioned, "a", "b")
+	f.Begin("a", false)
+	f.Begin("b", false)
+	f.mark("a", 0, true)
+	if f.Settled() || !f.Synced() {
+		t.Error("settled although b has reported nothing")
 	}
-}
-
-// partitioned returns a view with a red n1 at epoch 5 of source a; source b has nothing.
-func partitioned() *merge.View[item] {
-	v := newView(merge.Partitioned)
-	v.SetSources(noon, []string{"a", "b"})
-	for _, source := range []string{"a", "b"} {
-		v.Begin(source, false)
+	f.Fail("b")
+	if diff := cmp.Diff([]string{"b"}, f.Unsynced()); diff != "" || !f.Settled() {
+		t.Errorf("settled %v, unsynced (-want +got):\n%s", f.Settled(), diff)
 	}
-	v.Put("a", item{name: "n1", epoch: 5, color: "red"})
-	v.Bookmark(noon, "a")
-	v.Bookmark(noon, "b")
-	return v
-}
-
-func TestView_ReaderGetsAllThenABookmarkThenChanges(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-
-	checkTaken(t, r, "added n1 red@5", "bookmark")
-	v.Put("a", item{name: "n1", epoch: 5, color: "green"})
-	v.Put("b", item{name: "n2", epoch: 6, color: "red"})
-	checkTaken(t, r, "modified n1 green@5", "added n2 red@6")
-}
-
-func TestView_BookmarkWaitsForAllSources(t *testing.T) {
-	v := newView(merge.Partitioned)
-	r := v.Join(all)
-	checkTaken(t, r) // the sources are not known yet
-	v.SetSources(noon, []string{"a", "b"})
-	v.Put("a", item{name: "n1", epoch: 5})
-	v.Bookmark(noon, "a")
-	checkTaken(t, r, "added n1 @5")
-
-	v.Fail("b")
-
-	checkTaken(t, r, "bookmark")
-	if diff := cmp.Diff([]string{"b"}, v.Missing()); diff != "" {
-		t.Errorf("Missing() (-want +got):\n%s", diff)
+	f.Begin("b", false)
+	f.GiveUp("b")
+	if !f.Settled() {
+		t.Error("not settled although b was given up")
 	}
 }
 
-func TestView_MoveIsAModification(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-
-	v.Remove(noon, "a", item{name: "n1", epoch: 5})
-	checkTaken(t, r)
-	v.Put("b", item{name: "n1", epoch: 7, color: "red"})
-	v.Advance(noon.Add(time.Hour))
-
-	checkTaken(t, r, "modified n1 red@7")
+func TestView_MoveOfAShardDeletesNothing(t *testing.T) {
+	f := partitioned(t)
+	f.mark("a", 0, false)
+	f.check()
+	f.Put("b", item("n1", 7, "red"))
+	f.mark("b", 7, false, 0)
+	f.check("put n1 red@7")
 }
 
-func TestView_RemovalTakesEffectAfterHold(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-
-	v.Remove(noon, "a", item{name: "n1", epoch: 5})
-	if next := v.Advance(noon.Add(merge.Hold - 1)); !next.Equal(noon.Add(merge.Hold)) {
-		t.Errorf("Advance() = %s, want the end of Hold", next)
-	}
-	checkTaken(t, r)
-	if next := v.Advance(noon.Add(merge.Hold)); !next.IsZero() {
-		t.Errorf("Advance() = %s although no removal is pending", next)
-	}
-
-	checkTaken(t, r, "removed n1 red@5")
+func TestView_NextLeaderDecidesWhatExists(t *testing.T) {
+	f := partitioned(t)
+	f.Put("a", item("n2", 5, "red"))
+	f.Put("a", itemOf(1, "of another shard", 5, "red"))
+	f.mark("a", 0, false)
+	f.Put("b", item("n1", 7, "green"))
+	f.check("put n2 red@5", "put of another shard red@5", "put n1 green@7")
+	f.mark("b", 7, false, 0)
+	f.check("delete n2 red")
 }
 
-func TestView_ReportOfEarlierTermIsIgnored(t *testing.T) {
-	v := partitioned()
-	v.Put("b", item{name: "n1", epoch: 7, color: "green"})
-	r := v.Join(all)
-	taken(r)
+func TestView_ReplicaThatRegainsAShardReportsItAnew(t *testing.T) {
+	f := partitioned(t)
+	f.Put("a", item("n2", 5, "red"))
+	f.mark("a", 0, false)
+	f.Put("a", item("n1", 9, "red"))
+	f.mark("a", 9, false, 0)
+	f.check("put n2 red@5", "put n1 red@9", "delete n2 red")
+}
 
-	v.Put("a", item{name: "n1", epoch: 5, color: "blue"})
-	v.Remove(noon, "a", item{name: "n1", epoch: 5})
-	v.Advance(noon.Add(merge.Hold))
+// A shard that a replica lost and regained between two bookmarks shows in the epochs.
+func TestView_LaterTermOfTheSameLeader(t *testing.T) {
+	f := partitioned(t)
+	f.Put("a", item("n2", 5, "red"))
+	f.Put("a", item("n1", 9, "red"))
+	f.mark("a", 9, false, 0)
+	f.check("put n2 red@5", "put n1 red@9", "delete n2 red")
+}
 
-	checkTaken(t, r)
+func TestView_RemovalTakesEffectAtOnce(t *testing.T) {
+	f := partitioned(t)
+	f.Remove("a", item("n1", 5, ""))
+	f.check("delete n1 red")
+}
+
+func TestView_ReportsOfAnEarlierTermAreIgnored(t *testing.T) {
+	f := partitioned(t)
+	f.Put("b", item("n1", 7, "green"))
+	f.mark("b", 7, false, 0)
+	f.check("put n1 green@7")
+
+	f.Put("a", item("n1", 5, "blue"))
+	f.Put("a", item("gone", 5, "blue"))
+	f.Remove("a", item("n1", 5, ""))
+	f.Begin("a", false)
+	f.mark("a", 5, true, 0)
+	f.check()
 }
 
 func TestView_FailedSourceKeepsItsItems(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-
-	v.Fail("a")
-	v.Advance(noon.Add(time.Hour))
-	checkTaken(t, r, "bookmark")
-
-	v.Begin("a", false)
-	v.Put("a", item{name: "n3", epoch: 5, color: "red"})
-	if diff := cmp.Diff([]string{"a"}, v.Missing()); diff != "" {
-		t.Errorf("Missing() while a reports everything again (-want +got):\n%s", diff)
+	f := partitioned(t)
+	f.Fail("a")
+	f.Begin("a", false)
+	f.Put("a", item("n3", 5, "red"))
+	if diff := cmp.Diff([]string{"a"}, f.Unsynced()); diff != "" {
+		t.Errorf("unsynced while a reports everything again (-want +got):\n%s", diff)
 	}
-	v.Bookmark(noon.Add(time.Hour), "a")
-	v.Advance(noon.Add(time.Hour + merge.Hold))
-	checkTaken(t, r, "removed n1 red@5", "added n3 red@5", "bookmark")
+	f.check("put n3 red@5")
+	f.mark("a", 5, true, 0)
+	f.check("delete n1 red")
 }
 
 func TestView_ResumedStreamKeepsOtherItems(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-
-	v.Fail("a")
-	v.Begin("a", true)
-	v.Bookmark(noon, "a")
-	v.Advance(noon.Add(time.Hour))
-
-	checkTaken(t, r, "bookmark")
+	f := partitioned(t)
+	f.Fail("a")
+	f.Begin("a", true)
+	f.mark("a", 5, true, 0)
+	f.check()
 }
 
-func TestView_ItemsOfSourceThatLeftWaitForHold(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-
-	v.SetSources(noon, []string{"b"})
-	checkTaken(t, r, "bookmark")
-	v.Advance(noon.Add(merge.Hold))
-	checkTaken(t, r, "removed n1 red@5")
+func TestView_ItemsOfASourceThatLeftWaitForTheNextLeader(t *testing.T) {
+	f := partitioned(t)
+	f.SetSources([]string{"b"})
+	f.check()
+	f.mark("b", 6, false, 0)
+	f.check("delete n1 red")
 }
 
 // Epochs start again after etcd was restored from a backup; then all sources are new.
 func TestView_EarlierEpochCountsOnceTheSourceOfTheHigherLeft(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-
-	v.SetSources(noon, []string{"c"})
-	v.Put("c", item{name: "n1", epoch: 2, color: "green"})
-	v.Bookmark(noon, "c")
-	v.Advance(noon.Add(merge.Hold))
-
-	checkTaken(t, r, "modified n1 green@2", "bookmark")
+	f := partitioned(t)
+	f.SetSources([]string{"c"})
+	f.Begin("c", false)
+	f.Put("c", item("n1", 2, "green"))
+	f.mark("c", 2, true, 0)
+	f.check("put n1 green@2")
 }
 
-func TestView_SlowReaderGetsTheNewestState(t *testing.T) {
-	v := partitioned()
-	slow := v.Join(all)
-	taken(slow)
-	for _, color := range []string{"green", "blue", "black"} {
-		v.Put("a", item{name: "n1", epoch: 5, color: color})
-	}
-	v.Put("a", item{name: "n2", epoch: 5, color: "red"}) // never seen by the reader
-	v.Remove(noon, "a", item{name: "n2", epoch: 5})
-	v.Advance(noon.Add(merge.Hold))
-
-	checkTaken(t, slow, "modified n1 black@5")
-}
-
-func TestView_ChurnKeepsNoEntries(t *testing.T) {
-	v := partitioned()
-	idle, active := v.Join(all), v.Join(all)
-	taken(idle)
-	now := noon
-	for i := range 1000 {
-		name := fmt.Sprintf("short-lived-%d", i)
-		v.Put("a", item{name: name, epoch: 5})
-		taken(active)
-		v.Remove(now, "a", item{name: name, epoch: 5})
-		now = now.Add(merge.Hold)
-		v.Advance(now)
-		taken(active)
-	}
-
-	checkTaken(t, idle)
-	if entries := v.Entries(); entries > 3 {
-		t.Errorf("%d entries for one item", entries)
+func TestView_IgnoresWhatNoReplicaReports(t *testing.T) {
+	f := partitioned(t)
+	f.Put("a", item("", 5, "without a name"))
+	f.Put("a", itemOf(-1, "x", 5, ""))
+	f.Put("a", itemOf(merge.MaxShards, "x", 5, ""))
+	f.Put("stranger", item("x", 99, ""))
+	f.Remove("stranger", item("n1", 99, ""))
+	f.mark("stranger", 99, true, 0)
+	f.Begin("b", false)
+	f.mark("b", 99, false, 0) // before the end of its initial report
+	f.check()
+	if diff := cmp.Diff([]string{"b"}, f.Unsynced()); diff != "" {
+		t.Errorf("unsynced (-want +got):\n%s", diff)
 	}
 }
 
-func TestView_ReaderThatLeavesFreesEntries(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-	v.Remove(noon, "a", item{name: "n1", epoch: 5})
-	v.Advance(noon.Add(merge.Hold))
-
-	v.Leave(r)
-	v.Put("a", item{name: "n2", epoch: 5})
-
-	if entries := v.Entries(); entries != 1 {
-		t.Errorf("%d entries for one item", entries)
+// replicated returns a view with a red n1 of sources a and b; a leads its shard at epoch 5.
+func replicated(t *testing.T) *fixture {
+	f := newFixture(t, merge.Replicated, "a", "b")
+	for _, source := range []string{"a", "b"} {
+		f.Begin(source, false)
 	}
+	f.Put("a", item("n1", 5, "red"))
+	f.Put("b", item("n1", 0, "pale"))
+	f.mark("a", 5, true, 0)
+	f.mark("b", 0, true)
+	f.check("put n1 red@5")
+	return f
 }
 
-func TestReader_FilterDecidesWhatExists(t *testing.T) {
-	v := partitioned()
-	r := v.Join(func(i item) bool { return i.color == "red" })
-
-	checkTaken(t, r, "added n1 red@5", "bookmark")
-	v.Put("a", item{name: "n1", epoch: 5, color: "green"})
-	checkTaken(t, r, "removed n1 green@5")
-	v.Put("a", item{name: "n1", epoch: 5, color: "red"})
-	checkTaken(t, r, "added n1 red@5")
+func TestReplicated_LeaderHasTheHighestEpoch(t *testing.T) {
+	f := replicated(t)
+	f.Put("b", item("n1", 0, "grey"))
+	f.Put("a", item("n1", 5, "blue"))
+	f.Put("b", item("n1", 9, "green"))
+	f.check("put n1 blue@5", "put n1 green@9")
 }
 
-// A source that comes back while a reader is halfway may fill an entry behind the reader.
-func TestReader_BookmarkWaitsForSourceSyncedMeanwhile(t *testing.T) {
-	v := partitioned()
-	v.Put("a", item{name: "n2", epoch: 5})
-	v.Put("a", item{name: "n3", epoch: 5})
-	v.Remove(noon, "a", item{name: "n1", epoch: 5})
-	v.Advance(noon.Add(merge.Hold))
-	v.Fail("b")
-	r := v.Join(all)
-	if events, _ := r.Take(1); len(events) != 1 || events[0].Item.name != "n2" {
-		t.Fatalf("the reader starts with %v, want n2", events)
-	}
-
-	v.Begin("b", false)
-	v.Put("b", item{name: "m1", epoch: 6, color: "red"}) // the entry of n1
-	v.Bookmark(noon, "b")
-
-	checkTaken(t, r, "added n3 @5", "added m1 red@6", "bookmark")
+// After the leader gave up the shard every report counts, until another source leads it.
+func TestReplicated_LeaderMayLowerTheEpoch(t *testing.T) {
+	f := replicated(t)
+	f.Put("a", item("n1", 0, "red"))
+	f.Put("b", item("n1", 0, "grey"))
+	f.check("put n1 red@0", "put n1 grey@0")
 }
 
-func TestReader_RequestedBookmark(t *testing.T) {
-	v := partitioned()
-	r := v.Join(all)
-	taken(r)
-	checkTaken(t, r)
-
-	v.RequestBookmarks()
-
-	checkTaken(t, r, "bookmark")
-}
-
-// replicated returns a view with a red n1 of sources a and b; a holds its shard at epoch 5.
-func replicated() *merge.View[item] {
-	v := newView(merge.Replicated)
-	v.SetSources(noon, []string{"a", "b"})
-	for source, epoch := range map[string]int64{"a": 5, "b": 0} {
-		v.Begin(source, false)
-		v.Put(source, item{name: "n1", color: "red", epoch: epoch})
-		v.Bookmark(noon, source)
-	}
-	return v
-}
-
-func TestReplicated_HolderHasTheHighestEpoch(t *testing.T) {
-	v := replicated()
-	reader := v.Join(all)
-	checkTaken(t, reader, "added n1 red@5", "bookmark")
-
-	v.Put("b", item{name: "n1", color: "grey", epoch: 0})
-	checkTaken(t, reader)
-	v.Put("a", item{name: "n1", color: "blue", epoch: 5})
-	checkTaken(t, reader, "modified n1 blue@5")
-	v.Put("b", item{name: "n1", color: "green", epoch: 9})
-	checkTaken(t, reader, "modified n1 green@9")
-}
-
-// After the holder gave up the shard every report counts, until another source holds it.
-func TestReplicated_HolderMayLowerTheEpoch(t *testing.T) {
-	v := replicated()
-	reader := v.Join(all)
-	checkTaken(t, reader, "added n1 red@5", "bookmark")
-
-	v.Put("a", item{name: "n1", color: "red", epoch: 0})
-	v.Put("b", item{name: "n1", color: "grey", epoch: 0})
-	checkTaken(t, reader, "modified n1 grey@0")
-}
-
-func TestReplicated_RemovalByTheHolderTakesEffectAtOnce(t *testing.T) {
-	v := replicated()
-	reader := v.Join(all)
-	checkTaken(t, reader, "added n1 red@5", "bookmark")
-
-	v.Remove(noon, "b", item{name: "n1"})
-	checkTaken(t, reader)
-	v.Remove(noon, "a", item{name: "n1", epoch: 5})
-	checkTaken(t, reader, "removed n1 red@5")
-	if next := v.Advance(noon); !next.IsZero() {
-		t.Errorf("a removal is pending until %s, want none", next)
-	}
+func TestReplicated_RemovalOfTheLeaderTakesEffectAtOnce(t *testing.T) {
+	f := replicated(t)
+	f.Remove("b", item("n1", 0, ""))
+	f.check()
+	f.Remove("a", item("n1", 5, ""))
+	f.check("delete n1 red")
 }
 
 func TestReplicated_ItemStaysWhileAnotherSourceReportsIt(t *testing.T) {
-	v := replicated()
-	v.Put("a", item{name: "n2", color: "red", epoch: 5})
-	reader := v.Join(all)
-	checkTaken(t, reader, "added n1 red@5", "added n2 red@5", "bookmark")
-
-	v.SetSources(noon, []string{"b"})
-	v.Advance(noon.Add(merge.Hold))
-	checkTaken(t, reader, "removed n2 red@5", "bookmark")
-	v.Put("b", item{name: "n1", color: "grey"})
-	checkTaken(t, reader, "modified n1 grey@0")
-	v.Remove(noon, "b", item{name: "n1"})
-	checkTaken(t, reader, "removed n1 grey@0")
+	f := replicated(t)
+	f.Put("a", item("n2", 5, "red"))
+	f.check("put n2 red@5")
+	f.SetSources([]string{"b"})
+	f.check("delete n2 red")
+	f.Put("b", item("n1", 0, "grey"))
+	f.Remove("b", item("n1", 0, ""))
+	f.check("put n1 grey@0", "delete n1 grey")
 }
 
 func TestReplicated_ItemStaysUntilNoStreamContainsIt(t *testing.T) {
-	v := replicated()
-	reader := v.Join(all)
-	checkTaken(t, reader, "added n1 red@5", "bookmark")
+	f := replicated(t)
+	f.Begin("a", false)
+	f.mark("a", 5, true)
+	f.check()
+	f.Begin("b", false)
+	f.mark("b", 0, true)
+	f.check("delete n1 red")
+}
 
-	v.Begin("a", false)
-	v.Bookmark(noon, "a")
-	v.Advance(noon.Add(merge.Hold))
-	checkTaken(t, reader, "bookmark")
-	v.Begin("b", false)
-	v.Bookmark(noon, "b")
-	v.Advance(noon.Add(2 * merge.Hold))
-	checkTaken(t, reader, "removed n1 red@5", "bookmark")
+// When the last replica is replaced, the items stay until its successor has reported.
+func TestReplicated_ItemStaysWithoutASource(t *testing.T) {
+	f := replicated(t)
+	f.SetSources([]string{"c"})
+	f.check()
+	f.Begin("c", false)
+	f.Put("c", item("n2", 0, "red"))
+	f.mark("c", 0, true)
+	f.check("put n2 red@0", "delete n1 red")
+}
+
+func TestReplicated_ReportCountsAfterTheLeaderLeft(t *testing.T) {
+	f := replicated(t)
+	f.Begin("b", false)
+	f.SetSources([]string{"b"})
+	f.Put("b", item("n1", 0, "grey"))
+	f.mark("b", 0, true)
+	f.check("put n1 grey@0")
 }
 
 // exclusive returns a view of which one stream has reported a and b.
-func exclusive() *merge.View[item] {
-	v := newView(merge.Exclusive)
-	v.SetSources(noon, []string{""})
-	v.Begin("", false)
-	v.Put("", item{name: "a", color: "red"})
-	v.Put("", item{name: "b", color: "red"})
-	v.Bookmark(noon, "")
-	return v
+func exclusive(t *testing.T) *fixture {
+	f := newFixture(t, merge.Exclusive, "")
+	f.Begin("", false)
+	f.Put("", item("a", 3, "red"))
+	f.Put("", item("b", 3, "red"))
+	f.mark("", 3, true)
+	f.check("put a red@3", "put b red@3")
+	return f
 }
 
 func TestExclusive_NextStreamReplacesTheLast(t *testing.T) {
-	v := exclusive()
-	reader := v.Join(all)
-	checkTaken(t, reader, "added a red@0", "added b red@0", "bookmark")
-
-	v.Begin("", false)
-	checkTaken(t, reader)
-	v.Put("", item{name: "b", color: "red"})
-	v.Put("", item{name: "c", color: "red"})
-	checkTaken(t, reader, "added b red@0", "added c red@0")
-	v.Put("", item{name: "b", color: "green"})
-	v.Bookmark(noon, "")
-	checkTaken(t, reader, "removed a ended@0", "modified b green@0", "bookmark")
-	v.RequestBookmarks()
-	checkTaken(t, reader, "bookmark")
+	f := exclusive(t)
+	f.Begin("", false)
+	f.Put("", item("b", 2, "red")) // of any epoch
+	f.Put("", item("c", 2, "red"))
+	f.check("put b red@2", "put c red@2")
+	f.mark("", 2, true)
+	f.check("delete a ended")
+	f.Begin("", true)
+	f.mark("", 2, true)
+	f.mark("", 0, false)
+	f.check()
 }
 
-func TestExclusive_ReportOfEachStreamIsAddedOnce(t *testing.T) {
-	v := exclusive()
-	reader := v.Join(all)
-	taken(reader)
-	v.Put("", item{name: "a", color: "green"})
-	v.Begin("", false)
-	checkTaken(t, reader, "modified a green@0") // still a report of the stream before
-	v.Put("", item{name: "a", color: "green"})
-	checkTaken(t, reader, "added a green@0")
-	v.Put("", item{name: "a", color: "green"})
-	checkTaken(t, reader, "modified a green@0")
+func TestExclusive_RemovalHasItsState(t *testing.T) {
+	f := exclusive(t)
+	f.Remove("", item("b", 0, "repaired"))
+	f.check("delete b repaired")
 }
 
-func TestExclusive_RemovalTakesEffectAtOnceWithItsState(t *testing.T) {
-	v := exclusive()
-	reader := v.Join(all)
-	taken(reader)
-	v.Remove(noon, "", item{name: "b", color: "repaired"})
-	checkTaken(t, reader, "removed b repaired@0")
-	v.Put("", item{name: "b", color: "red"})
-	checkTaken(t, reader, "added b red@0")
-}
-
-func TestExclusive_FailureIsABookmark(t *testing.T) {
-	v := exclusive()
-	reader := v.Join(all)
-	taken(reader)
-	v.Fail("")
-	checkTaken(t, reader, "bookmark")
-	if v.Synced() || !v.Settled() {
-		t.Errorf("synced is %v, settled is %v, want a settled view without a source", v.Synced(), v.Settled())
+func TestExclusive_FailureKeepsTheItems(t *testing.T) {
+	f := exclusive(t)
+	f.Fail("")
+	f.check()
+	if f.Synced() || !f.Settled() {
+		t.Errorf("synced is %v, settled is %v, want a settled view without a source", f.Synced(), f.Settled())
 	}
-	v.Begin("", false)
-	if v.Settled() {
-		t.Error("the view is settled before the new stream has reported everything")
+	f.Begin("", false)
+	if f.Settled() {
+		t.Error("settled before the new stream has reported everything")
 	}
 }
 
-func BenchmarkView_ChangeWithTenReaders(b *testing.B) {
-	v := newView(merge.Partitioned)
-	v.SetSources(noon, []string{"a"})
-	names := make([]string, 130_000)
-	for i := range names {
-		names[i] = fmt.Sprintf("node-%06d", i)
-		v.Put("a", item{name: names[i], epoch: 1})
-	}
-	readers := make([]*merge.Reader[item], 10)
-	for i := range readers {
-		readers[i] = v.Join(all)
-		for r := readers[i]; r.Pending(); {
-			r.Take(1 << 20)
-			if !v.Settled() {
-				break
-			}
-		}
+// A change costs the same for any number of items.
+func BenchmarkView_Change(b *testing.B) {
+	v, _ := newView(merge.Partitioned)
+	v.SetSources([]string{"a"})
+	v.Begin("a", false)
+	items := make([]merge.Item, 130_000)
+	for i := range items {
+		items[i] = item(fmt.Sprintf("node-%06d", i), 1, "red")
+		v.Put("a", items[i])
 	}
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		v.Put("a", item{name: names[i%len(names)], epoch: 1, color: fmt.Sprint(i)})
-		for _, r := range readers {
-			r.Take(256)
-		}
+		v.Put("a", items[i%len(items)])
 		i++
 	}
 }

@@ -218,6 +218,8 @@ func (s *eventRecorder) OnChange(change ObjectChange) {
 	}
 }
 
+func (*eventRecorder) OnHeard(Kind, string) {}
+
 func (s *eventRecorder) OnError(kind Kind, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

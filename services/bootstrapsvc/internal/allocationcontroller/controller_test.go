@@ -74,7 +74,7 @@ func TestController_RepairsSafeFindingsAndStoresTheRepairs(t *testing.T) {
 			}
 		}
 		for _, repair := range w.repairs(t) {
-			if !repair.Complete() || repair.Ended.IsZero() || repair.Requester != "auto" {
+			if !repair.Complete() || repair.Ended.IsZero() || !repair.Requester.IsAutomatic() || repair.Progress.Attempts != 1 {
 				t.Errorf("repair %+v", repair)
 			}
 		}
@@ -139,9 +139,9 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 	w := newDamagedCluster(t)
 	first := w.lead(t, w.config())
 	time.Sleep(settleTime)
-	plan, err := first.PlanRepair(nil, time.Now())
-	if err != nil || len(plan.Steps) != 6 {
-		t.Fatalf("plan %v, %v", plan, err)
+	plan := first.plan(t)
+	if len(plan.Steps) != 6 {
+		t.Fatalf("plan %v", plan)
 	}
 	writes, name := 0, ""
 	w.onWrite(func(write string, isAfter bool) error {
@@ -155,7 +155,7 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 		}
 		return nil
 	})
-	_, err = first.ApplyRepair(first.ctx, plan.Token, "admin")
+	_, err := first.apply(plan)
 	first.end()
 	w.onWrite(nil)
 	if reached == (err == nil) {
@@ -164,12 +164,12 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 	next := w.lead(t, w.config())
 	defer next.end()
 	time.Sleep(settleTime)
-	begun := slices.ContainsFunc(w.repairs(t), func(r repairstore.Repair) bool { return r.ID == repairstore.TokenID(plan.Token) })
+	begun := slices.ContainsFunc(w.repairs(t), func(r repairstore.Repair) bool { return r.ID == plan.ID })
 	if reached && !begun && name != "begin" {
 		t.Errorf("crashed at %s before the plan was stored", name)
 	}
-	repair, err := next.ApplyRepair(next.ctx, plan.Token, "admin")
-	if err != nil || !repair.Complete() || repair.Ended.IsZero() {
+	repair, err := next.apply(plan)
+	if err != nil || repair.State() != repairstore.Succeeded {
 		t.Errorf("crash at %s (after: %t): repair %+v, %v", name, after, repair, err)
 	}
 	w.wantRepaired(t)
@@ -311,9 +311,9 @@ func TestController_FreePlannedByAnEarlierLeaderIsRejected(t *testing.T) {
 		w.putBits(30005)
 		first := w.lead(t, w.config())
 		time.Sleep(100 * time.Second)
-		plan, err := first.PlanRepair(nil, time.Now())
-		if err != nil || len(plan.Steps) != 1 {
-			t.Fatalf("plan %v, %v", plan, err)
+		plan := first.plan(t)
+		if len(plan.Steps) != 1 {
+			t.Fatalf("plan %v", plan)
 		}
 		w.onWrite(func(write string, after bool) error {
 			if write == "begin" && after {
@@ -322,7 +322,7 @@ func TestController_FreePlannedByAnEarlierLeaderIsRejected(t *testing.T) {
 			}
 			return nil
 		})
-		if _, err := first.ApplyRepair(first.ctx, plan.Token, "admin"); err == nil {
+		if _, err := first.apply(plan); err == nil {
 			t.Error("applied by a process that crashed")
 		}
 		first.end()
@@ -387,39 +387,32 @@ func TestController_WithoutClusterIdentityRangesAreNotCompared(t *testing.T) {
 	})
 }
 
-// While a repair runs, another one is rejected within seconds, and the same token waits.
+// While a repair runs, another one is rejected within seconds, and the same plan waits.
 func TestController_RejectsARepairWhileAnotherOneRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(settleTime)
-		first, err := r.PlanRepair([]string{"findings/not-allocated.ip-addresses.10.0.0.1"}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := r.PlanRepair(nil, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		first, second := r.plan(t, "findings/not-allocated.ip-addresses.10.0.0.1"), r.plan(t)
 		w.onWrite(func(write string, after bool) error {
 			if write == "create 10.0.0.1" && !after {
 				time.Sleep(20 * time.Second)
 			}
 			return nil
 		})
-		outcome := func(token string) chan error {
+		outcome := func(plan repairstore.Plan) chan error {
 			done := make(chan error, 1)
 			go func() {
-				_, err := r.ApplyRepair(r.ctx, token, "admin")
+				_, err := r.apply(plan)
 				done <- err
 			}()
 			return done
 		}
-		one := outcome(first.Token)
+		one := outcome(first)
 		time.Sleep(time.Millisecond)
 		begun := time.Now()
-		again, other := outcome(first.Token), outcome(second.Token)
+		again, other := outcome(first), outcome(second)
 		if err := <-other; !errors.Is(err, ErrRepairRunning) || time.Since(begun) > 2*time.Second {
 			t.Errorf("the other repair gets %v after %s, want %v soon", err, time.Since(begun), ErrRepairRunning)
 		}
@@ -428,40 +421,6 @@ func TestController_RejectsARepairWhileAnotherOneRuns(t *testing.T) {
 		}
 		if repairs := w.repairs(t); len(repairs) != 1 {
 			t.Errorf("%d repairs, want one", len(repairs))
-		}
-	})
-}
-
-func TestController_RejectsExpiredAndDriftedPlans(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDamagedCluster(t)
-		r := w.lead(t, w.config())
-		defer r.end()
-		time.Sleep(settleTime)
-		old, err := r.PlanRepair(nil, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(planLifetime + time.Second)
-		if _, err := r.ApplyRepair(r.ctx, old.Token, "admin"); !errors.Is(err, ErrPlanExpired) {
-			t.Errorf("apply of an old plan = %v, want %v", err, ErrPlanExpired)
-		}
-		plan, err := r.PlanRepair(nil, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.addAddress("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "IPv5" })
-		time.Sleep(settleTime)
-		if _, err := r.ApplyRepair(r.ctx, plan.Token, "admin"); !errors.Is(err, ErrPlanDrifted) {
-			t.Errorf("apply of another plan = %v, want %v", err, ErrPlanDrifted)
-		}
-		w.addAddress("10.0.0.1", "missing")
-		time.Sleep(settleTime)
-		if _, err := r.ApplyRepair(r.ctx, plan.Token, "admin"); !errors.Is(err, ErrPlanDrifted) || !strings.Contains(err.Error(), "10.0.0.1") {
-			t.Errorf("apply after 10.0.0.1 was repaired = %v, want %v", err, ErrPlanDrifted)
-		}
-		if repairs := w.repairs(t); len(repairs) != 0 {
-			t.Errorf("repairs %+v, want none begun", repairs)
 		}
 	})
 }
@@ -497,8 +456,8 @@ func TestController_FirstSeenSurvivesATerm(t *testing.T) {
 			after[finding.Name] = finding.FirstSeen
 		}
 		gone := "findings/not-allocated.ip-addresses.10.0.0.1"
-		if len(snapshot.Ended) != 1 || snapshot.Ended[0].Name != gone || snapshot.Ended[0].End != allocation.EndGone {
-			t.Errorf("ended %+v, want %s gone", snapshot.Ended, gone)
+		if len(snapshot.Ended) != 1 || snapshot.Ended[0].Name != gone || snapshot.Ended[0].End != allocation.EndResolved {
+			t.Errorf("ended %+v, want %s resolved", snapshot.Ended, gone)
 		}
 		delete(before, gone)
 		if diff := cmp.Diff(before, after); diff != "" {
@@ -553,27 +512,6 @@ func TestController_RepairsAfterAnOutage(t *testing.T) {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
-	}
-}
-
-func TestNewPlannedRepair_LimitsTheFindingsThatAreLeft(t *testing.T) {
-	const many = 20_000
-	var selected []allocation.Finding
-	for i := range many {
-		name := fmt.Sprintf("findings/duplicate-owner.ip-addresses.%05d", i)
-		selected = append(selected, allocation.Finding{
-			Name: name, Code: allocation.DuplicateOwner, State: allocation.StateOpen, UnsafeReason: "a person must choose",
-		})
-	}
-	plan, err := newPlannedRepair(selected, time.Unix(7, 0))
-	if err != nil || len(plan.Steps) != 0 || plan.Token != "" {
-		t.Fatalf("plan is %v with token %q, %v; want no steps", plan.Steps, plan.Token, err)
-	}
-	if len(plan.Left) != maxPlanLeft || plan.Omitted != many-maxPlanLeft {
-		t.Errorf("%d findings are left and %d omitted, want %d of %d", len(plan.Left), plan.Omitted, maxPlanLeft, many)
-	}
-	if first := plan.Left[0].Name; first != "findings/duplicate-owner.ip-addresses.00000" {
-		t.Errorf("the first is %s", first)
 	}
 }
 

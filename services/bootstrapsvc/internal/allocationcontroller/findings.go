@@ -31,8 +31,8 @@ type findingCache struct {
 	reported set
 	// repairedBy has the ID of the repair that applied a step of a current finding.
 	repairedBy map[string]string
-	// ignores has the marks of current findings. Until the first comparison of the term, it also has
-	// those of findings that may have ended.
+	// ignores has the marks of current findings. Until the first comparison of the term, it also
+	// has those of findings that may have ended.
 	ignores map[string]allocation.Ignore
 	// unignored are the findings whose stored marks are to be deleted.
 	unignored set

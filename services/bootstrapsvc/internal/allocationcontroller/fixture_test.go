@@ -49,9 +49,11 @@ type fakeCluster struct {
 	listErr error
 
 	findings map[string]allocation.Finding
-	plans    map[string]repairstore.RepairPlan
-	results  map[string]map[int]repairstore.StepResult
-	ends     map[string]time.Time
+	ignores  map[string]allocation.Ignore
+	plans    map[string]repairstore.Plan
+	stored   map[string]repairstore.Repair
+	// followers are the handlers of watches of repairs.
+	followers map[repairstore.RepairHandler]struct{}
 
 	writes []string
 	// hook is called before and after each write, without the lock. An error before the write
@@ -64,8 +66,8 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 	w := &fakeCluster{
 		services: map[allocation.Key]allocation.Service{}, addresses: map[string]allocation.IPAddress{},
 		feeds: map[chan ObjectChange]struct{}{}, ranges: map[chan rangestore.Value]struct{}{}, stale: map[Kind]bool{},
-		findings: map[string]allocation.Finding{}, plans: map[string]repairstore.RepairPlan{},
-		results: map[string]map[int]repairstore.StepResult{}, ends: map[string]time.Time{},
+		findings: map[string]allocation.Finding{}, ignores: map[string]allocation.Ignore{}, plans: map[string]repairstore.Plan{},
+		stored: map[string]repairstore.Repair{}, followers: map[repairstore.RepairHandler]struct{}{},
 	}
 	raw, err := (&corev1.RangeAllocation{Range: "30000-32767", Data: []byte{}}).Marshal()
 	if err != nil {
@@ -421,89 +423,6 @@ func (r fakeRanges) VerifyCluster(_ context.Context, of rangestore.ClusterIdenti
 		return "", fmt.Errorf("verified %+v", of)
 	}
 	return r.foreign, nil
-}
-
-// fakeStore implements RepairStore.
-type fakeStore struct{ *fakeCluster }
-
-func (j fakeStore) Findings(context.Context) ([]allocation.Finding, int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return slices.Collect(maps.Values(j.findings)), 0, nil
-}
-
-func (j fakeStore) WriteFindings(ctx context.Context, findings []allocation.Finding, forget []string) error {
-	return j.write(ctx, "findings", func() error {
-		for _, finding := range findings {
-			finding.Steps = nil
-			j.findings[finding.Name] = finding
-		}
-		for _, name := range forget {
-			delete(j.findings, name)
-		}
-		return nil
-	})
-}
-
-func (j fakeStore) Begin(ctx context.Context, plan repairstore.RepairPlan) error {
-	return j.write(ctx, "begin", func() error {
-		if _, exists := j.plans[plan.ID]; exists {
-			return repairstore.ErrExists
-		}
-		j.plans[plan.ID] = plan
-		return nil
-	})
-}
-
-func (j fakeStore) Record(ctx context.Context, id string, outcomes map[int]repairstore.StepResult) error {
-	return j.write(ctx, "record", func() error {
-		for number := range outcomes {
-			if _, exists := j.results[id][number]; exists {
-				return repairstore.ErrExists
-			}
-		}
-		if j.results[id] == nil {
-			j.results[id] = map[int]repairstore.StepResult{}
-		}
-		maps.Copy(j.results[id], outcomes)
-		return nil
-	})
-}
-
-func (j fakeStore) End(ctx context.Context, id string, now time.Time) error {
-	return j.write(ctx, "end", func() error {
-		if _, exists := j.ends[id]; exists {
-			return repairstore.ErrExists
-		}
-		j.ends[id] = now
-		return nil
-	})
-}
-
-func (j fakeStore) DeleteRepairs(ctx context.Context, ids []string) error {
-	return j.write(ctx, "forget", func() error {
-		for _, id := range ids {
-			delete(j.plans, id)
-			delete(j.results, id)
-			delete(j.ends, id)
-		}
-		return nil
-	})
-}
-
-func (j fakeStore) Repairs(context.Context) ([]repairstore.Repair, int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	var repairs []repairstore.Repair
-	for id, plan := range j.plans {
-		repair := repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(plan.Steps)), Ended: j.ends[id]}
-		for number, outcome := range j.results[id] {
-			repair.Results[number] = outcome
-		}
-		repairs = append(repairs, repair)
-	}
-	slices.SortFunc(repairs, func(a, b repairstore.Repair) int { return b.Started.Compare(a.Started) })
-	return repairs, 0, nil
 }
 
 // fakeReporter records the findings that opened.

@@ -160,6 +160,7 @@ func (r *reconciler) storeIgnores(ctx context.Context) error {
 		}
 		r.findings.replaceIgnores(stored)
 		r.ignoresOutdated = false
+		r.publish()
 	}
 	if len(r.findings.unignored) == 0 {
 		return nil

@@ -257,7 +257,8 @@ func sample(steps []allocation.Step) []allocation.Step {
 	return steps
 }
 
-// storeFindings writes changed findings to the store, and deletes the marks of those that ended. After an error, the next pass writes them.
+// storeFindings writes changed findings to the store, and deletes the marks of those that ended.
+// After an error, the next pass writes them.
 func (r *reconciler) storeFindings(ctx context.Context) error {
 	if findings, deleted := r.findings.toStore(); len(findings)+len(deleted) > 0 {
 		if err := r.RepairStore.WriteFindings(ctx, findings, deleted); err != nil {

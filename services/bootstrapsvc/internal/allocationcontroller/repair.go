@@ -123,8 +123,13 @@ func (r *reconciler) nextRepair() (time.Time, bool) {
 			next, found = at, true
 		}
 	}
-	for finding := range r.repairs.pendingFindings() {
-		add(finding)
+	for _, repair := range r.repairs.unfinished {
+		if r.cancelling.has(repair.ID) {
+			continue // the request comes between two passes, or its caller leaves
+		}
+		for finding := range repair.pendingFindings() {
+			add(finding)
+		}
 	}
 	if r.AutoRepair {
 		for name, finding := range r.findings.current {

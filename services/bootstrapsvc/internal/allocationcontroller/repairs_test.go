@@ -14,6 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 func TestRepairBackoff_OfEachFinding(t *testing.T) {
@@ -102,28 +103,21 @@ func TestController_UnfinishedRepairRejectsOnlyRepairsOfItsFindings(t *testing.T
 			}
 			return nil
 		})
-		plan := func(names ...string) string {
-			t.Helper()
-			plan, err := r.PlanRepair(names, time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return plan.Token
-		}
 		const failing, ports = "findings/not-allocated.ip-addresses.10.0.0.1", "findings/not-allocated.node-ports.30001"
-		one, both, other := plan(failing), plan(failing, ports), plan(ports)
-		if _, err := r.ApplyRepair(r.ctx, one, "admin"); !errors.Is(err, guarded.ErrUnavailable) || errors.Is(err, ErrRepairRunning) {
-			t.Errorf("repair that fails = %v, want %v", err, guarded.ErrUnavailable)
+		one, both, other := r.plan(t, failing), r.plan(t, failing, ports), r.plan(t, ports)
+		repair, err := r.apply(one)
+		if err != nil || repair.State() != repairstore.Running || !strings.Contains(repair.Progress.Steps[0].Error, guarded.ErrUnavailable.Error()) {
+			t.Errorf("repair that fails = %+v, %v, want it running with the error of its step", repair, err)
 		}
-		if _, err := r.ApplyRepair(r.ctx, both, "admin"); !errors.Is(err, ErrRepairRunning) {
+		if _, err := r.apply(both); !errors.Is(err, ErrRepairRunning) || !errors.Is(err, guarded.ErrUnavailable) {
 			t.Errorf("another repair of the same finding = %v, want %v", err, ErrRepairRunning)
 		}
-		if repair, err := r.ApplyRepair(r.ctx, other, "admin"); err != nil || !repair.Complete() {
+		if repair, err := r.apply(other); err != nil || repair.State() != repairstore.Succeeded {
 			t.Errorf("repair of another finding = %+v, %v", repair, err)
 		}
 		w.onWrite(nil)
-		if repair, err := r.ApplyRepair(r.ctx, one, "admin"); err != nil || !repair.Complete() {
-			t.Errorf("the same token again = %+v, %v", repair, err)
+		if repair, err := r.apply(one); err != nil || repair.State() != repairstore.Succeeded || repair.Progress.Steps[0].Attempts < 2 {
+			t.Errorf("the same plan again = %+v, %v", repair, err)
 		}
 	})
 }

@@ -3,45 +3,75 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-	corev1 "k8s.io/api/core/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/watchcache"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
-// GetBaseline reads everything live, on any replica.
-func (s *Server) GetBaseline(ctx context.Context, _ *bootstrapv1.GetBaselineRequest) (*bootstrapv1.GetBaselineResponse, error) {
+// baselinePeriod is how often the baseline is compared while it is watched.
+const baselinePeriod = 10 * time.Second
+
+// baselineServer implements BaselineService.
+type baselineServer struct {
+	bootstrapv1.UnimplementedBaselineServiceServer
+	replica
+
+	cache  *watchcache.Cache[*bootstrapv1.Baseline]
+	poller *poller
+}
+
+func newBaselineServer(r replica) *baselineServer {
+	s := &baselineServer{replica: r, cache: watchcache.New(watchcache.Config[*bootstrapv1.Baseline]{
+		Name: (*bootstrapv1.Baseline).GetName,
+		Same: func(a, b *bootstrapv1.Baseline) bool { return proto.Equal(a, b) },
+	})}
+	s.poller = newPoller(pollerConfig{replica: r, period: baselinePeriod, read: func(ctx context.Context) error {
+		found, err := s.observe(ctx)
+		if err == nil {
+			s.cache.Put(s.baselineOf(found))
+		}
+		return err
+	}})
+	return s
+}
+
+func (s *baselineServer) GetBaseline(ctx context.Context, _ *bootstrapv1.GetBaselineRequest) (*bootstrapv1.GetBaselineResponse, error) {
 	found, err := s.observe(ctx)
 	if err != nil {
 		return nil, s.statusOf(ctx, err)
 	}
-	return &bootstrapv1.GetBaselineResponse{Baseline: baselineOf(found), Freshness: s.freshness("")}, nil
+	return &bootstrapv1.GetBaselineResponse{Baseline: s.baselineOf(found), Sources: s.sources(time.Now())}, nil
 }
 
-// ReconcileBaseline needs the term, except to validate only.
-func (s *Server) ReconcileBaseline(ctx context.Context, request *bootstrapv1.ReconcileBaselineRequest) (*bootstrapv1.ReconcileBaselineResponse, error) {
-	reconcile := s.reconcile
-	if request.GetValidateOnly() {
-		reconcile = s.plan
+func (s *baselineServer) WatchBaseline(request *bootstrapv1.WatchBaselineRequest, stream grpc.ServerStreamingServer[bootstrapv1.WatchBaselineResponse]) error {
+	watch := watchcache.Request[*bootstrapv1.Baseline]{
+		Method: bootstrapv1.BaselineService_WatchBaseline_FullMethodName, ResumeToken: request.GetResumeToken(),
 	}
-	changes, err := reconcile(ctx)
+	return serveWatch(stream.Context(), s.poller, s.cache, watch, func(e watchcache.Event[*bootstrapv1.Baseline]) error {
+		return stream.Send(&bootstrapv1.WatchBaselineResponse{Type: e.Type, Baseline: e.Item, ResumeToken: e.ResumeToken, Bookmark: e.Bookmark})
+	})
+}
+
+func (s *baselineServer) ReconcileBaseline(ctx context.Context, request *bootstrapv1.ReconcileBaselineRequest) (*bootstrapv1.ReconcileBaselineResponse, error) {
+	parts, sources, err := s.reconcile(ctx, request)
 	if err != nil {
-		return nil, s.statusOf(ctx, err)
+		return nil, withPlan(s.statusOf(ctx, err), parts)
 	}
-	return &bootstrapv1.ReconcileBaselineResponse{
-		Changes:   changesOf(changes),
-		Applied:   !request.GetValidateOnly(),
-		Freshness: s.freshness(""),
-	}, nil
+	return &bootstrapv1.ReconcileBaselineResponse{Plan: planOf(parts), Conditions: conditionsOf(reportsOf(parts)), Sources: sources}, nil
 }
 
 // observation is one look at the whole baseline.
@@ -51,12 +81,7 @@ type observation struct {
 	endpoints  apiserverscontroller.EndpointsObservation
 }
 
-// changes of all parts, in the order in which they would be applied.
-func (o observation) changes() []baseline.Change {
-	return slices.Concat(o.namespaces.Changes, o.service.Changes, o.endpoints.Plan.Changes)
-}
-
-func (s *Server) observe(ctx context.Context) (observation, error) {
+func (s *baselineServer) observe(ctx context.Context) (observation, error) {
 	if s.isStopping() {
 		return observation{}, errStopping
 	}
@@ -74,133 +99,135 @@ func (s *Server) observe(ctx context.Context) (observation, error) {
 	return found, err
 }
 
-func (s *Server) plan(ctx context.Context) ([]baseline.Change, error) {
-	found, err := s.observe(ctx)
-	return found.changes(), err
+// part is what one loop has to do, or did.
+type part struct {
+	loop Loop
+	// writes are planned and reports found. tries are the writes that were tried, if reconciled.
+	writes, reports []baseline.Change
+	tries           []baselinecontroller.Try
+	reconciled      bool
 }
 
-func (s *Server) reconcile(ctx context.Context) ([]baseline.Change, error) {
-	held, err := s.heldTerm()
-	if err != nil {
-		return nil, err
+// partsOf returns the parts in the order in which they are written.
+func (s *baselineServer) partsOf(found observation) []*part {
+	made := func(loop Loop, changes []baseline.Change) *part {
+		return &part{loop: loop, writes: baseline.Writes(changes), reports: baseline.Reports(changes)}
 	}
+	return []*part{
+		made(s.Namespaces, found.namespaces.Changes),
+		made(s.KubernetesService, found.service.Changes),
+		made(s.Endpoints, found.endpoints.Plan.Changes),
+	}
+}
+
+func reportsOf(parts []*part) []baseline.Change {
+	var reports []baseline.Change
+	for _, p := range parts {
+		reports = append(reports, p.reports...)
+	}
+	return reports
+}
+
+// writesOf returns what the enabled loops would write.
+func writesOf(parts []*part) []baseline.Change {
+	var writes []baseline.Change
+	for _, p := range parts {
+		if p.loop.Enabled {
+			writes = append(writes, p.writes...)
+		}
+	}
+	return writes
+}
+
+// reconcile returns the parts also with an error, to say what was written before.
+func (s *baselineServer) reconcile(ctx context.Context, request *bootstrapv1.ReconcileBaselineRequest) ([]*part, []*metav1.Source, error) {
+	held, err := s.heldTerm()
+	if err != nil && !request.GetValidateOnly() {
+		return nil, nil, err
+	}
+	found, err := s.observe(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	parts := s.partsOf(found)
+	if etag := request.GetEtag(); etag != "" && etag != baseline.Fingerprint(writesOf(parts)) {
+		return nil, nil, baselinecontroller.ErrDrifted
+	}
+	if request.GetValidateOnly() {
+		return parts, s.sources(time.Now()), nil
+	}
+	err = s.write(ctx, held, parts, request.GetEtag() != "")
+	return parts, s.leaderSources(held), err
+}
+
+// write has the enabled loops make a pass: for exactly the planned writes, or for whatever is
+// missing. It ends at the first failure but for writes that kube-apiserver denies.
+func (s *baselineServer) write(ctx context.Context, held *term.Term, parts []*part, exact bool) error {
 	ctx, done := boundByTerm(ctx, held)
 	defer done()
-	var all []baseline.Change
-	for _, reconciler := range s.Reconcilers {
-		changes, err := reconciler.Reconcile(ctx)
-		if err != nil {
-			// A pass that the end of the term interrupts fails in many ways. The caller needs that
-			// one cause.
-			return nil, cmp.Or(held.Check(), err)
+	for _, p := range parts {
+		if !p.loop.Enabled {
+			continue
 		}
-		all = append(all, changes...)
+		result, err := p.pass(ctx, exact)
+		p.tries, p.reconciled = result.Tries, true
+		if err == nil {
+			p.reports = result.Reports
+			continue
+		}
+		if isDenied(err) {
+			continue
+		}
+		if errors.Is(err, baselinecontroller.ErrDrifted) && slices.ContainsFunc(parts, (*part).hasTried) {
+			err = fmt.Errorf("%w: %s", guarded.ErrConflict, err.Error())
+		}
+		// A pass that the end of the term interrupts fails in many ways. The caller needs that one
+		// cause.
+		return cmp.Or(held.Check(), err)
 	}
-	return all, nil
+	return nil
 }
 
-func baselineOf(found observation) *bootstrapv1.Baseline {
-	service := kubernetesServiceOf(found.service.Existing)
-	service.EndpointsAddresses = apiservers.PublishedInEndpoints(found.endpoints.Snapshot.Endpoints)
-	service.EndpointSliceAddresses = apiservers.PublishedInSlices(found.endpoints.Snapshot.Slices)
-	for _, address := range found.endpoints.Plan.Addresses {
-		service.DesiredAddresses = append(service.DesiredAddresses, address.String())
+func (p *part) pass(ctx context.Context, exact bool) (baselinecontroller.Result, error) {
+	if exact {
+		return p.loop.Reconciler.ReconcilePlan(ctx, p.writes)
 	}
-	return &bootstrapv1.Baseline{
-		Namespaces:         namespacesOf(found.namespaces),
-		KubernetesService:  service,
-		ServiceCidr:        serviceCIDROf(found.service),
-		EndpointReconciler: found.endpoints.Kind.String(),
-		Changes:            changesOf(found.changes()),
-	}
+	return p.loop.Reconciler.Reconcile(ctx)
 }
 
-func kubernetesServiceOf(existing *corev1.Service) *bootstrapv1.Baseline_KubernetesService {
-	if existing == nil {
-		return &bootstrapv1.Baseline_KubernetesService{}
-	}
-	converted := &bootstrapv1.Baseline_KubernetesService{
-		Exists:     true,
-		ClusterIp:  existing.Spec.ClusterIP,
-		ClusterIps: existing.Spec.ClusterIPs,
-		Type:       string(existing.Spec.Type),
-	}
-	for _, port := range existing.Spec.Ports {
-		converted.Ports = append(converted.Ports, fmt.Sprintf("%s:%d/%s", port.Name, port.Port, port.Protocol))
-	}
-	slices.Sort(converted.Ports)
-	return converted
-}
+func (p *part) hasTried() bool { return len(p.tries) > 0 }
 
-// namespacesOf has every system namespace, also those that do not exist.
-func namespacesOf(found baselinecontroller.NamespacesObservation) []*bootstrapv1.Baseline_Namespace {
-	phases := make(map[string]corev1.NamespacePhase, len(found.Existing))
-	for _, namespace := range found.Existing {
-		phases[namespace.Name] = namespace.Status.Phase
+// isDenied says that writes failed, and that repeating the call does not help.
+func isDenied(err error) bool {
+	if !errors.Is(err, baselinecontroller.ErrWrite) {
+		return false
 	}
-	var converted []*bootstrapv1.Baseline_Namespace
-	for _, name := range baseline.SystemNamespaces() {
-		phase, exists := phases[name]
-		converted = append(converted, &bootstrapv1.Baseline_Namespace{
-			Name: name, Exists: exists, Phase: string(phase), Problems: problemsOf(found.Changes, "Namespace", name),
-		})
-	}
-	return converted
-}
-
-func serviceCIDROf(found baselinecontroller.ServiceObservation) *bootstrapv1.Baseline_ServiceCIDR {
-	converted := &bootstrapv1.Baseline_ServiceCIDR{
-		Exists:   found.CIDR.Object != nil,
-		Ready:    found.CIDR.Ready(),
-		Problems: problemsOf(found.Changes, "ServiceCIDR", baseline.ServiceName),
-	}
-	if converted.Exists {
-		converted.Cidrs = found.CIDR.Object.Spec.CIDRs
-	}
-	return converted
-}
-
-func problemsOf(changes []baseline.Change, kind, name string) []string {
-	var problems []string
-	for _, c := range changes {
-		if !c.IsWrite() && c.Kind().Kind == kind && c.Object.GetName() == name {
-			problems = append(problems, c.Detail)
+	for _, other := range []error{
+		guarded.ErrConflict, guarded.ErrUnavailable, term.ErrEnded, term.ErrNone, context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, other) {
+			return false
 		}
 	}
-	return problems
+	return true
 }
 
-func changesOf(changes []baseline.Change) []*statusv1.Change {
-	var converted []*statusv1.Change
-	for _, c := range changes {
-		apiVersion, kind := c.Kind().ToAPIVersionAndKind()
-		converted = append(converted, &statusv1.Change{
-			Verb: verbOf(c.Verb),
-			Object: &statusv1.ObjectReference{
-				ApiVersion: apiVersion,
-				Kind:       kind,
-				Namespace:  c.Object.GetNamespace(),
-				Name:       c.Object.GetName(),
-				Uid:        string(c.Object.GetUID()),
-			},
-			Reason: string(c.Reason),
-			Detail: c.Detail,
-		})
+// withPlan adds the plan to a status as a detail if something was tried.
+func withPlan(err error, parts []*part) error {
+	if !slices.ContainsFunc(parts, (*part).hasTried) {
+		return err
 	}
-	return converted
-}
-
-func verbOf(verb baseline.Verb) statusv1.Change_Verb {
-	return map[baseline.Verb]statusv1.Change_Verb{
-		baseline.Create: statusv1.Change_VERB_CREATE, baseline.Update: statusv1.Change_VERB_UPDATE,
-		baseline.Delete: statusv1.Change_VERB_DELETE, baseline.Report: statusv1.Change_VERB_REPORT,
-	}[verb]
-}
-
-// timeOf leaves the zero time out.
-func timeOf(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
+	plan := planOf(parts)
+	for _, change := range plan.GetChanges() {
+		change.FieldChanges = nil // a status must fit into trailers
 	}
-	return timestamppb.New(t)
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	detailed, detailErr := st.WithDetails(plan)
+	if detailErr != nil {
+		return err
+	}
+	return detailed.Err()
 }

@@ -1,5 +1,8 @@
-// Package api serves trivet.bootstrap.v1.BootstrapService: the RPC handlers, the conversion to API
-// messages and the one table from errors to statuses.
+// Package api serves trivet.bootstrap: the RPC handlers, the conversion to API messages and the
+// tables from errors to statuses.
+//
+// [Server] has the services of the baseline and of the kube-apiservers, [FindingServer] and
+// [RepairServer] those of the allocations.
 //
 // Every handler returns errors and logs none. A replica that does not lead answers reads of the
 // baseline and of the kube-apiservers, and rejects the remaining RPCs with NOT_LEADER.
@@ -12,11 +15,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
@@ -58,37 +61,53 @@ type KubeAPIServers interface {
 
 // Reconciler makes a pass of one reconcile loop now; see baselinecontroller.Reconciler.
 type Reconciler interface {
-	Reconcile(ctx context.Context) ([]baseline.Change, error)
+	Reconcile(ctx context.Context) (baselinecontroller.Result, error)
+	ReconcilePlan(ctx context.Context, writes []baseline.Change) (baselinecontroller.Result, error)
 }
 
-// Config has what the handlers need. All fields but Reconcilers are required.
+// Loop is a reconcile loop of the baseline. A loop that --loops disables plans and writes nothing.
+type Loop struct {
+	Name       string
+	Reconciler Reconciler
+	Enabled    bool
+}
+
+// Config has what the handlers need. All fields are required.
 type Config struct {
 	// Service and ReplicaID are the names of this service and replica in answers.
 	Service, ReplicaID string
 	Leadership         Leadership
 	Baseline           Baseline
 	APIServers         KubeAPIServers
-	// Reconcilers are those of the enabled loops, in the order in which a cluster needs them.
-	Reconcilers []Reconciler
+	// Namespaces, KubernetesService and Endpoints are the loops, in the order in which a cluster
+	// needs them.
+	Namespaces, KubernetesService, Endpoints Loop
 }
 
-// Server implements the RPCs. It is safe for concurrent use.
+// Server implements BaselineService and APIServerService. It is safe for concurrent use.
 type Server struct {
-	bootstrapv1.UnimplementedBootstrapServiceServer
-	Config
+	baseline   *baselineServer
+	apiservers *apiserverServer
 }
 
 // New returns a server.
-func New(cfg Config) *Server { return &Server{Config: cfg} }
+func New(cfg Config) *Server {
+	replica := replica{Config: cfg}
+	return &Server{baseline: newBaselineServer(replica), apiservers: newAPIServerServer(replica)}
+}
 
 // Register adds the RPCs to a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
-	bootstrapv1.RegisterBootstrapServiceServer(registrar, s)
+	bootstrapv1.RegisterBaselineServiceServer(registrar, s.baseline)
+	bootstrapv1.RegisterAPIServerServiceServer(registrar, s.apiservers)
 }
 
-func (s *Server) isStopping() bool {
+// replica has what both services share.
+type replica struct{ Config }
+
+func (r replica) isStopping() bool {
 	select {
-	case <-s.Leadership.Stopping():
+	case <-r.Leadership.Stopping():
 		return true
 	default:
 		return false
@@ -96,10 +115,10 @@ func (s *Server) isStopping() bool {
 }
 
 // heldTerm is the term that is held here, or the error that rejects an RPC for leaders.
-func (s *Server) heldTerm() (*term.Term, error) {
-	held := s.Leadership.Term()
+func (r replica) heldTerm() (*term.Term, error) {
+	held := r.Leadership.Term()
 	switch {
-	case s.isStopping():
+	case r.isStopping():
 		return nil, errStopping
 	case held == nil:
 		return nil, errNotLeading
@@ -119,11 +138,33 @@ func boundByTerm(ctx context.Context, held *term.Term) (context.Context, func())
 	}
 }
 
-// freshness of an answer; version is the newest resourceVersion behind it, empty for a live read.
-func (s *Server) freshness(version string) *statusv1.Freshness {
-	epoch := int64(0)
-	if held := s.Leadership.Term(); held != nil {
-		epoch = held.Epoch()
+// untilStop returns a context that also ends when the service begins to stop, with errStopping as
+// its cause. The caller calls the function when it is done.
+func (r replica) untilStop(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-r.Leadership.Stopping():
+			cancel(errStopping)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-ended
 	}
-	return status.Freshness(s.ReplicaID, epoch, version)
+}
+
+// sources is the source of an answer for which no term is needed.
+func (r replica) sources(read time.Time) []*metav1.Source {
+	return []*metav1.Source{{Service: r.Service, ReplicaId: r.ReplicaID, ReadTime: wallTime(read)}}
+}
+
+// leaderSources is the source of an answer under a term.
+func (r replica) leaderSources(held *term.Term) []*metav1.Source {
+	return []*metav1.Source{{
+		Service: r.Service, ReplicaId: r.ReplicaID, Epoch: held.Epoch(), Shards: []int32{0}, ReadTime: timestamppb.Now(),
+	}}
 }

@@ -21,13 +21,19 @@ type desired struct {
 	extra     []Port
 	// reports name each server that is left out although it is ready, or kept although it is not.
 	reports []baseline.Change
-	// why says for operators why a server is desired or not.
-	why map[netip.Addr]string
+	// why says why a server is desired or not.
+	why map[netip.Addr]cause
+}
+
+// cause says why a server is desired or not.
+type cause struct {
+	reason baseline.Reason
+	detail string
 }
 
 // selectServers selects the servers of one family. Without a ready server it selects none.
 func selectServers(want Want, family discoveryv1.AddressType, have Snapshot) desired {
-	d := desired{family: family, extra: want.ExtraPorts, why: map[netip.Addr]string{}}
+	d := desired{family: family, extra: want.ExtraPorts, why: map[netip.Addr]cause{}}
 	var ready, others []Server
 	for _, server := range ordered(have.Servers) {
 		if want.DualStack && FamilyOf(server.Address) != family {
@@ -39,7 +45,7 @@ func selectServers(want Want, family discoveryv1.AddressType, have Snapshot) des
 		case server.Ready:
 			ready = append(ready, server)
 		default:
-			d.why[server.Address] = "it is not ready: " + cmp.Or(server.Detail, "nothing is known of it")
+			d.why[server.Address] = cause{NotReady, "it is not ready: " + cmp.Or(server.Detail, "nothing is known of it")}
 			others = append(others, server)
 		}
 	}
@@ -106,7 +112,7 @@ func (d *desired) checkUsable(want Want, server Server) (baseline.Change, bool) 
 // leaveOut reports a ready server that is not usable. An address of the other family is not
 // reported where a static name resolves to both families.
 func (d *desired) leaveOut(want Want, server Server, problem baseline.Change) {
-	d.why[server.Address] = problem.Detail
+	d.why[server.Address] = cause{problem.Reason, problem.Detail}
 	if isOtherFamily := problem.Reason == FamilyMismatch; server.Ready && (want.Kind != Static || !isOtherFamily) {
 		d.reports = append(d.reports, problem)
 	}
@@ -132,11 +138,11 @@ func (d *desired) addReady(ready []Server) {
 			problem := report(PortMismatch, fmt.Sprintf(
 				"kube-apiserver %s listens on port %d, most listen on %d; it is left out", server.Address, server.Port, d.port))
 			d.reports = append(d.reports, problem)
-			d.why[server.Address] = problem.Detail
+			d.why[server.Address] = cause{problem.Reason, problem.Detail}
 			continue
 		}
 		d.addresses = append(d.addresses, server.Address)
-		d.why[server.Address] = "it is ready"
+		d.why[server.Address] = cause{Ready, "it is ready"}
 	}
 }
 
@@ -202,7 +208,7 @@ func leaving(want Want, servers []Server) []netip.Addr {
 
 func (d *desired) keep(address netip.Addr, why string) {
 	d.addresses = append(d.addresses, address)
-	d.why[address] = why
+	d.why[address] = cause{Kept, why}
 	d.reports = append(d.reports, report(Kept, fmt.Sprintf("kube-apiserver %s: %s", address, why)))
 }
 
@@ -225,15 +231,17 @@ func (d *desired) published(have Snapshot) []netip.Addr {
 	return slices.Compact(published)
 }
 
-func (d *desired) statuses(have Snapshot, fallback string) []ServerStatus {
+func (d *desired) statuses(have Snapshot, fallback cause) []ServerStatus {
 	published := PublishedInSlices(have.Slices)
 	var all []ServerStatus
 	for _, server := range ordered(have.Servers) {
+		why := cmp.Or(d.why[server.Address], fallback)
 		all = append(all, ServerStatus{
 			Address:   server.Address,
 			Wanted:    slices.Contains(d.addresses, server.Address),
 			Published: slices.Contains(published, server.Address.String()),
-			Why:       cmp.Or(d.why[server.Address], fallback),
+			Reason:    why.reason,
+			Why:       why.detail,
 		})
 	}
 	return all

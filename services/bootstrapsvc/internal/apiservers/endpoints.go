@@ -43,7 +43,7 @@ func planEndpoints(want desired, existing *corev1.Endpoints) []baseline.Change {
 		return nil
 	}
 	return []baseline.Change{{
-		Verb: baseline.Update, Object: repaired, Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
+		Verb: baseline.Update, Object: repaired, Before: existing.DeepCopy(), Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 

@@ -13,12 +13,12 @@ import (
 // NewPlan decides how the Endpoints object and the EndpointSlices must change.
 func NewPlan(want Want, have Snapshot) Plan {
 	if want.Kind == Untouched {
-		return Plan{Statuses: (&desired{}).statuses(have, "endpoints are not managed by Trivet")}
+		return Plan{Statuses: (&desired{}).statuses(have, cause{Unmanaged, "endpoints are not managed by Trivet"})}
 	}
 	foreign := reportForeign(want, have.Slices)
 	if !want.ServiceIP.IsValid() {
 		return Plan{
-			Statuses: (&desired{}).statuses(have, "the family of the service default/kubernetes is not known"),
+			Statuses: (&desired{}).statuses(have, cause{FamilyUnknown, "the family of the service default/kubernetes is not known"}),
 			Changes: append(foreign, report(FamilyUnknown,
 				"the service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")),
 		}
@@ -27,7 +27,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 	primary := selectServers(want, family, have)
 	if len(primary.addresses) == 0 {
 		return Plan{
-			Statuses: primary.statuses(have, "no kube-apiserver is ready, so the published addresses stay"),
+			Statuses: primary.statuses(have, cause{NoServerReady, "no kube-apiserver is ready, so the published addresses stay"}),
 			Changes:  slices.Concat(primary.reports, planWithoutReady(want, have), foreign),
 		}
 	}
@@ -46,7 +46,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 	plan.Changes = append(plan.Changes, planEndpoints(primary, have.Endpoints)...)
 	plan.Changes = append(plan.Changes, foreign...)
 	both := desired{addresses: plan.Addresses, why: why}
-	plan.Statuses = both.statuses(have, "")
+	plan.Statuses = both.statuses(have, cause{})
 	return plan
 }
 
@@ -97,13 +97,13 @@ func planLeaving(want Want, have Snapshot) []baseline.Change {
 	for _, slice := range sortedByName(have.Slices) {
 		if isManaged(slice) && slices.ContainsFunc(publishedIn(slice), isLeaving) {
 			changes = append(changes, baseline.Change{
-				Verb: baseline.Update, Object: sliceWithout(slice, isLeaving), Reason: LastServerLeft, Detail: detail,
+				Verb: baseline.Update, Object: sliceWithout(slice, isLeaving), Before: slice.DeepCopy(), Reason: LastServerLeft, Detail: detail,
 			})
 		}
 	}
 	if slices.ContainsFunc(PublishedInEndpoints(have.Endpoints), isLeaving) {
 		changes = append(changes, baseline.Change{
-			Verb: baseline.Update, Object: endpointsWithout(have.Endpoints, isLeaving), Reason: LastServerLeft, Detail: detail,
+			Verb: baseline.Update, Object: endpointsWithout(have.Endpoints, isLeaving), Before: have.Endpoints.DeepCopy(), Reason: LastServerLeft, Detail: detail,
 		})
 	}
 	if len(changes) > 0 && want.KeepLast {

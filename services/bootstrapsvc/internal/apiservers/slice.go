@@ -147,7 +147,7 @@ func repairSlice(fresh *discoveryv1.EndpointSlice, want desired, existing *disco
 		return nil
 	}
 	return []baseline.Change{{
-		Verb: baseline.Update, Object: repaired, Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
+		Verb: baseline.Update, Object: repaired, Before: existing.DeepCopy(), Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 

@@ -40,6 +40,16 @@ const (
 	LastServerKept baseline.Reason = "LAST_APISERVER_KEPT"
 )
 
+// Reasons of a [ServerStatus] beside those of reports.
+const (
+	// Ready: the server is ready, and an endpoint.
+	Ready baseline.Reason = "READY"
+	// NotReady: the server is not ready, and no endpoint.
+	NotReady baseline.Reason = "NOT_READY"
+	// Unmanaged: no endpoints are written.
+	Unmanaged baseline.Reason = "ENDPOINTS_UNMANAGED"
+)
+
 // Kind is how the addresses are selected.
 type Kind int
 
@@ -147,7 +157,10 @@ type ServerStatus struct {
 	Address netip.Addr
 	// Wanted says that it is a desired endpoint, Published that it is an endpoint now.
 	Wanted, Published bool
-	// Why says for operators why it is wanted or not.
+	// Reason is the code of why it is wanted or not: that of a report, or Ready, NotReady or
+	// Unmanaged.
+	Reason baseline.Reason
+	// Why says the same for operators.
 	Why string
 }
 

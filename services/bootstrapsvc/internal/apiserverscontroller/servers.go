@@ -44,8 +44,8 @@ type KnownServer struct {
 	ProbeTime time.Time
 	// TTL is the rest of the key's lease; zero if it is unknown.
 	TTL time.Duration
-	// Problems say what is wrong with the key.
-	Problems []string
+	// Problems are reports of what is wrong with the key.
+	Problems []baseline.Change
 	// Unreadable says that the key could not be read, so it stands for no server.
 	Unreadable bool
 }
@@ -102,9 +102,7 @@ func (c *Controller) listServers(ctx context.Context, read func(context.Context)
 	for _, entry := range entries {
 		known := c.serverOf(entry)
 		list.Servers = append(list.Servers, known)
-		for _, problem := range known.Problems {
-			list.Reports = append(list.Reports, apiservers.ReportKey(entry.Unreadable == "", problem))
-		}
+		list.Reports = append(list.Reports, known.Problems...)
 		if entry.Unreadable == "" && !entry.Left && entry.Leased {
 			reported = append(reported, hostaddress.Addresses{Primary: entry.Address, Secondary: entry.Secondary}.All()...)
 		}
@@ -136,7 +134,7 @@ func (c *Controller) serverOf(entry Entry) KnownServer {
 	}
 	notReady := func(problem string) {
 		known.Ready, known.Detail = false, problem
-		known.Problems = append(known.Problems, problem)
+		known.Problems = append(known.Problems, apiservers.ReportKey(entry.Unreadable == "", problem))
 	}
 	switch {
 	case entry.Unreadable != "":
@@ -170,12 +168,10 @@ func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []net
 		known := KnownServer{
 			Server: server, Source: FromMasterLease, Unreadable: lease.Unreadable != "",
 			Name: path.Base(lease.Key), Key: lease.Key, TTL: lease.TTL, ProbeTime: readiness.Last.Time,
+			Problems: reports,
 		}
 		if server.Address.IsValid() {
 			known.Name = server.Address.String()
-		}
-		for _, report := range reports {
-			known.Problems = append(known.Problems, report.Detail)
 		}
 		list.Servers = append(list.Servers, known)
 		list.Reports = append(list.Reports, reports...)

@@ -1,6 +1,11 @@
 package baseline
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -38,6 +43,8 @@ type Change struct {
 	// Object is the whole object to write (Create, Update), or the object as it was read (Delete).
 	// For a Report it may have a name only. The plan owns it and shares it with no input.
 	Object Object
+	// Before is the object that an Update replaces, as it was read; nil for other verbs.
+	Before Object
 	Reason Reason
 	// Detail explains the reason for operators, with the values that differ.
 	Detail string
@@ -67,11 +74,22 @@ func (c Change) Kind() schema.GroupVersionKind {
 
 // Writes returns the changes that write something, in the same order.
 func Writes(changes []Change) []Change {
-	var writing []Change
-	for _, c := range changes {
-		if c.IsWrite() {
-			writing = append(writing, c)
-		}
+	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return !c.IsWrite() })
+}
+
+// Reports returns the changes that write nothing, in the same order.
+func Reports(changes []Change) []Change {
+	return slices.DeleteFunc(slices.Clone(changes), Change.IsWrite)
+}
+
+// Fingerprint identifies writes and the versions that they were planned from. Equal plans have
+// equal fingerprints, on every replica.
+func Fingerprint(writes []Change) string {
+	sum := sha256.New()
+	encoder := json.NewEncoder(sum)
+	for _, c := range writes {
+		// Objects of Kubernetes can always be encoded; an error would only make plans more alike.
+		_ = encoder.Encode([]any{c.Verb, c.Kind(), c.Object, c.Reason})
 	}
-	return writing
+	return base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:16])
 }

@@ -139,6 +139,7 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 		changes = append(changes, Change{
 			Verb:   Update,
 			Object: repaired,
+			Before: existing.DeepCopy(),
 			Reason: ServiceDrifted,
 			Detail: strings.Join(differences, "; "),
 		})

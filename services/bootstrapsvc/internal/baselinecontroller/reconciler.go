@@ -33,6 +33,10 @@ const (
 var (
 	// errContended: another writer keeps changing the objects.
 	errContended = fmt.Errorf("objects still differ after %d rounds: another writer keeps changing them", maxRounds)
+	// ErrWrite: everything was read, and writes failed.
+	ErrWrite = errors.New("cannot write")
+	// ErrDrifted: the plan is not the given one any more.
+	ErrDrifted = errors.New("the plan has changed")
 	// errAbandoned: the pass ended without a result, because it panicked.
 	errAbandoned = errors.New("the pass ended without a result")
 )
@@ -82,19 +86,54 @@ type Reconciler struct {
 	counts atomic.Pointer[map[string]int64]
 	// writes counts since the process started.
 	writes atomic.Int64
-	// logged are the details of the reports of the last pass. The goroutine of Run owns it.
-	logged []string
+	// last is what the last passes found; nil while this replica does not lead.
+	last atomic.Pointer[State]
+	// reports are those of the last pass that read everything, logged their details. The goroutine
+	// of Run owns them.
+	reports []baseline.Change
+	logged  []string
+}
+
+// State is what the last passes of a Reconciler found. It is not modified.
+type State struct {
+	// Reports and Counts are those of the last pass that read everything.
+	Reports []baseline.Change
+	Counts  map[string]int64
+	// Err is why the last pass failed, and FailingSince when the first of the failed passes ended.
+	Err          error
+	FailingSince time.Time
 }
 
 type request struct {
 	observe Observe
+	// exact says that only the plan with the fingerprint plan may be written.
+	exact bool
+	plan  string
 	// reply holds one, so that Run never waits for the caller. Run closes it after the pass.
-	reply chan result
+	reply chan reply
 }
 
-type result struct {
-	changes []baseline.Change
-	err     error
+type reply struct {
+	result Result
+	err    error
+}
+
+// Result is what a pass did.
+type Result struct {
+	// Tries are the writes, in their order.
+	Tries []Try
+	// Reports are the changes of the last observation that write nothing.
+	Reports []baseline.Change
+}
+
+// Try is one write that was tried.
+type Try struct {
+	baseline.Change
+
+	// Err is why it failed; nil if it was made, or if NotNeeded says that another writer made it.
+	Err       error
+	NotNeeded bool
+	Time      time.Time
 }
 
 // NewReconciler returns a reconciler and starts nothing.
@@ -105,6 +144,7 @@ func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 
 // Run makes passes until ctx ends; ctx carries the term. It is the Run of a [loop.Loop].
 func (r *Reconciler) Run(ctx context.Context, report loop.Report) error {
+	r.reports, r.logged = nil, nil
 	due := time.NewTimer(0)
 	defer due.Stop()
 	backoff := r.newBackoff()
@@ -141,88 +181,154 @@ func (r *Reconciler) Trigger() {
 	}
 }
 
-// Reconcile has Run make a pass now. It returns the writes in their order and then the reports. It
-// blocks until the pass ends or ctx ends. The pass runs under the context of Run, not under ctx,
-// and goes on after ctx ends.
-func (r *Reconciler) Reconcile(ctx context.Context) ([]baseline.Change, error) {
-	return r.ReconcileWith(ctx, r.Observe)
+// Reconcile has Run make a pass now. It blocks until the pass ends or ctx ends. The pass runs under
+// the context of Run, not under ctx, and goes on after ctx ends. Also a failed pass returns what it
+// tried. The error wraps ErrWrite if nothing but writes failed.
+func (r *Reconciler) Reconcile(ctx context.Context) (Result, error) {
+	return r.ask(ctx, request{observe: r.Observe})
 }
 
 // ReconcileWith is Reconcile with another observation for this one pass.
-func (r *Reconciler) ReconcileWith(ctx context.Context, observe Observe) ([]baseline.Change, error) {
-	asked := request{observe: observe, reply: make(chan result, 1)}
+func (r *Reconciler) ReconcileWith(ctx context.Context, observe Observe) (Result, error) {
+	return r.ask(ctx, request{observe: observe})
+}
+
+// ReconcilePlan is Reconcile for exactly the given writes. It fails with ErrDrifted and writes
+// nothing if other writes are planned now. It does not plan again after a conflict.
+func (r *Reconciler) ReconcilePlan(ctx context.Context, writes []baseline.Change) (Result, error) {
+	return r.ask(ctx, request{observe: r.Observe, exact: true, plan: baseline.Fingerprint(writes)})
+}
+
+func (r *Reconciler) ask(ctx context.Context, asked request) (Result, error) {
+	asked.reply = make(chan reply, 1)
 	select {
 	case r.requests <- asked:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return Result{}, context.Cause(ctx)
 	}
 	select {
 	case answer, ok := <-asked.reply:
 		if !ok {
-			return nil, errAbandoned
+			return Result{}, errAbandoned
 		}
-		return answer.changes, answer.err
+		return answer.result, answer.err
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return Result{}, context.Cause(ctx)
 	}
 }
 
 func (r *Reconciler) pass(ctx context.Context, asked request) error {
 	ctx, cancel := context.WithTimeout(ctx, PassTimeout)
 	defer cancel()
-	if asked.reply == nil {
-		_, err := r.reconcile(ctx, asked.observe)
-		return err
+	if asked.reply != nil {
+		defer close(asked.reply) // also after a panic: the caller must not wait for a pass that is over
 	}
-	defer close(asked.reply) // also after a panic: the caller must not wait for a pass that is over
-	changes, err := r.reconcile(ctx, asked.observe)
-	asked.reply <- result{changes: changes, err: err}
+	result, err := r.reconcile(ctx, asked)
+	r.remember(err)
+	if asked.reply != nil {
+		asked.reply <- reply{result: result, err: err}
+	}
+	if errors.Is(err, ErrDrifted) {
+		return nil // the caller's plan failed, not the loop
+	}
 	return err
 }
 
-func (r *Reconciler) reconcile(ctx context.Context, observe Observe) ([]baseline.Change, error) {
-	var done []baseline.Change
+func (r *Reconciler) reconcile(ctx context.Context, asked request) (Result, error) {
+	var tries []Try
 	var conflict error
 	for range maxRounds {
-		observation, err := observe(ctx)
+		observation, err := asked.observe(ctx)
 		if err != nil {
-			return done, err
+			return Result{Tries: tries}, err
 		}
 		r.counts.Store(&observation.Counts)
-		writes := baseline.Writes(observation.Changes)
-		if len(writes) == 0 {
-			r.showReports(observation.Changes)
-			return append(done, observation.Changes...), nil
+		writes, reports := baseline.Writes(observation.Changes), baseline.Reports(observation.Changes)
+		tries = settle(tries, writes)
+		if asked.exact && baseline.Fingerprint(writes) != asked.plan {
+			return Result{}, ErrDrifted
 		}
-		written, err := r.apply(ctx, writes)
-		done = append(done, written...)
-		if err != nil && !errors.Is(err, guarded.ErrConflict) {
-			return done, err
+		if len(writes) == 0 {
+			r.showReports(reports)
+			return Result{Tries: tries, Reports: reports}, nil
+		}
+		tried, err := r.apply(ctx, writes)
+		tries = append(tries, tried...)
+		if asked.exact || err != nil && !errors.Is(err, guarded.ErrConflict) {
+			return Result{Tries: tries, Reports: reports}, err
 		}
 		conflict = err
 	}
-	return done, errors.Join(fmt.Errorf("%w: %w", errContended, guarded.ErrConflict), conflict)
+	return Result{Tries: tries}, errors.Join(fmt.Errorf("%w: %w", errContended, guarded.ErrConflict), conflict)
+}
+
+// settle returns the tries of earlier rounds, given the writes that are missing now. A write that
+// failed and is missing is tried again, so the failure does not count. One that is not missing any
+// more was made by another writer.
+func settle(tries []Try, missing []baseline.Change) []Try {
+	var settled []Try
+	for _, try := range tries {
+		if try.Err != nil {
+			if slices.ContainsFunc(missing, func(c baseline.Change) bool { return sameObject(c, try.Change) }) {
+				continue
+			}
+			try.Err, try.NotNeeded = nil, true
+		}
+		settled = append(settled, try)
+	}
+	return settled
+}
+
+func sameObject(a, b baseline.Change) bool {
+	return a.Verb == b.Verb && a.Kind() == b.Kind() && a.Object.GetName() == b.Object.GetName() && a.Object.GetNamespace() == b.Object.GetNamespace()
 }
 
 // apply tries every write: an object that cannot be written does not stop the remaining ones.
-func (r *Reconciler) apply(ctx context.Context, writes []baseline.Change) ([]baseline.Change, error) {
-	var written []baseline.Change
+func (r *Reconciler) apply(ctx context.Context, writes []baseline.Change) ([]Try, error) {
+	var tries []Try
 	var failures []error
 	for _, step := range writes {
-		if err := r.Writer.Apply(ctx, step); err != nil {
-			failures = append(failures, err)
-			continue
+		try := Try{Change: step, Time: time.Now()}
+		if try.Err = r.Writer.Apply(ctx, step); try.Err != nil {
+			failures = append(failures, try.Err)
+		} else {
+			r.writes.Add(1)
+			r.Logger.InfoContext(ctx, "applied change", "kind", step.Kind().Kind, "name", step.Object.GetName(),
+				"verb", step.Verb, "reason", step.Reason, "detail", step.Detail)
 		}
-		r.writes.Add(1)
-		r.Logger.InfoContext(ctx, "applied change", "kind", step.Kind().Kind, "name", step.Object.GetName(),
-			"verb", step.Verb, "reason", step.Reason, "detail", step.Detail)
-		written = append(written, step)
+		tries = append(tries, try)
 	}
-	return written, errors.Join(failures...)
+	if len(failures) > 0 {
+		return tries, fmt.Errorf("%w: %w", ErrWrite, errors.Join(failures...))
+	}
+	return tries, nil
 }
+
+// remember publishes what the pass found.
+func (r *Reconciler) remember(err error) {
+	if errors.Is(err, ErrDrifted) {
+		return
+	}
+	state := &State{Reports: r.reports, Err: err}
+	if counts := r.counts.Load(); counts != nil {
+		state.Counts = *counts
+	}
+	if err != nil {
+		state.FailingSince = time.Now()
+		if before := r.last.Load(); before != nil && before.Err != nil {
+			state.FailingSince = before.FailingSince
+		}
+	}
+	r.last.Store(state)
+}
+
+// State returns what the last passes found; nil while this replica does not lead, and before its
+// first pass.
+func (r *Reconciler) State() *State { return r.last.Load() }
 
 // showReports sets the metrics and logs each report once for as long as it lasts.
 func (r *Reconciler) showReports(reports []baseline.Change) {
+	r.reports = reports
 	r.Metrics.setReports(r.Loop, r.Reasons, reports)
 	details := make([]string, 0, len(reports))
 	for _, report := range reports {
@@ -249,6 +355,7 @@ func (r *Reconciler) CountInto(all map[string]int64) {
 // Forget drops what only a leader knows. Call it when a term has ended.
 func (r *Reconciler) Forget() {
 	r.counts.Store(nil)
+	r.last.Store(nil)
 	r.Metrics.setReports(r.Loop, r.Reasons, nil)
 }
 

@@ -7,35 +7,34 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
+	"github.com/trivet-dev/trivet/internal/resumetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // Reasons of this API, in addition to those of package rpcerror.
 const (
-	reasonUnknownClass    rpcerror.Reason = "UNKNOWN_CLASS"
-	reasonSuperseded      rpcerror.Reason = "SUPERSEDED"
-	reasonTooManyHolders  rpcerror.Reason = "TOO_MANY_HOLDERS"
-	reasonUnknownHandle   rpcerror.Reason = "UNKNOWN_HANDLE"
-	reasonSequence        rpcerror.Reason = "SEQUENCE_NOT_INCREASING"
-	reasonHolderExpected  rpcerror.Reason = "HOLDER_EXPECTED"
-	reasonLeaseNotFound   rpcerror.Reason = "LEASE_NOT_FOUND"
-	reasonSlowWatcher     rpcerror.Reason = "SLOW_WATCHER"
-	reasonDeleteFailed    rpcerror.Reason = "LEASE_NOT_DELETED"
-	reasonVersionTooOld   rpcerror.Reason = "VERSION_TOO_OLD"
-	reasonPaced           rpcerror.Reason = "PACED"
-	reasonTooManyMessages rpcerror.Reason = "TOO_MANY_MESSAGES"
+	reasonUnknownClass            rpcerror.Reason = "UNKNOWN_CLASS"
+	reasonSuperseded              rpcerror.Reason = "SUPERSEDED"
+	reasonTooManyHolders          rpcerror.Reason = "TOO_MANY_HOLDERS"
+	reasonUnknownHandle           rpcerror.Reason = "UNKNOWN_HANDLE"
+	reasonSequence                rpcerror.Reason = "SEQUENCE_NOT_INCREASING"
+	reasonRegistrationRequired    rpcerror.Reason = "REGISTRATION_REQUIRED"
+	reasonLeaseNotFound           rpcerror.Reason = "LEASE_NOT_FOUND"
+	reasonDeleteFailed            rpcerror.Reason = "LEASE_NOT_DELETED"
+	reasonRegistrationRateLimited rpcerror.Reason = "REGISTRATION_RATE_LIMITED"
+	reasonTooManyMessages         rpcerror.Reason = "TOO_MANY_MESSAGES"
 )
 
 // Errors of the handlers themselves.
 
 func errLeaseNotFound(name string) error {
-	return rpcerror.New(codes.NotFound, reasonLeaseNotFound, fmt.Sprintf("there is no session for %q", name))
+	return rpcerror.New(codes.NotFound, reasonLeaseNotFound, fmt.Sprintf("there is no lease %q", name))
 }
 
 func errNotDeleted(cause error) error {
 	return rpcerror.New(codes.Unavailable, reasonDeleteFailed,
-		fmt.Sprintf("the Lease object was not deleted, so the session remains; try again: %v", cause))
+		fmt.Sprintf("the Lease object was not deleted, so the lease remains; try again: %v", cause))
 }
 
 func errSequence(got, last uint64) error {
@@ -43,25 +42,16 @@ func errSequence(got, last uint64) error {
 }
 
 func errHandle(handle uint32) error {
-	return rpcerror.New(codes.InvalidArgument, reasonUnknownHandle, fmt.Sprintf("handle %d does not exist on this stream", handle))
+	return rpcerror.New(codes.InvalidArgument, reasonUnknownHandle, fmt.Sprintf("handle %d was never assigned on this stream", handle))
 }
 
-func errHolderExpected() error {
-	return rpcerror.New(codes.InvalidArgument, reasonHolderExpected, "the first message of a stream must register a holder")
+func errRegistrationRequired() error {
+	return rpcerror.New(codes.InvalidArgument, reasonRegistrationRequired, "the first message of a stream must register a holder")
 }
 
 func errStreamFull() error {
 	return rpcerror.New(codes.ResourceExhausted, reasonTooManyHolders,
 		fmt.Sprintf("more than %d registrations on one stream; open another one", maxHandles))
-}
-
-func errSlowWatcher() error {
-	return rpcerror.New(codes.ResourceExhausted, reasonSlowWatcher, "the watch does not read as fast as leases change; list again")
-}
-
-func errVersionTooOld() error {
-	return rpcerror.New(codes.OutOfRange, reasonVersionTooOld,
-		"start_version is from another replica, another run of it or another parent, or too many leases were deleted since; watch again without it")
 }
 
 // statusOf is the table from errors of other packages to gRPC statuses. Context errors keep their
@@ -76,7 +66,14 @@ func (s *Server) statusOf(err error) error {
 	case errors.As(err, &notHeld):
 		return rpcerror.NotLeader(s.Service, s.Owners().Address(notHeld.Shard))
 	case errors.Is(err, sessioncontroller.ErrSuperseded):
-		return rpcerror.New(codes.Aborted, reasonSuperseded, err.Error())
+		return rpcerror.New(codes.Aborted, reasonSuperseded, sessioncontroller.ErrSuperseded.Error())
+	case errors.Is(err, sessioncontroller.ErrETagMismatch):
+		return rpcerror.New(codes.Aborted, rpcerror.ETagMismatchReason, sessioncontroller.ErrETagMismatch.Error())
+	case errors.Is(err, sessioncontroller.ErrCompacted):
+		return resumetoken.ErrExpired
+	case errors.Is(err, sessioncontroller.ErrTooSlow):
+		return rpcerror.New(codes.ResourceExhausted, rpcerror.WatchTooSlowReason,
+			"the watch does not read as fast as leases end; watch again without resume_token")
 	case errors.Is(err, pagetoken.ErrInvalid):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	}

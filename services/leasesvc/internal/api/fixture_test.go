@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
@@ -60,7 +60,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 		owners[number] = term.ShardStatus{Shard: number, Here: true}
 	}
 	f.server = New(Config{
-		Service: "leasesvc", Replica: "replica-1", Catalog: class.NewCatalog(classes, shards),
+		Service: "leasesvc", Cluster: "cluster-1", Replica: "replica-1", Version: "v1.2.3", Catalog: class.NewCatalog(classes, shards),
 		MaxRegistrations: s.maxRegistrations, MaxMessages: s.maxMessages,
 		Sessions: func() Sessions { return f.sessions }, Owners: func() Owners { return owners },
 		OnDelete: func(error) {},
@@ -134,13 +134,29 @@ func (c *client) send(request *leasev1.StreamHeartbeatsRequest) *leasev1.StreamH
 // register sends a message that registers holders.
 func (c *client) register(holders ...*leasev1.Holder) *leasev1.StreamHeartbeatsResponse {
 	c.t.Helper()
-	return c.send(&leasev1.StreamHeartbeatsRequest{Sequence: c.sequence + 1, Holders: holders})
+	return c.send(&leasev1.StreamHeartbeatsRequest{Sequence: c.sequence + 1, Registrations: registrations(holders)})
 }
 
 // beatHandles sends a message that renews sessions.
 func (c *client) beatHandles(handles ...uint32) *leasev1.StreamHeartbeatsResponse {
 	c.t.Helper()
 	return c.send(&leasev1.StreamHeartbeatsRequest{Sequence: c.sequence + 1, Handles: handles})
+}
+
+// report sends a message with one report.
+func (c *client) report(handle uint32, report *leasev1.Report) *leasev1.StreamHeartbeatsResponse {
+	c.t.Helper()
+	return c.send(&leasev1.StreamHeartbeatsRequest{
+		Sequence: c.sequence + 1, Reports: []*leasev1.HandleReport{{Handle: handle, Report: report}},
+	})
+}
+
+func registrations(holders []*leasev1.Holder) []*leasev1.Registration {
+	list := make([]*leasev1.Registration, len(holders))
+	for i, h := range holders {
+		list[i] = &leasev1.Registration{Holder: h}
+	}
+	return list
 }
 
 // lease returns the session of a Node.

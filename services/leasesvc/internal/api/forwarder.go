@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // maxPeers is far above the number of replicas. It bounds what invented addresses could cost.
@@ -15,9 +17,9 @@ const maxPeers = 64
 
 // Connection is a connection to one peer, which is another replica.
 type Connection interface {
-	// Send sends at most 1,000 beats and returns how many of them the peer refused. It blocks until
-	// the peer has answered or ctx ends. It is safe to send a beat twice.
-	Send(ctx context.Context, beats []AgedBeat) (refused int, err error)
+	// Send sends at most 1,000 beats and returns how many of them the peer rejected. It blocks
+	// until the peer has answered or ctx ends. It is safe to send a beat twice.
+	Send(ctx context.Context, beats []AgedBeat) (rejected int, err error)
 	// Close closes the connection. It is called once, with no Send in flight.
 	Close() error
 }
@@ -41,8 +43,8 @@ type ForwarderConfig struct {
 // the duration of the call, which is two seconds at most. There is one connection to each peer,
 // with one call in flight. The connection closes after a minute without beats.
 //
-// Forwarding is best effort: a holder whose beat is refused or dropped has been told to move, and
-// does so by itself. A beat that the peer refuses is not sent elsewhere.
+// Forwarding is best effort: a holder whose beat is rejected or dropped has been told to move, and
+// does so by itself. A beat that the peer rejects is not sent elsewhere.
 //
 // The methods are safe for concurrent use; Run is called once.
 type Forwarder struct {
@@ -64,17 +66,17 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 		cfg: cfg, added: make(chan struct{}, 1), queues: map[string]*forwardQueue{},
 		offers: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_forward_offered_total",
-			Help: "Beats of holders whose shard is held by another replica, by whether they were accepted for forwarding.",
+			Help: "Beats of holders whose shard another replica leads, by whether they were accepted for forwarding.",
 		}, []string{"result"}),
 		beats: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_forward_beats_total",
 			Help: "Beats that were accepted for forwarding and not replaced by newer ones, by result.",
 		}, []string{"result"}),
 	}
-	for _, result := range []string{"taken", "not_taken"} {
+	for _, result := range []string{"accepted", "rejected"} {
 		f.offers.WithLabelValues(result)
 	}
-	for _, result := range []string{"forwarded", "refused", "dropped"} {
+	for _, result := range []string{"forwarded", "rejected", "dropped"} {
 		f.beats.WithLabelValues(result)
 	}
 	metrics.NewGaugeFunc(prometheus.GaugeOpts{
@@ -96,9 +98,9 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 // of them or none. It returns false if the address is empty, Run is not running, or too many beats
 // wait. It never blocks.
 func (f *Forwarder) Offer(address string, beats []Beat) bool {
-	accepted, result := f.offer(address, beats), "taken"
+	accepted, result := f.offer(address, beats), "accepted"
 	if !accepted {
-		result = "not_taken"
+		result = "rejected"
 	}
 	f.offers.WithLabelValues(result).Add(float64(len(beats)))
 	return accepted
@@ -198,6 +200,10 @@ const (
 	// maxWaiting is how many holders may wait for one peer: about one of 64 shards of a million
 	// holders.
 	maxWaiting = 20_000
+	// maxForwardedConditions bounds the texts of the conditions of a forwarded beat: a batch must
+	// fit into the largest message that a server accepts. Larger conditions are not forwarded; the
+	// holder reports them when it registers.
+	maxForwardedConditions = 512
 )
 
 // Beat is one heartbeat of one boot of a holder.
@@ -205,6 +211,25 @@ type Beat struct {
 	Class, Name, Boot string
 	// Sequence orders the beats of one boot.
 	Sequence uint64
+	// Report is nil if the holder was observed just now. Its ages count from the receipt of the
+	// beat.
+	Report *sessioncontroller.Report
+}
+
+// withoutLargeConditions returns the beat as it is forwarded.
+func (b Beat) withoutLargeConditions() Beat {
+	if b.Report == nil {
+		return b
+	}
+	bytes := 0
+	for i := range b.Report.Conditions {
+		c := &b.Report.Conditions[i]
+		bytes += 32 + len(c.Type) + len(c.Reason) + len(c.Message)
+	}
+	if bytes > maxForwardedConditions {
+		b.Report = &sessioncontroller.Report{ObservedAge: b.Report.ObservedAge}
+	}
+	return b
 }
 
 // AgedBeat is a beat with the time since this replica received it.
@@ -236,14 +261,14 @@ func newForwardQueue(address string) *forwardQueue {
 	return &forwardQueue{address: address, wake: make(chan struct{}, 1), waiting: map[holderKey]waitingBeat{}}
 }
 
-// add enqueues all beats or none. It counts every beat as a new holder, which refuses a batch a
+// add enqueues all beats or none. It counts every beat as a new holder, which rejects a batch a
 // little too early at most.
 func (p *forwardQueue) add(now time.Time, beats []Beat) bool {
 	if len(p.waiting)+len(beats) > maxWaiting {
 		return false
 	}
 	for _, beat := range beats {
-		p.put(waitingBeat{beat: beat, at: now})
+		p.put(waitingBeat{beat: beat.withoutLargeConditions(), at: now})
 	}
 	signal(p.wake)
 	return true

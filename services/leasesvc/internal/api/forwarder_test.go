@@ -24,7 +24,7 @@ import (
 // fakePeer is a peer whose answers the test decides.
 type fakePeer struct {
 	// answer decides the result of the nth call; nil accepts all beats.
-	answer func(ctx context.Context, n int) (refused int, err error)
+	answer func(ctx context.Context, n int) (rejected int, err error)
 
 	mu      sync.Mutex // guards the fields below
 	batches [][]api.AgedBeat
@@ -38,8 +38,8 @@ func (p *fakePeer) Send(ctx context.Context, beats []api.AgedBeat) (int, error) 
 	n := p.calls
 	p.mu.Unlock()
 	if p.answer != nil {
-		if refused, err := p.answer(ctx, n); err != nil || refused > 0 {
-			return refused, err
+		if rejected, err := p.answer(ctx, n); err != nil || rejected > 0 {
+			return rejected, err
 		}
 	}
 	p.mu.Lock()
@@ -173,7 +173,7 @@ func TestForwarder_SendsBatchesOfAThousand(t *testing.T) {
 		if diff := gocmp.Diff([]int{1000, 1000, 500}, sizes); diff != "" {
 			t.Errorf("sizes (-want +got):\n%s", diff)
 		}
-		f.expectMetrics(map[string]float64{"offered_total taken": 2500, "beats_total forwarded": 2500, "peers": 1})
+		f.expectMetrics(map[string]float64{"offered_total accepted": 2500, "beats_total forwarded": 2500, "peers": 1})
 	})
 }
 
@@ -203,7 +203,7 @@ func TestForwarder_SendsTheNewestBeatOfAHolderWithItsAge(t *testing.T) {
 		if second.Age-first.Age != 10*time.Millisecond || first.Age <= 0 || first.Age > time.Since(begin) {
 			t.Errorf("ages %v and %v", first.Age, second.Age)
 		}
-		f.expectMetrics(map[string]float64{"offered_total taken": 4, "beats_total forwarded": 2, "peers": 1})
+		f.expectMetrics(map[string]float64{"offered_total accepted": 4, "beats_total forwarded": 2, "peers": 1})
 	})
 }
 
@@ -233,11 +233,11 @@ func TestForwarder_BeatsOfAnAbsentPeerAreDroppedAfterAMinute(t *testing.T) {
 		if got := len(c.takeBatches()); got != 1 {
 			t.Errorf("%d batches for a peer that answers, want 1: it must not wait for another peer", got)
 		}
-		f.expectMetrics(map[string]float64{"offered_total taken": 11, "beats_total forwarded": 1, "waiting": 10, "peers": 2})
+		f.expectMetrics(map[string]float64{"offered_total accepted": 11, "beats_total forwarded": 1, "waiting": 10, "peers": 2})
 		advance(5 * time.Second)
-		f.expectMetrics(map[string]float64{"offered_total taken": 11, "beats_total forwarded": 1, "beats_total dropped": 10, "peers": 2})
+		f.expectMetrics(map[string]float64{"offered_total accepted": 11, "beats_total forwarded": 1, "beats_total dropped": 10, "peers": 2})
 		advance(2 * time.Minute)
-		f.expectMetrics(map[string]float64{"offered_total taken": 11, "beats_total forwarded": 1, "beats_total dropped": 10})
+		f.expectMetrics(map[string]float64{"offered_total accepted": 11, "beats_total forwarded": 1, "beats_total dropped": 10})
 		if b.closeCount() != 1 || c.closeCount() != 1 {
 			t.Errorf("connections closed %d and %d times, want once each", b.closeCount(), c.closeCount())
 		}
@@ -279,7 +279,7 @@ func TestForwarder_PermanentFailuresAreDropped(t *testing.T) {
 		f.Offer("b", beatsOf(4, 2))
 		advance(0)
 		f.expectMetrics(map[string]float64{
-			"offered_total taken": 9, "beats_total dropped": 5, "beats_total forwarded": 1, "beats_total refused": 3, "peers": 1,
+			"offered_total accepted": 9, "beats_total dropped": 5, "beats_total forwarded": 1, "beats_total rejected": 3, "peers": 1,
 		})
 	})
 }
@@ -305,7 +305,7 @@ func TestForwarder_AcceptsAllOrNothingWithinLimits(t *testing.T) {
 				t.Errorf("offer of %d to %q = %t, want %t", c.n, c.address, got, c.want)
 			}
 		}
-		f.expectMetrics(map[string]float64{"offered_total taken": 20_001, "offered_total not_taken": 20_003, "waiting": 20_000, "peers": 1})
+		f.expectMetrics(map[string]float64{"offered_total accepted": 20_001, "offered_total rejected": 20_003, "waiting": 20_000, "peers": 1})
 		for i := range 100 {
 			f.Offer(fmt.Sprintf("invented-%d", i), beatsOf(1, 1))
 		}

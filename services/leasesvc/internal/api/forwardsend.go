@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 const (
@@ -75,11 +75,11 @@ func (f *Forwarder) sendBatch(ctx context.Context, p *forwardQueue, connection C
 	for _, r := range batch {
 		beats = append(beats, AgedBeat{Beat: r.beat, Age: now.Sub(r.at)})
 	}
-	refused, err := connection.Send(ctx, beats)
+	rejected, err := connection.Send(ctx, beats)
 	switch {
 	case err == nil:
-		f.countBeats("forwarded", len(batch)-refused)
-		f.countBeats("refused", refused)
+		f.countBeats("forwarded", len(batch)-rejected)
+		f.countBeats("rejected", rejected)
 	case permanent(err):
 		f.countBeats("dropped", len(batch))
 	default:
@@ -170,17 +170,20 @@ func NewPeerConnection(connection *grpc.ClientConn, replica string) *PeerConnect
 	return &PeerConnection{connection: connection, replica: replica}
 }
 
-// Send sends at most 1,000 beats and returns how many the peer refused.
-func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (refused int, err error) {
-	request := &leasev1.HeartbeatRequest{ForwardedBy: c.replica, Beats: make([]*leasev1.HeartbeatRequest_Beat, 0, len(beats))}
+// Send sends at most 1,000 beats and returns how many the peer rejected.
+func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (rejected int, err error) {
+	request := &leasev1.ForwardHeartbeatsRequest{ReplicaId: c.replica, Beats: make([]*leasev1.ForwardedBeat, 0, len(beats))}
 	for i := range beats {
 		b := &beats[i]
-		request.Beats = append(request.Beats, &leasev1.HeartbeatRequest_Beat{
-			Holder:   &leasev1.Holder{Class: b.Class, Name: b.Name, BootId: b.Boot},
-			Sequence: b.Sequence, Age: durationpb.New(b.Age),
+		request.Beats = append(request.Beats, &leasev1.ForwardedBeat{
+			Beat: &leasev1.Beat{
+				Holder:   &leasev1.Holder{Class: b.Class, Name: b.Name, BootId: b.Boot},
+				Sequence: b.Sequence, Report: reportOf(b.Report),
+			},
+			Age: durationpb.New(b.Age),
 		})
 	}
-	response, err := leasev1.NewLeaseServiceClient(c.connection).Heartbeat(ctx, request)
+	response, err := leasev1.NewPeerServiceClient(c.connection).ForwardHeartbeats(ctx, request)
 	if err != nil {
 		return 0, err
 	}
@@ -189,10 +192,10 @@ func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (refused in
 	}
 	for _, result := range response.Results {
 		if result.GetGrant() == nil {
-			refused++
+			rejected++
 		}
 	}
-	return refused, nil
+	return rejected, nil
 }
 
 // Close closes the gRPC connection.

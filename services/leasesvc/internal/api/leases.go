@@ -3,20 +3,24 @@ package api
 import (
 	"context"
 	"fmt"
-	"time"
+	"slices"
+	"strings"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// deleteTimeout bounds the requests to the kube-apiserver for one release.
-const deleteTimeout = 10 * time.Second
+// leaseServer implements LeaseService.
+type leaseServer struct {
+	leasev1.UnimplementedLeaseServiceServer
 
-// GetLease returns a session from memory if this replica holds its shard.
-func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
+	*Server
+}
+
+func (s *leaseServer) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
@@ -32,41 +36,42 @@ func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
-	return &leasev1.GetLeaseResponse{Lease: s.convert.lease(&lease), Freshness: s.freshness(lease.Epoch)}, nil
+	shards := sessioncontroller.ServedShards{IDs: []int{lease.Shard}, Epoch: lease.Epoch}
+	return &leasev1.GetLeaseResponse{Lease: s.leaseOf(&lease), Sources: s.sources(shards)}, nil
 }
 
-// ListLeases returns the sessions of the held shards, ordered by resource name.
-func (s *Server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
+func (s *leaseServer) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
 	sessions, err := s.runningSessions()
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
-	options := sessioncontroller.ListOptions{
-		Limit: PageSize(request.PageSize), Classes: s.convert.classesIn(request.Parent), State: stateFrom(request.State),
-	}
-	arguments := fmt.Sprintf("%s\x00%d", request.Parent, request.State)
+	arguments := leaseArguments{parent: request.Parent, states: request.States}
+	options := sessioncontroller.ListOptions{Limit: PageSize(request.PageSize), Selection: s.selection(arguments)}
 	if request.PageToken != "" {
 		if options.After, err = s.parsePageToken(request.PageToken, arguments); err != nil {
 			return nil, s.statusOf(err)
 		}
 	}
-	epoch := sessions.Epoch() // before the read: the answer must not claim a newer epoch than it contains
-	page, more, err := sessions.List(ctx, options)
+	page, err := sessions.List(ctx, options)
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
-	response := &leasev1.ListLeasesResponse{Leases: make([]*leasev1.Lease, 0, len(page)), Freshness: s.freshness(epoch)}
-	for i := range page {
-		response.Leases = append(response.Leases, s.convert.lease(&page[i]))
+	response := &leasev1.ListLeasesResponse{Leases: make([]*leasev1.Lease, 0, len(page.Leases)), Sources: s.sources(page.Shards)}
+	for i := range page.Leases {
+		response.Leases = append(response.Leases, s.leaseOf(&page.Leases[i]))
 	}
-	if more {
-		response.NextPageToken = PageToken(arguments, s.convert.name(page[len(page)-1].Holder.Key))
+	if page.More {
+		last := page.Leases[len(page.Leases)-1].Holder.Key
+		response.NextPageToken = pagetoken.Encode(s.convert.name(last), leasev1.LeaseService_ListLeases_FullMethodName, arguments.String())
+	}
+	if request.PageToken == "" {
+		response.ResumeToken = resumeTokens(sessions, arguments).format(page.Position)
 	}
 	return response, nil
 }
 
-func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
-	last, err := ParsePageToken(token, arguments)
+func (s *leaseServer) parsePageToken(token string, arguments leaseArguments) (session.Key, error) {
+	last, err := pagetoken.Parse(token, leasev1.LeaseService_ListLeases_FullMethodName, arguments.String())
 	if err != nil {
 		return session.Key{}, err
 	}
@@ -77,87 +82,29 @@ func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
 	return key, nil
 }
 
-// ReleaseLease deletes the Lease object of a holder, and then its session. A second call does
-// nothing.
-func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
-	sessions, err := s.runningSessions()
-	if err != nil {
-		return nil, s.statusOf(err)
+func (s *leaseServer) selection(arguments leaseArguments) sessioncontroller.Selection {
+	selection := sessioncontroller.Selection{Classes: s.convert.classesIn(arguments.parent)}
+	for _, state := range arguments.states {
+		selection.States = append(selection.States, stateFrom(state))
 	}
-	holder, served := s.convert.holder(request.Holder)
-	if !served {
-		return &leasev1.ReleaseLeaseResponse{}, nil // the session cannot exist
-	}
-	if err := s.release(ctx, sessions, holder); err != nil {
-		return nil, s.statusOf(err)
-	}
-	return &leasev1.ReleaseLeaseResponse{}, nil
+	return selection
 }
 
-// release deletes the Lease object before the session, so that the client can retry after a failure
-// in between.
-func (s *Server) release(ctx context.Context, sessions Sessions, holder session.Holder) error {
-	release, err := sessions.BeginRelease(ctx, holder, s.Catalog.ShardOf(holder.Key))
-	if err != nil {
-		return err
-	}
-	if release == nil {
-		return s.releaseWithoutSession(ctx, sessions, holder.Key)
-	}
-	deleted := false
-	defer func() {
-		if deleted {
-			sessions.CompleteRelease(release)
-		} else {
-			sessions.AbortRelease(release) // also after a panic
-		}
-	}()
-	err = s.deleteUnderTerm(ctx, release.Shard, func(ctx context.Context) error {
-		return s.Leases.Delete(ctx, release.Namespace, release.Name)
-	})
-	deleted = err == nil
-	return err
+// leaseArguments select the leases of a list or watch.
+type leaseArguments struct {
+	parent string
+	states []leasev1.Lease_State
 }
 
-// releaseWithoutSession deletes the Lease object of a holder whose session was lost, for example
-// with a replica. It reads the object before it checks that there is no session: if one begins
-// afterwards, it writes the object, and the delete of the version that was read conflicts.
-func (s *Server) releaseWithoutSession(ctx context.Context, sessions Sessions, key session.Key) error {
-	read, cancel := context.WithTimeout(ctx, deleteTimeout)
-	defer cancel()
-	own, err := s.Leases.Own(read, s.Catalog.Get(key.Class).Namespace, key.Name)
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err != nil:
-		return errNotDeleted(err)
-	}
-	held, err := sessions.CheckAbsent(ctx, key, s.Catalog.ShardOf(key), 0)
-	if err != nil || held == nil || own == nil {
-		return err
-	}
-	return s.deleteUnderTerm(ctx, held, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
+// String returns the same text for the same selection.
+func (a leaseArguments) String() string {
+	parent := strings.TrimSuffix(a.parent, "namespaces/-") // the same as all
+	return parent + "\x00" + EnumsText(a.states)
 }
 
-// deleteUnderTerm runs call with the term's context, bounded by ctx and deleteTimeout.
-func (s *Server) deleteUnderTerm(ctx context.Context, held *sessioncontroller.HeldShard, call func(context.Context) error) error {
-	term, end, ok := held.BeginWrite()
-	if !ok {
-		return sessioncontroller.NotHeldError{Shard: held.ID()}
-	}
-	defer end()
-	write, cancel := context.WithTimeout(term, deleteTimeout)
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	err := call(write)
-	s.OnDelete(err)
-	switch {
-	case err == nil:
-		return nil
-	case term.Err() != nil:
-		return sessioncontroller.NotHeldError{Shard: held.ID()}
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	}
-	return errNotDeleted(err)
+// EnumsText returns the same text for the same set of values.
+func EnumsText[E ~int32](values []E) string {
+	values = slices.Clone(values)
+	slices.Sort(values)
+	return fmt.Sprint(slices.Compact(values))
 }

@@ -13,31 +13,31 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
 const (
 	// A sender may be ahead of its message rate by slowDownSeconds before it is told to slow down,
-	// and by refuseSeconds before it is refused.
+	// and by rejectSeconds before it is rejected.
 	slowDownSeconds = 1
-	refuseSeconds   = 10
-	// tooManyMessagesPause is when a refused sender may return.
+	rejectSeconds   = 10
+	// tooManyMessagesPause is when a rejected sender may return.
 	tooManyMessagesPause = 10 * time.Second
 	// maxCertificateLife keeps the expiry of a certificate that never expires within the range of a
 	// time.Duration.
 	maxCertificateLife = 100 * 365 * 24 * time.Hour
 )
 
-// limiter is a rate limit that tells refused callers when to return, each at another time. It is
+// limiter is a rate limit that tells rejected callers when to return, each at another time. It is
 // safe for concurrent use.
 type limiter struct {
 	interval time.Duration
 
 	mu     sync.Mutex // guards the fields below
 	tokens *rate.Limiter
-	// lastReturn is when the last of the refused callers may return.
+	// lastReturn is when the last of the rejected callers may return.
 	lastReturn time.Time
 }
 
@@ -58,7 +58,7 @@ func (l *limiter) admit(now time.Time, n int) int {
 	return admitted
 }
 
-// retryAfter returns how long a refused caller must wait. Each caller gets the interval behind the
+// retryAfter returns how long a rejected caller must wait. Each caller gets the interval behind the
 // previous one.
 func (l *limiter) retryAfter(now time.Time) time.Duration {
 	l.mu.Lock()
@@ -70,7 +70,7 @@ func (l *limiter) retryAfter(now time.Time) time.Duration {
 	return l.lastReturn.Sub(now)
 }
 
-// jitter returns a random duration between half of d and d, so that clients which were refused
+// jitter returns a random duration between half of d and d, so that clients which were rejected
 // together do not return together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
@@ -170,21 +170,21 @@ const (
 )
 
 // meter counts the messages of one sender on all its streams. A message that is farOverRate does
-// not count, so a sender that pauses is withinRate again after refuseSeconds at most.
+// not count, so a sender that pauses is withinRate again after rejectSeconds at most.
 type meter struct {
 	tokens  *rate.Limiter
 	streams int // open streams; guarded by senders
 }
 
 func newMeter(messagesPerSecond int) *meter {
-	return &meter{tokens: rate.NewLimiter(rate.Limit(messagesPerSecond), refuseSeconds*messagesPerSecond)}
+	return &meter{tokens: rate.NewLimiter(rate.Limit(messagesPerSecond), rejectSeconds*messagesPerSecond)}
 }
 
 func (m *meter) count(now time.Time) messageRate {
 	if !m.tokens.AllowN(now, 1) {
 		return farOverRate
 	}
-	if m.tokens.TokensAt(now) < float64(refuseSeconds-slowDownSeconds)*float64(m.tokens.Limit()) {
+	if m.tokens.TokensAt(now) < float64(rejectSeconds-slowDownSeconds)*float64(m.tokens.Limit()) {
 		return overRate
 	}
 	return withinRate
@@ -202,7 +202,7 @@ func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Dir
 	now := time.Now()
 	switch result := sender.meter.count(now); {
 	case result == farOverRate:
-		s.metrics.refusedStreams.WithLabelValues("too_many_messages").Inc()
+		s.metrics.rejectedStreams.WithLabelValues("too_many_messages").Inc()
 		return 0, rpcerror.New(codes.ResourceExhausted, reasonTooManyMessages,
 			fmt.Sprintf("%q sends more than %d messages per second on all its streams and did not slow down when told to", sender.name, s.MaxMessages),
 			rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
@@ -46,7 +46,7 @@ func TestLimiter_AdmitsABurstAndThenItsRate(t *testing.T) {
 	}
 }
 
-func TestLimiter_EachRefusedCallerReturnsAtAnotherTime(t *testing.T) {
+func TestLimiter_EachRejectedCallerReturnsAtAnotherTime(t *testing.T) {
 	l := newLimiter(100)
 	for i := range 5 {
 		if got, want := l.retryAfter(start), time.Duration(i+1)*10*time.Millisecond; got != want {
@@ -73,7 +73,7 @@ func TestLimiter_NeverAdmitsMoreThanBurstAndRate(t *testing.T) {
 	})
 }
 
-func TestMeter_SlowsDownFirstThenRefuses(t *testing.T) {
+func TestMeter_SlowsDownFirstThenRejects(t *testing.T) {
 	s := newSenders(10)
 	m := s.openMeter("a")
 	counts := map[messageRate]int{}
@@ -114,11 +114,11 @@ func TestRegistrations_DeferredHoldersKeepTheirSessions(t *testing.T) {
 	f.open(t).register(holders(0, 2)...)
 	before, _ := f.lease("node-0")
 	time.Sleep(2 * time.Millisecond)
-	response := f.open(t).send(&leasev1.StreamHeartbeatsRequest{Sequence: 9, Holders: holders(0, 3)})
-	for i, w := range response.Welcomes {
-		refusal := w.GetRefusal()
-		if pause := refusal.GetRetryAfter().AsDuration(); refusal.GetReason() != "PACED" || pause <= 0 || pause > 5*time.Second {
-			t.Errorf("holder %d: %v, want PACED with retry_after", i, w)
+	response := f.open(t).send(&leasev1.StreamHeartbeatsRequest{Sequence: 9, Registrations: registrations(holders(0, 3))})
+	for i, w := range response.RegistrationResults {
+		rejection := w.GetRejection()
+		if pause := rejection.GetRetryAfter().AsDuration(); rejection.GetReason() != "REGISTRATION_RATE_LIMITED" || pause <= 0 || pause > 5*time.Second {
+			t.Errorf("holder %d: %v, want REGISTRATION_RATE_LIMITED with retry_after", i, w)
 		}
 	}
 	after, found := f.lease("node-0")
@@ -147,12 +147,12 @@ func TestRegistrations_TenThousandReconnectInSeconds(t *testing.T) {
 		running.Go(func() {
 			c := f.open(t)
 			for {
-				w := c.register(holders(i, 1)...).Welcomes[0]
+				w := c.register(holders(i, 1)...).RegistrationResults[0]
 				if w.Handle != 0 {
 					return
 				}
 				deferred.Add(1)
-				time.Sleep(w.GetRefusal().RetryAfter.AsDuration())
+				time.Sleep(w.GetRejection().RetryAfter.AsDuration())
 			}
 		})
 	}
@@ -167,7 +167,7 @@ func TestRegistrations_TenThousandReconnectInSeconds(t *testing.T) {
 	t.Logf("all were registered after %v and %d deferrals", took, deferred.Load())
 }
 
-func TestSender_IsToldToSlowDownThenRefused(t *testing.T) {
+func TestSender_IsToldToSlowDownThenRejected(t *testing.T) {
 	f := newFixture(t, setup{maxMessages: 50})
 	c := f.openAs(t, "CN=busy", time.Now().Add(time.Hour))
 	c.register(holders(0, 1)...)
@@ -185,7 +185,7 @@ func TestSender_IsToldToSlowDownThenRefused(t *testing.T) {
 		}
 	}
 	if last := directives[len(directives)-1]; len(directives) < 400 || last != leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN {
-		t.Errorf("refused after %d messages and %v, want SLOW_DOWN long before", len(directives), last)
+		t.Errorf("rejected after %d messages and %v, want SLOW_DOWN long before", len(directives), last)
 	}
 	if got := f.openAs(t, "CN=other", time.Now().Add(time.Hour)).register(holders(1, 1)...).Directive; got != 0 {
 		t.Errorf("another sender is told %v", got)
@@ -195,7 +195,7 @@ func TestSender_IsToldToSlowDownThenRefused(t *testing.T) {
 func TestSender_ExpiredCertificateIsAskedToReauthenticate(t *testing.T) {
 	f := newFixture(t, setup{})
 	response := f.openAs(t, "CN=expired", time.Now()).register(holders(0, 1)...)
-	if response.Directive != leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH || response.Welcomes[0].Handle == 0 {
+	if response.Directive != leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH || response.RegistrationResults[0].Handle == 0 {
 		t.Errorf("response %v, want a handle and REAUTH", response)
 	}
 }
@@ -222,9 +222,9 @@ type closedStream struct {
 func (s closedStream) Context() context.Context { return s.ctx }
 func (closedStream) RecvMsg(any) error          { return io.EOF }
 
-// The holders of a refused stream do not beat, so the pause must be short compared to the shortest
+// The holders of a rejected stream do not beat, so the pause must be short compared to the shortest
 // grace period.
-func TestStreamHeartbeats_RefusedStreamReturnsWithinTheGracePeriod(t *testing.T) {
+func TestStreamHeartbeats_RejectedStreamReturnsWithinTheGracePeriod(t *testing.T) {
 	f := newFixture(t, setup{maxRegistrations: 1, furtherClasses: []class.Class{{
 		Name: "fast", Namespace: "fast", HeartbeatInterval: 200 * time.Millisecond, SuspectAfter: 1, Grace: time.Second,
 		RenewInterval: time.Second, LeaseDuration: 2 * time.Second,

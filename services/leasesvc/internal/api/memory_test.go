@@ -25,7 +25,7 @@ func holderBytes(t testing.TB, n int) float64 {
 		for _, h := range registered {
 			h.BootId = fmt.Sprint("7c1e6f0e-89d4-4c1b-b0aa-", i)
 		}
-		c.request.Sequence, c.request.Holders = 1, registered
+		c.request.Sequence, c.request.Registrations = 1, registrations(registered)
 		c.send(&c.request)
 		c.releaseMemory()
 	}

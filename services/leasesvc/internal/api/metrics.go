@@ -7,14 +7,15 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// metrics counts heartbeats and refused streams. It is safe for concurrent use.
+// metrics counts heartbeats and rejected streams. It is safe for concurrent use.
 type metrics struct {
 	// heartbeats has a counter for each outcome, so that counting a beat needs no lookup.
-	heartbeats     [session.Full + 1]prometheus.Counter
-	unknownClass   prometheus.Counter
-	notLeader      prometheus.Counter
-	deferred       prometheus.Counter
-	refusedStreams *prometheus.CounterVec // by reason
+	heartbeats      [session.Full + 1]prometheus.Counter
+	unknownClass    prometheus.Counter
+	notLeader       prometheus.Counter
+	noLeader        prometheus.Counter
+	deferred        prometheus.Counter
+	rejectedStreams *prometheus.CounterVec // by reason
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -26,9 +27,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		unknownClass: heartbeats.WithLabelValues("unknown_class"),
 		notLeader:    heartbeats.WithLabelValues("not_leader"),
-		deferred:     heartbeats.WithLabelValues("paced"),
-		refusedStreams: register.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_lease_refused_streams_total", Help: "Heartbeat streams that a rate limit refused or ended, by reason.",
+		noLeader:     heartbeats.WithLabelValues("no_leader"),
+		deferred:     heartbeats.WithLabelValues("registration_rate_limited"),
+		rejectedStreams: register.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_lease_rejected_streams_total", Help: "Heartbeat streams that a rate limit rejected or ended, by reason.",
 		}, []string{"reason"}),
 	}
 	for outcome := range m.heartbeats {
@@ -39,7 +41,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 
 func resultOf(outcome session.Outcome) string {
 	return [...]string{
-		session.Unknown: "unknown_handle", session.Opened: "opened", session.TookOver: "took_over", session.Recovered: "recovered",
+		session.Unknown: "lease_not_found", session.Opened: "opened", session.TookOver: "took_over", session.Recovered: "recovered",
 		session.Renewed: "renewed", session.Repeated: "repeated", session.Superseded: "superseded", session.Full: "too_many_holders",
 	}[outcome]
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -14,22 +15,24 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // fakePeer is a replica whose answers the test decides.
 type fakePeer struct {
-	leasev1.UnimplementedLeaseServiceServer
+	leasev1.UnimplementedPeerServiceServer
 
 	mu       sync.Mutex // guards the fields below
-	requests []*leasev1.HeartbeatRequest
-	answer   func(*leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error)
+	requests []*leasev1.ForwardHeartbeatsRequest
+	answer   func(*leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error)
 }
 
-func (r *fakePeer) Heartbeat(_ context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
+func (r *fakePeer) ForwardHeartbeats(_ context.Context, request *leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests = append(r.requests, request)
@@ -37,7 +40,7 @@ func (r *fakePeer) Heartbeat(_ context.Context, request *leasev1.HeartbeatReques
 }
 
 func newPeerConnection(t *testing.T, r *fakePeer) *PeerConnection {
-	connection := testkit.Serve(t, func(registrar grpc.ServiceRegistrar) { leasev1.RegisterLeaseServiceServer(registrar, r) })
+	connection := testkit.Serve(t, func(registrar grpc.ServiceRegistrar) { leasev1.RegisterPeerServiceServer(registrar, r) })
 	return NewPeerConnection(connection, "replica-1")
 }
 
@@ -45,29 +48,43 @@ func agedBeat(name string, age time.Duration) AgedBeat {
 	return AgedBeat{Beat: Beat{Class: "node", Name: name, Boot: "b", Sequence: 7}, Age: age}
 }
 
-func TestPeerConnection_SendsBeatsAndCountsRefusals(t *testing.T) {
-	r := &fakePeer{answer: func(request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
-		response := &leasev1.HeartbeatResponse{}
+func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
+	r := &fakePeer{answer: func(request *leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
+		response := &leasev1.ForwardHeartbeatsResponse{}
 		for i := range request.Beats {
 			result := &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: &leasev1.Grant{Epoch: 1}}}
 			if i == 1 {
-				result.Result = &leasev1.HeartbeatResult_Refusal{Refusal: &leasev1.Refusal{Reason: "NOT_LEADER"}}
+				result.Result = &leasev1.HeartbeatResult_Rejection{Rejection: &leasev1.Rejection{Reason: "NOT_LEADER"}}
 			}
 			response.Results = append(response.Results, result)
 		}
 		return response, nil
 	}}
-	refused, err := newPeerConnection(t, r).Send(t.Context(), []AgedBeat{agedBeat("n1", 0), agedBeat("n2", 1500*time.Millisecond)})
-	if err != nil || refused != 1 {
-		t.Errorf("%d refused, error %v; want 1", refused, err)
+	reported := agedBeat("n2", 1500*time.Millisecond)
+	reported.Report = &sessioncontroller.Report{ObservedAge: 3 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
+		{Type: "Ready", Status: 2, Reason: "DOWN", Message: "m", TransitionAge: time.Minute}, {Type: "Other", TransitionAge: -1},
+	}}
+	rejected, err := newPeerConnection(t, r).Send(t.Context(), []AgedBeat{agedBeat("n1", 0), reported})
+	if err != nil || rejected != 1 {
+		t.Errorf("%d rejected, error %v; want 1", rejected, err)
 	}
-	beat := func(name string, age time.Duration) *leasev1.HeartbeatRequest_Beat {
-		return &leasev1.HeartbeatRequest_Beat{
-			Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "b"}, Sequence: 7, Age: durationpb.New(age),
+	beat := func(name string, age time.Duration, report *leasev1.Report) *leasev1.ForwardedBeat {
+		return &leasev1.ForwardedBeat{
+			Beat: &leasev1.Beat{Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "b"}, Sequence: 7, Report: report},
+			Age:  durationpb.New(age),
 		}
 	}
-	want := []*leasev1.HeartbeatRequest{{
-		ForwardedBy: "replica-1", Beats: []*leasev1.HeartbeatRequest_Beat{beat("n1", 0), beat("n2", 1500*time.Millisecond)},
+	want := []*leasev1.ForwardHeartbeatsRequest{{
+		ReplicaId: "replica-1", Beats: []*leasev1.ForwardedBeat{
+			beat("n1", 0, nil),
+			beat("n2", 1500*time.Millisecond, &leasev1.Report{
+				ObservedAge: durationpb.New(3 * time.Second),
+				Conditions: []*leasev1.ReportedCondition{
+					{Type: "Ready", Status: metav1.Condition_STATUS_FALSE, Reason: "DOWN", Message: "m", TransitionAge: durationpb.New(time.Minute)},
+					{Type: "Other"},
+				},
+			}),
+		},
 	}}
 	if diff := cmp.Diff(want, r.requests, protocmp.Transform()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
@@ -76,32 +93,43 @@ func TestPeerConnection_SendsBeatsAndCountsRefusals(t *testing.T) {
 
 // A thousand beats with the longest texts fit into the largest message that a server accepts.
 func TestPeerConnection_SendsTheLargestBatch(t *testing.T) {
-	r := &fakePeer{answer: func(request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
-		return &leasev1.HeartbeatResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}, nil
+	r := &fakePeer{answer: func(request *leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
+		return &leasev1.ForwardHeartbeatsResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}, nil
 	}}
 	text := strings.Repeat("n", maxNameBytes)
+	report := &sessioncontroller.Report{ObservedAge: time.Minute}
+	for i := range 16 {
+		report.Conditions = append(report.Conditions, sessioncontroller.ReportedCondition{Type: fmt.Sprintf("C%d", i), TransitionAge: 1 << 62})
+	}
+	if report = (Beat{Report: report}).withoutLargeConditions().Report; len(report.Conditions) > 0 {
+		t.Fatal("no conditions are too large")
+	}
+	for len(report.Conditions) == 0 || len((Beat{Report: report}).withoutLargeConditions().Report.Conditions) > 0 {
+		report.Conditions = append(report.Conditions, sessioncontroller.ReportedCondition{Type: "C", TransitionAge: 1 << 62})
+	}
+	report.Conditions = report.Conditions[1:]
 	var beats []AgedBeat
 	for range 1000 {
 		beats = append(beats, AgedBeat{
-			Beat: Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63},
+			Beat: Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63, Report: report},
 			Age:  time.Minute - 1,
 		})
 	}
-	if refused, err := newPeerConnection(t, r).Send(t.Context(), beats); err != nil || refused != 1000 {
-		t.Errorf("%d refused, error %v; results without a grant are refusals", refused, err)
+	if rejected, err := newPeerConnection(t, r).Send(t.Context(), beats); err != nil || rejected != 1000 {
+		t.Errorf("%d rejected, error %v; results without a grant are rejections", rejected, err)
 	}
 }
 
 func TestPeerConnection_ReturnsErrors(t *testing.T) {
-	r := &fakePeer{answer: func(*leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
-		return &leasev1.HeartbeatResponse{}, nil
+	r := &fakePeer{answer: func(*leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
+		return &leasev1.ForwardHeartbeatsResponse{}, nil
 	}}
 	c := newPeerConnection(t, r)
 	if _, err := c.Send(t.Context(), []AgedBeat{agedBeat("n1", 0)}); err == nil {
 		t.Error("an answer without results was accepted")
 	}
 	r.mu.Lock()
-	r.answer = func(*leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
+	r.answer = func(*leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
 		return nil, rpcerror.NotLeader("leasesvc", "")
 	}
 	r.mu.Unlock()
@@ -109,6 +137,6 @@ func TestPeerConnection_ReturnsErrors(t *testing.T) {
 		t.Errorf("error %v, want the peer's", err)
 	}
 	if _, err := c.Send(t.Context(), []AgedBeat{agedBeat("UPPER", 0)}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("error %v, want the interceptor to refuse the beat", err)
+		t.Errorf("error %v, want the interceptor to reject the beat", err)
 	}
 }

@@ -5,9 +5,10 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -15,33 +16,37 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// fullRetryAfter is when a holder may try again that was refused because of MaxSessions.
+// fullRetryAfter is when a holder may try again that was rejected because of MaxSessions.
 const fullRetryAfter = time.Minute
 
-// reply makes the refusals of one message, counts its results, and forwards the beats of holders
-// whose shards other replicas hold. It asks for the owners of the shards once for a message, and
+// noLeaderRetryAfter is when a holder may try again while no replica leads its shard.
+const noLeaderRetryAfter = 500 * time.Millisecond
+
+// reply makes the rejections of one message, counts its results, and forwards the beats of holders
+// whose shards other replicas lead. It asks for the owners of the shards once for a message, and
 // only if a holder is redirected.
 type reply struct {
 	server *Server
-	// keepBeats is set for a message from a peer, whose beats are not forwarded again.
-	keepBeats  bool
+	// forwarded is set for a message from a peer, whose beats are not forwarded again.
+	forwarded  bool
 	owners     Owners                      // nil until needed
 	redirected map[string]*redirectedBeats // by the address of the replica
 }
 
 type redirectedBeats struct {
-	beats    []Beat
-	refusals []*leasev1.Refusal
+	beats      []Beat
+	rejections []*leasev1.Rejection
 }
 
 func newReply(server *Server) *reply { return &reply{server: server} }
 
-// registrationRefusal returns why a registration was refused; nil if it was accepted.
-func (r *reply) registrationRefusal(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Refusal {
+// registrationRejection returns why a registration was rejected; nil if it was accepted.
+func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Rejection {
 	if result.NotHeld {
 		h := registration.Holder
 		return r.redirect(registration.Shard, Beat{
-			Class: r.server.Catalog.Get(h.Key.Class).Name, Name: h.Key.Name, Boot: h.Boot, Sequence: registration.Sequence,
+			Class: r.server.Catalog.Get(h.Key.Class).Name, Name: h.Key.Name, Boot: h.Boot,
+			Sequence: registration.Sequence, Report: registration.Report,
 		})
 	}
 	if result.Deferred {
@@ -49,24 +54,25 @@ func (r *reply) registrationRefusal(result *sessioncontroller.RegisterResult, re
 		// Each holder returns at another time, and before its next beat is due.
 		interval := r.server.Catalog.Get(registration.Holder.Key.Class).HeartbeatInterval
 		pause := jitter(min(2*r.server.registrations.retryAfter(time.Now()), interval))
-		return &leasev1.Refusal{
-			Reason: string(reasonPaced), Message: "registrations are rate-limited; register again after retry_after", RetryAfter: durationpb.New(pause),
+		return &leasev1.Rejection{
+			Reason: string(reasonRegistrationRateLimited), Code: code.Code_UNAVAILABLE,
+			Message: "registrations are rate-limited; register again after retry_after", RetryAfter: durationpb.New(pause),
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
-	return refusalOf(result.Outcome)
+	return rejectionOf(result.Outcome)
 }
 
-// beatRefusal returns why the beat of a handle was refused.
-func (r *reply) beatRefusal(outcome session.Outcome, shard int, beat Beat) *leasev1.Refusal {
+// beatRejection returns why the beat of a handle was rejected.
+func (r *reply) beatRejection(outcome session.Outcome, shard int, beat Beat) *leasev1.Rejection {
 	if outcome == session.Unknown && !r.holds(shard) {
-		return r.redirect(shard, beat) // the session has moved with its shard
+		return r.redirect(shard, beat) // the lease has moved with its shard
 	}
 	r.server.metrics.count(outcome, 1)
-	return refusalOf(outcome)
+	return rejectionOf(outcome)
 }
 
-// holds reports whether this replica holds a shard.
+// holds reports whether this replica leads a shard.
 func (r *reply) holds(shard int) bool { return r.currentOwners()[shard].Here }
 
 func (r *reply) currentOwners() Owners {
@@ -76,15 +82,25 @@ func (r *reply) currentOwners() Owners {
 	return r.owners
 }
 
-// redirect returns a refusal that names the replica of a shard, and remembers the beat for forward.
-func (r *reply) redirect(shard int, beat Beat) *leasev1.Refusal {
-	r.server.metrics.notLeader.Inc()
+// redirect returns a rejection that names the replica that leads a shard, and remembers the beat
+// for forward.
+func (r *reply) redirect(shard int, beat Beat) *leasev1.Rejection {
 	address := r.currentOwners().Address(shard)
-	refusal := &leasev1.Refusal{
-		Reason: string(rpcerror.NotLeaderReason), Message: sessioncontroller.NotHeldError{Shard: shard}.Error(), MoveTo: address,
+	if address == "" {
+		r.server.metrics.noLeader.Inc()
+		return &leasev1.Rejection{
+			Reason: string(rpcerror.NoLeaderReason), Code: code.Code_UNAVAILABLE,
+			Message:    fmt.Sprintf("no replica leads shard %d yet; register again after retry_after", shard),
+			RetryAfter: durationpb.New(jitter(noLeaderRetryAfter)),
+		}
 	}
-	if r.keepBeats || address == "" {
-		return refusal
+	r.server.metrics.notLeader.Inc()
+	rejection := &leasev1.Rejection{
+		Reason: string(rpcerror.NotLeaderReason), Code: code.Code_FAILED_PRECONDITION,
+		Message: sessioncontroller.NotHeldError{Shard: shard}.Error(), RedirectAddress: address,
+	}
+	if r.forwarded {
+		return rejection
 	}
 	if r.redirected == nil {
 		r.redirected = map[string]*redirectedBeats{}
@@ -94,12 +110,12 @@ func (r *reply) redirect(shard int, beat Beat) *leasev1.Refusal {
 		to = &redirectedBeats{}
 		r.redirected[address] = to
 	}
-	to.beats, to.refusals = append(to.beats, beat), append(to.refusals, refusal)
-	return refusal
+	to.beats, to.rejections = append(to.beats, beat), append(to.rejections, rejection)
+	return rejection
 }
 
 // forward offers the redirected beats to the Forwarder, so that no session expires while its holder
-// moves. It is called once, after the last refusal.
+// moves. It is called once, after the last rejection.
 func (r *reply) forward() {
 	if r.server.Forwarder == nil {
 		return
@@ -108,30 +124,36 @@ func (r *reply) forward() {
 		if !r.server.Forwarder.Offer(address, to.beats) {
 			continue
 		}
-		for _, refusal := range to.refusals {
-			refusal.Forwarded = true
+		for _, rejection := range to.rejections {
+			rejection.Forwarded = true
 		}
 	}
 }
 
-// unknownClass counts and refuses a holder of a class that is not served.
-func (s *Server) unknownClass(name string) *leasev1.Refusal {
+// unknownClass counts and rejects a holder of a class that is not served.
+func (s *Server) unknownClass(name string) *leasev1.Rejection {
 	s.metrics.unknownClass.Inc()
-	return &leasev1.Refusal{Reason: string(reasonUnknownClass), Message: fmt.Sprintf("class %q is not served here", name)}
+	return &leasev1.Rejection{
+		Reason: string(reasonUnknownClass), Code: code.Code_INVALID_ARGUMENT, Message: fmt.Sprintf("class %q is not served here", name),
+	}
 }
 
-// refusalOf returns the refusal for an outcome; nil if the outcome is accepted.
-func refusalOf(outcome session.Outcome) *leasev1.Refusal {
+// rejectionOf returns the rejection for an outcome; nil if the outcome is accepted.
+func rejectionOf(outcome session.Outcome) *leasev1.Rejection {
 	switch outcome {
 	case session.Superseded:
-		return &leasev1.Refusal{Reason: string(reasonSuperseded), Message: sessioncontroller.ErrSuperseded.Error()}
+		return &leasev1.Rejection{
+			Reason: string(reasonSuperseded), Code: code.Code_ABORTED, Message: sessioncontroller.ErrSuperseded.Error(),
+		}
 	case session.Full:
-		return &leasev1.Refusal{
-			Reason: string(reasonTooManyHolders), Message: "this replica keeps no further sessions", RetryAfter: durationpb.New(fullRetryAfter),
+		return &leasev1.Rejection{
+			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
+			Message: "this replica keeps no further leases", RetryAfter: durationpb.New(fullRetryAfter),
 		}
 	case session.Unknown:
-		return &leasev1.Refusal{
-			Reason: string(reasonUnknownHandle), Message: "the session of this handle is gone; register the holder again",
+		return &leasev1.Rejection{
+			Reason: string(reasonLeaseNotFound), Code: code.Code_NOT_FOUND,
+			Message: "the lease of this handle is gone; register the holder again", RetryAfter: durationpb.New(0),
 		}
 	}
 	return nil
@@ -140,8 +162,8 @@ func refusalOf(outcome session.Outcome) *leasev1.Refusal {
 // Owners are the owners of all shards at one moment, by shard number, as this replica sees them.
 type Owners []term.ShardStatus
 
-// Address returns the gRPC address of the replica that holds a shard. It is empty if no replica
-// holds it, and if this replica has claimed it and does not serve it yet: the caller must not be
+// Address returns the gRPC address of the replica that leads a shard. It is empty if no replica
+// leads it, and if this replica has claimed it and does not serve it yet: the caller must not be
 // sent to itself.
 func (o Owners) Address(shard int) string {
 	if o[shard].Here {

@@ -2,11 +2,12 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"time"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -36,7 +37,7 @@ type responder struct {
 	handles  []handle // a handle on the wire is an index plus one
 	boots    []string // referenced by handles
 	grants   []grant  // referenced by handles
-	live     int      // handles that have not been refused
+	live     int      // handles that have not been rejected
 	sequence uint64   // of the last message
 	early    int      // early messages in a row
 
@@ -60,8 +61,8 @@ type handle struct {
 	shard uint16
 	grant uint16 // index in responder.grants
 	class session.ClassID
-	// refused is set after a beat was refused.
-	refused bool
+	// rejected is set after a beat was rejected.
+	rejected bool
 }
 
 // grant is a grant with its API message. A stream needs one for each class and term. A session
@@ -77,8 +78,8 @@ func newResponder(server *Server, sessions Sessions, sender *sender) *responder 
 
 // respond processes a message and stores the answer in r.response. An error ends the stream.
 //
-// If the message has only beats of live holders, respond allocates nothing and waits for no other
-// stream, except for the meter of its sender.
+// If the message has only bare handles of live holders, respond allocates nothing and waits for no
+// other stream, except for the meter of its sender.
 func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbeatsRequest) error {
 	if err := r.check(request); err != nil {
 		return err
@@ -90,7 +91,8 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	r.reset(request.Sequence)
 	r.response.Directive = directive
 	silence, grant := r.beat(request)
-	r.response.Welcomes = r.addRegistrations(request)
+	r.addReports(request.Reports)
+	r.response.RegistrationResults = r.addRegistrations(request)
 	if len(r.batch.Registrations)+len(r.batch.Refs) > 0 {
 		r.batch.Sequence = request.Sequence
 		if err := r.sessions.Process(ctx, r.batch); err != nil {
@@ -104,9 +106,9 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	if grant.Interval == 0 {
 		return nil // no session was renewed
 	}
-	r.response.Grant = r.grants[r.grantIndex(grant)].message
+	r.response.Grant = r.grantMessage(grant, len(request.Reports) > 0)
 	// A client that registers holders has a reason to send early.
-	if len(request.Holders) == 0 && r.tooEarly(silence, grant.Interval) && directive == 0 {
+	if len(request.Registrations) == 0 && r.tooEarly(silence, grant.Interval) && directive == 0 {
 		r.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
 	}
 	return nil
@@ -120,10 +122,15 @@ func (r *responder) check(request *leasev1.StreamHeartbeatsRequest) error {
 	if request.Sequence <= r.sequence {
 		return errSequence(request.Sequence, r.sequence)
 	}
-	if r.sequence == 0 && len(request.Holders) == 0 {
-		return errHolderExpected()
+	if r.sequence == 0 {
+		if err := r.server.checkCluster(request.ClientInfo); err != nil {
+			return err
+		}
+		if len(request.Registrations) == 0 {
+			return errRegistrationRequired()
+		}
 	}
-	if len(r.handles)+len(request.Holders) > maxHandles {
+	if len(r.handles)+len(request.Registrations) > maxHandles {
 		return errStreamFull()
 	}
 	for _, number := range request.Handles {
@@ -131,13 +138,42 @@ func (r *responder) check(request *leasev1.StreamHeartbeatsRequest) error {
 			return errHandle(number)
 		}
 	}
+	if err := r.checkReports(request); err != nil {
+		return err
+	}
 	r.sequence = request.Sequence
+	return nil
+}
+
+// checkReports enforces that a message has one beat for each handle with a report. A bare handle
+// would hide the age in the report.
+func (r *responder) checkReports(request *leasev1.StreamHeartbeatsRequest) error {
+	if len(request.Reports) == 0 {
+		return nil
+	}
+	reported := make(map[uint32]bool, len(request.Reports))
+	for i, report := range request.Reports {
+		number := report.GetHandle()
+		if number == 0 || int(number) > len(r.handles) {
+			return errHandle(number)
+		}
+		if reported[number] {
+			return invalid(fmt.Sprintf("reports[%d].handle", i), "must have one report in a message")
+		}
+		reported[number] = true
+	}
+	for i, number := range request.Handles {
+		if reported[number] {
+			return invalid(fmt.Sprintf("handles[%d]", i), "must not have a report in the same message")
+		}
+	}
 	return nil
 }
 
 func (r *responder) reset(sequence uint64) {
 	m := &r.response
-	m.Sequence, m.Welcomes, m.Grant, m.RefusedHandles, m.Directive, m.MoveTo = sequence, nil, nil, nil, 0, ""
+	m.Sequence, m.RegistrationResults, m.Grant, m.RejectedHandles, m.Directive, m.RedirectAddress = sequence, nil, nil, nil, 0, ""
+	m.ServerInfo, m.Limits = nil, nil
 	r.superseded = false
 }
 
@@ -145,9 +181,9 @@ func (r *responder) reset(sequence uint64) {
 // long the first holder was silent. The grant is zero if no session was renewed.
 func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time.Duration, grant sessioncontroller.Grant) {
 	batch := r.batch
-	batch.Refs, r.refHandles = batch.Refs[:0], r.refHandles[:0]
+	batch.Refs, batch.Reports, r.refHandles = batch.Refs[:0], batch.Reports[:0], r.refHandles[:0]
 	now, running := r.sessions.Now()
-	silence = r.silence(now, request.Handles)
+	silence = r.silence(now, request)
 	lastGrant, renewed := -1, 0
 	for _, number := range request.Handles {
 		h := &r.handles[number-1]
@@ -169,56 +205,76 @@ func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time
 // unknownSilence is a silence that is never too short.
 const unknownSilence = time.Duration(math.MaxInt64)
 
-func (r *responder) silence(now monotonic.Instant, handles []uint32) time.Duration {
-	if len(handles) == 0 {
+// silence returns how long the first holder of the message was silent.
+func (r *responder) silence(now monotonic.Instant, request *leasev1.StreamHeartbeatsRequest) time.Duration {
+	var first uint32
+	switch {
+	case len(request.Handles) > 0:
+		first = request.Handles[0]
+	case len(request.Reports) > 0:
+		first = request.Reports[0].GetHandle()
+	default:
 		return unknownSilence
 	}
-	last, known := r.sessions.LastBeat(r.handles[handles[0]-1].ref)
+	last, known := r.sessions.LastBeat(r.handles[first-1].ref)
 	if !known {
 		return unknownSilence
 	}
 	return now.Sub(last)
 }
 
-// addRegistrations adds the holders of served classes to the batch and refuses the remaining ones.
+// addReports adds the beats with a report to the batch. The owner of the sessions processes them,
+// because it keeps the reports.
+func (r *responder) addReports(reports []*leasev1.HandleReport) {
+	for _, report := range reports {
+		number := report.GetHandle()
+		r.batch.Reports = append(r.batch.Reports, sessioncontroller.BeatReport{
+			Index: len(r.batch.Refs), Report: reportFrom(report.GetReport()),
+		})
+		r.batch.Refs, r.refHandles = append(r.batch.Refs, r.handles[number-1].ref), append(r.refHandles, number)
+	}
+}
+
+// addRegistrations adds the holders of served classes to the batch and rejects the remaining ones.
 // addRegistrationResults fills the nil elements of the result.
-func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) []*leasev1.Welcome {
+func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) []*leasev1.RegistrationResult {
 	r.batch.Registrations = r.batch.Registrations[:0]
-	if len(request.Holders) == 0 {
+	if len(request.Registrations) == 0 {
 		return nil
 	}
-	admitted := r.server.registrations.admit(time.Now(), len(request.Holders))
-	welcomes := make([]*leasev1.Welcome, len(request.Holders))
-	for i, h := range request.Holders {
-		registration, served := r.server.convert.registration(h, request.Sequence)
+	admitted := r.server.registrations.admit(time.Now(), len(request.Registrations))
+	results := make([]*leasev1.RegistrationResult, len(request.Registrations))
+	firstBoot := request.Registrations[0].GetHolder().GetBootId()
+	for i, wanted := range request.Registrations {
+		registration, served := r.server.convert.registration(wanted.GetHolder(), wanted.GetReport(), request.Sequence)
 		if !served {
-			welcomes[i] = refusedWelcome(r.server.unknownClass(h.GetClass()))
+			results[i] = rejectedRegistration(r.server.unknownClass(wanted.GetHolder().GetClass()))
 			continue
 		}
-		if i > 0 && registration.Holder.Boot == request.Holders[0].BootId {
-			registration.Holder.Boot = request.Holders[0].BootId // share one string
+		if registration.Holder.Boot == firstBoot {
+			registration.Holder.Boot = firstBoot // share one string
 		}
 		registration.Deferred = len(r.batch.Registrations) >= admitted
 		r.batch.Registrations = append(r.batch.Registrations, registration)
 	}
-	return welcomes
+	return results
 }
 
-func refusedWelcome(refusal *leasev1.Refusal) *leasev1.Welcome {
-	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: refusal}}
+func rejectedRegistration(rejection *leasev1.Rejection) *leasev1.RegistrationResult {
+	return &leasev1.RegistrationResult{Result: &leasev1.RegistrationResult_Rejection{Rejection: rejection}}
 }
 
 // addRegistrationResults adds the results of the batch's registrations to the response.
 func (r *responder) addRegistrationResults(reply *reply) {
-	welcomes, next := r.response.Welcomes, 0
+	results, next := r.response.RegistrationResults, 0
 	r.growHandles(len(r.batch.Results))
 	for i := range r.batch.Results {
-		next += slices.Index(welcomes[next:], nil)
+		next += slices.Index(results[next:], nil)
 		result, registration := &r.batch.Results[i], &r.batch.Registrations[i]
-		if refusal := reply.registrationRefusal(result, registration); refusal != nil {
-			welcomes[next] = refusedWelcome(refusal)
+		if rejection := reply.registrationRejection(result, registration); rejection != nil {
+			results[next] = rejectedRegistration(rejection)
 		} else {
-			welcomes[next] = r.addHandle(result, registration)
+			results[next] = r.addHandle(result, registration)
 		}
 		r.superseded = r.superseded || result.Outcome == session.Superseded
 	}
@@ -233,14 +289,14 @@ func (r *responder) growHandles(n int) {
 	}
 }
 
-func (r *responder) addHandle(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Welcome {
+func (r *responder) addHandle(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.RegistrationResult {
 	r.handles = append(r.handles, handle{
 		ref: result.Ref, name: result.Name, boot: r.bootIndex(registration.Holder.Boot), class: registration.Holder.Key.Class,
 		shard: uint16(registration.Shard), grant: r.grantIndex(result.BeatGrant),
 	})
 	r.live++
-	return &leasev1.Welcome{
-		Handle: uint32(len(r.handles)), Result: &leasev1.Welcome_Grant{Grant: grantOf(result.Grant)},
+	return &leasev1.RegistrationResult{
+		Handle: uint32(len(r.handles)), Result: &leasev1.RegistrationResult_Grant{Grant: grantOf(result.Grant)},
 	}
 }
 
@@ -263,6 +319,15 @@ func (r *responder) grantIndex(wanted sessioncontroller.Grant) uint16 {
 	return uint16(len(r.grants) - 1)
 }
 
+// grantMessage returns the message of a grant. A grant that a report has shortened is not kept: it
+// hardly ever returns.
+func (r *responder) grantMessage(granted sessioncontroller.Grant, reported bool) *leasev1.Grant {
+	if reported {
+		return grantOf(granted)
+	}
+	return r.grants[r.grantIndex(granted)].message
+}
+
 // addBeatResults adds the results of the batch's refs to the response and returns the grant of all
 // renewed sessions.
 func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply) sessioncontroller.Grant {
@@ -275,16 +340,24 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 	if resync {
 		r.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC
 	}
-	for _, refused := range batch.Refused {
-		number := r.refHandles[refused.Index]
+	reports := batch.Reports
+	for _, rejected := range batch.Rejected {
+		number := r.refHandles[rejected.Index]
 		h := &r.handles[number-1]
-		refusal := reply.beatRefusal(refused.Outcome, int(h.shard), r.forwardableBeat(h))
-		if !resync {
-			r.response.RefusedHandles = append(r.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: refusal})
+		for len(reports) > 0 && reports[0].Index < rejected.Index {
+			reports = reports[1:]
 		}
-		r.superseded = r.superseded || refused.Outcome == session.Superseded
-		if !h.refused {
-			h.refused = true
+		var report *sessioncontroller.Report
+		if len(reports) > 0 && reports[0].Index == rejected.Index {
+			report = &sessioncontroller.Report{ObservedAge: reports[0].ObservedAge, Conditions: reports[0].Conditions}
+		}
+		rejection := reply.beatRejection(rejected.Outcome, int(h.shard), r.forwardableBeat(h, report))
+		if !resync {
+			r.response.RejectedHandles = append(r.response.RejectedHandles, &leasev1.RejectedHandle{Handle: number, Rejection: rejection})
+		}
+		r.superseded = r.superseded || rejected.Outcome == session.Superseded
+		if !h.rejected {
+			h.rejected = true
 			r.live--
 		}
 	}
@@ -292,23 +365,23 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 }
 
 // forwardableBeat returns the beat of a handle in the current message, as another replica needs it.
-func (r *responder) forwardableBeat(h *handle) Beat {
+func (r *responder) forwardableBeat(h *handle, report *sessioncontroller.Report) Beat {
 	return Beat{
-		Class: r.server.Catalog.Get(h.class).Name, Name: h.name, Boot: r.boots[h.boot], Sequence: r.sequence,
+		Class: r.server.Catalog.Get(h.class).Name, Name: h.name, Boot: r.boots[h.boot], Sequence: r.sequence, Report: report,
 	}
 }
 
 // needsResync reports whether all beats of the message were for sessions that are gone although
 // this replica holds their shards. The shards have left and come back, and one directive is shorter
-// than a refusal for each handle.
+// than a rejection for each handle.
 func (r *responder) needsResync(reply *reply) bool {
-	refused := r.batch.Refused
-	if len(refused) < resyncThreshold || len(refused) < len(r.refHandles) {
+	rejected := r.batch.Rejected
+	if len(rejected) < resyncThreshold || len(rejected) < len(r.refHandles) {
 		return false
 	}
-	for i := range refused {
-		h := &r.handles[r.refHandles[refused[i].Index]-1]
-		if refused[i].Outcome != session.Unknown || !reply.holds(int(h.shard)) {
+	for i := range rejected {
+		h := &r.handles[r.refHandles[rejected[i].Index]-1]
+		if rejected[i].Outcome != session.Unknown || !reply.holds(int(h.shard)) {
 			return false
 		}
 	}
@@ -327,13 +400,24 @@ func (r *responder) tooEarly(silence, interval time.Duration) bool {
 	return r.early >= maxEarly
 }
 
+// limits returns what the stream accepts.
+func (r *responder) limits() *leasev1.StreamLimits {
+	limits := &leasev1.StreamLimits{
+		RegistrationsPerMessage: maxRegistrations, HandlesPerMessage: maxBeats, RegistrationsPerStream: maxHandles,
+	}
+	if r.sender != nil {
+		limits.MessagesPerSecond = float64(r.server.MaxMessages)
+	}
+	return limits
+}
+
 // releaseMemory drops what the last message made large. A stream registers its holders once and
 // then beats for days.
 func (r *responder) releaseMemory() {
 	r.request.Reset()
 	r.reset(0)
-	r.batch.Registrations, r.batch.Results = nil, nil
+	r.batch.Registrations, r.batch.Results, r.batch.Reports = nil, nil, nil
 	if cap(r.batch.Refs) > keepRefs {
-		r.batch.Refs, r.batch.Refused, r.refHandles = nil, nil, nil
+		r.batch.Refs, r.batch.Rejected, r.refHandles = nil, nil, nil
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"google.golang.org/grpc"
 	coordinationv1 "k8s.io/api/coordination/v1"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 
-	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -20,13 +19,10 @@ import (
 )
 
 const (
-	// maxForwardedAge is the greatest age of a forwarded beat that counts. An older beat is not
-	// sent.
-	maxForwardedAge = time.Minute
 	// streamsPerRegistration is the number of new streams that are admitted for each admitted
-	// registration. It is generous, because a refused stream loses a beat.
+	// registration. It is generous, because a rejected stream loses a beat.
 	streamsPerRegistration = 2
-	// graceShare is the share of the shortest grace period that a refused stream may be asked to
+	// graceShare is the share of the shortest grace period that a rejected stream may be asked to
 	// wait: its holders do not beat meanwhile.
 	graceShare = 4
 )
@@ -35,9 +31,10 @@ const (
 type Config struct {
 	// Service is the name of the service in errors.
 	Service string
-	// Replica is the ID of this replica.
-	Replica string
-	Catalog *class.Catalog
+	// Cluster is the name of the cluster, Replica the ID of this replica, and Version that of its
+	// build.
+	Cluster, Replica, Version string
+	Catalog                   *class.Catalog
 	// MaxRegistrations is how many holders are registered per second over streams, and the burst.
 	MaxRegistrations int
 	// MaxMessages is how many heartbeat messages per second one client certificate may send.
@@ -51,7 +48,7 @@ type Config struct {
 	Leases    LeaseDeleter
 	// OnDelete is called with the result of each attempt to delete a Lease object.
 	OnDelete func(error)
-	// Metrics gets the metrics of heartbeats and refused streams; nil leaves them unregistered.
+	// Metrics gets the metrics of heartbeats and rejected streams; nil leaves them unregistered.
 	Metrics prometheus.Registerer
 }
 
@@ -65,10 +62,11 @@ type Sessions interface {
 	Process(ctx context.Context, batch *sessioncontroller.Batch) error
 
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
-	List(ctx context.Context, options sessioncontroller.ListOptions) (page []sessioncontroller.Lease, more bool, err error)
-	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
+	List(ctx context.Context, options sessioncontroller.ListOptions) (sessioncontroller.Page, error)
+	Watch(ctx context.Context, selection sessioncontroller.Selection, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
 
-	BeginRelease(ctx context.Context, holder session.Holder, shard int) (*sessioncontroller.Release, error)
+	CheckRelease(ctx context.Context, holder session.Holder, shard int, etag string) error
+	BeginRelease(ctx context.Context, holder session.Holder, shard int, etag string) (*sessioncontroller.Release, error)
 	AbortRelease(*sessioncontroller.Release)
 	CompleteRelease(*sessioncontroller.Release)
 	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*sessioncontroller.HeldShard, error)
@@ -91,11 +89,13 @@ type LeaseDeleter interface {
 	DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error
 }
 
-// Server implements the RPCs. Its methods are safe for concurrent use.
+// Server implements HeartbeatService and PeerService. Its methods are safe for concurrent use.
 type Server struct {
-	leasev1.UnimplementedLeaseServiceServer
+	leasev1.UnimplementedHeartbeatServiceServer
+	leasev1.UnimplementedPeerServiceServer
 
 	Config
+	info          *metav1.ServerInfo
 	metrics       *metrics
 	convert       converter
 	registrations *limiter
@@ -107,7 +107,9 @@ type Server struct {
 // New returns a Server. It starts nothing.
 func New(cfg Config) *Server {
 	return &Server{
-		Config: cfg, metrics: newMetrics(cfg.Metrics), convert: converter{cfg.Catalog},
+		Config:  cfg,
+		info:    &metav1.ServerInfo{Cluster: cfg.Cluster, ReplicaId: cfg.Replica, Version: cfg.Version},
+		metrics: newMetrics(cfg.Metrics), convert: converter{cfg.Catalog},
 		registrations: newLimiter(cfg.MaxRegistrations),
 		newStreams:    newLimiter(streamsPerRegistration * cfg.MaxRegistrations),
 		senders:       newSenders(cfg.MaxMessages),
@@ -116,11 +118,15 @@ func New(cfg Config) *Server {
 
 // Unvalidated returns the methods whose requests the Server validates instead of the interceptor,
 // for speed.
-func Unvalidated() []string { return []string{leasev1.LeaseService_StreamHeartbeats_FullMethodName} }
+func Unvalidated() []string {
+	return []string{leasev1.HeartbeatService_StreamHeartbeats_FullMethodName}
+}
 
 // Register adds the RPCs to a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
-	leasev1.RegisterLeaseServiceServer(registrar, s)
+	leasev1.RegisterHeartbeatServiceServer(registrar, s)
+	leasev1.RegisterPeerServiceServer(registrar, s)
+	leasev1.RegisterLeaseServiceServer(registrar, &leaseServer{Server: s})
 }
 
 // OpenStreams returns the number of open heartbeat streams.
@@ -133,55 +139,4 @@ func (s *Server) runningSessions() (Sessions, error) {
 		return sessions, nil
 	}
 	return nil, sessioncontroller.ErrStopped
-}
-
-func (s *Server) freshness(epoch int64) *statusv1.Freshness {
-	return status.Freshness(s.Replica, epoch, "")
-}
-
-// Heartbeat registers and renews the holders of one message, from clients without a stream and from
-// peers.
-func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
-	sessions, err := s.runningSessions()
-	if err != nil {
-		return nil, s.statusOf(err)
-	}
-	forwarded := request.ForwardedBy != ""
-	batch := sessioncontroller.NewBatch()
-	// Forwarded beats are ordered by their age, which is more reliable than the sequence of a
-	// stream to another replica.
-	batch.Unordered = !forwarded
-	results := make([]*leasev1.HeartbeatResult, len(request.Beats))
-	var indexes []int // of the batch's registrations in the request
-	for i, beat := range request.Beats {
-		registration, served := s.convert.registration(beat.Holder, beat.Sequence)
-		if !served {
-			results[i] = refusedHeartbeat(s.unknownClass(beat.Holder.GetClass()))
-			continue
-		}
-		if forwarded {
-			registration.Age = min(max(beat.GetAge().AsDuration(), 0), maxForwardedAge)
-		}
-		batch.Registrations = append(batch.Registrations, registration)
-		indexes = append(indexes, i)
-	}
-	if err := sessions.Process(ctx, batch); err != nil {
-		return nil, s.statusOf(err)
-	}
-	reply := newReply(s)
-	reply.keepBeats = forwarded
-	for i := range batch.Results {
-		result := &batch.Results[i]
-		if refusal := reply.registrationRefusal(result, &batch.Registrations[i]); refusal != nil {
-			results[indexes[i]] = refusedHeartbeat(refusal)
-			continue
-		}
-		results[indexes[i]] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grantOf(result.Grant)}}
-	}
-	reply.forward()
-	return &leasev1.HeartbeatResponse{Results: results}, nil
-}
-
-func refusedHeartbeat(refusal *leasev1.Refusal) *leasev1.HeartbeatResult {
-	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: refusal}}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -32,9 +32,9 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		return s.statusOf(sessioncontroller.ErrStopped) // this replica can accept no holder
 	}
 	if s.newStreams.admit(time.Now(), 1) == 0 {
-		s.metrics.refusedStreams.WithLabelValues("paced").Inc()
+		s.metrics.rejectedStreams.WithLabelValues("registration_rate_limited").Inc()
 		longest := s.Catalog.ShortestGrace() / graceShare
-		return rpcerror.New(codes.Unavailable, reasonPaced, "new streams are rate-limited; open this one later",
+		return rpcerror.New(codes.Unavailable, reasonRegistrationRateLimited, "new streams are rate-limited; open this one later",
 			rpcerror.WithRetryAfter(jitter(min(2*s.newStreams.retryAfter(time.Now()), longest))))
 	}
 	s.openStreams.Add(1)
@@ -70,8 +70,8 @@ type stream struct {
 	responder *responder
 
 	sending sync.Mutex // guards ended and sends on rpc
-	// ended is set once nothing may be sent any more.
-	ended bool
+	// answered is set after the first response, and ended once nothing may be sent any more.
+	answered, ended bool
 }
 
 // outcome is how the receiving goroutine ended.
@@ -127,7 +127,17 @@ func (s *stream) send(response *leasev1.StreamHeartbeatsResponse) (sent bool, er
 	if s.ended {
 		return false, nil
 	}
+	s.describeServer(response)
 	return true, s.rpc.SendMsg(response)
+}
+
+// describeServer adds the server and its limits to the first response. The caller holds sending.
+func (s *stream) describeServer(response *leasev1.StreamHeartbeatsResponse) {
+	if s.answered {
+		return
+	}
+	s.answered = true
+	response.ServerInfo, response.Limits = s.responder.server.info, s.responder.limits()
 }
 
 // end ends the stream with the status of err. If the server ends it, and not the client, it first
@@ -139,9 +149,11 @@ func (s *stream) end(err error) error {
 	server := s.responder.server
 	if errors.Is(err, sessioncontroller.ErrStopped) || rpcerror.ReasonOf(err) == rpcerror.ShuttingDownReason {
 		// If the message is lost, the status has the same information.
-		_ = s.rpc.Send(&leasev1.StreamHeartbeatsResponse{
-			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: server.Owners().Any(),
-		})
+		response := &leasev1.StreamHeartbeatsResponse{
+			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, RedirectAddress: server.Owners().Any(),
+		}
+		s.describeServer(response)
+		_ = s.rpc.Send(response)
 	}
 	return server.statusOf(err)
 }

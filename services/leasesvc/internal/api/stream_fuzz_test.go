@@ -2,12 +2,14 @@ package api
 
 import (
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 )
 
 // FuzzStreamHeartbeats sends two arbitrary messages after a valid one. Each is answered according
@@ -28,10 +30,15 @@ func FuzzStreamHeartbeats(f *testing.F) {
 	beat := &leasev1.StreamHeartbeatsRequest{Sequence: 2, Handles: []uint32{1, 1, 1}}
 	seed(beat, &leasev1.StreamHeartbeatsRequest{Sequence: 2, Handles: []uint32{1}})
 	seed(beat, &leasev1.StreamHeartbeatsRequest{Sequence: 1<<64 - 1, Handles: []uint32{0, 1<<32 - 1}})
-	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Holders: holders(0, 3), Handles: []uint32{2}}, beat)
-	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Holders: holders(1, maxHolders+1)}, beat)
+	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Registrations: registrations(holders(0, 3)), Handles: []uint32{2}}, beat)
+	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Registrations: registrations(holders(1, maxRegistrations+1))}, beat)
 	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Handles: make([]uint32, maxBeats+1)}, beat)
-	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Holders: []*leasev1.Holder{nil, {Class: "node", Name: "../x", BootId: "\x00"}}}, beat)
+	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Registrations: []*leasev1.Registration{nil, {Holder: &leasev1.Holder{Class: "node", Name: "../x", BootId: "\x00"}}}}, beat)
+	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Reports: []*leasev1.HandleReport{{Handle: 1, Report: &leasev1.Report{
+		ObservedAge: &durationpb.Duration{Seconds: 315_576_000_000, Nanos: 999_999_999},
+		Conditions:  []*leasev1.ReportedCondition{{Type: "A", Status: 99, TransitionAge: durationpb.New(time.Hour)}, {Type: "A"}},
+	}}}}, beat)
+	seed(&leasev1.StreamHeartbeatsRequest{Sequence: 3, Reports: []*leasev1.HandleReport{nil, {Handle: 2}}}, beat)
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}, []byte{0x08, 0x02, 0x1a, 0x01, 0x01})
 
 	fx := newFixture(f, setup{maxRegistrations: unlimited})
@@ -52,8 +59,8 @@ func FuzzStreamHeartbeats(f *testing.F) {
 			expectValidResponse(t, request, c)
 		}
 		again := fx.open(t).register(holders(0, 1)...)
-		if again.Welcomes[0].Handle != 1 {
-			t.Errorf("the holder of the valid message gets %v", again.Welcomes[0])
+		if again.RegistrationResults[0].Handle != 1 {
+			t.Errorf("the holder of the valid message gets %v", again.RegistrationResults[0])
 		}
 	})
 }
@@ -61,15 +68,16 @@ func FuzzStreamHeartbeats(f *testing.F) {
 func expectValidResponse(t *testing.T, request *leasev1.StreamHeartbeatsRequest, c *client) {
 	t.Helper()
 	response := &c.response
-	if response.Sequence != request.Sequence || len(response.Welcomes) != len(request.Holders) {
-		t.Errorf("sequence %d with %d welcomes, for %d with %d holders", response.Sequence, len(response.Welcomes), request.Sequence, len(request.Holders))
+	if response.Sequence != request.Sequence || len(response.RegistrationResults) != len(request.Registrations) {
+		t.Errorf("sequence %d with %d results, for %d with %d registrations",
+			response.Sequence, len(response.RegistrationResults), request.Sequence, len(request.Registrations))
 	}
-	for _, w := range response.Welcomes {
-		if w == nil || w.Result == nil || int(w.Handle) > len(c.handles) {
-			t.Errorf("welcome %v with %d handles", w, len(c.handles))
+	for _, r := range response.RegistrationResults {
+		if r == nil || r.Result == nil || int(r.Handle) > len(c.handles) {
+			t.Errorf("result %v with %d handles", r, len(c.handles))
 		}
 	}
-	if renewed := len(request.Handles) - len(response.RefusedHandles); (renewed > 0) != (response.Grant != nil) && response.Directive == 0 {
+	if renewed := len(request.Handles) + len(request.Reports) - len(response.RejectedHandles); (renewed > 0) != (response.Grant != nil) && response.Directive == 0 {
 		t.Errorf("%d beats were renewed, and the grant is %v", renewed, response.Grant)
 	}
 	if _, err := proto.Marshal(response); err != nil {

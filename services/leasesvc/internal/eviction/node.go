@@ -236,9 +236,9 @@ func (p PendingPod) noLater(replaced Cause) PendingPod {
 	return p
 }
 
-// cause returns why the Pod must leave, or nil if its only causes come from node health, which is
-// unreliable.
-func (p *PendingPod) cause(unreliable bool) *Cause {
+// CauseNow returns why the Pod must leave, or nil if its only causes come from node health, which
+// is unreliable.
+func (p *PendingPod) CauseNow(unreliable bool) *Cause {
 	if unreliable && FromNodeHealth(&p.Taint) {
 		return p.OtherCause
 	}

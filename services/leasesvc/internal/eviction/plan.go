@@ -29,12 +29,15 @@ type Rules struct {
 type State struct {
 	// Nodes are by name. Nodes without pending Pods may be missing.
 	Nodes map[string]NodeEvictions
-	// Unreliable are Nodes whose taints from node health must not evict now, with the reason.
-	Unreliable map[string]string
+	// Unreliable returns whether the taints of a Node that come from node health must not evict
+	// now; nil for never.
+	Unreliable func(node string) bool
 	// Paused Pods are not evicted before the given time, for example while an eviction is running.
 	Paused    map[types.UID]monotonic.Instant
 	RateLimit RateLimit
 }
+
+func (s *State) unreliable(node string) bool { return s.Unreliable != nil && s.Unreliable(node) }
 
 // Plan is which Pods leave now.
 type Plan struct {
@@ -80,12 +83,12 @@ func (p *Plan) count(now monotonic.Instant, node string, state State) {
 	due := pending[:countDue(pending, now)]
 	p.Waiting += len(pending) - len(due)
 	p.Due += len(due)
-	if _, unreliable := state.Unreliable[node]; !unreliable {
+	if !state.unreliable(node) {
 		return
 	}
 	held := 0
 	for i := range due {
-		if cause := due[i].cause(true); cause == nil || cause.Due > now {
+		if cause := due[i].CauseNow(true); cause == nil || cause.Due > now {
 			held++
 		}
 	}
@@ -112,7 +115,7 @@ func (e *Eviction) Holds(now monotonic.Instant, wall time.Time, live *corev1.Nod
 		return false
 	}
 	for _, pending := range e.NodeEvictions.Observe(now, wall, live, []*corev1.Pod{e.Pod}).Pending {
-		cause := pending.cause(!FromNodeHealth(&e.Taint))
+		cause := pending.CauseNow(!FromNodeHealth(&e.Taint))
 		return cause != nil && cause.Due <= now
 	}
 	return false
@@ -140,13 +143,13 @@ func (q *dueQueue) offer(now monotonic.Instant, node string, state State) {
 		return
 	}
 	pending := state.Nodes[node].Pending
-	_, unreliable := state.Unreliable[node]
+	unreliable := state.unreliable(node)
 	for i := range pending {
 		p := &pending[i]
 		if p.Due > now || q.full() && p.Due >= q.last() {
 			return // pending Pods are ordered by Due
 		}
-		cause := p.cause(unreliable)
+		cause := p.CauseNow(unreliable)
 		if cause == nil || cause.Due > now || state.Paused[p.Pod.UID] > now || q.full() && cause.Due >= q.last() {
 			continue
 		}

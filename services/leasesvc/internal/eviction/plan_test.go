@@ -57,7 +57,11 @@ func TestPlan_PodThatWasDueFirstLeavesFirst(t *testing.T) {
 func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{}, Unreliable: map[string]string{}, Paused: map[types.UID]monotonic.Instant{}}
+		unreliable := map[string]bool{}
+		state := eviction.State{
+			Nodes: map[string]eviction.NodeEvictions{}, Paused: map[types.UID]monotonic.Instant{},
+			Unreliable: func(node string) bool { return unreliable[node] },
+		}
 		for i := range 5 {
 			var all []*corev1.Pod
 			for j := range r.IntN(40) {
@@ -70,7 +74,7 @@ func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 			node := fmt.Sprintf("n%d", i)
 			state.Nodes[node] = after(t, observed{node: newNode()}, observed{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
 			if r.IntN(3) == 0 {
-				state.Unreliable[node] = "unreliable"
+				unreliable[node] = true
 			}
 		}
 		all := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
@@ -89,7 +93,7 @@ func TestPlan_UnreliableHealthTaintsDoNotEvict(t *testing.T) {
 		newPod("only-down", tolerates("a")), newPod("both"), newPod("a-later", tolerates("a", 60)), newPod("a-first", tolerates(down, 60)),
 	)
 	w := after(t, observed{node: newNode(), pods: on}, observed{node: newNode(noExecute(down), noExecute("a")), pods: on})
-	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Unreliable: map[string]string{"n": "blind"}}
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Unreliable: func(node string) bool { return node == "n" }}
 	plan := eviction.Rules{}.Plan(10*seconds, state, 100)
 	if diff := cmp.Diff([]string{"a-first", "both"}, names(plan)); diff != "" {
 		t.Errorf("evicted (-want +got):\n%s", diff)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
@@ -62,9 +63,9 @@ type Events interface {
 // NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory
 // and may be called concurrently.
 type NodeHealth interface {
-	// TaintsHeldBy returns why the not-ready and unreachable taints of a zone must not evict now,
-	// or "". Zones have the names of nodehealth.ZoneOf.
-	TaintsHeldBy(zone string) string
+	// TaintHold returns why the not-ready and unreachable taints of a zone must not evict now.
+	// Zones have the names of nodehealth.ZoneOf.
+	TaintHold(zone string) nodehealth.Hold
 }
 
 // Controller is taint eviction, one term after the other. Run must not be called concurrently.
@@ -95,6 +96,23 @@ func (c *Controller) Pending(node string) (pending []PendingEviction, running bo
 	return s.pending(node), true
 }
 
+// Holds returns why the due Pods of Nodes are not evicted, by the names of the Nodes. It is nil if
+// the Controller does not run here. The caller must not change it.
+func (c *Controller) Holds() map[string]nodehealth.Hold {
+	if s := c.snapshot.Load(); s != nil {
+		return s.holds
+	}
+	return nil
+}
+
+// Failing returns how many evictions failed and are to be retried, and the last failure.
+func (c *Controller) Failing() (pods int, last error) {
+	if s := c.snapshot.Load(); s != nil {
+		return len(s.attempts), s.failed
+	}
+	return 0, nil
+}
+
 // PendingEviction is a Pod that must leave its Node.
 type PendingEviction struct {
 	Namespace, Name string
@@ -102,8 +120,8 @@ type PendingEviction struct {
 	Taint string
 	// Due is when the toleration of the Pod is over, by the wall clock of this process.
 	Due time.Time
-	// HeldBy is why the Pod is not evicted even if it is due, or "".
-	HeldBy string
+	// Hold is why the Pod is not evicted even if it is due.
+	Hold nodehealth.Hold
 	// Failures is how often the eviction failed, LastError the last failure.
 	Failures  int
 	LastError string
@@ -113,12 +131,21 @@ type PendingEviction struct {
 type snapshot struct {
 	origin     time.Time
 	nodes      map[string]eviction.NodeEvictions
-	unreliable map[string]string
-	attempts   map[types.UID]attempt
+	unreliable map[string]nodehealth.Hold
+	// holds are those of unreliable with Pods that are due.
+	holds    map[string]nodehealth.Hold
+	attempts map[types.UID]attempt
+	failed   error // the last failure
 }
 
 func (r *run) snapshot() *snapshot {
-	s := &snapshot{origin: r.origin, unreliable: r.unreliable, nodes: maps.Clone(r.pending), attempts: map[types.UID]attempt{}}
+	s := &snapshot{
+		origin: r.origin, unreliable: r.unreliable, nodes: maps.Clone(r.pending),
+		holds: map[string]nodehealth.Hold{}, attempts: map[types.UID]attempt{}, failed: r.failed,
+	}
+	for _, node := range r.heldOn {
+		s.holds[node] = r.unreliable[node]
+	}
 	for uid, a := range r.attempts {
 		if a.failures > 0 {
 			s.attempts[uid] = a
@@ -129,13 +156,16 @@ func (r *run) snapshot() *snapshot {
 
 func (s *snapshot) pending(node string) (pending []PendingEviction) {
 	for _, p := range s.nodes[node].Pending {
-		a := s.attempts[p.Pod.UID]
-		e := PendingEviction{
-			Namespace: p.Pod.Namespace, Name: p.Pod.Name, Taint: p.Taint.ToString(),
-			Due: s.origin.Add(p.Due.Sub(0)).Round(0), Failures: a.failures,
+		a, hold := s.attempts[p.Pod.UID], s.unreliable[node]
+		cause := p.CauseNow(hold.Active())
+		if cause == nil {
+			cause = &p.Cause
+		} else {
+			hold = nodehealth.Hold{}
 		}
-		if eviction.FromNodeHealth(&p.Taint) {
-			e.HeldBy = s.unreliable[node]
+		e := PendingEviction{
+			Namespace: p.Pod.Namespace, Name: p.Pod.Name, Taint: cause.Taint.ToString(),
+			Due: s.origin.Add(cause.Due.Sub(0)).Round(0), Hold: hold, Failures: a.failures,
 		}
 		if a.err != nil {
 			e.LastError = a.err.Error()

@@ -199,11 +199,17 @@ func TestRun_UnreliableNodeHealthHoldsItsTaintsOnly(t *testing.T) {
 		time.Sleep(time.Minute)
 		x.expect(map[string]float64{"on-a2": 10, "on-b1": 10})
 		pending, running := x.controller.Pending("a1")
-		if !running || len(pending) != 1 || pending[0].HeldBy != "all nodes of the zone are silent" || time.Until(pending[0].Due) > -49*time.Second {
+		if !running || len(pending) != 1 || pending[0].Hold.Message != "all nodes of the zone are silent" || time.Until(pending[0].Due) > -49*time.Second {
 			t.Errorf("pending on a1: %+v, %v; want on-a1, held and long due", pending, running)
+		}
+		if holds := x.controller.Holds(); len(holds) != 1 || holds["a1"] != pending[0].Hold {
+			t.Errorf("holds %v, want that of a1", holds)
 		}
 		x.cluster.setUnreliable("a", "")
 		time.Sleep(time.Second)
+		if holds := x.controller.Holds(); len(holds) > 0 {
+			t.Errorf("holds %v, want none", holds)
+		}
 		x.expect(map[string]float64{"on-a1": 60, "on-a2": 10, "on-b1": 10})
 	})
 }

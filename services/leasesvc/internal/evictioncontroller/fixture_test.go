@@ -16,6 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -31,7 +32,7 @@ type fakeCluster struct {
 	pods       map[string]*corev1.Pod
 	changed    map[string]struct{}
 	frozen     map[string]*corev1.Node // what the watch says of Nodes instead
-	unreliable map[string]string
+	unreliable map[string]nodehealth.Hold
 	version    int                    // of the last Node
 	answer     func(pod string) error // what an eviction is refused with
 	slow       time.Duration          // what an answer takes
@@ -47,7 +48,7 @@ func newFakeCluster() *fakeCluster {
 	t := &fakeCluster{
 		begin: time.Now(), synced: make(chan struct{}), broken: make(chan struct{}),
 		nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, changed: map[string]struct{}{},
-		unreliable: map[string]string{}, evictedAt: map[string]time.Duration{}, answer: func(string) error { return nil },
+		unreliable: map[string]nodehealth.Hold{}, evictedAt: map[string]time.Duration{}, answer: func(string) error { return nil },
 	}
 	close(t.synced)
 	return t
@@ -105,7 +106,7 @@ func (t *fakeCluster) thaw() {
 func (t *fakeCluster) setUnreliable(zone, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.unreliable[":\x00:"+zone] = why
+	t.unreliable[":\x00:"+zone] = nodehealth.Hold{Reason: "TEST", Message: why}
 	if why == "" {
 		delete(t.unreliable, ":\x00:"+zone)
 	}
@@ -164,7 +165,7 @@ func (t *fakeCluster) Pods(node string) []*corev1.Pod {
 	return on
 }
 
-func (t *fakeCluster) TaintsHeldBy(zone string) string {
+func (t *fakeCluster) TaintHold(zone string) nodehealth.Hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.unreliable[zone]

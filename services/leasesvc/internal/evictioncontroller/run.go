@@ -31,7 +31,7 @@ type run struct {
 	nodes      map[string]eviction.NodeEvictions
 	pending    map[string]eviction.NodeEvictions
 	zones      map[string]string
-	unreliable map[string]string
+	unreliable map[string]nodehealth.Hold
 	// live are Nodes as they were read past the cache, until the cache has them.
 	live      map[string]*corev1.Node
 	attempts  map[types.UID]attempt
@@ -39,7 +39,7 @@ type run struct {
 	changed   bool  // since the last snapshot
 	failed    error // of the last eviction
 
-	heldOn   []string // as last logged
+	heldOn   []string // the Nodes with held Pods
 	reportAt monotonic.Instant
 
 	jobs    chan eviction.Eviction
@@ -52,7 +52,7 @@ func newRun(cfg Config, cluster Cluster, report func(error), published *atomic.P
 	return &run{
 		Config: cfg, Cluster: cluster, report: report, published: published, origin: time.Now(),
 		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
-		unreliable: map[string]string{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, changed: true,
+		unreliable: map[string]nodehealth.Hold{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, changed: true,
 		jobs: make(chan eviction.Eviction, size), results: make(chan result, size), free: size,
 	}
 }
@@ -78,18 +78,18 @@ func (r *run) pass() error {
 	r.askNodeHealth()
 	r.forgetAttempts()
 	plan := r.Rules.Plan(r.now, eviction.State{
-		Nodes: r.pending, Unreliable: r.unreliable, Paused: r.paused(), RateLimit: r.rateLimit,
+		Nodes: r.pending, Unreliable: func(node string) bool { return r.unreliable[node].Active() }, Paused: r.paused(), RateLimit: r.rateLimit,
 	}, r.free)
 	r.rateLimit = plan.RateLimit
 	for _, e := range plan.Evictions {
 		r.evict(e)
 	}
+	r.noteHeld(&plan)
 	if r.changed {
 		r.changed = false
 		r.published.Store(r.snapshot())
 	}
 	r.Metrics.observe(&plan)
-	r.logHeld(&plan)
 	r.reportFailure()
 	return nil
 }
@@ -149,34 +149,34 @@ func (r *run) askNodeHealth() {
 	if r.NodeHealth == nil {
 		return
 	}
-	unreliable, ofZone := map[string]string{}, map[string]string{}
+	unreliable, ofZone := map[string]nodehealth.Hold{}, map[string]nodehealth.Hold{}
 	for name, zone := range r.zones {
-		reason, asked := ofZone[zone]
+		hold, asked := ofZone[zone]
 		if !asked {
-			reason = r.NodeHealth.TaintsHeldBy(zone)
-			ofZone[zone] = reason
+			hold = r.NodeHealth.TaintHold(zone)
+			ofZone[zone] = hold
 		}
-		if reason != "" {
-			unreliable[name] = reason
+		if hold.Active() {
+			unreliable[name] = hold
 		}
 	}
 	r.changed = r.changed || !maps.Equal(unreliable, r.unreliable)
 	r.unreliable = unreliable
 }
 
-// logHeld logs when the set of Nodes with held Pods changes.
-func (r *run) logHeld(plan *eviction.Plan) {
+// noteHeld logs when the set of Nodes with held Pods changes.
+func (r *run) noteHeld(plan *eviction.Plan) {
 	if slices.Equal(plan.HeldOn, r.heldOn) {
 		return
 	}
-	r.heldOn = plan.HeldOn
+	r.heldOn, r.changed = plan.HeldOn, true
 	if plan.Held == 0 {
 		r.Logger.Info("no eviction is held any more")
 		return
 	}
 	node := plan.HeldOn[0]
 	r.Logger.Warn("due evictions are held while node health is unreliable", "pods", plan.Held, "nodes", len(plan.HeldOn),
-		"node", node, "reason", r.unreliable[node])
+		"node", node, "reason", r.unreliable[node].Reason)
 }
 
 func (r *run) reportFailure() {

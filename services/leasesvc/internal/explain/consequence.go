@@ -24,15 +24,15 @@ func noScheduleLink(f Facts) Link {
 	}
 	switch {
 	case len(missing) > 0:
-		return l.say(Doubtful, fmt.Sprintf("%s is about to be added, as its conditions ask for.", strings.Join(missing, ", ")))
+		return l.say(ResultWarning, fmt.Sprintf("%s is about to be added, as its conditions ask for.", strings.Join(missing, ", ")))
 	case len(extra) > 0:
-		return l.say(Doubtful, fmt.Sprintf("%s is about to be removed, as its conditions do not ask for it.", strings.Join(extra, ", ")))
+		return l.say(ResultWarning, fmt.Sprintf("%s is about to be removed, as its conditions do not ask for it.", strings.Join(extra, ", ")))
 	case len(keys) == 0:
-		return l.say(Good, "No condition keeps new pods away.")
+		return l.say(ResultOK, "No condition keeps new pods away.")
 	case len(keys) == 1 && keys[0] == corev1.TaintNodeUnschedulable:
-		return l.say(Doubtful, "It is cordoned: spec.unschedulable is set, so no new pods come.")
+		return l.say(ResultWarning, "It is cordoned: spec.unschedulable is set, so no new pods come.")
 	}
-	return l.say(Broken, fmt.Sprintf("New pods are kept away by %s.", strings.Join(keys, ", ")))
+	return l.say(ResultFailed, fmt.Sprintf("New pods are kept away by %s.", strings.Join(keys, ", ")))
 }
 
 func zoneLink(f Facts) Link {
@@ -49,15 +49,15 @@ func zoneLink(f Facts) Link {
 		nodehealth.PartialDisruption: "partially disrupted", nodehealth.FullDisruption: "fully disrupted",
 	}[f.Zone.State]
 	switch {
-	case f.TaintsHeldBy != "":
-		return l.say(Doubtful, fmt.Sprintf("%s has %s; no node is marked Unknown or gets a taint that evicts: %s.", zone, count, f.TaintsHeldBy),
+	case f.TaintHold.Active():
+		return l.say(ResultWarning, fmt.Sprintf("%s has %s; no node is marked Unknown or gets a taint that evicts: %s.", zone, count, f.TaintHold.Message),
 			"It ends by itself once a self-check has passed.")
 	case f.Zone.State == nodehealth.Normal:
-		return l.say(Good, fmt.Sprintf("%s is normal, with %s.", zone, count))
+		return l.say(ResultOK, fmt.Sprintf("%s is normal, with %s.", zone, count))
 	case f.Zone.Rate == 0:
-		return l.say(Doubtful, fmt.Sprintf("%s is %s, with %s: no node of it gets a taint that evicts.", zone, disrupted, count), nextZone)
+		return l.say(ResultWarning, fmt.Sprintf("%s is %s, with %s: no node of it gets a taint that evicts.", zone, disrupted, count), nextZone)
 	}
-	return l.say(Doubtful, fmt.Sprintf("%s is %s, with %s: its nodes get a taint that evicts at %g per second.", zone, disrupted, count, f.Zone.Rate), nextZone)
+	return l.say(ResultWarning, fmt.Sprintf("%s is %s, with %s: its nodes get a taint that evicts at %g per second.", zone, disrupted, count, f.Zone.Rate), nextZone)
 }
 
 func noExecuteLink(f Facts) Link {
@@ -66,24 +66,24 @@ func noExecuteLink(f Facts) Link {
 	added := addedAt(f.Node, present, corev1.TaintEffectNoExecute)
 	switch {
 	case present != "" && present == wanted:
-		return l.at(added).say(Broken, fmt.Sprintf("It has %s:NoExecute: pods that do not tolerate that have to leave.", present))
+		return l.at(added).say(ResultFailed, fmt.Sprintf("It has %s:NoExecute: pods that do not tolerate that have to leave.", present))
 	case present != "" && wanted == "":
-		return l.at(added).say(Doubtful, fmt.Sprintf("It has %s:NoExecute, which is about to be removed.", present))
+		return l.at(added).say(ResultWarning, fmt.Sprintf("It has %s:NoExecute, which is about to be removed.", present))
 	case present != "":
-		return l.say(Broken, fmt.Sprintf("It has %s:NoExecute, which is about to be replaced by %s.", present, wanted))
+		return l.say(ResultFailed, fmt.Sprintf("It has %s:NoExecute, which is about to be replaced by %s.", present, wanted))
 	case wanted == "":
-		return l.say(Good, "No taint evicts its pods.")
+		return l.say(ResultOK, "No taint evicts its pods.")
 	}
 	needs := fmt.Sprintf("It needs %s:NoExecute, ", wanted)
 	switch {
-	case f.TaintsHeldBy != "":
-		return l.say(Doubtful, needs+fmt.Sprintf("but no taint is added now: %s.", f.TaintsHeldBy))
+	case f.TaintHold.Active():
+		return l.say(ResultWarning, needs+fmt.Sprintf("but no taint is added now: %s.", f.TaintHold.Message))
 	case f.Zone.Rate == 0:
-		return l.say(Doubtful, needs+"but no taint is added in a zone as disrupted as its own.")
+		return l.say(ResultWarning, needs+"but no taint is added in a zone as disrupted as its own.")
 	case f.Zone.Waiting == 1:
-		return l.say(Doubtful, needs+fmt.Sprintf("and waits as the only one of its zone, at %g per second.", f.Zone.Rate))
+		return l.say(ResultWarning, needs+fmt.Sprintf("and waits as the only one of its zone, at %g per second.", f.Zone.Rate))
 	}
-	return l.say(Doubtful, needs+fmt.Sprintf("and waits as one of %d of its zone, at %g per second.", f.Zone.Waiting, f.Zone.Rate))
+	return l.say(ResultWarning, needs+fmt.Sprintf("and waits as one of %d of its zone, at %g per second.", f.Zone.Waiting, f.Zone.Rate))
 }
 
 func podsLink(f Facts) Link {
@@ -101,13 +101,13 @@ func podsLink(f Facts) Link {
 	c := nodehealth.ConditionOf(f.Node, corev1.NodeReady)
 	switch {
 	case len(f.Pods) == 0:
-		return l.say(Absent, "There are no pods on it.")
+		return l.say(ResultNotApplicable, "There are no pods on it.")
 	case c == nil || c.Status == corev1.ConditionTrue:
-		return l.say(Good, fmt.Sprintf("It has %s, %d ready.", pods, ready))
+		return l.say(ResultOK, fmt.Sprintf("It has %s, %d ready.", pods, ready))
 	case toMark > 0:
-		return l.say(Doubtful, fmt.Sprintf("It has %s, of which %d still count as ready and are about to be marked.", pods, toMark))
+		return l.say(ResultWarning, fmt.Sprintf("It has %s, of which %d still count as ready and are about to be marked.", pods, toMark))
 	}
-	return l.say(Broken, fmt.Sprintf("It has %s, %d ready: no other gets the traffic of Services.", pods, ready))
+	return l.say(ResultFailed, fmt.Sprintf("It has %s, %d ready: no other gets the traffic of Services.", pods, ready))
 }
 
 func evictionLink(f Facts) Link {
@@ -115,22 +115,22 @@ func evictionLink(f Facts) Link {
 	_, present := nodehealth.NoExecuteTaints(f.Node)
 	switch {
 	case present == "" && len(f.Pending) == 0:
-		return l.say(Absent, "None of the taints of node health evicts its pods.")
+		return l.say(ResultNotApplicable, "None of the taints of node health evicts its pods.")
 	case !f.Evicts:
-		return l.say(Unseen, "Pods that do not tolerate the taint are deleted by the taint-eviction controller of Kubernetes, or by the replica that holds shard 0.",
+		return l.say(ResultUnknown, "Pods that do not tolerate the taint are deleted by the taint-eviction controller of Kubernetes, or by the replica that holds shard 0.",
 			"Ask that replica, or look at the Events of the pods: TaintManagerEviction.")
 	case len(f.Pending) == 0:
-		return l.say(Good, "All of its pods tolerate its taints without an end, or are gone.")
+		return l.say(ResultOK, "All of its pods tolerate its taints without an end, or are gone.")
 	}
 	first, pods := f.Pending[0], "1 pod has"
 	if n := len(f.Pending); n > 1 {
 		pods = fmt.Sprintf("%d pods have", n)
 	}
 	l.Time = first.Due
-	if first.HeldBy != "" {
-		return l.say(Doubtful, fmt.Sprintf("%s to leave for %s, but not while node health is unreliable: %s.", pods, first.Taint, first.HeldBy))
+	if first.Hold.Active() {
+		return l.say(ResultWarning, fmt.Sprintf("%s to leave for %s, but not while node health is unreliable: %s.", pods, first.Taint, first.Hold.Message))
 	}
-	l = l.say(Broken, fmt.Sprintf("%s to leave for %s, the first, %s, at %s.", pods, first.Taint, first.Name, clock(f.Now, first.Due)))
+	l = l.say(ResultFailed, fmt.Sprintf("%s to leave for %s, the first, %s, at %s.", pods, first.Taint, first.Name, clock(f.Now, first.Due)))
 	if first.LastError != "" {
 		l.Next = "The last try failed: " + first.LastError
 	}

@@ -2,48 +2,48 @@ package explain
 
 import "time"
 
-// Verdict is the state of a link.
-type Verdict uint8
+// Result is the state of a link.
+type Result uint8
 
 const (
-	// Good: as it should be.
-	Good Verdict = iota + 1
-	// Doubtful: not as it should be, without consequences yet.
-	Doubtful
-	// Broken: not as it should be, and the cause of what follows.
-	Broken
-	// Unseen: this replica cannot see it.
-	Unseen
-	// Absent: it does not apply.
-	Absent
+	// ResultOK: as it should be.
+	ResultOK Result = iota + 1
+	// ResultWarning: not as it should be, without consequences yet.
+	ResultWarning
+	// ResultFailed: not as it should be, and the cause of what follows.
+	ResultFailed
+	// ResultUnknown: this replica cannot see it.
+	ResultUnknown
+	// ResultNotApplicable: it does not apply.
+	ResultNotApplicable
 )
 
-func (v Verdict) String() string {
-	return [...]string{"", "good", "doubtful", "broken", "unseen", "absent"}[v]
+func (r Result) String() string {
+	return [...]string{"", "OK", "WARNING", "FAILED", "UNKNOWN", "NOT_APPLICABLE"}[r]
 }
 
 // Codes of the links, in their order. A test compares docs/reasons.md with them.
 const (
-	CodeSession    = "SESSION"
-	CodeLastBeat   = "LAST_BEAT"
-	CodeDeadline   = "DEADLINE"
-	CodeLease      = "LEASE_OBJECT"
-	CodeReady      = "READY_CONDITION"
-	CodeNoSchedule = "NO_SCHEDULE_TAINT"
-	CodeZone       = "ZONE"
-	CodeNoExecute  = "NO_EXECUTE_TAINT"
-	CodePods       = "PODS"
-	CodeEviction   = "EVICTION"
+	CodeLease       = "LEASE"
+	CodeLastBeat    = "LAST_BEAT"
+	CodeExpireTime  = "EXPIRE_TIME"
+	CodeLeaseObject = "LEASE_OBJECT"
+	CodeReady       = "READY_CONDITION"
+	CodeNoSchedule  = "NO_SCHEDULE_TAINT"
+	CodeZone        = "ZONE"
+	CodeNoExecute   = "NO_EXECUTE_TAINT"
+	CodePods        = "PODS"
+	CodeEviction    = "EVICTION"
 )
 
 // Sources of links: objects, or the loops of leasesvc.
 const (
-	fromSession  = "session"
-	fromLease    = "lease-object"
-	fromNode     = "node"
-	fromPods     = "pod"
-	fromHealth   = "node-health"
-	fromEviction = "taint-eviction"
+	fromLease       = "lease"
+	fromLeaseObject = "lease-object"
+	fromNode        = "node"
+	fromPods        = "pod"
+	fromHealth      = "node-health"
+	fromEviction    = "taint-eviction"
 )
 
 // Object identifies a Kubernetes object.
@@ -51,10 +51,10 @@ type Object struct{ APIVersion, Kind, Namespace, Name, UID string }
 
 // Link is one piece of evidence.
 type Link struct {
-	Code    string
-	Verdict Verdict
-	// Finding is one sentence. Next is what to do, or "".
-	Finding, Next string
+	Code   string
+	Result Result
+	// Message is one sentence. Next is what to do, or "".
+	Message, Next string
 	Source        string
 	// Object is the object that was read, if any.
 	Object  Object
@@ -66,24 +66,25 @@ type Link struct {
 // Chain is the evidence for one Node.
 type Chain struct {
 	Links []Link
-	// FirstBroken is the index of the first broken link, or -1.
-	FirstBroken int
-	// Silence is how long the Node has given no sign of life; 0 for a Node that gives them in time.
+	// BrokenIndex is the index of the first link that failed, or -1.
+	BrokenIndex int
+	// Silence is how long the Node has given no signal of life; 0 for a Node that gives them in
+	// time.
 	Silence time.Duration
 }
 
 // Explain returns the chain of a Node.
 func Explain(f Facts) Chain {
-	c := Chain{FirstBroken: -1, Silence: f.silence()}
+	c := Chain{BrokenIndex: -1, Silence: f.silence()}
 	for i, l := range []Link{
-		sessionLink(f), beatLink(f), deadlineLink(f), leaseLink(f), readyLink(f),
+		leaseLink(f), beatLink(f), expireTimeLink(f), leaseObjectLink(f), readyLink(f),
 		noScheduleLink(f), zoneLink(f), noExecuteLink(f), podsLink(f), evictionLink(f),
 	} {
 		if l.Time.IsZero() {
 			l.Time = f.Now
 		}
-		if l.Verdict == Broken && c.FirstBroken < 0 {
-			c.FirstBroken = i
+		if l.Result == ResultFailed && c.BrokenIndex < 0 {
+			c.BrokenIndex = i
 		}
 		c.Links = append(c.Links, l)
 	}

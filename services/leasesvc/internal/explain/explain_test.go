@@ -55,21 +55,21 @@ func alive() explain.Facts {
 			Node: node(corev1.ConditionTrue, time.Hour), Health: explain.Ready, Heard: before(3 * time.Second), By: nodehealth.SessionBeat,
 		},
 		Now: now(), Epoch: 901, Sessions: true, Namespace: "kube-node-lease",
-		Session: &explain.Session{
+		Lease: &explain.Lease{
 			State: session.Alive, Boot: "b-1", Epoch: 901, Start: before(time.Hour), Beat: before(3 * time.Second),
-			Deadline: now().Add(17 * time.Second),
+			ExpireTime: now().Add(17 * time.Second),
 		},
-		Lease: nodehealth.Lease{Version: "4700", RenewTime: before(20 * time.Second), Duration: 40 * time.Second, Holder: "node-7"},
-		Zone:  nodehealth.Zone{Name: "eu:a", Size: 40, NotReady: 1, Rate: 0.1},
-		Pods:  []*corev1.Pod{pod("web", corev1.ConditionTrue, time.Minute), pod("job", corev1.ConditionFalse, time.Minute)},
+		LeaseObject: nodehealth.Lease{Version: "4700", RenewTime: before(20 * time.Second), Duration: 40 * time.Second, Holder: "node-7"},
+		Zone:        nodehealth.Zone{Name: "eu:a", Size: 40, NotReady: 1, Rate: 0.1},
+		Pods:        []*corev1.Pod{pod("web", corev1.ConditionTrue, time.Minute), pod("job", corev1.ConditionFalse, time.Minute)},
 	}
 }
 
 // renews is alive without a session: its kubelet writes the Lease.
 func renews() explain.Facts {
 	f := alive()
-	f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.LeaseRenewal, before(4*time.Second), now().Add(46*time.Second)
-	f.Lease.RenewTime = before(4 * time.Second)
+	f.Lease, f.By, f.Heard, f.Deadline = nil, nodehealth.LeaseRenewal, before(4*time.Second), now().Add(46*time.Second)
+	f.LeaseObject.RenewTime = before(4 * time.Second)
 	return f
 }
 
@@ -84,8 +84,8 @@ func dead() explain.Facts {
 	f := alive()
 	f.Node = tainted(node(corev1.ConditionUnknown, 30*time.Second), 30*time.Second, corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule)
 	f.Health, f.Heard, f.Deadline = explain.Unknown, before(50*time.Second), before(30*time.Second)
-	f.Session.State, f.Session.Beat, f.Session.Deadline = session.Expired, f.Heard, f.Deadline
-	f.Lease.RenewTime = f.Heard
+	f.Lease.State, f.Lease.Beat, f.Lease.ExpireTime = session.Expired, f.Heard, f.Deadline
+	f.LeaseObject.RenewTime = f.Heard
 	f.Zone.NotReady, f.Zone.Waiting = 3, 2
 	f.Pods = []*corev1.Pod{pod("web", corev1.ConditionFalse, 29*time.Second)}
 	return f
@@ -103,22 +103,22 @@ func situations() map[string]func() explain.Facts {
 	return map[string]func() explain.Facts{
 		"healthy, beats":  alive,
 		"healthy, renews": renews,
-		"suspect session": func() explain.Facts {
+		"suspect lease": func() explain.Facts {
 			f := alive()
 			f.Health, f.Heard = explain.Suspect, before(14*time.Second)
-			f.Session.State, f.Session.Beat, f.Session.Deadline = session.Suspect, f.Heard, now().Add(6*time.Second)
+			f.Lease.State, f.Lease.Beat, f.Lease.ExpireTime = session.Suspect, f.Heard, now().Add(6*time.Second)
 			return f
 		},
 		"suspect kubelet": func() explain.Facts {
 			f := renews()
 			f.Health, f.Heard, f.Deadline = explain.Suspect, before(30*time.Second), now().Add(20*time.Second)
-			f.Lease.RenewTime = f.Heard
+			f.LeaseObject.RenewTime = f.Heard
 			return f
 		},
 		"silent, held": func() explain.Facts {
 			f := renews()
-			f.Health, f.Heard, f.Deadline, f.HeldBy = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.MassSilenceReason
-			f.TaintsHeldBy, f.Lease.RenewTime = f.HeldBy, f.Heard
+			f.Health, f.Heard, f.Deadline, f.Hold = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.MassSilenceHold()
+			f.TaintHold, f.LeaseObject.RenewTime = f.Hold, f.Heard
 			return f
 		},
 		"silent, about to be marked": func() explain.Facts {
@@ -135,7 +135,7 @@ func situations() map[string]func() explain.Facts {
 		},
 		"marked unknown, first seen silent": func() explain.Facts {
 			f := dead()
-			f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.GraceStart, before(3*time.Hour), before(3*time.Hour-50*time.Second)
+			f.Lease, f.By, f.Heard, f.Deadline = nil, nodehealth.GraceStart, before(3*time.Hour), before(3*time.Hour-50*time.Second)
 			return f
 		},
 		"kubelet says not ready": func() explain.Facts {
@@ -150,29 +150,34 @@ func situations() map[string]func() explain.Facts {
 			f.Health = explain.NotReady
 			return f
 		},
+		"kubelet dead but agent beats": func() explain.Facts {
+			f := dead()
+			f.Lease.AgentHeard = before(2 * time.Second)
+			return f
+		},
 		"agent dead but kubelet renews": func() explain.Facts {
 			f := renews()
-			f.Session = &explain.Session{State: session.Expired, Boot: "b-1", Epoch: 901, Beat: before(time.Minute), Deadline: before(40 * time.Second)}
+			f.Lease = &explain.Lease{State: session.Expired, Boot: "b-1", Epoch: 901, Beat: before(time.Minute), ExpireTime: before(40 * time.Second)}
 			return f
 		},
 		"lease deleted": func() explain.Facts {
 			f := renews()
-			f.Lease, f.Heard = nodehealth.Lease{}, before(8*time.Second)
+			f.LeaseObject, f.Heard = nodehealth.Lease{}, before(8*time.Second)
 			return f
 		},
 		"lease cannot be written": func() explain.Facts {
 			f := alive()
-			f.Session.WriteError = "update lease kube-node-lease/node-7: etcdserver: request timed out"
+			f.Lease.WriteError = "update lease kube-node-lease/node-7: etcdserver: request timed out"
 			return f
 		},
 		"lease of another holder": func() explain.Facts {
 			f := alive()
-			f.Lease.Holder = "node-8"
+			f.LeaseObject.Holder = "node-8"
 			return f
 		},
 		"never reported": func() explain.Facts {
 			f := renews()
-			f.Node, f.Health, f.Lease, f.Pods = node("", 0), explain.Starting, nodehealth.Lease{}, nil
+			f.Node, f.Health, f.LeaseObject, f.Pods = node("", 0), explain.Starting, nodehealth.Lease{}, nil
 			f.By, f.Heard, f.Deadline = nodehealth.GraceStart, before(20*time.Second), now().Add(40*time.Second)
 			return f
 		},
@@ -195,7 +200,7 @@ func situations() map[string]func() explain.Facts {
 		"heard again, not yet reported": func() explain.Facts {
 			f := withNoExecute()
 			f.Health, f.Heard, f.Deadline = explain.NotReady, before(time.Second), time.Time{}
-			f.Session.State, f.Session.Beat, f.Session.Deadline = session.Alive, f.Heard, now().Add(19*time.Second)
+			f.Lease.State, f.Lease.Beat, f.Lease.ExpireTime = session.Alive, f.Heard, now().Add(19*time.Second)
 			return f
 		},
 		"tainted, evicted elsewhere": withNoExecute,
@@ -215,9 +220,9 @@ func situations() map[string]func() explain.Facts {
 		"tainted, eviction held": func() explain.Facts {
 			f := withNoExecute()
 			f.Evicts, f.Pending = true, []explain.Pending{{
-				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), HeldBy: nodehealth.MassSilenceReason,
+				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Hold: nodehealth.MassSilenceHold(),
 			}}
-			f.TaintsHeldBy = nodehealth.MassSilenceReason
+			f.TaintHold = nodehealth.MassSilenceHold()
 			return f
 		},
 		"pods being marked": func() explain.Facts {
@@ -225,7 +230,7 @@ func situations() map[string]func() explain.Facts {
 			f.Pods = append(f.Pods, pod("late", corev1.ConditionTrue, time.Hour))
 			return f
 		},
-		"no sessions here": func() explain.Facts {
+		"no leases here": func() explain.Facts {
 			f := renews()
 			f.Sessions = false
 			return f
@@ -238,6 +243,9 @@ func TestExplain(t *testing.T) {
 	for name, facts := range situations() {
 		t.Run(name, func(t *testing.T) {
 			f := facts()
+			if f.Lease != nil {
+				f.Session = f.Lease.State
+			}
 			got := rendered(f, explain.Explain(f))
 			path := filepath.Join("testdata", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
 			if *update {
@@ -258,13 +266,13 @@ func TestExplain(t *testing.T) {
 
 func rendered(f explain.Facts, c explain.Chain) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nsilent for %v, first broken %d\n", f.Reason(), c.Silence, c.FirstBroken)
+	fmt.Fprintf(&b, "%s: %s\nsilent for %v, first broken %d\n", f.Reason(), f.NodeStatus.Message(), c.Silence, c.BrokenIndex)
 	for _, l := range c.Links {
-		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Verdict, l.Source)
+		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Result, l.Source)
 		if l.Object.Kind != "" {
 			fmt.Fprintf(&b, " %s %s", l.Object.Kind, strings.Trim(l.Object.Namespace+"/"+l.Object.Name, "/"))
 		}
-		fmt.Fprintf(&b, " at version %q, %s\n  %s\n", l.Version, l.Time.Format(time.TimeOnly), l.Finding)
+		fmt.Fprintf(&b, " at version %q, %s\n  %s\n", l.Version, l.Time.Format(time.TimeOnly), l.Message)
 		if l.Next != "" {
 			fmt.Fprintf(&b, "  -> %s\n", l.Next)
 		}
@@ -272,10 +280,10 @@ func rendered(f explain.Facts, c explain.Chain) string {
 	return b.String()
 }
 
-// FirstBroken is the first broken link of a chain, which always has all links.
+// BrokenIndex is the first broken link of a chain, which always has all links.
 func TestExplain_HasAllLinksInOrder(t *testing.T) {
 	codes := []string{
-		"SESSION", "LAST_BEAT", "DEADLINE", "LEASE_OBJECT", "READY_CONDITION", "NO_SCHEDULE_TAINT", "ZONE", "NO_EXECUTE_TAINT", "PODS", "EVICTION",
+		"LEASE", "LAST_BEAT", "EXPIRE_TIME", "LEASE_OBJECT", "READY_CONDITION", "NO_SCHEDULE_TAINT", "ZONE", "NO_EXECUTE_TAINT", "PODS", "EVICTION",
 	}
 	for name, facts := range situations() {
 		chain := explain.Explain(facts())
@@ -283,18 +291,18 @@ func TestExplain_HasAllLinksInOrder(t *testing.T) {
 		first := -1
 		for i, l := range chain.Links {
 			got = append(got, l.Code)
-			if first < 0 && l.Verdict == explain.Broken {
+			if first < 0 && l.Result == explain.ResultFailed {
 				first = i
 			}
-			if l.Finding == "" || l.Verdict == 0 || l.Time.IsZero() || l.Source == "" {
+			if l.Message == "" || l.Result == 0 || l.Time.IsZero() || l.Source == "" {
 				t.Errorf("%s: link %s is not complete: %+v", name, l.Code, l)
 			}
 		}
 		if diff := cmp.Diff(codes, got); diff != "" {
 			t.Errorf("%s: codes (-want +got):\n%s", name, diff)
 		}
-		if first != chain.FirstBroken {
-			t.Errorf("%s: first broken is %d, want %d", name, chain.FirstBroken, first)
+		if first != chain.BrokenIndex {
+			t.Errorf("%s: first broken is %d, want %d", name, chain.BrokenIndex, first)
 		}
 	}
 }
@@ -306,10 +314,10 @@ func TestExplain_TakesAnyObject(t *testing.T) {
 	f.Node = node(corev1.ConditionFalse, 0)
 	f.Node.Status.Conditions[0].Message = strings.Repeat("ä\n", 5000)
 	f.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{}
-	f.Lease.RenewTime, f.Lease.Duration = time.Time{}, -time.Hour
+	f.LeaseObject.RenewTime, f.LeaseObject.Duration = time.Time{}, -time.Hour
 	for _, l := range explain.Explain(f).Links {
-		if len(l.Finding) > 600 || strings.ContainsAny(l.Finding, "\n\x00") {
-			t.Errorf("%s: %q", l.Code, l.Finding)
+		if len(l.Message) > 600 || strings.ContainsAny(l.Message, "\n\x00") {
+			t.Errorf("%s: %q", l.Code, l.Message)
 		}
 	}
 }

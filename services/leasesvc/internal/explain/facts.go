@@ -58,8 +58,10 @@ type NodeStatus struct {
 	By    nodehealth.SignSource
 	// Deadline is when the node becomes silent; zero while a session keeps it alive.
 	Deadline time.Time
-	// HeldBy is why the node is silent and not marked Unknown, or "".
-	HeldBy string
+	// Hold is why the node is silent and not marked Unknown.
+	Hold nodehealth.Hold
+	// Session is the state of its session; session.Gone if it has none.
+	Session session.State
 }
 
 // Facts are what a replica knows of a Node.
@@ -69,17 +71,17 @@ type Facts struct {
 	Now time.Time
 	// Epoch is that of the term of the Node's shard.
 	Epoch int64
-	// Sessions says whether this replica has a session table. Session is nil if the Node has none.
+	// Sessions says whether this replica has a session table. Lease is nil if the Node has none.
 	Sessions bool
-	Session  *Session
-	// Lease is zero if there is none. Namespace is where it would be.
-	Lease     nodehealth.Lease
-	Namespace string
+	Lease    *Lease
+	// LeaseObject is zero if there is none. Namespace is where it would be.
+	LeaseObject nodehealth.Lease
+	Namespace   string
 	// Zone is that of the Node. Excluded says that the Node does not count in it.
 	Zone     nodehealth.Zone
 	Excluded bool
-	// TaintsHeldBy is why no NoExecute taint is added in the zone, or "".
-	TaintsHeldBy string
+	// TaintHold is why no NoExecute taint is added in the zone.
+	TaintHold nodehealth.Hold
 	// Pods are those on the Node.
 	Pods []*corev1.Pod
 	// Evicts says whether this replica evicts Pods. Pending are the Pods that must leave the Node,
@@ -88,19 +90,23 @@ type Facts struct {
 	Pending []Pending
 }
 
-// Session is the session of a Node.
-type Session struct {
+// Lease is what leasesvc keeps for a Node that sends heartbeats.
+type Lease struct {
 	State session.State
 	Boot  string
-	// Epoch is that of the term of the session.
-	Epoch                 int64
-	Start, Beat, Deadline time.Time
-	// WriteError is why the Lease could not be written, or "".
+	// Epoch is that of the term of the lease.
+	Epoch             int64
+	Start, ExpireTime time.Time
+	// Beat is when the kubelet was last observed to be alive, AgentHeard when the agent was last
+	// heard.
+	Beat, AgentHeard time.Time
+	// WriteError is why the Lease object could not be written, or "".
 	WriteError string
 }
 
 // Pending is a Pod that must leave.
 type Pending struct {
-	Name, Taint, HeldBy, LastError string
-	Due                            time.Time
+	Name, Taint, LastError string
+	Hold                   nodehealth.Hold
+	Due                    time.Time
 }

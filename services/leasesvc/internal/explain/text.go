@@ -9,62 +9,86 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// Reason returns why a Node has its Health, in one sentence. It changes only with the status, not
-// with time alone.
+// Reason returns the code of why a Node has its Health. docs/reasons.md lists them.
 func (s *NodeStatus) Reason() string {
+	switch s.Health {
+	case Starting:
+		return "STARTUP_GRACE"
+	case Ready:
+		return "SIGNALS_RECEIVED"
+	case NotReady:
+		return "KUBELET_NOT_READY"
+	case Suspect:
+		return "SIGNALS_MISSING"
+	case Silent, Unknown:
+	}
+	switch {
+	case s.By == nodehealth.SessionBeat && s.Session == session.Expired:
+		return "LEASE_EXPIRED"
+	case s.By == nodehealth.GraceStart:
+		return "NEVER_SEEN"
+	}
+	return "SIGNALS_EXPIRED"
+}
+
+// Message returns why a Node has its Health, in one sentence. It changes only with the status, not
+// with time alone.
+func (s *NodeStatus) Message() string {
 	ready := nodehealth.ConditionOf(s.Node, corev1.NodeReady)
 	switch s.Health {
 	case Starting:
 		if s.Deadline.IsZero() {
-			return "It beats, but has not reported a Ready condition yet."
+			return "It sends heartbeats, but has not reported a Ready condition yet."
 		}
 		return "It has not reported a Ready condition yet, and has until " + stamp(s.Deadline) + " to do so."
 	case Ready:
-		return "It gives signs of life, and its kubelet says that it is ready."
+		return "It gives signals of life, and its kubelet says that it is ready."
 	case NotReady:
 		if ready == nil || ready.Status == corev1.ConditionUnknown {
-			return "It gives signs of life, but its kubelet has not reported since the node was marked Unknown."
+			return "It gives signals of life, but its kubelet has not reported since the node was marked Unknown."
 		}
-		return "It gives signs of life, but its kubelet says that it is not ready: " + message(ready) + "."
+		return "It gives signals of life, but its kubelet says that it is not ready: " + message(ready) + "."
 	case Suspect:
 		if s.Deadline.IsZero() {
-			return "Its session misses beats."
+			return "Heartbeats are missing, and its lease has not expired."
 		}
-		return s.lastSign() + "; its grace period ends at " + stamp(s.Deadline) + "."
+		return s.lastSignal() + "; its grace period ends at " + stamp(s.Deadline) + "."
 	case Silent:
-		if s.HeldBy != "" {
-			return s.lastSign() + "; it is not marked Unknown yet: " + s.HeldBy + "."
+		if s.Hold.Active() {
+			return s.lastSignal() + "; it is not marked Unknown yet: " + s.Hold.Message + "."
 		}
-		return s.lastSign() + "; it is about to be marked Unknown."
+		return s.lastSignal() + "; it is about to be marked Unknown."
+	case Unknown:
 	}
 	if ready == nil {
-		return s.lastSign() + "; it was marked Unknown."
+		return s.lastSignal() + "; it was marked Unknown."
 	}
-	return s.lastSign() + "; it was marked Unknown at " + stamp(ready.LastTransitionTime.Time) + "."
+	return s.lastSignal() + "; it was marked Unknown at " + stamp(ready.LastTransitionTime.Time) + "."
 }
 
-func (s *NodeStatus) lastSign() string {
+func (s *NodeStatus) lastSignal() string {
 	switch {
 	case s.By == nodehealth.SessionBeat && s.Heard.IsZero():
-		return "Its session expired"
+		return "Its lease expired"
 	case s.By == nodehealth.GraceStart || s.Heard.IsZero():
-		return "It has given no sign of life since this replica began to watch it"
+		return "It has given no signal of life since this replica began to watch it"
 	}
-	return "The last " + sign(s.By) + " was at " + stamp(s.Heard)
+	return "The last " + signal(s.By) + " was at " + stamp(s.Heard)
 }
 
-func sign(by nodehealth.SignSource) string {
+func signal(by nodehealth.SignSource) string {
 	switch by {
 	case nodehealth.SessionBeat:
-		return "beat of its session"
+		return "heartbeat to leasesvc"
 	case nodehealth.LeaseRenewal:
-		return "renewal of its Lease"
+		return "renewal of its Lease object"
 	case nodehealth.StatusUpdate:
 		return "heartbeat in its status"
 	}
-	return "sign of life"
+	return "signal of life"
 }
 
 // maxMessage bounds what is repeated of the message of a condition.

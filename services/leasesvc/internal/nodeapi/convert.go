@@ -3,84 +3,115 @@ package nodeapi
 import (
 	"slices"
 	"strings"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-func nodeHealthOf(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node, nodeStatus *explain.NodeStatus) *leasev1.NodeHealth {
-	return &leasev1.NodeHealth{
-		Name:            "nodes/" + node.Object.Name,
-		Health:          healthOf(nodeStatus.Health),
-		Reason:          nodeStatus.Reason(),
-		Zone:            zoneName(node.Zone),
-		Ready:           string(node.Ready),
-		SignSource:      signSourceOf(nodeStatus.By),
-		SignTime:        api.Timestamp(nodeStatus.Heard),
-		Deadline:        api.Timestamp(nodeStatus.Deadline),
-		Session:         sessionStateOf(node.Session),
-		ChangeTime:      api.Timestamp(snapshot.Wall(node.ChangedAt)),
-		Taints:          taintsOf(node.Object),
-		HeldBy:          nodeStatus.HeldBy,
+func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
+	node, status := v.node, v.status()
+	return &nodev1.NodeHealth{
+		Name:       "nodes/" + node.Object.Name,
+		Health:     healthOf(status.Health),
+		Reason:     status.Reason(),
+		Message:    validText(status.Message()),
+		Zone:       nodehealthcontroller.ZoneName(node.Zone),
+		Ready:      string(node.Ready),
+		Signals:    v.signals(&status),
+		LeaseState: api.StateOf(node.Session),
+		ChangeTime: api.Timestamp(v.snapshot.Wall(node.ChangedAt)),
+		Taints:     taintsOf(node.Object),
+		Conditions: conditionsOf(v.snapshot,
+			namedHold{"EvictionSuspended", node.EvictionHold}, namedHold{"MarkingSuspended", node.Hold}),
 		Uid:             string(node.Object.UID),
 		ResourceVersion: node.Object.ResourceVersion,
-		Shard:           int32(node.Shard),
-		Epoch:           node.Epoch,
+		Owner:           api.OwnerOf(s.Replica, node.Shard, node.Epoch),
 	}
 }
 
-// zoneName returns the name of a zone without the separators of upstream, which node health and its
-// metrics use.
-func zoneName(zone string) string { return strings.ReplaceAll(zone, ":\x00:", ":") }
-
-func zoneOf(snapshot *nodehealthcontroller.Snapshot, zone nodehealth.Zone) *leasev1.Zone {
-	return &leasev1.Zone{
-		Name: zoneName(zone.Name), State: zoneStateOf(zone.State), Nodes: int32(zone.Size), NotReady: int32(zone.NotReady),
-		TaintRate: zone.Rate, Waiting: int32(zone.Waiting), HeldBy: snapshot.HeldBy(zone.Name),
+func (s *Server) deletedNode(node *nodehealthcontroller.Node) *nodev1.NodeHealth {
+	return &nodev1.NodeHealth{
+		Name: "nodes/" + node.Object.Name, Uid: string(node.Object.UID), Owner: api.OwnerOf(s.Replica, node.Shard, node.Epoch),
 	}
 }
 
-func zoneStateOf(state nodehealth.ZoneState) leasev1.Zone_State {
-	return [...]leasev1.Zone_State{
-		nodehealth.Normal:            leasev1.Zone_STATE_NORMAL,
-		nodehealth.PartialDisruption: leasev1.Zone_STATE_PARTIAL_DISRUPTION,
-		nodehealth.FullDisruption:    leasev1.Zone_STATE_FULL_DISRUPTION,
+func shardsOf(node *nodehealthcontroller.Node) sessioncontroller.ServedShards {
+	return sessioncontroller.ServedShards{IDs: []int{node.Shard}, Epoch: node.Epoch}
+}
+
+// sources returns the source of an answer from the given shards and caches.
+func (s *Server) sources(shards sessioncontroller.ServedShards, kinds nodestore.Kinds) []*metav1.Source {
+	source := api.SourceOf(s.Service, s.Replica, shards)
+	for _, fresh := range s.Store.Freshness(kinds) {
+		cache := &metav1.CacheStatus{Kind: fresh.Kind, ResourceVersion: fresh.ResourceVersion}
+		if !fresh.Heard.IsZero() {
+			cache.Lag = durationpb.New(max(time.Since(fresh.Heard), 0))
+		}
+		source.Caches = append(source.Caches, cache)
+	}
+	return []*metav1.Source{source}
+}
+
+// namedHold is a Hold with the type of its condition.
+type namedHold struct {
+	condition string
+	hold      nodehealth.Hold
+}
+
+// conditionsOf returns the conditions that are TRUE. The order is that of the arguments.
+func conditionsOf(snapshot *nodehealthcontroller.Snapshot, holds ...namedHold) []*metav1.Condition {
+	var conditions []*metav1.Condition
+	for _, h := range holds {
+		if !h.hold.Active() {
+			continue
+		}
+		condition := &metav1.Condition{
+			Type: h.condition, Status: metav1.Condition_STATUS_TRUE, Reason: h.hold.Reason, Message: validText(sentence(h.hold.Message)),
+		}
+		if h.hold.Since > 0 {
+			condition.TransitionTime = api.Timestamp(snapshot.Wall(h.hold.Since))
+		}
+		conditions = append(conditions, condition)
+	}
+	return conditions
+}
+
+// sentence makes a sentence of a clause.
+func sentence(clause string) string {
+	if clause == "" {
+		return ""
+	}
+	return strings.ToUpper(clause[:1]) + clause[1:] + "."
+}
+
+func zoneStateOf(state nodehealth.ZoneState) nodev1.Zone_State {
+	return [...]nodev1.Zone_State{
+		nodehealth.Normal:            nodev1.Zone_STATE_NORMAL,
+		nodehealth.PartialDisruption: nodev1.Zone_STATE_PARTIAL_DISRUPTION,
+		nodehealth.FullDisruption:    nodev1.Zone_STATE_FULL_DISRUPTION,
 	}[state]
 }
 
-func healthOf(health explain.Health) leasev1.NodeHealth_Health {
-	return [...]leasev1.NodeHealth_Health{
-		explain.Starting: leasev1.NodeHealth_HEALTH_STARTING,
-		explain.Ready:    leasev1.NodeHealth_HEALTH_READY,
-		explain.NotReady: leasev1.NodeHealth_HEALTH_NOT_READY,
-		explain.Suspect:  leasev1.NodeHealth_HEALTH_SUSPECT,
-		explain.Silent:   leasev1.NodeHealth_HEALTH_SILENT,
-		explain.Unknown:  leasev1.NodeHealth_HEALTH_UNKNOWN,
+func healthOf(health explain.Health) nodev1.NodeHealth_Health {
+	return [...]nodev1.NodeHealth_Health{
+		explain.Starting: nodev1.NodeHealth_HEALTH_STARTING,
+		explain.Ready:    nodev1.NodeHealth_HEALTH_READY,
+		explain.NotReady: nodev1.NodeHealth_HEALTH_NOT_READY,
+		explain.Suspect:  nodev1.NodeHealth_HEALTH_SUSPECT,
+		explain.Silent:   nodev1.NodeHealth_HEALTH_SILENT,
+		explain.Unknown:  nodev1.NodeHealth_HEALTH_UNKNOWN,
 	}[health]
-}
-
-func signSourceOf(by nodehealth.SignSource) leasev1.NodeHealth_SignSource {
-	return [...]leasev1.NodeHealth_SignSource{
-		nodehealth.SessionBeat:  leasev1.NodeHealth_SIGN_SOURCE_SESSION,
-		nodehealth.LeaseRenewal: leasev1.NodeHealth_SIGN_SOURCE_LEASE,
-		nodehealth.StatusUpdate: leasev1.NodeHealth_SIGN_SOURCE_STATUS,
-	}[by]
-}
-
-func sessionStateOf(state session.State) leasev1.Lease_State {
-	return [...]leasev1.Lease_State{
-		session.Alive:   leasev1.Lease_STATE_ALIVE,
-		session.Suspect: leasev1.Lease_STATE_SUSPECT,
-		session.Expired: leasev1.Lease_STATE_EXPIRED,
-	}[state]
 }
 
 // taintsOf returns the sorted taints that describe the health of a Node.
@@ -95,21 +126,13 @@ func taintsOf(node *corev1.Node) []string {
 	return taints
 }
 
-func eventTypeOf(eventType nodehealthcontroller.ChangeType) leasev1.WatchNodeHealthResponse_Type {
-	return [...]leasev1.WatchNodeHealthResponse_Type{
-		nodehealthcontroller.Added:    leasev1.WatchNodeHealthResponse_TYPE_ADDED,
-		nodehealthcontroller.Modified: leasev1.WatchNodeHealthResponse_TYPE_MODIFIED,
-		nodehealthcontroller.Deleted:  leasev1.WatchNodeHealthResponse_TYPE_DELETED,
-	}[eventType]
-}
-
-func evidenceOf(link *explain.Link, replica string) *statusv1.Evidence {
-	e := &statusv1.Evidence{
-		Code: link.Code, Verdict: verdictOf(link.Verdict), Finding: validText(link.Finding), Next: validText(link.Next),
+func evidenceOf(link *explain.Link, replica string) *metav1.Evidence {
+	e := &metav1.Evidence{
+		Code: link.Code, Result: resultOf(link.Result), Message: validText(link.Message), Next: validText(link.Next),
 		Source: link.Source, ReplicaId: replica, Version: link.Version, ObserveTime: api.Timestamp(link.Time),
 	}
 	if o := link.Object; o != (explain.Object{}) {
-		e.Object = &statusv1.ObjectReference{ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Uid: o.UID}
+		e.Object = &metav1.ObjectReference{ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Uid: o.UID}
 	}
 	return e
 }
@@ -117,12 +140,12 @@ func evidenceOf(link *explain.Link, replica string) *statusv1.Evidence {
 // validText replaces invalid UTF-8, which a string field cannot carry.
 func validText(text string) string { return strings.ToValidUTF8(text, "�") }
 
-func verdictOf(verdict explain.Verdict) statusv1.Evidence_Verdict {
-	return [...]statusv1.Evidence_Verdict{
-		explain.Good:     statusv1.Evidence_VERDICT_GOOD,
-		explain.Doubtful: statusv1.Evidence_VERDICT_DOUBTFUL,
-		explain.Broken:   statusv1.Evidence_VERDICT_BROKEN,
-		explain.Unseen:   statusv1.Evidence_VERDICT_UNKNOWN,
-		explain.Absent:   statusv1.Evidence_VERDICT_ABSENT,
-	}[verdict]
+func resultOf(result explain.Result) metav1.Evidence_Result {
+	return [...]metav1.Evidence_Result{
+		explain.ResultOK:            metav1.Evidence_RESULT_OK,
+		explain.ResultWarning:       metav1.Evidence_RESULT_WARNING,
+		explain.ResultFailed:        metav1.Evidence_RESULT_FAILED,
+		explain.ResultUnknown:       metav1.Evidence_RESULT_UNKNOWN,
+		explain.ResultNotApplicable: metav1.Evidence_RESULT_NOT_APPLICABLE,
+	}[result]
 }

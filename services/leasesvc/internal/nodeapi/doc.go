@@ -1,5 +1,5 @@
-// Package nodeapi implements trivet.lease.v1.NodeHealthService from the snapshot that node health
-// publishes.
+// Package nodeapi implements trivet.node.v1alpha1.NodeHealthService from the snapshot that node
+// health publishes.
 //
 // Promise: a handler answers from memory. It answers for the Nodes whose shards this replica holds,
 // and names the replica that holds the shard of another Node. Where the loop node-health is off,

@@ -11,32 +11,19 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// facts collects what this replica knows about a Node.
-func (s *Server) facts(ctx context.Context, snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.Facts {
-	lease := s.sessionOf(ctx, node)
-	f := explain.Facts{
-		NodeStatus: statusOfNode(snapshot, node), Now: snapshot.At.Wall, Epoch: node.Epoch,
-		Sessions: s.Sessions() != nil, Session: sessionFacts(lease),
-		Namespace: s.Namespace, Excluded: s.Excludes(node.Object),
-		Pods: s.Store.Pods(node.Object.Name), Lease: s.Store.Lease(node.Object.Name),
-	}
-	addLastBeat(&f.NodeStatus, lease)
-	f.Zone, _ = snapshot.Zone(node.Zone)
-	f.Zone.Name = zoneName(f.Zone.Name)
-	f.TaintsHeldBy = s.Publisher.TaintsHeldBy(node.Zone)
-	pending, evicts := s.Evictions.Pending(node.Object.Name)
-	f.Evicts = evicts
-	for i := range pending {
-		p := &pending[i]
-		f.Pending = append(f.Pending, explain.Pending{
-			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, HeldBy: p.HeldBy, LastError: p.LastError,
-		})
-	}
-	return f
+// nodeView is one Node as it is shown. lease is nil in lists and watches, and if the Node has none.
+type nodeView struct {
+	snapshot *nodehealthcontroller.Snapshot
+	node     *nodehealthcontroller.Node
+	lease    *sessioncontroller.Lease
 }
 
-// sessionOf returns the session of a Node; nil if it has none.
-func (s *Server) sessionOf(ctx context.Context, node *nodehealthcontroller.Node) *sessioncontroller.Lease {
+func newNodeView(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) nodeView {
+	return nodeView{snapshot: snapshot, node: node}
+}
+
+// leaseOf returns the session of a Node; nil if it has none.
+func (s *Server) leaseOf(ctx context.Context, node *nodehealthcontroller.Node) *sessioncontroller.Lease {
 	sessions := s.Sessions()
 	id, served := s.Catalog.ByName(class.Node)
 	if sessions == nil || !served {
@@ -49,38 +36,53 @@ func (s *Server) sessionOf(ctx context.Context, node *nodehealthcontroller.Node)
 	return &lease
 }
 
-// statusOfNode returns the published status of a Node. It has no time of the last beat if a session
-// keeps the Node alive.
-func statusOfNode(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.NodeStatus {
-	a := &node.Assessment
-	nodeStatus := explain.NodeStatus{
-		Node: node.Object, Health: explain.HealthOf(node.Object, a.Health), By: a.By, HeldBy: node.HeldBy,
+// status returns the status of the Node. Without a lease it has no time of the last beat if a
+// session keeps the Node alive.
+func (v *nodeView) status() explain.NodeStatus {
+	a := &v.node.Assessment
+	status := explain.NodeStatus{
+		Node: v.node.Object, Health: explain.HealthOf(v.node.Object, a.Health), By: a.By, Hold: v.node.Hold, Session: v.node.Session,
 	}
 	if a.Heard > 0 || a.By == nodehealth.GraceStart {
-		nodeStatus.Heard = snapshot.Wall(a.Heard)
+		status.Heard = v.snapshot.Wall(a.Heard)
 	}
 	if a.Deadline > 0 {
-		nodeStatus.Deadline = snapshot.Wall(a.Deadline)
+		status.Deadline = v.snapshot.Wall(a.Deadline)
 	}
-	return nodeStatus
+	if v.lease != nil && a.By == nodehealth.SessionBeat && v.lease.LastBeatTime.After(status.Heard) {
+		status.Heard = v.lease.LastBeatTime
+	}
+	return status
 }
 
-// addLastBeat adds the time of the last beat, which only the session has. lease may be nil.
-func addLastBeat(nodeStatus *explain.NodeStatus, lease *sessioncontroller.Lease) {
-	if lease == nil || nodeStatus.By != nodehealth.SessionBeat {
-		return
+// facts collects what this replica knows about a Node.
+func (s *Server) facts(v *nodeView) explain.Facts {
+	name := v.node.Object.Name
+	f := explain.Facts{
+		NodeStatus: v.status(), Now: v.snapshot.At.Wall, Epoch: v.node.Epoch,
+		Sessions: s.Sessions() != nil, Lease: leaseFacts(v.lease),
+		Namespace: s.Namespace, Excluded: s.Excludes(v.node.Object),
+		Pods: s.Store.Pods(name), LeaseObject: s.Store.Lease(name), TaintHold: s.Publisher.TaintHold(v.node.Zone),
 	}
-	if nodeStatus.Heard.IsZero() || lease.LastBeatTime.After(nodeStatus.Heard) {
-		nodeStatus.Heard = lease.LastBeatTime
+	zone, _ := v.snapshot.Zone(v.node.Zone)
+	f.Zone = zone.Zone
+	pending, evicts := s.Evictions.Pending(name)
+	f.Evicts = evicts
+	for i := range pending {
+		p := &pending[i]
+		f.Pending = append(f.Pending, explain.Pending{
+			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, Hold: p.Hold, LastError: p.LastError,
+		})
 	}
+	return f
 }
 
-func sessionFacts(lease *sessioncontroller.Lease) *explain.Session {
+func leaseFacts(lease *sessioncontroller.Lease) *explain.Lease {
 	if lease == nil {
 		return nil
 	}
-	return &explain.Session{
+	return &explain.Lease{
 		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
-		Beat: lease.LastBeatTime, Deadline: lease.Deadline, WriteError: lease.Write.LastError,
+		Beat: lease.LastBeatTime, AgentHeard: lease.AgentHeard(), ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
 	}
 }

@@ -45,10 +45,10 @@ func (p period) begun(now monotonic.Instant) period {
 	return period{on: true, since: now}
 }
 
-// Cause is why the process is blind.
+// Cause is why the process is uncertain.
 type Cause string
 
-// Causes of blindness.
+// Causes of an Uncertainty.
 const (
 	// Unchecked: no self-check has passed yet.
 	Unchecked Cause = "unchecked"
@@ -60,15 +60,15 @@ const (
 	Late Cause = "late"
 )
 
-// Blindness is why no Node is marked Unknown at the moment, and since when.
-type Blindness struct {
+// Uncertainty is why no Node is marked Unknown at the moment, and since when.
+type Uncertainty struct {
 	Cause  Cause
 	Since  monotonic.Instant
 	Detail string
 }
 
-// String describes the blindness without its time.
-func (b Blindness) String() string {
+// String describes the uncertainty without its time.
+func (b Uncertainty) String() string {
 	text := map[Cause]string{
 		Unchecked:   "no self-check has passed since the start",
 		Unreachable: "kube-apiserver does not answer, so kubelets cannot renew Leases either",
@@ -81,20 +81,20 @@ func (b Blindness) String() string {
 	return text
 }
 
-// Blind returns whether and why no Node may be marked Unknown.
-func (c ClusterState) Blind() (Blindness, bool) {
+// Uncertain returns whether and why no Node may be marked Unknown.
+func (c ClusterState) Uncertain() (Uncertainty, bool) {
 	switch {
 	case c.outage.on:
-		return Blindness{Cause: Unreachable, Since: c.outage.since}, true
+		return Uncertainty{Cause: Unreachable, Since: c.outage.since}, true
 	case c.stale.on:
 		detail := fmt.Sprintf("the Lease of node %q has reached version %s", c.newest.Node, c.newest.LeaseVersion)
-		return Blindness{Cause: Stale, Since: c.stale.since, Detail: detail}, true
+		return Uncertainty{Cause: Stale, Since: c.stale.since, Detail: detail}, true
 	case c.late.on:
-		return Blindness{Cause: Late, Since: c.late.since}, true
+		return Uncertainty{Cause: Late, Since: c.late.since}, true
 	case !c.hasChecked:
-		return Blindness{Cause: Unchecked}, true
+		return Uncertainty{Cause: Unchecked}, true
 	}
-	return Blindness{}, false
+	return Uncertainty{}, false
 }
 
 // Delayed notes that the process did not run for a while, up to now.

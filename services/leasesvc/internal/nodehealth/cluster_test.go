@@ -16,9 +16,9 @@ func TestPlan_NewProcessMarksNoNode(t *testing.T) {
 	w.noAnswer = true
 	w.run(time.Hour)
 	w.expectReady("n0", corev1.ConditionTrue)
-	want := nodehealth.Blindness{Cause: nodehealth.Unchecked}
-	if got, blind := w.cluster.Blind(); !blind || got != want {
-		t.Errorf("blindness %v, want %v", got, want)
+	want := nodehealth.Uncertainty{Cause: nodehealth.Unchecked}
+	if got, uncertain := w.cluster.Uncertain(); !uncertain || got != want {
+		t.Errorf("uncertainty %v, want %v", got, want)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestPlan_NodesThatFallSilentOneAfterTheOtherAddUp(t *testing.T) {
 	}
 }
 
-func TestPlan_BlindProcessAddsNoNoExecuteTaintAndRemovesAll(t *testing.T) {
+func TestPlan_UncertainProcessAddsNoNoExecuteTaintAndRemovesAll(t *testing.T) {
 	w := newFixture(t, 9)
 	w.report("n0", corev1.ConditionFalse)
 	w.pass()

@@ -14,9 +14,9 @@
 //   - A Node is marked Unknown once, after its Lease was read again. A Node that is marked costs no
 //     further request.
 //   - Zones count all Nodes, also those whose last write failed.
-//   - No Node is marked Unknown while the process is blind: it was late, kube-apiserver does not
-//     answer, or the Lease cache is behind. The same holds while many nodes of one zone or shard
-//     fell silent together, until a self-check has passed.
+//   - No Node is marked Unknown while the process is uncertain: it was late, kube-apiserver does
+//     not answer, or the Lease cache is behind. The same holds while many nodes of one zone or
+//     shard fell silent together, until a self-check has passed.
 //   - After an outage, or after all zones were down, every node has one full grace period again.
 //   - Which Pods to mark NotReady is read from the objects, so a restart or a write conflict
 //     forgets none. While a kubelet gives signs of life, only the kubelet reports on its Pods: see

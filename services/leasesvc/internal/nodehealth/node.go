@@ -99,6 +99,12 @@ func (s *NodeState) LeaseVersion() string { return s.signs.lease.version }
 // Session returns the state of the session as last observed.
 func (s *NodeState) Session() session.State { return s.signs.session }
 
+// LastRenewal returns when the kubelet renewed the Lease last; 0 if that was not observed.
+func (s *NodeState) LastRenewal() monotonic.Instant { return s.signs.lastRenewal() }
+
+// LastStatus returns when the last heartbeat in the status was observed; 0 if none was.
+func (s *NodeState) LastStatus() monotonic.Instant { return s.signs.posted }
+
 // Zone returns the name of the Node's zone.
 func (s *NodeState) Zone() string { return s.traits.zone }
 

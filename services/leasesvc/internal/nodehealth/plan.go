@@ -72,8 +72,8 @@ type Plan struct {
 	Steps []Step
 	// SelfCheck is nil if none is due.
 	SelfCheck *SelfCheck
-	// Held is how many silent nodes are not marked Unknown, because the process is blind or because
-	// of MassSilence.
+	// Held is how many silent nodes are not marked Unknown, because the process is uncertain or
+	// because of MassSilence.
 	Held int
 	// MassSilence names the zones and shards of which many nodes fell silent together.
 	MassSilence MassSilence
@@ -82,7 +82,7 @@ type Plan struct {
 	// Counts are the Nodes of the held shards by Health.
 	Counts [Dead + 1]int
 	// Dead are the Nodes of the held shards with Health Dead. Their ready Pods are to be marked
-	// NotReady unless the process is blind.
+	// NotReady unless the process is uncertain.
 	Dead []*NodeState
 }
 
@@ -105,18 +105,18 @@ func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authori
 	return p.plan, p.cluster
 }
 
-// HeldBy returns why a silent node is not marked Unknown. It returns "" for other nodes.
-func (p *Plan) HeldBy(cluster ClusterState, s *NodeState, a Assessment) string {
-	blindness, blind := cluster.Blind()
+// Hold returns why a silent node is not marked Unknown. It is zero for other nodes.
+func (p *Plan) Hold(cluster ClusterState, s *NodeState, a Assessment) Hold {
+	uncertainty, uncertain := cluster.Uncertain()
 	switch {
 	case a.Health != Silent:
-		return ""
-	case blind:
-		return blindness.String()
+		return Hold{}
+	case uncertain:
+		return uncertainty.Hold()
 	case cluster.waitsForCheck(p.MassSilence, s, a):
-		return MassSilenceReason
+		return MassSilenceHold()
 	}
-	return ""
+	return Hold{}
 }
 
 // pass is one call of Plan.
@@ -195,28 +195,28 @@ func (p *pass) closeZones() {
 
 // collect finds the candidates among all Nodes, without regard to rates and Authority.MaxSteps.
 func (p *pass) collect() {
-	_, blind := p.cluster.Blind()
+	_, uncertain := p.cluster.Uncertain()
 	p.candidates = make([]candidate, 0, len(p.silent))
 	for _, c := range p.silent {
 		switch {
 		// closeZones may have moved the grace start, so the deadline is checked again.
 		case p.Assess(p.now.Instant, p.cluster, c.node).Health != Silent:
-		case blind || p.cluster.waitsForCheck(p.plan.MassSilence, c.node, c.silence):
+		case uncertain || p.cluster.waitsForCheck(p.plan.MassSilence, c.node, c.silence):
 			p.plan.Held++
 		case !c.node.Busy:
 			p.candidates = append(p.candidates, c)
 		}
 	}
 	for _, s := range p.drifted {
-		if !s.Busy && p.canChange(s, blind) {
-			p.candidates = append(p.candidates, p.taintCandidate(s, blind))
+		if !s.Busy && p.canChange(s, uncertain) {
+			p.candidates = append(p.candidates, p.taintCandidate(s, uncertain))
 		}
 	}
 }
 
 // canChange returns whether a step could change a Node now. It is cheap, because thousands of Nodes
 // may wait for their zone's rate.
-func (p *pass) canChange(s *NodeState, blind bool) bool {
+func (p *pass) canChange(s *NodeState, uncertain bool) bool {
 	switch {
 	case s.Ownership.Held && s.traits.drifted:
 		return true
@@ -225,7 +225,7 @@ func (p *pass) canChange(s *NodeState, blind bool) bool {
 	case p.cluster.allDown:
 		return s.traits.tainted
 	case s.traits.noExecute == addAtRate:
-		return !blind && p.rateAllows(s.traits.zone)
+		return !uncertain && p.rateAllows(s.traits.zone)
 	}
 	return s.traits.noExecute == changeNow
 }
@@ -235,11 +235,11 @@ func (p *pass) rateAllows(zone string) bool {
 	return p.cluster.limiters[zone].allows(p.now.Instant, p.zones[zone].Rate)
 }
 
-// taintCandidate proposes to correct taints and labels. While blind it adds no NoExecute taint.
-func (p *pass) taintCandidate(s *NodeState, blind bool) candidate {
+// taintCandidate proposes to correct taints and labels. While uncertain it adds no NoExecute taint.
+func (p *pass) taintCandidate(s *NodeState, uncertain bool) candidate {
 	c := candidate{kind: SyncTaints, node: s}
 	if p.authority.HoldsZones {
-		c.noExecute, c.rateLimited = p.noExecuteChange(s, blind)
+		c.noExecute, c.rateLimited = p.noExecuteChange(s, uncertain)
 	}
 	switch {
 	case len(c.noExecute.add) > 0:
@@ -250,12 +250,12 @@ func (p *pass) taintCandidate(s *NodeState, blind bool) candidate {
 	return c
 }
 
-func (p *pass) noExecuteChange(s *NodeState, blind bool) (change taintChange, rateLimited bool) {
+func (p *pass) noExecuteChange(s *NodeState, uncertain bool) (change taintChange, rateLimited bool) {
 	if p.cluster.allDown {
 		return removeNoExecuteTaints(s.Node), false
 	}
 	change, rateLimited = noExecuteTaints(s.Node, s.traits.ready)
-	if blind && len(change.add) > 0 {
+	if uncertain && len(change.add) > 0 {
 		return taintChange{}, false
 	}
 	return change, rateLimited

@@ -87,10 +87,10 @@ func (h *history) happen() {
 }
 
 func (h *history) check(plan nodehealth.Plan) {
-	_, blind := h.cluster.Blind()
+	_, uncertain := h.cluster.Uncertain()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.MarkUnknown && (blind && h.noAnswer || h.early(name) || h.sessions[name] == session.Alive) {
+		if step.Kind == nodehealth.MarkUnknown && (uncertain && h.noAnswer || h.early(name) || h.sessions[name] == session.Alive) {
 			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.noAnswer)
 		}
 		if step.RateLimited {

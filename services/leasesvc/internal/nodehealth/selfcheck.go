@@ -38,8 +38,8 @@ func sampleOf(s *NodeState) Sample { return Sample{Node: s.Node.Name, LeaseVersi
 // selfCheck returns a self-check: at once if Nodes wait for one, else every checkEvery. It samples
 // silent nodes, and without them one Node after the other.
 func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []candidate, nodes []NodeState) *SelfCheck {
-	_, blind := c.Blind()
-	urgent := blind || waiting
+	_, uncertain := c.Uncertain()
+	urgent := uncertain || waiting
 	if !urgent && now.Sub(c.checked) < checkEvery {
 		return nil
 	}
@@ -68,9 +68,6 @@ func (c ClusterState) samples(silent []candidate, nodes []NodeState) []Sample {
 	}
 	return samples
 }
-
-// MassSilenceReason is what readers are shown for a zone or shard with a mass silence.
-const MassSilenceReason = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
 
 // MassSilence names zones and shards of which many nodes fell silent within seconds. Both are
 // ordered.

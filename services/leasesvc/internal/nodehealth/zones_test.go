@@ -155,7 +155,7 @@ func TestPlan_AllZonesDownRemovesTaintsAndAddsThemAtTheRate(t *testing.T) {
 
 // The node-lifecycle controller counts only the nodes that it could read in a pass, so it forgets
 // zones that it skipped.
-func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
+func TestPlan_ZonesAreCountedOverAllNodesWhileUncertain(t *testing.T) {
 	w := cluster{"a": {6, 4}}.world(t)
 	sighted := w.plan().Zones
 	w.noAnswer = true
@@ -163,18 +163,18 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	for _, name := range w.names {
 		w.busy[name] = true
 	}
-	blind := w.plan()
-	if _, is := w.cluster.Blind(); !is {
-		t.Fatal("the memory of an outage is not blind")
+	uncertain := w.plan()
+	if _, is := w.cluster.Uncertain(); !is {
+		t.Fatal("the memory of an outage is not uncertain")
 	}
-	if diff := cmp.Diff(sighted, blind.Zones); diff != "" {
-		t.Errorf("zones while blind (-sighted +blind):\n%s", diff)
+	if diff := cmp.Diff(sighted, uncertain.Zones); diff != "" {
+		t.Errorf("zones while uncertain (-sighted +uncertain):\n%s", diff)
 	}
 }
 
 // The node-lifecycle controller keeps an empty record for a node that it first meets while it skips
 // all nodes, and fails on it when full disruption ends.
-func TestPlan_NodeFirstSeenWhileBlindHasAGracePeriodAfterDisruption(t *testing.T) {
+func TestPlan_NodeFirstSeenWhileUncertainHasAGracePeriodAfterDisruption(t *testing.T) {
 	w := newFixture(t, 2)
 	w.report("n0", corev1.ConditionFalse)
 	w.report("n1", corev1.ConditionFalse)

@@ -25,8 +25,8 @@ const (
 	checkTimeout = 3 * time.Second
 	// reportEvery is the time between two reports.
 	reportEvery = time.Second
-	// logBlindAfter is how long the process may be blind before that is logged.
-	logBlindAfter = 5 * time.Second
+	// logHoldAfter is how long the process may be uncertain before that is logged.
+	logHoldAfter = 5 * time.Second
 	// relistAfter is how long the cache of Leases may be behind before everything is listed again.
 	// client-go needs less between two attempts to watch.
 	relistAfter = time.Minute
@@ -57,6 +57,8 @@ type Cluster struct {
 	Writer   Writer
 	Events   Events
 	Sessions Sessions
+	// Evictions are those of this replica.
+	Evictions Evictions
 	// HeldShards are the terms that this replica holds.
 	HeldShards *sessioncontroller.HeldShards
 }
@@ -103,6 +105,13 @@ type Sessions interface {
 	Session(node string) (state session.State, written string)
 }
 
+// Evictions is taint eviction; *evictioncontroller.Controller is one.
+type Evictions interface {
+	// Holds returns why the due Pods of Nodes are not evicted, by the names of the Nodes. It
+	// answers from memory. The map must not be changed.
+	Holds() map[string]nodehealth.Hold
+}
+
 // Controller is node health on one replica.
 type Controller struct{ cfg Config }
 
@@ -111,7 +120,7 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
 // Run judges the Nodes of a cluster until ctx ends, and writes the Nodes whose shards this replica
 // holds. Once the cache is synced it reports every second: an error if the last write failed and
-// some write is to be retried, or if the cache has been behind for logBlindAfter. An unreachable
+// some write is to be retried, or if the cache has been behind for logHoldAfter. An unreachable
 // kube-apiserver is no error, because other replicas do no better. Run fails if the cache is behind
 // for relistAfter.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {

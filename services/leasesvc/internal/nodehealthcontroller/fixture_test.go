@@ -311,3 +311,8 @@ func (f *fakeCluster) NodeRegistered(node *corev1.Node) { f.event("registered " 
 func (f *fakeCluster) NodeRemoved(node *corev1.Node)    { f.event("removed " + node.Name) }
 func (f *fakeCluster) NodeNotReady(node *corev1.Node)   { f.event("not ready " + node.Name) }
 func (f *fakeCluster) PodNotReady(pod *corev1.Pod)      { f.event("not ready " + pod.Name) }
+
+// noEvictions is taint eviction that does not run.
+type noEvictions struct{}
+
+func (noEvictions) Holds() map[string]nodehealth.Hold { return nil }

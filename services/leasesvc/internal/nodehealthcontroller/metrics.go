@@ -18,10 +18,10 @@ type Metrics struct {
 	evictions                       *prometheus.CounterVec
 	write, pass                     prometheus.Histogram
 
-	health *prometheus.GaugeVec
-	held   prometheus.Gauge
-	blind  *prometheus.GaugeVec
-	writes *prometheus.CounterVec
+	health           *prometheus.GaugeVec
+	held             prometheus.Gauge
+	markingSuspended *prometheus.GaugeVec
+	writes           *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics; nil leaves them unregistered.
@@ -47,8 +47,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "trivet_node_held", Help: "Silent nodes that are not marked Unknown before a self-check has passed.",
 		}),
-		blind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "trivet_node_blind", Help: "1 while no node may be marked Unknown, by cause.",
+		markingSuspended: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_node_marking_suspended", Help: "1 while no node may be marked Unknown, by cause.",
 		}, []string{"cause"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_node_writes_total", Help: "Writes for node health, by step and result.",
@@ -58,7 +58,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		return m, nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.blind, m.writes,
+		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.markingSuspended, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of node health: %w", err)
@@ -74,9 +74,9 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 		m.health.WithLabelValues(nodehealth.Health(health).String()).Set(float64(count))
 	}
 	m.held.Set(float64(plan.Held))
-	m.blind.Reset()
-	if blindness, blind := cluster.Blind(); blind {
-		m.blind.WithLabelValues(string(blindness.Cause)).Set(1)
+	m.markingSuspended.Reset()
+	if uncertainty, uncertain := cluster.Uncertain(); uncertain {
+		m.markingSuspended.WithLabelValues(string(uncertainty.Cause)).Set(1)
 	}
 }
 
@@ -103,7 +103,7 @@ func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {
 
 // reset removes what a stopped controller does not know.
 func (m *Metrics) reset() {
-	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.blind} {
+	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.markingSuspended} {
 		gauge.Reset()
 	}
 	m.held.Set(0)

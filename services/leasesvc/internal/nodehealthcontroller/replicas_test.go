@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -54,7 +53,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 		cfg.Publisher = r.publisher
 		all = append(all, r)
 		running.Go(func() {
-			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, HeldShards: r.terms}
+			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, Evictions: noEvictions{}, HeldShards: r.terms}
 			if err := nodehealthcontroller.New(cfg).Run(ctx, cluster, func(error) {}); err != nil {
 				t.Errorf("run of %s: %v", name, err)
 			}
@@ -293,41 +292,33 @@ func TestRun_BeatBeforeTheWriteCounts(t *testing.T) {
 	})
 }
 
-func TestRun_SnapshotHasTheNodesOfHeldShards(t *testing.T) {
+func TestRun_PublishesTheNodesOfHeldShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		all, end := replicas(t, f, 2, "a")
-		watcher := all[0].publisher.Watch(func(*nodehealthcontroller.Node) bool { return true })
-		next := func() (told []string) {
-			events, _ := watcher.Next()
-			for _, e := range events {
-				what := "deleted"
-				if e.Type != nodehealthcontroller.Deleted {
-					what = e.Node.Assessment.Health.String()
-				}
-				told = append(told, e.Node.Object.Name+" "+what)
-			}
-			slices.Sort(told)
-			return told
-		}
-		expect := func(want ...string) {
-			t.Helper()
-			if diff := cmp.Diff(want, next()); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
-		}
+		feed := all[0].publisher.Feed()
+		nodes := follow(t, feed)
 		lose := all[0].hold(t.Context(), 1)
 		time.Sleep(time.Second)
-		expect("n1 alive", "n3 alive")
+		nodes.expect("added n1 alive", "added n3 alive")
+		if got := feed.Shards(); !slices.Equal(got.IDs, []int{1}) {
+			t.Errorf("shards %v, want 1", got)
+		}
 		f.beat(20 * time.Second)
-		expect() // renewals are no change
+		nodes.expect() // renewals are no change
 		f.beat(30*time.Second, "n1")
-		expect("n1 suspect")
+		nodes.expect("modified n1 suspect")
+		shardsChanged := feed.ShardsChanged()
 		lose()
 		time.Sleep(time.Second)
-		expect("n1 deleted", "n3 deleted")
+		<-shardsChanged
+		nodes.expect("lost n1", "lost n3")
+		if got := feed.Shards(); len(got.IDs) > 0 {
+			t.Errorf("shards %v, want none", got)
+		}
 		end()
-		if _, published := watcher.Next(); published {
+		<-feed.Ended()
+		if all[0].publisher.Snapshot() != nil {
 			t.Error("what was seen is shown after the end")
 		}
 	})

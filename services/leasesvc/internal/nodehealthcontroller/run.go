@@ -50,8 +50,10 @@ type run struct {
 	checkAt      monotonic.Instant // of the next self-check, after a failed one
 	reportAt     monotonic.Instant
 	failed       error                  // of the last write
-	loggedBlind  nodehealth.Cause       // as last logged
+	loggedCause  nodehealth.Cause       // as last logged
 	loggedMass   nodehealth.MassSilence // as last logged
+	// evictionHolds are those of this pass, by the names of Nodes.
+	evictionHolds map[string]nodehealth.Hold
 
 	nodeJobs, podJobs jobQueue
 	checkJobs         chan job // has its own worker, so that no write delays a self-check
@@ -113,7 +115,7 @@ func (r *run) pass() error {
 		r.startStep(step)
 	}
 	r.startCheck(plan.SelfCheck)
-	if _, blind := r.state.Blind(); !blind {
+	if _, uncertain := r.state.Uncertain(); !uncertain {
 		r.markPods(plan.Dead)
 	}
 	r.publish(&plan)
@@ -257,14 +259,19 @@ func (r *run) release(name string) {
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
 	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence}
-	if blindness, blind := r.state.Blind(); blind {
-		snapshot.Blindness = &blindness
+	if uncertainty, uncertain := r.state.Uncertain(); uncertain {
+		snapshot.Uncertainty = &uncertainty
 	}
-	for _, held := range r.terms {
+	for id, held := range r.terms {
 		if held != nil {
-			snapshot.Epoch = max(snapshot.Epoch, held.Epoch())
+			snapshot.Shards.IDs = append(snapshot.Shards.IDs, id)
+			snapshot.Shards.Epoch = max(snapshot.Shards.Epoch, held.Epoch())
 		}
 	}
+	if held := r.terms[ZoneShard]; held != nil {
+		snapshot.ZoneEpoch = held.Epoch()
+	}
+	r.evictionHolds = r.Evictions.Holds()
 	r.Publisher.Publish(snapshot, r.nodes, func(s *nodehealth.NodeState) Result { return r.result(plan, s) })
 }
 
@@ -274,25 +281,26 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 	}
 	result := Result{
 		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
-		Assessment: r.Rules.Assess(r.now.Instant, r.state, s),
+		Assessment: r.Rules.Assess(r.now.Instant, r.state, s), LeaseRenewed: s.LastRenewal(), StatusUpdated: s.LastStatus(),
+		EvictionHold: r.evictionHolds[s.Node.Name],
 	}
 	if result.Session == session.Alive {
 		result.Assessment.Heard = 0
 	}
-	result.HeldBy = plan.HeldBy(r.state, s, result.Assessment)
+	result.Hold = plan.Hold(r.state, s, result.Assessment)
 	return result
 }
 
-// logState logs blindness and mass silence when they change.
+// logState logs uncertainty and mass silence when they change.
 func (r *run) logState(plan *nodehealth.Plan) {
-	blindness, blind := r.state.Blind()
+	uncertainty, uncertain := r.state.Uncertain()
 	switch {
-	case blind && r.now.Instant.Sub(blindness.Since) >= logBlindAfter && r.loggedBlind != blindness.Cause:
-		r.loggedBlind = blindness.Cause
-		r.Logger.Warn("node health is blind, so no node is marked Unknown", "cause", blindness.Cause, "detail", blindness.Detail)
-	case !blind && r.loggedBlind != "":
-		r.loggedBlind = ""
-		r.Logger.Info("node health is not blind any more")
+	case uncertain && r.now.Instant.Sub(uncertainty.Since) >= logHoldAfter && r.loggedCause != uncertainty.Cause:
+		r.loggedCause = uncertainty.Cause
+		r.Logger.Warn("marking is suspended: no node is marked Unknown", "cause", uncertainty.Cause, "detail", uncertainty.Detail)
+	case !uncertain && r.loggedCause != "":
+		r.loggedCause = ""
+		r.Logger.Info("marking is not suspended any more")
 	}
 	if !plan.MassSilence.Equal(r.loggedMass) {
 		r.loggedMass = plan.MassSilence
@@ -310,9 +318,9 @@ func (r *run) reportState() {
 	var err error
 	behind := r.behindFor()
 	switch {
-	case behind >= logBlindAfter:
-		blindness, _ := r.state.Blind()
-		err = fmt.Errorf("the cache of Leases is behind for %v: %s", behind.Round(time.Second), blindness.Detail)
+	case behind >= logHoldAfter:
+		uncertainty, _ := r.state.Uncertain()
+		err = fmt.Errorf("the cache of Leases is behind for %v: %s", behind.Round(time.Second), uncertainty.Detail)
 	case r.retries():
 		err = r.failed
 	}
@@ -321,8 +329,8 @@ func (r *run) reportState() {
 
 // behindFor returns for how long the cache of Leases has been behind; 0 if it is not.
 func (r *run) behindFor() time.Duration {
-	if blindness, blind := r.state.Blind(); blind && blindness.Cause == nodehealth.Stale {
-		return r.now.Instant.Sub(blindness.Since)
+	if uncertainty, uncertain := r.state.Uncertain(); uncertain && uncertainty.Cause == nodehealth.Stale {
+		return r.now.Instant.Sub(uncertainty.Since)
 	}
 	return 0
 }

@@ -14,7 +14,7 @@ const sessionsPoll = 50 * time.Millisecond
 
 // SessionWatcher is a session controller. *sessioncontroller.Controller implements it.
 type SessionWatcher interface {
-	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
+	Watch(ctx context.Context, selection sessioncontroller.Selection, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
 }
 
 // SessionTracker is Sessions for the Nodes whose shards this replica holds. The sessions of other
@@ -75,7 +75,7 @@ func (t *SessionTracker) Run(ctx context.Context, current func() SessionWatcher)
 
 // follow returns when the watch ends. Then all sessions are unknown.
 func (t *SessionTracker) follow(ctx context.Context, sessions SessionWatcher) {
-	subscription, err := sessions.Watch(ctx, t.classes, sessioncontroller.Version{})
+	subscription, err := sessions.Watch(ctx, sessioncontroller.Selection{Classes: t.classes}, sessioncontroller.Version{})
 	if err != nil {
 		return // the controller has stopped, or ctx has ended
 	}

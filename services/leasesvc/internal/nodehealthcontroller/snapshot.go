@@ -3,8 +3,7 @@ package nodehealthcontroller
 import (
 	"cmp"
 	"slices"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,136 +11,52 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
-
-// minChanges is how many changes are kept at least. A Watcher that is further behind reads all
-// Nodes.
-const minChanges = 4096
-
-// Publisher shows the results of passes to readers. One goroutine calls Publish and Clear; the
-// other methods are safe for concurrent use and never wait for it.
-//
-// Each change of what readers see of a Node has a revision. A new sign of life alone is no change.
-// Revisions only grow, also over Clear. A Node whose shard this replica does not hold stays in the
-// snapshot as not held, so that a Watcher learns of its loss.
-type Publisher struct {
-	snapshot atomic.Pointer[Snapshot] // nil while the controller does not pass
-
-	mu      sync.Mutex    // guards changed
-	changed chan struct{} // closed and replaced with every change
-
-	// The next fields belong to the goroutine that publishes. What they contain is in snapshots, so
-	// it is replaced and never overwritten.
-	revision uint64
-	nodes    []*Node
-	changes  []change
-}
-
-// change is the change of one revision.
-type change struct {
-	name string
-	// deleted is the Node as it was last; nil if it exists.
-	deleted *Node
-}
-
-// NewPublisher returns a Publisher without a snapshot.
-func NewPublisher() *Publisher { return &Publisher{changed: make(chan struct{})} }
-
-// Publish shows a pass to readers: the exported fields of the snapshot, and the Nodes, which are
-// ordered by name. result is called once for each Node, before Publish returns. Only Nodes that
-// changed are copied.
-func (p *Publisher) Publish(snapshot Snapshot, nodes []nodehealth.NodeState, result func(*nodehealth.NodeState) Result) {
-	before, old := p.revision, p.nodes
-	p.nodes = make([]*Node, len(nodes))
-	for i := range nodes {
-		s := &nodes[i]
-		for len(old) > 0 && old[0].Object != s.Node && old[0].Object.Name < s.Node.Name {
-			p.record(change{name: old[0].Object.Name, deleted: old[0]})
-			old = old[1:]
-		}
-		var known *Node
-		if len(old) > 0 && (old[0].Object == s.Node || old[0].Object.Name == s.Node.Name) {
-			known, old = old[0], old[1:]
-		}
-		p.nodes[i] = known.next(s, result(s), snapshot.At.Instant, p.revision+1)
-		if known == nil || p.nodes[i].Revision != known.Revision {
-			p.record(change{name: s.Node.Name})
-		}
-	}
-	for _, node := range old {
-		p.record(change{name: node.Object.Name, deleted: node})
-	}
-	snapshot.revision, snapshot.nodes, snapshot.changes = p.revision, p.nodes, p.changes
-	p.snapshot.Store(&snapshot)
-	if p.revision != before {
-		p.notify()
-	}
-}
-
-// Clear removes the snapshot, because the controller has stopped.
-func (p *Publisher) Clear() {
-	p.snapshot.Store(nil)
-	p.nodes, p.changes = nil, nil
-	p.revision++ // no list of changes has it, so Watchers read all Nodes of the next snapshot
-	p.notify()
-}
-
-// record adds a change. What readers have of the changes is never overwritten.
-func (p *Publisher) record(c change) {
-	p.revision++
-	if limit := max(minChanges, 2*len(p.nodes)); len(p.changes) >= limit {
-		p.changes = slices.Clone(p.changes[len(p.changes)-limit/2:])
-	}
-	p.changes = append(p.changes, c)
-}
-
-func (p *Publisher) notify() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// Changed returns a channel that is closed with the next change. A reader that takes it before it
-// reads misses no change.
-func (p *Publisher) Changed() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.changed
-}
-
-// Snapshot returns the last pass, or nil while the controller does not pass.
-func (p *Publisher) Snapshot() *Snapshot { return p.snapshot.Load() }
-
-// TaintsHeldBy returns why the NoExecute taints of a zone's Nodes must not evict Pods now, or "".
-func (p *Publisher) TaintsHeldBy(zone string) string {
-	snapshot := p.Snapshot()
-	switch {
-	case snapshot == nil:
-		return "node health has not seen the cluster yet"
-	case snapshot.HeldBy(zone) != "":
-		return snapshot.HeldBy(zone)
-	case nodehealth.AllZonesDown(snapshot.Zones):
-		return "no zone has a ready node"
-	}
-	return ""
-}
 
 // Snapshot is the result of the last pass. It is immutable.
 type Snapshot struct {
 	At nodehealth.Moment
-	// Zones are ordered by name.
+	// Zones are ordered by name. ZoneEpoch is the epoch of the term of ZoneShard; 0 if this replica
+	// does not hold it.
 	Zones       []nodehealth.Zone
+	ZoneEpoch   int64
 	MassSilence nodehealth.MassSilence
-	// Blindness is nil if the process is not blind.
-	Blindness *nodehealth.Blindness
-	// Epoch is the largest epoch of the held terms, or 0.
-	Epoch int64
+	// Uncertainty is nil if the process is not uncertain.
+	Uncertainty *nodehealth.Uncertainty
+	// Shards are the held ones.
+	Shards sessioncontroller.ServedShards
 
-	revision uint64
-	nodes    []*Node  // ordered by name
-	changes  []change // of the last revisions, one each
+	nodes []*Node // ordered by name
+	// unknown, held and notReady are Nodes of held shards.
+	unknown, held, notReady NamedNodes
 }
+
+// NamedNodes are Nodes of which the first ones are named.
+type NamedNodes struct {
+	Count int
+	// First has the first names in their order, at most maxNames.
+	First []string
+}
+
+// maxNames is the number of Nodes that NamedNodes names.
+const maxNames = 5
+
+func (n *NamedNodes) add(name string) {
+	if n.Count++; n.Count <= maxNames {
+		n.First = append(n.First, name)
+	}
+}
+
+// Unknown returns the Nodes of held shards that were marked Unknown.
+func (s *Snapshot) Unknown() NamedNodes { return s.unknown }
+
+// Held returns the silent Nodes of held shards that are not marked Unknown because of a Hold.
+func (s *Snapshot) Held() NamedNodes { return s.held }
+
+// NotReady returns the Nodes of held shards that give signs of life and whose Ready condition is
+// not True.
+func (s *Snapshot) NotReady() NamedNodes { return s.notReady }
 
 // Wall converts an instant to wall-clock time.
 func (s *Snapshot) Wall(instant monotonic.Instant) time.Time {
@@ -179,24 +94,58 @@ func (s *Snapshot) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(s.nodes, name, func(n *Node, name string) int { return cmp.Compare(n.Object.Name, name) })
 }
 
-// HeldBy returns why a silent Node of a zone may not be marked Unknown now, or "".
-func (s *Snapshot) HeldBy(zone string) string {
-	switch {
-	case s.Blindness != nil:
-		return s.Blindness.String()
-	case s.MassSilence.Zone(zone):
-		return nodehealth.MassSilenceReason
+// Hold returns why no silent Node may be marked Unknown now.
+func (s *Snapshot) Hold() nodehealth.Hold {
+	if s.Uncertainty != nil {
+		return s.Uncertainty.Hold()
 	}
-	return ""
+	return nodehealth.Hold{}
 }
 
-// Zone returns a zone by its name.
-func (s *Snapshot) Zone(name string) (nodehealth.Zone, bool) {
+// ZoneHold returns why a silent Node of a zone may not be marked Unknown now.
+func (s *Snapshot) ZoneHold(zone string) nodehealth.Hold {
+	if hold := s.Hold(); hold.Active() {
+		return hold
+	}
+	if s.MassSilence.Zone(zone) {
+		return nodehealth.MassSilenceHold()
+	}
+	return nodehealth.Hold{}
+}
+
+// Zone is what readers see of a zone.
+type Zone struct {
+	nodehealth.Zone
+	// Hold is why no silent Node of the zone is marked Unknown now.
+	Hold nodehealth.Hold
+	// Epoch is that of the term of ZoneShard.
+	Epoch int64
+}
+
+// ZoneName returns the resource name of a zone. nodehealth.ZoneOf has the separators of upstream.
+func ZoneName(zone string) string {
+	if zone == "" {
+		return "zones/none"
+	}
+	return "zones/" + strings.ReplaceAll(zone, ":\x00:", ":")
+}
+
+// AllZones returns all zones, ordered by name.
+func (s *Snapshot) AllZones() []Zone {
+	zones := make([]Zone, 0, len(s.Zones))
+	for _, zone := range s.Zones {
+		zones = append(zones, Zone{Zone: zone, Hold: s.ZoneHold(zone.Name), Epoch: s.ZoneEpoch})
+	}
+	return zones
+}
+
+// Zone returns a zone by its name; false if no Node is in it.
+func (s *Snapshot) Zone(name string) (Zone, bool) {
 	i, found := slices.BinarySearchFunc(s.Zones, name, func(z nodehealth.Zone, name string) int { return cmp.Compare(z.Name, name) })
 	if !found {
-		return nodehealth.Zone{}, false
+		return Zone{}, false
 	}
-	return s.Zones[i], true
+	return Zone{Zone: s.Zones[i], Hold: s.ZoneHold(name), Epoch: s.ZoneEpoch}, true
 }
 
 // Node is what readers see of one Node. It is shared and immutable.
@@ -210,8 +159,6 @@ type Node struct {
 	// ChangedAt is when its health or its readiness last changed, or when this replica first judged
 	// it.
 	ChangedAt monotonic.Instant
-	// Revision is that of its last change.
-	Revision uint64
 }
 
 // Result is what a pass concluded about one Node.
@@ -223,32 +170,49 @@ type Result struct {
 	// Assessment has no Heard while a session keeps the Node alive. The session table has the time
 	// of the last beat.
 	Assessment nodehealth.Assessment
-	Session    session.State
-	// HeldBy is why the Node is silent and not marked Unknown, or "".
-	HeldBy string
+	// LeaseRenewed and StatusUpdated are when the kubelet renewed the Lease and the status last; 0
+	// for times that were not observed.
+	LeaseRenewed, StatusUpdated monotonic.Instant
+	Session                     session.State
+	// Hold is why the Node is silent and not marked Unknown.
+	Hold nodehealth.Hold
+	// EvictionHold is why its due Pods are not evicted.
+	EvictionHold nodehealth.Hold
 }
 
 // withoutSigns returns the Result without what a sign of life changes.
 func (r Result) withoutSigns() Result {
 	r.Assessment = nodehealth.Assessment{Health: r.Assessment.Health}
+	r.LeaseRenewed, r.StatusUpdated = 0, 0
 	return r
 }
 
-// next returns the Node after another pass, or n if nothing differs. A change gets the given
-// revision.
-func (n *Node) next(s *nodehealth.NodeState, r Result, now monotonic.Instant, revision uint64) *Node {
+// next returns the Node after another pass, or n if nothing differs.
+func (n *Node) next(s *nodehealth.NodeState, r Result, now monotonic.Instant) *Node {
 	if n != nil && n.Object == s.Node && n.Shard == s.Ownership.Shard && n.Result == r {
 		return n
 	}
-	next := &Node{Object: s.Node, Zone: s.Zone(), Ready: s.Ready(), Shard: s.Ownership.Shard, Result: r, ChangedAt: now, Revision: revision}
-	if n == nil {
-		return next
-	}
-	if n.Held && r.Held && n.Assessment.Health == r.Assessment.Health && n.Ready == next.Ready && n.Object.UID == s.Node.UID {
+	next := &Node{Object: s.Node, Zone: s.Zone(), Ready: s.Ready(), Shard: s.Ownership.Shard, Result: r, ChangedAt: now}
+	if n != nil && n.Held && r.Held && n.Assessment.Health == r.Assessment.Health && n.Ready == next.Ready && n.Object.UID == s.Node.UID {
 		next.ChangedAt = n.ChangedAt
 	}
-	if !n.Held && !r.Held || n.Object == s.Node && n.withoutSigns() == r.withoutSigns() {
-		next.Revision = n.Revision
-	}
 	return next
+}
+
+// looksLike returns whether two states of a Node differ in their signs of life and resourceVersions
+// at most.
+func (n *Node) looksLike(other *Node) bool {
+	return n.withoutSigns() == other.withoutSigns() && n.Shard == other.Shard && n.Zone == other.Zone && shownAlike(n.Object, other.Object)
+}
+
+// shownAlike returns whether readers see the same of two versions of a Node: its UID, taints and Ready
+// condition.
+func shownAlike(a, b *corev1.Node) bool {
+	if a == b {
+		return true
+	}
+	x, y := nodehealth.ConditionOf(a, corev1.NodeReady), nodehealth.ConditionOf(b, corev1.NodeReady)
+	return a.UID == b.UID && (x == nil) == (y == nil) &&
+		(x == nil || x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message && x.LastTransitionTime.Equal(&y.LastTransitionTime)) &&
+		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(s, t corev1.Taint) bool { return s.MatchTaint(&t) })
 }

@@ -1,18 +1,23 @@
 package nodehealthcontroller_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/watchcache"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
@@ -69,95 +74,137 @@ func (o *publisherFixture) publish() {
 
 func allNodes(*nodehealthcontroller.Node) bool { return true }
 
-func events(w *nodehealthcontroller.Watcher) (all []string) {
-	events, _ := w.Next()
-	for _, e := range events {
-		all = append(all, fmt.Sprintf("%s %s", []string{"added", "modified", "deleted"}[e.Type], e.Node.Object.Name))
-	}
-	slices.Sort(all)
-	return all
+// follower is a watch of a Feed.
+type follower struct {
+	t      *testing.T
+	mu     sync.Mutex // guards events
+	events []string
 }
 
-func expect(t *testing.T, w *nodehealthcontroller.Watcher, want ...string) {
-	t.Helper()
-	if diff := cmp.Diff(want, events(w)); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+// follow starts a watch of all Nodes. It needs a synctest bubble.
+func follow(t *testing.T, feed *nodehealthcontroller.Feed) *follower {
+	f := &follower{t: t}
+	go func() {
+		err := feed.Nodes.Serve(t.Context(), watchcache.Request[*nodehealthcontroller.Node]{Method: "test"}, f.note)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("serve: %v", err)
+		}
+	}()
+	f.expect()
+	return f
 }
 
-func TestWatcher_ReturnsChangesButNoSignsOfLife(t *testing.T) {
-	o := newPublisherFixture("a", "b", "c")
-	w := o.Watch(allNodes)
-	if _, published := w.Next(); published {
-		t.Error("something is published before the first pass")
+func (f *follower) note(e watchcache.Event[*nodehealthcontroller.Node]) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	what := strings.ToLower(strings.TrimPrefix(e.Type.String(), "EVENT_TYPE_"))
+	switch node := e.Item; {
+	case what == "bookmark":
+	case what == "deleted" && node.Held:
+		f.events = append(f.events, "deleted "+node.Object.Name)
+	case what == "deleted":
+		f.events = append(f.events, "lost "+node.Object.Name)
+	default:
+		f.events = append(f.events, fmt.Sprintf("%s %s %s", what, node.Object.Name, node.Assessment.Health))
 	}
-	o.publish()
-	expect(t, w, "added a", "added b", "added c")
-	o.publish()
-	expect(t, w)
-	v := o.results["a"]
-	v.Assessment.Heard, v.Assessment.Deadline, v.Assessment.By = 5, 9, nodehealth.LeaseRenewal
-	o.results["a"] = v
-	o.publish()
-	expect(t, w)
-	if got := o.Snapshot().Node("a").Assessment; got != v.Assessment {
-		t.Errorf("a reader sees %v, want the sign of life %v", got, v.Assessment)
-	}
-	o.set("a", nodehealth.Suspect)
-	o.touch("b")
-	delete(o.nodes, "c")
-	o.add("d")
-	o.publish()
-	expect(t, w, "added d", "deleted c", "modified a", "modified b")
+	return nil
 }
 
-func TestWatcher_SlowReaderGetsTheLastState(t *testing.T) {
-	o := newPublisherFixture("a", "b")
-	w := o.Watch(allNodes)
-	o.publish()
-	expect(t, w, "added a", "added b")
-	for range 20_000 { // far beyond what is remembered
+// expect compares the events since the last call.
+func (f *follower) expect(want ...string) {
+	f.t.Helper()
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	slices.Sort(f.events)
+	if diff := cmp.Diff(want, f.events); diff != "" {
+		f.t.Errorf("events (-want +got):\n%s", diff)
+	}
+	f.events = nil
+}
+
+func TestPublish_ShowsChangesButNoSignsOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newPublisherFixture("a", "b", "c")
+		w := follow(t, o.Feed())
+		o.publish()
+		w.expect("added a alive", "added b alive", "added c alive")
+		o.publish()
+		w.expect()
+		v := o.results["a"]
+		v.Assessment.Heard, v.Assessment.Deadline, v.Assessment.By = 5, 9, nodehealth.LeaseRenewal
+		v.LeaseRenewed, v.StatusUpdated = 5, 4
+		o.results["a"] = v
+		o.publish()
+		w.expect()
+		if got := o.Snapshot().Node("a").Result; got != v {
+			t.Errorf("a reader sees %v, want the sign of life %v", got, v)
+		}
+		o.set("a", nodehealth.Suspect)
+		o.touch("b")
+		o.nodes["b"].Spec.Taints = []corev1.Taint{{Key: "t", Effect: corev1.TaintEffectNoExecute}}
+		delete(o.nodes, "c")
+		o.add("d")
+		o.publish()
+		w.expect("added d alive", "deleted c", "modified a suspect", "modified b alive")
+		o.nodes["b"] = o.nodes["b"].DeepCopy()
+		o.nodes["b"].ResourceVersion = "1000" // a version alone is no change
+		o.publish()
+		w.expect()
+		if got := o.Snapshot().Node("b").Object.ResourceVersion; got != "1000" {
+			t.Errorf("a reader sees version %s, want 1000", got)
+		}
+	})
+}
+
+func TestPublish_GainedAndLostShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newPublisherFixture("a", "b")
+		o.results["b"] = nodehealthcontroller.Result{}
+		w := follow(t, o.Feed())
+		o.publish()
+		w.expect("added a alive")
+		o.results["a"], o.results["b"] = nodehealthcontroller.Result{}, alive()
+		o.publish()
+		w.expect("added b alive", "lost a")
 		o.touch("a")
 		o.publish()
+		w.expect() // its shard is not held
+	})
+}
+
+func TestPublish_NamesTheFirstUnknownAndHeldNodes(t *testing.T) {
+	o := newPublisherFixture()
+	for i := range 7 {
+		o.add(fmt.Sprint("dead-", i))
+		o.set(fmt.Sprint("dead-", i), nodehealth.Dead)
 	}
-	delete(o.nodes, "b")
+	o.add("held")
+	held := alive()
+	held.Assessment.Health, held.Hold = nodehealth.Silent, nodehealth.MassSilenceHold()
+	o.results["held"] = held
 	o.publish()
-	expect(t, w, "deleted b", "modified a")
-	o.touch("a")
-	o.publish()
-	o.set("a", nodehealth.Dead)
-	o.publish()
-	events, _ := w.Next()
-	if len(events) != 1 || events[0].Node.Assessment.Health != nodehealth.Dead {
-		t.Errorf("events %v, want the last state of a once", events)
+	want := nodehealthcontroller.NamedNodes{Count: 7, First: []string{"dead-0", "dead-1", "dead-2", "dead-3", "dead-4"}}
+	if diff := cmp.Diff(want, o.Snapshot().Unknown()); diff != "" {
+		t.Errorf("unknown (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(nodehealthcontroller.NamedNodes{Count: 1, First: []string{"held"}}, o.Snapshot().Held()); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
 	}
 }
 
-func TestWatcher_GainedAndLostShards(t *testing.T) {
-	o := newPublisherFixture("a", "b")
-	o.results["b"] = nodehealthcontroller.Result{}
-	w := o.Watch(allNodes)
+func TestClear_EndsTheFeed(t *testing.T) {
+	o := newPublisherFixture("a")
 	o.publish()
-	expect(t, w, "added a")
-	o.results["a"], o.results["b"] = nodehealthcontroller.Result{}, alive()
-	o.publish()
-	expect(t, w, "added b", "deleted a")
-	o.touch("a")
-	o.publish()
-	expect(t, w) // its shard is not held
-}
-
-func TestWatcher_ContinuesAfterClear(t *testing.T) {
-	o := newPublisherFixture("a", "b")
-	w := o.Watch(allNodes)
-	o.publish()
-	expect(t, w, "added a", "added b")
-	changed := o.Changed()
+	first := o.Feed()
 	o.Clear()
-	<-changed
-	delete(o.nodes, "b")
-	o.publish() // the watcher did not look in between
-	expect(t, w, "deleted b", "modified a")
+	<-first.Ended()
+	if o.Snapshot() != nil || o.Feed() == first {
+		t.Error("what was published is shown after the end")
+	}
+	if hold := o.TaintHold(""); hold != nodehealth.NotSyncedHold() {
+		t.Errorf("taints are held for %+v, want until node health runs", hold)
+	}
 }
 
 func TestSnapshot_Page(t *testing.T) {
@@ -192,50 +239,6 @@ func TestSnapshot_Page(t *testing.T) {
 			t.Errorf("after %q, %d (-want +got):\n%s", c.after, c.limit, diff)
 		}
 	}
-}
-
-// Readers that run beside Publish see each Node whole, and end with the same state.
-func TestWatcher_ConcurrentReaders(t *testing.T) {
-	o := newPublisherFixture("a", "b", "c", "d")
-	o.publish()
-	var readers sync.WaitGroup
-	done := make(chan struct{})
-	for range 4 {
-		readers.Go(func() {
-			w, last := o.Watch(allNodes), map[string]string{}
-			for over := false; !over; {
-				changed := o.Changed()
-				select {
-				case <-done:
-					over = true
-				default:
-				}
-				events, _ := w.Next()
-				for _, e := range events {
-					last[e.Node.Object.Name] = e.Node.Object.ResourceVersion
-				}
-				if !over && len(events) == 0 {
-					select {
-					case <-changed:
-					case <-done:
-					}
-				}
-			}
-			want := map[string]string{}
-			for name, node := range o.nodes {
-				want[name] = node.ResourceVersion
-			}
-			if diff := cmp.Diff(want, last); diff != "" {
-				t.Errorf("last versions (-want +got):\n%s", diff)
-			}
-		})
-	}
-	for i := range 5000 {
-		o.touch([]string{"a", "b", "c", "d"}[i%4])
-		o.publish()
-	}
-	close(done)
-	readers.Wait()
 }
 
 // A pass without changes must be cheap.

@@ -13,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -139,6 +137,7 @@ func (s *Store) relist() {
 // informer is one watch, which Subscriptions share.
 type informer struct {
 	cache.SharedIndexInformer
+	heard *heardTime
 
 	users int // guarded by Store.mu
 	// stop ends the watch; stopped is closed when it has ended.
@@ -170,7 +169,8 @@ func (s *Store) acquire(kinds Kinds) (map[Kinds]*informer, error) {
 }
 
 func (s *Store) start(kind Kinds) (*informer, error) {
-	i := &informer{SharedIndexInformer: s.newInformer(kind), stopped: make(chan struct{})}
+	heard := &heardTime{}
+	i := &informer{SharedIndexInformer: s.newInformer(kind, heard), heard: heard, stopped: make(chan struct{})}
 	if err := i.SetTransform(s.slimmer.slim); err != nil {
 		return nil, err
 	}
@@ -189,16 +189,15 @@ func (s *Store) start(kind Kinds) (*informer, error) {
 	return i, nil
 }
 
-func (s *Store) newInformer(kind Kinds) cache.SharedIndexInformer {
+func (s *Store) newInformer(kind Kinds, heard *heardTime) cache.SharedIndexInformer {
 	switch kind {
 	case Nodes:
-		return coreinformers.NewNodeInformer(s.kube, 0, cache.Indexers{})
+		return newInformer(s.kube, s.kube.CoreV1().Nodes(), heard, &corev1.Node{}, nil, cache.Indexers{})
 	case Leases:
-		return coordinationinformers.NewLeaseInformer(s.kube, s.cfg.Namespace, 0, cache.Indexers{})
+		return newInformer(s.kube, s.kube.CoordinationV1().Leases(s.cfg.Namespace), heard, &coordinationv1.Lease{}, nil, cache.Indexers{})
 	}
-	return coreinformers.NewFilteredPodInformer(s.kube, metav1.NamespaceAll, 0, cache.Indexers{byNode: nodeOfPod}, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
-	})
+	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
+	return newInformer(s.kube, s.kube.CoreV1().Pods(metav1.NamespaceAll), heard, &corev1.Pod{}, bound, cache.Indexers{byNode: nodeOfPod})
 }
 
 // release ends the informers that have no other user, and waits until they have ended.

@@ -327,3 +327,18 @@ func TestStore_UIDDiffersBetweenNotListedAndMissing(t *testing.T) {
 		t.Errorf("confirm n2: error %v, want ErrNodeMissing", err)
 	}
 }
+
+func TestFreshness_SaysWhenEachKindWasHeard(t *testing.T) {
+	f := newFixture(t, forHealth)
+	var kinds []string
+	for _, fresh := range f.store.Freshness(nodestore.Nodes | nodestore.Leases | nodestore.Pods) {
+		kinds = append(kinds, fresh.Kind)
+		if fresh.ResourceVersion == "" || fresh.Heard.IsZero() || time.Since(fresh.Heard) > time.Minute {
+			t.Errorf("%+v, want a version that was heard just now", fresh)
+		}
+	}
+	expectEqual(t, "kinds", []string{"Lease", "Node", "Pod"}, kinds)
+	if got := f.store.Freshness(nodestore.Nodes); len(got) != 1 || got[0].Kind != "Node" {
+		t.Errorf("freshness of Nodes: %+v", got)
+	}
+}

@@ -12,7 +12,7 @@ func filledTable(n int) (*session.Table, []session.Ref) {
 	table := session.NewTable([]session.Class{node}, n)
 	refs := make([]session.Ref, n)
 	for i := range refs {
-		refs[i], _ = table.Register(0, holder(fmt.Sprintf("node-%d", i), "boot"), 1)
+		refs[i], _ = register(table, 0, holder(fmt.Sprintf("node-%d", i), "boot"), 1)
 	}
 	return table, refs
 }
@@ -21,7 +21,7 @@ func BenchmarkBeat_130kHolders(b *testing.B) {
 	table, refs := filledTable(130_000)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		table.Beat(at(time.Duration(i)), refs[i%len(refs)], uint64(i))
+		table.Beat(at(time.Duration(i)), at(time.Duration(i)), refs[i%len(refs)], uint64(i))
 	}
 }
 
@@ -34,7 +34,7 @@ func BenchmarkAdvance_130kHoldersBeating(b *testing.B) {
 		now += session.Granularity
 		for range len(refs) / int(10*time.Second/session.Granularity) {
 			turn = (turn + 1) % len(refs)
-			table.Beat(at(now), refs[turn], uint64(now))
+			table.Beat(at(now), at(now), refs[turn], uint64(now))
 		}
 		table.Advance(at(now), len(refs), func(session.Transition) {})
 	}

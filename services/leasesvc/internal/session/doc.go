@@ -5,7 +5,7 @@
 //   - A session is Alive while beats arrive, Suspect after its class's Suspect silence, Expired
 //     after its TTL, and gone after the Retention that follows. No state is entered early. If
 //     Advance is called once per Granularity, a state is entered at most one Granularity late.
-//   - The newest boot of a name has the session. The last four replaced boots are refused while the
+//   - The newest boot of a name has the session. The last four replaced boots are rejected while the
 //     current boot lives; their beats are counted, see Duplicate.
 //
 // Invariants:
@@ -17,7 +17,7 @@
 // A Table belongs to one goroutine, its owner. Only the beats of Alive sessions may come from any
 // goroutine, through Heartbeats: such a beat is one compare-and-swap of one word. Advance makes a
 // session Suspect by swapping the word that it judged, so a concurrent beat either counts or is
-// refused; no beat is lost. Instants are kept in milliseconds, rounded up.
+// rejected; no beat is lost. Instants are kept in milliseconds, rounded up.
 //
 // Deadlines wait in a lazy timing wheel: a beat does not move its session in the wheel. When a
 // bucket fires, the current deadline is computed and the session is filed again. A session takes

@@ -6,19 +6,19 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// maxReplaced is the number of replaced boots that a session refuses. An older boot could take the
+// maxReplaced is the number of replaced boots that a session rejects. An older boot could take the
 // session back only with a beat that was delayed by more takeovers than that.
 const maxReplaced = 4
 
-// Duplicate is a refused boot that beats under the name of a session. Its beats form an episode,
+// Duplicate is a rejected boot that beats under the name of a session. Its beats form an episode,
 // which ends when none comes for a TTL.
 type Duplicate struct {
-	// Boot is the boot that was refused last.
+	// Boot is the boot that was rejected last.
 	Boot string
-	// Since is the time of the first refusal of the episode, Last that of the last one.
+	// Since is the time of the first rejection of the episode, Last that of the last one.
 	Since, Last monotonic.Instant
-	// Refusals counts the refusals of the episode.
-	Refusals int64
+	// Rejections counts the rejections of the episode.
+	Rejections int64
 }
 
 // otherBoots are the replaced boots of a session. Few sessions have any.
@@ -58,30 +58,30 @@ func (o *otherBoots) addReplaced(replaced, current string) {
 	}
 }
 
-// refuse counts a refused beat.
-func (o *otherBoots) refuse(now monotonic.Instant, boot string, ttl time.Duration) {
+// reject counts a rejected beat.
+func (o *otherBoots) reject(now monotonic.Instant, boot string, ttl time.Duration) {
 	d := &o.duplicate
-	if d.Refusals == 0 || now.Sub(d.Last) > ttl {
+	if d.Rejections == 0 || now.Sub(d.Last) > ttl {
 		*d = Duplicate{Since: now}
 	}
 	d.Boot, d.Last = boot, now
-	d.Refusals++
+	d.Rejections++
 }
 
-// Duplicate returns the boot that is refused for the session of ref. It is false if there is none.
+// Duplicate returns the boot that is rejected for the session of ref. It is false if there is none.
 func (t *Table) Duplicate(ref Ref) (Duplicate, bool) {
 	if t.resolve(ref) != Renewed {
 		return Duplicate{}, false
 	}
 	o := t.others[ref.slot]
-	if o == nil || o.duplicate.Refusals == 0 {
+	if o == nil || o.duplicate.Rejections == 0 {
 		return Duplicate{}, false
 	}
 	return o.duplicate, true
 }
 
-// refuse counts a beat of another boot. An empty boot stands for the newest replaced one.
-func (t *Table) refuse(now monotonic.Instant, slot uint32, boot string) {
+// reject counts a beat of another boot. An empty boot stands for the newest replaced one.
+func (t *Table) reject(now monotonic.Instant, slot uint32, boot string) {
 	o := t.others[slot]
 	if o == nil {
 		return // no boot was replaced in this session
@@ -89,7 +89,7 @@ func (t *Table) refuse(now monotonic.Instant, slot uint32, boot string) {
 	if boot == "" {
 		boot = o.newest
 	}
-	o.refuse(now, boot, t.classes[t.records.At(slot).class].TTL)
+	o.reject(now, boot, t.classes[t.records.At(slot).class].TTL)
 }
 
 // fingerprint is FNV-1a, but never 0.

@@ -9,13 +9,13 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-func TestRegisterIfNewer_TwiceReplacedBootIsRefused(t *testing.T) {
+func TestRegisterIfNewer_TwiceReplacedBootIsRejected(t *testing.T) {
 	table := newTable()
-	table.RegisterIfNewer(at(0), holder("a", "A"), 1)
-	table.RegisterIfNewer(at(time.Second), holder("a", "B"), 1)
-	table.RegisterIfNewer(at(2*time.Second), holder("a", "C"), 1)
+	registerIfNewer(table, at(0), holder("a", "A"), 1)
+	registerIfNewer(table, at(time.Second), holder("a", "B"), 1)
+	registerIfNewer(table, at(2*time.Second), holder("a", "C"), 1)
 	for _, boot := range []string{"A", "B"} {
-		if _, outcome := table.RegisterIfNewer(at(3*time.Second), holder("a", boot), 9); outcome != session.Superseded {
+		if _, outcome := registerIfNewer(table, at(3*time.Second), holder("a", boot), 9); outcome != session.Superseded {
 			t.Errorf("a delayed beat of boot %s: outcome %v, want Superseded", boot, outcome)
 		}
 	}
@@ -26,33 +26,33 @@ func TestRegisterIfNewer_TwiceReplacedBootIsRefused(t *testing.T) {
 
 func TestRegisterIfNewer_ReplacedBootTakesOverAnExpiredSession(t *testing.T) {
 	table := newTable()
-	table.RegisterIfNewer(at(0), holder("a", "A"), 1)
-	table.RegisterIfNewer(at(0), holder("a", "B"), 1)
+	registerIfNewer(table, at(0), holder("a", "A"), 1)
+	registerIfNewer(table, at(0), holder("a", "B"), 1)
 	advance(table, at(node.TTL))
-	if _, outcome := table.RegisterIfNewer(at(node.TTL), holder("a", "A"), 2); outcome != session.TookOver {
+	if _, outcome := registerIfNewer(table, at(node.TTL), holder("a", "A"), 2); outcome != session.TookOver {
 		t.Errorf("outcome %v, want TookOver", outcome)
 	}
-	if _, outcome := table.RegisterIfNewer(at(node.TTL), holder("a", "B"), 2); outcome != session.Superseded {
+	if _, outcome := registerIfNewer(table, at(node.TTL), holder("a", "B"), 2); outcome != session.Superseded {
 		t.Errorf("boot B then: outcome %v, want Superseded", outcome)
 	}
 }
 
-func TestDuplicate_RefusalsOfAnEpisodeAreCounted(t *testing.T) {
+func TestDuplicate_RejectionsOfAnEpisodeAreCounted(t *testing.T) {
 	table := newTable()
-	old, _ := table.Register(at(0), holder("a", "A"), 1)
-	ref, _ := table.Register(at(0), holder("a", "B"), 1)
+	old, _ := register(table, at(0), holder("a", "A"), 1)
+	ref, _ := register(table, at(0), holder("a", "B"), 1)
 	if d, some := table.Duplicate(ref); some {
-		t.Errorf("%+v before any refusal", d)
+		t.Errorf("%+v before any rejection", d)
 	}
-	table.Register(at(time.Second), holder("a", "A"), 1)
-	table.Beat(at(2*time.Second), old, 2)
-	want := session.Duplicate{Boot: "A", Since: at(time.Second), Last: at(2 * time.Second), Refusals: 2}
+	register(table, at(time.Second), holder("a", "A"), 1)
+	table.Beat(at(2*time.Second), at(2*time.Second), old, 2)
+	want := session.Duplicate{Boot: "A", Since: at(time.Second), Last: at(2 * time.Second), Rejections: 2}
 	if d, _ := table.Duplicate(ref); d != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, d))
 	}
 	late := at(2*time.Second + node.TTL + 1)
-	table.Register(late, holder("a", "A"), 1)
-	want = session.Duplicate{Boot: "A", Since: late, Last: late, Refusals: 1}
+	register(table, late, holder("a", "A"), 1)
+	want = session.Duplicate{Boot: "A", Since: late, Last: late, Rejections: 1}
 	if d, _ := table.Duplicate(ref); d != want {
 		t.Errorf("second episode (-want +got):\n%s", cmp.Diff(want, d))
 	}
@@ -77,7 +77,7 @@ func TestRestore_StateFollowsFromTheSilence(t *testing.T) {
 		if table.Counts().Total() != 1 || len(advance(table, now)) != 0 {
 			t.Errorf("silence %v: counts %+v, or a transition is still due", silence, table.Counts())
 		}
-		if outcome := table.Beat(now, ref, 1); outcome != session.Renewed && outcome != session.Recovered {
+		if outcome := table.Beat(now, now, ref, 1); outcome != session.Renewed && outcome != session.Recovered {
 			t.Errorf("silence %v: outcome of its beat %v", silence, outcome)
 		}
 	}
@@ -85,7 +85,7 @@ func TestRestore_StateFollowsFromTheSilence(t *testing.T) {
 	if _, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: node.TTL + node.Retention}); outcome != session.Unknown {
 		t.Errorf("silence beyond the Retention: outcome %v, want Unknown", outcome)
 	}
-	table.Register(now, holder("a", "2"), 1)
+	register(table, now, holder("a", "2"), 1)
 	if _, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: time.Second}); outcome != session.Repeated {
 		t.Errorf("known: outcome %v, want Repeated", outcome)
 	}

@@ -29,7 +29,7 @@ func TestHeartbeats_NoConcurrentBeatIsLostOrRenewsTheNextSession(t *testing.T) {
 	)
 	names := "abcdefgh"
 	register := func(i int) {
-		ref, outcome := table.Register(monotonic.Instant(clock.Load()), holder(names[i:i+1], "boot"), 1)
+		ref, outcome := register(table, monotonic.Instant(clock.Load()), holder(names[i:i+1], "boot"), 1)
 		if outcome != session.Opened {
 			t.Fatalf("outcome %v for a holder without a session", outcome)
 		}
@@ -71,7 +71,7 @@ func TestHeartbeats_NoConcurrentBeatIsLostOrRenewsTheNextSession(t *testing.T) {
 			if heartbeats.Beat(now, step.Ref, 1) {
 				t.Error("Heartbeats renewed a Suspect session")
 			}
-			if table.Beat(now, step.Ref, 1) == session.Recovered {
+			if table.Beat(now, now, step.Ref, 1) == session.Recovered {
 				recovered++
 			}
 		}
@@ -90,8 +90,8 @@ func TestHeartbeats_NoConcurrentBeatIsLostOrRenewsTheNextSession(t *testing.T) {
 
 func TestHeartbeats_TakeoverInvalidatesTheEarlierBoot(t *testing.T) {
 	table := newTable()
-	before, _ := table.Register(at(0), holder("a", "1"), 1)
-	after, _ := table.Register(at(time.Second), holder("a", "2"), 1)
+	before, _ := register(table, at(0), holder("a", "1"), 1)
+	after, _ := register(table, at(time.Second), holder("a", "2"), 1)
 	if table.Heartbeats().Beat(at(2*time.Second), before, 2) {
 		t.Error("the replaced boot renewed the session")
 	}
@@ -105,7 +105,7 @@ func TestHeartbeats_TakeoverInvalidatesTheEarlierBoot(t *testing.T) {
 
 func TestHeartbeats_LastBeatNeverMovesBack(t *testing.T) {
 	table := newTable()
-	ref, _ := table.Register(at(time.Minute), holder("a", "1"), 1)
+	ref, _ := register(table, at(time.Minute), holder("a", "1"), 1)
 	if !table.Heartbeats().Beat(at(time.Second), ref, 2) {
 		t.Error("a late beat is not accepted")
 	}
@@ -117,7 +117,7 @@ func TestHeartbeats_LastBeatNeverMovesBack(t *testing.T) {
 func TestHeartbeats_InstantsAreRoundedUpToAMillisecond(t *testing.T) {
 	table := newTable()
 	for _, want := range []time.Duration{0, 1, time.Millisecond, time.Hour + 1, 10 * 365 * 24 * time.Hour, -time.Hour, -time.Hour - 1} {
-		ref, _ := table.Register(at(want), holder("a", "1"), 1)
+		ref, _ := register(table, at(want), holder("a", "1"), 1)
 		s, _ := table.Lookup(ref)
 		if late := s.LastBeat.Sub(at(want)); late < 0 || late >= time.Millisecond {
 			t.Errorf("%v is stored as %v", want, s.LastBeat)

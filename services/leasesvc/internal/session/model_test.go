@@ -27,15 +27,16 @@ type modelHolder struct {
 // model is a Table without a wheel: it looks at all holders.
 type model struct {
 	now     monotonic.Instant
+	reached monotonic.Instant // transitions were made up to here
 	holders map[string]*modelHolder
 	invalid []session.Ref
 }
 
-func (m *model) register(boot, name string, sequence uint64, ifNewer bool) session.Outcome {
+func (m *model) register(boot, name string, sequence uint64, age time.Duration, ifNewer bool) session.Outcome {
 	h, known := m.holders[name]
 	switch {
 	case !known:
-		m.holders[name] = &modelHolder{boot: boot, sequence: sequence, beatSequence: sequence, last: m.now, state: session.Alive}
+		m.holders[name] = &modelHolder{boot: boot, sequence: sequence, beatSequence: sequence, last: m.now.Add(-age), state: stateAfter(age)}
 		return session.Opened
 	case h.boot != boot && slices.Contains(h.replaced, boot) && h.state != session.Expired:
 		return session.Superseded
@@ -43,21 +44,34 @@ func (m *model) register(boot, name string, sequence uint64, ifNewer bool) sessi
 		m.invalid = append(m.invalid, h.ref)
 		h.replaced = slices.DeleteFunc(append(h.replaced, h.boot), func(b string) bool { return b == boot })
 		h.replaced, h.boot = h.replaced[max(0, len(h.replaced)-4):], boot
-		h.sequence, h.beatSequence, h.last, h.state = sequence, sequence, m.now, session.Alive
+		m.beat(h, sequence, age)
 		return session.TookOver
 	case ifNewer && sequence <= h.sequence:
 		return session.Repeated
 	}
-	return m.beat(h, sequence)
+	return m.beat(h, sequence, age)
 }
 
-func (m *model) beat(h *modelHolder, sequence uint64) session.Outcome {
-	before := h.state
-	h.sequence, h.beatSequence, h.last, h.state = sequence, sequence, m.now, session.Alive
-	if before == session.Alive {
+// beat applies a beat of a holder that was observed age ago.
+func (m *model) beat(h *modelHolder, sequence uint64, age time.Duration) session.Outcome {
+	h.sequence, h.beatSequence, h.last = sequence, sequence, max(h.last, m.now.Add(-age))
+	state := min(h.state, stateAfter(m.reached.Sub(h.last)))
+	if h.state == session.Alive || h.state == state {
 		return session.Renewed
 	}
+	h.state = state
 	return session.Recovered
+}
+
+// stateAfter returns the state of a new session after a silence.
+func stateAfter(silence time.Duration) session.State {
+	switch {
+	case silence < node.Suspect:
+		return session.Alive
+	case silence < node.TTL:
+		return session.Suspect
+	}
+	return session.Expired
 }
 
 // allows reports whether a silence allows a state: the state that is due, or the one before it
@@ -78,24 +92,25 @@ func allows(silence time.Duration, state session.State) bool {
 func TestTable_AgreesWithNaiveModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := newTable()
-		m := &model{holders: map[string]*modelHolder{}}
+		m := &model{holders: map[string]*modelHolder{}, reached: -1}
+		ages := rapid.Map(rapid.SampledFrom([]int{0, 0, 0, 1, 20, 30, 45, 70}), func(seconds int) time.Duration { return time.Duration(seconds) * time.Second })
 		names := rapid.SampledFrom([]string{"a", "b", "c", "d"})
 		boots := rapid.SampledFrom([]string{"1", "2", "3", "4", "5", "6", "7"})
 		sequences := rapid.Uint64Range(1, 6)
 		t.Repeat(map[string]func(*rapid.T){
 			"register": func(t *rapid.T) {
-				registerBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), false)
+				registerBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), ages.Draw(t, "age"), false)
 			},
 			"register if newer": func(t *rapid.T) {
-				registerBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), true)
+				registerBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot"), sequences.Draw(t, "sequence"), ages.Draw(t, "age"), true)
 			},
 			"beat": func(t *rapid.T) {
 				h, known := m.holders[names.Draw(t, "name")]
 				if !known {
 					t.Skip("no such holder")
 				}
-				sequence := sequences.Draw(t, "sequence")
-				if got, want := table.Beat(m.now, h.ref, sequence), m.beat(h, sequence); got != want {
+				sequence, age := sequences.Draw(t, "sequence"), ages.Draw(t, "age")
+				if got, want := table.Beat(m.now, m.now.Add(-age), h.ref, sequence), m.beat(h, sequence, age); got != want {
 					t.Fatalf("beat: outcome %v, want %v", got, want)
 				}
 			},
@@ -121,7 +136,7 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 				if table.Heartbeats().Beat(m.now, ref, 1) {
 					t.Fatal("Heartbeats renewed an invalid ref")
 				}
-				if got := table.Beat(m.now, ref, 1); got.Accepted() {
+				if got := table.Beat(m.now, m.now, ref, 1); got.Accepted() {
 					t.Fatalf("an invalid ref renewed: outcome %v", got)
 				}
 			},
@@ -139,13 +154,11 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 	})
 }
 
-func registerBoth(t *rapid.T, table *session.Table, m *model, name, boot string, sequence uint64, ifNewer bool) {
-	call := table.Register
-	if ifNewer {
-		call = table.RegisterIfNewer
-	}
-	ref, got := call(m.now, holder(name, boot), sequence)
-	if want := m.register(boot, name, sequence, ifNewer); got != want {
+func registerBoth(t *rapid.T, table *session.Table, m *model, name, boot string, sequence uint64, age time.Duration, ifNewer bool) {
+	ref, got := table.Register(session.Registration{
+		Holder: holder(name, boot), Sequence: sequence, Received: m.now, Observed: m.now.Add(-age), IfNewer: ifNewer,
+	})
+	if want := m.register(boot, name, sequence, age, ifNewer); got != want {
 		t.Fatalf("%s boot %s sequence %d: outcome %v, want %v", name, boot, sequence, got, want)
 	}
 	if got.Accepted() {
@@ -176,6 +189,7 @@ func advanceBoth(t *rapid.T, table *session.Table, m *model) {
 	for more := true; more; {
 		more = table.Advance(m.now, 2, func(step session.Transition) { made = append(made, step) })
 	}
+	m.reached = monotonic.Instant(time.Duration(m.now).Truncate(session.Granularity))
 	for _, step := range made {
 		name := step.Holder.Key.Name
 		h := m.holders[name]

@@ -29,6 +29,17 @@ func (c Class) FirstInterval(name string) time.Duration {
 	return half + half*time.Duration(fingerprint(name)%steps)/steps
 }
 
+// stateAfter returns the state of a session after a silence.
+func (c *Class) stateAfter(silence time.Duration) State {
+	switch {
+	case silence < c.Suspect:
+		return Alive
+	case silence < c.TTL:
+		return Suspect
+	}
+	return Expired
+}
+
 // ClassID is the index of a class in the list that was given to NewTable.
 type ClassID uint8
 
@@ -84,7 +95,8 @@ const (
 	// TookOver means that the session now belongs to another boot. Refs of the earlier boot are
 	// invalid.
 	TookOver
-	// Recovered means that a Suspect or Expired session is Alive again.
+	// Recovered means that a Suspect session is Alive again, or that an Expired one is not expired
+	// any more.
 	Recovered
 	// Renewed means that the deadline moved.
 	Renewed
@@ -110,7 +122,8 @@ type Session struct {
 	Sequence uint64
 	// Started is the time of the first beat of this boot.
 	Started monotonic.Instant
-	// LastBeat is the time of the last accepted beat.
+	// LastBeat is when the holder was last observed to be alive: the time of the last accepted
+	// beat, less the age that it reported.
 	LastBeat monotonic.Instant
 	// Deadline is the time at which the session expires or expired.
 	Deadline monotonic.Instant

@@ -54,35 +54,45 @@ func NewTable(classes []Class, limit int) *Table {
 // Heartbeats returns the part of the Table that takes beats of Alive sessions from any goroutine.
 func (t *Table) Heartbeats() *Heartbeats { return &t.heartbeats }
 
-// Register opens or renews the session of a holder. The holder may begin its sequence with any
-// number.
-func (t *Table) Register(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
-	return t.register(now, h, sequence, false)
+// Registration is a beat by name.
+type Registration struct {
+	Holder Holder
+	// Sequence may begin with any number.
+	Sequence uint64
+	// Received is when the beat was received, here or by the replica that forwarded it. It orders
+	// the boots of a holder.
+	Received monotonic.Instant
+	// Observed is when the holder was last observed to be alive; not after Received. The session
+	// expires as if the beat had been sent then.
+	Observed monotonic.Instant
+	// IfNewer is set if beats may arrive twice or out of order. The outcome is then Repeated if the
+	// sequence is not above that of the last beat which the owner of the Table took from this boot.
+	IfNewer bool
 }
 
-// RegisterIfNewer opens or renews the session of a holder whose beats may arrive twice or out of
-// order. A sequence is Repeated if it is not above the last sequence of the same boot from Register
-// or RegisterIfNewer.
-func (t *Table) RegisterIfNewer(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
-	return t.register(now, h, sequence, true)
-}
-
-func (t *Table) register(now monotonic.Instant, h Holder, sequence uint64, ifNewer bool) (Ref, Outcome) {
+// Register opens or renews the session of a holder.
+func (t *Table) Register(registration Registration) (Ref, Outcome) {
+	h, sequence := registration.Holder, registration.Sequence
 	slot, known := t.index.find(h.Key, t.keyAt)
 	if !known {
-		return t.open(now, h, sequence)
+		// An older beat would end the session at once, and its holder would register again and
+		// again.
+		c := &t.classes[h.Key.Class]
+		observed := max(registration.Observed, registration.Received.Add(-c.TTL-c.Retention/2))
+		return t.open(h, sequence, registration.Received, observed)
 	}
 	r := t.records.At(slot)
 	switch {
-	case r.boot != h.Boot && (now < r.started || !t.mayTakeOver(slot, h.Boot)):
-		t.refuse(now, slot, h.Boot)
+	case r.boot != h.Boot && (registration.Received < r.started || !t.mayTakeOver(slot, h.Boot)):
+		t.reject(registration.Received, slot, h.Boot)
 		return t.ref(slot), Superseded
 	case r.boot != h.Boot:
-		return t.takeOver(now, slot, h.Boot, sequence), TookOver
-	case ifNewer && sequence <= r.sequence:
+		t.takeOver(slot, &registration)
+		return t.ref(slot), TookOver
+	case registration.IfNewer && sequence <= r.sequence:
 		return t.ref(slot), Repeated
 	}
-	return t.ref(slot), t.renew(now, slot, sequence)
+	return t.ref(slot), t.renew(registration.Observed, slot, sequence)
 }
 
 // mayTakeOver is false for a replaced boot while the current boot is not Expired. It is false for
@@ -95,22 +105,19 @@ func (t *Table) mayTakeOver(slot uint32, boot string) bool {
 	return t.records.At(slot).state == Expired || !t.others[slot].wasReplaced(boot)
 }
 
-func (t *Table) takeOver(now monotonic.Instant, slot uint32, boot string, sequence uint64) Ref {
+// takeOver gives the session to another boot. The session of a boot that was observed too long ago
+// stays Suspect or Expired.
+func (t *Table) takeOver(slot uint32, registration *Registration) {
 	r := t.records.At(slot)
 	if t.others[slot] == nil {
 		t.others[slot] = &otherBoots{}
 	}
-	t.others[slot].addReplaced(r.boot, boot)
-	last := beatIn(t.word(slot))
-	r.boot, r.started = boot, now
+	t.others[slot].addReplaced(r.boot, registration.Holder.Boot)
+	r.boot, r.started = registration.Holder.Boot, registration.Received
 	// The new generation ends the beats of the old boot, also a concurrent one.
-	t.set(slot, generationIn(t.word(slot))+1, r.state == Alive, last)
-	if r.state == Alive {
-		t.renew(now, slot, sequence)
-	} else {
-		t.revive(now, slot, sequence)
-	}
-	return t.ref(slot)
+	word := t.word(slot)
+	t.set(slot, generationIn(word)+1, r.state == Alive, beatIn(word))
+	t.renew(registration.Observed, slot, registration.Sequence)
 }
 
 // Restore opens a session of a holder in the state that follows from its silence. The outcome is
@@ -125,44 +132,50 @@ func (t *Table) Restore(now monotonic.Instant, s Silence) (Ref, Outcome) {
 	if silence >= c.TTL+c.Retention {
 		return Ref{}, Unknown
 	}
-	ref, outcome := t.open(now.Add(-silence), s.Holder, 0)
-	if outcome != Opened {
-		return ref, outcome
+	start := now.Add(-silence)
+	ref, outcome := t.open(s.Holder, 0, start, start)
+	if outcome == Opened {
+		t.settle(now, ref.slot)
 	}
-	slot := ref.slot
-	for t.records.At(slot).state != Expired && t.transitionTime(slot, t.word(slot)) <= now {
-		t.setState(slot, t.word(slot), t.records.At(slot).state+1)
-	}
-	t.file(slot)
-	return ref, Opened
+	return ref, outcome
 }
 
-func (t *Table) open(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
+func (t *Table) open(h Holder, sequence uint64, started, observed monotonic.Instant) (Ref, Outcome) {
 	if t.index.size >= t.limit {
 		return Ref{}, Full
 	}
 	slot := t.allocate()
 	generation := generationIn(t.word(slot))
 	*t.records.At(slot) = record{
-		name: h.Key.Name, boot: h.Boot, class: h.Key.Class, state: Alive, sequence: sequence, started: now, firstGeneration: generation,
+		name: h.Key.Name, boot: h.Boot, class: h.Key.Class, state: Alive, sequence: sequence, started: started, firstGeneration: generation,
 	}
-	t.set(slot, generation, true, now)
+	t.set(slot, generation, true, observed)
 	t.beats.At(slot).sequence.Store(sequence)
 	t.index.insert(h.Key, slot, t.keyAt)
 	t.counts[Alive]++
 	t.changes++
-	t.file(slot)
+	t.settle(started, slot)
 	return t.ref(slot), Opened
 }
 
-// Beat renews the session of ref. The caller checks sequences.
-func (t *Table) Beat(now monotonic.Instant, ref Ref, sequence uint64) Outcome {
+// settle gives a new session the state that follows from its silence, and files it.
+func (t *Table) settle(now monotonic.Instant, slot uint32) {
+	r, word := t.records.At(slot), t.word(slot)
+	if state := t.classes[r.class].stateAfter(now.Sub(beatIn(word))); state != Alive {
+		t.setState(slot, word, state)
+	}
+	t.file(slot)
+}
+
+// Beat renews the session of ref, whose holder was last observed at a time that is not after now.
+// The caller checks sequences.
+func (t *Table) Beat(now, observed monotonic.Instant, ref Ref, sequence uint64) Outcome {
 	outcome := t.resolve(ref)
 	switch outcome {
 	case Renewed:
-		return t.renew(now, ref.slot, sequence)
+		return t.renew(observed, ref.slot, sequence)
 	case Superseded:
-		t.refuse(now, ref.slot, "")
+		t.reject(now, ref.slot, "")
 	}
 	return outcome
 }
@@ -182,41 +195,29 @@ func (t *Table) resolve(ref Ref) Outcome {
 	return Renewed
 }
 
-func (t *Table) renew(now monotonic.Instant, slot uint32, sequence uint64) Outcome {
-	if t.heartbeats.Beat(now, t.ref(slot), sequence) {
-		t.records.At(slot).sequence = sequence
+func (t *Table) renew(beat monotonic.Instant, slot uint32, sequence uint64) Outcome {
+	r := t.records.At(slot)
+	r.sequence = sequence
+	if t.heartbeats.Beat(beat, t.ref(slot), sequence) {
 		return Renewed
 	}
 	// The session is not Alive, so no other goroutine writes its word.
-	if word := t.word(slot); t.tooLate(slot, max(beatIn(word), now)) {
-		t.set(slot, generationIn(word), false, max(beatIn(word), now))
+	word := t.word(slot)
+	last := max(beatIn(word), beat)
+	// An old beat may not end the silence: another replica forwarded it, or its agent observed the
+	// holder long ago.
+	state := min(r.state, t.classes[r.class].stateAfter(t.wheel.Reached().Sub(last)))
+	t.beats.At(slot).sequence.Store(sequence)
+	t.set(slot, generationIn(word), state == Alive, last)
+	if state == r.state {
 		return Renewed
 	}
-	t.revive(now, slot, sequence)
-	return Recovered
-}
-
-// tooLate reports whether the silence since a beat still justifies the state of the session. That
-// happens only for an old beat, which another replica forwarded.
-func (t *Table) tooLate(slot uint32, beat monotonic.Instant) bool {
-	r := t.records.At(slot)
-	c := &t.classes[r.class]
-	if r.state == Suspect {
-		return beat.Add(c.Suspect) <= t.wheel.Reached()
-	}
-	return beat.Add(c.TTL) <= t.wheel.Reached()
-}
-
-// revive makes a Suspect or Expired session Alive.
-func (t *Table) revive(now monotonic.Instant, slot uint32, sequence uint64) {
-	r, word := t.records.At(slot), t.word(slot)
 	t.counts[r.state]--
-	t.counts[Alive]++
-	r.state, r.sequence = Alive, sequence
-	t.set(slot, generationIn(word), true, max(beatIn(word), now))
-	t.beats.At(slot).sequence.Store(sequence)
-	// Only a revival can move the deadline before the bucket in which the session is filed.
+	t.counts[state]++
+	r.state = state
+	// Only a recovery can move the deadline before the bucket in which the session is filed.
 	t.file(slot)
+	return Recovered
 }
 
 // Release ends the session of the holder. The outcome is Renewed if it ended, Superseded if another

@@ -22,6 +22,14 @@ func holder(name, boot string) session.Holder {
 
 func newTable() *session.Table { return session.NewTable([]session.Class{node}, 100) }
 
+func register(table *session.Table, now monotonic.Instant, h session.Holder, sequence uint64) (session.Ref, session.Outcome) {
+	return table.Register(session.Registration{Holder: h, Sequence: sequence, Received: now, Observed: now})
+}
+
+func registerIfNewer(table *session.Table, now monotonic.Instant, h session.Holder, sequence uint64) (session.Ref, session.Outcome) {
+	return table.Register(session.Registration{Holder: h, Sequence: sequence, Received: now, Observed: now, IfNewer: true})
+}
+
 func advance(table *session.Table, now monotonic.Instant) []session.Transition {
 	var made []session.Transition
 	table.Advance(now, 1000, func(step session.Transition) { made = append(made, step) })
@@ -43,25 +51,25 @@ func steps(transitions []session.Transition) []step {
 
 func TestForget_EndsTheSessionOfAValidRefOnly(t *testing.T) {
 	table := session.NewTable([]session.Class{node}, 2)
-	earlier, _ := table.Register(0, holder("a", "1"), 1)
-	ref, _ := table.Register(0, holder("a", "2"), 1)
+	earlier, _ := register(table, 0, holder("a", "1"), 1)
+	ref, _ := register(table, 0, holder("a", "2"), 1)
 	table.Forget(earlier)
 	if got := table.Counts(); got != (session.Counts{Alive: 1}) {
 		t.Errorf("a Ref of the earlier boot ended the session: %+v", got)
 	}
 	table.Forget(ref)
 	table.Forget(ref)
-	if got := table.Counts(); got != (session.Counts{}) || table.Beat(0, ref, 2) != session.Unknown {
+	if got := table.Counts(); got != (session.Counts{}) || table.Beat(0, 0, ref, 2) != session.Unknown {
 		t.Errorf("counts %+v after Forget", got)
 	}
-	if again, outcome := table.Register(0, holder("b", "1"), 1); outcome != session.Opened || again.Slot() != ref.Slot() || again == ref {
+	if again, outcome := register(table, 0, holder("b", "1"), 1); outcome != session.Opened || again.Slot() != ref.Slot() || again == ref {
 		t.Errorf("%+v %v, want the slot of %+v with another generation", again, outcome, ref)
 	}
 }
 
 func TestAdvance_SilenceLeadsThroughAllStates(t *testing.T) {
 	table := newTable()
-	table.Register(at(0), holder("a", "1"), 1)
+	register(table, at(0), holder("a", "1"), 1)
 	phases := []struct {
 		now  time.Duration
 		want []step
@@ -86,7 +94,7 @@ func TestAdvance_SilenceLeadsThroughAllStates(t *testing.T) {
 
 func TestAdvance_OneJumpMakesEveryTransitionInOrder(t *testing.T) {
 	table := newTable()
-	table.Register(at(0), holder("a", "1"), 1)
+	register(table, at(0), holder("a", "1"), 1)
 	want := []step{
 		{"a", session.Alive, session.Suspect}, {"a", session.Suspect, session.Expired}, {"a", session.Expired, session.Gone},
 	}
@@ -98,13 +106,13 @@ func TestAdvance_OneJumpMakesEveryTransitionInOrder(t *testing.T) {
 func TestBeat_RevivesFromEveryState(t *testing.T) {
 	for _, silence := range []time.Duration{time.Second, 30 * time.Second, 50 * time.Second} {
 		table := newTable()
-		ref, _ := table.Register(at(0), holder("a", "1"), 1)
+		ref, _ := register(table, at(0), holder("a", "1"), 1)
 		advance(table, at(silence))
 		want := session.Recovered
 		if silence < node.Suspect {
 			want = session.Renewed
 		}
-		if got := table.Beat(at(silence), ref, 2); got != want {
+		if got := table.Beat(at(silence), at(silence), ref, 2); got != want {
 			t.Errorf("beat after %v: outcome %v, want %v", silence, got, want)
 		}
 		wantSession := session.Session{
@@ -126,29 +134,71 @@ func TestBeat_RevivesFromEveryState(t *testing.T) {
 
 func TestRegister_NewestBootHasTheSession(t *testing.T) {
 	table := newTable()
-	old, _ := table.Register(at(0), holder("a", "1"), 1)
-	young, outcome := table.Register(at(1), holder("a", "2"), 1)
+	old, _ := register(table, at(0), holder("a", "1"), 1)
+	young, outcome := register(table, at(1), holder("a", "2"), 1)
 	if outcome != session.TookOver {
 		t.Fatalf("second boot: outcome %v, want TookOver", outcome)
 	}
-	if got := table.Beat(at(2), old, 9); got != session.Superseded {
+	if got := table.Beat(at(2), at(2), old, 9); got != session.Superseded {
 		t.Errorf("beat of the old boot: outcome %v, want Superseded", got)
 	}
-	if got := table.Beat(at(2), young, 2); got != session.Renewed {
+	if got := table.Beat(at(2), at(2), young, 2); got != session.Renewed {
 		t.Errorf("beat of the new boot: outcome %v, want Renewed", got)
 	}
-	if _, got := table.Register(at(3), holder("a", "1"), 10); got != session.Superseded {
+	if _, got := register(table, at(3), holder("a", "1"), 10); got != session.Superseded {
 		t.Errorf("the old boot registers again: outcome %v, want Superseded", got)
 	}
 	advance(table, at(time.Minute))
-	if _, got := table.Register(at(time.Minute), holder("a", "1"), 10); got != session.TookOver {
+	if _, got := register(table, at(time.Minute), holder("a", "1"), 10); got != session.TookOver {
 		t.Errorf("the old boot after the new one expired: outcome %v, want TookOver", got)
+	}
+}
+
+// An agent restarts with a new boot long after the holder was observed for the last time.
+func TestRegister_NewBootOfASilentHolderStaysExpired(t *testing.T) {
+	table := newTable()
+	register(table, at(0), holder("a", "1"), 1)
+	advance(table, at(time.Minute))
+	observed := session.Registration{Holder: holder("a", "2"), Sequence: 7, Received: at(time.Minute), Observed: at(10 * time.Second)}
+	ref, outcome := table.Register(observed)
+	got, _ := table.Lookup(ref)
+	want := session.Session{
+		Ref: ref, Holder: holder("a", "2"), State: session.Expired, Sequence: 7,
+		Started: at(time.Minute), LastBeat: at(10 * time.Second), Deadline: at(50 * time.Second),
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(session.Ref{})); diff != "" || outcome != session.TookOver {
+		t.Errorf("outcome %v (-want +got):\n%s", outcome, diff)
+	}
+	if got := table.Beat(at(time.Minute), at(50*time.Second), ref, 8); got != session.Recovered {
+		t.Errorf("the holder was observed 10 s ago: outcome %v, want Recovered", got)
+	}
+}
+
+// A new boot counts from the receipt of its beat, however long ago its holder was observed.
+func TestRegister_ObservedAgeDoesNotOrderBoots(t *testing.T) {
+	table := newTable()
+	register(table, at(30*time.Second), holder("a", "1"), 1)
+	_, outcome := table.Register(session.Registration{Holder: holder("a", "2"), Sequence: 1, Received: at(31 * time.Second), Observed: at(time.Second)})
+	if outcome != session.TookOver {
+		t.Errorf("outcome %v, want TookOver", outcome)
+	}
+}
+
+func TestRegister_FirstBeatOfASilentHolder(t *testing.T) {
+	for age, want := range map[time.Duration]session.State{
+		24 * time.Second: session.Alive, 25 * time.Second: session.Suspect, 40 * time.Second: session.Expired, time.Minute: session.Expired,
+	} {
+		table := newTable()
+		ref, outcome := table.Register(session.Registration{Holder: holder("a", "1"), Sequence: 1, Received: at(time.Hour), Observed: at(time.Hour - age)})
+		if got, _ := table.Lookup(ref); outcome != session.Opened || got.State != want {
+			t.Errorf("observed %v ago: outcome %v and state %v, want Opened and %v", age, outcome, got.State, want)
+		}
 	}
 }
 
 func TestRegisterIfNewer_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 	table := newTable()
-	table.RegisterIfNewer(at(0), holder("a", "1"), 5)
+	registerIfNewer(table, at(0), holder("a", "1"), 5)
 	for _, c := range []struct {
 		boot     string
 		sequence uint64
@@ -157,7 +207,7 @@ func TestRegisterIfNewer_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 		{"1", 5, session.Repeated}, {"1", 4, session.Repeated}, {"1", 6, session.Renewed},
 		{"2", 1, session.TookOver}, {"2", 1, session.Repeated}, {"1", 99, session.Superseded},
 	} {
-		if _, got := table.RegisterIfNewer(at(time.Second), holder("a", c.boot), c.sequence); got != c.want {
+		if _, got := registerIfNewer(table, at(time.Second), holder("a", c.boot), c.sequence); got != c.want {
 			t.Errorf("boot %s sequence %d: outcome %v, want %v", c.boot, c.sequence, got, c.want)
 		}
 	}
@@ -165,8 +215,8 @@ func TestRegisterIfNewer_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 
 func TestRegisterIfNewer_RepeatedBeatDoesNotMoveTheDeadline(t *testing.T) {
 	table := newTable()
-	table.RegisterIfNewer(at(0), holder("a", "1"), 5)
-	table.RegisterIfNewer(at(20*time.Second), holder("a", "1"), 5)
+	registerIfNewer(table, at(0), holder("a", "1"), 5)
+	registerIfNewer(table, at(20*time.Second), holder("a", "1"), 5)
 	got, _ := table.Get(session.Key{Name: "a"})
 	if got.Deadline != at(node.TTL) {
 		t.Errorf("deadline %v, want %v", got.Deadline, at(node.TTL))
@@ -175,7 +225,7 @@ func TestRegisterIfNewer_RepeatedBeatDoesNotMoveTheDeadline(t *testing.T) {
 
 func TestRelease_InvalidatesTheRefEvenIfTheSlotIsReused(t *testing.T) {
 	table := newTable()
-	ref, _ := table.Register(at(0), holder("a", "1"), 1)
+	ref, _ := register(table, at(0), holder("a", "1"), 1)
 	if _, got := table.Release(holder("a", "2")); got != session.Superseded {
 		t.Errorf("release by another boot: outcome %v, want Superseded", got)
 	}
@@ -185,11 +235,11 @@ func TestRelease_InvalidatesTheRefEvenIfTheSlotIsReused(t *testing.T) {
 	if _, got := table.Release(holder("a", "1")); got != session.Unknown {
 		t.Errorf("release again: outcome %v, want Unknown", got)
 	}
-	other, _ := table.Register(at(1), holder("b", "1"), 1)
+	other, _ := register(table, at(1), holder("b", "1"), 1)
 	if other.Slot() != ref.Slot() {
 		t.Fatalf("slot %d was not reused, got %d", ref.Slot(), other.Slot())
 	}
-	if got := table.Beat(at(2), ref, 2); got != session.Unknown {
+	if got := table.Beat(at(2), at(2), ref, 2); got != session.Unknown {
 		t.Errorf("beat with a ref to the released session: outcome %v, want Unknown", got)
 	}
 	if moved := advance(table, at(node.Suspect)); moved != nil {
@@ -199,22 +249,22 @@ func TestRelease_InvalidatesTheRefEvenIfTheSlotIsReused(t *testing.T) {
 
 func TestRegister_LimitAppliesToNewHoldersOnly(t *testing.T) {
 	table := session.NewTable([]session.Class{node}, 1)
-	table.Register(at(0), holder("a", "1"), 1)
-	if _, got := table.Register(at(0), holder("b", "1"), 1); got != session.Full {
+	register(table, at(0), holder("a", "1"), 1)
+	if _, got := register(table, at(0), holder("b", "1"), 1); got != session.Full {
 		t.Errorf("above the limit: outcome %v, want Full", got)
 	}
-	if _, got := table.Register(at(0), holder("a", "1"), 2); got != session.Renewed {
+	if _, got := register(table, at(0), holder("a", "1"), 2); got != session.Renewed {
 		t.Errorf("known holder at the limit: outcome %v, want Renewed", got)
 	}
 }
 
 func TestBeat_ZeroRefIsUnknown(t *testing.T) {
 	table := newTable()
-	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
+	if got := table.Beat(at(0), at(0), session.Ref{}, 1); got != session.Unknown {
 		t.Errorf("zero ref on an empty table: outcome %v, want Unknown", got)
 	}
-	table.Register(at(0), holder("a", "1"), 1)
-	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
+	register(table, at(0), holder("a", "1"), 1)
+	if got := table.Beat(at(0), at(0), session.Ref{}, 1); got != session.Unknown {
 		t.Errorf("zero ref: outcome %v, want Unknown", got)
 	}
 }
@@ -244,7 +294,7 @@ func TestRegister_OldBeatRevivesNoHolder(t *testing.T) {
 		"suspect, beat since":                     {now: 30 * time.Second, beat: 6 * time.Second, want: session.Alive, outcome: session.Recovered},
 		"suspect, beat before its last beat":      {now: 30 * time.Second, beat: -time.Second, want: session.Suspect, outcome: session.Renewed},
 		"expired, beat so long ago that it stays": {now: time.Minute, beat: 19 * time.Second, want: session.Expired, outcome: session.Renewed},
-		"expired, beat since, and silent again":   {now: time.Minute, beat: 21 * time.Second, want: session.Alive, outcome: session.Recovered},
+		"expired, beat since, and silent again":   {now: time.Minute, beat: 21 * time.Second, want: session.Suspect, outcome: session.Recovered},
 		"expired, beat before its last beat":      {now: time.Minute, beat: -time.Second, want: session.Expired, outcome: session.Renewed},
 		"expired, beat now":                       {now: time.Minute, beat: time.Minute, want: session.Alive, outcome: session.Recovered},
 		"alive, beat before its last beat":        {now: 10 * time.Second, beat: -time.Second, want: session.Alive, outcome: session.Renewed},
@@ -252,9 +302,9 @@ func TestRegister_OldBeatRevivesNoHolder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newTable()
-			ref, _ := table.Register(at(0), holder("a", "1"), 1)
+			ref, _ := register(table, at(0), holder("a", "1"), 1)
 			advance(table, at(tt.now))
-			if _, outcome := table.Register(at(tt.beat), holder("a", "1"), 2); outcome != tt.outcome {
+			if _, outcome := register(table, at(tt.beat), holder("a", "1"), 2); outcome != tt.outcome {
 				t.Errorf("outcome %v, want %v", outcome, tt.outcome)
 			}
 			if s, _ := table.Lookup(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.beat)) {

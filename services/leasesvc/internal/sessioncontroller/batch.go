@@ -16,6 +16,8 @@ type Batch struct {
 	Registrations []Registration
 	// Refs are beats by reference. They renew sessions.
 	Refs []session.Ref
+	// Reports belong to beats in Refs, in the order of Refs.
+	Reports []BeatReport
 	// Sequence is the sequence of the beats in Refs.
 	Sequence uint64
 	// Unordered says that the message may be late or repeated. Sequences of Registrations are then
@@ -24,8 +26,8 @@ type Batch struct {
 
 	// Results are those of Registrations, in the same order.
 	Results []RegisterResult
-	// Refused are the Refs that were not renewed.
-	Refused []RefusedBeat
+	// Rejected are the Refs that were not renewed.
+	Rejected []RejectedBeat
 	// Grant is the merged grant of the renewed Refs, see Grant.Min.
 	Grant Grant
 	// Renewed is the number of renewed Refs.
@@ -44,6 +46,15 @@ type Registration struct {
 	Deferred bool
 	// Age is the time since another replica received the beat that it forwarded.
 	Age time.Duration
+	// Report is nil if the holder was observed just now.
+	Report *Report
+}
+
+// BeatReport is the report of a beat by reference.
+type BeatReport struct {
+	// Index is the index in Batch.Refs.
+	Index int
+	Report
 }
 
 // Grant is what a holder gets for a beat.
@@ -79,8 +90,8 @@ type RegisterResult struct {
 	BeatGrant Grant
 }
 
-// RefusedBeat is a Ref that was not renewed.
-type RefusedBeat struct {
+// RejectedBeat is a Ref that was not renewed.
+type RejectedBeat struct {
 	// Index is the index in Batch.Refs.
 	Index   int
 	Outcome session.Outcome
@@ -130,12 +141,17 @@ func (c *Controller) Process(ctx context.Context, b *Batch) error {
 
 func (c *Controller) process(b *Batch) {
 	now := c.now()
-	b.Results, b.Refused, b.Grant, b.Renewed = b.Results[:0], b.Refused[:0], Grant{}, 0
+	b.Results, b.Rejected, b.Grant, b.Renewed = b.Results[:0], b.Rejected[:0], Grant{}, 0
 	for i := range b.Registrations {
 		b.Results = append(b.Results, c.register(now, b, &b.Registrations[i]))
 	}
+	reports := b.Reports
 	for i, ref := range b.Refs {
-		c.renew(now, b, i, ref)
+		var report *Report
+		if len(reports) > 0 && reports[0].Index == i {
+			report, reports = &reports[0].Report, reports[1:]
+		}
+		c.renew(now, b, i, ref, report)
 	}
 	b.processed <- struct{}{}
 }
@@ -144,15 +160,16 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	if !c.accepts(r.Shard) {
 		return RegisterResult{NotHeld: true}
 	}
+	class := &c.cfg.Classes[r.Holder.Key.Class].Session
+	received := now.Add(-r.Age)
+	observed := observed(received, r.Report)
 	if r.Deferred {
-		c.renewDeferred(now, r)
+		c.renewDeferred(now, observed, r)
 		return RegisterResult{Deferred: true}
 	}
-	register := c.table.Register
-	if b.Unordered {
-		register = c.table.RegisterIfNewer
-	}
-	ref, outcome := register(now.Add(-r.Age), r.Holder, r.Sequence)
+	ref, outcome := c.table.Register(session.Registration{
+		Holder: r.Holder, Sequence: r.Sequence, Received: received, Observed: observed, IfNewer: b.Unordered,
+	})
 	if !outcome.Accepted() {
 		if outcome == session.Superseded {
 			c.reportDuplicate(ref)
@@ -164,15 +181,19 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 		c.openSlot(now, slot, r.Holder.Key, r.Shard)
 	}
 	result := RegisterResult{Outcome: outcome, Ref: ref, Name: c.table.Name(slot), Grant: c.grant(slot), BeatGrant: c.grant(slot)}
-	if outcome == session.Repeated {
+	if outcome == session.Repeated || observed < now {
 		result.Grant.TTL = c.remainingTTL(now, ref)
+	}
+	if outcome == session.Repeated {
 		return result
 	}
-	c.sessionChanged(now, slot, outcome)
+	if outcome == session.TookOver {
+		c.reports.remove(slot)
+	}
+	c.sessionChanged(now, slot, outcome, c.reports.update(slot, received, r.Report))
 	if !b.Unordered || outcome != session.Renewed {
 		// All holders of a message get the interval of the first one, so that they keep beating in
 		// one message.
-		class := &c.cfg.Classes[r.Holder.Key.Class].Session
 		result.Grant.Interval = class.FirstInterval(b.Registrations[0].Holder.Key.Name)
 	}
 	return result
@@ -180,31 +201,37 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 
 // renewDeferred renews the session of a deferred registration, if there is one. A holder must not
 // expire because it waits for admission.
-func (c *Controller) renewDeferred(now monotonic.Instant, r *Registration) {
-	if ref, outcome := c.table.Find(r.Holder); outcome == session.Renewed {
-		c.sessionChanged(now, ref.Slot(), c.table.Beat(now, ref, r.Sequence))
+func (c *Controller) renewDeferred(now, observed monotonic.Instant, r *Registration) {
+	ref, outcome := c.table.Find(r.Holder)
+	if outcome != session.Renewed {
+		return
 	}
+	outcome = c.table.Beat(now, observed, ref, r.Sequence)
+	c.sessionChanged(now, ref.Slot(), outcome, c.reports.update(ref.Slot(), now.Add(-r.Age), r.Report))
 }
 
 // renew takes a beat that Beat has not taken.
-func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref session.Ref) {
-	outcome := c.table.Beat(now, ref, b.Sequence)
+func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref session.Ref, report *Report) {
+	observed := observed(now, report)
+	outcome := c.table.Beat(now, observed, ref, b.Sequence)
 	if !outcome.Accepted() {
 		if outcome == session.Superseded {
 			c.reportDuplicate(ref)
 		}
-		b.Refused = append(b.Refused, RefusedBeat{Index: index, Outcome: outcome})
+		b.Rejected = append(b.Rejected, RejectedBeat{Index: index, Outcome: outcome})
 		return
 	}
 	slot := ref.Slot()
-	b.Renewed++
-	b.Grant = b.Grant.Min(c.grant(slot))
-	if outcome == session.Recovered {
-		c.sessionChanged(now, slot, outcome)
+	grant := c.grant(slot)
+	if observed < now {
+		grant.TTL = c.remainingTTL(now, ref)
 	}
+	b.Renewed++
+	b.Grant = b.Grant.Min(grant)
+	c.sessionChanged(now, slot, outcome, c.reports.update(slot, now, report))
 }
 
-// reportDuplicate reports an episode of two beating boots at its second refusal. A single one may
+// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may
 // be a late message.
 func (c *Controller) reportDuplicate(ref session.Ref) {
 	s, ok := c.table.At(ref.Slot())
@@ -212,25 +239,31 @@ func (c *Controller) reportDuplicate(ref session.Ref) {
 		return
 	}
 	d, ok := c.table.Duplicate(s.Ref)
-	if !ok || d.Refusals != 2 {
+	if !ok || d.Rejections != 2 {
 		return
 	}
 	c.changes.touch(ref.Slot())
+	c.problemSlots.duplicates.add(ref.Slot())
 	c.cfg.Logger.Warn("two boots of one holder send heartbeats; the boot that registered last keeps the session",
-		"class", c.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "refused", d.Boot)
+		"class", c.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "rejected", d.Boot)
 	c.counts.duplicates.Add(1)
 }
 
-// sessionChanged updates the schedule and the watchers after an accepted beat.
-func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome) {
-	switch outcome {
-	case session.Renewed:
-	case session.Opened:
-		c.changes.touch(slot)
-	default:
-		c.writes.HolderRecovered(now, slot)
-		c.changes.touch(slot)
+// sessionChanged updates the schedule and the watchers after an accepted beat. A session that was
+// not recovered may still be expired, because its holder was observed long ago.
+func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome, conditionsChanged bool) {
+	if outcome == session.Renewed {
+		if conditionsChanged {
+			c.changes.touch(slot)
+		}
+		return
 	}
+	if s, _ := c.table.At(slot); s.State == session.Expired {
+		c.writes.HolderExpired(now, slot)
+	} else {
+		c.writes.HolderRecovered(now, slot)
+	}
+	c.changes.touch(slot)
 }
 
 // openSlot begins the writes of a new session.

@@ -2,7 +2,6 @@ package sessioncontroller
 
 import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 const (
@@ -25,6 +24,8 @@ type changeList struct {
 	deletions []deletion
 	compacted uint64
 	watchers  map[*Subscription]struct{}
+	// shardChanges counts the shards that were gained or lost.
+	shardChanges uint64
 }
 
 // changeLink is the place of a slot in the list. A slot with revision 0 is not in the list.
@@ -38,8 +39,10 @@ type deletion struct {
 	revision uint64
 	holder   session.Holder
 	epoch    int64
+	slot     uint32
 	shard    uint16
-	lease    writeback.LeaseRecord
+	// shardLost says that the shard of the session was lost. The session may continue elsewhere.
+	shardLost bool
 }
 
 func newChangeList() changeList {
@@ -62,8 +65,8 @@ func (l *changeList) touch(slot uint32) {
 }
 
 // delete removes the slot of a session that is gone.
-func (l *changeList) delete(slot uint32, d deletion) {
-	l.unlink(slot)
+func (l *changeList) delete(d deletion) {
+	l.unlink(d.slot)
 	l.revision++
 	d.revision = l.revision
 	if len(l.deletions) == maxDeletions {
@@ -98,6 +101,12 @@ func (l *changeList) unlink(slot uint32) {
 		l.links.At(link.next).previous = link.previous
 	}
 	*link = changeLink{}
+}
+
+// changeShards notes that a shard was gained or lost.
+func (l *changeList) changeShards() {
+	l.shardChanges++
+	l.wakeWatchers()
 }
 
 func (l *changeList) wakeWatchers() {

@@ -74,20 +74,23 @@ type Controller struct {
 	keyIndex        atomic.Pointer[keyIndex]
 	leadership      atomic.Pointer[leadership] // nil while no shard is held
 	backlog         atomic.Pointer[writeback.Backlog]
+	problems        atomic.Pointer[Problems]
 
 	// The goroutine of Run owns the fields below.
-	clock       monotonic.Clock
-	table       *session.Table
-	held        []*HeldShard        // by shard; nil if not held
-	heldSince   []monotonic.Instant // by shard
-	leaving     []bool              // by shard: registrations are refused, sessions are being dropped
-	adoptions   adoptions
-	writes      *writeback.Schedule
-	shards      session.Slab[uint16]     // by slot
-	entries     session.Slab[leaseEntry] // by slot
-	changes     changeList
-	exceptions  writeExceptions
-	occupancies uint64
+	clock        monotonic.Clock
+	table        *session.Table
+	held         []*HeldShard        // by shard; nil if not held
+	heldSince    []monotonic.Instant // by shard
+	leaving      []bool              // by shard: registrations are rejected, sessions are being dropped
+	adoptions    adoptions
+	writes       *writeback.Schedule
+	shards       session.Slab[uint16]     // by slot
+	entries      session.Slab[leaseEntry] // by slot
+	changes      changeList
+	exceptions   writeExceptions
+	problemSlots problemSlots
+	reports      reports
+	occupancies  uint64
 	// moreDue is alwaysReady while the last pass left transitions that are due, otherwise nil.
 	moreDue     <-chan struct{}
 	alwaysReady chan struct{} // closed
@@ -111,7 +114,7 @@ func New(cfg Config) *Controller {
 		leaving:    make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
 		changes:    newChangeList(),
-		exceptions: newWriteExceptions(), alwaysReady: make(chan struct{}),
+		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), alwaysReady: make(chan struct{}),
 	}
 	close(c.alwaysReady)
 	policies := make([]writeback.Policy, 0, len(cfg.Classes))
@@ -208,6 +211,7 @@ func (c *Controller) applyTransition(now monotonic.Instant, t session.Transition
 	switch t.To {
 	case session.Expired:
 		c.writes.HolderExpired(now, slot)
+		c.problemSlots.written(slot) // a write that is still wanted and fails adds it again
 		c.changes.touch(slot)
 	case session.Gone:
 		c.sessionGone(slot, t.Holder)
@@ -223,6 +227,7 @@ func (c *Controller) maintain() {
 	if b := c.writes.Backlog(now); b != c.Backlog() {
 		c.backlog.Store(&b)
 	}
+	c.updateProblems(now)
 }
 
 func (c *Controller) publishCounts() {

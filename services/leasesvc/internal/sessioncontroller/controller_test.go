@@ -76,11 +76,11 @@ func TestProcess_GrantIsTheShortestOfAllClasses(t *testing.T) {
 		batch := beat(t, ctl, result[0].Ref, session.Ref{}, result[1].Ref)
 		want := sessioncontroller.Batch{
 			Renewed: 2, Grant: sessioncontroller.Grant{Interval: time.Second, TTL: 5 * time.Second, Epoch: 7},
-			Refused: []sessioncontroller.RefusedBeat{{Index: 1, Outcome: session.Unknown}},
+			Rejected: []sessioncontroller.RejectedBeat{{Index: 1, Outcome: session.Unknown}},
 		}
-		got := sessioncontroller.Batch{Renewed: batch.Renewed, Grant: batch.Grant, Refused: batch.Refused}
-		if diff := cmp.Diff(want.Refused, got.Refused); diff != "" || want.Grant != got.Grant || want.Renewed != got.Renewed {
-			t.Errorf("got %d renewed, grant %+v, refused %v", got.Renewed, got.Grant, got.Refused)
+		got := sessioncontroller.Batch{Renewed: batch.Renewed, Grant: batch.Grant, Rejected: batch.Rejected}
+		if diff := cmp.Diff(want.Rejected, got.Rejected); diff != "" || want.Grant != got.Grant || want.Renewed != got.Renewed {
+			t.Errorf("got %d renewed, grant %+v, rejected %v", got.Renewed, got.Grant, got.Rejected)
 		}
 	})
 }
@@ -108,10 +108,10 @@ func TestController_FailsWithErrStoppedAfterRun(t *testing.T) {
 		ctl := newController()
 		run(t, ctl)()
 		_, err := ctl.StartWrites(t.Context(), 1)
-		_, _, listErr := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1})
+		_, listErr := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1})
 		_, _, getErr := ctl.Get(t.Context(), session.Key{}, 0)
-		_, watchErr := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
-		_, releaseErr := ctl.BeginRelease(t.Context(), node("a", "1"), 0)
+		_, watchErr := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
+		_, releaseErr := ctl.BeginRelease(t.Context(), node("a", "1"), 0, "")
 		for name, err := range map[string]error{
 			"process": ctl.Process(t.Context(), sessioncontroller.NewBatch()), "start writes": err, "finish write": ctl.FinishWrite(sessioncontroller.WriteJob{}, sessioncontroller.WriteResult{}),
 			"list": listErr, "get": getErr, "watch": watchErr, "begin release": releaseErr, "run shard": ctl.RunShard(sessioncontroller.NewHeldShard(t.Context(), 0, 8)),

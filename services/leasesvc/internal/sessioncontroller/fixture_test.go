@@ -3,6 +3,7 @@ package sessioncontroller_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -157,18 +158,18 @@ func listAll(t testing.TB, ctl *sessioncontroller.Controller, q sessioncontrolle
 	t.Helper()
 	var names []string
 	for {
-		page, more, err := ctl.List(t.Context(), q)
+		page, err := ctl.List(t.Context(), q)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(page) > q.Limit {
-			t.Fatalf("a page of %d for a limit of %d", len(page), q.Limit)
+		if len(page.Leases) > q.Limit {
+			t.Fatalf("a page of %d for a limit of %d", len(page.Leases), q.Limit)
 		}
-		for _, lease := range page {
+		for _, lease := range page.Leases {
 			q.After = lease.Holder.Key
 			names = append(names, classes[q.After.Class].Namespace+"/"+q.After.Name)
 		}
-		if !more {
+		if !page.More {
 			return names
 		}
 	}
@@ -234,7 +235,7 @@ func finishWrite(t testing.TB, ctl *sessioncontroller.Controller, job sessioncon
 
 func beginRelease(t testing.TB, ctl *sessioncontroller.Controller, h session.Holder) *sessioncontroller.Release {
 	t.Helper()
-	held, err := ctl.BeginRelease(t.Context(), h, 0)
+	held, err := ctl.BeginRelease(t.Context(), h, 0, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,12 +248,20 @@ type change struct {
 	Name  string
 	State session.State
 	Write writeback.State
+	// Shards are those of a Bookmark, as text.
+	Shards    string
+	ShardLost bool
 }
 
 // watch subscribes and drains the existing sessions.
 func watch(t testing.TB, ctl *sessioncontroller.Controller, classes []bool) *sessioncontroller.Subscription {
 	t.Helper()
-	sub, err := ctl.Watch(t.Context(), classes, sessioncontroller.Version{})
+	return watchSelected(t, ctl, sessioncontroller.Selection{Classes: classes})
+}
+
+func watchSelected(t testing.TB, ctl *sessioncontroller.Controller, selection sessioncontroller.Selection) *sessioncontroller.Subscription {
+	t.Helper()
+	sub, err := ctl.Watch(t.Context(), selection, sessioncontroller.Version{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,9 +282,25 @@ func drain(t testing.TB, sub *sessioncontroller.Subscription) []change {
 			return changes
 		}
 		for _, e := range events {
-			changes = append(changes, change{Type: e.Type, Name: e.Lease.Holder.Key.Name, State: e.Lease.State, Write: e.Lease.Write.State})
+			c := change{
+				Type: e.Type, Name: e.Lease.Holder.Key.Name, State: e.Lease.State, Write: e.Lease.Write.State, ShardLost: e.ShardLost,
+			}
+			if e.Type == sessioncontroller.Bookmark {
+				c.Shards = fmt.Sprint(e.Shards.IDs)
+			}
+			changes = append(changes, c)
 		}
 	}
+}
+
+// position returns the Version after all events that were returned.
+func position(t testing.TB, sub *sessioncontroller.Subscription) sessioncontroller.Version {
+	t.Helper()
+	bookmark, err := sub.Bookmark(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bookmark.Version
 }
 
 // versions drains a watch and returns the Version after each event.

@@ -1,6 +1,9 @@
 package sessioncontroller
 
 import (
+	"fmt"
+	"hash/fnv"
+	"strconv"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
@@ -18,19 +21,37 @@ type Lease struct {
 	Sequence     uint64
 	StartTime    time.Time
 	LastBeatTime time.Time
-	Deadline     time.Time
-	Shard        int
-	// Duplicate is a refused boot of the holder that also beats; nil if there is none.
+	// LastReportTime is when the agent of the holder was last heard; zero if that is LastBeatTime.
+	LastReportTime time.Time
+	Deadline       time.Time
+	Shard          int
+	// Duplicate is a rejected boot of the holder that also beats; nil if there is none.
 	Duplicate *Duplicate
 	Write     WriteStatus
+	// Conditions are those that the agent last reported, ordered by type.
+	Conditions []Condition
 }
 
-// Duplicate is a boot that is refused because another boot has the session.
+// ETag changes with the boot and the term of the lease.
+func (l *Lease) ETag() string {
+	hash := fnv.New64a()
+	fmt.Fprintf(hash, "%d %s", l.Epoch, l.Holder.Boot)
+	return strconv.FormatUint(hash.Sum64(), 16)
+}
+
+// AgentHeard returns when the agent of the holder was last heard.
+func (l *Lease) AgentHeard() time.Time {
+	if l.LastReportTime.After(l.LastBeatTime) {
+		return l.LastReportTime
+	}
+	return l.LastBeatTime
+}
+
+// Duplicate is a boot that is rejected because another boot has the session.
 type Duplicate struct {
-	Boot string
-	// RefuseTime is the time of the last refusal.
-	RefuseTime time.Time
-	Refusals   int64
+	Boot              string
+	LastRejectionTime time.Time
+	Rejections        int64
 }
 
 // WriteStatus is the state of the writes of a Lease object.
@@ -98,8 +119,9 @@ func (c *Controller) lease(s session.Session) Lease {
 		Write:        c.writeStatus(now, slot),
 	}
 	if d, ok := c.table.Duplicate(s.Ref); ok {
-		l.Duplicate = &Duplicate{Boot: d.Boot, RefuseTime: c.clock.WallTime(now, d.Last), Refusals: d.Refusals}
+		l.Duplicate = &Duplicate{Boot: d.Boot, LastRejectionTime: c.clock.WallTime(now, d.Last), Rejections: d.Rejections}
 	}
+	c.addReport(now, slot, s.LastBeat, &l)
 	return l
 }
 
@@ -123,9 +145,11 @@ func (c *Controller) writeStatus(now monotonic.Instant, slot uint32) WriteStatus
 
 // sessionGone records the deletion for watchers and frees the slot.
 func (c *Controller) sessionGone(slot uint32, h session.Holder) {
-	e := c.entries.At(slot)
-	c.changes.delete(slot, deletion{holder: h, epoch: c.epoch(slot), shard: *c.shards.At(slot), lease: e.lease})
+	e, shard := c.entries.At(slot), *c.shards.At(slot)
+	c.changes.delete(deletion{slot: slot, holder: h, epoch: c.epoch(slot), shard: shard, shardLost: c.leaving[shard]})
 	c.writes.Close(slot)
+	c.reports.remove(slot)
+	c.problemSlots.remove(slot)
 	c.exceptions.notifyIdle(slot)
 	delete(c.exceptions.errors, slot)
 	*c.shards.At(slot), *e = noShard, leaseEntry{}

@@ -17,40 +17,74 @@ type keyIndex struct {
 	keys    []session.Key
 }
 
+// Selection selects sessions. The zero Selection selects all.
+type Selection struct {
+	// Classes selects classes by session.ClassID; nil selects all.
+	Classes []bool
+	// States selects states; none selects all.
+	States []session.State
+}
+
+func (s *Selection) class(class session.ClassID) bool {
+	return s.Classes == nil || s.Classes[class]
+}
+
+func (s *Selection) state(state session.State) bool {
+	return len(s.States) == 0 || slices.Contains(s.States, state)
+}
+
 // ListOptions select a page of sessions.
 type ListOptions struct {
+	Selection
 	// After is the last key of the previous page; the zero Key for the first page.
 	After session.Key
 	// Limit is the maximum length of the page; positive.
 	Limit int
-	// Classes selects classes by session.ClassID; nil selects all.
-	Classes []bool
-	// State selects sessions in one state; session.Gone selects all.
-	State session.State
 }
 
-// List returns a page of sessions in the order of their resource names. more reports whether there
-// are further pages.
-func (c *Controller) List(ctx context.Context, o ListOptions) (page []Lease, more bool, err error) {
+// Page is a part of a list.
+type Page struct {
+	// Leases are in the order of their resource names.
+	Leases []Lease
+	// More reports whether there are further pages.
+	More bool
+	// Shards are those that were served while the page was made.
+	Shards ServedShards
+	// Position is that of a Watch that returns all changes since before the page was made.
+	Position Version
+}
+
+// List returns a page of sessions.
+func (c *Controller) List(ctx context.Context, o ListOptions) (Page, error) {
+	var (
+		page  Page
+		begin []*HeldShard
+	)
+	err := c.do(ctx, func() { begin, page.Position = c.servedShards(), c.position() })
+	if err != nil {
+		return Page{}, err
+	}
 	keys, err := c.sortedKeys(ctx)
 	if err != nil {
-		return nil, false, err
+		return Page{}, err
 	}
 	if o.After != (session.Key{}) {
 		keys = keys[c.indexAfter(keys, o.After):]
 	}
-	for len(keys) > 0 {
+	for len(keys) > 0 && len(page.Leases) <= o.Limit {
 		chunk := keys[:min(len(keys), listChunk)]
 		keys = keys[len(chunk):]
-		leases, err := c.leasesOf(ctx, chunk, o)
+		leases, err := c.leasesOf(ctx, chunk, &o.Selection)
 		if err != nil {
-			return nil, false, err
+			return Page{}, err
 		}
-		if page = append(page, leases...); len(page) > o.Limit {
-			return page[:o.Limit], true, nil
-		}
+		page.Leases = append(page.Leases, leases...)
 	}
-	return page, false, nil
+	if page.More = len(page.Leases) > o.Limit; page.More {
+		page.Leases = page.Leases[:o.Limit]
+	}
+	err = c.do(ctx, func() { page.Shards = c.stillServed(begin) })
+	return page, err
 }
 
 // Get returns one session. It fails with a NotHeldError if the shard is not held.
@@ -69,15 +103,14 @@ func (c *Controller) Get(ctx context.Context, key session.Key, shard int) (lease
 	return lease, found, err
 }
 
-func (c *Controller) leasesOf(ctx context.Context, keys []session.Key, o ListOptions) ([]Lease, error) {
+func (c *Controller) leasesOf(ctx context.Context, keys []session.Key, selection *Selection) ([]Lease, error) {
 	var leases []Lease
 	err := c.do(ctx, func() {
 		for _, key := range keys {
-			if o.Classes != nil && !o.Classes[key.Class] {
+			if !selection.class(key.Class) {
 				continue
 			}
-			s, known := c.table.Get(key)
-			if known && (o.State == session.Gone || s.State == o.State) {
+			if s, known := c.table.Get(key); known && selection.state(s.State) {
 				leases = append(leases, c.lease(s))
 			}
 		}

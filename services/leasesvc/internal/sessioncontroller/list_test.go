@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -36,10 +37,10 @@ func TestList_ReturnsEverySessionOnceInOrder(t *testing.T) {
 				t.Errorf("all: got %v, want %v", got, want)
 			}
 			marked := []bool{class == 0, class == 1}
-			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, Classes: marked}); !slices.Equal(got, wantClass) {
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, Selection: sessioncontroller.Selection{Classes: marked}}); !slices.Equal(got, wantClass) {
 				t.Errorf("class %d: got %v, want %v", class, got, wantClass)
 			}
-			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, State: session.Expired}); got != nil {
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, Selection: sessioncontroller.Selection{States: []session.State{session.Expired}}}); got != nil {
 				t.Errorf("expired: got %v, want none", got)
 			}
 		})
@@ -53,15 +54,39 @@ func TestList_ContinuesAfterASessionThatIsGone(t *testing.T) {
 		for i := range 1200 { // more than one chunk
 			register(t, ctl, node(fmt.Sprintf("n%04d", i), "1"))
 		}
-		first, more, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 600})
-		if err != nil || !more || len(first) != 600 {
-			t.Fatalf("first page: %d sessions, more %t, error %v", len(first), more, err)
+		first, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 600})
+		if err != nil || !first.More || len(first.Leases) != 600 {
+			t.Fatalf("first page: %d sessions, more %t, error %v", len(first.Leases), first.More, err)
 		}
-		last := first[599].Holder
+		last := first.Leases[599].Holder
 		ctl.CompleteRelease(beginRelease(t, ctl, last))
-		rest, more, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1000, After: last.Key})
-		if err != nil || more || len(rest) != 600 || rest[0].Holder.Key.Name != "n0600" {
-			t.Errorf("second page: %d sessions, more %t, error %v", len(rest), more, err)
+		rest, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1000, After: last.Key})
+		if err != nil || rest.More || len(rest.Leases) != 600 || rest.Leases[0].Holder.Key.Name != "n0600" {
+			t.Errorf("second page: %d sessions, more %t, error %v", len(rest.Leases), rest.More, err)
 		}
+	})
+}
+
+// A list covers the shards that are served from its begin to its end. A watch from its position
+// completes it.
+func TestList_SaysItsShardsAndWhereAWatchGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("a", "1"))
+		page, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1})
+		if err != nil || len(page.Leases) != 1 || page.More {
+			t.Fatalf("page %v, error %v", page, err)
+		}
+		if diff := cmp.Diff(sessioncontroller.ServedShards{IDs: []int{0}, Epoch: 7}, page.Shards); diff != "" {
+			t.Errorf("shards (-want +got):\n%s", diff)
+		}
+		register(t, ctl, node("a", "2"), node("b", "1"))
+		sub, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, page.Position)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		expectNames(t, "since the list", drain(t, sub), "~a", "+b", "|")
 	})
 }

@@ -17,7 +17,7 @@ const dropPoll = 5 * time.Millisecond
 type NotHeldError struct{ Shard int }
 
 func (e NotHeldError) Error() string {
-	return fmt.Sprintf("shard %d is not held here", e.Shard)
+	return fmt.Sprintf("this replica does not lead shard %d", e.Shard)
 }
 
 // RunShard runs the sessions of a shard until its term ends. The given silences open sessions of
@@ -82,6 +82,7 @@ func (c *Controller) addShard(shard *HeldShard, silences []session.Silence) {
 		}
 		c.changes.touch(slot)
 	}
+	c.changes.changeShards()
 	c.publishLeadership()
 }
 
@@ -92,7 +93,11 @@ func (c *Controller) accepts(shard int) bool { return c.held[shard] != nil && !c
 func (c *Controller) dropShard(shard *HeldShard) {
 	id, ctx := shard.ID(), context.Background()
 	// The only error is ErrStopped; all sessions are gone then.
-	if c.do(ctx, func() { c.leaving[id] = true }) != nil {
+	leave := func() {
+		c.leaving[id] = true
+		c.changes.changeShards()
+	}
+	if c.do(ctx, leave) != nil {
 		return
 	}
 	if c.forEachSlotRange(ctx, func(first, end uint32) { c.dropSessions(id, first, end) }) != nil {

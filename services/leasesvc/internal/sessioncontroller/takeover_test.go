@@ -101,7 +101,7 @@ func TestProcess_DuplicateBootIsReported(t *testing.T) {
 		}
 		expectNames(t, "one episode", drain(t, sub), "~a")
 		lease, _, err := ctl.Get(t.Context(), node("a", "").Key, 0)
-		want := &sessioncontroller.Duplicate{Boot: "old", RefuseTime: time.Now(), Refusals: 3}
+		want := &sessioncontroller.Duplicate{Boot: "old", LastRejectionTime: time.Now(), Rejections: 3}
 		if diff := cmp.Diff(want, lease.Duplicate, cmpopts.EquateApproxTime(time.Millisecond)); err != nil || diff != "" {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}

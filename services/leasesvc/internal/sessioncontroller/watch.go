@@ -7,12 +7,15 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// ErrCompacted is returned to a watcher that has missed deletions which are no longer kept. The
-// watcher must start again with the zero Version.
-var ErrCompacted = errors.New("changes since the requested version are no longer available")
+var (
+	// ErrCompacted means that no watch can begin after a Version. The watcher must start again with
+	// the zero Version.
+	ErrCompacted = errors.New("changes since the requested version are no longer available")
+	// ErrTooSlow is returned to a watcher that has missed deletions which are no longer kept.
+	ErrTooSlow = errors.New("the watcher does not read as fast as sessions end")
+)
 
 // maxEvents is the number of events that a watcher gets at a time.
 const maxEvents = 500
@@ -21,14 +24,14 @@ const maxEvents = 500
 type EventType uint8
 
 const (
-	// Added sessions began, or existed when the watch began.
+	// Added sessions began, are newly selected, or existed when the watch began.
 	Added EventType = iota
 	// Modified sessions changed their state, their boot or the state of their Lease.
 	Modified
-	// Deleted sessions are gone. The Lease of the event has a holder, an epoch, a shard and the
-	// last object, but no times.
+	// Deleted sessions are gone, or are not selected any more. The Lease of the event has at least
+	// a holder, an epoch and a shard.
 	Deleted
-	// Bookmark follows the sessions that existed when the watch began. It has no Lease.
+	// Bookmark says which shards the watcher knows wholly. It has no Lease.
 	Bookmark
 )
 
@@ -36,7 +39,14 @@ const (
 type Event struct {
 	Type  EventType
 	Lease Lease
-	// Version resumes a watch after this event. It is zero for events before the first Bookmark.
+	// ShardLost marks a Deleted session whose shard was lost. It may continue at another replica.
+	ShardLost bool
+	// Shards are set on a Bookmark: the watcher was sent all of their sessions.
+	Shards ServedShards
+	// InitialEnd marks the first Bookmark: all sessions that existed at the start were sent.
+	InitialEnd bool
+	// Version resumes a watch after this event. It is zero for events before the first Bookmark of
+	// a watch from the start.
 	Version Version
 }
 
@@ -50,7 +60,8 @@ type Version struct {
 // states, but never the last one. One goroutine calls its methods.
 type Subscription struct {
 	controller *Controller
-	classes    []bool        // by session.ClassID; nil for all
+	selection  Selection
+	since      Version
 	wake       chan struct{} // has an item if there may be a change
 
 	// The owner of the sessions owns the fields below.
@@ -58,6 +69,8 @@ type Subscription struct {
 	listed   int     // slots that were listed
 	position Version // all changes up to here were returned
 	cursor   uint32  // the last returned slot in the list of changes
+	known    []knowledge
+	bookmarks
 }
 
 // watchPhase is the phase of a Subscription. A new watch begins with listing, a resumed one with
@@ -73,16 +86,29 @@ const (
 	following
 )
 
-// Watch subscribes to the sessions of the selected classes; nil selects all. It begins after the
-// given Version, or with all existing sessions for the zero Version. It fails with ErrCompacted if
-// it cannot begin after the Version. The caller must Close the subscription.
-func (c *Controller) Watch(ctx context.Context, classes []bool, since Version) (*Subscription, error) {
-	s := &Subscription{controller: c, classes: classes, wake: make(chan struct{}, 1)}
+// knowledge is what a watcher knows of the session in a slot.
+type knowledge uint8
+
+const (
+	// unsaid: nothing was sent in this watch. A resumed watcher may know the session.
+	unsaid knowledge = iota
+	// has: the session was sent.
+	has
+	// lacks: the session was not sent, or was deleted.
+	lacks
+)
+
+// Watch subscribes to the selected sessions. It begins after the given Version, or with all
+// existing sessions for the zero Version. It fails with ErrCompacted if it cannot begin after the
+// Version. The caller must Close the subscription.
+func (c *Controller) Watch(ctx context.Context, selection Selection, since Version) (*Subscription, error) {
+	s := &Subscription{controller: c, selection: selection, since: since, wake: make(chan struct{}, 1)}
 	var failure error
 	err := c.do(ctx, func() {
 		l := &c.changes
-		s.position, s.cursor = Version{Revision: l.revision, Sessions: c.occupancies}, l.tail
-		if since != (Version{}) {
+		s.position, s.cursor = c.position(), l.tail
+		s.bookmarks = bookmarks{pending: c.servedShards(), target: l.revision, shardChanges: l.shardChanges}
+		if s.resumed() {
 			if since.Revision < l.compacted || since.Revision > l.revision {
 				failure = ErrCompacted
 				return
@@ -97,13 +123,20 @@ func (c *Controller) Watch(ctx context.Context, classes []bool, since Version) (
 	return s, nil
 }
 
+// position returns the Version of now.
+func (c *Controller) position() Version {
+	return Version{Revision: c.changes.revision, Sessions: c.occupancies}
+}
+
+func (s *Subscription) resumed() bool { return s.since != Version{} }
+
 // Close ends a subscription. It may be repeated.
 func (s *Subscription) Close() {
 	// The only error is ErrStopped; all subscriptions are gone then.
 	_ = s.controller.do(context.Background(), func() { delete(s.controller.changes.watchers, s) })
 }
 
-// Next blocks until there are events and returns them in order. It fails with ErrCompacted if the
+// Next blocks until there are events and returns them in order. It fails with ErrTooSlow if the
 // watcher was too slow.
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) { return s.next(ctx, nil) }
 
@@ -144,44 +177,40 @@ func (s *Subscription) next(ctx context.Context, timeout <-chan time.Time) ([]Ev
 	}
 }
 
-// Bookmark returns an event with the Version after all returned events.
-func (s *Subscription) Bookmark(ctx context.Context) (Event, error) {
-	bookmark := Event{Type: Bookmark}
-	err := s.controller.do(ctx, func() { bookmark.Version = s.position })
-	return bookmark, err
-}
-
-func (s *Subscription) selects(class session.ClassID) bool {
-	return s.classes == nil || s.classes[class]
-}
-
 // collect returns the next events. more reports whether to call it again, also if there are no
 // events yet.
 func (c *Controller) collect(s *Subscription) (events []Event, more bool, err error) {
 	switch s.phase {
 	case listing:
-		return c.listExisting(s), true, nil
+		events, more = c.listExisting(s), true
 	case seeking:
 		c.seekPosition(s)
-		return nil, true, nil
+		more = true
+	case following:
+		if s.position.Revision < c.changes.compacted {
+			return nil, false, ErrTooSlow
+		}
+		events, more = c.collectChanges(s)
 	}
-	if s.position.Revision < c.changes.compacted {
-		return nil, false, ErrCompacted
+	if bookmark, due := c.dueBookmark(s); due {
+		events = append(events, bookmark)
 	}
-	events, more = c.collectChanges(s)
 	return events, more, nil
 }
 
+// listExisting skips sessions that began after the watch: they are among the changes.
 func (c *Controller) listExisting(s *Subscription) (events []Event) {
 	end := min(s.listed+slotsPerCall, c.table.Slots())
 	for ; s.listed < end && len(events) < maxEvents; s.listed++ {
-		if view, ok := c.table.At(uint32(s.listed)); ok && s.selects(view.Holder.Key.Class) {
+		slot := uint32(s.listed)
+		view, ok := c.table.At(slot)
+		if ok && c.entries.At(slot).occupancy <= s.position.Sessions && s.selects(view) {
 			events = append(events, Event{Type: Added, Lease: c.lease(view)})
+			s.learn(slot, has)
 		}
 	}
 	if s.listed >= c.table.Slots() {
 		s.phase = following
-		events = append(events, Event{Type: Bookmark, Version: s.position})
 	}
 	return events
 }
@@ -207,8 +236,7 @@ func (c *Controller) collectChanges(s *Subscription) (events []Event, more bool)
 		slot, changed := l.next(s.cursor)
 		switch {
 		case !changed && len(deletions) == 0:
-			// All sessions that ever began were returned, so a later session is Added.
-			s.position = Version{Revision: l.revision, Sessions: c.occupancies}
+			s.position = c.position()
 			return events, false
 		case !changed || len(deletions) > 0 && deletions[0].revision < l.links.At(slot).revision:
 			events = c.appendDeletion(s, events, &deletions[0])
@@ -223,27 +251,47 @@ func (c *Controller) collectChanges(s *Subscription) (events []Event, more bool)
 func (c *Controller) appendChange(s *Subscription, events []Event, slot uint32) []Event {
 	s.cursor, s.position.Revision = slot, c.changes.links.At(slot).revision
 	view, _ := c.table.At(slot)
-	if !s.selects(view.Holder.Key.Class) {
+	if !s.selection.class(view.Holder.Key.Class) {
 		return events
 	}
-	eventType := Modified
-	if c.entries.At(slot).occupancy > s.position.Sessions {
-		eventType = Added
+	event := Event{Type: Added, Version: s.position}
+	before := s.learn(slot, lacks)
+	switch {
+	case s.selects(view):
+		s.learn(slot, has)
+		if before == has || before == unsaid && c.entries.At(slot).occupancy <= s.since.Sessions {
+			event.Type = Modified
+		}
+	case s.mayHave(before):
+		event.Type = Deleted
+	default:
+		return events
 	}
-	return append(events, Event{Type: eventType, Lease: c.lease(view), Version: s.position})
+	event.Lease = c.lease(view)
+	return append(events, event)
 }
 
 func (c *Controller) appendDeletion(s *Subscription, events []Event, d *deletion) []Event {
 	s.position.Revision = d.revision
-	if !s.selects(d.holder.Key.Class) {
+	if !s.selection.class(d.holder.Key.Class) || !s.mayHave(s.learn(d.slot, lacks)) {
 		return events
 	}
-	lease := Lease{
-		Holder: d.holder, State: session.Gone, Epoch: d.epoch, Shard: int(d.shard),
-		Write: WriteStatus{State: writeback.Pending, RenewTime: d.lease.RenewTime(), ResourceVersion: d.lease.ResourceVersion()},
-	}
-	if lease.Write.ResourceVersion != "" {
-		lease.Write.State, lease.Write.Reason = writeback.Written, writeback.Renewal
-	}
-	return append(events, Event{Type: Deleted, Lease: lease, Version: s.position})
+	lease := Lease{Holder: d.holder, State: session.Gone, Epoch: d.epoch, Shard: int(d.shard)}
+	return append(events, Event{Type: Deleted, ShardLost: d.shardLost, Lease: lease, Version: s.position})
 }
+
+func (s *Subscription) selects(view session.Session) bool {
+	return s.selection.class(view.Holder.Key.Class) && s.selection.state(view.State)
+}
+
+// learn sets what the watcher knows of a slot, and returns what it knew before.
+func (s *Subscription) learn(slot uint32, k knowledge) (before knowledge) {
+	if missing := int(slot) + 1 - len(s.known); missing > 0 {
+		s.known = append(s.known, make([]knowledge, missing)...)
+	}
+	before, s.known[slot] = s.known[slot], k
+	return before
+}
+
+// mayHave reports whether the watcher may have a session of which it has the given knowledge.
+func (s *Subscription) mayHave(k knowledge) bool { return k == has || k == unsaid && s.resumed() }

@@ -9,8 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 func TestWatch_ReturnsExistingSessionsThenChangesOfItsClasses(t *testing.T) {
@@ -18,12 +21,12 @@ func TestWatch_ReturnsExistingSessionsThenChangesOfItsClasses(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
 		register(t, ctl, node("a", "1"), agent("x"))
-		all, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
+		all, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer all.Close()
-		agents, err := ctl.Watch(t.Context(), []bool{false, true}, sessioncontroller.Version{})
+		agents, err := ctl.Watch(t.Context(), sessioncontroller.Selection{Classes: []bool{false, true}}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +58,7 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
 		register(t, ctl, node("a", "1"), node("b", "1"), node("c", "1"))
-		first, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
+		first, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +68,7 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 		}
 		register(t, ctl, node("a", "2"))
 		register(t, ctl, node("d", "1"))
-		hold, err := ctl.BeginRelease(t.Context(), node("b", "1"), 0)
+		hold, err := ctl.BeginRelease(t.Context(), node("b", "1"), 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,20 +79,92 @@ func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 			since sessioncontroller.Version
 			want  []string
 		}{
-			"the start":      {since: start[len(start)-1], want: []string{"~a", "+d", "-b"}},
-			"the takeover":   {since: after[0], want: []string{"+d", "-b"}},
-			"the new holder": {since: after[1], want: []string{"-b"}},
-			"the end":        {since: after[2]},
+			"the start":      {since: start[len(start)-1], want: []string{"~a", "+d", "-b", "|"}},
+			"the takeover":   {since: after[0], want: []string{"+d", "-b", "|"}},
+			"the new holder": {since: after[1], want: []string{"-b", "|"}},
+			"the end":        {since: after[2], want: []string{"|"}},
 		} {
-			sub, err := ctl.Watch(t.Context(), nil, c.since)
+			sub, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, c.since)
 			if err != nil {
 				t.Fatal(err)
 			}
 			expectNames(t, "after "+name, drain(t, sub), c.want...)
 			sub.Close()
 		}
-		if _, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
+		if _, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
 			t.Errorf("a future version: error %v, want ErrCompacted", err)
+		}
+	})
+}
+
+// A session that is not selected any more is Deleted for a watcher that has it, and for no other.
+func TestWatch_SelectsStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("silent", "1"), agent("beats"))
+		suspect := sessioncontroller.Selection{States: []session.State{session.Suspect}}
+		sub := watchSelected(t, ctl, suspect)
+		defer sub.Close()
+		expect := func(what string, want ...string) {
+			t.Helper()
+			register(t, ctl, agent("beats"))
+			expectNames(t, what, drain(t, sub), want...)
+		}
+		expect("while it is alive")
+		sleepAndBeat := func(d time.Duration) {
+			for range d / time.Second {
+				time.Sleep(time.Second)
+				register(t, ctl, agent("beats"))
+			}
+		}
+		sleepAndBeat(26 * time.Second)
+		expect("when it is suspect", "+silent")
+		since := position(t, sub)
+		register(t, ctl, node("silent", "1"))
+		expect("when it is alive again", "-silent")
+		register(t, ctl, node("silent", "2"))
+		expect("after a change that is not selected")
+
+		resumed, err := ctl.Watch(t.Context(), suspect, since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resumed.Close()
+		expectNames(t, "resumed after it was suspect", drain(t, resumed), "-silent", "|")
+	})
+}
+
+// A bookmark names a shard once its sessions were sent, also if the shard comes later.
+func TestWatch_BookmarksSayWhichShardsAreComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		endTerm := holdShard(t, ctl, 1, 9, session.Silence{Holder: node("old", "1"), For: time.Minute})
+		sub, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, sessioncontroller.Version{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		expect := func(what string, want ...change) {
+			t.Helper()
+			if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", what, diff)
+			}
+		}
+		added := func(name string) change {
+			return change{Type: sessioncontroller.Added, Name: name, State: session.Expired, Write: writeback.Pending}
+		}
+		bookmark := func(shards string) change { return change{Type: sessioncontroller.Bookmark, Shards: shards} }
+		expect("at the start", added("old"), bookmark("[0 1]"))
+		defer holdShard(t, ctl, 2, 10, session.Silence{Holder: node("late", "1"), For: time.Minute})()
+		expect("after another shard", added("late"), bookmark("[0 1 2]"))
+		endTerm()
+		expect("after the loss of a shard", change{Type: sessioncontroller.Deleted, Name: "old", ShardLost: true}, bookmark("[0 2]"))
+		defer holdShard(t, ctl, 1, 12, session.Silence{Holder: node("old", "1"), For: time.Minute})()
+		expect("after its return", added("old"), bookmark("[0 1 2]"))
+		if e, err := sub.Bookmark(t.Context()); err != nil || e.InitialEnd || e.Shards.Epoch != 12 {
+			t.Errorf("bookmark %+v, error %v; want one at epoch 12", e, err)
 		}
 	})
 }
@@ -107,7 +182,7 @@ func TestNext_WaitsAndEndsWithTheController(t *testing.T) {
 			}
 			if err == nil {
 				events, err = sub.Next(t.Context())
-				for err == nil && events[0].Type == sessioncontroller.Deleted {
+				for err == nil && events[0].Type != sessioncontroller.Added {
 					events, err = sub.Next(t.Context())
 				}
 			}
@@ -139,7 +214,7 @@ func TestWatch_DoesNotDelayBatches(t *testing.T) {
 	read := make(chan int, 1)
 	go func() {
 		defer cancel()
-		sub, err := ctl.Watch(ctx, nil, sessioncontroller.Version{})
+		sub, err := ctl.Watch(ctx, sessioncontroller.Selection{}, sessioncontroller.Version{})
 		seen := 0
 		for err == nil {
 			var events []sessioncontroller.Event

@@ -14,8 +14,10 @@ var (
 	// ErrNoOwner reports a Lease that was not written because the Node that must own it does not
 	// exist.
 	ErrNoOwner = errors.New("the Node that owns the Lease does not exist")
-	// ErrSuperseded means that a boot was refused because another boot has the session.
-	ErrSuperseded = errors.New("another boot of the holder has the session")
+	// ErrSuperseded means that a boot was rejected because another boot has the session.
+	ErrSuperseded = errors.New("another boot of the holder has the lease")
+	// ErrETagMismatch means that a session is not the one whose etag the caller has read.
+	ErrETagMismatch = errors.New("the lease has changed since its etag was read")
 )
 
 // WriteJob is one Lease to write. The write is made under the term of Shard. The caller calls
@@ -89,12 +91,18 @@ func (c *Controller) finishWrite(job WriteJob, result WriteResult) {
 		c.writes.Succeeded(now, job.write)
 		e.lease, e.writeTime = result.Lease, time.Now().UnixNano()
 		delete(c.exceptions.errors, slot)
+		c.problemSlots.written(slot)
 	case errors.Is(result.Err, ErrNoOwner):
 		c.writes.NoOwner(now, job.write)
 		delete(c.exceptions.errors, slot) // writeback.NoOwner says the same
+		c.problemSlots.written(slot)
+		c.problemSlots.unowned.add(slot)
 	default:
 		c.writes.Failed(now, job.write, result.Pause)
 		c.exceptions.errors[slot] = result.Err.Error()
+		if c.writes.Status(slot).Failures >= problemFailures {
+			c.problemSlots.unwritten.add(slot)
+		}
 	}
 	c.exceptions.notifyIdle(slot)
 	c.changes.touch(slot)
@@ -112,17 +120,26 @@ type Release struct {
 	occupancy uint64
 }
 
+// CheckRelease returns the error with which BeginRelease would fail now; nil also if there is no
+// session.
+func (c *Controller) CheckRelease(ctx context.Context, h session.Holder, shard int, etag string) error {
+	var failure error
+	err := c.do(ctx, func() { _, _, failure = c.findRelease(h, shard, etag) })
+	return errors.Join(err, failure)
+}
+
 // BeginRelease waits until no write of the holder's Lease is in flight and prevents new ones. It
-// returns nil if there is no session. It fails with a NotHeldError if the shard is not held, and
-// with ErrSuperseded if another boot has the session.
-func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard int) (*Release, error) {
+// returns nil if there is no session. It fails with a NotHeldError if the shard is not held, with
+// ErrSuperseded if another boot has the session, and with ErrETagMismatch if the session has
+// another etag; an empty etag stands for any.
+func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard int, etag string) (*Release, error) {
 	for {
 		var (
 			release *Release
 			busy    <-chan struct{}
 			failure error
 		)
-		if err := c.do(ctx, func() { release, busy, failure = c.beginRelease(h, shard) }); err != nil {
+		if err := c.do(ctx, func() { release, busy, failure = c.beginRelease(h, shard, etag) }); err != nil {
 			return nil, err
 		}
 		if busy == nil {
@@ -138,18 +155,11 @@ func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard i
 	}
 }
 
-func (c *Controller) beginRelease(h session.Holder, shard int) (*Release, <-chan struct{}, error) {
-	if !c.accepts(shard) {
-		return nil, nil, NotHeldError{Shard: shard}
+func (c *Controller) beginRelease(h session.Holder, shard int, etag string) (*Release, <-chan struct{}, error) {
+	slot, found, err := c.findRelease(h, shard, etag)
+	if err != nil || !found {
+		return nil, nil, err
 	}
-	ref, outcome := c.table.Find(h)
-	switch outcome {
-	case session.Unknown:
-		return nil, nil, nil
-	case session.Superseded:
-		return nil, nil, ErrSuperseded
-	}
-	slot := ref.Slot()
 	if c.writes.Busy(slot) {
 		return nil, c.exceptions.waitIdle(slot), nil
 	}
@@ -158,6 +168,25 @@ func (c *Controller) beginRelease(h session.Holder, shard int) (*Release, <-chan
 		Namespace: c.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name,
 		Shard: c.held[shard], holder: h, slot: slot, occupancy: c.entries.At(slot).occupancy,
 	}, nil, nil
+}
+
+// findRelease returns the slot of the session to release; false if there is none.
+func (c *Controller) findRelease(h session.Holder, shard int, etag string) (slot uint32, found bool, err error) {
+	if !c.accepts(shard) {
+		return 0, false, NotHeldError{Shard: shard}
+	}
+	ref, outcome := c.table.Find(h)
+	switch outcome {
+	case session.Unknown:
+		return 0, false, nil
+	case session.Superseded:
+		return 0, false, ErrSuperseded
+	}
+	lease := Lease{Holder: h, Epoch: c.epoch(ref.Slot())}
+	if etag != "" && etag != lease.ETag() {
+		return 0, false, ErrETagMismatch
+	}
+	return ref.Slot(), true, nil
 }
 
 // AbortRelease keeps the session, because its Lease was not deleted.
@@ -188,6 +217,7 @@ func (c *Controller) reopenSlot(r *Release) {
 		c.writes.HolderExpired(now, r.slot)
 	}
 	delete(c.exceptions.errors, r.slot)
+	c.problemSlots.written(r.slot)
 	*c.entries.At(r.slot) = leaseEntry{occupancy: r.occupancy}
 }
 

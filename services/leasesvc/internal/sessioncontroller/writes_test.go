@@ -132,7 +132,7 @@ func TestCompleteRelease_EndsTheSession(t *testing.T) {
 		if got := <-second; got != nil {
 			t.Errorf("a second release got %+v, want nil", got)
 		}
-		want := []change{{Type: sessioncontroller.Deleted, Name: "a", Write: writeback.Pending}}
+		want := []change{{Type: sessioncontroller.Deleted, Name: "a"}}
 		if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -147,7 +147,7 @@ func TestCompleteRelease_SessionOfANewerBootContinuesWithANewLease(t *testing.T)
 		finishWrite(t, ctl, startWrites(t, ctl)[0], sessioncontroller.WriteResult{Lease: leaseRecord("5", time.Now())})
 		held := beginRelease(t, ctl, node("a", "1"))
 		register(t, ctl, node("a", "2"))
-		if _, err := ctl.BeginRelease(t.Context(), node("a", "1"), 0); !errors.Is(err, sessioncontroller.ErrSuperseded) {
+		if _, err := ctl.BeginRelease(t.Context(), node("a", "1"), 0, ""); !errors.Is(err, sessioncontroller.ErrSuperseded) {
 			t.Errorf("error %v, want ErrSuperseded", err)
 		}
 		sub := watch(t, ctl, nil)
@@ -174,7 +174,7 @@ func TestBeginRelease_EndsWithItsContext(t *testing.T) {
 		startWrites(t, ctl)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := ctl.BeginRelease(ctx, node("a", "1"), 0); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := ctl.BeginRelease(ctx, node("a", "1"), 0, ""); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want DeadlineExceeded", err)
 		}
 	})

@@ -18,9 +18,8 @@ import (
 const (
 	// Released Leases were deleted because their holders were released.
 	Released = "released"
-	// Orphaned Leases were deleted because their holders have been gone for long. The value is kept
-	// for compatibility.
-	Orphaned = "swept"
+	// Orphaned Leases were deleted because their holders have been gone for long.
+	Orphaned = "orphaned"
 )
 
 // Metrics are the metrics of Lease writes.

@@ -7,34 +7,30 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 // Reasons of slicesvc's own errors.
 const (
-	// ServiceNotFoundReason means that the cluster has no such Service.
+	// ServiceNotFoundReason means that the cluster has no Service of the name.
 	ServiceNotFoundReason rpcerror.Reason = "SERVICE_NOT_FOUND"
-	// PodNotFoundReason means that the Service's namespace has no such Pod.
+	// PodNotFoundReason means that the Service's namespace has no Pod of the name.
 	PodNotFoundReason rpcerror.Reason = "POD_NOT_FOUND"
 	// ServiceUnmanagedReason means that slicesvc writes no slices for the Service: it has no
 	// selector or is ExternalName.
 	ServiceUnmanagedReason rpcerror.Reason = "SERVICE_UNMANAGED"
-	// ConflictReason means that a slice changed while it was being written. The other write stands.
-	ConflictReason rpcerror.Reason = "CONFLICT"
-	// APIServerUnreachableReason means that kube-apiserver refused a write with a Retry-After.
-	APIServerUnreachableReason rpcerror.Reason = "APISERVER_UNREACHABLE"
-	// CacheNotSyncedReason means that this replica has not read the whole cluster yet.
-	CacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
 )
 
 // retryDelay is the RetryInfo of errors that a later call may not meet.
 const retryDelay = time.Second
 
-// serviceName is the name by which a NOT_LEADER error names this service.
+// serviceName is the name of this service in Sources, Problems and NOT_LEADER errors.
 const serviceName = "slicesvc"
 
 var (
@@ -46,18 +42,18 @@ type cacheNotSyncedError struct{ cause error }
 func (e *cacheNotSyncedError) Error() string { return e.cause.Error() }
 func (e *cacheNotSyncedError) Unwrap() error { return e.cause }
 
-// serviceNotFoundError names a Service that does not exist as of freshness. freshness is nil if the
-// name is not a valid name.
+// serviceNotFoundError names a Service that does not exist as of source. source is nil if the name
+// is not a valid name.
 type serviceNotFoundError struct {
-	name      string
-	freshness *statusv1.Freshness
+	name   string
+	source *metav1.Source
 }
 
 func (e *serviceNotFoundError) Error() string { return fmt.Sprintf("no service %q", e.name) }
 
 type podNotFoundError struct {
 	namespace, name string
-	freshness       *statusv1.Freshness
+	source          *metav1.Source
 }
 
 func (e *podNotFoundError) Error() string {
@@ -70,38 +66,45 @@ func (e *unmanagedError) Error() string {
 	return fmt.Sprintf("service %q gets no slices: %s", e.name, e.reason)
 }
 
-type shardNotHeldError struct {
+type notLeaderError struct {
 	shard         int
-	leaderAddress string // gRPC address of the holder; empty if unknown
+	leaderAddress string // gRPC address of the leader; empty if unknown
 }
 
-func (e *shardNotHeldError) Error() string { return fmt.Sprintf("shard %d is not held here", e.shard) }
+func (e *notLeaderError) Error() string {
+	return fmt.Sprintf("this replica does not lead shard %d", e.shard)
+}
 
-// toStatus maps every error of the handlers to a gRPC status.
+// toStatus maps every error of the handlers to a gRPC status. Other errors have no status of this
+// API and stay as they are.
 func toStatus(err error) error {
 	var service *serviceNotFoundError
 	var pod *podNotFoundError
 	var unsynced *cacheNotSyncedError
 	var unmanaged *unmanagedError
-	var notHeld *shardNotHeldError
-	retryAfter, throttled := kube.RetryAfter(err)
+	var notLeader *notLeaderError
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, errStopping):
 		return rpcerror.ShuttingDown()
 	case errors.As(err, &service):
-		return rpcerror.New(codes.NotFound, ServiceNotFoundReason, err.Error(), append(freshnessMetadata(service.freshness), rpcerror.WithMetadata("name", service.name))...)
+		return rpcerror.New(codes.NotFound, ServiceNotFoundReason, err.Error(), append(cacheMetadata(service.source, "Service"), rpcerror.WithMetadata("name", service.name))...)
 	case errors.As(err, &pod):
-		return rpcerror.New(codes.NotFound, PodNotFoundReason, err.Error(), append(freshnessMetadata(pod.freshness), rpcerror.WithMetadata("pod", pod.name))...)
+		return rpcerror.New(codes.NotFound, PodNotFoundReason, err.Error(), append(cacheMetadata(pod.source, "Pod"), rpcerror.WithMetadata("pod", pod.name))...)
 	case errors.As(err, &unmanaged):
 		return rpcerror.New(codes.FailedPrecondition, ServiceUnmanagedReason, err.Error(), rpcerror.WithMetadata("unmanaged_reason", unmanaged.reason))
-	case errors.As(err, &notHeld):
-		return rpcerror.NotLeader(serviceName, notHeld.leaderAddress)
+	case errors.As(err, &notLeader):
+		return rpcerror.NotLeader(serviceName, notLeader.leaderAddress)
+	case errors.Is(err, slicecontroller.ErrPlanChanged):
+		return rpcerror.New(codes.Aborted, rpcerror.ETagMismatchReason, "the plan has changed since it was read; nothing was written")
 	case errors.Is(err, kube.ErrConflict):
-		return rpcerror.New(codes.Aborted, ConflictReason, err.Error(), rpcerror.WithRetryAfter(retryDelay))
-	case throttled:
-		return rpcerror.New(codes.Unavailable, APIServerUnreachableReason, err.Error(), rpcerror.WithRetryAfter(max(retryAfter, retryDelay)))
+		return rpcerror.New(codes.Aborted, rpcerror.ConflictReason, err.Error(), rpcerror.WithRetryAfter(retryDelay))
+	case kube.Unreachable(err):
+		pause, _ := kube.RetryAfter(err)
+		return rpcerror.New(codes.Unavailable, rpcerror.APIServerUnreachableReason, err.Error(), rpcerror.WithRetryAfter(max(pause, retryDelay)))
 	case errors.As(err, &unsynced):
-		return rpcerror.New(codes.Unavailable, CacheNotSyncedReason, err.Error(), rpcerror.WithRetryAfter(retryDelay))
+		return rpcerror.New(codes.Unavailable, rpcerror.CacheNotSyncedReason, err.Error(), rpcerror.WithRetryAfter(retryDelay))
 	case errors.Is(err, pagetoken.ErrInvalid):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	default:
@@ -109,14 +112,30 @@ func toStatus(err error) error {
 	}
 }
 
-// freshnessMetadata lets a client weigh a NOT_FOUND: a replica whose watch lags misses objects that
+// cacheMetadata lets a client weigh a NOT_FOUND: a replica whose watch lags misses objects that
 // another replica knows.
-func freshnessMetadata(freshness *statusv1.Freshness) []rpcerror.Option {
-	if freshness == nil {
+func cacheMetadata(source *metav1.Source, kind string) []rpcerror.Option {
+	if source == nil {
 		return nil
 	}
-	return []rpcerror.Option{
-		rpcerror.WithMetadata("epoch", strconv.FormatInt(freshness.GetEpoch(), 10)),
-		rpcerror.WithMetadata("resource_version", freshness.GetResourceVersion()),
+	options := []rpcerror.Option{rpcerror.WithMetadata("epoch", strconv.FormatInt(source.GetEpoch(), 10))}
+	for _, cache := range source.GetCaches() {
+		if cache.GetKind() == kind {
+			options = append(options, rpcerror.WithMetadata("resource_version", cache.GetResourceVersion()))
+		}
 	}
+	return options
+}
+
+// withPlan adds what was planned and done to the status of a failed call.
+func withPlan(err error, plan *metav1.Plan) error {
+	failed, ok := status.FromError(err)
+	if !ok || len(plan.GetChanges()) == 0 {
+		return err
+	}
+	detailed, detailErr := failed.WithDetails(plan)
+	if detailErr != nil {
+		return err
+	}
+	return detailed.Err()
 }

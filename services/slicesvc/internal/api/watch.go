@@ -2,26 +2,23 @@ package api
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/resumetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 const (
-	// bookmarkPeriod is the longest time without a message.
+	// bookmarkPeriod is the longest time without a bookmark.
 	bookmarkPeriod = 30 * time.Second
 	// changesPause is the shortest time between two reads of the change log. A Service that changes
 	// all the time is sent a few times in a second, not at each change.
 	changesPause = 200 * time.Millisecond
-	// termsPeriod is how often a watch checks whether shards came or went.
-	termsPeriod = time.Second
 	// initialPageSize is how many Services are listed at a time for the initial events.
 	initialPageSize = 500
 )
@@ -30,190 +27,170 @@ func (s *Server) WatchServiceSlices(request *slicev1.WatchServiceSlicesRequest, 
 	if err := s.checkAvailable(); err != nil {
 		return toStatus(err)
 	}
+	namespace := parseParent(request.GetParent())
 	w := &serviceWatch{
-		Server:     s,
-		namespace:  parseParent(request.GetParent()),
-		stream:     stream,
-		sentEpochs: map[slicecontroller.Key]int64{},
+		Server:    s,
+		namespace: namespace,
+		tokens:    s.resumeTokens(namespace),
+		stream:    stream,
 	}
-	return toStatus(w.run())
+	return toStatus(w.run(request.GetResumeToken()))
 }
 
 // serviceWatch is one WatchServiceSlices call. One goroutine uses it.
 type serviceWatch struct {
 	*Server
 	namespace string
+	tokens    resumetoken.Format
 	stream    grpc.ServerStreamingServer[slicev1.WatchServiceSlicesResponse]
-	// sentEpochs has the Services that the client knows, with the epoch that was sent last.
-	sentEpochs map[slicecontroller.Key]int64
-	revision   uint64
+	// revision is the place in the change log up to which the client knows everything.
+	revision uint64
 }
 
-// run returns when the call or the server ends. It reads the change log only after the client took
-// the last message. So a slow client gets the newest state of each Service, and nothing queues up.
-func (w *serviceWatch) run() error {
-	if err := w.sendAll(); err != nil {
+// run returns when the call or the server ends, or with resumetoken.ErrExpired. It reads the change
+// log only after the client took the last message. So a slow client gets the newest state of each
+// Service, and nothing queues up.
+func (w *serviceWatch) run(token string) error {
+	if err := w.start(token); err != nil {
 		return err
 	}
-	if err := w.sendBookmark(); err != nil {
-		return err
-	}
-	bookmark, terms := time.NewTimer(bookmarkPeriod), time.NewTicker(termsPeriod)
+	bookmark := time.NewTimer(bookmarkPeriod)
 	defer bookmark.Stop()
-	defer terms.Stop()
-	for {
+	for initial, due := true, true; ; initial = false {
+		leaders, moved := w.leaders.current()
+		source := w.source(leaders)
 		changes := w.cfg.Controller.Changes(w.revision)
-		sent, err := w.sendChanges(changes)
-		if err != nil {
+		if err := w.sendChanges(changes); err != nil {
 			return err
 		}
-		if sent {
+		if due {
+			if err := w.sendBookmark(source, initial); err != nil {
+				return err
+			}
 			bookmark.Reset(bookmarkPeriod)
 		}
-		if err := w.wait(changes.More, terms.C, bookmark); err != nil {
+		var err error
+		if due, err = w.wait(changes.More, moved, bookmark.C); err != nil {
 			return err
 		}
 	}
 }
 
-// wait blocks until there are changes. Meanwhile it sends bookmarks, and Services whose term
-// changed.
-func (w *serviceWatch) wait(more <-chan struct{}, terms <-chan time.Time, bookmark *time.Timer) error {
-	for {
-		select {
-		case <-more:
-			return w.pause()
-		case <-terms:
-			if err := w.sendMovedShards(); err != nil {
-				return err
-			}
-		case <-bookmark.C:
-			if err := w.sendBookmark(); err != nil {
-				return err
-			}
-			bookmark.Reset(bookmarkPeriod)
-		case <-w.stream.Context().Done():
-			return contextError(w.stream.Context())
-		}
+// start sends every Service, or finds the place of a resume token.
+func (w *serviceWatch) start(token string) error {
+	if token == "" {
+		w.revision = w.cfg.Controller.Revision()
+		return w.sendAll()
 	}
+	revisions, err := w.tokens.Parse(token, 1)
+	if err != nil {
+		return err
+	}
+	w.revision = revisions[0]
+	return nil
 }
 
-func (w *serviceWatch) pause() error {
-	timer := time.NewTimer(changesPause)
-	defer timer.Stop()
+// wait blocks until there is something to send. due says that it is a bookmark.
+func (w *serviceWatch) wait(changed, moved <-chan struct{}, bookmark <-chan time.Time) (due bool, err error) {
 	select {
-	case <-timer.C:
-		return nil
+	case <-moved:
+		return true, nil
+	case <-bookmark:
+		return true, nil
+	case <-changed:
 	case <-w.stream.Context().Done():
-		return contextError(w.stream.Context())
+		return false, contextError(w.stream.Context())
+	}
+	pause := time.NewTimer(changesPause)
+	defer pause.Stop()
+	select {
+	case <-moved:
+		return true, nil
+	case <-bookmark:
+		return true, nil
+	case <-pause.C:
+		return false, nil
+	case <-w.stream.Context().Done():
+		return false, contextError(w.stream.Context())
 	}
 }
 
-// sendAll sends every Service, and a deletion for each Service that the client knows and that is
-// gone.
+// sendAll sends every Service without a resume token: a watch cannot resume within the initial
+// events.
 func (w *serviceWatch) sendAll() error {
-	w.revision = w.cfg.Controller.Revision()
-	gone := maps.Clone(w.sentEpochs)
 	for after := (slicecontroller.Key{}); ; {
 		keys := w.cfg.Controller.KeysAfter(w.namespace, after, initialPageSize)
+		leaders := w.leadersNow()
 		for _, key := range keys {
-			delete(gone, key)
-			if err := w.sendService(key); err != nil {
+			if err := w.sendService(key, leaders, metav1.EventType_EVENT_TYPE_ADDED, ""); err != nil {
 				return err
 			}
 		}
 		if len(keys) < initialPageSize {
-			break
+			return nil
 		}
 		after = keys[len(keys)-1]
 	}
-	for key := range gone {
-		if err := w.sendDeletion(slicecontroller.ServiceChange{Key: key}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
-func (w *serviceWatch) sendChanges(changes slicecontroller.Changes) (sent bool, err error) {
+func (w *serviceWatch) sendChanges(changes slicecontroller.Changes) error {
 	if changes.Lost {
-		return true, w.sendAll()
+		return resumetoken.ErrExpired
 	}
-	w.revision = changes.Revision
+	leaders := w.leadersNow()
 	for _, change := range changes.Services {
 		if w.namespace != "" && change.Key.Namespace != w.namespace {
 			continue
 		}
-		if change.Deleted {
-			err = w.sendDeletion(change)
-		} else {
-			err = w.sendService(change.Key)
+		var err error
+		token := w.tokens.Encode(change.Revision)
+		switch {
+		case change.Deleted:
+			err = w.sendDeletion(change, leaders, token)
+		case change.Added:
+			err = w.sendService(change.Key, leaders, metav1.EventType_EVENT_TYPE_ADDED, token)
+		default:
+			err = w.sendService(change.Key, leaders, metav1.EventType_EVENT_TYPE_MODIFIED, token)
 		}
 		if err != nil {
-			return sent, err
-		}
-		sent = true
-	}
-	return sent, nil
-}
-
-// sendMovedShards sends the Services of shards that this replica acquired or lost: their epoch
-// changed.
-func (w *serviceWatch) sendMovedShards() error {
-	held := w.heldEpochs()
-	var moved []slicecontroller.Key
-	for key, epoch := range w.sentEpochs {
-		if held[shardOf(key, len(held))] != epoch {
-			moved = append(moved, key)
-		}
-	}
-	slices.SortFunc(moved, index.CompareKeys)
-	for _, key := range moved {
-		if err := w.sendService(key); err != nil {
 			return err
 		}
 	}
+	w.revision = changes.Revision
 	return nil
 }
 
 // sendService sends the current state of a Service. A Service that was deleted meanwhile is
 // skipped: the change log has its deletion.
-func (w *serviceWatch) sendService(key slicecontroller.Key) error {
-	epoch := w.epochOf(key)
-	freshness := w.freshness(epoch)
+func (w *serviceWatch) sendService(key slicecontroller.Key, leaders leaders, event metav1.EventType, token string) error {
 	state, ok := w.cfg.Controller.State(key)
 	if !ok {
 		return nil
 	}
-	eventType := slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED
-	if _, known := w.sentEpochs[key]; !known {
-		eventType = slicev1.WatchServiceSlicesResponse_TYPE_ADDED
-	}
-	w.sentEpochs[key] = epoch
-	message := &slicev1.WatchServiceSlicesResponse{Type: eventType, ServiceSlices: w.convertState(key, state), Freshness: freshness}
-	message.ServiceSlices.Epoch = epoch // the term may have ended since
-	return w.stream.Send(message)
-}
-
-func (w *serviceWatch) sendDeletion(change slicecontroller.ServiceChange) error {
-	if _, known := w.sentEpochs[change.Key]; !known {
-		return nil
-	}
-	delete(w.sentEpochs, change.Key)
-	held := w.heldEpochs()
-	number := shardOf(change.Key, len(held))
 	return w.stream.Send(&slicev1.WatchServiceSlicesResponse{
-		Type: slicev1.WatchServiceSlicesResponse_TYPE_DELETED,
-		ServiceSlices: &slicev1.ServiceSlices{
-			Name: resourceName(change.Key), Uid: string(change.UID), Shard: int32(number), Epoch: held[number],
-		},
-		Freshness: w.freshness(held[number]),
+		Type:          event,
+		ServiceSlices: w.convertState(state, leaders),
+		ResumeToken:   token,
 	})
 }
 
-func (w *serviceWatch) sendBookmark() error {
+func (w *serviceWatch) sendDeletion(change slicecontroller.ServiceChange, leaders leaders, token string) error {
 	return w.stream.Send(&slicev1.WatchServiceSlicesResponse{
-		Type: slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK, Freshness: w.freshness(w.newestEpoch()),
+		Type: metav1.EventType_EVENT_TYPE_DELETED,
+		ServiceSlices: &slicev1.ServiceSlices{
+			Name:  resourceName(change.Key),
+			Uid:   string(change.UID),
+			Owner: leaders.owner(change.Key),
+		},
+		ResumeToken: token,
+	})
+}
+
+func (w *serviceWatch) sendBookmark(source *metav1.Source, initial bool) error {
+	return w.stream.Send(&slicev1.WatchServiceSlicesResponse{
+		Type:        metav1.EventType_EVENT_TYPE_BOOKMARK,
+		ResumeToken: w.tokens.Encode(w.revision),
+		Bookmark:    &metav1.Bookmark{InitialEventsEnd: initial, Sources: []*metav1.Source{source}},
 	})
 }
 

@@ -76,6 +76,20 @@ func Addresses(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	return all
 }
 
+// CanonicalAddress returns an IP address in its canonical form, and an invalid one as it is.
+func CanonicalAddress(text string) string {
+	if address, _, ok := canonicalAddress(text); ok {
+		return address
+	}
+	return text
+}
+
+// FamilyOf returns the family of an IP address; false for an invalid one.
+func FamilyOf(text string) (discoveryv1.AddressType, bool) {
+	_, family, ok := canonicalAddress(text)
+	return family, ok
+}
+
 // canonicalAddress returns an IP address in its canonical form, and its family. It accepts what
 // kube-apiservers have accepted: leading zeros in dotted decimals, and IPv4 mapped into IPv6, both
 // mean the IPv4 address. ok is false for an invalid address and for one with a zone.

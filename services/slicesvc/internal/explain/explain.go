@@ -14,20 +14,23 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
-// Chain is the evidence for one Pod in one Service.
+// Chain is the evidence for one endpoint of one Service.
 type Chain struct {
 	Links []Link
-	// FirstBroken is the index of the first broken link, -1 if there is none.
-	FirstBroken int
-	// Included says that a slice has the Pod. Settled says that the slices have the planned
-	// endpoint.
+	// BrokenIndex is the index of the first failed link, -1 if there is none.
+	BrokenIndex int
+	// Included says that a slice has the endpoint. Settled says that the slices are as planned for
+	// it.
 	Included, Settled bool
 }
 
 // Explain returns the chain of the facts.
 func Explain(f Facts) Chain {
+	if f.Candidate.Pod == nil {
+		return explainAddress(f)
+	}
 	families := findFamilies(f)
-	chain := Chain{FirstBroken: -1, Settled: !f.Pending}
+	chain := Chain{BrokenIndex: -1, Settled: !f.Pending}
 	chain.add(f, serviceLink(f))
 	for _, link := range selectorLinks(f) {
 		chain.add(f, link)
@@ -51,29 +54,31 @@ func (c *Chain) add(f Facts, links ...Link) {
 		if link.Time.IsZero() {
 			link.Time = f.Now
 		}
-		link.Finding = bounded(link.Finding)
-		if link.Verdict == Broken && c.FirstBroken < 0 {
-			c.FirstBroken = len(c.Links)
+		link.Message = bounded(link.Message)
+		if link.Result == Failed && c.BrokenIndex < 0 {
+			c.BrokenIndex = len(c.Links)
 		}
 		c.Links = append(c.Links, link)
 	}
 }
 
-// Verdict is the state of a link.
-type Verdict uint8
+// Result is how a link stands.
+type Result uint8
 
 const (
-	// Good means that the link is as it should be.
-	Good Verdict = iota + 1
-	// Doubtful means that something is about to change, or that a part of the traffic is lost.
-	Doubtful
-	// Broken means that the Pod gets no traffic because of the link.
-	Broken
-	// Absent means that the link does not apply.
-	Absent
+	// OK means that the link is as it should be.
+	OK Result = iota + 1
+	// Warning means that something is about to change, or that a part of the traffic is lost.
+	Warning
+	// Failed means that the endpoint gets no traffic because of the link.
+	Failed
+	// NotApplicable means that the link does not apply.
+	NotApplicable
 )
 
-func (v Verdict) String() string { return [...]string{"", "good", "doubtful", "broken", "absent"}[v] }
+func (r Result) String() string {
+	return [...]string{"", "OK", "WARNING", "FAILED", "NOT_APPLICABLE"}[r]
+}
 
 // Codes of the links, in order.
 const (
@@ -89,17 +94,19 @@ const (
 	CodeHints       = "HINTS"
 )
 
-// Facts is what one replica knows of one Pod in one Service.
+// Facts is what one replica knows of one Pod or address in one Service.
 type Facts struct {
 	// Now is the time of the explanation.
 	Now     time.Time
 	Service *corev1.Service
-	// Candidate has the Pod and its Node.
+	// Candidate has the Pod and its Node. Its Pod is nil if no Pod of the namespace has Address.
 	Candidate desired.Candidate
+	// Address is the canonical address that was asked for; empty if a Pod was.
+	Address string
 	// Slices are the managed slices of the Service, unordered.
 	Slices []*discoveryv1.EndpointSlice
 	// Pending says that a sync of the Service is due, running or failing. Held says that this
-	// replica holds the shard, and so knows.
+	// replica leads the shard, and so knows.
 	Pending, Held bool
 	// TopologyProblem says why a Service that asks for hints has none.
 	TopologyProblem string
@@ -110,14 +117,14 @@ type Object struct{ APIVersion, Kind, Namespace, Name, UID string }
 
 // Link is one piece of evidence.
 type Link struct {
-	Code    string
-	Verdict Verdict
-	// Finding is one sentence. Next is what to do or to check; it may be empty.
-	Finding, Next string
+	Code   string
+	Result Result
+	// Message is one sentence. Next is what to do or to check; it may be empty.
+	Message, Next string
 	Source        string
 	Object        Object
 	Version       string
-	// Time is when the finding became true, or Facts.Now.
+	// Time is when the message became true, or Facts.Now.
 	Time time.Time
 }
 

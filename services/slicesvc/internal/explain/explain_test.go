@@ -160,6 +160,15 @@ func fixtures() map[string]fixture {
 			},
 			node: func(c *desired.Candidate) { c.Zone = "" },
 		},
+		"address without a pod": {facts: func(f *explain.Facts) { f.Candidate, f.Address = desired.Candidate{}, "10.9.9.9" }},
+		"address without a pod, in a slice": {
+			service: dual,
+			facts:   func(f *explain.Facts) { f.Candidate, f.Address, f.Pending = desired.Candidate{}, "10.1.0.2", true },
+		},
+		"address without a selector": {
+			service: func(service *corev1.Service) { service.Spec.Selector = nil },
+			facts:   func(f *explain.Facts) { f.Candidate, f.Address, f.Slices = desired.Candidate{}, "fd00::7", nil },
+		},
 		"hints impossible": {
 			service: func(service *corev1.Service) {
 				service.Annotations = map[string]string{corev1.AnnotationTopologyMode: "Auto"}
@@ -200,13 +209,13 @@ func TestExplain_Chains(t *testing.T) {
 
 func render(c explain.Chain) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "included %v, settled %v, first broken %d\n", c.Included, c.Settled, c.FirstBroken)
+	fmt.Fprintf(&b, "included %v, settled %v, first failed %d\n", c.Included, c.Settled, c.BrokenIndex)
 	for _, l := range c.Links {
-		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Verdict, l.Source)
+		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Result, l.Source)
 		if l.Object.Kind != "" {
 			fmt.Fprintf(&b, " %s %s", l.Object.Kind, strings.Trim(l.Object.Namespace+"/"+l.Object.Name, "/"))
 		}
-		fmt.Fprintf(&b, " at version %q, %s\n  %s\n", l.Version, l.Time.Format(time.TimeOnly), l.Finding)
+		fmt.Fprintf(&b, " at version %q, %s\n  %s\n", l.Version, l.Time.Format(time.TimeOnly), l.Message)
 		if l.Next != "" {
 			fmt.Fprintf(&b, "  -> %s\n", l.Next)
 		}
@@ -214,7 +223,7 @@ func render(c explain.Chain) string {
 	return b.String()
 }
 
-// Every chain has all links in order, and FirstBroken is the first broken link.
+// Every chain has all links in order, and BrokenIndex is the first failed link.
 func TestExplain_ChainIsComplete(t *testing.T) {
 	for name, fixture := range fixtures() {
 		_, chain := fixture.explain()
@@ -224,10 +233,10 @@ func TestExplain_ChainIsComplete(t *testing.T) {
 			if len(codes) == 0 || codes[len(codes)-1] != l.Code {
 				codes = append(codes, l.Code)
 			}
-			if first < 0 && l.Verdict == explain.Broken {
+			if first < 0 && l.Result == explain.Failed {
 				first = i
 			}
-			if l.Finding == "" || l.Verdict == 0 || l.Time.IsZero() || l.Source == "" {
+			if l.Message == "" || l.Result == 0 || l.Time.IsZero() || l.Source == "" {
 				t.Errorf("%s: link %s is incomplete: %+v", name, l.Code, l)
 			}
 		}
@@ -235,8 +244,8 @@ func TestExplain_ChainIsComplete(t *testing.T) {
 		if diff := cmp.Diff(want, codes); diff != "" {
 			t.Errorf("%s: codes (-want +got):\n%s", name, diff)
 		}
-		if first != chain.FirstBroken {
-			t.Errorf("%s: first broken is %d, want %d", name, chain.FirstBroken, first)
+		if first != chain.BrokenIndex {
+			t.Errorf("%s: broken_index is %d, want %d", name, chain.BrokenIndex, first)
 		}
 	}
 }
@@ -245,7 +254,7 @@ func TestExplain_IsPure(t *testing.T) {
 	for name, fixture := range fixtures() {
 		facts, chain := fixture.explain()
 		before := facts
-		before.Service, before.Candidate.Pod = facts.Service.DeepCopy(), facts.Candidate.Pod.DeepCopy()
+		before.Service, before.Candidate.Pod = facts.Service.DeepCopy(), facts.Candidate.Pod.DeepCopy() // nil stays nil
 		before.Slices = nil
 		for _, slice := range facts.Slices {
 			before.Slices = append(before.Slices, slice.DeepCopy())
@@ -259,7 +268,7 @@ func TestExplain_IsPure(t *testing.T) {
 	}
 }
 
-// Objects may contain any text. A finding is one line of bounded length.
+// Objects may contain any text. A message is one line of bounded length.
 func TestExplain_AcceptsAnyObject(t *testing.T) {
 	long := strings.Repeat("ä\n", 5000)
 	for name, facts := range map[string]explain.Facts{
@@ -279,8 +288,8 @@ func TestExplain_AcceptsAnyObject(t *testing.T) {
 		},
 	} {
 		for _, l := range explain.Explain(facts).Links {
-			if len(l.Finding) > 500 || strings.ContainsAny(l.Finding, "\n\x00") {
-				t.Errorf("%s: %s is %d bytes: %.100q", name, l.Code, len(l.Finding), l.Finding)
+			if len(l.Message) > 500 || strings.ContainsAny(l.Message, "\n\x00") {
+				t.Errorf("%s: %s is %d bytes: %.100q", name, l.Code, len(l.Message), l.Message)
 			}
 		}
 	}

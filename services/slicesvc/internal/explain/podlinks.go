@@ -15,15 +15,15 @@ func serviceLink(f Facts) Link {
 	l.Time = f.Service.CreationTimestamp.Time
 	switch {
 	case index.UnmanagedReasonOf(f.Service) == index.ExternalName:
-		l.Verdict, l.Finding = Broken, "It is an ExternalName Service: it stands for a DNS name and has no endpoints."
+		l.Result, l.Message = Failed, "It is an ExternalName Service: it stands for a DNS name and has no endpoints."
 	case index.UnmanagedReasonOf(f.Service) == index.NoSelector:
-		l.Verdict, l.Finding = Broken, "It has no selector: another controller or a user writes its EndpointSlices."
+		l.Result, l.Message = Failed, "It has no selector: another controller or a user writes its EndpointSlices."
 		l.Next = "Give it a selector, or check what writes its slices."
 	case f.Service.DeletionTimestamp != nil:
-		l.Verdict, l.Time = Doubtful, f.Service.DeletionTimestamp.Time
-		l.Finding = "It is being deleted: its slices are updated, but no slice is created."
+		l.Result, l.Time = Warning, f.Service.DeletionTimestamp.Time
+		l.Message = "It is being deleted: its slices are updated, but no slice is created."
 	default:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It has a selector and is served over %s.", joinFamilies(desired.Families(f.Service)))
+		l.Result, l.Message = OK, fmt.Sprintf("It has a selector and is served over %s.", joinFamilies(desired.Families(f.Service)))
 	}
 	return l
 }
@@ -33,7 +33,7 @@ func selectorLinks(f Facts) []Link {
 	keys := f.selectorKeys()
 	if len(keys) == 0 {
 		l := f.serviceLink(CodeSelector)
-		l.Verdict, l.Finding = Absent, "There is no selector to match."
+		l.Result, l.Message = NotApplicable, "There is no selector to match."
 		return []Link{l}
 	}
 	links := make([]Link, 0, len(keys))
@@ -43,13 +43,13 @@ func selectorLinks(f Facts) []Link {
 		has, ok := f.Candidate.Pod.Labels[key]
 		switch {
 		case ok && has == wanted:
-			l.Verdict, l.Finding = Good, fmt.Sprintf("It has the label %s=%s.", key, wanted)
+			l.Result, l.Message = OK, fmt.Sprintf("It has the label %s=%s.", key, wanted)
 		case ok:
-			l.Verdict, l.Finding = Broken, fmt.Sprintf("Its label %s is %q; the Service selects %q.", key, has, wanted)
+			l.Result, l.Message = Failed, fmt.Sprintf("Its label %s is %q; the Service selects %q.", key, has, wanted)
 		default:
-			l.Verdict, l.Finding = Broken, fmt.Sprintf("It has no label %s; the Service selects %q.", key, wanted)
+			l.Result, l.Message = Failed, fmt.Sprintf("It has no label %s; the Service selects %q.", key, wanted)
 		}
-		if l.Verdict == Broken {
+		if l.Result == Failed {
 			l.Next = "Change the selector, or the labels in the template of the pod."
 		}
 		links = append(links, l)
@@ -62,11 +62,11 @@ func phaseLink(f Facts) Link {
 	phase := f.Candidate.Pod.Status.Phase
 	switch {
 	case desired.Finished(f.Candidate.Pod):
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is %s: it has ended, and another pod may have its address.", phase)
+		l.Result, l.Message = Failed, fmt.Sprintf("It is %s: it has ended, and another pod may have its address.", phase)
 	case phase == "":
-		l.Verdict, l.Finding = Good, "It has no phase yet."
+		l.Result, l.Message = OK, "It has no phase yet."
 	default:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It is %s.", phase)
+		l.Result, l.Message = OK, fmt.Sprintf("It is %s.", phase)
 	}
 	return l
 }
@@ -81,16 +81,16 @@ func addressLink(f Facts, of family, all []family) Link {
 	}
 	switch {
 	case !of.served:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("The Service is no longer served over %s.", of.addressType)
+		l.Result, l.Message = Warning, fmt.Sprintf("The Service is no longer served over %s.", of.addressType)
 	case addresses != "":
-		l.Verdict, l.Finding = Good, fmt.Sprintf("Its %s address is %s.", of.addressType, strings.ReplaceAll(addresses, ",", ", "))
+		l.Result, l.Message = OK, fmt.Sprintf("Its %s address is %s.", of.addressType, strings.ReplaceAll(addresses, ",", ", "))
 	case len(pod.Status.PodIPs) == 0:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It has no %s address yet: it gets one with its sandbox on the node.", of.addressType)
+		l.Result, l.Message = Failed, fmt.Sprintf("It has no %s address yet: it gets one with its sandbox on the node.", of.addressType)
 		l.Next = "Check the pod's events: it may wait for a node, an image or the network plugin."
 	case other:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It has no %s address, only one of another family.", of.addressType)
+		l.Result, l.Message = Warning, fmt.Sprintf("It has no %s address, only one of another family.", of.addressType)
 	default:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It has no usable %s address; the Service is served over %[1]s only.", of.addressType)
+		l.Result, l.Message = Failed, fmt.Sprintf("It has no usable %s address; the Service is served over %[1]s only.", of.addressType)
 		l.Next = "Set spec.ipFamilies of the Service to the family of the pods."
 	}
 	return l
@@ -102,19 +102,19 @@ func nodeLink(f Facts) Link {
 	published := f.Service.Spec.PublishNotReadyAddresses
 	switch {
 	case name == "" && published:
-		l.Verdict, l.Finding, l.Object = Doubtful, "It is not bound to a node yet; the Service publishes it anyway.", Object{}
+		l.Result, l.Message, l.Object = Warning, "It is not bound to a node yet; the Service publishes it anyway.", Object{}
 	case name == "":
-		l.Verdict, l.Finding, l.Object = Broken, "It is not bound to a node yet.", Object{}
+		l.Result, l.Message, l.Object = Failed, "It is not bound to a node yet.", Object{}
 		l.Next = "Check the pod's events: the scheduler reports there what it lacks."
 	case !f.Candidate.NodeKnown && published:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("Its node %s does not exist; the Service publishes it anyway, without a zone.", name)
+		l.Result, l.Message = Warning, fmt.Sprintf("Its node %s does not exist; the Service publishes it anyway, without a zone.", name)
 	case !f.Candidate.NodeKnown:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("Its node %s does not exist: an endpoint waits for its node.", name)
+		l.Result, l.Message = Failed, fmt.Sprintf("Its node %s does not exist: an endpoint waits for its node.", name)
 		l.Next = "Check why the Node object is missing; the endpoint is added with it."
 	case f.Candidate.Zone == "":
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It is on %s, which has no zone.", name)
+		l.Result, l.Message = OK, fmt.Sprintf("It is on %s, which has no zone.", name)
 	default:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It is on %s in zone %s.", name, f.Candidate.Zone)
+		l.Result, l.Message = OK, fmt.Sprintf("It is on %s in zone %s.", name, f.Candidate.Zone)
 	}
 	return l
 }
@@ -129,14 +129,14 @@ func readinessLink(f Facts) Link {
 	}
 	switch {
 	case ready != nil && ready.Status == corev1.ConditionTrue:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It is ready%s.", since)
+		l.Result, l.Message = OK, fmt.Sprintf("It is ready%s.", since)
 	case f.Service.Spec.PublishNotReadyAddresses:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It is not ready%s; the Service publishes pods that are not ready (publishNotReadyAddresses).", since)
+		l.Result, l.Message = OK, fmt.Sprintf("It is not ready%s; the Service publishes pods that are not ready (publishNotReadyAddresses).", since)
 	case ready == nil:
-		l.Verdict, l.Finding = Broken, "It has no readiness yet, so no client routes to it."
+		l.Result, l.Message = Failed, "It has no readiness yet, so no client routes to it."
 		l.Next = nextReadiness
 	default:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is not ready%s, so no client routes to it.", since)
+		l.Result, l.Message = Failed, fmt.Sprintf("It is not ready%s, so no client routes to it.", since)
 		l.Next = nextReadiness
 	}
 	return l
@@ -148,18 +148,18 @@ func terminationLink(f Facts) Link {
 	l := f.podLink(CodeTermination)
 	pod := f.Candidate.Pod
 	if pod.DeletionTimestamp == nil {
-		l.Verdict, l.Finding = Good, "It is not being deleted."
+		l.Result, l.Message = OK, "It is not being deleted."
 		return l
 	}
 	l.Time = pod.DeletionTimestamp.Time
 	end := formatTime(f.Now, l.Time)
 	switch {
 	case f.Service.Spec.PublishNotReadyAddresses:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It is being deleted, at the latest at %s; the Service publishes it until it is gone.", end)
+		l.Result, l.Message = Warning, fmt.Sprintf("It is being deleted, at the latest at %s; the Service publishes it until it is gone.", end)
 	case desired.Ready(pod):
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is being deleted, at the latest at %s: it still serves, but clients use it only if no other pod is ready.", end)
+		l.Result, l.Message = Failed, fmt.Sprintf("It is being deleted, at the latest at %s: it still serves, but clients use it only if no other pod is ready.", end)
 	default:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is being deleted, at the latest at %s.", end)
+		l.Result, l.Message = Failed, fmt.Sprintf("It is being deleted, at the latest at %s.", end)
 	}
 	return l
 }
@@ -169,14 +169,14 @@ func portsLink(f Facts) Link {
 	ports, missing := desired.Ports(f.Service, f.Candidate.Pod)
 	switch {
 	case len(f.Service.Spec.Ports) == 0:
-		l.Verdict, l.Finding = Good, "The Service has no ports: clients choose them."
+		l.Result, l.Message = OK, "The Service has no ports: clients choose them."
 	case len(missing) == 0:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It has the Service's ports as %s.", desired.PortText(ports))
+		l.Result, l.Message = OK, fmt.Sprintf("It has the Service's ports as %s.", desired.PortText(ports))
 	case len(ports) == 0:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("None of its containers has a port named %s, so its endpoint has no ports.", quoted(missing))
+		l.Result, l.Message = Failed, fmt.Sprintf("None of its containers has a port named %s, so its endpoint has no ports.", quoted(missing))
 		l.Next = "Name the container's port like the Service's targetPort, or use a number as targetPort."
 	default:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It has the Service's ports as %s; none of its containers has a port named %s.",
+		l.Result, l.Message = Warning, fmt.Sprintf("It has the Service's ports as %s; none of its containers has a port named %s.",
 			desired.PortText(ports), quoted(missing))
 		l.Next = "Name the container's port like the Service's targetPort, or use a number as targetPort."
 	}

@@ -103,6 +103,16 @@ func (p *Pod) fill(object *corev1.Pod) {
 
 func (p *Pod) key() Key { return Key{Namespace: p.namespace, Name: p.name} }
 
+// hasAddress reports whether the Pod has a canonical address.
+func (p *Pod) hasAddress(address string) bool {
+	for i := range p.addresses {
+		if ip := p.addresses[i].IP; ip == address || desired.CanonicalAddress(ip) == address {
+			return true
+		}
+	}
+	return false
+}
+
 // isReady is desired.Ready for a kept Pod.
 func (p *Pod) isReady() bool { return p.ready != nil && p.ready.status == corev1.ConditionTrue }
 

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -86,6 +87,44 @@ func (x *Index) Candidate(key Key) (desired.Candidate, bool) {
 		return desired.Candidate{}, false
 	}
 	pod := x.selected(ns.pods[key.Name])
+	return desired.Candidate{Pod: pod.object(), NodeKnown: pod.NodeKnown, Zone: pod.Zone}, true
+}
+
+// CandidateAt returns the Pod of the Service's namespace that has a canonical address; false when
+// there is none. Of several, it is one that the Service selects, then one that has not ended, then
+// the first by name. It looks at every Pod of the namespace.
+func (x *Index) CandidateAt(of Key, address string) (desired.Candidate, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ns, found := x.find(of)
+	if found == nil {
+		return desired.Candidate{}, false
+	}
+	rank := func(pod *podEntry) int {
+		switch _, selected := found.pods[pod]; {
+		case selected && !pod.finished():
+			return 0
+		case selected:
+			return 1
+		case !pod.finished():
+			return 2
+		default:
+			return 3
+		}
+	}
+	var best *podEntry
+	for _, pod := range ns.pods {
+		if !pod.hasAddress(address) {
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(rank(pod), rank(best)), cmp.Compare(pod.name, best.name)) < 0 {
+			best = pod
+		}
+	}
+	if best == nil {
+		return desired.Candidate{}, false
+	}
+	pod := x.selected(best)
 	return desired.Candidate{Pod: pod.object(), NodeKnown: pod.NodeKnown, Zone: pod.Zone}, true
 }
 

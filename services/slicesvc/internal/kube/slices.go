@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"time"
 
@@ -54,6 +55,27 @@ func Refused(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
+// Unreachable returns whether err is of a kube-apiserver that does not answer, is overloaded or
+// asks for a pause. The same request may succeed later.
+func Unreachable(err error) bool {
+	if _, throttled := RetryAfter(err); throttled {
+		return true
+	}
+	var answer apierrors.APIStatus
+	if errors.As(err, &answer) {
+		code := answer.Status().Code
+		return code >= http.StatusInternalServerError || code == http.StatusRequestTimeout
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// Denied returns whether err proves that kube-apiserver does not accept a write, for example
+// because of a webhook or a quota. The same write fails again until the cause is gone.
+func Denied(err error) bool {
+	return Refused(err) && !errors.Is(err, ErrConflict) && !Unreachable(err) || errors.Is(err, ErrNamespaceTerminating)
+}
+
 // SliceClient writes and reads EndpointSlices. It is safe for concurrent use. Every method blocks
 // until kube-apiserver answers, ctx ends, or 30 s have passed; List, 30 s for each page.
 type SliceClient struct {
@@ -76,9 +98,8 @@ func NewSliceClient(requests SliceRequests, managedBy string) *SliceClient {
 	return &SliceClient{requests: requests, managedBy: managedBy}
 }
 
-// Write stores one change and returns the stored slice; for a deletion, the deleted slice. The
-// result may share memory with change and must not be changed. To delete a slice that is gone
-// succeeds.
+// Write stores one change and returns the stored slice; for a deletion, the deleted slice, or nil
+// if that was gone already. The result may share memory with change and must not be changed.
 func (c *SliceClient) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -103,7 +124,7 @@ func (c *SliceClient) write(ctx context.Context, change pack.Change) (*discovery
 			},
 		})
 		if apierrors.IsNotFound(err) {
-			err = nil
+			return nil, nil
 		}
 		return change.Slice, err
 	default:

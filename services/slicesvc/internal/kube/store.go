@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,8 @@ type store[S any, T object[S]] struct {
 	known map[types.NamespacedName]version
 	// listed is called after each list; nil for kinds that do not need it.
 	listed func(keys map[types.NamespacedName]struct{}, resourceVersion string)
+	// status records which resourceVersion the Handler has.
+	status *kindStatus
 	// filled is called after each list that was put without an error.
 	filled func()
 }
@@ -38,10 +41,20 @@ type version struct {
 	resourceVersion string
 }
 
-var _ cache.ReflectorStore = &store[corev1.Pod, *corev1.Pod]{}
+var (
+	_ cache.ReflectorStore         = &store[corev1.Pod, *corev1.Pod]{}
+	_ cache.ResourceVersionUpdater = &store[corev1.Pod, *corev1.Pod]{}
+)
 
-func newStore[S any, T object[S]](decode func(object any) (T, bool), put func(T) error, remove func(T), filled func()) *store[S, T] {
-	return &store[S, T]{decode: decode, put: put, remove: remove, known: map[types.NamespacedName]version{}, filled: filled}
+func newStore[S any, T object[S]](decode func(object any) (T, bool), put func(T) error, remove func(T), status *kindStatus, filled func()) *store[S, T] {
+	return &store[S, T]{
+		decode: decode,
+		put:    put,
+		remove: remove,
+		known:  map[types.NamespacedName]version{},
+		status: status,
+		filled: filled,
+	}
 }
 
 func (s *store[S, T]) Add(object any) error { return s.Update(object) }
@@ -107,8 +120,14 @@ func (s *store[S, T]) Replace(objects []any, resourceVersion string) error {
 	if s.listed != nil {
 		s.listed(listed, resourceVersion)
 	}
+	s.status.hear(resourceVersion, time.Now())
 	s.filled()
 	return nil
+}
+
+// UpdateResourceVersion is called after each event, bookmarks included.
+func (s *store[S, T]) UpdateResourceVersion(resourceVersion string) {
+	s.status.hear(resourceVersion, time.Now())
 }
 
 // Resync does nothing: the Handler keeps every object.

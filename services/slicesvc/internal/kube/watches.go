@@ -3,11 +3,10 @@ package kube
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -47,20 +46,21 @@ type Watches struct {
 	logger  *slog.Logger
 	synced  chan struct{} // closed by Run
 
-	mu sync.Mutex // guards failures
-	// failures has the cause of the last failed list or watch of each kind.
-	failures map[string]error
+	kinds []*kindStatus // ordered by Kind
 }
 
 // NewWatches returns Watches. It starts nothing.
 func NewWatches(client ObjectClient, handler Handler, logger *slog.Logger) *Watches {
-	return &Watches{
-		client:   client,
-		handler:  handler,
-		logger:   logger,
-		synced:   make(chan struct{}),
-		failures: map[string]error{},
+	w := &Watches{
+		client:  client,
+		handler: handler,
+		logger:  logger,
+		synced:  make(chan struct{}),
 	}
+	for _, kind := range []string{"EndpointSlice", "Node", "Pod", "Service"} {
+		w.kinds = append(w.kinds, &kindStatus{kind: kind, resource: strings.ToLower(kind) + "s"})
+	}
+	return w
 }
 
 // Run watches until ctx ends and all its goroutines have returned.
@@ -69,13 +69,13 @@ func (w *Watches) Run(ctx context.Context) error {
 	var reflectors sync.WaitGroup
 	defer reflectors.Wait()
 	var filling []chan struct{}
-	for _, kind := range []string{services, pods, nodes, endpointSlices} {
+	for _, status := range w.kinds {
 		filled := make(chan struct{})
 		filling = append(filling, filled)
-		store := w.storeOf(kind, sync.OnceFunc(func() { close(filled) }))
-		reflector := cache.NewReflectorWithOptions(w.listerWatcher(kind), nil, store, cache.ReflectorOptions{
-			Name:            "slicesvc " + kind,
-			TypeDescription: kind,
+		store := w.storeOf(status, sync.OnceFunc(func() { close(filled) }))
+		reflector := cache.NewReflectorWithOptions(w.listerWatcher(status), nil, store, cache.ReflectorOptions{
+			Name:            "slicesvc " + status.resource,
+			TypeDescription: status.resource,
 		})
 		reflectors.Go(func() { reflector.RunWithContext(logged) })
 	}
@@ -102,56 +102,64 @@ func (w *Watches) Check() error {
 		return nil
 	default:
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	problems := []error{errors.New("caches are being filled")}
-	for _, err := range w.failures {
-		problems = append(problems, err)
+	for _, status := range w.kinds {
+		if failure := status.snapshot().Failure; failure != nil {
+			problems = append(problems, failure)
+		}
 	}
-	slices.SortFunc(problems[1:], func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
 }
 
+// Status returns how fresh the cache of each kind is, ordered by Kind. It reads memory only. A
+// caller that takes it before it reads the cache never claims too much.
+func (w *Watches) Status() []KindStatus {
+	all := make([]KindStatus, 0, len(w.kinds))
+	for _, status := range w.kinds {
+		all = append(all, status.snapshot())
+	}
+	return all
+}
+
 // listerWatcher lists and watches one kind, and records failures.
-func (w *Watches) listerWatcher(kind string) cache.ListerWatcher {
+func (w *Watches) listerWatcher(status *kindStatus) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			list, err := w.client.List(ctx, kind, options)
-			if err != nil {
-				w.recordFailure(kind, err)
-			}
+			list, err := w.client.List(ctx, status.resource, options)
+			w.recordAnswer(status, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			events, err := w.client.Watch(ctx, kind, options)
-			if err != nil {
-				w.recordFailure(kind, err)
-			}
+			events, err := w.client.Watch(ctx, status.resource, options)
+			w.recordAnswer(status, err)
 			return events, err
 		},
 	}, w.client)
 }
 
-// recordFailure logs at debug level only: once the caches are filled, interruptions are normal, and
-// a watch continues where it ended.
-func (w *Watches) recordFailure(kind string, cause error) {
-	w.logger.Debug("watch interrupted", "kind", kind, "error", cause)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.failures[kind] = fmt.Errorf("list %s: %w", kind, cause)
+// recordAnswer records whether kube-apiserver answered a list or opened a watch. It logs at debug
+// level only: once the caches are filled, interruptions are normal, and a watch continues where it
+// ended.
+func (w *Watches) recordAnswer(status *kindStatus, err error) {
+	if err == nil {
+		status.hear("", time.Now())
+		return
+	}
+	w.logger.Debug("watch interrupted", "kind", status.resource, "error", err)
+	status.fail(err)
 }
 
 // storeOf returns the store that passes the objects of a kind to the Handler.
-func (w *Watches) storeOf(kind string, filled func()) cache.ReflectorStore {
-	switch kind {
+func (w *Watches) storeOf(status *kindStatus, filled func()) cache.ReflectorStore {
+	switch status.resource {
 	case services:
-		return newStore(decodeWith(stripService), withoutError(w.handler.PutService), w.handler.DeleteService, filled)
+		return newStore(decodeWith(stripService), withoutError(w.handler.PutService), w.handler.DeleteService, status, filled)
 	case pods:
-		return newStore(newPodDecoder(), withoutError(w.handler.PutPod), w.handler.DeletePod, filled)
+		return newStore(newPodDecoder(), withoutError(w.handler.PutPod), w.handler.DeletePod, status, filled)
 	case nodes:
-		return newStore(decodeWith(stripNode), withoutError(w.handler.PutNode), w.handler.DeleteNode, filled)
+		return newStore(decodeWith(stripNode), withoutError(w.handler.PutNode), w.handler.DeleteNode, status, filled)
 	default:
-		slices := newStore(lazySliceOf, w.putSlice, w.deleteSlice, filled)
+		slices := newStore(lazySliceOf, func(lazy *lazySlice) error { return w.putSlice(status, lazy) }, w.deleteSlice, status, filled)
 		slices.listed = w.handler.SlicesListed
 		return slices
 	}
@@ -190,14 +198,14 @@ func withoutError[T any](put func(T)) func(T) error {
 
 // putSlice decodes a slice only if the Handler asks for it. A slice that cannot be decoded keeps
 // its last known state until there is another version.
-func (w *Watches) putSlice(lazy *lazySlice) error {
+func (w *Watches) putSlice(status *kindStatus, lazy *lazySlice) error {
 	if !w.handler.ObserveSliceMetadata(&lazy.ObjectMeta) {
 		return nil
 	}
 	slice, err := lazy.decode()
 	if err != nil {
 		w.logger.Error("endpointslice ignored", "error", err)
-		w.recordFailure(endpointSlices, err)
+		status.fail(err)
 		return err
 	}
 	w.handler.PutSlice(slice)

@@ -85,6 +85,7 @@ func (d *draft) change(verb Verb, slice *discoveryv1.EndpointSlice) Change {
 	return Change{
 		Verb:    verb,
 		Slice:   slice,
+		From:    d.from,
 		Reason:  d.reason,
 		Added:   d.added,
 		Removed: d.removed,

@@ -91,7 +91,7 @@ func apply(t rapid.TB, existing []*discoveryv1.EndpointSlice, changes []pack.Cha
 func reasons(plan pack.Plan) []string {
 	var all []string
 	for _, change := range plan.Changes {
-		all = append(all, fmt.Sprintf("%s %s %s: %s", change.Verb, change.Slice.Name, change.Reason, change.Detail()))
+		all = append(all, fmt.Sprintf("%s %s %s: %s", change.Verb, change.Slice.Name, change.Reason, change.Message()))
 	}
 	return all
 }

@@ -48,7 +48,9 @@ type Change struct {
 	Verb Verb
 	// Slice is the object to write. An update has the resourceVersion, and a deletion the
 	// resourceVersion and UID, of the slice that the plan was made from.
-	Slice  *discoveryv1.EndpointSlice
+	Slice *discoveryv1.EndpointSlice
+	// From is the slice that the plan was made from; nil for a creation.
+	From   *discoveryv1.EndpointSlice
 	Reason Reason
 	// Added, Removed and Changed count the slice's endpoints.
 	Added, Removed, Changed int
@@ -106,8 +108,8 @@ func (c Change) Supersedes() bool {
 	return c.Moved || c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted
 }
 
-// Detail describes the change for people.
-func (c Change) Detail() string {
+// Message describes the change for people.
+func (c Change) Message() string {
 	ports := desired.PortText(c.Slice.Ports)
 	switch c.Reason {
 	case NewEndpoints:

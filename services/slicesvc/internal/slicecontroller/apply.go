@@ -40,20 +40,21 @@ type planApplier struct {
 func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, placement *pack.Placement) {
 	result.replan = true // until an error that a new plan does not solve
 	a := &planApplier{Controller: c, owned: owned, key: key, result: result, placement: placement}
-	var independent, dependent []pack.Change
-	for _, change := range result.plan.Changes {
-		if change.Supersedes() {
-			dependent = append(dependent, change)
+	result.outcomes = make([]Outcome, len(result.plan.Changes))
+	var independent, dependent []int // places in the plan
+	for i := range result.plan.Changes {
+		if result.plan.Changes[i].Supersedes() {
+			dependent = append(dependent, i)
 		} else {
-			independent = append(independent, change)
+			independent = append(independent, i)
 		}
 	}
 	a.applyConcurrently(independent)
-	for _, change := range dependent {
+	for _, i := range dependent {
 		if len(a.errs) > 0 || result.terminating || a.stopped() {
 			break
 		}
-		a.apply(change)
+		a.apply(i)
 	}
 	result.err = errors.Join(a.errs...)
 	if owned.ctx.Err() != nil && len(result.plan.Changes) > 0 {
@@ -61,38 +62,40 @@ func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, p
 	}
 }
 
-func (a *planApplier) applyConcurrently(changes []pack.Change) {
+func (a *planApplier) applyConcurrently(changes []int) {
 	if len(changes) == 1 {
 		a.apply(changes[0])
 		return
 	}
 	var writers sync.WaitGroup
-	next := make(chan pack.Change)
+	next := make(chan int)
 	for range min(len(changes), concurrentWrites) {
 		writers.Go(func() {
-			for change := range next {
+			for i := range next {
 				if !a.stopped() {
-					a.applyRecovering(change)
+					a.applyRecovering(i)
 				}
 			}
 		})
 	}
-	for _, change := range changes {
-		next <- change
+	for _, i := range changes {
+		next <- i
 	}
 	close(next)
 	writers.Wait()
 }
 
 // applyRecovering turns a panic into an error, because sync recovers only on its own goroutine.
-func (a *planApplier) applyRecovering(change pack.Change) {
+func (a *planApplier) applyRecovering(i int) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			a.logger.Error("panic in the write of a slice", "service", a.key.String(), "cause", cause, "stack", string(debug.Stack()))
-			a.recordError(fmt.Errorf("panic: %v", cause), false)
+			err := fmt.Errorf("panic: %v", cause)
+			a.setOutcome(i, Failed, err)
+			a.recordError(err, false)
 		}
 	}()
-	a.apply(change)
+	a.apply(i)
 }
 
 // stopped returns whether no further write may begin.
@@ -102,9 +105,18 @@ func (a *planApplier) stopped() bool {
 	return a.result.throttled > 0 || a.owned.ctx.Err() != nil
 }
 
-func (a *planApplier) apply(change pack.Change) {
+// apply makes the i-th change of the plan.
+func (a *planApplier) apply(i int) {
+	change := a.result.plan.Changes[i]
 	stored, err := a.write(change)
-	if err == nil {
+	switch {
+	case err != nil:
+		a.setOutcome(i, Failed, err)
+	case stored == nil:
+		a.setOutcome(i, NotNeeded, nil)
+		err = a.recordWrite(change, change.Slice)
+	default:
+		a.setOutcome(i, Applied, nil)
 		err = a.recordWrite(change, stored)
 	}
 	switch {
@@ -120,10 +132,15 @@ func (a *planApplier) apply(change pack.Change) {
 	}
 }
 
+func (a *planApplier) setOutcome(i int, state OutcomeState, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.outcomes[i] = Outcome{State: state, Err: err, Time: time.Now()}
+}
+
 func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.EndpointSlice) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.result.written = append(a.result.written, change)
 	switch change.Verb {
 	case pack.Create:
 		a.result.lastPlan.Creates++
@@ -173,7 +190,8 @@ func throttleDelay(err error) time.Duration {
 	return min(max(requested, minRetryDelay), maxThrottleDelay)
 }
 
-// write makes one write and stores the result in the cache.
+// write makes one write and stores the result in the cache. It returns nil for a deletion of a
+// slice that was gone.
 func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	name := change.Slice.Name
 	start := time.Now()
@@ -197,9 +215,10 @@ func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, err
 	a.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
 	if change.Verb == pack.Delete {
 		a.index.PutTombstone(change.Slice)
-	} else {
-		a.index.PutWrittenSlice(stored)
+		a.owned.finishWrite(a.key, change.Verb, change.Slice, now)
+		return stored, nil
 	}
+	a.index.PutWrittenSlice(stored)
 	if newer := a.owned.finishWrite(a.key, change.Verb, stored, now); newer.observed {
 		a.cacheNewer(stored, newer)
 	}

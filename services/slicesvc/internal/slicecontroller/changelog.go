@@ -29,6 +29,10 @@ type ServiceChange struct {
 	Key     Key
 	UID     types.UID
 	Deleted bool
+	// Added says that the Service began to exist after the revision of the reader. Revision is that
+	// of the change. Only Changes sets both.
+	Added    bool
+	Revision uint64
 }
 
 // changeLog has the last change of every Service, in order. Any number of readers, each at its own
@@ -49,7 +53,8 @@ type changeLog struct {
 
 type loggedChange struct {
 	ServiceChange
-	revision uint64
+	// created is the revision at which the Service began to exist.
+	created uint64
 }
 
 func newChangeLog() *changeLog {
@@ -83,7 +88,11 @@ func (l *changeLog) record(change ServiceChange) {
 	if change.Deleted {
 		l.tombstones++
 	}
-	logged.ServiceChange, logged.revision = change, l.revision
+	if logged.created == 0 || logged.Deleted {
+		logged.created = l.revision
+	}
+	change.Revision = l.revision
+	logged.ServiceChange = change
 	if l.tombstones > maxTombstones {
 		l.dropTombstones()
 	}
@@ -98,7 +107,7 @@ func (l *changeLog) dropTombstones() {
 	for element := l.changes.Front(); l.tombstones > maxTombstones/2 && element != nil; {
 		next := element.Next()
 		if logged := changeOf(element); logged.Deleted {
-			l.lost = logged.revision
+			l.lost = logged.Revision
 			l.tombstones--
 			l.changes.Remove(element)
 			delete(l.elements, logged.Key)
@@ -118,11 +127,14 @@ func (l *changeLog) since(revision uint64) Changes {
 		More:     l.more,
 	}
 	var first *list.Element
-	for element := l.changes.Back(); element != nil && changeOf(element).revision > revision; element = element.Prev() {
+	for element := l.changes.Back(); element != nil && changeOf(element).Revision > revision; element = element.Prev() {
 		first = element
 	}
 	for ; first != nil; first = first.Next() {
-		changes.Services = append(changes.Services, changeOf(first).ServiceChange)
+		logged := changeOf(first)
+		change := logged.ServiceChange
+		change.Added = !change.Deleted && logged.created > revision
+		changes.Services = append(changes.Services, change)
 	}
 	return changes
 }

@@ -92,7 +92,7 @@ func TestRun_SyncWithoutWritesDoesNotDelayCompaction(t *testing.T) {
 		advance(time.Second)
 		scattered := cluster.size()
 		for range 6 {
-			if _, err := controller.Reconcile(t.Context(), key("web")); err != nil {
+			if _, err := controller.Reconcile(t.Context(), key("web"), ""); err != nil {
 				t.Fatal(err)
 			}
 			advance(time.Second)

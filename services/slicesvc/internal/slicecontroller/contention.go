@@ -25,6 +25,8 @@ type contention struct {
 	// suspension is the length of the last suspension, and until its end.
 	suspension time.Duration
 	until      time.Time
+	// since is the beginning of the first of the suspensions.
+	since time.Time
 }
 
 // recordRevert records that another writer changed or deleted a slice that we wrote at the time
@@ -45,6 +47,9 @@ func (c *contention) recordRevert(written, now time.Time, writer string) (suspen
 		return false
 	}
 	c.reverts = 0
+	if c.suspension == 0 {
+		c.since = now
+	}
 	c.suspension = min(max(2*c.suspension, minSuspension), maxSuspension)
 	c.until = now.Add(c.suspension)
 	return true

@@ -26,10 +26,9 @@ func keyOf(namespace, name string) Key { return Key{Namespace: namespace, Name: 
 
 // Writer stores planned changes. It is called from several goroutines.
 //
-// Write blocks until the change is stored or refused. It returns the stored slice, for a deletion
-// the deleted slice; the result must not be changed afterwards. A change that was planned from an
-// older state fails with an error that wraps kube.ErrConflict. To delete a slice that is gone
-// succeeds.
+// Write blocks until the change is stored or rejected. It returns the stored slice, for a deletion
+// the deleted slice, or nil if that was gone already; the result must not be changed afterwards. A
+// change that was planned from an older state fails with an error that wraps kube.ErrConflict.
 type Writer interface {
 	Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error)
 }
@@ -81,7 +80,6 @@ type Controller struct {
 	events   *serviceEvents
 	// index is the cache: what the watches showed, and what was written here.
 	index   *index.Index
-	newest  newestVersion
 	shards  *shardTracker
 	changes *changeLog
 	lists   *sliceLister
@@ -118,9 +116,6 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 
 // Counts returns the sizes of some shards, held or not.
 func (c *Controller) Counts(shards []int) index.Counts { return c.index.Counts(shards) }
-
-// ResourceVersion returns the newest resourceVersion that a watch showed.
-func (c *Controller) ResourceVersion() string { return c.newest.get() }
 
 // QueueLength returns how many Services wait for a sync.
 func (c *Controller) QueueLength() int { return c.shards.queueLength() }

@@ -117,7 +117,7 @@ func BenchmarkMemory(b *testing.B) {
 					<-m.wrote
 				}
 				for _, key := range controller.KeysAfter("", slicecontroller.Key{}, size.services) {
-					if _, err := controller.Reconcile(ctx, key); err != nil {
+					if _, err := controller.Reconcile(ctx, key, ""); err != nil {
 						b.Fatal(err)
 					}
 				}

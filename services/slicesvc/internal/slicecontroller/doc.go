@@ -26,9 +26,9 @@
 // slice is read anyway, so that this replica does not show an old state.
 //
 // A shard is held from the call of RunShard to its return. The term begins with a list of the
-// slices, so that a late watch does not hide the writes of the last holder. Then each Service of
+// slices, so that a late watch does not hide the writes of the last leader. Then each Service of
 // the shard is synced. Every write uses the context of the shard's term. RunShard returns after the
-// syncs of its shard, so the next holder never writes concurrently. What is known of a Service
+// syncs of its shard, so the next leader never writes concurrently. What is known of a Service
 // besides the cache ends with the term.
 //
 // Contention: if another writer keeps reverting slices, updates of the Service are suspended for a
@@ -44,6 +44,6 @@
 // gives a Service to one worker at a time; a placement belongs to the sync that took it.
 //
 // Not done: the package does not watch, and does not know terms: the context of RunShard must end
-// with the term. A write of the last holder may still be on its way when a term begins. Then its
+// with the term. A write of the last leader may still be on its way when a term begins. Then its
 // resourceVersion or name conflicts with the first write here, or it is seen as another writer's.
 package slicecontroller

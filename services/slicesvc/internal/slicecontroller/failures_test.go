@@ -304,7 +304,7 @@ func TestRun_MostUrgentServiceIsFirstAfterThrottling(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		controller.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
-		if result, err := controller.Reconcile(ctx, key("web")); err != nil || !result.Applied {
+		if result, err := controller.Reconcile(ctx, key("web"), ""); err != nil || len(result.Outcomes) != 1 || result.Outcomes[0].State != slicecontroller.Applied {
 			t.Errorf("reconcile: %+v, %v", result, err)
 		}
 		cluster.mu.Lock()

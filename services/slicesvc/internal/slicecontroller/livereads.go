@@ -72,7 +72,7 @@ func (c *Controller) readSlice(ctx context.Context, slice Key, cached *discovery
 	return nil
 }
 
-// catchUp makes the cache show the writes of the last holder of the shard. It retries until it
+// catchUp makes the cache show the writes of the last leader of the shard. It retries until it
 // succeeds, and reports errors meanwhile. It returns false if the term ends first.
 func (c *Controller) catchUp(owned *ownedShard) bool {
 	if c.deps.Reader == nil {
@@ -86,7 +86,7 @@ func (c *Controller) catchUp(owned *ownedShard) bool {
 		if err == nil {
 			return true
 		}
-		owned.report(fmt.Errorf("read what the last holder of shard %d wrote: %w", owned.shard, err))
+		owned.block(fmt.Errorf("read what the last leader of shard %d wrote: %w", owned.shard, err), time.Now())
 		if pause(owned.ctx, retryDelay(failures)); owned.ctx.Err() != nil {
 			return false
 		}

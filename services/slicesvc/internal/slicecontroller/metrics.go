@@ -113,9 +113,15 @@ func endpointsHistogram(name, help string) prometheus.Histogram {
 	})
 }
 
-func (m *upstreamMetrics) observeSync(service *corev1.Service, written []pack.Change, err error) {
-	added, removed := 0, 0
-	for _, change := range written {
+// observeSync counts the stored changes of a plan.
+func (m *upstreamMetrics) observeSync(service *corev1.Service, changes []pack.Change, outcomes []Outcome, err error) {
+	count, added, removed := 0, 0, 0
+	for i := range outcomes {
+		if !outcomes[i].stored() {
+			continue
+		}
+		change := &changes[i]
+		count++
 		added += change.Added
 		removed += change.Removed
 		m.writes.WithLabelValues(string(change.Verb)).Inc()
@@ -126,7 +132,7 @@ func (m *upstreamMetrics) observeSync(service *corev1.Service, written []pack.Ch
 	if hints.ModeOf(service) == hints.Auto {
 		topology, distribution = distribution, ""
 	}
-	m.changed.WithLabelValues(topology, distribution).Observe(float64(len(written)))
+	m.changed.WithLabelValues(topology, distribution).Observe(float64(count))
 	switch {
 	case err == nil:
 		m.syncs.WithLabelValues(resultSuccess).Inc()

@@ -156,7 +156,7 @@ func TestRun_ContentionSuspendsUpdates(t *testing.T) {
 		if got := len(cluster.onlySlice(t).Endpoints); got != 4 {
 			t.Errorf("%d endpoints, want the missing one to be added", got)
 		}
-		if _, err := controller.Reconcile(t.Context(), key("web")); err != nil || cluster.onlySlice(t).Endpoints[0].Zone == nil {
+		if _, err := controller.Reconcile(t.Context(), key("web"), ""); err != nil || cluster.onlySlice(t).Endpoints[0].Zone == nil {
 			t.Errorf("a requested sync is suspended: %v", err)
 		}
 		advance(time.Hour)

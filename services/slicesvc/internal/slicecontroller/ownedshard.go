@@ -25,11 +25,16 @@ type ownedShard struct {
 	mu sync.Mutex // guards all below; never held across I/O
 	// reportFunc is nil after finish.
 	reportFunc func(error)
-	// caughtUp says that the cache has the writes of the last holder. No sync begins before.
+	// caughtUp says that the cache has the writes of the last leader. No sync begins before.
 	caughtUp bool
 	records  map[Key]*serviceRecord
 	// failures has the failing Services.
 	failures map[Key]failure
+	// contended has the Services whose updates were suspended, until the other writer stops.
+	contended map[Key]struct{}
+	// blocked is why the shard has not caught up since blockedSince.
+	blocked      error
+	blockedSince time.Time
 }
 
 func newOwnedShard(ctx context.Context, shard int, report func(error)) *ownedShard {
@@ -39,6 +44,7 @@ func newOwnedShard(ctx context.Context, shard int, report func(error)) *ownedSha
 		reportFunc: report,
 		records:    map[Key]*serviceRecord{},
 		failures:   map[Key]failure{},
+		contended:  map[Key]struct{}{},
 	}
 }
 
@@ -70,7 +76,20 @@ func (s *ownedShard) finish() (unread []Key) {
 func (s *ownedShard) markCaughtUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.caughtUp = true
+	s.caughtUp, s.blocked = true, nil
+}
+
+// block records why the shard cannot catch up, and reports it.
+func (s *ownedShard) block(err error, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.blocked == nil {
+		s.blockedSince = now
+	}
+	s.blocked = err
+	if s.reportFunc != nil {
+		s.reportFunc(err)
+	}
 }
 
 func (s *ownedShard) catchingUp() bool {
@@ -92,13 +111,13 @@ func (s *ownedShard) addCause(key Key, cause syncCause, now time.Time) (since ti
 	return record.pending.since, wait, s.caughtUp
 }
 
-// addWaiter requests a sync whose result is sent to waiter.
-func (s *ownedShard) addWaiter(key Key, waiter chan<- syncResult, now time.Time) {
+// addWaiter requests a sync whose result is sent to the waiter.
+func (s *ownedShard) addWaiter(key Key, waiting waiter, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.record(key)
 	record.pending.add(key.Namespace, syncCause{trigger: ByRequest}, now)
-	record.pending.waiters = append(record.pending.waiters, waiter)
+	record.pending.waiters = append(record.pending.waiters, waiting)
 }
 
 // startSync starts a sync with everything that is pending, or a compaction if nothing is pending
@@ -150,16 +169,19 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	defer s.mu.Unlock()
 	record := s.record(key)
 	record.syncing, record.observed = false, nil
-	record.lastPlan, record.placement = result.lastPlan, result.placement
-	record.scheduleCompaction(input, result, now)
+	record.placement = result.placement
+	if !result.rejected {
+		record.lastPlan = result.lastPlan
+		record.scheduleCompaction(input, result, now)
+	}
 	if result.err != nil {
-		failed := failure{count: s.failures[key].count + 1, err: result.err, at: now, throttled: result.throttled}
+		failed := s.failures[key].next(result, now)
 		s.failures[key] = failed
 		trigger := ByRetry
 		if result.conflict {
 			trigger = ByConflict
 		}
-		record.pending.add(key.Namespace, syncCause{trigger: trigger, changeTime: input.changeTime}, now)
+		record.pending.add(key.Namespace, syncCause{trigger: trigger, urgency: input.urgency, changeTime: input.changeTime}, now)
 		if result.replan && failed.count == 1 {
 			return true, 0
 		}
@@ -190,6 +212,7 @@ func (s *ownedShard) forget(key Key, err error) {
 	}
 	delete(s.records, key)
 	delete(s.failures, key)
+	delete(s.contended, key)
 }
 
 // beginWrite records that a write of a slice begins. Until its answer, events of the slice may be
@@ -267,6 +290,9 @@ func (s *ownedShard) sliceChanged(key Key, event sliceEvent, now time.Time) (nee
 	if !event.terminating {
 		suspended = record.recordRevert(event.name, event.writer, now)
 	}
+	if suspended {
+		s.contended[key] = struct{}{}
+	}
 	delete(record.writeTimes, event.name)
 	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, now)
 	return true, suspended, record.contention.writer(now)
@@ -313,7 +339,9 @@ func (s *ownedShard) describe(key Key, state *ServiceState, now time.Time) {
 	}
 	state.LastPlan = record.lastPlan
 	state.WriteTimes = maps.Clone(record.writeTimes)
-	state.ContendedBy = record.contention.writer(now)
+	if state.ContendedBy = record.contention.writer(now); state.ContendedBy != "" {
+		state.ContendedSince = record.contention.since
+	}
 	if failed := s.failures[key]; failed.count > 0 {
 		state.History.LastError, state.History.Failures = failed.err.Error(), failed.count
 	}

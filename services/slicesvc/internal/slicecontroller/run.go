@@ -116,24 +116,31 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 		}
 		return 0
 	}
-	result := c.sync(owned, key, input)
+	result := c.sync(owned, key, &input)
 	c.budget.giveBack(input.compactionWrites - len(result.plan.Changes))
 	if owned.ctx.Err() != nil {
 		// The end of the term cut the sync short, which says nothing about the Service.
-		input.notify(syncResult{err: ErrShardNotHeld})
+		result.err = ErrShardNotHeld
+		input.notify(result)
 		return 0
 	}
 	now := time.Now()
 	failedBefore := owned.failureOf(key).count > 0
 	again, wait := owned.finishSync(key, input, result, now)
-	c.shards.recordSync(key, result.err, now)
-	c.report(key, service, result, now.Sub(start))
-	if result.lastPlan.writes() > 0 || failedBefore != (result.err != nil) {
+	if !result.rejected {
+		c.shards.recordSync(key, result.err, now)
+		c.report(key, service, result, now.Sub(start))
+	}
+	if result.lastPlan.writes() > 0 || input.firstSync || failedBefore || result.err != nil {
 		c.changes.record(ServiceChange{Key: key, UID: service.UID})
 	}
 	input.notify(result)
 	if again {
-		c.shards.enqueue(key, index.Normal, wait)
+		urgency := index.Normal
+		if result.err != nil {
+			urgency = max(urgency, input.urgency) // a retry is as urgent as what it repeats
+		}
+		c.shards.enqueue(key, urgency, wait)
 	}
 	return result.throttled
 }
@@ -149,7 +156,7 @@ func (c *Controller) forget(key Key, reason error) {
 
 // report publishes the result of a sync as metrics, Events and log messages.
 func (c *Controller) report(key Key, service *corev1.Service, result syncResult, took time.Duration) {
-	c.upstream.observeSync(service, result.written, result.err)
+	c.upstream.observeSync(service, result.plan.Changes, result.outcomes, result.err)
 	c.events.syncFinished(service, result.plan.Topology, result.err)
 	switch {
 	case errors.Is(result.err, kube.ErrConflict):
@@ -178,6 +185,7 @@ func (c *Controller) reportHealth(ctx context.Context, busy *atomic.Int32) {
 		case <-ticker.C:
 		}
 		held := c.shards.held()
+		c.expireContentions(held)
 		idle := c.QueueLength() == 0 && busy.Load() == 0
 		// If all workers are stuck no sync finishes. Without a report the loop counts as stalled.
 		if syncs := c.shards.takeSyncCount(); syncs == 0 && !idle {

@@ -42,10 +42,11 @@ func TestUpstreamMetrics_HaveUpstreamsNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := []pack.Change{{Verb: pack.Create, Added: 3}, {Verb: pack.Update, Added: 1, Removed: 2}, {Verb: pack.Delete, Removed: 5}}
-	metrics.observeSync(slicetest.Service("web", auto), written, nil)
-	metrics.observeSync(slicetest.Service("web", prefer("PreferClose")), nil, fmt.Errorf("update: %w", kube.ErrConflict))
-	metrics.observeSync(slicetest.Service("web"), nil, errors.New("busy"))
+	written := []pack.Change{{Verb: pack.Create, Added: 3}, {Verb: pack.Update, Added: 1, Removed: 2}, {Verb: pack.Delete, Removed: 5}, {Verb: pack.Create, Added: 9}}
+	outcomes := []Outcome{{State: Applied}, {State: Applied}, {State: NotNeeded}, {State: Failed}}
+	metrics.observeSync(slicetest.Service("web", auto), written, outcomes, nil)
+	metrics.observeSync(slicetest.Service("web", prefer("PreferClose")), nil, nil, fmt.Errorf("update: %w", kube.ErrConflict))
+	metrics.observeSync(slicetest.Service("web"), nil, nil, errors.New("busy"))
 	want := map[string]float64{
 		"changes create":                                       1,
 		"changes delete":                                       1,

@@ -1,6 +1,7 @@
 package slicecontroller
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,8 +129,19 @@ type pendingSync struct {
 	// since is the time of the first cause. changeTime is the time of the earliest change, as its
 	// object says; zero if unknown.
 	since, changeTime time.Time
-	// waiters get the result. Each is a buffered channel.
-	waiters []chan<- syncResult
+	// urgency is that of the most urgent cause. caused says that there is a cause besides requests.
+	urgency index.Urgency
+	caused  bool
+	// waiters get the result.
+	waiters []waiter
+}
+
+// waiter waits for the result of a sync.
+type waiter struct {
+	// fingerprint is that of the only plan that the waiter wants; empty for any.
+	fingerprint string
+	// result is a buffered channel.
+	result chan<- syncResult
 }
 
 // syncCause is why a Service needs a sync.
@@ -152,6 +164,8 @@ func (p *pendingSync) add(namespace string, cause syncCause, now time.Time) {
 		p.trigger, p.since = cause.trigger, now
 	}
 	p.whole = p.whole || len(cause.pods) == 0
+	p.urgency = max(p.urgency, cause.urgency)
+	p.caused = p.caused || cause.trigger != ByRequest
 	for _, pod := range cause.pods {
 		if pod.Namespace == namespace {
 			p.pods = addName(p.pods, pod.Name)
@@ -164,7 +178,7 @@ func (p *pendingSync) add(namespace string, cause syncCause, now time.Time) {
 
 func (p *pendingSync) notify(result syncResult) {
 	for _, waiter := range p.waiters {
-		waiter <- result
+		waiter.result <- result
 	}
 	p.waiters = nil
 }
@@ -186,15 +200,36 @@ type syncInput struct {
 	compactionWrites int
 }
 
+// rejectStale answers the waiters that want another plan with ErrPlanChanged. It returns whether
+// nothing else asked for the sync, so that the plan must not be applied.
+func (i *syncInput) rejectStale(plan pack.Plan) (rejected bool) {
+	if len(i.waiters) == 0 {
+		return false
+	}
+	fingerprint := plan.Fingerprint(i.service)
+	i.waiters = slices.DeleteFunc(i.waiters, func(waiting waiter) bool {
+		stale := waiting.fingerprint != "" && waiting.fingerprint != fingerprint
+		if stale {
+			waiting.result <- syncResult{err: ErrPlanChanged}
+		}
+		return stale
+	})
+	return len(i.waiters) == 0 && !i.caused
+}
+
 // podsOnly returns whether a plan of the changed Pods is enough.
 func (i *syncInput) podsOnly() bool { return i.placement != nil && !i.whole }
 
 // syncResult is how a sync went.
 type syncResult struct {
 	plan pack.Plan
-	// written are the changes of the plan that were stored.
-	written  []pack.Change
-	lastPlan LastPlan
+	// outcomes say what came of each change of the plan; nil if the plan was not applied.
+	outcomes []Outcome
+	// missingNodes delay endpoints until they exist.
+	missingNodes []string
+	lastPlan     LastPlan
+	// rejected says that the plan was not applied, because its only waiters wanted another one.
+	rejected bool
 	err      error
 	// conflict says that a slice was not as the plan assumed. replan says that the cache has the
 	// current state of every slice in conflict, and nothing else failed: a new plan may succeed.
@@ -216,9 +251,18 @@ type syncResult struct {
 type failure struct {
 	count int
 	err   error
-	at    time.Time
+	// since and at are the times of the first and of the last failure.
+	since, at time.Time
 	// throttled is how long kube-apiserver asked to pause.
 	throttled time.Duration
+}
+
+// next returns the failure after another failed sync.
+func (f failure) next(result syncResult, now time.Time) failure {
+	if f.count == 0 {
+		f.since = now
+	}
+	return failure{count: f.count + 1, err: result.err, since: f.since, at: now, throttled: result.throttled}
 }
 
 // delay returns the delay of the next retry.

@@ -201,7 +201,7 @@ func testOldCache(t *testing.T, configure func(*slicecontroller.Config, *sliceco
 		}
 		resume()
 		advance(2 * time.Minute)
-		if state, _ := lagging.State(key("web")); state.History.LastError != "" || state.History.LastSync.IsZero() {
+		if state, _ := lagging.State(key("web")); state.History.LastError != "" || state.History.LastSuccess.IsZero() {
 			t.Errorf("history is %+v, want success", state.History)
 		}
 		if diff := gocmp.Diff(want, cluster.contents()); diff != "" {
@@ -263,12 +263,12 @@ func TestRunShard_OnlyTheLastSyncOutlivesTheTerm(t *testing.T) {
 		controller.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
 		advance(time.Minute)
 		before, _ := controller.State(key("web"))
-		if before.History.Failures == 0 || !before.History.LastSync.Equal(synced.History.LastSync) {
+		if before.History.Failures == 0 || !before.History.LastSuccess.Equal(synced.History.LastSuccess) {
 			t.Fatalf("history is %+v, want failures and the earlier success", before.History)
 		}
 		held.end()
 		after, _ := controller.State(key("web"))
-		if diff := gocmp.Diff(slicecontroller.SyncHistory{LastSync: before.History.LastSync}, after.History); diff != "" {
+		if diff := gocmp.Diff(slicecontroller.SyncHistory{LastSuccess: before.History.LastSuccess}, after.History); diff != "" {
 			t.Errorf("history after the term (-want +got):\n%s", diff)
 		}
 		advance(time.Hour)

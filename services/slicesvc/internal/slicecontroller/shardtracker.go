@@ -115,7 +115,7 @@ func (t *shardTracker) held() []*ownedShard {
 	return slices.DeleteFunc(slices.Clone(t.owned), func(owned *ownedShard) bool { return owned == nil })
 }
 
-// enqueue queues a Service after a delay. It does nothing if the shard is not held here: its holder
+// enqueue queues a Service after a delay. It does nothing if the shard is not led here: its leader
 // sees the same change, and a new term here begins with a sync of every Service.
 func (t *shardTracker) enqueue(key Key, urgency index.Urgency, delay time.Duration) {
 	t.mu.Lock()
@@ -160,7 +160,7 @@ func (t *shardTracker) forget(key Key, err error) {
 func (t *shardTracker) describe(key Key, state *ServiceState, now time.Time) {
 	t.mu.Lock()
 	owned := t.owner(key)
-	state.History.LastSync = t.synced[key]
+	state.History.LastSuccess = t.synced[key]
 	t.mu.Unlock()
 	if owned != nil {
 		owned.describe(key, state, now)

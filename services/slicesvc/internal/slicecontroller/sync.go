@@ -15,7 +15,7 @@ import (
 )
 
 // sync plans a Service and applies the plan. A panic fails the sync of this Service only.
-func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result syncResult) {
+func (c *Controller) sync(owned *ownedShard, key Key, input *syncInput) (result syncResult) {
 	result.lastPlan = LastPlan{Time: time.Now(), Trigger: input.trigger}
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -27,8 +27,11 @@ func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result s
 		result.err = fmt.Errorf("%w: %w", ErrSlicesUnread, err)
 		return result
 	}
-	plan, placement := c.plan(key, input)
-	result.plan = plan
+	placement := c.plan(key, input, &result)
+	if input.rejectStale(result.plan) {
+		result.rejected, result.placement = true, input.placement
+		return result
+	}
 	if input.suspended && len(input.waiters) == 0 {
 		result.suspended = removeSuspendedChanges(&result.plan)
 	}
@@ -47,27 +50,31 @@ func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result s
 	return result
 }
 
-// plan plans the changed Pods, or the whole Service. It returns the placement that the plan was
-// made from; nil for a plan of the whole Service.
-func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, placement *pack.Placement) {
+// plan plans the changed Pods, or the whole Service. It sets the plan of the result, and returns
+// the placement that the plan was made from; nil for a plan of the whole Service.
+func (c *Controller) plan(key Key, input *syncInput, result *syncResult) *pack.Placement {
 	if input.podsOnly() && !input.compacting {
 		snapshot, ok := c.index.SnapshotOfPods(key, input.pods)
 		if ok && snapshot.Service == input.service { // else the Service has changed and is planned as a whole
 			in := c.planInput(snapshot)
 			in.ChangeTime = input.changeTime
-			return input.placement.Plan(in, input.pods), input.placement
+			result.plan = input.placement.Plan(in, input.pods)
+			return input.placement
 		}
 	}
 	snapshot, ok := c.index.Snapshot(key)
-	if !ok {
-		return pack.Plan{}, nil
-	}
-	if !index.Managed(snapshot.Service) {
-		return c.planUnmanaged(snapshot), nil
+	switch {
+	case !ok:
+		return nil
+	case !index.Managed(snapshot.Service):
+		result.plan = c.planUnmanaged(snapshot)
+		return nil
 	}
 	in := c.planInput(snapshot)
+	result.missingNodes = in.Endpoints.MissingNodes
 	if input.compacting {
-		return pack.Compact(in, input.compactionWrites), nil
+		result.plan = pack.Compact(in, input.compactionWrites)
+		return nil
 	}
 	in.ChangeTime = input.changeTime
 	if in.ChangeTime.IsZero() && input.firstSync && len(snapshot.Slices) == 0 {
@@ -75,7 +82,8 @@ func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, placement *
 		// change is unknown.
 		in.ChangeTime = snapshot.Service.CreationTimestamp.Time
 	}
-	return pack.Make(in), nil
+	result.plan = pack.Make(in)
+	return nil
 }
 
 // buildPlacement returns the placement of the endpoints after a sync of the whole Service, or nil

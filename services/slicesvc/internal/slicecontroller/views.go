@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -19,21 +20,23 @@ var (
 	ErrServiceNotFound = errors.New("no such service")
 	// ErrPodNotFound is returned for a Pod that does not exist.
 	ErrPodNotFound = errors.New("no such pod")
+	// ErrPlanChanged is returned if the plan is not the one that was asked for.
+	ErrPlanChanged = errors.New("the plan has changed")
 	// ErrUnmanaged is returned for a Service whose slices are not written here.
 	ErrUnmanaged = errors.New("service is not managed")
 	// ErrSlicesUnread is wrapped by a sync that planned nothing, because the current state of a
 	// slice could not be read.
 	ErrSlicesUnread = errors.New("slices of the service cannot be read")
-	// ErrShardNotHeld is returned if this replica does not hold, or no longer holds, the shard.
+	// ErrShardNotHeld is returned if this replica does not lead the shard, or leads it no longer.
 	ErrShardNotHeld = errors.New("shard is not held here")
 )
 
 // SyncHistory is how the syncs of a Service went on this replica.
 type SyncHistory struct {
-	// LastSync is the time of the last successful sync; zero if there is none.
-	LastSync time.Time
-	// LastError is the error of the last sync. It is empty if that succeeded, or if the Service's
-	// shard is not held here.
+	// LastSuccess is the time of the last successful sync, in any term; zero if there is none.
+	LastSuccess time.Time
+	// LastError is the error of the last sync. It is empty if that succeeded, or if this replica
+	// does not lead the shard of the Service.
 	LastError string
 	// Failures is the number of failures since the last success.
 	Failures int
@@ -44,14 +47,16 @@ type ServiceState struct {
 	Service   *corev1.Service
 	Unmanaged index.UnmanagedReason
 	// Slices are the slices of the Service, unordered, as they were written last.
-	Slices []*discoveryv1.EndpointSlice
-	// WriteTimes has the time of this replica's last write in this term, by the name of the slice.
-	WriteTimes map[string]time.Time
-	History    SyncHistory
+	Slices  []*discoveryv1.EndpointSlice
+	History SyncHistory
 	// LastPlan is the last sync of this term; its Time is zero if there was none.
 	LastPlan LastPlan
+	// WriteTimes has the time of this replica's last write in this term, by the name of the slice.
+	WriteTimes map[string]time.Time
 	// ContendedBy names another writer that keeps reverting slices; empty if there is none.
-	ContendedBy string
+	// ContendedSince is when updates were first suspended for it.
+	ContendedBy    string
+	ContendedSince time.Time
 	// Topology is the Service's own value of its trafficDistribution or topology annotation.
 	Topology string
 	// TopologyProblem says why a Service with the topology annotation has no hints, in the first
@@ -62,18 +67,48 @@ type ServiceState struct {
 // Preview is what the next sync of a Service would write.
 type Preview struct {
 	Plan pack.Plan
+	// Unmanaged says that the Service is never synced. Then the plan is empty.
+	Unmanaged bool
+	// Fingerprint identifies the plan and the versions that it was made from.
+	Fingerprint string
 	// MissingNodes delay endpoints until they exist.
 	MissingNodes []string
-	// CatchingUp says that the cache may lack writes of the last holder of the shard. A sync waits
+	// CatchingUp says that the cache may lack writes of the last leader of the shard. A sync waits
 	// for them.
 	CatchingUp bool
 }
 
-// ReconcileResult is what a requested sync did.
-type ReconcileResult struct {
-	Plan pack.Plan
-	// Applied says that all of the plan was stored.
-	Applied bool
+// OutcomeState says what came of a change.
+type OutcomeState uint8
+
+const (
+	// Skipped: the write was not tried, because an earlier one failed.
+	Skipped OutcomeState = iota
+	// Applied: the write was stored.
+	Applied
+	// NotNeeded: another writer had deleted the slice already.
+	NotNeeded
+	// Failed: the write was rejected, or its answer is unknown.
+	Failed
+)
+
+// Outcome is what came of one change of a plan.
+type Outcome struct {
+	State OutcomeState
+	// Err is why the write failed.
+	Err error
+	// Time is when the write was answered; zero if it was not tried.
+	Time time.Time
+}
+
+func (o Outcome) stored() bool { return o.State == Applied || o.State == NotNeeded }
+
+// Reconciled is what a requested sync planned and did.
+type Reconciled struct {
+	Preview
+	// Outcomes has one Outcome for each change of the plan. It is nil if the sync ended before it
+	// applied the plan.
+	Outcomes []Outcome
 }
 
 // State returns false if there is no such Service.
@@ -118,21 +153,23 @@ func (c *Controller) Preview(key Key) (Preview, bool) {
 	if !ok {
 		return Preview{}, false
 	}
-	if !index.Managed(snapshot.Service) {
-		return Preview{Plan: c.planUnmanaged(snapshot)}, true
+	var preview Preview
+	if index.Managed(snapshot.Service) {
+		in, owned := c.planInput(snapshot), c.shards.ownerOf(key)
+		preview.Plan, preview.MissingNodes = pack.Make(in), in.Endpoints.MissingNodes
+		preview.CatchingUp = owned != nil && owned.catchingUp()
+	} else {
+		preview.Plan = c.planUnmanaged(snapshot)
 	}
-	in, owned := c.planInput(snapshot), c.shards.ownerOf(key)
-	return Preview{
-		Plan:         pack.Make(in),
-		MissingNodes: in.Endpoints.MissingNodes,
-		CatchingUp:   owned != nil && owned.catchingUp(),
-	}, true
+	preview.Unmanaged = !c.handles(snapshot.Service)
+	preview.Fingerprint = preview.Plan.Fingerprint(snapshot.Service)
+	return preview, true
 }
 
 // Endpoint returns what is known of a Pod in the Service's namespace, without Held and
 // TopologyProblem. It fails with ErrServiceNotFound or ErrPodNotFound.
 func (c *Controller) Endpoint(service Key, pod string) (explain.Facts, error) {
-	object, slices, ok := c.index.Slices(service)
+	facts, ok := c.facts(service)
 	if !ok {
 		return explain.Facts{}, ErrServiceNotFound
 	}
@@ -140,42 +177,67 @@ func (c *Controller) Endpoint(service Key, pod string) (explain.Facts, error) {
 	if !ok {
 		return explain.Facts{}, ErrPodNotFound
 	}
+	facts.Candidate = candidate
+	return facts, nil
+}
+
+// EndpointAt is Endpoint for the Pod that has the address. If there is none, the facts have the
+// address and no Pod. It fails with ErrServiceNotFound.
+func (c *Controller) EndpointAt(service Key, address string) (explain.Facts, error) {
+	facts, ok := c.facts(service)
+	if !ok {
+		return explain.Facts{}, ErrServiceNotFound
+	}
+	facts.Address = desired.CanonicalAddress(address)
+	facts.Candidate, _ = c.index.CandidateAt(service, facts.Address)
+	return facts, nil
+}
+
+func (c *Controller) facts(service Key) (explain.Facts, bool) {
+	object, slices, ok := c.index.Slices(service)
 	owned := c.shards.ownerOf(service)
 	return explain.Facts{
-		Now:       time.Now(),
-		Service:   object,
-		Candidate: candidate,
-		Slices:    slices,
-		Pending:   owned != nil && owned.pending(service),
-	}, nil
+		Now:     time.Now(),
+		Service: object,
+		Slices:  slices,
+		Pending: owned != nil && owned.pending(service),
+	}, ok
 }
 
 // Reconcile syncs a whole Service before all waiting Services, even if its updates are suspended.
-// It blocks until the sync has ended, ctx ends, or the shard is lost. It fails with
-// ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is retried
-// anyway.
-func (c *Controller) Reconcile(ctx context.Context, key Key) (ReconcileResult, error) {
+// It blocks until the sync has ended, ctx ends, or the shard is lost. If fingerprint is not empty
+// and is not that of the plan, it fails with ErrPlanChanged, and writes nothing for this call. It
+// fails with ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is
+// retried anyway. The result of a failed sync says what it planned and did.
+func (c *Controller) Reconcile(ctx context.Context, key Key, fingerprint string) (Reconciled, error) {
 	service, ok := c.index.Service(key)
 	switch {
 	case !ok:
-		return ReconcileResult{}, ErrServiceNotFound
+		return Reconciled{}, ErrServiceNotFound
 	case !c.handles(service):
-		return ReconcileResult{}, ErrUnmanaged
+		return Reconciled{}, ErrUnmanaged
 	}
 	owned := c.shards.ownerOf(key)
 	if owned == nil {
-		return ReconcileResult{}, ErrShardNotHeld
+		return Reconciled{}, ErrShardNotHeld
 	}
 	done := make(chan syncResult, 1) // notify must not block
-	owned.addWaiter(key, done, time.Now())
+	owned.addWaiter(key, waiter{fingerprint: fingerprint, result: done}, time.Now())
 	c.shards.enqueue(key, requested, 0)
 	select {
 	case <-ctx.Done():
-		return ReconcileResult{}, ctx.Err()
+		return Reconciled{}, ctx.Err()
 	case <-owned.ctx.Done():
-		return ReconcileResult{}, ErrShardNotHeld
+		return Reconciled{}, ErrShardNotHeld
 	case result := <-done:
-		return ReconcileResult{Plan: result.plan, Applied: result.err == nil}, result.err
+		return Reconciled{
+			Preview: Preview{
+				Plan:         result.plan,
+				Fingerprint:  result.plan.Fingerprint(service),
+				MissingNodes: result.missingNodes,
+			},
+			Outcomes: result.outcomes,
+		}, result.err
 	}
 }
 
@@ -186,3 +248,12 @@ func (c *Controller) Revision() uint64 { return c.changes.latest() }
 // Changes returns the Services that changed since a revision. It does not block. A Service that
 // changed several times is returned once.
 func (c *Controller) Changes(since uint64) Changes { return c.changes.since(since) }
+
+// RecordShardChange records a change of each Service of a shard: another replica leads the shard.
+func (c *Controller) RecordShardChange(shard int) {
+	for _, key := range c.index.ShardKeys(shard) {
+		if service, ok := c.index.Service(key); ok {
+			c.changes.record(ServiceChange{Key: key, UID: service.UID})
+		}
+	}
+}

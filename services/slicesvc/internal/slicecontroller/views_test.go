@@ -25,31 +25,37 @@ func TestReconcile_ReturnsWhatItWrote(t *testing.T) {
 		controller.PutService(slicetest.Service("bare", func(s *corev1.Service) { s.Spec.Selector = nil }))
 		advance(time.Second)
 		for name, want := range map[string]error{"none": slicecontroller.ErrServiceNotFound, "bare": slicecontroller.ErrUnmanaged} {
-			if _, err := controller.Reconcile(t.Context(), key(name)); !errors.Is(err, want) {
+			if _, err := controller.Reconcile(t.Context(), key(name), ""); !errors.Is(err, want) {
 				t.Errorf("%s: %v, want %v", name, err, want)
 			}
 		}
-		outcome, err := controller.Reconcile(t.Context(), key("web"))
-		if err != nil || !outcome.Applied || !outcome.Plan.Empty() {
-			t.Errorf("with nothing to do: %+v, %v", outcome, err)
+		reconcile := func(fingerprint string, wantErr error, want ...slicecontroller.OutcomeState) {
+			t.Helper()
+			got, err := controller.Reconcile(t.Context(), key("web"), fingerprint)
+			var states []slicecontroller.OutcomeState
+			for i, outcome := range got.Outcomes {
+				states = append(states, outcome.State)
+				if outcome.Time.IsZero() || (outcome.State == slicecontroller.Failed) != (outcome.Err != nil) {
+					t.Errorf("outcome %d is %+v", i, outcome)
+				}
+			}
+			if diff := gocmp.Diff(want, states); !errors.Is(err, wantErr) || diff != "" || len(states) != len(got.Plan.Changes) {
+				t.Errorf("%d changes, error %v; outcomes (-want +got):\n%s", len(got.Plan.Changes), err, diff)
+			}
 		}
+		reconcile("", nil)
 		cluster.refuseWith(func(pack.Change) error { return fmt.Errorf("update: %w", kube.ErrConflict) })
 		controller.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
 		advance(10 * time.Second)
-		outcome, err = controller.Reconcile(t.Context(), key("web"))
-		if !errors.Is(err, kube.ErrConflict) || outcome.Applied || len(outcome.Plan.Changes) != 1 {
-			t.Errorf("with a conflict: %+v, %v", outcome, err)
-		}
+		preview, _ := controller.Preview(key("web"))
+		reconcile(preview.Fingerprint, kube.ErrConflict, slicecontroller.Failed)
 		cluster.refuseWith(nil)
-		outcome, err = controller.Reconcile(t.Context(), key("web"))
-		if err != nil || !outcome.Applied || len(outcome.Plan.Changes) != 1 {
-			t.Errorf("with an endpoint that waits for a retry: %+v, %v", outcome, err)
-		}
+		reconcile(preview.Fingerprint, nil, slicecontroller.Applied)
 		if state, _ := controller.State(key("web")); state.LastPlan.Updates != 1 || state.LastPlan.Trigger != slicecontroller.ByConflict {
 			t.Errorf("last plan is %+v", state.LastPlan)
 		}
 		held.end()
-		if _, err := controller.Reconcile(t.Context(), key("web")); !errors.Is(err, slicecontroller.ErrShardNotHeld) {
+		if _, err := controller.Reconcile(t.Context(), key("web"), ""); !errors.Is(err, slicecontroller.ErrShardNotHeld) {
 			t.Errorf("without a term: %v, want ErrShardNotHeld", err)
 		}
 	})
@@ -63,7 +69,7 @@ func TestReconcile_EndsWithTheTerm(t *testing.T) {
 		}
 		returned := make(chan error, 1)
 		go func() {
-			_, err := controller.Reconcile(context.Background(), key("web"))
+			_, err := controller.Reconcile(context.Background(), key("web"), "")
 			returned <- err
 		}()
 		time.Sleep(time.Millisecond)

@@ -1,7 +1,6 @@
 package slicecontroller
 
 import (
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +19,6 @@ var _ kube.Handler = &Controller{}
 func (c *Controller) PutService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
 	c.index.PutService(service)
-	c.newest.observe(service.ResourceVersion)
 	c.requestSync(key, syncCause{trigger: ByService, urgency: index.Urgent})
 	c.changes.record(ServiceChange{Key: key, UID: service.UID})
 }
@@ -30,7 +28,6 @@ func (c *Controller) PutService(service *corev1.Service) {
 func (c *Controller) DeleteService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
 	c.index.DeleteService(key)
-	c.newest.observe(service.ResourceVersion)
 	c.shards.forget(key, ErrServiceNotFound)
 	c.shards.enqueue(key, index.Lazy, 0)
 	c.changes.record(ServiceChange{Key: key, UID: service.UID, Deleted: true})
@@ -39,14 +36,12 @@ func (c *Controller) DeleteService(service *corev1.Service) {
 // PutPod caches a new or changed Pod.
 func (c *Controller) PutPod(pod *corev1.Pod) {
 	effect := c.index.PutPod(pod)
-	c.newest.observe(pod.ResourceVersion)
 	c.requestSyncs(effect, ByPod)
 }
 
 // DeletePod removes a Pod.
 func (c *Controller) DeletePod(pod *corev1.Pod) {
 	effect := c.index.DeletePod(pod)
-	c.newest.observe(pod.ResourceVersion)
 	if effect.Time.IsZero() && isWatchedDeletion(pod) {
 		effect.Time = time.Now()
 	}
@@ -61,14 +56,12 @@ func isWatchedDeletion(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZ
 // PutNode caches a new or changed Node.
 func (c *Controller) PutNode(node *corev1.Node) {
 	effect := c.index.PutNode(node.Name, hints.NodeOf(node))
-	c.newest.observe(node.ResourceVersion)
 	c.requestSyncs(effect, ByNode)
 }
 
 // DeleteNode removes a Node.
 func (c *Controller) DeleteNode(node *corev1.Node) {
 	effect := c.index.DeleteNode(node.Name)
-	c.newest.observe(node.ResourceVersion)
 	c.requestSyncs(effect, ByNode)
 }
 
@@ -76,7 +69,6 @@ func (c *Controller) DeleteNode(node *corev1.Node) {
 // that version or a newer one, as every slice that was written here.
 func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
 	services := c.index.PutSlice(slice)
-	c.newest.observe(slice.ResourceVersion)
 	event := sliceEvent{
 		name:    slice.Name,
 		version: slice.ResourceVersion,
@@ -92,7 +84,6 @@ func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
 // DeleteSlice removes a slice.
 func (c *Controller) DeleteSlice(slice *discoveryv1.EndpointSlice) {
 	services := c.index.DeleteSlice(slice)
-	c.newest.observe(slice.ResourceVersion)
 	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, deleted: true})
 	// The answer of an earlier write may have put the slice back before sliceChanged recorded the
 	// deletion.
@@ -186,25 +177,4 @@ func (c *Controller) requestSync(key Key, cause syncCause) {
 		}))
 	}
 	c.shards.enqueue(key, cause.urgency, wait)
-}
-
-// newestVersion is the highest resourceVersion of a watched object. An object is in the index
-// before its version is here, so a reader that takes the version first never claims too much.
-type newestVersion struct {
-	mu      sync.Mutex // guards version
-	version string
-}
-
-func (v *newestVersion) observe(version string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if version != "" && (v.version == "" || index.CompareVersions(version, v.version) > 0) {
-		v.version = version
-	}
-}
-
-func (v *newestVersion) get() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.version
 }

@@ -1,0 +1,129 @@
+package api
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+)
+
+const (
+	// zonesKey is the key under which the leader of the zones is remembered, leaderKey that for the
+	// one leader of bootstrapsvc.
+	zonesKey  = "zones"
+	leaderKey = "leader"
+
+	// slow is how many timeouts a replica has for a call that does more than read its memory.
+	slow = 5
+	// applyTimeout is how long a replica has to write step by step.
+	applyTimeout = time.Minute
+)
+
+// Pages of Services are smaller than those of Nodes, because each Service has its slices.
+var (
+	normalPages = pages{normal: 500, limit: 5000}
+	slicePages  = pages{normal: 100, limit: 1000}
+)
+
+// table has a handler for each RPC.
+func (s *Server) table(leases, slices, bootstrap *service) []route {
+	lease := s.collection(leases, "trivet.lease.v1alpha1.LeaseService.WatchLeases", merge.Partitioned)
+	lease.same = sameBut([]field{"last_beat_time", "expire_time", "sequence", "last_report_time"}, "start_time")
+	node := s.collection(leases, "trivet.node.v1alpha1.NodeHealthService.WatchNodeHealth", merge.Partitioned)
+	node.same = sameBut([]field{"signals"}, "change_time")
+	zone := s.collection(leases, "trivet.node.v1alpha1.NodeHealthService.WatchZones", merge.Exclusive)
+	slice := s.collection(slices, "trivet.slice.v1alpha1.SliceService.WatchServiceSlices", merge.Replicated)
+	slice.same = sameSlices
+	baseline := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.BaselineService.WatchBaseline", merge.Exclusive)
+	apiserver := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.APIServerService.WatchAPIServers", merge.Exclusive)
+	apiserver.same = sameBut([]field{"probe_time", "ttl"}, "")
+	finding := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.FindingService.WatchFindings", merge.Exclusive)
+	finding.ended, finding.complete, finding.everything = endedUnseen, standingFindings, everyFinding
+	repair := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.RepairService.WatchRepairs", merge.Exclusive)
+
+	zoneLeader, leader := constant(zonesKey), constant(leaderKey)
+	short, long := leases.timeout, slow*leases.timeout
+	return []route{
+		{"trivet.lease.v1alpha1.LeaseService", handlers{
+			"GetLease":    leases.leader(byName, short),
+			"ListLeases":  lease.listAll(normalPages),
+			"WatchLeases": lease.watchAll(),
+		}},
+		{"trivet.node.v1alpha1.NodeHealthService", handlers{
+			"GetNodeHealth":     leases.leader(byName, short),
+			"ExplainNodeHealth": leases.leader(byName, short),
+			"ListNodeHealth":    node.listAll(normalPages),
+			"WatchNodeHealth":   node.watchAll(),
+			"GetZone":           leases.leader(zoneLeader, short),
+			"ListZones":         zone.resumable(leases.leader(zoneLeader, short)),
+			"WatchZones":        zone.watchLeader(zonesKey),
+		}},
+		{"trivet.slice.v1alpha1.SliceService", handlers{
+			"GetServiceSlices":       slices.newest(),
+			"PlanServiceSlices":      slices.newest(),
+			"ExplainEndpoint":        slices.newest(),
+			"ListServiceSlices":      slice.listAll(slicePages),
+			"WatchServiceSlices":     slice.watchAll(),
+			"ReconcileServiceSlices": slices.writeOrValidate(byName, long, slices.newest()),
+		}},
+		{"trivet.bootstrap.v1alpha1.BaselineService", handlers{
+			"GetBaseline":       bootstrap.any(leader, long),
+			"WatchBaseline":     baseline.watchAny(leaderKey),
+			"ReconcileBaseline": bootstrap.writeOrValidate(leader, applyTimeout, bootstrap.any(leader, long)),
+		}},
+		{"trivet.bootstrap.v1alpha1.APIServerService", handlers{
+			"GetAPIServer":    bootstrap.any(leader, short),
+			"ListAPIServers":  apiserver.resumable(bootstrap.any(leader, short)),
+			"WatchAPIServers": apiserver.watchAny(leaderKey),
+		}},
+		{"trivet.bootstrap.v1alpha1.FindingService", handlers{
+			"GetFinding":       bootstrap.leader(leader, short),
+			"ListFindings":     finding.resumable(bootstrap.leader(leader, short)),
+			"ExplainFinding":   bootstrap.leader(leader, short),
+			"WatchFindings":    finding.watchLeader(leaderKey),
+			"IgnoreFinding":    bootstrap.write(leader, long),
+			"AuditAllocations": bootstrap.write(leader, long),
+		}},
+		{"trivet.bootstrap.v1alpha1.RepairService", handlers{
+			"CreateRepairPlan": bootstrap.write(leader, long),
+			"GetRepairPlan":    bootstrap.any(leader, short),
+			"ListRepairPlans":  bootstrap.any(leader, short),
+			"ApplyRepairPlan":  bootstrap.write(leader, applyTimeout),
+			"GetRepair":        bootstrap.any(leader, short),
+			"ListRepairs":      repair.resumable(bootstrap.any(leader, short)),
+			"WatchRepairs":     repair.watchAny(leaderKey),
+			"CancelRepair":     bootstrap.write(leader, long),
+		}},
+	}
+}
+
+// everyFinding makes a request for findings one for all states.
+func everyFinding(request proto.Message) {
+	watch := request.(*bootstrapv1.WatchFindingsRequest)
+	for state := range bootstrapv1.Finding_State_name {
+		if state != 0 {
+			watch.States = append(watch.States, bootstrapv1.Finding_State(state))
+		}
+	}
+}
+
+// standingFindings selects the states that an empty filter means.
+func standingFindings(request proto.Message) {
+	if watch := request.(*bootstrapv1.WatchFindingsRequest); len(watch.States) == 0 {
+		watch.States = []bootstrapv1.Finding_State{
+			bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_IGNORED,
+		}
+	}
+}
+
+// endedUnseen returns a finding that ended while no replica led. Why it ended is unknown.
+func endedUnseen(item merge.Item) merge.Item {
+	finding := proto.CloneOf(item.(*bootstrapv1.Finding))
+	switch finding.State {
+	case bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_IGNORED:
+		finding.State = bootstrapv1.Finding_STATE_UNSPECIFIED
+	}
+	return finding
+}

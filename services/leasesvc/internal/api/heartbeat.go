@@ -1,0 +1,116 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+)
+
+// maxForwardedAge is the greatest age of a forwarded beat that counts. An older beat is not sent.
+const maxForwardedAge = time.Minute
+
+// Heartbeat registers and renews the holders of one message, from clients without a stream.
+func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
+	if err := s.checkCluster(request.ClientInfo); err != nil {
+		return nil, err
+	}
+	beats := newBeatBatch(s, len(request.Beats))
+	beats.batch.Unordered = true
+	for _, beat := range request.Beats {
+		beats.add(beat, 0)
+	}
+	results, err := beats.process(ctx)
+	if err != nil {
+		return nil, s.statusOf(err)
+	}
+	return &leasev1.HeartbeatResponse{Results: results, ServerInfo: s.info}, nil
+}
+
+// ForwardHeartbeats registers and renews the holders whose beats another replica received. They are
+// ordered by their age, which is more reliable than the sequence of a stream to another replica. No
+// beat is forwarded again.
+func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
+	beats := newBeatBatch(s, len(request.Beats))
+	beats.reply.forwarded = true
+	for _, beat := range request.Beats {
+		beats.add(beat.Beat, min(max(beat.GetAge().AsDuration(), 0), maxForwardedAge))
+	}
+	results, err := beats.process(ctx)
+	if err != nil {
+		return nil, s.statusOf(err)
+	}
+	return &leasev1.ForwardHeartbeatsResponse{Results: results}, nil
+}
+
+// checkCluster rejects a client that means another cluster.
+func (s *Server) checkCluster(client *metav1.ClientInfo) error {
+	if cluster := client.GetCluster(); cluster != "" && cluster != s.Cluster {
+		return rpcerror.New(codes.FailedPrecondition, rpcerror.WrongClusterReason,
+			fmt.Sprintf("this server is of cluster %q and not of %q", s.Cluster, cluster))
+	}
+	return nil
+}
+
+// beatBatch is one message with beats by name.
+type beatBatch struct {
+	server  *Server
+	reply   *reply
+	batch   *sessioncontroller.Batch
+	results []*leasev1.HeartbeatResult // nil for a beat in the batch
+}
+
+func newBeatBatch(server *Server, n int) *beatBatch {
+	return &beatBatch{
+		server: server, reply: newReply(server), batch: sessioncontroller.NewBatch(), results: make([]*leasev1.HeartbeatResult, 0, n),
+	}
+}
+
+// add adds a beat that was received age ago.
+func (b *beatBatch) add(beat *leasev1.Beat, age time.Duration) {
+	registration, served := b.server.convert.registration(beat.GetHolder(), beat.GetReport(), beat.GetSequence())
+	if !served {
+		b.results = append(b.results, rejectedBeat(b.server.unknownClass(beat.GetHolder().GetClass())))
+		return
+	}
+	registration.Age = age
+	b.batch.Registrations = append(b.batch.Registrations, registration)
+	b.results = append(b.results, nil)
+}
+
+// process returns the results of all beats.
+func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, error) {
+	sessions, err := b.server.runningSessions()
+	if err != nil {
+		return nil, err
+	}
+	if err := sessions.Process(ctx, b.batch); err != nil {
+		return nil, err
+	}
+	next := 0 // in the batch
+	for i := range b.results {
+		if b.results[i] != nil {
+			continue
+		}
+		result, registration := &b.batch.Results[next], &b.batch.Registrations[next]
+		next++
+		if rejection := b.reply.registrationRejection(result, registration); rejection != nil {
+			b.results[i] = rejectedBeat(rejection)
+		} else {
+			b.results[i] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grantOf(result.Grant)}}
+		}
+	}
+	b.reply.forward()
+	return b.results, nil
+}
+
+func rejectedBeat(rejection *leasev1.Rejection) *leasev1.HeartbeatResult {
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Rejection{Rejection: rejection}}
+}

@@ -1,0 +1,169 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
+)
+
+// Codes of problems.
+const (
+	problemSyncsFailing   = "SLICE_SYNCS_FAILING"
+	problemContended      = "SLICES_CONTENDED"
+	problemCacheNotSynced = "CACHE_NOT_SYNCED"
+	problemWatchSilent    = "WATCH_SILENT"
+	problemShardBlocked   = "SHARD_BLOCKED"
+)
+
+const (
+	// silentAfter is three bookmarks of kube-apiserver.
+	silentAfter = 3 * time.Minute
+	// blockedAfter is the time in which a term begins, with the first list of the slices.
+	blockedAfter = 30 * time.Second
+)
+
+// Problems returns what is wrong with the duties of this replica, the worst first. It reads memory
+// only.
+func (s *Server) Problems() []*metav1.Problem {
+	now := time.Now()
+	health := s.cfg.Controller.Health()
+	problems := s.blockedShards(health.Shards, now)
+	if failing := health.Failing; failing.Count > 0 {
+		problems = append(problems, s.problem(&metav1.Problem{
+			Code:     problemSyncsFailing,
+			Severity: metav1.Problem_SEVERITY_ERROR,
+			Object:   objectOf(failing),
+			Message: fmt.Sprintf("The slices of %s cannot be written since %s; %s failed last: %s",
+				names(failing), clock(failing.Since), failing.Latest, failing.Cause),
+			Next: "Look at the error; slicesvc tries again by itself.",
+		}))
+	}
+	problems = append(problems, s.cacheProblems(now)...)
+	if contended := health.Contended; contended.Count > 0 {
+		problems = append(problems, s.problem(&metav1.Problem{
+			Code:     problemContended,
+			Severity: metav1.Problem_SEVERITY_WARNING,
+			Object:   objectOf(contended),
+			Message: fmt.Sprintf("Another writer keeps changing the slices of %s since %s; of %s it is %q.",
+				names(contended), clock(contended.Since), contended.Latest, contended.Cause),
+			Next: "Stop the other writer. If it is kube-controller-manager, disable its endpointslice-controller.",
+		}))
+	}
+	return problems
+}
+
+// problem completes a problem. Its texts come from errors and objects, which may have any bytes.
+func (s *Server) problem(problem *metav1.Problem) *metav1.Problem {
+	problem.Service = serviceName
+	if only := problem.GetObject(); only != nil {
+		problem.Resource = resourceName(slicecontroller.Key{Namespace: only.GetNamespace(), Name: only.GetName()})
+	} else {
+		problem.Resource = "replicas/" + s.cfg.ReplicaID
+	}
+	problem.Message = validUTF8(problem.GetMessage())
+	return problem
+}
+
+// objectOf returns the only Service of a group, nil if there are several.
+func objectOf(group slicecontroller.ServiceGroup) *metav1.ObjectReference {
+	if group.Count > 1 {
+		return nil
+	}
+	only := group.First[0]
+	return &metav1.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: only.Namespace, Name: only.Name}
+}
+
+// blockedShards reports the shards that this replica leads and on which no sync runs.
+func (s *Server) blockedShards(held []slicecontroller.HeldShard, now time.Time) []*metav1.Problem {
+	working := map[int]slicecontroller.HeldShard{}
+	for _, shard := range held {
+		working[shard.Shard] = shard
+	}
+	var blocked []string
+	var since time.Time
+	cause := "the loop that writes slices has not begun; see its state and the readiness of the replica"
+	for _, status := range s.leadersNow().shards {
+		shard, begun := working[status.Shard]
+		began := status.AcquireTime
+		switch {
+		case !status.Here, begun && shard.Blocked == nil, !begun && now.Sub(began) < blockedAfter:
+			continue
+		case begun:
+			began, cause = shard.Since, shard.Blocked.Error()
+		}
+		blocked = append(blocked, fmt.Sprint(status.Shard))
+		if since.IsZero() || began.Before(since) {
+			since = began
+		}
+	}
+	if len(blocked) == 0 {
+		return nil
+	}
+	return []*metav1.Problem{s.problem(&metav1.Problem{
+		Code:     problemShardBlocked,
+		Severity: metav1.Problem_SEVERITY_ERROR,
+		Message: fmt.Sprintf("This replica leads shards %s and does no work on them since %s: %s",
+			listed(blocked, len(blocked)), clock(since), cause),
+		Next: "Look at the cause and at the log of the replica.",
+	})}
+}
+
+// cacheProblems reports caches that are being filled, and watches that are silent.
+func (s *Server) cacheProblems(now time.Time) []*metav1.Problem {
+	if err := s.cfg.CheckCaches(); err != nil {
+		return []*metav1.Problem{s.problem(&metav1.Problem{
+			Code:     problemCacheNotSynced,
+			Severity: metav1.Problem_SEVERITY_UNKNOWN,
+			Message:  "This replica has not read all objects of the cluster yet: " + strings.Join(strings.Fields(err.Error()), " "),
+			Next:     "Look at the connection to kube-apiserver and at the rights of the replica.",
+		})}
+	}
+	var problems []*metav1.Problem
+	for _, cache := range s.cfg.Caches() {
+		if now.Sub(cache.Heard) < silentAfter {
+			continue
+		}
+		message := fmt.Sprintf("The watch of every %s was last heard at %s, so slices may be out of date", cache.Kind, clock(cache.Heard))
+		if cache.Failure != nil {
+			message += ": " + cache.Failure.Error()
+		}
+		problems = append(problems, s.problem(&metav1.Problem{
+			Code:     problemWatchSilent,
+			Severity: metav1.Problem_SEVERITY_UNKNOWN,
+			Message:  message,
+			Next:     "Look at the connection to kube-apiserver.",
+		}))
+	}
+	return problems
+}
+
+// names counts the Services of a group and names the first ones.
+func names(group slicecontroller.ServiceGroup) string {
+	first := make([]string, 0, len(group.First))
+	for _, key := range group.First {
+		first = append(first, key.String())
+	}
+	if group.Count == 1 {
+		return "Service " + first[0]
+	}
+	return fmt.Sprintf("%d Services (%s)", group.Count, listed(first, group.Count))
+}
+
+// maxListed is how many items a sentence lists.
+const maxListed = 5
+
+// listed joins the first of count items.
+func listed(items []string, count int) string {
+	items = items[:min(len(items), maxListed)]
+	if count > len(items) {
+		items = append(slices.Clip(items), "…")
+	}
+	return strings.Join(items, ", ")
+}
+
+// clock formats a time for people.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
