@@ -243,7 +243,7 @@ func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageToken: page.NextPageToken, Zone: "zones/z:b"})
+		_, err = client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageToken: page.NextPageToken, Zones: []string{"zones/z:b"}})
 		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
 		_, err = client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageToken: page.NextPageToken})
 		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
@@ -283,11 +283,11 @@ type watchedNodes struct {
 	missing []string
 }
 
-func watchNodes(t *testing.T, client clientOfLeasesvc, zone string) *watchedNodes {
+func watchNodes(t *testing.T, client clientOfLeasesvc, zones ...string) *watchedNodes {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
-	stream, err := client.WatchNodeHealth(ctx, &nodev1.WatchNodeHealthRequest{Zone: zone})
+	stream, err := client.WatchNodeHealth(ctx, &nodev1.WatchNodeHealthRequest{Zones: zones})
 	if err != nil {
 		t.Fatalf("WatchNodeHealth() = %v", err)
 	}
@@ -343,7 +343,7 @@ func TestWatchNodeHealth_OneStreamForAllReplicas(t *testing.T) {
 	_, m2 := k.start(t, "l2")
 	_, m3 := k.start(t, "l3")
 	client := nodeClient(t, newDirectory(m1, m2, m3))
-	all, other := watchNodes(t, client, ""), watchNodes(t, client, "zones/z:b")
+	all, other := watchNodes(t, client), watchNodes(t, client, "zones/z:b")
 
 	all.bookmark(t)
 	other.bookmark(t)
@@ -360,7 +360,7 @@ func TestWatchNodeHealth_MoveIsAModification(t *testing.T) {
 	k := newLeasesvcWithNodes(6, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
-	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)), "")
+	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)))
 	v.bookmark(t)
 	v.events = nil
 
@@ -381,7 +381,7 @@ func TestWatchNodeHealth_FailedReplicaIsMissingUntilItReports(t *testing.T) {
 	k := newLeasesvcWithNodes(10, "l1", "l2")
 	_, m1 := k.start(t, "l1")
 	two, m2 := k.start(t, "l2")
-	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)), "")
+	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)))
 	v.bookmark(t)
 
 	two.unavailable.Store(true)
@@ -399,7 +399,7 @@ func TestWatchNodeHealth_FailedReplicaIsMissingUntilItReports(t *testing.T) {
 }
 
 func TestWatchNodeHealth_NoReplicaAnswers(t *testing.T) {
-	v := watchNodes(t, nodeClient(t, newDirectory(dead(t, "leasesvc", "l1"))), "")
+	v := watchNodes(t, nodeClient(t, newDirectory(dead(t, "leasesvc", "l1"))))
 
 	_, err := v.stream.Recv()
 
@@ -411,7 +411,7 @@ func TestWatchNodeHealth_ManyClientsShareTheStreams(t *testing.T) {
 	one, m1 := k.start(t, "l1")
 	client := nodeClient(t, newDirectory(m1))
 	for range 20 {
-		watchNodes(t, client, "").bookmark(t)
+		watchNodes(t, client).bookmark(t)
 	}
 	if streams := one.watches.Load(); streams != 1 {
 		t.Errorf("%d streams for 20 clients, want 1", streams)
@@ -463,7 +463,7 @@ func TestRun_StopEndsWatchesOfNodes(t *testing.T) {
 	_, m1 := k.start(t, "l1")
 	service := newGateway(t, newDirectory(m1), longTimeout)
 	stop := run(t, service)
-	v := watchNodes(t, newClientOfLeasesvc(testkit.Serve(t, service.Register)), "")
+	v := watchNodes(t, newClientOfLeasesvc(testkit.Serve(t, service.Register)))
 	v.bookmark(t)
 
 	stop()

@@ -60,7 +60,7 @@ func TestLists_NameShardsWithoutALeader(t *testing.T) {
 	if diff := cmp.Diff([]string{" UNAVAILABLE [1 3]"}, missingOf(leases.GetMissing())); diff != "" || err != nil {
 		t.Errorf("ListLeases() = %v, missing (-want +got):\n%s", err, diff)
 	}
-	v := watchNodes(t, client, "")
+	v := watchNodes(t, client)
 	v.bookmark(t)
 	if diff := cmp.Diff([]string{" UNAVAILABLE [1 3]"}, v.missing); diff != "" {
 		t.Errorf("missing at the bookmark (-want +got):\n%s", diff)
@@ -86,7 +86,7 @@ func TestReads_AnswerOfAnotherReplicaDoesNotCount(t *testing.T) {
 	if diff := cmp.Diff([]string{"l2 UNAVAILABLE [1]"}, missingOf(list.GetMissing())); diff != "" || err != nil {
 		t.Errorf("ListNodeHealth() = %v, missing (-want +got):\n%s", err, diff)
 	}
-	v := watchNodes(t, client, "")
+	v := watchNodes(t, client)
 	v.bookmark(t)
 	if diff := cmp.Diff([]string{"l2 UNAVAILABLE [1]"}, v.missing); diff != "" {
 		t.Errorf("missing at the bookmark (-want +got):\n%s", diff)
@@ -106,7 +106,7 @@ func TestListNodeHealth_WatchGoesOnAfterIt(t *testing.T) {
 	_, m1 := k.start(t, "l1")
 	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m1, m2))
-	watchNodes(t, client, "").bookmark(t)
+	watchNodes(t, client).bookmark(t)
 	list, err := client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{Zone: "zones/z:a"})
 	if err != nil || list.ResumeToken == "" {
 		t.Fatalf("ListNodeHealth() = %v, %v; want a token", list, err)

@@ -201,7 +201,7 @@ func TestListNodeHealth_ReturnsThePagesOfTheHeldShards(t *testing.T) {
 	if got, _ := list(&nodev1.ListNodeHealthRequest{Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_UNKNOWN}}); got != nil {
 		t.Errorf("unknown: %v", got)
 	}
-	_, err := f.health.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageSize: 1, PageToken: token, Zone: "zones/eu:b"})
+	_, err := f.health.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageSize: 1, PageToken: token, Zones: []string{"zones/eu:b"}})
 	expectError(t, "token of another list", err, codes.InvalidArgument, "INVALID_PAGE_TOKEN")
 }
 
@@ -379,7 +379,7 @@ func TestWatchNodeHealth_FollowsNodesAndShards(t *testing.T) {
 	if got := all.next(); got != "BOOKMARK [0 1] true" {
 		t.Errorf("then %s, want the first bookmark", got)
 	}
-	notReady := &nodev1.WatchNodeHealthRequest{Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_NOT_READY}, Zone: "zones/eu:a"}
+	notReady := &nodev1.WatchNodeHealthRequest{Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_NOT_READY}, Zones: []string{"zones/eu:a"}}
 	filtered := f.watch(notReady)
 	if got := filtered.next(); got != "BOOKMARK [0 1] true" {
 		t.Errorf("a filtered watch begins with %s, want a bookmark", got)
@@ -407,7 +407,7 @@ func TestWatchNodeHealth_FollowsNodesAndShards(t *testing.T) {
 	}
 	all.await(named("DELETED", f.nodes[1], "UNSPECIFIED", 12))
 	f.watch(&nodev1.WatchNodeHealthRequest{ResumeToken: token}).await(named("DELETED", f.nodes[1], "UNSPECIFIED", 12))
-	_, err := f.watch(&nodev1.WatchNodeHealthRequest{ResumeToken: token, Zone: "zones/eu:a"}).stream.Recv()
+	_, err := f.watch(&nodev1.WatchNodeHealthRequest{ResumeToken: token, Zones: []string{"zones/eu:a"}}).stream.Recv()
 	expectError(t, "a token of another watch", err, codes.OutOfRange, "RESUME_TOKEN_EXPIRED")
 }
 

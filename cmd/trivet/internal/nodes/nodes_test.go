@@ -176,7 +176,7 @@ func TestNodes_ReadsEveryPage(t *testing.T) {
 	var want []*nodev1.ListNodeHealthRequest
 	for _, token := range []string{"", "400", "800"} {
 		want = append(want, &nodev1.ListNodeHealthRequest{
-			Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_READY}, Zone: "zones/eu:a", PageSize: 5000, PageToken: token,
+			Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_READY}, Zones: []string{"zones/eu:a"}, PageSize: 5000, PageToken: token,
 		})
 	}
 	if diff := cmp.Diff(want, commandtest.RequestsOf[*nodev1.ListNodeHealthRequest](gateway), protocmp.Transform()); diff != "" {

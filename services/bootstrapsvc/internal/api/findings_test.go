@@ -332,21 +332,21 @@ func TestReasons_AreRegistered(t *testing.T) {
 	for _, code := range []allocation.EvidenceCode{
 		allocation.ServiceUse, allocation.AddressObject, allocation.ParentService, allocation.StoredBit, allocation.StoredRange,
 	} {
-		if _, ok := metav1.FindingEvidenceCode_value["FINDING_EVIDENCE_CODE_"+string(code)]; !ok {
+		if _, ok := registryv1.FindingEvidenceCode_value["FINDING_EVIDENCE_CODE_"+string(code)]; !ok {
 			t.Errorf("evidence %s is not registered", code)
 		}
 	}
 	for _, reason := range []allocation.Reason{
 		allocation.ReasonInUse, allocation.ReasonReference, allocation.ReasonLabels, allocation.ReasonLeaked, allocation.ReasonOrphan,
 	} {
-		if _, ok := metav1.RepairChangeReason_value["REPAIR_CHANGE_REASON_"+string(reason)]; !ok {
+		if _, ok := registryv1.RepairChangeReason_value["REPAIR_CHANGE_REASON_"+string(reason)]; !ok {
 			t.Errorf("reason %s is not registered", reason)
 		}
 	}
 	for _, reason := range []rpcerror.Reason{
 		FindingNotFound, PlanNotFound, PlanExpired, PlanDrifted, RepairNotFound, RepairRunning, RepairNotCancellable,
 	} {
-		if _, ok := metav1.ErrorReason_value["ERROR_REASON_"+string(reason)]; !ok {
+		if _, ok := registryv1.ErrorReason_value["ERROR_REASON_"+string(reason)]; !ok {
 			t.Errorf("reason %s is not registered", reason)
 		}
 	}
