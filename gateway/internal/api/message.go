@@ -115,6 +115,14 @@ func valuesOf(desc protoreflect.FieldDescriptor, value protoreflect.Value) []str
 	return values
 }
 
+// filteredField returns the field of the item that a filter is about.
+func filteredField(filter protoreflect.FieldDescriptor) field {
+	if filter.IsList() {
+		return field(strings.TrimSuffix(string(filter.Name()), "s"))
+	}
+	return filter.Name()
+}
+
 // selectorOf returns whether the filter of a watch wants an item, or nil if it wants all. A repeated
 // field names the accepted values of the field of the item in the singular; "parent" is a prefix of
 // the name.
@@ -128,7 +136,7 @@ func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func
 				conditions = append(conditions, func(item merge.Item) bool { return strings.HasPrefix(item.GetName(), parent+"/") })
 			}
 		default:
-			accepted, of := valuesOf(desc, value), item.Fields().ByName(field(strings.TrimSuffix(string(desc.Name()), "s")))
+			accepted, of := valuesOf(desc, value), item.Fields().ByName(filteredField(desc))
 			conditions = append(conditions, func(item merge.Item) bool {
 				return slices.Contains(accepted, item.ProtoReflect().Get(of).String())
 			})
