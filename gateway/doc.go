@@ -35,8 +35,8 @@
 //
 // HTTP takes requests that change nothing: GET, and POST if the access rule of the RPC has the verb
 // get, list or watch, or if the body has validateOnly. Other requests are METHOD_NOT_ALLOWED: use
-// gRPC. A POST has the type application/json. Query parameters and fields that the RPC does not have
-// are errors.
+// gRPC. A POST has the type application/json. Query parameters and fields that the RPC does not
+// have are errors.
 //
 // JSON is protobuf's mapping: lowerCamelCase names, every field present, 64-bit numbers as strings.
 // An error is google.rpc.Status with an ErrorInfo; its code gives the HTTP status.

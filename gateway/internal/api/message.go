@@ -123,9 +123,9 @@ func filteredField(filter protoreflect.FieldDescriptor) field {
 	return filter.Name()
 }
 
-// selectorOf returns whether the filter of a watch wants an item, or nil if it wants all. A repeated
-// field names the accepted values of the field of the item in the singular; "parent" is a prefix of
-// the name.
+// selectorOf returns whether the filter of a watch wants an item, or nil if it wants all. A
+// repeated field names the accepted values of the field of the item in the singular; "parent" is a
+// prefix of the name.
 func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func(merge.Item) bool {
 	var conditions []func(merge.Item) bool
 	request.ProtoReflect().Range(func(desc protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -154,8 +154,8 @@ func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func
 func same(a, b merge.Item) bool { return proto.Equal(a, b) }
 
 // sameBut returns a comparison that ignores some fields, and differences below a second of a time:
-// replicas compute wall-clock times from monotonic ones, so that each report of one moment differs a
-// little.
+// replicas compute wall-clock times from monotonic ones, so that each report of one moment differs
+// a little.
 func sameBut(ignored []field, unsteady field) func(a, b merge.Item) bool {
 	return func(a, b merge.Item) bool {
 		b = proto.CloneOf(b)

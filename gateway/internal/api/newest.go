@@ -27,8 +27,8 @@ type reply struct {
 	failure fanout.Failure
 }
 
-// newest asks all replicas at once. It returns the answer of the leader of the shard as soon as it is
-// there. Without a leader it returns the answer from the newest cache.
+// newest asks all replicas at once. It returns the answer of the leader of the shard as soon as it
+// is there. Without a leader it returns the answer from the newest cache.
 //
 // NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a leader
 // every replica must have answered. The error is an answer of a replica, or REPLICAS_UNREACHABLE.
