@@ -7,8 +7,8 @@
 //     replica whose part is in them.
 //   - A replica that does not answer in time delays no other answer. The answer comes without it
 //     and names it in missing, also each shard without a leader. Only if no replica answers, or not
-//     the one that has the answer, the error is REPLICAS_UNREACHABLE. It names each replica that was
-//     asked, with the cause.
+//     the one that has the answer, the error is REPLICAS_UNREACHABLE. It names each replica that
+//     was asked, with the cause.
 //   - The services are asked once for any number of watches, and only while there are watches.
 //     Streams to replicas, and what resume tokens need, stay 30 seconds longer.
 //   - A question about one shard goes to the replica that leads it. Lists and watches of Nodes,
