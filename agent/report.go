@@ -30,7 +30,7 @@ type Condition struct {
 	// Type is 1 to 63 letters and digits that begin with a letter, in CamelCase.
 	Type   string
 	Status ConditionStatus
-	// Reason is at most 63 capital letters, digits and _, and Message at most 256 characters. Both
+	// Reason is at most 63 letters, digits and _, and Message at most 256 characters. Both
 	// may be empty.
 	Reason, Message string
 	// TransitionTime is when the status changed, a result of time.Now; zero if it is unknown.
@@ -57,7 +57,7 @@ const (
 
 var (
 	conditionTypes   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,62}$`)
-	conditionReasons = regexp.MustCompile(`^[A-Z0-9_]{0,63}$`)
+	conditionReasons = regexp.MustCompile(`^[A-Za-z0-9_]{0,63}$`)
 )
 
 // Report sets what is sent with the beats of a holder from now on, until the next Report. It fails
@@ -88,7 +88,7 @@ func (r *Report) validate() error {
 		}
 		types[c.Type] = true
 		if !conditionReasons.MatchString(c.Reason) {
-			problems = append(problems, fmt.Errorf("condition %q: reason %q: must be at most 63 of A-Z, 0-9 and _", c.Type, c.Reason))
+			problems = append(problems, fmt.Errorf("condition %q: reason %q: must be at most 63 letters, digits and _", c.Type, c.Reason))
 		}
 		if utf8.RuneCountInString(c.Message) > maxMessageRunes || !utf8.ValidString(c.Message) {
 			problems = append(problems, fmt.Errorf("condition %q: the message must be valid UTF-8 of at most %d characters", c.Type, maxMessageRunes))

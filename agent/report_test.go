@@ -239,6 +239,7 @@ func TestRun_UnknownReasonIsClassifiedByItsCode(t *testing.T) {
 		"precondition":             {&leasev1.Rejection{Code: code.Code_FAILED_PRECONDITION}, "a", time.Minute, time.Minute},
 		"needs a change":           {&leasev1.Rejection{Code: code.Code_PERMISSION_DENIED}, "a", time.Minute, time.Minute},
 		"needs a change, later":    {&leasev1.Rejection{Code: code.Code_RESOURCE_EXHAUSTED, RetryAfter: durationpb.New(20 * time.Second)}, "a", 20 * time.Second, 20 * time.Second},
+		"not found":                {&leasev1.Rejection{Code: code.Code_NOT_FOUND}, "a", 200 * time.Millisecond, 200 * time.Millisecond},
 		"at once, again and again": {&leasev1.Rejection{Code: code.Code_INTERNAL, RetryAfter: durationpb.New(0)}, "a", 200 * time.Millisecond, 200 * time.Millisecond},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -263,6 +264,36 @@ func TestRun_UnknownReasonIsClassifiedByItsCode(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRun_UnknownReasonToStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			response.RegistrationResults[0] = &leasev1.RegistrationResult{Result: &leasev1.RegistrationResult_Rejection{
+				Rejection: &leasev1.Rejection{Reason: "A_REASON_OF_THE_FUTURE", Code: code.Code_ABORTED},
+			}}
+			return response
+		}
+		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: nodes(1)})
+		advance(time.Hour)
+		expect(t, "messages", []message{{Registered: 1}}, s.received())
+		expect(t, "stopped", nodes(1), a.Status().Superseded)
+	})
+}
+
+// A server may send a directive without a request.
+func TestRun_DirectiveBetweenResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		s.between = &leasev1.StreamHeartbeatsResponse{Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC}
+		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: nodes(1)})
+		advance(interval)
+		expect(t, "messages", []message{{Registered: 1}, {At: interval, Beats: 1}, {At: interval, Registered: 1}}, s.received())
+		if got := a.Status(); got.Streams != 1 || got.LastError != "" {
+			t.Errorf("status %+v", got)
+		}
+	})
 }
 
 func TestRun_UnknownDirectiveIsIgnored(t *testing.T) {

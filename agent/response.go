@@ -27,6 +27,9 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	if response.Directive == leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE {
 		return &movedError{to: response.RedirectAddress}
 	}
+	if response.Sequence == 0 {
+		return s.follow(response.Directive) // it answers no request
+	}
 	if len(s.pending) == 0 || s.pending[0].sequence != response.Sequence || len(s.pending[0].registered) != len(response.RegistrationResults) {
 		return errResponse
 	}
@@ -50,7 +53,12 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	}
 	s.resetWatchdog()
 	s.recordAnswer()
-	switch response.Directive {
+	return s.follow(response.Directive)
+}
+
+// follow acts on a directive. It ignores those of a newer API.
+func (s *stream) follow(directive leasev1.StreamHeartbeatsResponse_Directive) error {
+	switch directive {
 	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC:
 		s.router.registerAgain(s.target)
 	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH:
@@ -169,6 +177,8 @@ func actionOf(rejected *leasev1.Rejection) action {
 		if rejected.GetRetryAfter() == nil {
 			return move // to any target, after growing pauses
 		}
+	case code.Code_ABORTED:
+		return stop
 	}
 	return retry
 }
@@ -188,7 +198,7 @@ func (s *stream) moveAt(rejected *leasev1.Rejection) time.Time {
 func (s *stream) retryAfter(rejected *leasev1.Rejection) time.Duration {
 	pause := rejected.GetRetryAfter().AsDuration()
 	switch {
-	case rejected.GetReason() == reasonLeaseNotFound:
+	case rejected.GetReason() == reasonLeaseNotFound, rejected.GetCode() == code.Code_NOT_FOUND:
 		return pause // 0: the holder can be registered again at once
 	case rejected.GetRetryAfter() == nil || pause < 0:
 		return rejectedPause

@@ -356,7 +356,7 @@ const (
 	retry action = iota
 	// move registers at the owner of the holder's shard.
 	move
-	// stop ends the beats of this boot.
+	// stop ends the beats of this boot, because a newer one has the lease.
 	stop
 )
 

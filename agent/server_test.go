@@ -50,6 +50,8 @@ type server struct {
 	intervals map[string]time.Duration
 	// change may modify a response, or return nil to send none. The first stream is 1.
 	change func(stream int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse
+	// between is sent before the response to the second message.
+	between *leasev1.StreamHeartbeatsResponse
 	// end may return an error to end a stream after a response.
 	end func(stream int) error
 }
@@ -89,6 +91,11 @@ func (s *server) StreamHeartbeats(rpc grpc.BidiStreamingServer[leasev1.StreamHea
 		response := s.respond(stream, request, &handles)
 		if response == nil {
 			continue
+		}
+		if s.between != nil && response.Sequence == 2 {
+			if err := rpc.Send(s.between); err != nil {
+				return err
+			}
 		}
 		if err := rpc.Send(response); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
 )
@@ -157,7 +157,7 @@ func (a *auditing) startFloor(ctx context.Context) (cpu time.Duration, resident 
 
 // startAudit starts a bootstrapsvc and returns after its first audit: a replica is ready before it
 // leads.
-func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.BootstrapServiceClient, error) {
+func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.FindingServiceClient, error) {
 	server, err := child.StartServer(ctx, a.cluster, child.ServerConfig{
 		Name: "bootstrapsvc", BinDir: a.binDir, Log: filepath.Join(a.logDir, "allocations.log"),
 		Args: []string{"--loops=*,-apiserver-probe,-kubernetes-endpoints", "--apiserver-port=6443"},
@@ -171,7 +171,7 @@ func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.B
 		return nil, nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = connection.Close() })
-	client := bootstrapv1.NewBootstrapServiceClient(connection)
+	client := bootstrapv1.NewFindingServiceClient(connection)
 	deadline := time.Now().Add(startTimeout)
 	for {
 		_, err := client.ListFindings(ctx, &bootstrapv1.ListFindingsRequest{})
@@ -194,7 +194,7 @@ func (a *auditing) works(ctx context.Context) ([]row, error) {
 	}
 	defer server.Stop()
 	var rows []row
-	for _, measure := range []func(context.Context, *child.Server, bootstrapv1.BootstrapServiceClient) ([]row, error){
+	for _, measure := range []func(context.Context, *child.Server, bootstrapv1.FindingServiceClient) ([]row, error){
 		a.audits, a.changes, a.recreates,
 	} {
 		measured, err := measure(ctx, server, client)
@@ -207,14 +207,14 @@ func (a *auditing) works(ctx context.Context) ([]row, error) {
 }
 
 // audits measures requested audits.
-func (a *auditing) audits(ctx context.Context, server *child.Server, client bootstrapv1.BootstrapServiceClient) ([]row, error) {
+func (a *auditing) audits(ctx context.Context, server *child.Server, client bootstrapv1.FindingServiceClient) ([]row, error) {
 	const count = 5
 	a.progress("%d audits…", count)
 	var spent []time.Duration
 	for range count {
 		pause(ctx, time.Second)
 		cpu, err := server.Spent(func() error {
-			answer, err := client.Audit(ctx, &bootstrapv1.AuditRequest{})
+			answer, err := client.AuditAllocations(ctx, &bootstrapv1.AuditAllocationsRequest{})
 			if err != nil {
 				return err
 			}
@@ -229,21 +229,21 @@ func (a *auditing) audits(ctx context.Context, server *child.Server, client boot
 }
 
 // plausible returns an error unless the audit covered the whole cluster and the cluster is healthy.
-func (a *auditing) plausible(answer *bootstrapv1.AuditResponse) error {
+func (a *auditing) plausible(answer *bootstrapv1.AuditAllocationsResponse) error {
 	for _, store := range answer.GetStores() {
-		if store.GetPresent() && store.GetServices() < int64(a.services) || store.GetProblem() != "" {
+		if store.GetPresent() && store.GetServiceCount() < int64(a.services) || store.GetError() != "" {
 			return fmt.Errorf("the audit compared too little: %v", answer)
 		}
 	}
 	// The exhausted port range is one finding. There must be no other.
-	if len(answer.GetStores()) == 0 || answer.GetFindings() > 1 {
+	if len(answer.GetStores()) == 0 || answer.GetFindingCount() > 1 {
 		return fmt.Errorf("the audit of a cluster that is well says %v", answer)
 	}
 	return nil
 }
 
 // changes measures created and deleted Services against the same time without changes.
-func (a *auditing) changes(ctx context.Context, server *child.Server, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
+func (a *auditing) changes(ctx context.Context, server *child.Server, _ bootstrapv1.FindingServiceClient) ([]row, error) {
 	count := either(a.bench, 500, 100)
 	a.progress("%d Services are created and deleted…", count)
 	var during time.Duration
@@ -282,7 +282,7 @@ func (a *auditing) createAndDelete(ctx context.Context, i int) error {
 	return services.Delete(ctx, service.Name, metav1.DeleteOptions{})
 }
 
-func (a *auditing) recreates(ctx context.Context, _ *child.Server, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
+func (a *auditing) recreates(ctx context.Context, _ *child.Server, _ bootstrapv1.FindingServiceClient) ([]row, error) {
 	count := either(a.bench, 30, 8)
 	a.progress("%d IPAddresses in use are deleted…", count)
 	ours, err := a.recreated(ctx, count, 500*time.Millisecond, startTimeout)

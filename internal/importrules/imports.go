@@ -92,7 +92,7 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
-			`^services/\w+/\w+\.go imports ` + module + `proto/trivet/meta/v1alpha1$`, // problems of the service
+			`^services/\w+/(\w+|internal/\w+controller/\w+)\.go imports ` + module + `proto/trivet/meta/v1alpha1$`, // problems of the service
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},

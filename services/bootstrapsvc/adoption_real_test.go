@@ -50,6 +50,7 @@ func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontro
 	service, err := assemble(configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }), Deps{
 		Member: member, Leadership: candidate, Logger: logger,
 	}, parts{
+		repairs: emptyStore{},
 		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr(address)}},
 		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), probe: (&fakeProber{}).Probe,
 		masterLeases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry").Read, probeOf: func(netip.Addr) apiserverscontroller.Probe { return adopted },

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,7 +19,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1alpha1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -27,11 +29,23 @@ import (
 // auditOff disables automatic repairs.
 func auditOff(cfg *bootstrapsvc.Config) { cfg.Audit.AutoRepair = bootstrapsvc.AutoRepairOff }
 
+// auditClient calls the RPCs of findings and repairs.
+type auditClient struct {
+	bootstrapv1.FindingServiceClient
+	bootstrapv1.RepairServiceClient
+}
+
+func (r *replica) auditClient(t *testing.T) auditClient {
+	t.Helper()
+	connection := testkit.Serve(t, r.service.Register)
+	return auditClient{bootstrapv1.NewFindingServiceClient(connection), bootstrapv1.NewRepairServiceClient(connection)}
+}
+
 // audited waits until a replica leads and has made its first pass.
-func audited(t *testing.T, client bootstrapv1.BootstrapServiceClient) {
+func audited(t *testing.T, client auditClient) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
-		_, err := client.Audit(t.Context(), &bootstrapv1.AuditRequest{})
+		_, err := client.AuditAllocations(t.Context(), &bootstrapv1.AuditAllocationsRequest{})
 		return err
 	})
 }
@@ -83,7 +97,7 @@ func bitOf(t *testing.T, port int32) uint {
 
 func TestAuditReal_UsedAllocationIsRestoredAtOnce(t *testing.T) {
 	r := startReplica(t, "10.99.20.1")
-	client, kube := r.client(t), testkit.Kube(t)
+	client, kube := r.auditClient(t), testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
 	address := service.Spec.ClusterIP
@@ -119,8 +133,8 @@ func TestAuditReal_UsedAllocationIsRestoredAtOnce(t *testing.T) {
 }
 
 // ended returns an error unless a finding about the subject has ended in this state.
-func ended(t *testing.T, client bootstrapv1.BootstrapServiceClient, subject string, state bootstrapv1.Finding_State) error {
-	answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{ShowEnded: true})
+func ended(t *testing.T, client auditClient, subject string, state bootstrapv1.Finding_State) error {
+	answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{States: []bootstrapv1.Finding_State{state}})
 	if err != nil {
 		return err
 	}
@@ -135,91 +149,148 @@ func ended(t *testing.T, client bootstrapv1.BootstrapServiceClient, subject stri
 // With another prefix, or with the etcd of another cluster, the ranges are not missing but foreign.
 func TestAuditReal_RangesOfAnotherClusterAreNotAudited(t *testing.T) {
 	r := startReplica(t, "10.99.24.1", func(cfg *bootstrapsvc.Config) { cfg.EtcdPrefix = "/elsewhere" })
-	client := r.client(t)
+	client := r.auditClient(t)
 	audited(t, client)
-	answer, err := client.Audit(t.Context(), &bootstrapv1.AuditRequest{})
-	if err != nil || answer.GetFindings() != 0 {
+	answer, err := client.AuditAllocations(t.Context(), &bootstrapv1.AuditAllocationsRequest{})
+	if err != nil || answer.GetFindingCount() != 0 {
 		t.Fatalf("audit: %v, %v, want no finding", answer, err)
 	}
 	for _, store := range answer.GetStores() {
-		if store.GetStore() == bootstrapv1.Finding_STORE_NODE_PORTS &&
-			(store.GetPresent() || !strings.Contains(store.GetProblem(), "/elsewhere/services/specs/default/kubernetes")) {
+		if store.GetStore() == bootstrapv1.Store_STORE_NODE_PORTS &&
+			(store.GetPresent() || !strings.Contains(store.GetError(), "/elsewhere/services/specs/default/kubernetes")) {
 			t.Errorf("node ports: %v, want them marked as those of another cluster", store)
 		}
 	}
 }
 
-func TestAuditReal_PlanIsAppliedOnceAndKept(t *testing.T) {
-	r := startReplica(t, "10.99.21.1", auditOff)
-	client, kube := r.client(t), testkit.Kube(t)
-	service := nodePortService(t, kube)
-	audited(t, client)
-	address := service.Spec.ClusterIP
-	if err := kube.NetworkingV1().IPAddresses().Delete(t.Context(), address, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+// openFinding waits until there is an open finding about the subject.
+func openFinding(t *testing.T, client auditClient, code, subject string) *bootstrapv1.Finding {
+	t.Helper()
 	var open *bootstrapv1.Finding
 	testkit.Eventually(t, soon, func() error {
-		answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{Code: bootstrapv1.Finding_CODE_NOT_ALLOCATED})
+		answer, err := client.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{
+			Codes: []string{code}, States: []bootstrapv1.Finding_State{bootstrapv1.Finding_STATE_OPEN},
+		})
 		if err != nil {
 			return err
 		}
 		for _, finding := range answer.GetFindings() {
-			if finding.GetSubject() == address && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
+			if finding.GetSubject() == subject {
 				open = finding
 				return nil
 			}
 		}
 		return fmt.Errorf("findings are %v", answer.GetFindings())
 	})
-	plan, err := client.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{Names: []string{open.GetName()}})
+	return open
+}
+
+func deleteAddress(t *testing.T, address string) {
+	t.Helper()
+	if err := testkit.Kube(t).NetworkingV1().IPAddresses().Delete(t.Context(), address, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAuditReal_PlanIsAppliedOnceAndKept(t *testing.T) {
+	r := startReplica(t, "10.99.21.1", auditOff)
+	client, kube := r.auditClient(t), testkit.Kube(t)
+	service := nodePortService(t, kube)
+	audited(t, client)
+	address := service.Spec.ClusterIP
+	deleteAddress(t, address)
+	open := openFinding(t, client, "NOT_ALLOCATED", address)
+	ctx := t.Context()
+	explained, err := client.ExplainFinding(ctx, &bootstrapv1.ExplainFindingRequest{Name: open.GetName()})
+	if err != nil || explained.BrokenIndex == nil || explained.GetEvidence()[explained.GetBrokenIndex()].GetResult() != metav1alpha1.Evidence_RESULT_FAILED {
+		t.Errorf("explanation is %v, %v", explained, err)
+	}
+	repairs, err := client.ListRepairs(ctx, &bootstrapv1.ListRepairsRequest{})
+	if err != nil || len(repairs.GetRepairs()) != 0 || repairs.GetResumeToken() == "" {
+		t.Errorf("repairs are %v, %v, want none", repairs, err)
+	}
+	created, err := client.CreateRepairPlan(ctx, &bootstrapv1.CreateRepairPlanRequest{Findings: []string{open.GetName()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(plan.GetSteps()) != 1 || plan.GetToken() == "" || plan.GetExpireTime() == nil {
+	plan := created.GetRepairPlan()
+	if len(plan.GetSteps()) != 1 || plan.GetName() == "" || plan.GetExpireTime() == nil || plan.GetRepair() != "" {
 		t.Fatalf("plan is %v", plan)
 	}
-	first, err := client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+	_, err = client.ApplyRepairPlan(ctx, &bootstrapv1.ApplyRepairPlanRequest{Name: plan.GetName(), Etag: "other"})
+	if status.Code(err) != codes.Aborted || rpcerror.ReasonOf(err) != rpcerror.ETagMismatchReason {
+		t.Errorf("apply with another etag = %v", err)
+	}
+	apply := &bootstrapv1.ApplyRepairPlanRequest{Name: plan.GetName(), Etag: plan.GetEtag()}
+	first, err := client.ApplyRepairPlan(ctx, apply)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if repair := first.GetRepair(); !repair.GetComplete() || repair.GetSteps()[0].GetState() != bootstrapv1.RepairStep_STATE_DONE {
+	repair := first.GetRepair()
+	if repair.GetState() != bootstrapv1.Repair_STATE_SUCCEEDED || repair.GetPlan() != plan.GetName() ||
+		repair.GetSteps()[0].GetChange().GetOutcome() != metav1alpha1.Change_OUTCOME_APPLIED || repair.GetAttemptCount() != 1 {
 		t.Errorf("repair is %v", repair)
 	}
-	if _, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), address, metav1.GetOptions{}); err != nil {
+	if _, err := kube.NetworkingV1().IPAddresses().Get(ctx, address, metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	again, err := client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-	if err != nil || again.GetRepair().GetName() != first.GetRepair().GetName() {
-		t.Errorf("applied twice: %v, %v, want %s", again.GetRepair(), err, first.GetRepair().GetName())
+	again, err := client.ApplyRepairPlan(ctx, apply)
+	if err != nil || again.GetRepair().GetEtag() != repair.GetEtag() {
+		t.Errorf("applied twice: %v, %v, want %v", again.GetRepair(), err, repair)
 	}
-	history, err := client.ListRepairs(t.Context(), &bootstrapv1.ListRepairsRequest{})
-	if err != nil || len(history.GetRepairs()) != 1 || history.GetRepairs()[0].GetName() != first.GetRepair().GetName() {
+	got, err := client.GetRepair(ctx, &bootstrapv1.GetRepairRequest{Name: repair.GetName()})
+	if err != nil || got.GetRepair().GetEtag() != repair.GetEtag() {
+		t.Errorf("stored repair is %v, %v, want %v", got.GetRepair(), err, repair)
+	}
+	stored, err := client.GetRepairPlan(ctx, &bootstrapv1.GetRepairPlanRequest{Name: plan.GetName()})
+	if err != nil || stored.GetRepairPlan().GetRepair() != repair.GetName() {
+		t.Errorf("stored plan is %v, %v, want its repair", stored.GetRepairPlan(), err)
+	}
+	history, err := client.ListRepairs(ctx, &bootstrapv1.ListRepairsRequest{States: []bootstrapv1.Repair_State{bootstrapv1.Repair_STATE_SUCCEEDED}})
+	if err != nil || len(history.GetRepairs()) != 1 || history.GetRepairs()[0].GetName() != repair.GetName() {
 		t.Errorf("history is %v, %v", history.GetRepairs(), err)
 	}
-	_, err = client.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{Names: []string{"findings/none"}})
-	if status.Code(err) != codes.NotFound || rpcerror.ReasonOf(err) != api.FindingNotFound {
-		t.Errorf("plan for a missing finding = %v", err)
+	_, err = client.CancelRepair(ctx, &bootstrapv1.CancelRepairRequest{Name: repair.GetName()})
+	if status.Code(err) != codes.FailedPrecondition || rpcerror.ReasonOf(err) != api.RepairNotCancellable {
+		t.Errorf("cancel of an ended repair = %v", err)
+	}
+	wantRepairEvents(t, client, repairs.GetResumeToken(), repair.GetName())
+}
+
+// wantRepairEvents wants a watch that resumes before a repair to deliver its last state.
+func wantRepairEvents(t *testing.T, client auditClient, token, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	stream, err := client.WatchRepairs(ctx, &bootstrapv1.WatchRepairsRequest{ResumeToken: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("before %s has succeeded: %v", name, err)
+		}
+		if event.GetRepair().GetName() == name && event.GetRepair().GetState() == bootstrapv1.Repair_STATE_SUCCEEDED {
+			return
+		}
 	}
 }
 
 func TestAuditReal_DriftedPlanIsRejected(t *testing.T) {
 	r := startReplica(t, "10.99.22.1", auditOff)
-	client, kube := r.client(t), testkit.Kube(t)
+	client, kube := r.auditClient(t), testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
 	port := service.Spec.Ports[0].NodePort
 	setBit(t, port, 0)
-	var plan *bootstrapv1.PlanRepairResponse
-	testkit.Eventually(t, soon, func() error {
-		var err error
-		plan, err = client.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{})
-		if err == nil && len(plan.GetSteps()) == 0 {
-			err = fmt.Errorf("plan is %v", plan)
-		}
-		return err
-	})
-	err := kube.CoreV1().Services(service.Namespace).Delete(t.Context(), service.Name, metav1.DeleteOptions{})
+	open := openFinding(t, client, "NOT_ALLOCATED", fmt.Sprint(port))
+	created, err := client.CreateRepairPlan(t.Context(), &bootstrapv1.CreateRepairPlanRequest{Findings: []string{open.GetName()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := created.GetRepairPlan()
+	err = kube.CoreV1().Services(service.Namespace).Delete(t.Context(), service.Name, metav1.DeleteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,21 +302,47 @@ func TestAuditReal_DriftedPlanIsRejected(t *testing.T) {
 		return nil
 	})
 	testkit.Eventually(t, soon, func() error {
-		_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-		if rpcerror.ReasonOf(err) != api.RepairDrifted {
-			return fmt.Errorf("apply = %v, want %s", err, api.RepairDrifted)
+		_, err = client.ApplyRepairPlan(t.Context(), &bootstrapv1.ApplyRepairPlanRequest{Name: plan.GetName(), Etag: plan.GetEtag()})
+		if status.Code(err) != codes.Aborted || rpcerror.ReasonOf(err) != api.PlanDrifted {
+			return fmt.Errorf("apply = %v, want %s", err, api.PlanDrifted)
 		}
 		return nil
 	})
-	_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: "invalid"})
-	if status.Code(err) != codes.InvalidArgument || rpcerror.ReasonOf(err) != api.InvalidRepairToken {
-		t.Errorf("apply of an invalid token = %v", err)
+}
+
+func TestAuditReal_IgnoredFindingStaysIgnoredAtTheNextLeader(t *testing.T) {
+	first := startReplica(t, "10.99.25.1", auditOff)
+	client, kube := first.auditClient(t), testkit.Kube(t)
+	service := nodePortService(t, kube)
+	audited(t, client)
+	deleteAddress(t, service.Spec.ClusterIP)
+	open := openFinding(t, client, "NOT_ALLOCATED", service.Spec.ClusterIP)
+	ignored, err := client.IgnoreFinding(t.Context(), &bootstrapv1.IgnoreFindingRequest{Name: open.GetName(), Etag: open.GetEtag(), Comment: "known"})
+	if err != nil || ignored.GetFinding().GetState() != bootstrapv1.Finding_STATE_IGNORED || ignored.GetFinding().GetIgnore().GetComment() != "known" {
+		t.Fatalf("ignored: %v, %v", ignored, err)
 	}
+	_, err = client.IgnoreFinding(t.Context(), &bootstrapv1.IgnoreFindingRequest{Name: open.GetName(), Etag: open.GetEtag()})
+	if status.Code(err) != codes.Aborted || rpcerror.ReasonOf(err) != rpcerror.ETagMismatchReason {
+		t.Errorf("ignored with an old etag = %v", err)
+	}
+	first.end(t)
+	next := startReplica(t, "10.99.25.2").auditClient(t)
+	audited(t, next)
+	time.Sleep(3 * time.Second) // automatic repairs would have been made
+	finding, err := next.GetFinding(t.Context(), &bootstrapv1.GetFindingRequest{Name: open.GetName()})
+	if err != nil || finding.GetFinding().GetState() != bootstrapv1.Finding_STATE_IGNORED {
+		t.Errorf("at the next leader the finding is %v, %v", finding.GetFinding(), err)
+	}
+	none, err := next.IgnoreFinding(t.Context(), &bootstrapv1.IgnoreFindingRequest{Name: open.GetName(), Ttl: durationpb.New(0)})
+	if err != nil || none.GetFinding().GetIgnore() != nil {
+		t.Errorf("the mark was taken away: %v, %v", none.GetFinding(), err)
+	}
+	testkit.Eventually(t, soon, func() error { return ended(t, next, service.Spec.ClusterIP, bootstrapv1.Finding_STATE_REPAIRED) })
 }
 
 func TestAuditReal_WatchSendsAddedAndDeletedFindings(t *testing.T) {
 	r := startReplica(t, "10.99.23.1")
-	client, kube := r.client(t), testkit.Kube(t)
+	client, kube := r.auditClient(t), testkit.Kube(t)
 	service := nodePortService(t, kube)
 	audited(t, client)
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -254,29 +351,73 @@ func TestAuditReal_WatchSendsAddedAndDeletedFindings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
+	token := ""
+	for token == "" {
 		event, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if event.GetType() == bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK {
-			break
+		if event.GetBookmark().GetInitialEventsEnd() {
+			token = event.GetResumeToken()
 		}
 	}
-	if err := kube.NetworkingV1().IPAddresses().Delete(t.Context(), service.Spec.ClusterIP, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	var types []bootstrapv1.WatchFindingsResponse_Type
-	for len(types) == 0 || types[len(types)-1] != bootstrapv1.WatchFindingsResponse_TYPE_DELETED {
+	deleteAddress(t, service.Spec.ClusterIP)
+	var types []metav1alpha1.EventType
+	var last *bootstrapv1.Finding
+	for len(types) == 0 || types[len(types)-1] != metav1alpha1.EventType_EVENT_TYPE_DELETED {
 		event, err := stream.Recv()
 		if err != nil {
 			t.Fatalf("after %v: %v", types, err)
 		}
 		if event.GetFinding().GetSubject() == service.Spec.ClusterIP {
-			types = append(types, event.GetType())
+			types, last = append(types, event.GetType()), event.GetFinding()
 		}
 	}
-	if types[0] != bootstrapv1.WatchFindingsResponse_TYPE_ADDED {
-		t.Errorf("events are %v", types)
+	if types[0] != metav1alpha1.EventType_EVENT_TYPE_ADDED || last.GetState() != bootstrapv1.Finding_STATE_REPAIRED {
+		t.Errorf("events are %v, the last state is %v", types, last)
+	}
+	wantResumedFinding(t, client, token, service.Spec.ClusterIP)
+	wantExpired, err := client.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{ResumeToken: token, Codes: []string{"LEAKED"}})
+	if err == nil {
+		_, err = wantExpired.Recv()
+	}
+	if status.Code(err) != codes.OutOfRange || rpcerror.ReasonOf(err) != rpcerror.ResumeTokenExpiredReason {
+		t.Errorf("a token of another watch = %v", err)
+	}
+}
+
+// wantResumedFinding wants a watch of ended findings to have the finding about the subject.
+func wantResumedFinding(t *testing.T, client auditClient, unfiltered, subject string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	stream, err := client.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{ResumeToken: unfiltered})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if event.GetFinding().GetSubject() == subject && event.GetFinding().GetState() != bootstrapv1.Finding_STATE_REPAIRED {
+			t.Errorf("the resumed watch sends %v", event)
+		}
+		if event.GetBookmark() != nil {
+			break
+		}
+	}
+	ended, err := client.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{States: []bootstrapv1.Finding_State{bootstrapv1.Finding_STATE_REPAIRED}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		event, err := ended.Recv()
+		if err != nil {
+			t.Fatalf("the watch of repaired findings: %v", err)
+		}
+		if event.GetFinding().GetSubject() == subject {
+			return
+		}
 	}
 }

@@ -219,6 +219,24 @@ func (m *fakeObjects) failReads(err error) {
 	m.reads = err
 }
 
+// beforeApply sets the function that is called before each write.
+func (m *fakeObjects) beforeApply(before func(ctx context.Context, step baseline.Change) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.before = before
+}
+
+// failApply rejects each write; nil accepts them again.
+func (m *fakeObjects) failApply(err error) {
+	m.beforeApply(func(context.Context, baseline.Change) error { return err })
+}
+
+func (m *fakeObjects) hook() func(ctx context.Context, step baseline.Change) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.before
+}
+
 func (m *fakeObjects) writes() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -290,8 +308,8 @@ func (m *fakeObjects) Apply(ctx context.Context, step baseline.Change) error {
 	if err := t.Check(); err != nil {
 		return err
 	}
-	if m.before != nil {
-		if err := m.before(ctx, step); err != nil {
+	if before := m.hook(); before != nil {
+		if err := before(ctx, step); err != nil {
 			return err
 		}
 	}
@@ -645,16 +663,14 @@ func (emptyRanges) VerifyCluster(context.Context, rangestore.ClusterIdentity) (s
 	return "", nil
 }
 
-type emptyStore struct{}
+// emptyStore has no findings, plans and repairs. Its other methods are not called.
+type emptyStore struct {
+	allocationcontroller.RepairStore
+}
 
-func (emptyStore) Findings(context.Context) ([]allocation.Finding, int, error) { return nil, 0, nil }
-func (emptyStore) WriteFindings(context.Context, []allocation.Finding, []string) error {
-	return nil
-}
-func (emptyStore) Begin(context.Context, repairstore.RepairPlan) error { return nil }
-func (emptyStore) Record(context.Context, string, map[int]repairstore.StepResult) error {
-	return nil
-}
-func (emptyStore) End(context.Context, string, time.Time) error               { return nil }
-func (emptyStore) DeleteRepairs(context.Context, []string) error              { return nil }
-func (emptyStore) Repairs(context.Context) ([]repairstore.Repair, int, error) { return nil, 0, nil }
+func (emptyStore) Findings(context.Context) ([]allocation.Finding, int, error)         { return nil, 0, nil }
+func (emptyStore) WriteFindings(context.Context, []allocation.Finding, []string) error { return nil }
+func (emptyStore) Ignores(context.Context) ([]allocation.Ignore, int, error)           { return nil, 0, nil }
+func (emptyStore) Plans(context.Context) ([]repairstore.Plan, int, error)              { return nil, 0, nil }
+func (emptyStore) Repairs(context.Context) ([]repairstore.Repair, int, error)          { return nil, 0, nil }
+func (emptyStore) WatchRepairs(ctx context.Context, _ repairstore.RepairHandler)       { <-ctx.Done() }

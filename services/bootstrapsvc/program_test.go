@@ -11,8 +11,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
@@ -58,7 +58,7 @@ func TestProgram_OutagesRemoveNothing(t *testing.T) {
 	defer connection.Close()
 	ready := isReady(t, statusv1.NewStatusServiceClient(connection))
 	testkit.Eventually(t, soon, ready)
-	client := bootstrapv1.NewBootstrapServiceClient(connection)
+	client := newClients(connection)
 	testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
 
 	cluster := testkit.Cluster(t)
@@ -93,15 +93,15 @@ func isReady(t *testing.T, client statusv1.StatusServiceClient) func() error {
 		if err != nil {
 			return err
 		}
-		if !answer.GetReady() {
-			return fmt.Errorf("not ready: %q", answer.GetUnreadyReasons())
+		if !answer.GetStatus().GetReady() {
+			return fmt.Errorf("not ready: %v", answer.GetStatus().GetProblems())
 		}
 		return nil
 	}
 }
 
 // serverIsReady returns an error unless the one kube-apiserver reports and is ready.
-func serverIsReady(t *testing.T, client bootstrapv1.BootstrapServiceClient) func() error {
+func serverIsReady(t *testing.T, client *clients) func() error {
 	return func() error {
 		answer, err := client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 		if err != nil {

@@ -16,13 +16,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
@@ -122,13 +124,30 @@ func (r *replica) leads() bool {
 	return known
 }
 
-func (r *replica) client(t *testing.T) bootstrapv1.BootstrapServiceClient {
+// clients are the clients of all services of bootstrapsvc.
+type clients struct {
+	bootstrapv1.BaselineServiceClient
+	bootstrapv1.APIServerServiceClient
+	bootstrapv1.FindingServiceClient
+	bootstrapv1.RepairServiceClient
+}
+
+func newClients(connection grpc.ClientConnInterface) *clients {
+	return &clients{
+		BaselineServiceClient:  bootstrapv1.NewBaselineServiceClient(connection),
+		APIServerServiceClient: bootstrapv1.NewAPIServerServiceClient(connection),
+		FindingServiceClient:   bootstrapv1.NewFindingServiceClient(connection),
+		RepairServiceClient:    bootstrapv1.NewRepairServiceClient(connection),
+	}
+}
+
+func (r *replica) client(t *testing.T) *clients {
 	t.Helper()
-	return bootstrapv1.NewBootstrapServiceClient(testkit.Serve(t, r.service.Register))
+	return newClients(testkit.Serve(t, r.service.Register))
 }
 
 // published returns an error unless the Endpoints object and the slices have exactly want.
-func published(t *testing.T, client bootstrapv1.BootstrapServiceClient, want ...string) func() error {
+func published(t *testing.T, client *clients, want ...string) func() error {
 	return func() error {
 		answer, err := client.GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
 		if err != nil {
@@ -143,18 +162,18 @@ func published(t *testing.T, client bootstrapv1.BootstrapServiceClient, want ...
 	}
 }
 
-func finds(t *testing.T, client bootstrapv1.BootstrapServiceClient, reason string) func() error {
+func finds(t *testing.T, client *clients, reason string) func() error {
 	return func() error {
 		answer, err := client.GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
 		if err != nil {
 			return err
 		}
-		for _, change := range answer.GetBaseline().GetChanges() {
-			if change.GetReason() == reason {
+		for _, condition := range answer.GetBaseline().GetConditions() {
+			if condition.GetReason() == reason {
 				return nil
 			}
 		}
-		return fmt.Errorf("changes are %v, want one for %s", answer.GetBaseline().GetChanges(), reason)
+		return fmt.Errorf("conditions are %v, want one for %s", answer.GetBaseline().GetConditions(), reason)
 	}
 }
 
@@ -283,35 +302,40 @@ func TestReal_DualStackHasASliceOfEachFamily(t *testing.T) {
 	testkit.Eventually(t, soon, published(t, startReplica(t, "10.99.5.2").client(t), "10.99.5.2"))
 }
 
+// isWhole says that nothing is wrong with the entry of a kube-apiserver.
+func isWhole(server *bootstrapv1.APIServer) bool {
+	return !slices.ContainsFunc(server.GetConditions(), func(c *metav1.Condition) bool { return c.GetType() == "Registered" })
+}
+
 func TestReal_ServersBehindOneAddressShareIt(t *testing.T) {
 	shared := func(c *bootstrapsvc.Config) { c.Endpoints.SharedAddress = true }
 	one, two := startReplica(t, "10.99.6.1", shared), startReplica(t, "10.99.6.1", shared)
 	client := one.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.6.1"))
-	lists := func(ready bool, replicas, problems int) func() error {
+	lists := func(ready bool, replicas int, isRegistered bool) func() error {
 		return func() error {
 			answer, err := client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 			if err != nil {
 				return err
 			}
 			servers := answer.GetApiservers()
-			if len(servers) != 1 || servers[0].GetReady() != ready || len(servers[0].GetProblems()) != problems ||
+			if len(servers) != 1 || servers[0].GetReady() != ready || isWhole(servers[0]) != isRegistered ||
 				len(strings.Split(servers[0].GetReplicaId(), ", ")) != replicas {
-				return fmt.Errorf("apiservers are %v, want one with %d replicas and %d problems, ready = %t", servers, replicas, problems, ready)
+				return fmt.Errorf("apiservers are %v, want one with %d replicas, registered = %t, ready = %t", servers, replicas, isRegistered, ready)
 			}
 			return nil
 		}
 	}
-	testkit.Eventually(t, soon, lists(true, 2, 0))
+	testkit.Eventually(t, soon, lists(true, 2, true))
 	one.notReady.Store(true)
-	testkit.Eventually(t, soon, lists(true, 2, 1))
+	testkit.Eventually(t, soon, lists(true, 2, false))
 	if err := published(t, client, "10.99.6.1")(); err != nil {
 		t.Error(err)
 	}
 	two.end(t)
-	testkit.Eventually(t, soon, lists(false, 1, 0))
+	testkit.Eventually(t, soon, lists(false, 1, true))
 	one.notReady.Store(false)
-	testkit.Eventually(t, soon, lists(true, 1, 0))
+	testkit.Eventually(t, soon, lists(true, 1, true))
 	if err := published(t, client, "10.99.6.1")(); err != nil {
 		t.Error(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 )
 
 // objectEditor damages objects as an administrator could.
@@ -105,7 +105,7 @@ func TestReal_DamageIsRepairedOnRequest(t *testing.T) {
 				t.Fatal(err)
 			}
 			// A loop may have been faster, or kube-apiserver with its own Service.
-			t.Logf("repairs: %v", answer.GetChanges())
+			t.Logf("repairs: %v", answer.GetPlan().GetChanges())
 			for _, check := range []func() error{settled(t, client), published(t, client, "10.99.4.1"), v.serviceIsWhole} {
 				if err := check(); err != nil {
 					t.Error(err)
@@ -159,13 +159,13 @@ func (v objectEditor) serviceIsWhole() error {
 }
 
 // settled returns an error while changes are planned.
-func settled(t *testing.T, client bootstrapv1.BootstrapServiceClient) func() error {
+func settled(t *testing.T, client *clients) func() error {
 	return func() error {
 		answer, err := client.GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
 		if err != nil {
 			return err
 		}
-		if changes := answer.GetBaseline().GetChanges(); len(changes) != 0 {
+		if changes := answer.GetBaseline().GetPlan().GetChanges(); len(changes) != 0 {
 			return fmt.Errorf("changes left: %v", changes)
 		}
 		return nil

@@ -46,7 +46,7 @@ func TestService_BuildsTheBaselineOfAnEmptyCluster(t *testing.T) {
 		}
 		counts := map[string]int64{
 			"namespaces": 4, "apiservers": 1, "ready_apiservers": 1, "endpoint_addresses": 1, "repairs": 7,
-			"open_findings": 0, "pending_findings": 1, // there is no servicecidr
+			"open_findings": 0, "ignored_findings": 0, "pending_findings": 1, // there is no servicecidr
 		}
 		if diff := cmp.Diff(counts, f.Counts()); diff != "" {
 			t.Errorf("counts (-want +got):\n%s", diff)
@@ -296,13 +296,13 @@ func TestService_ConflictIsPlannedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		interfered := false
-		f.objects.before = func(_ context.Context, step baseline.Change) error {
+		f.objects.beforeApply(func(_ context.Context, step baseline.Change) error {
 			if step.Kind().Kind == "EndpointSlice" && step.Verb == baseline.Update && !interfered {
 				interfered = true
 				edit(f.objects, "EndpointSlice kubernetes", func(s *discoveryv1.EndpointSlice) { s.Labels["team"] = "net" })
 			}
 			return nil
-		}
+		})
 		f.start(t)
 		defer f.end(t)
 		time.Sleep(moment)
@@ -320,13 +320,13 @@ func TestService_ContentionEndsThePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		attempts := 0
-		f.objects.before = func(_ context.Context, step baseline.Change) error {
+		f.objects.beforeApply(func(_ context.Context, step baseline.Change) error {
 			if step.Kind().Kind == "Service" {
 				attempts++
 				return guarded.ErrConflict
 			}
 			return nil
-		}
+		})
 		f.start(t)
 		defer f.end(t)
 		synctest.Wait()
@@ -343,12 +343,12 @@ func TestService_ContentionEndsThePass(t *testing.T) {
 func TestService_RejectedWriteDoesNotStopTheRemainingOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.objects.before = func(_ context.Context, step baseline.Change) error {
+		f.objects.beforeApply(func(_ context.Context, step baseline.Change) error {
 			if step.Object.GetName() == "default" {
 				return errors.New("forbidden")
 			}
 			return nil
-		}
+		})
 		f.start(t)
 		defer f.end(t)
 		synctest.Wait()
@@ -363,13 +363,13 @@ func TestService_PanicCostsOnePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		panicked := false
-		f.objects.before = func(_ context.Context, step baseline.Change) error {
+		f.objects.beforeApply(func(_ context.Context, step baseline.Change) error {
 			if step.Kind().Kind == "Service" && !panicked {
 				panicked = true
 				panic("out of order")
 			}
 			return nil
-		}
+		})
 		f.start(t)
 		defer f.end(t)
 		time.Sleep(10 * time.Second)

@@ -11,6 +11,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -199,13 +200,8 @@ func TestReconcileServiceSlices_ShowsPartialSuccess(t *testing.T) {
 // The etag binds a reconcile to the plan that was read. Another plan writes nothing.
 func TestReconcileServiceSlices_ComparesTheEtag(t *testing.T) {
 	deps := fakeDeps(t, nodeA(), slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"))
-	// A slice that the controller would delete as soon as it may write keeps a change planned.
-	denied := true
-	refuseWrites(deps, func(string, *discoveryv1.EndpointSlice) error {
-		if denied {
-			return apierrors.NewForbidden(discoveryv1.Resource("endpointslices"), "web", errors.New("not today"))
-		}
-		return nil
+	refuseWrites(deps, func(string, *discoveryv1.EndpointSlice) error { // so that the change stays planned
+		return apierrors.NewForbidden(discoveryv1.Resource("endpointslices"), "web", errors.New("not today"))
 	})
 	_, client, _ := run(t, deps)
 	ready(t, deps)
@@ -225,6 +221,32 @@ func TestReconcileServiceSlices_ComparesTheEtag(t *testing.T) {
 	answer, err := reconcile(plan.Plan.Etag)
 	if err != nil || len(answer.Plan.Changes) != 1 || answer.Plan.Changes[0].Outcome != trivetmeta.Change_OUTCOME_FAILED || answer.Plan.Etag != plan.Plan.Etag {
 		t.Errorf("the etag of the plan gives %v (%v), want that its change is tried", answer, err)
+	}
+}
+
+// A plan may be read from one replica and applied by another.
+func TestPlanServiceSlices_HasTheSameEtagOnEveryReplica(t *testing.T) {
+	service := slicetest.Service("web", func(service *corev1.Service) { service.Labels = map[string]string{"a": "1", "b": "2", "c": "3"} })
+	objects := []runtime.Object{nodeA(), service}
+	for i := range 250 { // three new slices
+		objects = append(objects, slicetest.Pod(fmt.Sprint("web-", i), slicetest.Address(i)))
+	}
+	var plans []*trivetmeta.Plan
+	for range 3 {
+		deps := fakeDeps(t, objects...)
+		candidateOf(deps).Lose()
+		_, client, _ := run(t, deps)
+		ready(t, deps)
+		answer, err := client.PlanServiceSlices(t.Context(), &slicev1.PlanServiceSlicesRequest{Name: "namespaces/shop/serviceslices/web"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		plans = append(plans, answer.Plan)
+	}
+	for _, other := range plans[1:] {
+		if diff := gocmp.Diff(plans[0], other, protocmp.Transform()); diff != "" || len(other.Changes) != 3 {
+			t.Errorf("another replica plans %d changes; the plans differ:\n%s", len(other.Changes), diff)
+		}
 	}
 }
 

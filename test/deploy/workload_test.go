@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
@@ -177,7 +177,7 @@ func soon(condition func() error) error {
 
 // exerciseBootstrap takes away and spoils what bootstrapsvc keeps, and asks for it back.
 func exerciseBootstrap(t *testing.T, in place) func() error {
-	client := bootstrapv1.NewBootstrapServiceClient(startBootstrap(t, in))
+	client := bootstrapv1.NewBaselineServiceClient(startBootstrap(t, in))
 	reconcile := func() error {
 		_, err := client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
 		return err

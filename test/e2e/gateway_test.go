@@ -14,22 +14,23 @@ import (
 
 // answer is what a script reads of GET /v1/status.
 type answer struct {
-	Partial bool
-	Status  struct {
+	Status struct {
+		Verdict  verdict
 		Services []struct {
-			Service, Leader string
-			Healthy         bool
-			Problems        []string
+			Service                   string
+			Verdict                   verdict
+			ShardCount, LedShardCount int
 		}
-		Sources []source
 	}
+	Missing []part
 }
 
-type source struct {
-	Replica       struct{ Service string }
-	Ok            bool
-	Code, Message string
+type verdict struct {
+	State    string
+	Problems []struct{ Resource, Message string }
 }
+
+type part struct{ Service, ReplicaId, Code, Message string }
 
 func status(page string) (answer, error) {
 	var reply answer
@@ -43,10 +44,11 @@ func status(page string) (answer, error) {
 	return reply, json.Unmarshal([]byte(body), &reply)
 }
 
+// leads reports whether every shard of a service has a leader and nothing of it fails.
 func (a answer) leads(service string) bool {
 	for _, s := range a.Status.Services {
 		if s.Service == service {
-			return s.Leader != "" && s.Healthy
+			return s.ShardCount > 0 && s.LedShardCount == s.ShardCount && s.Verdict.State == "STATE_OK"
 		}
 	}
 	return false
@@ -59,7 +61,7 @@ func TestGateway_FindsServersAndNamesTheOneThatIsKilled(t *testing.T) {
 	slicesvc := serve(t, cluster, "slicesvc", "--cluster=gateway")
 	testkit.Eventually(t, 30*time.Second, func() error {
 		reply, err := status("http://" + page)
-		if err == nil && (reply.Partial || !reply.leads("slicesvc")) {
+		if err == nil && (len(reply.Missing) > 0 || !reply.leads("slicesvc")) {
 			err = fmt.Errorf("slicesvc does not lead yet: %+v", reply)
 		}
 		return err
@@ -71,10 +73,10 @@ func TestGateway_FindsServersAndNamesTheOneThatIsKilled(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		named := slices.ContainsFunc(reply.Status.Sources, func(s source) bool {
-			return s.Replica.Service == "slicesvc" && !s.Ok && s.Code != "OK" && s.Message != ""
+		named := slices.ContainsFunc(reply.Missing, func(p part) bool {
+			return p.Service == "slicesvc" && p.ReplicaId != "" && p.Code != "OK" && p.Message != ""
 		})
-		if !reply.Partial || !named {
+		if !named || reply.Status.Verdict.State == "STATE_OK" {
 			return fmt.Errorf("the killed slicesvc is not named: %+v", reply)
 		}
 		return nil

@@ -101,7 +101,7 @@ func statusNamesLeaders(t *testing.T, page string) {
 		}
 		for _, service := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
 			if !reply.leads(service) {
-				return fmt.Errorf("%s has no leader or is not healthy: %+v", service, reply)
+				return fmt.Errorf("%s has a shard without a leader, or a problem: %+v", service, reply)
 			}
 		}
 		return nil
@@ -182,7 +182,7 @@ func suggestedStatusWorks(t *testing.T, up *running) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	command := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--server", match[1])
+	command := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--wait", "--wait-duration", "15s", "--server", match[1])
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Errorf("trivet status: %v\n%s", err, output)
 	}

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
@@ -138,7 +138,7 @@ func TestLeasesvc_LeavesALeaseAloneThatNamesAnotherHolder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if session.GetWrite().GetFailures() == 0 {
+		if session.GetWrite().GetFailureCount() == 0 {
 			return errors.New("leasesvc has not yet found that it may not write the Lease: " + session.GetWrite().String())
 		}
 		return nil

@@ -16,7 +16,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // A kube-apiserver with its own endpoint reconciler is published from its master leases. Neither
@@ -36,7 +37,7 @@ func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
 	f.Helper()
 	testkit.Eventually(t, waitTimeout, func() error {
 		found, err := apiServerAt(t, observer, old.address)
-		if err == nil && (found.GetSource() != bootstrapv1.APIServer_SOURCE_MASTER_LEASE || !found.GetPublished()) {
+		if err == nil && (found.GetRegistrationSource() != bootstrapv1.APIServer_REGISTRATION_SOURCE_MASTER_LEASE || !hasCondition(found, "Published", apiv1.Condition_STATUS_TRUE)) {
 			err = fmt.Errorf("the replica reports about %s: %v", old.address, found)
 		}
 		return err
@@ -106,6 +107,10 @@ func apiServerAt(t *testing.T, replica *sidecar, address string) (*bootstrapv1.A
 	return nil, fmt.Errorf("%s is not among %v", address, list.GetApiservers())
 }
 
+func hasCondition(server *bootstrapv1.APIServer, conditionType string, status apiv1.Condition_Status) bool {
+	return slices.ContainsFunc(server.GetConditions(), func(c *apiv1.Condition) bool { return c.GetType() == conditionType && c.GetStatus() == status })
+}
+
 // Keys without an etcd lease, as a restore leaves them, are reported and never published.
 func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 	f := newFixture(t)
@@ -132,7 +137,7 @@ func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 	for _, address := range []string{withoutLease, master} {
 		testkit.Eventually(t, waitTimeout, func() error {
 			found, err := apiServerAt(t, healthy.sidecar, address)
-			if err == nil && (len(found.GetProblems()) == 0 || found.GetPublished()) {
+			if err == nil && (!hasCondition(found, "Registered", apiv1.Condition_STATUS_FALSE) || hasCondition(found, "Published", apiv1.Condition_STATUS_TRUE)) {
 				err = fmt.Errorf("of a key without a lease the replica reports: %v", found)
 			}
 			return err

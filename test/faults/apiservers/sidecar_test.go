@@ -15,17 +15,23 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 	"github.com/trivet-dev/trivet/test/faults/internal/child"
 )
 
 // stopTimeout is twice the interval of the endpoints loop plus a margin for a loaded machine.
 const stopTimeout = 30 * time.Second
 
+// bootstrapClient calls the services of a sidecar that tests need.
+type bootstrapClient struct {
+	bootstrapv1.BaselineServiceClient
+	bootstrapv1.APIServerServiceClient
+}
+
 // sidecar is one bootstrapsvc in its own process.
 type sidecar struct {
 	process *child.Process
-	client  bootstrapv1.BootstrapServiceClient
+	client  bootstrapClient
 }
 
 // sidecar starts a bootstrapsvc and returns at once. The test's cleanup kills it.
@@ -57,7 +63,7 @@ func (f fixture) sidecar(kubeconfig string, args ...string) *sidecar {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { connection.Close() })
-	return &sidecar{process: process, client: bootstrapv1.NewBootstrapServiceClient(connection)}
+	return &sidecar{process: process, client: bootstrapClient{bootstrapv1.NewBaselineServiceClient(connection), bootstrapv1.NewAPIServerServiceClient(connection)}}
 }
 
 // logFile takes the output of one process. It is printed if the test fails.

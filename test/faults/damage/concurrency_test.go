@@ -10,8 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
@@ -34,7 +35,7 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 		if injected.outcome == needsDecision {
 			injected.resolve()
 			for _, text := range injected.used {
-				expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: injected.store, text: text}] = true
+				expected[subject{code: "NOT_ALLOCATED", store: injected.store, text: text}] = true
 			}
 		}
 		damages[name], expected[injected.subject], expected[injected.alternative] = injected, true, true
@@ -55,28 +56,28 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 
-// Concurrent calls apply one token at the leader, and one call applies it at another replica.
-func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
+// Concurrent calls apply one plan at the leader, and one call applies it at another replica.
+func TestConcurrency_PlanIsAppliedOnce(t *testing.T) {
 	inj := newInjector(t)
 	leader, other := startTwo(t, replicaConfig{auto: bootstrapsvc.AutoRepairOff})
 	used := injectFour(inj)
 	plan := waitForPlan(t, leader, 4)
 
 	const callers = 8
-	answers, problems := make([]*bootstrapv1.ApplyRepairResponse, callers), make([]error, callers)
+	answers, problems := make([]*bootstrapv1.ApplyRepairPlanResponse, callers), make([]error, callers)
 	var calling sync.WaitGroup
 	for i := range callers {
 		calling.Go(func() {
-			answers[i], problems[i] = leader.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+			answers[i], problems[i] = leader.ApplyRepairPlan(t.Context(), applyOf(plan))
 		})
 	}
 	calling.Wait()
-	if _, err := other.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()}); status.Code(err) != codes.Unavailable {
-		t.Errorf("a replica that does not lead returns %v, want UNAVAILABLE", err)
+	if _, err := other.ApplyRepairPlan(t.Context(), applyOf(plan)); !isNotLeader(err) {
+		t.Errorf("a replica that does not lead returns %v, want NOT_LEADER or NO_LEADER", err)
 	}
-	final, err := leader.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-	if err != nil || !final.GetRepair().GetComplete() {
-		t.Fatalf("apply again: %v, %v, want the complete repair", final, err)
+	final, err := leader.ApplyRepairPlan(t.Context(), applyOf(plan))
+	if err != nil || !hasSucceeded(final.GetRepair()) {
+		t.Fatalf("apply again: %v, %v, want the repair that has succeeded", final, err)
 	}
 	for i, answer := range answers {
 		if err := checkAnswer(answer, problems[i], final); err != nil {
@@ -88,9 +89,14 @@ func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
 	inj.observer.checkViolations(t, nil)
 }
 
+func isNotLeader(err error) bool {
+	reason := rpcerror.ReasonOf(err)
+	return reason == rpcerror.NotLeaderReason || reason == rpcerror.NoLeaderReason
+}
+
 // checkAnswer returns an error unless a caller got the repair, or ABORTED because another call
 // applies it.
-func checkAnswer(answer *bootstrapv1.ApplyRepairResponse, err error, want *bootstrapv1.ApplyRepairResponse) error {
+func checkAnswer(answer *bootstrapv1.ApplyRepairPlanResponse, err error, want *bootstrapv1.ApplyRepairPlanResponse) error {
 	switch {
 	case status.Code(err) == codes.Aborted:
 		return nil
@@ -98,8 +104,8 @@ func checkAnswer(answer *bootstrapv1.ApplyRepairResponse, err error, want *boots
 		return err
 	case answer.GetRepair().GetName() != want.GetRepair().GetName():
 		return fmt.Errorf("got %s, want %s", answer.GetRepair().GetName(), want.GetRepair().GetName())
-	case answer.GetRepair().GetComplete() && !proto.Equal(answer.GetRepair(), want.GetRepair()):
-		return errors.New("a complete repair changed afterwards")
+	case hasSucceeded(answer.GetRepair()) && !proto.Equal(answer.GetRepair(), want.GetRepair()):
+		return errors.New("a repair changed after its end")
 	}
 	return nil
 }
@@ -114,9 +120,9 @@ func TestConcurrency_OutdatedPlanIsRefused(t *testing.T) {
 	plan := waitForPlan(t, replica, 1)
 	inj.deleteService(lost)
 	testkit.Eventually(t, waitTimeout, func() error {
-		_, err := replica.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-		if status.Code(err) != codes.FailedPrecondition {
-			return fmt.Errorf("apply of an outdated plan returns %w, want FAILED_PRECONDITION", err)
+		_, err := replica.ApplyRepairPlan(t.Context(), applyOf(plan))
+		if status.Code(err) != codes.Aborted || rpcerror.ReasonOf(err) != "PLAN_DRIFTED" {
+			return fmt.Errorf("apply of an outdated plan returns %w, want PLAN_DRIFTED", err)
 		}
 		return nil
 	})

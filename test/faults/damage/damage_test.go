@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
@@ -116,7 +116,7 @@ func checkUnused(t *testing.T, inj *injector, recorder *findingRecorder) {
 }
 
 // checkUnrepaired checks that each finding that is not repaired at once has a message, and is not
-// safe or not yet open.
+// repaired automatically or not yet open.
 func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
 	for name, injected := range damages {
@@ -128,10 +128,10 @@ func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string
 		case finding == nil && injected.outcome == repairedAfterGrace: // kube-apiserver's own repairer can be faster
 		case finding == nil:
 			t.Errorf("%s: there is no finding", name)
-		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && injected.outcome == needsDecision:
-			t.Errorf("%s: it must not be safe: %v", name, finding)
-		case !finding.GetSafe() && finding.GetUnsafeReason() == "" || finding.GetMessage() == "":
-			t.Errorf("%s: it lacks a message or an unsafe reason: %v", name, finding)
+		case isAutomatic(finding) && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || isAutomatic(finding) && injected.outcome == needsDecision:
+			t.Errorf("%s: it must not be repaired automatically: %v", name, finding)
+		case !isAutomatic(finding) && finding.GetRepairModeMessage() == "" || finding.GetMessage() == "":
+			t.Errorf("%s: it lacks a message or the reason of its repair mode: %v", name, finding)
 		}
 	}
 }
@@ -181,7 +181,7 @@ func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, da
 		}
 		injected.resolve()
 		for _, text := range injected.used {
-			expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: injected.store, text: text}] = true
+			expected[subject{code: "NOT_ALLOCATED", store: injected.store, text: text}] = true
 		}
 		testkit.Eventually(t, waitTimeout, func() error {
 			return errors.Join(recorder.checkGone(injected.subject), checkAllocated(inj, injected.used))

@@ -11,18 +11,19 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
 // subject identifies a finding by its code, store and subject.
 type subject struct {
-	code  bootstrapv1.Finding_Code
-	store bootstrapv1.Finding_Store
+	code  string
+	store bootstrapv1.Store
 	text  string
 }
 
 func (s subject) String() string {
-	return fmt.Sprintf("%s of %q in %s", strings.TrimPrefix(s.code.String(), "CODE_"), s.text, strings.TrimPrefix(s.store.String(), "STORE_"))
+	return fmt.Sprintf("%s of %q in %s", s.code, s.text, strings.TrimPrefix(s.store.String(), "STORE_"))
 }
 
 func subjectOf(f *bootstrapv1.Finding) subject {
@@ -34,8 +35,7 @@ type findingRecorder struct {
 	stop     context.CancelFunc
 	watching sync.WaitGroup
 
-	mu        sync.Mutex         // guards the following fields
-	names     map[string]subject // by finding name: the deletion of a pending finding has only its name
+	mu        sync.Mutex // guards the following fields
 	now       map[subject]*bootstrapv1.Finding
 	firstOpen map[subject]time.Time // the time at which each finding was open first
 	ended     map[subject]*bootstrapv1.Finding
@@ -45,10 +45,10 @@ type findingRecorder struct {
 
 // recordFindings watches a replica's findings, restarts an ended watch, and returns after the
 // initial list.
-func recordFindings(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *findingRecorder {
+func recordFindings(t *testing.T, replica bootstrapv1.FindingServiceClient) *findingRecorder {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	r := &findingRecorder{stop: stop, names: map[string]subject{}, firstOpen: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
+	r := &findingRecorder{stop: stop, firstOpen: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
 	r.watching.Go(func() {
 		for ctx.Err() == nil {
 			r.follow(ctx, replica)
@@ -70,7 +70,7 @@ func recordFindings(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *f
 	return r
 }
 
-func (r *findingRecorder) follow(ctx context.Context, replica bootstrapv1.BootstrapServiceClient) {
+func (r *findingRecorder) follow(ctx context.Context, replica bootstrapv1.FindingServiceClient) {
 	watch, err := replica.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{})
 	r.mu.Lock()
 	r.now = map[subject]*bootstrapv1.Finding{}
@@ -90,14 +90,11 @@ func (r *findingRecorder) record(event *bootstrapv1.WatchFindingsResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	finding := event.GetFinding()
-	if event.GetType() == bootstrapv1.WatchFindingsResponse_TYPE_ADDED {
-		r.names[finding.GetName()] = subjectOf(finding)
-	}
-	about := r.names[finding.GetName()]
+	about := subjectOf(finding)
 	switch event.GetType() {
-	case bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK:
+	case metav1.EventType_EVENT_TYPE_BOOKMARK:
 		r.synced = true
-	case bootstrapv1.WatchFindingsResponse_TYPE_DELETED:
+	case metav1.EventType_EVENT_TYPE_DELETED:
 		delete(r.now, about)
 		r.ended[about] = finding
 	default:
@@ -126,7 +123,7 @@ func (r *findingRecorder) unused() []string {
 	defer r.mu.Unlock()
 	var unused []string
 	for about := range r.now {
-		if about.code == bootstrapv1.Finding_CODE_LEAKED || about.code == bootstrapv1.Finding_CODE_ORPHAN {
+		if about.code == "LEAKED" || about.code == "ORPHAN" {
 			unused = append(unused, about.text)
 		}
 	}

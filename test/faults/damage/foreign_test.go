@@ -16,7 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 )
 
 // observationTime is longer than the passes that a decision takes. With -damage.long, it is also
@@ -63,8 +63,8 @@ func TestForeign_AddressesOfOtherControllersAreNeverChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, finding := range list.GetFindings() {
-		if others[finding.GetSubject()] != nil && finding.GetSafe() {
-			t.Errorf("a finding about it is safe: %v", finding)
+		if others[finding.GetSubject()] != nil && isAutomatic(finding) {
+			t.Errorf("a finding about it is repaired automatically: %v", finding)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestForeign_UnreadableRangesAreNeverRewritten(t *testing.T) {
 	good := encode(t, well.object, asProtobuf)
 	other := well.object.DeepCopy()
 	other.Range = "30000-31000"
-	codes := []bootstrapv1.Finding_Code{bootstrapv1.Finding_CODE_UNREADABLE, bootstrapv1.Finding_CODE_RANGE_MISMATCH}
+	codes := []string{"UNREADABLE", "RANGE_MISMATCH"}
 	for _, c := range []struct{ name, value string }{
 		{name: "truncated", value: good[:len(good)-7]},
 		{name: "empty", value: ""},
@@ -164,18 +164,18 @@ func checkNoFindings(t *testing.T, replica *replica) error {
 }
 
 // checkUnreadableReported returns an error unless all findings are about the node ports, none is
-// safe, and one with such a code is open.
-func checkUnreadableReported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
+// repaired automatically, and one with such a code is open.
+func checkUnreadableReported(t *testing.T, replica *replica, codes []string) error {
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
 	if err != nil {
 		return err
 	}
 	for _, finding := range list.GetFindings() {
 		switch {
-		case finding.GetStore() != bootstrapv1.Finding_STORE_NODE_PORTS:
+		case finding.GetStore() != bootstrapv1.Store_STORE_NODE_PORTS:
 			return fmt.Errorf("%v is not about the node ports", finding)
-		case finding.GetSafe():
-			return fmt.Errorf("%v is safe", finding)
+		case isAutomatic(finding):
+			return fmt.Errorf("%v is repaired automatically", finding)
 		case slices.Contains(codes, finding.GetCode()) && finding.GetState() == bootstrapv1.Finding_STATE_OPEN:
 			return nil
 		}

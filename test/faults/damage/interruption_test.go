@@ -9,7 +9,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
@@ -62,29 +63,29 @@ func checkInterruptedRepair(t *testing.T, inj *injector, where interruption, clu
 
 	plan := waitForPlan(t, first, 4)
 	first.interrupter.arm(where.at, where.after)
-	answer, err := first.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
+	answer, err := first.ApplyRepairPlan(t.Context(), applyOf(plan))
 	writes := first.interrupter.writesSeen()
 	t.Logf("writes of the first replica: %q, then %v", writes, err)
 	if len(writes) < where.at {
-		if err != nil || !answer.GetRepair().GetComplete() {
+		if err != nil || !hasSucceeded(answer.GetRepair()) {
 			t.Errorf("no write was interrupted, and the repair is %v, %v", answer, err)
 		}
 		first.end()
-	} else if err == nil && answer.GetRepair().GetComplete() && !where.after {
-		t.Errorf("the replica was interrupted %v and reports a complete repair", where)
+	} else if err == nil && hasSucceeded(answer.GetRepair()) && !where.after {
+		t.Errorf("the replica was interrupted %v and reports a repair that has succeeded", where)
 	}
 
 	var repair *bootstrapv1.Repair
 	testkit.Eventually(t, waitTimeout, func() error {
-		answer, err := second.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-		if repair = answer.GetRepair(); err == nil && !repair.GetComplete() {
-			err = fmt.Errorf("the repair is not complete: %v", repair)
+		answer, err := second.ApplyRepairPlan(t.Context(), applyOf(plan))
+		if repair = answer.GetRepair(); err == nil && !hasSucceeded(repair) {
+			err = fmt.Errorf("the repair has not succeeded: %v", repair)
 		}
 		return err
 	})
 	for _, step := range repair.GetSteps() {
-		if state := step.GetState(); state != bootstrapv1.RepairStep_STATE_DONE && state != bootstrapv1.RepairStep_STATE_UNNEEDED {
-			t.Errorf("a step of a complete repair is %v", step)
+		if outcome := step.GetChange().GetOutcome(); outcome != metav1.Change_OUTCOME_APPLIED && outcome != metav1.Change_OUTCOME_NOT_NEEDED {
+			t.Errorf("a step of a repair that has succeeded is %v", step)
 		}
 	}
 	if len(repair.GetSteps()) != len(plan.GetSteps()) {
@@ -106,18 +107,38 @@ func injectFour(inj *injector) (used []string) {
 	return append(addresses, fmt.Sprint(number))
 }
 
-// waitForPlan waits until a plan has the number of steps.
-func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRepairResponse {
+// waitForPlan waits until a plan has the number of steps, and creates it.
+func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.RepairPlan {
 	t.Helper()
-	var plan *bootstrapv1.PlanRepairResponse
-	testkit.Eventually(t, waitTimeout, func() (err error) {
-		plan, err = replica.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{})
+	create := func(validateOnly bool) (*bootstrapv1.RepairPlan, error) {
+		answer, err := replica.CreateRepairPlan(t.Context(), &bootstrapv1.CreateRepairPlanRequest{ValidateOnly: validateOnly})
+		plan := answer.GetRepairPlan()
 		if err == nil && len(plan.GetSteps()) != steps {
-			err = fmt.Errorf("the plan has %d steps, want %d: %v; it leaves %v", len(plan.GetSteps()), steps, plan.GetSteps(), plan.GetLeft())
+			err = fmt.Errorf("the plan has %d steps, want %d: %v; it skips %v", len(plan.GetSteps()), steps, plan.GetSteps(), plan.GetSkippedFindings())
 		}
+		return plan, err
+	}
+	testkit.Eventually(t, waitTimeout, func() error {
+		_, err := create(true)
 		return err
 	})
+	plan, err := create(false)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return plan
+}
+
+func applyOf(plan *bootstrapv1.RepairPlan) *bootstrapv1.ApplyRepairPlanRequest {
+	return &bootstrapv1.ApplyRepairPlanRequest{Name: plan.GetName(), Etag: plan.GetEtag()}
+}
+
+func hasSucceeded(repair *bootstrapv1.Repair) bool {
+	return repair.GetState() == bootstrapv1.Repair_STATE_SUCCEEDED
+}
+
+func isAutomatic(finding *bootstrapv1.Finding) bool {
+	return finding.GetRepairMode() == bootstrapv1.Finding_REPAIR_MODE_AUTO
 }
 
 // checkRepaired waits until there are no findings and all subjects are allocated, and checks the

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 )
 
 // outcome is the promised handling of a damage.
@@ -34,12 +34,12 @@ type damage struct {
 	resolve func()
 }
 
-func address(code bootstrapv1.Finding_Code, text string) subject {
-	return subject{code: code, store: bootstrapv1.Finding_STORE_IP_ADDRESSES, text: text}
+func address(code string, text string) subject {
+	return subject{code: code, store: bootstrapv1.Store_STORE_IP_ADDRESSES, text: text}
 }
 
-func port(code bootstrapv1.Finding_Code, number int32) subject {
-	return subject{code: code, store: bootstrapv1.Finding_STORE_NODE_PORTS, text: fmt.Sprint(number)}
+func port(code string, number int32) subject {
+	return subject{code: code, store: bootstrapv1.Store_STORE_NODE_PORTS, text: fmt.Sprint(number)}
 }
 
 // damageKinds returns every kind of damage that a cluster survives.
@@ -48,27 +48,27 @@ func damageKinds() map[string]func(*injector) damage {
 		"address deleted through the API": func(inj *injector) damage {
 			ip := inj.createService(plain).Spec.ClusterIP
 			inj.deleteAddress(ip)
-			return damage{subject: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip), used: []string{ip}}
+			return damage{subject: address("NOT_ALLOCATED", ip), used: []string{ip}}
 		},
 		"address deleted in etcd": func(inj *injector) damage {
 			ip := inj.createService(withPorts).Spec.ClusterIP
 			inj.deleteAddressInEtcd(ip)
-			return damage{subject: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip), used: []string{ip}}
+			return damage{subject: address("NOT_ALLOCATED", ip), used: []string{ip}}
 		},
 		"bit of a port cleared": func(inj *injector) damage {
 			number := inj.createService(withPorts).Spec.Ports[0].NodePort
 			inj.setPortBit(number, 0)
-			return damage{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
+			return damage{subject: port("NOT_ALLOCATED", number), used: []string{fmt.Sprint(number)}}
 		},
 		"bit of a port of two protocols cleared": func(inj *injector) damage {
 			number := inj.createService(twoProtocols).Spec.Ports[0].NodePort
 			inj.setPortBit(number, 0)
-			return damage{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
+			return damage{subject: port("NOT_ALLOCATED", number), used: []string{fmt.Sprint(number)}}
 		},
 		"bit of a health check's port cleared": func(inj *injector) damage {
 			number := inj.createService(balanced).Spec.HealthCheckNodePort
 			inj.setPortBit(number, 0)
-			return damage{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
+			return damage{subject: port("NOT_ALLOCATED", number), used: []string{fmt.Sprint(number)}}
 		},
 		"bit of an unused port set":               leakedPort,
 		"orphaned address":                        orphanedAddress,
@@ -78,7 +78,7 @@ func damageKinds() map[string]func(*injector) damage {
 			ip := inj.createService(plain).Spec.ClusterIP
 			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef.Name = "missing" }, asProtobuf)
 			return damage{
-				subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), alternative: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+				subject: address("WRONG_REFERENCE", ip), alternative: address("NOT_ALLOCATED", ip),
 				used: []string{ip}, freedByRepair: true,
 			}
 		},
@@ -86,13 +86,13 @@ func damageKinds() map[string]func(*injector) damage {
 			ip := inj.createService(plain).Spec.ClusterIP
 			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
 			// kube-apiserver's own repairer, if faster, deletes and recreates it.
-			return damage{subject: address(bootstrapv1.Finding_CODE_WRONG_LABELS, ip), used: []string{ip}, freedByRepair: true}
+			return damage{subject: address("WRONG_LABELS", ip), used: []string{ip}, freedByRepair: true}
 		},
 		"two Services with one address": func(inj *injector) damage {
 			first := inj.createService(plain)
 			duplicate := inj.duplicateService(first, func(*corev1.ServiceSpec) {}, asProtobuf)
 			return damage{
-				subject: address(bootstrapv1.Finding_CODE_DUPLICATE_OWNER, first.Spec.ClusterIP), outcome: needsDecision,
+				subject: address("DUPLICATE_OWNER", first.Spec.ClusterIP), outcome: needsDecision,
 				used: []string{first.Spec.ClusterIP}, resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
@@ -104,7 +104,7 @@ func damageKinds() map[string]func(*injector) damage {
 			}, asJSON)
 			number := first.Spec.Ports[0].NodePort
 			return damage{
-				subject: port(bootstrapv1.Finding_CODE_DUPLICATE_OWNER, number), outcome: needsDecision,
+				subject: port("DUPLICATE_OWNER", number), outcome: needsDecision,
 				used: []string{fmt.Sprint(number)}, resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
@@ -113,7 +113,7 @@ func damageKinds() map[string]func(*injector) damage {
 				spec.ClusterIP, spec.ClusterIPs = "172.31.255.77", []string{"172.31.255.77"}
 			}, asProtobuf)
 			return damage{
-				subject: address(bootstrapv1.Finding_CODE_OUT_OF_RANGE, "172.31.255.77"), outcome: needsDecision,
+				subject: address("OUT_OF_RANGE", "172.31.255.77"), outcome: needsDecision,
 				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
@@ -124,7 +124,7 @@ func damageKinds() map[string]func(*injector) damage {
 				spec.Ports[0].NodePort = 40000
 			}, asJSON)
 			return damage{
-				subject: port(bootstrapv1.Finding_CODE_OUT_OF_RANGE, 40000), outcome: needsDecision,
+				subject: port("OUT_OF_RANGE", 40000), outcome: needsDecision,
 				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
@@ -133,7 +133,7 @@ func damageKinds() map[string]func(*injector) damage {
 				spec.ClusterIP, spec.ClusterIPs = "10.0.0.999", []string{"10.0.0.999"}
 			}, asJSON)
 			return damage{
-				subject: address(bootstrapv1.Finding_CODE_INVALID, duplicate.Namespace+"/"+duplicate.Name), outcome: needsDecision,
+				subject: address("INVALID", duplicate.Namespace+"/"+duplicate.Name), outcome: needsDecision,
 				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
@@ -144,14 +144,14 @@ func damageKinds() map[string]func(*injector) damage {
 func leakedPort(inj *injector) damage {
 	number := inj.freePort()
 	inj.setPortBit(number, 1)
-	return damage{subject: port(bootstrapv1.Finding_CODE_LEAKED, number), outcome: repairedAfterGrace}
+	return damage{subject: port("LEAKED", number), outcome: repairedAfterGrace}
 }
 
 // orphanedAddress creates an IPAddress whose Service does not exist.
 func orphanedAddress(inj *injector) damage {
 	ip := inj.freeAddress()
 	inj.allocate(ip, &networkingv1.ParentReference{Resource: "services", Namespace: inj.namespace, Name: "missing"})
-	return damage{subject: address(bootstrapv1.Finding_CODE_ORPHAN, ip), outcome: repairedAfterGrace}
+	return damage{subject: address("ORPHAN", ip), outcome: repairedAfterGrace}
 }
 
 // wrongParent gives the IPAddress of one Service the name of another Service, which does not use
@@ -161,7 +161,7 @@ func wrongParent(how encoding) func(*injector) damage {
 		ip, other := inj.createService(plain).Spec.ClusterIP, inj.createService(plain)
 		inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef = parentOf(other) }, how)
 		return damage{
-			subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), alternative: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+			subject: address("WRONG_REFERENCE", ip), alternative: address("NOT_ALLOCATED", ip),
 			used: []string{ip}, freedByRepair: true,
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
@@ -195,7 +194,7 @@ func (o *observer) unused() []string {
 // releasedByUpdate reports whether an update of a Service released the subject. kube-apiserver
 // frees such a subject just before it writes the Service, so a finding in between is correct.
 func (o *observer) releasedByUpdate(about subject) bool {
-	if about.code != bootstrapv1.Finding_CODE_NOT_ALLOCATED {
+	if about.code != "NOT_ALLOCATED" {
 		return false
 	}
 	o.mu.Lock()

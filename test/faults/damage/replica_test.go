@@ -18,13 +18,14 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
 // replica is one bootstrapsvc that only audits and repairs allocations.
 type replica struct {
-	bootstrapv1.BootstrapServiceClient
+	bootstrapv1.FindingServiceClient
+	bootstrapv1.RepairServiceClient
 	etcd        *clientv3.Client
 	interrupter *interrupter
 	stop        context.CancelFunc
@@ -94,7 +95,8 @@ func startReplica(t *testing.T, s replicaConfig) *replica {
 		r.end()
 		etcd.Close()
 	})
-	r.BootstrapServiceClient = bootstrapv1.NewBootstrapServiceClient(testkit.Serve(t, service.Register))
+	connection := testkit.Serve(t, service.Register)
+	r.FindingServiceClient, r.RepairServiceClient = bootstrapv1.NewFindingServiceClient(connection), bootstrapv1.NewRepairServiceClient(connection)
 	return r
 }
 
@@ -105,11 +107,11 @@ func (r *replica) end() {
 }
 
 // waitForAudit waits until the replica leads and has completed an audit.
-func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditResponse {
+func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditAllocationsResponse {
 	t.Helper()
-	var audit *bootstrapv1.AuditResponse
+	var audit *bootstrapv1.AuditAllocationsResponse
 	testkit.Eventually(t, waitTimeout, func() (err error) {
-		audit, err = r.Audit(t.Context(), &bootstrapv1.AuditRequest{})
+		audit, err = r.AuditAllocations(t.Context(), &bootstrapv1.AuditAllocationsRequest{})
 		return err
 	})
 	return audit
@@ -129,7 +131,7 @@ func startTwo(t *testing.T, s replicaConfig) (leader, other *replica) {
 		before := leader
 		testkit.Eventually(t, waitTimeout, func() (err error) {
 			for i, r := range both {
-				if _, err = r.Audit(t.Context(), &bootstrapv1.AuditRequest{}); err == nil {
+				if _, err = r.AuditAllocations(t.Context(), &bootstrapv1.AuditAllocationsRequest{}); err == nil {
 					leader, other = r, both[1-i]
 					return nil
 				}

@@ -31,7 +31,7 @@ Exit codes:
   2   There is no answer.
   64  The command line is wrong.`,
 		Example: `  trivet explain finding leaked.node-ports.30080
-  trivet findings -o name | xargs -n 1 trivet explain finding`,
+  trivet findings -o name | xargs -r -n 1 trivet explain finding`,
 		RunE: func(command *cobra.Command, args []string) error {
 			return explainFinding(command.Context(), streams, &flags, args)
 		},
@@ -80,6 +80,8 @@ func findingHeadline(finding *bootstrapv1.Finding) string {
 		return name + " is " + findings.State(finding) + ": " + message
 	case repair != "":
 		return name + " was repaired by " + repair + ": " + message
+	case finding.GetState() == bootstrapv1.Finding_STATE_ENDED:
+		return name + " has ended: " + message
 	default:
 		return name + " ended by itself: " + message
 	}

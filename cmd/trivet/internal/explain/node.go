@@ -65,7 +65,7 @@ Exit codes:
   2   No link failed and some could not be read, or there is no answer.
   64  The command line is wrong.`,
 		Example: `  trivet explain node node-7
-  trivet nodes --health unknown -o name | xargs -n 1 trivet explain node
+  trivet nodes --health unknown -o name | xargs -r -n 1 trivet explain node
   trivet explain node node-7 -o json | jq '.evidence[.brokenIndex // empty]'`,
 		RunE: func(command *cobra.Command, args []string) error {
 			return explainNode(command.Context(), streams, &flags, args)

@@ -105,7 +105,7 @@ func TestExplainNode_Transcripts(t *testing.T) {
 	undetermined := explanation(nodev1.NodeHealth_HEALTH_READY, "its lease is alive", none, link("LEASE", good, "open"), link("ZONE", unknown, "shard 0 has no leader"))
 	delayed := explanation(nodev1.NodeHealth_HEALTH_SILENT, "", 0, link("LAST_BEAT", bad, "72s ago"))
 	delayed.Node.Conditions = []*metav1.Condition{{
-		Type: "DeclarationHeld", Status: metav1.Condition_STATUS_TRUE, Reason: "SILENT_TOGETHER", Message: "many Nodes of eu:a became silent at the same time",
+		Type: "MarkingSuspended", Status: metav1.Condition_STATUS_TRUE, Reason: "SILENT_TOGETHER", Message: "many Nodes of eu:a became silent at the same time",
 	}}
 	unusual := explanation(nodev1.NodeHealth_HEALTH_NOT_READY, "\x1b[2Jred\nline", 99, link("NEW\tCODE", 17, "\u202efound"))
 	unusual.Sources = nil
@@ -191,7 +191,7 @@ func TestExplain_WrongCommandLines(t *testing.T) {
 func TestExplainNode_TextIsSanitized(t *testing.T) {
 	response := proto.CloneOf(ready())
 	response.Node.Name, response.Node.Message = "nodes/\x1b[2J", "\x1b[2J"
-	response.Node.Conditions = []*metav1.Condition{{Type: "EvictionHeld", Status: metav1.Condition_STATUS_TRUE, Message: "\u202e"}}
+	response.Node.Conditions = []*metav1.Condition{{Type: "EvictionSuspended", Status: metav1.Condition_STATUS_TRUE, Message: "\u202e"}}
 	response.Sources[0].ReplicaId, response.Sources[0].Caches[0].ResourceVersion, response.Sources[0].Caches[0].Kind = "\x1b", "\r", "\x1b"
 	for _, l := range response.Evidence {
 		l.Code, l.Message, l.Next, l.Source, l.ReplicaId, l.Version = "\x1b", "\x1b\x1b", "\x1b", "\a", "\u202e", "\x9b"

@@ -50,7 +50,7 @@ or resolved without a repair; --ended lists ended findings too. REPAIR is
 		ExitOne: "A finding is open.",
 		Example: `  trivet findings
   trivet findings -w
-  trivet findings --code leaked,orphan -o name | xargs trivet repair plan
+  trivet findings --code leaked,orphan -o name | xargs -r trivet repair plan
   trivet findings --ended -o json | jq -r '.findings[] | select(.repairedBy != "") | .name'
   trivet findings ignore duplicate-owner.node-ports.30080 --for 24h --comment "until the migration"`,
 		NotChanges: "Further observations are not changes.",

@@ -153,7 +153,7 @@ func TestFindings_WatchShowsChanges(t *testing.T) {
 
 func TestFindings_RequestHasTheFilters(t *testing.T) {
 	const pending, open, ignored = bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_IGNORED
-	const repaired, resolved = bootstrapv1.Finding_STATE_REPAIRED, bootstrapv1.Finding_STATE_RESOLVED
+	const repaired, resolved, ended = bootstrapv1.Finding_STATE_REPAIRED, bootstrapv1.Finding_STATE_RESOLVED, bootstrapv1.Finding_STATE_ENDED
 	gateway := &commandtest.Gateway{}
 	server := commandtest.Serve(t, gateway)
 	for _, args := range [][]string{{}, {"--ended", "--code=leaked,NEW_CODE"}, {"--state=open", "--ended"}, {"--state=pending,repaired"}} {
@@ -161,8 +161,8 @@ func TestFindings_RequestHasTheFilters(t *testing.T) {
 	}
 	want := []*bootstrapv1.ListFindingsRequest{
 		{States: []bootstrapv1.Finding_State{pending, open, ignored}, PageSize: 5000},
-		{States: []bootstrapv1.Finding_State{pending, open, ignored, repaired, resolved}, Codes: []string{"LEAKED", "NEW_CODE"}, PageSize: 5000},
-		{States: []bootstrapv1.Finding_State{open, repaired, resolved}, PageSize: 5000},
+		{States: []bootstrapv1.Finding_State{pending, open, ignored, repaired, resolved, ended}, Codes: []string{"LEAKED", "NEW_CODE"}, PageSize: 5000},
+		{States: []bootstrapv1.Finding_State{open, repaired, resolved, ended}, PageSize: 5000},
 		{States: []bootstrapv1.Finding_State{pending, repaired}, PageSize: 5000},
 	}
 	if diff := cmp.Diff(want, commandtest.RequestsOf[*bootstrapv1.ListFindingsRequest](gateway), protocmp.Transform()); diff != "" {

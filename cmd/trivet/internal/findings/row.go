@@ -45,13 +45,13 @@ func State(finding *bootstrapv1.Finding) string {
 func stateWords() []string { return printer.EnumWords[bootstrapv1.Finding_State](statePrefix) }
 
 // endedWords returns the states of findings that have ended, standingWords all others.
-func endedWords() []string { return []string{"repaired", "resolved"} }
+func endedWords() []string { return []string{"repaired", "resolved", "ended"} }
 
 func standingWords() []string {
 	return slices.DeleteFunc(stateWords(), func(word string) bool { return slices.Contains(endedWords(), word) })
 }
 
-// HasEnded reports whether a finding was repaired or ended by itself.
+// HasEnded reports whether a finding does not stand any more.
 func HasEnded(finding *bootstrapv1.Finding) bool {
 	return slices.Contains(endedWords(), State(finding))
 }
@@ -133,7 +133,7 @@ func summary(findings []*bootstrapv1.Finding) string {
 	for _, finding := range findings {
 		counts[State(finding)]++
 	}
-	return printer.Count(len(findings), "finding") + ": " + printer.Counts(counts, "open", "pending", "ignored", "repaired", "resolved", "-")
+	return printer.Count(len(findings), "finding") + ": " + printer.Counts(counts, "open", "pending", "ignored", "repaired", "resolved", "ended", "-")
 }
 
 // withoutVolatile omits what each pass changes, and the owner.

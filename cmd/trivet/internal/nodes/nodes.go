@@ -49,7 +49,7 @@ lease at leasesvc. Standard error lists disrupted zones.`,
 		Example: `  trivet nodes
   trivet nodes --health silent,unknown
   trivet nodes --zone eu-west-1:eu-west-1a -w
-  trivet nodes --health silent -o name | xargs -n 1 trivet explain node
+  trivet nodes --health silent -o name | xargs -r -n 1 trivet explain node
   trivet nodes -o json | jq -r '.nodes[] | select(any(.conditions[]; .status == "STATUS_TRUE")) | .name'`,
 		NotChanges: "Signals of life are not changes.",
 		RegisterFlags: func(command *cobra.Command) {

@@ -69,11 +69,11 @@ func everyHealth() []*nodev1.NodeHealth {
 			n.Taints = []string{"node.kubernetes.io/disk-pressure:NoSchedule", "node.kubernetes.io/not-ready:NoExecute", "node.kubernetes.io/not-ready:NoSchedule"}
 		}),
 		node("node-4", nodev1.NodeHealth_HEALTH_SILENT, message("no sign of life for two hours"), func(n *nodev1.NodeHealth) {
-			n.Conditions = held("DeclarationHeld", "12 nodes of zone eu:a became silent within 5s")
+			n.Conditions = held("MarkingSuspended", "12 nodes of zone eu:a became silent within 5s")
 		}),
 		node("node-5", nodev1.NodeHealth_HEALTH_STARTING, func(n *nodev1.NodeHealth) {
 			n.LeaseState, n.Ready, n.Reason, n.Message = 0, "", "STARTUP_GRACE", "it has no Ready condition yet"
-			n.Signals = signals(nodev1.SignalSource_SIGNAL_SOURCE_UNSPECIFIED, commandtest.Ago(time.Hour), commandtest.Ahead(90*time.Minute))
+			n.Signals = signals(nodev1.SignalSource_SIGNAL_SOURCE_NONE, commandtest.Ago(time.Hour), commandtest.Ahead(90*time.Minute))
 		}),
 		node("node-6", nodev1.NodeHealth_HEALTH_SUSPECT, message("two beats are missing"), withAgent),
 		node("node-7.example.com", nodev1.NodeHealth_HEALTH_UNKNOWN, markedUnknown),
@@ -103,11 +103,11 @@ func normalZones() *nodev1.ListZonesResponse {
 func disruptedZones() *nodev1.ListZonesResponse {
 	const paused = "the process was paused for 7s"
 	return &nodev1.ListZonesResponse{
-		Conditions: held("DeclarationsHeld", paused),
+		Conditions: held("MarkingSuspended", paused),
 		Zones: []*nodev1.Zone{
 			{Name: "zones/eu:a", State: nodev1.Zone_STATE_PARTIAL_DISRUPTION, NodeCount: 7, NotReadyNodeCount: 4, WaitingNodeCount: 2, TaintsPerSecond: 0.01,
-				Conditions: held("DeclarationsHeld", "12 nodes became silent within 5s")},
-			{Name: "zones/eu:b", State: nodev1.Zone_STATE_NORMAL, NodeCount: 3, Conditions: held("DeclarationsHeld", paused)},
+				Conditions: held("MarkingSuspended", "12 nodes became silent within 5s")},
+			{Name: "zones/eu:b", State: nodev1.Zone_STATE_NORMAL, NodeCount: 3, Conditions: held("MarkingSuspended", paused)},
 			{Name: "zones/none", State: nodev1.Zone_STATE_FULL_DISRUPTION, NodeCount: 1, NotReadyNodeCount: 1},
 		},
 	}

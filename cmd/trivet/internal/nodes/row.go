@@ -91,7 +91,7 @@ func expireTime(node *nodev1.NodeHealth) *timestamppb.Timestamp {
 // seen returns the age of the last signal of life; "live" if only missing signals are reported.
 func seen(now time.Time, node *nodev1.NodeHealth) string {
 	switch signal := lastSignal(node); {
-	case signal.GetSource() == nodev1.SignalSource_SIGNAL_SOURCE_UNSPECIFIED:
+	case signal == nil, signal.GetSource() == nodev1.SignalSource_SIGNAL_SOURCE_NONE:
 		return "never"
 	case signal.GetSeenTime() == nil && isAlive(node):
 		return "live"
@@ -138,10 +138,10 @@ func message(node *nodev1.NodeHealth) string {
 // nothing does.
 func Held(node *nodev1.NodeHealth) string {
 	var parts []string
-	if cause := printer.ConditionMessage(node.GetConditions(), "DeclarationHeld", metav1.Condition_STATUS_TRUE); cause != "" {
+	if cause := printer.ConditionMessage(node.GetConditions(), "MarkingSuspended", metav1.Condition_STATUS_TRUE); cause != "" {
 		parts = append(parts, "not marked Unknown: "+strings.TrimSuffix(cause, "."))
 	}
-	if cause := printer.ConditionMessage(node.GetConditions(), "EvictionHeld", metav1.Condition_STATUS_TRUE); cause != "" {
+	if cause := printer.ConditionMessage(node.GetConditions(), "EvictionSuspended", metav1.Condition_STATUS_TRUE); cause != "" {
 		parts = append(parts, "no Pod is evicted: "+strings.TrimSuffix(cause, "."))
 	}
 	return strings.Join(parts, "; ")

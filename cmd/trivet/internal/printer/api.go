@@ -31,7 +31,7 @@ func missingPart(part *metav1.MissingPart) string {
 	case len(shards) > 1:
 		text += " shards " + Shards(shards)
 	}
-	return text + ": " + cmp.Or(part.GetMessage(), part.GetCode().String())
+	return text + ": " + cmp.Or(part.GetMessage(), part.GetReason(), part.GetCode().String())
 }
 
 // Shards returns ordered numbers with runs of three and more as ranges: "0-15, 20, 21".

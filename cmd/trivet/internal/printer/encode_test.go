@@ -15,7 +15,7 @@ func TestEncode(t *testing.T) {
 		write func(proto.Message) ([]byte, error)
 		want  string
 	}{
-		"JSON line": {printer.JSONLine, `{"initialEventsEnd":true,"sources":[],"missing":[{"service":"leasesvc","shards":[3],"replicaId":"","code":"OK","message":"no leader"}]}`},
+		"JSON line": {printer.JSONLine, `{"initialEventsEnd":true,"sources":[],"missing":[{"service":"leasesvc","shards":[3],"replicaId":"","code":"OK","message":"no leader","reason":""}]}`},
 		"JSON": {printer.JSON, `{
   "initialEventsEnd": true,
   "sources": [],
@@ -27,7 +27,8 @@ func TestEncode(t *testing.T) {
       ],
       "replicaId": "",
       "code": "OK",
-      "message": "no leader"
+      "message": "no leader",
+      "reason": ""
     }
   ]
 }
@@ -36,6 +37,7 @@ func TestEncode(t *testing.T) {
 missing:
 - code: OK
   message: no leader
+  reason: ""
   replicaId: ""
   service: leasesvc
   shards:

@@ -79,7 +79,7 @@ Exit codes:
   130 You answered no.`,
 		Example: `  trivet repair
   trivet repair leaked.node-ports.30080 --dry-run
-  trivet findings --code leaked -o name | xargs trivet repair --yes`,
+  trivet findings --code leaked -o name | xargs -r trivet repair --yes`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(command *cobra.Command, args []string) error {
 			names, problems := parseNames(args)

@@ -3,10 +3,12 @@ package slices
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
@@ -138,6 +140,9 @@ func reconcile(ctx context.Context, streams printer.Streams, flags *reconcileFla
 		})
 	})
 	if err != nil {
+		if tried := triedPlan(err); tried != nil { // else nothing was written
+			_ = printPlan(streams, &flags.Flags, &slicev1.ReconcileServiceSlicesResponse{Plan: tried}, tried) // err is the result
+		}
 		return err
 	}
 	if err := printPlan(streams, &flags.Flags, response, response.GetPlan()); err != nil {
@@ -152,6 +157,21 @@ func reconcile(ctx context.Context, streams printer.Streams, flags *reconcileFla
 		}
 	}
 	return checkComplete(response.GetPlan())
+}
+
+// triedPlan returns the plan of which a failed call tried the first changes at least; nil if it
+// tried none.
+func triedPlan(err error) *metav1.Plan {
+	failed, ok := errors.AsType[*exit.Error](err)
+	if !ok {
+		return nil
+	}
+	for _, detail := range status.Convert(failed.Err).Details() {
+		if plan, ok := detail.(*metav1.Plan); ok {
+			return plan
+		}
+	}
+	return nil
 }
 
 // printPlan writes a plan, and what it waits for to standard error.

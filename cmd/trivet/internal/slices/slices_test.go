@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -82,6 +83,17 @@ func missing() []*metav1.MissingPart {
 	}}
 }
 
+// withPlan returns the error of a sync that failed after its first write.
+func withPlan(t *testing.T, plan *metav1.Plan) error {
+	t.Helper()
+	failed := status.Convert(rpcerror.New(codes.Aborted, "CONFLICT", "slice shop/web-0 changed between read and write"))
+	failed, err := failed.WithDetails(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return failed.Err()
+}
+
 func TestSlices_Transcripts(t *testing.T) {
 	pipe, narrow := commandtest.Terminal{}, commandtest.Terminal{Width: 110, Height: 24}
 	all := &commandtest.Gateway{Services: unhealthy(), PageSize: 2}
@@ -130,6 +142,7 @@ func TestSlices_Transcripts(t *testing.T) {
 		{name: "reconcile", slices: &commandtest.Gateway{Reconciled: plan(applied, applied, metav1.Change_OUTCOME_NOT_NEEDED)}, where: pipe, args: []string{"reconcile", "shop/web"}, code: exit.OK},
 		{name: "reconcile-dry-run", slices: &commandtest.Gateway{Reconciled: plan(planned, planned, planned)}, where: pipe, args: []string{"reconcile", "shop/web", "--dry-run"}, code: exit.OK},
 		{name: "reconcile-partial", slices: &commandtest.Gateway{Reconciled: partial}, where: pipe, args: []string{"reconcile", "shop/web"}, code: exit.Undetermined},
+		{name: "reconcile-failed", slices: &commandtest.Gateway{Err: withPlan(t, partial)}, where: pipe, args: []string{"reconcile", "shop/web"}, code: exit.Undetermined},
 		{name: "usage", slices: all, where: pipe, args: []string{"-o", "xml", "-n", "Shop", "a/b/c"}, code: exit.Usage},
 	}
 	for _, test := range tests {

@@ -71,7 +71,7 @@ func writeProblems(text *strings.Builder, colors printer.Colors, problems []*met
 	fmt.Fprintln(text)
 	table := printer.Table{Colors: colors}
 	for _, problem := range problems {
-		resource := cmp.Or(problem.GetResource(), problem.GetService(), "cluster")
+		resource := cmp.Or(problem.GetResource(), printer.ObjectWithKind(problem.GetObject()), problem.GetService(), "cluster")
 		severity := strings.TrimPrefix(problem.GetSeverity().String(), "SEVERITY_")
 		table.Add(printer.Cell{Text: severity, Style: printer.SeverityStyle(problem.GetSeverity())},
 			printer.Cell{Text: resource}, printer.Cell{Text: cmp.Or(problem.GetMessage(), problem.GetCode())})

@@ -51,7 +51,7 @@ func problem(severity metav1.Problem_Severity, service, resource, message, next 
 func verdict(problems ...*metav1.Problem) *metav1.Verdict {
 	state := metav1.Verdict_STATE_OK
 	if len(problems) > 0 {
-		state = metav1.Verdict_State(problems[0].Severity + 1)
+		state = metav1.Verdict_State(problems[0].Severity)
 	}
 	return &metav1.Verdict{State: state, Problems: problems}
 }

@@ -46,33 +46,33 @@ func newInstance(t *testing.T, err error) *instance {
 	return u
 }
 
-func TestAwaitHealthy_ReturnsWhenAServerEnds(t *testing.T) {
+func TestAwaitReady_ReturnsWhenAServerEnds(t *testing.T) {
 	u := newInstance(t, fmt.Errorf("listen: %w", syscall.EADDRINUSE))
 	began := time.Now()
-	_, err := u.awaitHealthy(t.Context())
+	_, err := u.awaitReady(t.Context())
 	if took := time.Since(began); took > u.opts.ReadyTimeout/2 {
 		t.Errorf("gave up after %s", took)
 	}
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "gateway") || !strings.Contains(err.Error(), "--free-ports") {
-		t.Errorf("awaitHealthy = %v, want the server, the cause and the hint", err)
+		t.Errorf("awaitReady = %v, want the server, the cause and the hint", err)
 	}
 }
 
-func TestAwaitHealthy_TimeoutNamesTheProblem(t *testing.T) {
+func TestAwaitReady_TimeoutNamesTheProblem(t *testing.T) {
 	u := newInstance(t, nil)
 	u.opts.ReadyTimeout = 300 * time.Millisecond
-	_, err := u.awaitHealthy(t.Context())
+	_, err := u.awaitReady(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "--ready-timeout") || !strings.Contains(err.Error(), "127.0.0.1:1") {
-		t.Errorf("awaitHealthy = %v, want the flag and the address of the gateway", err)
+		t.Errorf("awaitReady = %v, want the flag and the address of the gateway", err)
 	}
 }
 
-func TestAwaitHealthy_InterruptIsNotAnError(t *testing.T) {
+func TestAwaitReady_InterruptIsNotAnError(t *testing.T) {
 	u := newInstance(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := u.awaitHealthy(ctx); ignoreCanceled(ctx, err) != nil {
-		t.Errorf("awaitHealthy = %v after Ctrl-C, want context.Canceled", err)
+	if _, err := u.awaitReady(ctx); ignoreCanceled(ctx, err) != nil {
+		t.Errorf("awaitReady = %v after Ctrl-C, want context.Canceled", err)
 	}
 }
 

@@ -145,9 +145,11 @@ func (w Watch[T]) follow(ctx context.Context, token string, handle func(Event[T]
 		}
 		if event.EndsInitial() {
 			limit = w.Timeout + bookmarkPeriod
+			timeout.Stop()
+			timeout = limitSilence(limit)
+		} else {
+			timeout.Reset(limit)
 		}
-		timeout.Stop()
-		timeout = limitSilence(limit)
 		if event.ResumeToken != "" {
 			token = event.ResumeToken
 		}

@@ -129,7 +129,7 @@ func unavailable(err error) string {
 
 // heldEverywhere returns why no Node is marked Unknown in any zone; empty if some may be.
 func heldEverywhere(response *nodev1.ListZonesResponse) string {
-	return printer.ConditionMessage(response.GetConditions(), "DeclarationsHeld", metav1.Condition_STATUS_TRUE)
+	return printer.ConditionMessage(response.GetConditions(), "MarkingSuspended", metav1.Condition_STATUS_TRUE)
 }
 
 func commonNote(response *nodev1.ListZonesResponse) []string {
@@ -164,7 +164,7 @@ func zoneNote(zone *nodev1.Zone, common string) string {
 }
 
 func held(zone *nodev1.Zone) string {
-	return printer.ConditionMessage(zone.GetConditions(), "DeclarationsHeld", metav1.Condition_STATUS_TRUE)
+	return printer.ConditionMessage(zone.GetConditions(), "MarkingSuspended", metav1.Condition_STATUS_TRUE)
 }
 
 func state(zone *nodev1.Zone) string { return printer.EnumWord(zone.GetState(), "STATE_") }

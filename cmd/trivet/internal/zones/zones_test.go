@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func held(message string) []*metav1.Condition {
-	return []*metav1.Condition{{Type: "DeclarationsHeld", Status: metav1.Condition_STATUS_TRUE, Reason: "PAUSED", Message: message}}
+	return []*metav1.Condition{{Type: "MarkingSuspended", Status: metav1.Condition_STATUS_TRUE, Reason: "PAUSED", Message: message}}
 }
 
 func zone(name string, state nodev1.Zone_State, notReady int32) *nodev1.Zone {

@@ -30,7 +30,11 @@
 //   - A write with an unknown result is checked again. An unavailable dependency never makes a step
 //     fail; the step stays pending.
 //   - A person applies exactly the plan that was shown: the controller plans again and rejects the
-//     token if the plan differs.
+//     stored plan if its steps would differ. A plan is applied once, because its repair has its ID.
+//   - A cancelled repair is never continued. A running pass starts no step of a repair that a caller
+//     wants to cancel.
+//   - An ignored finding is neither repaired automatically, nor in a plan of all findings, nor a
+//     problem. The mark is stored before it counts, and ends with its finding.
 //   - After its term, the controller writes nothing; see [Cluster], [Ranges] and [RepairStore].
 //
 // [Telemetry] publishes events and metrics under the names of kube-apiserver's repair controllers,

@@ -209,10 +209,10 @@ func TestPlans_ExcessHasTheOldestBeyondBothLimits(t *testing.T) {
 		limit, weight int
 		want          []string
 	}{
-		"there is room":   {limit: 5, weight: 1000},
-		"too many":        {limit: 4, weight: 1000, want: []string{"0"}},
-		"too heavy":       {limit: 9, weight: 2500, want: []string{"0", "1"}},
-		"only the newest": {limit: 1, weight: 1, want: []string{"0", "1", "2", "3"}},
+		"below the limits": {limit: 5, weight: 1000},
+		"too many":         {limit: 4, weight: 1000, want: []string{"0"}},
+		"too heavy":        {limit: 9, weight: 2500, want: []string{"0", "1"}},
+		"only the newest":  {limit: 1, weight: 1, want: []string{"0", "1", "2", "3"}},
 	} {
 		if got := known.excess(test.limit, test.weight); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)

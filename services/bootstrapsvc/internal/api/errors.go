@@ -16,15 +16,15 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
-// APIServerNotFound: no kube-apiserver with this address is known.
+// APIServerNotFound says that no kube-apiserver with this address is known.
 const APIServerNotFound rpcerror.Reason = "APISERVER_NOT_FOUND"
 
 // retryAfter is how long a caller should wait for a dependency to recover.
 const retryAfter = time.Second
 
 // statusOf is the one table from errors of the baseline and of kube-apiservers to statuses. ctx is
-// that of the call: once it has ended, its own error counts. An error that is not in the table stays
-// as it is; unless it is a status, it becomes INTERNAL, and its text stays in the log.
+// that of the call: once it has ended, its own error counts. An error that is not in the table
+// stays as it is; unless it is a status, it becomes INTERNAL, and its text stays in the log.
 //
 // An error may wrap several of the targets, so the order matters.
 func (r replica) statusOf(ctx context.Context, err error) error {

@@ -161,7 +161,11 @@ func (s *FindingServer) IgnoreFinding(ctx context.Context, request *bootstrapv1.
 	if err != nil {
 		return nil, s.statusOf(ctx, s.orNotLeading(err))
 	}
-	return &bootstrapv1.IgnoreFindingResponse{Finding: s.findingOf(finding, time.Time{}), Sources: s.fromLeader()}, nil
+	audited := finding.LastSeen
+	if snapshot, err := s.snapshot(); err == nil {
+		audited = snapshot.CompareTime
+	}
+	return &bootstrapv1.IgnoreFindingResponse{Finding: s.findingOf(finding, audited), Sources: s.fromLeader()}, nil
 }
 
 func (s *FindingServer) AuditAllocations(ctx context.Context, _ *bootstrapv1.AuditAllocationsRequest) (*bootstrapv1.AuditAllocationsResponse, error) {

@@ -320,3 +320,33 @@ func TestEvidenceOf_ABrokenLinkHasFailed(t *testing.T) {
 		}
 	}
 }
+
+// docs/reasons.md is generated from these enums.
+func TestReasons_AreRegistered(t *testing.T) {
+	for _, code := range allocation.Codes() {
+		if _, ok := metav1.FindingCode_value["FINDING_CODE_"+code.APIName()]; !ok {
+			t.Errorf("code %s is not registered", code.APIName())
+		}
+	}
+	for _, code := range []allocation.EvidenceCode{
+		allocation.ServiceUse, allocation.AddressObject, allocation.ParentService, allocation.StoredBit, allocation.StoredRange,
+	} {
+		if _, ok := metav1.FindingEvidenceCode_value["FINDING_EVIDENCE_CODE_"+string(code)]; !ok {
+			t.Errorf("evidence %s is not registered", code)
+		}
+	}
+	for _, reason := range []allocation.Reason{
+		allocation.ReasonInUse, allocation.ReasonReference, allocation.ReasonLabels, allocation.ReasonLeaked, allocation.ReasonOrphan,
+	} {
+		if _, ok := metav1.RepairChangeReason_value["REPAIR_CHANGE_REASON_"+string(reason)]; !ok {
+			t.Errorf("reason %s is not registered", reason)
+		}
+	}
+	for _, reason := range []rpcerror.Reason{
+		FindingNotFound, PlanNotFound, PlanExpired, PlanDrifted, RepairNotFound, RepairRunning, RepairNotCancellable,
+	} {
+		if _, ok := metav1.ErrorReason_value["ERROR_REASON_"+string(reason)]; !ok {
+			t.Errorf("reason %s is not registered", reason)
+		}
+	}
+}

@@ -95,9 +95,9 @@ func TestNewPlan_FirstServersArePublishedInTheShapeOfKubeAPIServer(t *testing.T)
 	want := Plan{
 		Addresses: []netip.Addr{addr("10.1.0.1"), addr("10.1.0.2")},
 		Statuses: []ServerStatus{
-			{Address: addr("10.1.0.1"), Wanted: true, Why: "it is ready"},
-			{Address: addr("10.1.0.2"), Wanted: true, Why: "it is ready"},
-			{Address: addr("10.1.0.3"), Why: "it is not ready: nothing is known of it"},
+			{Address: addr("10.1.0.1"), Wanted: true, Reason: Ready, Why: "it is ready"},
+			{Address: addr("10.1.0.2"), Wanted: true, Reason: Ready, Why: "it is ready"},
+			{Address: addr("10.1.0.3"), Reason: NotReady, Why: "it is not ready: nothing is known of it"},
 		},
 		Changes: []baseline.Change{{
 			Verb: baseline.Create,

@@ -106,7 +106,7 @@ func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			want := []Change{{
-				Verb: Update, Object: stored(test.want), Reason: ServiceDrifted, Detail: test.detail,
+				Verb: Update, Object: stored(test.want), Before: stored(test.edit), Reason: ServiceDrifted, Detail: test.detail,
 			}}
 			if diff := cmp.Diff(want, PlanService(wanted(), stored(test.edit)), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
@@ -373,5 +373,29 @@ func drawPort(t *rapid.T) corev1.ServicePort {
 		Port:       rapid.SampledFrom([]int32{443, 80}).Draw(t, "port"),
 		TargetPort: intstr.FromInt32(rapid.SampledFrom([]int32{6443, 443}).Draw(t, "target")),
 		NodePort:   rapid.SampledFrom([]int32{0, 30443}).Draw(t, "node port"),
+	}
+}
+
+func TestFingerprint_IsThatOfObjectsAndVersions(t *testing.T) {
+	changed := func(edit func(*Change)) Change {
+		c := PlanService(wanted(), stored(func(s *corev1.Service) { s.Labels = nil }))[0]
+		edit(&c)
+		return c
+	}
+	same := changed(func(*Change) {})
+	if Fingerprint([]Change{same}) != Fingerprint([]Change{changed(func(c *Change) { c.Detail = "in other words" })}) {
+		t.Error("equal plans have different fingerprints")
+	}
+	for name, other := range map[string][]Change{
+		"version": {changed(func(c *Change) { c.Object.SetResourceVersion("other") })},
+		"uid":     {changed(func(c *Change) { c.Object.SetUID("other") })},
+		"content": {changed(func(c *Change) { c.Object.SetLabels(map[string]string{"a": "b"}) })},
+		"verb":    {changed(func(c *Change) { c.Verb = Delete })},
+		"twice":   {same, same},
+		"none":    nil,
+	} {
+		if Fingerprint(other) == Fingerprint([]Change{same}) {
+			t.Errorf("%s: different plans have the same fingerprint", name)
+		}
 	}
 }

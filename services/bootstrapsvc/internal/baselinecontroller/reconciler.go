@@ -368,7 +368,7 @@ type Metrics struct {
 // NewMetrics registers the metrics; a nil registerer leaves them unregistered.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	return &Metrics{reports: promauto.With(registerer).NewGaugeVec(prometheus.GaugeOpts{
-		Name: "trivet_bootstrap_findings",
+		Name: "trivet_bootstrap_baseline_reports",
 		Help: "Problems that the last pass of a loop could not repair, by loop and reason; 0 on replicas that do not lead.",
 	}, []string{"loop", "reason"})}
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 // noWriter fails the test at each write.
@@ -107,7 +109,7 @@ func TestReconciler_BackoffAfterManyFailuresIsThePeriod(t *testing.T) {
 	}
 }
 
-// findings are the series of trivet_bootstrap_findings as loop/reason.
+// findings are the series of trivet_bootstrap_baseline_reports as loop/reason.
 func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -116,7 +118,7 @@ func findings(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	}
 	found := map[string]float64{}
 	for _, family := range families {
-		if family.GetName() != "trivet_bootstrap_findings" {
+		if family.GetName() != "trivet_bootstrap_baseline_reports" {
 			continue
 		}
 		for _, series := range family.GetMetric() {
@@ -164,4 +166,86 @@ func TestReconciler_FindingSeriesExistBeforeTheFirstReport(t *testing.T) {
 	pass()
 	r.Forget()
 	check("after a term")
+}
+
+// scriptedWriter fails the writes of an object with the error of its name.
+type scriptedWriter map[string]error
+
+func (w scriptedWriter) Apply(_ context.Context, step baseline.Change) error {
+	return w[step.Object.GetName()]
+}
+
+func creating(names ...string) []baseline.Change {
+	var changes []baseline.Change
+	for _, name := range names {
+		changes = append(changes, baseline.Change{Verb: baseline.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}})
+	}
+	return changes
+}
+
+// outcomes has each try as its name and what came of it.
+func outcomes(tries []Try) []string {
+	var texts []string
+	for _, try := range tries {
+		text := try.Object.GetName() + " applied"
+		switch {
+		case try.NotNeeded:
+			text = try.Object.GetName() + " not needed"
+		case try.Err != nil:
+			text = try.Object.GetName() + " failed"
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+func TestReconciler_TriesHaveOutcomes(t *testing.T) {
+	conflict, denied := guarded.ErrConflict, errors.New("denied")
+	for name, c := range map[string]struct {
+		rounds [][]baseline.Change // what is missing in each round
+		errors map[string]error
+		want   []string
+		err    error
+	}{
+		"all are written":         {[][]baseline.Change{creating("a", "b"), nil}, nil, []string{"a applied", "b applied"}, nil},
+		"another writer was it":   {[][]baseline.Change{creating("a", "b"), nil}, map[string]error{"a": conflict}, []string{"a not needed", "b applied"}, nil},
+		"a write is denied":       {[][]baseline.Change{creating("a", "b")}, map[string]error{"a": denied}, []string{"a failed", "b applied"}, ErrWrite},
+		"a conflict does not end": {[][]baseline.Change{creating("a"), creating("a"), creating("a"), creating("a")}, map[string]error{"a": conflict}, []string{"a failed"}, conflict},
+		"a conflict, then denied": {[][]baseline.Change{creating("a", "b"), creating("c")}, map[string]error{"a": conflict, "c": denied}, []string{"a not needed", "b applied", "c failed"}, ErrWrite},
+	} {
+		t.Run(name, func(t *testing.T) {
+			round := 0
+			r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) {
+				round++
+				return Observation{Changes: c.rounds[round-1]}, nil
+			})
+			r.Writer = scriptedWriter(c.errors)
+			result, err := r.reconcile(t.Context(), request{observe: r.Observe})
+			if diff := cmp.Diff(c.want, outcomes(result.Tries)); diff != "" || !errors.Is(err, c.err) {
+				t.Errorf("error %v, want %v; outcomes (-want +got):\n%s", err, c.err, diff)
+			}
+		})
+	}
+}
+
+func TestReconcilePlan_WritesThatPlanOrNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		missing := creating("a")
+		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) { return Observation{Changes: missing}, nil })
+		written := scriptedWriter{"a": guarded.ErrConflict}
+		r.Writer = written
+		asked := func(plan []baseline.Change) (Result, error) {
+			return r.reconcile(t.Context(), request{observe: r.Observe, exact: true, plan: baseline.Fingerprint(plan)})
+		}
+		if result, err := asked(creating("b")); !errors.Is(err, ErrDrifted) || len(result.Tries) != 0 {
+			t.Errorf("another plan: %v after %v, want ErrDrifted and no write", err, outcomes(result.Tries))
+		}
+		if result, err := asked(creating("a")); !errors.Is(err, guarded.ErrConflict) || len(result.Tries) != 1 {
+			t.Errorf("conflict: %v after %v, want no second try", err, outcomes(result.Tries))
+		}
+		delete(written, "a")
+		if result, err := asked(creating("a")); err != nil || len(result.Tries) != 1 {
+			t.Errorf("the plan: %v after %v, want one write", err, outcomes(result.Tries))
+		}
+	})
 }

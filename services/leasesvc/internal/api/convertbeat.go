@@ -30,7 +30,6 @@ func (c converter) registration(h *leasev1.Holder, report *leasev1.Report, seque
 	return registration, served
 }
 
-// reportFrom returns the zero Report for nil.
 func reportFrom(r *leasev1.Report) sessioncontroller.Report {
 	report := sessioncontroller.Report{ObservedAge: ageFrom(r.GetObservedAge())}
 	for _, c := range r.GetConditions() {

@@ -32,6 +32,12 @@ func errLeaseNotFound(name string) error {
 	return rpcerror.New(codes.NotFound, reasonLeaseNotFound, fmt.Sprintf("there is no lease %q", name))
 }
 
+func errUnknownClass(name string) error {
+	return rpcerror.New(codes.InvalidArgument, reasonUnknownClass, unknownClassMessage(name))
+}
+
+func unknownClassMessage(name string) string { return fmt.Sprintf("class %q is not served here", name) }
+
 func errNotDeleted(cause error) error {
 	return rpcerror.New(codes.Unavailable, reasonDeleteFailed,
 		fmt.Sprintf("the Lease object was not deleted, so the lease remains; try again: %v", cause))

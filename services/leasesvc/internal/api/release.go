@@ -22,7 +22,7 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 	}
 	holder, served := s.convert.holder(request.Holder)
 	if !served {
-		return &leasev1.ReleaseLeaseResponse{}, nil // the session cannot exist
+		return nil, errUnknownClass(request.Holder.GetClass())
 	}
 	if request.ValidateOnly {
 		err = sessions.CheckRelease(ctx, holder, s.Catalog.ShardOf(holder.Key), request.Etag)

@@ -134,7 +134,7 @@ func (r *reply) forward() {
 func (s *Server) unknownClass(name string) *leasev1.Rejection {
 	s.metrics.unknownClass.Inc()
 	return &leasev1.Rejection{
-		Reason: string(reasonUnknownClass), Code: code.Code_INVALID_ARGUMENT, Message: fmt.Sprintf("class %q is not served here", name),
+		Reason: string(reasonUnknownClass), Code: code.Code_INVALID_ARGUMENT, Message: unknownClassMessage(name),
 	}
 }
 

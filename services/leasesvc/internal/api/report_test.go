@@ -84,6 +84,7 @@ func TestReport_ConditionsAreShownInTheLease(t *testing.T) {
 		{Type: "Cordoned", Status: 77},
 	}})
 	c.beatHandles(1)
+	c.report(1, nil) // as a bare handle
 	lease, _ := f.lease("node-0")
 	if len(lease.Conditions) != 2 || lease.Conditions[0].Type != "Cordoned" || lease.Conditions[0].Status != 0 || !lease.Conditions[0].TransitionTime.IsZero() {
 		t.Fatalf("conditions %+v", lease.Conditions)
@@ -91,6 +92,10 @@ func TestReport_ConditionsAreShownInTheLease(t *testing.T) {
 	disk := lease.Conditions[1]
 	if disk.Status != 1 || disk.Reason != "DISK_FULL" || disk.Message != "9 of 10 GB" || time.Since(disk.TransitionTime).Round(time.Second) != time.Minute {
 		t.Errorf("condition %+v", disk)
+	}
+	c.report(1, &leasev1.Report{})
+	if lease, _ = f.lease("node-0"); lease.Conditions != nil {
+		t.Errorf("conditions %+v after a report without any", lease.Conditions)
 	}
 }
 
@@ -218,5 +223,33 @@ func BenchmarkRespond_64Reports(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		c.renew(request)
+	}
+}
+
+func TestHeartbeat_ReportsAsOnAStream(t *testing.T) {
+	f := newFixture(t, setup{})
+	beat := func(sequence uint64, name string, report *leasev1.Report) *leasev1.HeartbeatResult {
+		t.Helper()
+		response, err := f.server.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{
+			{Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "1"}, Sequence: sequence, Report: report},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.Results[0]
+	}
+	report := observedAgo(15 * time.Second)
+	report.Conditions = []*leasev1.ReportedCondition{{Type: "DiskPressure", Status: metav1.Condition_STATUS_TRUE}}
+	if ttl := beat(5, "node-0", report).GetGrant().GetTtl().AsDuration(); ttl > 5*time.Second+rounding || ttl < 4*time.Second {
+		t.Errorf("a holder that was observed 15 s ago has %v", ttl)
+	}
+	beat(5, "node-0", &leasev1.Report{}) // repeated
+	lease, _ := f.lease("node-0")
+	if ago := time.Since(lease.LastBeatTime).Round(time.Second); ago != 15*time.Second || len(lease.Conditions) != 1 || lease.LastReportTime.IsZero() {
+		t.Errorf("observed %v ago, lease %+v", ago, lease)
+	}
+	beat(6, "node-0", nil)
+	if lease, _ = f.lease("node-0"); time.Since(lease.LastBeatTime) > time.Second || len(lease.Conditions) != 1 || !lease.LastReportTime.IsZero() {
+		t.Errorf("after a beat without a report: %+v", lease)
 	}
 }

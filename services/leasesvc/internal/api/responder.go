@@ -228,9 +228,11 @@ func (r *responder) silence(now monotonic.Instant, request *leasev1.StreamHeartb
 func (r *responder) addReports(reports []*leasev1.HandleReport) {
 	for _, report := range reports {
 		number := report.GetHandle()
-		r.batch.Reports = append(r.batch.Reports, sessioncontroller.BeatReport{
-			Index: len(r.batch.Refs), Report: reportFrom(report.GetReport()),
-		})
+		if report.GetReport() != nil {
+			r.batch.Reports = append(r.batch.Reports, sessioncontroller.BeatReport{
+				Index: len(r.batch.Refs), Report: reportFrom(report.Report),
+			})
+		}
 		r.batch.Refs, r.refHandles = append(r.batch.Refs, r.handles[number-1].ref), append(r.refHandles, number)
 	}
 }

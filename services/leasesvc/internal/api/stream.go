@@ -127,17 +127,11 @@ func (s *stream) send(response *leasev1.StreamHeartbeatsResponse) (sent bool, er
 	if s.ended {
 		return false, nil
 	}
-	s.describeServer(response)
-	return true, s.rpc.SendMsg(response)
-}
-
-// describeServer adds the server and its limits to the first response. The caller holds sending.
-func (s *stream) describeServer(response *leasev1.StreamHeartbeatsResponse) {
-	if s.answered {
-		return
+	if !s.answered {
+		s.answered = true
+		response.ServerInfo, response.Limits = s.responder.server.info, s.responder.limits()
 	}
-	s.answered = true
-	response.ServerInfo, response.Limits = s.responder.server.info, s.responder.limits()
+	return true, s.rpc.SendMsg(response)
 }
 
 // end ends the stream with the status of err. If the server ends it, and not the client, it first
@@ -149,11 +143,9 @@ func (s *stream) end(err error) error {
 	server := s.responder.server
 	if errors.Is(err, sessioncontroller.ErrStopped) || rpcerror.ReasonOf(err) == rpcerror.ShuttingDownReason {
 		// If the message is lost, the status has the same information.
-		response := &leasev1.StreamHeartbeatsResponse{
+		_ = s.rpc.Send(&leasev1.StreamHeartbeatsResponse{
 			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, RedirectAddress: server.Owners().Any(),
-		}
-		s.describeServer(response)
-		_ = s.rpc.Send(response)
+		})
 	}
 	return server.statusOf(err)
 }

@@ -90,7 +90,7 @@ func validateCondition(c *leasev1.ReportedCondition) (field, rule string) {
 	case !isConditionType(c.GetType()):
 		return "type", fmt.Sprintf("must be 1 to %d letters and digits and begin with a letter", maxTypeBytes)
 	case !isReason(c.GetReason()):
-		return "reason", fmt.Sprintf("must be at most %d of A-Z, 0-9 and _", maxReasonBytes)
+		return "reason", fmt.Sprintf("must be at most %d letters, digits and _", maxReasonBytes)
 	case utf8.RuneCountInString(c.GetMessage()) > maxMessageRunes:
 		return "message", fmt.Sprintf("must be at most %d characters", maxMessageRunes)
 	case !isAge(c.GetTransitionAge()):
@@ -187,7 +187,7 @@ func isReason(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		if c := s[i]; !isDigit(c) && !isUpper(c) && c != '_' {
+		if c := s[i]; !isLowerOrDigit(c) && !isUpper(c) && c != '_' {
 			return false
 		}
 	}

@@ -80,7 +80,7 @@ func ages() *rapid.Generator[*durationpb.Duration] {
 
 func reports() *rapid.Generator[*leasev1.Report] {
 	kinds := rapid.OneOf(rapid.StringMatching(`[A-Za-z][A-Za-z0-9]{0,8}`), rapid.StringMatching(`[-A-Za-z0-9_]{0,3}`), rapid.StringMatching(`[a-z]{62,64}`))
-	reasons := rapid.OneOf(rapid.StringMatching(`[A-Z0-9_]{0,8}`), rapid.StringMatching(`[A-Z0-9_a]{0,3}`), rapid.StringMatching(`[A-Z]{62,64}`))
+	reasons := rapid.OneOf(rapid.StringMatching(`[A-Za-z0-9_]{0,8}`), rapid.StringMatching(`[-A-Z0-9_ä]{0,3}`), rapid.StringMatching(`[A-Z]{62,64}`))
 	messages := rapid.OneOf(rapid.String(), rapid.StringMatching(`[äx]{255,257}`))
 	condition := rapid.Custom(func(t *rapid.T) *leasev1.ReportedCondition {
 		return &leasev1.ReportedCondition{

@@ -33,7 +33,7 @@ func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
 		ChangeTime: api.Timestamp(v.snapshot.Wall(node.ChangedAt)),
 		Taints:     taintsOf(node.Object),
 		Conditions: conditionsOf(v.snapshot,
-			namedHold{"EvictionSuspended", node.EvictionHold}, namedHold{"MarkingSuspended", node.Hold}),
+			namedHold{"EvictionSuspended", node.EvictionHold()}, namedHold{"MarkingSuspended", node.MarkingHold()}),
 		Uid:             string(node.Object.UID),
 		ResourceVersion: node.Object.ResourceVersion,
 		Owner:           api.OwnerOf(s.Replica, node.Shard, node.Epoch),

@@ -41,7 +41,7 @@ func (s *Server) leaseOf(ctx context.Context, node *nodehealthcontroller.Node) *
 func (v *nodeView) status() explain.NodeStatus {
 	a := &v.node.Assessment
 	status := explain.NodeStatus{
-		Node: v.node.Object, Health: explain.HealthOf(v.node.Object, a.Health), By: a.By, Hold: v.node.Hold, Session: v.node.Session,
+		Node: v.node.Object, Health: explain.HealthOf(v.node.Object, a.Health), By: a.By, Hold: v.node.MarkingHold(), Session: v.node.Session,
 	}
 	if a.Heard > 0 || a.By == nodehealth.GraceStart {
 		status.Heard = v.snapshot.Wall(a.Heard)

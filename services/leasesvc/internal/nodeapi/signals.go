@@ -19,8 +19,18 @@ type signal struct {
 	seen, expires time.Time
 }
 
-// signals returns the signals of life that are known of a Node, the latest first. Those of a lease
-// that keeps the Node alive come first if their times are not known.
+// latest returns when the signal was seen at the latest.
+func (s signal) latest(now time.Time) time.Time {
+	switch {
+	case !s.seen.IsZero():
+		return s.seen
+	case !s.expires.IsZero():
+		return s.expires
+	}
+	return now
+}
+
+// signals returns the signals of life that are known of a Node, the latest first.
 func (v *nodeView) signals(status *explain.NodeStatus) []*nodev1.Signal {
 	signals := v.leaseSignals(status)
 	for _, other := range []struct {
@@ -38,12 +48,7 @@ func (v *nodeView) signals(status *explain.NodeStatus) []*nodev1.Signal {
 	if status.By == nodehealth.GraceStart {
 		signals = append(signals, signal{source: nodev1.SignalSource_SIGNAL_SOURCE_NONE, seen: status.Heard, expires: status.Deadline})
 	}
-	slices.SortStableFunc(signals, func(a, b signal) int {
-		if a.seen.IsZero() != b.seen.IsZero() {
-			return map[bool]int{true: -1, false: 1}[a.seen.IsZero()]
-		}
-		return b.seen.Compare(a.seen)
-	})
+	slices.SortStableFunc(signals, func(a, b signal) int { return b.latest(v.snapshot.At.Wall).Compare(a.latest(v.snapshot.At.Wall)) })
 	var result []*nodev1.Signal
 	for _, one := range signals {
 		result = append(result, &nodev1.Signal{Source: one.source, SeenTime: api.Timestamp(one.seen), ExpireTime: api.Timestamp(one.expires)})
@@ -66,10 +71,10 @@ func (v *nodeView) leaseSignals(status *explain.NodeStatus) []signal {
 			kubelet.expires = v.lease.Deadline
 		}
 		return []signal{kubelet, agent}
-	case v.node.Session != session.Gone:
+	case v.node.Session == session.Alive, v.node.Session == session.Suspect:
 		return []signal{kubelet, agent}
 	case status.By == nodehealth.SessionBeat:
-		return []signal{kubelet} // the end of a lease that had not expired
+		return []signal{kubelet} // a lease that expired, or ended without having expired
 	}
 	return nil
 }

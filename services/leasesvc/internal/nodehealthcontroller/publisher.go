@@ -155,7 +155,7 @@ func (s *Snapshot) count(node *Node) {
 	case !node.Held:
 	case node.Assessment.Health == nodehealth.Dead:
 		s.unknown.add(node.Object.Name)
-	case node.Hold.Active():
+	case node.Holds != nil && node.Holds.Marking.Active():
 		s.held.add(node.Object.Name)
 	case node.Assessment.Health == nodehealth.Alive && node.Ready != "" && node.Ready != corev1.ConditionTrue:
 		s.notReady.add(node.Object.Name)

@@ -54,6 +54,7 @@ type run struct {
 	loggedMass   nodehealth.MassSilence // as last logged
 	// evictionHolds are those of this pass, by the names of Nodes.
 	evictionHolds map[string]nodehealth.Hold
+	holds         map[Holds]*Holds // those that sharedHolds returned
 
 	nodeJobs, podJobs jobQueue
 	checkJobs         chan job // has its own worker, so that no write delays a self-check
@@ -66,7 +67,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	r := &run{
 		Config: cfg, Cluster: cluster, report: report,
 		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
-		scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
+		scans: map[string]*podScan{}, holds: map[Holds]*Holds{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
 		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
 	}
 	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
@@ -282,13 +283,31 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 	result := Result{
 		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
 		Assessment: r.Rules.Assess(r.now.Instant, r.state, s), LeaseRenewed: s.LastRenewal(), StatusUpdated: s.LastStatus(),
-		EvictionHold: r.evictionHolds[s.Node.Name],
 	}
 	if result.Session == session.Alive {
 		result.Assessment.Heard = 0
 	}
-	result.Hold = plan.Hold(r.state, s, result.Assessment)
+	result.Holds = r.sharedHolds(Holds{Marking: plan.Hold(r.state, s, result.Assessment), Eviction: r.evictionHolds[s.Node.Name]})
 	return result
+}
+
+// maxSharedHolds is far above the number of causes at one time. Some have a version of an object in
+// their text.
+const maxSharedHolds = 1000
+
+// sharedHolds returns the same pointer for equal Holds, and nil for none.
+func (r *run) sharedHolds(holds Holds) *Holds {
+	if holds == (Holds{}) {
+		return nil
+	}
+	if shared := r.holds[holds]; shared != nil {
+		return shared
+	}
+	if len(r.holds) == maxSharedHolds {
+		clear(r.holds)
+	}
+	r.holds[holds] = &holds
+	return &holds
 }
 
 // logState logs uncertainty and mass silence when they change.

@@ -174,10 +174,32 @@ type Result struct {
 	// for times that were not observed.
 	LeaseRenewed, StatusUpdated monotonic.Instant
 	Session                     session.State
-	// Hold is why the Node is silent and not marked Unknown.
-	Hold nodehealth.Hold
-	// EvictionHold is why its due Pods are not evicted.
-	EvictionHold nodehealth.Hold
+	// Holds are shared by Nodes, so equal ones are the same pointer. It is nil for most Nodes.
+	Holds *Holds
+}
+
+// Holds are why something is not done for a Node.
+type Holds struct {
+	// Marking is why the Node is silent and not marked Unknown.
+	Marking nodehealth.Hold
+	// Eviction is why its due Pods are not evicted.
+	Eviction nodehealth.Hold
+}
+
+// MarkingHold returns why the Node is silent and not marked Unknown.
+func (r *Result) MarkingHold() nodehealth.Hold {
+	if r.Holds == nil {
+		return nodehealth.Hold{}
+	}
+	return r.Holds.Marking
+}
+
+// EvictionHold returns why the due Pods of the Node are not evicted.
+func (r *Result) EvictionHold() nodehealth.Hold {
+	if r.Holds == nil {
+		return nodehealth.Hold{}
+	}
+	return r.Holds.Eviction
 }
 
 // withoutSigns returns the Result without what a sign of life changes.
@@ -205,8 +227,8 @@ func (n *Node) looksLike(other *Node) bool {
 	return n.withoutSigns() == other.withoutSigns() && n.Shard == other.Shard && n.Zone == other.Zone && shownAlike(n.Object, other.Object)
 }
 
-// shownAlike returns whether readers see the same of two versions of a Node: its UID, taints and Ready
-// condition.
+// shownAlike returns whether readers see the same of two versions of a Node: its UID, taints and
+// Ready condition.
 func shownAlike(a, b *corev1.Node) bool {
 	if a == b {
 		return true

@@ -181,7 +181,7 @@ func TestPublish_NamesTheFirstUnknownAndHeldNodes(t *testing.T) {
 	}
 	o.add("held")
 	held := alive()
-	held.Assessment.Health, held.Hold = nodehealth.Silent, nodehealth.MassSilenceHold()
+	held.Assessment.Health, held.Holds = nodehealth.Silent, &nodehealthcontroller.Holds{Marking: nodehealth.MassSilenceHold()}
 	o.results["held"] = held
 	o.publish()
 	want := nodehealthcontroller.NamedNodes{Count: 7, First: []string{"dead-0", "dead-1", "dead-2", "dead-3", "dead-4"}}

@@ -118,7 +118,7 @@ func (c *Controller) lease(s session.Session) Lease {
 		Deadline:     c.clock.WallTime(now, s.Deadline),
 		Write:        c.writeStatus(now, slot),
 	}
-	if d, ok := c.table.Duplicate(s.Ref); ok {
+	if d, ok := c.duplicate(now, s); ok {
 		l.Duplicate = &Duplicate{Boot: d.Boot, LastRejectionTime: c.clock.WallTime(now, d.Last), Rejections: d.Rejections}
 	}
 	c.addReport(now, slot, s.LastBeat, &l)

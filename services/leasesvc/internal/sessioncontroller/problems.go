@@ -85,22 +85,19 @@ func (c *Controller) updateProblems(now monotonic.Instant) {
 	}
 	p.updateAt = now.Add(problemsInterval)
 	for slot := range p.duplicates.slots {
-		if !c.isDuplicated(now, slot) {
+		if _, is := c.duplicate(now, c.sessionAt(slot)); !is {
 			delete(p.duplicates.slots, slot)
+			c.changes.touch(slot)
 		}
 	}
 	problems := Problems{Unwritten: c.affected(&p.unwritten), Unowned: c.affected(&p.unowned), Duplicates: c.affected(&p.duplicates)}
 	c.problems.Store(&problems)
 }
 
-// isDuplicated returns whether another boot has been rejected within the TTL.
-func (c *Controller) isDuplicated(now monotonic.Instant, slot uint32) bool {
-	s, known := c.table.At(slot)
-	if !known {
-		return false
-	}
+// duplicate returns the other boot of a session; false if none has been rejected within the TTL.
+func (c *Controller) duplicate(now monotonic.Instant, s session.Session) (session.Duplicate, bool) {
 	d, rejected := c.table.Duplicate(s.Ref)
-	return rejected && now.Sub(d.Last) <= c.cfg.Classes[s.Holder.Key.Class].Session.TTL
+	return d, rejected && now.Sub(d.Last) <= c.cfg.Classes[s.Holder.Key.Class].Session.TTL
 }
 
 // affected names the slots that were named before, and others up to maxProblemSessions.

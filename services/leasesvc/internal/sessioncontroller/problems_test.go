@@ -87,7 +87,19 @@ func TestProblems_NamesDuplicatesWhileTheyBeat(t *testing.T) {
 		expectProblems(t, "while both beat", ctl, sessioncontroller.Problems{
 			Duplicates: sessioncontroller.Affected{Count: 1, First: keys("a"), Detail: "1"},
 		})
-		time.Sleep(time.Minute)
+		sub := watch(t, ctl, nil)
+		defer sub.Close()
+		if d := getLease(t, ctl, node("a", "2")).Duplicate; d == nil || d.Boot != "1" {
+			t.Errorf("duplicate %+v, want boot 1", d)
+		}
+		for range 6 {
+			time.Sleep(10 * time.Second)
+			register(t, ctl, node("a", "2"))
+		}
 		expectProblems(t, "after the other one stopped", ctl, sessioncontroller.Problems{})
+		if d := getLease(t, ctl, node("a", "2")).Duplicate; d != nil {
+			t.Errorf("duplicate %+v after it stopped, want none", d)
+		}
+		expectNames(t, "events", drain(t, sub), "~a")
 	})
 }

@@ -49,45 +49,61 @@ type serviceWatch struct {
 
 // run returns when the call or the server ends, or with resumetoken.ErrExpired. It reads the change
 // log only after the client took the last message. So a slow client gets the newest state of each
-// Service, and nothing queues up.
+// Service, and nothing queues up. A bookmark is made before the changes that precede it are read,
+// so that it never claims too much.
 func (w *serviceWatch) run(token string) error {
-	if err := w.start(token); err != nil {
+	source, moved := w.view()
+	changed, err := w.start(token)
+	if err != nil {
+		return err
+	}
+	if err := w.sendBookmark(source, true); err != nil {
 		return err
 	}
 	bookmark := time.NewTimer(bookmarkPeriod)
 	defer bookmark.Stop()
-	for initial, due := true, true; ; initial = false {
-		leaders, moved := w.leaders.current()
-		source := w.source(leaders)
-		changes := w.cfg.Controller.Changes(w.revision)
-		if err := w.sendChanges(changes); err != nil {
+	for {
+		due, err := w.wait(changed, moved, bookmark.C)
+		if err != nil {
 			return err
 		}
 		if due {
-			if err := w.sendBookmark(source, initial); err != nil {
+			source, moved = w.view()
+		}
+		if changed, err = w.sendChanges(); err != nil {
+			return err
+		}
+		if due {
+			if err := w.sendBookmark(source, false); err != nil {
 				return err
 			}
 			bookmark.Reset(bookmarkPeriod)
 		}
-		var err error
-		if due, err = w.wait(changes.More, moved, bookmark.C); err != nil {
-			return err
-		}
 	}
 }
 
-// start sends every Service, or finds the place of a resume token.
-func (w *serviceWatch) start(token string) error {
+// view returns the source of a bookmark, and a channel that is closed when other shards are led
+// here.
+func (w *serviceWatch) view() (*metav1.Source, <-chan struct{}) {
+	leaders, moved := w.leaders.current()
+	return w.source(leaders), moved
+}
+
+// start sends every Service, or what changed since a resume token. The channel is closed when there
+// are changes to send.
+func (w *serviceWatch) start(token string) (changed <-chan struct{}, err error) {
 	if token == "" {
 		w.revision = w.cfg.Controller.Revision()
-		return w.sendAll()
+		during := make(chan struct{})
+		close(during) // the initial events may lack changes that are made while they are sent
+		return during, w.sendAll()
 	}
 	revisions, err := w.tokens.Parse(token, 1)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w.revision = revisions[0]
-	return nil
+	return w.sendChanges()
 }
 
 // wait blocks until there is something to send. due says that it is a bookmark.
@@ -133,16 +149,17 @@ func (w *serviceWatch) sendAll() error {
 	}
 }
 
-func (w *serviceWatch) sendChanges(changes slicecontroller.Changes) error {
+// sendChanges sends what changed since the last call. The channel is closed at the next change.
+func (w *serviceWatch) sendChanges() (changed <-chan struct{}, err error) {
+	changes := w.cfg.Controller.Changes(w.revision)
 	if changes.Lost {
-		return resumetoken.ErrExpired
+		return nil, resumetoken.ErrExpired
 	}
 	leaders := w.leadersNow()
 	for _, change := range changes.Services {
 		if w.namespace != "" && change.Key.Namespace != w.namespace {
 			continue
 		}
-		var err error
 		token := w.tokens.Encode(change.Revision)
 		switch {
 		case change.Deleted:
@@ -153,11 +170,11 @@ func (w *serviceWatch) sendChanges(changes slicecontroller.Changes) error {
 			err = w.sendService(change.Key, leaders, metav1.EventType_EVENT_TYPE_MODIFIED, token)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
 	w.revision = changes.Revision
-	return nil
+	return changes.More, nil
 }
 
 // sendService sends the current state of a Service. A Service that was deleted meanwhile is

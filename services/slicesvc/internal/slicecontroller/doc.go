@@ -35,6 +35,13 @@
 // while. Missing endpoints are still added. Compaction has one write budget for all Services, so
 // that a cluster is not rewritten when it becomes quiet.
 //
+// Requests: Reconcile syncs a Service ahead of all others. A request may name the fingerprint of
+// the plan that it wants; another plan is then not applied for it. A request waits in the same
+// queue as a change, so it never delays one, and each of its writes has an Outcome.
+//
+// Changes: the change log has the last change of each Service, and 10,000 deleted Services at most.
+// A reader that is further behind must list again.
+//
 // Cost: one cache, one queue and one set of workers serve all shards. A held shard has one
 // goroutine, which sleeps.
 //
