@@ -81,7 +81,7 @@ func itemsOf(response proto.Message) []merge.Item {
 	list := m.Get(m.Descriptor().Fields().ByName(itemField(m.Descriptor()))).List()
 	items := make([]merge.Item, list.Len())
 	for i := range items {
-		items[i] = list.Get(i).Message().Interface().(merge.Item)
+		items[i], _ = list.Get(i).Message().Interface().(merge.Item) // itemField has checked the name
 	}
 	return items
 }
@@ -181,19 +181,27 @@ func copyField(from, to proto.Message, name field) {
 	to.ProtoReflect().Set(desc, from.ProtoReflect().Get(desc))
 }
 
-func isSteady(a, b proto.Message, name field) bool {
-	before, _ := get(a, name).(protoreflect.Message)
-	after, _ := get(b, name).(protoreflect.Message)
-	if before == nil || after == nil || !before.IsValid() || !after.IsValid() {
-		return false
+// timeOf returns a field with a time; nil if it is absent.
+func timeOf(message proto.Message, name field) *timestamppb.Timestamp {
+	if m, ok := get(message, name).(protoreflect.Message); ok {
+		stamp, _ := m.Interface().(*timestamppb.Timestamp) // a nil pointer for an absent time
+		return stamp
 	}
-	first, second := before.Interface().(*timestamppb.Timestamp), after.Interface().(*timestamppb.Timestamp)
-	return first.AsTime().Sub(second.AsTime()).Abs() < time.Second
+	return nil
+}
+
+func isSteady(a, b proto.Message, name field) bool {
+	first, second := timeOf(a, name), timeOf(b, name)
+	return first != nil && second != nil && first.AsTime().Sub(second.AsTime()).Abs() < time.Second
 }
 
 // sameSlices ignores a sync that wrote nothing.
 func sameSlices(a, b merge.Item) bool {
-	before, after := a.(*slicev1.ServiceSlices), proto.CloneOf(b.(*slicev1.ServiceSlices))
+	before, ok := a.(*slicev1.ServiceSlices)
+	after, both := proto.CloneOf(b).(*slicev1.ServiceSlices)
+	if !ok || !both {
+		return false
+	}
 	for i, sync := range after.Syncs {
 		if i >= len(before.Syncs) {
 			break

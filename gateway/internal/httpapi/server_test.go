@@ -181,7 +181,7 @@ func TestAPI_ReachesOnlyWhatChangesNothing(t *testing.T) {
 		if code != http.StatusMethodNotAllowed || reason != "METHOD_NOT_ALLOWED" || !strings.Contains(body, "no authentication") {
 			t.Errorf("POST %s: %d, %s; want 405 and why", p.path, code, body)
 		}
-		if code, reason, body = post(t, url, ""); code != http.StatusMethodNotAllowed {
+		if code, _, body = post(t, url, ""); code != http.StatusMethodNotAllowed {
 			t.Errorf("POST %s without a body: %d, %s; want 405", p.path, code, body)
 		}
 		if code, reason, body = post(t, url, `{"validateOnly": false}`); reason == "UNKNOWN_METHOD" {
@@ -212,7 +212,7 @@ func TestAPI_RejectsBodiesThatItDoesNotUnderstand(t *testing.T) {
 		code                   int
 		reason                 string
 	}{
-		"a misspelt field":    {body: `{"nmae": "x"}`, code: 400, reason: "UNKNOWN_FIELD"},
+		"a misspelt field":    {body: `{"colour": "x"}`, code: 400, reason: "UNKNOWN_FIELD"},
 		"no JSON":             {body: `name=x`, code: 400, reason: "VALIDATION_FAILED"},
 		"two values":          {body: `{} {}`, code: 400, reason: "VALIDATION_FAILED"},
 		"a field twice":       {url: "/v1/baseline:reconcile", body: `{"validateOnly": true, "validateOnly": false}`, code: 400, reason: "VALIDATION_FAILED"},
