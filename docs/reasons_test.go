@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	registryv1 "github.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1"
 )
 
 // reasons.md is generated from the registry: go test ./docs -run Reasons -args -update
@@ -29,7 +29,7 @@ func TestReasons_AreAllDocumented(t *testing.T) {
 
 const reasonIntroduction = `# Reasons
 
-This page is generated from [the registry of reasons](../proto/trivet/meta/v1alpha1/reasons.proto).
+This page is generated from [the registry of reasons](../proto/trivet/registry/v1alpha1/reasons.proto).
 
 Every error of a Trivet RPC carries one ` + "`google.rpc.ErrorInfo`" + ` with domain ` + "`trivet.dev`" + ` and one of the reasons below. The
 HTTP API returns the same as JSON. Programs switch on the reason; messages are for people and may change. Every change of
@@ -59,23 +59,23 @@ func reasonReference() string {
 // reasonEnum is one enum of the registry with its reasons, in their order.
 type reasonEnum struct {
 	name string
-	*metav1.ReasonRegistry
+	*registryv1.ReasonRegistry
 	reasons []reason
 }
 
 // reason is a value of the registry. Its text is what is sent.
 type reason struct {
 	text string
-	*metav1.ReasonInfo
+	*registryv1.ReasonInfo
 }
 
 func registry() []reasonEnum {
 	var found []reasonEnum
 	for _, file := range []protoreflect.FileDescriptor{
-		metav1.File_trivet_meta_v1alpha1_reasons_proto,
-		metav1.File_trivet_meta_v1alpha1_change_reasons_proto,
-		metav1.File_trivet_meta_v1alpha1_conditions_proto,
-		metav1.File_trivet_meta_v1alpha1_codes_proto,
+		registryv1.File_trivet_registry_v1alpha1_reasons_proto,
+		registryv1.File_trivet_registry_v1alpha1_change_reasons_proto,
+		registryv1.File_trivet_registry_v1alpha1_conditions_proto,
+		registryv1.File_trivet_registry_v1alpha1_codes_proto,
 	} {
 		for i := range file.Enums().Len() {
 			found = append(found, reasonEnumOf(file.Enums().Get(i)))
@@ -87,7 +87,7 @@ func registry() []reasonEnum {
 func reasonEnumOf(descriptor protoreflect.EnumDescriptor) reasonEnum {
 	enum := reasonEnum{
 		name:           string(descriptor.Name()),
-		ReasonRegistry: proto.GetExtension(descriptor.Options(), metav1.E_Registry).(*metav1.ReasonRegistry),
+		ReasonRegistry: proto.GetExtension(descriptor.Options(), registryv1.E_Registry).(*registryv1.ReasonRegistry),
 	}
 	prefix := strings.TrimSuffix(string(descriptor.Values().ByNumber(0).Name()), "UNSPECIFIED")
 	for i := range descriptor.Values().Len() {
@@ -95,7 +95,7 @@ func reasonEnumOf(descriptor protoreflect.EnumDescriptor) reasonEnum {
 		if value.Number() == 0 {
 			continue
 		}
-		info := proto.GetExtension(value.Options(), metav1.E_Reason).(*metav1.ReasonInfo)
+		info := proto.GetExtension(value.Options(), registryv1.E_Reason).(*registryv1.ReasonInfo)
 		text := info.GetName()
 		if text == "" {
 			text = strings.TrimPrefix(string(value.Name()), prefix)
@@ -157,8 +157,8 @@ func (e reasonEnum) table(section string) string {
 	return strings.ReplaceAll(strings.Join(lines, "|\n")+"|", "|  |", "| – |")
 }
 
-func retryOf(retry metav1.ReasonInfo_Retry) string {
-	if retry == metav1.ReasonInfo_RETRY_UNSPECIFIED {
+func retryOf(retry registryv1.ReasonInfo_Retry) string {
+	if retry == registryv1.ReasonInfo_RETRY_UNSPECIFIED {
 		return ""
 	}
 	return strings.ToLower(strings.TrimPrefix(retry.String(), "RETRY_"))

@@ -253,6 +253,18 @@ func (r *bootstrapReplica) IgnoreFinding(ctx context.Context, request *bootstrap
 	return &bootstrapv1.IgnoreFindingResponse{Finding: finding, Sources: r.sources()}, nil
 }
 
+func (r *bootstrapReplica) UnignoreFinding(ctx context.Context, request *bootstrapv1.UnignoreFindingRequest) (*bootstrapv1.UnignoreFindingResponse, error) {
+	if err := r.lead(ctx); err != nil {
+		return nil, err
+	}
+	finding := proto.CloneOf(r.allFindings()[request.Name])
+	finding.State = bootstrapv1.Finding_STATE_OPEN
+	if !request.ValidateOnly {
+		r.service.change(func() { r.service.findings[request.Name] = finding })
+	}
+	return &bootstrapv1.UnignoreFindingResponse{Finding: finding, Sources: r.sources()}, nil
+}
+
 func (r *bootstrapReplica) CreateRepairPlan(ctx context.Context, request *bootstrapv1.CreateRepairPlanRequest) (*bootstrapv1.CreateRepairPlanResponse, error) {
 	if err := r.lead(ctx); err != nil {
 		return nil, err

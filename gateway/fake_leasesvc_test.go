@@ -285,8 +285,8 @@ func (r *leaseReplica) ListNodeHealth(_ context.Context, request *nodev1.ListNod
 		return nil, err
 	}
 	sources := r.sources()
-	page, next, err := pageOf(r.ownNodes(), fmt.Sprint(request.Healths, request.Zone), request.PageToken, request.PageSize, func(node *nodev1.NodeHealth) bool {
-		return (len(request.Healths) == 0 || slices.Contains(request.Healths, node.Health)) && (request.Zone == "" || node.Zone == request.Zone)
+	page, next, err := pageOf(r.ownNodes(), fmt.Sprint(request.Healths, request.Zones), request.PageToken, request.PageSize, func(node *nodev1.NodeHealth) bool {
+		return (len(request.Healths) == 0 || slices.Contains(request.Healths, node.Health)) && (len(request.Zones) == 0 || slices.Contains(request.Zones, node.Zone))
 	})
 	return &nodev1.ListNodeHealthResponse{Nodes: page, NextPageToken: next, Sources: sources}, err
 }

@@ -212,7 +212,7 @@ func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
 	}
 	for _, size := range []int32{0, 1, 2, 7, 100} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			got := names(t, client, &nodev1.ListNodeHealthRequest{PageSize: size, Zone: "zones/z:a"}, func() {})
+			got := names(t, client, &nodev1.ListNodeHealthRequest{PageSize: size, Zones: []string{"zones/z:a"}}, func() {})
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("names (-want +got):\n%s", diff)
 			}

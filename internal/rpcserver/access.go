@@ -21,9 +21,6 @@ var accessVerbs = []string{"get", "list", "watch", "create", "update"}
 func checkAccess(methods map[string]protoreflect.MethodDescriptor) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(methods)) {
-		if strings.HasSuffix(string(methods[name].ParentFile().Package()), ".v1") {
-			continue // The old API: delete these three lines with proto/trivet/*/v1.
-		}
 		if problem := accessProblem(methods[name]); problem != "" {
 			problems = append(problems, fmt.Errorf("option (trivet.auth.v1alpha1.access) of %s: %s", name, problem))
 		}

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -333,7 +332,7 @@ func TestAuditReal_IgnoredFindingStaysIgnoredAtTheNextLeader(t *testing.T) {
 	if err != nil || finding.GetFinding().GetState() != bootstrapv1.Finding_STATE_IGNORED {
 		t.Errorf("at the next leader the finding is %v, %v", finding.GetFinding(), err)
 	}
-	none, err := next.IgnoreFinding(t.Context(), &bootstrapv1.IgnoreFindingRequest{Name: open.GetName(), Ttl: durationpb.New(0)})
+	none, err := next.UnignoreFinding(t.Context(), &bootstrapv1.UnignoreFindingRequest{Name: open.GetName()})
 	if err != nil || none.GetFinding().GetIgnore() != nil {
 		t.Errorf("the mark was taken away: %v, %v", none.GetFinding(), err)
 	}

@@ -47,6 +47,7 @@ func callsOfTheLeader(t *testing.T, client auditClient) map[string]error {
 	_, list := client.ListFindings(ctx, &bootstrapv1.ListFindingsRequest{})
 	_, explain := client.ExplainFinding(ctx, &bootstrapv1.ExplainFindingRequest{Name: "findings/a"})
 	_, ignore := client.IgnoreFinding(ctx, &bootstrapv1.IgnoreFindingRequest{Name: "findings/a"})
+	_, unignore := client.UnignoreFinding(ctx, &bootstrapv1.UnignoreFindingRequest{Name: "findings/a"})
 	_, plan := client.CreateRepairPlan(ctx, &bootstrapv1.CreateRepairPlanRequest{})
 	_, apply := client.ApplyRepairPlan(ctx, &bootstrapv1.ApplyRepairPlanRequest{Name: "repairplans/a", Etag: "e"})
 	_, cancel := client.CancelRepair(ctx, &bootstrapv1.CancelRepairRequest{Name: "repairs/a"})
@@ -55,7 +56,7 @@ func callsOfTheLeader(t *testing.T, client auditClient) map[string]error {
 		_, watch = stream.Recv()
 	}
 	return map[string]error{
-		"AuditAllocations": audit, "GetFinding": get, "ListFindings": list, "ExplainFinding": explain, "IgnoreFinding": ignore,
+		"AuditAllocations": audit, "GetFinding": get, "ListFindings": list, "ExplainFinding": explain, "IgnoreFinding": ignore, "UnignoreFinding": unignore,
 		"CreateRepairPlan": plan, "ApplyRepairPlan": apply, "CancelRepair": cancel, "WatchFindings": watch,
 	}
 }

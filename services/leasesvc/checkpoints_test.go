@@ -83,7 +83,7 @@ func TestCheckpoints_ExpiredHoldersAreRestoredUntilTheyReturn(t *testing.T) {
 		}
 		return nil
 	})
-	if lease := r.await("expired-0"); lease.State != leasev1.Lease_STATE_EXPIRED || lease.Holder.BootId != "1" || time.Since(lease.LastBeatTime.AsTime()) < time.Minute {
+	if lease := r.await("expired-0"); lease.State != leasev1.Lease_STATE_EXPIRED || lease.Holder.BootId != "1" || time.Since(lease.ObserveTime.AsTime()) < time.Minute {
 		t.Errorf("a restored holder is %v", lease)
 	}
 	rebooted := agentHolders("expired", 40)

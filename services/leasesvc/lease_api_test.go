@@ -54,7 +54,7 @@ func TestGetLease_ShowsLeaseAndWrite(t *testing.T) {
 		protocmp.IgnoreFields(&leasev1.Lease_Write{}, "renew_time", "resource_version", "write_time", "due_time")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	last := got.LastBeatTime.AsTime()
+	last := got.ObserveTime.AsTime()
 	if last.Before(begin) || last.After(time.Now()) || got.ExpireTime.AsTime().Sub(last) != 20*time.Second {
 		t.Errorf("last beat %v, expires %v", last, got.ExpireTime.AsTime())
 	}

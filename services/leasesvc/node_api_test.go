@@ -195,7 +195,7 @@ func TestListNodeHealth_ReturnsThePagesOfTheHeldShards(t *testing.T) {
 	if got := slices.Concat(first, second); !slices.Equal(got, here) || last != "" {
 		t.Errorf("pages of one: %v %q, want %v", got, last, here)
 	}
-	if got, _ := list(&nodev1.ListNodeHealthRequest{Zone: "zones/eu:b"}); !slices.Equal(got, []string{"nodes/" + f.nodes[1]}) {
+	if got, _ := list(&nodev1.ListNodeHealthRequest{Zones: []string{"zones/eu:b"}}); !slices.Equal(got, []string{"nodes/" + f.nodes[1]}) {
 		t.Errorf("zone eu:b: %v", got)
 	}
 	if got, _ := list(&nodev1.ListNodeHealthRequest{Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_UNKNOWN}}); got != nil {

@@ -280,7 +280,7 @@ func (c *expiryWatcher) look(ctx context.Context, r *replica) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, lease := range response.Leases {
-		c.seen[lease.Holder.Name] = fmt.Sprintf("at %s, last heard at %v", r.address, lease.LastBeatTime.AsTime())
+		c.seen[lease.Holder.Name] = fmt.Sprintf("at %s, last heard at %v", r.address, lease.ObserveTime.AsTime())
 	}
 }
 

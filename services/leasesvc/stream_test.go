@@ -332,14 +332,14 @@ func TestStreamHeartbeats_ALivingAgentDoesNotHideADeadKubelet(t *testing.T) {
 		return nil
 	})
 	dead, alive := f.get("n1"), f.get("n2")
-	if since := dead.LastBeatTime.AsTime().Sub(observed); since > 500*time.Millisecond || !dead.LastReportTime.AsTime().After(dead.ExpireTime.AsTime()) {
-		t.Errorf("the dead kubelet was observed %v later, and its agent was heard at %v", since, dead.LastReportTime.AsTime())
+	if since := dead.ObserveTime.AsTime().Sub(observed); since > 500*time.Millisecond || !dead.LastBeatTime.AsTime().After(dead.ExpireTime.AsTime()) {
+		t.Errorf("the dead kubelet was observed %v later, and its agent was heard at %v", since, dead.LastBeatTime.AsTime())
 	}
 	want := []*metav1.Condition{{Type: "KubeletHealthy", Status: metav1.Condition_STATUS_FALSE, Reason: "NO_ANSWER"}}
 	if diff := cmp.Diff(want, dead.Conditions, protocmp.Transform()); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
-	if alive.State != leasev1.Lease_STATE_ALIVE || alive.LastReportTime != nil || alive.Conditions != nil {
+	if alive.State != leasev1.Lease_STATE_ALIVE || !proto.Equal(alive.LastBeatTime, alive.ObserveTime) || alive.Conditions != nil {
 		t.Errorf("the other holder of the stream is %v", alive)
 	}
 }

@@ -30,7 +30,7 @@ var (
 // table has a handler for each RPC.
 func (s *Server) table(leases, slices, bootstrap *service) []route {
 	lease := s.collection(leases, "trivet.lease.v1alpha1.LeaseService.WatchLeases", merge.Partitioned)
-	lease.same = sameBut([]field{"last_beat_time", "expire_time", "sequence", "last_report_time"}, "start_time")
+	lease.same = sameBut([]field{"last_beat_time", "expire_time", "sequence", "observe_time"}, "start_time")
 	node := s.collection(leases, "trivet.node.v1alpha1.NodeHealthService.WatchNodeHealth", merge.Partitioned)
 	node.same = sameBut([]field{"signals"}, "change_time")
 	zone := s.collection(leases, "trivet.node.v1alpha1.NodeHealthService.WatchZones", merge.Exclusive)
@@ -84,6 +84,7 @@ func (s *Server) table(leases, slices, bootstrap *service) []route {
 			"ExplainFinding":   bootstrap.leader(leader, short),
 			"WatchFindings":    finding.watchLeader(leaderKey),
 			"IgnoreFinding":    bootstrap.write(leader, long),
+			"UnignoreFinding":  bootstrap.write(leader, long),
 			"AuditAllocations": bootstrap.write(leader, long),
 		}},
 		{"trivet.bootstrap.v1alpha1.RepairService", handlers{

@@ -53,21 +53,22 @@ class ServicePanel extends PollPanel {
 
   facts({ syncs, topology, owner }, sources) {
     const { lastPlan, lastSuccessTime } = syncs[0] ?? {};
+    const dropped = syncs.reduce((sum, { droppedAddressCount }) => sum + droppedAddressCount, 0);
     const latency = lastPlan?.latency && milliseconds(lastPlan.latency);
     return [
       fact("Last plan", lastPlan && `${planText(lastPlan)}, ${ago(this.clock.age(lastPlan.startTime))}`),
       fact("From change to write", latency),
       fact("Last sync", lastSuccessTime && ago(this.clock.age(lastSuccessTime))),
       fact("Topology hints", topology || "none"),
+      fact("Dropped addresses", dropped > 0 && count(dropped), "bad"),
       fact("Written by", Number(owner?.epoch) > 0 ? `${owner.replicaId}, shard ${owner.shard}, epoch ${owner.epoch}` : `no replica at present; reported by ${sources[0]?.replicaId}`),
     ];
   }
 
-  slice({ name, addressType, ports, endpointCount, readyEndpointCount, hintedEndpointCount, droppedAddressCount, capacity, createTime, writeTime }) {
+  slice({ name, addressType, ports, endpointCount, readyEndpointCount, hintedEndpointCount, capacity, createTime, writeTime }) {
     const details = [
       addressType, ports.map(portText).join(", ") || "no ports",
       `${count(readyEndpointCount)} ready`, hintedEndpointCount > 0 && `${count(hintedEndpointCount)} with hints`,
-      droppedAddressCount > 0 && `${plural(droppedAddressCount, "address", "addresses")} dropped`,
       createTime && `${this.clock.age(createTime)} old`, writeTime && `written ${ago(this.clock.age(writeTime))}`,
     ];
     return h("li", { key: name },

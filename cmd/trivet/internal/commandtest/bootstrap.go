@@ -70,12 +70,19 @@ func (g *Gateway) IgnoreFinding(_ context.Context, request *bootstrapv1.IgnoreFi
 		return nil, err
 	}
 	finding = proto.CloneOf(finding)
-	if ttl := request.GetTtl(); ttl != nil && ttl.AsDuration() == 0 {
-		finding.State, finding.Ignore = bootstrapv1.Finding_STATE_OPEN, nil
-	} else {
-		finding.State, finding.Ignore = bootstrapv1.Finding_STATE_IGNORED, &bootstrapv1.Finding_Ignore{Comment: request.GetComment()}
-	}
+	finding.State, finding.Ignore = bootstrapv1.Finding_STATE_IGNORED, &bootstrapv1.Finding_Ignore{Comment: request.GetComment()}
 	return &bootstrapv1.IgnoreFindingResponse{Finding: finding}, nil
+}
+
+// UnignoreFinding returns one of Findings as it is after the call.
+func (g *Gateway) UnignoreFinding(_ context.Context, request *bootstrapv1.UnignoreFindingRequest) (*bootstrapv1.UnignoreFindingResponse, error) {
+	finding, err := get(g, request, g.Findings, "FINDING_NOT_FOUND")
+	if err != nil {
+		return nil, err
+	}
+	finding = proto.CloneOf(finding)
+	finding.State, finding.Ignore = bootstrapv1.Finding_STATE_OPEN, nil
+	return &bootstrapv1.UnignoreFindingResponse{Finding: finding}, nil
 }
 
 // CreateRepairPlan returns Plan, without a name if it is only validated.

@@ -23,7 +23,7 @@ func (g *Gateway) GetNodeHealth(_ context.Context, request *nodev1.GetNodeHealth
 // ListNodeHealth returns a page of the selected Nodes.
 func (g *Gateway) ListNodeHealth(_ context.Context, request *nodev1.ListNodeHealthRequest) (*nodev1.ListNodeHealthResponse, error) {
 	page, next, err := pageOf(g, request, g.Nodes, func(node *nodev1.NodeHealth) bool {
-		return isSelected(request.GetHealths(), node.GetHealth()) && (request.GetZone() == "" || request.GetZone() == node.GetZone())
+		return isSelected(request.GetHealths(), node.GetHealth()) && isSelected(request.GetZones(), node.GetZone())
 	})
 	return &nodev1.ListNodeHealthResponse{Nodes: page, NextPageToken: next, Sources: g.Sources, Missing: g.Missing}, err
 }

@@ -12,14 +12,14 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	registryv1 "github.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1"
 )
 
 // action returns the action of a reason as the command prints it: as the end of a sentence.
-func action(t *testing.T, reason metav1.ErrorReason) string {
+func action(t *testing.T, reason registryv1.ErrorReason) string {
 	t.Helper()
 	value := reason.Descriptor().Values().ByNumber(reason.Number())
-	text := proto.GetExtension(value.Options(), metav1.E_Reason).(*metav1.ReasonInfo).GetAction()
+	text := proto.GetExtension(value.Options(), registryv1.E_Reason).(*registryv1.ReasonInfo).GetAction()
 	if len(text) < 2 {
 		t.Fatalf("%s has no action", reason)
 	}
@@ -65,7 +65,7 @@ func TestReport(t *testing.T) {
 			err: &exit.Error{
 				Code: exit.Undetermined, Summary: "no answer", Err: rpcerror.New(codes.OutOfRange, "WATCH_TOO_SLOW", "too slow"),
 			},
-			want: []string{"error[WATCH_TOO_SLOW]: no answer", "cause: too slow", "try: " + action(t, metav1.ErrorReason_ERROR_REASON_WATCH_TOO_SLOW)},
+			want: []string{"error[WATCH_TOO_SLOW]: no answer", "cause: too slow", "try: " + action(t, registryv1.ErrorReason_ERROR_REASON_WATCH_TOO_SLOW)},
 		},
 		{
 			name: "several problems of a command line",

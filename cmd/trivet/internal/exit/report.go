@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	registryv1 "github.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1"
 )
 
 // Report writes an error for a person: a line "error[REASON]: …" and, where known, the lines
@@ -77,11 +77,11 @@ func hintFor(reason string) string {
 	if hint := hints()[reason]; hint != "" {
 		return hint
 	}
-	value := metav1.ErrorReason_ERROR_REASON_UNSPECIFIED.Descriptor().Values().ByName(protoreflect.Name("ERROR_REASON_" + reason))
+	value := registryv1.ErrorReason_ERROR_REASON_UNSPECIFIED.Descriptor().Values().ByName(protoreflect.Name("ERROR_REASON_" + reason))
 	if value == nil {
 		return ""
 	}
-	info, _ := proto.GetExtension(value.Options(), metav1.E_Reason).(*metav1.ReasonInfo)
+	info, _ := proto.GetExtension(value.Options(), registryv1.E_Reason).(*registryv1.ReasonInfo)
 	action := info.GetAction()
 	if strings.HasPrefix(action, "None") {
 		return ""

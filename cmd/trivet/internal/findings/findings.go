@@ -23,7 +23,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	registryv1 "github.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1"
 )
 
 // NewCommand returns `trivet findings`.
@@ -128,7 +128,7 @@ func DocPage(code string) string {
 }
 
 // codeWords returns the known values of --code, in the order of the API.
-func codeWords() []string { return printer.EnumWords[metav1.FindingCode]("FINDING_CODE_") }
+func codeWords() []string { return printer.EnumWords[registryv1.FindingCode]("FINDING_CODE_") }
 
 // checkCodes returns an error for a wrong code. A code as the API writes it may be of a later
 // version.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
@@ -77,7 +78,7 @@ func newUnignoreCommand(streams printer.Streams) *cobra.Command {
 			if err := flags.parse(command, args); err != nil {
 				return err
 			}
-			return ignore(command.Context(), streams, &flags, durationpb.New(0))
+			return unignore(command.Context(), streams, &flags)
 		},
 	}
 	flags.register(command, streams)
@@ -114,12 +115,26 @@ func ignore(ctx context.Context, streams printer.Streams, flags *ignoreFlags, tt
 			Name: flags.name, Ttl: ttl, Comment: flags.comment, ValidateOnly: flags.dryRun, RequestId: requestID,
 		})
 	})
+	return report(streams, flags, response, response.GetFinding(), err)
+}
+
+func unignore(ctx context.Context, streams printer.Streams, flags *ignoreFlags) error {
+	response, err := client.Mutate(ctx, &flags.Flags, "answer about "+flags.name, func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*bootstrapv1.UnignoreFindingResponse, error) {
+		return bootstrapv1.NewFindingServiceClient(conn).UnignoreFinding(ctx, &bootstrapv1.UnignoreFindingRequest{
+			Name: flags.name, ValidateOnly: flags.dryRun, RequestId: requestID,
+		})
+	})
+	return report(streams, flags, response, response.GetFinding(), err)
+}
+
+// report prints the finding as it is after the call, unless the call failed.
+func report(streams printer.Streams, flags *ignoreFlags, response proto.Message, finding *bootstrapv1.Finding, err error) error {
 	if err != nil {
 		return err
 	}
 	written, err := printer.WriteMessage(streams.Out, flags.Output, response)
 	if err == nil && !written {
-		_, err = fmt.Fprintln(streams.Out, printer.Sanitize(ignoreResult(flags, response.GetFinding())))
+		_, err = fmt.Fprintln(streams.Out, printer.Sanitize(ignoreResult(flags, finding)))
 	}
 	if err != nil {
 		return client.CannotPrint("finding", err)

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func lease(name string, edits ...func(*leasev1.Lease)) *leasev1.Lease {
 	l := &leasev1.Lease{
 		Name: "namespaces/kube-node-lease/leases/" + name, Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "boot-a"},
-		State: leasev1.Lease_STATE_ALIVE, Owner: &metav1.Owner{ReplicaId: "node-1-x7k2p", Shard: proto.Int32(3), Epoch: 18231}, StartTime: commandtest.Ago(50 * time.Hour), LastBeatTime: commandtest.Ago(time.Hour), ExpireTime: commandtest.Ahead(time.Hour),
+		State: leasev1.Lease_STATE_ALIVE, Owner: &metav1.Owner{ReplicaId: "node-1-x7k2p", Shard: proto.Int32(3), Epoch: 18231}, StartTime: commandtest.Ago(50 * time.Hour), ObserveTime: commandtest.Ago(time.Hour), ExpireTime: commandtest.Ahead(time.Hour),
 		Sequence: 4711,
 		Write: &leasev1.Lease_Write{
 			State: leasev1.Lease_Write_STATE_WRITTEN, RenewTime: commandtest.Ago(2 * time.Hour), WriteTime: commandtest.Ago(3 * time.Hour), DueTime: commandtest.Ahead(4 * time.Hour),
@@ -154,7 +154,7 @@ func TestLeases_WrongCommandLines(t *testing.T) {
 func TestLeasesWatch_BeatsAndWritesAreNotChanges(t *testing.T) {
 	first := lease("node-1")
 	beat := proto.CloneOf(first)
-	beat.LastBeatTime, beat.Sequence, beat.ExpireTime = commandtest.Ago(0), 4712, commandtest.Ahead(2*time.Hour)
+	beat.ObserveTime, beat.Sequence, beat.ExpireTime = commandtest.Ago(0), 4712, commandtest.Ahead(2*time.Hour)
 	beat.StartTime = proto.CloneOf(first.StartTime)
 	beat.StartTime.Nanos ^= 1 // each replica computes it from its clock
 	beat.Write.RenewTime, beat.Write.WriteTime, beat.Write.ResourceVersion = commandtest.Ago(0), commandtest.Ago(0), "813"

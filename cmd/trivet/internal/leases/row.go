@@ -105,10 +105,10 @@ func stateStyle(state leasev1.Lease_State) printer.Style {
 
 // lastBeat returns the age of the last beat; "live" if only missing beats are reported.
 func lastBeat(now time.Time, lease *leasev1.Lease) string {
-	if lease.GetLastBeatTime() == nil && lease.GetState() == leasev1.Lease_STATE_ALIVE {
+	if lease.GetObserveTime() == nil && lease.GetState() == leasev1.Lease_STATE_ALIVE {
 		return "live"
 	}
-	return printer.Since(now, lease.GetLastBeatTime())
+	return printer.Since(now, lease.GetObserveTime())
 }
 
 // writeCell has the age of the last write of the object, or its problem.
@@ -202,6 +202,6 @@ func withoutStale(lease *leasev1.Lease) *leasev1.Lease {
 
 func withoutBeat(lease *leasev1.Lease) *leasev1.Lease {
 	copied := proto.CloneOf(lease)
-	copied.LastBeatTime, copied.LastReportTime, copied.ExpireTime, copied.Sequence = nil, nil, nil, 0
+	copied.ObserveTime, copied.LastBeatTime, copied.ExpireTime, copied.Sequence = nil, nil, nil, 0
 	return copied
 }

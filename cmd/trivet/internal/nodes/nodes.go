@@ -27,7 +27,7 @@ import (
 // NewCommand returns `trivet nodes`.
 func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags list.Flags
-	var zone string
+	var only []string
 	var healths []string
 	return list.NewCommand(streams, list.Command[*nodev1.NodeHealth]{
 		Flags: &flags,
@@ -54,19 +54,17 @@ lease at leasesvc. Standard error lists disrupted zones.`,
 		NotChanges: "Signals of life are not changes.",
 		RegisterFlags: func(command *cobra.Command) {
 			fs := command.Flags()
-			fs.StringVar(&zone, "zone", "", "Only Nodes of this zone, as in the column ZONE.")
+			fs.StringSliceVar(&only, "zone", nil, "Only Nodes of these zones, as in the column ZONE.")
 			fs.StringSliceVar(&healths, "health", nil, "Only Nodes of these healths: "+strings.Join(healthWords(), ", ")+".")
 			client.CompleteListFlag(command, "health", healthWords()...)
 		},
 		Filters: []string{"zone", "health"},
 		Validate: func() []error {
 			problems := []error{client.EachOf("--health", healths, healthWords()...)}
-			if zone != "" {
-				_, err := zones.ParseName(zone)
-				if err != nil {
-					err = fmt.Errorf("--zone: %w", err)
+			for _, zone := range only {
+				if _, err := zones.ParseName(zone); err != nil {
+					problems = append(problems, fmt.Errorf("--zone: %w", err))
 				}
-				problems = append(problems, err)
 			}
 			return problems
 		},
@@ -75,8 +73,9 @@ lease at leasesvc. Standard error lists disrupted zones.`,
 		Kind:      kind,
 		Source: func(conn grpc.ClientConnInterface) list.Source[*nodev1.NodeHealth] {
 			f := filter{healths: printer.EnumsOf[nodev1.NodeHealth_Health](healths, healthPrefix, nodev1.NodeHealth_Health_value)}
-			if zone != "" {
-				f.zone, _ = zones.ParseName(zone) // Validate has checked it
+			for _, zone := range only {
+				name, _ := zones.ParseName(zone) // Validate has checked it
+				f.zones = append(f.zones, name)
 			}
 			return source(conn, f)
 		},
@@ -110,7 +109,7 @@ const pageSize = 5000
 
 // filter selects Nodes; its zero value selects all.
 type filter struct {
-	zone    string // the API's name
+	zones   []string // the API's names
 	healths []nodev1.NodeHealth_Health
 }
 
@@ -123,7 +122,7 @@ func source(conn grpc.ClientConnInterface, f filter) list.Source[*nodev1.NodeHea
 		},
 		Page: func(ctx context.Context, token string) (list.Page[*nodev1.NodeHealth], error) {
 			response, err := service.ListNodeHealth(ctx, &nodev1.ListNodeHealthRequest{
-				Healths: f.healths, Zone: f.zone, PageSize: pageSize, PageToken: token,
+				Healths: f.healths, Zones: f.zones, PageSize: pageSize, PageToken: token,
 			})
 			return list.PageOf(response, response.GetNodes(), err)
 		},
@@ -131,9 +130,9 @@ func source(conn grpc.ClientConnInterface, f filter) list.Source[*nodev1.NodeHea
 			return &nodev1.ListNodeHealthResponse{Nodes: all.Items, ResumeToken: all.ResumeToken, Sources: all.Sources, Missing: all.Missing}
 		},
 		Watch: func(ctx context.Context, token string) (watch.Receive[*nodev1.NodeHealth], error) {
-			stream, err := service.WatchNodeHealth(ctx, &nodev1.WatchNodeHealthRequest{ResumeToken: token, Healths: f.healths, Zone: f.zone})
+			stream, err := service.WatchNodeHealth(ctx, &nodev1.WatchNodeHealthRequest{ResumeToken: token, Healths: f.healths, Zones: f.zones})
 			return watch.ReceiveFrom(stream, err, (*nodev1.WatchNodeHealthResponse).GetNode)
 		},
-		Notes: func(ctx context.Context) []string { return zones.Notes(ctx, conn, f.zone) },
+		Notes: func(ctx context.Context) []string { return zones.Notes(ctx, conn, f.zones) },
 	}
 }

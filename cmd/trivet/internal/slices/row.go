@@ -101,8 +101,8 @@ func noHints(service *slicev1.ServiceSlices) string {
 
 func droppedAddresses(service *slicev1.ServiceSlices) int {
 	dropped := 0
-	for _, slice := range service.GetSlices() {
-		dropped += int(slice.GetDroppedAddressCount())
+	for _, sync := range service.GetSyncs() {
+		dropped += int(sync.GetDroppedAddressCount())
 	}
 	return dropped
 }

@@ -69,7 +69,7 @@ func unhealthy() []*slicev1.ServiceSlices {
 	return append(healthy(),
 		service("x-fails", func(s *slicev1.ServiceSlices) {
 			s.Syncs[0].FailureCount, s.Syncs[0].LastError = 3, "update slice: kube-apiserver does not\x1b[2J answer"
-			s.Slices[0].DroppedAddressCount = 12
+			s.Syncs[0].DroppedAddressCount = 12
 		}, 5),
 		service("y-contended", func(s *slicev1.ServiceSlices) {
 			s.Conditions = condition("Contended", metav1.Condition_STATUS_TRUE, "ANOTHER_WRITER", "kube-controller-manager changes the same slices")

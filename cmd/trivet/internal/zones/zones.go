@@ -8,6 +8,7 @@ package zones
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,8 +99,8 @@ func source(conn grpc.ClientConnInterface) list.Source[*nodev1.Zone] {
 }
 
 // Notes returns a note for each zone that is not normal, and one if no Node is marked Unknown
-// anywhere. With the API's name of a zone, the other zones are omitted.
-func Notes(ctx context.Context, conn grpc.ClientConnInterface, only string) []string {
+// anywhere. With the API's names of zones, the other zones are omitted.
+func Notes(ctx context.Context, conn grpc.ClientConnInterface, only []string) []string {
 	service := nodev1.NewNodeHealthServiceClient(conn)
 	var notes []string
 	for token := ""; ; {
@@ -112,7 +113,7 @@ func Notes(ctx context.Context, conn grpc.ClientConnInterface, only string) []st
 		}
 		common := heldEverywhere(response)
 		for _, zone := range response.GetZones() {
-			if note := zoneNote(zone, common); note != "" && (only == "" || only == zone.GetName()) {
+			if note := zoneNote(zone, common); note != "" && (len(only) == 0 || slices.Contains(only, zone.GetName())) {
 				notes = append(notes, note)
 			}
 		}

@@ -956,7 +956,7 @@ type IgnoreFindingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "findings/{finding}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// For how long; absent means until the finding ends, 0 takes the mark away.
+	// For how long; absent means until the finding ends.
 	Ttl *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl" json:"ttl,omitempty"`
 	// Why, for people.
 	Comment string `protobuf:"bytes,3,opt,name=comment" json:"comment,omitempty"`
@@ -1098,6 +1098,135 @@ func (x *IgnoreFindingResponse) GetSources() []*v1alpha1.Source {
 	return nil
 }
 
+// UnignoreFindingRequest names a finding.
+type UnignoreFindingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "findings/{finding}".
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// Finding.etag as it was read; empty for any.
+	Etag string `protobuf:"bytes,2,opt,name=etag" json:"etag,omitempty"`
+	// Check everything and change nothing.
+	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
+	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
+	// first answer, unless that was an error after which the call may be repeated.
+	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnignoreFindingRequest) Reset() {
+	*x = UnignoreFindingRequest{}
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnignoreFindingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnignoreFindingRequest) ProtoMessage() {}
+
+func (x *UnignoreFindingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnignoreFindingRequest.ProtoReflect.Descriptor instead.
+func (*UnignoreFindingRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UnignoreFindingRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UnignoreFindingRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+func (x *UnignoreFindingRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+func (x *UnignoreFindingRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// UnignoreFindingResponse is the finding as it is now.
+type UnignoreFindingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The finding.
+	Finding *Finding `protobuf:"bytes,1,opt,name=finding" json:"finding,omitempty"`
+	// The replica that answered.
+	Sources       []*v1alpha1.Source `protobuf:"bytes,2,rep,name=sources" json:"sources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnignoreFindingResponse) Reset() {
+	*x = UnignoreFindingResponse{}
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnignoreFindingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnignoreFindingResponse) ProtoMessage() {}
+
+func (x *UnignoreFindingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnignoreFindingResponse.ProtoReflect.Descriptor instead.
+func (*UnignoreFindingResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *UnignoreFindingResponse) GetFinding() *Finding {
+	if x != nil {
+		return x.Finding
+	}
+	return nil
+}
+
+func (x *UnignoreFindingResponse) GetSources() []*v1alpha1.Source {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
 // AuditAllocationsRequest asks for a pass.
 type AuditAllocationsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1107,7 +1236,7 @@ type AuditAllocationsRequest struct {
 
 func (x *AuditAllocationsRequest) Reset() {
 	*x = AuditAllocationsRequest{}
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[11]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1248,7 @@ func (x *AuditAllocationsRequest) String() string {
 func (*AuditAllocationsRequest) ProtoMessage() {}
 
 func (x *AuditAllocationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[11]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1261,7 @@ func (x *AuditAllocationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditAllocationsRequest.ProtoReflect.Descriptor instead.
 func (*AuditAllocationsRequest) Descriptor() ([]byte, []int) {
-	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{11}
+	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{13}
 }
 
 // AuditAllocationsResponse says what the pass saw.
@@ -1150,7 +1279,7 @@ type AuditAllocationsResponse struct {
 
 func (x *AuditAllocationsResponse) Reset() {
 	*x = AuditAllocationsResponse{}
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[12]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1291,7 @@ func (x *AuditAllocationsResponse) String() string {
 func (*AuditAllocationsResponse) ProtoMessage() {}
 
 func (x *AuditAllocationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[12]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1304,7 @@ func (x *AuditAllocationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditAllocationsResponse.ProtoReflect.Descriptor instead.
 func (*AuditAllocationsResponse) Descriptor() ([]byte, []int) {
-	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{12}
+	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AuditAllocationsResponse) GetStores() []*AuditAllocationsResponse_StoreAudit {
@@ -1216,7 +1345,7 @@ type Finding_Ignore struct {
 
 func (x *Finding_Ignore) Reset() {
 	*x = Finding_Ignore{}
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[13]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1357,7 @@ func (x *Finding_Ignore) String() string {
 func (*Finding_Ignore) ProtoMessage() {}
 
 func (x *Finding_Ignore) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[13]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1426,7 @@ type AuditAllocationsResponse_StoreAudit struct {
 
 func (x *AuditAllocationsResponse_StoreAudit) Reset() {
 	*x = AuditAllocationsResponse_StoreAudit{}
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[14]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1438,7 @@ func (x *AuditAllocationsResponse_StoreAudit) String() string {
 func (*AuditAllocationsResponse_StoreAudit) ProtoMessage() {}
 
 func (x *AuditAllocationsResponse_StoreAudit) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[14]
+	mi := &file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1451,7 @@ func (x *AuditAllocationsResponse_StoreAudit) ProtoReflect() protoreflect.Messag
 
 // Deprecated: Use AuditAllocationsResponse_StoreAudit.ProtoReflect.Descriptor instead.
 func (*AuditAllocationsResponse_StoreAudit) Descriptor() ([]byte, []int) {
-	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{12, 0}
+	return file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP(), []int{14, 0}
 }
 
 func (x *AuditAllocationsResponse_StoreAudit) GetStore() Store {
@@ -1474,13 +1603,23 @@ const file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc = "" +
 	"\x14IgnoreFindingRequest\x12P\n" +
 	"\x04name\x18\x01 \x01(\tB<\xe0A\x02\xfaA\x14\n" +
 	"\x12trivet.dev/Finding\xbaH\x1fr\x1d\x18\x80\x022\x18^findings/[-a-z0-9._:]+$R\x04name\x12<\n" +
-	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f2\x00R\x03ttl\x12\"\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f*\x00R\x03ttl\x12\"\n" +
 	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\x12\x1c\n" +
 	"\x04etag\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04etag\x12#\n" +
 	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\x12*\n" +
 	"\n" +
 	"request_id\x18\x06 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\trequestId\"\x8d\x01\n" +
 	"\x15IgnoreFindingResponse\x12<\n" +
+	"\afinding\x18\x01 \x01(\v2\".trivet.bootstrap.v1alpha1.FindingR\afinding\x126\n" +
+	"\asources\x18\x02 \x03(\v2\x1c.trivet.meta.v1alpha1.SourceR\asources\"\xd9\x01\n" +
+	"\x16UnignoreFindingRequest\x12P\n" +
+	"\x04name\x18\x01 \x01(\tB<\xe0A\x02\xfaA\x14\n" +
+	"\x12trivet.dev/Finding\xbaH\x1fr\x1d\x18\x80\x022\x18^findings/[-a-z0-9._:]+$R\x04name\x12\x1c\n" +
+	"\x04etag\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04etag\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\x12*\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\trequestId\"\x8f\x01\n" +
+	"\x17UnignoreFindingResponse\x12<\n" +
 	"\afinding\x18\x01 \x01(\v2\".trivet.bootstrap.v1alpha1.FindingR\afinding\x126\n" +
 	"\asources\x18\x02 \x03(\v2\x1c.trivet.meta.v1alpha1.SourceR\asources\"\x19\n" +
 	"\x17AuditAllocationsRequest\"\xff\x03\n" +
@@ -1503,7 +1642,7 @@ const file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc = "" +
 	"\x12STORE_IP_ADDRESSES\x10\x01\x12\x14\n" +
 	"\x10STORE_NODE_PORTS\x10\x02\x12\x15\n" +
 	"\x11STORE_CLUSTER_IPS\x10\x03\x12\x1f\n" +
-	"\x1bSTORE_SECONDARY_CLUSTER_IPS\x10\x042\xa7\b\n" +
+	"\x1bSTORE_SECONDARY_CLUSTER_IPS\x10\x042\xeb\t\n" +
 	"\x0eFindingService\x12\xa3\x01\n" +
 	"\n" +
 	"GetFinding\x12,.trivet.bootstrap.v1alpha1.GetFindingRequest\x1a-.trivet.bootstrap.v1alpha1.GetFindingResponse\"8\xb2\xa4$\x17\n" +
@@ -1520,7 +1659,10 @@ const file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc = "" +
 	"\x03get\x12\bfindings\x1a\x04name\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{name=findings/*}:explain\x12\xb9\x01\n" +
 	"\rIgnoreFinding\x12/.trivet.bootstrap.v1alpha1.IgnoreFindingRequest\x1a0.trivet.bootstrap.v1alpha1.IgnoreFindingResponse\"E\xb2\xa4$\x1a\n" +
 	"\x18\n" +
-	"\x06update\x12\bfindings\x1a\x04name\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/{name=findings/*}:ignore\x12\xb0\x01\n" +
+	"\x06update\x12\bfindings\x1a\x04name\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/{name=findings/*}:ignore\x12\xc1\x01\n" +
+	"\x0fUnignoreFinding\x121.trivet.bootstrap.v1alpha1.UnignoreFindingRequest\x1a2.trivet.bootstrap.v1alpha1.UnignoreFindingResponse\"G\xb2\xa4$\x1a\n" +
+	"\x18\n" +
+	"\x06update\x12\bfindings\x1a\x04name\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/{name=findings/*}:unignore\x12\xb0\x01\n" +
 	"\x10AuditAllocations\x122.trivet.bootstrap.v1alpha1.AuditAllocationsRequest\x1a3.trivet.bootstrap.v1alpha1.AuditAllocationsResponse\"3\xb2\xa4$\x12\n" +
 	"\x10\n" +
 	"\x06create\x12\x06audits\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/findings:auditBOZHgithub.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1;bootstrapv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
@@ -1538,7 +1680,7 @@ func file_trivet_bootstrap_v1alpha1_finding_proto_rawDescGZIP() []byte {
 }
 
 var file_trivet_bootstrap_v1alpha1_finding_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_trivet_bootstrap_v1alpha1_finding_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_trivet_bootstrap_v1alpha1_finding_proto_goTypes = []any{
 	(Store)(0),                                  // 0: trivet.bootstrap.v1alpha1.Store
 	(Finding_RepairMode)(0),                     // 1: trivet.bootstrap.v1alpha1.Finding.RepairMode
@@ -1554,73 +1696,79 @@ var file_trivet_bootstrap_v1alpha1_finding_proto_goTypes = []any{
 	(*ExplainFindingResponse)(nil),              // 11: trivet.bootstrap.v1alpha1.ExplainFindingResponse
 	(*IgnoreFindingRequest)(nil),                // 12: trivet.bootstrap.v1alpha1.IgnoreFindingRequest
 	(*IgnoreFindingResponse)(nil),               // 13: trivet.bootstrap.v1alpha1.IgnoreFindingResponse
-	(*AuditAllocationsRequest)(nil),             // 14: trivet.bootstrap.v1alpha1.AuditAllocationsRequest
-	(*AuditAllocationsResponse)(nil),            // 15: trivet.bootstrap.v1alpha1.AuditAllocationsResponse
-	(*Finding_Ignore)(nil),                      // 16: trivet.bootstrap.v1alpha1.Finding.Ignore
-	(*AuditAllocationsResponse_StoreAudit)(nil), // 17: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit
-	(*v1alpha1.ObjectReference)(nil),            // 18: trivet.meta.v1alpha1.ObjectReference
-	(*timestamppb.Timestamp)(nil),               // 19: google.protobuf.Timestamp
-	(*v1alpha1.Owner)(nil),                      // 20: trivet.meta.v1alpha1.Owner
-	(*v1alpha1.Source)(nil),                     // 21: trivet.meta.v1alpha1.Source
-	(*v1alpha1.MissingPart)(nil),                // 22: trivet.meta.v1alpha1.MissingPart
-	(v1alpha1.EventType)(0),                     // 23: trivet.meta.v1alpha1.EventType
-	(*v1alpha1.Bookmark)(nil),                   // 24: trivet.meta.v1alpha1.Bookmark
-	(*v1alpha1.Evidence)(nil),                   // 25: trivet.meta.v1alpha1.Evidence
-	(*durationpb.Duration)(nil),                 // 26: google.protobuf.Duration
-	(*v1alpha1.Caller)(nil),                     // 27: trivet.meta.v1alpha1.Caller
+	(*UnignoreFindingRequest)(nil),              // 14: trivet.bootstrap.v1alpha1.UnignoreFindingRequest
+	(*UnignoreFindingResponse)(nil),             // 15: trivet.bootstrap.v1alpha1.UnignoreFindingResponse
+	(*AuditAllocationsRequest)(nil),             // 16: trivet.bootstrap.v1alpha1.AuditAllocationsRequest
+	(*AuditAllocationsResponse)(nil),            // 17: trivet.bootstrap.v1alpha1.AuditAllocationsResponse
+	(*Finding_Ignore)(nil),                      // 18: trivet.bootstrap.v1alpha1.Finding.Ignore
+	(*AuditAllocationsResponse_StoreAudit)(nil), // 19: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit
+	(*v1alpha1.ObjectReference)(nil),            // 20: trivet.meta.v1alpha1.ObjectReference
+	(*timestamppb.Timestamp)(nil),               // 21: google.protobuf.Timestamp
+	(*v1alpha1.Owner)(nil),                      // 22: trivet.meta.v1alpha1.Owner
+	(*v1alpha1.Source)(nil),                     // 23: trivet.meta.v1alpha1.Source
+	(*v1alpha1.MissingPart)(nil),                // 24: trivet.meta.v1alpha1.MissingPart
+	(v1alpha1.EventType)(0),                     // 25: trivet.meta.v1alpha1.EventType
+	(*v1alpha1.Bookmark)(nil),                   // 26: trivet.meta.v1alpha1.Bookmark
+	(*v1alpha1.Evidence)(nil),                   // 27: trivet.meta.v1alpha1.Evidence
+	(*durationpb.Duration)(nil),                 // 28: google.protobuf.Duration
+	(*v1alpha1.Caller)(nil),                     // 29: trivet.meta.v1alpha1.Caller
 }
 var file_trivet_bootstrap_v1alpha1_finding_proto_depIdxs = []int32{
 	0,  // 0: trivet.bootstrap.v1alpha1.Finding.store:type_name -> trivet.bootstrap.v1alpha1.Store
-	18, // 1: trivet.bootstrap.v1alpha1.Finding.objects:type_name -> trivet.meta.v1alpha1.ObjectReference
-	19, // 2: trivet.bootstrap.v1alpha1.Finding.first_observe_time:type_name -> google.protobuf.Timestamp
-	19, // 3: trivet.bootstrap.v1alpha1.Finding.last_observe_time:type_name -> google.protobuf.Timestamp
+	20, // 1: trivet.bootstrap.v1alpha1.Finding.objects:type_name -> trivet.meta.v1alpha1.ObjectReference
+	21, // 2: trivet.bootstrap.v1alpha1.Finding.first_observe_time:type_name -> google.protobuf.Timestamp
+	21, // 3: trivet.bootstrap.v1alpha1.Finding.last_observe_time:type_name -> google.protobuf.Timestamp
 	1,  // 4: trivet.bootstrap.v1alpha1.Finding.repair_mode:type_name -> trivet.bootstrap.v1alpha1.Finding.RepairMode
 	2,  // 5: trivet.bootstrap.v1alpha1.Finding.state:type_name -> trivet.bootstrap.v1alpha1.Finding.State
-	19, // 6: trivet.bootstrap.v1alpha1.Finding.end_time:type_name -> google.protobuf.Timestamp
-	16, // 7: trivet.bootstrap.v1alpha1.Finding.ignore:type_name -> trivet.bootstrap.v1alpha1.Finding.Ignore
-	20, // 8: trivet.bootstrap.v1alpha1.Finding.owner:type_name -> trivet.meta.v1alpha1.Owner
-	19, // 9: trivet.bootstrap.v1alpha1.GetFindingRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	21, // 6: trivet.bootstrap.v1alpha1.Finding.end_time:type_name -> google.protobuf.Timestamp
+	18, // 7: trivet.bootstrap.v1alpha1.Finding.ignore:type_name -> trivet.bootstrap.v1alpha1.Finding.Ignore
+	22, // 8: trivet.bootstrap.v1alpha1.Finding.owner:type_name -> trivet.meta.v1alpha1.Owner
+	21, // 9: trivet.bootstrap.v1alpha1.GetFindingRequest.as_of_time:type_name -> google.protobuf.Timestamp
 	3,  // 10: trivet.bootstrap.v1alpha1.GetFindingResponse.finding:type_name -> trivet.bootstrap.v1alpha1.Finding
-	21, // 11: trivet.bootstrap.v1alpha1.GetFindingResponse.sources:type_name -> trivet.meta.v1alpha1.Source
+	23, // 11: trivet.bootstrap.v1alpha1.GetFindingResponse.sources:type_name -> trivet.meta.v1alpha1.Source
 	2,  // 12: trivet.bootstrap.v1alpha1.ListFindingsRequest.states:type_name -> trivet.bootstrap.v1alpha1.Finding.State
 	3,  // 13: trivet.bootstrap.v1alpha1.ListFindingsResponse.findings:type_name -> trivet.bootstrap.v1alpha1.Finding
-	21, // 14: trivet.bootstrap.v1alpha1.ListFindingsResponse.sources:type_name -> trivet.meta.v1alpha1.Source
-	22, // 15: trivet.bootstrap.v1alpha1.ListFindingsResponse.missing:type_name -> trivet.meta.v1alpha1.MissingPart
+	23, // 14: trivet.bootstrap.v1alpha1.ListFindingsResponse.sources:type_name -> trivet.meta.v1alpha1.Source
+	24, // 15: trivet.bootstrap.v1alpha1.ListFindingsResponse.missing:type_name -> trivet.meta.v1alpha1.MissingPart
 	2,  // 16: trivet.bootstrap.v1alpha1.WatchFindingsRequest.states:type_name -> trivet.bootstrap.v1alpha1.Finding.State
-	23, // 17: trivet.bootstrap.v1alpha1.WatchFindingsResponse.type:type_name -> trivet.meta.v1alpha1.EventType
+	25, // 17: trivet.bootstrap.v1alpha1.WatchFindingsResponse.type:type_name -> trivet.meta.v1alpha1.EventType
 	3,  // 18: trivet.bootstrap.v1alpha1.WatchFindingsResponse.finding:type_name -> trivet.bootstrap.v1alpha1.Finding
-	24, // 19: trivet.bootstrap.v1alpha1.WatchFindingsResponse.bookmark:type_name -> trivet.meta.v1alpha1.Bookmark
-	19, // 20: trivet.bootstrap.v1alpha1.ExplainFindingRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	26, // 19: trivet.bootstrap.v1alpha1.WatchFindingsResponse.bookmark:type_name -> trivet.meta.v1alpha1.Bookmark
+	21, // 20: trivet.bootstrap.v1alpha1.ExplainFindingRequest.as_of_time:type_name -> google.protobuf.Timestamp
 	3,  // 21: trivet.bootstrap.v1alpha1.ExplainFindingResponse.finding:type_name -> trivet.bootstrap.v1alpha1.Finding
-	25, // 22: trivet.bootstrap.v1alpha1.ExplainFindingResponse.evidence:type_name -> trivet.meta.v1alpha1.Evidence
-	21, // 23: trivet.bootstrap.v1alpha1.ExplainFindingResponse.sources:type_name -> trivet.meta.v1alpha1.Source
-	26, // 24: trivet.bootstrap.v1alpha1.IgnoreFindingRequest.ttl:type_name -> google.protobuf.Duration
+	27, // 22: trivet.bootstrap.v1alpha1.ExplainFindingResponse.evidence:type_name -> trivet.meta.v1alpha1.Evidence
+	23, // 23: trivet.bootstrap.v1alpha1.ExplainFindingResponse.sources:type_name -> trivet.meta.v1alpha1.Source
+	28, // 24: trivet.bootstrap.v1alpha1.IgnoreFindingRequest.ttl:type_name -> google.protobuf.Duration
 	3,  // 25: trivet.bootstrap.v1alpha1.IgnoreFindingResponse.finding:type_name -> trivet.bootstrap.v1alpha1.Finding
-	21, // 26: trivet.bootstrap.v1alpha1.IgnoreFindingResponse.sources:type_name -> trivet.meta.v1alpha1.Source
-	17, // 27: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.stores:type_name -> trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit
-	21, // 28: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.sources:type_name -> trivet.meta.v1alpha1.Source
-	27, // 29: trivet.bootstrap.v1alpha1.Finding.Ignore.caller:type_name -> trivet.meta.v1alpha1.Caller
-	19, // 30: trivet.bootstrap.v1alpha1.Finding.Ignore.create_time:type_name -> google.protobuf.Timestamp
-	19, // 31: trivet.bootstrap.v1alpha1.Finding.Ignore.expire_time:type_name -> google.protobuf.Timestamp
-	0,  // 32: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit.store:type_name -> trivet.bootstrap.v1alpha1.Store
-	26, // 33: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit.duration:type_name -> google.protobuf.Duration
-	4,  // 34: trivet.bootstrap.v1alpha1.FindingService.GetFinding:input_type -> trivet.bootstrap.v1alpha1.GetFindingRequest
-	6,  // 35: trivet.bootstrap.v1alpha1.FindingService.ListFindings:input_type -> trivet.bootstrap.v1alpha1.ListFindingsRequest
-	8,  // 36: trivet.bootstrap.v1alpha1.FindingService.WatchFindings:input_type -> trivet.bootstrap.v1alpha1.WatchFindingsRequest
-	10, // 37: trivet.bootstrap.v1alpha1.FindingService.ExplainFinding:input_type -> trivet.bootstrap.v1alpha1.ExplainFindingRequest
-	12, // 38: trivet.bootstrap.v1alpha1.FindingService.IgnoreFinding:input_type -> trivet.bootstrap.v1alpha1.IgnoreFindingRequest
-	14, // 39: trivet.bootstrap.v1alpha1.FindingService.AuditAllocations:input_type -> trivet.bootstrap.v1alpha1.AuditAllocationsRequest
-	5,  // 40: trivet.bootstrap.v1alpha1.FindingService.GetFinding:output_type -> trivet.bootstrap.v1alpha1.GetFindingResponse
-	7,  // 41: trivet.bootstrap.v1alpha1.FindingService.ListFindings:output_type -> trivet.bootstrap.v1alpha1.ListFindingsResponse
-	9,  // 42: trivet.bootstrap.v1alpha1.FindingService.WatchFindings:output_type -> trivet.bootstrap.v1alpha1.WatchFindingsResponse
-	11, // 43: trivet.bootstrap.v1alpha1.FindingService.ExplainFinding:output_type -> trivet.bootstrap.v1alpha1.ExplainFindingResponse
-	13, // 44: trivet.bootstrap.v1alpha1.FindingService.IgnoreFinding:output_type -> trivet.bootstrap.v1alpha1.IgnoreFindingResponse
-	15, // 45: trivet.bootstrap.v1alpha1.FindingService.AuditAllocations:output_type -> trivet.bootstrap.v1alpha1.AuditAllocationsResponse
-	40, // [40:46] is the sub-list for method output_type
-	34, // [34:40] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	23, // 26: trivet.bootstrap.v1alpha1.IgnoreFindingResponse.sources:type_name -> trivet.meta.v1alpha1.Source
+	3,  // 27: trivet.bootstrap.v1alpha1.UnignoreFindingResponse.finding:type_name -> trivet.bootstrap.v1alpha1.Finding
+	23, // 28: trivet.bootstrap.v1alpha1.UnignoreFindingResponse.sources:type_name -> trivet.meta.v1alpha1.Source
+	19, // 29: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.stores:type_name -> trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit
+	23, // 30: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.sources:type_name -> trivet.meta.v1alpha1.Source
+	29, // 31: trivet.bootstrap.v1alpha1.Finding.Ignore.caller:type_name -> trivet.meta.v1alpha1.Caller
+	21, // 32: trivet.bootstrap.v1alpha1.Finding.Ignore.create_time:type_name -> google.protobuf.Timestamp
+	21, // 33: trivet.bootstrap.v1alpha1.Finding.Ignore.expire_time:type_name -> google.protobuf.Timestamp
+	0,  // 34: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit.store:type_name -> trivet.bootstrap.v1alpha1.Store
+	28, // 35: trivet.bootstrap.v1alpha1.AuditAllocationsResponse.StoreAudit.duration:type_name -> google.protobuf.Duration
+	4,  // 36: trivet.bootstrap.v1alpha1.FindingService.GetFinding:input_type -> trivet.bootstrap.v1alpha1.GetFindingRequest
+	6,  // 37: trivet.bootstrap.v1alpha1.FindingService.ListFindings:input_type -> trivet.bootstrap.v1alpha1.ListFindingsRequest
+	8,  // 38: trivet.bootstrap.v1alpha1.FindingService.WatchFindings:input_type -> trivet.bootstrap.v1alpha1.WatchFindingsRequest
+	10, // 39: trivet.bootstrap.v1alpha1.FindingService.ExplainFinding:input_type -> trivet.bootstrap.v1alpha1.ExplainFindingRequest
+	12, // 40: trivet.bootstrap.v1alpha1.FindingService.IgnoreFinding:input_type -> trivet.bootstrap.v1alpha1.IgnoreFindingRequest
+	14, // 41: trivet.bootstrap.v1alpha1.FindingService.UnignoreFinding:input_type -> trivet.bootstrap.v1alpha1.UnignoreFindingRequest
+	16, // 42: trivet.bootstrap.v1alpha1.FindingService.AuditAllocations:input_type -> trivet.bootstrap.v1alpha1.AuditAllocationsRequest
+	5,  // 43: trivet.bootstrap.v1alpha1.FindingService.GetFinding:output_type -> trivet.bootstrap.v1alpha1.GetFindingResponse
+	7,  // 44: trivet.bootstrap.v1alpha1.FindingService.ListFindings:output_type -> trivet.bootstrap.v1alpha1.ListFindingsResponse
+	9,  // 45: trivet.bootstrap.v1alpha1.FindingService.WatchFindings:output_type -> trivet.bootstrap.v1alpha1.WatchFindingsResponse
+	11, // 46: trivet.bootstrap.v1alpha1.FindingService.ExplainFinding:output_type -> trivet.bootstrap.v1alpha1.ExplainFindingResponse
+	13, // 47: trivet.bootstrap.v1alpha1.FindingService.IgnoreFinding:output_type -> trivet.bootstrap.v1alpha1.IgnoreFindingResponse
+	15, // 48: trivet.bootstrap.v1alpha1.FindingService.UnignoreFinding:output_type -> trivet.bootstrap.v1alpha1.UnignoreFindingResponse
+	17, // 49: trivet.bootstrap.v1alpha1.FindingService.AuditAllocations:output_type -> trivet.bootstrap.v1alpha1.AuditAllocationsResponse
+	43, // [43:50] is the sub-list for method output_type
+	36, // [36:43] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_trivet_bootstrap_v1alpha1_finding_proto_init() }
@@ -1634,7 +1782,7 @@ func file_trivet_bootstrap_v1alpha1_finding_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc), len(file_trivet_bootstrap_v1alpha1_finding_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	FindingService_WatchFindings_FullMethodName    = "/trivet.bootstrap.v1alpha1.FindingService/WatchFindings"
 	FindingService_ExplainFinding_FullMethodName   = "/trivet.bootstrap.v1alpha1.FindingService/ExplainFinding"
 	FindingService_IgnoreFinding_FullMethodName    = "/trivet.bootstrap.v1alpha1.FindingService/IgnoreFinding"
+	FindingService_UnignoreFinding_FullMethodName  = "/trivet.bootstrap.v1alpha1.FindingService/UnignoreFinding"
 	FindingService_AuditAllocations_FullMethodName = "/trivet.bootstrap.v1alpha1.FindingService/AuditAllocations"
 )
 
@@ -80,8 +81,8 @@ type FindingServiceClient interface {
 	// Idempotency: a read without side effects, from memory.
 	// Errors: as GetFinding.
 	ExplainFinding(ctx context.Context, in *ExplainFindingRequest, opts ...grpc.CallOption) (*ExplainFindingResponse, error)
-	// IgnoreFinding marks a finding so that it is neither repaired nor counted as a problem, or takes
-	// the mark away. The mark survives a change of the leader.
+	// IgnoreFinding marks a finding so that it is neither repaired nor counted as a problem. The mark
+	// survives a change of the leader.
 	//
 	// Caller: operators, the gateway.
 	// Access: update findings.
@@ -92,6 +93,15 @@ type FindingServiceClient interface {
 	// (ETAG_MISMATCH); UNAVAILABLE (NO_LEADER, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN;
 	// REPLICAS_UNREACHABLE from the gateway).
 	IgnoreFinding(ctx context.Context, in *IgnoreFindingRequest, opts ...grpc.CallOption) (*IgnoreFindingResponse, error)
+	// UnignoreFinding takes the mark of IgnoreFinding away.
+	//
+	// Caller: operators, the gateway.
+	// Access: update findings.
+	// Leadership: the leader.
+	// Idempotency: a finding without the mark is left as it is. A repeated request_id gets the first
+	// answer.
+	// Errors: as IgnoreFinding.
+	UnignoreFinding(ctx context.Context, in *UnignoreFindingRequest, opts ...grpc.CallOption) (*UnignoreFindingResponse, error)
 	// AuditAllocations compares Services with what is allocated now, instead of at the next change or
 	// tick, and says what it found.
 	//
@@ -173,6 +183,16 @@ func (c *findingServiceClient) IgnoreFinding(ctx context.Context, in *IgnoreFind
 	return out, nil
 }
 
+func (c *findingServiceClient) UnignoreFinding(ctx context.Context, in *UnignoreFindingRequest, opts ...grpc.CallOption) (*UnignoreFindingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnignoreFindingResponse)
+	err := c.cc.Invoke(ctx, FindingService_UnignoreFinding_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *findingServiceClient) AuditAllocations(ctx context.Context, in *AuditAllocationsRequest, opts ...grpc.CallOption) (*AuditAllocationsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AuditAllocationsResponse)
@@ -236,8 +256,8 @@ type FindingServiceServer interface {
 	// Idempotency: a read without side effects, from memory.
 	// Errors: as GetFinding.
 	ExplainFinding(context.Context, *ExplainFindingRequest) (*ExplainFindingResponse, error)
-	// IgnoreFinding marks a finding so that it is neither repaired nor counted as a problem, or takes
-	// the mark away. The mark survives a change of the leader.
+	// IgnoreFinding marks a finding so that it is neither repaired nor counted as a problem. The mark
+	// survives a change of the leader.
 	//
 	// Caller: operators, the gateway.
 	// Access: update findings.
@@ -248,6 +268,15 @@ type FindingServiceServer interface {
 	// (ETAG_MISMATCH); UNAVAILABLE (NO_LEADER, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN;
 	// REPLICAS_UNREACHABLE from the gateway).
 	IgnoreFinding(context.Context, *IgnoreFindingRequest) (*IgnoreFindingResponse, error)
+	// UnignoreFinding takes the mark of IgnoreFinding away.
+	//
+	// Caller: operators, the gateway.
+	// Access: update findings.
+	// Leadership: the leader.
+	// Idempotency: a finding without the mark is left as it is. A repeated request_id gets the first
+	// answer.
+	// Errors: as IgnoreFinding.
+	UnignoreFinding(context.Context, *UnignoreFindingRequest) (*UnignoreFindingResponse, error)
 	// AuditAllocations compares Services with what is allocated now, instead of at the next change or
 	// tick, and says what it found.
 	//
@@ -284,6 +313,9 @@ func (UnimplementedFindingServiceServer) ExplainFinding(context.Context, *Explai
 }
 func (UnimplementedFindingServiceServer) IgnoreFinding(context.Context, *IgnoreFindingRequest) (*IgnoreFindingResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method IgnoreFinding not implemented")
+}
+func (UnimplementedFindingServiceServer) UnignoreFinding(context.Context, *UnignoreFindingRequest) (*UnignoreFindingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnignoreFinding not implemented")
 }
 func (UnimplementedFindingServiceServer) AuditAllocations(context.Context, *AuditAllocationsRequest) (*AuditAllocationsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AuditAllocations not implemented")
@@ -392,6 +424,24 @@ func _FindingService_IgnoreFinding_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FindingService_UnignoreFinding_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnignoreFindingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FindingServiceServer).UnignoreFinding(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FindingService_UnignoreFinding_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FindingServiceServer).UnignoreFinding(ctx, req.(*UnignoreFindingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _FindingService_AuditAllocations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AuditAllocationsRequest)
 	if err := dec(in); err != nil {
@@ -432,6 +482,10 @@ var FindingService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "IgnoreFinding",
 			Handler:    _FindingService_IgnoreFinding_Handler,
+		},
+		{
+			MethodName: "UnignoreFinding",
+			Handler:    _FindingService_UnignoreFinding_Handler,
 		},
 		{
 			MethodName: "AuditAllocations",

@@ -160,7 +160,7 @@ type Lease struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime" json:"start_time,omitempty"`
 	// When the holder was last observed to be alive, by the server's clock: the last accepted beat,
 	// less the age that it reported.
-	LastBeatTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_beat_time,json=lastBeatTime" json:"last_beat_time,omitempty"`
+	ObserveTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=observe_time,json=observeTime" json:"observe_time,omitempty"`
 	// When the lease expires if no other beat follows, by the server's clock.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime" json:"expire_time,omitempty"`
 	// The sequence of the last accepted beat.
@@ -173,10 +173,10 @@ type Lease struct {
 	Conditions []*v1alpha1.Condition `protobuf:"bytes,11,rep,name=conditions" json:"conditions,omitempty"`
 	// Changes with the boot and the term of the lease; for ReleaseLease.
 	Etag string `protobuf:"bytes,12,opt,name=etag" json:"etag,omitempty"`
-	// When the agent was last heard, by the server's clock; absent when that is last_beat_time.
-	LastReportTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_report_time,json=lastReportTime" json:"last_report_time,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// When the last beat was accepted, by the server's clock.
+	LastBeatTime  *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_beat_time,json=lastBeatTime" json:"last_beat_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Lease) Reset() {
@@ -244,9 +244,9 @@ func (x *Lease) GetStartTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Lease) GetLastBeatTime() *timestamppb.Timestamp {
+func (x *Lease) GetObserveTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.LastBeatTime
+		return x.ObserveTime
 	}
 	return nil
 }
@@ -293,9 +293,9 @@ func (x *Lease) GetEtag() string {
 	return ""
 }
 
-func (x *Lease) GetLastReportTime() *timestamppb.Timestamp {
+func (x *Lease) GetLastBeatTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.LastReportTime
+		return x.LastBeatTime
 	}
 	return nil
 }
@@ -882,15 +882,15 @@ var File_trivet_lease_v1alpha1_lease_proto protoreflect.FileDescriptor
 
 const file_trivet_lease_v1alpha1_lease_proto_rawDesc = "" +
 	"\n" +
-	"!trivet/lease/v1alpha1/lease.proto\x12\x15trivet.lease.v1alpha1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!trivet/auth/v1alpha1/access.proto\x1a%trivet/lease/v1alpha1/heartbeat.proto\x1a!trivet/meta/v1alpha1/source.proto\x1a\"trivet/meta/v1alpha1/verdict.proto\x1a trivet/meta/v1alpha1/watch.proto\"\xe1\v\n" +
+	"!trivet/lease/v1alpha1/lease.proto\x12\x15trivet.lease.v1alpha1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!trivet/auth/v1alpha1/access.proto\x1a%trivet/lease/v1alpha1/heartbeat.proto\x1a!trivet/meta/v1alpha1/source.proto\x1a\"trivet/meta/v1alpha1/verdict.proto\x1a trivet/meta/v1alpha1/watch.proto\"\xda\v\n" +
 	"\x05Lease\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x125\n" +
 	"\x06holder\x18\x02 \x01(\v2\x1d.trivet.lease.v1alpha1.HolderR\x06holder\x128\n" +
 	"\x05state\x18\x03 \x01(\x0e2\".trivet.lease.v1alpha1.Lease.StateR\x05state\x121\n" +
 	"\x05owner\x18\x04 \x01(\v2\x1b.trivet.meta.v1alpha1.OwnerR\x05owner\x129\n" +
 	"\n" +
-	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12@\n" +
-	"\x0elast_beat_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\flastBeatTime\x12;\n" +
+	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12=\n" +
+	"\fobserve_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vobserveTime\x12;\n" +
 	"\vexpire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12\x1a\n" +
 	"\bsequence\x18\b \x01(\x04R\bsequence\x128\n" +
@@ -900,8 +900,8 @@ const file_trivet_lease_v1alpha1_lease_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\v \x03(\v2\x1f.trivet.meta.v1alpha1.ConditionR\n" +
 	"conditions\x12\x12\n" +
-	"\x04etag\x18\f \x01(\tR\x04etag\x12D\n" +
-	"\x10last_report_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x0elastReportTime\x1a\x99\x01\n" +
+	"\x04etag\x18\f \x01(\tR\x04etag\x12@\n" +
+	"\x0elast_beat_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\flastBeatTime\x1a\x99\x01\n" +
 	"\tDuplicate\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12J\n" +
 	"\x13last_rejection_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x11lastRejectionTime\x12'\n" +
@@ -1012,12 +1012,12 @@ var file_trivet_lease_v1alpha1_lease_proto_depIdxs = []int32{
 	0,  // 1: trivet.lease.v1alpha1.Lease.state:type_name -> trivet.lease.v1alpha1.Lease.State
 	12, // 2: trivet.lease.v1alpha1.Lease.owner:type_name -> trivet.meta.v1alpha1.Owner
 	13, // 3: trivet.lease.v1alpha1.Lease.start_time:type_name -> google.protobuf.Timestamp
-	13, // 4: trivet.lease.v1alpha1.Lease.last_beat_time:type_name -> google.protobuf.Timestamp
+	13, // 4: trivet.lease.v1alpha1.Lease.observe_time:type_name -> google.protobuf.Timestamp
 	13, // 5: trivet.lease.v1alpha1.Lease.expire_time:type_name -> google.protobuf.Timestamp
 	10, // 6: trivet.lease.v1alpha1.Lease.write:type_name -> trivet.lease.v1alpha1.Lease.Write
 	9,  // 7: trivet.lease.v1alpha1.Lease.duplicate:type_name -> trivet.lease.v1alpha1.Lease.Duplicate
 	14, // 8: trivet.lease.v1alpha1.Lease.conditions:type_name -> trivet.meta.v1alpha1.Condition
-	13, // 9: trivet.lease.v1alpha1.Lease.last_report_time:type_name -> google.protobuf.Timestamp
+	13, // 9: trivet.lease.v1alpha1.Lease.last_beat_time:type_name -> google.protobuf.Timestamp
 	13, // 10: trivet.lease.v1alpha1.GetLeaseRequest.as_of_time:type_name -> google.protobuf.Timestamp
 	2,  // 11: trivet.lease.v1alpha1.GetLeaseResponse.lease:type_name -> trivet.lease.v1alpha1.Lease
 	15, // 12: trivet.lease.v1alpha1.GetLeaseResponse.sources:type_name -> trivet.meta.v1alpha1.Source

@@ -684,8 +684,8 @@ type ListNodeHealthRequest struct {
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
 	// Only Nodes with one of these healths; empty means all.
 	Healths []NodeHealth_Health `protobuf:"varint,3,rep,packed,name=healths,enum=trivet.node.v1alpha1.NodeHealth_Health" json:"healths,omitempty"`
-	// Only Nodes of this zone, as Zone.name; empty means all.
-	Zone          string `protobuf:"bytes,4,opt,name=zone" json:"zone,omitempty"`
+	// Only Nodes of one of these zones, as Zone.name; empty means all.
+	Zones         []string `protobuf:"bytes,4,rep,name=zones" json:"zones,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -741,11 +741,11 @@ func (x *ListNodeHealthRequest) GetHealths() []NodeHealth_Health {
 	return nil
 }
 
-func (x *ListNodeHealthRequest) GetZone() string {
+func (x *ListNodeHealthRequest) GetZones() []string {
 	if x != nil {
-		return x.Zone
+		return x.Zones
 	}
-	return ""
+	return nil
 }
 
 // ListNodeHealthResponse is a page of Nodes.
@@ -837,8 +837,8 @@ type WatchNodeHealthRequest struct {
 	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken" json:"resume_token,omitempty"`
 	// Only Nodes with one of these healths; empty means all.
 	Healths []NodeHealth_Health `protobuf:"varint,2,rep,packed,name=healths,enum=trivet.node.v1alpha1.NodeHealth_Health" json:"healths,omitempty"`
-	// Only Nodes of this zone, as Zone.name; empty means all.
-	Zone          string `protobuf:"bytes,3,opt,name=zone" json:"zone,omitempty"`
+	// Only Nodes of one of these zones, as Zone.name; empty means all.
+	Zones         []string `protobuf:"bytes,3,rep,name=zones" json:"zones,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -887,11 +887,11 @@ func (x *WatchNodeHealthRequest) GetHealths() []NodeHealth_Health {
 	return nil
 }
 
-func (x *WatchNodeHealthRequest) GetZone() string {
+func (x *WatchNodeHealthRequest) GetZones() []string {
 	if x != nil {
-		return x.Zone
+		return x.Zones
 	}
-	return ""
+	return nil
 }
 
 // WatchNodeHealthResponse is one event.
@@ -1550,23 +1550,23 @@ const file_trivet_node_v1alpha1_node_health_proto_rawDesc = "" +
 	"as_of_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\basOfTime\"\x85\x01\n" +
 	"\x15GetNodeHealthResponse\x124\n" +
 	"\x04node\x18\x01 \x01(\v2 .trivet.node.v1alpha1.NodeHealthR\x04node\x126\n" +
-	"\asources\x18\x02 \x03(\v2\x1c.trivet.meta.v1alpha1.SourceR\asources\"\xec\x01\n" +
+	"\asources\x18\x02 \x03(\v2\x1c.trivet.meta.v1alpha1.SourceR\asources\"\xf2\x01\n" +
 	"\x15ListNodeHealthRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x12T\n" +
-	"\ahealths\x18\x03 \x03(\x0e2'.trivet.node.v1alpha1.NodeHealth.HealthB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\ahealths\x12.\n" +
-	"\x04zone\x18\x04 \x01(\tB\x1a\xbaH\x17r\x15\x18\x80\x022\x10^(zones/[^/]+)?$R\x04zone\"\x90\x02\n" +
+	"\ahealths\x18\x03 \x03(\x0e2'.trivet.node.v1alpha1.NodeHealth.HealthB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\ahealths\x124\n" +
+	"\x05zones\x18\x04 \x03(\tB\x1e\xbaH\x1b\x92\x01\x18\x10@\"\x14r\x12\x18\x80\x022\r^zones/[^/]+$R\x05zones\"\x90\x02\n" +
 	"\x16ListNodeHealthResponse\x126\n" +
 	"\x05nodes\x18\x01 \x03(\v2 .trivet.node.v1alpha1.NodeHealthR\x05nodes\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x126\n" +
 	"\asources\x18\x04 \x03(\v2\x1c.trivet.meta.v1alpha1.SourceR\asources\x12;\n" +
-	"\amissing\x18\x05 \x03(\v2!.trivet.meta.v1alpha1.MissingPartR\amissing\"\xcb\x01\n" +
+	"\amissing\x18\x05 \x03(\v2!.trivet.meta.v1alpha1.MissingPartR\amissing\"\xd1\x01\n" +
 	"\x16WatchNodeHealthRequest\x12+\n" +
 	"\fresume_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\vresumeToken\x12T\n" +
-	"\ahealths\x18\x02 \x03(\x0e2'.trivet.node.v1alpha1.NodeHealth.HealthB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\ahealths\x12.\n" +
-	"\x04zone\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18\x80\x022\x10^(zones/[^/]+)?$R\x04zone\"\xe3\x01\n" +
+	"\ahealths\x18\x02 \x03(\x0e2'.trivet.node.v1alpha1.NodeHealth.HealthB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\ahealths\x124\n" +
+	"\x05zones\x18\x03 \x03(\tB\x1e\xbaH\x1b\x92\x01\x18\x10@\"\x14r\x12\x18\x80\x022\r^zones/[^/]+$R\x05zones\"\xe3\x01\n" +
 	"\x17WatchNodeHealthResponse\x123\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1f.trivet.meta.v1alpha1.EventTypeR\x04type\x124\n" +
 	"\x04node\x18\x02 \x01(\v2 .trivet.node.v1alpha1.NodeHealthR\x04node\x12!\n" +

@@ -237,11 +237,9 @@ type SliceSummary struct {
 	// When the leader of the shard last wrote it; absent if it never did.
 	WriteTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=write_time,json=writeTime" json:"write_time,omitempty"`
 	// What its endpoints come from.
-	Source SliceSource `protobuf:"varint,11,opt,name=source,enum=trivet.slice.v1alpha1.SliceSource" json:"source,omitempty"`
-	// Addresses of the source that are in no slice, because there were too many or they are invalid.
-	DroppedAddressCount int32 `protobuf:"varint,12,opt,name=dropped_address_count,json=droppedAddressCount" json:"dropped_address_count,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	Source        SliceSource `protobuf:"varint,11,opt,name=source,enum=trivet.slice.v1alpha1.SliceSource" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SliceSummary) Reset() {
@@ -349,13 +347,6 @@ func (x *SliceSummary) GetSource() SliceSource {
 		return x.Source
 	}
 	return SliceSource_SLICE_SOURCE_UNSPECIFIED
-}
-
-func (x *SliceSummary) GetDroppedAddressCount() int32 {
-	if x != nil {
-		return x.DroppedAddressCount
-	}
-	return 0
 }
 
 // GetServiceSlicesRequest names a Service.
@@ -1176,9 +1167,12 @@ type ServiceSlices_Sync struct {
 	// Syncs that failed since the last success.
 	FailureCount int32 `protobuf:"varint,4,opt,name=failure_count,json=failureCount" json:"failure_count,omitempty"`
 	// The last sync that wrote or found nothing to write; absent if there was none.
-	LastPlan      *ServiceSlices_LastPlan `protobuf:"bytes,5,opt,name=last_plan,json=lastPlan" json:"last_plan,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastPlan *ServiceSlices_LastPlan `protobuf:"bytes,5,opt,name=last_plan,json=lastPlan" json:"last_plan,omitempty"`
+	// Addresses of the source that are in no slice, because there were too many or they are
+	// invalid.
+	DroppedAddressCount int32 `protobuf:"varint,6,opt,name=dropped_address_count,json=droppedAddressCount" json:"dropped_address_count,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *ServiceSlices_Sync) Reset() {
@@ -1244,6 +1238,13 @@ func (x *ServiceSlices_Sync) GetLastPlan() *ServiceSlices_LastPlan {
 		return x.LastPlan
 	}
 	return nil
+}
+
+func (x *ServiceSlices_Sync) GetDroppedAddressCount() int32 {
+	if x != nil {
+		return x.DroppedAddressCount
+	}
+	return 0
 }
 
 // LastPlan is what a sync did.
@@ -1415,7 +1416,7 @@ var File_trivet_slice_v1alpha1_slice_proto protoreflect.FileDescriptor
 
 const file_trivet_slice_v1alpha1_slice_proto_rawDesc = "" +
 	"\n" +
-	"!trivet/slice/v1alpha1/slice.proto\x12\x15trivet.slice.v1alpha1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!trivet/auth/v1alpha1/access.proto\x1a#trivet/meta/v1alpha1/evidence.proto\x1a\x1ftrivet/meta/v1alpha1/plan.proto\x1a!trivet/meta/v1alpha1/source.proto\x1a\"trivet/meta/v1alpha1/verdict.proto\x1a trivet/meta/v1alpha1/watch.proto\"\xd7\b\n" +
+	"!trivet/slice/v1alpha1/slice.proto\x12\x15trivet.slice.v1alpha1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!trivet/auth/v1alpha1/access.proto\x1a#trivet/meta/v1alpha1/evidence.proto\x1a\x1ftrivet/meta/v1alpha1/plan.proto\x1a!trivet/meta/v1alpha1/source.proto\x1a\"trivet/meta/v1alpha1/verdict.proto\x1a trivet/meta/v1alpha1/watch.proto\"\x8b\t\n" +
 	"\rServiceSlices\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12;\n" +
@@ -1429,14 +1430,15 @@ const file_trivet_slice_v1alpha1_slice_proto_rawDesc = "" +
 	"conditions\x12?\n" +
 	"\x05syncs\x18\t \x03(\v2).trivet.slice.v1alpha1.ServiceSlices.SyncR\x05syncs\x121\n" +
 	"\x05owner\x18\n" +
-	" \x01(\v2\x1b.trivet.meta.v1alpha1.OwnerR\x05owner\x1a\x9a\x02\n" +
+	" \x01(\v2\x1b.trivet.meta.v1alpha1.OwnerR\x05owner\x1a\xce\x02\n" +
 	"\x04Sync\x12:\n" +
 	"\x06source\x18\x01 \x01(\x0e2\".trivet.slice.v1alpha1.SliceSourceR\x06source\x12F\n" +
 	"\x11last_success_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0flastSuccessTime\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x03 \x01(\tR\tlastError\x12#\n" +
 	"\rfailure_count\x18\x04 \x01(\x05R\ffailureCount\x12J\n" +
-	"\tlast_plan\x18\x05 \x01(\v2-.trivet.slice.v1alpha1.ServiceSlices.LastPlanR\blastPlan\x1a\xfd\x01\n" +
+	"\tlast_plan\x18\x05 \x01(\v2-.trivet.slice.v1alpha1.ServiceSlices.LastPlanR\blastPlan\x122\n" +
+	"\x15dropped_address_count\x18\x06 \x01(\x05R\x13droppedAddressCount\x1a\xfd\x01\n" +
 	"\bLastPlan\x129\n" +
 	"\n" +
 	"start_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12\x18\n" +
@@ -1445,7 +1447,7 @@ const file_trivet_slice_v1alpha1_slice_proto_rawDesc = "" +
 	"\fcreate_count\x18\x04 \x01(\x05R\vcreateCount\x12!\n" +
 	"\fupdate_count\x18\x05 \x01(\x05R\vupdateCount\x12!\n" +
 	"\fdelete_count\x18\x06 \x01(\x05R\vdeleteCount:k\xeaAh\n" +
-	"\x18trivet.dev/ServiceSlices\x12.namespaces/{namespace}/serviceslices/{service}*\rserviceslices2\rserviceslices\"\xb7\x05\n" +
+	"\x18trivet.dev/ServiceSlices\x12.namespaces/{namespace}/serviceslices/{service}*\rserviceslices2\rserviceslices\"\x83\x05\n" +
 	"\fSliceSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\faddress_type\x18\x02 \x01(\tR\vaddressType\x12>\n" +
@@ -1460,8 +1462,7 @@ const file_trivet_slice_v1alpha1_slice_proto_rawDesc = "" +
 	"\n" +
 	"write_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\twriteTime\x12:\n" +
-	"\x06source\x18\v \x01(\x0e2\".trivet.slice.v1alpha1.SliceSourceR\x06source\x122\n" +
-	"\x15dropped_address_count\x18\f \x01(\x05R\x13droppedAddressCount\x1at\n" +
+	"\x06source\x18\v \x01(\x0e2\".trivet.slice.v1alpha1.SliceSourceR\x06source\x1at\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x19\n" +

@@ -146,17 +146,37 @@ func (s *FindingServer) newest(snapshot *allocationcontroller.Snapshot) *allocat
 }
 
 func (s *FindingServer) IgnoreFinding(ctx context.Context, request *bootstrapv1.IgnoreFindingRequest) (*bootstrapv1.IgnoreFindingResponse, error) {
+	asked := allocationcontroller.IgnoreRequest{
+		Finding: request.GetName(), Comment: request.GetComment(), Etag: request.GetEtag(), ValidateOnly: request.GetValidateOnly(),
+	}
+	if request.GetTtl() != nil {
+		asked.TTL = new(request.GetTtl().AsDuration())
+	}
+	finding, err := s.ignore(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	return &bootstrapv1.IgnoreFindingResponse{Finding: finding, Sources: s.fromLeader()}, nil
+}
+
+func (s *FindingServer) UnignoreFinding(ctx context.Context, request *bootstrapv1.UnignoreFindingRequest) (*bootstrapv1.UnignoreFindingResponse, error) {
+	finding, err := s.ignore(ctx, allocationcontroller.IgnoreRequest{
+		Finding: request.GetName(), TTL: new(time.Duration(0)), Etag: request.GetEtag(), ValidateOnly: request.GetValidateOnly(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &bootstrapv1.UnignoreFindingResponse{Finding: finding, Sources: s.fromLeader()}, nil
+}
+
+// ignore changes the mark of a finding and returns the finding as it is now.
+func (s *FindingServer) ignore(ctx context.Context, asked allocationcontroller.IgnoreRequest) (*bootstrapv1.Finding, error) {
 	bound, done, err := s.underTerm(ctx)
 	if err != nil {
 		return nil, s.statusOf(ctx, err)
 	}
 	defer done()
-	asked := allocationcontroller.IgnoreRequest{
-		Finding: request.GetName(), Comment: request.GetComment(), Caller: callerOf(ctx), Etag: request.GetEtag(), ValidateOnly: request.GetValidateOnly(),
-	}
-	if request.GetTtl() != nil {
-		asked.TTL = new(request.GetTtl().AsDuration())
-	}
+	asked.Caller = callerOf(ctx)
 	finding, err := s.Allocation.Ignore(bound, asked)
 	if err != nil {
 		return nil, s.statusOf(ctx, s.orNotLeading(err))
@@ -165,7 +185,7 @@ func (s *FindingServer) IgnoreFinding(ctx context.Context, request *bootstrapv1.
 	if snapshot, err := s.snapshot(); err == nil {
 		audited = snapshot.CompareTime
 	}
-	return &bootstrapv1.IgnoreFindingResponse{Finding: s.findingOf(finding, audited), Sources: s.fromLeader()}, nil
+	return s.findingOf(finding, audited), nil
 }
 
 func (s *FindingServer) AuditAllocations(ctx context.Context, _ *bootstrapv1.AuditAllocationsRequest) (*bootstrapv1.AuditAllocationsResponse, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	registryv1 "github.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
@@ -324,7 +325,7 @@ func TestEvidenceOf_ABrokenLinkHasFailed(t *testing.T) {
 // docs/reasons.md is generated from these enums.
 func TestReasons_AreRegistered(t *testing.T) {
 	for _, code := range allocation.Codes() {
-		if _, ok := metav1.FindingCode_value["FINDING_CODE_"+code.APIName()]; !ok {
+		if _, ok := registryv1.FindingCode_value["FINDING_CODE_"+code.APIName()]; !ok {
 			t.Errorf("code %s is not registered", code.APIName())
 		}
 	}

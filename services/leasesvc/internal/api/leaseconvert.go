@@ -17,17 +17,17 @@ import (
 func (s *leaseServer) leaseOf(l *sessioncontroller.Lease) *leasev1.Lease {
 	key := l.Holder.Key
 	lease := &leasev1.Lease{
-		Name:           s.convert.name(key),
-		Holder:         &leasev1.Holder{Class: s.Catalog.Get(key.Class).Name, Name: key.Name, BootId: l.Holder.Boot},
-		State:          StateOf(l.State),
-		Owner:          OwnerOf(s.Replica, l.Shard, l.Epoch),
-		StartTime:      Timestamp(l.StartTime),
-		LastBeatTime:   Timestamp(l.LastBeatTime),
-		LastReportTime: Timestamp(l.LastReportTime),
-		ExpireTime:     Timestamp(l.Deadline),
-		Sequence:       l.Sequence,
-		Duplicate:      duplicateOf(l.Duplicate),
-		Etag:           l.ETag(),
+		Name:         s.convert.name(key),
+		Holder:       &leasev1.Holder{Class: s.Catalog.Get(key.Class).Name, Name: key.Name, BootId: l.Holder.Boot},
+		State:        StateOf(l.State),
+		Owner:        OwnerOf(s.Replica, l.Shard, l.Epoch),
+		StartTime:    Timestamp(l.StartTime),
+		ObserveTime:  Timestamp(l.ObserveTime),
+		LastBeatTime: Timestamp(l.AgentHeard()),
+		ExpireTime:   Timestamp(l.Deadline),
+		Sequence:     l.Sequence,
+		Duplicate:    duplicateOf(l.Duplicate),
+		Etag:         l.ETag(),
 	}
 	for i := range l.Conditions {
 		lease.Conditions = append(lease.Conditions, conditionOf(&l.Conditions[i]))

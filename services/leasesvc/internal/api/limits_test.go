@@ -122,7 +122,7 @@ func TestRegistrations_DeferredHoldersKeepTheirSessions(t *testing.T) {
 		}
 	}
 	after, found := f.lease("node-0")
-	if !found || after.Sequence != 9 || !after.LastBeatTime.After(before.LastBeatTime) {
+	if !found || after.Sequence != 9 || !after.ObserveTime.After(before.ObserveTime) {
 		t.Errorf("the beat of a deferred holder did not renew its session: %+v after %+v", after, before)
 	}
 	if _, found := f.lease("node-2"); found {

@@ -67,11 +67,11 @@ func TestReport_OlderThanTheLastBeatMovesNothing(t *testing.T) {
 	time.Sleep(2 * rounding)
 	grant := c.report(1, observedAgo(10*time.Second)).GetGrant()
 	after, _ := f.lease("node-0")
-	if moved := after.LastBeatTime.Sub(before.LastBeatTime).Abs(); moved > rounding || grant.GetTtl().AsDuration() < 19*time.Second {
+	if moved := after.ObserveTime.Sub(before.ObserveTime).Abs(); moved > rounding || grant.GetTtl().AsDuration() < 19*time.Second {
 		t.Errorf("the last beat moved by %v, and the grant is %v", moved, grant)
 	}
-	if after.LastReportTime.Sub(before.LastBeatTime) <= 0 || after.State != session.Alive {
-		t.Errorf("last report at %v, last beat at %v, %v", after.LastReportTime, after.LastBeatTime, after.State)
+	if after.LastReportTime.Sub(before.ObserveTime) <= 0 || after.State != session.Alive {
+		t.Errorf("last report at %v, last beat at %v, %v", after.LastReportTime, after.ObserveTime, after.State)
 	}
 }
 
@@ -245,11 +245,11 @@ func TestHeartbeat_ReportsAsOnAStream(t *testing.T) {
 	}
 	beat(5, "node-0", &leasev1.Report{}) // repeated
 	lease, _ := f.lease("node-0")
-	if ago := time.Since(lease.LastBeatTime).Round(time.Second); ago != 15*time.Second || len(lease.Conditions) != 1 || lease.LastReportTime.IsZero() {
+	if ago := time.Since(lease.ObserveTime).Round(time.Second); ago != 15*time.Second || len(lease.Conditions) != 1 || lease.LastReportTime.IsZero() {
 		t.Errorf("observed %v ago, lease %+v", ago, lease)
 	}
 	beat(6, "node-0", nil)
-	if lease, _ = f.lease("node-0"); time.Since(lease.LastBeatTime) > time.Second || len(lease.Conditions) != 1 || !lease.LastReportTime.IsZero() {
+	if lease, _ = f.lease("node-0"); time.Since(lease.ObserveTime) > time.Second || len(lease.Conditions) != 1 || !lease.LastReportTime.IsZero() {
 		t.Errorf("after a beat without a report: %+v", lease)
 	}
 }

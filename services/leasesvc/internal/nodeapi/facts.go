@@ -49,8 +49,8 @@ func (v *nodeView) status() explain.NodeStatus {
 	if a.Deadline > 0 {
 		status.Deadline = v.snapshot.Wall(a.Deadline)
 	}
-	if v.lease != nil && a.By == nodehealth.SessionBeat && v.lease.LastBeatTime.After(status.Heard) {
-		status.Heard = v.lease.LastBeatTime
+	if v.lease != nil && a.By == nodehealth.SessionBeat && v.lease.ObserveTime.After(status.Heard) {
+		status.Heard = v.lease.ObserveTime
 	}
 	return status
 }
@@ -83,6 +83,6 @@ func leaseFacts(lease *sessioncontroller.Lease) *explain.Lease {
 	}
 	return &explain.Lease{
 		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
-		Beat: lease.LastBeatTime, AgentHeard: lease.AgentHeard(), ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
+		Beat: lease.ObserveTime, AgentHeard: lease.AgentHeard(), ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
 	}
 }

@@ -42,7 +42,7 @@ func (s *Server) ListNodeHealth(_ context.Context, request *nodev1.ListNodeHealt
 		return nil, s.statusOf(err)
 	}
 	response := &nodev1.ListNodeHealthResponse{}
-	filter, after := nodeFilter{healths: request.Healths, zone: request.Zone}, ""
+	filter, after := nodeFilter{healths: request.Healths, zones: request.Zones}, ""
 	if request.PageToken == "" {
 		response.ResumeToken = feed.Nodes.ResumeToken(nodev1.NodeHealthService_WatchNodeHealth_FullMethodName, filter.String())
 	} else if after, err = pagetoken.Parse(request.PageToken, nodev1.NodeHealthService_ListNodeHealth_FullMethodName, filter.String()); err != nil {
@@ -69,7 +69,7 @@ func (s *Server) WatchNodeHealth(request *nodev1.WatchNodeHealthRequest, stream 
 	}
 	ctx, cancel := withFeed(stream.Context(), feed)
 	defer cancel()
-	filter := nodeFilter{healths: request.Healths, zone: request.Zone}
+	filter := nodeFilter{healths: request.Healths, zones: request.Zones}
 	watch := watchcache.Request[*nodehealthcontroller.Node]{
 		Method: nodev1.NodeHealthService_WatchNodeHealth_FullMethodName, Arguments: filter.String(), ResumeToken: request.ResumeToken,
 		BookmarkChanged: feed.ShardsChanged, Pause: watchPause,
@@ -142,15 +142,17 @@ func (s *Server) find(resource string) (*nodehealthcontroller.Snapshot, *nodehea
 // nodeFilter selects Nodes. The zero nodeFilter selects all.
 type nodeFilter struct {
 	healths []nodev1.NodeHealth_Health
-	zone    string
+	zones   []string
 }
 
-func (f nodeFilter) empty() bool { return len(f.healths) == 0 && f.zone == "" }
+func (f nodeFilter) empty() bool { return len(f.healths) == 0 && len(f.zones) == 0 }
 
 func (f nodeFilter) selects(n *nodehealthcontroller.Node) bool {
-	return (f.zone == "" || nodehealthcontroller.ZoneName(n.Zone) == f.zone) &&
+	return (len(f.zones) == 0 || slices.Contains(f.zones, nodehealthcontroller.ZoneName(n.Zone))) &&
 		(len(f.healths) == 0 || slices.Contains(f.healths, healthOf(explain.HealthOf(n.Object, n.Assessment.Health))))
 }
 
 // String returns the same text for the same selection.
-func (f nodeFilter) String() string { return api.EnumsText(f.healths) + f.zone }
+func (f nodeFilter) String() string {
+	return api.EnumsText(f.healths) + strings.Join(slices.Compact(slices.Sorted(slices.Values(f.zones))), ",")
+}

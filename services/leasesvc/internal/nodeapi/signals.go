@@ -66,7 +66,7 @@ func (v *nodeView) leaseSignals(status *explain.NodeStatus) []signal {
 	}
 	switch {
 	case v.lease != nil:
-		kubelet.seen, agent.seen = v.lease.LastBeatTime, v.lease.AgentHeard()
+		kubelet.seen, agent.seen = v.lease.ObserveTime, v.lease.AgentHeard()
 		if kubelet.expires.IsZero() && v.lease.State != session.Expired {
 			kubelet.expires = v.lease.Deadline
 		}

@@ -24,7 +24,7 @@ func ago(seconds int) time.Time { return now().Add(-time.Duration(seconds) * tim
 
 func TestSignals_TheLatestFirstAndTheDecidingOneExpires(t *testing.T) {
 	lease := func(state session.State, beat, heard, expires int) *sessioncontroller.Lease {
-		return &sessioncontroller.Lease{State: state, LastBeatTime: ago(beat), LastReportTime: ago(heard), Deadline: ago(expires)}
+		return &sessioncontroller.Lease{State: state, ObserveTime: ago(beat), LastReportTime: ago(heard), Deadline: ago(expires)}
 	}
 	alive := nodehealthcontroller.Result{
 		Session: session.Alive, StatusUpdated: second(900),

@@ -17,11 +17,11 @@ type Lease struct {
 	Holder session.Holder
 	State  session.State
 	// Epoch is the epoch of the term that has the session.
-	Epoch        int64
-	Sequence     uint64
-	StartTime    time.Time
-	LastBeatTime time.Time
-	// LastReportTime is when the agent of the holder was last heard; zero if that is LastBeatTime.
+	Epoch       int64
+	Sequence    uint64
+	StartTime   time.Time
+	ObserveTime time.Time
+	// LastReportTime is when the agent of the holder was last heard; zero if that is ObserveTime.
 	LastReportTime time.Time
 	Deadline       time.Time
 	Shard          int
@@ -41,10 +41,10 @@ func (l *Lease) ETag() string {
 
 // AgentHeard returns when the agent of the holder was last heard.
 func (l *Lease) AgentHeard() time.Time {
-	if l.LastReportTime.After(l.LastBeatTime) {
+	if l.LastReportTime.After(l.ObserveTime) {
 		return l.LastReportTime
 	}
-	return l.LastBeatTime
+	return l.ObserveTime
 }
 
 // Duplicate is a boot that is rejected because another boot has the session.
@@ -113,10 +113,10 @@ func (c *Controller) lease(s session.Session) Lease {
 	now, slot := c.now(), s.Ref.Slot()
 	l := Lease{
 		Holder: s.Holder, State: s.State, Epoch: c.epoch(slot), Sequence: s.Sequence, Shard: int(*c.shards.At(slot)),
-		StartTime:    c.clock.WallTime(now, s.Started),
-		LastBeatTime: c.clock.WallTime(now, s.LastBeat),
-		Deadline:     c.clock.WallTime(now, s.Deadline),
-		Write:        c.writeStatus(now, slot),
+		StartTime:   c.clock.WallTime(now, s.Started),
+		ObserveTime: c.clock.WallTime(now, s.LastBeat),
+		Deadline:    c.clock.WallTime(now, s.Deadline),
+		Write:       c.writeStatus(now, slot),
 	}
 	if d, ok := c.duplicate(now, s); ok {
 		l.Duplicate = &Duplicate{Boot: d.Boot, LastRejectionTime: c.clock.WallTime(now, d.Last), Rejections: d.Rejections}

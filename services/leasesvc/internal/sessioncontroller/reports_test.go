@@ -54,8 +54,8 @@ func TestReport_HolderExpiresAsIfTheBeatHadBeenSentWhenItWasObserved(t *testing.
 			time.Sleep(time.Millisecond)
 		}
 		lease := getLease(t, ctl, node("n1", "1"))
-		if lease.State != session.Expired || lease.LastBeatTime.Sub(begin) > time.Second {
-			t.Errorf("state %v, last beat %v after the last observation", lease.State, lease.LastBeatTime.Sub(begin))
+		if lease.State != session.Expired || lease.ObserveTime.Sub(begin) > time.Second {
+			t.Errorf("state %v, last beat %v after the last observation", lease.State, lease.ObserveTime.Sub(begin))
 		}
 		if heard := time.Since(lease.LastReportTime); heard > time.Second {
 			t.Errorf("the agent was last heard %v ago", heard)
@@ -98,7 +98,7 @@ func TestReport_RegistrationOfASilentHolderIsExpiredAtOnce(t *testing.T) {
 			}
 		}
 		// A lease that ends at once would be registered again and again.
-		if ago := time.Since(getLease(t, ctl, node("n3", "1")).LastBeatTime).Round(time.Second); ago != 40*time.Second+30*time.Minute {
+		if ago := time.Since(getLease(t, ctl, node("n3", "1")).ObserveTime).Round(time.Second); ago != 40*time.Second+30*time.Minute {
 			t.Errorf("a day counts as %v at the begin of a lease", ago)
 		}
 		time.Sleep(time.Second)

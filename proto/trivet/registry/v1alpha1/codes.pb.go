@@ -2,9 +2,9 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: trivet/meta/v1alpha1/codes.proto
+// source: trivet/registry/v1alpha1/codes.proto
 
-package metav1
+package registryv1
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -80,11 +80,11 @@ func (x NodeEvidenceCode) String() string {
 }
 
 func (NodeEvidenceCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_codes_proto_enumTypes[0].Descriptor()
+	return file_trivet_registry_v1alpha1_codes_proto_enumTypes[0].Descriptor()
 }
 
 func (NodeEvidenceCode) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_codes_proto_enumTypes[0]
+	return &file_trivet_registry_v1alpha1_codes_proto_enumTypes[0]
 }
 
 func (x NodeEvidenceCode) Number() protoreflect.EnumNumber {
@@ -93,7 +93,7 @@ func (x NodeEvidenceCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeEvidenceCode.Descriptor instead.
 func (NodeEvidenceCode) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_codes_proto_rawDescGZIP(), []int{0}
+	return file_trivet_registry_v1alpha1_codes_proto_rawDescGZIP(), []int{0}
 }
 
 // NodeWriteStep lists the writes of the loop node-health to a Node.
@@ -137,11 +137,11 @@ func (x NodeWriteStep) String() string {
 }
 
 func (NodeWriteStep) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_codes_proto_enumTypes[1].Descriptor()
+	return file_trivet_registry_v1alpha1_codes_proto_enumTypes[1].Descriptor()
 }
 
 func (NodeWriteStep) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_codes_proto_enumTypes[1]
+	return &file_trivet_registry_v1alpha1_codes_proto_enumTypes[1]
 }
 
 func (x NodeWriteStep) Number() protoreflect.EnumNumber {
@@ -150,7 +150,7 @@ func (x NodeWriteStep) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeWriteStep.Descriptor instead.
 func (NodeWriteStep) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_codes_proto_rawDescGZIP(), []int{1}
+	return file_trivet_registry_v1alpha1_codes_proto_rawDescGZIP(), []int{1}
 }
 
 // EndpointEvidenceCode lists the links of the evidence of an endpoint.
@@ -212,11 +212,11 @@ func (x EndpointEvidenceCode) String() string {
 }
 
 func (EndpointEvidenceCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_codes_proto_enumTypes[2].Descriptor()
+	return file_trivet_registry_v1alpha1_codes_proto_enumTypes[2].Descriptor()
 }
 
 func (EndpointEvidenceCode) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_codes_proto_enumTypes[2]
+	return &file_trivet_registry_v1alpha1_codes_proto_enumTypes[2]
 }
 
 func (x EndpointEvidenceCode) Number() protoreflect.EnumNumber {
@@ -225,7 +225,7 @@ func (x EndpointEvidenceCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndpointEvidenceCode.Descriptor instead.
 func (EndpointEvidenceCode) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_codes_proto_rawDescGZIP(), []int{2}
+	return file_trivet_registry_v1alpha1_codes_proto_rawDescGZIP(), []int{2}
 }
 
 // FindingEvidenceCode lists the links of the evidence of a finding.
@@ -272,11 +272,11 @@ func (x FindingEvidenceCode) String() string {
 }
 
 func (FindingEvidenceCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_codes_proto_enumTypes[3].Descriptor()
+	return file_trivet_registry_v1alpha1_codes_proto_enumTypes[3].Descriptor()
 }
 
 func (FindingEvidenceCode) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_codes_proto_enumTypes[3]
+	return &file_trivet_registry_v1alpha1_codes_proto_enumTypes[3]
 }
 
 func (x FindingEvidenceCode) Number() protoreflect.EnumNumber {
@@ -285,7 +285,7 @@ func (x FindingEvidenceCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FindingEvidenceCode.Descriptor instead.
 func (FindingEvidenceCode) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_codes_proto_rawDescGZIP(), []int{3}
+	return file_trivet_registry_v1alpha1_codes_proto_rawDescGZIP(), []int{3}
 }
 
 // FindingCode lists what a finding may say. docs/findings has a page for each.
@@ -350,11 +350,11 @@ func (x FindingCode) String() string {
 }
 
 func (FindingCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_codes_proto_enumTypes[4].Descriptor()
+	return file_trivet_registry_v1alpha1_codes_proto_enumTypes[4].Descriptor()
 }
 
 func (FindingCode) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_codes_proto_enumTypes[4]
+	return &file_trivet_registry_v1alpha1_codes_proto_enumTypes[4]
 }
 
 func (x FindingCode) Number() protoreflect.EnumNumber {
@@ -363,14 +363,14 @@ func (x FindingCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FindingCode.Descriptor instead.
 func (FindingCode) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_codes_proto_rawDescGZIP(), []int{4}
+	return file_trivet_registry_v1alpha1_codes_proto_rawDescGZIP(), []int{4}
 }
 
-var File_trivet_meta_v1alpha1_codes_proto protoreflect.FileDescriptor
+var File_trivet_registry_v1alpha1_codes_proto protoreflect.FileDescriptor
 
-const file_trivet_meta_v1alpha1_codes_proto_rawDesc = "" +
+const file_trivet_registry_v1alpha1_codes_proto_rawDesc = "" +
 	"\n" +
-	" trivet/meta/v1alpha1/codes.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\x90\x0f\n" +
+	"$trivet/registry/v1alpha1/codes.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\x90\x0f\n" +
 	"\x10NodeEvidenceCode\x12\"\n" +
 	"\x1eNODE_EVIDENCE_CODE_UNSPECIFIED\x10\x00\x12\xa9\x01\n" +
 	"\x18NODE_EVIDENCE_CODE_LEASE\x10\x01\x1a\x8a\x01\xc2\xf3\x18\x85\x01*!the lease in the replica's memory:/It expired, and there is no other sign of life.R/Look at the machine, its network and its agent.\x12\xac\x01\n" +
@@ -432,29 +432,29 @@ const file_trivet_meta_v1alpha1_codes_proto_rawDesc = "" +
 	"\x17FINDING_CODE_UNREADABLE\x10\n" +
 	"\x1aD\xc2\xf3\x18@2#The stored value cannot be decoded.J\x19Only a person repairs it.\x12p\n" +
 	"\x14FINDING_CODE_INVALID\x10\v\x1aV\xc2\xf3\x18R25A Service has a value that is not an address or port.J\x19Only a person repairs it.\x1aY\xc2\xf3\x18U\n" +
-	"\x04code\x12M\x12\x11Codes of findings\x1a8[findings](findings/README.md) has a page for each code.BEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x04code\x12M\x12\x11Codes of findings\x1a8[findings](findings/README.md) has a page for each code.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
-	file_trivet_meta_v1alpha1_codes_proto_rawDescOnce sync.Once
-	file_trivet_meta_v1alpha1_codes_proto_rawDescData []byte
+	file_trivet_registry_v1alpha1_codes_proto_rawDescOnce sync.Once
+	file_trivet_registry_v1alpha1_codes_proto_rawDescData []byte
 )
 
-func file_trivet_meta_v1alpha1_codes_proto_rawDescGZIP() []byte {
-	file_trivet_meta_v1alpha1_codes_proto_rawDescOnce.Do(func() {
-		file_trivet_meta_v1alpha1_codes_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_codes_proto_rawDesc), len(file_trivet_meta_v1alpha1_codes_proto_rawDesc)))
+func file_trivet_registry_v1alpha1_codes_proto_rawDescGZIP() []byte {
+	file_trivet_registry_v1alpha1_codes_proto_rawDescOnce.Do(func() {
+		file_trivet_registry_v1alpha1_codes_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_codes_proto_rawDesc), len(file_trivet_registry_v1alpha1_codes_proto_rawDesc)))
 	})
-	return file_trivet_meta_v1alpha1_codes_proto_rawDescData
+	return file_trivet_registry_v1alpha1_codes_proto_rawDescData
 }
 
-var file_trivet_meta_v1alpha1_codes_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_trivet_meta_v1alpha1_codes_proto_goTypes = []any{
-	(NodeEvidenceCode)(0),     // 0: trivet.meta.v1alpha1.NodeEvidenceCode
-	(NodeWriteStep)(0),        // 1: trivet.meta.v1alpha1.NodeWriteStep
-	(EndpointEvidenceCode)(0), // 2: trivet.meta.v1alpha1.EndpointEvidenceCode
-	(FindingEvidenceCode)(0),  // 3: trivet.meta.v1alpha1.FindingEvidenceCode
-	(FindingCode)(0),          // 4: trivet.meta.v1alpha1.FindingCode
+var file_trivet_registry_v1alpha1_codes_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_trivet_registry_v1alpha1_codes_proto_goTypes = []any{
+	(NodeEvidenceCode)(0),     // 0: trivet.registry.v1alpha1.NodeEvidenceCode
+	(NodeWriteStep)(0),        // 1: trivet.registry.v1alpha1.NodeWriteStep
+	(EndpointEvidenceCode)(0), // 2: trivet.registry.v1alpha1.EndpointEvidenceCode
+	(FindingEvidenceCode)(0),  // 3: trivet.registry.v1alpha1.FindingEvidenceCode
+	(FindingCode)(0),          // 4: trivet.registry.v1alpha1.FindingCode
 }
-var file_trivet_meta_v1alpha1_codes_proto_depIdxs = []int32{
+var file_trivet_registry_v1alpha1_codes_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
 	0, // [0:0] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
@@ -462,27 +462,27 @@ var file_trivet_meta_v1alpha1_codes_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for field type_name
 }
 
-func init() { file_trivet_meta_v1alpha1_codes_proto_init() }
-func file_trivet_meta_v1alpha1_codes_proto_init() {
-	if File_trivet_meta_v1alpha1_codes_proto != nil {
+func init() { file_trivet_registry_v1alpha1_codes_proto_init() }
+func file_trivet_registry_v1alpha1_codes_proto_init() {
+	if File_trivet_registry_v1alpha1_codes_proto != nil {
 		return
 	}
-	file_trivet_meta_v1alpha1_registry_proto_init()
+	file_trivet_registry_v1alpha1_registry_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_codes_proto_rawDesc), len(file_trivet_meta_v1alpha1_codes_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_codes_proto_rawDesc), len(file_trivet_registry_v1alpha1_codes_proto_rawDesc)),
 			NumEnums:      5,
 			NumMessages:   0,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_trivet_meta_v1alpha1_codes_proto_goTypes,
-		DependencyIndexes: file_trivet_meta_v1alpha1_codes_proto_depIdxs,
-		EnumInfos:         file_trivet_meta_v1alpha1_codes_proto_enumTypes,
+		GoTypes:           file_trivet_registry_v1alpha1_codes_proto_goTypes,
+		DependencyIndexes: file_trivet_registry_v1alpha1_codes_proto_depIdxs,
+		EnumInfos:         file_trivet_registry_v1alpha1_codes_proto_enumTypes,
 	}.Build()
-	File_trivet_meta_v1alpha1_codes_proto = out.File
-	file_trivet_meta_v1alpha1_codes_proto_goTypes = nil
-	file_trivet_meta_v1alpha1_codes_proto_depIdxs = nil
+	File_trivet_registry_v1alpha1_codes_proto = out.File
+	file_trivet_registry_v1alpha1_codes_proto_goTypes = nil
+	file_trivet_registry_v1alpha1_codes_proto_depIdxs = nil
 }

@@ -2,9 +2,9 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: trivet/meta/v1alpha1/change_reasons.proto
+// source: trivet/registry/v1alpha1/change_reasons.proto
 
-package metav1
+package registryv1
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -68,11 +68,11 @@ func (x LeaseWriteReason) String() string {
 }
 
 func (LeaseWriteReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[0].Descriptor()
+	return file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[0].Descriptor()
 }
 
 func (LeaseWriteReason) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[0]
+	return &file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[0]
 }
 
 func (x LeaseWriteReason) Number() protoreflect.EnumNumber {
@@ -81,7 +81,7 @@ func (x LeaseWriteReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LeaseWriteReason.Descriptor instead.
 func (LeaseWriteReason) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{0}
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{0}
 }
 
 // BaselineChangeReason lists why bootstrapsvc changes or reports an object of the baseline.
@@ -221,11 +221,11 @@ func (x BaselineChangeReason) String() string {
 }
 
 func (BaselineChangeReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[1].Descriptor()
+	return file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[1].Descriptor()
 }
 
 func (BaselineChangeReason) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[1]
+	return &file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[1]
 }
 
 func (x BaselineChangeReason) Number() protoreflect.EnumNumber {
@@ -234,7 +234,7 @@ func (x BaselineChangeReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BaselineChangeReason.Descriptor instead.
 func (BaselineChangeReason) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{1}
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{1}
 }
 
 // RepairChangeReason lists why a repair writes.
@@ -281,11 +281,11 @@ func (x RepairChangeReason) String() string {
 }
 
 func (RepairChangeReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[2].Descriptor()
+	return file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[2].Descriptor()
 }
 
 func (RepairChangeReason) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[2]
+	return &file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[2]
 }
 
 func (x RepairChangeReason) Number() protoreflect.EnumNumber {
@@ -294,7 +294,7 @@ func (x RepairChangeReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RepairChangeReason.Descriptor instead.
 func (RepairChangeReason) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{2}
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{2}
 }
 
 // SliceChangeReason lists why slicesvc writes an EndpointSlice.
@@ -359,11 +359,11 @@ func (x SliceChangeReason) String() string {
 }
 
 func (SliceChangeReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[3].Descriptor()
+	return file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[3].Descriptor()
 }
 
 func (SliceChangeReason) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[3]
+	return &file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[3]
 }
 
 func (x SliceChangeReason) Number() protoreflect.EnumNumber {
@@ -372,7 +372,7 @@ func (x SliceChangeReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SliceChangeReason.Descriptor instead.
 func (SliceChangeReason) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{3}
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{3}
 }
 
 // SyncTrigger lists what causes the sync of a Service.
@@ -431,11 +431,11 @@ func (x SyncTrigger) String() string {
 }
 
 func (SyncTrigger) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[4].Descriptor()
+	return file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[4].Descriptor()
 }
 
 func (SyncTrigger) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[4]
+	return &file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[4]
 }
 
 func (x SyncTrigger) Number() protoreflect.EnumNumber {
@@ -444,7 +444,7 @@ func (x SyncTrigger) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SyncTrigger.Descriptor instead.
 func (SyncTrigger) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{4}
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{4}
 }
 
 // EvictionReason lists the reasons that taint eviction writes to Pods.
@@ -482,11 +482,11 @@ func (x EvictionReason) String() string {
 }
 
 func (EvictionReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[5].Descriptor()
+	return file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[5].Descriptor()
 }
 
 func (EvictionReason) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes[5]
+	return &file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[5]
 }
 
 func (x EvictionReason) Number() protoreflect.EnumNumber {
@@ -495,14 +495,14 @@ func (x EvictionReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EvictionReason.Descriptor instead.
 func (EvictionReason) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{5}
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{5}
 }
 
-var File_trivet_meta_v1alpha1_change_reasons_proto protoreflect.FileDescriptor
+var File_trivet_registry_v1alpha1_change_reasons_proto protoreflect.FileDescriptor
 
-const file_trivet_meta_v1alpha1_change_reasons_proto_rawDesc = "" +
+const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\n" +
-	")trivet/meta/v1alpha1/change_reasons.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\xf0\t\n" +
+	"-trivet/registry/v1alpha1/change_reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xf0\t\n" +
 	"\x10LeaseWriteReason\x12\"\n" +
 	"\x1eLEASE_WRITE_REASON_UNSPECIFIED\x10\x00\x12^\n" +
 	"\x1bLEASE_WRITE_REASON_RELEASED\x10\x01\x1a=\xc2\xf3\x1892\x18The holder was released.J\x1dThe Lease is deleted at once.\x12\x9a\x01\n" +
@@ -593,30 +593,30 @@ const file_trivet_meta_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x16DeletionByTaintManager*$condition `DisruptionTarget`, `True`2\xac\x01The Pod is about to be deleted, because its node has a NoExecute taint that it does not tolerate, or no longer. The message names the taint. A finished Pod does not get it.\x12\x99\x02\n" +
 	"&EVICTION_REASON_TAINT_MANAGER_EVICTION\x10\x02\x1a\xec\x01\xc2\xf3\x18\xe7\x01\n" +
 	"\x14TaintManagerEviction*/Event, `Normal`, of `taint-eviction-controller`2\x9d\x01\"deleted from node …\": the Pod was deleted for the named taint. \"may stay on node …\": the eviction was cancelled, because the taint is gone or tolerated.\x1a\x9b\x01\xc2\xf3\x18\x96\x01\n" +
-	"\x06reason\x12\x8b\x01\x12\"What taint eviction writes to Pods\x1aeThe loop `taint-eviction` of leasesvc writes these. The reasons are upstream's, the messages are not.BEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x06reason\x12\x8b\x01\x12\"What taint eviction writes to Pods\x1aeThe loop `taint-eviction` of leasesvc writes these. The reasons are upstream's, the messages are not.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
-	file_trivet_meta_v1alpha1_change_reasons_proto_rawDescOnce sync.Once
-	file_trivet_meta_v1alpha1_change_reasons_proto_rawDescData []byte
+	file_trivet_registry_v1alpha1_change_reasons_proto_rawDescOnce sync.Once
+	file_trivet_registry_v1alpha1_change_reasons_proto_rawDescData []byte
 )
 
-func file_trivet_meta_v1alpha1_change_reasons_proto_rawDescGZIP() []byte {
-	file_trivet_meta_v1alpha1_change_reasons_proto_rawDescOnce.Do(func() {
-		file_trivet_meta_v1alpha1_change_reasons_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_change_reasons_proto_rawDesc), len(file_trivet_meta_v1alpha1_change_reasons_proto_rawDesc)))
+func file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP() []byte {
+	file_trivet_registry_v1alpha1_change_reasons_proto_rawDescOnce.Do(func() {
+		file_trivet_registry_v1alpha1_change_reasons_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc), len(file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc)))
 	})
-	return file_trivet_meta_v1alpha1_change_reasons_proto_rawDescData
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescData
 }
 
-var file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_trivet_meta_v1alpha1_change_reasons_proto_goTypes = []any{
-	(LeaseWriteReason)(0),     // 0: trivet.meta.v1alpha1.LeaseWriteReason
-	(BaselineChangeReason)(0), // 1: trivet.meta.v1alpha1.BaselineChangeReason
-	(RepairChangeReason)(0),   // 2: trivet.meta.v1alpha1.RepairChangeReason
-	(SliceChangeReason)(0),    // 3: trivet.meta.v1alpha1.SliceChangeReason
-	(SyncTrigger)(0),          // 4: trivet.meta.v1alpha1.SyncTrigger
-	(EvictionReason)(0),       // 5: trivet.meta.v1alpha1.EvictionReason
+var file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_trivet_registry_v1alpha1_change_reasons_proto_goTypes = []any{
+	(LeaseWriteReason)(0),     // 0: trivet.registry.v1alpha1.LeaseWriteReason
+	(BaselineChangeReason)(0), // 1: trivet.registry.v1alpha1.BaselineChangeReason
+	(RepairChangeReason)(0),   // 2: trivet.registry.v1alpha1.RepairChangeReason
+	(SliceChangeReason)(0),    // 3: trivet.registry.v1alpha1.SliceChangeReason
+	(SyncTrigger)(0),          // 4: trivet.registry.v1alpha1.SyncTrigger
+	(EvictionReason)(0),       // 5: trivet.registry.v1alpha1.EvictionReason
 }
-var file_trivet_meta_v1alpha1_change_reasons_proto_depIdxs = []int32{
+var file_trivet_registry_v1alpha1_change_reasons_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
 	0, // [0:0] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
@@ -624,27 +624,27 @@ var file_trivet_meta_v1alpha1_change_reasons_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for field type_name
 }
 
-func init() { file_trivet_meta_v1alpha1_change_reasons_proto_init() }
-func file_trivet_meta_v1alpha1_change_reasons_proto_init() {
-	if File_trivet_meta_v1alpha1_change_reasons_proto != nil {
+func init() { file_trivet_registry_v1alpha1_change_reasons_proto_init() }
+func file_trivet_registry_v1alpha1_change_reasons_proto_init() {
+	if File_trivet_registry_v1alpha1_change_reasons_proto != nil {
 		return
 	}
-	file_trivet_meta_v1alpha1_registry_proto_init()
+	file_trivet_registry_v1alpha1_registry_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_change_reasons_proto_rawDesc), len(file_trivet_meta_v1alpha1_change_reasons_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc), len(file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc)),
 			NumEnums:      6,
 			NumMessages:   0,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_trivet_meta_v1alpha1_change_reasons_proto_goTypes,
-		DependencyIndexes: file_trivet_meta_v1alpha1_change_reasons_proto_depIdxs,
-		EnumInfos:         file_trivet_meta_v1alpha1_change_reasons_proto_enumTypes,
+		GoTypes:           file_trivet_registry_v1alpha1_change_reasons_proto_goTypes,
+		DependencyIndexes: file_trivet_registry_v1alpha1_change_reasons_proto_depIdxs,
+		EnumInfos:         file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes,
 	}.Build()
-	File_trivet_meta_v1alpha1_change_reasons_proto = out.File
-	file_trivet_meta_v1alpha1_change_reasons_proto_goTypes = nil
-	file_trivet_meta_v1alpha1_change_reasons_proto_depIdxs = nil
+	File_trivet_registry_v1alpha1_change_reasons_proto = out.File
+	file_trivet_registry_v1alpha1_change_reasons_proto_goTypes = nil
+	file_trivet_registry_v1alpha1_change_reasons_proto_depIdxs = nil
 }

@@ -2,9 +2,15 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: trivet/meta/v1alpha1/registry.proto
+// source: trivet/registry/v1alpha1/registry.proto
 
-package metav1
+// Package trivet.registry.v1alpha1 lists the reasons and codes that Trivet sends, and what each
+// means.
+//
+// It stays v1alpha1: beside the reasons of errors, which are stable, it has words of logs and
+// metrics, which may go.
+
+package registryv1
 
 import (
 	code "google.golang.org/genproto/googleapis/rpc/code"
@@ -64,11 +70,11 @@ func (x ReasonInfo_Retry) String() string {
 }
 
 func (ReasonInfo_Retry) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_registry_proto_enumTypes[0].Descriptor()
+	return file_trivet_registry_v1alpha1_registry_proto_enumTypes[0].Descriptor()
 }
 
 func (ReasonInfo_Retry) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_registry_proto_enumTypes[0]
+	return &file_trivet_registry_v1alpha1_registry_proto_enumTypes[0]
 }
 
 func (x ReasonInfo_Retry) Number() protoreflect.EnumNumber {
@@ -77,7 +83,7 @@ func (x ReasonInfo_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReasonInfo_Retry.Descriptor instead.
 func (ReasonInfo_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_registry_proto_rawDescGZIP(), []int{0, 0}
+	return file_trivet_registry_v1alpha1_registry_proto_rawDescGZIP(), []int{0, 0}
 }
 
 // ReasonInfo explains one reason. Every text is plain English with Markdown's backquotes.
@@ -99,7 +105,7 @@ type ReasonInfo struct {
 	// For a link of evidence, when its result is FAILED.
 	BrokenWhen string `protobuf:"bytes,7,opt,name=broken_when,json=brokenWhen" json:"broken_when,omitempty"`
 	// Whether the same call may succeed later. Unspecified if the reason is not one of an error.
-	Retry ReasonInfo_Retry `protobuf:"varint,8,opt,name=retry,enum=trivet.meta.v1alpha1.ReasonInfo_Retry" json:"retry,omitempty"`
+	Retry ReasonInfo_Retry `protobuf:"varint,8,opt,name=retry,enum=trivet.registry.v1alpha1.ReasonInfo_Retry" json:"retry,omitempty"`
 	// What Trivet does next.
 	Effect string `protobuf:"bytes,9,opt,name=effect" json:"effect,omitempty"`
 	// What the reader of the reason does next.
@@ -112,7 +118,7 @@ type ReasonInfo struct {
 
 func (x *ReasonInfo) Reset() {
 	*x = ReasonInfo{}
-	mi := &file_trivet_meta_v1alpha1_registry_proto_msgTypes[0]
+	mi := &file_trivet_registry_v1alpha1_registry_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -124,7 +130,7 @@ func (x *ReasonInfo) String() string {
 func (*ReasonInfo) ProtoMessage() {}
 
 func (x *ReasonInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_meta_v1alpha1_registry_proto_msgTypes[0]
+	mi := &file_trivet_registry_v1alpha1_registry_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -137,7 +143,7 @@ func (x *ReasonInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonInfo.ProtoReflect.Descriptor instead.
 func (*ReasonInfo) Descriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_registry_proto_rawDescGZIP(), []int{0}
+	return file_trivet_registry_v1alpha1_registry_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *ReasonInfo) GetName() string {
@@ -230,7 +236,7 @@ type ReasonRegistry struct {
 
 func (x *ReasonRegistry) Reset() {
 	*x = ReasonRegistry{}
-	mi := &file_trivet_meta_v1alpha1_registry_proto_msgTypes[1]
+	mi := &file_trivet_registry_v1alpha1_registry_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -242,7 +248,7 @@ func (x *ReasonRegistry) String() string {
 func (*ReasonRegistry) ProtoMessage() {}
 
 func (x *ReasonRegistry) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_meta_v1alpha1_registry_proto_msgTypes[1]
+	mi := &file_trivet_registry_v1alpha1_registry_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -255,7 +261,7 @@ func (x *ReasonRegistry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonRegistry.ProtoReflect.Descriptor instead.
 func (*ReasonRegistry) Descriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_registry_proto_rawDescGZIP(), []int{1}
+	return file_trivet_registry_v1alpha1_registry_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *ReasonRegistry) GetNoun() string {
@@ -289,7 +295,7 @@ type ReasonRegistry_Section struct {
 
 func (x *ReasonRegistry_Section) Reset() {
 	*x = ReasonRegistry_Section{}
-	mi := &file_trivet_meta_v1alpha1_registry_proto_msgTypes[2]
+	mi := &file_trivet_registry_v1alpha1_registry_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -301,7 +307,7 @@ func (x *ReasonRegistry_Section) String() string {
 func (*ReasonRegistry_Section) ProtoMessage() {}
 
 func (x *ReasonRegistry_Section) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_meta_v1alpha1_registry_proto_msgTypes[2]
+	mi := &file_trivet_registry_v1alpha1_registry_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -314,7 +320,7 @@ func (x *ReasonRegistry_Section) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonRegistry_Section.ProtoReflect.Descriptor instead.
 func (*ReasonRegistry_Section) Descriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_registry_proto_rawDescGZIP(), []int{1, 0}
+	return file_trivet_registry_v1alpha1_registry_proto_rawDescGZIP(), []int{1, 0}
 }
 
 func (x *ReasonRegistry_Section) GetName() string {
@@ -345,22 +351,22 @@ func (x *ReasonRegistry_Section) GetNote() string {
 	return ""
 }
 
-var file_trivet_meta_v1alpha1_registry_proto_extTypes = []protoimpl.ExtensionInfo{
+var file_trivet_registry_v1alpha1_registry_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.EnumValueOptions)(nil),
 		ExtensionType: (*ReasonInfo)(nil),
 		Field:         51000,
-		Name:          "trivet.meta.v1alpha1.reason",
+		Name:          "trivet.registry.v1alpha1.reason",
 		Tag:           "bytes,51000,opt,name=reason",
-		Filename:      "trivet/meta/v1alpha1/registry.proto",
+		Filename:      "trivet/registry/v1alpha1/registry.proto",
 	},
 	{
 		ExtendedType:  (*descriptorpb.EnumOptions)(nil),
 		ExtensionType: (*ReasonRegistry)(nil),
 		Field:         51000,
-		Name:          "trivet.meta.v1alpha1.registry",
+		Name:          "trivet.registry.v1alpha1.registry",
 		Tag:           "bytes,51000,opt,name=registry",
-		Filename:      "trivet/meta/v1alpha1/registry.proto",
+		Filename:      "trivet/registry/v1alpha1/registry.proto",
 	},
 }
 
@@ -368,23 +374,23 @@ var file_trivet_meta_v1alpha1_registry_proto_extTypes = []protoimpl.ExtensionInf
 var (
 	// What one reason means.
 	//
-	// optional trivet.meta.v1alpha1.ReasonInfo reason = 51000;
-	E_Reason = &file_trivet_meta_v1alpha1_registry_proto_extTypes[0]
+	// optional trivet.registry.v1alpha1.ReasonInfo reason = 51000;
+	E_Reason = &file_trivet_registry_v1alpha1_registry_proto_extTypes[0]
 )
 
 // Extension fields to descriptorpb.EnumOptions.
 var (
 	// How docs/reasons.md presents the reasons of one enum.
 	//
-	// optional trivet.meta.v1alpha1.ReasonRegistry registry = 51000;
-	E_Registry = &file_trivet_meta_v1alpha1_registry_proto_extTypes[1]
+	// optional trivet.registry.v1alpha1.ReasonRegistry registry = 51000;
+	E_Registry = &file_trivet_registry_v1alpha1_registry_proto_extTypes[1]
 )
 
-var File_trivet_meta_v1alpha1_registry_proto protoreflect.FileDescriptor
+var File_trivet_registry_v1alpha1_registry_proto protoreflect.FileDescriptor
 
-const file_trivet_meta_v1alpha1_registry_proto_rawDesc = "" +
+const file_trivet_registry_v1alpha1_registry_proto_rawDesc = "" +
 	"\n" +
-	"#trivet/meta/v1alpha1/registry.proto\x12\x14trivet.meta.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x15google/rpc/code.proto\"\xad\x03\n" +
+	"'trivet/registry/v1alpha1/registry.proto\x12\x18trivet.registry.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x15google/rpc/code.proto\"\xb1\x03\n" +
 	"\n" +
 	"ReasonInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
@@ -394,8 +400,8 @@ const file_trivet_meta_v1alpha1_registry_proto_rawDesc = "" +
 	"\asubject\x18\x05 \x01(\tR\asubject\x12\x18\n" +
 	"\ameaning\x18\x06 \x01(\tR\ameaning\x12\x1f\n" +
 	"\vbroken_when\x18\a \x01(\tR\n" +
-	"brokenWhen\x12<\n" +
-	"\x05retry\x18\b \x01(\x0e2&.trivet.meta.v1alpha1.ReasonInfo.RetryR\x05retry\x12\x16\n" +
+	"brokenWhen\x12@\n" +
+	"\x05retry\x18\b \x01(\x0e2*.trivet.registry.v1alpha1.ReasonInfo.RetryR\x05retry\x12\x16\n" +
 	"\x06effect\x18\t \x01(\tR\x06effect\x12\x16\n" +
 	"\x06action\x18\n" +
 	" \x01(\tR\x06action\x12\x1a\n" +
@@ -404,49 +410,49 @@ const file_trivet_meta_v1alpha1_registry_proto_rawDesc = "" +
 	"\x11RETRY_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tRETRY_YES\x10\x01\x12\f\n" +
 	"\bRETRY_NO\x10\x02\x12\x11\n" +
-	"\rRETRY_PERHAPS\x10\x03\"\xdb\x01\n" +
+	"\rRETRY_PERHAPS\x10\x03\"\xdf\x01\n" +
 	"\x0eReasonRegistry\x12\x12\n" +
-	"\x04noun\x18\x01 \x01(\tR\x04noun\x12H\n" +
-	"\bsections\x18\x02 \x03(\v2,.trivet.meta.v1alpha1.ReasonRegistry.SectionR\bsections\x1ak\n" +
+	"\x04noun\x18\x01 \x01(\tR\x04noun\x12L\n" +
+	"\bsections\x18\x02 \x03(\v20.trivet.registry.v1alpha1.ReasonRegistry.SectionR\bsections\x1ak\n" +
 	"\aSection\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\"\n" +
 	"\fintroduction\x18\x03 \x01(\tR\fintroduction\x12\x12\n" +
-	"\x04note\x18\x04 \x01(\tR\x04note:]\n" +
-	"\x06reason\x12!.google.protobuf.EnumValueOptions\x18\xb8\x8e\x03 \x01(\v2 .trivet.meta.v1alpha1.ReasonInfoR\x06reason:`\n" +
-	"\bregistry\x12\x1c.google.protobuf.EnumOptions\x18\xb8\x8e\x03 \x01(\v2$.trivet.meta.v1alpha1.ReasonRegistryR\bregistryBEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x04note\x18\x04 \x01(\tR\x04note:a\n" +
+	"\x06reason\x12!.google.protobuf.EnumValueOptions\x18\xb8\x8e\x03 \x01(\v2$.trivet.registry.v1alpha1.ReasonInfoR\x06reason:d\n" +
+	"\bregistry\x12\x1c.google.protobuf.EnumOptions\x18\xb8\x8e\x03 \x01(\v2(.trivet.registry.v1alpha1.ReasonRegistryR\bregistryBMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
-	file_trivet_meta_v1alpha1_registry_proto_rawDescOnce sync.Once
-	file_trivet_meta_v1alpha1_registry_proto_rawDescData []byte
+	file_trivet_registry_v1alpha1_registry_proto_rawDescOnce sync.Once
+	file_trivet_registry_v1alpha1_registry_proto_rawDescData []byte
 )
 
-func file_trivet_meta_v1alpha1_registry_proto_rawDescGZIP() []byte {
-	file_trivet_meta_v1alpha1_registry_proto_rawDescOnce.Do(func() {
-		file_trivet_meta_v1alpha1_registry_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_registry_proto_rawDesc), len(file_trivet_meta_v1alpha1_registry_proto_rawDesc)))
+func file_trivet_registry_v1alpha1_registry_proto_rawDescGZIP() []byte {
+	file_trivet_registry_v1alpha1_registry_proto_rawDescOnce.Do(func() {
+		file_trivet_registry_v1alpha1_registry_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_registry_proto_rawDesc), len(file_trivet_registry_v1alpha1_registry_proto_rawDesc)))
 	})
-	return file_trivet_meta_v1alpha1_registry_proto_rawDescData
+	return file_trivet_registry_v1alpha1_registry_proto_rawDescData
 }
 
-var file_trivet_meta_v1alpha1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_trivet_meta_v1alpha1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
-var file_trivet_meta_v1alpha1_registry_proto_goTypes = []any{
-	(ReasonInfo_Retry)(0),                 // 0: trivet.meta.v1alpha1.ReasonInfo.Retry
-	(*ReasonInfo)(nil),                    // 1: trivet.meta.v1alpha1.ReasonInfo
-	(*ReasonRegistry)(nil),                // 2: trivet.meta.v1alpha1.ReasonRegistry
-	(*ReasonRegistry_Section)(nil),        // 3: trivet.meta.v1alpha1.ReasonRegistry.Section
+var file_trivet_registry_v1alpha1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_trivet_registry_v1alpha1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_trivet_registry_v1alpha1_registry_proto_goTypes = []any{
+	(ReasonInfo_Retry)(0),                 // 0: trivet.registry.v1alpha1.ReasonInfo.Retry
+	(*ReasonInfo)(nil),                    // 1: trivet.registry.v1alpha1.ReasonInfo
+	(*ReasonRegistry)(nil),                // 2: trivet.registry.v1alpha1.ReasonRegistry
+	(*ReasonRegistry_Section)(nil),        // 3: trivet.registry.v1alpha1.ReasonRegistry.Section
 	(code.Code)(0),                        // 4: google.rpc.Code
 	(*descriptorpb.EnumValueOptions)(nil), // 5: google.protobuf.EnumValueOptions
 	(*descriptorpb.EnumOptions)(nil),      // 6: google.protobuf.EnumOptions
 }
-var file_trivet_meta_v1alpha1_registry_proto_depIdxs = []int32{
-	4, // 0: trivet.meta.v1alpha1.ReasonInfo.code:type_name -> google.rpc.Code
-	0, // 1: trivet.meta.v1alpha1.ReasonInfo.retry:type_name -> trivet.meta.v1alpha1.ReasonInfo.Retry
-	3, // 2: trivet.meta.v1alpha1.ReasonRegistry.sections:type_name -> trivet.meta.v1alpha1.ReasonRegistry.Section
-	5, // 3: trivet.meta.v1alpha1.reason:extendee -> google.protobuf.EnumValueOptions
-	6, // 4: trivet.meta.v1alpha1.registry:extendee -> google.protobuf.EnumOptions
-	1, // 5: trivet.meta.v1alpha1.reason:type_name -> trivet.meta.v1alpha1.ReasonInfo
-	2, // 6: trivet.meta.v1alpha1.registry:type_name -> trivet.meta.v1alpha1.ReasonRegistry
+var file_trivet_registry_v1alpha1_registry_proto_depIdxs = []int32{
+	4, // 0: trivet.registry.v1alpha1.ReasonInfo.code:type_name -> google.rpc.Code
+	0, // 1: trivet.registry.v1alpha1.ReasonInfo.retry:type_name -> trivet.registry.v1alpha1.ReasonInfo.Retry
+	3, // 2: trivet.registry.v1alpha1.ReasonRegistry.sections:type_name -> trivet.registry.v1alpha1.ReasonRegistry.Section
+	5, // 3: trivet.registry.v1alpha1.reason:extendee -> google.protobuf.EnumValueOptions
+	6, // 4: trivet.registry.v1alpha1.registry:extendee -> google.protobuf.EnumOptions
+	1, // 5: trivet.registry.v1alpha1.reason:type_name -> trivet.registry.v1alpha1.ReasonInfo
+	2, // 6: trivet.registry.v1alpha1.registry:type_name -> trivet.registry.v1alpha1.ReasonRegistry
 	7, // [7:7] is the sub-list for method output_type
 	7, // [7:7] is the sub-list for method input_type
 	5, // [5:7] is the sub-list for extension type_name
@@ -454,28 +460,28 @@ var file_trivet_meta_v1alpha1_registry_proto_depIdxs = []int32{
 	0, // [0:3] is the sub-list for field type_name
 }
 
-func init() { file_trivet_meta_v1alpha1_registry_proto_init() }
-func file_trivet_meta_v1alpha1_registry_proto_init() {
-	if File_trivet_meta_v1alpha1_registry_proto != nil {
+func init() { file_trivet_registry_v1alpha1_registry_proto_init() }
+func file_trivet_registry_v1alpha1_registry_proto_init() {
+	if File_trivet_registry_v1alpha1_registry_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_registry_proto_rawDesc), len(file_trivet_meta_v1alpha1_registry_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_registry_proto_rawDesc), len(file_trivet_registry_v1alpha1_registry_proto_rawDesc)),
 			NumEnums:      1,
 			NumMessages:   3,
 			NumExtensions: 2,
 			NumServices:   0,
 		},
-		GoTypes:           file_trivet_meta_v1alpha1_registry_proto_goTypes,
-		DependencyIndexes: file_trivet_meta_v1alpha1_registry_proto_depIdxs,
-		EnumInfos:         file_trivet_meta_v1alpha1_registry_proto_enumTypes,
-		MessageInfos:      file_trivet_meta_v1alpha1_registry_proto_msgTypes,
-		ExtensionInfos:    file_trivet_meta_v1alpha1_registry_proto_extTypes,
+		GoTypes:           file_trivet_registry_v1alpha1_registry_proto_goTypes,
+		DependencyIndexes: file_trivet_registry_v1alpha1_registry_proto_depIdxs,
+		EnumInfos:         file_trivet_registry_v1alpha1_registry_proto_enumTypes,
+		MessageInfos:      file_trivet_registry_v1alpha1_registry_proto_msgTypes,
+		ExtensionInfos:    file_trivet_registry_v1alpha1_registry_proto_extTypes,
 	}.Build()
-	File_trivet_meta_v1alpha1_registry_proto = out.File
-	file_trivet_meta_v1alpha1_registry_proto_goTypes = nil
-	file_trivet_meta_v1alpha1_registry_proto_depIdxs = nil
+	File_trivet_registry_v1alpha1_registry_proto = out.File
+	file_trivet_registry_v1alpha1_registry_proto_goTypes = nil
+	file_trivet_registry_v1alpha1_registry_proto_depIdxs = nil
 }

@@ -2,9 +2,9 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: trivet/meta/v1alpha1/reasons.proto
+// source: trivet/registry/v1alpha1/reasons.proto
 
-package metav1
+package registryv1
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -214,11 +214,11 @@ func (x ErrorReason) String() string {
 }
 
 func (ErrorReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_meta_v1alpha1_reasons_proto_enumTypes[0].Descriptor()
+	return file_trivet_registry_v1alpha1_reasons_proto_enumTypes[0].Descriptor()
 }
 
 func (ErrorReason) Type() protoreflect.EnumType {
-	return &file_trivet_meta_v1alpha1_reasons_proto_enumTypes[0]
+	return &file_trivet_registry_v1alpha1_reasons_proto_enumTypes[0]
 }
 
 func (x ErrorReason) Number() protoreflect.EnumNumber {
@@ -227,14 +227,14 @@ func (x ErrorReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ErrorReason.Descriptor instead.
 func (ErrorReason) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_meta_v1alpha1_reasons_proto_rawDescGZIP(), []int{0}
+	return file_trivet_registry_v1alpha1_reasons_proto_rawDescGZIP(), []int{0}
 }
 
-var File_trivet_meta_v1alpha1_reasons_proto protoreflect.FileDescriptor
+var File_trivet_registry_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
-const file_trivet_meta_v1alpha1_reasons_proto_rawDesc = "" +
+const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"\"trivet/meta/v1alpha1/reasons.proto\x12\x14trivet.meta.v1alpha1\x1a#trivet/meta/v1alpha1/registry.proto*\xb3M\n" +
+	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xb3M\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -302,25 +302,25 @@ const file_trivet_meta_v1alpha1_reasons_proto_rawDesc = "" +
 	"\bleasesvc\x12\x12Errors of leasesvc\x12&\n" +
 	"\fbootstrapsvc\x12\x16Errors of bootstrapsvc\x12\xe6\x01\n" +
 	"\bslicesvc\x12\x12Errors of slicesvc\"\xc5\x01`CONFLICT` of ReconcileServiceSlices: a slice changed while it was written. The sync is repeated in any case. `NOT_LEADER`, of ReconcileServiceSlices alone, names the leader of the Service's shard.\x12 \n" +
-	"\agateway\x12\x15Errors of the gatewayBEZ>github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\agateway\x12\x15Errors of the gatewayBMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
-	file_trivet_meta_v1alpha1_reasons_proto_rawDescOnce sync.Once
-	file_trivet_meta_v1alpha1_reasons_proto_rawDescData []byte
+	file_trivet_registry_v1alpha1_reasons_proto_rawDescOnce sync.Once
+	file_trivet_registry_v1alpha1_reasons_proto_rawDescData []byte
 )
 
-func file_trivet_meta_v1alpha1_reasons_proto_rawDescGZIP() []byte {
-	file_trivet_meta_v1alpha1_reasons_proto_rawDescOnce.Do(func() {
-		file_trivet_meta_v1alpha1_reasons_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_reasons_proto_rawDesc), len(file_trivet_meta_v1alpha1_reasons_proto_rawDesc)))
+func file_trivet_registry_v1alpha1_reasons_proto_rawDescGZIP() []byte {
+	file_trivet_registry_v1alpha1_reasons_proto_rawDescOnce.Do(func() {
+		file_trivet_registry_v1alpha1_reasons_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_reasons_proto_rawDesc), len(file_trivet_registry_v1alpha1_reasons_proto_rawDesc)))
 	})
-	return file_trivet_meta_v1alpha1_reasons_proto_rawDescData
+	return file_trivet_registry_v1alpha1_reasons_proto_rawDescData
 }
 
-var file_trivet_meta_v1alpha1_reasons_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_trivet_meta_v1alpha1_reasons_proto_goTypes = []any{
-	(ErrorReason)(0), // 0: trivet.meta.v1alpha1.ErrorReason
+var file_trivet_registry_v1alpha1_reasons_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_trivet_registry_v1alpha1_reasons_proto_goTypes = []any{
+	(ErrorReason)(0), // 0: trivet.registry.v1alpha1.ErrorReason
 }
-var file_trivet_meta_v1alpha1_reasons_proto_depIdxs = []int32{
+var file_trivet_registry_v1alpha1_reasons_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
 	0, // [0:0] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
@@ -328,27 +328,27 @@ var file_trivet_meta_v1alpha1_reasons_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for field type_name
 }
 
-func init() { file_trivet_meta_v1alpha1_reasons_proto_init() }
-func file_trivet_meta_v1alpha1_reasons_proto_init() {
-	if File_trivet_meta_v1alpha1_reasons_proto != nil {
+func init() { file_trivet_registry_v1alpha1_reasons_proto_init() }
+func file_trivet_registry_v1alpha1_reasons_proto_init() {
+	if File_trivet_registry_v1alpha1_reasons_proto != nil {
 		return
 	}
-	file_trivet_meta_v1alpha1_registry_proto_init()
+	file_trivet_registry_v1alpha1_registry_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_meta_v1alpha1_reasons_proto_rawDesc), len(file_trivet_meta_v1alpha1_reasons_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_reasons_proto_rawDesc), len(file_trivet_registry_v1alpha1_reasons_proto_rawDesc)),
 			NumEnums:      1,
 			NumMessages:   0,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_trivet_meta_v1alpha1_reasons_proto_goTypes,
-		DependencyIndexes: file_trivet_meta_v1alpha1_reasons_proto_depIdxs,
-		EnumInfos:         file_trivet_meta_v1alpha1_reasons_proto_enumTypes,
+		GoTypes:           file_trivet_registry_v1alpha1_reasons_proto_goTypes,
+		DependencyIndexes: file_trivet_registry_v1alpha1_reasons_proto_depIdxs,
+		EnumInfos:         file_trivet_registry_v1alpha1_reasons_proto_enumTypes,
 	}.Build()
-	File_trivet_meta_v1alpha1_reasons_proto = out.File
-	file_trivet_meta_v1alpha1_reasons_proto_goTypes = nil
-	file_trivet_meta_v1alpha1_reasons_proto_depIdxs = nil
+	File_trivet_registry_v1alpha1_reasons_proto = out.File
+	file_trivet_registry_v1alpha1_reasons_proto_goTypes = nil
+	file_trivet_registry_v1alpha1_reasons_proto_depIdxs = nil
 }
