@@ -3,16 +3,21 @@
 //
 // Promises:
 //
+//   - It serves the services' own APIs. Answers have the shape of a replica's; sources name each
+//     replica whose part is in them.
 //   - A replica that does not answer in time delays no other answer. The answer comes without it
-//     and names it among the sources. Only if no replica answers, or not the one that has the
-//     answer, the error is NO_SOURCE. It names each replica that was asked, with the cause.
+//     and names it in missing, also each shard without a leader. Only if no replica answers, or not
+//     the one that has the answer, the error is REPLICAS_UNREACHABLE. It names each replica that
+//     was asked, with the cause.
 //   - The services are asked once for any number of watches, and only while there are watches.
-//     Streams to replicas stay open a moment longer.
-//   - A question about one shard goes to the replica that holds it. Lists and watches of Nodes,
-//     Leases and Services merge all replicas and name the missing ones. A Node that moves between
-//     replicas is reported as modified.
-//   - Findings come from the holder of bootstrapsvc's term. The stream follows the term. A finding
-//     that ended between two terms is reported as ended before the bookmark of the next holder.
+//     Streams to replicas, and what resume tokens need, stay 30 seconds longer.
+//   - A question about one shard goes to the replica that leads it. Lists and watches of Nodes,
+//     Leases and Services merge all replicas. When a shard moves, its objects stay as last sent
+//     until the next leader has reported them; what the leader does not report is deleted then.
+//   - Zones and findings come from their leader, the baseline, kube-apiservers, plans and repairs
+//     from any replica. Their watches go on at the next one.
+//   - A request that writes goes to the leader, once. It is repeated only if it certainly was not
+//     carried out, or at the same replica, which knows it by its request_id.
 //   - An HTTP request is a gRPC call: it passes the same interceptors, limits and validation,
 //     through an in-memory connection.
 //   - The page is static, loads nothing from other servers, and treats each value that it shows as
@@ -23,26 +28,25 @@
 //
 // # HTTP
 //
-//	GET /                  the page
-//	GET /v1/status         the status as JSON; 200 with "partial": true if sources are missing, 503 without any source
-//	GET /v1/status:watch   a line per status, {"result": …}; an error is the last line, {"error": …}; ?interval=2s
-//	GET /v1/nodes          and /v1/nodes:watch, /v1/nodes/{node}, /v1/nodes/{node}:explain, /v1/zones
-//	GET /v1/leases         and /v1/leases:watch, /v1/namespaces/{namespace}/leases, …/leases/{lease}
-//	GET /v1/slices         and /v1/slices:watch, /v1/namespaces/{namespace}/slices, …/services/{service}/slices, …/slices:plan,
-//	                       …/services/{service}/endpoints/{pod}:explain; ReconcileService writes: gRPC only
-//	GET /v1/baseline       and /v1/apiservers, /v1/apiservers:watch, /v1/findings, /v1/findings:watch, /v1/repairs, /v1/repairs:plan;
-//	                       Audit and ApplyRepair work or write: gRPC only
+//	GET /                   the page
+//	GET /v1/openapi.json    all paths
+//	GET /v1/nodes:watch     a line for each event, {"result": …}; an error is the last line, {"error": …}
+//	/clusters/{cluster}/v1  the same paths as /v1, for the cluster of this gateway
+//
+// HTTP takes requests that change nothing: GET, and POST if the access rule of the RPC has the verb
+// get, list or watch, or if the body has validateOnly. Other requests are METHOD_NOT_ALLOWED: use
+// gRPC. A POST has the type application/json. Query parameters and fields that the RPC does not
+// have are errors.
 //
 // JSON is protobuf's mapping: lowerCamelCase names, every field present, 64-bit numbers as strings.
-// An error is google.rpc.Status with an ErrorInfo; its code gives the HTTP status. A query
-// parameter that a path does not have is an error.
+// An error is google.rpc.Status with an ErrorInfo; its code gives the HTTP status.
 //
-// The HTTP server is read only, takes no request body and has no TLS. It listens on loopback by
-// default. There it answers only to IP addresses and localhost, so that no website can read it by
-// rebinding its own name. Beyond loopback it belongs behind a proxy that has TLS and authenticates.
+// The HTTP server has no TLS and no authentication. It listens on loopback by default. There it
+// answers only to IP addresses and localhost, so that no website can read it by rebinding its own
+// name. Beyond loopback it belongs behind a proxy that has TLS and authenticates.
 //
 // # What it does not do
 //
-// It writes nothing, holds no term, keeps no history and forwards no credentials. It uses the
-// services through their API only.
+// It writes nothing itself, leads no shard, keeps no history and forwards no credentials. It uses
+// the services through their API only.
 package gateway

@@ -92,8 +92,8 @@ type bootstrapReplica struct {
 	service *fakeBootstrapsvc
 	id      string
 	// stopping is whether all calls fail with SHUTTING_DOWN, disconnected whether it cannot reach
-	// its kube-apiserver, hanging whether it does not answer. dropped is 1 to lose the next answer to
-	// ApplyRepairPlan, 2 to lose all that follow, too.
+	// its kube-apiserver, hanging whether it does not answer. dropped is 1 to lose the next answer
+	// to ApplyRepairPlan, 2 to lose all that follow, too.
 	stopping, disconnected, hanging atomic.Bool
 	dropped                         atomic.Int64
 	calls, watches                  atomic.Int64

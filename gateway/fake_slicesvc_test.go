@@ -126,7 +126,7 @@ func (r *sliceReplica) find(ctx context.Context, name string) (*slicev1.ServiceS
 			rpcerror.WithMetadata("epoch", fmt.Sprint(r.service.epochAt(r.service.shardOf(name), r.id))), rpcerror.WithMetadata("resource_version", r.version()))
 	}
 	return service, []*metav1.Source{{
-		Service: "slicesvc", ReplicaId: r.id, Epoch: service.Owner.Epoch, Caches: []*metav1.CacheStatus{{Kind: "Pod", ResourceVersion: r.version()}},
+		Service: "slicesvc", ReplicaId: r.id, Epoch: service.Owner.Epoch, Caches: []*metav1.CacheStatus{{Kind: "Pod", ResourceVersion: "999999999999"}, {Kind: "Service", ResourceVersion: r.version()}},
 	}}, nil
 }
 

@@ -226,8 +226,8 @@ type watch[T item] struct {
 	send  func(kind metav1.EventType, item T, bookmark *metav1.Bookmark) error
 }
 
-// serve sends the difference at each change. Items of a shard that the replica lost are not deleted;
-// a bookmark comes without the shard.
+// serve sends the difference at each change. Items of a shard that the replica lost are not
+// deleted; a bookmark comes without the shard.
 func (w watch[T]) serve(ctx context.Context) error {
 	sent, led := map[string]T{}, []int32(nil)
 	var none T
@@ -272,8 +272,8 @@ func (w watch[T]) serve(ctx context.Context) error {
 	}
 }
 
-// leads reports whether the replica still leads the shard of an item; any replica has the items of a
-// service without shards.
+// leads reports whether the replica still leads the shard of an item; any replica has the items of
+// a service without shards.
 func (w watch[T]) leads(item T, source *metav1.Source) bool {
 	owned, ok := any(item).(interface{ GetOwner() *metav1.Owner })
 	if !ok || w.service.name != "leasesvc" {

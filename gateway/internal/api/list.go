@@ -16,8 +16,8 @@ import (
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
 )
 
-// maxRounds bounds how often the replicas are asked for one page. A second round is needed only if a
-// page starts in the middle of what was read before, or if a replica returns only a token.
+// maxRounds bounds how often the replicas are asked for one page. A second round is needed only if
+// a page starts in the middle of what was read before, or if a replica returns only a token.
 const maxRounds = 4
 
 // pages are the sizes of the pages of a list.

@@ -81,7 +81,7 @@ func itemsOf(response proto.Message) []merge.Item {
 	list := m.Get(m.Descriptor().Fields().ByName(itemField(m.Descriptor()))).List()
 	items := make([]merge.Item, list.Len())
 	for i := range items {
-		items[i] = list.Get(i).Message().Interface().(merge.Item)
+		items[i], _ = list.Get(i).Message().Interface().(merge.Item) // itemField has checked the name
 	}
 	return items
 }
@@ -115,9 +115,17 @@ func valuesOf(desc protoreflect.FieldDescriptor, value protoreflect.Value) []str
 	return values
 }
 
-// selectorOf returns whether the filter of a watch wants an item, or nil if it wants all. A repeated
-// field names the accepted values of the field of the item in the singular; "parent" is a prefix of
-// the name.
+// filteredField returns the field of the item that a filter is about.
+func filteredField(filter protoreflect.FieldDescriptor) field {
+	if filter.IsList() {
+		return field(strings.TrimSuffix(string(filter.Name()), "s"))
+	}
+	return filter.Name()
+}
+
+// selectorOf returns whether the filter of a watch wants an item, or nil if it wants all. A
+// repeated field names the accepted values of the field of the item in the singular; "parent" is a
+// prefix of the name.
 func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func(merge.Item) bool {
 	var conditions []func(merge.Item) bool
 	request.ProtoReflect().Range(func(desc protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -128,7 +136,7 @@ func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func
 				conditions = append(conditions, func(item merge.Item) bool { return strings.HasPrefix(item.GetName(), parent+"/") })
 			}
 		default:
-			accepted, of := valuesOf(desc, value), item.Fields().ByName(field(strings.TrimSuffix(string(desc.Name()), "s")))
+			accepted, of := valuesOf(desc, value), item.Fields().ByName(filteredField(desc))
 			conditions = append(conditions, func(item merge.Item) bool {
 				return slices.Contains(accepted, item.ProtoReflect().Get(of).String())
 			})
@@ -146,8 +154,8 @@ func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func
 func same(a, b merge.Item) bool { return proto.Equal(a, b) }
 
 // sameBut returns a comparison that ignores some fields, and differences below a second of a time:
-// replicas compute wall-clock times from monotonic ones, so that each report of one moment differs a
-// little.
+// replicas compute wall-clock times from monotonic ones, so that each report of one moment differs
+// a little.
 func sameBut(ignored []field, unsteady field) func(a, b merge.Item) bool {
 	return func(a, b merge.Item) bool {
 		b = proto.CloneOf(b)
@@ -173,19 +181,27 @@ func copyField(from, to proto.Message, name field) {
 	to.ProtoReflect().Set(desc, from.ProtoReflect().Get(desc))
 }
 
-func isSteady(a, b proto.Message, name field) bool {
-	before, _ := get(a, name).(protoreflect.Message)
-	after, _ := get(b, name).(protoreflect.Message)
-	if before == nil || after == nil || !before.IsValid() || !after.IsValid() {
-		return false
+// timeOf returns a field with a time; nil if it is absent.
+func timeOf(message proto.Message, name field) *timestamppb.Timestamp {
+	if m, ok := get(message, name).(protoreflect.Message); ok {
+		stamp, _ := m.Interface().(*timestamppb.Timestamp) // a nil pointer for an absent time
+		return stamp
 	}
-	first, second := before.Interface().(*timestamppb.Timestamp), after.Interface().(*timestamppb.Timestamp)
-	return first.AsTime().Sub(second.AsTime()).Abs() < time.Second
+	return nil
+}
+
+func isSteady(a, b proto.Message, name field) bool {
+	first, second := timeOf(a, name), timeOf(b, name)
+	return first != nil && second != nil && first.AsTime().Sub(second.AsTime()).Abs() < time.Second
 }
 
 // sameSlices ignores a sync that wrote nothing.
 func sameSlices(a, b merge.Item) bool {
-	before, after := a.(*slicev1.ServiceSlices), proto.CloneOf(b.(*slicev1.ServiceSlices))
+	before, ok := a.(*slicev1.ServiceSlices)
+	after, both := proto.CloneOf(b).(*slicev1.ServiceSlices)
+	if !ok || !both {
+		return false
+	}
 	for i, sync := range after.Syncs {
 		if i >= len(before.Syncs) {
 			break

@@ -15,7 +15,7 @@ import (
 )
 
 // freshness says how new an answer is: the epoch under which it was made, or 0 if its replica does
-// not lead, and the newest resource version of its caches.
+// not lead, and the resource version of the cache that says whether the object exists.
 type freshness struct {
 	epoch   int64
 	version string
@@ -27,8 +27,8 @@ type reply struct {
 	failure fanout.Failure
 }
 
-// newest asks all replicas at once. It returns the answer of the leader of the shard as soon as it is
-// there. Without a leader it returns the answer from the newest cache.
+// newest asks all replicas at once. It returns the answer of the leader of the shard as soon as it
+// is there. Without a leader it returns the answer from the newest cache.
 //
 // NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a leader
 // every replica must have answered. The error is an answer of a replica, or REPLICAS_UNREACHABLE.
@@ -84,7 +84,7 @@ func (b *best) add(next reply) (fromLeader bool) {
 		if !isAboutObject(err) {
 			b.unknown++
 		}
-	case b.answer == nil || newer(fresh, freshnessOfAnswer(b.answer)):
+	case b.answer == nil || newer(fresh, freshnessOfAnswer(b.answer, serviceKind)):
 		b.answer = next.answer
 	}
 	return false
@@ -95,7 +95,7 @@ func (b *best) add(next reply) (fromLeader bool) {
 func (b *best) result(ctx context.Context, s *service) (proto.Message, error) {
 	gone := b.notFound != nil && b.unknown == 0
 	switch {
-	case b.answer != nil && (!gone || !newer(freshnessOfError(b.notFound), freshnessOfAnswer(b.answer))):
+	case b.answer != nil && (!gone || !newer(freshnessOfError(b.notFound), freshnessOfAnswer(b.answer, kindOf(b.notFound)))):
 		return b.answer, nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx) // the replicas did not fail: the caller left
@@ -114,16 +114,32 @@ func freshnessOf(next reply) freshness {
 	if next.failure.Err != nil {
 		return freshnessOfError(next.failure.Err)
 	}
-	return freshnessOfAnswer(next.answer)
+	return freshnessOfAnswer(next.answer, serviceKind)
 }
 
-func freshnessOfAnswer(answer proto.Message) freshness {
+// The caches that say whether the object of a question exists. A cache of another kind may be ahead
+// of them or behind.
+const (
+	serviceKind = "Service"
+	podKind     = "Pod"
+)
+
+// kindOf returns the kind of the cache that NOT_FOUND comes from.
+func kindOf(notFound error) string {
+	if rpcerror.ReasonOf(notFound) == "POD_NOT_FOUND" {
+		return podKind
+	}
+	return serviceKind
+}
+
+// freshnessOfAnswer returns how new the cache of a kind is that an answer comes from.
+func freshnessOfAnswer(answer proto.Message, kind string) freshness {
 	var found freshness
 	for _, source := range sourcesOf(answer) {
 		found.epoch = source.GetEpoch()
 		for _, cache := range source.GetCaches() {
-			if next := (freshness{version: cache.GetResourceVersion()}); newer(next, found) {
-				found.version = next.version
+			if cache.GetKind() == kind {
+				found.version = cache.GetResourceVersion()
 			}
 		}
 	}

@@ -142,7 +142,8 @@ func (s *service) asked(ctx context.Context, err error) error {
 	return err
 }
 
-// written is asked for a request that writes: the error names the id of a request without an answer.
+// written is asked for a request that writes: the error names the id of a request without an
+// answer.
 func (s *service) written(ctx context.Context, request proto.Message, err error) error {
 	var unreached leader.UnreachableError
 	if id := text(request, "request_id"); id != "" && ctx.Err() == nil && errors.As(err, &unreached) && unreached.Lost {

@@ -92,7 +92,7 @@ func (s *Server) askForShards(ctx context.Context, services []string) ([]*status
 					return
 				}
 				sources = append(sources, answer.GetSources()...)
-				reports = append(reports, merge.ShardReport{Service: member.Service, ReplicaID: member.ID, Shards: answer.GetShards()})
+				reports = append(reports, merge.ShardReport{Service: member.Service, Shards: answer.GetShards()})
 			})
 		}
 	}

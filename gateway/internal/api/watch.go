@@ -27,8 +27,8 @@ type collection struct {
 	same func(a, b merge.Item) bool
 	// ended is fanin.Config.Ended.
 	ended func(merge.Item) merge.Item
-	// complete fills in the filter that a request of a client means. everything removes the filter of
-	// the gateway's own request.
+	// complete fills in the filter that a request of a client means. everything removes the filter
+	// of the gateway's own request.
 	complete, everything func(request proto.Message)
 	hub                  *fanin.Hub
 }
@@ -107,8 +107,8 @@ func (c *collection) serve(cfg fanin.Config, failed func([]fanout.Failure) error
 	}
 }
 
-// resumable gives the first page of a list the gateway's own resume token, because clients watch the
-// gateway. It is empty unless the watched replica answered the list: another one may be behind.
+// resumable gives the first page of a list the gateway's own resume token, because clients watch
+// the gateway. It is empty unless the watched replica answered the list: another one may be behind.
 func (c *collection) resumable(list unary) unary {
 	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
 		token, source := "", ""

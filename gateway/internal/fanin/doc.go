@@ -1,8 +1,8 @@
 // Package fanin reads watches and questions that many readers share: one stream to each source, or
 // one poller, for any number of readers.
 //
-// A [Hub] keeps one stream to each replica, or one stream to the replica that leads, and merges them
-// into a cache that readers follow. Streams are open while there are readers, and for [Linger]
+// A [Hub] keeps one stream to each replica, or one stream to the replica that leads, and merges
+// them into a cache that readers follow. Streams are open while there are readers, and for [Linger]
 // after. Then the cache is dropped, and resume tokens of its readers expire.
 //
 // A stream that ends is opened again with its last resume token. A source whose stream cannot be

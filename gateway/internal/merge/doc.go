@@ -20,9 +20,9 @@
 // further bookmarks. [View] merges the sources into a [Sink]:
 //
 //   - Of two reports of a name the higher epoch wins; in one term the later report wins.
-//   - In a partitioned view an item is gone when its leader reports so, or when a bookmark names its
-//     shard and the source has not reported the item. Items of a shard that leaves a source stay
-//     until another source names the shard.
+//   - In a partitioned view an item is gone when its leader reports so, or when a bookmark names
+//     its shard and the source has not reported the item. Items of a shard that leaves a source
+//     stay until another source names the shard.
 //   - A source that fails or leaves keeps its items in the same way.
 //   - In a replicated view an item stays while any source reports it. The leader of its shard has
 //     the highest epoch.

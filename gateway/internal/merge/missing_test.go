@@ -2,10 +2,12 @@ package merge_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
@@ -63,17 +65,22 @@ func TestMissing_NamesEachShardWithoutASource(t *testing.T) {
 	}
 }
 
-func shard(number int32, leader string, epoch int64, detail string) *statusv1.ShardStatus {
-	return &statusv1.ShardStatus{Service: "leasesvc", Shard: &number, LeaderId: leader, Epoch: epoch, LeaderAddress: detail}
+// shard is a report of a replica; only the leader knows how long it may act.
+func shard(number int32, leader string, epoch int64, by string) *statusv1.ShardStatus {
+	report := &statusv1.ShardStatus{Service: "leasesvc", Shard: &number, LeaderId: leader, Epoch: epoch, LeaderAddress: by}
+	if by == "of "+leader {
+		report.Remaining = durationpb.New(time.Second)
+	}
+	return report
 }
 
 func TestShards_LaterReportWins(t *testing.T) {
 	reports := []merge.ShardReport{
-		{Service: "leasesvc", ReplicaID: "a", Shards: []*statusv1.ShardStatus{shard(1, "b", 4, "of a"), shard(0, "a", 7, "of a")}},
-		{Service: "leasesvc", ReplicaID: "b", Shards: []*statusv1.ShardStatus{
+		{Service: "leasesvc", Shards: []*statusv1.ShardStatus{shard(1, "b", 4, "of a"), shard(0, "a", 7, "of a")}},
+		{Service: "leasesvc", Shards: []*statusv1.ShardStatus{
 			shard(0, "b", 5, "of b"), shard(1, "b", 4, "of b"), shard(-1, "b", 9, ""), shard(2_000_000_000, "b", 9, ""),
 		}},
-		{Service: "slicesvc", ReplicaID: "s", Shards: []*statusv1.ShardStatus{shard(0, "s", 99, "of another service")}},
+		{Service: "slicesvc", Shards: []*statusv1.ShardStatus{shard(0, "s", 99, "of another service")}},
 	}
 	got := merge.Shards(reports)
 	want := []*statusv1.ShardStatus{shard(0, "a", 7, "of a"), shard(1, "b", 4, "of b")}

@@ -1,7 +1,7 @@
 package merge
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
@@ -9,44 +9,24 @@ import (
 
 // ShardReport is what one replica says about the shards of its service.
 type ShardReport struct {
-	Service, ReplicaID string
-	Shards             []*statusv1.ShardStatus
+	Service string
+	Shards  []*statusv1.ShardStatus
 }
 
-// Shards returns the best report about each shard, ordered by service and shard. Of two reports the
-// one with the higher epoch is later; of two reports of one term the leader's own counts. A replica
-// reports its own service only.
+// Shards returns the best report about each shard of all services, ordered by service and shard. A
+// replica reports its own service only.
 func Shards(reports []ShardReport) []*statusv1.ShardStatus {
-	type key struct {
-		service string
-		shard   int32
-	}
-	type claim struct {
-		status *statusv1.ShardStatus
-		own    bool // the leader reports it
-	}
-	best := map[key]claim{}
+	sources := map[string][]Source{}
 	for _, report := range reports {
-		for _, shard := range report.Shards {
-			at := key{service: report.Service, shard: shard.GetShard()}
-			if shard.GetService() != report.Service || at.shard < 0 || at.shard >= MaxShards {
-				continue
-			}
-			next := claim{status: shard, own: shard.GetLeaderId() == report.ReplicaID}
-			known, exists := best[at]
-			if !exists || next.status.GetEpoch() > known.status.GetEpoch() ||
-				next.status.GetEpoch() == known.status.GetEpoch() && next.own && !known.own {
-				best[at] = next
-			}
-		}
+		own := slices.DeleteFunc(slices.Clone(report.Shards), func(shard *statusv1.ShardStatus) bool {
+			return shard.GetService() != report.Service
+		})
+		sources[report.Service] = append(sources[report.Service], Source{Shards: own})
 	}
 	var shards []*statusv1.ShardStatus
-	for _, claim := range best {
-		shards = append(shards, claim.status)
+	for _, service := range slices.Sorted(maps.Keys(sources)) {
+		shards = append(shards, MergeShards(sources[service])...)
 	}
-	slices.SortFunc(shards, func(a, b *statusv1.ShardStatus) int {
-		return cmp.Or(cmp.Compare(a.GetService(), b.GetService()), cmp.Compare(a.GetShard(), b.GetShard()))
-	})
 	return shards
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 // MaxShards bounds the shards of a service: numbers of shards come from the wire.
-const MaxShards = 1 << 14
+const MaxShards = maxShards
 
 // Sink receives the merged items, as *watchcache.Cache does.
 type Sink interface {
