@@ -150,7 +150,7 @@ func TestNodesWatch_ShowsWhatLeavesTheFilter(t *testing.T) {
 		"--server", commandtest.Serve(t, gateway), "-w", "--health=unknown,silent", "--zone=eu:a")
 	commandtest.Golden(t, "watch-filter.txt", got.Stdout)
 	want := []*nodev1.WatchNodeHealthRequest{{
-		Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_UNKNOWN, nodev1.NodeHealth_HEALTH_SILENT}, Zone: "zones/eu:a",
+		Healths: []nodev1.NodeHealth_Health{nodev1.NodeHealth_HEALTH_UNKNOWN, nodev1.NodeHealth_HEALTH_SILENT}, Zones: []string{"zones/eu:a"},
 	}}
 	if diff := cmp.Diff(want, commandtest.RequestsOf[*nodev1.WatchNodeHealthRequest](gateway), protocmp.Transform()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
