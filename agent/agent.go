@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )

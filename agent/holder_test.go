@@ -7,7 +7,7 @@ import (
 
 	"buf.build/go/protovalidate"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/agent"
 )

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 const (

@@ -18,9 +18,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 // fakeLeasesvc is leasesvc with Nodes and Leases. Its replicas keep the contract of the API: which

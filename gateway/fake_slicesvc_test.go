@@ -15,8 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
 
 // fakeSlicesvc is slicesvc with Services. Each replica reports all of them; for those of its shards

@@ -21,7 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/term"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // Program is the gateway as a server process. The flags fill cfg, which is read when the service is

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 // startWithNodes runs a gateway over two replicas and 12 nodes; n03 is silent in zone z:b.

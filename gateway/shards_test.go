@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 func TestListShards_OfAllServices(t *testing.T) {

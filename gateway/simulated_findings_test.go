@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // simulate fills the fake for three kube-apiservers, with or without findings.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 var (

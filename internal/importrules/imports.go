@@ -83,8 +83,8 @@ var bans = []ban{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
 			// The one API that every process serves, and what all APIs share.
-			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1(alpha1)?$`,
-			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1(alpha1)?$`,
+			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
+			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1$`,
 		},
 		because: "a shared package serves any API and depends on none",
 	},
@@ -92,7 +92,7 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
-			`^services/\w+/(\w+|internal/\w+controller/\w+)\.go imports ` + module + `proto/trivet/meta/v1alpha1$`, // problems of the service
+			`^services/\w+/(\w+|internal/\w+controller/\w+)\.go imports ` + module + `proto/trivet/meta/v1$`, // problems of the service
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},

@@ -22,7 +22,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

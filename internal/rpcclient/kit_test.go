@@ -13,7 +13,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 func TestDial_UnaryCallsAreTriedAgainWhileUnavailable(t *testing.T) {

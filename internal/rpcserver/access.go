@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1alpha1"
+	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
 )
 
 // accessVerbs are the verbs that ResourceAccess may have.
@@ -22,7 +22,7 @@ func checkAccess(methods map[string]protoreflect.MethodDescriptor) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(methods)) {
 		if problem := accessProblem(methods[name]); problem != "" {
-			problems = append(problems, fmt.Errorf("option (trivet.auth.v1alpha1.access) of %s: %s", name, problem))
+			problems = append(problems, fmt.Errorf("option (trivet.auth.v1.access) of %s: %s", name, problem))
 		}
 	}
 	return errors.Join(problems...)

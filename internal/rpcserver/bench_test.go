@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 // A small unary call with all interceptors.

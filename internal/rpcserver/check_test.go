@@ -23,9 +23,9 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1alpha1"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // withUnknownField adds a field that no version of the API has.
@@ -42,16 +42,16 @@ func TestServer_UnknownFieldsAreRefused(t *testing.T) {
 		request       *leasev1.HeartbeatRequest
 		path, message string
 	}{
-		"in the request": {withUnknownField(validBeat()), "", "trivet.lease.v1alpha1.HeartbeatRequest"},
+		"in the request": {withUnknownField(validBeat()), "", "trivet.lease.v1.HeartbeatRequest"},
 		"in a message": {
 			&leasev1.HeartbeatRequest{Beats: validBeat().GetBeats(), ClientInfo: withUnknownField(&metav1.ClientInfo{})},
-			"client_info", "trivet.meta.v1alpha1.ClientInfo",
+			"client_info", "trivet.meta.v1.ClientInfo",
 		},
 		"deep in a list": {
 			&leasev1.HeartbeatRequest{Beats: []*leasev1.Beat{validBeat().GetBeats()[0], {Holder: withUnknownField(validBeat().GetBeats()[0].GetHolder())}}},
-			"beats[1].holder", "trivet.lease.v1alpha1.Holder",
+			"beats[1].holder", "trivet.lease.v1.Holder",
 		},
-		"before rules": {withUnknownField(&leasev1.HeartbeatRequest{}), "", "trivet.lease.v1alpha1.HeartbeatRequest"},
+		"before rules": {withUnknownField(&leasev1.HeartbeatRequest{}), "", "trivet.lease.v1.HeartbeatRequest"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := r.heartbeats.Heartbeat(t.Context(), c.request)

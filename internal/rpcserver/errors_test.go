@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // answer is the result of a failed call for the caller and in the log.
@@ -198,7 +198,7 @@ func TestServer_MetricsCountCallsByReturnedCode(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]float64{"grpc_code=Internal grpc_method=GetLease grpc_service=trivet.lease.v1alpha1.LeaseService grpc_type=unary": 1}
+	want := map[string]float64{"grpc_code=Internal grpc_method=GetLease grpc_service=trivet.lease.v1.LeaseService grpc_type=unary": 1}
 	if diff := cmp.Diff(want, r.counts(t, "grpc_server_handled_total")); diff != "" {
 		t.Errorf("counted calls differ (-want +got):\n%s", diff)
 	}
@@ -206,7 +206,7 @@ func TestServer_MetricsCountCallsByReturnedCode(t *testing.T) {
 
 func TestServer_UnknownMethodsAreNamed(t *testing.T) {
 	for name, method := range map[string]string{
-		"method":  "/trivet.lease.v1alpha1.LeaseService/FreeLease",
+		"method":  "/trivet.lease.v1.LeaseService/FreeLease",
 		"service": "/trivet.lease.v2.LeaseService/GetLease",
 	} {
 		t.Run(name, func(t *testing.T) {

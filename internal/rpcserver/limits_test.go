@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 func TestServer_OversizeUnaryRequestIsRefused(t *testing.T) {
@@ -78,10 +78,10 @@ func TestServer_OversizeHeadersOfRawClientsAreRefused(t *testing.T) {
 // (CVE-2026-33186).
 func TestServer_MalformedPathsAreRefused(t *testing.T) {
 	for _, path := range []string{
-		"trivet.lease.v1alpha1.LeaseService/Heartbeat",
-		"//trivet.lease.v1alpha1.LeaseService/Heartbeat",
-		"/trivet.lease.v1alpha1.LeaseService//Heartbeat",
-		"/trivet.lease.v1alpha1.LeaseService/Heartbeat/",
+		"trivet.lease.v1.LeaseService/Heartbeat",
+		"//trivet.lease.v1.LeaseService/Heartbeat",
+		"/trivet.lease.v1.LeaseService//Heartbeat",
+		"/trivet.lease.v1.LeaseService/Heartbeat/",
 		"/",
 	} {
 		t.Run(path, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 const (

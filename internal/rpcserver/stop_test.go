@@ -17,7 +17,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 // gate is a unary handler that blocks until the test releases it.
@@ -250,7 +250,7 @@ func TestSetServing_HealthFollowsForEveryService(t *testing.T) {
 		{name: "when told otherwise", tell: func() { r.server.SetServing(false) }, want: healthv1.HealthCheckResponse_NOT_SERVING},
 	} {
 		step.tell()
-		for _, service := range []string{"", "trivet.lease.v1alpha1.LeaseService"} {
+		for _, service := range []string{"", "trivet.lease.v1.LeaseService"} {
 			if got, err := checkHealth(t, r, service); got != step.want || err != nil {
 				t.Errorf("%s, service %q is %v (%v), want %v", step.name, service, got, err, step.want)
 			}

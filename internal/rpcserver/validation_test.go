@@ -18,7 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 func validBeat() *leasev1.HeartbeatRequest {
@@ -143,7 +143,7 @@ func TestServer_InvalidStreamMessageEndsTheStream(t *testing.T) {
 func TestServe_UnknownUnvalidatedMethodIsRefused(t *testing.T) {
 	server := newServer(t, setup{service: &leases{}}, rpcserver.Deps{
 		Logger:      slog.New(slog.DiscardHandler),
-		Unvalidated: []string{"/trivet.lease.v1alpha1.HeartbeatService/Hartbeat"},
+		Unvalidated: []string{"/trivet.lease.v1.HeartbeatService/Hartbeat"},
 	})
 	err := server.Serve(t.Context(), bufconn.Listen(1))
 	if err == nil || !strings.Contains(err.Error(), "Hartbeat") || !strings.Contains(err.Error(), leasev1.HeartbeatService_Heartbeat_FullMethodName) {

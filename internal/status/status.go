@@ -16,8 +16,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // Dependency is the state of a server that the process needs.

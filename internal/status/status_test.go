@@ -19,8 +19,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // faulty panics in the first call and so shows that recovery is in the chain.
@@ -31,7 +31,7 @@ func TestServe_RunsTheProductionChain(t *testing.T) {
 	if status.Code(err) != codes.Internal || rpcerror.ReasonOf(err) != rpcerror.PanicReason {
 		t.Errorf("a panic arrives as %v with reason %q, want %v with %q", err, rpcerror.ReasonOf(err), codes.Internal, rpcerror.PanicReason)
 	}
-	health, err := healthv1.NewHealthClient(connection).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "trivet.status.v1alpha1.StatusService"})
+	health, err := healthv1.NewHealthClient(connection).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "trivet.status.v1.StatusService"})
 	if err != nil {
 		t.Fatal(err)
 	}

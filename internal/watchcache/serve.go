@@ -8,7 +8,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/resumetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // bookmarkPeriod is the longest time without a bookmark.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // walk is a reader's way through the log: the records in (from, to], of which those up to at are

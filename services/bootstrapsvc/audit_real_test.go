@@ -18,8 +18,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	metav1alpha1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -201,7 +201,7 @@ func TestAuditReal_PlanIsAppliedOnceAndKept(t *testing.T) {
 	open := openFinding(t, client, "NOT_ALLOCATED", address)
 	ctx := t.Context()
 	explained, err := client.ExplainFinding(ctx, &bootstrapv1.ExplainFindingRequest{Name: open.GetName()})
-	if err != nil || explained.BrokenIndex == nil || explained.GetEvidence()[explained.GetBrokenIndex()].GetResult() != metav1alpha1.Evidence_RESULT_FAILED {
+	if err != nil || explained.BrokenIndex == nil || explained.GetEvidence()[explained.GetBrokenIndex()].GetResult() != apiv1.Evidence_RESULT_FAILED {
 		t.Errorf("explanation is %v, %v", explained, err)
 	}
 	repairs, err := client.ListRepairs(ctx, &bootstrapv1.ListRepairsRequest{})
@@ -227,7 +227,7 @@ func TestAuditReal_PlanIsAppliedOnceAndKept(t *testing.T) {
 	}
 	repair := first.GetRepair()
 	if repair.GetState() != bootstrapv1.Repair_STATE_SUCCEEDED || repair.GetPlan() != plan.GetName() ||
-		repair.GetSteps()[0].GetChange().GetOutcome() != metav1alpha1.Change_OUTCOME_APPLIED || repair.GetAttemptCount() != 1 {
+		repair.GetSteps()[0].GetChange().GetOutcome() != apiv1.Change_OUTCOME_APPLIED || repair.GetAttemptCount() != 1 {
 		t.Errorf("repair is %v", repair)
 	}
 	if _, err := kube.NetworkingV1().IPAddresses().Get(ctx, address, metav1.GetOptions{}); err != nil {
@@ -361,9 +361,9 @@ func TestAuditReal_WatchSendsAddedAndDeletedFindings(t *testing.T) {
 		}
 	}
 	deleteAddress(t, service.Spec.ClusterIP)
-	var types []metav1alpha1.EventType
+	var types []apiv1.EventType
 	var last *bootstrapv1.Finding
-	for len(types) == 0 || types[len(types)-1] != metav1alpha1.EventType_EVENT_TYPE_DELETED {
+	for len(types) == 0 || types[len(types)-1] != apiv1.EventType_EVENT_TYPE_DELETED {
 		event, err := stream.Recv()
 		if err != nil {
 			t.Fatalf("after %v: %v", types, err)
@@ -372,7 +372,7 @@ func TestAuditReal_WatchSendsAddedAndDeletedFindings(t *testing.T) {
 			types, last = append(types, event.GetType()), event.GetFinding()
 		}
 	}
-	if types[0] != metav1alpha1.EventType_EVENT_TYPE_ADDED || last.GetState() != bootstrapv1.Finding_STATE_REPAIRED {
+	if types[0] != apiv1.EventType_EVENT_TYPE_ADDED || last.GetState() != bootstrapv1.Finding_STATE_REPAIRED {
 		t.Errorf("events are %v, the last state is %v", types, last)
 	}
 	wantResumedFinding(t, client, token, service.Spec.ClusterIP)

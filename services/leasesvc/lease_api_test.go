@@ -10,17 +10,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	metav1alpha1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/shard"
 )
 
 // expectSource checks the one source of an answer.
-func expectSource(t *testing.T, sources []*metav1alpha1.Source, epoch int64, shards ...int32) {
+func expectSource(t *testing.T, sources []*apiv1.Source, epoch int64, shards ...int32) {
 	t.Helper()
-	want := []*metav1alpha1.Source{{Service: "leasesvc", ReplicaId: "replica-1", Epoch: epoch, Shards: shards}}
-	ignored := protocmp.IgnoreFields(&metav1alpha1.Source{}, "read_time", "caches")
+	want := []*apiv1.Source{{Service: "leasesvc", ReplicaId: "replica-1", Epoch: epoch, Shards: shards}}
+	ignored := protocmp.IgnoreFields(&apiv1.Source{}, "read_time", "caches")
 	if diff := cmp.Diff(want, sources, protocmp.Transform(), ignored); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
 		return
@@ -46,7 +46,7 @@ func TestGetLease_ShowsLeaseAndWrite(t *testing.T) {
 	want := &leasev1.Lease{
 		Name: leaseName("n1"), Holder: &leasev1.Holder{Class: "node", Name: "n1", BootId: "boot"},
 		State: leasev1.Lease_STATE_ALIVE, Sequence: 3,
-		Owner: &metav1alpha1.Owner{ReplicaId: "replica-1", Shard: &number, Epoch: 1},
+		Owner: &apiv1.Owner{ReplicaId: "replica-1", Shard: &number, Epoch: 1},
 		Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_WRITTEN, Reason: "RENEWAL"},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform(),

@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	metav1alpha1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc"
@@ -100,7 +100,7 @@ func TestGetNodeHealth_NamesTheLeadersOfOtherShards(t *testing.T) {
 	want := &nodev1.NodeHealth{
 		Name: "nodes/" + f.nodes[0], Health: nodev1.NodeHealth_HEALTH_READY, Zone: "zones/eu:a", Ready: "True",
 		Reason: "SIGNALS_RECEIVED", Message: "It gives signals of life, and its kubelet says that it is ready.",
-		Uid: "uid-of-" + f.nodes[0], Owner: &metav1alpha1.Owner{ReplicaId: member.ID, Shard: new(int32), Epoch: 10},
+		Uid: "uid-of-" + f.nodes[0], Owner: &apiv1.Owner{ReplicaId: member.ID, Shard: new(int32), Epoch: 10},
 	}
 	got, err := f.getHealth(f.nodes[0])
 	if err != nil {
@@ -208,7 +208,7 @@ func TestListNodeHealth_ReturnsThePagesOfTheHeldShards(t *testing.T) {
 func wantZone(name string) *nodev1.Zone {
 	return &nodev1.Zone{
 		Name: name, State: nodev1.Zone_STATE_NORMAL, NodeCount: 2, TaintsPerSecond: 0.1,
-		Owner: &metav1alpha1.Owner{ReplicaId: member.ID, Shard: new(int32), Epoch: 10},
+		Owner: &apiv1.Owner{ReplicaId: member.ID, Shard: new(int32), Epoch: 10},
 	}
 }
 
@@ -420,9 +420,9 @@ func TestExplainNodeHealth_ReturnsAllEvidence(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case response.Evidence[0].Result != metav1alpha1.Evidence_RESULT_OK:
+		case response.Evidence[0].Result != apiv1.Evidence_RESULT_OK:
 			return errors.New("lease: " + response.Evidence[0].Message)
-		case response.Evidence[3].Result != metav1alpha1.Evidence_RESULT_OK:
+		case response.Evidence[3].Result != apiv1.Evidence_RESULT_OK:
 			return errors.New("Lease: " + response.Evidence[3].Message)
 		}
 		return nil

@@ -14,7 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )

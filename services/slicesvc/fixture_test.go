@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )

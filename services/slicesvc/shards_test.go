@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 

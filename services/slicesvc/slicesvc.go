@@ -18,7 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/term"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"

@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // Directory has the registered replicas. Its methods return at once and are safe for concurrent

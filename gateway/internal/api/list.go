@@ -13,7 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // maxRounds bounds how often the replicas are asked for one page. A second round is needed only if

@@ -19,8 +19,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 	shardsKey = ""
 )
 
-var listShards = methodNamed("trivet.status.v1alpha1.StatusService.ListShards")
+var listShards = methodNamed("trivet.status.v1.StatusService.ListShards")
 
 // ListShards returns the shards of all services and their leaders. It belongs to StatusService,
 // whose GetStatus every process answers for itself.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // defaultInterval is the interval of a status watch whose request has none.

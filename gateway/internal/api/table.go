@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
 const (
@@ -29,29 +29,29 @@ var (
 
 // table has a handler for each RPC.
 func (s *Server) table(leases, slices, bootstrap *service) []route {
-	lease := s.collection(leases, "trivet.lease.v1alpha1.LeaseService.WatchLeases", merge.Partitioned)
+	lease := s.collection(leases, "trivet.lease.v1.LeaseService.WatchLeases", merge.Partitioned)
 	lease.same = sameBut([]field{"last_beat_time", "expire_time", "sequence", "observe_time"}, "start_time")
-	node := s.collection(leases, "trivet.node.v1alpha1.NodeHealthService.WatchNodeHealth", merge.Partitioned)
+	node := s.collection(leases, "trivet.node.v1.NodeHealthService.WatchNodeHealth", merge.Partitioned)
 	node.same = sameBut([]field{"signals"}, "change_time")
-	zone := s.collection(leases, "trivet.node.v1alpha1.NodeHealthService.WatchZones", merge.Exclusive)
-	slice := s.collection(slices, "trivet.slice.v1alpha1.SliceService.WatchServiceSlices", merge.Replicated)
+	zone := s.collection(leases, "trivet.node.v1.NodeHealthService.WatchZones", merge.Exclusive)
+	slice := s.collection(slices, "trivet.slice.v1.SliceService.WatchServiceSlices", merge.Replicated)
 	slice.same = sameSlices
-	baseline := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.BaselineService.WatchBaseline", merge.Exclusive)
-	apiserver := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.APIServerService.WatchAPIServers", merge.Exclusive)
+	baseline := s.collection(bootstrap, "trivet.bootstrap.v1.BaselineService.WatchBaseline", merge.Exclusive)
+	apiserver := s.collection(bootstrap, "trivet.bootstrap.v1.APIServerService.WatchAPIServers", merge.Exclusive)
 	apiserver.same = sameBut([]field{"probe_time", "ttl"}, "")
-	finding := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.FindingService.WatchFindings", merge.Exclusive)
+	finding := s.collection(bootstrap, "trivet.bootstrap.v1.FindingService.WatchFindings", merge.Exclusive)
 	finding.ended, finding.complete, finding.everything = endedUnseen, standingFindings, everyFinding
-	repair := s.collection(bootstrap, "trivet.bootstrap.v1alpha1.RepairService.WatchRepairs", merge.Exclusive)
+	repair := s.collection(bootstrap, "trivet.bootstrap.v1.RepairService.WatchRepairs", merge.Exclusive)
 
 	zoneLeader, leader := constant(zonesKey), constant(leaderKey)
 	short, long := leases.timeout, slow*leases.timeout
 	return []route{
-		{"trivet.lease.v1alpha1.LeaseService", handlers{
+		{"trivet.lease.v1.LeaseService", handlers{
 			"GetLease":    leases.leader(byName, short),
 			"ListLeases":  lease.listAll(normalPages),
 			"WatchLeases": lease.watchAll(),
 		}},
-		{"trivet.node.v1alpha1.NodeHealthService", handlers{
+		{"trivet.node.v1.NodeHealthService", handlers{
 			"GetNodeHealth":     leases.leader(byName, short),
 			"ExplainNodeHealth": leases.leader(byName, short),
 			"ListNodeHealth":    node.listAll(normalPages),
@@ -60,7 +60,7 @@ func (s *Server) table(leases, slices, bootstrap *service) []route {
 			"ListZones":         zone.resumable(leases.leader(zoneLeader, short)),
 			"WatchZones":        zone.watchLeader(zonesKey),
 		}},
-		{"trivet.slice.v1alpha1.SliceService", handlers{
+		{"trivet.slice.v1.SliceService", handlers{
 			"GetServiceSlices":       slices.newest(),
 			"PlanServiceSlices":      slices.newest(),
 			"ExplainEndpoint":        slices.newest(),
@@ -68,17 +68,17 @@ func (s *Server) table(leases, slices, bootstrap *service) []route {
 			"WatchServiceSlices":     slice.watchAll(),
 			"ReconcileServiceSlices": slices.writeOrValidate(byName, long, slices.newest()),
 		}},
-		{"trivet.bootstrap.v1alpha1.BaselineService", handlers{
+		{"trivet.bootstrap.v1.BaselineService", handlers{
 			"GetBaseline":       bootstrap.any(leader, long),
 			"WatchBaseline":     baseline.watchAny(leaderKey),
 			"ReconcileBaseline": bootstrap.writeOrValidate(leader, applyTimeout, bootstrap.any(leader, long)),
 		}},
-		{"trivet.bootstrap.v1alpha1.APIServerService", handlers{
+		{"trivet.bootstrap.v1.APIServerService", handlers{
 			"GetAPIServer":    bootstrap.any(leader, short),
 			"ListAPIServers":  apiserver.resumable(bootstrap.any(leader, short)),
 			"WatchAPIServers": apiserver.watchAny(leaderKey),
 		}},
-		{"trivet.bootstrap.v1alpha1.FindingService", handlers{
+		{"trivet.bootstrap.v1.FindingService", handlers{
 			"GetFinding":       bootstrap.leader(leader, short),
 			"ListFindings":     finding.resumable(bootstrap.leader(leader, short)),
 			"ExplainFinding":   bootstrap.leader(leader, short),
@@ -87,7 +87,7 @@ func (s *Server) table(leases, slices, bootstrap *service) []route {
 			"UnignoreFinding":  bootstrap.write(leader, long),
 			"AuditAllocations": bootstrap.write(leader, long),
 		}},
-		{"trivet.bootstrap.v1alpha1.RepairService", handlers{
+		{"trivet.bootstrap.v1.RepairService", handlers{
 			"CreateRepairPlan": bootstrap.write(leader, long),
 			"GetRepairPlan":    bootstrap.any(leader, short),
 			"ListRepairPlans":  bootstrap.any(leader, short),

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/term"
-	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1alpha1"
+	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
 )
 
 // noReplicas is a Directory without members.
@@ -35,7 +35,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, _ any) {
 // servedMethods calls do for each RPC that callers other than replicas and nodes may call.
 func servedMethods(t *testing.T, do func(protoreflect.MethodDescriptor)) {
 	t.Helper()
-	for _, name := range []protoreflect.FullName{"trivet.lease.v1alpha1", "trivet.node.v1alpha1", "trivet.slice.v1alpha1", "trivet.bootstrap.v1alpha1", "trivet.gateway.v1alpha1"} {
+	for _, name := range []protoreflect.FullName{"trivet.lease.v1", "trivet.node.v1", "trivet.slice.v1", "trivet.bootstrap.v1", "trivet.gateway.v1"} {
 		protoregistry.GlobalFiles.RangeFilesByPackage(name, func(file protoreflect.FileDescriptor) bool {
 			for i := range file.Services().Len() {
 				methods := file.Services().Get(i).Methods()
@@ -69,7 +69,7 @@ func TestRegister_ServesEachMethod(t *testing.T) {
 // Handlers find fields by their names.
 func TestMessages_HaveTheFieldsThatHandlersSet(t *testing.T) {
 	servedMethods(t, func(method protoreflect.MethodDescriptor) {
-		if method.ParentFile().Package() == "trivet.gateway.v1alpha1" {
+		if method.ParentFile().Package() == "trivet.gateway.v1" {
 			return
 		}
 		fields := method.Output().Fields()

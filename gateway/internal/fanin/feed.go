@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/watchcache"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // Pauses between two questions for the leaders of shards, while a shard is missing.

@@ -19,8 +19,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/watchcache"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 type message = fanin.Message

@@ -15,7 +15,7 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // shardsPage is the page size of ListShards.

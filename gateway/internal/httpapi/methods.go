@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1alpha1"
+	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
 )
 
 // binding is one HTTP path of an RPC.

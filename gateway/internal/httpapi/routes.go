@@ -16,19 +16,19 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi/openapi"
-	bootstraproutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/bootstrap/v1alpha1"
-	gatewayroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/gateway/v1alpha1"
-	leaseroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/lease/v1alpha1"
-	noderoutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/node/v1alpha1"
-	sliceroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/slice/v1alpha1"
-	statusroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/status/v1alpha1"
+	bootstraproutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/bootstrap/v1"
+	gatewayroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/gateway/v1"
+	leaseroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/lease/v1"
+	noderoutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/node/v1"
+	sliceroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/slice/v1"
+	statusroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/status/v1"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // services are the services with HTTP routes.
@@ -36,15 +36,15 @@ var services = []struct {
 	file     protoreflect.FileDescriptor
 	register func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error
 }{
-	{gatewayv1.File_trivet_gateway_v1alpha1_cluster_proto, gatewayroutes.RegisterClusterServiceHandler},
-	{statusv1.File_trivet_status_v1alpha1_status_proto, statusroutes.RegisterStatusServiceHandler},
-	{leasev1.File_trivet_lease_v1alpha1_lease_proto, leaseroutes.RegisterLeaseServiceHandler},
-	{nodev1.File_trivet_node_v1alpha1_node_health_proto, noderoutes.RegisterNodeHealthServiceHandler},
-	{slicev1.File_trivet_slice_v1alpha1_slice_proto, sliceroutes.RegisterSliceServiceHandler},
-	{bootstrapv1.File_trivet_bootstrap_v1alpha1_baseline_proto, bootstraproutes.RegisterBaselineServiceHandler},
-	{bootstrapv1.File_trivet_bootstrap_v1alpha1_apiserver_proto, bootstraproutes.RegisterAPIServerServiceHandler},
-	{bootstrapv1.File_trivet_bootstrap_v1alpha1_finding_proto, bootstraproutes.RegisterFindingServiceHandler},
-	{bootstrapv1.File_trivet_bootstrap_v1alpha1_repair_proto, bootstraproutes.RegisterRepairServiceHandler},
+	{gatewayv1.File_trivet_gateway_v1_cluster_proto, gatewayroutes.RegisterClusterServiceHandler},
+	{statusv1.File_trivet_status_v1_status_proto, statusroutes.RegisterStatusServiceHandler},
+	{leasev1.File_trivet_lease_v1_lease_proto, leaseroutes.RegisterLeaseServiceHandler},
+	{nodev1.File_trivet_node_v1_node_health_proto, noderoutes.RegisterNodeHealthServiceHandler},
+	{slicev1.File_trivet_slice_v1_slice_proto, sliceroutes.RegisterSliceServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1_baseline_proto, bootstraproutes.RegisterBaselineServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1_apiserver_proto, bootstraproutes.RegisterAPIServerServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1_finding_proto, bootstraproutes.RegisterFindingServiceHandler},
+	{bootstrapv1.File_trivet_bootstrap_v1_repair_proto, bootstraproutes.RegisterRepairServiceHandler},
 }
 
 // handler returns the API and the page behind the guard.

@@ -24,8 +24,8 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi/openapi"
-	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1alpha1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 var page = fstest.MapFS{"index.html": {Data: []byte("<!doctype html>")}, "assets/a.js": {Data: []byte("1")}}
@@ -116,7 +116,7 @@ func paths(t *testing.T) []path {
 	var all []path
 	for _, name := range []string{"lease", "node", "slice", "bootstrap", "status", "gateway"} {
 		before := len(all)
-		protoregistry.GlobalFiles.RangeFilesByPackage(protoreflect.FullName("trivet."+name+".v1alpha1"), func(file protoreflect.FileDescriptor) bool {
+		protoregistry.GlobalFiles.RangeFilesByPackage(protoreflect.FullName("trivet."+name+".v1"), func(file protoreflect.FileDescriptor) bool {
 			for i := range file.Services().Len() {
 				methods := file.Services().Get(i).Methods()
 				for j := range methods.Len() {

@@ -3,7 +3,7 @@ package merge
 import (
 	"google.golang.org/protobuf/proto"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // Item is a message that replicas list and watch. Its resource name identifies it.

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // Failure says why a replica is not a source of an answer.

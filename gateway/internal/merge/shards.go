@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // ShardReport is what one replica says about the shards of its service.

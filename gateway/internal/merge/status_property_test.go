@@ -15,9 +15,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // drawSources draws replicas with unique ids whose answers may contradict each other.

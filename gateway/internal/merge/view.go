@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // Ownership says which sources report an item.

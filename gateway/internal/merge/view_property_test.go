@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // cluster is a service with shards that move between replicas. Each replica reports its items in

@@ -18,8 +18,8 @@ import (
 	"fmt"
 	"slices"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // maxProblems bounds a verdict. The worst problems are kept.

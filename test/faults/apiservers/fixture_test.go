@@ -18,7 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 

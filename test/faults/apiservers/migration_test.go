@@ -16,8 +16,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	apiv1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // A kube-apiserver with its own endpoint reconciler is published from its master leases. Neither

@@ -16,7 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
 // observationTime is longer than the passes that a decision takes. With -damage.long, it is also

@@ -15,13 +15,13 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // Gateway is a scripted gateway with all services of the real one. It filters by parent, healths,

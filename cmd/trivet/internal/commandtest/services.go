@@ -8,10 +8,10 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // GetNodeHealth returns one of Nodes.

@@ -14,8 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
 
 type endpointFlags struct {

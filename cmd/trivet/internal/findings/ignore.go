@@ -14,7 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
 // ignoreFlags are the flags and the argument of `findings ignore` and `findings unignore`.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // lineView prints the list, and then a line for each change.

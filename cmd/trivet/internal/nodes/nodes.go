@@ -21,7 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/zones"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 // NewCommand returns `trivet nodes`.

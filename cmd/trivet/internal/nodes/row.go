@@ -10,8 +10,8 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 func kind() list.Kind[*nodev1.NodeHealth] {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // Missing returns a line for each missing part of an answer, sorted: "missing: leasesvc shards 3,

@@ -12,8 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // follow shows the progress of a repair on standard error until it ends or --wait-duration is over,

@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
 // printPlan writes the steps of a plan; the findings that it skips and how to apply it go to

@@ -17,7 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // NewCommand returns `trivet shards`.

@@ -14,8 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/shards"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

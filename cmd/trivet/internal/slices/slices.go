@@ -20,7 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
 
 // NewCommand returns `trivet slices`.

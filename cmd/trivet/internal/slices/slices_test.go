@@ -17,8 +17,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

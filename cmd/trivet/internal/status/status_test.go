@@ -18,8 +18,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

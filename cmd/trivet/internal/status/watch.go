@@ -11,7 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1alpha1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // runWatch shows statuses until ctx is done. It reconnects to a lost gateway, but fails if the

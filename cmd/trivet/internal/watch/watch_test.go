@@ -12,7 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,7 +14,7 @@ func TestDocument_HasTitleAndVersion(t *testing.T) {
 	if err := json.Unmarshal([]byte(Document()), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Info.Title != "Trivet" || got.Info.Version != "v1alpha1" || len(got.Paths) == 0 {
-		t.Errorf("title %q, version %q, %d paths; want Trivet, v1alpha1 and all paths", got.Info.Title, got.Info.Version, len(got.Paths))
+	if got.Info.Title != "Trivet" || got.Info.Version != "v1" || len(got.Paths) == 0 {
+		t.Errorf("title %q, version %q, %d paths; want Trivet, v1 and all paths", got.Info.Title, got.Info.Version, len(got.Paths))
 	}
 }

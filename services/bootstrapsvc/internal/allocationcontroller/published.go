@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/watchcache"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/watchcache"
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1alpha1"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )

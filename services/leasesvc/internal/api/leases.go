@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"

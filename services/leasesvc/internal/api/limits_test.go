@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"

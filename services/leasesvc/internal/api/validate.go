@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1alpha1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )

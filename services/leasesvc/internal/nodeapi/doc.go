@@ -1,4 +1,4 @@
-// Package nodeapi implements trivet.node.v1alpha1.NodeHealthService from the snapshot that node
+// Package nodeapi implements trivet.node.v1.NodeHealthService from the snapshot that node
 // health publishes.
 //
 // Promise: a handler answers from memory. It answers for the Nodes whose shards this replica holds,

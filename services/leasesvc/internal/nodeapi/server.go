@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1alpha1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"

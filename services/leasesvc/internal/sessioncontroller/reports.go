@@ -41,7 +41,7 @@ type ReportedCondition struct {
 	TransitionAge time.Duration
 }
 
-// ConditionStatus has the numbers of trivet.meta.v1alpha1.Condition.Status.
+// ConditionStatus has the numbers of trivet.meta.v1.Condition.Status.
 type ConditionStatus uint8
 
 // Condition is a reported condition of a holder.

@@ -12,8 +12,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"

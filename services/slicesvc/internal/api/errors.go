@@ -11,7 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 

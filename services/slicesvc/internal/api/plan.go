@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 

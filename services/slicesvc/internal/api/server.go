@@ -10,8 +10,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/resumetoken"
 	"github.com/trivet-dev/trivet/internal/term"
-	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1alpha1"
-	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1alpha1"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
