@@ -243,7 +243,7 @@ func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageToken: page.NextPageToken, Zone: "zones/z:b"})
+		_, err = client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{PageToken: page.NextPageToken, Zones: []string{"zones/z:b"}})
 		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
 		_, err = client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageToken: page.NextPageToken})
 		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
@@ -287,7 +287,11 @@ func watchNodes(t *testing.T, client clientOfLeasesvc, zone string) *watchedNode
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
-	stream, err := client.WatchNodeHealth(ctx, &nodev1.WatchNodeHealthRequest{Zone: zone})
+	request := &nodev1.WatchNodeHealthRequest{}
+	if zone != "" {
+		request.Zones = []string{zone}
+	}
+	stream, err := client.WatchNodeHealth(ctx, request)
 	if err != nil {
 		t.Fatalf("WatchNodeHealth() = %v", err)
 	}

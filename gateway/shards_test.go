@@ -107,14 +107,14 @@ func TestListNodeHealth_WatchGoesOnAfterIt(t *testing.T) {
 	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m1, m2))
 	watchNodes(t, client, "").bookmark(t)
-	list, err := client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{Zone: "zones/z:a"})
+	list, err := client.ListNodeHealth(t.Context(), &nodev1.ListNodeHealthRequest{Zones: []string{"zones/z:a"}})
 	if err != nil || list.ResumeToken == "" {
 		t.Fatalf("ListNodeHealth() = %v, %v; want a token", list, err)
 	}
 	k.put("n03", "z:a", silent)
 	k.put("n04", "z:b", silent) // leaves the filter
 
-	stream, err := client.WatchNodeHealth(t.Context(), &nodev1.WatchNodeHealthRequest{Zone: "zones/z:a", ResumeToken: list.ResumeToken})
+	stream, err := client.WatchNodeHealth(t.Context(), &nodev1.WatchNodeHealthRequest{Zones: []string{"zones/z:a"}, ResumeToken: list.ResumeToken})
 	if err != nil {
 		t.Fatal(err)
 	}
