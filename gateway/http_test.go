@@ -98,8 +98,8 @@ func TestHTTP_Errors(t *testing.T) {
 	}{
 		{name: "no replica answers", method: "GET", path: "/v1/nodes", status: 503, reason: "REPLICAS_UNREACHABLE"},
 		{name: "no replica answers a watch", method: "GET", path: "/v1/nodes:watch", status: 503, reason: "REPLICAS_UNREACHABLE", line: true},
-		{name: "a filter that is none", method: "GET", path: "/v1/nodes:watch?zone=x", status: 400, reason: "VALIDATION_FAILED", line: true},
-		{name: "broken query", method: "GET", path: "/v1/nodes:watch?zone=%zz", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a filter that is none", method: "GET", path: "/v1/nodes:watch?zones=x", status: 400, reason: "VALIDATION_FAILED", line: true},
+		{name: "broken query", method: "GET", path: "/v1/nodes:watch?zones=%zz", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "unknown path", method: "GET", path: "/metrics", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown API path", method: "GET", path: "/v1/pods", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown asset", method: "GET", path: "/assets/other.js", status: 404, reason: "UNKNOWN_PATH"},

@@ -33,7 +33,7 @@ func TestHTTP_RoutesOfNodes(t *testing.T) {
 		{path: "/v1/nodes/n03:explain", want: `"brokenIndex":1`},
 		{path: "/v1/nodes?healths=HEALTH_SILENT", want: `"name":"nodes/n03"`},
 		{path: "/v1/nodes?healths=6", want: `"nodes":[]`},
-		{path: "/v1/nodes?zone=zones/z%3Ab", want: `"name":"nodes/n03"`},
+		{path: "/v1/nodes?zones=zones/z%3Ab", want: `"name":"nodes/n03"`},
 		{path: "/v1/zones", want: `"name":"zones/z:b"`},
 		{path: "/v1/leases?states=STATE_ALIVE", want: `"name":"namespaces/kube-node-lease/leases/n00"`},
 		{path: "/v1/namespaces/kube-node-lease/leases", want: `"name":"namespaces/kube-node-lease/leases/n11"`},
@@ -143,7 +143,7 @@ func TestHTTP_LargestPage(t *testing.T) {
 
 func TestHTTP_WatchOfNodesStreamsLines(t *testing.T) {
 	service := startWithNodes(t)
-	response, err := http.DefaultClient.Do(request(t, service, http.MethodGet, "/v1/nodes:watch?zone=zones/z%3Ab"))
+	response, err := http.DefaultClient.Do(request(t, service, http.MethodGet, "/v1/nodes:watch?zones=zones/z%3Ab"))
 	if err != nil {
 		t.Fatal(err)
 	}
