@@ -32,7 +32,7 @@ const (
 	leaseDomains     = `class|session|writeback|checkpoint|nodehealth|eviction|explain`
 	bootstrapDomains = `baseline|apiservers|allocation`
 	sliceDomains     = `index|desired|pack|hints|explain`
-	gatewayDomains   = `merge`
+	gatewayDomains   = `(merge|verdict)`
 )
 
 var bans = []ban{
@@ -45,7 +45,7 @@ var bans = []ban{
 		except: []string{
 			// The merge is a function of the API's own messages; domain copies of them would repeat
 			// them.
-			`^gateway/internal/merge/.* imports ` + module + `(proto/.*|internal/term)$`,
+			`^gateway/internal/(merge|verdict)/.* imports ` + module + `(proto/.*|internal/term|gateway/internal/verdict)$`,
 			// A pure function on whose result replicas must agree.
 			` imports ` + module + `internal/shard$`,
 		},

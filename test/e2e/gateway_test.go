@@ -30,7 +30,10 @@ type verdict struct {
 	Problems []struct{ Resource, Message string }
 }
 
-type part struct{ Service, ReplicaId, Code, Message string }
+type part struct {
+	Service, Code, Message string
+	ReplicaID              string `json:"replicaId"`
+}
 
 func status(page string) (answer, error) {
 	var reply answer
@@ -74,7 +77,7 @@ func TestGateway_FindsServersAndNamesTheOneThatIsKilled(t *testing.T) {
 			return err
 		}
 		named := slices.ContainsFunc(reply.Missing, func(p part) bool {
-			return p.Service == "slicesvc" && p.ReplicaId != "" && p.Code != "OK" && p.Message != ""
+			return p.Service == "slicesvc" && p.ReplicaID != "" && p.Code != "OK" && p.Message != ""
 		})
 		if !named || reply.Status.Verdict.State == "STATE_OK" {
 			return fmt.Errorf("the killed slicesvc is not named: %+v", reply)

@@ -57,7 +57,11 @@ func methodNamed(name protoreflect.FullName) method {
 	if err != nil {
 		panic(err)
 	}
-	return methodOf(desc.(protoreflect.MethodDescriptor))
+	found, ok := desc.(protoreflect.MethodDescriptor)
+	if !ok {
+		panic(fmt.Sprintf("%s is no method", name))
+	}
+	return methodOf(found)
 }
 
 // name returns the name of the method in its service.
@@ -69,7 +73,10 @@ func (r route) register(registrar grpc.ServiceRegistrar) {
 	if err != nil {
 		panic(err)
 	}
-	service := found.(protoreflect.ServiceDescriptor)
+	service, ok := found.(protoreflect.ServiceDescriptor)
+	if !ok {
+		panic(fmt.Sprintf("%s is no service", r.service))
+	}
 	desc := &grpc.ServiceDesc{ServiceName: string(r.service), HandlerType: (*any)(nil), Metadata: service.ParentFile().Path()}
 	methods := service.Methods()
 	for i := range methods.Len() {
@@ -84,7 +91,11 @@ func (r route) register(registrar grpc.ServiceRegistrar) {
 
 func (h unary) add(desc *grpc.ServiceDesc, m method) {
 	answer := func(ctx context.Context, request any) (any, error) {
-		response, err := h(ctx, m, request.(proto.Message))
+		message, ok := request.(proto.Message)
+		if !ok {
+			return nil, fmt.Errorf("%T is no message", request)
+		}
+		response, err := h(ctx, m, message)
 		if err != nil {
 			return nil, err
 		}

@@ -25,7 +25,7 @@ func Shards(reports []ShardReport) []*statusv1.ShardStatus {
 	}
 	var shards []*statusv1.ShardStatus
 	for _, service := range slices.Sorted(maps.Keys(sources)) {
-		shards = append(shards, MergeShards(sources[service])...)
+		shards = append(shards, serviceShards(sources[service])...)
 	}
 	return shards
 }

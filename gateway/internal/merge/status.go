@@ -123,7 +123,7 @@ func factsOf(name string, sources []Source) (service verdict.Service, shardCount
 		})
 		shardCount = max(shardCount, min(source.Answer.GetStatus().GetShardCount(), maxShards))
 	}
-	service.Shards = MergeShards(sources)
+	service.Shards = serviceShards(sources)
 	led := map[int32]bool{}
 	for _, shard := range service.Shards {
 		led[shard.GetShard()] = shard.GetLeaderId() != ""
@@ -155,9 +155,9 @@ func failure(source Source) string {
 	return name + ": " + source.Message
 }
 
-// MergeShards returns the best report about each shard of one service, ordered by shard. Numbers out
-// of bounds are dropped.
-func MergeShards(sources []Source) []*statusv1.ShardStatus {
+// serviceShards returns the best report about each shard of one service, ordered by shard. Numbers
+// out of bounds are dropped.
+func serviceShards(sources []Source) []*statusv1.ShardStatus {
 	best := map[int32]*statusv1.ShardStatus{}
 	for _, source := range sources {
 		for _, shard := range source.Shards {

@@ -187,14 +187,23 @@ func TestStatus_BoundsShardNumbersOfTheWire(t *testing.T) {
 	}
 }
 
-func TestMergeShards_HighestEpochWins(t *testing.T) {
-	got := merge.MergeShards([]merge.Source{
+func TestShards_HighestEpochWins(t *testing.T) {
+	var reports []merge.ShardReport
+	for _, source := range []merge.Source{
 		answered("leasesvc", "l1", 3, leads(0, "l1", 7), led(1, "l3", 20), led(2, "", 0)),
 		answered("leasesvc", "l2", 3, leads(0, "l2", 9), led(1, "l3", 20), led(2, "l3", 5)),
 		answered("leasesvc", "l3", 3, led(0, "l1", 7), leads(1, "l3", 20), leads(2, "l3", 5)),
-	})
+	} {
+		for _, shard := range source.Shards {
+			shard.Service = "leasesvc"
+		}
+		reports = append(reports, merge.ShardReport{Service: "leasesvc", Shards: source.Shards})
+	}
 	want := []*statusv1.ShardStatus{leads(0, "l2", 9), leads(1, "l3", 20), leads(2, "l3", 5)}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+	for _, shard := range want {
+		shard.Service = "leasesvc"
+	}
+	if diff := cmp.Diff(want, merge.Shards(reports), protocmp.Transform()); diff != "" {
 		t.Errorf("shards (-want +got):\n%s", diff)
 	}
 }

@@ -1,8 +1,8 @@
 // Package apiservers is `trivet apiservers`: the known kube-apiservers, and which of them are
 // endpoints.
 //
-// A kube-apiserver that is not ready or whose entry has a problem needs attention, with exit code 1,
-// and so does an empty list. Package list has the rules of lists and watches.
+// A kube-apiserver that is not ready or whose entry has a problem needs attention, with exit code
+// 1, and so does an empty list. Package list has the rules of lists and watches.
 package apiservers
 
 import (

@@ -142,9 +142,9 @@ const (
 	mutationPause = 500 * time.Millisecond
 )
 
-// Mutate calls like [Call], with a new request ID. While the connection is lost, it repeats the call
-// with the same ID, which the server answers with its first answer. It does not repeat a call that a
-// server has refused.
+// Mutate calls like [Call], with a new request ID. While the connection is lost, it repeats the
+// call with the same ID, which the server answers with its first answer. It does not repeat a call
+// that a server has refused.
 func Mutate[Response any](ctx context.Context, f *Flags, subject string, call func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (Response, error)) (Response, error) {
 	requestID := uuid.NewString()
 	return Call(ctx, f, subject, func(ctx context.Context, conn grpc.ClientConnInterface) (Response, error) {

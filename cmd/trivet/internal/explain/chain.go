@@ -155,7 +155,8 @@ func markOf(result metav1.Evidence_Result) (string, printer.Style) {
 	}
 }
 
-// sourceLine returns the line below the chain: the replica, its epoch, and how fresh its caches are.
+// sourceLine returns the line below the chain: the replica, its epoch, and how fresh its caches
+// are.
 func sourceLine(source *metav1.Source) string {
 	parts := []string{"from " + cmp.Or(source.GetReplicaId(), source.GetService(), "an unnamed replica")}
 	if epoch := source.GetEpoch(); epoch != 0 {

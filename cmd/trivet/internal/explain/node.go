@@ -1,5 +1,5 @@
-// Package explain is `trivet explain`: the evidence of a Node's health, of an endpoint of a Service,
-// or of a finding, as a chain in which each link follows from the one above.
+// Package explain is `trivet explain`: the evidence of a Node's health, of an endpoint of a
+// Service, or of a finding, as a chain in which each link follows from the one above.
 //
 // The first line answers the question, and ▶ marks the first failed link. The exit code is 1 if a
 // link failed or the object needs attention, 2 if no link failed and some could not be read, or if

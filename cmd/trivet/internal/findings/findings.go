@@ -1,5 +1,5 @@
-// Package findings is `trivet findings`: what is wrong with allocated addresses and ports, and which
-// findings are ignored.
+// Package findings is `trivet findings`: what is wrong with allocated addresses and ports, and
+// which findings are ignored.
 //
 // An open finding makes the exit code 1. A pending one may end by itself, and an ignored one counts
 // as no problem. `trivet repair plan` shows what would repair a finding, `trivet explain finding`

@@ -93,8 +93,8 @@ func repairMode(finding *bootstrapv1.Finding) string {
 	return printer.EnumWord(finding.GetRepairMode(), "REPAIR_MODE_")
 }
 
-// Ignored returns the user that ignores a finding, the end and the comment: "by ada until 2026-01-02 03:04:05 UTC: it
-// is wanted". It is empty if the finding is not ignored.
+// Ignored returns the user that ignores a finding, the end and the comment: "by ada until
+// 2026-01-02 03:04:05 UTC: it is wanted". It is empty if the finding is not ignored.
 func Ignored(finding *bootstrapv1.Finding) string {
 	ignore := finding.GetIgnore()
 	if ignore == nil {

@@ -1,6 +1,6 @@
 // Package list is the common part of `trivet nodes`, `zones`, `leases`, `slices`, `apiservers`,
-// `findings`, `repair list`, `repair plans` and `shards`: it lists items through the gateway page by
-// page, shows one item, and watches all of them.
+// `findings`, `repair list`, `repair plans` and `shards`: it lists items through the gateway page
+// by page, shows one item, and watches all of them.
 //
 // A command gives a [Kind], which describes its items, and a [Source], which asks the gateway for
 // them. Standard output has the list in the chosen format and nothing else. Counts, notes and

@@ -136,8 +136,8 @@ func TestNodesWatch_KeepsItemsWhileAPartIsMissing(t *testing.T) {
 	}
 }
 
-// The gateway filters a watch. A Node that it does not select any more is deleted from the watch, in
-// its new state; a Node that does not exist any more, in its last one.
+// The gateway filters a watch. A Node that it does not select any more is deleted from the watch,
+// in its new state; a Node that does not exist any more, in its last one.
 func TestNodesWatch_ShowsWhatLeavesTheFilter(t *testing.T) {
 	unknown := func(name string) *nodev1.NodeHealth {
 		return node(name, nodev1.NodeHealth_HEALTH_UNKNOWN, markedUnknown)

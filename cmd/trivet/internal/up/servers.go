@@ -138,9 +138,9 @@ func (s *servers) addressOf(service string) string { return s.processes[service]
 func (s *servers) gatewayAddress() string          { return s.addressOf("gateway") }
 func (s *servers) pageURL() string                 { return "http://" + s.httpAddress + "/" }
 
-// awaitReady polls the gateway until every server is ready and every shard has a leader. Problems of
-// the cluster itself, such as a dead Node, do not delay it. If ctx is done first, the error has what
-// is missing.
+// awaitReady polls the gateway until every server is ready and every shard has a leader. Problems
+// of the cluster itself, such as a dead Node, do not delay it. If ctx is done first, the error has
+// what is missing.
 func (s *servers) awaitReady(ctx context.Context) error {
 	client := gatewayv1.NewClusterServiceClient(s.client)
 	pending := "the gateway has not answered"

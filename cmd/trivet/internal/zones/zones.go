@@ -1,5 +1,5 @@
-// Package zones is `trivet zones`: how disrupted the zones of a cluster are, and at which rate their
-// Nodes get a taint.
+// Package zones is `trivet zones`: how disrupted the zones of a cluster are, and at which rate
+// their Nodes get a taint.
 //
 // A disrupted zone needs attention, with exit code 1. Package list has the rules of lists and
 // watches.

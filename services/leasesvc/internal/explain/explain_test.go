@@ -266,7 +266,7 @@ func TestExplain(t *testing.T) {
 
 func rendered(f explain.Facts, c explain.Chain) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\nsilent for %v, first broken %d\n", f.Reason(), f.NodeStatus.Message(), c.Silence, c.BrokenIndex)
+	fmt.Fprintf(&b, "%s: %s\nsilent for %v, first broken %d\n", f.Reason(), f.Message(), c.Silence, c.BrokenIndex)
 	for _, l := range c.Links {
 		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Result, l.Source)
 		if l.Object.Kind != "" {
