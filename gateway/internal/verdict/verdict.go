@@ -5,9 +5,9 @@
 //
 // Rules:
 //
-//   - A problem that a replica reports counts as reported. Replicas that report the same count once.
-//   - A duty that is not carried out is an ERROR: a shard without a leader, a loop that has stalled,
-//     a service without a replica.
+//   - A problem that a replica reports counts as reported; one that several report counts once.
+//   - A duty that is not carried out is an ERROR: a shard without a leader, a loop that has
+//     stalled, a service without a replica.
 //   - A duty of which nothing is known is UNKNOWN: a leader that does not answer.
 //   - What costs only redundancy is a WARNING: a standby that does not answer or is not ready, a
 //     dependency that one of several replicas cannot reach.

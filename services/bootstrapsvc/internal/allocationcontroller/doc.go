@@ -31,8 +31,8 @@
 //     fail; the step stays pending.
 //   - A person applies exactly the plan that was shown: the controller plans again and rejects the
 //     stored plan if its steps would differ. A plan is applied once, because its repair has its ID.
-//   - A cancelled repair is never continued. A running pass starts no step of a repair that a caller
-//     wants to cancel.
+//   - A cancelled repair is never continued. A running pass starts no step of a repair that a
+//     caller wants to cancel.
 //   - An ignored finding is neither repaired automatically, nor in a plan of all findings, nor a
 //     problem. The mark is stored before it counts, and ends with its finding.
 //   - After its term, the controller writes nothing; see [Cluster], [Ranges] and [RepairStore].

@@ -5,8 +5,8 @@
 //   - A session is Alive while beats arrive, Suspect after its class's Suspect silence, Expired
 //     after its TTL, and gone after the Retention that follows. No state is entered early. If
 //     Advance is called once per Granularity, a state is entered at most one Granularity late.
-//   - The newest boot of a name has the session. The last four replaced boots are rejected while the
-//     current boot lives; their beats are counted, see Duplicate.
+//   - The newest boot of a name has the session. The last four replaced boots are rejected while
+//     the current boot lives; their beats are counted, see Duplicate.
 //
 // Invariants:
 //   - Time is a parameter. Equal calls make equal tables.
