@@ -37,8 +37,8 @@ var reasonFolders = map[string][]string{
 	"FindingCode":          {"services/bootstrapsvc"},
 }
 
-// announced are reasons that clients have to expect, and that no server sends before it authenticates
-// its callers.
+// announced are reasons that clients have to expect, and that no server sends before it
+// authenticates its callers.
 var announced = []string{"NOT_AUTHENTICATED", "NOT_AUTHORIZED"}
 
 // Every reason of the registry is a string literal of the code that sends it. Metrics and names of

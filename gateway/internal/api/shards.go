@@ -124,7 +124,10 @@ func allShards(ctx context.Context, conn grpc.ClientConnInterface, member term.M
 		if err != nil {
 			return nil, err
 		}
-		page := answer.(*statusv1.ListShardsResponse)
+		page, ok := answer.(*statusv1.ListShardsResponse)
+		if !ok {
+			return nil, fmt.Errorf("the answer to ListShards is %T", answer)
+		}
 		all.Shards, all.Sources = append(all.Shards, page.GetShards()...), page.GetSources()
 		if len(all.Shards) > merge.MaxShards {
 			return nil, status.Error(codes.Internal, "it reports more shards than a service has")

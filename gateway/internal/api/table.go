@@ -102,9 +102,9 @@ func (s *Server) table(leases, slices, bootstrap *service) []route {
 
 // everyFinding makes a request for findings one for all states.
 func everyFinding(request proto.Message) {
-	watch := request.(*bootstrapv1.WatchFindingsRequest)
+	watch, ok := request.(*bootstrapv1.WatchFindingsRequest)
 	for state := range bootstrapv1.Finding_State_name {
-		if state != 0 {
+		if ok && state != 0 {
 			watch.States = append(watch.States, bootstrapv1.Finding_State(state))
 		}
 	}
@@ -112,7 +112,7 @@ func everyFinding(request proto.Message) {
 
 // standingFindings selects the states that an empty filter means.
 func standingFindings(request proto.Message) {
-	if watch := request.(*bootstrapv1.WatchFindingsRequest); len(watch.States) == 0 {
+	if watch, ok := request.(*bootstrapv1.WatchFindingsRequest); ok && len(watch.States) == 0 {
 		watch.States = []bootstrapv1.Finding_State{
 			bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_IGNORED,
 		}
@@ -124,7 +124,7 @@ func endedUnseen(item merge.Item) merge.Item {
 	finding := proto.CloneOf(item.(*bootstrapv1.Finding))
 	switch finding.State {
 	case bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_IGNORED:
-		finding.State = bootstrapv1.Finding_STATE_UNSPECIFIED
+		finding.State = bootstrapv1.Finding_STATE_ENDED
 	}
 	return finding
 }

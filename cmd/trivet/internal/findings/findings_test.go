@@ -182,7 +182,6 @@ func TestFindingsIgnore(t *testing.T) {
 			want: &bootstrapv1.IgnoreFindingRequest{Ttl: durationpb.New(24 * time.Hour), Comment: "until the migration"},
 		},
 		{name: "ignore-dry-run", args: []string{"ignore", "leaked.node-ports.30081", "--dry-run"}, want: &bootstrapv1.IgnoreFindingRequest{ValidateOnly: true}},
-		{name: "unignore", args: []string{"unignore", "leaked.node-ports.30081"}, want: &bootstrapv1.IgnoreFindingRequest{Ttl: durationpb.New(0)}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -206,6 +205,19 @@ func TestFindingsIgnore(t *testing.T) {
 	got := commandtest.Run(t, commandtest.Terminal{}, findings.NewCommand, "unignore", "leaked.node-ports.1", "--server", commandtest.Serve(t, gateway))
 	if got.Code != exit.Undetermined || !strings.Contains(got.Stderr, "error[FINDING_NOT_FOUND]") {
 		t.Errorf("%s, want exit code %d and the reason", got, exit.Undetermined)
+	}
+}
+
+func TestFindingsUnignore(t *testing.T) {
+	gateway := &commandtest.Gateway{Findings: all()}
+	got := commandtest.Run(t, commandtest.Terminal{}, findings.NewCommand, "unignore", "leaked.node-ports.30081", "--server", commandtest.Serve(t, gateway))
+	if got.Code != exit.OK {
+		t.Errorf("exit code = %d, want %d", got.Code, exit.OK)
+	}
+	commandtest.Golden(t, "unignore.txt", got.String())
+	requests := commandtest.RequestsOf[*bootstrapv1.UnignoreFindingRequest](gateway)
+	if len(requests) != 1 || requests[0].GetName() != "findings/leaked.node-ports.30081" || uuid.Validate(requests[0].GetRequestId()) != nil {
+		t.Fatalf("requests %v, want one for the finding with a UUID", requests)
 	}
 }
 
