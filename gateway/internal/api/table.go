@@ -121,7 +121,11 @@ func standingFindings(request proto.Message) {
 
 // endedUnseen returns a finding that ended while no replica led. Why it ended is unknown.
 func endedUnseen(item merge.Item) merge.Item {
-	finding := proto.CloneOf(item.(*bootstrapv1.Finding))
+	known, ok := item.(*bootstrapv1.Finding)
+	if !ok {
+		return item
+	}
+	finding := proto.CloneOf(known)
 	switch finding.State {
 	case bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_IGNORED:
 		finding.State = bootstrapv1.Finding_STATE_ENDED

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
@@ -153,12 +154,17 @@ func (c *collection) open(token string) fanout.Call[fanin.Stream] {
 			return nil, err
 		}
 		return func() (fanin.Message, error) {
-			received := c.watch.response.New().Interface().(event)
+			received, ok := c.watch.response.New().Interface().(event)
+			if !ok {
+				return fanin.Message{}, fmt.Errorf("%s is no event of a watch", c.watch.response.Descriptor().FullName())
+			}
 			if err := stream.RecvMsg(received); err != nil {
 				return fanin.Message{}, err
 			}
 			message := fanin.Message{Type: received.GetType(), ResumeToken: received.GetResumeToken(), Bookmark: received.GetBookmark()}
-			message.Item = received.ProtoReflect().Get(item).Message().Interface().(merge.Item)
+			if message.Item, ok = received.ProtoReflect().Get(item).Message().Interface().(merge.Item); !ok {
+				return fanin.Message{}, fmt.Errorf("%s of %s is no item of a list", item.Name(), c.watch.response.Descriptor().FullName())
+			}
 			for _, from := range message.Bookmark.GetSources() {
 				if from.GetService() != member.Service || from.GetReplicaId() != member.ID {
 					return fanin.Message{}, fanout.ForeignAnswer(member, from.GetService(), from.GetReplicaId())
