@@ -78,7 +78,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"Failed probes in a row that make a ready kube-apiserver not ready.")
 	c.Endpoints.registerFlags(fs)
 	fs.StringVar(&c.EtcdPrefix, "etcd-prefix", c.EtcdPrefix,
-		"kube-apiserver's flag of the same name: the prefix of its own keys in the etcd of --etcd-servers.")
+		"kube-apiserver's flag of the same name: the prefix of its own keys in the etcd of --etcd-endpoints.")
 	c.Audit.registerFlags(fs)
 }
 

@@ -39,7 +39,7 @@ func TestCheckpoints_UnreadableOnesGrantAFullGracePeriod(t *testing.T) {
 	}
 	r := startReplica(t, "replica-a", p)
 	awaitShares(t, r)
-	if got := r.service.Counts(); got["sessions"] != 0 {
+	if got := r.service.Counts(); got["leases"] != 0 {
 		t.Errorf("sessions of absent holders: %v", got)
 	}
 	a, _ := beatFor(t, agentHolders("live", 100), r)

@@ -173,7 +173,7 @@ func (s *Service) Loops() *loop.Runner { return s.runner }
 func (s *Service) Counts() map[string]int64 {
 	c := s.sessionCounts()
 	return map[string]int64{
-		"sessions": int64(c.Total()), "alive": int64(c.Alive), "suspect": int64(c.Suspect), "expired": int64(c.Expired),
+		"leases": int64(c.Total()), "alive": int64(c.Alive), "suspect": int64(c.Suspect), "expired": int64(c.Expired),
 		"lease_writes": s.writes.Written(), "streams": s.leaseAPI.OpenStreams(),
 	}
 }

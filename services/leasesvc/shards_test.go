@@ -87,7 +87,7 @@ func TestStreamHeartbeats_RedirectsHoldersOfOtherShards(t *testing.T) {
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
 		Sequence: 6, RegistrationResults: []*leasev1.RegistrationResult{registered(3, 12)},
 	}, exchange(t, s, register(6, holder(f.names()[1], "1"))))
-	f.expectCounts(map[string]int64{"sessions": 2, "alive": 2, "streams": 1})
+	f.expectCounts(map[string]int64{"leases": 2, "alive": 2, "streams": 1})
 	counted := f.sample()
 	if notLeader, noLeader := counted["trivet_lease_heartbeats_total not_leader"], counted["trivet_lease_heartbeats_total no_leader"]; notLeader != 2 || noLeader != 1 {
 		t.Errorf("%v heartbeats counted as not_leader and %v as no_leader, want 2 and 1", notLeader, noLeader)
@@ -176,7 +176,7 @@ func TestListLeases_ReturnsTheHeldShards(t *testing.T) {
 		if diff := cmp.Diff(c.want, list(c.epoch, c.shards...)); diff != "" {
 			t.Errorf("after the loss of %d (-want +got):\n%s", c.lose, diff)
 		}
-		f.expectCounts(map[string]int64{"sessions": int64(len(c.want))})
+		f.expectCounts(map[string]int64{"leases": int64(len(c.want))})
 	}
 }
 

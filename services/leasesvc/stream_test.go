@@ -93,7 +93,7 @@ func TestStreamHeartbeats_RegistersAndRenewsManyHolders(t *testing.T) {
 	if lease := f.get("n1"); lease.Sequence != 9 || lease.State != leasev1.Lease_STATE_ALIVE {
 		t.Errorf("n1 is %v at sequence %d, want alive at 9", lease.State, lease.Sequence)
 	}
-	if got := f.service.Counts(); got["sessions"] != 3 || got["alive"] != 3 || got["streams"] != 1 {
+	if got := f.service.Counts(); got["leases"] != 3 || got["alive"] != 3 || got["streams"] != 1 {
 		t.Errorf("counts %v", got)
 	}
 }
@@ -222,7 +222,7 @@ func TestStreamHeartbeats_LostTermRedirectsTheClient(t *testing.T) {
 	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE}, response)
 	expectError(t, "after it", streamError(t, s), codes.Unavailable, "NO_LEADER")
 	f.eventually(func() error {
-		if n := f.service.Counts()["sessions"]; n != 0 {
+		if n := f.service.Counts()["leases"]; n != 0 {
 			return fmt.Errorf("%d sessions remain after the term", n)
 		}
 		return nil

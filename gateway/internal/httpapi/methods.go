@@ -121,8 +121,12 @@ func (b bindings) check(next runtime.HandlerFunc) runtime.HandlerFunc {
 			changes = changes && !validatesOnly(request)
 		}
 		if changes {
+			instead := "use gRPC"
+			if found.request.Descriptor().Fields().ByName("validate_only") != nil {
+				instead += ", or set validateOnly"
+			}
 			write(w, r, http.StatusMethodNotAllowed, rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf(
-				"%s changes the cluster, and HTTP has no authentication yet: use gRPC, or set validateOnly", found.name.Name())))
+				"%s is no read, and HTTP has no authentication yet: %s", found.name.Name(), instead)))
 			return
 		}
 		next(w, r, inPath)

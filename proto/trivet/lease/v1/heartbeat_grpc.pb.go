@@ -37,11 +37,13 @@ const (
 // sends them for it. It has one lease, which lives in the memory of the replica that leads its
 // shard, and one Lease object in Kubernetes. Holders are divided into shards by class and name.
 //
-// A replica that does not lead the shard of a holder forwards the beat to the leader, rejects the
-// holder with NOT_LEADER and names the leader in Rejection.redirect_address; while no replica leads
-// the shard the reason is NO_LEADER. Every error that a handler gives carries exactly one ErrorInfo
-// with domain "trivet.dev"; docs/reasons.md lists the reasons. gRPC itself refuses a message that
-// is too large or cannot be decoded, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
+// A replica that does not lead the shard of a holder rejects the holder with NOT_LEADER, names the
+// leader in Rejection.redirect_address, and forwards the beat to the leader where it can. While no
+// replica leads the shard the reason is NO_LEADER.
+//
+// Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev";
+// docs/reasons.md lists the reasons. gRPC itself refuses a message that is too large or cannot be
+// decoded, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 //
 // Unknown fields of Heartbeat, StreamHeartbeats and ForwardHeartbeats are ignored; those of every
 // other request of Trivet, ReleaseLease too, are refused.
@@ -150,11 +152,13 @@ func (c *heartbeatServiceClient) ReleaseLease(ctx context.Context, in *ReleaseLe
 // sends them for it. It has one lease, which lives in the memory of the replica that leads its
 // shard, and one Lease object in Kubernetes. Holders are divided into shards by class and name.
 //
-// A replica that does not lead the shard of a holder forwards the beat to the leader, rejects the
-// holder with NOT_LEADER and names the leader in Rejection.redirect_address; while no replica leads
-// the shard the reason is NO_LEADER. Every error that a handler gives carries exactly one ErrorInfo
-// with domain "trivet.dev"; docs/reasons.md lists the reasons. gRPC itself refuses a message that
-// is too large or cannot be decoded, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
+// A replica that does not lead the shard of a holder rejects the holder with NOT_LEADER, names the
+// leader in Rejection.redirect_address, and forwards the beat to the leader where it can. While no
+// replica leads the shard the reason is NO_LEADER.
+//
+// Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev";
+// docs/reasons.md lists the reasons. gRPC itself refuses a message that is too large or cannot be
+// decoded, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 //
 // Unknown fields of Heartbeat, StreamHeartbeats and ForwardHeartbeats are ignored; those of every
 // other request of Trivet, ReleaseLease too, are refused.

@@ -152,7 +152,7 @@ type Lease struct {
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	// The holder as it registered.
 	Holder *Holder `protobuf:"bytes,2,opt,name=holder" json:"holder,omitempty"`
-	// What the server believes of the holder.
+	// How the lease stands.
 	State Lease_State `protobuf:"varint,3,opt,name=state,enum=trivet.lease.v1.Lease_State" json:"state,omitempty"`
 	// The replica that keeps the lease.
 	Owner *v1.Owner `protobuf:"bytes,4,opt,name=owner" json:"owner,omitempty"`

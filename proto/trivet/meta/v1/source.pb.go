@@ -193,7 +193,7 @@ type MissingPart struct {
 	// The service: "leasesvc", "bootstrapsvc", "slicesvc" or "gateway".
 	Service string `protobuf:"bytes,1,opt,name=service" json:"service,omitempty"`
 	// The shards whose objects are missing or may be out of date, ordered; empty when the replica's
-	// shards are not known or it holds none.
+	// shards are not known or it leads none.
 	Shards []int32 `protobuf:"varint,2,rep,packed,name=shards" json:"shards,omitempty"`
 	// The replica that should have answered; empty when no replica leads the shards.
 	ReplicaId string `protobuf:"bytes,3,opt,name=replica_id,json=replicaId" json:"replica_id,omitempty"`

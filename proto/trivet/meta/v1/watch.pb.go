@@ -30,9 +30,9 @@ const (
 // has, and DELETED for one that it has not. An event may carry a resume_token, where a watch can go
 // on after it.
 //
-// A token of another server, of another life of it, of a watch with other arguments, or from before
-// the deletions that the server remembers is refused with OUT_OF_RANGE (RESUME_TOKEN_EXPIRED):
-// watch again without one.
+// A server refuses the token of another server, of its own run before a restart, of a watch with
+// other arguments, or from before the deletions that it remembers. The call then fails with
+// OUT_OF_RANGE (RESUME_TOKEN_EXPIRED): watch again without a token.
 type EventType int32
 
 const (

@@ -259,7 +259,7 @@ type ReplicaStatus struct {
 	Loops []*Loop `protobuf:"bytes,6,rep,name=loops" json:"loops,omitempty"`
 	// What this replica depends on (etcd, the kube-apiserver), ordered by name.
 	Dependencies []*Dependency `protobuf:"bytes,7,rep,name=dependencies" json:"dependencies,omitempty"`
-	// What the replica counts, by a stable snake_case name such as "leases" or "endpoint_slices". A
+	// What the replica counts, by a stable snake_case name such as "streams" or "endpoint_slices". A
 	// standby reports what it knows.
 	Counts        map[string]int64 `protobuf:"bytes,8,rep,name=counts" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields

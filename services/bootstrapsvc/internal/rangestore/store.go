@@ -128,11 +128,11 @@ func (s *Store) VerifyCluster(ctx context.Context, identity ClusterIdentity) (pr
 		return "", fmt.Errorf("read %s: %w: %w", key, ErrUnavailable, err)
 	}
 	if len(response.Kvs) == 0 {
-		return fmt.Sprintf("etcd has no key %s, so below %s is nothing of this cluster: see --etcd-prefix and --etcd-servers", key, s.root), nil
+		return fmt.Sprintf("etcd has no key %s, so below %s is nothing of this cluster: see --etcd-prefix and --etcd-endpoints", key, s.root), nil
 	}
 	if kv := response.Kvs[0]; !identity.matches(kv.Value, kv.ModRevision) {
 		return fmt.Sprintf("the key %s is of another service than the API shows, so what is below %s is of another cluster: "+
-			"see --etcd-prefix and --etcd-servers", key, s.root), nil
+			"see --etcd-prefix and --etcd-endpoints", key, s.root), nil
 	}
 	return "", nil
 }
