@@ -2,13 +2,19 @@ package rpcserver
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -120,5 +126,18 @@ func BenchmarkFind(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestCallerOf_DiffersForDifferentIdentities(t *testing.T) {
+	of := func(certificate *x509.Certificate) string {
+		info := credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}
+		return callerOf(peer.NewContext(t.Context(), &peer.Peer{AuthInfo: info}))
+	}
+	uri := &url.URL{Scheme: "spiffe", Host: "a", Path: "/b"}
+	group := of(&x509.Certificate{Subject: pkix.Name{CommonName: "x", Organization: []string{uri.String()}}})
+	named := of(&x509.Certificate{Subject: pkix.Name{CommonName: "x"}, URIs: []*url.URL{uri}})
+	if group == named || named != of(&x509.Certificate{Subject: pkix.Name{CommonName: "x"}, URIs: []*url.URL{uri}}) {
+		t.Errorf("callers %q and %q", group, named)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -182,9 +181,5 @@ func callerOf(ctx context.Context) string {
 		return ""
 	}
 	certificate := info.State.PeerCertificates[0]
-	parts := append([]string{certificate.Subject.CommonName}, certificate.Subject.Organization...)
-	for _, uri := range certificate.URIs {
-		parts = append(parts, uri.String())
-	}
-	return strings.Join(parts, "\x00")
+	return fmt.Sprintf("%q %q %q", certificate.Subject.CommonName, certificate.Subject.Organization, certificate.URIs)
 }

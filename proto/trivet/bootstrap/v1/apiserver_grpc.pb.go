@@ -63,7 +63,7 @@ type APIServerServiceClient interface {
 	// Ordering: the newest state of each kube-apiserver wins.
 	// Limits: none; a slow reader skips states.
 	// Errors: as ListAPIServers for the first event; a later failure is named in a BOOKMARK.
-	// OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
+	// RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
 	WatchAPIServers(ctx context.Context, in *WatchAPIServersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAPIServersResponse], error)
 }
 
@@ -153,7 +153,7 @@ type APIServerServiceServer interface {
 	// Ordering: the newest state of each kube-apiserver wins.
 	// Limits: none; a slow reader skips states.
 	// Errors: as ListAPIServers for the first event; a later failure is named in a BOOKMARK.
-	// OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
+	// RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
 	WatchAPIServers(*WatchAPIServersRequest, grpc.ServerStreamingServer[WatchAPIServersResponse]) error
 	mustEmbedUnimplementedAPIServerServiceServer()
 }

@@ -57,6 +57,7 @@ type BaselineServiceClient interface {
 	// Ordering: the newest state wins.
 	// Limits: none; a slow reader skips states.
 	// Errors: as GetBaseline for the first event; a later failure is named in a BOOKMARK.
+	// OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
 	WatchBaseline(ctx context.Context, in *WatchBaselineRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBaselineResponse], error)
 	// ReconcileBaseline brings namespaces, Service and endpoints to their desired state now instead
 	// of at the next tick.
@@ -154,6 +155,7 @@ type BaselineServiceServer interface {
 	// Ordering: the newest state wins.
 	// Limits: none; a slow reader skips states.
 	// Errors: as GetBaseline for the first event; a later failure is named in a BOOKMARK.
+	// OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
 	WatchBaseline(*WatchBaselineRequest, grpc.ServerStreamingServer[WatchBaselineResponse]) error
 	// ReconcileBaseline brings namespaces, Service and endpoints to their desired state now instead
 	// of at the next tick.

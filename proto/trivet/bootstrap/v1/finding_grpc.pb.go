@@ -71,7 +71,8 @@ type FindingServiceClient interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each finding wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); else as ListFindings.
+	// Errors: RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); else as
+	// ListFindings.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
 	// ExplainFinding returns the chain of evidence of one finding.
 	//
@@ -246,7 +247,8 @@ type FindingServiceServer interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each finding wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); else as ListFindings.
+	// Errors: RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); else as
+	// ListFindings.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
 	// ExplainFinding returns the chain of evidence of one finding.
 	//

@@ -105,7 +105,8 @@ type RepairPlan struct {
 	Requester *v1.Caller `protobuf:"bytes,6,opt,name=requester" json:"requester,omitempty"`
 	// When it was made.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime" json:"create_time,omitempty"`
-	// When it can no longer be applied. It is deleted later, and not before its repair.
+	// When it can no longer be applied. It is deleted later, or earlier if there are too many plans.
+	// Its repair stays, and has the steps.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expire_time,json=expireTime" json:"expire_time,omitempty"`
 	// The repair that was begun with it, "repairs/{repair}"; empty before.
 	Repair        string `protobuf:"bytes,9,opt,name=repair" json:"repair,omitempty"`

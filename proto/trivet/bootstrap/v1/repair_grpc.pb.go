@@ -51,10 +51,10 @@ type RepairServiceClient interface {
 	// Idempotency: writes nothing but the plan. The same findings on the same revisions give the same
 	// steps. A repeated request_id gets the first answer.
 	// Limits: 500 steps; the other findings are skipped. As many plans are kept as repairs.
-	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; INVALID_ARGUMENT
-	// (REQUEST_ID_REUSED); FAILED_PRECONDITION (NOT_LEADER with "redirect_address"); UNAVAILABLE
-	// (NO_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN;
-	// REPLICAS_UNREACHABLE from the gateway).
+	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is neither an open finding nor one that
+	// would be open if it were not ignored; INVALID_ARGUMENT (REQUEST_ID_REUSED); FAILED_PRECONDITION
+	// (NOT_LEADER with "redirect_address"); UNAVAILABLE (NO_LEADER, ETCD_UNREACHABLE,
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	CreateRepairPlan(ctx context.Context, in *CreateRepairPlanRequest, opts ...grpc.CallOption) (*CreateRepairPlanResponse, error)
 	// GetRepairPlan returns a stored plan.
 	//
@@ -85,9 +85,9 @@ type RepairServiceClient interface {
 	// that is not finished. A repeated request_id gets the first answer.
 	// Errors: NOT_FOUND (PLAN_NOT_FOUND); INVALID_ARGUMENT (REQUEST_ID_REUSED); FAILED_PRECONDITION
 	// (PLAN_EXPIRED; NOT_LEADER with "redirect_address"); ABORTED (ETAG_MISMATCH; PLAN_DRIFTED with
-	// the first difference: plan again; REPAIR_RUNNING while another one is carried out); UNAVAILABLE
-	// (NO_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from
-	// the gateway): call again.
+	// the first difference: plan again; REPAIR_RUNNING while another one is carried out; CONFLICT);
+	// UNAVAILABLE (NO_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway): call again.
 	ApplyRepairPlan(ctx context.Context, in *ApplyRepairPlanRequest, opts ...grpc.CallOption) (*ApplyRepairPlanResponse, error)
 	// GetRepair returns one repair.
 	//
@@ -117,8 +117,8 @@ type RepairServiceClient interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each repair wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN;
-	// REPLICAS_UNREACHABLE from the gateway).
+	// Errors: RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE
+	// (ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	WatchRepairs(ctx context.Context, in *WatchRepairsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRepairsResponse], error)
 	// CancelRepair ends a repair that has steps left; what was written stands.
 	//
@@ -129,8 +129,8 @@ type RepairServiceClient interface {
 	// answer.
 	// Errors: NOT_FOUND (REPAIR_NOT_FOUND); INVALID_ARGUMENT (REQUEST_ID_REUSED); FAILED_PRECONDITION
 	// (REPAIR_NOT_CANCELLABLE) for one that has ended otherwise; FAILED_PRECONDITION (NOT_LEADER with
-	// "redirect_address"); ABORTED (ETAG_MISMATCH); UNAVAILABLE (NO_LEADER, ETCD_UNREACHABLE,
-	// SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
+	// "redirect_address"); ABORTED (ETAG_MISMATCH, CONFLICT); UNAVAILABLE (NO_LEADER,
+	// ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	CancelRepair(ctx context.Context, in *CancelRepairRequest, opts ...grpc.CallOption) (*CancelRepairResponse, error)
 }
 
@@ -253,10 +253,10 @@ type RepairServiceServer interface {
 	// Idempotency: writes nothing but the plan. The same findings on the same revisions give the same
 	// steps. A repeated request_id gets the first answer.
 	// Limits: 500 steps; the other findings are skipped. As many plans are kept as repairs.
-	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; INVALID_ARGUMENT
-	// (REQUEST_ID_REUSED); FAILED_PRECONDITION (NOT_LEADER with "redirect_address"); UNAVAILABLE
-	// (NO_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN;
-	// REPLICAS_UNREACHABLE from the gateway).
+	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is neither an open finding nor one that
+	// would be open if it were not ignored; INVALID_ARGUMENT (REQUEST_ID_REUSED); FAILED_PRECONDITION
+	// (NOT_LEADER with "redirect_address"); UNAVAILABLE (NO_LEADER, ETCD_UNREACHABLE,
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	CreateRepairPlan(context.Context, *CreateRepairPlanRequest) (*CreateRepairPlanResponse, error)
 	// GetRepairPlan returns a stored plan.
 	//
@@ -287,9 +287,9 @@ type RepairServiceServer interface {
 	// that is not finished. A repeated request_id gets the first answer.
 	// Errors: NOT_FOUND (PLAN_NOT_FOUND); INVALID_ARGUMENT (REQUEST_ID_REUSED); FAILED_PRECONDITION
 	// (PLAN_EXPIRED; NOT_LEADER with "redirect_address"); ABORTED (ETAG_MISMATCH; PLAN_DRIFTED with
-	// the first difference: plan again; REPAIR_RUNNING while another one is carried out); UNAVAILABLE
-	// (NO_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from
-	// the gateway): call again.
+	// the first difference: plan again; REPAIR_RUNNING while another one is carried out; CONFLICT);
+	// UNAVAILABLE (NO_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway): call again.
 	ApplyRepairPlan(context.Context, *ApplyRepairPlanRequest) (*ApplyRepairPlanResponse, error)
 	// GetRepair returns one repair.
 	//
@@ -319,8 +319,8 @@ type RepairServiceServer interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each repair wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN;
-	// REPLICAS_UNREACHABLE from the gateway).
+	// Errors: RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE
+	// (ETCD_UNREACHABLE, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	WatchRepairs(*WatchRepairsRequest, grpc.ServerStreamingServer[WatchRepairsResponse]) error
 	// CancelRepair ends a repair that has steps left; what was written stands.
 	//
@@ -331,8 +331,8 @@ type RepairServiceServer interface {
 	// answer.
 	// Errors: NOT_FOUND (REPAIR_NOT_FOUND); INVALID_ARGUMENT (REQUEST_ID_REUSED); FAILED_PRECONDITION
 	// (REPAIR_NOT_CANCELLABLE) for one that has ended otherwise; FAILED_PRECONDITION (NOT_LEADER with
-	// "redirect_address"); ABORTED (ETAG_MISMATCH); UNAVAILABLE (NO_LEADER, ETCD_UNREACHABLE,
-	// SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
+	// "redirect_address"); ABORTED (ETAG_MISMATCH, CONFLICT); UNAVAILABLE (NO_LEADER,
+	// ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
 	CancelRepair(context.Context, *CancelRepairRequest) (*CancelRepairResponse, error)
 	mustEmbedUnimplementedRepairServiceServer()
 }

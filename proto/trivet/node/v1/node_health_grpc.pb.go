@@ -75,8 +75,9 @@ type NodeHealthServiceClient interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each Node wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: FAILED_PRECONDITION (LOOP_DISABLED); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
+	// Errors: FAILED_PRECONDITION (LOOP_DISABLED); RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE
+	// (RESUME_TOKEN_EXPIRED); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from
+	// the gateway).
 	WatchNodeHealth(ctx context.Context, in *WatchNodeHealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodeHealthResponse], error)
 	// ExplainNodeHealth returns the chain of evidence from the Node's heartbeat to the eviction of
 	// its pods.
@@ -116,7 +117,7 @@ type NodeHealthServiceClient interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each zone wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: as ListZones; OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
+	// Errors: as ListZones; RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
 	WatchZones(ctx context.Context, in *WatchZonesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchZonesResponse], error)
 }
 
@@ -261,8 +262,9 @@ type NodeHealthServiceServer interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each Node wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: FAILED_PRECONDITION (LOOP_DISABLED); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED); UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the gateway).
+	// Errors: FAILED_PRECONDITION (LOOP_DISABLED); RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE
+	// (RESUME_TOKEN_EXPIRED); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN; REPLICAS_UNREACHABLE from
+	// the gateway).
 	WatchNodeHealth(*WatchNodeHealthRequest, grpc.ServerStreamingServer[WatchNodeHealthResponse]) error
 	// ExplainNodeHealth returns the chain of evidence from the Node's heartbeat to the eviction of
 	// its pods.
@@ -302,7 +304,7 @@ type NodeHealthServiceServer interface {
 	// Idempotency: a read without side effects.
 	// Ordering: the newest state of each zone wins.
 	// Limits: none; a slow reader skips states.
-	// Errors: as ListZones; OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
+	// Errors: as ListZones; RESOURCE_EXHAUSTED (WATCH_TOO_SLOW); OUT_OF_RANGE (RESUME_TOKEN_EXPIRED).
 	WatchZones(*WatchZonesRequest, grpc.ServerStreamingServer[WatchZonesResponse]) error
 	mustEmbedUnimplementedNodeHealthServiceServer()
 }

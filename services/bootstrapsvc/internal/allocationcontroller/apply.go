@@ -109,6 +109,9 @@ func (r *reconciler) checkDrift(plan repairstore.Plan) error {
 		if !ok {
 			return fmt.Errorf("%w: %s is not a current finding any more", ErrPlanDrifted, name)
 		}
+		if finding.Ignore != nil && finding.Ignore.Created.After(plan.Created) {
+			return fmt.Errorf("%w: %s is ignored since the plan was made", ErrPlanDrifted, name)
+		}
 		findings = append(findings, *finding)
 	}
 	steps := allocation.PlanRepair(findings).Steps

@@ -152,3 +152,25 @@ func TestIgnore_StopsTheAutomaticRepairOfItsFinding(t *testing.T) {
 		}
 	})
 }
+
+// Who applies a plan has not approved to repair what was ignored since. A plan of an ignored finding
+// says that it is wanted.
+func TestIgnore_APlanFromBeforeDoesNotRepairItsFinding(t *testing.T) {
+	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
+		plan := r.plan(t)
+		time.Sleep(time.Second)
+		if _, err := r.Ignore(r.ctx, IgnoreRequest{Finding: missingAddress, Caller: admin}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.apply(plan); !errors.Is(err, ErrPlanDrifted) {
+			t.Errorf("applied = %v, want %v", err, ErrPlanDrifted)
+		}
+		if slices.Contains(w.writesDone(), "create 10.0.0.1") {
+			t.Error("an ignored finding was repaired")
+		}
+		time.Sleep(time.Second)
+		if repair, err := r.apply(r.plan(t, missingAddress)); err != nil || repair.State() != repairstore.Succeeded {
+			t.Errorf("repair of the named finding: %+v, %v", repair, err)
+		}
+	})
+}

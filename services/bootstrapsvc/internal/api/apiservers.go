@@ -88,6 +88,9 @@ func (s *apiserverServer) ListAPIServers(ctx context.Context, request *bootstrap
 	if err != nil {
 		return nil, s.statusOf(ctx, err)
 	}
+	if request.GetPageToken() == "" {
+		s.cache.Put(list...) // else a watch from here would not know what to delete
+	}
 	size := min(cmp.Or(int(request.GetPageSize()), defaultAPIServersPage), maxAPIServersPage)
 	after := func(server *bootstrapv1.APIServer) bool {
 		return position == "" || compareAddresses(server.GetAddress(), position) > 0

@@ -51,6 +51,27 @@ func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	return converted
 }
 
+// listedPlanOf returns a plan as lists have it.
+func (s *allocationServer) listedPlanOf(plan repairstore.Plan) *bootstrapv1.RepairPlan {
+	plan.Skipped = nil
+	converted := s.planOf(plan)
+	dropFieldChanges(converted.GetSteps())
+	return converted
+}
+
+// listedRepairOf returns a repair as lists and watches have it.
+func listedRepairOf(repair repairstore.Repair) *bootstrapv1.Repair {
+	converted := repairOf(repair)
+	dropFieldChanges(converted.GetSteps())
+	return converted
+}
+
+func dropFieldChanges(steps []*bootstrapv1.RepairStep) {
+	for _, step := range steps {
+		step.Change.FieldChanges = nil
+	}
+}
+
 func repairStateOf(repair repairstore.Repair) bootstrapv1.Repair_State {
 	switch repair.State() {
 	case repairstore.Succeeded:

@@ -351,3 +351,21 @@ func TestReasons_AreRegistered(t *testing.T) {
 		}
 	}
 }
+
+func TestListedOf_LeavesOutWhatOnlyOneObjectHas(t *testing.T) {
+	steps := []allocation.Step{{
+		Verb: allocation.Relabel, Object: allocation.IPAddress{ManagedBy: "new"}, Previous: &allocation.Labels{ManagedBy: "old"},
+	}}
+	server, plan := newAllocationServer(), repairstore.Plan{Steps: steps, Skipped: []allocation.Finding{{Name: "findings/x"}}, SkippedCount: 1}
+	repair := repairstore.Repair{Start: repairstore.Start{Steps: steps}, Results: make([]repairstore.StepResult, 1)}
+	if len(server.planOf(plan).GetSteps()[0].GetChange().GetFieldChanges()) == 0 {
+		t.Fatal("the plan itself has no field changes")
+	}
+	listed := server.listedPlanOf(plan)
+	if listed.GetSkippedFindings() != nil || listed.GetSkippedFindingCount() != 1 || listed.GetSteps()[0].GetChange().GetFieldChanges() != nil {
+		t.Errorf("a listed plan has %v", listed)
+	}
+	if listed := listedRepairOf(repair); listed.GetSteps()[0].GetChange().GetFieldChanges() != nil {
+		t.Errorf("a listed repair has %v", listed)
+	}
+}

@@ -75,7 +75,7 @@ func (s *RepairServer) ListRepairPlans(ctx context.Context, request *bootstrapv1
 		return nil, s.statusOf(ctx, err)
 	}
 	page, last, more := pageOf(plans, repairsPage(request.GetPageSize()),
-		func(p repairstore.Plan) bool { return after.before(p.Created, p.ID) }, s.planOf)
+		func(p repairstore.Plan) bool { return after.before(p.Created, p.ID) }, s.listedPlanOf)
 	response := &bootstrapv1.ListRepairPlansResponse{RepairPlans: page, Sources: s.fromEtcd()}
 	if more {
 		response.NextPageToken = token.format(last.Created, last.ID)
@@ -129,7 +129,7 @@ func (s *RepairServer) ListRepairs(ctx context.Context, request *bootstrapv1.Lis
 	}
 	repairs = slices.DeleteFunc(repairs, func(r repairstore.Repair) bool { return !filter.selects(r) })
 	page, last, more := pageOf(repairs, repairsPage(request.GetPageSize()),
-		func(r repairstore.Repair) bool { return after.before(r.Started, r.ID) }, repairOf)
+		func(r repairstore.Repair) bool { return after.before(r.Started, r.ID) }, listedRepairOf)
 	response.Repairs, response.Sources = page, s.fromEtcd()
 	if more {
 		response.NextPageToken = token.format(last.Started, last.ID)
@@ -164,7 +164,7 @@ func (s *RepairServer) watch(request *bootstrapv1.WatchRepairsRequest, stream gr
 	}, func(event watchcache.Event[repairstore.Repair]) error {
 		response := &bootstrapv1.WatchRepairsResponse{Type: event.Type, ResumeToken: event.ResumeToken, Bookmark: event.Bookmark}
 		if event.Bookmark == nil {
-			response.Repair = repairOf(event.Item)
+			response.Repair = listedRepairOf(event.Item)
 		}
 		return stream.Send(response)
 	})

@@ -82,7 +82,7 @@ func (s *Server) WatchNodeHealth(request *nodev1.WatchNodeHealthRequest, stream 
 		response := &nodev1.WatchNodeHealthResponse{Type: e.Type, ResumeToken: e.ResumeToken, Bookmark: e.Bookmark}
 		switch node := e.Item; {
 		case e.Type == metav1.EventType_EVENT_TYPE_BOOKMARK:
-		case !node.Held:
+		case !node.Held && !feed.Served(node.Shard):
 			return nil // its shard was lost: the next bookmark lacks it
 		case e.Type == metav1.EventType_EVENT_TYPE_DELETED:
 			response.Node = s.deletedNode(node)

@@ -1,6 +1,7 @@
 package nodehealthcontroller
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -77,6 +78,20 @@ func (f *Feed) ShardsChanged() <-chan struct{} {
 	return f.changed
 }
 
+// Served reports whether the Nodes of a shard are all in Nodes. It is false before the first of them
+// is deleted because the shard was lost.
+func (f *Feed) Served(shard int) bool {
+	_, served := slices.BinarySearch(f.Shards().IDs, shard)
+	return served
+}
+
+// loseShards leaves the shards out that are not among the next ones.
+func (f *Feed) loseShards(next sessioncontroller.ServedShards) {
+	kept := f.Shards()
+	kept.IDs = slices.DeleteFunc(slices.Clone(kept.IDs), func(id int) bool { return !slices.Contains(next.IDs, id) })
+	f.setShards(kept)
+}
+
 func (f *Feed) setShards(shards sessioncontroller.ServedShards) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,6 +158,7 @@ func (f *Feed) publish(snapshot *Snapshot, put, deleted []*Node) {
 	if f.Snapshot() != nil {
 		f.snapshot.Store(snapshot)
 	}
+	f.loseShards(snapshot.Shards)
 	f.Nodes.Put(put...)
 	f.Nodes.Delete(deleted...)
 	f.Zones.Replace(snapshot.AllZones())

@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // publisherFixture publishes Nodes with the results that a test sets.
@@ -271,4 +272,51 @@ func BenchmarkPublish(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A Node of a lost shard is deleted after the shard has left Served. Once the shard is back, a watch
+// that resumes learns that the Node is gone, unless it follows as added.
+func TestFeed_ServesAShardAgainOnlyWithItsNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newPublisherFixture("a", "b")
+		served := sessioncontroller.ServedShards{IDs: []int{0}, Epoch: 7}
+		publish := func() {
+			o.now++
+			var subjects []nodehealth.NodeState
+			for _, name := range slices.Sorted(maps.Keys(o.nodes)) {
+				subjects = append(subjects, nodehealth.DefaultRules().Observe(o.now, nodehealth.NodeState{}, nodehealth.Observation{Node: o.nodes[name]}))
+			}
+			o.Publish(nodehealthcontroller.Snapshot{At: nodehealth.Moment{Instant: o.now}, Shards: served}, subjects,
+				func(s *nodehealth.NodeState) nodehealthcontroller.Result { return o.results[s.Node.Name] })
+		}
+		publish()
+		feed := o.Feed()
+		token := feed.Nodes.ResumeToken("test", "")
+		watch := func() (got []string) {
+			done := errors.New("done")
+			_ = feed.Nodes.Serve(t.Context(), watchcache.Request[*nodehealthcontroller.Node]{Method: "test", ResumeToken: token}, func(e watchcache.Event[*nodehealthcontroller.Node]) error {
+				if e.Bookmark != nil {
+					return done
+				}
+				got = append(got, fmt.Sprintf("%s %s served=%v", strings.TrimPrefix(e.Type.String(), "EVENT_TYPE_"), e.Item.Object.Name, feed.Served(e.Item.Shard)))
+				return nil
+			})
+			return got
+		}
+		served = sessioncontroller.ServedShards{}
+		o.results["a"], o.results["b"] = nodehealthcontroller.Result{}, nodehealthcontroller.Result{}
+		publish()
+		if diff := cmp.Diff([]string{"DELETED a served=false", "DELETED b served=false"}, watch()); diff != "" {
+			t.Errorf("while the shard is lost (-want +got):\n%s", diff)
+		}
+		delete(o.nodes, "a")
+		served = sessioncontroller.ServedShards{IDs: []int{0}, Epoch: 9}
+		back := alive()
+		back.Epoch = 9
+		o.results["b"] = back
+		publish()
+		if diff := cmp.Diff([]string{"DELETED a served=true", "DELETED b served=true", "ADDED b served=true"}, watch()); diff != "" {
+			t.Errorf("after the shard came back (-want +got):\n%s", diff)
+		}
+	})
 }

@@ -92,9 +92,9 @@ func (r *reports) update(slot uint32, received monotonic.Instant, report *Report
 		last = &keptReport{}
 		r.bySlot[slot] = last
 	}
-	conditions := keep(received, report.Conditions, last.conditions)
-	changed = !slices.Equal(conditions, last.conditions)
-	r.replace(last, conditions)
+	before := last.conditions
+	r.replace(last, keep(received, report.Conditions, before))
+	changed = !slices.Equal(last.conditions, before)
 	last.received = received
 	if report.ObservedAge == 0 && len(last.conditions) == 0 {
 		delete(r.bySlot, slot)

@@ -205,6 +205,14 @@ func TestReport_MemoryOfConditionsIsBounded(t *testing.T) {
 		if n := shown(); n != 1 {
 			t.Errorf("the conditions of %d holders are kept, want 1 in 8 KiB", n)
 		}
+		sub := watch(t, ctl, nil)
+		defer sub.Close()
+		for _, ref := range refs {
+			reported(t, ctl, ref, large)
+		}
+		if events := drain(t, sub); len(events) > 0 {
+			t.Errorf("events %v of conditions that are not kept, want none", events)
+		}
 		reported(t, ctl, refs[0], reportOf())
 		for _, ref := range refs[1:] {
 			reported(t, ctl, ref, reportOf(condition("A", 1, 0)))

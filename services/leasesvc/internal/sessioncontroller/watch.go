@@ -277,7 +277,9 @@ func (c *Controller) appendDeletion(s *Subscription, events []Event, d *deletion
 		return events
 	}
 	lease := Lease{Holder: d.holder, State: session.Gone, Epoch: d.epoch, Shard: int(d.shard)}
-	return append(events, Event{Type: Deleted, ShardLost: d.shardLost, Lease: lease, Version: s.position})
+	// A shard that is held again has no other leader that could report the session.
+	lost := d.shardLost && !c.accepts(int(d.shard))
+	return append(events, Event{Type: Deleted, ShardLost: lost, Lease: lease, Version: s.position})
 }
 
 func (s *Subscription) selects(view session.Session) bool {

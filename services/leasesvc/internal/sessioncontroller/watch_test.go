@@ -169,6 +169,53 @@ func TestWatch_BookmarksSayWhichShardsAreComplete(t *testing.T) {
 	})
 }
 
+// A watcher that was away while a shard left and came back learns which sessions it has no more: the
+// bookmark names the shard.
+func TestWatch_ResumedAfterAShardCameBackHasNoSessionOfTheLastTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		endTerm := holdShard(t, ctl, 1, 9)
+		registerIn(t, ctl, 1, node("gone", "1"))
+		registerIn(t, ctl, 1, node("stays", "1"))
+		sub := watch(t, ctl, nil)
+		since := position(t, sub)
+		sub.Close()
+		endTerm()
+		lost, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lost.Close()
+		for _, c := range drain(t, lost) {
+			if c.Type == sessioncontroller.Deleted && !c.ShardLost {
+				t.Errorf("%+v while the shard is missing, want it to stand", c)
+			}
+		}
+		defer holdShard(t, ctl, 1, 11)()
+		registerIn(t, ctl, 1, node("stays", "1"))
+		resumed, err := ctl.Watch(t.Context(), sessioncontroller.Selection{}, since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resumed.Close()
+		has := map[string]bool{"gone": true, "stays": true}
+		for _, c := range drain(t, resumed) {
+			switch {
+			case c.Type == sessioncontroller.Bookmark && c.Shards != "[0 1]":
+				t.Errorf("bookmark of %s", c.Shards)
+			case c.Type == sessioncontroller.Deleted && !c.ShardLost:
+				delete(has, c.Name)
+			case c.Type == sessioncontroller.Added:
+				has[c.Name] = true
+			}
+		}
+		if has["gone"] || !has["stays"] {
+			t.Errorf("the watcher has %v, want stays only", has)
+		}
+	})
+}
+
 func TestNext_WaitsAndEndsWithTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()

@@ -133,6 +133,9 @@ func withPlan(err error, plan *metav1.Plan) error {
 	if !ok || len(plan.GetChanges()) == 0 {
 		return err
 	}
+	for _, change := range plan.GetChanges() {
+		change.FieldChanges = nil // a status must fit into trailers
+	}
 	detailed, detailErr := failed.WithDetails(plan)
 	if detailErr != nil {
 		return err
