@@ -39,6 +39,13 @@ func (j fakeStore) Ignores(context.Context) ([]allocation.Ignore, int, error) {
 	return slices.Collect(maps.Values(j.ignores)), 0, nil
 }
 
+// storedIgnores returns a copy of what the store has.
+func (w *fakeCluster) storedIgnores() map[string]allocation.Ignore {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.ignores)
+}
+
 func (j fakeStore) WriteIgnores(ctx context.Context, ignores []allocation.Ignore, deleted []string) error {
 	return j.write(ctx, "ignores", func() error {
 		for _, ignore := range ignores {

@@ -64,8 +64,8 @@ func TestIgnore_IsNeitherRepairedNorPlannedNorAProblem(t *testing.T) {
 			t.Errorf("repair of the named finding: %+v, %v", repair, err)
 		}
 		time.Sleep(settleTime)
-		if len(next.current(t)) != 0 || len(w.ignores) != 0 {
-			t.Errorf("%v are current and %v ignored, want the mark to end with its finding", next.current(t), w.ignores)
+		if len(next.current(t)) != 0 || len(w.storedIgnores()) != 0 {
+			t.Errorf("%v are current and %v ignored, want the mark to end with its finding", next.current(t), w.storedIgnores())
 		}
 	})
 }
@@ -86,8 +86,8 @@ func TestIgnore_EndsWithItsTimeOrOnRequest(t *testing.T) {
 			t.Error("the mark ended before its time")
 		}
 		time.Sleep(2 * time.Second)
-		if r.ignored(t, missingAddress) != nil || len(w.ignores) != 0 {
-			t.Errorf("the mark is still there: %v", w.ignores)
+		if r.ignored(t, missingAddress) != nil || len(w.storedIgnores()) != 0 {
+			t.Errorf("the mark is still there: %v", w.storedIgnores())
 		}
 		etag := finding.Etag()
 		if _, err := r.Ignore(r.ctx, IgnoreRequest{Finding: missingAddress, Etag: etag}); !errors.Is(err, ErrEtagMismatch) {
@@ -96,7 +96,7 @@ func TestIgnore_EndsWithItsTimeOrOnRequest(t *testing.T) {
 		if _, err := r.Ignore(r.ctx, IgnoreRequest{Finding: missingAddress}); err != nil {
 			t.Fatal(err)
 		}
-		if finding, err = r.Ignore(r.ctx, IgnoreRequest{Finding: missingAddress, TTL: &none}); err != nil || finding.Ignore != nil || len(w.ignores) != 0 {
+		if finding, err = r.Ignore(r.ctx, IgnoreRequest{Finding: missingAddress, TTL: &none}); err != nil || finding.Ignore != nil || len(w.storedIgnores()) != 0 {
 			t.Errorf("the mark was taken away: %+v, %v", finding.Ignore, err)
 		}
 		if _, err := r.Ignore(r.ctx, IgnoreRequest{Finding: "findings/none"}); !errors.Is(err, ErrFindingNotFound) {
