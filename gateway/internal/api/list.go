@@ -67,7 +67,11 @@ func (c *collection) listAll(sizes pages) unary {
 		if more { // possibly an empty page in the middle
 			set(response, "next_page_token", at.Encode(m.name()+"\x00"+arguments))
 		}
-		missing := merge.Missing(c.name, c.leadersNow(ctx), answers.sources, fanout.Parts(answers.failures))
+		leaders := c.leadersNow(ctx)
+		missing := merge.Missing(c.name, leaders, answers.sources, fanout.Parts(answers.failures))
+		if len(leaders) == 0 {
+			missing = append(missing, merge.UnknownShards(c.name))
+		}
 		appendTo(response, "sources", answers.sources)
 		appendTo(response, "missing", missing)
 		if len(missing) == 0 {

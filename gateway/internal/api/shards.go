@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -74,12 +75,17 @@ func (s *Server) askForShards(ctx context.Context, services []string) ([]*status
 	var reports []merge.ShardReport
 	var sources []*metav1.Source
 	var failures []fanout.Failure
+	var absent []string
 	var calls sync.WaitGroup
 	for _, service := range s.services {
 		if len(services) > 0 && !slices.Contains(services, service.name) {
 			continue
 		}
-		for _, member := range service.members() {
+		members := service.members()
+		if len(members) == 0 {
+			absent = append(absent, service.name)
+		}
+		for _, member := range members {
 			calls.Go(func() {
 				started := time.Now()
 				ctx, cancel := context.WithTimeout(ctx, service.timeout)
@@ -111,6 +117,11 @@ func (s *Server) askForShards(ctx context.Context, services []string) ([]*status
 	response := &statusv1.ListShardsResponse{Sources: sources}
 	for _, failure := range failures {
 		response.Missing = append(response.Missing, merge.Missing(failure.Member.Service, nil, nil, fanout.Parts([]fanout.Failure{failure}))...)
+	}
+	for _, service := range absent {
+		response.Missing = append(response.Missing, &metav1.MissingPart{
+			Service: service, Code: code.Code_UNAVAILABLE, Message: "no replica is registered",
+		})
 	}
 	return merge.Shards(reports), response, nil
 }

@@ -94,7 +94,11 @@ func (f *feed) bookmark() *metav1.Bookmark {
 }
 
 func (f *feed) missing(sources []*metav1.Source) []*metav1.MissingPart {
-	return merge.Missing(f.cfg.Service, f.leaders, sources, fanout.Parts(f.unsynced()))
+	missing := merge.Missing(f.cfg.Service, f.leaders, sources, fanout.Parts(f.unsynced()))
+	if f.cfg.Leaders != nil && len(f.leaders) == 0 {
+		missing = append(missing, merge.UnknownShards(f.cfg.Service))
+	}
+	return missing
 }
 
 // resumeToken is Hub.ResumeToken.

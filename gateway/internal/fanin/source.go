@@ -14,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/watchcache"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
@@ -105,6 +106,8 @@ type follower struct {
 	exclusive bool
 	token     string // where to resume
 	synced    bool   // the current stream has sent its first bookmark
+	resumed   bool   // the current stream was opened with a token
+	epoch     int64  // of the last bookmark
 }
 
 func (f *follower) run(ctx context.Context) {
@@ -162,7 +165,7 @@ func (f *follower) longestPause() time.Duration {
 
 // follow reads one stream to its end.
 func (f *follower) follow(ctx context.Context) error {
-	f.synced = false
+	f.synced, f.resumed = false, f.token != ""
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timeout := f.feed.cfg.SilenceTimeout
@@ -202,6 +205,15 @@ func (f *follower) apply(ctx context.Context, message Message) error {
 	first := isBookmark && message.Bookmark.GetInitialEventsEnd()
 	if isBookmark && len(message.Bookmark.GetSources()) == 0 {
 		return errUnsigned
+	}
+	if isBookmark {
+		epoch := message.Bookmark.GetSources()[0].GetEpoch()
+		if first && f.resumed && epoch > f.epoch {
+			// It may have lost a shard and claimed it again. What ended in between, elsewhere, it
+			// does not report.
+			return watchcache.ErrExpired
+		}
+		f.epoch = epoch
 	}
 	items := f.feed.apply(ctx, f.source.ID, message, first)
 	if items > maxItems {

@@ -255,7 +255,8 @@ func (s *search) isUnreached(member term.Member, err error, after time.Duration)
 // replica is asked elsewhere, unless an earlier one did.
 func (s *search) lose(member term.Member, err error) {
 	var lost fanout.LostError
-	switch arrived := errors.As(err, &lost); {
+	// A deadline with a reason passed in the replica.
+	switch arrived := errors.As(err, &lost) || rpcerror.ReasonOf(err) != ""; {
 	case s.repeats:
 		s.repeats, s.lost = false, true
 	case arrived && s.repeatable && status.Code(err) == codes.Unavailable:

@@ -16,6 +16,12 @@ type Failure struct {
 	Message   string
 }
 
+// UnknownShards is what an answer lacks if no replica tells how many shards there are: a shard
+// without a leader has no source that could be compared with it.
+func UnknownShards(service string) *metav1.MissingPart {
+	return &metav1.MissingPart{Service: service, Code: code.Code_UNAVAILABLE, Message: "no replica tells which shards there are"}
+}
+
 // Missing returns what an answer of a service lacks: each shard that no source covers, and each
 // replica that failed. leaders has the leader of each shard, "" for none; it is empty when the
 // answer needs no shards or their number is unknown.

@@ -59,8 +59,8 @@ func Status(cluster string, sources []Source, now time.Time) *gatewayv1.GetClust
 		response.Missing = append(response.Missing, missingOf(service, own)...)
 	}
 	response.Status.Verdict = verdict.Of(services)
-	for _, service := range response.Status.Services {
-		service.Verdict = verdict.About(response.Status.Verdict, service.Service)
+	for i, service := range response.Status.Services { // not from the whole, which may leave problems out
+		service.Verdict = verdict.Of(services[i : i+1])
 	}
 	for _, source := range asked {
 		if source.Answer != nil {

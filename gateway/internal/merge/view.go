@@ -312,7 +312,9 @@ func (v *View) coverOf(reported *metav1.Source) map[int32]bool {
 		return covered
 	}
 	for _, shard := range reported.GetShards() {
-		covered[shard] = true
+		if shard >= 0 && shard < MaxShards {
+			covered[shard] = true
+		}
 	}
 	return covered
 }
