@@ -68,6 +68,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 		f.kube = newKube()
 	}
 	cfg := leasesvc.DefaultConfig()
+	cfg.FillTime = time.Nanosecond
 	if s.config != nil {
 		s.config(&cfg)
 	}

@@ -50,7 +50,7 @@ func TestGetLease_ShowsLeaseAndWrite(t *testing.T) {
 		Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_WRITTEN, Reason: "RENEWAL"},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform(),
-		protocmp.IgnoreFields(&leasev1.Lease{}, "start_time", "last_beat_time", "expire_time", "etag"),
+		protocmp.IgnoreFields(&leasev1.Lease{}, "start_time", "observe_time", "last_beat_time", "expire_time", "etag"),
 		protocmp.IgnoreFields(&leasev1.Lease_Write{}, "renew_time", "resource_version", "write_time", "due_time")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -1,6 +1,7 @@
 package leasesvc
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -99,14 +100,17 @@ func (s *Service) orphanClasses() []writebackcontroller.OrphanClass {
 // runSessions starts without sessions, also after a failure.
 func (s *Service) runSessions(ctx context.Context, report loop.Report) error {
 	var classes []sessioncontroller.Class
+	var interval time.Duration
 	for _, c := range s.cfg.classes() {
+		interval = max(interval, c.Session().Interval)
 		classes = append(classes, sessioncontroller.Class{
 			Namespace: c.Namespace, Unowned: !c.OwnedByNode, Session: c.Session(), Writes: s.cfg.Writes.For(&c),
 		})
 	}
 	sessions := sessioncontroller.New(sessioncontroller.Config{
 		Classes: classes, Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, AdoptLeases: true,
-		OnTick: func() { report(nil) }, Logger: s.logger,
+		FillTime: cmp.Or(s.cfg.FillTime, interval+sessioncontroller.ReconnectTime),
+		OnTick:   func() { report(nil) }, Logger: s.logger,
 	})
 	s.sessions.Store(sessions)
 	defer s.sessions.CompareAndSwap(sessions, nil)

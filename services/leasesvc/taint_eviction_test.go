@@ -250,6 +250,7 @@ func TestTaintEviction_PodsOfASilentNodeAreEvicted(t *testing.T) {
 func TestTaintEviction_InvalidRatesAreRefused(t *testing.T) {
 	for text, ok := range map[string]bool{"0": true, "0.5": true, "1000": true, "-1": false, "1001": false, "NaN": false, "+Inf": false} {
 		cfg := leasesvc.DefaultConfig()
+		cfg.FillTime = time.Nanosecond
 		flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
 		cfg.RegisterFlags(flags)
 		if err := flags.Parse([]string{"--taint-eviction-qps=" + text}); err != nil {

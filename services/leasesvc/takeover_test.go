@@ -30,6 +30,7 @@ const (
 // newReplicaConfig returns a configuration for replicas that keep sessions and write no Leases.
 func newReplicaConfig(t *testing.T) replicaConfig {
 	cfg := leasesvc.DefaultConfig()
+	cfg.FillTime = time.Nanosecond
 	cfg.Shards = takeoverShards
 	cfg.Classes[0].HeartbeatInterval, cfg.Classes[0].Grace, cfg.Classes[0].RenewInterval = beatEvery, beatGrace, beatEvery
 	return replicaConfig{cluster: testkit.Namespace(t, testkit.Kube(t)), config: cfg, loops: []string{"-" + leasesvc.WritebackLoop}}

@@ -29,7 +29,9 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // LeaseService shows leases. A replica of leasesvc answers for the shards that it leads, the
-// gateway for all; sources and missing say which shards an answer covers.
+// gateway for all; sources and missing say which shards an answer covers. A new leader does not
+// name a shard until the live holders had time to register with it: the longest interval of a class
+// and five seconds.
 //
 // Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev";
 // docs/reasons.md lists the reasons.
@@ -41,8 +43,8 @@ type LeaseServiceClient interface {
 	// Leadership: the leader of the lease's shard; the gateway asks it.
 	// Idempotency: a read without side effects.
 	// Errors: NOT_FOUND (LEASE_NOT_FOUND); FAILED_PRECONDITION (NOT_LEADER with "redirect_address",
-	// HISTORY_UNAVAILABLE); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the
-	// gateway).
+	// HISTORY_UNAVAILABLE); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN, CACHE_NOT_SYNCED from a new
+	// leader; REPLICAS_UNREACHABLE from the gateway).
 	GetLease(ctx context.Context, in *GetLeaseRequest, opts ...grpc.CallOption) (*GetLeaseResponse, error)
 	// ListLeases returns leases, ordered by name, a page at a time. A token of one replica is
 	// understood by all.
@@ -124,7 +126,9 @@ type LeaseService_WatchLeasesClient = grpc.ServerStreamingClient[WatchLeasesResp
 // for forward compatibility.
 //
 // LeaseService shows leases. A replica of leasesvc answers for the shards that it leads, the
-// gateway for all; sources and missing say which shards an answer covers.
+// gateway for all; sources and missing say which shards an answer covers. A new leader does not
+// name a shard until the live holders had time to register with it: the longest interval of a class
+// and five seconds.
 //
 // Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev";
 // docs/reasons.md lists the reasons.
@@ -136,8 +140,8 @@ type LeaseServiceServer interface {
 	// Leadership: the leader of the lease's shard; the gateway asks it.
 	// Idempotency: a read without side effects.
 	// Errors: NOT_FOUND (LEASE_NOT_FOUND); FAILED_PRECONDITION (NOT_LEADER with "redirect_address",
-	// HISTORY_UNAVAILABLE); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REPLICAS_UNREACHABLE from the
-	// gateway).
+	// HISTORY_UNAVAILABLE); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN, CACHE_NOT_SYNCED from a new
+	// leader; REPLICAS_UNREACHABLE from the gateway).
 	GetLease(context.Context, *GetLeaseRequest) (*GetLeaseResponse, error)
 	// ListLeases returns leases, ordered by name, a page at a time. A token of one replica is
 	// understood by all.

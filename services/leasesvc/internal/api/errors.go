@@ -75,6 +75,8 @@ func (s *Server) statusOf(err error) error {
 		return rpcerror.New(codes.Aborted, reasonSuperseded, sessioncontroller.ErrSuperseded.Error())
 	case errors.Is(err, sessioncontroller.ErrETagMismatch):
 		return rpcerror.New(codes.Aborted, rpcerror.ETagMismatchReason, sessioncontroller.ErrETagMismatch.Error())
+	case errors.Is(err, sessioncontroller.ErrNotFilled):
+		return rpcerror.New(codes.Unavailable, rpcerror.CacheNotSyncedReason, sessioncontroller.ErrNotFilled.Error())
 	case errors.Is(err, sessioncontroller.ErrCompacted):
 		return resumetoken.ErrExpired
 	case errors.Is(err, sessioncontroller.ErrTooSlow):

@@ -52,6 +52,9 @@ type Config struct {
 	// AdoptLeases says that BeginAdoption is called. The Leases of a new shard's holders then wait
 	// for adoption before their first write.
 	AdoptLeases bool
+	// FillTime is how long after the start of its term a shard has sessions for only a part of its
+	// live holders, which have yet to register here. Lists and watches do not name it until then.
+	FillTime time.Duration
 	// OnTick is called about forty times a second, after the transitions that were due. It must not
 	// block. Optional.
 	OnTick func()
@@ -82,6 +85,7 @@ type Controller struct {
 	held         []*HeldShard        // by shard; nil if not held
 	heldSince    []monotonic.Instant // by shard
 	leaving      []bool              // by shard: registrations are rejected, sessions are being dropped
+	filled       []bool              // by shard: Config.FillTime has passed
 	adoptions    adoptions
 	writes       *writeback.Schedule
 	shards       session.Slab[uint16]     // by slot
@@ -112,6 +116,7 @@ func New(cfg Config) *Controller {
 		held:       make([]*HeldShard, cfg.Shards),
 		heldSince:  make([]monotonic.Instant, cfg.Shards),
 		leaving:    make([]bool, cfg.Shards),
+		filled:     make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
 		changes:    newChangeList(),
 		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), alwaysReady: make(chan struct{}),

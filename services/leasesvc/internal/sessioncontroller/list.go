@@ -3,6 +3,7 @@ package sessioncontroller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -87,18 +88,27 @@ func (c *Controller) List(ctx context.Context, o ListOptions) (Page, error) {
 	return page, err
 }
 
-// Get returns one session. It fails with a NotHeldError if the shard is not held.
+// ErrNotFilled means that the shard was claimed a moment ago, so that it is not known whether there
+// is the session.
+var ErrNotFilled = errors.New("the replica has just claimed the shard and has not heard all its holders yet")
+
+// Get returns one session. It fails with a NotHeldError if the shard is not held, and with
+// ErrNotFilled.
 func (c *Controller) Get(ctx context.Context, key session.Key, shard int) (lease Lease, found bool, err error) {
-	var notHeld bool
+	var notHeld, filled bool
 	err = c.do(ctx, func() {
 		var s session.Session
-		notHeld = !c.accepts(shard)
+		notHeld, filled = !c.accepts(shard), c.isFilled(shard)
 		if s, found = c.table.Get(key); found {
 			lease = c.lease(s)
 		}
 	})
-	if err == nil && notHeld {
+	switch {
+	case err != nil:
+	case notHeld:
 		err = NotHeldError{Shard: shard}
+	case !found && !filled:
+		err = ErrNotFilled
 	}
 	return lease, found, err
 }

@@ -16,10 +16,11 @@ func (s ServedShards) Equal(other ServedShards) bool {
 }
 
 // servedShards returns the shards whose sessions this replica has, by number; nil for other shards.
+// A shard that was claimed a moment ago has yet to hear its holders.
 func (c *Controller) servedShards() []*HeldShard {
 	served := slices.Clone(c.held)
 	for id := range served {
-		if c.leaving[id] {
+		if !c.isFilled(id) {
 			served[id] = nil
 		}
 	}

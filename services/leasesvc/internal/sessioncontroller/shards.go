@@ -29,18 +29,38 @@ func (e NotHeldError) Error() string {
 func (c *Controller) RunShard(shard *HeldShard, silences ...session.Silence) error {
 	err := c.beginTerm(shard, silences)
 	if err == nil {
-		select {
-		case <-shard.Context().Done():
-			c.dropShard(shard)
-		case <-c.done:
-			err = ErrStopped
-		}
+		err = c.follow(shard)
 	}
 	shard.Drain()
 	if shard.Context().Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// follow returns after the sessions of the shard were dropped.
+func (c *Controller) follow(shard *HeldShard) error {
+	filled := time.NewTimer(c.cfg.FillTime)
+	defer filled.Stop()
+	for {
+		select {
+		case <-filled.C:
+			// An error is the end of the term or of the controller.
+			_ = c.do(shard.Context(), func() { c.setFilled(shard.ID()) })
+		case <-shard.Context().Done():
+			c.dropShard(shard)
+			return nil
+		case <-c.done:
+			return ErrStopped
+		}
+	}
+}
+
+func (c *Controller) setFilled(shard int) {
+	if !c.filled[shard] {
+		c.filled[shard] = true
+		c.changes.changeShards()
+	}
 }
 
 // beginTerm waits until the sessions of the shard's previous term are dropped, and begins the new
@@ -66,7 +86,7 @@ func (c *Controller) beginTerm(shard *HeldShard, silences []session.Silence) err
 
 func (c *Controller) addShard(shard *HeldShard, silences []session.Silence) {
 	now := c.now()
-	c.held[shard.ID()], c.heldSince[shard.ID()] = shard, now
+	c.held[shard.ID()], c.heldSince[shard.ID()], c.filled[shard.ID()] = shard, now, c.cfg.FillTime == 0
 	if c.cfg.AdoptLeases {
 		c.adoptions.add(shard, now)
 	}
@@ -170,6 +190,9 @@ func (c *Controller) Epoch() int64 {
 
 // epoch returns the epoch of the term that has the session in a slot.
 func (c *Controller) epoch(slot uint32) int64 { return c.held[*c.shards.At(slot)].Epoch() }
+
+// isFilled reports whether a holder of the shard without a session has none anywhere.
+func (c *Controller) isFilled(shard int) bool { return c.accepts(shard) && c.filled[shard] }
 
 // CheckAbsent returns the held shard if it has been held for at least heldFor and the holder has no
 // session in it; otherwise nil. It fails with a NotHeldError if the shard is not held.

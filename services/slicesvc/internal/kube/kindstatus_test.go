@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,9 +24,10 @@ import (
 func TestWatches_StatusSaysWhenEachKindWasHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(slicetest.Pod("web-0", "10.1.0.1"))
-		failing := true
+		var failing atomic.Bool
+		failing.Store(true)
 		client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return failing, nil, errors.New("no pods today")
+			return failing.Load(), nil, errors.New("no pods today")
 		})
 		w := kube.NewWatches(slicetest.Clientset{Interface: client}, &recordingHandler{}, slog.New(slog.DiscardHandler))
 		var kinds []string
@@ -50,7 +52,7 @@ func TestWatches_StatusSaysWhenEachKindWasHeard(t *testing.T) {
 		if err := w.Check(); err == nil || !strings.Contains(err.Error(), "no pods today") {
 			t.Errorf("check says %v, want the cause", err)
 		}
-		failing = false
+		failing.Store(false)
 		<-w.Synced()
 		time.Sleep(time.Hour)
 		updated := slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready)
