@@ -57,9 +57,9 @@ type Config struct {
 	ConcurrentWrites int
 	// Writes applies to the Lease objects of all classes.
 	Writes class.Writes
-	// FillTime is how long lists and watches of leases do not name a shard after its term began here,
-	// because live holders have yet to register. 0 is the longest interval of a class and the time
-	// that an agent takes to find the new leader.
+	// FillTime is how long lists and watches of leases do not name a shard after its term began
+	// here, because live holders have yet to register. 0 is the longest interval of a class and the
+	// time that an agent takes to find the new leader.
 	FillTime time.Duration
 	// NodeHealth configures the loop node-health.
 	NodeHealth NodeHealthConfig

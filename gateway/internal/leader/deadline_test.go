@@ -2,6 +2,7 @@ package leader_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -32,7 +33,8 @@ func TestWrite_DeadlineOfTheReplica(t *testing.T) {
 	if calls["a"] != 1 || calls["b"] != 0 {
 		t.Errorf("calls %v, want one of a", calls)
 	}
-	if e, ok := err.(leader.UnreachableError); !ok || !e.Lost {
+	var unreachable leader.UnreachableError
+	if !errors.As(err, &unreachable) || !unreachable.Lost {
 		t.Errorf("error %v does not say that the write may have been carried out", err)
 	}
 }

@@ -153,8 +153,8 @@ func TestIgnore_StopsTheAutomaticRepairOfItsFinding(t *testing.T) {
 	})
 }
 
-// Who applies a plan has not approved to repair what was ignored since. A plan of an ignored finding
-// says that it is wanted.
+// A plan does not repair a finding that was ignored after the plan was made. A plan of an ignored
+// finding repairs it: its caller wants that.
 func TestIgnore_APlanFromBeforeDoesNotRepairItsFinding(t *testing.T) {
 	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
 		plan := r.plan(t)

@@ -78,8 +78,8 @@ func (f *Feed) ShardsChanged() <-chan struct{} {
 	return f.changed
 }
 
-// Served reports whether the Nodes of a shard are all in Nodes. It is false before the first of them
-// is deleted because the shard was lost.
+// Served reports whether the Nodes of a shard are all in Nodes. It is false before the first of
+// them is deleted because the shard was lost.
 func (f *Feed) Served(shard int) bool {
 	_, served := slices.BinarySearch(f.Shards().IDs, shard)
 	return served

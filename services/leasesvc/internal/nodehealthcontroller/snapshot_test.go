@@ -274,8 +274,8 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// A Node of a lost shard is deleted after the shard has left Served. Once the shard is back, a watch
-// that resumes learns that the Node is gone, unless it follows as added.
+// A Node of a lost shard is deleted after the shard has left Served. Once the shard is back, a
+// watch that resumes learns that the Node is gone, unless it follows as added.
 func TestFeed_ServesAShardAgainOnlyWithItsNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newPublisherFixture("a", "b")

@@ -12,8 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// Live holders register at the new leader seconds after it claimed their shard. Until then lists and
-// watches must not say that the shard is wholly there: readers would take the leases for ended.
+// Live holders register at the new leader seconds after it claimed their shard. Until then lists
+// and watches must not say that the shard is wholly there: readers would take the leases for ended.
 func TestRunShard_NewShardIsNamedWhenItsHoldersHadTimeToRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := sessioncontroller.New(sessioncontroller.Config{

@@ -169,8 +169,8 @@ func TestWatch_BookmarksSayWhichShardsAreComplete(t *testing.T) {
 	})
 }
 
-// A watcher that was away while a shard left and came back learns which sessions it has no more: the
-// bookmark names the shard.
+// A watcher that was away while a shard left and came back learns which sessions it has no more:
+// the bookmark names the shard.
 func TestWatch_ResumedAfterAShardCameBackHasNoSessionOfTheLastTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
