@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -65,23 +66,6 @@ func Of(services []Service) *metav1.Verdict {
 	for _, service := range services {
 		problems = append(problems, problemsOf(service)...)
 	}
-	return verdictOn(problems)
-}
-
-// About returns the part of a verdict that is about one service.
-func About(whole *metav1.Verdict, service string) *metav1.Verdict {
-	var problems []*metav1.Problem
-	for _, problem := range whole.GetProblems() {
-		if problem.GetService() == service {
-			problems = append(problems, problem)
-		}
-	}
-	return verdictOn(problems)
-}
-
-// verdictOn orders the problems, the worst first.
-func verdictOn(problems []*metav1.Problem) *metav1.Verdict {
-	problems = slices.Clone(problems)
 	slices.SortStableFunc(problems, func(a, b *metav1.Problem) int { return cmp.Compare(b.GetSeverity(), a.GetSeverity()) })
 	verdict := &metav1.Verdict{State: metav1.Verdict_STATE_OK, Problems: problems[:min(len(problems), maxProblems)]}
 	if len(problems) > 0 {
@@ -262,4 +246,31 @@ func distinct(problems []*metav1.Problem) []*metav1.Problem {
 		kept = append(kept, problem)
 	}
 	return kept
+}
+
+// Shards is an ascending list of shard ranges, both ends included.
+type Shards [][2]int32
+
+// With appends a shard that comes after all others. It extends the last range if they touch.
+func (r Shards) With(shard int32) Shards {
+	if n := len(r); n > 0 && r[n-1][1]+1 == shard {
+		r[n-1][1] = shard
+		return r
+	}
+	return append(r, [2]int32{shard, shard})
+}
+
+// Sentence names the shards, followed by one of the two predicates.
+func (r Shards) Sentence(one, many string) string {
+	if len(r) == 1 && r[0][0] == r[0][1] {
+		return fmt.Sprintf("shard %d %s", r[0][0], one)
+	}
+	texts := make([]string, len(r))
+	for i, shards := range r {
+		texts[i] = fmt.Sprintf("%d-%d", shards[0], shards[1])
+		if shards[0] == shards[1] {
+			texts[i] = fmt.Sprint(shards[0])
+		}
+	}
+	return fmt.Sprintf("shards %s %s", strings.Join(texts, ", "), many)
 }
