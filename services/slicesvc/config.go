@@ -38,6 +38,9 @@ type Config struct {
 	UpdatesBatchPeriod time.Duration
 	// ManagedBy is the value of the managed-by label of the slices that slicesvc writes.
 	ManagedBy string
+	// WatchSilenceLimit is how long nothing may come from a watch before it is reopened; 0 means
+	// 90 s. It has no flag: kube-apiserver sends a bookmark about once a minute, always.
+	WatchSilenceLimit time.Duration
 	// CleanUpSelectorless deletes the slices of a Service that has lost its selector or has become
 	// ExternalName.
 	CleanUpSelectorless bool

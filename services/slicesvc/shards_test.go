@@ -177,8 +177,10 @@ func (f *replicasFixture) checkSlices() error {
 }
 
 // checkNoPlan fails if a replica plans another write.
-func (f *replicasFixture) checkNoPlan(r *testReplica) error {
-	for _, service := range f.names {
+func (f *replicasFixture) checkNoPlan(r *testReplica) error { return f.checkNoPlanFor(r, f.names) }
+
+func (f *replicasFixture) checkNoPlanFor(r *testReplica, services []string) error {
+	for _, service := range services {
 		name := fmt.Sprintf("namespaces/%s/serviceslices/%s", f.namespace, service)
 		plan, err := r.client.PlanServiceSlices(f.ctx(), &slicev1.PlanServiceSlicesRequest{Name: name})
 		if err != nil {

@@ -108,6 +108,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
 	slices := kube.NewSliceClient(deps.Kube.Slices, cfg.ManagedBy)
+	watches := kube.NewWatches(deps.Kube.Objects, cfg.WatchSilenceLimit, deps.Logger)
 	controller, err := slicecontroller.New(slicecontroller.Config{
 		ManagedBy:             cfg.ManagedBy,
 		Shards:                cfg.Shards,
@@ -118,6 +119,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, slicecontroller.Deps{
 		Writer:  slices,
 		Reader:  slices,
+		Watches: watches,
 		Batcher: slicecontroller.NewLoadBatcher(cfg.UpdatesBatchPeriod, cfg.ConcurrentServiceSyncs),
 		Logger:  deps.Logger,
 		Metrics: deps.Metrics,
@@ -129,7 +131,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		leadership: deps.Leadership,
 		controller: controller,
-		watches:    kube.NewWatches(deps.Kube.Objects, controller, deps.Logger),
+		watches:    watches,
 	}
 	s.api = api.New(api.Config{
 		ReplicaID:            deps.Member.ID,
@@ -198,7 +200,7 @@ func (s *Service) awaitCaches(ctx context.Context, report loop.Report) bool {
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, s.api.Stop)()
-	group.Go(func() error { return s.watches.Run(ctx) })
+	group.Go(func() error { return s.watches.Run(ctx, s.controller) })
 	group.Go(func() error { return s.controller.Run(ctx) })
 	group.Go(func() error { return s.runner.Run(ctx) })
 	group.Go(func() error { return s.api.Run(ctx) })

@@ -29,7 +29,7 @@ func TestWatches_StatusSaysWhenEachKindWasHeard(t *testing.T) {
 		client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return failing.Load(), nil, errors.New("no pods today")
 		})
-		w := kube.NewWatches(slicetest.Clientset{Interface: client}, &recordingHandler{}, slog.New(slog.DiscardHandler))
+		w := kube.NewWatches(slicetest.Clientset{Interface: client}, never, slog.New(slog.DiscardHandler))
 		var kinds []string
 		for _, status := range w.Status() {
 			kinds = append(kinds, status.Kind)
@@ -42,7 +42,7 @@ func TestWatches_StatusSaysWhenEachKindWasHeard(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)
-		go func() { returned <- w.Run(ctx) }()
+		go func() { returned <- w.Run(ctx, &recordingHandler{}) }()
 		synctest.Wait()
 		for _, status := range w.Status() {
 			if missing := status.Kind == "Pod"; status.Heard.IsZero() != missing || (status.Failure != nil) != missing {
@@ -67,3 +67,6 @@ func TestWatches_StatusSaysWhenEachKindWasHeard(t *testing.T) {
 		must(t, <-returned)
 	})
 }
+
+// never is longer than a test in a bubble: a fake clientset sends no bookmarks.
+const never = 100 * 365 * 24 * time.Hour

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -41,30 +42,32 @@ type Handler interface {
 // Watches are the watches of one process. Its methods are safe for concurrent use. Run must be
 // called once.
 type Watches struct {
-	client  ObjectClient
-	handler Handler
-	logger  *slog.Logger
-	synced  chan struct{} // closed by Run
+	client       ObjectClient
+	logger       *slog.Logger
+	silenceLimit time.Duration
+	synced       chan struct{} // closed by Run
 
 	kinds []*kindStatus // ordered by Kind
 }
 
-// NewWatches returns Watches. It starts nothing.
-func NewWatches(client ObjectClient, handler Handler, logger *slog.Logger) *Watches {
+// NewWatches returns Watches. It starts nothing. A watch of which nothing is heard for silenceLimit
+// is reopened; 0 means 90 s, which is longer than the minute between two bookmarks.
+func NewWatches(client ObjectClient, silenceLimit time.Duration, logger *slog.Logger) *Watches {
 	w := &Watches{
-		client:  client,
-		handler: handler,
-		logger:  logger,
-		synced:  make(chan struct{}),
+		client:       client,
+		logger:       logger,
+		silenceLimit: cmp.Or(silenceLimit, defaultSilenceLimit),
+		synced:       make(chan struct{}),
 	}
 	for _, kind := range []string{"EndpointSlice", "Node", "Pod", "Service"} {
-		w.kinds = append(w.kinds, &kindStatus{kind: kind, resource: strings.ToLower(kind) + "s"})
+		w.kinds = append(w.kinds, newKindStatus(kind, strings.ToLower(kind)+"s"))
 	}
 	return w
 }
 
-// Run watches until ctx ends and all its goroutines have returned.
-func (w *Watches) Run(ctx context.Context) error {
+// Run watches until ctx ends and all its goroutines have returned. It passes the objects to the
+// Handler.
+func (w *Watches) Run(ctx context.Context, handler Handler) error {
 	logged := klog.NewContext(ctx, logr.FromSlogHandler(w.logger.Handler()))
 	var reflectors sync.WaitGroup
 	defer reflectors.Wait()
@@ -72,7 +75,7 @@ func (w *Watches) Run(ctx context.Context) error {
 	for _, status := range w.kinds {
 		filled := make(chan struct{})
 		filling = append(filling, filled)
-		store := w.storeOf(status, sync.OnceFunc(func() { close(filled) }))
+		store := w.storeOf(status, handler, sync.OnceFunc(func() { close(filled) }))
 		reflector := cache.NewReflectorWithOptions(w.listerWatcher(status), nil, store, cache.ReflectorOptions{
 			Name:            "slicesvc " + status.resource,
 			TypeDescription: status.resource,
@@ -121,18 +124,28 @@ func (w *Watches) Status() []KindStatus {
 	return all
 }
 
-// listerWatcher lists and watches one kind, and records failures.
+// listerWatcher lists and watches one kind, and records failures. A request that gets no answer
+// fails after the silence limit.
 func (w *Watches) listerWatcher(status *kindStatus) cache.ListerWatcher {
+	open := func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		events, err := w.client.Watch(ctx, status.resource, options)
+		w.recordAnswer(status, err)
+		return events, err
+	}
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			ctx, cancel := context.WithTimeout(ctx, w.silenceLimit)
+			defer cancel()
 			list, err := w.client.List(ctx, status.resource, options)
 			w.recordAnswer(status, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			events, err := w.client.Watch(ctx, status.resource, options)
-			w.recordAnswer(status, err)
-			return events, err
+			events, err := newStream(ctx, open, options, status, w.silenceLimit)
+			if err != nil {
+				return nil, err
+			}
+			return events, nil
 		},
 	}, w.client)
 }
@@ -142,7 +155,7 @@ func (w *Watches) listerWatcher(status *kindStatus) cache.ListerWatcher {
 // ended.
 func (w *Watches) recordAnswer(status *kindStatus, err error) {
 	if err == nil {
-		status.hear("", time.Now())
+		status.answered()
 		return
 	}
 	w.logger.Debug("watch interrupted", "kind", status.resource, "error", err)
@@ -150,17 +163,17 @@ func (w *Watches) recordAnswer(status *kindStatus, err error) {
 }
 
 // storeOf returns the store that passes the objects of a kind to the Handler.
-func (w *Watches) storeOf(status *kindStatus, filled func()) cache.ReflectorStore {
+func (w *Watches) storeOf(status *kindStatus, handler Handler, filled func()) cache.ReflectorStore {
 	switch status.resource {
 	case services:
-		return newStore(decodeWith(stripService), withoutError(w.handler.PutService), w.handler.DeleteService, status, filled)
+		return newStore(decodeWith(stripService), withoutError(handler.PutService), handler.DeleteService, status, filled)
 	case pods:
-		return newStore(newPodDecoder(), withoutError(w.handler.PutPod), w.handler.DeletePod, status, filled)
+		return newStore(newPodDecoder(), withoutError(handler.PutPod), handler.DeletePod, status, filled)
 	case nodes:
-		return newStore(decodeWith(stripNode), withoutError(w.handler.PutNode), w.handler.DeleteNode, status, filled)
+		return newStore(decodeWith(stripNode), withoutError(handler.PutNode), handler.DeleteNode, status, filled)
 	default:
-		slices := newStore(lazySliceOf, func(lazy *lazySlice) error { return w.putSlice(status, lazy) }, w.deleteSlice, status, filled)
-		slices.listed = w.handler.SlicesListed
+		slices := newStore(lazySliceOf, func(lazy *lazySlice) error { return w.putSlice(status, handler, lazy) }, func(lazy *lazySlice) { deleteSlice(handler, lazy) }, status, filled)
+		slices.listed = handler.SlicesListed
 		return slices
 	}
 }
@@ -198,8 +211,8 @@ func withoutError[T any](put func(T)) func(T) error {
 
 // putSlice decodes a slice only if the Handler asks for it. A slice that cannot be decoded keeps
 // its last known state until there is another version.
-func (w *Watches) putSlice(status *kindStatus, lazy *lazySlice) error {
-	if !w.handler.ObserveSliceMetadata(&lazy.ObjectMeta) {
+func (w *Watches) putSlice(status *kindStatus, handler Handler, lazy *lazySlice) error {
+	if !handler.ObserveSliceMetadata(&lazy.ObjectMeta) {
 		return nil
 	}
 	slice, err := lazy.decode()
@@ -208,10 +221,10 @@ func (w *Watches) putSlice(status *kindStatus, lazy *lazySlice) error {
 		status.fail(err)
 		return err
 	}
-	w.handler.PutSlice(slice)
+	handler.PutSlice(slice)
 	return nil
 }
 
-func (w *Watches) deleteSlice(lazy *lazySlice) {
-	w.handler.DeleteSlice(&discoveryv1.EndpointSlice{ObjectMeta: lazy.ObjectMeta})
+func deleteSlice(handler Handler, lazy *lazySlice) {
+	handler.DeleteSlice(&discoveryv1.EndpointSlice{ObjectMeta: lazy.ObjectMeta})
 }

@@ -61,13 +61,13 @@ func TestWatches_PutEverythingThenEveryChange(t *testing.T) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
 		client := fake.NewClientset(service, node, slicetest.Pod("web-0", "10.1.0.1"), slicetest.Slice(service, "web-1", nil))
 		var seen recordingHandler
-		w := kube.NewWatches(slicetest.Clientset{Interface: client}, &seen, slog.New(slog.DiscardHandler))
+		w := kube.NewWatches(slicetest.Clientset{Interface: client}, never, slog.New(slog.DiscardHandler))
 		if w.Check() == nil {
 			t.Error("Check passes before Run")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)
-		go func() { returned <- w.Run(ctx) }()
+		go func() { returned <- w.Run(ctx, &seen) }()
 
 		<-w.Synced()
 		if err := w.Check(); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
@@ -42,6 +43,15 @@ type Reader interface {
 	List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error)
 }
 
+// Watches says whether the cache is as new as the cluster. It is called from several goroutines.
+type Watches interface {
+	// CurrentVersions reads the versions that the cluster has at some moment of the call.
+	CurrentVersions(ctx context.Context) (kube.Versions, error)
+	// Await blocks until the cache has everything up to the versions. It calls late about once a
+	// second, and returns false if ctx ends first.
+	Await(ctx context.Context, versions kube.Versions, late func(error)) bool
+}
+
 // Config configures a Controller.
 type Config struct {
 	// ManagedBy is the managed-by label of the slices that are written.
@@ -63,6 +73,8 @@ type Deps struct {
 	// Reader makes up for a late cache. Without it a term begins with the state of the cache, and a
 	// conflict is resolved when the watch shows the slice.
 	Reader Reader
+	// Watches, with a Reader, keep a term from planning with a cache that is older than the term.
+	Watches Watches
 	// Batcher delays syncs after changes of Pods and Nodes. Without it they start at once.
 	Batcher Batcher
 	Logger  *slog.Logger
@@ -103,7 +115,7 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 		running: make(chan struct{}),
 	}
 	if deps.Reader != nil {
-		c.lists = newSliceLister(deps.Reader, cfg.Shards)
+		c.lists = newSliceLister(deps.Reader, deps.Watches, cfg.Shards)
 	}
 	var err, upstreamErr error
 	c.metrics, err = newMetrics(deps.Metrics, c.QueueLength)

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
 
 // readPending reads slices of a Service whose state in the cache is stale. Slices that cannot be
@@ -72,19 +73,20 @@ func (c *Controller) readSlice(ctx context.Context, slice Key, cached *discovery
 	return nil
 }
 
-// catchUp makes the cache show the writes of the last leader of the shard. It retries until it
-// succeeds, and reports errors meanwhile. It returns false if the term ends first.
+// catchUp makes the cache show the writes of the last leader of the shard, and everything that the
+// last leader may have planned them from. It retries until it succeeds, and reports errors and late
+// watches meanwhile. It returns false if the term ends first.
 func (c *Controller) catchUp(owned *ownedShard) bool {
 	if c.deps.Reader == nil {
 		return true
 	}
 	for failures := 1; ; failures++ {
-		err := c.readChangedSlices(owned)
+		current, err := c.readChangedSlices(owned)
 		if owned.ctx.Err() != nil {
 			return false
 		}
 		if err == nil {
-			return true
+			return c.deps.Watches == nil || c.deps.Watches.Await(owned.ctx, current, func(late error) { owned.block(late, time.Now()) })
 		}
 		owned.block(fmt.Errorf("read what the last leader of shard %d wrote: %w", owned.shard, err), time.Now())
 		if pause(owned.ctx, retryDelay(failures)); owned.ctx.Err() != nil {
@@ -94,11 +96,12 @@ func (c *Controller) catchUp(owned *ownedShard) bool {
 }
 
 // readChangedSlices compares the cache with a list of the slices. It reads the slices of the shard
-// that are missing in the cache, older in the cache than in the list, or missing in the list.
-func (c *Controller) readChangedSlices(owned *ownedShard) error {
+// that are missing in the cache, older in the cache than in the list, or missing in the list. It
+// returns the versions that the watches must show.
+func (c *Controller) readChangedSlices(owned *ownedShard) (current kube.Versions, err error) {
 	list, err := c.lists.list(owned.ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	listed := map[Key]struct{}{}
 	for _, meta := range list.slices[owned.shard] {
@@ -109,7 +112,7 @@ func (c *Controller) readChangedSlices(owned *ownedShard) error {
 			continue
 		}
 		if err := c.readSlice(owned.ctx, key, nil); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, service := range c.index.ShardKeys(owned.shard) {
@@ -120,11 +123,11 @@ func (c *Controller) readChangedSlices(owned *ownedShard) error {
 				continue
 			}
 			if err := c.readSlice(owned.ctx, key, slice); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return list.current, nil
 }
 
 func pause(ctx context.Context, d time.Duration) {

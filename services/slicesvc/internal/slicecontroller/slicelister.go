@@ -3,18 +3,26 @@ package slicecontroller
 import (
 	"context"
 	"sync"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/shard"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
 
-// sliceLister lists the slices of the cluster for terms that begin. Terms that begin at about the
-// same time share a list; each gets a list that was requested after its own beginning.
+// joinTime is how long a list waits for more terms that begin.
+const joinTime = 5 * time.Millisecond
+
+// sliceLister reads the state of the cluster for terms that begin: its slices, and the versions
+// that the watches must show. Terms that begin at about the same time share a list; each gets a
+// list that was requested after its own beginning.
 type sliceLister struct {
-	reader Reader
-	shards int
+	reader  Reader
+	watches Watches // may be nil
+	shards  int
 
 	turn chan struct{} // holds one value while a list runs
 	mu   sync.Mutex    // guards next
@@ -27,14 +35,17 @@ type sliceList struct {
 	done            chan struct{} // closed when the other fields are set
 	slices          map[int][]metav1.ObjectMeta
 	resourceVersion string
-	err             error
+	// current has the versions that the watches must show before a term plans.
+	current kube.Versions
+	err     error
 }
 
-func newSliceLister(reader Reader, shards int) *sliceLister {
+func newSliceLister(reader Reader, watches Watches, shards int) *sliceLister {
 	return &sliceLister{
-		reader: reader,
-		shards: shards,
-		turn:   make(chan struct{}, 1),
+		reader:  reader,
+		watches: watches,
+		shards:  shards,
+		turn:    make(chan struct{}, 1),
 	}
 }
 
@@ -71,9 +82,21 @@ func (l *sliceLister) fill(ctx context.Context, list *sliceList) {
 	case l.turn <- struct{}{}:
 	}
 	defer func() { <-l.turn }()
+	pause(ctx, joinTime)
 	l.begin()
 	var all []metav1.ObjectMeta
-	if all, list.resourceVersion, list.err = l.reader.List(ctx); list.err != nil {
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.Go(func() (err error) {
+		all, list.resourceVersion, err = l.reader.List(ctx)
+		return err
+	})
+	if l.watches != nil {
+		reads.Go(func() (err error) {
+			list.current, err = l.watches.CurrentVersions(ctx)
+			return err
+		})
+	}
+	if list.err = reads.Wait(); list.err != nil {
 		return
 	}
 	list.slices = map[int][]metav1.ObjectMeta{}
