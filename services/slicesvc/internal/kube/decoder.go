@@ -26,6 +26,8 @@ const (
 // concurrent use.
 type ObjectClient interface {
 	List(ctx context.Context, kind string, options metav1.ListOptions) (runtime.Object, error)
+	// ListMetadata lists the metadata alone.
+	ListMetadata(ctx context.Context, kind string, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 	Watch(ctx context.Context, kind string, options metav1.ListOptions) (watch.Interface, error)
 }
 
@@ -68,6 +70,12 @@ func (c objectClient) List(ctx context.Context, kind string, options metav1.List
 		list = &discoveryv1.EndpointSliceList{}
 	}
 	err := c.request(kind, options).Do(ctx).Into(list)
+	return list, err
+}
+
+func (c objectClient) ListMetadata(ctx context.Context, kind string, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	err := c.request(kind, options).SetHeader("Accept", acceptMetadataList).Do(ctx).Into(list)
 	return list, err
 }
 

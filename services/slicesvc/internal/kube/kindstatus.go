@@ -33,6 +33,7 @@ type kindStatus struct {
 	resource string
 	// wanted has a value if a newer version is wanted.
 	wanted chan struct{}
+	known  *knownObjects
 
 	mu     sync.Mutex // guards all below
 	status KindStatus
@@ -41,7 +42,7 @@ type kindStatus struct {
 }
 
 func newKindStatus(kind, resource string) *kindStatus {
-	return &kindStatus{resource: resource, wanted: make(chan struct{}, 1), status: KindStatus{Kind: kind}}
+	return &kindStatus{resource: resource, wanted: make(chan struct{}, 1), known: newKnownObjects(), status: KindStatus{Kind: kind}}
 }
 
 // hear records that the cache has everything up to a version. version is empty if the answer has
@@ -49,10 +50,23 @@ func newKindStatus(kind, resource string) *kindStatus {
 func (k *kindStatus) hear(version string, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if version != "" {
+	k.status.Heard, k.status.Failure = now, nil
+	k.show(version)
+}
+
+// prove records that the Handler has everything up to a version, as a list has shown. The watch
+// itself was not heard.
+func (k *kindStatus) prove(version string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.show(version)
+}
+
+// show needs k.mu.
+func (k *kindStatus) show(version string) {
+	if version != "" && !k.hasShown(version) {
 		k.status.ResourceVersion = version
 	}
-	k.status.Heard, k.status.Failure = now, nil
 	if k.reached != nil && k.hasShown(k.status.Wanted) {
 		close(k.reached)
 		k.reached, k.status.Wanted = nil, ""

@@ -21,7 +21,7 @@ type store[S any, T object[S]] struct {
 	put    func(T) error
 	remove func(T)
 	// known has the objects that were put and not removed.
-	known map[types.NamespacedName]version
+	known *knownObjects
 	// listed is called after each list; nil for kinds that do not need it.
 	listed func(keys map[types.NamespacedName]struct{}, resourceVersion string)
 	// status records which resourceVersion the Handler has.
@@ -36,11 +36,6 @@ type object[S any] interface {
 	metav1.Object
 }
 
-type version struct {
-	uid             types.UID
-	resourceVersion string
-}
-
 var (
 	_ cache.ReflectorStore         = &store[corev1.Pod, *corev1.Pod]{}
 	_ cache.ResourceVersionUpdater = &store[corev1.Pod, *corev1.Pod]{}
@@ -51,7 +46,7 @@ func newStore[S any, T object[S]](decode func(object any) (T, bool), put func(T)
 		decode: decode,
 		put:    put,
 		remove: remove,
-		known:  map[types.NamespacedName]version{},
+		known:  status.known,
 		status: status,
 		filled: filled,
 	}
@@ -72,7 +67,7 @@ func (s *store[S, T]) putKnown(object T) error {
 	if err := s.put(object); err != nil {
 		return err
 	}
-	s.known[keyOf(object)] = versionOf(object)
+	s.known.set(keyOf(object), versionOf(object))
 	return nil
 }
 
@@ -81,7 +76,7 @@ func (s *store[S, T]) Delete(object any) error {
 	if !ok {
 		return errKind
 	}
-	delete(s.known, keyOf(decoded))
+	s.known.remove(keyOf(decoded))
 	s.remove(decoded)
 	return nil
 }
@@ -99,20 +94,17 @@ func (s *store[S, T]) Replace(objects []any, resourceVersion string) error {
 		}
 		key := keyOf(decoded)
 		listed[key] = struct{}{}
-		if known, ok := s.known[key]; !ok || known != versionOf(decoded) {
+		if !s.known.has(key, versionOf(decoded)) {
 			problems = append(problems, s.putKnown(decoded))
 		}
 	}
-	for key, last := range s.known {
-		if _, ok := listed[key]; !ok {
-			delete(s.known, key)
-			gone := T(new(S))
-			gone.SetNamespace(key.Namespace)
-			gone.SetName(key.Name)
-			gone.SetUID(last.uid)
-			gone.SetResourceVersion(last.resourceVersion)
-			s.remove(gone)
-		}
+	for key, last := range s.known.removeUnlisted(listed) {
+		gone := T(new(S))
+		gone.SetNamespace(key.Namespace)
+		gone.SetName(key.Name)
+		gone.SetUID(last.uid)
+		gone.SetResourceVersion(last.resourceVersion)
+		s.remove(gone)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err

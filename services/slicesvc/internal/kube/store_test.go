@@ -26,7 +26,7 @@ func recordingStore(fail error) (*store[corev1.Service, *corev1.Service], func()
 			return fail
 		},
 		func(service *corev1.Service) { record("remove", service) },
-		&kindStatus{},
+		newKindStatus("Service", services),
 		func() { calls = append(calls, "filled") },
 	)
 	services.listed = func(listed map[types.NamespacedName]struct{}, version string) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -15,7 +14,10 @@ const (
 	// versionTimeout bounds the read of the current versions.
 	versionTimeout = 10 * time.Second
 	// awaitReportPeriod is how often Await reports a late watch.
-	awaitReportPeriod = time.Second
+	awaitReportPeriod = 3 * time.Second
+	// maxCompared is how many objects of a kind are listed at most to prove that the cache has
+	// them. With more objects, a quiet kind costs a term about a second, until a bookmark comes.
+	maxCompared = 20_000
 )
 
 // Versions are resourceVersions that the cluster had at one moment, by the resource of the kind.
@@ -24,8 +26,9 @@ type Versions map[string]string
 // inputs are the kinds that slices are made from. Slices themselves are listed when a term begins.
 var inputs = []string{nodes, pods, services}
 
-// CurrentVersions reads the current version of each kind that slices are made from. The cost does
-// not depend on the number of objects: it lists at most one object of each kind, consistently.
+// CurrentVersions reads the current version of each kind that slices are made from, with a list of
+// at most one object. If a watch does not show that version at once, and there are not too many
+// objects, a list of their metadata may prove that the Handler has them all.
 func (w *Watches) CurrentVersions(ctx context.Context) (Versions, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
@@ -33,7 +36,9 @@ func (w *Watches) CurrentVersions(ctx context.Context) (Versions, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	for i, resource := range inputs {
 		group.Go(func() (err error) {
-			read[i], err = w.currentVersion(ctx, resource)
+			if read[i], err = w.currentVersion(ctx, resource); err == nil {
+				w.compareIfLate(ctx, w.status(resource), read[i])
+			}
 			return err
 		})
 	}
@@ -43,7 +48,6 @@ func (w *Watches) CurrentVersions(ctx context.Context) (Versions, error) {
 	versions := Versions{}
 	for i, resource := range inputs {
 		versions[resource] = read[i]
-		w.status(resource).want(read[i])
 	}
 	return versions, nil
 }
@@ -55,19 +59,37 @@ func (w *Watches) currentVersion(ctx context.Context, resource string) (string, 
 	if resource != nodes {
 		selector += ",metadata.namespace=" + metav1.NamespaceDefault
 	}
-	list, err := w.client.List(ctx, resource, metav1.ListOptions{FieldSelector: selector})
+	list, err := w.client.ListMetadata(ctx, resource, metav1.ListOptions{FieldSelector: selector})
 	if err != nil {
 		return "", fmt.Errorf("read the current version of %s: %w", resource, err)
 	}
-	accessor, err := meta.ListAccessor(list)
-	if err != nil {
-		return "", fmt.Errorf("read the current version of %s: %w", resource, err)
+	return list.ResourceVersion, nil
+}
+
+// compareIfLate gives the watch a moment to show a version. Then it compares the known objects with
+// a list. If that fails or shows a difference, the watch must show the version.
+func (w *Watches) compareIfLate(ctx context.Context, status *kindStatus, version string) {
+	reached := status.want(version)
+	if reached == nil {
+		return
 	}
-	return accessor.GetResourceVersion(), nil
+	select {
+	case <-ctx.Done():
+	case <-reached:
+		return
+	case <-time.After(lateAfter / 2):
+	}
+	if status.known.size() > maxCompared {
+		return
+	}
+	list, err := w.client.ListMetadata(ctx, status.resource, metav1.ListOptions{})
+	if err == nil && status.known.coverList(list) {
+		status.prove(list.ResourceVersion)
+	}
 }
 
 // Await blocks until the Handler has everything up to the versions, and returns false if ctx ends
-// first. About once a second it reports which watches are late. A watch that stays late is
+// first. Every 3 s it reports which watches are late. A watch that stays late is
 // reopened.
 func (w *Watches) Await(ctx context.Context, versions Versions, late func(error)) bool {
 	ticker := time.NewTicker(awaitReportPeriod)

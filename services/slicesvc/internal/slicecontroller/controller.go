@@ -47,8 +47,8 @@ type Reader interface {
 type Watches interface {
 	// CurrentVersions reads the versions that the cluster has at some moment of the call.
 	CurrentVersions(ctx context.Context) (kube.Versions, error)
-	// Await blocks until the cache has everything up to the versions. It calls late about once a
-	// second, and returns false if ctx ends first.
+	// Await blocks until the cache has everything up to the versions. It calls late every few
+	// seconds, and returns false if ctx ends first.
 	Await(ctx context.Context, versions kube.Versions, late func(error)) bool
 }
 

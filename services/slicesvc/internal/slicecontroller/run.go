@@ -193,7 +193,9 @@ func (c *Controller) reportHealth(ctx context.Context, busy *atomic.Int32) {
 		}
 		err := c.health(held)
 		for _, owned := range held {
-			owned.report(err)
+			if !owned.catchingUp() { // a blocked shard reports its cause
+				owned.report(err)
+			}
 		}
 	}
 }

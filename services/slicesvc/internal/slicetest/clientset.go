@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubewatch "k8s.io/apimachinery/pkg/watch"
@@ -41,6 +42,30 @@ func (c Clientset) List(ctx context.Context, kind string, options metav1.ListOpt
 	default:
 		return nil, fmt.Errorf("unexpected list of %s", kind)
 	}
+}
+
+// ListMetadata lists the metadata of all objects of a kind.
+func (c Clientset) ListMetadata(ctx context.Context, kind string, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	page, err := c.List(ctx, kind, options)
+	if err != nil {
+		return nil, err
+	}
+	metadata := &metav1.PartialObjectMetadataList{}
+	list, err := meta.ListAccessor(page)
+	if err != nil {
+		return nil, err
+	}
+	metadata.ResourceVersion = list.GetResourceVersion()
+	err = meta.EachListItem(page, func(item runtime.Object) error {
+		object, err := meta.Accessor(item)
+		if err == nil {
+			metadata.Items = append(metadata.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+			}})
+		}
+		return err
+	})
+	return metadata, err
 }
 
 // Watch watches all objects of a kind.
