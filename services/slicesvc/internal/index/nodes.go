@@ -38,11 +38,10 @@ func (x *Index) PutNode(name string, object hints.Node) Effect {
 	return effect
 }
 
-// DeleteNode removes a Node. It names no Service for the Node's Pods, as upstream does: their
-// endpoints stay until the Service is planned for another reason, so that the deletion of all Nodes
-// by mistake does not remove every endpoint of the cluster within a second. It names the Services
-// in mode Auto if the zones' shares changed; as with upstream, a plan for them drops Pods without a
-// Node.
+// DeleteNode removes a Node. The effect names the Services with a Pod on it, and is deferred, as
+// with upstream: the endpoints stay until the Service is synced for another reason. So the deletion
+// of all Nodes by mistake does not remove every endpoint of the cluster within a second. The effect
+// also names the Services in mode Auto if the zones' shares changed; they are synced for that.
 func (x *Index) DeleteNode(name string) Effect {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -52,8 +51,11 @@ func (x *Index) DeleteNode(name string) Effect {
 	}
 	x.topology.Remove(entry.object)
 	entry.known, entry.object = false, hints.Node{}
+	effect := entry.effect()
+	effect.Deferred = true
+	effect.Hinted = x.updateShares()
 	x.pruneNode(name)
-	return Effect{Hinted: x.updateShares()}
+	return effect
 }
 
 // updateShares returns the Services in mode Auto, sorted, if the zones' shares changed.

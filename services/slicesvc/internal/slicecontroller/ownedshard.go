@@ -111,6 +111,22 @@ func (s *ownedShard) addCause(key Key, cause syncCause, now time.Time) (since ti
 	return record.pending.since, wait, s.caughtUp
 }
 
+// deferPods makes the next sync of a Service plan some Pods of its namespace too. A Service that was
+// not synced in this term needs no record of it: its first sync plans everything.
+func (s *ownedShard) deferPods(key Key, pods []Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.records[key]
+	if record == nil {
+		return
+	}
+	for _, pod := range pods {
+		if pod.Namespace == key.Namespace {
+			record.deferred = addName(record.deferred, pod.Name)
+		}
+	}
+}
+
 // addWaiter requests a sync whose result is sent to the waiter.
 func (s *ownedShard) addWaiter(key Key, waiting waiter, now time.Time) {
 	s.mu.Lock()
@@ -150,6 +166,8 @@ func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compact
 	}
 	if input.compacting {
 		input.trigger, input.since = ByCompaction, now
+	} else {
+		input.takeDeferred(record)
 	}
 	if record.service == service {
 		input.placement = record.placement
@@ -170,7 +188,9 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	record := s.record(key)
 	record.syncing, record.observed = false, nil
 	record.placement = result.placement
-	if !result.rejected {
+	if result.rejected {
+		record.restoreDeferred(input)
+	} else {
 		record.lastPlan = result.lastPlan
 		record.scheduleCompaction(input, result, now)
 	}

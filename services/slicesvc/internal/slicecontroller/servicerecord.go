@@ -69,6 +69,8 @@ type serviceRecord struct {
 	placement *pack.Placement
 	pending   pendingSync
 	syncing   bool
+	// deferred are the names of changed Pods that the next sync plans too.
+	deferred map[string]struct{}
 	// observed has the slices that are being written, with what a watch showed of them meanwhile.
 	observed map[string]*observedVersion
 	// unread has the slices whose state in the cache is old. The next sync reads them first.
@@ -188,6 +190,8 @@ type syncInput struct {
 	pendingSync
 	service   *corev1.Service
 	placement *pack.Placement
+	// deferred are the Pods among pods that did not cause the sync.
+	deferred map[string]struct{}
 	// unread are slices to read before planning.
 	unread map[string]struct{}
 	// firstSync says that the term has not synced this Service before.
@@ -198,6 +202,21 @@ type syncInput struct {
 	// writes.
 	compacting       bool
 	compactionWrites int
+}
+
+// takeDeferred adds the deferred Pods of the record to those of the sync.
+func (i *syncInput) takeDeferred(record *serviceRecord) {
+	i.deferred, record.deferred = record.deferred, nil
+	for pod := range i.deferred {
+		i.pods = addName(i.pods, pod)
+	}
+}
+
+// restoreDeferred defers the Pods again, after a sync that wrote nothing.
+func (r *serviceRecord) restoreDeferred(input syncInput) {
+	for pod := range input.deferred {
+		r.deferred = addName(r.deferred, pod)
+	}
 }
 
 // rejectStale answers the waiters that want another plan with ErrPlanChanged. It returns whether

@@ -150,10 +150,21 @@ func (c *Controller) reportContention(service *corev1.Service, writer string) {
 // requestSyncs requests a sync of every Service that a change concerns.
 func (c *Controller) requestSyncs(effect index.Effect, trigger Trigger) {
 	for _, key := range effect.Services {
+		if effect.Deferred {
+			c.deferPods(key, effect.Pods)
+			continue
+		}
 		c.requestSync(key, syncCause{trigger: trigger, urgency: effect.Urgency, pods: effect.Pods, changeTime: effect.Time})
 	}
 	for _, key := range effect.Hinted {
 		c.requestSync(key, syncCause{trigger: trigger, urgency: index.Lazy})
+	}
+}
+
+// deferPods makes the next sync of a Service plan some Pods too, without a sync for them alone.
+func (c *Controller) deferPods(key Key, pods []Key) {
+	if owned := c.shards.ownerOf(key); owned != nil {
+		owned.deferPods(key, pods)
 	}
 }
 
