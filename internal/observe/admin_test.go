@@ -109,7 +109,7 @@ func TestAdmin_ProbesHaveFormatOfKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	healthy, ailing := observe.NewChecks(), observe.NewChecks()
 	healthy.Add("loops", pass)
-	healthy.Add("etcd", pass)
+	healthy.AddWithDetail("etcd", pass, func() string { return "3 members" })
 	ailing.Add("loops", pass)
 	ailing.Add("etcd", func() error { return io.ErrUnexpectedEOF })
 	ailing.Add("apiserver", func() error { return &multiline{} })
@@ -122,7 +122,7 @@ func TestAdmin_ProbesHaveFormatOfKubeAPIServer(t *testing.T) {
 			text   string
 		}{
 			"/livez":          {http.StatusOK, "ok"},
-			"/livez?verbose":  {http.StatusOK, "[+]etcd ok\n[+]loops ok\nlivez check passed\n"},
+			"/livez?verbose":  {http.StatusOK, "[+]etcd ok: 3 members\n[+]loops ok\nlivez check passed\n"},
 			"/readyz":         {http.StatusInternalServerError, failure},
 			"/readyz?verbose": {http.StatusInternalServerError, failure},
 		} {

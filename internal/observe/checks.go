@@ -19,12 +19,16 @@ type Checks struct {
 type check struct {
 	name string
 	run  func() error
+	// detail is nil for a check that has none.
+	detail func() string
 }
 
 // verdict is the result of one check; err is nil if it passes.
 type verdict struct {
 	name string
 	err  error
+	// detail is shown if the check passes.
+	detail string
 }
 
 // NewChecks returns an empty set.
@@ -32,11 +36,15 @@ func NewChecks() *Checks { return &Checks{} }
 
 // Add adds a check, which returns nil or the reason of its failure. It is called often and
 // concurrently, so it must only read memory. Several checks may have the same name.
-func (c *Checks) Add(name string, run func() error) {
+func (c *Checks) Add(name string, run func() error) { c.AddWithDetail(name, run, nil) }
+
+// AddWithDetail is Add for a check that shows a line of detail when it passes. detail too must only
+// read memory.
+func (c *Checks) AddWithDetail(name string, run func() error, detail func() string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Copy the slice: readers iterate over the old one without the lock.
-	c.checks = append(slices.Clone(c.checks), check{name: name, run: run})
+	c.checks = append(slices.Clone(c.checks), check{name: name, run: run, detail: detail})
 	slices.SortStableFunc(c.checks, func(a, b check) int { return cmp.Compare(a.name, b.name) })
 }
 
@@ -57,7 +65,11 @@ func (c *Checks) verdicts() []verdict {
 	checks := c.snapshot()
 	verdicts := make([]verdict, 0, len(checks))
 	for _, check := range checks {
-		verdicts = append(verdicts, verdict{name: check.name, err: check.run()})
+		result := verdict{name: check.name, err: check.run()}
+		if result.err == nil && check.detail != nil {
+			result.detail = check.detail()
+		}
+		verdicts = append(verdicts, result)
 	}
 	return verdicts
 }
@@ -91,8 +103,12 @@ func probeText(name string, verdicts []verdict, verbose bool) (string, bool) {
 	var b strings.Builder
 	ok := true
 	for _, v := range verdicts {
-		if v.err == nil {
+		switch {
+		case v.err == nil && v.detail == "":
 			fmt.Fprintf(&b, "[+]%s ok\n", v.name)
+			continue
+		case v.err == nil:
+			fmt.Fprintf(&b, "[+]%s ok: %s\n", v.name, oneLine(v.detail))
 			continue
 		}
 		ok = false

@@ -2,9 +2,11 @@ package slicesvc_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/faultproxy"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
 // lateWatchFixture has two replicas. The first leads every shard, and the second sees the cluster
@@ -178,4 +184,29 @@ func TestShards_StuckWatchIsReopenedAtHandover(t *testing.T) {
 	f.pod("new", f.namespace+"-a", []string{"10.2.0.1"}, func(pod *corev1.Pod) { pod.Labels["app"] = led[0] })
 	f.pods["new"] = led[0] + " 10.2.0.1"
 	testkit.Eventually(t, testTimeout, f.checkSlices)
+}
+
+// The watches of a replica die without an error. Nothing is handed over: it finds out by itself.
+func TestService_SilentWatchIsReopened(t *testing.T) {
+	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
+	clients := testkit.Kube(t)
+	f := &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients)}
+	connected, err := slicesvc.Connect(kubeconn.Fence(proxy.RESTConfig()))
+	f.must(err)
+	cfg := slicesvc.DefaultConfig()
+	cfg.WatchSilenceLimit = 2 * time.Second
+	candidate := termtest.NewCandidate(member(), cfg.Shards)
+	deps := slicesvc.Deps{
+		Member: member(), Kube: connected, Leadership: candidate,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Ready: observe.NewChecks(),
+	}
+	_, f.client, f.stop = runWith(t, cfg, deps)
+	ready(t, deps)
+	node := f.node("a", "zone-a")
+	f.service()
+	f.pod("web-0", node, []string{"10.1.0.1"})
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	defer proxy.HoldOpenWatches(faultproxy.Resource("pods", "watch"))()
+	f.status("web-0", unready)
+	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a ")
 }

@@ -151,7 +151,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	if deps.Ready != nil {
-		deps.Ready.Add("caches", s.watches.Check)
+		deps.Ready.AddWithDetail("caches", s.watches.Check, s.watches.Detail)
+	}
+	if deps.Metrics != nil {
+		if err := deps.Metrics.Register(watches); err != nil {
+			return nil, fmt.Errorf("register metrics of the watches: %w", err)
+		}
 	}
 	return s, nil
 }
