@@ -13,8 +13,8 @@ type Effect struct {
 	Services []Key
 	// Pods are the Pods whose endpoints in these Services may have changed, sorted.
 	Pods []Key
-	// Deferred tells that the change of the Pods is no reason for a sync of the Services. Their next
-	// sync must plan the Pods too.
+	// Deferred tells that the change of the Pods is no reason for a sync of the Services. Their
+	// next sync must plan the Pods too.
 	Deferred bool
 	// Hinted are the Services whose hints depend on all Nodes and may have changed, whatever their
 	// Pods; sorted.

@@ -6,6 +6,11 @@
 // is deleted with only its names, UID and last resourceVersion known. client-go paces the retries,
 // and Check returns the cause of a delay.
 //
+// A stream reopens the watch of a kind that is silent or late, and continues after its last event.
+// CurrentVersions and Await prove that the Handler has everything that the cluster had at a moment:
+// by an event or bookmark of that version, or by a list that shows nothing new. A late kind delays
+// only the caller of Await.
+//
 // Writes: an update carries the resourceVersion, and a deletion also the UID, of the slice that it
 // was planned from; a creation names its slice. So a plan from an older state fails with
 // ErrConflict. No write is repeated here. The transport of the client refuses writes outside of a

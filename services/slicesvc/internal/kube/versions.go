@@ -89,8 +89,7 @@ func (w *Watches) compareIfLate(ctx context.Context, status *kindStatus, version
 }
 
 // Await blocks until the Handler has everything up to the versions, and returns false if ctx ends
-// first. Every 3 s it reports which watches are late. A watch that stays late is
-// reopened.
+// first. Every 3 s it reports which watches are late. A watch that stays late is reopened.
 func (w *Watches) Await(ctx context.Context, versions Versions, late func(error)) bool {
 	ticker := time.NewTicker(awaitReportPeriod)
 	defer ticker.Stop()

@@ -26,10 +26,12 @@
 // slice is read anyway, so that this replica does not show an old state.
 //
 // A shard is held from the call of RunShard to its return. The term begins with a list of the
-// slices, so that a late watch does not hide the writes of the last leader. Then each Service of
-// the shard is synced. Every write uses the context of the shard's term. RunShard returns after the
-// syncs of its shard, so the next leader never writes concurrently. What is known of a Service
-// besides the cache ends with the term.
+// slices, so that a late watch does not hide the writes of the last leader. It plans only when the
+// watches of all other kinds have shown what a read showed after its beginning, so that a late
+// watch does not revert these writes either. Then each Service of the shard is synced. Every write
+// uses the context of the shard's term. RunShard returns after the syncs of its shard, so the next
+// leader never writes concurrently. What is known of a Service besides the cache ends with the
+// term.
 //
 // Contention: if another writer keeps reverting slices, updates of the Service are suspended for a
 // while. Missing endpoints are still added. Compaction has one write budget for all Services, so

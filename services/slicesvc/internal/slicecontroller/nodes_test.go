@@ -47,8 +47,8 @@ func checkNoPlan(t *testing.T, controller *slicecontroller.Controller, service s
 	}
 }
 
-// Whatever happens to Nodes and Pods: after a sync of a Service, a plan of everything has nothing to
-// add to the plans of changes.
+// Whatever happens to Nodes and Pods: after a sync of a Service, a plan of everything has nothing
+// to add to the plans of changes.
 func TestRun_PlansOfChangesEqualPlansOfEverythingWhileNodesChange(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

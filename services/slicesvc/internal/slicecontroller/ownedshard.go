@@ -111,8 +111,8 @@ func (s *ownedShard) addCause(key Key, cause syncCause, now time.Time) (since ti
 	return record.pending.since, wait, s.caughtUp
 }
 
-// deferPods makes the next sync of a Service plan some Pods of its namespace too. A Service that was
-// not synced in this term needs no record of it: its first sync plans everything.
+// deferPods makes the next sync of a Service plan some Pods of its namespace too. A Service that
+// was not synced in this term needs no record of it: its first sync plans everything.
 func (s *ownedShard) deferPods(key Key, pods []Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
