@@ -19,7 +19,7 @@ func (c *Controller) sync(owned *ownedShard, key Key, input *syncInput) (result 
 	result.lastPlan = LastPlan{Time: time.Now(), Trigger: input.trigger}
 	defer func() {
 		if cause := recover(); cause != nil {
-			result.err, result.placement = fmt.Errorf("panic: %v", cause), nil
+			result.err, result.placement, result.replan = fmt.Errorf("panic: %v", cause), nil, false
 			c.logger.Error("panic in the sync of a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
@@ -32,14 +32,14 @@ func (c *Controller) sync(owned *ownedShard, key Key, input *syncInput) (result 
 		result.rejected, result.placement = true, input.placement
 		return result
 	}
-	if input.suspended && len(input.waiters) == 0 {
-		result.suspended = removeSuspendedChanges(&result.plan)
+	if len(input.waiters) == 0 {
+		result.paused = input.removePausedChanges(&result.plan)
 	}
-	c.applyPlan(owned, key, &result, placement)
+	c.applyPlan(owned, key, &result, placement, input.compacting)
 	if !input.changeTime.IsZero() && result.lastPlan.writes() > 0 {
 		result.lastPlan.Latency = max(time.Since(input.changeTime), 0)
 	}
-	if result.err != nil || result.suspended || result.terminating {
+	if !result.complete() {
 		return result
 	}
 	if result.placement = placement; placement == nil {
@@ -99,12 +99,15 @@ func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Place
 	return placement
 }
 
-// removeSuspendedChanges removes from a plan the changes that another writer keeps reverting, and
-// returns whether there were any. Changes that add missing endpoints stay.
-func removeSuspendedChanges(plan *pack.Plan) bool {
+// removePausedChanges removes from a plan the changes that wait because another writer keeps
+// reverting them, and returns whether there were any. A change that affects traffic never waits.
+func (i *syncInput) removePausedChanges(plan *pack.Plan) bool {
+	if !i.contended && !i.relabelled {
+		return false
+	}
 	all := len(plan.Changes)
 	plan.Changes = slices.DeleteFunc(slices.Clone(plan.Changes), func(change pack.Change) bool {
-		return change.Verb != pack.Create && change.Added == 0
+		return (i.contended || change.Reason == pack.LabelsChanged) && !change.AffectsTraffic()
 	})
 	return len(plan.Changes) < all
 }
