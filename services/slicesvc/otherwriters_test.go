@@ -129,7 +129,6 @@ func TestCluster_AnnotationsAndLabelsOfAnotherWriterDelayNothing(t *testing.T) {
 		"labels":      `{"metadata":{"labels":{"example.com/seen":"%d"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			f := newFixture(t)
 			node := f.node("a", "zone-a")
 			f.service()
