@@ -103,3 +103,82 @@ func TestRun_SyncWithoutWritesDoesNotDelayCompaction(t *testing.T) {
 		}
 	})
 }
+
+// halfEmpty stores two slices of a Service where one is enough, as another writer left them.
+func halfEmpty(controller *slicecontroller.Controller, cluster *fakeCluster, name string) {
+	service := slicetest.Service(name, selectorOf(name))
+	controller.PutService(service)
+	for pod := range 2 {
+		object := slicetest.Pod(fmt.Sprint(name, "-", pod), slicetest.Address(pod), labelledApp(name))
+		controller.PutPod(object)
+		cluster.storeAsOther(slicetest.Slice(service, object.Name, []desired.Candidate{slicetest.Candidate(object)}))
+	}
+}
+
+// When many Services are due for compaction, a change is written first, even if it is not urgent.
+func TestRun_CompactionGoesBeforeNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) {
+			cfg.CompactAfter, cfg.Workers = 5*time.Second, 1
+		})
+		controller.PutNode(node("node-a", "zone-a"))
+		for i := range 4 {
+			halfEmpty(controller, cluster, fmt.Sprint("web-", i))
+		}
+		advance(time.Second)
+		holdAllShards(t, controller)
+		time.Sleep(5*time.Second - 10*time.Millisecond)
+		controller.PutService(slicetest.Service("web-3", selectorOf("web-3"), func(service *corev1.Service) {
+			service.Labels = map[string]string{"team": "a"}
+			service.ResourceVersion = "2"
+		}))
+		cluster.refuseWith(func(change pack.Change) error { time.Sleep(time.Second); return nil })
+		advance(20 * time.Second)
+		cluster.mu.Lock()
+		defer cluster.mu.Unlock()
+		if len(cluster.writes) < 2 || !strings.HasPrefix(cluster.writes[0], "update web-3") {
+			t.Errorf("writes are %q, want the labels of web-3 first", cluster.writes)
+		}
+	})
+}
+
+// A change of the Service ends its compaction, however long a write takes.
+func TestRun_AChangeInterruptsTheCompactionOfItsService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) {
+			cfg.CompactAfter, cfg.MaxEndpointsPerSlice = 5*time.Second, 10
+		})
+		controller.PutNode(node("node-a", "zone-a"))
+		service := slicetest.Service("web")
+		controller.PutService(service)
+		for i := range 10 { // ten slices with one endpoint
+			object := slicetest.Pod(fmt.Sprint("web-", i), slicetest.Address(i))
+			controller.PutPod(object)
+			cluster.storeAsOther(slicetest.Slice(service, object.Name, []desired.Candidate{slicetest.Candidate(object)}))
+		}
+		advance(time.Second)
+		holdAllShards(t, controller)
+		advance(4 * time.Second)
+		slow := slowWriter(cluster, time.Second)
+		advance(1500 * time.Millisecond) // the compaction has begun
+		if *slow != 1 {
+			t.Fatalf("%d writes of the compaction have begun, want one", *slow)
+		}
+		controller.PutPod(slicetest.Pod("web-9", slicetest.Address(9), slicetest.Unready))
+		advance(3 * time.Second) // the write that runs, and the change
+		ready := false
+		cluster.mu.Lock()
+		for _, slice := range cluster.slices {
+			ready = ready || strings.Contains(describe(slice), slicetest.Address(9)+" ready")
+		}
+		writes := cluster.writes
+		cluster.mu.Unlock()
+		if ready {
+			t.Errorf("the Pod that is not ready is still ready after writes %q", writes)
+		}
+		advance(2 * time.Minute)
+		if got := len(cluster.endpoints(t)); got != 10 || cluster.size() != 1 {
+			t.Errorf("%d slices with %d endpoints in the end, want one with ten", cluster.size(), got)
+		}
+	})
+}
