@@ -42,9 +42,9 @@ func TestRegisterFlags_FormerName(t *testing.T) {
 		want   int
 		warned bool
 	}{
-		"upstream's name":          {args: []string{"--concurrent-service-endpoint-syncs=7"}, want: 7},
-		"the former name":          {args: []string{"--concurrent-service-syncs=8"}, want: 8, warned: true},
-		"the former name later":    {args: []string{"--concurrent-service-endpoint-syncs=7", "--concurrent-service-syncs=8"}, want: 7, warned: true},
+		"upstream's name":       {args: []string{"--concurrent-service-endpoint-syncs=7"}, want: 7},
+		"the former name":       {args: []string{"--concurrent-service-syncs=8"}, want: 8, warned: true},
+		"the former name later": {args: []string{"--concurrent-service-endpoint-syncs=7", "--concurrent-service-syncs=8"}, want: 7, warned: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := slicesvc.DefaultConfig()
