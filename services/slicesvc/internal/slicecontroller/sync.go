@@ -46,8 +46,19 @@ func (c *Controller) sync(owned *ownedShard, key Key, input *syncInput) (result 
 		result.placement = c.buildPlacement(key, input.service)
 	}
 	result.quietPeriod = c.cfg.CompactAfter
-	result.compactable = result.quietPeriod > 0 && result.placement != nil && result.placement.Slack(c.cfg.MaxEndpointsPerSlice)
+	result.compactable = result.quietPeriod > 0 && c.compactable(key, input.service, result.placement)
 	return result
+}
+
+// compactable returns whether fewer slices may be enough for a Service. placement is nil for a
+// Service in mode Auto, among others.
+func (c *Controller) compactable(key Key, synced *corev1.Service, placement *pack.Placement) bool {
+	if placement != nil {
+		return placement.Slack(c.cfg.MaxEndpointsPerSlice)
+	}
+	service, slices, ok := c.index.Slices(key)
+	return ok && service == synced && index.Managed(service) && service.DeletionTimestamp == nil &&
+		len(slices) > pack.MinSlices(slices, len(desired.Families(service)), c.cfg.MaxEndpointsPerSlice)
 }
 
 // plan plans the changed Pods, or the whole Service. It sets the plan of the result, and returns
