@@ -8,7 +8,8 @@
 // The kernel reports their CPU time and memory. All share the machine's cores with etcd,
 // kube-apiserver and the load, so only ratios within one run are comparable.
 //
-// -only 1x5000 selects worlds. -short measures less in less time.
+// -only 1x5000 selects worlds. -short measures less in less time. -scale measures several replicas
+// of slicesvc and many watchers of slices instead.
 package main
 
 import (
@@ -27,14 +28,16 @@ func main() {
 		os.Exit(floorAsChild(kubeconfig))
 	}
 	var (
-		cfg  config
-		only string
+		cfg    config
+		only   string
+		scaled bool
 	)
 	flag.StringVar(&cfg.binDir, "bin", "../bin", "folder with the built commands")
 	flag.StringVar(&cfg.assets, "assets", cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "../.assets"), "folder with kube-controller-manager")
 	flag.BoolVar(&cfg.short, "short", false, "measure for a shorter time, which says less")
 	flag.StringVar(&only, "only", "", "worlds to measure, with commas between: "+strings.Join(names(worlds(false)), ", ")+"; empty for all")
 	flag.StringVar(&cfg.logDir, "logs", "", "folder that keeps the logs of all programs; empty for a temporary one")
+	flag.BoolVar(&scaled, "scale", false, "measure several replicas and many watchers of slices instead of the worlds")
 	flag.Parse()
 	chosen, err := choose(worlds(cfg.short), only)
 	if err != nil {
@@ -44,6 +47,14 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if scaled {
+		if err := measureScale(ctx, cfg); err != nil {
+			fmt.Fprintf(os.Stderr, "slices: %v\n", err)
+			stop()
+			os.Exit(1)
+		}
+		return
+	}
 	met, err := measure(ctx, cfg, chosen)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "slices: %v\n", err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
+	trivetmeta "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
 
@@ -283,6 +284,8 @@ func TestCluster_NoWriteWithoutATerm(t *testing.T) {
 	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a ")
 }
 
+// kube-apiserver creates nothing in a namespace that is being deleted. That is no failure, and
+// neither is it a success.
 func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
 	f := newFixture(t)
 	f.service()
@@ -296,18 +299,33 @@ func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
 	})
 	f.must(f.clients.CoreV1().Namespaces().Delete(f.ctx(), f.namespace, metav1.DeleteOptions{}))
 	f.must(f.clients.DiscoveryV1().EndpointSlices(f.namespace).DeleteCollection(f.ctx(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	testkit.Eventually(t, testTimeout, func() error {
-		after, err := f.serviceSlices()
-		switch {
-		case err != nil:
-			return err
-		case len(after.Syncs) > 0 && after.Syncs[0].FailureCount > 0:
-			t.Fatalf("failed with %q", after.Syncs[0].LastError)
-		case len(after.Slices) > 0 || !lastSuccess(after).After(lastSuccess(before)):
-			return errors.New("no sync since the deletion yet")
+	var after *slicev1.ServiceSlices
+	refused := func() bool {
+		return slices.ContainsFunc(after.GetConditions(), func(condition *trivetmeta.Condition) bool {
+			return condition.GetType() == "CreationRefused" && condition.GetReason() == "NAMESPACE_TERMINATING"
+		})
+	}
+	testkit.Eventually(t, testTimeout, func() (err error) {
+		if after, err = f.serviceSlices(); err == nil && (len(after.Slices) > 0 || !refused()) {
+			err = fmt.Errorf("conditions are %v, want that slices are refused", after.Conditions)
 		}
-		return nil
+		return err
 	})
+	sync := after.Syncs[0]
+	if sync.FailureCount > 0 || sync.LastError != "" {
+		t.Errorf("%d failures, the last one %q, want none: a retry does not help", sync.FailureCount, sync.LastError)
+	}
+	if !lastSuccess(after).Equal(lastSuccess(before)) {
+		t.Errorf("last success moved from %v to %v, though a slice is missing", lastSuccess(before), lastSuccess(after))
+	}
+	if plan := sync.LastPlan; plan.CreateCount > 0 || !plan.StartTime.AsTime().After(lastSuccess(before)) {
+		t.Errorf("last plan is %v, want a later one that created nothing", plan)
+	}
+	answer, err := f.client.ReconcileServiceSlices(f.ctx(), &slicev1.ReconcileServiceSlicesRequest{Name: planRequest(f).Name})
+	f.must(err)
+	if changes := answer.Plan.Changes; len(changes) != 1 || changes[0].Outcome != trivetmeta.Change_OUTCOME_FAILED || changes[0].Error == "" || changes[0].ApplyTime != nil {
+		t.Errorf("changes are %v, want one creation that failed", changes)
+	}
 }
 
 // lastSuccess returns when the Service was last synced; zero if it was not.

@@ -21,7 +21,8 @@ func TestDefaultConfig_HasUpstreamDefaults(t *testing.T) {
 	want := map[string]string{
 		"shards":                             "64",
 		"max-endpoints-per-slice":            "100",
-		"concurrent-service-syncs":           "5",
+		"concurrent-service-endpoint-syncs":  "5",
+		"concurrent-service-syncs":           "5", // the former name
 		"endpointslice-updates-batch-period": "0s",
 		"managed-by":                         "endpointslice-controller.k8s.io",
 		"cleanup-selectorless":               "false",
@@ -34,6 +35,36 @@ func TestDefaultConfig_HasUpstreamDefaults(t *testing.T) {
 	}
 }
 
+// The former name of a flag still works, with a warning.
+func TestRegisterFlags_FormerName(t *testing.T) {
+	for name, c := range map[string]struct {
+		args   []string
+		want   int
+		warned bool
+	}{
+		"upstream's name":       {args: []string{"--concurrent-service-endpoint-syncs=7"}, want: 7},
+		"the former name":       {args: []string{"--concurrent-service-syncs=8"}, want: 8, warned: true},
+		"the former name later": {args: []string{"--concurrent-service-endpoint-syncs=7", "--concurrent-service-syncs=8"}, want: 7, warned: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := slicesvc.DefaultConfig()
+			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+			var output strings.Builder
+			fs.SetOutput(&output)
+			cfg.RegisterFlags(fs)
+			if err := fs.Parse(c.args); err != nil || cfg.ConcurrentServiceSyncs != c.want {
+				t.Errorf("%d syncs and error %v, want %d", cfg.ConcurrentServiceSyncs, err, c.want)
+			}
+			if warned := strings.Contains(output.String(), "use --concurrent-service-endpoint-syncs"); warned != c.warned {
+				t.Errorf("output is %q", output.String())
+			}
+			if flag := fs.Lookup("concurrent-service-endpoint-syncs"); !flag.Changed {
+				t.Error("a later source of settings would replace the value")
+			}
+		})
+	}
+}
+
 func TestValidate_NamesEveryProblem(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg  slicesvc.Config
@@ -41,12 +72,12 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 	}{
 		"all at once": {
 			cfg:  slicesvc.Config{ManagedBy: "not a label"},
-			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-syncs is 0", `--managed-by is "not a label"`},
+			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-endpoint-syncs is 0", `--managed-by is "not a label"`},
 		},
 		"above the bounds": {
 			cfg: slicesvc.Config{Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51, UpdatesBatchPeriod: 61 * time.Second},
 			want: []string{
-				"--shards is 4097", "--max-endpoints-per-slice is 1001", "--concurrent-service-syncs is 51",
+				"--shards is 4097", "--max-endpoints-per-slice is 1001", "--concurrent-service-endpoint-syncs is 51",
 				"--endpointslice-updates-batch-period is 1m1s", "--managed-by is empty",
 			},
 		},

@@ -114,32 +114,34 @@ const (
 	ConditionReason_CONDITION_REASON_NOT_SELECTED                  ConditionReason = 18
 	ConditionReason_CONDITION_REASON_ENDPOINTS_UNMANAGED           ConditionReason = 19
 	ConditionReason_CONDITION_REASON_SHARED_ADDRESS_NOT_READY      ConditionReason = 20
+	ConditionReason_CONDITION_REASON_NAMESPACE_TERMINATING         ConditionReason = 100
 )
 
 // Enum value maps for ConditionReason.
 var (
 	ConditionReason_name = map[int32]string{
-		0:  "CONDITION_REASON_UNSPECIFIED",
-		1:  "CONDITION_REASON_SELECTOR",
-		2:  "CONDITION_REASON_NO_SELECTOR",
-		3:  "CONDITION_REASON_EXTERNAL_NAME",
-		4:  "CONDITION_REASON_ANOTHER_WRITER",
-		5:  "CONDITION_REASON_HINTED",
-		6:  "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
-		7:  "CONDITION_REASON_NO_ZONES",
-		8:  "CONDITION_REASON_SELF_CHECK_PENDING",
-		9:  "CONDITION_REASON_APISERVER_UNREACHABLE",
-		10: "CONDITION_REASON_CACHE_STALE",
-		11: "CONDITION_REASON_PROCESS_LATE",
-		12: "CONDITION_REASON_MASS_SILENCE",
-		13: "CONDITION_REASON_CACHE_NOT_SYNCED",
-		14: "CONDITION_REASON_NO_ZONE_READY",
-		15: "CONDITION_REASON_READY",
-		16: "CONDITION_REASON_NOT_READY",
-		17: "CONDITION_REASON_STATIC_ADDRESS",
-		18: "CONDITION_REASON_NOT_SELECTED",
-		19: "CONDITION_REASON_ENDPOINTS_UNMANAGED",
-		20: "CONDITION_REASON_SHARED_ADDRESS_NOT_READY",
+		0:   "CONDITION_REASON_UNSPECIFIED",
+		1:   "CONDITION_REASON_SELECTOR",
+		2:   "CONDITION_REASON_NO_SELECTOR",
+		3:   "CONDITION_REASON_EXTERNAL_NAME",
+		4:   "CONDITION_REASON_ANOTHER_WRITER",
+		5:   "CONDITION_REASON_HINTED",
+		6:   "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
+		7:   "CONDITION_REASON_NO_ZONES",
+		8:   "CONDITION_REASON_SELF_CHECK_PENDING",
+		9:   "CONDITION_REASON_APISERVER_UNREACHABLE",
+		10:  "CONDITION_REASON_CACHE_STALE",
+		11:  "CONDITION_REASON_PROCESS_LATE",
+		12:  "CONDITION_REASON_MASS_SILENCE",
+		13:  "CONDITION_REASON_CACHE_NOT_SYNCED",
+		14:  "CONDITION_REASON_NO_ZONE_READY",
+		15:  "CONDITION_REASON_READY",
+		16:  "CONDITION_REASON_NOT_READY",
+		17:  "CONDITION_REASON_STATIC_ADDRESS",
+		18:  "CONDITION_REASON_NOT_SELECTED",
+		19:  "CONDITION_REASON_ENDPOINTS_UNMANAGED",
+		20:  "CONDITION_REASON_SHARED_ADDRESS_NOT_READY",
+		100: "CONDITION_REASON_NAMESPACE_TERMINATING",
 	}
 	ConditionReason_value = map[string]int32{
 		"CONDITION_REASON_UNSPECIFIED":                   0,
@@ -163,6 +165,7 @@ var (
 		"CONDITION_REASON_NOT_SELECTED":                  18,
 		"CONDITION_REASON_ENDPOINTS_UNMANAGED":           19,
 		"CONDITION_REASON_SHARED_ADDRESS_NOT_READY":      20,
+		"CONDITION_REASON_NAMESPACE_TERMINATING":         100,
 	}
 )
 
@@ -430,45 +433,47 @@ const (
 	ProblemCode_PROBLEM_CODE_EVICTIONS_SUSPENDED     ProblemCode = 31
 	ProblemCode_PROBLEM_CODE_NODES_NOT_READY         ProblemCode = 32
 	ProblemCode_PROBLEM_CODE_HOLDER_LIMIT_REACHED    ProblemCode = 33
+	ProblemCode_CONDITION_TYPE_CREATION_REFUSED      ProblemCode = 100
 )
 
 // Enum value maps for ProblemCode.
 var (
 	ProblemCode_name = map[int32]string{
-		0:  "PROBLEM_CODE_UNSPECIFIED",
-		1:  "PROBLEM_CODE_NO_REPLICA",
-		2:  "PROBLEM_CODE_SERVICE_UNKNOWN",
-		3:  "PROBLEM_CODE_REPLICA_UNREACHABLE",
-		4:  "PROBLEM_CODE_REPLICA_NOT_READY",
-		5:  "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
-		6:  "PROBLEM_CODE_LEADER_NOT_REGISTERED",
-		7:  "PROBLEM_CODE_LOOP_FAILING",
-		8:  "PROBLEM_CODE_LOOP_STALLED",
-		9:  "PROBLEM_CODE_SHARD_BLOCKED",
-		10: "PROBLEM_CODE_CACHE_NOT_SYNCED",
-		11: "PROBLEM_CODE_WATCH_SILENT",
-		12: "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
-		13: "PROBLEM_CODE_FINDINGS_OPEN",
-		14: "PROBLEM_CODE_REPAIR_FAILED",
-		15: "PROBLEM_CODE_AUDIT_FAILED",
-		16: "PROBLEM_CODE_MARKING_SUSPENDED",
-		17: "PROBLEM_CODE_NODES_SILENT",
-		18: "PROBLEM_CODE_NODES_UNKNOWN",
-		19: "PROBLEM_CODE_ZONE_DISRUPTED",
-		20: "PROBLEM_CODE_LEASES_NOT_WRITTEN",
-		21: "PROBLEM_CODE_DUPLICATE_HOLDERS",
-		22: "PROBLEM_CODE_LEASES_WITHOUT_NODE",
-		23: "PROBLEM_CODE_EVICTIONS_FAILING",
-		24: "PROBLEM_CODE_SLICE_SYNCS_FAILING",
-		25: "PROBLEM_CODE_SLICES_CONTENDED",
-		26: "PROBLEM_CODE_NO_APISERVER_READY",
-		27: "PROBLEM_CODE_ENDPOINTS_EMPTY",
-		28: "PROBLEM_CODE_ENDPOINTS_STALE",
-		29: "PROBLEM_CODE_BASELINE_NOT_RECONCILED",
-		30: "PROBLEM_CODE_BASELINE_CONDITION",
-		31: "PROBLEM_CODE_EVICTIONS_SUSPENDED",
-		32: "PROBLEM_CODE_NODES_NOT_READY",
-		33: "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
+		0:   "PROBLEM_CODE_UNSPECIFIED",
+		1:   "PROBLEM_CODE_NO_REPLICA",
+		2:   "PROBLEM_CODE_SERVICE_UNKNOWN",
+		3:   "PROBLEM_CODE_REPLICA_UNREACHABLE",
+		4:   "PROBLEM_CODE_REPLICA_NOT_READY",
+		5:   "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
+		6:   "PROBLEM_CODE_LEADER_NOT_REGISTERED",
+		7:   "PROBLEM_CODE_LOOP_FAILING",
+		8:   "PROBLEM_CODE_LOOP_STALLED",
+		9:   "PROBLEM_CODE_SHARD_BLOCKED",
+		10:  "PROBLEM_CODE_CACHE_NOT_SYNCED",
+		11:  "PROBLEM_CODE_WATCH_SILENT",
+		12:  "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
+		13:  "PROBLEM_CODE_FINDINGS_OPEN",
+		14:  "PROBLEM_CODE_REPAIR_FAILED",
+		15:  "PROBLEM_CODE_AUDIT_FAILED",
+		16:  "PROBLEM_CODE_MARKING_SUSPENDED",
+		17:  "PROBLEM_CODE_NODES_SILENT",
+		18:  "PROBLEM_CODE_NODES_UNKNOWN",
+		19:  "PROBLEM_CODE_ZONE_DISRUPTED",
+		20:  "PROBLEM_CODE_LEASES_NOT_WRITTEN",
+		21:  "PROBLEM_CODE_DUPLICATE_HOLDERS",
+		22:  "PROBLEM_CODE_LEASES_WITHOUT_NODE",
+		23:  "PROBLEM_CODE_EVICTIONS_FAILING",
+		24:  "PROBLEM_CODE_SLICE_SYNCS_FAILING",
+		25:  "PROBLEM_CODE_SLICES_CONTENDED",
+		26:  "PROBLEM_CODE_NO_APISERVER_READY",
+		27:  "PROBLEM_CODE_ENDPOINTS_EMPTY",
+		28:  "PROBLEM_CODE_ENDPOINTS_STALE",
+		29:  "PROBLEM_CODE_BASELINE_NOT_RECONCILED",
+		30:  "PROBLEM_CODE_BASELINE_CONDITION",
+		31:  "PROBLEM_CODE_EVICTIONS_SUSPENDED",
+		32:  "PROBLEM_CODE_NODES_NOT_READY",
+		33:  "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
+		100: "CONDITION_TYPE_CREATION_REFUSED",
 	}
 	ProblemCode_value = map[string]int32{
 		"PROBLEM_CODE_UNSPECIFIED":             0,
@@ -505,6 +510,7 @@ var (
 		"PROBLEM_CODE_EVICTIONS_SUSPENDED":     31,
 		"PROBLEM_CODE_NODES_NOT_READY":         32,
 		"PROBLEM_CODE_HOLDER_LIMIT_REACHED":    33,
+		"CONDITION_TYPE_CREATION_REFUSED":      100,
 	}
 )
 
@@ -549,13 +555,13 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xa8\x19\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\xf2\x1b\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
 	"\x1cCONDITION_REASON_NO_SELECTOR\x10\x02\x1aj\xc2\xf3\x18f*\x16`Managed` of a Service2LThe Service has no selector. Another controller or a user writes its slices.\x12a\n" +
-	"\x1eCONDITION_REASON_EXTERNAL_NAME\x10\x03\x1a=\xc2\xf3\x189*\x16`Managed` of a Service2\x1fThe Service is an ExternalName.\x12\xaf\x01\n" +
-	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\x89\x01\xc2\xf3\x18\x84\x01*\x18`Contended` of a Service2hAnother writer keeps changing the same slices. Updates are suspended; missing endpoints are still added.\x12i\n" +
+	"\x1eCONDITION_REASON_EXTERNAL_NAME\x10\x03\x1a=\xc2\xf3\x189*\x16`Managed` of a Service2\x1fThe Service is an ExternalName.\x12\x99\x02\n" +
+	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\xf3\x01\xc2\xf3\x18\xee\x01*\x18`Contended` of a Service2\xd1\x01Another writer keeps changing what slicesvc writes. Changes of endpoints, ports and their conditions are still written, once per second at most in answer to the other writer. Other changes wait up to a minute.\x12i\n" +
 	"\x17CONDITION_REASON_HINTED\x10\x05\x1aL\xc2\xf3\x18H*\x1c`TopologyHints` of a Service2(The endpoints of the Service have hints.\x12\xb6\x01\n" +
 	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12\xac\x01\n" +
 	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\x84\x01\n" +
@@ -572,14 +578,15 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fCONDITION_REASON_STATIC_ADDRESS\x10\x11\x1am\xc2\xf3\x18i*\x1f`Published` of a kube-apiserver2FIt is `--static-apiserver-address`, which is published without probes.\x12\x9b\x01\n" +
 	"\x1dCONDITION_REASON_NOT_SELECTED\x10\x12\x1ax\xc2\xf3\x18t*\x1f`Published` of a kube-apiserver2Q`--endpoint-reconciler-type` does not choose endpoints from such kube-apiservers.\x12\x8e\x01\n" +
 	"$CONDITION_REASON_ENDPOINTS_UNMANAGED\x10\x13\x1ad\xc2\xf3\x18`*\x1f`Published` of a kube-apiserver2=Endpoints are not written: `--endpoint-reconciler-type=none`.\x12\x9b\x01\n" +
-	")CONDITION_REASON_SHARED_ADDRESS_NOT_READY\x10\x14\x1al\xc2\xf3\x18h* `Registered` of a kube-apiserver2DBehind the same address there is a kube-apiserver that is not ready.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
+	")CONDITION_REASON_SHARED_ADDRESS_NOT_READY\x10\x14\x1al\xc2\xf3\x18h* `Registered` of a kube-apiserver2DBehind the same address there is a kube-apiserver that is not ready.\x12\xdd\x01\n" +
+	"&CONDITION_REASON_NAMESPACE_TERMINATING\x10d\x1a\xb0\x01\xc2\xf3\x18\xab\x01*\x1e`CreationRefused` of a Service2\x88\x01The namespace of the Service is being deleted, so kube-apiserver creates no object in it. Existing slices are still updated and deleted.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
 	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\xec\x03\n" +
 	"\x14PlanIncompleteReason\x12&\n" +
 	"\"PLAN_INCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\x8c\x01\n" +
 	"#PLAN_INCOMPLETE_REASON_NODE_MISSING\x10\x01\x1ac\xc2\xf3\x18_2]A Pod of the Service is bound to a Node that does not exist. The endpoint waits for the Node.\x12v\n" +
 	"\"PLAN_INCOMPLETE_REASON_CATCHING_UP\x10\x02\x1aN\xc2\xf3\x18J2HThe leader has not read yet what the previous leader of the shard wrote.\x12x\n" +
 	"$PLAN_INCOMPLETE_REASON_LOOP_DISABLED\x10\x03\x1aN\xc2\xf3\x18J2HA loop is disabled by `--loops`, so what it would change is not planned.\x1a+\xc2\xf3\x18'\n" +
-	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\xa8$\n" +
+	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\xc1$\n" +
 	"\rConditionType\x12\x1e\n" +
 	"\x1aCONDITION_TYPE_UNSPECIFIED\x10\x00\x12\x8b\x01\n" +
 	" CONDITION_TYPE_MARKING_SUSPENDED\x10\x01\x1ae\xc2\xf3\x18a\n" +
@@ -587,9 +594,9 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"!CONDITION_TYPE_EVICTION_SUSPENDED\x10\x03\x1aY\xc2\xf3\x18U\n" +
 	"\x11EvictionSuspended*\x06a Node28TRUE while Pods of the Node are due and none is evicted.\x12o\n" +
 	"\x16CONDITION_TYPE_MANAGED\x10\x04\x1aS\xc2\xf3\x18O\n" +
-	"\aManaged*\ta Service29FALSE when slicesvc does not write slices of the Service.\x12s\n" +
-	"\x18CONDITION_TYPE_CONTENDED\x10\x05\x1aU\xc2\xf3\x18Q\n" +
-	"\tContended*\ta Service29TRUE while another writer keeps changing the same slices.\x12v\n" +
+	"\aManaged*\ta Service29FALSE when slicesvc does not write slices of the Service.\x12\x8b\x01\n" +
+	"\x18CONDITION_TYPE_CONTENDED\x10\x05\x1am\xc2\xf3\x18i\n" +
+	"\tContended*\ta Service2QTRUE while another writer keeps changing what slicesvc writes in the same slices.\x12v\n" +
 	"\x1dCONDITION_TYPE_TOPOLOGY_HINTS\x10\x06\x1aS\xc2\xf3\x18O\n" +
 	"\rTopologyHints*\ta Service23FALSE when the Service asks for hints and has none.\x12\x8b\x01\n" +
 	"\x18CONDITION_TYPE_PUBLISHED\x10\a\x1am\xc2\xf3\x18i\n" +
@@ -653,7 +660,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\n" +
 	"PortsMatch*\fthe baseline2=FALSE when a kube-apiserver serves on another port than most.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\x97-\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xc1.\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -689,7 +696,9 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fPROBLEM_CODE_BASELINE_CONDITION\x10\x1e\x1at\xc2\xf3\x18p2CA condition of the baseline needs a person. The message says which.R See the reason of the condition.Z\aWARNING\x12\xcb\x01\n" +
 	" PROBLEM_CODE_EVICTIONS_SUSPENDED\x10\x1f\x1a\xa4\x01\xc2\xf3\x18\x9f\x012KPods of Nodes are due and none is evicted, because node health is not sure.RGLook at the message, and explain the first Node: `trivet explain node`.Z\aUNKNOWN\x12\xad\x01\n" +
 	"\x1cPROBLEM_CODE_NODES_NOT_READY\x10 \x1a\x8a\x01\xc2\xf3\x18\x85\x012:Nodes give signals, and their Ready condition is not True.R>Look at the kubelet of the first one: `kubectl describe node`.Z\aWARNING\x12\xbc\x01\n" +
-	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x1aL\xc2\xf3\x18H\n" +
+	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\xa7\x01\n" +
+	"\x1fCONDITION_TYPE_CREATION_REFUSED\x10d\x1a\x81\x01\xc2\xf3\x18}\n" +
+	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (

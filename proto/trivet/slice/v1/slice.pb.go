@@ -100,9 +100,10 @@ type ServiceSlices struct {
 	// How traffic is kept near: "", "Auto", "PreferClose", "PreferSameZone" or "PreferSameNode".
 	Topology string `protobuf:"bytes,7,opt,name=topology" json:"topology,omitempty"`
 	// The conditions: "Managed" is FALSE when slicesvc leaves the Service alone (NO_SELECTOR,
-	// EXTERNAL_NAME); "Contended" is TRUE while another writer keeps changing the same slices;
-	// "TopologyHints" is FALSE when hints are asked for and there are none. An absent one does not
-	// apply.
+	// EXTERNAL_NAME); "Contended" is TRUE while another writer keeps changing what slicesvc writes in
+	// the same slices, which annotations and further labels are not; "CreationRefused" is TRUE when
+	// slices are missing because the namespace is being deleted; "TopologyHints" is FALSE when hints
+	// are asked for and there are none. An absent one does not apply.
 	Conditions []*v1.Condition `protobuf:"bytes,8,rep,name=conditions" json:"conditions,omitempty"`
 	// What the leader of the shard did for the Service, one for each source that it has slices of;
 	// empty when the answer does not come from the leader.
@@ -234,7 +235,8 @@ type SliceSummary struct {
 	HintedEndpointCount int32 `protobuf:"varint,8,opt,name=hinted_endpoint_count,json=hintedEndpointCount" json:"hinted_endpoint_count,omitempty"`
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime" json:"create_time,omitempty"`
-	// When the leader of the shard last wrote it; absent if it never did.
+	// When the leader of the shard last wrote it in its term; absent if it did not. Writes of other
+	// writers do not change it.
 	WriteTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=write_time,json=writeTime" json:"write_time,omitempty"`
 	// What its endpoints come from.
 	Source        SliceSource `protobuf:"varint,11,opt,name=source,enum=trivet.slice.v1.SliceSource" json:"source,omitempty"`
@@ -1160,13 +1162,17 @@ type ServiceSlices_Sync struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The source.
 	Source SliceSource `protobuf:"varint,1,opt,name=source,enum=trivet.slice.v1.SliceSource" json:"source,omitempty"`
-	// When the slices were last planned and written without an error; absent if they never were.
+	// When a sync last wrote all that it had planned, also if that was nothing; absent if none did.
+	// It does not advance by a sync of which kube-apiserver refused a write, also if that is no
+	// failure because the namespace is being deleted; nor while changes wait because the Service is
+	// "Contended".
 	LastSuccessTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_success_time,json=lastSuccessTime" json:"last_success_time,omitempty"`
 	// What the last sync failed with; empty when it succeeded.
 	LastError string `protobuf:"bytes,3,opt,name=last_error,json=lastError" json:"last_error,omitempty"`
-	// Syncs that failed since the last success.
+	// Syncs that failed since the last success. A slice that is refused because the namespace is
+	// being deleted is no failure: a retry does not help.
 	FailureCount int32 `protobuf:"varint,4,opt,name=failure_count,json=failureCount" json:"failure_count,omitempty"`
-	// The last sync that wrote or found nothing to write; absent if there was none.
+	// The last sync, whether it wrote, failed or found nothing to write; absent if there was none.
 	LastPlan *ServiceSlices_LastPlan `protobuf:"bytes,5,opt,name=last_plan,json=lastPlan" json:"last_plan,omitempty"`
 	// Addresses of the source that are in no slice, because there were too many or they are
 	// invalid.
@@ -1257,7 +1263,7 @@ type ServiceSlices_LastPlan struct {
 	// How long after the change that caused it the last write was answered; absent where the change
 	// has no time.
 	Latency *durationpb.Duration `protobuf:"bytes,3,opt,name=latency" json:"latency,omitempty"`
-	// Slices that were created.
+	// Slices that kube-apiserver stored as new. A refused one does not count.
 	CreateCount int32 `protobuf:"varint,4,opt,name=create_count,json=createCount" json:"create_count,omitempty"`
 	// Slices that were updated.
 	UpdateCount int32 `protobuf:"varint,5,opt,name=update_count,json=updateCount" json:"update_count,omitempty"`

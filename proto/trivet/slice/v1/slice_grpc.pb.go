@@ -98,7 +98,8 @@ type SliceServiceClient interface {
 	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway). An error after the
 	// first write was tried carries the trivet.meta.v1.Plan as a detail of its status: its
 	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
-	// denies (admission, quota) are no error of the call: their change is FAILED.
+	// denies (admission, quota, a namespace that is being deleted) are no error of the call: their
+	// change is FAILED with the answer of kube-apiserver, and changes that depend on it are SKIPPED.
 	ReconcileServiceSlices(ctx context.Context, in *ReconcileServiceSlicesRequest, opts ...grpc.CallOption) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.
@@ -257,7 +258,8 @@ type SliceServiceServer interface {
 	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway). An error after the
 	// first write was tried carries the trivet.meta.v1.Plan as a detail of its status: its
 	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
-	// denies (admission, quota) are no error of the call: their change is FAILED.
+	// denies (admission, quota, a namespace that is being deleted) are no error of the call: their
+	// change is FAILED with the answer of kube-apiserver, and changes that depend on it are SKIPPED.
 	ReconcileServiceSlices(context.Context, *ReconcileServiceSlicesRequest) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.

@@ -150,27 +150,40 @@ func convertPort(port discoveryv1.EndpointPort) *slicev1.SliceSummary_Port {
 
 // Types of conditions, and their reasons.
 const (
-	conditionContended     = "Contended"
-	conditionManaged       = "Managed"
-	conditionTopologyHints = "TopologyHints"
+	conditionContended       = "Contended"
+	conditionCreationRefused = "CreationRefused"
+	conditionManaged         = "Managed"
+	conditionTopologyHints   = "TopologyHints"
 
 	reasonAnotherWriter = "ANOTHER_WRITER"
 	reasonSelector      = "SELECTOR"
 	reasonHinted        = "HINTED"
 	reasonNotAllocated  = "NOT_ENOUGH_NODES_OR_ENDPOINTS"
 	reasonNoZones       = "NO_ZONES"
+
+	reasonNamespaceTerminating = "NAMESPACE_TERMINATING"
 )
 
 // conditions returns the conditions of a Service, ordered by type.
 func conditions(state slicecontroller.ServiceState, of *slicev1.ServiceSlices) []*metav1.Condition {
 	var all []*metav1.Condition
-	if state.ContendedBy != "" && of.GetOwner().GetEpoch() != 0 {
+	leads := of.GetOwner().GetEpoch() != 0
+	if state.ContendedBy != "" && leads {
 		all = append(all, &metav1.Condition{
 			Type:           conditionContended,
 			Status:         metav1.Condition_STATUS_TRUE,
 			Reason:         reasonAnotherWriter,
-			Message:        validUTF8(fmt.Sprintf("%q keeps changing the slices. Updates are suspended for a while; missing endpoints are still added.", state.ContendedBy)),
+			Message:        validUTF8(fmt.Sprintf("%q keeps reverting the slices. Changes of endpoints are still written; changes of labels, zones and hints wait up to a minute.", state.ContendedBy)),
 			TransitionTime: timestamp(state.ContendedSince),
+		})
+	}
+	if !state.CreationRefusedSince.IsZero() && leads {
+		all = append(all, &metav1.Condition{
+			Type:           conditionCreationRefused,
+			Status:         metav1.Condition_STATUS_TRUE,
+			Reason:         reasonNamespaceTerminating,
+			Message:        "The namespace is being deleted, so kube-apiserver refuses new slices. Endpoints that need one are in none.",
+			TransitionTime: timestamp(state.CreationRefusedSince),
 		})
 	}
 	all = append(all, managedCondition(state))

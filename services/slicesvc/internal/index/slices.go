@@ -11,16 +11,18 @@ import (
 )
 
 // PutSlice adds or replaces a slice as a watch shows it. It returns the Services that the managed
-// slice named before and names now; none when the known version is the same or newer. Of a slice of
-// another manager only the name and version are kept.
-func (x *Index) PutSlice(object *discoveryv1.EndpointSlice) []Key {
+// slice named before and names now, and what differs from the known version; none when the known
+// version is the same or newer. Of a slice of another manager only the name and version are kept.
+func (x *Index) PutSlice(object *discoveryv1.EndpointSlice) ([]Key, SliceEdit) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	ns := x.namespace(object.Namespace)
-	if known := ns.slices[object.Name]; known != nil && known.order(object) <= 0 {
-		return nil
+	known := ns.slices[object.Name]
+	if known != nil && known.order(object) <= 0 {
+		return nil, 0
 	}
-	return x.replaceSlice(ns, object)
+	edit := x.editOf(ns, known, object)
+	return x.replaceSlice(ns, object), edit
 }
 
 // PutWrittenSlice adds or replaces a slice as the answer to a write of this replica shows it. A

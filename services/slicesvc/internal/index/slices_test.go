@@ -6,7 +6,9 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -31,7 +33,7 @@ func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 		{name: "given back", slice: slicetest.Slice(service, "s", slicetest.Pods(0, 1)), want: keys("web")},
 	} {
 		step.slice.ResourceVersion = fmt.Sprint(10 + i)
-		if diff := gocmp.Diff(step.want, x.PutSlice(step.slice), cmpopts.EquateEmpty()); diff != "" {
+		if diff := gocmp.Diff(step.want, servicesOf(x.PutSlice(step.slice)), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: Services (-want +got):\n%s", step.name, diff)
 		}
 		if _, _, _, taken := x.SliceVersion(key("s")); !taken {
@@ -70,7 +72,7 @@ func TestSlices_WrittenVersionIsKnownBeforeItsEvent(t *testing.T) {
 	x := index.New(slicetest.ManagedBy, shards)
 	x.PutService(slicetest.Service("web"))
 	put := func(uid, at string) func() []index.Key {
-		return func() []index.Key { return x.PutSlice(version(uid, at, 1)) }
+		return func() []index.Key { return servicesOf(x.PutSlice(version(uid, at, 1))) }
 	}
 	kept := version("a", "10", 2)
 	for _, step := range []struct {
@@ -115,5 +117,49 @@ func TestPutSlice_KeepsTheWrittenObjectOfTheSameVersion(t *testing.T) {
 	x.PutSlice(version("a", "10", 1))
 	if _, slices, _ := x.Slices(key("web")); slices[0] != own {
 		t.Error("the object of the watch replaced the written one")
+	}
+}
+
+func servicesOf(services []index.Key, _ index.SliceEdit) []index.Key { return services }
+
+// Only an edit of what slicesvc writes may be contention.
+func TestPutSlice_SaysWhatWasEdited(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*discoveryv1.EndpointSlice)
+		want index.SliceEdit
+	}{
+		"annotation": {func(s *discoveryv1.EndpointSlice) { s.Annotations = map[string]string{"a": "b"} }, index.EditedMetadata},
+		"finalizer":  {func(s *discoveryv1.EndpointSlice) { s.Finalizers = []string{"example.com/x"} }, index.EditedMetadata},
+		"further owner": {func(s *discoveryv1.EndpointSlice) {
+			s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{UID: "x"})
+		}, index.EditedMetadata},
+		"foreign label":   {func(s *discoveryv1.EndpointSlice) { s.Labels["other"] = "x" }, index.EditedForeignLabels},
+		"Service's label": {func(s *discoveryv1.EndpointSlice) { s.Labels["team"] = "x" }, index.EditedContent},
+		"headless label":  {func(s *discoveryv1.EndpointSlice) { s.Labels[corev1.IsHeadlessService] = "" }, index.EditedContent},
+		"manager":         {func(s *discoveryv1.EndpointSlice) { s.Labels[discoveryv1.LabelManagedBy] = "x" }, index.EditedContent},
+		"owner":           {func(s *discoveryv1.EndpointSlice) { s.OwnerReferences = nil }, index.EditedContent},
+		"readiness":       {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = nil }, index.EditedContent},
+		"zone":            {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Zone = nil }, index.EditedContent},
+		"endpoints":       {func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil }, index.EditedContent},
+		"ports":           {func(s *discoveryv1.EndpointSlice) { s.Ports = nil }, index.EditedContent},
+		"recreated":       {func(s *discoveryv1.EndpointSlice) { s.UID = "another" }, index.EditedContent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := index.New(slicetest.ManagedBy, 1)
+			service := slicetest.Service("web", func(service *corev1.Service) { service.Labels = map[string]string{"team": "a"} })
+			x.PutService(service)
+			slice := slicetest.Slice(service, "web-a", slicetest.Pods(0, 2))
+			slice.Labels["team"] = "a"
+			slice.ResourceVersion = "1"
+			if _, got := x.PutSlice(slice); got != index.EditedContent {
+				t.Errorf("a new slice is edit %d", got)
+			}
+			edited := slice.DeepCopy()
+			edited.ResourceVersion = "2"
+			c.edit(edited)
+			if _, got := x.PutSlice(edited); got != c.want {
+				t.Errorf("edit is %d, want %d", got, c.want)
+			}
+		})
 	}
 }

@@ -2,9 +2,11 @@ package pack
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
@@ -106,6 +108,19 @@ func (c Change) Supersedes() bool {
 		return c.Moved
 	}
 	return c.Moved || c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted
+}
+
+// AffectsTraffic reports whether the change decides to which endpoints clients send traffic: it
+// adds or removes endpoints, or changes their ports or conditions. Other changes are of labels,
+// zones, nodes and hints.
+func (c Change) AffectsTraffic() bool {
+	if c.Verb != Update || c.Added+c.Removed > 0 || desired.KeyOf(c.From.Ports) != desired.KeyOf(c.Slice.Ports) {
+		return true
+	}
+	// Nothing was added or removed, so each endpoint has the position that it had.
+	return !slices.EqualFunc(c.From.Endpoints, c.Slice.Endpoints, func(a, b discoveryv1.Endpoint) bool {
+		return equality.Semantic.DeepEqual(a.Conditions, b.Conditions)
+	})
 }
 
 // Message describes the change for people.

@@ -29,6 +29,8 @@ type planApplier struct {
 
 	mu     sync.Mutex  // guards all below; never held across I/O
 	result *syncResult // collects what was written
+	// interruptible says that the plan may be left undone when the Service changes.
+	interruptible bool
 	// placement is what the plan was made from; nil for a plan of the whole Service.
 	placement *pack.Placement
 	errs      []error
@@ -36,10 +38,11 @@ type planApplier struct {
 
 // applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
 // last, one after the other, and only if no write failed. Otherwise a failed write does not stop
-// the others, except that all stop if kube-apiserver throttles or the term ends.
-func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, placement *pack.Placement) {
+// the others, except that all stop if kube-apiserver throttles or the term ends. No further write
+// of an interruptible plan begins after the Service has changed.
+func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, placement *pack.Placement, interruptible bool) {
 	result.replan = true // until an error that a new plan does not solve
-	a := &planApplier{Controller: c, owned: owned, key: key, result: result, placement: placement}
+	a := &planApplier{Controller: c, owned: owned, key: key, result: result, interruptible: interruptible, placement: placement}
 	result.outcomes = make([]Outcome, len(result.plan.Changes))
 	var independent, dependent []int // places in the plan
 	for i := range result.plan.Changes {
@@ -102,7 +105,10 @@ func (a *planApplier) applyRecovering(i int) {
 func (a *planApplier) stopped() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.result.throttled > 0 || a.owned.ctx.Err() != nil
+	if a.interruptible && !a.result.interrupted {
+		a.result.interrupted = a.owned.hasCause(a.key)
+	}
+	return a.result.throttled > 0 || a.result.interrupted || a.owned.ctx.Err() != nil
 }
 
 // apply makes the i-th change of the plan.

@@ -1,7 +1,6 @@
 package slicecontroller
 
 import (
-	"errors"
 	"math"
 	"sync"
 	"time"
@@ -55,7 +54,7 @@ func (b *LoadBatcher) Wrote(now time.Time, took time.Duration, err error) {
 	_, throttled := kube.RetryAfter(err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.period.recordWrite(now, took, throttled || errors.Is(err, kube.ErrConflict))
+	b.period.recordWrite(now, took, throttled)
 }
 
 const (
@@ -70,7 +69,7 @@ const (
 )
 
 // batchPeriod computes how long changes of a Service wait for others, from the load: the rate of
-// changes, the length of the queue, and the latency of kube-apiserver, and refused writes. The
+// changes, the length of the queue, and the latency of kube-apiserver, and throttled writes. A conflict concerns one slice and is no load. The
 // delay counts from the first change that waits. In the same state a more urgent change never waits
 // longer.
 //
@@ -87,9 +86,8 @@ type batchPeriod struct {
 	fixed   time.Duration
 	workers int
 
-	// changes and writes count; refused counts writes that were throttled or in conflict;
-	// writeSeconds adds up durations.
-	changes, writes, refused, writeSeconds decayingSum
+	// changes and writes count; throttled counts writes; writeSeconds adds up durations.
+	changes, writes, throttled, writeSeconds decayingSum
 }
 
 func newBatchPeriod(fixed time.Duration, workers int) *batchPeriod {
@@ -102,11 +100,11 @@ func (p *batchPeriod) delay(now time.Time, change BatchedChange) time.Duration {
 	return max(p.period(now, change)-max(now.Sub(change.Since), 0), 0)
 }
 
-func (p *batchPeriod) recordWrite(now time.Time, took time.Duration, refused bool) {
+func (p *batchPeriod) recordWrite(now time.Time, took time.Duration, throttled bool) {
 	p.writes.add(now, 1)
 	p.writeSeconds.add(now, took.Seconds())
-	if refused {
-		p.refused.add(now, 1)
+	if throttled {
+		p.throttled.add(now, 1)
 	}
 }
 
@@ -133,7 +131,7 @@ func (p *batchPeriod) loadDelay(now time.Time, queueLength int) time.Duration {
 	// A sum of less than one write is too old to give an average.
 	writes := max(p.writes.at(now), 1)
 	writeTime := p.writeSeconds.at(now) / writes
-	seconds += p.refused.at(now) / writes
+	seconds += p.throttled.at(now) / writes
 	seconds += max(writeTime-normalWriteTime.Seconds(), 0)
 	// Half of the time that the queue takes: changes gather there, too.
 	seconds += writeTime * float64(max(queueLength-p.workers, 0)) / float64(2*p.workers)

@@ -19,15 +19,17 @@ const (
 	minCompactionGrant = 6
 	// minCompactionWrites is the least that a compaction writes: two slices become one.
 	minCompactionWrites = 2
+	// compactionTurn is the least wait for the end of another compaction.
+	compactionTurn = 50 * time.Millisecond
 )
 
 // untilCompaction returns how long until the Service may be compacted, -1 if it has nothing to
-// compact. A Service whose updates are suspended is not compacted.
+// compact. A Service is not compacted during a pause because of another writer.
 func (r *serviceRecord) untilCompaction(now time.Time) time.Duration {
 	if r.quietAt.IsZero() {
 		return -1
 	}
-	return max(r.quietAt.Sub(now), r.contention.suspendedFor(now), 0)
+	return max(r.quietAt.Sub(now), r.contention.pausedFor(now), 0)
 }
 
 // scheduleCompaction sets when the Service may be compacted if nothing else happens.
@@ -44,21 +46,24 @@ func (r *serviceRecord) scheduleCompaction(input syncInput, result syncResult, n
 	}
 }
 
-// compactionBudget limits the writes of compaction. Unlike a token bucket it grants as many writes
-// as are left, and spreads the Services that must wait.
+// compactionBudget limits compaction to one Service at a time, so that a slow kube-apiserver leaves
+// the other workers to changes, and limits its writes. Unlike a token bucket it grants as many
+// writes as are left, and spreads the Services that must wait.
 type compactionBudget struct {
 	mu sync.Mutex // guards all below
 	// left is the number of writes that were left at the time updated.
 	left    float64
 	updated time.Time
+	// running says that finish is still to be called.
+	running bool
 	// waiting is an estimate of how many Services wait.
 	waiting int
 }
 
 func newCompactionBudget() *compactionBudget { return &compactionBudget{left: compactionBurst} }
 
-// take grants up to wanted writes. giveBack must return those that are not made. If none is granted
-// the Service must wait.
+// take grants up to wanted writes; then finish must follow. If none is granted the Service must
+// wait.
 func (b *compactionBudget) take(now time.Time, wanted int) (granted int, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,19 +71,26 @@ func (b *compactionBudget) take(now time.Time, wanted int) (granted int, wait ti
 		b.left = min(b.left+passed.Seconds()*compactionRate, compactionBurst)
 		b.updated = now
 	}
-	if b.left >= minCompactionGrant {
+	if b.left >= minCompactionGrant && !b.running {
+		b.running = true
 		granted = min(wanted, int(b.left))
 		b.left -= float64(granted)
 		b.waiting = max(b.waiting-1, 0)
 		return granted, 0
 	}
-	missing := minCompactionGrant - b.left + float64(b.waiting*minCompactionWrites)
+	missing := max(minCompactionGrant-b.left, 0) + float64(b.waiting*minCompactionWrites)
 	b.waiting++
-	return 0, time.Duration(missing/compactionRate*float64(time.Second)) + time.Millisecond
+	wait = time.Duration(missing/compactionRate*float64(time.Second)) + time.Millisecond
+	if b.running {
+		wait = max(wait, compactionTurn)
+	}
+	return 0, wait
 }
 
-func (b *compactionBudget) giveBack(unused int) {
+// finish ends a compaction that made all but the unused writes.
+func (b *compactionBudget) finish(unused int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.running = false
 	b.left = min(b.left+float64(max(unused, 0)), compactionBurst)
 }

@@ -6,12 +6,20 @@ const (
 	// contentionWindow is how soon after a write of ours another writer must change the slice to
 	// count as reverting it.
 	contentionWindow = 30 * time.Second
-	// maxReverts is how many writes in a row may be reverted before updates are suspended.
+	// maxReverts is how many writes in a row may be reverted before there is contention.
 	maxReverts = 3
-	// Updates are suspended for minSuspension, then twice as long each time, up to maxSuspension.
-	minSuspension = 30 * time.Second
-	maxSuspension = 16 * time.Minute
+	// The reaction to a change of the other writer waits for minReaction, then twice as long each
+	// time, up to maxReaction. So contention about endpoints costs one write per second and Service,
+	// and a removal that the other writer reverts is repeated within a second.
+	minReaction = 100 * time.Millisecond
+	maxReaction = time.Second
+	// Changes without an effect on traffic wait for minPause, then twice as long each time, up to
+	// maxPause. So contention about labels, zones and hints costs one write per minute.
+	minPause      = time.Second
+	maxPause      = time.Minute
 	unknownWriter = "unknown"
+	// reportContentionEvery is the interval of Events about contention that lasts.
+	reportContentionEvery = 10 * time.Minute
 )
 
 // contention detects another writer that keeps reverting our writes to the slices of a Service,
@@ -22,20 +30,21 @@ type contention struct {
 	reverts    int
 	latest     time.Time
 	lastWriter string
-	// suspension is the length of the last suspension, and until its end.
-	suspension time.Duration
-	until      time.Time
-	// since is the beginning of the first of the suspensions.
-	since time.Time
+	// since is when contention began; zero if there is none. reported is when recordRevert last
+	// asked to report it.
+	since, reported time.Time
+	// pause is the length of the last pause, and until its end.
+	pause time.Duration
+	until time.Time
 }
 
 // recordRevert records that another writer changed or deleted a slice that we wrote at the time
-// written. It returns whether a suspension begins.
-func (c *contention) recordRevert(written, now time.Time, writer string) (suspended bool) {
-	if written.IsZero() || now.Sub(written) > contentionWindow || now.Before(c.until) {
+// written. It returns whether contention is to be reported.
+func (c *contention) recordRevert(written, now time.Time, writer string) (report bool) {
+	if written.IsZero() || now.Sub(written) > contentionWindow {
 		return false
 	}
-	if now.Sub(c.latest) > contentionWindow && now.Sub(c.until) > contentionWindow {
+	if c.over(now) {
 		*c = contention{}
 	}
 	c.reverts++
@@ -43,25 +52,45 @@ func (c *contention) recordRevert(written, now time.Time, writer string) (suspen
 	if c.lastWriter = writer; writer == "" {
 		c.lastWriter = unknownWriter
 	}
-	if c.reverts < maxReverts && c.suspension == 0 {
+	if c.reverts < maxReverts {
 		return false
 	}
-	c.reverts = 0
-	if c.suspension == 0 {
+	if c.since.IsZero() {
 		c.since = now
 	}
-	c.suspension = min(max(2*c.suspension, minSuspension), maxSuspension)
-	c.until = now.Add(c.suspension)
+	if !now.Before(c.until) {
+		c.pause = min(max(2*c.pause, minPause), maxPause)
+		c.until = now.Add(c.pause)
+	}
+	if now.Sub(c.reported) < reportContentionEvery {
+		return false
+	}
+	c.reported = now
 	return true
 }
 
-// suspendedFor returns how long updates stay suspended; 0 if they are not.
-func (c *contention) suspendedFor(now time.Time) time.Duration { return max(c.until.Sub(now), 0) }
+// over returns whether the other writer had the time to revert a write, and did not.
+func (c *contention) over(now time.Time) bool {
+	return now.Sub(c.latest) > contentionWindow && now.Sub(c.until) > contentionWindow
+}
 
-// writer names the other writer during a suspension, and afterwards until it is clear whether the
-// writer is still active. It returns "" if there is none.
+// reactionDelay returns how long the reaction to a change of the other writer waits. Changes of
+// Pods, Nodes and the Service do not wait.
+func (c *contention) reactionDelay(now time.Time) time.Duration {
+	if c.since.IsZero() || c.over(now) {
+		return 0
+	}
+	doublings := min(c.reverts-maxReverts, 10) // far beyond maxReaction
+	return min(minReaction<<doublings, maxReaction)
+}
+
+// pausedFor returns how long changes without an effect on traffic stay paused; 0 if they are not.
+func (c *contention) pausedFor(now time.Time) time.Duration { return max(c.until.Sub(now), 0) }
+
+// writer names the other writer until it is clear that it has stopped. It returns "" if there is no
+// contention.
 func (c *contention) writer(now time.Time) string {
-	if c.suspension == 0 || now.Sub(c.until) > contentionWindow {
+	if c.since.IsZero() || c.over(now) {
 		return ""
 	}
 	return c.lastWriter

@@ -44,6 +44,9 @@ type fakeCluster struct {
 	lag time.Duration
 	// writes has the verb and name of every stored write.
 	writes []string
+	// begun counts writes, stored or not. latency is how long each takes besides a millisecond.
+	begun   int
+	latency time.Duration
 	// reads counts calls of Get.
 	reads int
 	// refuse, if set, may refuse a write.
@@ -194,7 +197,7 @@ func (r *replica) Write(ctx context.Context, change pack.Change) (*discoveryv1.E
 	}
 	r.cluster.countUnanswered(own, 1)
 	defer r.cluster.countUnanswered(own, -1)
-	time.Sleep(time.Millisecond)
+	time.Sleep(r.cluster.beginWrite())
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -360,6 +363,28 @@ func (c *fakeCluster) loseWith(lose func(pack.Change) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lose = lose
+}
+
+// beginWrite counts a write, and returns how long it takes until it is stored.
+func (c *fakeCluster) beginWrite() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun++
+	return time.Millisecond + c.latency
+}
+
+// setLatency makes every later write take so much longer.
+func (c *fakeCluster) setLatency(latency time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latency, c.begun = latency, 0
+}
+
+// begunWrites returns how many writes have begun since setLatency.
+func (c *fakeCluster) begunWrites() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.begun
 }
 
 func (c *fakeCluster) setLag(lag time.Duration) {

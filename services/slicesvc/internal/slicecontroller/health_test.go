@@ -67,7 +67,7 @@ func TestHealth_ContentionBeginsAndEnds(t *testing.T) {
 		if state.ContendedBy != contended.Cause || !state.ContendedSince.Equal(contended.Since) {
 			t.Errorf("state is contended by %q since %v, health says %+v", state.ContendedBy, state.ContendedSince, contended)
 		}
-		advance(40 * time.Second) // the suspension has ended, and the other writer may still be there
+		advance(20 * time.Second) // the pause has ended, and the other writer may still be there
 		revision := controller.Revision()
 		advance(10 * time.Minute)
 		if contended := controller.Health().Contended; contended.Count != 0 {

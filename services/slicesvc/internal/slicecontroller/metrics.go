@@ -46,7 +46,7 @@ func newMetrics(registerer prometheus.Registerer, queueLength func() int) (*metr
 		}),
 		contentions: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "trivet_slice_contentions_total",
-			Help: "How often updates of a Service were suspended because another writer kept reverting its slices.",
+			Help: "How often it was found, or was still so after ten minutes, that another writer keeps reverting slices of a Service.",
 		}),
 	}
 	initialize(m.syncs, resultSuccess, resultConflict, resultError)

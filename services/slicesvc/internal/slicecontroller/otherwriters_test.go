@@ -124,8 +124,140 @@ func TestRun_FinalizerOnADeletedSliceDelaysNothing(t *testing.T) {
 	})
 }
 
+// startWith starts a Controller that holds all shards, with Service web of some ready Pods.
+func startWith(t *testing.T, pods int) (*slicecontroller.Controller, *fakeCluster, *eventSink) {
+	t.Helper()
+	events := &eventSink{}
+	controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) { deps.Events = events })
+	holdAllShards(t, controller)
+	putService(controller, "web", pods)
+	advance(100 * time.Millisecond)
+	return controller, cluster, events
+}
+
+// Annotations and labels of another writer are no contention. Labels that slicesvc does not set are
+// removed, as upstream does, less and less often.
+func TestRun_AnnotationsAndLabelsAreNoContention(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(slice *discoveryv1.EndpointSlice, round int)
+		most int
+	}{
+		"annotations": {func(s *discoveryv1.EndpointSlice, round int) {
+			s.Annotations = map[string]string{"round": fmt.Sprint(round)}
+		}, 20},
+		"labels": {func(s *discoveryv1.EndpointSlice, round int) { s.Labels["round"] = fmt.Sprint(round) }, 40},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				controller, cluster, events := startWith(t, 3)
+				slice := cluster.onlySlice(t).Name
+				cluster.takeWrites()
+				for round := range 10 {
+					var changes []func(*corev1.Pod)
+					if round%2 == 0 {
+						changes = append(changes, slicetest.Unready)
+					}
+					controller.PutPod(slicetest.Pod("web-0", slicetest.Address(0), append(changes, labelledApp("web"))...))
+					for i := range 30 {
+						cluster.edit(slice, func(s *discoveryv1.EndpointSlice) { c.edit(s, 30*round+i) })
+						advance(100 * time.Millisecond)
+						if got := *cluster.onlySlice(t).Endpoints[0].Conditions.Ready; got != (round%2 == 1) {
+							t.Fatalf("round %d: web-0 is ready: %t", round, got)
+						}
+					}
+				}
+				controller.DeletePod(slicetest.Pod("web-1", slicetest.Address(1), labelledApp("web")))
+				cluster.edit(slice, func(s *discoveryv1.EndpointSlice) { c.edit(s, -1) })
+				advance(100 * time.Millisecond)
+				if got := len(cluster.onlySlice(t).Endpoints); got != 2 {
+					t.Errorf("%d endpoints after the deletion of a Pod, want 2", got)
+				}
+				if state, _ := controller.State(key("web")); state.ContendedBy != "" || state.WriteTimes[slice].IsZero() || len(events.with("EndpointSlicesContended")) > 0 {
+					t.Errorf("contended by %q, last write at %v", state.ContendedBy, state.WriteTimes[slice])
+				}
+				if got := cluster.takeWrites(); got > c.most {
+					t.Errorf("%d writes, want at most %d", got, c.most)
+				}
+				advance(5 * time.Minute)
+				if label := cluster.onlySlice(t).Labels["round"]; label != "" {
+					t.Errorf("the label %q is still there", label)
+				}
+			})
+		})
+	}
+}
+
+// Another controller puts a deleted Pod back after each of our writes, and takes the hint of an
+// endpoint. Each removal is repeated within a second, and no other removal waits.
+func TestRun_ContentionWithholdsNoRemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, events := startWith(t, 6)
+		slice := cluster.onlySlice(t).Name
+		stale := cluster.onlySlice(t).Endpoints[1]
+		has := func(address string) bool {
+			return strings.Contains(describe(cluster.onlySlice(t)), address+" ")
+		}
+		undo := func(s *discoveryv1.EndpointSlice) {
+			s.Endpoints[0].Zone = nil
+			if !strings.Contains(describe(s), stale.Addresses[0]+" ") {
+				s.Endpoints = append(s.Endpoints, *stale.DeepCopy())
+			}
+			s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "other"}}
+		}
+		controller.DeletePod(slicetest.Pod("web-1", slicetest.Address(1), labelledApp("web")))
+		cluster.takeWrites()
+		for range 60 {
+			cluster.edit(slice, undo)
+			advance(time.Second + 100*time.Millisecond)
+			if has(stale.Addresses[0]) {
+				t.Fatalf("the endpoint that the other writer put back is still there: %s", describe(cluster.onlySlice(t)))
+			}
+		}
+		if got := cluster.takeWrites(); got > 70 {
+			t.Errorf("%d writes in 66 seconds", got)
+		}
+		cluster.edit(slice, undo)
+		controller.DeletePod(slicetest.Pod("web-2", slicetest.Address(2), labelledApp("web")))
+		controller.PutPod(slicetest.Pod("web-3", slicetest.Address(3), labelledApp("web"), slicetest.Unready))
+		advance(50 * time.Millisecond)
+		if has(slicetest.Address(2)) || strings.Contains(describe(cluster.onlySlice(t)), slicetest.Address(3)+" ready") {
+			t.Errorf("slice has %s, want neither the deleted Pod nor one that is not ready", describe(cluster.onlySlice(t)))
+		}
+		if state, _ := controller.State(key("web")); state.ContendedBy != "other" || len(events.with("EndpointSlicesContended")) != 1 {
+			t.Errorf("contended by %q, events %q", state.ContendedBy, events.with("EndpointSlicesContended"))
+		}
+	})
+}
+
+// A writer that changes a slice between our read and our write, again and again, delays an urgent
+// change by a second at most each time.
+func TestRun_ConflictsAreRetriedWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, _ := startWith(t, 3)
+		attempts := 0
+		conflicts := func(count int) func(pack.Change) error {
+			attempts = 0
+			return func(change pack.Change) error {
+				if attempts++; attempts > count {
+					return nil
+				}
+				annotated := cluster.slices[change.Slice.Name].DeepCopy()
+				annotated.Annotations = map[string]string{"attempt": fmt.Sprint(attempts)}
+				cluster.store(annotated)
+				return nil // the version no longer matches
+			}
+		}
+		cluster.refuseWith(conflicts(20))
+		controller.DeletePod(slicetest.Pod("web-1", slicetest.Address(1), labelledApp("web")))
+		advance(22 * time.Second)
+		if got := len(cluster.onlySlice(t).Endpoints); got != 2 || attempts != 21 {
+			t.Errorf("%d endpoints after %d attempts, want 2 after 21", got, attempts)
+		}
+	})
+}
+
 // Another controller changes a slice after each of our writes.
-func TestRun_ContentionSuspendsUpdates(t *testing.T) {
+func TestRun_ContentionPausesOtherChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := &eventSink{}
 		controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {

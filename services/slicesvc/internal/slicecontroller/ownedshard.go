@@ -2,7 +2,6 @@ package slicecontroller
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -30,7 +29,7 @@ type ownedShard struct {
 	records  map[Key]*serviceRecord
 	// failures has the failing Services.
 	failures map[Key]failure
-	// contended has the Services whose updates were suspended, until the other writer stops.
+	// contended has the Services with contention, until the other writer stops.
 	contended map[Key]struct{}
 	// blocked is why the shard has not caught up since blockedSince.
 	blocked      error
@@ -160,7 +159,8 @@ func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compact
 		service:          service,
 		unread:           record.unread,
 		firstSync:        record.service == nil || record.service.UID != service.UID,
-		suspended:        record.contention.suspendedFor(now) > 0,
+		contended:        record.contention.pausedFor(now) > 0,
+		relabelled:       record.relabelling.pausedFor(now) > 0,
 		compacting:       record.pending.empty(),
 		compactionWrites: granted,
 	}
@@ -173,16 +173,16 @@ func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compact
 		input.placement = record.placement
 	}
 	if input.firstSync {
-		record.writeTimes, record.maybeStored, record.lastPlan = nil, nil, LastPlan{}
+		record.writes, record.maybeStored, record.lastPlan = nil, nil, LastPlan{}
 	}
 	record.service, record.placement, record.pending, record.syncing = service, nil, pendingSync{}, true
 	record.unread = nil
 	return input, 0, true
 }
 
-// finishSync records the result of a sync. It returns whether another sync is needed for what this
-// one left undone, and after which delay.
-func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now time.Time) (again bool, delay time.Duration) {
+// finishSync records the result of a sync. It returns the sync that is needed for what this one
+// left undone. A retry has the priority of what it repeats.
+func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now time.Time) nextSync {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.record(key)
@@ -193,6 +193,7 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	} else {
 		record.lastPlan = result.lastPlan
 		record.scheduleCompaction(input, result, now)
+		record.recordRefusal(result.terminating, now)
 	}
 	if result.err != nil {
 		failed := s.failures[key].next(result, now)
@@ -202,24 +203,22 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 			trigger = ByConflict
 		}
 		record.pending.add(key.Namespace, syncCause{trigger: trigger, urgency: input.urgency, changeTime: input.changeTime}, now)
-		if result.replan && failed.count == 1 {
-			return true, 0
-		}
-		return true, failed.delay()
+		return nextSync{needed: true, priority: input.priority(), delay: failed.delay(result.replan)}
 	}
 	delete(s.failures, key)
 	switch {
-	case result.suspended:
+	case result.paused:
 		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime}, now)
-		return true, max(record.contention.suspendedFor(now), minRetryDelay)
+		return nextSync{needed: true, priority: background, delay: max(record.pauseEnd(now), minRetryDelay)}
 	case record.pending.whole:
-		return true, 0
+		// A slice changed during the sync. Other causes have queued the Service themselves.
+		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
 	case !record.pending.empty():
-		return false, 0 // changes of Pods during the sync: requestSync has queued the Service
+		return nextSync{} // changes of Pods during the sync: requestSync has queued the Service
 	case !record.quietAt.IsZero():
-		return true, record.quietAt.Sub(now)
+		return nextSync{needed: true, priority: background, delay: record.quietAt.Sub(now)}
 	default:
-		return false, 0
+		return nextSync{}
 	}
 }
 
@@ -257,17 +256,17 @@ func (s *ownedShard) finishWrite(key Key, verb pack.Verb, stored *discoveryv1.En
 	delete(record.observed, stored.Name)
 	delete(record.maybeStored, stored.Name)
 	if verb == pack.Delete {
-		delete(record.writeTimes, stored.Name)
+		delete(record.writes, stored.Name)
 		return observedVersion{}
 	}
-	if record.writeTimes == nil {
-		record.writeTimes = map[string]time.Time{}
+	if record.writes == nil {
+		record.writes = map[string]sliceWrite{}
 	}
-	record.writeTimes[stored.Name] = now
+	record.writes[stored.Name] = sliceWrite{at: now}
 	if observed == nil || !observed.observed || (!observed.deleted && index.CompareVersions(observed.version, stored.ResourceVersion) <= 0) {
 		return observedVersion{}
 	}
-	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, now)
+	record.pending.add(key.Namespace, syncCause{trigger: BySlice, urgency: index.Urgent}, now)
 	return *observed
 }
 
@@ -294,28 +293,29 @@ func (s *ownedShard) addUnread(key Key, name string) {
 	defer s.mu.Unlock()
 	record := s.record(key)
 	record.unread = addName(record.unread, name)
-	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, time.Now())
+	record.pending.add(key.Namespace, syncCause{trigger: BySlice, urgency: index.Urgent}, time.Now())
 }
 
-// sliceChanged records that a slice of a Service is not as this replica wrote it. suspended says
-// that it happened so often that updates are suspended from now on, because of writer.
-func (s *ownedShard) sliceChanged(key Key, event sliceEvent, now time.Time) (needsSync, suspended bool, writer string) {
+// sliceChanged records that a slice of a Service is not as this replica wrote it. It returns the
+// sync that follows, and the writer to report because of contention; "" for none.
+func (s *ownedShard) sliceChanged(key Key, event sliceEvent, now time.Time) (next nextSync, contender string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.record(key)
 	if observed := record.observed[event.name]; observed != nil {
 		*observed = observedVersion{version: event.version, observed: true, deleted: event.deleted}
-		return false, false, ""
+		return nextSync{}, ""
 	}
-	if !event.terminating {
-		suspended = record.recordRevert(event.name, event.writer, now)
-	}
-	if suspended {
+	if record.recordEdit(event, now) {
+		contender = record.contention.writer(now)
 		s.contended[key] = struct{}{}
 	}
-	delete(record.writeTimes, event.name)
-	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, now)
-	return true, suspended, record.contention.writer(now)
+	urgency := index.Lazy
+	if event.edit == index.EditedContent {
+		urgency = index.Urgent
+	}
+	record.pending.add(key.Namespace, syncCause{trigger: BySlice, urgency: urgency}, now)
+	return nextSync{needed: s.caughtUp, priority: priorityOf(urgency), delay: record.reactionDelay(event.edit, now)}, contender
 }
 
 // observeDuringWrite records an observed version if the slice is being written, and returns whether
@@ -358,13 +358,25 @@ func (s *ownedShard) describe(key Key, state *ServiceState, now time.Time) {
 		return
 	}
 	state.LastPlan = record.lastPlan
-	state.WriteTimes = maps.Clone(record.writeTimes)
+	state.WriteTimes = make(map[string]time.Time, len(record.writes))
+	for name, write := range record.writes {
+		state.WriteTimes[name] = write.at
+	}
+	state.CreationRefusedSince = record.refusedSince
 	if state.ContendedBy = record.contention.writer(now); state.ContendedBy != "" {
 		state.ContendedSince = record.contention.since
 	}
 	if failed := s.failures[key]; failed.count > 0 {
 		state.History.LastError, state.History.Failures = failed.err.Error(), failed.count
 	}
+}
+
+// hasCause returns whether a sync of the Service is due.
+func (s *ownedShard) hasCause(key Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.records[key]
+	return record != nil && !record.pending.empty()
 }
 
 func (s *ownedShard) pending(key Key) bool {

@@ -9,45 +9,56 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
+// priority orders the Services that wait for a sync.
+type priority uint8
+
 const (
-	// requested is more urgent than any change: a client waits for the sync.
-	requested = index.Urgent + 1
-	// maxStaleEntries bounds the stale entries of an urgency, beyond twice the number of waiting
+	// background comes after any change: compaction.
+	background priority = 0
+	// requested comes before any change: a client waits for the sync.
+	requested = priority(index.Urgent) + 2
+)
+
+// priorityOf returns the priority of changes.
+func priorityOf(urgency index.Urgency) priority { return priority(urgency) + 1 }
+
+const (
+	// maxStaleEntries bounds the stale entries of a priority, beyond twice the number of waiting
 	// Services.
 	maxStaleEntries = 128
 )
 
-// priorityQueue orders Services by urgency, then first in, first out. It orders a workqueue, which
+// priorityQueue orders Services by priority, then first in, first out. It orders a workqueue, which
 // keeps each Service in it once and calls it under its own lock.
 type priorityQueue struct {
 	mu sync.Mutex // guards all below
-	// wanted has the urgency of Services that wait or soon will.
-	wanted map[Key]index.Urgency
-	// queued has the urgency with which a Service waits. Entries of keys under another urgency are
+	// wanted has the priority of Services that wait or soon will.
+	wanted map[Key]priority
+	// queued has the priority with which a Service waits. Entries of keys under another priority are
 	// stale and skipped.
-	queued map[Key]index.Urgency
+	queued map[Key]priority
 	keys   [requested + 1][]Key
 }
 
 var _ workqueue.Queue[Key] = &priorityQueue{}
 
 func newPriorityQueue() *priorityQueue {
-	return &priorityQueue{wanted: map[Key]index.Urgency{}, queued: map[Key]index.Urgency{}}
+	return &priorityQueue{wanted: map[Key]priority{}, queued: map[Key]priority{}}
 }
 
-// raise gives a Service at least that urgency, now or as soon as it is added.
-func (q *priorityQueue) raise(key Key, urgency index.Urgency) {
+// raise gives a Service at least that priority, now or as soon as it is added.
+func (q *priorityQueue) raise(key Key, at priority) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.wanted[key] = max(q.wanted[key], urgency)
+	q.wanted[key] = max(q.wanted[key], at)
 }
 
-// Touch moves a Service that is added again, if its urgency was raised.
+// Touch moves a Service that is added again, if its priority was raised.
 func (q *priorityQueue) Touch(key Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if urgency := q.wanted[key]; urgency > q.queued[key] {
-		q.push(key, urgency)
+	if at := q.wanted[key]; at > q.queued[key] {
+		q.push(key, at)
 	}
 }
 
@@ -58,23 +69,23 @@ func (q *priorityQueue) Push(key Key) {
 }
 
 // push needs q.mu.
-func (q *priorityQueue) push(key Key, urgency index.Urgency) {
-	q.queued[key] = urgency
-	q.keys[urgency] = append(q.keys[urgency], key)
-	if len(q.keys[urgency]) > 2*len(q.queued)+maxStaleEntries {
-		q.removeStale(urgency)
+func (q *priorityQueue) push(key Key, at priority) {
+	q.queued[key] = at
+	q.keys[at] = append(q.keys[at], key)
+	if len(q.keys[at]) > 2*len(q.queued)+maxStaleEntries {
+		q.removeStale(at)
 	}
 }
 
 // removeStale needs q.mu. Pop removes stale entries only when it reaches them, which may never
 // happen while more urgent Services come.
-func (q *priorityQueue) removeStale(urgency index.Urgency) {
+func (q *priorityQueue) removeStale(from priority) {
 	seen := map[Key]struct{}{}
-	q.keys[urgency] = slices.DeleteFunc(q.keys[urgency], func(key Key) bool {
+	q.keys[from] = slices.DeleteFunc(q.keys[from], func(key Key) bool {
 		at, queued := q.queued[key]
 		_, duplicate := seen[key]
 		seen[key] = struct{}{}
-		return !queued || at != urgency || duplicate
+		return !queued || at != from || duplicate
 	})
 }
 
@@ -88,11 +99,11 @@ func (q *priorityQueue) Len() int {
 func (q *priorityQueue) Pop() Key {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for urgency := len(q.keys) - 1; urgency >= 0; urgency-- {
-		for len(q.keys[urgency]) > 0 {
-			key := q.keys[urgency][0]
-			q.keys[urgency] = q.keys[urgency][1:]
-			if at, ok := q.queued[key]; ok && int(at) == urgency {
+	for next := len(q.keys) - 1; next >= 0; next-- {
+		for len(q.keys[next]) > 0 {
+			key := q.keys[next][0]
+			q.keys[next] = q.keys[next][1:]
+			if at, ok := q.queued[key]; ok && int(at) == next {
 				delete(q.queued, key)
 				delete(q.wanted, key)
 				return key

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -126,6 +127,37 @@ func TestRun_RetryIsAsUrgentAsTheChange(t *testing.T) {
 		place := slices.IndexFunc(cluster.writes, func(write string) bool { return strings.HasPrefix(write, "update web-") })
 		if place < 0 || place > 10 || len(cluster.writes) != others+1 {
 			t.Errorf("the retry was write %d of %d, want one of the first ten", place+1, len(cluster.writes))
+		}
+	})
+}
+
+// Every Service gets another label. A Pod that stops being ready does
+// not wait for these.
+func TestRun_LabelsOfServicesGoBeforeNoChangeOfEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const others = 30
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.Workers = 1 })
+		putService(controller, "web", 1)
+		for i := range others {
+			putService(controller, fmt.Sprint("svc-", i), 1)
+		}
+		holdAllShards(t, controller)
+		advance(time.Second)
+		cluster.takeWrites()
+		for i := range others {
+			name := fmt.Sprint("svc-", i)
+			controller.PutService(slicetest.Service(name, selectorOf(name), func(service *corev1.Service) {
+				service.Labels = map[string]string{"team": "a"}
+				service.ResourceVersion = "2"
+			}))
+		}
+		controller.PutPod(slicetest.Pod("web-0", slicetest.Address(0), labelledApp("web"), slicetest.Unready))
+		advance(time.Second)
+		cluster.mu.Lock()
+		defer cluster.mu.Unlock()
+		place := slices.IndexFunc(cluster.writes, func(write string) bool { return strings.HasPrefix(write, "update web-") })
+		if place < 0 || place > 5 || len(cluster.writes) != others+1 {
+			t.Errorf("the Pod's change was write %d of %d, want one of the first", place+1, len(cluster.writes))
 		}
 	})
 }

@@ -112,12 +112,14 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 	input, wait, ok := owned.startSync(key, service, c.budget, start)
 	if !ok {
 		if wait > 0 {
-			c.shards.enqueue(key, index.Lazy, wait)
+			c.shards.enqueue(key, background, wait)
 		}
 		return 0
 	}
 	result := c.sync(owned, key, &input)
-	c.budget.giveBack(input.compactionWrites - len(result.plan.Changes))
+	if input.compacting {
+		c.budget.finish(input.compactionWrites - len(result.plan.Changes))
+	}
 	if owned.ctx.Err() != nil {
 		// The end of the term cut the sync short, which says nothing about the Service.
 		result.err = ErrShardNotHeld
@@ -126,21 +128,17 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 	}
 	now := time.Now()
 	failedBefore := owned.failureOf(key).count > 0
-	again, wait := owned.finishSync(key, input, result, now)
+	next := owned.finishSync(key, input, result, now)
 	if !result.rejected {
-		c.shards.recordSync(key, result.err, now)
+		c.shards.recordSync(key, result.complete(), now)
 		c.report(key, service, result, now.Sub(start))
 	}
 	if result.lastPlan.writes() > 0 || input.firstSync || failedBefore || result.err != nil {
 		c.changes.record(ServiceChange{Key: key, UID: service.UID})
 	}
 	input.notify(result)
-	if again {
-		urgency := index.Normal
-		if result.err != nil {
-			urgency = max(urgency, input.urgency) // a retry is as urgent as what it repeats
-		}
-		c.shards.enqueue(key, urgency, wait)
+	if next.needed {
+		c.shards.enqueue(key, next.priority, next.delay)
 	}
 	return result.throttled
 }

@@ -142,7 +142,7 @@ func (e *serviceEvents) contended(service *corev1.Service, writer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.recorder != nil {
-		e.record(service, corev1.EventTypeWarning, reasonContended, fmt.Sprintf("%q keeps reverting the EndpointSlices. Updates are suspended for a while; missing endpoints are still added. "+
+		e.record(service, corev1.EventTypeWarning, reasonContended, fmt.Sprintf("%q keeps reverting the EndpointSlices. Changes of endpoints are still written, others wait up to a minute. "+
 			"If it is kube-controller-manager, disable its endpointslice-controller", writer))
 	}
 }

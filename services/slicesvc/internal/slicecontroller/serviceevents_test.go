@@ -154,7 +154,7 @@ func TestServiceEvents_RecordChangesOnly(t *testing.T) {
 			{
 				name: "a second writer",
 				do:   func() { events.contended(unhinted, "other") },
-				want: []string{`Warning EndpointSlicesContended: "other" keeps reverting the EndpointSlices. Updates are suspended for a while; missing endpoints are still added. ` +
+				want: []string{`Warning EndpointSlicesContended: "other" keeps reverting the EndpointSlices. Changes of endpoints are still written, others wait up to a minute. ` +
 					"If it is kube-controller-manager, disable its endpointslice-controller"},
 			},
 		} {

@@ -17,6 +17,11 @@ const (
 	maxRetryDelay = time.Minute
 	// maxEventRetryDelay bounds the delay of a failing Service whose Pods change.
 	maxEventRetryDelay = time.Second
+	// maxConflictDelay bounds the delay after conflicts: a writer that often changes a slice, for
+	// example its annotations, must not delay what the Service needs.
+	maxConflictDelay = time.Second
+	// metadataDelay is the delay of the sync that only learns new versions of slices.
+	metadataDelay = time.Second
 )
 
 // Trigger is what a sync was for.
@@ -76,15 +81,26 @@ type serviceRecord struct {
 	// unread has the slices whose state in the cache is old. The next sync reads them first.
 	unread   map[string]struct{}
 	lastPlan LastPlan
-	// writeTimes has the time of the last write of each slice.
-	writeTimes map[string]time.Time
+	// writes has the last write of each slice.
+	writes map[string]sliceWrite
 	// maybeStored has the slices with a failed write that may be stored: the next event of the
 	// slice may be of that write.
 	maybeStored map[string]struct{}
-	contention  contention
+	// contention is about what slicesvc writes, relabelling about labels that it does not set.
+	contention, relabelling contention
+	// refusedSince is when kube-apiserver first refused to create a slice because the namespace is
+	// being deleted; zero if the last sync was not refused.
+	refusedSince time.Time
 	// quietAt is when the Service will be quiet for long enough to be compacted; zero if there is
 	// nothing to compact.
 	quietAt time.Time
+}
+
+// sliceWrite is our last write of a slice.
+type sliceWrite struct {
+	at time.Time
+	// changed says that another writer changed the slice since.
+	changed bool
 }
 
 // observedVersion is what a watch showed of a slice while it was being written.
@@ -96,8 +112,10 @@ type observedVersion struct {
 // sliceEvent is what a watch showed of a slice that the cache did not have.
 type sliceEvent struct {
 	name, version string
-	deleted       bool
-	terminating   bool
+	// edit says what differs from the cached version.
+	edit        index.SliceEdit
+	deleted     bool
+	terminating bool
 	// writer is the field manager that wrote the slice; empty if unknown.
 	writer string
 }
@@ -111,14 +129,63 @@ func addName(names map[string]struct{}, name string) map[string]struct{} {
 	return names
 }
 
-// recordRevert records that another writer changed or deleted a slice, and returns whether updates
-// of the Service are suspended from now on. The late event of an unanswered write reverts nothing.
-func (r *serviceRecord) recordRevert(name, writer string, now time.Time) (suspended bool) {
-	if _, own := r.maybeStored[name]; own {
-		delete(r.maybeStored, name)
+// recordEdit records that another writer changed or deleted a slice, and returns whether contention
+// is to be reported. The late event of an unanswered write reverts nothing. A slice that is being
+// deleted may have a finalizer, which reverts nothing either.
+func (r *serviceRecord) recordEdit(event sliceEvent, now time.Time) (report bool) {
+	if event.edit == index.EditedMetadata || event.terminating {
 		return false
 	}
-	return r.contention.recordRevert(r.writeTimes[name], now, writer)
+	if _, own := r.maybeStored[event.name]; own {
+		delete(r.maybeStored, event.name)
+		return false
+	}
+	written, ok := r.writes[event.name]
+	switch {
+	case !ok || written.changed:
+	case event.edit == index.EditedForeignLabels:
+		r.relabelling.recordRevert(written.at, now, event.writer)
+	default:
+		report = r.contention.recordRevert(written.at, now, event.writer)
+	}
+	switch written.changed = true; {
+	case event.deleted:
+		delete(r.writes, event.name)
+	case ok:
+		r.writes[event.name] = written
+	}
+	return report
+}
+
+// recordRefusal records whether kube-apiserver refused to create a slice.
+func (r *serviceRecord) recordRefusal(refused bool, now time.Time) {
+	switch {
+	case !refused:
+		r.refusedSince = time.Time{}
+	case r.refusedSince.IsZero():
+		r.refusedSince = now
+	}
+}
+
+// reactionDelay returns how long the sync after an edit of another writer waits.
+func (r *serviceRecord) reactionDelay(edit index.SliceEdit, now time.Time) time.Duration {
+	switch edit {
+	case index.EditedMetadata:
+		return metadataDelay
+	case index.EditedForeignLabels:
+		return r.relabelling.pausedFor(now)
+	default:
+		return r.contention.reactionDelay(now)
+	}
+}
+
+// pauseEnd returns how long until the next pause of some changes ends; 0 if there is none.
+func (r *serviceRecord) pauseEnd(now time.Time) time.Duration {
+	contended, relabelled := r.contention.pausedFor(now), r.relabelling.pausedFor(now)
+	if contended == 0 || relabelled == 0 {
+		return max(contended, relabelled)
+	}
+	return min(contended, relabelled)
 }
 
 // pendingSync is what the next sync of a Service must answer. The zero value requests none.
@@ -196,8 +263,9 @@ type syncInput struct {
 	unread map[string]struct{}
 	// firstSync says that the term has not synced this Service before.
 	firstSync bool
-	// suspended says that another writer keeps reverting slices of the Service.
-	suspended bool
+	// contended pauses changes without an effect on traffic, relabelled those of labels: another
+	// writer keeps reverting them.
+	contended, relabelled bool
 	// compacting says that nothing is pending, so the sync compacts, with at most compactionWrites
 	// writes.
 	compacting       bool
@@ -236,6 +304,14 @@ func (i *syncInput) rejectStale(plan pack.Plan) (rejected bool) {
 	return len(i.waiters) == 0 && !i.caused
 }
 
+// priority returns the priority of a retry.
+func (i *syncInput) priority() priority {
+	if i.compacting {
+		return background
+	}
+	return priorityOf(i.urgency)
+}
+
 // podsOnly returns whether a plan of the changed Pods is enough.
 func (i *syncInput) podsOnly() bool { return i.placement != nil && !i.whole }
 
@@ -255,15 +331,28 @@ type syncResult struct {
 	conflict, replan bool
 	// throttled is how long kube-apiserver asks to pause; 0 if it does not.
 	throttled time.Duration
-	// suspended says that updates were left out because of contention. terminating says that a
-	// slice cannot be created in a namespace that is being deleted.
-	suspended, terminating bool
+	// paused says that changes were left out because another writer keeps reverting them.
+	// terminating says that a slice cannot be created in a namespace that is being deleted.
+	// interrupted says that a compaction ended early because the Service changed.
+	paused, terminating, interrupted bool
 	// placement is which slice has which endpoint; nil if the next sync must plan the whole
 	// Service.
 	placement *pack.Placement
 	// compactable says that fewer slices may be enough, once the Service was quiet for quietPeriod.
 	compactable bool
 	quietPeriod time.Duration
+}
+
+// complete returns whether everything that was planned was written.
+func (r *syncResult) complete() bool {
+	return r.err == nil && !r.paused && !r.terminating && !r.interrupted
+}
+
+// nextSync is the sync that follows without another cause.
+type nextSync struct {
+	needed   bool
+	priority priority
+	delay    time.Duration
 }
 
 // failure is how a Service fails since its last success.
@@ -284,8 +373,17 @@ func (f failure) next(result syncResult, now time.Time) failure {
 	return failure{count: f.count + 1, err: result.err, since: f.since, at: now, throttled: result.throttled}
 }
 
-// delay returns the delay of the next retry.
-func (f failure) delay() time.Duration { return max(retryDelay(f.count), f.throttled) }
+// delay returns the delay of the next retry. replan says that only conflicts caused the failure.
+func (f failure) delay(replan bool) time.Duration {
+	switch {
+	case replan && f.count == 1:
+		return 0
+	case replan:
+		return min(retryDelay(f.count-1), maxConflictDelay)
+	default:
+		return max(retryDelay(f.count), f.throttled)
+	}
+}
 
 // delayAfterEvent returns the delay of the next sync after a change of the Service.
 func (f failure) delayAfterEvent(now time.Time) time.Duration {

@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
 // serviceQueue holds the Services that wait for a sync, each once.
@@ -117,21 +116,22 @@ func (t *shardTracker) held() []*ownedShard {
 
 // enqueue queues a Service after a delay. It does nothing if the shard is not led here: its leader
 // sees the same change, and a new term here begins with a sync of every Service.
-func (t *shardTracker) enqueue(key Key, urgency index.Urgency, delay time.Duration) {
+func (t *shardTracker) enqueue(key Key, at priority, delay time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.queue == nil || t.owner(key) == nil {
 		return
 	}
-	t.order.raise(key, urgency)
+	t.order.raise(key, at)
 	t.queue.AddAfter(key, delay) // at once if the delay is 0
 }
 
-func (t *shardTracker) recordSync(key Key, err error, now time.Time) {
+// recordSync counts a sync. complete says that it wrote everything that it planned.
+func (t *shardTracker) recordSync(key Key, complete bool, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.syncs++
-	if err == nil {
+	if complete {
 		t.synced[key] = now
 	}
 }

@@ -43,7 +43,7 @@ func TestPriorityQueue_StaleEntriesAreBounded(t *testing.T) {
 	for i := range 100_000 {
 		key := keyOf("shop", fmt.Sprint("svc-", i%10))
 		q.Push(key)
-		q.raise(key, index.Urgent)
+		q.raise(key, priorityOf(index.Urgent))
 		q.Touch(key)
 		if got := q.Pop(); got != key {
 			t.Fatalf("%v is first, want %v", got, key)
@@ -105,7 +105,7 @@ func TestCompactionBudget_BoundsWritesAndServesAll(t *testing.T) {
 				continue
 			}
 			writes += minCompactionWrites
-			b.giveBack(granted - minCompactionWrites)
+			b.finish(granted - minCompactionWrites)
 			next[i] = time.Time{}
 		}
 	}
@@ -124,6 +124,10 @@ func TestCompactionBudget_WaitIsLongEnough(t *testing.T) {
 		if granted, wait := b.take(now, compactionWrites); granted != compactionWrites || wait != 0 {
 			t.Fatalf("granted %d after %v, want %d", granted, wait, compactionWrites)
 		}
+		if granted, wait := b.take(now, compactionWrites); granted != 0 || wait < compactionTurn {
+			t.Fatalf("granted %d after %v during another compaction, want none", granted, wait)
+		}
+		b.finish(0)
 	}
 	granted, wait := b.take(now, compactionWrites)
 	if granted != 0 || wait <= 0 || wait > time.Second {

@@ -19,7 +19,7 @@ func (c *Controller) sync(owned *ownedShard, key Key, input *syncInput) (result 
 	result.lastPlan = LastPlan{Time: time.Now(), Trigger: input.trigger}
 	defer func() {
 		if cause := recover(); cause != nil {
-			result.err, result.placement = fmt.Errorf("panic: %v", cause), nil
+			result.err, result.placement, result.replan = fmt.Errorf("panic: %v", cause), nil, false
 			c.logger.Error("panic in the sync of a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
@@ -32,22 +32,33 @@ func (c *Controller) sync(owned *ownedShard, key Key, input *syncInput) (result 
 		result.rejected, result.placement = true, input.placement
 		return result
 	}
-	if input.suspended && len(input.waiters) == 0 {
-		result.suspended = removeSuspendedChanges(&result.plan)
+	if len(input.waiters) == 0 {
+		result.paused = input.removePausedChanges(&result.plan)
 	}
-	c.applyPlan(owned, key, &result, placement)
+	c.applyPlan(owned, key, &result, placement, input.compacting)
 	if !input.changeTime.IsZero() && result.lastPlan.writes() > 0 {
 		result.lastPlan.Latency = max(time.Since(input.changeTime), 0)
 	}
-	if result.err != nil || result.suspended || result.terminating {
+	if !result.complete() {
 		return result
 	}
 	if result.placement = placement; placement == nil {
 		result.placement = c.buildPlacement(key, input.service)
 	}
 	result.quietPeriod = c.cfg.CompactAfter
-	result.compactable = result.quietPeriod > 0 && result.placement != nil && result.placement.Slack(c.cfg.MaxEndpointsPerSlice)
+	result.compactable = result.quietPeriod > 0 && c.compactable(key, input.service, result.placement)
 	return result
+}
+
+// compactable returns whether fewer slices may be enough for a Service. placement is nil for a
+// Service in mode Auto, among others.
+func (c *Controller) compactable(key Key, synced *corev1.Service, placement *pack.Placement) bool {
+	if placement != nil {
+		return placement.Slack(c.cfg.MaxEndpointsPerSlice)
+	}
+	service, slices, ok := c.index.Slices(key)
+	return ok && service == synced && index.Managed(service) && service.DeletionTimestamp == nil &&
+		len(slices) > pack.MinSlices(slices, len(desired.Families(service)), c.cfg.MaxEndpointsPerSlice)
 }
 
 // plan plans the changed Pods, or the whole Service. It sets the plan of the result, and returns
@@ -99,12 +110,15 @@ func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Place
 	return placement
 }
 
-// removeSuspendedChanges removes from a plan the changes that another writer keeps reverting, and
-// returns whether there were any. Changes that add missing endpoints stay.
-func removeSuspendedChanges(plan *pack.Plan) bool {
+// removePausedChanges removes from a plan the changes that wait because another writer keeps
+// reverting them, and returns whether there were any. A change that affects traffic never waits.
+func (i *syncInput) removePausedChanges(plan *pack.Plan) bool {
+	if !i.contended && !i.relabelled {
+		return false
+	}
 	all := len(plan.Changes)
 	plan.Changes = slices.DeleteFunc(slices.Clone(plan.Changes), func(change pack.Change) bool {
-		return change.Verb != pack.Create && change.Added == 0
+		return (i.contended || change.Reason == pack.LabelsChanged) && !change.AffectsTraffic()
 	})
 	return len(plan.Changes) < all
 }

@@ -33,7 +33,8 @@ var (
 
 // SyncHistory is how the syncs of a Service went on this replica.
 type SyncHistory struct {
-	// LastSuccess is the time of the last successful sync, in any term; zero if there is none.
+	// LastSuccess is the time of the last sync that wrote all that it planned, in any term; zero if
+	// there is none.
 	LastSuccess time.Time
 	// LastError is the error of the last sync. It is empty if that succeeded, or if this replica
 	// does not lead the shard of the Service.
@@ -54,9 +55,12 @@ type ServiceState struct {
 	// WriteTimes has the time of this replica's last write in this term, by the name of the slice.
 	WriteTimes map[string]time.Time
 	// ContendedBy names another writer that keeps reverting slices; empty if there is none.
-	// ContendedSince is when updates were first suspended for it.
+	// ContendedSince is when that was found.
 	ContendedBy    string
 	ContendedSince time.Time
+	// CreationRefusedSince is when kube-apiserver first refused to create a slice because the
+	// namespace is being deleted; zero if it does not.
+	CreationRefusedSince time.Time
 	// Topology is the Service's own value of its trafficDistribution or topology annotation.
 	Topology string
 	// TopologyProblem says why a Service with the topology annotation has no hints, in the first
@@ -204,7 +208,7 @@ func (c *Controller) facts(service Key) (explain.Facts, bool) {
 	}, ok
 }
 
-// Reconcile syncs a whole Service before all waiting Services, even if its updates are suspended.
+// Reconcile syncs a whole Service before all waiting Services, without a pause of some changes.
 // It blocks until the sync has ended, ctx ends, or the shard is lost. If fingerprint is not empty
 // and is not that of the plan, it fails with ErrPlanChanged, and writes nothing for this call. It
 // fails with ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
@@ -18,9 +19,26 @@ var _ kube.Handler = &Controller{}
 // change is recorded. They own the objects.
 func (c *Controller) PutService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
+	before, _ := c.index.Service(key)
 	c.index.PutService(service)
-	c.requestSync(key, syncCause{trigger: ByService, urgency: index.Urgent})
+	c.requestSync(key, syncCause{trigger: ByService, urgency: serviceUrgency(before, service)})
 	c.changes.record(ServiceChange{Key: key, UID: service.UID})
+}
+
+// serviceUrgency returns the urgency of a change of a Service; before is nil for a new one. Only the
+// spec and the annotations of hints decide about traffic. Other changes, which include those that a
+// list repeats, must not go before changes of Pods.
+func serviceUrgency(before, after *corev1.Service) index.Urgency {
+	switch {
+	case before == nil,
+		before.UID != after.UID,
+		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil),
+		hints.ModeName(before) != hints.ModeName(after),
+		!equality.Semantic.DeepEqual(before.Spec, after.Spec):
+		return index.Urgent
+	default:
+		return index.Lazy
+	}
 }
 
 // DeleteService removes a Service. The sync that follows finds nothing to do, but drops what a
@@ -29,7 +47,7 @@ func (c *Controller) DeleteService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
 	c.index.DeleteService(key)
 	c.shards.forget(key, ErrServiceNotFound)
-	c.shards.enqueue(key, index.Lazy, 0)
+	c.shards.enqueue(key, background, 0)
 	c.changes.record(ServiceChange{Key: key, UID: service.UID, Deleted: true})
 }
 
@@ -68,10 +86,11 @@ func (c *Controller) DeleteNode(node *corev1.Node) {
 // PutSlice caches a new or changed slice of any manager. It ignores a slice that the cache has in
 // that version or a newer one, as every slice that was written here.
 func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
-	services := c.index.PutSlice(slice)
+	services, edit := c.index.PutSlice(slice)
 	event := sliceEvent{
 		name:    slice.Name,
 		version: slice.ResourceVersion,
+		edit:    edit,
 		// A plan ignores a slice that is being deleted. A finalizer may keep it for long.
 		terminating: slice.DeletionTimestamp != nil,
 	}
@@ -84,7 +103,7 @@ func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
 // DeleteSlice removes a slice.
 func (c *Controller) DeleteSlice(slice *discoveryv1.EndpointSlice) {
 	services := c.index.DeleteSlice(slice)
-	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, deleted: true})
+	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, edit: index.EditedContent, deleted: true})
 	// The answer of an earlier write may have put the slice back before sliceChanged recorded the
 	// deletion.
 	c.index.DeleteSlice(slice)
@@ -130,18 +149,18 @@ func (c *Controller) sliceChanged(services []Key, event sliceEvent) {
 		if owned == nil {
 			continue
 		}
-		needsSync, suspended, writer := owned.sliceChanged(key, event, time.Now())
-		if needsSync {
-			c.shards.enqueue(key, index.Urgent, 0)
+		next, contender := owned.sliceChanged(key, event, time.Now())
+		if next.needed {
+			c.shards.enqueue(key, next.priority, next.delay)
 		}
-		if suspended && ok {
-			c.reportContention(service, writer)
+		if contender != "" && ok {
+			c.reportContention(service, contender)
 		}
 	}
 }
 
 func (c *Controller) reportContention(service *corev1.Service, writer string) {
-	c.logger.Warn("another writer keeps changing this service's slices; backing off",
+	c.logger.Warn("another writer keeps reverting the slices of a service",
 		"service", service.Namespace+"/"+service.Name, "writer", writer)
 	c.metrics.contentions.Inc()
 	c.events.contended(service, writer)
@@ -187,5 +206,5 @@ func (c *Controller) requestSync(key Key, cause syncCause) {
 			QueueLength: c.QueueLength(),
 		}))
 	}
-	c.shards.enqueue(key, cause.urgency, wait)
+	c.shards.enqueue(key, priorityOf(cause.urgency), wait)
 }

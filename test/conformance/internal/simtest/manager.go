@@ -16,11 +16,17 @@ import (
 // the test ends or stop is called. It must not end by itself before.
 func StartManager(t *testing.T, cluster *devcluster.Cluster, binary, controllers string) (stop func()) {
 	t.Helper()
+	return StartManagerWith(t, cluster.Kubeconfig(), binary, controllers)
+}
+
+// StartManagerWith is StartManager for the cluster of a kubeconfig.
+func StartManagerWith(t *testing.T, kubeconfig, binary, controllers string) (stop func()) {
+	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "kube-controller-manager.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command(binary, "--kubeconfig="+cluster.Kubeconfig(),
+	command := exec.Command(binary, "--kubeconfig="+kubeconfig,
 		"--controllers="+controllers, "--leader-elect=false", "--secure-port=0")
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
