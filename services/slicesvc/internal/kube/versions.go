@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// versionTimeout bounds the read of the current versions.
-	versionTimeout = 10 * time.Second
+	// compareTimeout bounds a list that may prove a cache current. The watch may be faster.
+	compareTimeout = 2 * time.Second
 	// awaitReportPeriod is how often Await reports a late watch.
 	awaitReportPeriod = 3 * time.Second
 	// maxCompared is how many objects of a kind are listed at most to prove that the cache has
@@ -30,7 +30,7 @@ var inputs = []string{nodes, pods, services}
 // at most one object. If a watch does not show that version at once, and there are not too many
 // objects, a list of their metadata may prove that the Handler has them all.
 func (w *Watches) CurrentVersions(ctx context.Context) (Versions, error) {
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	read := make([]string, len(inputs))
 	group, ctx := errgroup.WithContext(ctx)
@@ -82,6 +82,8 @@ func (w *Watches) compareIfLate(ctx context.Context, status *kindStatus, version
 	if status.known.size() > maxCompared {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
+	defer cancel()
 	list, err := w.client.ListMetadata(ctx, status.resource, metav1.ListOptions{})
 	if err == nil && status.known.coverList(list) {
 		status.prove(list.ResourceVersion)

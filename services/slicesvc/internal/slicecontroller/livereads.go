@@ -73,6 +73,9 @@ func (c *Controller) readSlice(ctx context.Context, slice Key, cached *discovery
 	return nil
 }
 
+// maxCatchUpDelay bounds the pause between two attempts to begin a term. All shards share them.
+const maxCatchUpDelay = 2 * time.Second
+
 // catchUp makes the cache show the writes of the last leader of the shard, and everything that the
 // last leader may have planned them from. It retries until it succeeds, and reports errors and late
 // watches meanwhile. It returns false if the term ends first.
@@ -89,7 +92,7 @@ func (c *Controller) catchUp(owned *ownedShard) bool {
 			return c.deps.Watches == nil || c.deps.Watches.Await(owned.ctx, current, func(late error) { owned.block(late, time.Now()) })
 		}
 		owned.block(fmt.Errorf("read what the last leader of shard %d wrote: %w", owned.shard, err), time.Now())
-		if pause(owned.ctx, retryDelay(failures)); owned.ctx.Err() != nil {
+		if pause(owned.ctx, min(retryDelay(failures), maxCatchUpDelay)); owned.ctx.Err() != nil {
 			return false
 		}
 	}
