@@ -173,6 +173,7 @@ func TestAwait_ReopensALateWatch(t *testing.T) {
 		var late error
 		go func() { done <- w.Await(t.Context(), versions, func(err error) { late = err }) }()
 		time.Sleep(4 * time.Second)
+		synctest.Wait()
 		if late == nil || !strings.Contains(late.Error(), "watch of pods is late: version 9") || strings.Contains(late.Error(), "nodes") {
 			t.Errorf("late is %v, want Pods alone", late)
 		}
