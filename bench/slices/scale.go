@@ -175,7 +175,7 @@ func used(ctx context.Context, replicas []*child.Server) ([]usage, error) {
 		if all[i].cpu, err = replica.CPU(); err != nil {
 			return nil, err
 		}
-		writes, err := sum(ctx, replica, "trivet_slice_writes_total")
+		writes, err := sum(ctx, replica, "trivet_slice_changes_total")
 		if err != nil {
 			return nil, err
 		}
