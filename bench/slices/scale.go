@@ -25,7 +25,9 @@ import (
 const (
 	scaleServices, scalePodsEach = 50, 20
 	// scaleRate bounds what 1,000 watchers receive to what two cores can send.
-	scaleRate = 20
+	scaleRate = 5
+	// deliveryTime bounds the wait for the last event of the watchers.
+	deliveryTime = 10 * time.Second
 	// settleTime bounds the time until every replica leads shards and every watch is open.
 	settleTime = time.Minute
 )
@@ -60,13 +62,13 @@ func measureScale(ctx context.Context, cfg config) (err error) {
 		}
 		defer os.RemoveAll(cfg.logDir)
 	}
-	flips := podset.Flips{Count: 1000, Rate: scaleRate}
+	flips := podset.Flips{Count: 300, Rate: scaleRate}
 	if cfg.short {
-		flips.Count = 300
+		flips.Count = 100
 	}
 	s := &scaleRun{config: cfg, cluster: cluster, kube: kube, set: set, view: view, flips: flips}
 	fmt.Printf("%d Services with %d Pods each, %d flips at %d/s\n\n", scaleServices, scalePodsEach, flips.Count, flips.Rate)
-	fmt.Println("| replicas | watchers | latency p50 | p99 | writes of each replica | CPU of each | memory of each | CPU of kube-apiserver | events delivered |")
+	fmt.Println("| replicas | watchers | latency p50 | p99 | writes of each replica | CPU of each | memory of each | CPU of kube-apiserver | events delivered of all |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	for _, one := range []scale{{1, 0}, {2, 0}, {3, 0}, {1, 1000}, {3, 1000}} {
 		if err := s.measure(ctx, one); err != nil {
@@ -115,7 +117,7 @@ func (s *scaleRun) measure(ctx context.Context, one scale) error {
 		return err
 	}
 	defer watching.stop()
-	if _, _, err := s.set.Flip(ctx, podset.Flips{Count: warmUp, Rate: warmUp}, s.view); err != nil {
+	if _, _, err := s.set.Flip(ctx, podset.Flips{Count: warmUp, Rate: scaleRate}, s.view); err != nil {
 		return err
 	}
 	if err := s.view.Exact(ctx, s.set); err != nil {
@@ -152,19 +154,26 @@ func (s *scaleRun) measureFlips(ctx context.Context, one scale, replicas []*chil
 	if err != nil {
 		return err
 	}
+	total := 0
 	var writes, cpu, memory []string
 	for i, replica := range replicas {
 		resident, err := replica.Resident()
 		if err != nil {
 			return err
 		}
-		writes = append(writes, strconv.Itoa(after[i].writes-before[i].writes))
+		written := after[i].writes - before[i].writes
+		total += written
+		writes = append(writes, strconv.Itoa(written))
 		cpu = append(cpu, fmt.Sprintf("%.2f s", (after[i].cpu-before[i].cpu).Seconds()))
 		memory = append(memory, fmt.Sprintf("%d MiB", resident>>20))
 	}
-	fmt.Printf("| %d | %d | %.1f ms | %.1f ms | %s | %s | %s | %.1f s | %d |\n", one.replicas, one.watchers,
+	all := int64(total * one.watchers)
+	for end := time.Now().Add(deliveryTime); watching.events.Load()-delivered < all && time.Now().Before(end); {
+		time.Sleep(lookEvery)
+	}
+	fmt.Printf("| %d | %d | %.1f ms | %.1f ms | %s | %s | %s | %.1f s | %d of %d |\n", one.replicas, one.watchers,
 		latencies.At(0.5).Seconds()*1000, latencies.At(0.99).Seconds()*1000,
-		strings.Join(writes, ", "), strings.Join(cpu, ", "), strings.Join(memory, ", "), serverCPU.Seconds(), watching.events.Load()-delivered)
+		strings.Join(writes, ", "), strings.Join(cpu, ", "), strings.Join(memory, ", "), serverCPU.Seconds(), watching.events.Load()-delivered, all)
 	return nil
 }
 
@@ -175,7 +184,7 @@ func used(ctx context.Context, replicas []*child.Server) ([]usage, error) {
 		if all[i].cpu, err = replica.CPU(); err != nil {
 			return nil, err
 		}
-		writes, err := sum(ctx, replica, "trivet_slice_writes_total")
+		writes, err := sum(ctx, replica, "trivet_slice_changes_total")
 		if err != nil {
 			return nil, err
 		}

@@ -69,9 +69,9 @@ const (
 )
 
 // batchPeriod computes how long changes of a Service wait for others, from the load: the rate of
-// changes, the length of the queue, and the latency of kube-apiserver, and throttled writes. A conflict concerns one slice and is no load. The
-// delay counts from the first change that waits. In the same state a more urgent change never waits
-// longer.
+// changes, the length of the queue, and the latency of kube-apiserver, and throttled writes. A
+// conflict concerns one slice and is no load. The delay counts from the first change that waits. In
+// the same state a more urgent change never waits longer.
 //
 //	urgency  without load  at most  changes
 //	Urgent   0             1 s      an endpoint starts or stops being ready or serving, or goes

@@ -9,8 +9,8 @@ const (
 	// maxReverts is how many writes in a row may be reverted before there is contention.
 	maxReverts = 3
 	// The reaction to a change of the other writer waits for minReaction, then twice as long each
-	// time, up to maxReaction. So contention about endpoints costs one write per second and Service,
-	// and a removal that the other writer reverts is repeated within a second.
+	// time, up to maxReaction. So contention about endpoints costs one write per second and
+	// Service, and a removal that the other writer reverts is repeated within a second.
 	minReaction = 100 * time.Millisecond
 	maxReaction = time.Second
 	// Changes without an effect on traffic wait for minPause, then twice as long each time, up to

@@ -33,8 +33,8 @@ func TestContention_RevertsInARowBegin(t *testing.T) {
 	}
 }
 
-// Another writer reverts every write at once. Within the limits the rate of reactions and of changes
-// without an effect on traffic falls.
+// Another writer reverts every write at once. Within the limits the rate of reactions and of
+// changes without an effect on traffic falls.
 func TestContention_DelaysDoubleUpToTheLimits(t *testing.T) {
 	var c contention
 	now := afterSeconds(0)

@@ -36,8 +36,8 @@
 // Contention: if another writer keeps reverting what is written here, changes without an effect on
 // traffic wait, and the answer to a change of the other writer waits for up to a second. Changes of
 // Pods, Nodes and the Service are written as without contention. Annotations are no contention.
-// Compaction has the lowest priority and one write budget for all Services, so that a cluster is not
-// rewritten when it becomes quiet. It ends when its Service changes.
+// Compaction has the lowest priority and one write budget for all Services, so that a cluster is
+// not rewritten when it becomes quiet. It ends when its Service changes.
 //
 // Requests: Reconcile syncs a Service ahead of all others. A request may name the fingerprint of
 // the plan that it wants; another plan is then not applied for it. A request waits in the same

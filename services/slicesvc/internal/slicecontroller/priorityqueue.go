@@ -34,8 +34,8 @@ type priorityQueue struct {
 	mu sync.Mutex // guards all below
 	// wanted has the priority of Services that wait or soon will.
 	wanted map[Key]priority
-	// queued has the priority with which a Service waits. Entries of keys under another priority are
-	// stale and skipped.
+	// queued has the priority with which a Service waits. Entries of keys under another priority
+	// are stale and skipped.
 	queued map[Key]priority
 	keys   [requested + 1][]Key
 }

@@ -131,8 +131,7 @@ func TestRun_RetryIsAsUrgentAsTheChange(t *testing.T) {
 	})
 }
 
-// Every Service gets another label. A Pod that stops being ready does
-// not wait for these.
+// Every Service gets another label. A Pod that stops being ready does not wait for these.
 func TestRun_LabelsOfServicesGoBeforeNoChangeOfEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const others = 30

@@ -208,11 +208,11 @@ func (c *Controller) facts(service Key) (explain.Facts, bool) {
 	}, ok
 }
 
-// Reconcile syncs a whole Service before all waiting Services, without a pause of some changes.
-// It blocks until the sync has ended, ctx ends, or the shard is lost. If fingerprint is not empty
-// and is not that of the plan, it fails with ErrPlanChanged, and writes nothing for this call. It
-// fails with ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is
-// retried anyway. The result of a failed sync says what it planned and did.
+// Reconcile syncs a whole Service before all waiting Services, without a pause of some changes. It
+// blocks until the sync has ended, ctx ends, or the shard is lost. If fingerprint is not empty and
+// is not that of the plan, it fails with ErrPlanChanged, and writes nothing for this call. It fails
+// with ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is retried
+// anyway. The result of a failed sync says what it planned and did.
 func (c *Controller) Reconcile(ctx context.Context, key Key, fingerprint string) (Reconciled, error) {
 	service, ok := c.index.Service(key)
 	switch {

@@ -25,9 +25,9 @@ func (c *Controller) PutService(service *corev1.Service) {
 	c.changes.record(ServiceChange{Key: key, UID: service.UID})
 }
 
-// serviceUrgency returns the urgency of a change of a Service; before is nil for a new one. Only the
-// spec and the annotations of hints decide about traffic. Other changes, which include those that a
-// list repeats, must not go before changes of Pods.
+// serviceUrgency returns the urgency of a change of a Service; before is nil for a new one. Only
+// the spec and the annotations of hints decide about traffic. Other changes, which include those
+// that a list repeats, must not go before changes of Pods.
 func serviceUrgency(before, after *corev1.Service) index.Urgency {
 	switch {
 	case before == nil,
