@@ -140,7 +140,12 @@ func (s *Subscription) handle(g *generation) error {
 		handler, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    s.notice,
 			UpdateFunc: func(_, object any) { s.notice(object) },
-			DeleteFunc: s.notice,
+			DeleteFunc: func(object any) {
+				if lease, is := object.(*cachedLease); is {
+					s.store.slimmer.forgetLease(lease.Name)
+				}
+				s.notice(object)
+			},
 		})
 		if err != nil {
 			return fmt.Errorf("handle changes: %w", err)
