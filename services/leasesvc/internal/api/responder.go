@@ -353,7 +353,7 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 		if len(reports) > 0 && reports[0].Index == rejected.Index {
 			report = &sessioncontroller.Report{ObservedAge: reports[0].ObservedAge, Conditions: reports[0].Conditions}
 		}
-		rejection := reply.beatRejection(rejected.Outcome, int(h.shard), r.forwardableBeat(h, report))
+		rejection := reply.beatRejection(rejected, int(h.shard), r.forwardableBeat(h, report))
 		if !resync {
 			r.response.RejectedHandles = append(r.response.RejectedHandles, &leasev1.RejectedHandle{Handle: number, Rejection: rejection})
 		}
