@@ -193,6 +193,7 @@ func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.Client
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("stream to %s: %w", t.address, causeOf(ctx, err))
 	}
+	s.end()
 	return nil
 }
 

@@ -180,6 +180,9 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
+// Reception returns what this replica has received of the beats of holders, from memory.
+func (s *Service) Reception() sessioncontroller.Reception { return s.leaseAPI.Reception() }
+
 // Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.
 // It returns after ctx has ended and all its goroutines have returned.
 func (s *Service) Run(ctx context.Context) error {

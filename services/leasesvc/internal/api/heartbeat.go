@@ -91,6 +91,7 @@ func (b *beatBatch) add(forwarded *leasev1.ForwardedBeat) {
 
 // process returns the results of all beats.
 func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, error) {
+	b.server.beats.Add(uint64(len(b.results)))
 	sessions, err := b.server.runningSessions()
 	if err != nil {
 		return nil, err

@@ -84,6 +84,7 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	if err := r.check(request); err != nil {
 		return err
 	}
+	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(request.Registrations)))
 	directive, err := r.server.directive(r.sender)
 	if err != nil {
 		return err
