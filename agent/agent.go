@@ -130,6 +130,9 @@ func (a *Agent) serve(ctx context.Context, t *target) {
 		a.router.close(t, "", time.Time{})
 		return
 	}
+	if a.router.closeIfEmpty(t) {
+		return // its holders have left meanwhile
+	}
 	answered := a.router.hasAnswered(t)
 	wait := a.backoffs.fail(t.address, answered, withJitter(rpcerror.RetryAfterOf(err)), time.Now())
 	a.router.close(t, nextAddress(t.address, answered, err), time.Now().Add(wait))
@@ -190,6 +193,7 @@ func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.Client
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("stream to %s: %w", t.address, causeOf(ctx, err))
 	}
+	s.end()
 	return nil
 }
 

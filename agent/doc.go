@@ -24,6 +24,10 @@
 // holders. A stream without holders closes. Timers decide when to beat; no clock is compared with
 // another one.
 //
-// A holder whose name a newer boot has taken over stops beating and is listed in Status.Superseded.
+// A holder whose name another boot has taken over stops beating and is listed in Status.Superseded.
+// It registers again, after a pause with jitter, once the server says that the lease of the other
+// boot can have ended: so a clone of a machine that ran once does not silence the machine. While
+// both machines live, the lease stays with the one that registered last.
+//
 // When a holder is removed, or Run ends, the lease expires; the agent releases nothing.
 package agent

@@ -50,13 +50,14 @@ type entry struct {
 	holder Holder
 	// report is nil before the first Report of the holder.
 	report *Report
-	// target is nil while the holder is unassigned or superseded.
+	// target is nil while the holder is unassigned or stopped.
 	target *target
 	// handle is 0 while the holder is not registered, and registering is set while a registration
 	// is pending.
 	handle      uint32
 	registering bool
-	superseded  bool
+	// superseded is set while another boot has the name.
+	superseded bool
 	// rejectedFor is the reason of the last rejection. The holder is neither assigned nor
 	// registered before retryAt.
 	rejectedFor string
@@ -329,7 +330,7 @@ func (r *router) setHandle(t *target, h Holder, handle uint32) {
 	if e := r.registered(t, h); e != nil {
 		delete(t.handles, e.handle)
 		e.handle, e.registering, e.rejectedFor, e.retryAt = handle, false, "", time.Time{}
-		e.moves, e.attempts = 0, 0
+		e.moves, e.attempts, e.superseded = 0, 0, false
 		t.handles[handle] = e
 	}
 }
@@ -338,7 +339,7 @@ func (r *router) setHandle(t *target, h Holder, handle uint32) {
 type rejection struct {
 	reason string
 	action action
-	// retryAt is when to register again, for retry.
+	// retryAt is when to register again, for retry and wait.
 	retryAt time.Time
 	// redirectAddress is the address of the owner; empty if it is unknown. moveAt is when to move
 	// there; zero for at once.
@@ -356,7 +357,10 @@ const (
 	retry action = iota
 	// move registers at the owner of the holder's shard.
 	move
-	// stop ends the beats of this boot, because a newer one has the lease.
+	// wait ends the beats until retryAt, because another boot has the name. The holder leaves its
+	// stream meanwhile.
+	wait
+	// stop ends the beats of this boot.
 	stop
 )
 
@@ -388,6 +392,11 @@ func (r *router) reject(e *entry, why rejection) {
 	e.handle, e.registering, e.rejectedFor, e.retryAt = 0, false, why.reason, why.retryAt
 	e.target.signal()
 	switch why.action {
+	case wait:
+		address := e.target.address
+		e.superseded = true
+		r.unassign(e)
+		e.preferred = address
 	case stop:
 		e.superseded = true
 		r.detach(e)

@@ -53,6 +53,7 @@ type Service struct {
 	// checkpoints is nil without etcd, and forwarder without Deps.Dial.
 	checkpoints *sessioncontroller.Checkpoints
 	forwarder   *api.Forwarder
+	duplicates  *duplicateEvents
 
 	leaseAPI *api.Server
 	nodeAPI  *nodeapi.Server
@@ -82,6 +83,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
 	s.checkpoints = newCheckpoints(s, deps)
+	s.duplicates = newDuplicateEvents(s, deps.Kube)
 	if deps.Dial != nil {
 		s.forwarder = newForwarder(deps)
 	}
@@ -178,6 +180,9 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
+// Reception returns what this replica has received of the beats of holders, from memory.
+func (s *Service) Reception() sessioncontroller.Reception { return s.leaseAPI.Reception() }
+
 // Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.
 // It returns after ctx has ended and all its goroutines have returned.
 func (s *Service) Run(ctx context.Context) error {
@@ -188,6 +193,7 @@ func (s *Service) Run(ctx context.Context) error {
 	// before its term ends.
 	loops, endLoops := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return s.runner.Run(loops) })
+	group.Go(func() error { return s.duplicates.run(loops) })
 	if s.forwarder != nil {
 		group.Go(func() error { return s.forwarder.Run(loops) })
 	}

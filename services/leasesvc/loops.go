@@ -41,7 +41,7 @@ const (
 
 // loopNames returns the loops that --loops can select.
 func loopNames() []string {
-	return []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop}
+	return []string{SessionsLoop, WritebackLoop, OrphansLoop, NodeHealthLoop, TaintEvictionLoop}
 }
 
 // loops returns the loops of this replica. One session controller and one set of writers serve all
@@ -110,7 +110,7 @@ func (s *Service) runSessions(ctx context.Context, report loop.Report) error {
 	sessions := sessioncontroller.New(sessioncontroller.Config{
 		Classes: classes, Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, AdoptLeases: true,
 		FillTime: cmp.Or(s.cfg.FillTime, interval+sessioncontroller.ReconnectTime),
-		OnTick:   func() { report(nil) }, Logger: s.logger,
+		OnTick:   func() { report(nil) }, OnDuplicate: s.duplicates.report, Logger: s.logger,
 	})
 	s.sessions.Store(sessions)
 	defer s.sessions.CompareAndSwap(sessions, nil)

@@ -82,7 +82,7 @@ type HeartbeatServiceClient interface {
 	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
-	// replica that leads no shard); ABORTED (SUPERSEDED) when a newer boot of the last holder on this
+	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this
 	// stream took over; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo);
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).
@@ -197,7 +197,7 @@ type HeartbeatServiceServer interface {
 	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
-	// replica that leads no shard); ABORTED (SUPERSEDED) when a newer boot of the last holder on this
+	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this
 	// stream took over; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo);
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).

@@ -180,7 +180,8 @@ func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (rejected i
 				Holder:   &leasev1.Holder{Class: b.Class, Name: b.Name, BootId: b.Boot},
 				Sequence: b.Sequence, Report: reportOf(b.Report),
 			},
-			Age: durationpb.New(b.Age),
+			Age:               durationpb.New(b.Age),
+			ConditionsOmitted: b.Report != nil && b.Report.ConditionsOmitted,
 		})
 	}
 	response, err := leasev1.NewPeerServiceClient(c.connection).ForwardHeartbeats(ctx, request)

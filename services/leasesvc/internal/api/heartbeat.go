@@ -25,7 +25,7 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	beats := newBeatBatch(s, len(request.Beats))
 	beats.batch.Unordered = true
 	for _, beat := range request.Beats {
-		beats.add(beat, 0)
+		beats.add(&leasev1.ForwardedBeat{Beat: beat})
 	}
 	results, err := beats.process(ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.Forward
 	beats := newBeatBatch(s, len(request.Beats))
 	beats.reply.forwarded = true
 	for _, beat := range request.Beats {
-		beats.add(beat.Beat, min(max(beat.GetAge().AsDuration(), 0), maxForwardedAge))
+		beats.add(beat)
 	}
 	results, err := beats.process(ctx)
 	if err != nil {
@@ -73,20 +73,25 @@ func newBeatBatch(server *Server, n int) *beatBatch {
 	}
 }
 
-// add adds a beat that was received age ago.
-func (b *beatBatch) add(beat *leasev1.Beat, age time.Duration) {
+// add adds a beat. One that was received here has no age.
+func (b *beatBatch) add(forwarded *leasev1.ForwardedBeat) {
+	beat := forwarded.GetBeat()
 	registration, served := b.server.convert.registration(beat.GetHolder(), beat.GetReport(), beat.GetSequence())
 	if !served {
 		b.results = append(b.results, rejectedBeat(b.server.unknownClass(beat.GetHolder().GetClass())))
 		return
 	}
-	registration.Age = age
+	registration.Age = min(max(forwarded.GetAge().AsDuration(), 0), maxForwardedAge)
+	if registration.Report != nil {
+		registration.Report.ConditionsOmitted = forwarded.GetConditionsOmitted()
+	}
 	b.batch.Registrations = append(b.batch.Registrations, registration)
 	b.results = append(b.results, nil)
 }
 
 // process returns the results of all beats.
 func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, error) {
+	b.server.beats.Add(uint64(len(b.results)))
 	sessions, err := b.server.runningSessions()
 	if err != nil {
 		return nil, err

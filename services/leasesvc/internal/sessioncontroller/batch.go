@@ -82,7 +82,9 @@ type RegisterResult struct {
 	// Deferred repeats Registration.Deferred. No other field is set.
 	Deferred bool
 	Outcome  session.Outcome
-	Ref      session.Ref
+	// RetryAfter is when a Superseded holder may try again.
+	RetryAfter time.Duration
+	Ref        session.Ref
 	// Name is the name as the string that the session keeps. Reuse this string; do not copy it.
 	Name  string
 	Grant Grant
@@ -95,6 +97,8 @@ type RejectedBeat struct {
 	// Index is the index in Batch.Refs.
 	Index   int
 	Outcome session.Outcome
+	// RetryAfter is when a Superseded holder may try again.
+	RetryAfter time.Duration
 }
 
 // NewBatch returns an empty Batch.
@@ -171,10 +175,12 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 		Holder: r.Holder, Sequence: r.Sequence, Received: received, Observed: observed, IfNewer: b.Unordered,
 	})
 	if !outcome.Accepted() {
+		result := RegisterResult{Outcome: outcome}
 		if outcome == session.Superseded {
-			c.reportDuplicate(ref)
+			c.reportDuplicate(now, ref)
+			result.RetryAfter = c.supersededFor(now, ref)
 		}
-		return RegisterResult{Outcome: outcome}
+		return result
 	}
 	slot := ref.Slot()
 	if outcome == session.Opened {
@@ -189,6 +195,7 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	}
 	if outcome == session.TookOver {
 		c.reports.remove(slot)
+		c.reportReturn(ref, r.Holder)
 	}
 	c.sessionChanged(now, slot, outcome, c.reports.update(slot, received, r.Report))
 	if !b.Unordered || outcome != session.Renewed {
@@ -215,10 +222,12 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	observed := observed(now, report)
 	outcome := c.table.Beat(now, observed, ref, b.Sequence)
 	if !outcome.Accepted() {
+		rejected := RejectedBeat{Index: index, Outcome: outcome}
 		if outcome == session.Superseded {
-			c.reportDuplicate(ref)
+			c.reportDuplicate(now, ref)
+			rejected.RetryAfter = c.supersededFor(now, ref)
 		}
-		b.Rejected = append(b.Rejected, RejectedBeat{Index: index, Outcome: outcome})
+		b.Rejected = append(b.Rejected, rejected)
 		return
 	}
 	slot := ref.Slot()
@@ -229,24 +238,6 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	b.Renewed++
 	b.Grant = b.Grant.Min(grant)
 	c.sessionChanged(now, slot, outcome, c.reports.update(slot, now, report))
-}
-
-// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may
-// be a late message.
-func (c *Controller) reportDuplicate(ref session.Ref) {
-	s, ok := c.table.At(ref.Slot())
-	if !ok {
-		return
-	}
-	d, ok := c.table.Duplicate(s.Ref)
-	if !ok || d.Rejections != 2 {
-		return
-	}
-	c.changes.touch(ref.Slot())
-	c.problemSlots.duplicates.add(ref.Slot())
-	c.cfg.Logger.Warn("two boots of one holder send heartbeats; the boot that registered last keeps the session",
-		"class", c.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "rejected", d.Boot)
-	c.counts.duplicates.Add(1)
 }
 
 // sessionChanged updates the schedule and the watchers after an accepted beat. A session that was

@@ -31,6 +31,8 @@ type Report struct {
 	ObservedAge time.Duration
 	// Conditions replace all conditions of the last report.
 	Conditions []ReportedCondition
+	// ConditionsOmitted says that Conditions are not known, so those of the last report stay.
+	ConditionsOmitted bool
 }
 
 // ReportedCondition is one aspect of a holder as its agent reports it.
@@ -93,7 +95,9 @@ func (r *reports) update(slot uint32, received monotonic.Instant, report *Report
 		r.bySlot[slot] = last
 	}
 	before := last.conditions
-	r.replace(last, keep(received, report.Conditions, before))
+	if !report.ConditionsOmitted {
+		r.replace(last, keep(received, report.Conditions, before))
+	}
 	changed = !slices.Equal(last.conditions, before)
 	last.received = received
 	if report.ObservedAge == 0 && len(last.conditions) == 0 {
