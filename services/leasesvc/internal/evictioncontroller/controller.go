@@ -47,8 +47,8 @@ type Cluster struct {
 // kube-apiserver answers or ctx, which carries the term, ends. They are called concurrently for
 // different Pods.
 type Writer interface {
-	// Node reads a Node past the cache. It returns nil for a Node that does not exist.
-	Node(ctx context.Context, name string) (*corev1.Node, error)
+	// LiveNode reads a Node past the cache. It returns nil for a Node that does not exist.
+	LiveNode(ctx context.Context, name string) (*corev1.Node, error)
 	// Evict marks a Pod as disrupted and deletes it, if it has not changed. A Pod that does not
 	// exist is a NotFound error.
 	Evict(ctx context.Context, e *eviction.Eviction) error

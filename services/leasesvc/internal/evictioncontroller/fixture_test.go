@@ -183,7 +183,7 @@ func (t *fakeCluster) EvictionCancelled(w eviction.PendingPod) {
 // another method.
 type fakeWriter struct{ *fakeCluster }
 
-func (c fakeWriter) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (c fakeWriter) LiveNode(ctx context.Context, name string) (*corev1.Node, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

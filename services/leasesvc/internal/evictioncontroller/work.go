@@ -69,7 +69,7 @@ func (r *run) work(ctx context.Context) {
 func (r *run) do(ctx context.Context, e *eviction.Eviction) (live *corev1.Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
-	live, err = r.Writer.Node(ctx, e.Node)
+	live, err = r.Writer.LiveNode(ctx, e.Node)
 	if err != nil {
 		return nil, err
 	}

@@ -141,6 +141,9 @@ func (s *Subscription) handle(g *generation) error {
 			AddFunc:    s.notice,
 			UpdateFunc: func(_, object any) { s.notice(object) },
 			DeleteFunc: func(object any) {
+				if deleted, ok := object.(cache.DeletedFinalStateUnknown); ok {
+					object = deleted.Obj
+				}
 				if lease, is := object.(*cachedLease); is {
 					s.store.slimmer.forgetLease(lease.Name)
 				}
@@ -174,9 +177,6 @@ func (g *generation) awaitSynced(ctx context.Context) bool {
 }
 
 func (s *Subscription) notice(object any) {
-	if deleted, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = deleted.Obj
-	}
 	var name string
 	switch typed := object.(type) {
 	case *corev1.Node:

@@ -118,9 +118,9 @@ func (w *Writer) patchPod(ctx context.Context, pod *corev1.Pod, condition corev1
 	return w.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 }
 
-// Node reads a Node past the cache, as the Store would cache it. It returns nil if the Node does
+// LiveNode reads a Node past the cache, as the Store would cache it. It returns nil if the Node does
 // not exist.
-func (w *Writer) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (w *Writer) LiveNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := w.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
