@@ -56,7 +56,7 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 			return a
 		}
 	}
-	a := r.deadline(s, c, s.Ownership.HeldSince)
+	a := r.deadline(s, c, s.Ownership.graceStart())
 	switch {
 	case now > a.Deadline:
 		a.Health = Silent
@@ -77,7 +77,7 @@ func (r Rules) kubeletStopped(now monotonic.Instant, c ClusterState, s *NodeStat
 	if s.signs.observes || s.signs.lastRenewal() == 0 {
 		return false
 	}
-	return now > r.deadline(s, c, s.Ownership.HeldSince).Deadline
+	return now > r.deadline(s, c, s.Ownership.graceStart()).Deadline
 }
 
 // deadline returns Heard, By and Deadline of a node without a session that speaks for it. The grace
@@ -89,7 +89,7 @@ func (r Rules) deadline(s *NodeState, c ClusterState, heldSince monotonic.Instan
 		return r.deadlineAfterExpiry(s, c)
 	}
 	heard, by := s.signs.last()
-	if start := max(c.graceStart, heldSince); start > heard {
+	if start := max(c.graceStart, heldSince); start > heard || by == GraceStart && s.Ownership.Inherited > 0 {
 		heard, by = start, GraceStart
 	}
 	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s) + c.slow.took)}
@@ -112,6 +112,9 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 	}
 	return Assessment{By: SessionBeat, Deadline: expired}
 }
+
+// graceStart returns from when the silence of a Node without a session counts under this term.
+func (o Ownership) graceStart() monotonic.Instant { return o.HeldSince.Add(-o.Inherited) }
 
 // graceOf returns the grace period of a Node.
 func (r Rules) graceOf(s *NodeState) time.Duration {

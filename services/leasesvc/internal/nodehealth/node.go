@@ -79,6 +79,9 @@ type Ownership struct {
 	// HeldSince is when this replica gained the shard. From there a node without a session has a
 	// full grace period to find it.
 	HeldSince monotonic.Instant
+	// Inherited is how long the Node had been silent under the previous term, without a session; 0
+	// if that is not known.
+	Inherited time.Duration
 }
 
 // Observe returns the state after an observation. Repeating the last observation changes nothing.

@@ -284,7 +284,7 @@ func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {
 			f.report("n0", corev1.ConditionFalse)
-			f.beat(time.Second)
+			f.beat(2 * time.Second)
 			f.report("n0", corev1.ConditionTrue)
 			f.beat(10 * time.Second)
 			f.beat(52*time.Second, "n1")
