@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -246,7 +247,12 @@ func checkFailure(err error) nodehealth.CheckFailure {
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		errors.As(err, &status)
-		return nodehealth.CheckFailure{Denied: true, Detail: status.Status().Message}
+		message := status.Status().Message
+		_, reason, found := strings.Cut(message, " is forbidden: ") // without the name of the Lease
+		if !found {
+			reason = message
+		}
+		return nodehealth.CheckFailure{Denied: true, Detail: "get leases.coordination.k8s.io: " + reason}
 	case errors.As(err, &status):
 		return nodehealth.CheckFailure{Detail: "it answers " + string(status.Status().Reason)}
 	case errors.Is(err, context.DeadlineExceeded):

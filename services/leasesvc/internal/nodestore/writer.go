@@ -131,6 +131,21 @@ func (w *Writer) LiveNode(ctx context.Context, name string) (*corev1.Node, error
 	return w.slimmer.node(node), nil
 }
 
+// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one of
+// its name has replaced it.
+func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	live, err := w.kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	case live.UID != pod.UID:
+		return nil, nil
+	}
+	return live, nil
+}
+
 // NewerLeases reads Leases past the cache, all at the same time, and returns those that are newer
 // than their samples. One answer is enough: a read that takes much longer than the first one is
 // given up. It returns an error if no read was answered. Without samples it lists one Lease.
