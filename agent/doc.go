@@ -10,9 +10,12 @@
 // interval. While the owner of a shard is unknown, its holders register again after growing pauses
 // with jitter.
 //
-// A beat says that its holder is alive. A caller that knows better calls [Agent.Report]: it says
-// when the holder was last observed to be alive, so that a living agent does not hide a dead
-// kubelet, and conditions that are shown in the lease.
+// A beat says that its holder is alive: for the class "node", that the kubelet is. A caller that
+// observes the holder calls [Agent.Report]. It says when the holder was last observed to be alive, so
+// that a living agent does not hide a dead kubelet, and conditions that are shown in the lease. A
+// caller that cannot observe a kubelet proves only itself: leasesvc believes the kubelet's own signs
+// then, if they contradict the beats. A caller that writes the Lease in place of the kubelet must
+// report when it observed the kubelet.
 //
 // When a stream breaks, or a response is two intervals late, its holders register again over a new
 // connection after a pause with jitter. The holders of other streams are unaffected. A replica that

@@ -48,8 +48,10 @@ func (t *target) signal() { signal(t.changed) }
 // entry is the state of one holder.
 type entry struct {
 	holder Holder
-	// report is nil before the first Report of the holder.
+	// report is nil before the first Report of the holder. told is set once a message of this
+	// registration has said that the holder is observed.
 	report *Report
+	told   bool
 	// target is nil while the holder is unassigned or stopped.
 	target *target
 	// handle is 0 while the holder is not registered, and registering is set while a registration
@@ -223,6 +225,8 @@ type beating struct {
 	holder Holder
 	handle uint32
 	report *Report
+	// explicit says that the report is sent even if a bare handle says the same.
+	explicit bool
 }
 
 // nextRegistrations returns the next holders to register, at most limit and as many as one message
@@ -238,7 +242,7 @@ func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders
 		case e.retryAt.After(now):
 			next = earlier(next, e.retryAt)
 		case len(holders) < limit && size < maxMessageBytes:
-			e.registering = true
+			e.registering, e.told = true, e.report.observes()
 			size += e.holder.size() + e.report.size()
 			holders = append(holders, beating{holder: e.holder, report: e.report})
 		}
@@ -246,14 +250,17 @@ func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders
 	return holders, next
 }
 
-// registeredHolders returns the registered holders of a class, ordered by handle.
+// registeredHolders returns the registered holders of a class with what to send of them next,
+// ordered by handle.
 func (r *router) registeredHolders(t *target, class string) []beating {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	holders := make([]beating, 0, len(t.handles))
 	for handle, e := range t.handles {
 		if e.holder.Class == class {
-			holders = append(holders, beating{holder: e.holder, handle: handle, report: e.report})
+			explicit := !e.told && e.report.observes()
+			e.told = e.told || explicit
+			holders = append(holders, beating{holder: e.holder, handle: handle, report: e.report, explicit: explicit})
 		}
 	}
 	slices.SortFunc(holders, func(a, b beating) int { return cmp.Compare(a.handle, b.handle) })

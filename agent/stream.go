@@ -240,7 +240,7 @@ func (s *stream) nextBeats(holders []beating, now time.Time, interval time.Durat
 	n, size := 0, 0
 	for ; n < min(len(holders), s.handlesPerMessage) && size < maxMessageBytes; n++ {
 		b := &holders[n]
-		if b.report.bare(now, interval) {
+		if !b.explicit && b.report.bare(now, interval) {
 			request.Handles = append(request.Handles, b.handle)
 			continue
 		}

@@ -106,10 +106,15 @@ func newCheckpoints(s *Service, deps Deps) *sessioncontroller.Checkpoints {
 	if deps.Etcd == nil {
 		return nil
 	}
-	return sessioncontroller.NewCheckpoints(sessioncontroller.CheckpointsConfig{
+	cfg := sessioncontroller.CheckpointsConfig{
 		Store:   sessioncontroller.NewCheckpointStore(deps.Etcd, deps.Member.Cluster, ServiceName),
 		Catalog: s.catalog, Classes: s.cfg.classes(), Logger: deps.Logger, Metrics: deps.Metrics,
-	})
+		NodeGrace: s.cfg.NodeHealth.GracePeriod,
+	}
+	if s.nodeHealth.enabled {
+		cfg.NodeSilences = (&nodeSilences{publisher: s.nodeHealth.publisher}).of
+	}
+	return sessioncontroller.NewCheckpoints(cfg)
 }
 
 func newForwarder(deps Deps) *api.Forwarder {

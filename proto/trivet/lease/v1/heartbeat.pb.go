@@ -166,6 +166,12 @@ type Report struct {
 	// kubelet. Absent means within one interval. The lease expires as if the beat had been sent so
 	// long ago; a report never moves the last beat backwards. When a lease begins, an age beyond the
 	// grace period and half the retention of its class counts as that.
+	//
+	// For the class "node" a beat says that the kubelet lives. An agent that observes the kubelet says
+	// so with an age, at least in the first beat of a registration; its later beats may have bare
+	// handles. A beat of an agent that never sends an age proves only the agent: it speaks for the
+	// kubelet as long as the kubelet's own signs do not contradict it. An agent that takes over the
+	// Lease writes of a kubelet MUST send an age.
 	ObservedAge *durationpb.Duration `protobuf:"bytes,1,opt,name=observed_age,json=observedAge" json:"observed_age,omitempty"`
 	// All conditions of the holder, which Lease.conditions shows: a report replaces those of the
 	// report before, and a bare handle or an absent report leaves them. They change no decision.

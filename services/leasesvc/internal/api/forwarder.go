@@ -227,7 +227,7 @@ func (b Beat) withoutLargeConditions() Beat {
 		bytes += 32 + len(c.Type) + len(c.Reason) + len(c.Message)
 	}
 	if bytes > maxForwardedConditions {
-		b.Report = &sessioncontroller.Report{ObservedAge: b.Report.ObservedAge, ConditionsOmitted: true}
+		b.Report = &sessioncontroller.Report{Observed: b.Report.Observed, ObservedAge: b.Report.ObservedAge, ConditionsOmitted: true}
 	}
 	return b
 }

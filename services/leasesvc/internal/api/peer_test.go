@@ -61,7 +61,7 @@ func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 		return response, nil
 	}}
 	reported := agedBeat("n2", 1500*time.Millisecond)
-	reported.Report = &sessioncontroller.Report{ObservedAge: 3 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
+	reported.Report = &sessioncontroller.Report{Observed: true, ObservedAge: 3 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
 		{Type: "Ready", Status: 2, Reason: "DOWN", Message: "m", TransitionAge: time.Minute}, {Type: "Other", TransitionAge: -1},
 	}}
 	rejected, err := newPeerConnection(t, r).Send(t.Context(), []AgedBeat{agedBeat("n1", 0), reported})

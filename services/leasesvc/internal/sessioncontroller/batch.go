@@ -195,9 +195,10 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	}
 	if outcome == session.TookOver {
 		c.reports.remove(slot)
+		*c.observed.At(slot) = false
 		c.reportReturn(ref, r.Holder)
 	}
-	c.sessionChanged(now, slot, outcome, c.reports.update(slot, received, r.Report))
+	c.sessionChanged(now, slot, outcome, c.updateReport(slot, received, r.Report))
 	if !b.Unordered || outcome != session.Renewed {
 		// All holders of a message get the interval of the first one, so that they keep beating in
 		// one message.
@@ -214,7 +215,7 @@ func (c *Controller) renewDeferred(now, observed monotonic.Instant, r *Registrat
 		return
 	}
 	outcome = c.table.Beat(now, observed, ref, r.Sequence)
-	c.sessionChanged(now, ref.Slot(), outcome, c.reports.update(ref.Slot(), now.Add(-r.Age), r.Report))
+	c.sessionChanged(now, ref.Slot(), outcome, c.updateReport(ref.Slot(), now.Add(-r.Age), r.Report))
 }
 
 // renew takes a beat that Beat has not taken.
@@ -237,14 +238,14 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	}
 	b.Renewed++
 	b.Grant = b.Grant.Min(grant)
-	c.sessionChanged(now, slot, outcome, c.reports.update(slot, now, report))
+	c.sessionChanged(now, slot, outcome, c.updateReport(slot, now, report))
 }
 
 // sessionChanged updates the schedule and the watchers after an accepted beat. A session that was
 // not recovered may still be expired, because its holder was observed long ago.
-func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome, conditionsChanged bool) {
+func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome, reportChanged bool) {
 	if outcome == session.Renewed {
-		if conditionsChanged {
+		if reportChanged {
 			c.changes.touch(slot)
 		}
 		return
@@ -261,6 +262,7 @@ func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome 
 func (c *Controller) openSlot(now monotonic.Instant, slot uint32, key session.Key, shard int) {
 	c.shards.Extend(int(slot) + 1)
 	c.entries.Extend(int(slot) + 1)
+	c.observed.Extend(int(slot) + 1)
 	c.occupancies++
 	c.writes.Open(now, slot, writeback.SlotOptions{
 		Policy: uint8(key.Class), Phase: writeback.Phase(key.Name), Wait: c.adoptions.writeDelay(c.held[shard], now),

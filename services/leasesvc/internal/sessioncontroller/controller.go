@@ -100,6 +100,7 @@ type Controller struct {
 	writes       *writeback.Schedule
 	shards       session.Slab[uint16]     // by slot
 	entries      session.Slab[leaseEntry] // by slot
+	observed     session.Slab[bool]       // by slot: Lease.Observed
 	changes      changeList
 	exceptions   writeExceptions
 	problemSlots problemSlots

@@ -27,7 +27,9 @@ const (
 // Report is what an agent knows of a holder. Ages count from the time at which the message was
 // sent.
 type Report struct {
-	// ObservedAge is how long ago the holder was observed to be alive.
+	// Observed says that the agent observes the holder. ObservedAge is how long ago it was observed
+	// to be alive.
+	Observed    bool
 	ObservedAge time.Duration
 	// Conditions replace all conditions of the last report.
 	Conditions []ReportedCondition
@@ -81,6 +83,15 @@ type keptCondition struct {
 
 func newReports(sessions int, logger *slog.Logger) reports {
 	return reports{bySlot: map[uint32]*keptReport{}, limit: sessions * reportBytesPerSession, logger: logger}
+}
+
+// updateReport takes the report of an accepted beat, and returns whether readers see a change.
+func (c *Controller) updateReport(slot uint32, received monotonic.Instant, report *Report) (changed bool) {
+	if report != nil && report.Observed && !*c.observed.At(slot) {
+		*c.observed.At(slot) = true
+		changed = true
+	}
+	return c.reports.update(slot, received, report) || changed
 }
 
 // update keeps a report; nil changes nothing. It returns whether the conditions of the holder
