@@ -89,7 +89,10 @@ func (r Rules) deadline(s *NodeState, c ClusterState, heldSince monotonic.Instan
 		return r.deadlineAfterExpiry(s, c)
 	}
 	heard, by := s.signs.last()
-	if start := max(c.graceStart, heldSince); start > heard || by == GraceStart && s.Ownership.Inherited > 0 {
+	if by == GraceStart {
+		heard = heard.Add(-s.Ownership.Inherited)
+	}
+	if start := max(c.graceStart, heldSince); start > heard {
 		heard, by = start, GraceStart
 	}
 	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s) + c.slow.took)}

@@ -161,9 +161,17 @@ func (r *run) updateOwnership() {
 	}
 	for i := range r.nodes {
 		s := &r.nodes[i]
-		s.Ownership = r.ownership[s.Ownership.Shard]
+		s.Ownership = r.ownershipOf(s.Ownership.Shard, s.Node)
 	}
 	r.Logger.Debug("held shards changed", "zones", r.terms[ZoneShard] != nil)
+}
+
+func (r *run) ownershipOf(shard int, node *corev1.Node) nodehealth.Ownership {
+	ownership := r.ownership[shard]
+	if held := r.terms[shard]; held != nil {
+		ownership.Inherited = held.NodeSilence(node.Name, node.UID)
+	}
+	return ownership
 }
 
 // observeChanges takes in what changed, and ends backoffs.
@@ -196,7 +204,7 @@ func (r *run) addNodes(changed map[string]struct{}) {
 			continue
 		}
 		_, busy := r.nodeBackoffs[name] // of a deleted Node with that name
-		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownership[r.ShardOf(name)]}
+		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownershipOf(r.ShardOf(name), node)}
 		added = append(added, r.Rules.Observe(r.now.Instant, s, r.observation(node)))
 		if r.listed && s.Ownership.Held {
 			r.Events.NodeRegistered(node)
