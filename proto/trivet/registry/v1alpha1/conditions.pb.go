@@ -114,32 +114,34 @@ const (
 	ConditionReason_CONDITION_REASON_NOT_SELECTED                  ConditionReason = 18
 	ConditionReason_CONDITION_REASON_ENDPOINTS_UNMANAGED           ConditionReason = 19
 	ConditionReason_CONDITION_REASON_SHARED_ADDRESS_NOT_READY      ConditionReason = 20
+	ConditionReason_CONDITION_REASON_APISERVER_DENIED              ConditionReason = 300
 )
 
 // Enum value maps for ConditionReason.
 var (
 	ConditionReason_name = map[int32]string{
-		0:  "CONDITION_REASON_UNSPECIFIED",
-		1:  "CONDITION_REASON_SELECTOR",
-		2:  "CONDITION_REASON_NO_SELECTOR",
-		3:  "CONDITION_REASON_EXTERNAL_NAME",
-		4:  "CONDITION_REASON_ANOTHER_WRITER",
-		5:  "CONDITION_REASON_HINTED",
-		6:  "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
-		7:  "CONDITION_REASON_NO_ZONES",
-		8:  "CONDITION_REASON_SELF_CHECK_PENDING",
-		9:  "CONDITION_REASON_APISERVER_UNREACHABLE",
-		10: "CONDITION_REASON_CACHE_STALE",
-		11: "CONDITION_REASON_PROCESS_LATE",
-		12: "CONDITION_REASON_MASS_SILENCE",
-		13: "CONDITION_REASON_CACHE_NOT_SYNCED",
-		14: "CONDITION_REASON_NO_ZONE_READY",
-		15: "CONDITION_REASON_READY",
-		16: "CONDITION_REASON_NOT_READY",
-		17: "CONDITION_REASON_STATIC_ADDRESS",
-		18: "CONDITION_REASON_NOT_SELECTED",
-		19: "CONDITION_REASON_ENDPOINTS_UNMANAGED",
-		20: "CONDITION_REASON_SHARED_ADDRESS_NOT_READY",
+		0:   "CONDITION_REASON_UNSPECIFIED",
+		1:   "CONDITION_REASON_SELECTOR",
+		2:   "CONDITION_REASON_NO_SELECTOR",
+		3:   "CONDITION_REASON_EXTERNAL_NAME",
+		4:   "CONDITION_REASON_ANOTHER_WRITER",
+		5:   "CONDITION_REASON_HINTED",
+		6:   "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
+		7:   "CONDITION_REASON_NO_ZONES",
+		8:   "CONDITION_REASON_SELF_CHECK_PENDING",
+		9:   "CONDITION_REASON_APISERVER_UNREACHABLE",
+		10:  "CONDITION_REASON_CACHE_STALE",
+		11:  "CONDITION_REASON_PROCESS_LATE",
+		12:  "CONDITION_REASON_MASS_SILENCE",
+		13:  "CONDITION_REASON_CACHE_NOT_SYNCED",
+		14:  "CONDITION_REASON_NO_ZONE_READY",
+		15:  "CONDITION_REASON_READY",
+		16:  "CONDITION_REASON_NOT_READY",
+		17:  "CONDITION_REASON_STATIC_ADDRESS",
+		18:  "CONDITION_REASON_NOT_SELECTED",
+		19:  "CONDITION_REASON_ENDPOINTS_UNMANAGED",
+		20:  "CONDITION_REASON_SHARED_ADDRESS_NOT_READY",
+		300: "CONDITION_REASON_APISERVER_DENIED",
 	}
 	ConditionReason_value = map[string]int32{
 		"CONDITION_REASON_UNSPECIFIED":                   0,
@@ -163,6 +165,7 @@ var (
 		"CONDITION_REASON_NOT_SELECTED":                  18,
 		"CONDITION_REASON_ENDPOINTS_UNMANAGED":           19,
 		"CONDITION_REASON_SHARED_ADDRESS_NOT_READY":      20,
+		"CONDITION_REASON_APISERVER_DENIED":              300,
 	}
 )
 
@@ -430,45 +433,47 @@ const (
 	ProblemCode_PROBLEM_CODE_EVICTIONS_SUSPENDED     ProblemCode = 31
 	ProblemCode_PROBLEM_CODE_NODES_NOT_READY         ProblemCode = 32
 	ProblemCode_PROBLEM_CODE_HOLDER_LIMIT_REACHED    ProblemCode = 33
+	ProblemCode_PROBLEM_CODE_RECEIVER_DOUBTED        ProblemCode = 300
 )
 
 // Enum value maps for ProblemCode.
 var (
 	ProblemCode_name = map[int32]string{
-		0:  "PROBLEM_CODE_UNSPECIFIED",
-		1:  "PROBLEM_CODE_NO_REPLICA",
-		2:  "PROBLEM_CODE_SERVICE_UNKNOWN",
-		3:  "PROBLEM_CODE_REPLICA_UNREACHABLE",
-		4:  "PROBLEM_CODE_REPLICA_NOT_READY",
-		5:  "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
-		6:  "PROBLEM_CODE_LEADER_NOT_REGISTERED",
-		7:  "PROBLEM_CODE_LOOP_FAILING",
-		8:  "PROBLEM_CODE_LOOP_STALLED",
-		9:  "PROBLEM_CODE_SHARD_BLOCKED",
-		10: "PROBLEM_CODE_CACHE_NOT_SYNCED",
-		11: "PROBLEM_CODE_WATCH_SILENT",
-		12: "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
-		13: "PROBLEM_CODE_FINDINGS_OPEN",
-		14: "PROBLEM_CODE_REPAIR_FAILED",
-		15: "PROBLEM_CODE_AUDIT_FAILED",
-		16: "PROBLEM_CODE_MARKING_SUSPENDED",
-		17: "PROBLEM_CODE_NODES_SILENT",
-		18: "PROBLEM_CODE_NODES_UNKNOWN",
-		19: "PROBLEM_CODE_ZONE_DISRUPTED",
-		20: "PROBLEM_CODE_LEASES_NOT_WRITTEN",
-		21: "PROBLEM_CODE_DUPLICATE_HOLDERS",
-		22: "PROBLEM_CODE_LEASES_WITHOUT_NODE",
-		23: "PROBLEM_CODE_EVICTIONS_FAILING",
-		24: "PROBLEM_CODE_SLICE_SYNCS_FAILING",
-		25: "PROBLEM_CODE_SLICES_CONTENDED",
-		26: "PROBLEM_CODE_NO_APISERVER_READY",
-		27: "PROBLEM_CODE_ENDPOINTS_EMPTY",
-		28: "PROBLEM_CODE_ENDPOINTS_STALE",
-		29: "PROBLEM_CODE_BASELINE_NOT_RECONCILED",
-		30: "PROBLEM_CODE_BASELINE_CONDITION",
-		31: "PROBLEM_CODE_EVICTIONS_SUSPENDED",
-		32: "PROBLEM_CODE_NODES_NOT_READY",
-		33: "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
+		0:   "PROBLEM_CODE_UNSPECIFIED",
+		1:   "PROBLEM_CODE_NO_REPLICA",
+		2:   "PROBLEM_CODE_SERVICE_UNKNOWN",
+		3:   "PROBLEM_CODE_REPLICA_UNREACHABLE",
+		4:   "PROBLEM_CODE_REPLICA_NOT_READY",
+		5:   "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
+		6:   "PROBLEM_CODE_LEADER_NOT_REGISTERED",
+		7:   "PROBLEM_CODE_LOOP_FAILING",
+		8:   "PROBLEM_CODE_LOOP_STALLED",
+		9:   "PROBLEM_CODE_SHARD_BLOCKED",
+		10:  "PROBLEM_CODE_CACHE_NOT_SYNCED",
+		11:  "PROBLEM_CODE_WATCH_SILENT",
+		12:  "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
+		13:  "PROBLEM_CODE_FINDINGS_OPEN",
+		14:  "PROBLEM_CODE_REPAIR_FAILED",
+		15:  "PROBLEM_CODE_AUDIT_FAILED",
+		16:  "PROBLEM_CODE_MARKING_SUSPENDED",
+		17:  "PROBLEM_CODE_NODES_SILENT",
+		18:  "PROBLEM_CODE_NODES_UNKNOWN",
+		19:  "PROBLEM_CODE_ZONE_DISRUPTED",
+		20:  "PROBLEM_CODE_LEASES_NOT_WRITTEN",
+		21:  "PROBLEM_CODE_DUPLICATE_HOLDERS",
+		22:  "PROBLEM_CODE_LEASES_WITHOUT_NODE",
+		23:  "PROBLEM_CODE_EVICTIONS_FAILING",
+		24:  "PROBLEM_CODE_SLICE_SYNCS_FAILING",
+		25:  "PROBLEM_CODE_SLICES_CONTENDED",
+		26:  "PROBLEM_CODE_NO_APISERVER_READY",
+		27:  "PROBLEM_CODE_ENDPOINTS_EMPTY",
+		28:  "PROBLEM_CODE_ENDPOINTS_STALE",
+		29:  "PROBLEM_CODE_BASELINE_NOT_RECONCILED",
+		30:  "PROBLEM_CODE_BASELINE_CONDITION",
+		31:  "PROBLEM_CODE_EVICTIONS_SUSPENDED",
+		32:  "PROBLEM_CODE_NODES_NOT_READY",
+		33:  "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
+		300: "PROBLEM_CODE_RECEIVER_DOUBTED",
 	}
 	ProblemCode_value = map[string]int32{
 		"PROBLEM_CODE_UNSPECIFIED":             0,
@@ -505,6 +510,7 @@ var (
 		"PROBLEM_CODE_EVICTIONS_SUSPENDED":     31,
 		"PROBLEM_CODE_NODES_NOT_READY":         32,
 		"PROBLEM_CODE_HOLDER_LIMIT_REACHED":    33,
+		"PROBLEM_CODE_RECEIVER_DOUBTED":        300,
 	}
 )
 
@@ -549,7 +555,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xa8\x19\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\xea\x19\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
@@ -558,12 +564,12 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\x89\x01\xc2\xf3\x18\x84\x01*\x18`Contended` of a Service2hAnother writer keeps changing the same slices. Updates are suspended; missing endpoints are still added.\x12i\n" +
 	"\x17CONDITION_REASON_HINTED\x10\x05\x1aL\xc2\xf3\x18H*\x1c`TopologyHints` of a Service2(The endpoints of the Service have hints.\x12\xb6\x01\n" +
 	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12\xac\x01\n" +
-	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\x84\x01\n" +
-	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1a[\xc2\xf3\x18W*'`MarkingSuspended`, `EvictionSuspended`2,The replica has not passed a self-check yet.\x12\xdd\x01\n" +
-	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\xb0\x01\xc2\xf3\x18\xab\x01*4`MarkingSuspended`, `EvictionSuspended`, `Published`2sThe kube-apiserver does not answer. Kubelets cannot renew Leases either, and the published endpoints are not known.\x12\x99\x01\n" +
+	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12o\n" +
+	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1aF\xc2\xf3\x18B*\x12`MarkingSuspended`2,The replica has not passed a self-check yet.\x12\xc8\x01\n" +
+	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\x9b\x01\xc2\xf3\x18\x96\x01*\x1f`MarkingSuspended`, `Published`2sThe kube-apiserver does not answer. Kubelets cannot renew Leases either, and the published endpoints are not known.\x12\x84\x01\n" +
 	"\x1cCONDITION_REASON_CACHE_STALE\x10\n" +
-	"\x1aw\xc2\xf3\x18s*'`MarkingSuspended`, `EvictionSuspended`2HA Lease in the kube-apiserver is newer than in the cache of the replica.\x12\x85\x01\n" +
-	"\x1dCONDITION_REASON_PROCESS_LATE\x10\v\x1ab\xc2\xf3\x18^*'`MarkingSuspended`, `EvictionSuspended`23The process of the replica did not run for a while.\x12\xa1\x01\n" +
+	"\x1ab\xc2\xf3\x18^*\x12`MarkingSuspended`2HA Lease in the kube-apiserver is newer than in the cache of the replica.\x12p\n" +
+	"\x1dCONDITION_REASON_PROCESS_LATE\x10\v\x1aM\xc2\xf3\x18I*\x12`MarkingSuspended`23The process of the replica did not run for a while.\x12\xa1\x01\n" +
 	"\x1dCONDITION_REASON_MASS_SILENCE\x10\f\x1a~\xc2\xf3\x18z*'`MarkingSuspended`, `EvictionSuspended`2OMany nodes of a zone or shard fell silent at once, so a self-check comes first.\x12v\n" +
 	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\r\x1aO\xc2\xf3\x18K*\x13`EvictionSuspended`24The loop `node-health` has not read the cluster yet.\x12X\n" +
 	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x0e\x1a4\xc2\xf3\x180*\x13`EvictionSuspended`2\x19No zone has a ready node.\x12\x95\x01\n" +
@@ -572,7 +578,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fCONDITION_REASON_STATIC_ADDRESS\x10\x11\x1am\xc2\xf3\x18i*\x1f`Published` of a kube-apiserver2FIt is `--static-apiserver-address`, which is published without probes.\x12\x9b\x01\n" +
 	"\x1dCONDITION_REASON_NOT_SELECTED\x10\x12\x1ax\xc2\xf3\x18t*\x1f`Published` of a kube-apiserver2Q`--endpoint-reconciler-type` does not choose endpoints from such kube-apiservers.\x12\x8e\x01\n" +
 	"$CONDITION_REASON_ENDPOINTS_UNMANAGED\x10\x13\x1ad\xc2\xf3\x18`*\x1f`Published` of a kube-apiserver2=Endpoints are not written: `--endpoint-reconciler-type=none`.\x12\x9b\x01\n" +
-	")CONDITION_REASON_SHARED_ADDRESS_NOT_READY\x10\x14\x1al\xc2\xf3\x18h* `Registered` of a kube-apiserver2DBehind the same address there is a kube-apiserver that is not ready.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
+	")CONDITION_REASON_SHARED_ADDRESS_NOT_READY\x10\x14\x1al\xc2\xf3\x18h* `Registered` of a kube-apiserver2DBehind the same address there is a kube-apiserver that is not ready.\x12\x95\x01\n" +
+	"!CONDITION_REASON_APISERVER_DENIED\x10\xac\x02\x1am\xc2\xf3\x18i*\x12`MarkingSuspended`2SThe kube-apiserver refuses to show Leases to the replica, which needs another role.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
 	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\xec\x03\n" +
 	"\x14PlanIncompleteReason\x12&\n" +
 	"\"PLAN_INCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\x8c\x01\n" +
@@ -653,7 +660,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\n" +
 	"PortsMatch*\fthe baseline2=FALSE when a kube-apiserver serves on another port than most.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\x97-\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xb0/\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -689,7 +696,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fPROBLEM_CODE_BASELINE_CONDITION\x10\x1e\x1at\xc2\xf3\x18p2CA condition of the baseline needs a person. The message says which.R See the reason of the condition.Z\aWARNING\x12\xcb\x01\n" +
 	" PROBLEM_CODE_EVICTIONS_SUSPENDED\x10\x1f\x1a\xa4\x01\xc2\xf3\x18\x9f\x012KPods of Nodes are due and none is evicted, because node health is not sure.RGLook at the message, and explain the first Node: `trivet explain node`.Z\aUNKNOWN\x12\xad\x01\n" +
 	"\x1cPROBLEM_CODE_NODES_NOT_READY\x10 \x1a\x8a\x01\xc2\xf3\x18\x85\x012:Nodes give signals, and their Ready condition is not True.R>Look at the kubelet of the first one: `kubectl describe node`.Z\aWARNING\x12\xbc\x01\n" +
-	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x1aL\xc2\xf3\x18H\n" +
+	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\x96\x02\n" +
+	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (

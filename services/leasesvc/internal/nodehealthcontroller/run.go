@@ -305,7 +305,7 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
 		Assessment: r.Rules.Assess(r.now.Instant, r.state, s), LeaseRenewed: s.LastRenewal(), StatusUpdated: s.LastStatus(),
 	}
-	if result.Session == session.Alive {
+	if result.Session == session.Alive && result.Assessment.By == nodehealth.SessionBeat {
 		result.Assessment.Heard = 0
 	}
 	result.Holds = r.sharedHolds(Holds{Marking: plan.Hold(r.state, s, result.Assessment), Eviction: r.evictionHolds[s.Node.Name]})
