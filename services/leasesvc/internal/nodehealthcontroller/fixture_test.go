@@ -46,6 +46,9 @@ type fakeCluster struct {
 	version  int
 	// frozen caches get no changes. If down, kube-apiserver does not answer.
 	frozen, down bool
+	// unreadable Leases fail with this error. slowRead is how long each read of Leases takes.
+	unreadable error
+	slowRead   time.Duration
 	// forbidden makes kube-apiserver reject every write.
 	forbidden bool
 	// stuck nodes are those whose writes hang.
@@ -287,8 +290,16 @@ func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Samp
 		return nil, err
 	}
 	f.mu.Lock()
-	onCompare := f.onCompare
+	onCompare, unreadable, slowRead := f.onCompare, f.unreadable, f.slowRead
 	f.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(slowRead):
+	}
+	if unreadable != nil {
+		return nil, unreadable
+	}
 	onCompare(samples)
 	f.mu.Lock()
 	defer f.mu.Unlock()
