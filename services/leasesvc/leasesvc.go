@@ -79,7 +79,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
-	s.nodeHealth.evictions = s.eviction.controller
+	s.nodeHealth.evictions, s.nodeHealth.reception = s.eviction.controller, s.Reception
 	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
 	s.checkpoints = newCheckpoints(s, deps)

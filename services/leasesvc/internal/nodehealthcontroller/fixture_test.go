@@ -18,6 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -311,6 +312,14 @@ func (f *fakeCluster) NodeRegistered(node *corev1.Node) { f.event("registered " 
 func (f *fakeCluster) NodeRemoved(node *corev1.Node)    { f.event("removed " + node.Name) }
 func (f *fakeCluster) NodeNotReady(node *corev1.Node)   { f.event("not ready " + node.Name) }
 func (f *fakeCluster) PodNotReady(pod *corev1.Pod)      { f.event("not ready " + pod.Name) }
+
+func (f *fakeCluster) LiveNode(_ context.Context, name string) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.live.nodes[name], nil
+}
+
+func noReception() sessioncontroller.Reception { return sessioncontroller.Reception{} }
 
 // noEvictions is taint eviction that does not run.
 type noEvictions struct{}

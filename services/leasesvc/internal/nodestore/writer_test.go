@@ -213,11 +213,11 @@ func TestWriter_EvictIsGuardedByVersionAndUID(t *testing.T) {
 func TestWriter_NodeReadsPastTheCache(t *testing.T) {
 	f := newFixture(t, forEviction)
 	client := f.writer
-	node, err := client.Node(t.Context(), f.node.Name)
+	node, err := client.LiveNode(t.Context(), f.node.Name)
 	if err != nil || node == nil || node.UID != f.node.UID {
 		t.Errorf("node is %v, error %v", node, err)
 	}
-	if node, err := client.Node(t.Context(), "no-such-node"); node != nil || err != nil {
+	if node, err := client.LiveNode(t.Context(), "no-such-node"); node != nil || err != nil {
 		t.Errorf("a node that does not exist is %v, error %v", node, err)
 	}
 }

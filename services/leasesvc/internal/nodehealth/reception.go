@@ -1,0 +1,134 @@
+package nodehealth
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+const (
+	// doubtfulSilence is how many sessions of a replica must be silent before the replica doubts
+	// what it receives. They must be more than half of its sessions.
+	doubtfulSilence = 4
+	// doubtfulConnections is the same for lost connections of agents.
+	doubtfulConnections = 8
+	// significantSilence and significantRenewals are how many silent sessions here, and renewed
+	// Leases of Nodes of other replicas, contradict each other. Nodes are divided among replicas by
+	// a hash of their names, so no failure of nodes selects the nodes of one replica.
+	significantSilence  = 16
+	significantRenewals = 16
+	// recentRenewal is the age of a renewal that contradicts the silence of sessions.
+	recentRenewal = 15 * time.Second
+	// MaxReceiverDoubt bounds how long a doubt delays a verdict.
+	MaxReceiverDoubt = 5 * time.Minute
+)
+
+// receiverDoubt is the doubt whether this replica receives the beats that are sent to it. It begins
+// when most of its sessions are silent, or most connections of agents were lost: a certificate that
+// has expired and a network policy have this effect, and so has a failure of all nodes. For a grace
+// period, no session that expired counts as the end of a node. Until its end, it is extended as
+// long as Leases are renewed that should not be: by the kubelets of silent sessions, or for Nodes
+// of other replicas.
+type receiverDoubt struct {
+	period
+	// until is when sessions that expired count again.
+	until monotonic.Instant
+	// ended is when the last doubt ended; 0 for never. began is when it began.
+	began, ended monotonic.Instant
+}
+
+// verdict returns when the silence of a session counts that expired here: during a doubt at its
+// end, and after it once a node had a grace period to come back.
+func (d receiverDoubt) verdict(s *signs, grace time.Duration) monotonic.Instant {
+	switch {
+	case !s.expiredHere:
+		return 0
+	case d.on && s.expired >= d.since.Add(-grace):
+		return d.until
+	case d.ended > 0 && s.expired <= d.ended && s.expired >= d.began.Add(-grace):
+		return d.ended.Add(grace)
+	}
+	return 0
+}
+
+// ReceiverDoubt returns since when this replica doubts what it receives, and until when the
+// sessions that expired count as no end of a node.
+func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bool) {
+	return c.receiver.since, c.receiver.until, c.receiver.on
+}
+
+// reception counts the sessions of one replica, and the renewals that contradict their silence.
+type reception struct {
+	// heard sessions are alive, silent ones are suspect or expired recently.
+	heard, silent int
+	// ownRenewals are of kubelets with a silent session, otherRenewals of Nodes of other replicas.
+	ownRenewals, otherRenewals int
+}
+
+// count takes a Node into account. expiredSince is from when on an expired session counts.
+func (r *reception) count(now, expiredSince monotonic.Instant, s *NodeState) {
+	recent := func(at monotonic.Instant) bool { return at > 0 && now.Sub(at) <= recentRenewal }
+	if !s.Ownership.Held {
+		if s.signs.lease.moved && recent(s.signs.lease.at) && s.traits.ready != corev1.ConditionUnknown {
+			r.otherRenewals++
+		}
+		return
+	}
+	switch s.signs.session {
+	case session.Alive:
+		r.heard++
+		return
+	case session.Suspect:
+	case session.Expired:
+		if !s.signs.expiredHere || s.signs.expired < expiredSince {
+			return
+		}
+	default:
+		return
+	}
+	r.silent++
+	if recent(s.signs.lastRenewal()) {
+		r.ownRenewals++
+	}
+}
+
+func (r *reception) mostSilent() bool { return r.silent >= doubtfulSilence && r.silent > r.heard }
+
+// contradicted returns whether Leases show that the silent sessions are no dead nodes.
+func (r *reception) contradicted() bool {
+	return r.ownRenewals >= doubtfulSilence && 4*r.ownRenewals >= r.silent ||
+		r.silent >= significantSilence && r.otherRenewals >= significantRenewals
+}
+
+// expiredSince returns from when on an expired session counts as silent. A doubt does not end
+// because time passes.
+func (d receiverDoubt) expiredSince(now monotonic.Instant, grace time.Duration) monotonic.Instant {
+	if d.on {
+		now = d.since
+	}
+	return now.Add(-grace)
+}
+
+// next returns the doubt after a pass. lost says that most connections were lost.
+func (d receiverDoubt) next(now monotonic.Instant, r reception, lost bool, grace time.Duration) receiverDoubt {
+	switch doubtful := r.mostSilent() || lost && r.silent >= doubtfulSilence; {
+	case doubtful && !d.on:
+		d.period, d.until = period{on: true, since: now}, now.Add(grace)
+	case !doubtful && d.on:
+		return receiverDoubt{began: d.since, ended: now}
+	}
+	if d.on && now <= d.until && r.contradicted() {
+		d.until = min(max(d.until, now.Add(recentRenewal)), max(d.until, d.since.Add(MaxReceiverDoubt)))
+	}
+	return d
+}
+
+// Connections are those of agents to this replica: how many are open, and how many were lost within
+// a grace period.
+type Connections struct{ Open, Lost int }
+
+// mostLost returns whether most connections were lost.
+func (c Connections) mostLost() bool { return c.Lost >= doubtfulConnections && c.Lost > c.Open }
