@@ -32,5 +32,6 @@
 // boot can have ended: so a clone of a machine that ran once does not silence the machine. While
 // both machines live, the lease stays with the one that registered last.
 //
-// When a holder is removed, or Run ends, the lease expires; the agent releases nothing.
+// When a holder is removed, or Run ends, the lease expires. With Config.ReleaseOnStop the end of Run
+// releases the leases, for holders that stop for good.
 package agent

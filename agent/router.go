@@ -58,6 +58,8 @@ type entry struct {
 	// is pending.
 	handle      uint32
 	registering bool
+	// registeredAt is the address of the target that registered the holder last.
+	registeredAt string
 	// superseded is set while another boot has the name.
 	superseded bool
 	// rejectedFor is the reason of the last rejection. The holder is neither assigned nor
@@ -337,7 +339,7 @@ func (r *router) setHandle(t *target, h Holder, handle uint32) {
 	if e := r.registered(t, h); e != nil {
 		delete(t.handles, e.handle)
 		e.handle, e.registering, e.rejectedFor, e.retryAt = handle, false, "", time.Time{}
-		e.moves, e.attempts, e.superseded = 0, 0, false
+		e.moves, e.attempts, e.superseded, e.registeredAt = 0, 0, false, t.address
 		t.handles[handle] = e
 	}
 }

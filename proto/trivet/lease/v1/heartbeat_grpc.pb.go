@@ -58,9 +58,11 @@ type HeartbeatServiceClient interface {
 	// nothing and is answered with the lease as it stands.
 	// Ordering: items are taken in order, and results have the order of the request. A rejected item
 	// does not stop the others.
-	// Limits: 1,000 beats.
-	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER); UNAVAILABLE
-	// (NO_LEADER, SHUTTING_DOWN). For single items see HeartbeatResult.rejection.
+	// Limits: 1,000 beats. Beats that open a lease or take it over are rate-limited like registrations
+	// on streams, and a call counts as one message of its client certificate.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER);
+	// RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
+	// single items see HeartbeatResult.rejection.
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the leases of many holders over one stream.
 	//
@@ -173,9 +175,11 @@ type HeartbeatServiceServer interface {
 	// nothing and is answered with the lease as it stands.
 	// Ordering: items are taken in order, and results have the order of the request. A rejected item
 	// does not stop the others.
-	// Limits: 1,000 beats.
-	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER); UNAVAILABLE
-	// (NO_LEADER, SHUTTING_DOWN). For single items see HeartbeatResult.rejection.
+	// Limits: 1,000 beats. Beats that open a lease or take it over are rate-limited like registrations
+	// on streams, and a call counts as one message of its client certificate.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER);
+	// RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
+	// single items see HeartbeatResult.rejection.
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the leases of many holders over one stream.
 	//

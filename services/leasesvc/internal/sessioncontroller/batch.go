@@ -42,7 +42,8 @@ type Registration struct {
 	Shard    int
 	Sequence uint64
 	// Deferred says that the admission rate does not allow this registration now. An existing
-	// session is renewed all the same.
+	// session of the boot is renewed all the same. In an Unordered batch this is then the result, as
+	// without Deferred: its beats by name are renewals too.
 	Deferred bool
 	// Age is the time since another replica received the beat that it forwarded.
 	Age time.Duration
@@ -167,7 +168,7 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	class := &c.cfg.Classes[r.Holder.Key.Class].Session
 	received := now.Add(-r.Age)
 	observed := observed(received, r.Report)
-	if r.Deferred {
+	if r.Deferred && !(b.Unordered && c.isRenewal(r.Holder)) {
 		c.renewDeferred(now, observed, r)
 		return RegisterResult{Deferred: true}
 	}
@@ -205,6 +206,12 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 		result.Grant.Interval = class.FirstInterval(b.Registrations[0].Holder.Key.Name)
 	}
 	return result
+}
+
+// isRenewal reports whether the boot has a session.
+func (c *Controller) isRenewal(h session.Holder) bool {
+	_, outcome := c.table.Find(h)
+	return outcome == session.Renewed
 }
 
 // renewDeferred renews the session of a deferred registration, if there is one. A holder must not
