@@ -79,7 +79,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
-	s.nodeHealth.evictions, s.nodeHealth.reception = s.eviction.controller, s.Reception
+	s.nodeHealth.evictions, s.nodeHealth.receipts = s.eviction.controller, s.Receipts
 	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
 	s.checkpoints = newCheckpoints(s, deps)
@@ -185,8 +185,8 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
-// Reception returns what this replica has received of the beats of holders, from memory.
-func (s *Service) Reception() sessioncontroller.Reception { return s.leaseAPI.Reception() }
+// Receipts returns what this replica has received of the beats of holders, from memory.
+func (s *Service) Receipts() sessioncontroller.Receipts { return s.leaseAPI.Receipts() }
 
 // Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.
 // It returns after ctx has ended and all its goroutines have returned.

@@ -134,9 +134,9 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 // OpenStreams returns the number of open heartbeat streams.
 func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
 
-// Reception returns what this replica has received so far, from memory.
-func (s *Server) Reception() sessioncontroller.Reception {
-	return sessioncontroller.Reception{
+// Receipts returns what this replica has received so far, from memory.
+func (s *Server) Receipts() sessioncontroller.Receipts {
+	return sessioncontroller.Receipts{
 		Beats: s.beats.Load(), Streams: int(s.openStreams.Load()), LostStreams: s.lostStreams.Load(),
 	}
 }

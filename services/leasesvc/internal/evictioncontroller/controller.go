@@ -88,8 +88,8 @@ type Controller struct {
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
 // Run evicts until ctx, which carries the term, ends. Once the cache is synced it reports every
-// second: an error if the last eviction failed and a failed one is still pending, or if the cache of
-// Pods is behind, else nil.
+// second: an error if the last eviction failed and a failed one is still pending, or if the cache
+// of Pods is behind, else nil.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	r := newRun(c.cfg, cluster, report, &c.snapshot)
 	return nodestore.Loop{

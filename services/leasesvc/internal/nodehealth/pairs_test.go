@@ -38,8 +38,8 @@ func writers() map[string]writer {
 // Each case has a node that lives for a while and stops. It says when the node is marked Unknown,
 // counted from then. An expired session ends the grace period, unless the kubelet renews the Lease
 // itself. A session that ended without expiring leaves a full grace period. A session that goes on
-// keeps its node alive, unless only its agent is known to live and the kubelet stopped to renew. The
-// duration in the Lease changes nothing.
+// keeps its node alive, unless only its agent is known to live and the kubelet stopped to renew.
+// The duration in the Lease changes nothing.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
 		never = 10 * time.Minute

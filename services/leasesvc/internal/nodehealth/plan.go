@@ -88,9 +88,9 @@ type Plan struct {
 	// Dead are the Nodes of the held shards with Health Dead. Their ready Pods are to be marked
 	// NotReady.
 	Dead []*NodeState
-	// NotReady are the Nodes of the held shards whose kubelet reports Ready=False. Each ready Pod on
-	// them is to be marked NotReady once: the kubelet may be unable to, and reports again if it is
-	// able.
+	// NotReady are the Nodes of the held shards whose kubelet reports Ready=False. Each ready Pod
+	// on them is to be marked NotReady once: the kubelet may be unable to, and reports again if it
+	// is able.
 	NotReady []*NodeState
 }
 
@@ -146,7 +146,7 @@ type pass struct {
 
 // doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
 func (p *pass) doubtReceiver(nodes []NodeState) {
-	var r reception
+	var r sessionCount
 	since := p.cluster.receiver.expiredSince(p.now.Instant, p.GracePeriod)
 	for i := range nodes {
 		r.count(p.now.Instant, since, &nodes[i])

@@ -22,7 +22,7 @@ type connectionSample struct {
 }
 
 // next returns the connections now. It takes a sample every reportEvery.
-func (w *connectionWindow) next(now monotonic.Instant, r sessioncontroller.Reception) nodehealth.Connections {
+func (w *connectionWindow) next(now monotonic.Instant, r sessioncontroller.Receipts) nodehealth.Connections {
 	if n := len(w.samples); n == 0 || now.Sub(w.samples[n-1].at) >= reportEvery {
 		w.samples = append(w.samples, connectionSample{at: now, lost: r.LostStreams})
 	}

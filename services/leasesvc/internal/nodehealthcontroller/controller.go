@@ -60,8 +60,8 @@ type Cluster struct {
 	Sessions Sessions
 	// Evictions are those of this replica.
 	Evictions Evictions
-	// Reception returns from memory what this replica receives of the beats of all holders.
-	Reception func() sessioncontroller.Reception
+	// Receipts returns from memory what this replica receives of the beats of all holders.
+	Receipts func() sessioncontroller.Receipts
 	// HeldShards are the terms that this replica holds.
 	HeldShards *sessioncontroller.HeldShards
 }

@@ -43,7 +43,7 @@ func heldShards(ctx context.Context, shards ...int) *sessioncontroller.HeldShard
 
 // cluster is the fake cluster for a replica that holds the terms and has no sessions.
 func (f *fakeCluster) cluster(terms *sessioncontroller.HeldShards) nodehealthcontroller.Cluster {
-	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms, Reception: noReception}
+	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms, Receipts: noReceipts}
 }
 
 // run runs a controller in a bubble while story happens, and returns the registry of its metrics.

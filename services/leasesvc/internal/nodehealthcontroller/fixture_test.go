@@ -330,7 +330,7 @@ func (f *fakeCluster) LiveNode(_ context.Context, name string) (*corev1.Node, er
 	return f.live.nodes[name], nil
 }
 
-func noReception() sessioncontroller.Reception { return sessioncontroller.Reception{} }
+func noReceipts() sessioncontroller.Receipts { return sessioncontroller.Receipts{} }
 
 // noEvictions is taint eviction that does not run.
 type noEvictions struct{}

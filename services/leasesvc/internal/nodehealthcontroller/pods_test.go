@@ -21,8 +21,8 @@ func (f *fakeCluster) marks() (marks int) {
 	return marks
 }
 
-// A kubelet that reports its node not ready may be unable to report on its Pods, because its runtime
-// is down. A kubelet that is able is not contradicted again.
+// A kubelet that reports its node not ready may be unable to report on its Pods, because its
+// runtime is down. A kubelet that is able is not contradicted again.
 func TestRun_PodsOfANodeThatIsNotReadyAreMarkedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)

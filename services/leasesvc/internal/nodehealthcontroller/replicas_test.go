@@ -54,7 +54,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 		cfg.Publisher = r.publisher
 		all = append(all, r)
 		running.Go(func() {
-			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, Evictions: noEvictions{}, HeldShards: r.terms, Reception: r.received}
+			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, Evictions: noEvictions{}, HeldShards: r.terms, Receipts: r.received}
 			if err := nodehealthcontroller.New(cfg).Run(ctx, cluster, func(error) {}); err != nil {
 				t.Errorf("run of %s: %v", name, err)
 			}
@@ -113,10 +113,10 @@ func (s sessions) Session(node string) nodehealthcontroller.NodeSession {
 }
 
 // received returns what the replica receives: a stream for each session.
-func (r *replica) received() sessioncontroller.Reception {
+func (r *replica) received() sessioncontroller.Receipts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return sessioncontroller.Reception{Streams: len(r.sessions)}
+	return sessioncontroller.Receipts{Streams: len(r.sessions)}
 }
 
 func (r *replica) session(node string, state session.State) {

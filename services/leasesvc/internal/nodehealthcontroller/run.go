@@ -119,7 +119,7 @@ func (r *run) pass() error {
 		r.state = r.state.CheckRuns(r.checkBegun, r.now.Instant)
 	}
 	plan, state := r.Rules.Plan(r.now, r.state, r.nodes, nodehealth.Authority{
-		MaxSteps: r.nodeJobs.free(), HoldsZones: zones, Connections: r.connections.next(r.now.Instant, r.Reception()),
+		MaxSteps: r.nodeJobs.free(), HoldsZones: zones, Connections: r.connections.next(r.now.Instant, r.Receipts()),
 	})
 	r.state = state
 	for _, step := range plan.Steps {

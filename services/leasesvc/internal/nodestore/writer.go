@@ -118,8 +118,8 @@ func (w *Writer) patchPod(ctx context.Context, pod *corev1.Pod, condition corev1
 	return w.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 }
 
-// LiveNode reads a Node past the cache, as the Store would cache it. It returns nil if the Node does
-// not exist.
+// LiveNode reads a Node past the cache, as the Store would cache it. It returns nil if the Node
+// does not exist.
 func (w *Writer) LiveNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := w.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -131,8 +131,8 @@ func (w *Writer) LiveNode(ctx context.Context, name string) (*corev1.Node, error
 	return w.slimmer.node(node), nil
 }
 
-// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one of
-// its name has replaced it.
+// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one
+// of its name has replaced it.
 func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	live, err := w.kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {

@@ -60,8 +60,8 @@ func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bo
 	return c.receiver.since, c.receiver.until, c.receiver.on
 }
 
-// reception counts the sessions of one replica, and the renewals that contradict their silence.
-type reception struct {
+// sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
+type sessionCount struct {
 	// heard sessions are alive, silent ones are suspect or expired recently.
 	heard, silent int
 	// ownRenewals are of kubelets with a silent session, otherRenewals of Nodes of other replicas.
@@ -69,7 +69,7 @@ type reception struct {
 }
 
 // count takes a Node into account. expiredSince is from when on an expired session counts.
-func (r *reception) count(now, expiredSince monotonic.Instant, s *NodeState) {
+func (r *sessionCount) count(now, expiredSince monotonic.Instant, s *NodeState) {
 	recent := func(at monotonic.Instant) bool { return at > 0 && now.Sub(at) <= recentRenewal }
 	if !s.Ownership.Held {
 		if s.signs.lease.moved && recent(s.signs.lease.at) && s.traits.ready != corev1.ConditionUnknown {
@@ -95,10 +95,10 @@ func (r *reception) count(now, expiredSince monotonic.Instant, s *NodeState) {
 	}
 }
 
-func (r *reception) mostSilent() bool { return r.silent >= doubtfulSilence && r.silent > r.heard }
+func (r *sessionCount) mostSilent() bool { return r.silent >= doubtfulSilence && r.silent > r.heard }
 
 // contradicted returns whether Leases show that the silent sessions are no dead nodes.
-func (r *reception) contradicted() bool {
+func (r *sessionCount) contradicted() bool {
 	return r.ownRenewals >= doubtfulSilence && 4*r.ownRenewals >= r.silent ||
 		r.silent >= significantSilence && r.otherRenewals >= significantRenewals
 }
@@ -113,7 +113,7 @@ func (d receiverDoubt) expiredSince(now monotonic.Instant, grace time.Duration) 
 }
 
 // next returns the doubt after a pass. lost says that most connections were lost.
-func (d receiverDoubt) next(now monotonic.Instant, r reception, lost bool, grace time.Duration) receiverDoubt {
+func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, grace time.Duration) receiverDoubt {
 	switch doubtful := r.mostSilent() || lost && r.silent >= doubtfulSilence; {
 	case doubtful && !d.on:
 		d.period, d.until = period{on: true, since: now}, now.Add(grace)

@@ -9,7 +9,7 @@ import (
 )
 
 // A stream that its client ends in order is not lost; one whose client vanishes is.
-func TestReception_TellsLostStreamsFromEndedOnes(t *testing.T) {
+func TestReceipts_TellsLostStreamsFromEndedOnes(t *testing.T) {
 	f := newFixture(t, setup{})
 	address := f.listen()
 	holder := agent.Holder{Class: leasesvc.NodeClass, Name: "n1", BootID: "1"}
@@ -21,9 +21,9 @@ func TestReception_TellsLostStreamsFromEndedOnes(t *testing.T) {
 	awaitStreams := func(open int, lost uint64) {
 		t.Helper()
 		f.eventually(func() error {
-			got := f.service.Reception()
+			got := f.service.Receipts()
 			if got.Streams != open || got.LostStreams != lost || got.Beats == 0 {
-				return fmt.Errorf("reception %+v, want %d open streams, %d lost ones and some beats", got, open, lost)
+				return fmt.Errorf("receipts %+v, want %d open streams, %d lost ones and some beats", got, open, lost)
 			}
 			return nil
 		})

@@ -1,7 +1,7 @@
 package sessioncontroller
 
-// Reception is what this replica receives of the beats of holders, since its process began.
-type Reception struct {
+// Receipts are what this replica receives of the beats of holders, since its process began.
+type Receipts struct {
 	// Beats are the beats received over streams, by unary calls and from peers, accepted or not.
 	Beats uint64
 	// Streams is the number of open heartbeat streams.
