@@ -18,8 +18,9 @@ import (
 const (
 	// Interval is the time between two passes, so the delay of an eviction beside its own requests.
 	Interval = 50 * time.Millisecond
-	// evictTimeout bounds one eviction with its three requests.
-	evictTimeout = 10 * time.Second
+	// evictTimeout bounds the first try of an eviction with its requests, maxEvictTimeout each try.
+	evictTimeout    = 10 * time.Second
+	maxEvictTimeout = time.Minute
 	// reportEvery is the time between two reports.
 	reportEvery = time.Second
 )

@@ -294,6 +294,19 @@ func TestRun_ChangedPodIsDecidedAgain(t *testing.T) {
 	})
 }
 
+// An answer that takes longer than the first try waits is waited for by the next try.
+func TestRun_SlowAnswersDelayAnEviction(t *testing.T) {
+	run(t, 0, func(x *fixture) {
+		x.cluster.mu.Lock()
+		x.cluster.slow = 15 * time.Second
+		x.cluster.mu.Unlock()
+		x.cluster.node("a1", "maintenance")
+		x.cluster.pod("p", "a1", 10)
+		time.Sleep(time.Minute)
+		x.expect(map[string]float64{"p": 36})
+	})
+}
+
 // A benign writer has changed a Pod, and the watch of Pods hangs. The Pod leaves all the same, and
 // the cache is shown to be behind until it is listed again.
 func TestRun_StaleCacheOfPodsForbidsNoEviction(t *testing.T) {

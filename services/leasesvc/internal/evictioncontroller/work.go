@@ -48,6 +48,9 @@ type job struct {
 	eviction.Eviction
 	// readPod says that the Pod is read past the cache too, because the cached one was refused.
 	readPod bool
+	// timeout bounds the job with its requests. It is doubled with each failure, so that a slow
+	// kube-apiserver delays an eviction and forbids none.
+	timeout time.Duration
 }
 
 // result is the end of an eviction.
@@ -66,7 +69,7 @@ func (r *run) evict(e eviction.Eviction) {
 	a.until = running
 	r.attempts[e.Pod.UID] = a
 	r.free--
-	r.jobs <- job{Eviction: e, readPod: a.conflicts > 0}
+	r.jobs <- job{Eviction: e, readPod: a.conflicts > 0, timeout: min(evictTimeout<<min(a.failures, 10), maxEvictTimeout)}
 }
 
 // work evicts until jobs is closed.
@@ -82,7 +85,7 @@ func (r *run) work(ctx context.Context) {
 // a conflict it reads the Pod as well, because a cache that is behind would lead to the same
 // conflict for ever.
 func (r *run) do(ctx context.Context, j job) (live *corev1.Node, podBehind bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	e := j.Eviction
 	if live, err = r.Writer.LiveNode(ctx, e.Node); err != nil {

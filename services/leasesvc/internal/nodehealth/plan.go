@@ -146,12 +146,11 @@ type pass struct {
 
 // doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
 func (p *pass) doubtReceiver(nodes []NodeState) {
-	var r sessionCount
-	since := p.cluster.receiver.expiredSince(p.now.Instant, p.GracePeriod)
+	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod)
 	for i := range nodes {
-		r.count(p.now.Instant, since, &nodes[i])
+		count.add(&nodes[i])
 	}
-	p.cluster.receiver = p.cluster.receiver.next(p.now.Instant, r, p.authority.Connections.mostLost(), p.GracePeriod)
+	p.cluster.receiver = p.cluster.receiver.next(p.now.Instant, count, p.authority.Connections.mostLost(), p.GracePeriod)
 }
 
 // count adds a Node to its zone and shard, and remembers it if it may need a step.

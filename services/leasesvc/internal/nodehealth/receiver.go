@@ -15,13 +15,15 @@ const (
 	doubtfulSilence = 4
 	// doubtfulConnections is the same for lost connections of agents.
 	doubtfulConnections = 8
-	// significantSilence and significantRenewals are how many silent sessions here, and renewed
-	// Leases of Nodes of other replicas, contradict each other. Nodes are divided among replicas by
-	// a hash of their names, so no failure of nodes selects the nodes of one replica.
-	significantSilence  = 16
-	significantRenewals = 16
-	// recentRenewal is the age of a renewal that contradicts the silence of sessions.
-	recentRenewal = 15 * time.Second
+	// significantNodes is how many sessions here, and renewed Leases of Nodes of other replicas, are
+	// compared. Nodes are divided among replicas by a hash of their names, so a failure of nodes
+	// leaves about the same share of them alive at each replica.
+	significantNodes = 16
+	// significantShare is by how much the share of nodes that live elsewhere must be greater.
+	significantShare = 0.25
+	// recheck is how long before the end of a doubt renewals are looked at, and by how much they
+	// extend it.
+	recheck = 15 * time.Second
 	// MaxReceiverDoubt bounds how long a doubt delays a verdict.
 	MaxReceiverDoubt = 5 * time.Minute
 )
@@ -62,54 +64,63 @@ func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bo
 
 // sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
 type sessionCount struct {
-	// heard sessions are alive, silent ones are suspect or expired recently.
+	// expiredSince is from when on an expired session counts, renewedSince is the same for a renewal.
+	expiredSince, renewedSince monotonic.Instant
+	// heard sessions are alive, silent ones are suspect or expired.
 	heard, silent int
-	// ownRenewals are of kubelets with a silent session, otherRenewals of Nodes of other replicas.
-	ownRenewals, otherRenewals int
+	// ownRenewals are of kubelets with a silent session. others are Nodes of other replicas.
+	ownRenewals, others, otherRenewals int
 }
 
-// count takes a Node into account. expiredSince is from when on an expired session counts.
-func (r *sessionCount) count(now, expiredSince monotonic.Instant, s *NodeState) {
-	recent := func(at monotonic.Instant) bool { return at > 0 && now.Sub(at) <= recentRenewal }
+// add takes a Node into account.
+func (c *sessionCount) add(s *NodeState) {
 	if !s.Ownership.Held {
-		if s.signs.lease.moved && recent(s.signs.lease.at) && s.traits.ready != corev1.ConditionUnknown {
-			r.otherRenewals++
+		if s.traits.ready == corev1.ConditionUnknown {
+			return
+		}
+		c.others++
+		if s.signs.lease.moved && s.signs.lease.at > c.renewedSince {
+			c.otherRenewals++
 		}
 		return
 	}
 	switch s.signs.session {
 	case session.Alive:
-		r.heard++
+		c.heard++
 		return
 	case session.Suspect:
 	case session.Expired:
-		if !s.signs.expiredHere || s.signs.expired < expiredSince {
+		if !s.signs.expiredHere || s.signs.expired < c.expiredSince {
 			return
 		}
 	default:
 		return
 	}
-	r.silent++
-	if recent(s.signs.lastRenewal()) {
-		r.ownRenewals++
+	c.silent++
+	if s.signs.lastRenewal() > c.renewedSince {
+		c.ownRenewals++
 	}
 }
 
-func (r *sessionCount) mostSilent() bool { return r.silent >= doubtfulSilence && r.silent > r.heard }
+func (c *sessionCount) mostSilent() bool { return c.silent >= doubtfulSilence && c.silent > c.heard }
 
-// contradicted returns whether Leases show that the silent sessions are no dead nodes.
-func (r *sessionCount) contradicted() bool {
-	return r.ownRenewals >= doubtfulSilence && 4*r.ownRenewals >= r.silent ||
-		r.silent >= significantSilence && r.otherRenewals >= significantRenewals
+// contradicted returns whether Leases show that the silent sessions are no dead nodes: their
+// kubelets renew them, or far more of the nodes of other replicas live.
+func (c *sessionCount) contradicted() bool {
+	if c.ownRenewals >= doubtfulSilence && 4*c.ownRenewals >= c.silent {
+		return true
+	}
+	here := float64(c.heard) / float64(c.heard+c.silent)
+	return c.heard+c.silent >= significantNodes && c.otherRenewals >= significantNodes &&
+		float64(c.otherRenewals)/float64(c.others) >= here+significantShare
 }
 
-// expiredSince returns from when on an expired session counts as silent. A doubt does not end
-// because time passes.
-func (d receiverDoubt) expiredSince(now monotonic.Instant, grace time.Duration) monotonic.Instant {
-	if d.on {
-		now = d.since
+// newCount returns a count without Nodes. A doubt does not end because time passes.
+func (d receiverDoubt) newCount(now monotonic.Instant, grace time.Duration) sessionCount {
+	if !d.on {
+		return sessionCount{expiredSince: now.Add(-grace)}
 	}
-	return now.Add(-grace)
+	return sessionCount{expiredSince: d.since.Add(-grace), renewedSince: max(d.since, now.Add(-grace))}
 }
 
 // next returns the doubt after a pass. lost says that most connections were lost.
@@ -120,8 +131,8 @@ func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, gr
 	case !doubtful && d.on:
 		return receiverDoubt{began: d.since, ended: now}
 	}
-	if d.on && now <= d.until && r.contradicted() {
-		d.until = min(max(d.until, now.Add(recentRenewal)), max(d.until, d.since.Add(MaxReceiverDoubt)))
+	if d.on && now <= d.until && d.until.Sub(now) < recheck && r.contradicted() {
+		d.until = max(d.until, min(now.Add(recheck), d.since.Add(MaxReceiverDoubt)))
 	}
 	return d
 }

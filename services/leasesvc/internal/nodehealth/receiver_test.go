@@ -1,6 +1,7 @@
 package nodehealth_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -99,6 +100,29 @@ func TestPlan_DeathOfARackIsDeclaredAtOnce(t *testing.T) {
 	w.cut(w.names[:40], nothing)
 	if got := w.unknown(); got != 40 {
 		t.Errorf("%d nodes are marked %v after the last beat, want 40", got, sessionGrace+time.Second)
+	}
+}
+
+// Most nodes of all replicas fail together: the Leases of the remaining ones contradict nothing.
+func TestPlan_DeathOfMostNodesOfAllReplicasIsDeclaredAGracePeriodLater(t *testing.T) {
+	w := newSessionFixture(t, 100)
+	for i := range 100 {
+		name := fmt.Sprintf("z%02d", i)
+		w.add(name, corev1.ConditionTrue)
+		w.ownership[name] = nodehealth.Ownership{Shard: 1}
+	}
+	elapse := func(d time.Duration) {
+		for range d / (10 * time.Second) {
+			for _, name := range w.names[160:] {
+				w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true}
+			}
+			w.run(10 * time.Second)
+		}
+	}
+	w.cut(w.names[:60], nothing)
+	elapse(w.rules.GracePeriod)
+	if got := w.unknown(); got != 60 {
+		t.Errorf("%d nodes are marked a grace period after 60 of 100 sessions expired, want 60", got)
 	}
 }
 

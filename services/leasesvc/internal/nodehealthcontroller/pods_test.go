@@ -30,9 +30,9 @@ func TestRun_PodsOfANodeThatIsNotReadyAreMarkedOnce(t *testing.T) {
 		run(t, f, func() {
 			f.beat(20 * time.Second)
 			f.report("n0", corev1.ConditionFalse)
-			f.beat(time.Second)
+			f.beat(2 * time.Second)
 			if got := f.marks(); got != 1 {
-				t.Errorf("within a second its pod was marked %d times, want once", got)
+				t.Errorf("within two seconds its pod was marked %d times, want once", got)
 			}
 			f.change(func() {
 				starting := f.live.pods["pod-n1"].DeepCopy()
@@ -53,7 +53,7 @@ func TestRun_PodsOfANodeThatIsNotReadyAreMarkedOnce(t *testing.T) {
 			f.report("n0", corev1.ConditionTrue)
 			f.beat(time.Minute)
 			f.report("n0", corev1.ConditionFalse)
-			f.beat(time.Second)
+			f.beat(2 * time.Second)
 		})
 		if got := f.marks(); got != 2 {
 			t.Errorf("when its node is not ready again its pod was marked %d times, want twice", got)
