@@ -44,6 +44,11 @@ type Config struct {
 	// registers again whose owner is unknown; 0 means 200 ms and 5 s. If a server asks for a longer
 	// pause, the Agent pauses up to a minute and a half.
 	MinBackoff, MaxBackoff time.Duration
+	// ReleaseOnStop ends the leases of all holders when Run ends, because they stop for good: their
+	// Lease objects are deleted. Without it, the leases expire. ReleaseTimeout bounds the time that
+	// this takes; 0 means 5 s.
+	ReleaseOnStop  bool
+	ReleaseTimeout time.Duration
 	// Logger gets a line for each connection that is established or lost; nil discards them.
 	Logger *slog.Logger
 }
@@ -63,6 +68,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, 10*time.Second)
 	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 200*time.Millisecond)
 	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 5*time.Second)
+	cfg.ReleaseTimeout = cmp.Or(cfg.ReleaseTimeout, 5*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	a := &Agent{cfg: cfg, router: newRouter(cfg.Targets), backoffs: newBackoffs(cfg.MinBackoff, cfg.MaxBackoff)}
 	if err := errors.Join(append(cfg.validate(), a.Add(cfg.Holders...))...); err != nil {
@@ -79,6 +85,9 @@ func (c *Config) validate() []error {
 	if c.Dial == nil {
 		problems = append(problems, errors.New("agent: no Dial function"))
 	}
+	if c.ReleaseTimeout < 0 {
+		problems = append(problems, fmt.Errorf("agent: release timeout %v must be positive", c.ReleaseTimeout))
+	}
 	if c.AnswerTimeout < 0 || c.MinBackoff < 0 || c.MaxBackoff < c.MinBackoff {
 		problems = append(problems, fmt.Errorf("agent: answer timeout %v and backoff %v to %v must be positive and in order",
 			c.AnswerTimeout, c.MinBackoff, c.MaxBackoff))
@@ -91,13 +100,23 @@ func (c *Config) validate() []error {
 // error names every invalid one.
 func (a *Agent) Add(holders ...Holder) error { return a.router.add(holders) }
 
-// Remove stops the beats of holders and ignores unknown ones. Their leases expire.
+// Remove stops the beats of holders and ignores unknown ones. Their leases expire, also with
+// Config.ReleaseOnStop.
 func (a *Agent) Remove(holders ...Holder) { a.router.remove(holders) }
 
-// Run beats until ctx ends; then it returns nil. It may be called once.
+// Run beats until ctx ends; then it returns nil, with Config.ReleaseOnStop after the leases were
+// released. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	var streams sync.WaitGroup
-	defer streams.Wait()
+	a.run(ctx, &streams)
+	streams.Wait()
+	if a.cfg.ReleaseOnStop {
+		a.releaseAll()
+	}
+	return nil
+}
+
+func (a *Agent) run(ctx context.Context, streams *sync.WaitGroup) {
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	for ctx.Err() == nil {
@@ -112,7 +131,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-retry.C:
 		}
 	}
-	return nil
 }
 
 // serve beats for the holders of a target until it has none, or its connection fails. Then the
@@ -129,6 +147,9 @@ func (a *Agent) serve(ctx context.Context, t *target) {
 	if ctx.Err() != nil || err == nil {
 		a.router.close(t, "", time.Time{})
 		return
+	}
+	if a.router.closeIfEmpty(t) {
+		return // its holders have left meanwhile
 	}
 	answered := a.router.hasAnswered(t)
 	wait := a.backoffs.fail(t.address, answered, withJitter(rpcerror.RetryAfterOf(err)), time.Now())
@@ -190,6 +211,7 @@ func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.Client
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("stream to %s: %w", t.address, causeOf(ctx, err))
 	}
+	s.end()
 	return nil
 }
 

@@ -9,6 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -222,6 +225,44 @@ func TestRun_RejectedHandleRegistersAgain(t *testing.T) {
 	})
 }
 
+// With the boot that has the name alive, the holder asks once in each pause that the server names.
+// It beats again when the name is free.
+func TestRun_SupersededHolderComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		superseded := &leasev1.Rejection{Reason: "SUPERSEDED", Code: code.Code_ABORTED, RetryAfter: durationpb.New(40 * time.Second)}
+		s.change = func(_ int, response *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			if since := time.Since(s.begin); since < interval || since > 10*time.Minute {
+				return response
+			}
+			if response.Grant != nil {
+				response.Grant, response.RejectedHandles = nil, []*leasev1.RejectedHandle{{Handle: 1, Rejection: superseded}}
+			}
+			for _, result := range response.RegistrationResults {
+				result.Handle, result.Result = 0, &leasev1.RegistrationResult_Rejection{Rejection: superseded}
+			}
+			return response
+		}
+		s.end = func(int) error {
+			if since := time.Since(s.begin); since < interval || since > 10*time.Minute {
+				return nil
+			}
+			return status.Error(codes.Aborted, "superseded")
+		}
+		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
+		advance(10 * time.Minute)
+		expect(t, "superseded", []agent.Holder{node("n1")}, a.Status().Superseded)
+		asked := s.received()[2:]
+		if len(asked) < 9 || len(asked) > 15 {
+			t.Errorf("the holder asked %d times in ten minutes, want once in 40 s to 60 s", len(asked))
+		}
+		advance(2 * time.Minute)
+		if got := a.Status(); got.Registered != 1 || got.Superseded != nil || got.Rejected != nil {
+			t.Errorf("after the name was free: %+v, want it registered", got)
+		}
+	})
+}
+
 func TestRun_SupersededHolderStopsAndIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)
@@ -232,7 +273,7 @@ func TestRun_SupersededHolderStopsAndIsListed(t *testing.T) {
 			return response
 		}
 		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
-		advance(10 * interval)
+		advance(6 * interval)
 		expect(t, "messages", []message{{Registered: 1}, {At: interval, Beats: 1}}, s.received())
 		expect(t, "superseded", []agent.Holder{node("n1")}, a.Status().Superseded)
 

@@ -97,6 +97,9 @@ func (r *Report) validate() error {
 	return errors.Join(problems...)
 }
 
+// observes reports whether the report says when the holder was last observed.
+func (r *Report) observes() bool { return r != nil && !r.ObservedTime.IsZero() }
+
 // bare reports whether a beat without the report says the same: the holder was observed within one
 // interval. A nil Report is bare.
 func (r *Report) bare(now time.Time, interval time.Duration) bool {

@@ -311,3 +311,30 @@ func TestRun_UnknownDirectiveIsIgnored(t *testing.T) {
 		}
 	})
 }
+
+// A server learns from the first beat of a registration that the agent observes the holder, also
+// when the holder was observed a moment ago.
+func TestReport_TheServerLearnsThatTheHolderIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
+		advance(interval / 2)
+		report(t, a, node("n1"), agent.Report{ObservedTime: time.Now().Add(interval)})
+		s.takeRequests()
+		advance(interval)
+		explicit := &leasev1.Report{ObservedAge: durationpb.New(0)}
+		expectRequests(t, "the first beat", s, &leasev1.StreamHeartbeatsRequest{Reports: []*leasev1.HandleReport{{Handle: 1, Report: explicit}}})
+		advance(interval)
+		expectRequests(t, "the second beat", s, &leasev1.StreamHeartbeatsRequest{Handles: []uint32{1}})
+		rebooted := node("n1")
+		rebooted.BootID = "2"
+		if err := a.Add(rebooted); err != nil {
+			t.Fatal(err)
+		}
+		advance(0)
+		s.takeRequests()
+		report(t, a, rebooted, agent.Report{ObservedTime: time.Now().Add(time.Hour)})
+		advance(interval)
+		expectRequests(t, "the first beat of another boot", s, &leasev1.StreamHeartbeatsRequest{Reports: []*leasev1.HandleReport{{Handle: 2, Report: explicit}}})
+	})
+}

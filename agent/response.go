@@ -12,6 +12,8 @@ import (
 const (
 	// rejectedPause is when a rejected holder registers again if the server does not say.
 	rejectedPause = time.Minute
+	// minSupersededPause is the least pause of a holder whose name another boot has.
+	minSupersededPause = time.Second
 	// minInterval bounds the granted interval: a server that grants less must not be flooded.
 	minInterval = 10 * time.Millisecond
 	// The agent acts on these reasons of the API, and classifies all others by their code.
@@ -147,6 +149,9 @@ func (s *stream) scheduleFirstBeat(class string, grant *leasev1.Grant) {
 
 // rejection classifies a rejection. A retry pauses for minPause at least.
 func (s *stream) rejection(rejected *leasev1.Rejection, minPause time.Duration) rejection {
+	if actionOf(rejected) == wait {
+		return rejection{reason: rejected.GetReason(), action: wait, retryAt: s.now.Add(s.supersededPause(rejected))}
+	}
 	pause := s.retryAfter(rejected)
 	return rejection{
 		reason: rejected.GetReason(), action: actionOf(rejected), retryAt: s.now.Add(max(pause, minPause)),
@@ -161,7 +166,7 @@ func (s *stream) rejection(rejected *leasev1.Rejection, minPause time.Duration) 
 func actionOf(rejected *leasev1.Rejection) action {
 	switch rejected.GetReason() {
 	case reasonSuperseded:
-		return stop
+		return wait
 	case reasonNotLeader, reasonNoLeader:
 		return move
 	case reasonLeaseNotFound, reasonRegistrationRateLimited:
@@ -178,7 +183,10 @@ func actionOf(rejected *leasev1.Rejection) action {
 			return move // to any target, after growing pauses
 		}
 	case code.Code_ABORTED:
-		return stop
+		if rejected.GetRetryAfter() == nil {
+			return stop
+		}
+		return wait
 	}
 	return retry
 }
@@ -191,6 +199,17 @@ func (s *stream) moveAt(rejected *leasev1.Rejection) time.Time {
 		return time.Time{}
 	}
 	return s.now.Add(time.Duration(s.jitter * float64(s.interval/2)))
+}
+
+// supersededPause is when a holder registers again while another boot has its name: when the server
+// says that the lease of the other boot can have ended, or else after a minute, plus up to a half.
+// It is at least an interval and at least a second, and at most a minute and a half.
+func (s *stream) supersededPause(rejected *leasev1.Rejection) time.Duration {
+	pause := rejectedPause
+	if rejected.GetRetryAfter() != nil {
+		pause = min(max(rejected.GetRetryAfter().AsDuration(), s.interval, minSupersededPause), maxServerPause)
+	}
+	return pause + time.Duration(s.jitter*float64(pause/2))
 }
 
 // retryAfter is at least what the server asks for. Holders that the server cannot serve now return

@@ -48,15 +48,20 @@ func (t *target) signal() { signal(t.changed) }
 // entry is the state of one holder.
 type entry struct {
 	holder Holder
-	// report is nil before the first Report of the holder.
+	// report is nil before the first Report of the holder. told is set once a message of this
+	// registration has said that the holder is observed.
 	report *Report
-	// target is nil while the holder is unassigned or superseded.
+	told   bool
+	// target is nil while the holder is unassigned or stopped.
 	target *target
 	// handle is 0 while the holder is not registered, and registering is set while a registration
 	// is pending.
 	handle      uint32
 	registering bool
-	superseded  bool
+	// registeredAt is the address of the target that registered the holder last.
+	registeredAt string
+	// superseded is set while another boot has the name.
+	superseded bool
 	// rejectedFor is the reason of the last rejection. The holder is neither assigned nor
 	// registered before retryAt.
 	rejectedFor string
@@ -222,6 +227,8 @@ type beating struct {
 	holder Holder
 	handle uint32
 	report *Report
+	// explicit says that the report is sent even if a bare handle says the same.
+	explicit bool
 }
 
 // nextRegistrations returns the next holders to register, at most limit and as many as one message
@@ -237,7 +244,7 @@ func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders
 		case e.retryAt.After(now):
 			next = earlier(next, e.retryAt)
 		case len(holders) < limit && size < maxMessageBytes:
-			e.registering = true
+			e.registering, e.told = true, e.report.observes()
 			size += e.holder.size() + e.report.size()
 			holders = append(holders, beating{holder: e.holder, report: e.report})
 		}
@@ -245,14 +252,17 @@ func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders
 	return holders, next
 }
 
-// registeredHolders returns the registered holders of a class, ordered by handle.
+// registeredHolders returns the registered holders of a class with what to send of them next,
+// ordered by handle.
 func (r *router) registeredHolders(t *target, class string) []beating {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	holders := make([]beating, 0, len(t.handles))
 	for handle, e := range t.handles {
 		if e.holder.Class == class {
-			holders = append(holders, beating{holder: e.holder, handle: handle, report: e.report})
+			explicit := !e.told && e.report.observes()
+			e.told = e.told || explicit
+			holders = append(holders, beating{holder: e.holder, handle: handle, report: e.report, explicit: explicit})
 		}
 	}
 	slices.SortFunc(holders, func(a, b beating) int { return cmp.Compare(a.handle, b.handle) })
@@ -329,7 +339,7 @@ func (r *router) setHandle(t *target, h Holder, handle uint32) {
 	if e := r.registered(t, h); e != nil {
 		delete(t.handles, e.handle)
 		e.handle, e.registering, e.rejectedFor, e.retryAt = handle, false, "", time.Time{}
-		e.moves, e.attempts = 0, 0
+		e.moves, e.attempts, e.superseded, e.registeredAt = 0, 0, false, t.address
 		t.handles[handle] = e
 	}
 }
@@ -338,7 +348,7 @@ func (r *router) setHandle(t *target, h Holder, handle uint32) {
 type rejection struct {
 	reason string
 	action action
-	// retryAt is when to register again, for retry.
+	// retryAt is when to register again, for retry and wait.
 	retryAt time.Time
 	// redirectAddress is the address of the owner; empty if it is unknown. moveAt is when to move
 	// there; zero for at once.
@@ -356,7 +366,10 @@ const (
 	retry action = iota
 	// move registers at the owner of the holder's shard.
 	move
-	// stop ends the beats of this boot, because a newer one has the lease.
+	// wait ends the beats until retryAt, because another boot has the name. The holder leaves its
+	// stream meanwhile.
+	wait
+	// stop ends the beats of this boot.
 	stop
 )
 
@@ -388,6 +401,11 @@ func (r *router) reject(e *entry, why rejection) {
 	e.handle, e.registering, e.rejectedFor, e.retryAt = 0, false, why.reason, why.retryAt
 	e.target.signal()
 	switch why.action {
+	case wait:
+		address := e.target.address
+		e.superseded = true
+		r.unassign(e)
+		e.preferred = address
 	case stop:
 		e.superseded = true
 		r.detach(e)

@@ -54,6 +54,8 @@ type server struct {
 	between *leasev1.StreamHeartbeatsResponse
 	// end may return an error to end a stream after a response.
 	end func(stream int) error
+	// released has the calls of ReleaseLease.
+	released releases
 }
 
 // serve starts a server that stops with the test.
@@ -217,3 +219,7 @@ func start(t *testing.T, a *agent.Agent) {
 }
 
 func node(name string) agent.Holder { return agent.Holder{Class: "node", Name: name, BootID: "1"} }
+
+func (s *server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
+	return s.released.release(ctx, request)
+}

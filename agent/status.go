@@ -27,8 +27,8 @@ type Status struct {
 	Holders int
 	// Registered is how many holders have a handle on a stream.
 	Registered int
-	// Superseded holders do not beat, because a newer boot has their name; ordered by class and
-	// name.
+	// Superseded holders do not beat, because another boot has their name. They ask again when that
+	// boot can have ended. Ordered by class and name.
 	Superseded []Holder
 	// Rejected holders were not accepted and register again, here or elsewhere; ordered by class
 	// and name.

@@ -21,6 +21,8 @@ const (
 	maxBeats         = 10_000
 	// maxMessageBytes is when a message is full, before its last holder: servers accept a MiB.
 	maxMessageBytes = 768 << 10
+	// endTimeout is how long the agent waits for the server at the end of a stream.
+	endTimeout = time.Second
 	// minAnswerTimeout lets a server with short intervals pause without losing all its streams.
 	minAnswerTimeout = time.Second
 )
@@ -131,6 +133,25 @@ func (s *stream) run(ctx context.Context) error {
 	}
 }
 
+// end ends a stream without holders in order, so that the server does not count it as a lost
+// connection. It waits for endTimeout at most.
+func (s *stream) end() {
+	timer := time.NewTimer(endTimeout)
+	defer timer.Stop()
+	if s.rpc.CloseSend() != nil {
+		return // the stream has ended
+	}
+	for {
+		select {
+		case <-s.responses: // its holders have left
+		case <-s.failed:
+			return
+		case <-timer.C:
+			return
+		}
+	}
+}
+
 // lastError returns why the server has ended the stream, if a send says only that it has ended.
 func (s *stream) lastError(err error) error {
 	if !errors.Is(err, io.EOF) {
@@ -219,7 +240,7 @@ func (s *stream) nextBeats(holders []beating, now time.Time, interval time.Durat
 	n, size := 0, 0
 	for ; n < min(len(holders), s.handlesPerMessage) && size < maxMessageBytes; n++ {
 		b := &holders[n]
-		if b.report.bare(now, interval) {
+		if !b.explicit && b.report.bare(now, interval) {
 			request.Handles = append(request.Handles, b.handle)
 			continue
 		}

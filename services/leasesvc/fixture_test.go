@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -58,6 +59,7 @@ type setup struct {
 	kube       kubernetes.Interface // nil for a fake with the Nodes n1 to n3
 	leadership *fakeLeadership
 	loops      []string // selected in addition to the default ones
+	etcd       clientv3.KV
 }
 
 // newFixture starts a service. Without a leadership, it waits until the service holds all shards.
@@ -81,7 +83,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 	var err error
 	f.service, err = leasesvc.New(cfg, leasesvc.Deps{
 		Member: member, Kube: f.kube, Leadership: leadership, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Metrics: f.registry, LoopSelection: slices.Concat([]string{"*"}, s.loops),
+		Metrics: f.registry, LoopSelection: slices.Concat([]string{"*"}, s.loops), Etcd: s.etcd,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -53,6 +53,7 @@ type Service struct {
 	// checkpoints is nil without etcd, and forwarder without Deps.Dial.
 	checkpoints *sessioncontroller.Checkpoints
 	forwarder   *api.Forwarder
+	duplicates  *duplicateEvents
 
 	leaseAPI *api.Server
 	nodeAPI  *nodeapi.Server
@@ -78,10 +79,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
-	s.nodeHealth.evictions = s.eviction.controller
+	s.nodeHealth.evictions, s.nodeHealth.receipts = s.eviction.controller, s.Receipts
 	s.writes = writebackcontroller.NewMetrics(deps.Metrics)
 	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
 	s.checkpoints = newCheckpoints(s, deps)
+	s.duplicates = newDuplicateEvents(s, deps.Kube)
 	if deps.Dial != nil {
 		s.forwarder = newForwarder(deps)
 	}
@@ -104,10 +106,15 @@ func newCheckpoints(s *Service, deps Deps) *sessioncontroller.Checkpoints {
 	if deps.Etcd == nil {
 		return nil
 	}
-	return sessioncontroller.NewCheckpoints(sessioncontroller.CheckpointsConfig{
+	cfg := sessioncontroller.CheckpointsConfig{
 		Store:   sessioncontroller.NewCheckpointStore(deps.Etcd, deps.Member.Cluster, ServiceName),
 		Catalog: s.catalog, Classes: s.cfg.classes(), Logger: deps.Logger, Metrics: deps.Metrics,
-	})
+		NodeGrace: s.cfg.NodeHealth.GracePeriod,
+	}
+	if s.nodeHealth.enabled {
+		cfg.NodeSilences = (&nodeSilences{publisher: s.nodeHealth.publisher}).of
+	}
+	return sessioncontroller.NewCheckpoints(cfg)
 }
 
 func newForwarder(deps Deps) *api.Forwarder {
@@ -178,6 +185,9 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
+// Receipts returns what this replica has received of the beats of holders, from memory.
+func (s *Service) Receipts() sessioncontroller.Receipts { return s.leaseAPI.Receipts() }
+
 // Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.
 // It returns after ctx has ended and all its goroutines have returned.
 func (s *Service) Run(ctx context.Context) error {
@@ -188,6 +198,7 @@ func (s *Service) Run(ctx context.Context) error {
 	// before its term ends.
 	loops, endLoops := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return s.runner.Run(loops) })
+	group.Go(func() error { return s.duplicates.run(loops) })
 	if s.forwarder != nil {
 		group.Go(func() error { return s.forwarder.Run(loops) })
 	}

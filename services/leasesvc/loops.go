@@ -41,7 +41,7 @@ const (
 
 // loopNames returns the loops that --loops can select.
 func loopNames() []string {
-	return []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop}
+	return []string{SessionsLoop, WritebackLoop, OrphansLoop, NodeHealthLoop, TaintEvictionLoop}
 }
 
 // loops returns the loops of this replica. One session controller and one set of writers serve all
@@ -110,7 +110,7 @@ func (s *Service) runSessions(ctx context.Context, report loop.Report) error {
 	sessions := sessioncontroller.New(sessioncontroller.Config{
 		Classes: classes, Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, AdoptLeases: true,
 		FillTime: cmp.Or(s.cfg.FillTime, interval+sessioncontroller.ReconnectTime),
-		OnTick:   func() { report(nil) }, Logger: s.logger,
+		OnTick:   func() { report(nil) }, OnDuplicate: s.duplicates.report, Logger: s.logger,
 	})
 	s.sessions.Store(sessions)
 	defer s.sessions.CompareAndSwap(sessions, nil)
@@ -161,7 +161,9 @@ func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
 // another replica takes over. While the loop of the session controller does not run, the shard is
 // held and has no sessions.
 func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
+	inherited := s.checkpoints.Restore(ctx, t)
 	held := sessioncontroller.NewHeldShard(ctx, t.Shard(), t.Epoch())
+	held.Inherit(inherited.Nodes)
 	defer held.Drain()
 	s.heldShards.Add(held)
 	defer s.heldShards.Remove(held)
@@ -169,7 +171,7 @@ func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
 	defer ticker.Stop()
 	for {
 		if sessions := s.sessions.Load(); sessions != nil {
-			return s.serveSessions(ctx, t, sessions, held)
+			return s.serveSessions(ctx, t, sessions, held, inherited)
 		}
 		select {
 		case <-ctx.Done():
@@ -179,13 +181,15 @@ func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
 	}
 }
 
-// serveSessions starts with the checkpoint of the shard's silent holders and keeps it up to date.
-func (s *Service) serveSessions(ctx context.Context, t *term.Term, sessions *sessioncontroller.Controller, held *sessioncontroller.HeldShard) error {
-	silences, empty := s.checkpoints.Restore(ctx, t)
+// serveSessions starts with the silent holders that the term inherits, and keeps the checkpoint of
+// the shard up to date.
+func (s *Service) serveSessions(
+	ctx context.Context, t *term.Term, sessions *sessioncontroller.Controller, held *sessioncontroller.HeldShard, inherited sessioncontroller.Inherited,
+) error {
 	var saving sync.WaitGroup
 	defer saving.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	saving.Go(func() { s.checkpoints.Save(ctx, t, sessions, empty) })
-	return sessions.RunShard(held, silences...)
+	saving.Go(func() { s.checkpoints.Save(ctx, t, sessions, inherited) })
+	return sessions.RunShard(held, inherited.Sessions...)
 }

@@ -34,8 +34,9 @@ type nodeHealth struct {
 	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
 	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
-	// evictions is set before run.
+	// evictions and receipts are set before run.
 	evictions nodehealthcontroller.Evictions
+	receipts  func() sessioncontroller.Receipts
 }
 
 func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
@@ -88,7 +89,7 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	return n.controller.Run(ctx, nodehealthcontroller.Cluster{
 		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
 		Writer: n.store.Writer(), Events: events, Sessions: sessions, Evictions: n.evictions,
-		HeldShards: n.state.heldShards,
+		HeldShards: n.state.heldShards, Receipts: n.receipts,
 	}, report)
 }
 

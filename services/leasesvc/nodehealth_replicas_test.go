@@ -16,7 +16,7 @@ import (
 )
 
 // nodeGrace is the grace period of nodes that beat and of nodes that renew Leases: longer than the
-// delays of a busy machine, and much shorter than the outages.
+// delays of a busy machine.
 const nodeGrace = 10 * time.Second
 
 // replicatedNodes are nodes on the real kube-apiserver and two replicas with node health. Some
@@ -24,6 +24,7 @@ const nodeGrace = 10 * time.Second
 type replicatedNodes struct {
 	*nodeFixture
 	t        *testing.T
+	grace    time.Duration
 	a, b     *replica
 	beating  []agent.Holder
 	renewing []string
@@ -32,13 +33,13 @@ type replicatedNodes struct {
 	agent    *agent.Agent
 }
 
-func newReplicatedNodes(t *testing.T, beating, renewing int) *replicatedNodes {
+func newReplicatedNodes(t *testing.T, grace time.Duration, beating, renewing int) *replicatedNodes {
 	t.Helper()
 	p := newReplicaConfig(t)
 	p.loops = []string{leasesvc.NodeHealthLoop}
-	p.config.Classes[0].Namespace, p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = p.cluster, nodeGrace, nodeGrace
-	p.config.NodeHealth.GracePeriod = nodeGrace
-	f := &replicatedNodes{t: t, nodeFixture: &nodeFixture{admin: testkit.Kube(t), silent: map[string]bool{}, last: map[string]time.Time{}}}
+	p.config.Classes[0].Namespace, p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = p.cluster, grace, grace
+	p.config.NodeHealth.GracePeriod = grace
+	f := &replicatedNodes{t: t, grace: grace, nodeFixture: &nodeFixture{admin: testkit.Kube(t), silent: map[string]bool{}, last: map[string]time.Time{}}}
 	f.beating = agentHolders(p.cluster, beating)
 	for _, h := range f.beating {
 		f.add(t, h.Name, "a")
@@ -91,7 +92,7 @@ func (f *replicatedNodes) expectVictimsUnknown() {
 	stopped := time.Now()
 	f.stop()
 	f.silence(f.victims[1])
-	testkit.Eventually(f.t, slack+relist+2*nodeGrace, func() error {
+	testkit.Eventually(f.t, slack+relist+2*f.grace, func() error {
 		for _, name := range f.victims {
 			node, err := f.admin.CoreV1().Nodes().Get(f.t.Context(), name, metav1.GetOptions{})
 			if err != nil {
@@ -104,12 +105,12 @@ func (f *replicatedNodes) expectVictimsUnknown() {
 		return nil
 	})
 	f.t.Logf("both nodes were marked as unknown %v after they stopped, with a grace period of %v",
-		time.Since(stopped).Round(100*time.Millisecond), nodeGrace)
+		time.Since(stopped).Round(100*time.Millisecond), f.grace)
 }
 
 // One of two replicas is killed, with half of the shards and their state.
 func TestNodeHealth_NoNodeIsMarkedUnknownAfterAKilledReplica(t *testing.T) {
-	f := newReplicatedNodes(t, 150, 50)
+	f := newReplicatedNodes(t, nodeGrace, 150, 50)
 	begin := time.Now()
 	lost := len(f.a.held())
 	go f.a.kill()
@@ -130,7 +131,7 @@ func TestNodeHealth_NoNodeIsMarkedUnknownAfterAKilledReplica(t *testing.T) {
 // The kube-apiserver is down for longer than every grace period, so that neither kubelets nor
 // leasesvc can write. Sessions continue; nodes that renew Leases cannot show that they are alive.
 func TestOutage_KubeAPIServerOutageMarksNoNode(t *testing.T) {
-	f := newReplicatedNodes(t, 30, 30)
+	f := newReplicatedNodes(t, outageGrace, 30, 30)
 	begin := time.Now()
 	cluster := testkit.Cluster(t)
 	if err := cluster.StopAPIServer(); err != nil {
@@ -141,7 +142,7 @@ func TestOutage_KubeAPIServerOutageMarksNoNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitRegistered(t, f.agent)
-	time.Sleep(2 * nodeGrace)
+	time.Sleep(3 * outageGrace) // a mistake would show by now
 	f.expectNoneUnknown(begin)
 	f.expectVictimsUnknown()
 	f.expectNoneUnknown(begin)

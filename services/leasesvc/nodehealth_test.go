@@ -10,12 +10,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -48,7 +52,13 @@ type nodeFixture struct {
 // of another owner.
 func newNodeFixture(t *testing.T, count int, loops ...string) *nodeFixture {
 	t.Helper()
-	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
+	return newNodeFixtureThrough(t, testkit.Cluster(t).RESTConfig(), count, loops...)
+}
+
+// newNodeFixtureThrough has a service that reaches the kube-apiserver with its own configuration.
+func newNodeFixtureThrough(t *testing.T, config *rest.Config, count int, loops ...string) *nodeFixture {
+	t.Helper()
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,20 +332,34 @@ func TestNodeHealth_AllNodesDownGetNoNoExecuteTaint(t *testing.T) {
 	}
 }
 
-func TestNodeHealth_NodeIsReadyAsLongAsItsSession(t *testing.T) {
+func TestNodeHealth_NodeIsReadyAsLongAsItsSessionObservesTheKubelet(t *testing.T) {
 	f := newNodeFixture(t, 4)
-	beating := holder(f.names[0], "1")
 	f.silence(f.names[0])
-	sequence := uint64(0)
-	for begin := time.Now(); time.Since(begin) < grace+2*renewal; time.Sleep(renewal / 2) { // at the interval of the class
-		sequence++
-		f.beat(sequence, beating)
-	}
+	f.beatUntil(time.Now().Add(grace+2*renewal), true, f.names[0])
 	f.expectReady(f.names...)
 	stopped := time.Now()
 	f.awaitUnknown(f.names[0])
 	t.Logf("marked as unknown %v after the last beat, with a grace period of 3s", time.Since(stopped))
 	f.expectReady(f.names[1:]...)
+}
+
+// beatUntil sends beats of nodes at the interval of the class. observed says whether the beats
+// carry that the kubelet was observed just now.
+func (f *nodeFixture) beatUntil(end time.Time, observed bool, names ...string) {
+	f.t.Helper()
+	for ; time.Now().Before(end); time.Sleep(renewal / 2) {
+		request := &leasev1.HeartbeatRequest{}
+		for _, name := range names {
+			beat := &leasev1.Beat{Holder: holder(name, "1"), Sequence: uint64(time.Now().UnixNano())}
+			if observed {
+				beat.Report = &leasev1.Report{ObservedAge: durationpb.New(0)}
+			}
+			request.Beats = append(request.Beats, beat)
+		}
+		if _, err := f.client.Heartbeat(f.t.Context(), request); err != nil {
+			f.t.Fatal(err)
+		}
+	}
 }
 
 func TestNodeHealth_IsDisabledByDefault(t *testing.T) {

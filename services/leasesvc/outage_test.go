@@ -17,8 +17,14 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-// outage is longer than every grace period of the tests. `make outage` sets five minutes.
-var outage = flag.Duration("leasesvc.outage", 15*time.Second, "how long etcd, and kube-apiserver, are down in TestOutage")
+// outageScale divides the times of a cluster with upstream's defaults: a kubelet renews every
+// second instead of every 10 s, and its grace period is 5 s instead of 50 s.
+const outageScale = 10
+
+const outageGrace = 50 * time.Second / outageScale
+
+// outage is four grace periods. `make outage` sets five minutes.
+var outage = flag.Duration("leasesvc.outage", 4*outageGrace, "how long etcd, and kube-apiserver, are down in TestOutage")
 
 const outageNodes = 20
 
@@ -71,8 +77,8 @@ func TestOutage_EtcdOutageMarksNoNode(t *testing.T) {
 	p := newReplicaConfig(t)
 	p.loops = []string{leasesvc.NodeHealthLoop}
 	p.config.Classes[0].Namespace = p.cluster
-	p.config.Classes[0].LeaseDuration = beatGrace
-	p.config.NodeHealth.GracePeriod = beatGrace
+	p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = outageGrace, outageGrace
+	p.config.NodeHealth.GracePeriod = outageGrace
 	nodes := readyNodes(t, kube, p.cluster)
 	victim, nodes := nodes[:1], nodes[1:]
 	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)

@@ -115,6 +115,12 @@ func (s *Service) nodeProblems(add addProblem) {
 			fmt.Sprintf("No silent Node is marked Unknown since %s: %s.", snapshot.Wall(hold.Since).UTC().Format(time.DateTime+" UTC"), hold.Message),
 			"It ends by itself once the cause is gone; trivet_node_marking_suspended has the cause. "+nextAPIServer)
 	}
+	if doubt := snapshot.ReceiverDoubt; doubt != nil && snapshot.At.Instant < doubt.Until {
+		add(metav1.Problem_SEVERITY_UNKNOWN, "RECEIVER_DOUBTED", "replicas/"+s.member,
+			fmt.Sprintf("Most sessions or connections of this replica fell silent together at %s. Expired sessions mark no Node before %s.",
+				snapshot.Wall(doubt.Since).UTC().Format(time.DateTime+" UTC"), snapshot.Wall(doubt.Until).UTC().Format(time.TimeOnly)),
+			"Look at the serving certificate of this replica, at network policies and at its node.")
+	}
 	addNodes := func(severity metav1.Problem_Severity, code string, nodes nodehealthcontroller.NamedNodes, is string) {
 		if nodes.Count > 0 {
 			add(severity, code, nodeResource(nodes.First, nodes.Count),

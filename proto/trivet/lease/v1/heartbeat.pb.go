@@ -101,7 +101,8 @@ type Holder struct {
 	// the Lease object.
 	Name string `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
 	// The boot of the holder: new at every boot of the node or start of the process. When two boots
-	// of one name send beats, the one registered last wins and the other is told SUPERSEDED.
+	// of one name send beats, the one registered last wins until its lease expires. The other is told
+	// SUPERSEDED, and in retry_after when that lease can have expired.
 	BootId        string `protobuf:"bytes,3,opt,name=boot_id,json=bootId" json:"boot_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -165,6 +166,12 @@ type Report struct {
 	// kubelet. Absent means within one interval. The lease expires as if the beat had been sent so
 	// long ago; a report never moves the last beat backwards. When a lease begins, an age beyond the
 	// grace period and half the retention of its class counts as that.
+	//
+	// For the class "node" a beat says that the kubelet lives. An agent that observes the kubelet says
+	// so with an age, at least in the first beat of a registration; its later beats may have bare
+	// handles. A beat of an agent that never sends an age proves only the agent: it speaks for the
+	// kubelet as long as the kubelet's own signs do not contradict it. An agent that takes over the
+	// Lease writes of a kubelet MUST send an age.
 	ObservedAge *durationpb.Duration `protobuf:"bytes,1,opt,name=observed_age,json=observedAge" json:"observed_age,omitempty"`
 	// All conditions of the holder, which Lease.conditions shows: a report replaces those of the
 	// report before, and a bare handle or an absent report leaves them. They change no decision.
@@ -376,8 +383,8 @@ type Rejection struct {
 	Message string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`
 	// The canonical code of the reason, so that a client can classify a reason that it does not know:
 	// UNAVAILABLE and RESOURCE_EXHAUSTED may succeed after retry_after, NOT_FOUND when the holder
-	// registers again, FAILED_PRECONDITION at redirect_address; with ABORTED the holder stops; every
-	// other one needs a change.
+	// registers again, FAILED_PRECONDITION at redirect_address; with ABORTED the holder stops, and
+	// may register again after retry_after if that is set; every other one needs a change.
 	Code code.Code `protobuf:"varint,3,opt,name=code,enum=google.rpc.Code" json:"code,omitempty"`
 	// When the client may try again; absent when trying again does not help.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,4,opt,name=retry_after,json=retryAfter" json:"retry_after,omitempty"`
@@ -784,9 +791,12 @@ type ForwardedBeat struct {
 	// The beat as its holder sent it.
 	Beat *Beat `protobuf:"bytes,1,opt,name=beat" json:"beat,omitempty"`
 	// How long ago the other replica received it. More than a minute counts as a minute.
-	Age           *durationpb.Duration `protobuf:"bytes,2,opt,name=age" json:"age,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Age *durationpb.Duration `protobuf:"bytes,2,opt,name=age" json:"age,omitempty"`
+	// The holder reported conditions that are too large to be forwarded. The report has none of them,
+	// and those of an earlier report stay.
+	ConditionsOmitted bool `protobuf:"varint,3,opt,name=conditions_omitted,json=conditionsOmitted" json:"conditions_omitted,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ForwardedBeat) Reset() {
@@ -831,6 +841,13 @@ func (x *ForwardedBeat) GetAge() *durationpb.Duration {
 		return x.Age
 	}
 	return nil
+}
+
+func (x *ForwardedBeat) GetConditionsOmitted() bool {
+	if x != nil {
+		return x.ConditionsOmitted
+	}
+	return false
 }
 
 // ForwardHeartbeatsResponse answers a batch.
@@ -1569,10 +1586,11 @@ const file_trivet_lease_v1_heartbeat_proto_rawDesc = "" +
 	"\x18ForwardHeartbeatsRequest\x12,\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xfd\x01R\treplicaId\x12D\n" +
-	"\x05beats\x18\x02 \x03(\v2\x1e.trivet.lease.v1.ForwardedBeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\"|\n" +
+	"\x05beats\x18\x02 \x03(\v2\x1e.trivet.lease.v1.ForwardedBeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\"\xab\x01\n" +
 	"\rForwardedBeat\x124\n" +
 	"\x04beat\x18\x01 \x01(\v2\x15.trivet.lease.v1.BeatB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x04beat\x125\n" +
-	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\x03age\"W\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\x03age\x12-\n" +
+	"\x12conditions_omitted\x18\x03 \x01(\bR\x11conditionsOmitted\"W\n" +
 	"\x19ForwardHeartbeatsResponse\x12:\n" +
 	"\aresults\x18\x01 \x03(\v2 .trivet.lease.v1.HeartbeatResultR\aresults\"\xb4\x02\n" +
 	"\x17StreamHeartbeatsRequest\x12#\n" +

@@ -58,9 +58,11 @@ type HeartbeatServiceClient interface {
 	// nothing and is answered with the lease as it stands.
 	// Ordering: items are taken in order, and results have the order of the request. A rejected item
 	// does not stop the others.
-	// Limits: 1,000 beats.
-	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER); UNAVAILABLE
-	// (NO_LEADER, SHUTTING_DOWN). For single items see HeartbeatResult.rejection.
+	// Limits: 1,000 beats. Beats that open a lease or take it over are rate-limited like registrations
+	// on streams, and a call counts as one message of its client certificate.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER);
+	// RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
+	// single items see HeartbeatResult.rejection.
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the leases of many holders over one stream.
 	//
@@ -82,7 +84,7 @@ type HeartbeatServiceClient interface {
 	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
-	// replica that leads no shard); ABORTED (SUPERSEDED) when a newer boot of the last holder on this
+	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this
 	// stream took over; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo);
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).
@@ -173,9 +175,11 @@ type HeartbeatServiceServer interface {
 	// nothing and is answered with the lease as it stands.
 	// Ordering: items are taken in order, and results have the order of the request. A rejected item
 	// does not stop the others.
-	// Limits: 1,000 beats.
-	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER); UNAVAILABLE
-	// (NO_LEADER, SHUTTING_DOWN). For single items see HeartbeatResult.rejection.
+	// Limits: 1,000 beats. Beats that open a lease or take it over are rate-limited like registrations
+	// on streams, and a call counts as one message of its client certificate.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER);
+	// RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
+	// single items see HeartbeatResult.rejection.
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the leases of many holders over one stream.
 	//
@@ -197,7 +201,7 @@ type HeartbeatServiceServer interface {
 	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
-	// replica that leads no shard); ABORTED (SUPERSEDED) when a newer boot of the last holder on this
+	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this
 	// stream took over; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo);
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).

@@ -115,6 +115,7 @@ const (
 	ConditionReason_CONDITION_REASON_ENDPOINTS_UNMANAGED           ConditionReason = 19
 	ConditionReason_CONDITION_REASON_SHARED_ADDRESS_NOT_READY      ConditionReason = 20
 	ConditionReason_CONDITION_REASON_NAMESPACE_TERMINATING         ConditionReason = 100
+	ConditionReason_CONDITION_REASON_APISERVER_DENIED              ConditionReason = 300
 )
 
 // Enum value maps for ConditionReason.
@@ -142,6 +143,7 @@ var (
 		19:  "CONDITION_REASON_ENDPOINTS_UNMANAGED",
 		20:  "CONDITION_REASON_SHARED_ADDRESS_NOT_READY",
 		100: "CONDITION_REASON_NAMESPACE_TERMINATING",
+		300: "CONDITION_REASON_APISERVER_DENIED",
 	}
 	ConditionReason_value = map[string]int32{
 		"CONDITION_REASON_UNSPECIFIED":                   0,
@@ -166,6 +168,7 @@ var (
 		"CONDITION_REASON_ENDPOINTS_UNMANAGED":           19,
 		"CONDITION_REASON_SHARED_ADDRESS_NOT_READY":      20,
 		"CONDITION_REASON_NAMESPACE_TERMINATING":         100,
+		"CONDITION_REASON_APISERVER_DENIED":              300,
 	}
 )
 
@@ -434,6 +437,7 @@ const (
 	ProblemCode_PROBLEM_CODE_NODES_NOT_READY         ProblemCode = 32
 	ProblemCode_PROBLEM_CODE_HOLDER_LIMIT_REACHED    ProblemCode = 33
 	ProblemCode_CONDITION_TYPE_CREATION_REFUSED      ProblemCode = 100
+	ProblemCode_PROBLEM_CODE_RECEIVER_DOUBTED        ProblemCode = 300
 )
 
 // Enum value maps for ProblemCode.
@@ -474,6 +478,7 @@ var (
 		32:  "PROBLEM_CODE_NODES_NOT_READY",
 		33:  "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
 		100: "CONDITION_TYPE_CREATION_REFUSED",
+		300: "PROBLEM_CODE_RECEIVER_DOUBTED",
 	}
 	ProblemCode_value = map[string]int32{
 		"PROBLEM_CODE_UNSPECIFIED":             0,
@@ -511,6 +516,7 @@ var (
 		"PROBLEM_CODE_NODES_NOT_READY":         32,
 		"PROBLEM_CODE_HOLDER_LIMIT_REACHED":    33,
 		"CONDITION_TYPE_CREATION_REFUSED":      100,
+		"PROBLEM_CODE_RECEIVER_DOUBTED":        300,
 	}
 )
 
@@ -555,7 +561,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xf2\x1b\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\xb4\x1c\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
@@ -564,12 +570,12 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fCONDITION_REASON_ANOTHER_WRITER\x10\x04\x1a\xf3\x01\xc2\xf3\x18\xee\x01*\x18`Contended` of a Service2\xd1\x01Another writer keeps changing what slicesvc writes. Changes of endpoints, ports and their conditions are still written, once per second at most in answer to the other writer. Other changes wait up to a minute.\x12i\n" +
 	"\x17CONDITION_REASON_HINTED\x10\x05\x1aL\xc2\xf3\x18H*\x1c`TopologyHints` of a Service2(The endpoints of the Service have hints.\x12\xb6\x01\n" +
 	".CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS\x10\x06\x1a\x81\x01\xc2\xf3\x18}*\x1c`TopologyHints` of a Service2]In mode Auto, the endpoints cannot be divided by the CPUs of the zones. The message says why.\x12\xac\x01\n" +
-	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12\x84\x01\n" +
-	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1a[\xc2\xf3\x18W*'`MarkingSuspended`, `EvictionSuspended`2,The replica has not passed a self-check yet.\x12\xdd\x01\n" +
-	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\xb0\x01\xc2\xf3\x18\xab\x01*4`MarkingSuspended`, `EvictionSuspended`, `Published`2sThe kube-apiserver does not answer. Kubelets cannot renew Leases either, and the published endpoints are not known.\x12\x99\x01\n" +
+	"\x19CONDITION_REASON_NO_ZONES\x10\a\x1a\x8c\x01\xc2\xf3\x18\x87\x01*\x1c`TopologyHints` of a Service2gA ready endpoint is on no Node with a zone. kube-proxy uses hints only if every ready endpoint has one.\x12o\n" +
+	"#CONDITION_REASON_SELF_CHECK_PENDING\x10\b\x1aF\xc2\xf3\x18B*\x12`MarkingSuspended`2,The replica has not passed a self-check yet.\x12\xc8\x01\n" +
+	"&CONDITION_REASON_APISERVER_UNREACHABLE\x10\t\x1a\x9b\x01\xc2\xf3\x18\x96\x01*\x1f`MarkingSuspended`, `Published`2sThe kube-apiserver does not answer. Kubelets cannot renew Leases either, and the published endpoints are not known.\x12\x84\x01\n" +
 	"\x1cCONDITION_REASON_CACHE_STALE\x10\n" +
-	"\x1aw\xc2\xf3\x18s*'`MarkingSuspended`, `EvictionSuspended`2HA Lease in the kube-apiserver is newer than in the cache of the replica.\x12\x85\x01\n" +
-	"\x1dCONDITION_REASON_PROCESS_LATE\x10\v\x1ab\xc2\xf3\x18^*'`MarkingSuspended`, `EvictionSuspended`23The process of the replica did not run for a while.\x12\xa1\x01\n" +
+	"\x1ab\xc2\xf3\x18^*\x12`MarkingSuspended`2HA Lease in the kube-apiserver is newer than in the cache of the replica.\x12p\n" +
+	"\x1dCONDITION_REASON_PROCESS_LATE\x10\v\x1aM\xc2\xf3\x18I*\x12`MarkingSuspended`23The process of the replica did not run for a while.\x12\xa1\x01\n" +
 	"\x1dCONDITION_REASON_MASS_SILENCE\x10\f\x1a~\xc2\xf3\x18z*'`MarkingSuspended`, `EvictionSuspended`2OMany nodes of a zone or shard fell silent at once, so a self-check comes first.\x12v\n" +
 	"!CONDITION_REASON_CACHE_NOT_SYNCED\x10\r\x1aO\xc2\xf3\x18K*\x13`EvictionSuspended`24The loop `node-health` has not read the cluster yet.\x12X\n" +
 	"\x1eCONDITION_REASON_NO_ZONE_READY\x10\x0e\x1a4\xc2\xf3\x180*\x13`EvictionSuspended`2\x19No zone has a ready node.\x12\x95\x01\n" +
@@ -579,7 +585,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1dCONDITION_REASON_NOT_SELECTED\x10\x12\x1ax\xc2\xf3\x18t*\x1f`Published` of a kube-apiserver2Q`--endpoint-reconciler-type` does not choose endpoints from such kube-apiservers.\x12\x8e\x01\n" +
 	"$CONDITION_REASON_ENDPOINTS_UNMANAGED\x10\x13\x1ad\xc2\xf3\x18`*\x1f`Published` of a kube-apiserver2=Endpoints are not written: `--endpoint-reconciler-type=none`.\x12\x9b\x01\n" +
 	")CONDITION_REASON_SHARED_ADDRESS_NOT_READY\x10\x14\x1al\xc2\xf3\x18h* `Registered` of a kube-apiserver2DBehind the same address there is a kube-apiserver that is not ready.\x12\xdd\x01\n" +
-	"&CONDITION_REASON_NAMESPACE_TERMINATING\x10d\x1a\xb0\x01\xc2\xf3\x18\xab\x01*\x1e`CreationRefused` of a Service2\x88\x01The namespace of the Service is being deleted, so kube-apiserver creates no object in it. Existing slices are still updated and deleted.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
+	"&CONDITION_REASON_NAMESPACE_TERMINATING\x10d\x1a\xb0\x01\xc2\xf3\x18\xab\x01*\x1e`CreationRefused` of a Service2\x88\x01The namespace of the Service is being deleted, so kube-apiserver creates no object in it. Existing slices are still updated and deleted.\x12\x95\x01\n" +
+	"!CONDITION_REASON_APISERVER_DENIED\x10\xac\x02\x1am\xc2\xf3\x18i*\x12`MarkingSuspended`2SThe kube-apiserver refuses to show Leases to the replica, which needs another role.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
 	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\xec\x03\n" +
 	"\x14PlanIncompleteReason\x12&\n" +
 	"\"PLAN_INCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\x8c\x01\n" +
@@ -660,7 +667,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\n" +
 	"PortsMatch*\fthe baseline2=FALSE when a kube-apiserver serves on another port than most.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xc1.\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xda0\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -698,7 +705,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1cPROBLEM_CODE_NODES_NOT_READY\x10 \x1a\x8a\x01\xc2\xf3\x18\x85\x012:Nodes give signals, and their Ready condition is not True.R>Look at the kubelet of the first one: `kubectl describe node`.Z\aWARNING\x12\xbc\x01\n" +
 	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\xa7\x01\n" +
 	"\x1fCONDITION_TYPE_CREATION_REFUSED\x10d\x1a\x81\x01\xc2\xf3\x18}\n" +
-	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x1aL\xc2\xf3\x18H\n" +
+	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x12\x96\x02\n" +
+	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (

@@ -234,7 +234,7 @@ var File_trivet_registry_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xb3M\n" +
+	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xd4M\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -265,9 +265,9 @@ const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\x18ERROR_REASON_UNAVAILABLE\x10\x17\x1a\x85\x01\xc2\xf3\x18\x80\x01\x12\x05every\x18\x0e28Another process, which the server asked, did not answer.@\x01R9Retry after a pause. The log of the server has the cause.\x12\xc7\x01\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\x18\x1a\xab\x01\xc2\xf3\x18\xa6\x01\x12\x05every\x18\r2bA defect, or a failure that the caller cannot influence. Only the log of the server has the cause.@\x03R5Look for `finished call` with this method in the log.\x12\xa4\x01\n" +
 	"\x12ERROR_REASON_PANIC\x10\x19\x1a\x8b\x01\xc2\xf3\x18\x86\x01\x12\x05every\x18\r2QThe handler panicked. Only this call failed; `trivet_rpc_panics_total` counts it.@\x02R&Report it with the stack from the log.\x12\x8d\x01\n" +
-	"\x1aERROR_REASON_UNKNOWN_CLASS\x10\x1a\x1am\xc2\xf3\x18i\x12\bleasesvc\x18\x03 \x0122The server has no class of holders with this name.@\x02R#Use `node`, or configure the class.\x12\xa5\x01\n" +
-	"\x17ERROR_REASON_SUPERSEDED\x10\x1b\x1a\x87\x01\xc2\xf3\x18\x82\x01\x12\bleasesvc\x18\n" +
-	" \x012'A newer boot of this holder registered.@\x02RGStop sending heartbeats. If this boot is the newer one, register again.\x12\xc1\x01\n" +
+	"\x1aERROR_REASON_UNKNOWN_CLASS\x10\x1a\x1am\xc2\xf3\x18i\x12\bleasesvc\x18\x03 \x0122The server has no class of holders with this name.@\x02R#Use `node`, or configure the class.\x12\xc6\x01\n" +
+	"\x17ERROR_REASON_SUPERSEDED\x10\x1b\x1a\xa8\x01\xc2\xf3\x18\xa3\x01\x12\bleasesvc\x18\n" +
+	" \x012*Another boot of this holder has the lease.@\x01ReStop sending heartbeats, and register again after the pause. Of two machines with one name, stop one.\x12\xc1\x01\n" +
 	"&ERROR_REASON_REGISTRATION_RATE_LIMITED\x10\x1c\x1a\x94\x01\xc2\xf3\x18\x8f\x01\x12\bleasesvc\x18\x0e \x012eMany holders register, or many streams open, at the same time. Holders with a lease are not affected.@\x01R\x16Retry after the pause.\x12\x88\x01\n" +
 	"\"ERROR_REASON_REGISTRATION_REQUIRED\x10\x1d\x1a`\xc2\xf3\x18\\\x12\bleasesvc\x18\x0322The first message of a stream registers no holder.@\x02R\x18Register a holder first.\x12\x9c\x01\n" +
 	"\x1bERROR_REASON_UNKNOWN_HANDLE\x10\x1e\x1a{\xc2\xf3\x18w\x12\bleasesvc\x18\x032-The handle was never assigned on this stream.@\x02R8Register the holder, and use the handle from the result.\x12\xf3\x01\n" +

@@ -31,7 +31,7 @@ func (c converter) registration(h *leasev1.Holder, report *leasev1.Report, seque
 }
 
 func reportFrom(r *leasev1.Report) sessioncontroller.Report {
-	report := sessioncontroller.Report{ObservedAge: ageFrom(r.GetObservedAge())}
+	report := sessioncontroller.Report{Observed: r.GetObservedAge() != nil, ObservedAge: ageFrom(r.GetObservedAge())}
 	for _, c := range r.GetConditions() {
 		condition := sessioncontroller.ReportedCondition{
 			Type: c.GetType(), Reason: c.GetReason(), Message: c.GetMessage(), Status: statusFrom(c.GetStatus()), TransitionAge: -1,
@@ -62,7 +62,10 @@ func reportOf(r *sessioncontroller.Report) *leasev1.Report {
 	if r == nil {
 		return nil
 	}
-	report := &leasev1.Report{ObservedAge: durationpb.New(r.ObservedAge)}
+	report := &leasev1.Report{}
+	if r.Observed {
+		report.ObservedAge = durationpb.New(r.ObservedAge)
+	}
 	for i := range r.Conditions {
 		c := &r.Conditions[i]
 		condition := &leasev1.ReportedCondition{Type: c.Type, Status: metav1.Condition_Status(c.Status), Reason: c.Reason, Message: c.Message}

@@ -40,7 +40,7 @@ type ForwarderConfig struct {
 // amount of memory and delays no other peer.
 //
 // Each beat carries its age, so a beat that waited does not extend a session too far: the error is
-// the duration of the call, which is two seconds at most. There is one connection to each peer,
+// the duration of the call, which is two seconds at most, and eight for a slow peer. There is one connection to each peer,
 // with one call in flight. The connection closes after a minute without beats.
 //
 // Forwarding is best effort: a holder whose beat is rejected or dropped has been told to move, and
@@ -201,8 +201,8 @@ const (
 	// holders.
 	maxWaiting = 20_000
 	// maxForwardedConditions bounds the texts of the conditions of a forwarded beat: a batch must
-	// fit into the largest message that a server accepts. Larger conditions are not forwarded; the
-	// holder reports them when it registers.
+	// fit into the largest message that a server accepts. Larger conditions are omitted: the leader
+	// keeps those that it has, and the holder reports its own when it registers there.
 	maxForwardedConditions = 512
 )
 
@@ -227,7 +227,7 @@ func (b Beat) withoutLargeConditions() Beat {
 		bytes += 32 + len(c.Type) + len(c.Reason) + len(c.Message)
 	}
 	if bytes > maxForwardedConditions {
-		b.Report = &sessioncontroller.Report{ObservedAge: b.Report.ObservedAge}
+		b.Report = &sessioncontroller.Report{Observed: b.Report.Observed, ObservedAge: b.Report.ObservedAge, ConditionsOmitted: true}
 	}
 	return b
 }

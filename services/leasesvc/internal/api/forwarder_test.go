@@ -264,6 +264,48 @@ func TestForwarder_HangingPeerTimesOut(t *testing.T) {
 	})
 }
 
+// A leader that takes a time for each call gets the beats, later. A frozen one gets none, and does not
+// hold up another one. A leader that fails after it took the beats gets them again.
+func TestForwarder_SlowLeadersGetTheBeats(t *testing.T) {
+	taking := func(d time.Duration) func(context.Context, int) (int, error) {
+		return func(ctx context.Context, _ int) (int, error) {
+			select {
+			case <-time.After(d):
+				return 0, nil
+			case <-ctx.Done():
+				return 0, status.FromContextError(ctx.Err()).Err()
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		slowness time.Duration
+		within   time.Duration
+		gets     bool
+	}{
+		"1 s":    {slowness: time.Second, within: 2 * time.Second, gets: true},
+		"3 s":    {slowness: 3 * time.Second, within: 6 * time.Second, gets: true},
+		"7 s":    {slowness: 7 * time.Second, within: 15 * time.Second, gets: true},
+		"frozen": {slowness: time.Hour, within: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow, other := &fakePeer{answer: taking(c.slowness)}, &fakePeer{}
+				f := newBubbleFixture(t, map[string]*fakePeer{"slow": slow, "other": other})
+				f.Offer("slow", beatsOf(10, 1))
+				f.Offer("other", beatsOf(10, 1))
+				advance(time.Second / 2)
+				if got := other.takeBatches(); len(got) != 1 || len(got[0]) != 10 {
+					t.Errorf("the other leader got %v", got)
+				}
+				advance(c.within)
+				if got := slow.takeBatches(); c.gets != (len(got) == 1 && len(got[0]) == 10) {
+					t.Errorf("within %v the leader got %d batches, want its beats: %v", c.within, len(got), c.gets)
+				}
+			})
+		})
+	}
+}
+
 func TestForwarder_PermanentFailuresAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakePeer{}

@@ -17,8 +17,11 @@ import (
 const (
 	// idleTimeout is how long a peer without waiting beats keeps its connection.
 	idleTimeout = time.Minute
-	// callTimeout bounds one call. A beat that comes every few seconds is not worth a longer wait.
-	callTimeout = 2 * time.Second
+	// callTimeout bounds one call. It doubles up to maxCallTimeout while the peer is slower: a slow
+	// peer gets fewer beats, and not none. The age of a beat can be wrong by the time of its call, so
+	// maxCallTimeout is well below the grace period of a node.
+	callTimeout    = 2 * time.Second
+	maxCallTimeout = 8 * time.Second
 	// minBackoff and maxBackoff bound the pause after a failed call.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 2 * time.Second
@@ -44,7 +47,7 @@ func (f *Forwarder) runSender(ctx context.Context, p *forwardQueue) {
 }
 
 func (f *Forwarder) send(ctx context.Context, p *forwardQueue, connection Connection) {
-	failures := 0
+	failures, timeout := 0, callTimeout
 	for ctx.Err() == nil {
 		batch := f.take(p)
 		if len(batch) == 0 {
@@ -53,7 +56,9 @@ func (f *Forwarder) send(ctx context.Context, p *forwardQueue, connection Connec
 			}
 			continue
 		}
-		err := f.sendBatch(ctx, p, connection, batch)
+		begin := time.Now()
+		err := f.sendBatch(ctx, p, connection, batch, timeout)
+		timeout = nextTimeout(timeout, time.Since(begin), err)
 		if err == nil {
 			failures = 0
 			continue
@@ -65,10 +70,21 @@ func (f *Forwarder) send(ctx context.Context, p *forwardQueue, connection Connec
 	}
 }
 
+// nextTimeout returns the timeout of the call after one that took a time and returned err.
+func nextTimeout(timeout, took time.Duration, err error) time.Duration {
+	switch {
+	case err == nil && took < callTimeout:
+		return callTimeout
+	case status.Code(err) == codes.DeadlineExceeded:
+		return min(2*timeout, maxCallTimeout)
+	}
+	return timeout
+}
+
 // sendBatch makes one call. The beats of a failed call wait again, unless a repetition would fail
 // too.
-func (f *Forwarder) sendBatch(ctx context.Context, p *forwardQueue, connection Connection, batch []waitingBeat) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (f *Forwarder) sendBatch(ctx context.Context, p *forwardQueue, connection Connection, batch []waitingBeat, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	now := time.Now()
 	beats := make([]AgedBeat, 0, len(batch))
@@ -180,7 +196,8 @@ func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (rejected i
 				Holder:   &leasev1.Holder{Class: b.Class, Name: b.Name, BootId: b.Boot},
 				Sequence: b.Sequence, Report: reportOf(b.Report),
 			},
-			Age: durationpb.New(b.Age),
+			Age:               durationpb.New(b.Age),
+			ConditionsOmitted: b.Report != nil && b.Report.ConditionsOmitted,
 		})
 	}
 	response, err := leasev1.NewPeerServiceClient(c.connection).ForwardHeartbeats(ctx, request)

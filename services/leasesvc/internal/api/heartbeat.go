@@ -22,10 +22,13 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	if err := s.checkCluster(request.ClientInfo); err != nil {
 		return nil, err
 	}
+	if err := s.countCall(ctx); err != nil {
+		return nil, err
+	}
 	beats := newBeatBatch(s, len(request.Beats))
-	beats.batch.Unordered = true
+	beats.batch.Unordered, beats.paced = true, true
 	for _, beat := range request.Beats {
-		beats.add(beat, 0)
+		beats.add(&leasev1.ForwardedBeat{Beat: beat})
 	}
 	results, err := beats.process(ctx)
 	if err != nil {
@@ -41,13 +44,21 @@ func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.Forward
 	beats := newBeatBatch(s, len(request.Beats))
 	beats.reply.forwarded = true
 	for _, beat := range request.Beats {
-		beats.add(beat.Beat, min(max(beat.GetAge().AsDuration(), 0), maxForwardedAge))
+		beats.add(beat)
 	}
 	results, err := beats.process(ctx)
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
 	return &leasev1.ForwardHeartbeatsResponse{Results: results}, nil
+}
+
+// countCall counts a call as one message of its sender, as on a stream.
+func (s *Server) countCall(ctx context.Context) error {
+	sender := s.senders.open(ctx)
+	defer s.senders.close(sender)
+	_, err := s.directive(sender)
+	return err
 }
 
 // checkCluster rejects a client that means another cluster.
@@ -65,6 +76,8 @@ type beatBatch struct {
 	reply   *reply
 	batch   *sessioncontroller.Batch
 	results []*leasev1.HeartbeatResult // nil for a beat in the batch
+	// paced says that the beats which open or take over a session need admission.
+	paced bool
 }
 
 func newBeatBatch(server *Server, n int) *beatBatch {
@@ -73,25 +86,34 @@ func newBeatBatch(server *Server, n int) *beatBatch {
 	}
 }
 
-// add adds a beat that was received age ago.
-func (b *beatBatch) add(beat *leasev1.Beat, age time.Duration) {
+// add adds a beat. One that was received here has no age.
+func (b *beatBatch) add(forwarded *leasev1.ForwardedBeat) {
+	beat := forwarded.GetBeat()
 	registration, served := b.server.convert.registration(beat.GetHolder(), beat.GetReport(), beat.GetSequence())
 	if !served {
 		b.results = append(b.results, rejectedBeat(b.server.unknownClass(beat.GetHolder().GetClass())))
 		return
 	}
-	registration.Age = age
+	registration.Deferred = b.paced
+	registration.Age = min(max(forwarded.GetAge().AsDuration(), 0), maxForwardedAge)
+	if registration.Report != nil {
+		registration.Report.ConditionsOmitted = forwarded.GetConditionsOmitted()
+	}
 	b.batch.Registrations = append(b.batch.Registrations, registration)
 	b.results = append(b.results, nil)
 }
 
 // process returns the results of all beats.
 func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, error) {
+	b.server.beats.Add(uint64(len(b.results)))
 	sessions, err := b.server.runningSessions()
 	if err != nil {
 		return nil, err
 	}
 	if err := sessions.Process(ctx, b.batch); err != nil {
+		return nil, err
+	}
+	if err := b.admit(ctx, sessions); err != nil {
 		return nil, err
 	}
 	next := 0 // in the batch
@@ -109,6 +131,37 @@ func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, er
 	}
 	b.reply.forward()
 	return b.results, nil
+}
+
+// admit registers the deferred beats that the admission rate allows. Before, they were tried as
+// renewals, which need no admission.
+func (b *beatBatch) admit(ctx context.Context, sessions Sessions) error {
+	var deferred []int // in b.batch
+	for i := range b.batch.Results {
+		if b.batch.Results[i].Deferred {
+			deferred = append(deferred, i)
+		}
+	}
+	if len(deferred) == 0 {
+		return nil
+	}
+	deferred = deferred[:b.server.registrations.admit(time.Now(), len(deferred))]
+	admitted := sessioncontroller.NewBatch()
+	admitted.Unordered = b.batch.Unordered
+	for _, i := range deferred {
+		b.batch.Registrations[i].Deferred = false
+		admitted.Registrations = append(admitted.Registrations, b.batch.Registrations[i])
+	}
+	if len(deferred) == 0 {
+		return nil
+	}
+	if err := sessions.Process(ctx, admitted); err != nil {
+		return err
+	}
+	for n, i := range deferred {
+		b.batch.Results[i] = admitted.Results[n]
+	}
+	return nil
 }
 
 func rejectedBeat(rejection *leasev1.Rejection) *leasev1.HeartbeatResult {

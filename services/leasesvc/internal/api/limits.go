@@ -96,8 +96,8 @@ func newSenders(messagesPerSecond int) *senders {
 	return &senders{messagesPerSecond: messagesPerSecond, meters: map[string]*meter{}}
 }
 
-// open returns the sender of a stream, or nil for a client without a certificate. The caller calls
-// close at the stream's end.
+// open returns the sender of a stream or call, or nil for a client without a certificate. The caller
+// calls close at its end.
 func (s *senders) open(ctx context.Context) *sender {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -194,7 +194,7 @@ func (m *meter) count(now time.Time) messageRate {
 func (m *meter) idle(now time.Time) bool { return m.tokens.TokensAt(now) >= float64(m.tokens.Burst()) }
 
 // directive counts a message and returns what the sender must be told beside the answer. An error
-// ends the stream.
+// ends the stream or the call.
 func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Directive, error) {
 	if sender == nil {
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_UNSPECIFIED, nil
@@ -204,7 +204,7 @@ func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Dir
 	case result == farOverRate:
 		s.metrics.rejectedStreams.WithLabelValues("too_many_messages").Inc()
 		return 0, rpcerror.New(codes.ResourceExhausted, reasonTooManyMessages,
-			fmt.Sprintf("%q sends more than %d messages per second on all its streams and did not slow down when told to", sender.name, s.MaxMessages),
+			fmt.Sprintf("%q sends more than %d messages per second and did not slow down when told to", sender.name, s.MaxMessages),
 			rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))
 	case !now.Before(sender.expires):
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH, nil

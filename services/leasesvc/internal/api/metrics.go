@@ -30,7 +30,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		noLeader:     heartbeats.WithLabelValues("no_leader"),
 		deferred:     heartbeats.WithLabelValues("registration_rate_limited"),
 		rejectedStreams: register.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_lease_rejected_streams_total", Help: "Heartbeat streams that a rate limit rejected or ended, by reason.",
+			Name: "trivet_lease_rejected_streams_total", Help: "Heartbeat streams and calls that a rate limit rejected or ended, by reason.",
 		}, []string{"reason"}),
 	}
 	for outcome := range m.heartbeats {

@@ -61,7 +61,7 @@ func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 		return response, nil
 	}}
 	reported := agedBeat("n2", 1500*time.Millisecond)
-	reported.Report = &sessioncontroller.Report{ObservedAge: 3 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
+	reported.Report = &sessioncontroller.Report{Observed: true, ObservedAge: 3 * time.Second, Conditions: []sessioncontroller.ReportedCondition{
 		{Type: "Ready", Status: 2, Reason: "DOWN", Message: "m", TransitionAge: time.Minute}, {Type: "Other", TransitionAge: -1},
 	}}
 	rejected, err := newPeerConnection(t, r).Send(t.Context(), []AgedBeat{agedBeat("n1", 0), reported})
@@ -138,5 +138,34 @@ func TestPeerConnection_ReturnsErrors(t *testing.T) {
 	}
 	if _, err := c.Send(t.Context(), []AgedBeat{agedBeat("UPPER", 0)}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("error %v, want the interceptor to reject the beat", err)
+	}
+}
+
+// A forwarded beat whose conditions are too large leaves those that the leader has.
+func TestForwardHeartbeats_OmittedConditionsStay(t *testing.T) {
+	f := newFixture(t, setup{})
+	c := NewPeerConnection(testkit.Serve(t, f.server.Register, Unvalidated()...), "replica-2")
+	report := &leasev1.Report{}
+	for i := range 16 {
+		report.Conditions = append(report.Conditions, &leasev1.ReportedCondition{Type: fmt.Sprintf("C%d", i), Message: strings.Repeat("m", 200)})
+	}
+	node := holders(1, 1)[0]
+	f.open(t).send(&leasev1.StreamHeartbeatsRequest{Sequence: 1, Registrations: []*leasev1.Registration{{Holder: node, Report: report}}})
+	reported := reportFrom(report)
+	reported.ObservedAge = 3 * time.Second
+	beat := Beat{Class: node.Class, Name: node.Name, Boot: node.BootId, Sequence: 2, Report: &reported}
+	if rejected, err := c.Send(t.Context(), []AgedBeat{{Beat: beat.withoutLargeConditions()}}); rejected != 0 || err != nil {
+		t.Fatalf("%d rejected, error %v", rejected, err)
+	}
+	if lease, found := f.lease(node.Name); !found || len(lease.Conditions) != 16 {
+		t.Errorf("the leader has %d conditions after the forwarded beat, want 16", len(lease.Conditions))
+	}
+	// A report without conditions still clears them.
+	beat.Report, beat.Sequence = &sessioncontroller.Report{}, 3
+	if rejected, err := c.Send(t.Context(), []AgedBeat{{Beat: beat.withoutLargeConditions()}}); rejected != 0 || err != nil {
+		t.Fatalf("%d rejected, error %v", rejected, err)
+	}
+	if lease, _ := f.lease(node.Name); len(lease.Conditions) != 0 {
+		t.Errorf("the leader has %d conditions after a report without any", len(lease.Conditions))
 	}
 }

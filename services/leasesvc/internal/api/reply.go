@@ -60,16 +60,16 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
-	return rejectionOf(result.Outcome)
+	return rejectionOf(result.Outcome, result.RetryAfter)
 }
 
 // beatRejection returns why the beat of a handle was rejected.
-func (r *reply) beatRejection(outcome session.Outcome, shard int, beat Beat) *leasev1.Rejection {
-	if outcome == session.Unknown && !r.holds(shard) {
+func (r *reply) beatRejection(rejected sessioncontroller.RejectedBeat, shard int, beat Beat) *leasev1.Rejection {
+	if rejected.Outcome == session.Unknown && !r.holds(shard) {
 		return r.redirect(shard, beat) // the lease has moved with its shard
 	}
-	r.server.metrics.count(outcome, 1)
-	return rejectionOf(outcome)
+	r.server.metrics.count(rejected.Outcome, 1)
+	return rejectionOf(rejected.Outcome, rejected.RetryAfter)
 }
 
 // holds reports whether this replica leads a shard.
@@ -138,12 +138,14 @@ func (s *Server) unknownClass(name string) *leasev1.Rejection {
 	}
 }
 
-// rejectionOf returns the rejection for an outcome; nil if the outcome is accepted.
-func rejectionOf(outcome session.Outcome) *leasev1.Rejection {
+// rejectionOf returns the rejection for an outcome; nil if the outcome is accepted. supersededFor is
+// the pause of a Superseded holder.
+func rejectionOf(outcome session.Outcome, supersededFor time.Duration) *leasev1.Rejection {
 	switch outcome {
 	case session.Superseded:
 		return &leasev1.Rejection{
 			Reason: string(reasonSuperseded), Code: code.Code_ABORTED, Message: sessioncontroller.ErrSuperseded.Error(),
+			RetryAfter: durationpb.New(supersededFor),
 		}
 	case session.Full:
 		return &leasev1.Rejection{

@@ -84,6 +84,7 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	if err := r.check(request); err != nil {
 		return err
 	}
+	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(request.Registrations)))
 	directive, err := r.server.directive(r.sender)
 	if err != nil {
 		return err
@@ -351,9 +352,9 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 		}
 		var report *sessioncontroller.Report
 		if len(reports) > 0 && reports[0].Index == rejected.Index {
-			report = &sessioncontroller.Report{ObservedAge: reports[0].ObservedAge, Conditions: reports[0].Conditions}
+			report = &sessioncontroller.Report{Observed: reports[0].Observed, ObservedAge: reports[0].ObservedAge, Conditions: reports[0].Conditions}
 		}
-		rejection := reply.beatRejection(rejected.Outcome, int(h.shard), r.forwardableBeat(h, report))
+		rejection := reply.beatRejection(rejected, int(h.shard), r.forwardableBeat(h, report))
 		if !resync {
 			r.response.RejectedHandles = append(r.response.RejectedHandles, &leasev1.RejectedHandle{Handle: number, Rejection: rejection})
 		}

@@ -102,6 +102,8 @@ type Server struct {
 	newStreams    *limiter
 	senders       *senders
 	openStreams   atomic.Int64
+	lostStreams   atomic.Uint64
+	beats         atomic.Uint64 // received
 }
 
 // New returns a Server. It starts nothing.
@@ -131,6 +133,13 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 
 // OpenStreams returns the number of open heartbeat streams.
 func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
+
+// Receipts returns what this replica has received so far, from memory.
+func (s *Server) Receipts() sessioncontroller.Receipts {
+	return sessioncontroller.Receipts{
+		Beats: s.beats.Load(), Streams: int(s.openStreams.Load()), LostStreams: s.lostStreams.Load(),
+	}
+}
 
 // runningSessions returns the session controller, or sessioncontroller.ErrStopped while its loop
 // does not run.

@@ -41,6 +41,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	defer s.openStreams.Add(-1)
 	sender := s.senders.open(rpc.Context())
 	defer s.senders.close(sender)
+	defer s.countLost(rpc.Context())
 	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, sender)}
 
 	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg
@@ -61,6 +62,14 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		return stream.end(sessioncontroller.ErrStopped)
 	case <-rpc.Context().Done():
 		return stream.end(context.Cause(rpc.Context()))
+	}
+}
+
+// countLost counts a stream that ended because its client is gone. ctx is that of the stream; a
+// client that ends its stream in order leaves it alive, and so does this replica.
+func (s *Server) countLost(ctx context.Context) {
+	if ctx.Err() != nil && rpcerror.ReasonOf(context.Cause(ctx)) != rpcerror.ShuttingDownReason {
+		s.lostStreams.Add(1)
 	}
 }
 

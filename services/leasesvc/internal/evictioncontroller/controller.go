@@ -18,8 +18,9 @@ import (
 const (
 	// Interval is the time between two passes, so the delay of an eviction beside its own requests.
 	Interval = 50 * time.Millisecond
-	// evictTimeout bounds one eviction with its three requests.
-	evictTimeout = 10 * time.Second
+	// evictTimeout bounds the first try of an eviction with its requests, maxEvictTimeout each try.
+	evictTimeout    = 10 * time.Second
+	maxEvictTimeout = time.Minute
 	// reportEvery is the time between two reports.
 	reportEvery = time.Second
 )
@@ -35,7 +36,7 @@ type Config struct {
 
 // Cluster is what one Run works on.
 type Cluster struct {
-	Cache  nodestore.Cache
+	Cache  Cache
 	Writer Writer
 	Events Events
 	// NodeHealth is nil in a process that does not run node health: the taints of upstream's
@@ -43,12 +44,22 @@ type Cluster struct {
 	NodeHealth NodeHealth
 }
 
+// Cache is a nodestore.Cache; *nodestore.Subscription is one.
+type Cache interface {
+	nodestore.Cache
+	// Relist lists all objects again, because the cache is behind.
+	Relist()
+}
+
 // Writer evicts Pods and reads past the cache; *nodestore.Writer is one. Its methods block until
 // kube-apiserver answers or ctx, which carries the term, ends. They are called concurrently for
 // different Pods.
 type Writer interface {
-	// Node reads a Node past the cache. It returns nil for a Node that does not exist.
-	Node(ctx context.Context, name string) (*corev1.Node, error)
+	// LiveNode reads a Node past the cache. It returns nil for a Node that does not exist.
+	LiveNode(ctx context.Context, name string) (*corev1.Node, error)
+	// LivePod reads a Pod past the cache. It returns nil for a Pod that does not exist, or that
+	// another one of its name has replaced.
+	LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 	// Evict marks a Pod as disrupted and deletes it, if it has not changed. A Pod that does not
 	// exist is a NotFound error.
 	Evict(ctx context.Context, e *eviction.Eviction) error
@@ -78,7 +89,8 @@ type Controller struct {
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
 // Run evicts until ctx, which carries the term, ends. Once the cache is synced it reports every
-// second: an error if the last eviction failed and a failed one is still pending, else nil.
+// second: an error if the last eviction failed and a failed one is still pending, or if the cache
+// of Pods is behind, else nil.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	r := newRun(c.cfg, cluster, report, &c.snapshot)
 	return nodestore.Loop{

@@ -294,6 +294,43 @@ func TestRun_ChangedPodIsDecidedAgain(t *testing.T) {
 	})
 }
 
+// An answer that takes longer than the first try waits is waited for by the next try.
+func TestRun_SlowAnswersDelayAnEviction(t *testing.T) {
+	run(t, 0, func(x *fixture) {
+		x.cluster.mu.Lock()
+		x.cluster.slow = 15 * time.Second
+		x.cluster.mu.Unlock()
+		x.cluster.node("a1", "maintenance")
+		x.cluster.pod("p", "a1", 10)
+		time.Sleep(time.Minute)
+		x.expect(map[string]float64{"p": 36})
+	})
+}
+
+// A benign writer has changed a Pod, and the watch of Pods hangs. The Pod leaves all the same, and
+// the cache is shown to be behind until it is listed again.
+func TestRun_StaleCacheOfPodsForbidsNoEviction(t *testing.T) {
+	run(t, 0, func(x *fixture) {
+		x.cluster.node("a1", "maintenance")
+		x.cluster.pod("p", "a1", 10)
+		time.Sleep(5 * time.Second)
+		x.cluster.freezePods()
+		x.cluster.pod("p", "a1", 10) // an annotation, for example, which the watch does not tell
+		time.Sleep(15 * time.Second)
+		x.expect(map[string]float64{"p": 10})
+		if err := x.lastReport(); err == nil || !strings.Contains(err.Error(), "cache of Pods is behind") {
+			t.Errorf("reported %v, want the cache behind", err)
+		}
+		time.Sleep(2 * time.Minute)
+		if err := x.lastReport(); err != nil || x.cluster.relists != 1 {
+			t.Errorf("reported %v after %d relists, want none after one", err, x.cluster.relists)
+		}
+		if n := x.tries("conflict"); n != 1 {
+			t.Errorf("%v conflicts, want one", n)
+		}
+	})
+}
+
 // A watch that hangs must not cause many requests.
 func TestRun_RepeatedConflictsBackOff(t *testing.T) {
 	run(t, 0, func(x *fixture) {

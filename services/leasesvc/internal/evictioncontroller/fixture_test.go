@@ -36,6 +36,8 @@ type fakeCluster struct {
 	version    int                    // of the last Node
 	answer     func(pod string) error // what an eviction is refused with
 	slow       time.Duration          // what an answer takes
+	frozenPods map[string]*corev1.Pod // what the watch says of Pods instead
+	relists    int
 
 	evictedAt map[string]time.Duration // when pods were evicted
 	cancelled []string
@@ -82,6 +84,8 @@ func (t *fakeCluster) pod(name, node string, seconds int64) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.version++
+	pod.ResourceVersion = fmt.Sprint(t.version)
 	t.pods[name] = pod
 	t.changed[node] = struct{}{}
 }
@@ -98,6 +102,23 @@ func (t *fakeCluster) thaw() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen = nil
+	for name := range t.nodes {
+		t.changed[name] = struct{}{}
+	}
+}
+
+// freezePods keeps changes of Pods from the cache until it is listed again.
+func (t *fakeCluster) freezePods() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.frozenPods = maps.Clone(t.pods)
+}
+
+func (t *fakeCluster) Relist() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.relists++
+	t.frozenPods = nil
 	for name := range t.nodes {
 		t.changed[name] = struct{}{}
 	}
@@ -157,7 +178,11 @@ func (t *fakeCluster) Pods(node string) []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var on []*corev1.Pod
-	for _, pod := range t.pods {
+	pods := t.pods
+	if t.frozenPods != nil {
+		pods = t.frozenPods
+	}
+	for _, pod := range pods {
 		if pod.Spec.NodeName == node {
 			on = append(on, pod)
 		}
@@ -183,13 +208,22 @@ func (t *fakeCluster) EvictionCancelled(w eviction.PendingPod) {
 // another method.
 type fakeWriter struct{ *fakeCluster }
 
-func (c fakeWriter) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (c fakeWriter) LiveNode(ctx context.Context, name string) (*corev1.Node, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[name], nil
+}
+
+func (c fakeWriter) LivePod(_ context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if live := c.pods[pod.Name]; live != nil && live.UID == pod.UID {
+		return live, nil
+	}
+	return nil, nil
 }
 
 func (c fakeWriter) Evict(ctx context.Context, e *eviction.Eviction) error {
@@ -214,7 +248,9 @@ func (c fakeWriter) Evict(ctx context.Context, e *eviction.Eviction) error {
 	if err != nil {
 		return err
 	}
-	if c.pods[e.Pod.Name] != e.Pod {
+	if live := c.pods[e.Pod.Name]; live == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, e.Pod.Name)
+	} else if live.ResourceVersion != e.Pod.ResourceVersion {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, e.Pod.Name, nil)
 	}
 	delete(c.pods, e.Pod.Name)

@@ -76,7 +76,7 @@ func outcomeOf(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err), errors.Is(err, errGone):
 		return "gone"
 	case apierrors.IsConflict(err):
 		return "conflict"

@@ -35,6 +35,7 @@ type run struct {
 	// live are Nodes as they were read past the cache, until the cache has them.
 	live      map[string]*corev1.Node
 	attempts  map[types.UID]attempt
+	behind    behindPods
 	rateLimit eviction.RateLimit
 	changed   bool  // since the last snapshot
 	failed    error // of the last eviction
@@ -42,7 +43,7 @@ type run struct {
 	heldOn   []string // the Nodes with held Pods
 	reportAt monotonic.Instant
 
-	jobs    chan eviction.Eviction
+	jobs    chan job
 	results chan result
 	free    int // how many more jobs fit
 }
@@ -52,8 +53,8 @@ func newRun(cfg Config, cluster Cluster, report func(error), published *atomic.P
 	return &run{
 		Config: cfg, Cluster: cluster, report: report, published: published, origin: time.Now(),
 		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
-		unreliable: map[string]nodehealth.Hold{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, changed: true,
-		jobs: make(chan eviction.Eviction, size), results: make(chan result, size), free: size,
+		unreliable: map[string]nodehealth.Hold{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, behind: behindPods{}, changed: true,
+		jobs: make(chan job, size), results: make(chan result, size), free: size,
 	}
 }
 
@@ -187,5 +188,9 @@ func (r *run) reportFailure() {
 	if !r.retries() {
 		r.failed = nil
 	}
-	r.report(r.failed)
+	err := r.failed
+	if err == nil {
+		err = r.reportBehind()
+	}
+	r.report(err)
 }

@@ -30,6 +30,9 @@ const (
 // errWithdrawn ends an eviction that does not hold any more.
 var errWithdrawn = errors.New("the Node has changed and the Pod need not leave now")
 
+// errGone ends the eviction of a Pod that is gone.
+var errGone = errors.New("the Pod is gone")
+
 // attempt is the eviction of one Pod.
 type attempt struct {
 	// until is when the Pod may be evicted again; running while an eviction is running.
@@ -40,9 +43,21 @@ type attempt struct {
 	conflicts int
 }
 
+// job is one eviction.
+type job struct {
+	eviction.Eviction
+	// readPod says that the Pod is read past the cache too, because the cached one was refused.
+	readPod bool
+	// timeout bounds the job with its requests. It is doubled with each failure, so that a slow
+	// kube-apiserver delays an eviction and forbids none.
+	timeout time.Duration
+}
+
 // result is the end of an eviction.
 type result struct {
 	eviction.Eviction
+	// podBehind says that kube-apiserver has another version of the Pod than the cache, or none.
+	podBehind bool
 	// live is the Node as it was read; nil if it was not read or does not exist.
 	live *corev1.Node
 	err  error
@@ -54,30 +69,45 @@ func (r *run) evict(e eviction.Eviction) {
 	a.until = running
 	r.attempts[e.Pod.UID] = a
 	r.free--
-	r.jobs <- e
+	r.jobs <- job{Eviction: e, readPod: a.conflicts > 0, timeout: min(evictTimeout<<min(a.failures, 10), maxEvictTimeout)}
 }
 
 // work evicts until jobs is closed.
 func (r *run) work(ctx context.Context) {
-	for e := range r.jobs {
-		live, err := r.do(ctx, &e)
-		r.results <- result{Eviction: e, live: live, err: err} // has a place for each job
+	for j := range r.jobs {
+		res := result{Eviction: j.Eviction}
+		res.live, res.podBehind, res.err = r.do(ctx, j)
+		r.results <- res // has a place for each job
 	}
 }
 
-// do reads the Node first: the cache may be behind, or the taint may just have been removed.
-func (r *run) do(ctx context.Context, e *eviction.Eviction) (live *corev1.Node, err error) {
-	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
+// do reads the Node first: the cache may be behind, or the taint may just have been removed. After
+// a conflict it reads the Pod as well, because a cache that is behind would lead to the same
+// conflict for ever.
+func (r *run) do(ctx context.Context, j job) (live *corev1.Node, podBehind bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
-	live, err = r.Writer.Node(ctx, e.Node)
-	if err != nil {
-		return nil, err
+	e := j.Eviction
+	if live, err = r.Writer.LiveNode(ctx, e.Node); err != nil {
+		return nil, false, err
+	}
+	if j.readPod {
+		pod, err := r.Writer.LivePod(ctx, e.Pod)
+		if err != nil {
+			return live, false, err
+		}
+		if pod == nil {
+			return live, true, errGone
+		}
+		podBehind = nodehealth.Newer(pod.ResourceVersion, e.Pod.ResourceVersion)
+		e.Pod = pod
 	}
 	now := time.Now()
-	if live == nil || !e.Holds(r.instant(now), now, live) {
-		return live, errWithdrawn
+	if live == nil || e.Pod.Spec.NodeName != e.Node || !e.Holds(r.instant(now), now, live) {
+		return live, podBehind, errWithdrawn
 	}
-	return live, r.Writer.Evict(ctx, e)
+	err = r.Writer.Evict(ctx, &e)
+	return live, podBehind || err == nil || apierrors.IsNotFound(err), err
 }
 
 // collectResults takes in the evictions that have ended.
@@ -101,6 +131,9 @@ func (r *run) take(result result) {
 	before := r.attempts[e.Pod.UID]
 	after := r.nextAttempt(before, result.err)
 	r.attempts[e.Pod.UID] = after
+	if result.podBehind {
+		r.behind.note(r.now, e.Pod)
+	}
 	pod := e.Pod.Namespace + "/" + e.Pod.Name
 	switch {
 	case result.err == nil:
@@ -129,7 +162,7 @@ func (r *run) observeLive(live *corev1.Node) {
 
 func (r *run) nextAttempt(a attempt, err error) attempt {
 	switch {
-	case err == nil, apierrors.IsNotFound(err):
+	case err == nil, apierrors.IsNotFound(err), errors.Is(err, errGone):
 		return attempt{until: r.now.Add(donePause)}
 	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
 		wait := min(conflictMin<<min(a.conflicts, 10), conflictMax)

@@ -93,7 +93,7 @@ func podsLink(f Facts) Link {
 		if c := nodehealth.PodReadyCondition(pod); c != nil && c.Status == corev1.ConditionTrue {
 			ready++
 		}
-		if f.Health == Unknown && nodehealth.ReadyOnLostNode(f.Node, pod) {
+		if f.Health == Unknown && nodehealth.ReadyOnUnreadyNode(f.Node, pod) {
 			toMark++
 		}
 	}

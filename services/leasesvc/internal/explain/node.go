@@ -65,6 +65,8 @@ func leaseLink(f Facts) Link {
 		}
 		return l.at(s.Beat).say(result, fmt.Sprintf("Its agent was heard at %s, and has not observed its kubelet to be alive since %s.",
 			clock(f.Now, s.AgentHeard), beat), nextKubelet)
+	case s.State != session.Expired && f.By != nodehealth.SessionBeat && f.silent():
+		return l.at(s.Beat).say(ResultFailed, "Its lease is alive, but its agent does not say when it observed the kubelet, and the kubelet's own signals have stopped.", nextKubelet)
 	case s.State == session.Alive:
 		return l.at(s.Start).say(ResultOK, fmt.Sprintf("Its lease is alive, since %s under boot %q.", clock(f.Now, s.Start), s.Boot))
 	case s.State == session.Suspect:

@@ -42,21 +42,21 @@ type Assessment struct {
 
 // Assess returns the health of a Node whose shard this replica holds.
 func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Assessment {
-	switch s.signs.session {
-	case session.Alive:
-		return Assessment{Health: Alive, Heard: now, By: SessionBeat}
-	case session.Suspect:
+	if s.signs.sessionSpeaks() && !r.kubeletStopped(now, c, s) {
+		if s.signs.session == session.Alive {
+			return Assessment{Health: Alive, Heard: now, By: SessionBeat}
+		}
 		return Assessment{Health: Suspect, By: SessionBeat}
 	}
 	if s.traits.unknown {
 		// A Node that is marked stays dead until a later sign of life. A new grace period does not
 		// revive it.
-		if a := r.deadline(s, 0, 0); a.Heard <= s.unknownSince || now > a.Deadline {
+		if a := r.deadline(s, ClusterState{}, 0); a.Heard <= s.unknownSince || now > a.Deadline {
 			a.Health = Dead
 			return a
 		}
 	}
-	a := r.deadline(s, c.graceStart, s.Ownership.HeldSince)
+	a := r.deadline(s, c, s.Ownership.graceStart())
 	switch {
 	case now > a.Deadline:
 		a.Health = Silent
@@ -70,36 +70,54 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 	return a
 }
 
-// deadline returns Heard, By and Deadline of a node without a living session. The grace period
-// starts at graceStart or heldSince at the earliest. heldSince does not count for a session that
-// expired here: the previous holder of the shard handed over its silence.
-func (r Rules) deadline(s *NodeState, graceStart, heldSince monotonic.Instant) Assessment {
-	if s.signs.session == session.Expired {
-		return r.deadlineAfterExpiry(s, graceStart)
+// kubeletStopped returns whether the kubelet of a Node with a living session gave signs of its own,
+// and none within its grace period. The session then proves an agent, and no kubelet. A session
+// whose agent observes the kubelet proves the kubelet, and ends when it does.
+func (r Rules) kubeletStopped(now monotonic.Instant, c ClusterState, s *NodeState) bool {
+	if s.signs.observes || s.signs.lastRenewal() == 0 {
+		return false
 	}
-	heard, by := s.signs.last()
-	if start := max(graceStart, heldSince); start > heard {
-		heard, by = start, GraceStart
-	}
-	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s))}
+	return now > r.deadline(s, c, s.Ownership.graceStart()).Deadline
 }
 
-// deadlineAfterExpiry returns the expiry of the session, unless another sign of life or a new grace
-// period allows more.
-func (r Rules) deadlineAfterExpiry(s *NodeState, graceStart monotonic.Instant) Assessment {
+// deadline returns Heard, By and Deadline of a node without a session that speaks for it. The grace
+// period starts at the grace start of the cluster or at heldSince at the earliest. heldSince does
+// not count for a session that expired here: the previous holder of the shard handed over its
+// silence.
+func (r Rules) deadline(s *NodeState, c ClusterState, heldSince monotonic.Instant) Assessment {
+	if s.signs.session == session.Expired {
+		return r.deadlineAfterExpiry(s, c)
+	}
+	heard, by := s.signs.last()
+	if by == GraceStart {
+		heard = heard.Add(-s.Ownership.Inherited)
+	}
+	if start := max(c.graceStart, heldSince); start > heard {
+		heard, by = start, GraceStart
+	}
+	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s) + c.slow.took)}
+}
+
+// deadlineAfterExpiry returns the expiry of the session, unless another sign of life, a new grace
+// period or a doubt about the receiver allows more.
+func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 	heard, by := s.signs.lastBesideSession()
 	found := heard > 0
 	if s.traits.ready == "" && s.signs.first >= heard {
 		heard, by, found = s.signs.first, GraceStart, true // a node that beat keeps its startup grace period
 	}
-	if graceStart > heard {
-		heard, by, found = graceStart, GraceStart, true
+	if c.graceStart > heard {
+		heard, by, found = c.graceStart, GraceStart, true
 	}
-	if deadline := heard.Add(r.graceOf(s)); found && deadline > s.signs.expired {
+	expired := max(s.signs.expired, c.receiver.verdict(&s.signs, r.GracePeriod))
+	if deadline := heard.Add(r.graceOf(s) + c.slow.took); found && deadline > expired {
 		return Assessment{Heard: heard, By: by, Deadline: deadline}
 	}
-	return Assessment{By: SessionBeat, Deadline: s.signs.expired}
+	return Assessment{By: SessionBeat, Deadline: expired}
 }
+
+// graceStart returns from when the silence of a Node without a session counts under this term.
+func (o Ownership) graceStart() monotonic.Instant { return o.HeldSince.Add(-o.Inherited) }
 
 // graceOf returns the grace period of a Node.
 func (r Rules) graceOf(s *NodeState) time.Duration {

@@ -12,6 +12,13 @@ import (
 // It is shorter than the duration of any node Lease.
 const minOutage = 5 * time.Second
 
+const (
+	// promptAnswer bounds the answers that extend no grace period.
+	promptAnswer = time.Second
+	// unansweredAfter is how long a self-check may run before no Node is marked Unknown without it.
+	unansweredAfter = 3 * time.Second
+)
+
 // ClusterState is what one pass hands to the next one. The zero ClusterState has passed no
 // self-check, so no Node is marked Unknown before the first one. Its methods return a new
 // ClusterState.
@@ -28,6 +35,14 @@ type ClusterState struct {
 	late       period
 	outage     period
 	stale      period
+	// unanswered is on while a self-check has no answer for longer than a prompt one takes.
+	unanswered period
+	// failure is of the last self-check that failed, while outage is on.
+	failure CheckFailure
+	// slow is the slowest self-check of the last grace period.
+	slow slowCheck
+	// receiver is the doubt about the path on which beats arrive.
+	receiver receiverDoubt
 	// newest is the newest Lease that was read and is newer than the cache.
 	newest Sample
 }
@@ -36,6 +51,12 @@ type ClusterState struct {
 type period struct {
 	on    bool
 	since monotonic.Instant
+}
+
+// slowCheck is a self-check that kube-apiserver answered slowly.
+type slowCheck struct {
+	took time.Duration
+	at   monotonic.Instant
 }
 
 func (p period) begun(now monotonic.Instant) period {
@@ -54,6 +75,8 @@ const (
 	Unchecked Cause = "unchecked"
 	// Unreachable: kube-apiserver does not answer, so kubelets cannot renew Leases either.
 	Unreachable Cause = "apiserver-unreachable"
+	// Denied: kube-apiserver refuses to show Leases to this replica.
+	Denied Cause = "apiserver-denied"
 	// Stale: a Lease is newer than in the cache.
 	Stale Cause = "stale-cache"
 	// Late: the process did not run for a while.
@@ -74,6 +97,7 @@ func (b Uncertainty) String() string {
 		Unreachable: "kube-apiserver does not answer, so kubelets cannot renew Leases either",
 		Stale:       "the cache of Leases is behind",
 		Late:        "the process did not run for a while",
+		Denied:      "kube-apiserver refuses to show Leases to this replica, which needs another role",
 	}[b.Cause]
 	if b.Detail != "" {
 		text += ": " + b.Detail
@@ -84,8 +108,12 @@ func (b Uncertainty) String() string {
 // Uncertain returns whether and why no Node may be marked Unknown.
 func (c ClusterState) Uncertain() (Uncertainty, bool) {
 	switch {
+	case c.outage.on && c.failure.Denied:
+		return Uncertainty{Cause: Denied, Since: c.outage.since, Detail: c.failure.Detail}, true
 	case c.outage.on:
-		return Uncertainty{Cause: Unreachable, Since: c.outage.since}, true
+		return Uncertainty{Cause: Unreachable, Since: c.outage.since, Detail: c.failure.Detail}, true
+	case c.unanswered.on:
+		return Uncertainty{Cause: Unreachable, Since: c.unanswered.since, Detail: "no answer yet"}, true
 	case c.stale.on:
 		detail := fmt.Sprintf("the Lease of node %q has reached version %s", c.newest.Node, c.newest.LeaseVersion)
 		return Uncertainty{Cause: Stale, Since: c.stale.since, Detail: detail}, true
@@ -105,12 +133,16 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 
 // CheckPassed notes the answers of a self-check that began at started. newer are Leases that are
 // newer than in the cache. With one of them the check only ends the outage. After an outage every
-// node gets a new grace period: kubelets could not renew Leases either.
+// node gets a new grace period: kubelets could not renew Leases either. After a slow answer the
+// grace periods are as much longer as it was slow.
 func (c ClusterState) CheckPassed(started, now monotonic.Instant, newer []Sample) ClusterState {
 	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
 		c.graceStart = now
 	}
-	c.outage = period{}
+	c.outage, c.unanswered, c.failure = period{}, period{}, CheckFailure{}
+	if took := now.Sub(started); took >= promptAnswer && took >= c.slow.took {
+		c.slow = slowCheck{took: took, at: now}
+	}
 	for _, sample := range newer {
 		c = c.CacheBehind(now, sample)
 	}
@@ -127,13 +159,38 @@ func (c ClusterState) CheckPassed(started, now monotonic.Instant, newer []Sample
 	return c
 }
 
-// CheckFailed notes that kube-apiserver did not answer a self-check. The outage counts from the
-// last self-check that passed.
-func (c ClusterState) CheckFailed(now monotonic.Instant) ClusterState {
+// CheckFailure is why a self-check failed. Detail is a stable text.
+type CheckFailure struct {
+	// Denied says that kube-apiserver answered and refused.
+	Denied bool
+	Detail string
+}
+
+// CheckFailed notes that kube-apiserver gave no answer to a self-check, or refused it. The outage
+// counts from the last self-check that passed.
+func (c ClusterState) CheckFailed(now monotonic.Instant, failure CheckFailure) ClusterState {
 	if c.hasChecked {
 		now = min(now, c.checked)
 	}
-	c.outage = c.outage.begun(now)
+	c.outage, c.unanswered, c.failure = c.outage.begun(now), period{}, failure
+	return c
+}
+
+// CheckRuns notes that a self-check that began at started has no answer yet. Nodes wait for it if
+// it is not prompt.
+func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
+	if now.Sub(started) >= unansweredAfter {
+		c.unanswered = c.unanswered.begun(started)
+	}
+	return c
+}
+
+// withoutOldSlowness forgets a slow answer that is older than a grace period: no silence began
+// before it.
+func (c ClusterState) withoutOldSlowness(now monotonic.Instant, grace time.Duration) ClusterState {
+	if c.slow.took > 0 && now.Sub(c.slow.at) > grace {
+		c.slow = slowCheck{}
+	}
 	return c
 }
 

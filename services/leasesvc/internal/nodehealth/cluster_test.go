@@ -1,6 +1,7 @@
 package nodehealth_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func TestPlan_OutageMarksNoNodeAndGivesANewGracePeriod(t *testing.T) {
 	w.report("n9", corev1.ConditionFalse)
 	w.run(20*time.Second, w.names...)
 	w.noAnswer = true
-	w.cluster = w.cluster.CheckFailed(w.now)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{})
 	w.run(5 * time.Minute)
 	w.noAnswer = false
 	w.run(49*time.Second, "n0")
@@ -43,7 +44,7 @@ func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
 	w := newFixture(t, 4)
 	w.run(60*time.Second, "n1", "n2", "n3")
 	w.noAnswer = true
-	w.cluster = w.cluster.CheckFailed(w.now)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{})
 	w.run(time.Minute)
 	w.noAnswer = false
 	w.run(time.Second)
@@ -56,7 +57,7 @@ func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
 func TestPlan_OneUnansweredCheckOnlyWaits(t *testing.T) {
 	w := newFixture(t, 4)
 	w.run(50*time.Second, "n1", "n2", "n3")
-	w.cluster = w.cluster.CheckFailed(w.now)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{})
 	w.run(time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
@@ -153,17 +154,83 @@ func TestPlan_NodesThatFallSilentOneAfterTheOtherAddUp(t *testing.T) {
 	}
 }
 
-func TestPlan_UncertainProcessAddsNoNoExecuteTaintAndRemovesAll(t *testing.T) {
+// What was declared stays declared: an uncertain process marks no Node, and taints follow at the
+// rate of the zone.
+func TestPlan_UncertainProcessMarksNoNodeAndKeepsTheRateOfTaints(t *testing.T) {
 	w := newFixture(t, 9)
 	w.report("n0", corev1.ConditionFalse)
 	w.pass()
 	w.noAnswer = true
-	w.cluster = w.cluster.CheckFailed(w.now)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{})
 	w.report("n0", corev1.ConditionTrue)
 	w.report("n1", corev1.ConditionFalse)
 	w.run(20 * time.Second)
 	w.expectTaints("n0")
-	w.expectTaints("n1", notReadySchedule)
+	w.expectTaints("n1", notReadySchedule, notReadyExecute)
+	w.run(time.Minute)
+	w.expectReady("n2", corev1.ConditionTrue)
+}
+
+// A kube-apiserver that needs a while for each answer delays a verdict by about that.
+func TestPlan_SlowAnswersDelayTheVerdictAndNoMore(t *testing.T) {
+	for _, slowness := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 6 * time.Second, 20 * time.Second} {
+		t.Run(slowness.String(), func(t *testing.T) {
+			w := newFixture(t, 40)
+			begun, running := w.now, false
+			after := func(d time.Duration) {
+				for end := w.now.Add(d); w.now < end; {
+					if running && w.now.Sub(begun) >= slowness {
+						w.cluster, running = w.cluster.CheckPassed(begun, w.now, nil), false
+					} else if running {
+						w.cluster = w.cluster.CheckRuns(begun, w.now)
+					}
+					w.noAnswer = true
+					if plan := w.pass(); !running {
+						begun, running = w.now, true
+						_ = plan
+					}
+					w.now = w.now.Add(100 * time.Millisecond)
+					for _, name := range w.names[20:] {
+						w.renew(name, 0)
+					}
+				}
+			}
+			after(w.rules.GracePeriod - 100*time.Millisecond)
+			w.expectReady("n0", corev1.ConditionTrue)
+			after(3*slowness + time.Second)
+			for _, name := range w.names[:20] {
+				w.expectReady(name, corev1.ConditionUnknown)
+			}
+			w.expectReady(w.names[39], corev1.ConditionTrue)
+		})
+	}
+}
+
+// Kubelets cannot renew while kube-apiserver hangs, so that time is no silence.
+func TestPlan_HangOfKubeAPIServerIsNoSilence(t *testing.T) {
+	w := newFixture(t, 4)
+	w.run(20*time.Second, w.names...)
+	w.noAnswer = true
+	begun := w.now
+	for range 400 {
+		w.now = w.now.Add(100 * time.Millisecond)
+		w.cluster = w.cluster.CheckRuns(begun, w.now)
+		w.pass()
+	}
+	w.cluster = w.cluster.CheckPassed(begun, w.now, nil)
+	w.noAnswer = false
+	w.run(40 * time.Second)
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.run(12 * time.Second)
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
+func TestClusterState_DeniedReadsAreNoSilenceOfKubeAPIServer(t *testing.T) {
+	denied := nodehealth.CheckFailure{Denied: true, Detail: "cannot get leases"}
+	got, _ := nodehealth.ClusterState{}.CheckFailed(1, denied).Uncertain()
+	if got.Cause != nodehealth.Denied || got.Hold().Reason != "APISERVER_DENIED" || !strings.Contains(got.Hold().Message, "cannot get leases") {
+		t.Errorf("uncertainty %+v, hold %+v", got, got.Hold())
+	}
 }
 
 // The node-lifecycle controller reads the Lease of a dead node in each pass.

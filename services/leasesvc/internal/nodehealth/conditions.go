@@ -62,12 +62,11 @@ func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 	return changed
 }
 
-// ReadyOnLostNode returns whether a Pod is Ready while the Ready condition of its Node is Unknown.
-// A kubelet that reports itself not ready is alive: it would revert at once what another writer
-// says of its Pods.
-func ReadyOnLostNode(node *corev1.Node, pod *corev1.Pod) bool {
+// ReadyOnUnreadyNode returns whether a Pod is Ready while the Ready condition of its Node is False
+// or Unknown.
+func ReadyOnUnreadyNode(node *corev1.Node, pod *corev1.Pod) bool {
 	ofNode, ofPod := ConditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
-	return ofNode != nil && ofNode.Status == corev1.ConditionUnknown &&
+	return ofNode != nil && ofNode.Status != corev1.ConditionTrue &&
 		ofPod != nil && ofPod.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
 }
 

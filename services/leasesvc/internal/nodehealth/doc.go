@@ -18,9 +18,12 @@
 //     not answer, or the Lease cache is behind. The same holds while many nodes of one zone or
 //     shard fell silent together, until a self-check has passed.
 //   - After an outage, or after all zones were down, every node has one full grace period again.
+//     An answer that takes long makes the grace periods as much longer.
+//   - No uncertainty stops the NoExecute taints and the marks of Pods of Nodes that are marked
+//     Unknown already.
 //   - Which Pods to mark NotReady is read from the objects, so a restart or a write conflict
-//     forgets none. While a kubelet gives signs of life, only the kubelet reports on its Pods: see
-//     Plan.Dead and ReadyOnLostNode.
+//     forgets none. A Pod on a Node that its kubelet reports not ready is marked once: see
+//     Plan.Dead and Plan.NotReady.
 //
 // # Division among replicas
 //
@@ -31,10 +34,13 @@
 //
 // # Grace periods
 //
-//   - A session that is alive or suspect keeps its Node alive.
+//   - A session that is alive or suspect keeps its Node alive, if its agent observes the kubelet or
+//     the kubelet never renewed its Lease itself. Otherwise the kubelet's own signs of life decide.
 //   - A session that expired here ends the grace period at once. If the kubelet renewed the Lease
 //     itself, or posted a status while beats were missing, the Node has a full grace period from
-//     there.
+//     there. If most sessions or connections of this replica are silent, the replica may be cut
+//     off: they count one grace period later, or MaxReceiverDoubt later as long as renewed Leases
+//     contradict them.
 //   - Without a session the grace period counts from the last sign of life, or from when the shard
 //     was gained.
 //

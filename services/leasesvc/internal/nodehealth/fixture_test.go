@@ -29,20 +29,22 @@ type fataler interface {
 
 // fixture is a cluster in cluster under one ClusterState. Only pass and run apply steps.
 type fixture struct {
-	t         fataler
-	rules     nodehealth.Rules
-	cluster   nodehealth.ClusterState
-	now       monotonic.Instant
-	version   int
-	names     []string
-	nodes     map[string]*corev1.Node
-	leases    map[string]nodehealth.Lease
-	sessions  map[string]session.State
-	written   map[string]string
-	states    map[string]nodehealth.NodeState
-	busy      map[string]bool
-	ownership map[string]nodehealth.Ownership
-	zones     bool // whether the term of the zones is held
+	t           fataler
+	rules       nodehealth.Rules
+	cluster     nodehealth.ClusterState
+	now         monotonic.Instant
+	version     int
+	names       []string
+	nodes       map[string]*corev1.Node
+	leases      map[string]nodehealth.Lease
+	sessions    map[string]session.State
+	observes    map[string]bool // whether the agent of the session observes the kubelet
+	written     map[string]string
+	states      map[string]nodehealth.NodeState
+	busy        map[string]bool
+	ownership   map[string]nodehealth.Ownership
+	zones       bool // whether the term of the zones is held
+	connections nodehealth.Connections
 	// noAnswer leaves self-checks without an answer.
 	noAnswer bool
 }
@@ -52,7 +54,7 @@ type fixture struct {
 func newFixture(t fataler, count int) *fixture {
 	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
-		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{},
+		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{}, observes: map[string]bool{},
 		written: map[string]string{}, states: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
 		ownership: map[string]nodehealth.Ownership{}, zones: true,
 	}
@@ -138,7 +140,7 @@ func (w *fixture) observe() []nodehealth.NodeState {
 		s := w.states[name]
 		s.Ownership = w.ownershipOf(name)
 		s = w.rules.Observe(w.now, s, nodehealth.Observation{
-			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], WrittenVersion: w.written[name],
+			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], SessionObserves: w.observes[name], WrittenVersion: w.written[name],
 		})
 		s.Busy = w.busy[name]
 		w.states[name] = s
@@ -157,7 +159,9 @@ func (w *fixture) ownershipOf(name string) nodehealth.Ownership {
 
 // plan makes one pass and answers its self-check at once, unless noAnswer is set.
 func (w *fixture) plan() nodehealth.Plan {
-	plan, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
+	plan, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{
+		MaxSteps: 1_000_000, HoldsZones: w.zones, Connections: w.connections,
+	})
 	w.cluster = cluster
 	if plan.SelfCheck != nil && !w.noAnswer {
 		w.cluster = w.cluster.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))

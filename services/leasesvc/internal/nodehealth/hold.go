@@ -22,6 +22,7 @@ const (
 	massSilence          = "MASS_SILENCE"
 	cacheNotSynced       = "CACHE_NOT_SYNCED"
 	noZoneReady          = "NO_ZONE_READY"
+	apiServerDenied      = "APISERVER_DENIED"
 )
 
 // Active reports whether h holds anything.
@@ -30,7 +31,7 @@ func (h Hold) Active() bool { return h.Reason != "" }
 // Hold returns the Hold of all nodes while the process is uncertain.
 func (b Uncertainty) Hold() Hold {
 	reason := map[Cause]string{
-		Unchecked: selfCheckPending, Unreachable: apiServerUnreachable, Stale: cacheStale, Late: processLate,
+		Unchecked: selfCheckPending, Unreachable: apiServerUnreachable, Stale: cacheStale, Late: processLate, Denied: apiServerDenied,
 	}[b.Cause]
 	return Hold{Reason: reason, Message: b.String(), Since: b.Since}
 }

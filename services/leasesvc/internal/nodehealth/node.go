@@ -25,6 +25,15 @@ type Lease struct {
 	// RenewedByUs says that this replica or a peer renewed it last, for a session. This is no sign
 	// of life of its own: the replica with the session judges the Node.
 	RenewedByUs bool
+	// ByOther is zero if no other writer was seen.
+	ByOther LeaseRenewedByOther
+}
+
+// LeaseRenewedByOther is the last version of a Lease that another writer than leasesvc renewed: the
+// kubelet. The present version may be newer.
+type LeaseRenewedByOther struct {
+	Version   string
+	RenewTime time.Time
 }
 
 // Observation is what is known of a Node at one moment.
@@ -34,6 +43,10 @@ type Observation struct {
 	Lease Lease
 	// Session is session.Gone for a node that does not beat at this replica.
 	Session session.State
+	// SessionObserves says that the beats of the session carry when the kubelet was observed last.
+	// Other beats prove the agent: they speak for the kubelet by contract, until its own signs
+	// contradict them.
+	SessionObserves bool
 	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this
 	// version the Lease is RenewedByUs.
 	WrittenVersion string
@@ -66,6 +79,9 @@ type Ownership struct {
 	// HeldSince is when this replica gained the shard. From there a node without a session has a
 	// full grace period to find it.
 	HeldSince monotonic.Instant
+	// Inherited is how long the Node had been silent under the previous term, without a session; 0
+	// if that is not known.
+	Inherited time.Duration
 }
 
 // Observe returns the state after an observation. Repeating the last observation changes nothing.

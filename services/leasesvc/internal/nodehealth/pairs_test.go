@@ -37,8 +37,9 @@ func writers() map[string]writer {
 // The writer of a Lease and the state of the session decide together how long a silence may last.
 // Each case has a node that lives for a while and stops. It says when the node is marked Unknown,
 // counted from then. An expired session ends the grace period, unless the kubelet renews the Lease
-// itself. A session that ended without expiring leaves a full grace period. The duration in the
-// Lease changes nothing.
+// itself. A session that ended without expiring leaves a full grace period. A session that goes on
+// keeps its node alive, unless only its agent is known to live and the kubelet stopped to renew.
+// The duration in the Lease changes nothing.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
 		never = 10 * time.Minute
@@ -59,8 +60,18 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 		want  func(writer) time.Duration
 	}{
 		{
-			name: "a session that goes on",
+			name: "a session that goes on, and only its agent is known to live",
 			end:  func(*fixture) {},
+			want: func(w writer) time.Duration {
+				if w.echo || w.ours || w.every == 0 {
+					return never // nothing contradicts what the beats say by contract
+				}
+				return grace - lastRenewal(w)
+			},
+		},
+		{
+			name: "a session that goes on, and its agent observes the kubelet",
+			end:  func(w *fixture) { w.observes["n0"] = true },
 			want: func(writer) time.Duration { return never },
 		},
 		{

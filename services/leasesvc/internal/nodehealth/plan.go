@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
@@ -64,6 +66,8 @@ type Authority struct {
 	// HoldsZones says that this replica holds the term of the zones, so it sets the NoExecute
 	// taints of all Nodes.
 	HoldsZones bool
+	// Connections are those of agents to this replica.
+	Connections Connections
 }
 
 // Plan is the result of a pass.
@@ -82,8 +86,12 @@ type Plan struct {
 	// Counts are the Nodes of the held shards by Health.
 	Counts [Dead + 1]int
 	// Dead are the Nodes of the held shards with Health Dead. Their ready Pods are to be marked
-	// NotReady unless the process is uncertain.
+	// NotReady.
 	Dead []*NodeState
+	// NotReady are the Nodes of the held shards whose kubelet reports Ready=False. Each ready Pod
+	// on them is to be marked NotReady once: the kubelet may be unable to, and reports again if it
+	// is able.
+	NotReady []*NodeState
 }
 
 // Plan decides for all nodes at once. It plans conditions, NoSchedule taints and labels for the
@@ -91,9 +99,10 @@ type Plan struct {
 // returned ClusterState is for the next call.
 func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authority Authority) (Plan, ClusterState) {
 	p := pass{
-		Rules: r, now: now, authority: authority, cluster: cluster.withoutStale(nodes),
+		Rules: r, now: now, authority: authority, cluster: cluster.withoutStale(nodes).withoutOldSlowness(now.Instant, r.GracePeriod),
 		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
 	}
+	p.doubtReceiver(nodes)
 	for i := range nodes {
 		p.count(&nodes[i])
 	}
@@ -135,6 +144,15 @@ type pass struct {
 	candidates []candidate
 }
 
+// doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
+func (p *pass) doubtReceiver(nodes []NodeState) {
+	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod)
+	for i := range nodes {
+		count.add(&nodes[i])
+	}
+	p.cluster.receiver = p.cluster.receiver.next(p.now.Instant, count, p.authority.Connections.mostLost(), p.GracePeriod)
+}
+
 // count adds a Node to its zone and shard, and remembers it if it may need a step.
 func (p *pass) count(s *NodeState) {
 	z := p.zones[s.traits.zone]
@@ -172,6 +190,9 @@ func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 	case Dead:
 		p.plan.Dead = append(p.plan.Dead, s)
 	}
+	if s.traits.ready == corev1.ConditionFalse && a.Health != Dead {
+		p.plan.NotReady = append(p.plan.NotReady, s)
+	}
 	return a.Health == Silent
 }
 
@@ -208,15 +229,15 @@ func (p *pass) collect() {
 		}
 	}
 	for _, s := range p.drifted {
-		if !s.Busy && p.canChange(s, uncertain) {
-			p.candidates = append(p.candidates, p.taintCandidate(s, uncertain))
+		if !s.Busy && p.canChange(s) {
+			p.candidates = append(p.candidates, p.taintCandidate(s))
 		}
 	}
 }
 
 // canChange returns whether a step could change a Node now. It is cheap, because thousands of Nodes
 // may wait for their zone's rate.
-func (p *pass) canChange(s *NodeState, uncertain bool) bool {
+func (p *pass) canChange(s *NodeState) bool {
 	switch {
 	case s.Ownership.Held && s.traits.drifted:
 		return true
@@ -225,7 +246,7 @@ func (p *pass) canChange(s *NodeState, uncertain bool) bool {
 	case p.cluster.allDown:
 		return s.traits.tainted
 	case s.traits.noExecute == addAtRate:
-		return !uncertain && p.rateAllows(s.traits.zone)
+		return p.rateAllows(s.traits.zone)
 	}
 	return s.traits.noExecute == changeNow
 }
@@ -235,11 +256,17 @@ func (p *pass) rateAllows(zone string) bool {
 	return p.cluster.limiters[zone].allows(p.now.Instant, p.zones[zone].Rate)
 }
 
-// taintCandidate proposes to correct taints and labels. While uncertain it adds no NoExecute taint.
-func (p *pass) taintCandidate(s *NodeState, uncertain bool) candidate {
+// taintCandidate proposes to correct taints and labels. A NoExecute taint follows from the Node as
+// it was written, and its write is guarded by the version of the Node. So an uncertain process adds
+// it at the rate of the zone.
+func (p *pass) taintCandidate(s *NodeState) candidate {
 	c := candidate{kind: SyncTaints, node: s}
-	if p.authority.HoldsZones {
-		c.noExecute, c.rateLimited = p.noExecuteChange(s, uncertain)
+	switch {
+	case !p.authority.HoldsZones:
+	case p.cluster.allDown:
+		c.noExecute = removeNoExecuteTaints(s.Node)
+	default:
+		c.noExecute, c.rateLimited = noExecuteTaints(s.Node, s.traits.ready)
 	}
 	switch {
 	case len(c.noExecute.add) > 0:
@@ -248,17 +275,6 @@ func (p *pass) taintCandidate(s *NodeState, uncertain bool) candidate {
 		c.kind = RemoveNoExecute
 	}
 	return c
-}
-
-func (p *pass) noExecuteChange(s *NodeState, uncertain bool) (change taintChange, rateLimited bool) {
-	if p.cluster.allDown {
-		return removeNoExecuteTaints(s.Node), false
-	}
-	change, rateLimited = noExecuteTaints(s.Node, s.traits.ready)
-	if uncertain && len(change.add) > 0 {
-		return taintChange{}, false
-	}
-	return change, rateLimited
 }
 
 // choose makes steps of the most urgent candidates. A Node whose zone's rate is used up still gets

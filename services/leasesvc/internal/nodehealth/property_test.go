@@ -51,7 +51,7 @@ func newHistory(t *rapid.T) *history {
 func (h *history) happen() {
 	name := rapid.SampledFrom(h.names).Draw(h.rapid, "node")
 	status := rapid.SampledFrom([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse})
-	switch rapid.IntRange(0, 6).Draw(h.rapid, "what") {
+	switch rapid.IntRange(0, 7).Draw(h.rapid, "what") {
 	case 0:
 		if h.ready(name) != "" {
 			h.report(name, status.Draw(h.rapid, "ready"))
@@ -78,10 +78,12 @@ func (h *history) happen() {
 	case 5:
 		h.noAnswer = !h.noAnswer
 		if h.noAnswer {
-			h.cluster = h.cluster.CheckFailed(h.now)
+			h.cluster = h.cluster.CheckFailed(h.now, nodehealth.CheckFailure{})
 		}
 	case 6:
 		h.cluster = h.cluster.Delayed(h.now)
+	case 7:
+		h.observes[name] = !h.observes[name]
 	}
 	h.observe()
 }
@@ -90,7 +92,7 @@ func (h *history) check(plan nodehealth.Plan) {
 	_, uncertain := h.cluster.Uncertain()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.MarkUnknown && (uncertain && h.noAnswer || h.early(name) || h.sessions[name] == session.Alive) {
+		if step.Kind == nodehealth.MarkUnknown && (uncertain && h.noAnswer || h.early(name) || h.keeps(name)) {
 			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.noAnswer)
 		}
 		if step.RateLimited {
@@ -104,6 +106,14 @@ func (h *history) check(plan nodehealth.Plan) {
 	}
 }
 
+// keeps returns whether a session keeps its node alive: its agent observes the kubelet, or the
+// kubelet never renewed its Lease itself.
+func (h *history) keeps(name string) bool {
+	_, renewed := h.alive[name]
+	speaks := h.sessions[name] == session.Alive || h.sessions[name] == session.Suspect
+	return speaks && (h.observes[name] || !renewed)
+}
+
 // early returns whether a node must not be marked yet: a grace period after it was first observed
 // or gave a sign of life. After an expired session only the sign of life counts.
 func (h *history) early(name string) bool {
@@ -111,7 +121,7 @@ func (h *history) early(name string) bool {
 	if h.now.Sub(h.late[name]) <= h.rules.FirstBeat && h.found[name] {
 		return true
 	}
-	if h.sessions[name] == session.Gone || h.ready(name) == "" || h.posted[name] > h.late[name] {
+	if h.sessions[name] != session.Expired || h.ready(name) == "" || h.posted[name] > h.late[name] {
 		heard, ever = max(heard, h.posted[name]), true
 	}
 	return ever && h.now.Sub(heard) <= h.rules.GracePeriod

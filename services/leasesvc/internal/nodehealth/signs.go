@@ -46,8 +46,14 @@ type signs struct {
 	reported  bool
 	lease     leaseSign
 	session   session.State
-	// suspected and expired are when the session was observed to be.
+	// observes says that the agent of the session says when it observed the kubelet last.
+	observes bool
+	// suspected and expired are when the session was observed to be. expiredHere says that the
+	// session did not expire at another replica.
 	suspected, expired monotonic.Instant
+	expiredHere        bool
+	// byOther is the last version of the Lease that another writer than leasesvc renewed.
+	byOther LeaseRenewedByOther
 }
 
 // leaseSign is the Lease as last observed.
@@ -57,18 +63,21 @@ type leaseSign struct {
 	at        monotonic.Instant
 	// counts says that it was observed to change, and is not known to be RenewedByUs.
 	counts bool
+	// moved says that it was observed to change, by any writer.
+	moved bool
 }
 
 // firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no
 // sign of life, and its grace period begins.
 func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
-	s := signs{first: now, session: o.Session, suspected: now, expired: now.Add(r.FirstBeat)}
+	s := signs{first: now, session: o.Session, observes: o.SessionObserves, suspected: now, expired: now.Add(r.FirstBeat), byOther: o.Lease.ByOther}
 	s.version, s.heartbeat, s.reported = statusOf(o.Node)
 	s.lease = leaseSign{version: o.Lease.Version, renewTime: o.Lease.RenewTime, at: now}
 	return s
 }
 
 func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
+	s.observes = o.SessionObserves
 	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeLease(now, o)
 }
 
@@ -105,11 +114,11 @@ func (r Rules) observeSession(now monotonic.Instant, s signs, state session.Stat
 	case state == session.Suspect:
 		s.suspected = now
 	case state == session.Expired && s.session == session.Gone:
-		s.suspected, s.expired = now, now.Add(r.FirstBeat)
+		s.suspected, s.expired, s.expiredHere = now, now.Add(r.FirstBeat), false
 	case state == session.Expired && s.session == session.Alive:
-		s.suspected, s.expired = now, now
+		s.suspected, s.expired, s.expiredHere = now, now, true
 	case state == session.Expired:
-		s.expired = now
+		s.expired, s.expiredHere = now, true
 	}
 	s.session = state
 	return s
@@ -122,7 +131,7 @@ func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
 	changed := Newer(o.Lease.Version, s.lease.version)
 	if changed && !o.Lease.RenewTime.Equal(s.lease.renewTime) {
 		s.renewed = s.lastRenewal()
-		s.lease = leaseSign{renewTime: o.Lease.RenewTime, at: now, counts: true}
+		s.lease = leaseSign{renewTime: o.Lease.RenewTime, at: now, counts: true, moved: true}
 	}
 	if changed || o.Lease == (Lease{}) {
 		s.lease.version = o.Lease.Version
@@ -130,7 +139,19 @@ func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
 	if o.Lease.RenewedByUs || o.WrittenVersion != "" && o.WrittenVersion == s.lease.version {
 		s.lease.counts = false
 	}
+	// leasesvc may have written the Lease again before this observation.
+	if other := o.Lease.ByOther; Newer(other.Version, s.byOther.Version) {
+		if !other.RenewTime.Equal(s.byOther.RenewTime) {
+			s.renewed = max(s.renewed, now)
+		}
+		s.byOther = other
+	}
 	return s
+}
+
+// sessionSpeaks returns whether the session is alive or suspect.
+func (s *signs) sessionSpeaks() bool {
+	return s.session == session.Alive || s.session == session.Suspect
 }
 
 // lastRenewal returns the last renewal that is not known to be RenewedByUs; 0 for none.
@@ -141,7 +162,7 @@ func (s signs) lastRenewal() monotonic.Instant {
 	return s.renewed
 }
 
-// last returns the last sign of life.
+// last returns the last sign of life beside a session that is not over.
 func (s signs) last() (heard monotonic.Instant, by SignSource) {
 	heard, by = s.first, GraceStart
 	for _, sign := range [...]struct {

@@ -40,6 +40,8 @@ type Step struct {
 	// LeaseVersion is the resourceVersion of the Lease that MarkUnknown was decided from. The Lease
 	// is read again before the write.
 	LeaseVersion string
+	// DespiteSession says that MarkUnknown was decided although the session of the Node is alive.
+	DespiteSession bool
 	// Taints are all taints of the Node after the step. It is nil if they stay, and for
 	// MarkUnknown.
 	Taints *[]corev1.Taint
@@ -75,7 +77,8 @@ func (c *candidate) step(now Moment) Step {
 	if c.kind == MarkUnknown {
 		return Step{
 			Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, LeaseVersion: s.LeaseVersion(),
-			Conditions: unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant),
+			DespiteSession: s.signs.sessionSpeaks(),
+			Conditions:     unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant),
 		}
 	}
 	step := Step{
@@ -116,6 +119,9 @@ func taintReason(step Step, noSchedule, noExecute taintChange) string {
 func (c *candidate) silenceReason(now monotonic.Instant) string {
 	since := func(i monotonic.Instant) time.Duration { return now.Sub(i).Round(time.Millisecond) }
 	switch a := c.silence; {
+	case c.node.signs.sessionSpeaks():
+		return fmt.Sprintf("its kubelet gave no sign of life for %v, the last was of its %v; its session proves an agent that does not observe the kubelet",
+			since(a.Heard), a.By)
 	case a.By == SessionBeat && c.node.signs.session == session.Expired:
 		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(a.Deadline))
 	case a.By == GraceStart:

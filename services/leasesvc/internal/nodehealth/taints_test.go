@@ -136,7 +136,7 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 	w.cluster = memory
 }
 
-func TestReadyOnLostNode(t *testing.T) {
+func TestReadyOnUnreadyNode(t *testing.T) {
 	at := func(seconds int) metav1.Time {
 		return metav1.NewTime(epoch().Add(time.Duration(seconds) * time.Second))
 	}
@@ -162,13 +162,13 @@ func TestReadyOnLostNode(t *testing.T) {
 		"node unknown":                   {node(corev1.ConditionUnknown), pod(corev1.ConditionTrue, 1), true},
 		"node unknown, pod's clock":      {node(corev1.ConditionUnknown), pod(corev1.ConditionTrue, 1000), true},
 		"node unknown, pod not ready":    {node(corev1.ConditionUnknown), pod(corev1.ConditionFalse, 1), false},
-		"node not ready":                 {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 9), false},
-		"node not ready, pod's clock":    {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 1000), false},
+		"node not ready":                 {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 9), true},
+		"node not ready, pod's clock":    {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 1000), true},
 		"pod has no Ready condition":     {node(corev1.ConditionUnknown), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n0"}}, false},
 		"pod of another node of the way": {node(corev1.ConditionUnknown), &corev1.Pod{Status: pod(corev1.ConditionTrue, 1).Status}, false},
 	} {
-		if got := nodehealth.ReadyOnLostNode(c.node, c.pod); got != c.want {
-			t.Errorf("%s: ready on a lost node is %v, want %v", name, got, c.want)
+		if got := nodehealth.ReadyOnUnreadyNode(c.node, c.pod); got != c.want {
+			t.Errorf("%s: ready on a node that is not is %v, want %v", name, got, c.want)
 		}
 	}
 	want := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: at(99)}

@@ -159,7 +159,7 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileUncertain(t *testing.T) {
 	w := cluster{"a": {6, 4}}.world(t)
 	sighted := w.plan().Zones
 	w.noAnswer = true
-	w.cluster = w.cluster.CheckFailed(w.now)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{})
 	for _, name := range w.names {
 		w.busy[name] = true
 	}
@@ -180,7 +180,7 @@ func TestPlan_NodeFirstSeenWhileUncertainHasAGracePeriodAfterDisruption(t *testi
 	w.report("n1", corev1.ConditionFalse)
 	w.pass()
 	w.noAnswer = true
-	w.cluster = w.cluster.CheckFailed(w.now)
+	w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{})
 	w.add("met", corev1.ConditionFalse)
 	w.run(time.Second)
 	w.noAnswer = false

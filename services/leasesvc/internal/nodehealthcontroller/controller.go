@@ -19,10 +19,11 @@ const (
 	// Tick is the time between two passes. A Node is marked Unknown at most two of them and a write
 	// late.
 	Tick = 200 * time.Millisecond
-	// writeTimeout bounds one write with the read before it.
-	writeTimeout = 10 * time.Second
-	// checkTimeout bounds a self-check. A kube-apiserver that answers later counts as unreachable.
-	checkTimeout = 3 * time.Second
+	// minTimeout bounds a self-check, and a write with the read before it, that kube-apiserver
+	// answers promptly. The time is doubled with each failure, up to maxTimeout, so that a slow
+	// kube-apiserver delays what it answers and forbids nothing. It answers no request later.
+	minTimeout = 10 * time.Second
+	maxTimeout = time.Minute
 	// reportEvery is the time between two reports.
 	reportEvery = time.Second
 	// logHoldAfter is how long the process may be uncertain before that is logged.
@@ -59,6 +60,8 @@ type Cluster struct {
 	Sessions Sessions
 	// Evictions are those of this replica.
 	Evictions Evictions
+	// Receipts returns from memory what this replica receives of the beats of all holders.
+	Receipts func() sessioncontroller.Receipts
 	// HeldShards are the terms that this replica holds.
 	HeldShards *sessioncontroller.HeldShards
 }
@@ -81,7 +84,10 @@ type Writer interface {
 	// MarkPodNotReady sets the Ready condition of a Pod to False if the Pod has not changed. A Pod
 	// that does not exist is no error.
 	MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error
-	// NewerLeases returns the Leases that are newer than their samples.
+	// LiveNode reads a Node past the cache. It returns nil for a Node that does not exist.
+	LiveNode(ctx context.Context, name string) (*corev1.Node, error)
+	// NewerLeases returns the Leases that are newer than their samples. It fails if no read of a
+	// Lease was answered.
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
 }
 
@@ -100,9 +106,17 @@ type Sessions interface {
 	// Changed returns the names of the nodes whose session changed its state, or whose Lease was
 	// written, since the last call.
 	Changed() map[string]struct{}
-	// Session returns the state of a node's session, and the resourceVersion of the last write of
-	// its Lease by this replica.
-	Session(node string) (state session.State, written string)
+	// Session returns the zero NodeSession for a node without a session.
+	Session(node string) NodeSession
+}
+
+// NodeSession is the session of a node.
+type NodeSession struct {
+	State session.State
+	// Observes says that the beats carry when the kubelet was observed last.
+	Observes bool
+	// Written is the resourceVersion of the last write of the Lease by this replica; "" for none.
+	Written string
 }
 
 // Evictions is taint eviction; *evictioncontroller.Controller is one.
@@ -120,9 +134,9 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
 // Run judges the Nodes of a cluster until ctx ends, and writes the Nodes whose shards this replica
 // holds. Once the cache is synced it reports every second: an error if the last write failed and
-// some write is to be retried, or if the cache has been behind for logHoldAfter. An unreachable
-// kube-apiserver is no error, because other replicas do no better. Run fails if the cache is behind
-// for relistAfter.
+// some write is to be retried, if the cache has been behind for logHoldAfter, or if kube-apiserver
+// refuses to show Leases. An unreachable kube-apiserver is no error, because other replicas do no
+// better. Run fails if the cache is behind for relistAfter.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	r := newRun(c.cfg, cluster, report)
 	return nodestore.Loop{

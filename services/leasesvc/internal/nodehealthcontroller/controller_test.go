@@ -43,7 +43,7 @@ func heldShards(ctx context.Context, shards ...int) *sessioncontroller.HeldShard
 
 // cluster is the fake cluster for a replica that holds the terms and has no sessions.
 func (f *fakeCluster) cluster(terms *sessioncontroller.HeldShards) nodehealthcontroller.Cluster {
-	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms}
+	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms, Receipts: noReceipts}
 }
 
 // run runs a controller in a bubble while story happens, and returns the registry of its metrics.
@@ -273,7 +273,7 @@ func TestRun_ConflictIsRetriedOnTheNewObject(t *testing.T) {
 			f.thaw()
 			time.Sleep(2 * time.Second)
 		})
-		f.expectWrites(t, "add-no-execute n0")
+		f.expectWrites(t, "add-no-execute n0", "unready pod-n0")
 	})
 }
 
@@ -284,15 +284,12 @@ func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
 		f := newFakeCluster(4)
 		run(t, f, func() {
 			f.report("n0", corev1.ConditionFalse)
-			f.beat(time.Second)
+			f.beat(2 * time.Second)
 			f.report("n0", corev1.ConditionTrue)
 			f.beat(10 * time.Second)
-			if f.events != nil {
-				t.Errorf("events of what a kubelet reported: %v", f.events)
-			}
-			f.beat(52*time.Second, "n0")
+			f.beat(52*time.Second, "n1")
 		})
-		if diff := cmp.Diff([]string{"not ready n0", "not ready pod-n0"}, f.events); diff != "" {
+		if diff := cmp.Diff([]string{"not ready pod-n0", "not ready n1", "not ready pod-n1"}, f.events); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
 	})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -45,6 +46,9 @@ type fakeCluster struct {
 	version  int
 	// frozen caches get no changes. If down, kube-apiserver does not answer.
 	frozen, down bool
+	// unreadable Leases fail with this error. slowRead is how long each read of Leases takes.
+	unreadable error
+	slowRead   time.Duration
 	// forbidden makes kube-apiserver reject every write.
 	forbidden bool
 	// stuck nodes are those whose writes hang.
@@ -286,8 +290,16 @@ func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Samp
 		return nil, err
 	}
 	f.mu.Lock()
-	onCompare := f.onCompare
+	onCompare, unreadable, slowRead := f.onCompare, f.unreadable, f.slowRead
 	f.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(slowRead):
+	}
+	if unreadable != nil {
+		return nil, unreadable
+	}
 	onCompare(samples)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -311,6 +323,14 @@ func (f *fakeCluster) NodeRegistered(node *corev1.Node) { f.event("registered " 
 func (f *fakeCluster) NodeRemoved(node *corev1.Node)    { f.event("removed " + node.Name) }
 func (f *fakeCluster) NodeNotReady(node *corev1.Node)   { f.event("not ready " + node.Name) }
 func (f *fakeCluster) PodNotReady(pod *corev1.Pod)      { f.event("not ready " + pod.Name) }
+
+func (f *fakeCluster) LiveNode(_ context.Context, name string) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.live.nodes[name], nil
+}
+
+func noReceipts() sessioncontroller.Receipts { return sessioncontroller.Receipts{} }
 
 // noEvictions is taint eviction that does not run.
 type noEvictions struct{}

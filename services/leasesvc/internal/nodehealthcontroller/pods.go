@@ -19,63 +19,90 @@ const (
 	scanMax = time.Minute
 )
 
-// podScan is the state of the scans of one dead Node. The first scan finds the Pods to mark. Later
-// scans find Pods that were bound or cached late, or that another writer marked Ready again, so
-// they become rarer.
+// podScan is the state of the scans of one Node that is not ready. The first scan finds the Pods to
+// mark. Later scans find Pods that were bound or cached late, or that another writer marked Ready
+// again, so they become rarer.
 type podScan struct {
-	// uid and died identify one death of the Node.
-	uid  types.UID
-	died time.Time
-	next monotonic.Instant
-	wait time.Duration
-	// seen is when the Node was last found dead.
+	// uid and since identify one time in which the Node is not ready.
+	uid   types.UID
+	since time.Time
+	next  monotonic.Instant
+	wait  time.Duration
+	// seen is when the Node was last found not ready.
 	seen monotonic.Instant
+	// pods are those that were found on a Node whose kubelet lives. It is nil for a dead Node.
+	pods map[types.UID]struct{}
 }
 
-// markPods scans the dead Nodes that are due, every scanMin. If the queue becomes full, the next
-// pass continues.
-func (r *run) markPods(dead []*nodehealth.NodeState) {
-	if r.now.Instant < r.scanAt {
-		return
+// left returns whether a Pod is left to the kubelet: it lives, and the Pod was marked once, or was
+// not ready when the Node became so. A mark that failed is repeated.
+func (s *podScan) left(pod types.UID, b backoff) bool {
+	_, found := s.pods[pod]
+	return found && b.until == 0
+}
+
+func (s *podScan) note(pod types.UID) {
+	if s.pods != nil {
+		s.pods[pod] = struct{}{}
 	}
-	for _, s := range dead {
-		scan := r.scanOf(s)
-		if scan.seen = r.now.Instant; r.now.Instant < scan.next {
-			continue
-		}
-		if !r.scan(s, scan) {
-			return
-		}
+}
+
+// markPods scans the dead Nodes that are due, every scanMin, and then those that are not ready. If
+// the queue becomes full, the next pass continues.
+func (r *run) markPods(dead, notReady []*nodehealth.NodeState) {
+	if r.now.Instant < r.scanAt || !r.scanAll(dead, false) || !r.scanAll(notReady, true) {
+		return
 	}
 	r.scanAt = r.now.Instant.Add(scanMin)
 	maps.DeleteFunc(r.scans, func(_ string, scan *podScan) bool { return scan.seen != r.now.Instant })
 }
 
-func (r *run) scanOf(s *nodehealth.NodeState) *podScan {
+// scanAll returns false if the queue is full.
+func (r *run) scanAll(nodes []*nodehealth.NodeState, once bool) bool {
+	for _, s := range nodes {
+		scan := r.scanOf(s, once)
+		if scan.seen = r.now.Instant; r.now.Instant < scan.next {
+			continue
+		}
+		if !r.scan(s, scan) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *run) scanOf(s *nodehealth.NodeState, once bool) *podScan {
 	scan := r.scans[s.Node.Name]
-	if died := s.ReadySince(); scan == nil || scan.uid != s.Node.UID || !scan.died.Equal(died) {
-		scan = &podScan{uid: s.Node.UID, died: died, wait: scanMin}
+	if since := s.ReadySince(); scan == nil || scan.uid != s.Node.UID || !scan.since.Equal(since) || once != (scan.pods != nil) {
+		scan = &podScan{uid: s.Node.UID, since: since, wait: scanMin}
+		if once {
+			scan.pods = map[types.UID]struct{}{}
+		}
 		r.scans[s.Node.Name] = scan
 	}
 	return scan
 }
 
-// scan gives the Pods that are ready on a dead Node to the workers. It returns false if the queue
-// is full.
+// scan gives the Pods that are to be marked to the workers. It returns false if the queue is full.
 func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
+	_, uncertain := r.state.Uncertain()
 	next := r.now.Instant.Add(scan.wait)
 	for _, pod := range r.Cache.Pods(s.Node.Name) {
 		b := r.podBackoffs[pod.UID]
 		switch {
-		case b.busy || !nodehealth.ReadyOnLostNode(s.Node, pod):
+		case b.busy || !nodehealth.ReadyOnUnreadyNode(s.Node, pod) || scan.left(pod.UID, b):
 		case r.now.Instant < b.until:
 			next = min(next, b.until)
 		case r.podJobs.free() == 0:
 			return false
 		default:
 			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
-			r.podJobs.add(job{pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}})
+			r.podJobs.add(job{
+				pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}, verify: uncertain,
+				timeout: r.timeoutAfter(b.failures),
+			})
 		}
+		scan.note(pod.UID)
 	}
 	scan.next, scan.wait = next, min(2*scan.wait, scanMax)
 	return true

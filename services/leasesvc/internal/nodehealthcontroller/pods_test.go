@@ -21,19 +21,42 @@ func (f *fakeCluster) marks() (marks int) {
 	return marks
 }
 
-// A kubelet that reports itself not ready is alive: it reverts within a second what another writer
-// says of its Pods.
-func TestRun_PodsOfALivingKubeletAreNotMarked(t *testing.T) {
+// A kubelet that reports its node not ready may be unable to report on its Pods, because its
+// runtime is down. A kubelet that is able is not contradicted again.
+func TestRun_PodsOfANodeThatIsNotReadyAreMarkedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
 		f.stubborn["n0"] = true
 		run(t, f, func() {
 			f.beat(20 * time.Second)
 			f.report("n0", corev1.ConditionFalse)
+			f.beat(2 * time.Second)
+			if got := f.marks(); got != 1 {
+				t.Errorf("within two seconds its pod was marked %d times, want once", got)
+			}
+			f.change(func() {
+				starting := f.live.pods["pod-n1"].DeepCopy()
+				starting.Name, starting.UID, starting.Spec.NodeName = "starting", "uid-starting", "n0"
+				starting.Status.Conditions[0].Status = corev1.ConditionFalse
+				f.putPod(starting)
+			})
+			f.beat(time.Minute)
+			f.change(func() { // the kubelet reports it
+				started := f.live.pods["starting"].DeepCopy()
+				started.Status.Conditions[0].Status = corev1.ConditionTrue
+				f.putPod(started)
+			})
 			f.beat(10 * time.Minute)
+			if got := f.marks(); got != 1 {
+				t.Errorf("its pod was marked %d times, want once", got)
+			}
+			f.report("n0", corev1.ConditionTrue)
+			f.beat(time.Minute)
+			f.report("n0", corev1.ConditionFalse)
+			f.beat(2 * time.Second)
 		})
-		if got := f.marks(); got != 0 {
-			t.Errorf("its pod was marked %d times, want never", got)
+		if got := f.marks(); got != 2 {
+			t.Errorf("when its node is not ready again its pod was marked %d times, want twice", got)
 		}
 	})
 }

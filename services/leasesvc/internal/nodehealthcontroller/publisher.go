@@ -190,14 +190,16 @@ func (p *Publisher) Feed() *Feed { return p.feed.Load() }
 // Snapshot returns the last pass, or nil while the controller does not pass.
 func (p *Publisher) Snapshot() *Snapshot { return p.Feed().Snapshot() }
 
-// TaintHold returns why the NoExecute taints of a zone's Nodes must not evict Pods now.
+// TaintHold returns why the NoExecute taints of a zone's Nodes must not evict Pods now. An
+// uncertain process is no reason: the Nodes were declared before, and each is read past the cache
+// before one of its Pods is evicted.
 func (p *Publisher) TaintHold(zone string) nodehealth.Hold {
 	snapshot := p.Snapshot()
 	switch {
 	case snapshot == nil:
 		return nodehealth.NotSyncedHold()
-	case snapshot.ZoneHold(zone).Active():
-		return snapshot.ZoneHold(zone)
+	case snapshot.MassSilence.Zone(zone):
+		return nodehealth.MassSilenceHold()
 	case nodehealth.AllZonesDown(snapshot.Zones):
 		return nodehealth.NoZoneReadyHold()
 	}

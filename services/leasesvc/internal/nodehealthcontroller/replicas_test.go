@@ -27,6 +27,7 @@ type replica struct {
 
 	mu             sync.Mutex // guards what follows
 	sessions       map[string]session.State
+	observes       map[string]bool
 	sessionChanges map[string]struct{}
 }
 
@@ -37,7 +38,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 	for _, name := range names {
 		r := &replica{
 			fakeCluster: f, name: name, changed: map[string]struct{}{}, terms: sessioncontroller.NewHeldShards(), publisher: nodehealthcontroller.NewPublisher(),
-			sessions: map[string]session.State{}, sessionChanges: map[string]struct{}{},
+			sessions: map[string]session.State{}, observes: map[string]bool{}, sessionChanges: map[string]struct{}{},
 		}
 		f.change(func() {
 			f.replicas = append(f.replicas, r)
@@ -53,7 +54,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 		cfg.Publisher = r.publisher
 		all = append(all, r)
 		running.Go(func() {
-			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, Evictions: noEvictions{}, HeldShards: r.terms}
+			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, Evictions: noEvictions{}, HeldShards: r.terms, Receipts: r.received}
 			if err := nodehealthcontroller.New(cfg).Run(ctx, cluster, func(error) {}); err != nil {
 				t.Errorf("run of %s: %v", name, err)
 			}
@@ -105,10 +106,17 @@ func (s sessions) Changed() map[string]struct{} {
 	return news
 }
 
-func (s sessions) Session(node string) (state session.State, written string) {
+func (s sessions) Session(node string) nodehealthcontroller.NodeSession {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	return s.of.sessions[node], ""
+	return nodehealthcontroller.NodeSession{State: s.of.sessions[node], Observes: s.of.observes[node]}
+}
+
+// received returns what the replica receives: a stream for each session.
+func (r *replica) received() sessioncontroller.Receipts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return sessioncontroller.Receipts{Streams: len(r.sessions)}
 }
 
 func (r *replica) session(node string, state session.State) {
@@ -241,6 +249,7 @@ func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
 		defer all[0].hold(t.Context(), 0)()
 		f.beat(20 * time.Second)
 		for i := range 12 {
+			all[0].observes[fmt.Sprintf("n%d", i)] = true
 			all[0].session(fmt.Sprintf("n%d", i), session.Alive)
 		}
 		time.Sleep(5 * time.Minute)

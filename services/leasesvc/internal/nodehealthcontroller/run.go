@@ -48,10 +48,15 @@ type run struct {
 	listed       bool
 	checking     bool
 	checkAt      monotonic.Instant // of the next self-check, after a failed one
+	checkBegun   monotonic.Instant // of the self-check that is running
+	checkTimeout time.Duration     // of the next self-check
+	denied       error             // of the last self-check, if kube-apiserver refused it
+	connections  connectionWindow
 	reportAt     monotonic.Instant
 	failed       error                  // of the last write
 	loggedCause  nodehealth.Cause       // as last logged
 	loggedMass   nodehealth.MassSilence // as last logged
+	loggedDoubt  bool                   // as last logged
 	// evictionHolds are those of this pass, by the names of Nodes.
 	evictionHolds map[string]nodehealth.Hold
 	holds         map[Holds]*Holds // those that sharedHolds returned
@@ -67,7 +72,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	r := &run{
 		Config: cfg, Cluster: cluster, report: report,
 		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
-		scans: map[string]*podScan{}, holds: map[Holds]*Holds{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
+		checkTimeout: minTimeout, connections: connectionWindow{length: cfg.Rules.GracePeriod}, scans: map[string]*podScan{}, holds: map[Holds]*Holds{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
 		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
 	}
 	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
@@ -110,15 +115,18 @@ func (r *run) pass() error {
 	r.collectResults()
 	r.observeChanges()
 	zones := r.terms[ZoneShard] != nil
-	plan, state := r.Rules.Plan(r.now, r.state, r.nodes, nodehealth.Authority{MaxSteps: r.nodeJobs.free(), HoldsZones: zones})
+	if r.checking {
+		r.state = r.state.CheckRuns(r.checkBegun, r.now.Instant)
+	}
+	plan, state := r.Rules.Plan(r.now, r.state, r.nodes, nodehealth.Authority{
+		MaxSteps: r.nodeJobs.free(), HoldsZones: zones, Connections: r.connections.next(r.now.Instant, r.Receipts()),
+	})
 	r.state = state
 	for _, step := range plan.Steps {
 		r.startStep(step)
 	}
 	r.startCheck(plan.SelfCheck)
-	if _, uncertain := r.state.Uncertain(); !uncertain {
-		r.markPods(plan.Dead)
-	}
+	r.markPods(plan.Dead, plan.NotReady)
 	r.publish(&plan)
 	r.Metrics.observe(&plan, r.state, zones, time.Since(begin))
 	r.logState(&plan)
@@ -153,9 +161,17 @@ func (r *run) updateOwnership() {
 	}
 	for i := range r.nodes {
 		s := &r.nodes[i]
-		s.Ownership = r.ownership[s.Ownership.Shard]
+		s.Ownership = r.ownershipOf(s.Ownership.Shard, s.Node)
 	}
 	r.Logger.Debug("held shards changed", "zones", r.terms[ZoneShard] != nil)
+}
+
+func (r *run) ownershipOf(shard int, node *corev1.Node) nodehealth.Ownership {
+	ownership := r.ownership[shard]
+	if held := r.terms[shard]; held != nil {
+		ownership.Inherited = held.NodeSilence(node.Name, node.UID)
+	}
+	return ownership
 }
 
 // observeChanges takes in what changed, and ends backoffs.
@@ -188,7 +204,7 @@ func (r *run) addNodes(changed map[string]struct{}) {
 			continue
 		}
 		_, busy := r.nodeBackoffs[name] // of a deleted Node with that name
-		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownership[r.ShardOf(name)]}
+		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownershipOf(r.ShardOf(name), node)}
 		added = append(added, r.Rules.Observe(r.now.Instant, s, r.observation(node)))
 		if r.listed && s.Ownership.Held {
 			r.Events.NodeRegistered(node)
@@ -236,8 +252,10 @@ func (r *run) observe(name string) {
 }
 
 func (r *run) observation(node *corev1.Node) nodehealth.Observation {
-	session, written := r.Sessions.Session(node.Name)
-	return nodehealth.Observation{Node: node, Lease: r.Cache.Lease(node.Name), Session: session, WrittenVersion: written}
+	s := r.Sessions.Session(node.Name)
+	return nodehealth.Observation{
+		Node: node, Lease: r.Cache.Lease(node.Name), Session: s.State, SessionObserves: s.Observes, WrittenVersion: s.Written,
+	}
 }
 
 func (r *run) find(name string) (index int, known bool) {
@@ -260,6 +278,9 @@ func (r *run) release(name string) {
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
 	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence}
+	if since, until, doubts := r.state.ReceiverDoubt(); doubts {
+		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until}
+	}
 	if uncertainty, uncertain := r.state.Uncertain(); uncertain {
 		snapshot.Uncertainty = &uncertainty
 	}
@@ -284,7 +305,7 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
 		Assessment: r.Rules.Assess(r.now.Instant, r.state, s), LeaseRenewed: s.LastRenewal(), StatusUpdated: s.LastStatus(),
 	}
-	if result.Session == session.Alive {
+	if result.Session == session.Alive && result.Assessment.By == nodehealth.SessionBeat {
 		result.Assessment.Heard = 0
 	}
 	result.Holds = r.sharedHolds(Holds{Marking: plan.Hold(r.state, s, result.Assessment), Eviction: r.evictionHolds[s.Node.Name]})
@@ -321,6 +342,14 @@ func (r *run) logState(plan *nodehealth.Plan) {
 		r.loggedCause = ""
 		r.Logger.Info("marking is not suspended any more")
 	}
+	if _, until, doubts := r.state.ReceiverDoubt(); doubts != r.loggedDoubt {
+		if r.loggedDoubt = doubts; doubts {
+			r.Logger.Warn("most sessions or connections fell silent together: expired sessions mark no node for now",
+				"for", until.Sub(r.now.Instant), "connections", r.connections.last.Open, "lost_connections", r.connections.last.Lost)
+		} else {
+			r.Logger.Info("most sessions are alive again")
+		}
+	}
 	if !plan.MassSilence.Equal(r.loggedMass) {
 		r.loggedMass = plan.MassSilence
 		r.Logger.Warn("nodes of a zone or shard that fell silent together wait for a self-check", "zones", plan.MassSilence.Zones,
@@ -340,6 +369,8 @@ func (r *run) reportState() {
 	case behind >= logHoldAfter:
 		uncertainty, _ := r.state.Uncertain()
 		err = fmt.Errorf("the cache of Leases is behind for %v: %s", behind.Round(time.Second), uncertainty.Detail)
+	case r.denied != nil:
+		err = r.denied
 	case r.retries():
 		err = r.failed
 	}

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -23,21 +22,14 @@ type SessionTracker struct {
 	classes []bool
 
 	mu       sync.Mutex // guards the fields below
-	sessions map[string]trackedSession
+	sessions map[string]NodeSession
 	changed  map[string]struct{}
-}
-
-type trackedSession struct {
-	state session.State
-	// written is the resourceVersion of the Lease that this replica wrote last; empty if it wrote
-	// none.
-	written string
 }
 
 // NewSessionTracker returns a tracker of the sessions in a set of classes, which is indexed by
 // session.ClassID.
 func NewSessionTracker(classes []bool) *SessionTracker {
-	return &SessionTracker{classes: classes, sessions: map[string]trackedSession{}, changed: map[string]struct{}{}}
+	return &SessionTracker{classes: classes, sessions: map[string]NodeSession{}, changed: map[string]struct{}{}}
 }
 
 // Changed implements Sessions.
@@ -50,11 +42,10 @@ func (t *SessionTracker) Changed() map[string]struct{} {
 }
 
 // Session implements Sessions.
-func (t *SessionTracker) Session(node string) (state session.State, written string) {
+func (t *SessionTracker) Session(node string) NodeSession {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.sessions[node]
-	return s.state, s.written
+	return t.sessions[node]
 }
 
 // Run follows the session controller that current returns, and its successors, until ctx ends.
@@ -98,9 +89,9 @@ func (t *SessionTracker) apply(events []sessioncontroller.Event) {
 		name := lease.Holder.Key.Name
 		switch events[i].Type {
 		case sessioncontroller.Added, sessioncontroller.Modified:
-			s := trackedSession{state: lease.State}
+			s := NodeSession{State: lease.State, Observes: lease.Observed}
 			if !lease.Write.WriteTime.IsZero() { // otherwise another writer wrote the Lease that was adopted
-				s.written = lease.Write.ResourceVersion
+				s.Written = lease.Write.ResourceVersion
 			}
 			t.sessions[name] = s
 		case sessioncontroller.Deleted:

@@ -24,6 +24,8 @@ type Snapshot struct {
 	MassSilence nodehealth.MassSilence
 	// Uncertainty is nil if the process is not uncertain.
 	Uncertainty *nodehealth.Uncertainty
+	// ReceiverDoubt is nil if this replica does not doubt what it receives.
+	ReceiverDoubt *ReceiverDoubt
 	// Shards are the held ones.
 	Shards sessioncontroller.ServedShards
 
@@ -31,6 +33,10 @@ type Snapshot struct {
 	// unknown, held and notReady are Nodes of held shards.
 	unknown, held, notReady NamedNodes
 }
+
+// ReceiverDoubt is a time in which expired sessions mark no Node, because most sessions or
+// connections fell silent together.
+type ReceiverDoubt struct{ Since, Until monotonic.Instant }
 
 // NamedNodes are Nodes of which the first ones are named.
 type NamedNodes struct {

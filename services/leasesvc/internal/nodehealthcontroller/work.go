@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +32,8 @@ var (
 	errTermOver = errors.New("the term has ended")
 	// errHeard says that a Node gave a sign of life before it was marked Unknown.
 	errHeard = errors.New("its session is alive again")
+	// errRecovered says that a Node is ready again, although the cache says otherwise.
+	errRecovered = errors.New("its node is ready again")
 )
 
 // backoff keeps an object from being written while a write is running, and for a while after a
@@ -49,6 +53,10 @@ type job struct {
 	begun monotonic.Instant
 	// terms are those that the write needs. A self-check needs none.
 	terms []*sessioncontroller.HeldShard
+	// timeout bounds the job.
+	timeout time.Duration
+	// verify says that the Node of the Pod is read past the cache first.
+	verify bool
 }
 
 // result is the end of a job.
@@ -68,7 +76,12 @@ func (r *run) startStep(step nodehealth.Step) {
 	if index, known := r.find(name); known {
 		r.nodes[index].Busy = true
 	}
-	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step)})
+	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step), timeout: r.timeoutAfter(r.nodeBackoffs[name].failures)})
+}
+
+// timeoutAfter bounds the next write of an object.
+func (r *run) timeoutAfter(failures int) time.Duration {
+	return min(r.checkTimeout<<min(failures, 10), maxTimeout)
 }
 
 func (r *run) termsOf(step *nodehealth.Step) []*sessioncontroller.HeldShard {
@@ -87,8 +100,8 @@ func (r *run) startCheck(check *nodehealth.SelfCheck) {
 	if check == nil || r.checking || r.now.Instant < r.checkAt {
 		return
 	}
-	r.checking = true
-	r.checkJobs <- job{check: check, begun: r.now.Instant}
+	r.checking, r.checkBegun = true, r.now.Instant
+	r.checkJobs <- job{check: check, begun: r.now.Instant, timeout: r.checkTimeout}
 }
 
 // work does jobs of first before those of second, which may be nil, until first is closed.
@@ -106,11 +119,7 @@ func (r *run) work(ctx context.Context, first, second <-chan job) {
 }
 
 func (r *run) do(ctx context.Context, j job) result {
-	timeout := writeTimeout
-	if j.check != nil {
-		timeout = checkTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	var res result
 	res.err = underTerms(ctx, j.terms, func(ctx context.Context) (err error) {
@@ -118,7 +127,7 @@ func (r *run) do(ctx context.Context, j job) result {
 		case j.check != nil:
 			res.newer, err = r.Writer.NewerLeases(ctx, j.check.Samples)
 		case j.pod != nil:
-			err = r.Writer.MarkPodNotReady(ctx, j.pod, metav1.Now())
+			err = r.markPod(ctx, &j)
 		case j.step.Kind == nodehealth.MarkUnknown:
 			res.node, res.newer, err = r.markUnknown(ctx, j.step)
 		default:
@@ -136,11 +145,26 @@ func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *cor
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}
-	if state, _ := r.Sessions.Session(step.Node.Name); state == session.Alive || state == session.Suspect {
+	if s := r.Sessions.Session(step.Node.Name); (s.State == session.Alive || s.State == session.Suspect) && (!step.DespiteSession || s.Observes) {
 		return nil, nil, errHeard
 	}
 	node, err = r.Writer.Write(ctx, *step)
 	return node, nil, err
+}
+
+// markPod marks a Pod. While the process is uncertain the cache may be behind, so the Node is read
+// first.
+func (r *run) markPod(ctx context.Context, j *job) error {
+	if j.verify {
+		node, err := r.Writer.LiveNode(ctx, j.pod.Spec.NodeName)
+		if err != nil {
+			return err
+		}
+		if node == nil || !nodehealth.ReadyOnUnreadyNode(node, j.pod) {
+			return errRecovered
+		}
+	}
+	return r.Writer.MarkPodNotReady(ctx, j.pod, metav1.Now())
 }
 
 // underTerms calls write with a context that carries the first term and ends with ctx or any of the
@@ -200,13 +224,43 @@ func (r *run) take(res result) {
 }
 
 func (r *run) checked(res result) {
-	r.checking = false
-	if res.err != nil {
-		r.checkAt = r.now.Instant.Add(checkRetry)
-		r.state = r.state.CheckFailed(r.now.Instant)
+	r.checking, r.denied = false, nil
+	if res.err == nil {
+		r.checkTimeout = min(max(minTimeout, 2*res.took), maxTimeout)
+		r.state = r.state.CheckPassed(res.begun, r.now.Instant, res.newer)
 		return
 	}
-	r.state = r.state.CheckPassed(res.begun, r.now.Instant, res.newer)
+	r.checkAt = r.now.Instant.Add(checkRetry)
+	failure := checkFailure(res.err)
+	switch {
+	case failure.Denied:
+		r.denied = fmt.Errorf("self-check of node health: %w", res.err)
+	case errors.Is(res.err, context.DeadlineExceeded):
+		r.checkTimeout = min(2*r.checkTimeout, maxTimeout)
+	}
+	r.state = r.state.CheckFailed(r.now.Instant, failure)
+}
+
+// checkFailure says why a self-check failed, without what differs between two equal failures.
+func checkFailure(err error) nodehealth.CheckFailure {
+	var status apierrors.APIStatus
+	switch {
+	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+		errors.As(err, &status)
+		message := status.Status().Message
+		_, reason, found := strings.Cut(message, " is forbidden: ") // without the name of the Lease
+		if !found {
+			reason = message
+		}
+		return nodehealth.CheckFailure{Denied: true, Detail: "get leases.coordination.k8s.io: " + reason}
+	case errors.As(err, &status):
+		return nodehealth.CheckFailure{Detail: "it answers " + string(status.Status().Reason)}
+	case errors.Is(err, context.DeadlineExceeded):
+		return nodehealth.CheckFailure{Detail: "no answer in time"}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return nodehealth.CheckFailure{Detail: "connection refused"}
+	}
+	return nodehealth.CheckFailure{Detail: "a read failed"}
 }
 
 func (r *run) written(res result) {
@@ -234,6 +288,8 @@ func (r *run) nextBackoff(b backoff, err error) backoff {
 	switch {
 	case err == nil:
 		return backoff{until: r.now.Instant}
+	case errors.Is(err, errRecovered):
+		return backoff{until: r.now.Instant.Add(checkRetry), failures: b.failures}
 	case overtaken(err):
 		return backoff{until: r.now.Instant.Add(conflictBackoff), failures: b.failures}
 	}
@@ -250,7 +306,7 @@ func (r *run) noteFailure(err error) {
 
 // overtaken returns whether a write failed because the object or the term changed meanwhile.
 func overtaken(err error) bool {
-	return apierrors.IsConflict(err) || errors.Is(err, errTermOver) || errors.Is(err, errHeard)
+	return apierrors.IsConflict(err) || errors.Is(err, errTermOver) || errors.Is(err, errHeard) || errors.Is(err, errRecovered)
 }
 
 // jobsPerWorker is how many jobs a queue may hold for each worker.

@@ -20,16 +20,19 @@ type slimmer struct {
 	cfg    Config
 	labels []string
 
-	mu sync.Mutex // guards tolerations
+	mu sync.Mutex // guards what follows
 	// tolerations are equal lists by their text. Most Pods of a cluster share a few lists.
 	tolerations map[string][]corev1.Toleration
+	// byOther are the Leases that another writer renewed, by name: of two versions in a row a user
+	// of the cache may see the last one only.
+	byOther map[string]nodehealth.LeaseRenewedByOther
 }
 
 // maxTolerationLists bounds the lists that are remembered.
 const maxTolerationLists = 1024
 
 func newSlimmer(cfg Config) *slimmer {
-	return &slimmer{cfg: cfg, labels: append(nodehealth.RequiredLabels(), cfg.Labels...), tolerations: map[string][]corev1.Toleration{}}
+	return &slimmer{cfg: cfg, labels: append(nodehealth.RequiredLabels(), cfg.Labels...), tolerations: map[string][]corev1.Toleration{}, byOther: map[string]nodehealth.LeaseRenewedByOther{}}
 }
 
 // slim is a cache.TransformFunc.
@@ -100,7 +103,24 @@ func (s *slimmer) lease(object *coordinationv1.Lease) *cachedLease {
 	if holder := object.Spec.HolderIdentity; holder != nil {
 		slim.lease.Holder = *holder
 	}
+	slim.lease.ByOther = s.renewedByOther(object.Name, slim.lease)
 	return slim
+}
+
+func (s *slimmer) renewedByOther(name string, lease nodehealth.Lease) nodehealth.LeaseRenewedByOther {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !lease.RenewedByUs {
+		s.byOther[name] = nodehealth.LeaseRenewedByOther{Version: lease.Version, RenewTime: lease.RenewTime}
+	}
+	return s.byOther[name]
+}
+
+// forgetLease forgets a deleted Lease.
+func (s *slimmer) forgetLease(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byOther, name)
 }
 
 // cachedPod is the cached form of a Pod. It takes a third of the memory of a Pod with the same

@@ -113,7 +113,7 @@ func TestSubscription_OneCacheServesBothControllers(t *testing.T) {
 // renewals of all replicas.
 func TestSubscription_LeaseTellsWhetherItWasRenewedByUs(t *testing.T) {
 	f := newFixture(t, forHealth)
-	renew := func(manager string) {
+	renew := func(manager string) (version string) {
 		t.Helper()
 		lease, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node.Name, metav1.GetOptions{})
 		f.must(err)
@@ -125,13 +125,20 @@ func TestSubscription_LeaseTellsWhetherItWasRenewedByUs(t *testing.T) {
 				t.Fatal("the cache does not have the renewal after 10 s")
 			}
 		}
+		return lease.ResourceVersion
 	}
+	byOther := "" // the last version
 	for _, step := range []struct {
 		manager string
 		byUs    bool
-	}{{writeback.FieldManager, true}, {"kubelet", false}, {writeback.FieldManager, true}} {
-		if renew(step.manager); f.cache.Lease(f.node.Name).RenewedByUs != step.byUs {
-			t.Errorf("after a renewal by %s RenewedByUs is %t, want %t", step.manager, !step.byUs, step.byUs)
+	}{{"kubelet", false}, {writeback.FieldManager, true}, {"kubelet", false}, {writeback.FieldManager, true}} {
+		version := renew(step.manager)
+		if !step.byUs {
+			byOther = version
+		}
+		if lease := f.cache.Lease(f.node.Name); lease.RenewedByUs != step.byUs || lease.ByOther.Version != byOther {
+			t.Errorf("after a renewal by %s RenewedByUs is %t, want %t; the last renewal of another is of version %q, want %q",
+				step.manager, lease.RenewedByUs, step.byUs, lease.ByOther.Version, byOther)
 		}
 	}
 }

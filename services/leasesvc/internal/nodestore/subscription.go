@@ -140,7 +140,15 @@ func (s *Subscription) handle(g *generation) error {
 		handler, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    s.notice,
 			UpdateFunc: func(_, object any) { s.notice(object) },
-			DeleteFunc: s.notice,
+			DeleteFunc: func(object any) {
+				if deleted, ok := object.(cache.DeletedFinalStateUnknown); ok {
+					object = deleted.Obj
+				}
+				if lease, is := object.(*cachedLease); is {
+					s.store.slimmer.forgetLease(lease.Name)
+				}
+				s.notice(object)
+			},
 		})
 		if err != nil {
 			return fmt.Errorf("handle changes: %w", err)
@@ -169,9 +177,6 @@ func (g *generation) awaitSynced(ctx context.Context) bool {
 }
 
 func (s *Subscription) notice(object any) {
-	if deleted, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = deleted.Obj
-	}
 	var name string
 	switch typed := object.(type) {
 	case *corev1.Node:

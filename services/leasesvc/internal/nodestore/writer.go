@@ -1,14 +1,17 @@
 package nodestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -116,9 +119,9 @@ func (w *Writer) patchPod(ctx context.Context, pod *corev1.Pod, condition corev1
 	return w.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 }
 
-// Node reads a Node past the cache, as the Store would cache it. It returns nil if the Node does
-// not exist.
-func (w *Writer) Node(ctx context.Context, name string) (*corev1.Node, error) {
+// LiveNode reads a Node past the cache, as the Store would cache it. It returns nil if the Node
+// does not exist.
+func (w *Writer) LiveNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := w.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -129,25 +132,87 @@ func (w *Writer) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return w.slimmer.node(node), nil
 }
 
-// NewerLeases reads Leases past the cache and returns those that are newer than their samples.
-// Without samples it returns an error only if kube-apiserver does not answer.
+// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one of
+// its name has replaced it. It lists, which the role for the cache allows already.
+func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	named := fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name)
+	list, err := w.kube.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: named.String()})
+	if err != nil {
+		return nil, fmt.Errorf("list pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	for i := range list.Items {
+		if live := &list.Items[i]; live.UID == pod.UID {
+			return live, nil
+		}
+	}
+	return nil, nil
+}
+
+// NewerLeases reads Leases past the cache, all at the same time, and returns those that are newer
+// than their samples. One answer is enough: a read that takes much longer than the first one is
+// given up. It returns an error if no read was answered. Without samples it lists one Lease.
 func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
 	if len(samples) == 0 {
 		_, err := w.kube.CoordinationV1().Leases(w.namespace).List(ctx, metav1.ListOptions{Limit: 1})
 		return nil, err
 	}
-	var newer []nodehealth.Sample
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan leaseAnswer, len(samples)) // has a place for each read
+	begin := time.Now()
 	for _, sample := range samples {
-		lease, err := w.kube.CoordinationV1().Leases(w.namespace).Get(ctx, sample.Node, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return nil, fmt.Errorf("get lease %s/%s: %w", w.namespace, sample.Node, err)
-		case nodehealth.Newer(lease.ResourceVersion, sample.LeaseVersion):
-			newer = append(newer, nodehealth.Sample{Node: sample.Node, LeaseVersion: lease.ResourceVersion})
+		go func() { answers <- w.newerLease(ctx, sample) }()
+	}
+	var (
+		newer   []nodehealth.Sample
+		failed  error
+		patient <-chan time.Time // nil before the first answer
+	)
+	for range samples {
+		select {
+		case <-patient:
+			return newer, nil
+		case answer := <-answers:
+			switch {
+			case answer.err != nil:
+				failed = cmp.Or(failed, answer.err)
+				continue
+			case answer.newer:
+				newer = append(newer, answer.sample)
+			}
+			if patient == nil {
+				timer := time.NewTimer(max(remainingReads, time.Since(begin)))
+				defer timer.Stop()
+				patient = timer.C
+			}
 		}
 	}
+	if patient == nil {
+		return nil, failed
+	}
 	return newer, nil
+}
+
+// remainingReads is how long NewerLeases waits at least for further reads after the first answer.
+const remainingReads = time.Second
+
+// leaseAnswer is the result of one read. sample has the version that was read.
+type leaseAnswer struct {
+	sample nodehealth.Sample
+	newer  bool
+	err    error
+}
+
+func (w *Writer) newerLease(ctx context.Context, sample nodehealth.Sample) leaseAnswer {
+	lease, err := w.kube.CoordinationV1().Leases(w.namespace).Get(ctx, sample.Node, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return leaseAnswer{}
+	case err != nil:
+		return leaseAnswer{err: fmt.Errorf("get lease %s/%s: %w", w.namespace, sample.Node, err)}
+	}
+	newer := nodehealth.Newer(lease.ResourceVersion, sample.LeaseVersion)
+	return leaseAnswer{sample: nodehealth.Sample{Node: sample.Node, LeaseVersion: lease.ResourceVersion}, newer: newer}
 }
 
 // The patches have only what changes, and its guard.

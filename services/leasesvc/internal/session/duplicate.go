@@ -10,8 +10,13 @@ import (
 // session back only with a beat that was delayed by more takeovers than that.
 const maxReplaced = 4
 
+// episodeGap is the time without a rejected beat, beyond a TTL, after which an episode ends. A
+// rejected boot is asked to return when the session could have expired, and pauses for a minute and
+// a half at most.
+const episodeGap = 2 * time.Minute
+
 // Duplicate is a rejected boot that beats under the name of a session. Its beats form an episode,
-// which ends when none comes for a TTL.
+// which ends when none comes for a TTL and two minutes.
 type Duplicate struct {
 	// Boot is the boot that was rejected last.
 	Boot string
@@ -26,7 +31,9 @@ type otherBoots struct {
 	// replaced are fingerprints, the newest boot first; 0 for none.
 	replaced [maxReplaced]uint64
 	// newest is the newest replaced boot.
-	newest    string
+	newest string
+	// returned says that the current boot was replaced before.
+	returned  bool
 	duplicate Duplicate
 }
 
@@ -45,6 +52,7 @@ func (o *otherBoots) wasReplaced(boot string) bool {
 
 // addReplaced adds the replaced boot and removes the current one.
 func (o *otherBoots) addReplaced(replaced, current string) {
+	o.returned = o.wasReplaced(current)
 	currentPrint, kept := fingerprint(current), []uint64{fingerprint(replaced)}
 	for _, print := range o.replaced {
 		if print != currentPrint && print != kept[0] && print != 0 && len(kept) < maxReplaced {
@@ -61,23 +69,37 @@ func (o *otherBoots) addReplaced(replaced, current string) {
 // reject counts a rejected beat.
 func (o *otherBoots) reject(now monotonic.Instant, boot string, ttl time.Duration) {
 	d := &o.duplicate
-	if d.Rejections == 0 || now.Sub(d.Last) > ttl {
+	if d.Rejections == 0 || now.Sub(d.Last) > ttl+episodeGap {
 		*d = Duplicate{Since: now}
 	}
 	d.Boot, d.Last = boot, now
 	d.Rejections++
 }
 
-// Duplicate returns the boot that is rejected for the session of ref. It is false if there is none.
-func (t *Table) Duplicate(ref Ref) (Duplicate, bool) {
+// Duplicate returns the boot that is rejected for the session of ref. It is false if there is none,
+// or if its episode has ended.
+func (t *Table) Duplicate(now monotonic.Instant, ref Ref) (Duplicate, bool) {
 	if t.resolve(ref) != Renewed {
 		return Duplicate{}, false
 	}
 	o := t.others[ref.slot]
-	if o == nil || o.duplicate.Rejections == 0 {
+	if o == nil || o.duplicate.Rejections == 0 || now.Sub(o.duplicate.Last) > t.classes[t.records.At(ref.slot).class].TTL+episodeGap {
 		return Duplicate{}, false
 	}
 	return o.duplicate, true
+}
+
+// Returned returns the boot that had the session of ref between two times of its current boot. It
+// is false if the current boot was not replaced before. A machine never returns to an earlier boot,
+// so two machines have the name.
+func (t *Table) Returned(ref Ref) (other string, returned bool) {
+	if t.resolve(ref) != Renewed {
+		return "", false
+	}
+	if o := t.others[ref.slot]; o != nil && o.returned {
+		return o.newest, true
+	}
+	return "", false
 }
 
 // reject counts a beat of another boot. An empty boot stands for the newest replaced one.

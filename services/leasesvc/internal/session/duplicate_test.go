@@ -27,10 +27,17 @@ func TestRegisterIfNewer_TwiceReplacedBootIsRejected(t *testing.T) {
 func TestRegisterIfNewer_ReplacedBootTakesOverAnExpiredSession(t *testing.T) {
 	table := newTable()
 	registerIfNewer(table, at(0), holder("a", "A"), 1)
-	registerIfNewer(table, at(0), holder("a", "B"), 1)
+	first, _ := registerIfNewer(table, at(0), holder("a", "B"), 1)
+	if other, returned := table.Returned(first); returned {
+		t.Errorf("a new boot returned after %q", other)
+	}
 	advance(table, at(node.TTL))
-	if _, outcome := registerIfNewer(table, at(node.TTL), holder("a", "A"), 2); outcome != session.TookOver {
+	ref, outcome := registerIfNewer(table, at(node.TTL), holder("a", "A"), 2)
+	if outcome != session.TookOver {
 		t.Errorf("outcome %v, want TookOver", outcome)
+	}
+	if other, returned := table.Returned(ref); !returned || other != "B" {
+		t.Errorf("returned %v after boot %q, want true after B", returned, other)
 	}
 	if _, outcome := registerIfNewer(table, at(node.TTL), holder("a", "B"), 2); outcome != session.Superseded {
 		t.Errorf("boot B then: outcome %v, want Superseded", outcome)
@@ -41,23 +48,26 @@ func TestDuplicate_RejectionsOfAnEpisodeAreCounted(t *testing.T) {
 	table := newTable()
 	old, _ := register(table, at(0), holder("a", "A"), 1)
 	ref, _ := register(table, at(0), holder("a", "B"), 1)
-	if d, some := table.Duplicate(ref); some {
+	if d, some := table.Duplicate(at(0), ref); some {
 		t.Errorf("%+v before any rejection", d)
 	}
 	register(table, at(time.Second), holder("a", "A"), 1)
 	table.Beat(at(2*time.Second), at(2*time.Second), old, 2)
 	want := session.Duplicate{Boot: "A", Since: at(time.Second), Last: at(2 * time.Second), Rejections: 2}
-	if d, _ := table.Duplicate(ref); d != want {
+	if d, _ := table.Duplicate(at(2*time.Second), ref); d != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, d))
 	}
-	late := at(2*time.Second + node.TTL + 1)
+	late := at(2*time.Second + node.TTL + 2*time.Minute + 1)
+	if d, some := table.Duplicate(late, ref); some {
+		t.Errorf("%+v after the episode has ended", d)
+	}
 	register(table, late, holder("a", "A"), 1)
 	want = session.Duplicate{Boot: "A", Since: late, Last: late, Rejections: 1}
-	if d, _ := table.Duplicate(ref); d != want {
+	if d, _ := table.Duplicate(late, ref); d != want {
 		t.Errorf("second episode (-want +got):\n%s", cmp.Diff(want, d))
 	}
 	table.Forget(ref)
-	if d, some := table.Duplicate(ref); some {
+	if d, some := table.Duplicate(late, ref); some {
 		t.Errorf("%+v for a session that is gone", d)
 	}
 }

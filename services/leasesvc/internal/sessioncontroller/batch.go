@@ -42,7 +42,8 @@ type Registration struct {
 	Shard    int
 	Sequence uint64
 	// Deferred says that the admission rate does not allow this registration now. An existing
-	// session is renewed all the same.
+	// session of the boot is renewed all the same. In an Unordered batch this is then the result, as
+	// without Deferred: its beats by name are renewals too.
 	Deferred bool
 	// Age is the time since another replica received the beat that it forwarded.
 	Age time.Duration
@@ -82,7 +83,9 @@ type RegisterResult struct {
 	// Deferred repeats Registration.Deferred. No other field is set.
 	Deferred bool
 	Outcome  session.Outcome
-	Ref      session.Ref
+	// RetryAfter is when a Superseded holder may try again.
+	RetryAfter time.Duration
+	Ref        session.Ref
 	// Name is the name as the string that the session keeps. Reuse this string; do not copy it.
 	Name  string
 	Grant Grant
@@ -95,6 +98,8 @@ type RejectedBeat struct {
 	// Index is the index in Batch.Refs.
 	Index   int
 	Outcome session.Outcome
+	// RetryAfter is when a Superseded holder may try again.
+	RetryAfter time.Duration
 }
 
 // NewBatch returns an empty Batch.
@@ -163,7 +168,7 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	class := &c.cfg.Classes[r.Holder.Key.Class].Session
 	received := now.Add(-r.Age)
 	observed := observed(received, r.Report)
-	if r.Deferred {
+	if r.Deferred && !(b.Unordered && c.isRenewal(r.Holder)) {
 		c.renewDeferred(now, observed, r)
 		return RegisterResult{Deferred: true}
 	}
@@ -171,10 +176,12 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 		Holder: r.Holder, Sequence: r.Sequence, Received: received, Observed: observed, IfNewer: b.Unordered,
 	})
 	if !outcome.Accepted() {
+		result := RegisterResult{Outcome: outcome}
 		if outcome == session.Superseded {
-			c.reportDuplicate(ref)
+			c.reportDuplicate(now, ref)
+			result.RetryAfter = c.supersededFor(now, ref)
 		}
-		return RegisterResult{Outcome: outcome}
+		return result
 	}
 	slot := ref.Slot()
 	if outcome == session.Opened {
@@ -189,14 +196,22 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	}
 	if outcome == session.TookOver {
 		c.reports.remove(slot)
+		*c.observed.At(slot) = false
+		c.reportReturn(ref, r.Holder)
 	}
-	c.sessionChanged(now, slot, outcome, c.reports.update(slot, received, r.Report))
+	c.sessionChanged(now, slot, outcome, c.updateReport(slot, received, r.Report))
 	if !b.Unordered || outcome != session.Renewed {
 		// All holders of a message get the interval of the first one, so that they keep beating in
 		// one message.
 		result.Grant.Interval = class.FirstInterval(b.Registrations[0].Holder.Key.Name)
 	}
 	return result
+}
+
+// isRenewal reports whether the boot has a session.
+func (c *Controller) isRenewal(h session.Holder) bool {
+	_, outcome := c.table.Find(h)
+	return outcome == session.Renewed
 }
 
 // renewDeferred renews the session of a deferred registration, if there is one. A holder must not
@@ -207,7 +222,7 @@ func (c *Controller) renewDeferred(now, observed monotonic.Instant, r *Registrat
 		return
 	}
 	outcome = c.table.Beat(now, observed, ref, r.Sequence)
-	c.sessionChanged(now, ref.Slot(), outcome, c.reports.update(ref.Slot(), now.Add(-r.Age), r.Report))
+	c.sessionChanged(now, ref.Slot(), outcome, c.updateReport(ref.Slot(), now.Add(-r.Age), r.Report))
 }
 
 // renew takes a beat that Beat has not taken.
@@ -215,10 +230,12 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	observed := observed(now, report)
 	outcome := c.table.Beat(now, observed, ref, b.Sequence)
 	if !outcome.Accepted() {
+		rejected := RejectedBeat{Index: index, Outcome: outcome}
 		if outcome == session.Superseded {
-			c.reportDuplicate(ref)
+			c.reportDuplicate(now, ref)
+			rejected.RetryAfter = c.supersededFor(now, ref)
 		}
-		b.Rejected = append(b.Rejected, RejectedBeat{Index: index, Outcome: outcome})
+		b.Rejected = append(b.Rejected, rejected)
 		return
 	}
 	slot := ref.Slot()
@@ -228,32 +245,14 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	}
 	b.Renewed++
 	b.Grant = b.Grant.Min(grant)
-	c.sessionChanged(now, slot, outcome, c.reports.update(slot, now, report))
-}
-
-// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may
-// be a late message.
-func (c *Controller) reportDuplicate(ref session.Ref) {
-	s, ok := c.table.At(ref.Slot())
-	if !ok {
-		return
-	}
-	d, ok := c.table.Duplicate(s.Ref)
-	if !ok || d.Rejections != 2 {
-		return
-	}
-	c.changes.touch(ref.Slot())
-	c.problemSlots.duplicates.add(ref.Slot())
-	c.cfg.Logger.Warn("two boots of one holder send heartbeats; the boot that registered last keeps the session",
-		"class", c.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "rejected", d.Boot)
-	c.counts.duplicates.Add(1)
+	c.sessionChanged(now, slot, outcome, c.updateReport(slot, now, report))
 }
 
 // sessionChanged updates the schedule and the watchers after an accepted beat. A session that was
 // not recovered may still be expired, because its holder was observed long ago.
-func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome, conditionsChanged bool) {
+func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome, reportChanged bool) {
 	if outcome == session.Renewed {
-		if conditionsChanged {
+		if reportChanged {
 			c.changes.touch(slot)
 		}
 		return
@@ -270,6 +269,7 @@ func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome 
 func (c *Controller) openSlot(now monotonic.Instant, slot uint32, key session.Key, shard int) {
 	c.shards.Extend(int(slot) + 1)
 	c.entries.Extend(int(slot) + 1)
+	c.observed.Extend(int(slot) + 1)
 	c.occupancies++
 	c.writes.Open(now, slot, writeback.SlotOptions{
 		Policy: uint8(key.Class), Phase: writeback.Phase(key.Name), Wait: c.adoptions.writeDelay(c.held[shard], now),

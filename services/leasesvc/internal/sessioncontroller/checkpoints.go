@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
@@ -29,15 +30,35 @@ const (
 	// checkpointTimeout bounds one read or write. No holder of a shard is heard before its
 	// checkpoint has been read.
 	checkpointTimeout = 2 * time.Second
+	// leaseOnlyClass marks the Nodes without a session in a checkpoint. No class can have this name.
+	// The boot of such an entry is the UID of the Node.
+	leaseOnlyClass = "node.lease"
+	// kubeletRenewals is the time of two renewals of a kubelet's Lease. A new leader of the shard
+	// observes a Node for as long before it can call it silent, whatever the checkpoint says.
+	kubeletRenewals = 20 * time.Second
 )
 
-// CheckpointsConfig configures Checkpoints. Metrics may be nil.
+// CheckpointsConfig configures Checkpoints. Metrics may be nil, and NodeSilences if node health does
+// not run.
 type CheckpointsConfig struct {
 	Store   *CheckpointStore
 	Catalog *class.Catalog
 	Classes []class.Class
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
+	// NodeSilences returns the Nodes of a shard that have no session and are silent for more than
+	// half their grace period; false while node health does not judge the shard. It does not block.
+	NodeSilences func(shard int) (silences []NodeSilence, judged bool)
+	// NodeGrace is the grace period of Nodes without a session.
+	NodeGrace time.Duration
+}
+
+// Inherited is what a term inherits from the previous one.
+type Inherited struct {
+	Sessions []session.Silence
+	Nodes    []NodeSilence
+	// Empty says that nothing is stored.
+	Empty bool
 }
 
 // Checkpoints stores which holders of a shard are silent, and restores that after a takeover. It is
@@ -69,21 +90,24 @@ func NewCheckpoints(cfg CheckpointsConfig) *Checkpoints {
 		s := cfg.Classes[i].Session()
 		c.rules[s.Name] = checkpoint.Rule{Suspect: s.Suspect, TTL: s.TTL, MinGrace: s.Interval + ReconnectTime}
 	}
+	if c.NodeSilences != nil {
+		c.rules[leaseOnlyClass] = checkpoint.Rule{Suspect: c.NodeGrace / 2, TTL: c.NodeGrace, MinGrace: min(c.NodeGrace/2, kubeletRenewals)}
+	}
 	return c
 }
 
-// Restore returns the holders of a shard that were silent under its previous term, and whether
-// nothing is stored. It returns within two seconds. If the checkpoint cannot be read, every holder
-// gets a full grace period.
-func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) (silences []session.Silence, empty bool) {
+// Restore returns the holders of a shard, and its Nodes without a session, that were silent under
+// its previous term. It returns within two seconds. If the checkpoint cannot be read, each gets a
+// full grace period.
+func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) Inherited {
 	if c == nil {
-		return nil, true
+		return Inherited{Empty: true}
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
 	defer cancel()
 	value, err := c.Store.Read(ctx, t.Shard())
 	if err == nil && value == nil {
-		return nil, true
+		return Inherited{Empty: true}
 	}
 	var entries []checkpoint.Entry
 	if err == nil {
@@ -92,14 +116,29 @@ func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) (silences []ses
 	if err != nil {
 		c.holders.WithLabelValues("unreadable").Inc()
 		c.Logger.Warn("cannot read checkpoint; every holder gets a full grace period", "shard", t.Shard(), "error", err)
-		return nil, false
+		return Inherited{}
 	}
+	var inherited Inherited
 	for _, e := range entries {
-		if silence, silent := c.restoreEntry(e, t.Shard()); silent {
-			silences = append(silences, silence)
+		if e.Class == leaseOnlyClass {
+			inherited.Nodes = c.restoreNode(inherited.Nodes, e, t.Shard())
+		} else if silence, silent := c.restoreEntry(e, t.Shard()); silent {
+			inherited.Sessions = append(inherited.Sessions, silence)
 		}
 	}
-	return silences, false
+	return inherited
+}
+
+// restoreNode appends a Node without a session. However long it was silent, it keeps MinGrace: its
+// kubelet may have renewed the Lease since, and only a second renewal shows that here.
+func (c *Checkpoints) restoreNode(nodes []NodeSilence, e checkpoint.Entry, shard int) []NodeSilence {
+	rule, judged := c.rules[leaseOnlyClass]
+	if !judged || c.Catalog.Shard(class.Node, e.Name) != shard {
+		c.holders.WithLabelValues("foreign").Inc()
+		return nodes
+	}
+	c.holders.WithLabelValues("less_grace").Inc()
+	return append(nodes, NodeSilence{Name: e.Name, UID: types.UID(e.Boot), For: min(e.Silence, rule.TTL-rule.MinGrace)})
 }
 
 func (c *Checkpoints) restoreEntry(e checkpoint.Entry, shard int) (_ session.Silence, silent bool) {
@@ -123,14 +162,14 @@ func (c *Checkpoints) restoreEntry(e checkpoint.Entry, shard int) (_ session.Sil
 }
 
 // Save keeps the checkpoint of a shard up to date until its term or sessions end, and returns after
-// its last write. empty is what Restore returned.
-func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controller, empty bool) {
+// its last write. inherited is what Restore returned.
+func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controller, inherited Inherited) {
 	if c == nil {
 		return
 	}
 	start := time.Now()
 	now := func() monotonic.Instant { return monotonic.Instant(time.Since(start)) }
-	tracker, failing := checkpoint.NewTracker(c.rules, empty), false
+	tracker, failing := checkpoint.NewTracker(c.rules, inherited.Empty), false
 	ticker := time.NewTicker(checkpointPeriod)
 	defer ticker.Stop()
 	for {
@@ -141,14 +180,15 @@ func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controll
 			return
 		case <-ticker.C:
 		}
-		if counts := sessions.Counts(); tracker.Empty() && counts.Suspect+counts.Expired == 0 {
+		nodes := c.nodes(t.Shard(), inherited.Nodes)
+		if counts := sessions.Counts(); tracker.Empty() && counts.Suspect+counts.Expired+len(nodes) == 0 {
 			continue // the usual case; Silences would walk through all sessions
 		}
 		silences, held := c.silences.get(ctx, sessions, t.Shard())
 		if !held {
 			continue
 		}
-		plan := tracker.Plan(now(), c.entries(silences))
+		plan := tracker.Plan(now(), append(c.entries(silences), nodes...))
 		switch err := c.apply(ctx, t, plan); {
 		case err == nil:
 			tracker, failing = tracker.Applied(now(), plan), false
@@ -169,6 +209,23 @@ func (c *Checkpoints) entries(silences []session.Silence) []checkpoint.Entry {
 		entries = append(entries, checkpoint.Entry{
 			Class: c.Catalog.Get(s.Holder.Key.Class).Name, Name: s.Holder.Key.Name, Boot: s.Holder.Boot, Silence: s.For,
 		})
+	}
+	return entries
+}
+
+// nodes returns the entries of Nodes without a session. Until node health judges the shard they are
+// those that the term inherited.
+func (c *Checkpoints) nodes(shard int, inherited []NodeSilence) []checkpoint.Entry {
+	if c.NodeSilences == nil {
+		return nil
+	}
+	silences, judged := c.NodeSilences(shard)
+	if !judged {
+		silences = inherited
+	}
+	var entries []checkpoint.Entry
+	for _, n := range silences {
+		entries = append(entries, checkpoint.Entry{Class: leaseOnlyClass, Name: n.Name, Boot: string(n.UID), Silence: n.For})
 	}
 	return entries
 }

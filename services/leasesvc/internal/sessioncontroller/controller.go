@@ -58,8 +58,18 @@ type Config struct {
 	// OnTick is called about forty times a second, after the transitions that were due. It must not
 	// block. Optional.
 	OnTick func()
+	// OnDuplicate is called with each sign that two machines have the name of one holder: a repeated
+	// rejection of one of them, and the return of a replaced boot. It must not block. Optional.
+	OnDuplicate func(DuplicateBoots)
 	// Logger is required.
 	Logger *slog.Logger
+}
+
+// DuplicateBoots are two boots that send heartbeats under one name.
+type DuplicateBoots struct {
+	Holder session.Key
+	// Current has the session, Other was rejected or has just been replaced.
+	Current, Other string
 }
 
 // Controller runs the sessions of the held shards. All methods are safe for concurrent use, also
@@ -90,6 +100,7 @@ type Controller struct {
 	writes       *writeback.Schedule
 	shards       session.Slab[uint16]     // by slot
 	entries      session.Slab[leaseEntry] // by slot
+	observed     session.Slab[bool]       // by slot: Lease.Observed
 	changes      changeList
 	exceptions   writeExceptions
 	problemSlots problemSlots

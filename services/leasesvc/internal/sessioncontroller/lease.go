@@ -23,8 +23,11 @@ type Lease struct {
 	ObserveTime time.Time
 	// LastReportTime is when the agent of the holder was last heard; zero if that is ObserveTime.
 	LastReportTime time.Time
-	Deadline       time.Time
-	Shard          int
+	// Observed says that the agent observes the holder: a beat of this boot said when it was last
+	// observed. Otherwise a beat proves that the agent lives.
+	Observed bool
+	Deadline time.Time
+	Shard    int
 	// Duplicate is a rejected boot of the holder that also beats; nil if there is none.
 	Duplicate *Duplicate
 	Write     WriteStatus
@@ -116,6 +119,7 @@ func (c *Controller) lease(s session.Session) Lease {
 		StartTime:   c.clock.WallTime(now, s.Started),
 		ObserveTime: c.clock.WallTime(now, s.LastBeat),
 		Deadline:    c.clock.WallTime(now, s.Deadline),
+		Observed:    *c.observed.At(slot),
 		Write:       c.writeStatus(now, slot),
 	}
 	if d, ok := c.duplicate(now, s); ok {
@@ -152,5 +156,5 @@ func (c *Controller) sessionGone(slot uint32, h session.Holder) {
 	c.problemSlots.remove(slot)
 	c.exceptions.notifyIdle(slot)
 	delete(c.exceptions.errors, slot)
-	*c.shards.At(slot), *e = noShard, leaseEntry{}
+	*c.shards.At(slot), *e, *c.observed.At(slot) = noShard, leaseEntry{}, false
 }

@@ -94,10 +94,9 @@ func (c *Controller) updateProblems(now monotonic.Instant) {
 	c.problems.Store(&problems)
 }
 
-// duplicate returns the other boot of a session; false if none has been rejected within the TTL.
+// duplicate returns the other boot of a session; false if none has been rejected lately.
 func (c *Controller) duplicate(now monotonic.Instant, s session.Session) (session.Duplicate, bool) {
-	d, rejected := c.table.Duplicate(s.Ref)
-	return d, rejected && now.Sub(d.Last) <= c.cfg.Classes[s.Holder.Key.Class].Session.TTL
+	return c.table.Duplicate(now, s.Ref)
 }
 
 // affected names the slots that were named before, and others up to maxProblemSessions.
@@ -123,7 +122,7 @@ func (c *Controller) affected(a *affectedSlots) Affected {
 			continue
 		}
 		result.Detail = c.exceptions.errors[slot]
-		if d, rejected := c.table.Duplicate(s.Ref); rejected && result.Detail == "" {
+		if d, rejected := c.table.Duplicate(c.now(), s.Ref); rejected && result.Detail == "" {
 			result.Detail = d.Boot
 		}
 	}

@@ -92,7 +92,7 @@ func TestProblems_NamesDuplicatesWhileTheyBeat(t *testing.T) {
 		if d := getLease(t, ctl, node("a", "2")).Duplicate; d == nil || d.Boot != "1" {
 			t.Errorf("duplicate %+v, want boot 1", d)
 		}
-		for range 6 {
+		for range 17 {
 			time.Sleep(10 * time.Second)
 			register(t, ctl, node("a", "2"))
 		}

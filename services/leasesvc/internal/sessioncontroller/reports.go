@@ -27,10 +27,14 @@ const (
 // Report is what an agent knows of a holder. Ages count from the time at which the message was
 // sent.
 type Report struct {
-	// ObservedAge is how long ago the holder was observed to be alive.
+	// Observed says that the agent observes the holder. ObservedAge is how long ago it was observed
+	// to be alive.
+	Observed    bool
 	ObservedAge time.Duration
 	// Conditions replace all conditions of the last report.
 	Conditions []ReportedCondition
+	// ConditionsOmitted says that Conditions are not known, so those of the last report stay.
+	ConditionsOmitted bool
 }
 
 // ReportedCondition is one aspect of a holder as its agent reports it.
@@ -81,6 +85,15 @@ func newReports(sessions int, logger *slog.Logger) reports {
 	return reports{bySlot: map[uint32]*keptReport{}, limit: sessions * reportBytesPerSession, logger: logger}
 }
 
+// updateReport takes the report of an accepted beat, and returns whether readers see a change.
+func (c *Controller) updateReport(slot uint32, received monotonic.Instant, report *Report) (changed bool) {
+	if report != nil && report.Observed && !*c.observed.At(slot) {
+		*c.observed.At(slot) = true
+		changed = true
+	}
+	return c.reports.update(slot, received, report) || changed
+}
+
 // update keeps a report; nil changes nothing. It returns whether the conditions of the holder
 // changed. A report that is older than the kept one is ignored.
 func (r *reports) update(slot uint32, received monotonic.Instant, report *Report) (changed bool) {
@@ -93,7 +106,9 @@ func (r *reports) update(slot uint32, received monotonic.Instant, report *Report
 		r.bySlot[slot] = last
 	}
 	before := last.conditions
-	r.replace(last, keep(received, report.Conditions, before))
+	if !report.ConditionsOmitted {
+		r.replace(last, keep(received, report.Conditions, before))
+	}
 	changed = !slices.Equal(last.conditions, before)
 	last.received = received
 	if report.ObservedAge == 0 && len(last.conditions) == 0 {

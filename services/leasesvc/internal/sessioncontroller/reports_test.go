@@ -260,3 +260,34 @@ func TestRelease_ChecksTheETag(t *testing.T) {
 		}
 	})
 }
+
+// Once a beat of a boot says when the holder was observed, its lease says that it is observed.
+func TestReport_ObservedHoldsForTheBoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		ref := register(t, ctl, node("n1", "1"))[0].Ref
+		reported(t, ctl, ref, reportOf(condition("Disk", 1, 0)))
+		if getLease(t, ctl, node("n1", "1")).Observed {
+			t.Error("observed after a report without an age")
+		}
+		sub := watch(t, ctl, nil)
+		defer sub.Close()
+		drain(t, sub)
+		reported(t, ctl, ref, sessioncontroller.Report{Observed: true})
+		expectNames(t, "events after the first age", drain(t, sub), "~n1")
+		reported(t, ctl, ref, sessioncontroller.Report{Observed: true})
+		expectNames(t, "events after the second age", drain(t, sub))
+		if !getLease(t, ctl, node("n1", "1")).Observed {
+			t.Error("not observed after a report with an age")
+		}
+		register(t, ctl, node("n1", "1"))
+		if !getLease(t, ctl, node("n1", "1")).Observed {
+			t.Error("not observed after the same boot registered again")
+		}
+		register(t, ctl, node("n1", "2"))
+		if getLease(t, ctl, node("n1", "2")).Observed {
+			t.Error("another boot is observed before it says so")
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package nodehealth
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+const (
+	// doubtfulSilence is how many sessions of a replica must be silent before the replica doubts
+	// what it receives. They must be more than half of its sessions.
+	doubtfulSilence = 4
+	// doubtfulConnections is the same for lost connections of agents.
+	doubtfulConnections = 8
+	// significantNodes is how many sessions here, and renewed Leases of Nodes of other replicas, are
+	// compared. Nodes are divided among replicas by a hash of their names, so a failure of nodes
+	// leaves about the same share of them alive at each replica.
+	significantNodes = 16
+	// significantShare is by how much the share of nodes that live elsewhere must be greater.
+	significantShare = 0.25
+	// recheck is how long before the end of a doubt renewals are looked at, and by how much they
+	// extend it.
+	recheck = 15 * time.Second
+	// MaxReceiverDoubt bounds how long a doubt delays a verdict.
+	MaxReceiverDoubt = 5 * time.Minute
+)
+
+// receiverDoubt is the doubt whether this replica receives the beats that are sent to it. It begins
+// when most of its sessions are silent, or most connections of agents were lost: a certificate that
+// has expired and a network policy have this effect, and so has a failure of all nodes. For a grace
+// period, no session that expired counts as the end of a node. Until its end, it is extended as
+// long as Leases are renewed that should not be: by the kubelets of silent sessions, or for Nodes
+// of other replicas.
+type receiverDoubt struct {
+	period
+	// until is when sessions that expired count again.
+	until monotonic.Instant
+	// ended is when the last doubt ended; 0 for never. began is when it began.
+	began, ended monotonic.Instant
+}
+
+// verdict returns when the silence of a session counts that expired here: during a doubt at its
+// end, and after it once a node had a grace period to come back.
+func (d receiverDoubt) verdict(s *signs, grace time.Duration) monotonic.Instant {
+	switch {
+	case !s.expiredHere:
+		return 0
+	case d.on && s.expired >= d.since.Add(-grace):
+		return d.until
+	case d.ended > 0 && s.expired <= d.ended && s.expired >= d.began.Add(-grace):
+		return d.ended.Add(grace)
+	}
+	return 0
+}
+
+// ReceiverDoubt returns since when this replica doubts what it receives, and until when the
+// sessions that expired count as no end of a node.
+func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bool) {
+	return c.receiver.since, c.receiver.until, c.receiver.on
+}
+
+// sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
+type sessionCount struct {
+	// expiredSince is from when on an expired session counts, renewedSince is the same for a renewal.
+	expiredSince, renewedSince monotonic.Instant
+	// heard sessions are alive, silent ones are suspect or expired.
+	heard, silent int
+	// ownRenewals are of kubelets with a silent session. others are Nodes of other replicas.
+	ownRenewals, others, otherRenewals int
+}
+
+// add takes a Node into account.
+func (c *sessionCount) add(s *NodeState) {
+	if !s.Ownership.Held {
+		if s.traits.ready == corev1.ConditionUnknown {
+			return
+		}
+		c.others++
+		if s.signs.lease.moved && s.signs.lease.at > c.renewedSince {
+			c.otherRenewals++
+		}
+		return
+	}
+	switch s.signs.session {
+	case session.Alive:
+		c.heard++
+		return
+	case session.Suspect:
+	case session.Expired:
+		if !s.signs.expiredHere || s.signs.expired < c.expiredSince {
+			return
+		}
+	default:
+		return
+	}
+	c.silent++
+	if s.signs.lastRenewal() > c.renewedSince {
+		c.ownRenewals++
+	}
+}
+
+func (c *sessionCount) mostSilent() bool { return c.silent >= doubtfulSilence && c.silent > c.heard }
+
+// contradicted returns whether Leases show that the silent sessions are no dead nodes: their
+// kubelets renew them, or far more of the nodes of other replicas live.
+func (c *sessionCount) contradicted() bool {
+	if c.ownRenewals >= doubtfulSilence && 4*c.ownRenewals >= c.silent {
+		return true
+	}
+	here := float64(c.heard) / float64(c.heard+c.silent)
+	return c.heard+c.silent >= significantNodes && c.otherRenewals >= significantNodes &&
+		float64(c.otherRenewals)/float64(c.others) >= here+significantShare
+}
+
+// newCount returns a count without Nodes. A doubt does not end because time passes.
+func (d receiverDoubt) newCount(now monotonic.Instant, grace time.Duration) sessionCount {
+	if !d.on {
+		return sessionCount{expiredSince: now.Add(-grace)}
+	}
+	return sessionCount{expiredSince: d.since.Add(-grace), renewedSince: max(d.since, now.Add(-grace))}
+}
+
+// next returns the doubt after a pass. lost says that most connections were lost.
+func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, grace time.Duration) receiverDoubt {
+	switch doubtful := r.mostSilent() || lost && r.silent >= doubtfulSilence; {
+	case doubtful && !d.on:
+		d.period, d.until = period{on: true, since: now}, now.Add(grace)
+	case !doubtful && d.on:
+		return receiverDoubt{began: d.since, ended: now}
+	}
+	if d.on && now <= d.until && d.until.Sub(now) < recheck && r.contradicted() {
+		d.until = max(d.until, min(now.Add(recheck), d.since.Add(MaxReceiverDoubt)))
+	}
+	return d
+}
+
+// Connections are those of agents to this replica: how many are open, and how many were lost within
+// a grace period.
+type Connections struct{ Open, Lost int }
+
+// mostLost returns whether most connections were lost.
+func (c Connections) mostLost() bool { return c.Lost >= doubtfulConnections && c.Lost > c.Open }

@@ -1,0 +1,186 @@
+package nodehealth_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+const (
+	// sessionGrace and suspectAfter are those of class node.
+	sessionGrace = 20 * time.Second
+	suspectAfter = 12500 * time.Millisecond
+)
+
+// newSessionFixture has nodes with a living session here.
+func newSessionFixture(t *testing.T, count int) *fixture {
+	w := newFixture(t, count)
+	for _, name := range w.names {
+		w.sessions[name] = session.Alive
+	}
+	w.run(time.Minute)
+	return w
+}
+
+// cut has the beats of nodes end, one after the other within an interval of five seconds, and lets
+// their sessions expire.
+func (w *fixture) cut(names []string, during func()) {
+	begin := w.now
+	for w.now.Sub(begin) < sessionGrace+time.Second {
+		for i, name := range names {
+			last := begin.Add(-5 * time.Second * time.Duration(i) / time.Duration(len(names)))
+			switch silence := w.now.Sub(last); {
+			case silence >= sessionGrace:
+				w.sessions[name] = session.Expired
+			case silence >= suspectAfter:
+				w.sessions[name] = session.Suspect
+			}
+		}
+		during()
+		w.pass()
+		w.now = w.now.Add(100 * time.Millisecond)
+	}
+}
+
+func (w *fixture) unknown() (count int) {
+	for _, name := range w.names {
+		if w.ready(name) == corev1.ConditionUnknown {
+			count++
+		}
+	}
+	return count
+}
+
+func nothing() {}
+
+// The sessions of this replica expire together when its certificate has expired or a network policy
+// cuts it off. The agents come back, and no node was marked.
+func TestPlan_SessionsThatExpireTogetherAreHeldAgainstTheReceiver(t *testing.T) {
+	w := newSessionFixture(t, 100)
+	w.cut(w.names, nothing)
+	w.run(25 * time.Second)
+	if got := w.unknown(); got > 0 {
+		t.Fatalf("%d nodes are marked %v after the last beat", got, sessionGrace+25*time.Second)
+	}
+	for _, name := range w.names[:60] { // most come back, the others need longer
+		w.sessions[name] = session.Alive
+	}
+	w.run(45 * time.Second)
+	if got := w.unknown(); got > 0 {
+		t.Fatalf("%d nodes are marked while agents come back", got)
+	}
+	w.run(10 * time.Second)
+	if got := w.unknown(); got != 40 {
+		t.Errorf("%d nodes are marked, want the 40 that did not come back", got)
+	}
+}
+
+// A failure of all nodes looks the same at first, and is declared one grace period later.
+func TestPlan_DeathOfAllNodesIsDeclaredAGracePeriodLater(t *testing.T) {
+	w := newSessionFixture(t, 100)
+	w.cut(w.names, nothing)
+	w.run(w.rules.GracePeriod)
+	if got := w.unknown(); got != 100 {
+		t.Errorf("%d nodes are marked %v after the last beat, want all", got, sessionGrace+time.Second+w.rules.GracePeriod)
+	}
+	w.run(2 * time.Minute)
+	if got := w.unknown(); got != 100 {
+		t.Errorf("%d nodes are marked two minutes later, want all", got)
+	}
+}
+
+// A rack is a part of the nodes: the beats of the others arrive, so the receiver is not doubted.
+func TestPlan_DeathOfARackIsDeclaredAtOnce(t *testing.T) {
+	w := newSessionFixture(t, 100)
+	w.cut(w.names[:40], nothing)
+	if got := w.unknown(); got != 40 {
+		t.Errorf("%d nodes are marked %v after the last beat, want 40", got, sessionGrace+time.Second)
+	}
+}
+
+// Most nodes of all replicas fail together: the Leases of the remaining ones contradict nothing.
+func TestPlan_DeathOfMostNodesOfAllReplicasIsDeclaredAGracePeriodLater(t *testing.T) {
+	w := newSessionFixture(t, 100)
+	for i := range 100 {
+		name := fmt.Sprintf("z%02d", i)
+		w.add(name, corev1.ConditionTrue)
+		w.ownership[name] = nodehealth.Ownership{Shard: 1}
+	}
+	elapse := func(d time.Duration) {
+		for range d / (10 * time.Second) {
+			for _, name := range w.names[160:] {
+				w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true}
+			}
+			w.run(10 * time.Second)
+		}
+	}
+	w.cut(w.names[:60], nothing)
+	elapse(w.rules.GracePeriod)
+	if got := w.unknown(); got != 60 {
+		t.Errorf("%d nodes are marked a grace period after 60 of 100 sessions expired, want 60", got)
+	}
+}
+
+// Leases that others renew contradict the silence of sessions.
+func TestPlan_RenewedLeasesExtendTheDoubt(t *testing.T) {
+	for name, renew := range map[string]func(w *fixture){
+		"by kubelets of silent sessions": func(w *fixture) {
+			for _, name := range w.names[:25] {
+				w.renew(name, 0)
+			}
+		},
+		"for nodes of other replicas": func(w *fixture) {
+			for _, name := range w.names[100:] {
+				w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newSessionFixture(t, 100)
+			for i := range 30 {
+				other := string(rune('a'+i%26)) + string(rune('a'+i/26)) + "-other"
+				w.add("z"+other, corev1.ConditionTrue)
+				w.ownership["z"+other] = nodehealth.Ownership{Shard: 1}
+			}
+			w.cut(w.names[:100], func() {
+				if w.now.Sub(0)%(10*time.Second) == 0 {
+					renew(w)
+				}
+			})
+			for range 20 {
+				renew(w)
+				w.run(10 * time.Second)
+			}
+			if got := w.unknown(); got > 0 {
+				t.Fatalf("%d nodes are marked although renewals show that they live", got)
+			}
+			for range 12 {
+				renew(w)
+				w.run(10 * time.Second)
+			}
+			if got := w.unknown(); got < 75 {
+				t.Errorf("%d nodes are marked after %v, want all that do not renew", got, nodehealth.MaxReceiverDoubt)
+			}
+		})
+	}
+}
+
+// Half of the connections are lost at once, and the silent sessions are fewer.
+func TestPlan_LostConnectionsAreHeldAgainstTheReceiver(t *testing.T) {
+	w := newSessionFixture(t, 100)
+	w.connections = nodehealth.Connections{Open: 10, Lost: 40}
+	w.cut(w.names[:40], nothing)
+	w.run(25 * time.Second)
+	if got := w.unknown(); got > 0 {
+		t.Errorf("%d nodes are marked", got)
+	}
+	w.run(30 * time.Second)
+	if got := w.unknown(); got != 40 {
+		t.Errorf("%d nodes are marked a grace period later, want 40", got)
+	}
+}

@@ -1,0 +1,142 @@
+package nodehealthcontroller_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+// dead returns how many Nodes are marked Unknown.
+func (f *fakeCluster) dead() (count int) {
+	f.mu.Lock()
+	names := len(f.live.nodes)
+	f.mu.Unlock()
+	for i := range names {
+		if f.ready(fmt.Sprintf("n%d", i)) == corev1.ConditionUnknown {
+			count++
+		}
+	}
+	return count
+}
+
+// A kube-apiserver that needs long for each answer delays verdicts by about that, for any number of
+// Nodes. An answer that needs longer than the first timeout is waited for the next time.
+func TestRun_SlowAnswersDelayEachVerdictAndForbidNone(t *testing.T) {
+	for _, slowness := range []time.Duration{400 * time.Millisecond, 2 * time.Second, 7 * time.Second, 15 * time.Second} {
+		t.Run(slowness.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeCluster(40)
+				var silent []string
+				for i := range 8 {
+					silent = append(silent, fmt.Sprintf("n%d", i))
+				}
+				run(t, f, func() {
+					f.change(func() { f.slowRead = slowness })
+					f.beat(3 * time.Minute)
+					f.beat(50*time.Second, silent...)
+					f.beat(8*slowness+2*time.Second, silent...)
+					if got := f.dead(); got != len(silent) {
+						t.Errorf("%d of %d dead nodes are marked %v after their grace period", got, len(silent), 8*slowness+2*time.Second)
+					}
+				})
+			})
+		})
+	}
+}
+
+// A replica that cannot read Leases marks no Node. What was declared before goes on: Nodes are
+// tainted at the rate of their zone, and their Pods are marked.
+func TestRun_UnreadableLeasesStopNeitherTaintsNorMarksOfPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(20)
+		run(t, f, func() {
+			f.beat(30 * time.Second)
+			f.change(func() { f.unreadable = errDown })
+			f.beat(10 * time.Second)
+			f.report("n0", corev1.ConditionUnknown) // another replica has declared them
+			f.report("n1", corev1.ConditionUnknown)
+			f.change(func() {
+				late := f.live.pods["pod-n2"].DeepCopy()
+				late.Name, late.UID, late.Spec.NodeName = "late", "uid-late", "n0"
+				f.putPod(late)
+			})
+			f.beat(2*time.Minute, "n0", "n1", "n2")
+			for _, name := range []string{"n0", "n1"} {
+				if writes := f.written(); !slices.Contains(writes, "add-no-execute "+name) {
+					t.Errorf("%s is not tainted: %v", name, writes)
+				}
+			}
+			if got := f.ready("n2"); got != corev1.ConditionTrue {
+				t.Errorf("Ready of n2 is %s, although its Lease cannot be read", got)
+			}
+		})
+	})
+}
+
+// The Pods of a Node that is dead are marked while Leases cannot be read.
+func TestRun_PodsOfDeadNodesAreMarkedWhileLeasesAreUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(20)
+		run(t, f, func() {
+			f.beat(52*time.Second, "n0")
+			f.change(func() { f.unreadable = errDown })
+			f.beat(10*time.Second, "n0")
+			f.change(func() {
+				late := f.live.pods["pod-n1"].DeepCopy()
+				late.Name, late.UID, late.Spec.NodeName = "late", "uid-late", "n0"
+				f.putPod(late)
+			})
+			f.beat(time.Minute, "n0")
+			if writes := f.written(); !slices.Contains(writes, "unready late") {
+				t.Errorf("the pod is not marked: %v", writes)
+			}
+		})
+	})
+}
+
+func TestRun_RefusedReadsAreReportedWithVerbAndResource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(2)
+		f.unreadable = apierrors.NewForbidden(corev1.Resource("leases"), "n0", errors.New(`User "leasesvc" cannot get resource "leases"`))
+		if got := fmt.Sprint(lastReport(t, f, 10*time.Second)); !strings.Contains(got, `cannot get resource "leases"`) {
+			t.Errorf("last report is %q", got)
+		}
+	})
+}
+
+// The sessions of one replica expire together, and the Leases of another replica are renewed.
+func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(100)
+		all, end := replicas(t, f, 1, "a")
+		defer end()
+		defer all[0].hold(t.Context(), 0)()
+		set := func(state session.State) {
+			for i := range 100 {
+				all[0].session(fmt.Sprintf("n%d", i), state)
+			}
+		}
+		set(session.Alive)
+		time.Sleep(time.Minute)
+		set(session.Suspect)
+		time.Sleep(7 * time.Second)
+		set(session.Expired)
+		time.Sleep(30 * time.Second)
+		if got := f.dead(); got > 0 {
+			t.Errorf("%d nodes are marked 30s after all sessions expired together", got)
+		}
+		time.Sleep(30 * time.Second)
+		if got := f.dead(); got != 100 {
+			t.Errorf("%d nodes are marked a minute after all sessions expired, want all", got)
+		}
+	})
+}

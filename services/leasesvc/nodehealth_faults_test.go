@@ -1,0 +1,101 @@
+package leasesvc_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/internal/faultproxy"
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+// unknown returns the names of the nodes that are marked as unknown.
+func (f *nodeFixture) unknown(names ...string) (marked []string) {
+	f.t.Helper()
+	for _, name := range names {
+		if conditions(f.node(name))[corev1.NodeReady] == corev1.ConditionUnknown {
+			marked = append(marked, name)
+		}
+	}
+	return marked
+}
+
+// A kube-apiserver that needs a while for each read of a Lease delays the verdict, and no more.
+func TestNodeHealth_SlowReadsDelayTheVerdictAndNoMore(t *testing.T) {
+	for _, slowness := range []time.Duration{500 * time.Millisecond, 2 * time.Second} {
+		t.Run(slowness.String(), func(t *testing.T) {
+			proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
+			f := newNodeFixtureThrough(t, proxy.RESTConfig(), 24)
+			dead, live := f.names[:20], f.names[20:]
+			proxy.Delay(faultproxy.Resource("leases", "get", "list"), slowness)
+			f.silence(dead...)
+			silent := time.Now()
+			bound := grace + 6*slowness + slack
+			testkit.Eventually(t, bound, func() error {
+				if marked := f.unknown(dead...); len(marked) != len(dead) {
+					return fmt.Errorf("%d of %d dead nodes are marked %v after they fell silent", len(marked), len(dead), time.Since(silent))
+				}
+				return nil
+			})
+			t.Logf("all were marked within %v, with a grace period of %v", time.Since(silent), grace)
+			f.expectReady(live...)
+		})
+	}
+}
+
+// An agent that lives and does not observe its kubelet does not hide that the kubelet has stopped.
+func TestNodeHealth_LivingAgentDoesNotHideAStoppedKubelet(t *testing.T) {
+	f := newNodeFixture(t, 4)
+	f.beatUntil(time.Now().Add(3*renewal), false, f.names[0])
+	f.silence(f.names[0])
+	begin := time.Now()
+	f.beatUntil(begin.Add(grace-2*renewal), false, f.names[0])
+	f.expectReady(f.names...)
+	for len(f.unknown(f.names[0])) == 0 {
+		if silent := time.Since(begin); silent > grace+slack {
+			t.Fatalf("Ready of %s is still True %v after its kubelet stopped, while its agent sends beats", f.names[0], silent)
+		}
+		f.beatUntil(time.Now().Add(renewal/2), false, f.names[0])
+	}
+	f.expectReady(f.names[1:]...)
+}
+
+// All agents lose their connections at once and come back: the receiver is at fault.
+func TestNodeHealth_SessionsThatExpireTogetherMarkNoNode(t *testing.T) {
+	f := newNodeFixture(t, 8)
+	f.silence(f.names...)
+	f.beatUntil(time.Now().Add(3*renewal), true, f.names...)
+	cut := time.Now()
+	for time.Since(cut) < 5*time.Second { // the grace period of a session is 3s
+		if marked := f.unknown(f.names...); len(marked) > 0 {
+			t.Fatalf("%d of %d nodes are marked %v after the beats of all ended together", len(marked), len(f.names), time.Since(cut))
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	f.beatUntil(time.Now().Add(3*renewal), true, f.names...)
+	f.expectReady(f.names...)
+	for _, name := range f.names { // and now they have stopped
+		f.awaitUnknown(name)
+	}
+}
+
+// A missing role reads as what it is.
+func TestNodeHealth_ForbiddenReadsOfLeasesAreShown(t *testing.T) {
+	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
+	f := newNodeFixtureThrough(t, proxy.RESTConfig(), 2)
+	proxy.Refuse(faultproxy.Resource("leases", "get"), 403, "Forbidden")
+	testkit.Eventually(t, slack, func() error {
+		for _, problem := range f.service.Problems() {
+			if problem.Code == "MARKING_SUSPENDED" {
+				if !strings.Contains(problem.Message, "refuses") || !strings.Contains(problem.Message, "get") || !strings.Contains(problem.Message, "leases") {
+					t.Errorf("the problem does not name what is refused: %s", problem.Message)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("no problem MARKING_SUSPENDED: %v", f.service.Problems())
+	})
+}
