@@ -292,45 +292,47 @@ const (
 	ConditionType_CONDITION_TYPE_KEYS_READABLE                 ConditionType = 32
 	ConditionType_CONDITION_TYPE_APISERVERS_ANSWERING          ConditionType = 33
 	ConditionType_CONDITION_TYPE_PORTS_MATCH                   ConditionType = 34
+	ConditionType_CONDITION_TYPE_CREATION_REFUSED              ConditionType = 100
 )
 
 // Enum value maps for ConditionType.
 var (
 	ConditionType_name = map[int32]string{
-		0:  "CONDITION_TYPE_UNSPECIFIED",
-		1:  "CONDITION_TYPE_MARKING_SUSPENDED",
-		3:  "CONDITION_TYPE_EVICTION_SUSPENDED",
-		4:  "CONDITION_TYPE_MANAGED",
-		5:  "CONDITION_TYPE_CONTENDED",
-		6:  "CONDITION_TYPE_TOPOLOGY_HINTS",
-		7:  "CONDITION_TYPE_PUBLISHED",
-		8:  "CONDITION_TYPE_REGISTERED",
-		9:  "CONDITION_TYPE_NAMESPACES_ACTIVE",
-		10: "CONDITION_TYPE_NAMESPACES_LABELLED",
-		11: "CONDITION_TYPE_SERVICE_ACTIVE",
-		12: "CONDITION_TYPE_CLUSTER_IP_AS_CONFIGURED",
-		13: "CONDITION_TYPE_CLUSTER_IP_KNOWN",
-		14: "CONDITION_TYPE_SERVICE_DUAL_STACK",
-		15: "CONDITION_TYPE_SERVICE_CIDR_PRESENT",
-		16: "CONDITION_TYPE_SERVICE_CIDR_ACTIVE",
-		17: "CONDITION_TYPE_SERVICE_CIDR_READY",
-		18: "CONDITION_TYPE_SERVICE_CIDR_AS_CONFIGURED",
-		19: "CONDITION_TYPE_SERVICE_CIDR_READABLE",
-		20: "CONDITION_TYPE_ENDPOINT_SLICES_OWNED",
-		21: "CONDITION_TYPE_APISERVERS_REPORTING",
-		22: "CONDITION_TYPE_APISERVERS_READY",
-		23: "CONDITION_TYPE_ADDRESS_FAMILIES_MATCH",
-		24: "CONDITION_TYPE_ADDRESS_FAMILY_KNOWN",
-		25: "CONDITION_TYPE_ADDRESSES_ROUTABLE",
-		26: "CONDITION_TYPE_STATIC_ADDRESS_RESOLVED",
-		27: "CONDITION_TYPE_PUBLISHED_APISERVERS_READY",
-		28: "CONDITION_TYPE_APISERVER_COUNT_AS_CONFIGURED",
-		29: "CONDITION_TYPE_LAST_APISERVER_PRESENT",
-		30: "CONDITION_TYPE_KEYS_LEASED",
-		31: "CONDITION_TYPE_KEY_LEASES_ALIVE",
-		32: "CONDITION_TYPE_KEYS_READABLE",
-		33: "CONDITION_TYPE_APISERVERS_ANSWERING",
-		34: "CONDITION_TYPE_PORTS_MATCH",
+		0:   "CONDITION_TYPE_UNSPECIFIED",
+		1:   "CONDITION_TYPE_MARKING_SUSPENDED",
+		3:   "CONDITION_TYPE_EVICTION_SUSPENDED",
+		4:   "CONDITION_TYPE_MANAGED",
+		5:   "CONDITION_TYPE_CONTENDED",
+		6:   "CONDITION_TYPE_TOPOLOGY_HINTS",
+		7:   "CONDITION_TYPE_PUBLISHED",
+		8:   "CONDITION_TYPE_REGISTERED",
+		9:   "CONDITION_TYPE_NAMESPACES_ACTIVE",
+		10:  "CONDITION_TYPE_NAMESPACES_LABELLED",
+		11:  "CONDITION_TYPE_SERVICE_ACTIVE",
+		12:  "CONDITION_TYPE_CLUSTER_IP_AS_CONFIGURED",
+		13:  "CONDITION_TYPE_CLUSTER_IP_KNOWN",
+		14:  "CONDITION_TYPE_SERVICE_DUAL_STACK",
+		15:  "CONDITION_TYPE_SERVICE_CIDR_PRESENT",
+		16:  "CONDITION_TYPE_SERVICE_CIDR_ACTIVE",
+		17:  "CONDITION_TYPE_SERVICE_CIDR_READY",
+		18:  "CONDITION_TYPE_SERVICE_CIDR_AS_CONFIGURED",
+		19:  "CONDITION_TYPE_SERVICE_CIDR_READABLE",
+		20:  "CONDITION_TYPE_ENDPOINT_SLICES_OWNED",
+		21:  "CONDITION_TYPE_APISERVERS_REPORTING",
+		22:  "CONDITION_TYPE_APISERVERS_READY",
+		23:  "CONDITION_TYPE_ADDRESS_FAMILIES_MATCH",
+		24:  "CONDITION_TYPE_ADDRESS_FAMILY_KNOWN",
+		25:  "CONDITION_TYPE_ADDRESSES_ROUTABLE",
+		26:  "CONDITION_TYPE_STATIC_ADDRESS_RESOLVED",
+		27:  "CONDITION_TYPE_PUBLISHED_APISERVERS_READY",
+		28:  "CONDITION_TYPE_APISERVER_COUNT_AS_CONFIGURED",
+		29:  "CONDITION_TYPE_LAST_APISERVER_PRESENT",
+		30:  "CONDITION_TYPE_KEYS_LEASED",
+		31:  "CONDITION_TYPE_KEY_LEASES_ALIVE",
+		32:  "CONDITION_TYPE_KEYS_READABLE",
+		33:  "CONDITION_TYPE_APISERVERS_ANSWERING",
+		34:  "CONDITION_TYPE_PORTS_MATCH",
+		100: "CONDITION_TYPE_CREATION_REFUSED",
 	}
 	ConditionType_value = map[string]int32{
 		"CONDITION_TYPE_UNSPECIFIED":                   0,
@@ -367,6 +369,7 @@ var (
 		"CONDITION_TYPE_KEYS_READABLE":                 32,
 		"CONDITION_TYPE_APISERVERS_ANSWERING":          33,
 		"CONDITION_TYPE_PORTS_MATCH":                   34,
+		"CONDITION_TYPE_CREATION_REFUSED":              100,
 	}
 )
 
@@ -436,7 +439,6 @@ const (
 	ProblemCode_PROBLEM_CODE_EVICTIONS_SUSPENDED     ProblemCode = 31
 	ProblemCode_PROBLEM_CODE_NODES_NOT_READY         ProblemCode = 32
 	ProblemCode_PROBLEM_CODE_HOLDER_LIMIT_REACHED    ProblemCode = 33
-	ProblemCode_CONDITION_TYPE_CREATION_REFUSED      ProblemCode = 100
 	ProblemCode_PROBLEM_CODE_RECEIVER_DOUBTED        ProblemCode = 300
 )
 
@@ -477,7 +479,6 @@ var (
 		31:  "PROBLEM_CODE_EVICTIONS_SUSPENDED",
 		32:  "PROBLEM_CODE_NODES_NOT_READY",
 		33:  "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
-		100: "CONDITION_TYPE_CREATION_REFUSED",
 		300: "PROBLEM_CODE_RECEIVER_DOUBTED",
 	}
 	ProblemCode_value = map[string]int32{
@@ -515,7 +516,6 @@ var (
 		"PROBLEM_CODE_EVICTIONS_SUSPENDED":     31,
 		"PROBLEM_CODE_NODES_NOT_READY":         32,
 		"PROBLEM_CODE_HOLDER_LIMIT_REACHED":    33,
-		"CONDITION_TYPE_CREATION_REFUSED":      100,
 		"PROBLEM_CODE_RECEIVER_DOUBTED":        300,
 	}
 )
@@ -593,7 +593,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"#PLAN_INCOMPLETE_REASON_NODE_MISSING\x10\x01\x1ac\xc2\xf3\x18_2]A Pod of the Service is bound to a Node that does not exist. The endpoint waits for the Node.\x12v\n" +
 	"\"PLAN_INCOMPLETE_REASON_CATCHING_UP\x10\x02\x1aN\xc2\xf3\x18J2HThe leader has not read yet what the previous leader of the shard wrote.\x12x\n" +
 	"$PLAN_INCOMPLETE_REASON_LOOP_DISABLED\x10\x03\x1aN\xc2\xf3\x18J2HA loop is disabled by `--loops`, so what it would change is not planned.\x1a+\xc2\xf3\x18'\n" +
-	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\xc1$\n" +
+	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\xeb%\n" +
 	"\rConditionType\x12\x1e\n" +
 	"\x1aCONDITION_TYPE_UNSPECIFIED\x10\x00\x12\x8b\x01\n" +
 	" CONDITION_TYPE_MARKING_SUSPENDED\x10\x01\x1ae\xc2\xf3\x18a\n" +
@@ -665,9 +665,11 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x13APIServersAnswering*\fthe baseline2?FALSE when a kube-apiserver renews its key and does not answer.\x12}\n" +
 	"\x1aCONDITION_TYPE_PORTS_MATCH\x10\"\x1a]\xc2\xf3\x18Y\n" +
 	"\n" +
-	"PortsMatch*\fthe baseline2=FALSE when a kube-apiserver serves on another port than most.\x1az\xc2\xf3\x18v\n" +
+	"PortsMatch*\fthe baseline2=FALSE when a kube-apiserver serves on another port than most.\x12\xa7\x01\n" +
+	"\x1fCONDITION_TYPE_CREATION_REFUSED\x10d\x1a\x81\x01\xc2\xf3\x18}\n" +
+	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xda0\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xb0/\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -703,9 +705,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fPROBLEM_CODE_BASELINE_CONDITION\x10\x1e\x1at\xc2\xf3\x18p2CA condition of the baseline needs a person. The message says which.R See the reason of the condition.Z\aWARNING\x12\xcb\x01\n" +
 	" PROBLEM_CODE_EVICTIONS_SUSPENDED\x10\x1f\x1a\xa4\x01\xc2\xf3\x18\x9f\x012KPods of Nodes are due and none is evicted, because node health is not sure.RGLook at the message, and explain the first Node: `trivet explain node`.Z\aUNKNOWN\x12\xad\x01\n" +
 	"\x1cPROBLEM_CODE_NODES_NOT_READY\x10 \x1a\x8a\x01\xc2\xf3\x18\x85\x012:Nodes give signals, and their Ready condition is not True.R>Look at the kubelet of the first one: `kubectl describe node`.Z\aWARNING\x12\xbc\x01\n" +
-	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\xa7\x01\n" +
-	"\x1fCONDITION_TYPE_CREATION_REFUSED\x10d\x1a\x81\x01\xc2\xf3\x18}\n" +
-	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x12\x96\x02\n" +
+	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\x96\x02\n" +
 	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
