@@ -93,6 +93,7 @@ func (p *Process) listen(cfg Config, logger *slog.Logger) error {
 // itself.
 func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	registry := observe.NewRegistry()
+	cfg.Etcd.Metrics = registry
 	var err error
 	if p.etcd, err = etcdconn.Connect(cfg.Etcd, p.logger); err != nil {
 		return &UsageError{Err: err}

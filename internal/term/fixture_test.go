@@ -149,10 +149,11 @@ func dial(t testing.TB, cluster *devcluster.Cluster, w *faultyConn, endpoints ..
 func connect(cluster *devcluster.Cluster, w *faultyConn, endpoints ...string) (*clientv3.Client, error) {
 	var files identity.Files
 	files.CAFile, files.CertFile, files.KeyFile = cluster.EtcdFiles()
-	tls, err := files.ClientTLS(slog.New(slog.DiscardHandler))
+	tlsIdentity, err := files.Client(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
+	tls := tlsIdentity.TLS()
 	if len(endpoints) == 0 {
 		endpoints = cluster.EtcdEndpoints()
 	}
