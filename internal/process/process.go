@@ -157,6 +157,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	}).Register)
 	live := observe.NewChecks()
 	live.Add("loops", p.service.Loops().Check)
+	live.Add("terms", p.candidate.CheckAlive)
 	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
 		Gatherer: registry, Live: live, Ready: p.ready,
 		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger,

@@ -291,7 +291,7 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 			<-release
 		}
 		return err
-	}, shards(2))
+	}, shards(2), func(c *term.Config) { c.DrainTimeout = time.Second })
 	allHeld(t, h, 2)
 	before := h.actors()
 	p.revokeLease(t)
@@ -301,11 +301,20 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 		}
 		return nil
 	})
+	testkit.Eventually(t, testTimeout, func() error {
+		if err := p.CheckAlive(); err == nil || !strings.Contains(err.Error(), "body of shard 0") || strings.Contains(err.Error(), "shard 1") {
+			return fmt.Errorf("CheckAlive = %v, want it to name shard 0 alone", err)
+		}
+		return nil
+	})
 	if now, acting := h.actors()[0]; acting {
 		t.Errorf("shard 0 acts again (%+v) although its last body has not returned", now)
 	}
 	close(release)
 	holder(t, h, before[0].epoch)
+	if err := p.CheckAlive(); err != nil {
+		t.Errorf("CheckAlive = %v after the body has returned", err)
+	}
 	wantNoViolations(t, h)
 }
 

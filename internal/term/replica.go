@@ -283,7 +283,7 @@ func (r *replica) logBlocked(blocked string) {
 // publish stores a snapshot of the present state for readers.
 func (r *replica) publish() {
 	next := &snapshot{
-		session: r.session, shards: make([]shardState, r.cfg.Shards),
+		at: time.Now(), ending: r.endingBodies(), session: r.session, shards: make([]shardState, r.cfg.Shards),
 		unready: r.view.unready(), problem: r.problems.String(), stuck: r.stuckBodies(time.Now()),
 	}
 	next.problem = cmp.Or(next.problem, r.blocked)

@@ -40,6 +40,7 @@ func (r *replica) claimShards(ctx context.Context, steps []sharding.Step) error 
 		for i, known := range records {
 			r.startTerm(batch[i], known, borrowed[batch[i]])
 		}
+		r.publish() // a slow etcd delays the next batch
 	}
 	return nil
 }
@@ -188,6 +189,7 @@ func (r *replica) deleteKeys(ctx context.Context) error {
 		for _, h := range batch {
 			delete(r.held, h.shard)
 		}
+		r.publish()
 	}
 	return nil
 }

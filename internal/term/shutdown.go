@@ -135,6 +135,17 @@ func (r *replica) waitToRejoin(ctx context.Context, d time.Duration) {
 	}
 }
 
+// endingBodies returns the bodies that have not returned since their terms ended.
+func (r *replica) endingBodies() []endingBody {
+	var bodies []endingBody
+	for _, h := range r.heldShards(func(h *heldShard) bool { return h.phase == ending }) {
+		bodies = append(bodies, endingBody{
+			shard: h.shard, epoch: h.term.Epoch(), ended: h.ended, cause: context.Cause(h.term.Context()),
+		})
+	}
+	return bodies
+}
+
 // stuckBodies describes the bodies that ignore the end of their terms, or returns "".
 func (r *replica) stuckBodies(now time.Time) string {
 	stuck := r.heldShards(func(h *heldShard) bool { return h.stuck(now) })
