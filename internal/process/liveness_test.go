@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -20,22 +22,32 @@ import (
 type stubborn struct {
 	recorder
 	candidate *term.Candidate
+	began     chan struct{} // receives each start of the body
 	release   chan struct{}
 }
 
 func (s *stubborn) Run(ctx context.Context) error {
 	return s.candidate.Run(ctx, func(context.Context, *term.Term) error {
+		s.began <- struct{}{}
 		<-s.release
 		return nil
 	})
 }
 
 func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) {
-	cluster := testkit.Cluster(t)
+	cluster, err := devcluster.Start(t.Context(), devcluster.Config{EtcdOnly: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
 	cfg := config(cluster.EtcdEndpoints()...)
 	cfg.Cluster = "stubborn"
 	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = cluster.EtcdFiles()
-	s := &stubborn{release: make(chan struct{})}
+	s := &stubborn{began: make(chan struct{}, 10), release: make(chan struct{})}
 	sharded := program(&s.recorder)
 	build := sharded.Build
 	sharded.Shards = func() int { return 1 }
@@ -57,12 +69,11 @@ func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) 
 			t.Error(err)
 		}
 	}()
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if held := p.candidate.Status().Shards[0]; !held.Here {
-			return errors.New("the shard is not held")
-		}
-		return nil
-	})
+	select {
+	case <-s.began:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the shard is not held")
+	}
 	if code, body := get(t, p, "/livez"); code != http.StatusOK {
 		t.Errorf("livez = %d %s while the body works", code, body)
 	}
@@ -72,13 +83,14 @@ func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) 
 		t.Fatal(err)
 	}
 	defer etcd.Close()
-	if _, err := etcd.Delete(t.Context(), term.Prefix("stubborn")+"terms/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
+	gone, err := etcd.Delete(t.Context(), term.Prefix("stubborn")+"terms/", clientv3.WithPrefix())
+	if err != nil || gone.Deleted != 1 {
+		t.Fatalf("delete the term's key: %v, %v", gone, err)
 	}
 	testkit.Eventually(t, 30*time.Second, func() error {
 		code, body := get(t, p, "/livez")
 		if code != http.StatusInternalServerError || !strings.Contains(body, "[-]terms failed: the body of shard 0") {
-			return errors.New("livez does not name the body: " + body)
+			return fmt.Errorf("livez does not name the body: %s; readiness: %w", body, p.candidate.Check())
 		}
 		return nil
 	})
