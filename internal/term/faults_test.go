@@ -107,6 +107,27 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
+// An operator who deletes a key does not wait for the body. The next body starts after the pause in
+// which the holder learns of the deletion.
+func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
+	h := newHistory()
+	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
+	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
+	first := holder(t, h, 0)
+	for range 3 {
+		began := time.Now()
+		if _, err := a.client.Delete(t.Context(), termKey(t, 0)); err != nil {
+			t.Fatal(err)
+		}
+		next := holder(t, h, first.epoch)
+		if took := time.Since(began); took < 250*time.Millisecond {
+			t.Errorf("the next body started %v after the deletion, want the pause of a takeover", took)
+		}
+		first = next
+	}
+	wantNoViolations(t, h)
+}
+
 func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))

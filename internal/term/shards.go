@@ -178,8 +178,13 @@ func lossReason(err error) string {
 
 // deleteKeys deletes the keys of this session's returned bodies.
 func (r *replica) deleteKeys(ctx context.Context) error {
+	value, err := r.announced.encode()
+	if err != nil {
+		return err
+	}
+	self := memberKey{key: r.keys.member(r.cfg.Member.ID), value: value}
 	for batch := range slices.Chunk(r.inPhase(returned), batchSize) {
-		deleted, revision, err := r.session.release(ctx, r.keys, batch)
+		deleted, revision, err := r.session.release(ctx, r.keys, self, batch)
 		if err != nil {
 			return r.writeFailed(err)
 		}
