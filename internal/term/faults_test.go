@@ -107,25 +107,54 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
-// An operator who deletes a key does not wait for the body. The next body starts after the pause in
-// which the holder learns of the deletion.
+// An operator who deletes a key does not wait for the body. The next replica starts its body only
+// after the pause in which the holder learns of the deletion.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	h := newHistory()
-	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
-	testkit.Eventually(t, testTimeout, func() error { return errors.Join(a.Check(), b.Check()) })
-	first := holder(t, h, 0)
-	for range 3 {
-		began := time.Now()
-		if _, err := a.client.Delete(t.Context(), termKey(t, 0)); err != nil {
-			t.Fatal(err)
+	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })
+	allHeld(t, h, 64)
+	join(t, etcd(t), "b", h.body("b"), shards(64))
+	waiting := -1 // a holds the shard, and b is to have it
+	testkit.Eventually(t, testTimeout, func() error {
+		for _, shard := range a.Status().Shards {
+			if shard.Here && shard.Move.State == term.Waiting {
+				waiting = shard.Shard
+				return nil
+			}
 		}
-		next := holder(t, h, first.epoch)
-		if took := time.Since(began); took < 250*time.Millisecond {
-			t.Errorf("the next body started %v after the deletion, want the pause of a takeover", took)
+		return errors.New("no shard waits for its move")
+	})
+	before := h.actors()[waiting]
+	began := time.Now()
+	if _, err := a.client.Delete(t.Context(), termKey(t, waiting)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, testTimeout, func() error {
+		if now, acting := h.actors()[waiting]; !acting || now.epoch == before.epoch {
+			return fmt.Errorf("shard %d is not back", waiting)
 		}
-		first = next
+		return nil
+	})
+	if took := time.Since(began); took < 250*time.Millisecond {
+		t.Errorf("the next body started within %v of the deletion, want the pause of a takeover before", took)
 	}
 	wantNoViolations(t, h)
+}
+
+func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
+	h := newHistory()
+	var log syncBuffer
+	w := &faultyConn{}
+	w.leastTTL.Store(7)
+	p := newTestReplica(t, "a", dial(t, etcd(t), w), logTo(&log))
+	p.start(t, h.body("a"))
+	waitFor(t, h, "a")
+	if got := p.Status().Session.TTL; got != 7*time.Second {
+		t.Errorf("TTL = %v, want the 7 s that etcd granted", got)
+	}
+	if !strings.Contains(log.String(), `level=WARN msg="etcd grants longer sessions than asked for`) || !strings.Contains(log.String(), "granted=7s asked=2s") {
+		t.Errorf("the log does not tell that the session is too long:\n%s", log.String())
+	}
 }
 
 func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {

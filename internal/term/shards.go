@@ -178,16 +178,18 @@ func lossReason(err error) string {
 
 // deleteKeys deletes the keys of this session's returned bodies.
 func (r *replica) deleteKeys(ctx context.Context) error {
-	value, err := r.announced.encode()
-	if err != nil {
-		return err
-	}
-	self := memberKey{key: r.keys.member(r.cfg.Member.ID), value: value}
 	for batch := range slices.Chunk(r.inPhase(returned), batchSize) {
+		next := r.announced.withReleased(batch)
+		value, err := next.encode()
+		if err != nil {
+			return err
+		}
+		self := memberKey{key: r.keys.member(r.cfg.Member.ID), value: value}
 		deleted, revision, err := r.session.release(ctx, r.keys, self, batch)
 		if err != nil {
 			return r.writeFailed(err)
 		}
+		r.announced = next
 		for _, shard := range deleted {
 			r.view.dropTerm(time.Now(), shard, revision, true)
 		}
@@ -225,7 +227,7 @@ func (r *replica) heldShards(selected func(*heldShard) bool) []*heldShard {
 func (r *replica) announcement() announcement {
 	return announcement{
 		Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving,
-		Unready: r.cfg.Shards > 0 && !r.eligibility.ready(),
+		Unready: r.cfg.Shards > 0 && !r.eligibility.ready(), Released: r.announced.Released,
 	}
 }
 

@@ -23,6 +23,9 @@ type SessionStatus struct {
 	Alive bool
 	// Remaining is how long the replica may act without an answer from etcd.
 	Remaining time.Duration
+	// TTL is how long etcd keeps the keys of this replica after it has vanished: as granted, which
+	// may be longer than asked for. 0 without a session.
+	TTL time.Duration
 	// LastError is why the replica cannot join, renew, watch or claim now, or why it ranks behind
 	// ready members. It is empty if there is no such reason.
 	LastError string
@@ -119,7 +122,7 @@ func (s *snapshot) sessionStatus() SessionStatus {
 	if s.session == nil {
 		return status
 	}
-	status.Remaining = s.session.lease.Remaining()
+	status.Remaining, status.TTL = s.session.lease.Remaining(), s.session.ttl
 	status.Alive = status.Remaining > 0
 	if err := s.session.failure(); err != nil {
 		status.LastError = err.Error()

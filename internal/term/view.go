@@ -28,9 +28,8 @@ type view struct {
 
 type member struct {
 	announcement
-	lease    clientv3.LeaseID
-	joined   int64
-	modified int64 // revision of the last write of the member key
+	lease  clientv3.LeaseID
+	joined int64
 }
 
 // record is the known state of the key of one shard.
@@ -44,8 +43,8 @@ type record struct {
 	holder string
 	lease  clientv3.LeaseID
 	epoch  int64
-	// handedOver says that the holder itself deleted the key, so its body has returned. Such a
-	// transaction also writes the holder's member key; the deletion by an operator does not.
+	// handedOver says that the holder itself deleted the key, so its body has returned: its member
+	// key names the term. An operator or the end of a lease deletes the key alone.
 	handedOver bool
 }
 
@@ -90,9 +89,7 @@ func (v *view) replace(now time.Time, c change) {
 	}
 	for shard, known := range v.terms {
 		if known.held && !present[shard] {
-			// A list does not tell the revision of the deletion. The holder has deleted the key only
-			// if it has written its member key since the last known state.
-			v.dropTerm(now, shard, c.revision, v.members[known.holder].released(known, v.revision+1, c.revision))
+			v.dropTerm(now, shard, c.revision, v.members[known.holder].released(shard, known.epoch))
 		}
 	}
 }
@@ -116,12 +113,6 @@ func (v *view) advance(now time.Time, events []*clientv3.Event) {
 	}
 }
 
-// released says whether the member deleted the key of a term itself, between two revisions. The
-// zero member, which is gone, has not: etcd deletes the keys of an expired lease.
-func (m member) released(known record, from, to int64) bool {
-	return m.lease != 0 && m.lease == known.lease && m.modified >= from && m.modified <= to
-}
-
 func (v *view) memberEvent(event *clientv3.Event) {
 	id, ok := strings.CutPrefix(string(event.Kv.Key), v.keys.members)
 	switch {
@@ -141,8 +132,8 @@ func (v *view) termEvent(now time.Time, event *clientv3.Event) {
 	switch {
 	case !ok:
 	case event.Type == clientv3.EventTypeDelete:
-		known, revision := v.terms[shard], event.Kv.ModRevision
-		v.dropTerm(now, shard, revision, v.members[known.holder].released(known, revision, revision))
+		known := v.terms[shard]
+		v.dropTerm(now, shard, event.Kv.ModRevision, v.members[known.holder].released(shard, known.epoch))
 	default:
 		v.putTerm(now, shard, event.Kv)
 	}
@@ -156,9 +147,7 @@ func (v *view) putMember(entry *mvccpb.KeyValue) {
 		delete(v.members, id)
 		return
 	}
-	v.members[id] = member{
-		announcement: announced, lease: clientv3.LeaseID(entry.Lease), joined: entry.CreateRevision, modified: entry.ModRevision,
-	}
+	v.members[id] = member{announcement: announced, lease: clientv3.LeaseID(entry.Lease), joined: entry.CreateRevision}
 }
 
 func (v *view) shardOf(key []byte) (int, bool) {
