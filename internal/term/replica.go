@@ -215,12 +215,14 @@ func (r *replica) applyChange(c change) error {
 	if m, ok := r.view.members[r.cfg.Member.ID]; !ok || m.lease != r.session.id {
 		return errMemberGone
 	}
+	var lost shardLog
 	for _, h := range r.held {
 		// This replica never modifies a key after its creation, so a later revision is foreign.
 		if h.session == r.session && r.view.shard(h.shard).revision > h.term.Epoch() && h.end(now, errKeyGone) {
-			r.recordLoss(h, lossKey, errKeyGone)
+			r.recordLoss(h, lossKey, errKeyGone, &lost)
 		}
 	}
+	lost.warn(r.logger, "shards lost")
 	return nil
 }
 

@@ -39,9 +39,11 @@ func (r *replica) stop(ctx context.Context) error {
 func (r *replica) drain(ctx context.Context) {
 	r.problems.write = nil
 	active := r.inPhase(running)
+	var batches shardLog
 	for _, h := range active {
-		r.giveUp(h, releaseStopped, errStopped)
+		r.giveUp(h, releaseStopped, errStopped, &batches)
 	}
+	batches.info(r.logger, "shards given up; waiting for their bodies")
 	if len(active) > 0 {
 		r.leaving = true
 		r.problems.write = r.announce(ctx)
@@ -87,11 +89,13 @@ func (r *replica) endSession(err error) {
 		r.logger.Warn("session ended; joining again", "reason", err)
 	}
 	now := time.Now()
+	var lost shardLog
 	for _, h := range r.inPhase(running) {
 		if h.end(now, err) {
-			r.recordLoss(h, lossReason(err), err)
+			r.recordLoss(h, lossReason(err), err, &lost)
 		}
 	}
+	lost.warn(r.logger, "shards lost")
 	for _, h := range r.inPhase(returned) {
 		delete(r.held, h.shard)
 	}
