@@ -60,8 +60,8 @@ func Connect(cfg Config, logger *slog.Logger) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// secureOption returns credentials that read changed files. clientv3.Config.TLS would keep the first
-// authorities for the life of the client.
+// secureOption returns credentials that read changed files. clientv3.Config.TLS would keep the
+// first authorities for the life of the client.
 func secureOption(cfg Config, logger *slog.Logger) (grpc.DialOption, error) {
 	files := identity.Files{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.CAFile}
 	client, err := files.Client(logger)

@@ -11,8 +11,8 @@
 //   - No call blocks on an apiserver that does not answer: RESTConfig contacts no server, and
 //     Probe.Check reads memory.
 //
-// A fence cannot cancel a request that has left: a write that was cut off may still take effect. The
-// fence therefore refuses an update or a patch without a resourceVersion and a delete without a UID.
-// It does not know to which shard an object belongs: the body of a shard writes only the objects of
-// its shard. The fence does not refuse GET requests with side effects (exec, proxy).
+// A fence cannot cancel a request that has left: a write that was cut off may still take effect.
+// The fence therefore refuses an update or a patch without a resourceVersion and a delete without a
+// UID. It does not know to which shard an object belongs: the body of a shard writes only the
+// objects of its shard. The fence does not refuse GET requests with side effects (exec, proxy).
 package kubeconn

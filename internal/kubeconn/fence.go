@@ -21,12 +21,13 @@ import (
 // ended, and is cancelled when the term ends. Write with the context of a [term.Body] or a context
 // derived from it.
 //
-// The write must also be safe if it arrives late: an update or a patch has the resourceVersion of its
-// object, and a delete has the UID as a precondition. A create needs neither.
+// The write must also be safe if it arrives late: an update or a patch has the resourceVersion of
+// its object, and a delete has the UID as a precondition. A create needs neither.
 //
 // A refused request does not leave the process; its error wraps [term.ErrNone], [term.ErrEnded] or
-// [ErrUnguarded] and names verb and path. For a request in flight, an error that wraps [term.ErrEnded] means that
-// its outcome is unknown. A request whose own context has ended fails in client-go before.
+// [ErrUnguarded] and names verb and path. For a request in flight, an error that wraps
+// [term.ErrEnded] means that its outcome is unknown. A request whose own context has ended fails in
+// client-go before.
 //
 // Events and reviews of authentication and authorization need no term.
 func Fence(cfg *rest.Config) *rest.Config {

@@ -21,8 +21,8 @@ var ErrUnguarded = errors.New("the write does not name the version of its object
 // protobufMagic begins each protobuf body of Kubernetes; a runtime.Unknown follows.
 var protobufMagic = []byte("k8s\x00")
 
-// checkGuard returns an error that wraps ErrUnguarded unless the write is safe when it arrives late.
-// A create needs no guard, because it fails if the object exists.
+// checkGuard returns an error that wraps ErrUnguarded unless the write is safe when it arrives
+// late. A create needs no guard, because it fails if the object exists.
 func checkGuard(req *http.Request) error {
 	switch req.Method {
 	case http.MethodPost:

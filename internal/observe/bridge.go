@@ -21,8 +21,8 @@ func Bridge(logger *slog.Logger) {
 
 // grpcLogger is a grpclog.LoggerV2 on slog. gRPC's info messages report each step of a connection
 // and become debug. Fatal becomes error, after which gRPC ends the process. gRPC logs warnings and
-// errors for each connection, so of messages that begin alike one is logged in repeatPeriod, with the
-// number of the messages that were left out; at debug all are logged.
+// errors for each connection, so of messages that begin alike one is logged in repeatPeriod, with
+// the number of the messages that were left out; at debug all are logged.
 type grpcLogger struct {
 	logger  *slog.Logger
 	repeats *repeats

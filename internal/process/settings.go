@@ -98,8 +98,8 @@ func applyEnvironment(fs *pflag.FlagSet, environ []string) []error {
 // whose name begins with "trivet-".
 var serviceVariable = regexp.MustCompile(`(^|_)(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariables returns the TRIVET_ variables that are no flag, ordered. They are no mistake that
-// ends the process: a variable may belong to another Trivet process of the Pod.
+// unknownVariables returns the TRIVET_ variables that are no flag, ordered. They are no mistake
+// that ends the process: a variable may belong to another Trivet process of the Pod.
 func unknownVariables(fs *pflag.FlagSet, environ []string) []string {
 	var unknown []string
 	for _, entry := range environ {

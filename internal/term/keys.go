@@ -121,8 +121,8 @@ type announcement struct {
 	// Unready says that the replica should get no shards while others are ready. Older versions do
 	// not write it and count as ready.
 	Unready bool `json:"unready,omitempty"`
-	// Released are the last terms that the replica released, each as "<shard>@<epoch>", separated by
-	// spaces. Their bodies have returned. Older versions do not write it.
+	// Released are the last terms that the replica released, each as "<shard>@<epoch>", separated
+	// by spaces. Their bodies have returned. Older versions do not write it.
 	Released string `json:"released,omitempty"`
 }
 

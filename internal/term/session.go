@@ -230,9 +230,9 @@ func (s *session) claimed(response *clientv3.TxnResponse, id string) []record {
 }
 
 // release deletes the keys of ended terms in one transaction, each only if this claim created it.
-// The transaction also writes the member key, whose value names the ended terms: other replicas take
-// no other deletion for a handover. It returns the shards whose keys it deleted, and the revision. A
-// key that is gone or belongs to a later claim is not an error.
+// The transaction also writes the member key, whose value names the ended terms: other replicas
+// take no other deletion for a handover. It returns the shards whose keys it deleted, and the
+// revision. A key that is gone or belongs to a later claim is not an error.
 func (s *session) release(ctx context.Context, k keys, self memberKey, ended []*heldShard) ([]int, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
