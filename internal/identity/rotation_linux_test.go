@@ -17,11 +17,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 )
 
-// nobody is the user of a thread that may not read the files of root.
-const nobody = 65534
+// otherUser is a user of a thread that may not read the files of root.
+const otherUser = 65534
 
-// asNobody calls f on a thread that accesses files as nobody. The thread ends with the call.
-func asNobody(t *testing.T, f func()) {
+// asOtherUser calls f on a thread that accesses files as otherUser. The thread ends with the call.
+func asOtherUser(t *testing.T, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can change the user of a thread")
@@ -29,7 +29,7 @@ func asNobody(t *testing.T, f func()) {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // no unlock: the runtime ends the thread
-		err := syscall.Setfsuid(nobody)
+		err := syscall.Setfsuid(otherUser)
 		if err == nil {
 			f()
 		}
@@ -47,7 +47,7 @@ func TestServerTLS_FileThatWasGivenAwayLaterIsUsed(t *testing.T) {
 	files := authority.Files(t, "first", authority)
 	letTraverse(t, filepath.Dir(files.CertFile))
 	for _, path := range []string{files.CertFile, files.KeyFile, files.CAFile} {
-		if err := os.Chown(path, nobody, nobody); err != nil {
+		if err := os.Chown(path, otherUser, otherUser); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestServerTLS_FileThatWasGivenAwayLaterIsUsed(t *testing.T) {
 			t.Helper()
 			time.Sleep(pause)
 			var got string
-			asNobody(t, func() { got = presented(t, server) })
+			asOtherUser(t, func() { got = presented(t, server) })
 			if got != want {
 				t.Errorf("server presents %q, want %q; log:\n%s", got, want, &log)
 			}
@@ -80,7 +80,7 @@ func TestServerTLS_FileThatWasGivenAwayLaterIsUsed(t *testing.T) {
 			t.Errorf("the log does not tell the cause:\n%s", &log)
 		}
 		for _, path := range []string{files.CertFile, files.KeyFile} {
-			if err := os.Chown(path, nobody, nobody); err != nil {
+			if err := os.Chown(path, otherUser, otherUser); err != nil {
 				t.Fatal(err)
 			}
 		}

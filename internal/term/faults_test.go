@@ -107,7 +107,7 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
-// An operator who deletes a key does not wait for the body. The next replica starts its body only
+// The deletion of a key by an operator does not wait for the body. The next replica starts its body only
 // after the pause in which the holder learns of the deletion.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	h := newHistory()
