@@ -84,10 +84,11 @@ type meter struct {
 func newMeter(cluster *devcluster.Cluster) (*meter, error) {
 	var files identity.Files
 	files.CAFile, files.CertFile, files.KeyFile = cluster.EtcdFiles()
-	tls, err := files.ClientTLS(slog.New(slog.DiscardHandler))
+	tlsIdentity, err := files.Client(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
+	tls := tlsIdentity.TLS()
 	return &meter{
 		http: &http.Client{Transport: &http.Transport{TLSClientConfig: tls}, Timeout: 10 * time.Second},
 		etcd: cluster.EtcdEndpoints()[0] + "/metrics",

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 )
 
@@ -20,6 +21,8 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	// DialTimeout bounds one attempt to connect; 0 means DefaultConfig's.
 	DialTimeout time.Duration
+	// Metrics registers the metrics of the TLS files; nil means none.
+	Metrics prometheus.Registerer
 }
 
 // DefaultConfig is a local etcd without TLS.

@@ -47,17 +47,28 @@ func Connect(cfg Config, logger *slog.Logger) (*clientv3.Client, error) {
 		},
 	}
 	if cfg.secure() {
-		files := identity.Files{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.CAFile}
-		var err error
-		if config.TLS, err = files.ClientTLS(logger); err != nil {
+		secure, err := secureOption(cfg, logger)
+		if err != nil {
 			return nil, fmt.Errorf("etcd client: %w", err)
 		}
+		config.DialOptions = append(config.DialOptions, secure)
 	}
 	client, err := clientv3.New(config)
 	if err != nil {
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
 	return client, nil
+}
+
+// secureOption returns credentials that read changed files. clientv3.Config.TLS would keep the
+// first authorities for the life of the client.
+func secureOption(cfg Config, logger *slog.Logger) (grpc.DialOption, error) {
+	files := identity.Files{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.CAFile}
+	client, err := files.Client(logger)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.WithTransportCredentials(client.Credentials()), client.Register(cfg.Metrics, "etcd")
 }
 
 func connectParams(cfg Config) grpc.ConnectParams {

@@ -21,11 +21,9 @@ type Files struct {
 	CAFile string
 }
 
-// ServerTLS returns a configuration that presents CertFile and requires a client certificate of an
-// authority in CAFile. All three files are required and read at once, so a broken file is an error
-// here. Later changes are reloaded. Do not remove GetConfigForClient: without it the configuration
-// presents no certificate.
-func (f Files) ServerTLS(logger *slog.Logger) (*tls.Config, error) {
+// Server reads the files and returns a server's identity. All three files are required, so a broken
+// file is an error here. Later changes are reloaded.
+func (f Files) Server(logger *slog.Logger) (*Server, error) {
 	if f.CertFile == "" || f.KeyFile == "" || f.CAFile == "" {
 		return nil, errors.New("a TLS server needs a certificate file, a key file and a client CA file")
 	}
@@ -33,29 +31,20 @@ func (f Files) ServerTLS(logger *slog.Logger) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		ClientAuth: tls.RequireAndVerifyClientCert,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return source.current().server(), nil
-		},
-	}, nil
+	return &Server{source: source}, nil
 }
 
-// ClientTLS returns a configuration that presents CertFile (empty: no certificate) and verifies
-// servers by CAFile (empty: the system's roots). The next handshake uses a changed CertFile. The
-// authorities do not change, because crypto/tls reads them from the configuration; for long-lived
-// clients use [Files.Client].
-func (f Files) ClientTLS(logger *slog.Logger) (*tls.Config, error) {
-	client, err := f.Client(logger)
+// ServerTLS returns the configuration of [Files.Server].
+func (f Files) ServerTLS(logger *slog.Logger) (*tls.Config, error) {
+	server, err := f.Server(logger)
 	if err != nil {
 		return nil, err
 	}
-	return client.TLS(), nil
+	return server.TLS(), nil
 }
 
-// Client reads the files and returns a client identity with a current configuration for each
-// handshake.
+// Client reads the files and returns a client's identity. Without a CertFile the client presents no
+// certificate, and without a CAFile it trusts the system's roots. Later changes are reloaded.
 func (f Files) Client(logger *slog.Logger) (*Client, error) {
 	if (f.CertFile == "") != (f.KeyFile == "") {
 		return nil, errors.New("a certificate file and its key file are given together or not at all")
@@ -67,83 +56,173 @@ func (f Files) Client(logger *slog.Logger) (*Client, error) {
 	return &Client{source: source}, nil
 }
 
-// Client is a TLS client's identity. It is safe for concurrent use.
-type Client struct {
-	source *source
+// Server is a TLS server's identity. It is safe for concurrent use.
+type Server struct {
+	*source
 }
 
-// TLS returns a configuration for one handshake, with the current certificate and authorities.
-func (c *Client) TLS() *tls.Config {
+// TLS returns a configuration that presents the current certificate and requires a client
+// certificate of a current authority. Do not remove GetConfigForClient: without it the
+// configuration presents no certificate.
+func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		RootCAs:    c.source.current().authorities,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return c.source.current().certificate, nil
+		ClientAuth: tls.RequireAndVerifyClientCert,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return s.current().server(), nil
 		},
 	}
 }
 
-// material is the content of the files at one time. It is immutable.
+// Client is a TLS client's identity. It is safe for concurrent use.
+type Client struct {
+	*source
+}
+
+// TLS returns a configuration for one handshake, with the current certificate and authorities.
+// crypto/tls reads the authorities of a client from the configuration, so a long-lived client must
+// ask for a new configuration for each connection; [Client.Credentials] does.
+func (c *Client) TLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		RootCAs:    c.current().pool,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return c.current().certificate, nil
+		},
+	}
+}
+
+// material is the content of the files in use. It is immutable.
 type material struct {
+	keyPair
+	authorities
+}
+
+// server disables session tickets: a client could resume with the certificate of an authority that
+// has been removed.
+func (m *material) server() *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{*m.certificate},
+		ClientAuth:             tls.RequireAndVerifyClientCert,
+		ClientCAs:              m.pool,
+		SessionTicketsDisabled: true,
+	}
+}
+
+// keyPair is a certificate with its key, and the texts from which they were parsed.
+type keyPair struct {
+	certText, keyText []byte
 	// certificate is never nil. Without a CertFile it is empty, and crypto/tls presents no
 	// certificate.
 	certificate *tls.Certificate
-	// authorities is nil without a CAFile.
-	authorities *x509.CertPool
 }
 
-func (m *material) server() *tls.Config {
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{*m.certificate},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ClientCAs:    m.authorities,
-	}
+// authorities are the certificates that peers must come from, and the text of their file.
+type authorities struct {
+	text []byte
+	// pool is nil without a CAFile.
+	pool         *x509.CertPool
+	certificates []*x509.Certificate
 }
 
-func (f Files) read() (*material, error) {
-	read := &material{certificate: &tls.Certificate{}}
-	if f.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read certificate %q with key %q: %w", f.CertFile, f.KeyFile, err)
-		}
-		read.certificate = &pair
+// readKeyPair returns inUse if the files have the same content.
+func (f Files) readKeyPair(inUse keyPair) (keyPair, error) {
+	if f.CertFile == "" {
+		return keyPair{certificate: &tls.Certificate{}}, nil
 	}
-	if f.CAFile != "" {
-		pool, err := readAuthorities(f.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read authorities %q: %w", f.CAFile, err)
-		}
-		read.authorities = pool
+	read, err := f.parseKeyPair(inUse)
+	if err != nil {
+		return keyPair{}, fmt.Errorf("read certificate %q with key %q: %w", f.CertFile, f.KeyFile, err)
 	}
 	return read, nil
 }
 
-// readAuthorities refuses a bundle with any unreadable block. x509.CertPool.AppendCertsFromPEM
-// would skip the block, and an incomplete file would lose an authority silently.
-func readAuthorities(path string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(path)
+func (f Files) parseKeyPair(inUse keyPair) (keyPair, error) {
+	certText, err := os.ReadFile(f.CertFile)
 	if err != nil {
-		return nil, err
+		return keyPair{}, err
 	}
-	pool, found := x509.NewCertPool(), 0
+	keyText, err := os.ReadFile(f.KeyFile)
+	if err != nil {
+		return keyPair{}, err
+	}
+	if inUse.certificate != nil && bytes.Equal(certText, inUse.certText) && bytes.Equal(keyText, inUse.keyText) {
+		return inUse, nil
+	}
+	if err := wholeBlocks(certText); err != nil {
+		return keyPair{}, err
+	}
+	certificate, err := tls.X509KeyPair(certText, keyText)
+	if err != nil {
+		return keyPair{}, err
+	}
+	return keyPair{certText: certText, keyText: keyText, certificate: &certificate}, nil
+}
+
+// readAuthorities returns inUse if the file has the same content.
+func (f Files) readAuthorities(inUse authorities) (authorities, error) {
+	if f.CAFile == "" {
+		return authorities{}, nil
+	}
+	text, err := os.ReadFile(f.CAFile)
+	if err == nil && inUse.pool != nil && bytes.Equal(text, inUse.text) {
+		return inUse, nil
+	}
+	var read authorities
+	if err == nil {
+		read, err = parseAuthorities(text)
+	}
+	if err != nil {
+		return authorities{}, fmt.Errorf("read authorities %q: %w", f.CAFile, err)
+	}
+	return read, nil
+}
+
+// parseAuthorities refuses a bundle with any unreadable block. x509.CertPool.AppendCertsFromPEM
+// would skip the block, and an incomplete file would lose an authority silently.
+func parseAuthorities(text []byte) (authorities, error) {
+	read := authorities{text: text, pool: x509.NewCertPool()}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		found++
+		number := len(read.certificates) + 1
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("block %d is %q; only CERTIFICATE is allowed", found, block.Type)
+			return authorities{}, fmt.Errorf("block %d is %q; only CERTIFICATE is allowed", number, block.Type)
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("certificate %d: %w", found, err)
+			return authorities{}, fmt.Errorf("certificate %d: %w", number, err)
 		}
-		pool.AddCert(certificate)
+		read.certificates = append(read.certificates, certificate)
+		read.pool.AddCert(certificate)
 	}
-	if found == 0 {
-		return nil, errors.New("no certificate found")
+	if len(read.certificates) == 0 {
+		return authorities{}, errors.New("no certificate found")
+	}
+	return read, wholeBlocks(text)
+}
+
+// wholeBlocks refuses a text with a PEM block that is cut off, because its writer has not finished.
+func wholeBlocks(text []byte) error {
+	found := 0
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		found++
 	}
 	if begun := bytes.Count(text, []byte("-----BEGIN ")); begun != found {
-		return nil, fmt.Errorf("%d of %d blocks are cut off or damaged", begun-found, begun)
+		return fmt.Errorf("%d of %d blocks are cut off or damaged", begun-found, begun)
 	}
-	return pool, nil
+	return nil
+}
+
+// lacks says whether an authority of other is missing from a.
+func (a authorities) lacks(other authorities) bool {
+	for _, certificate := range other.certificates {
+		present := false
+		for _, kept := range a.certificates {
+			present = present || kept.Equal(certificate)
+		}
+		if !present {
+			return true
+		}
+	}
+	return false
 }

@@ -60,12 +60,12 @@ func cutCA(t *testing.T, path string, authority *identitytest.Authority) {
 	identitytest.Replace(t, path, bundle[:len(bundle)-40])
 }
 
-func TestClientTLS_CertificateAndKeyComeTogether(t *testing.T) {
+func TestClient_CertificateAndKeyComeTogether(t *testing.T) {
 	authority := identitytest.NewAuthority(t, "authority")
 	files := authority.Files(t, "client", authority)
 	files.KeyFile = ""
-	if _, err := files.ClientTLS(quiet()); err == nil {
-		t.Error("ClientTLS() took a certificate without its key")
+	if _, err := files.Client(quiet()); err == nil {
+		t.Error("Client() took a certificate without its key")
 	}
 }
 
@@ -86,10 +86,11 @@ func TestTLS_PeersVerifyEachOther(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			client, err := c.client.ClientTLS(quiet())
+			clientIdentity, err := c.client.Client(quiet())
 			if err != nil {
 				t.Fatal(err)
 			}
+			client := clientIdentity.TLS()
 			_, serverErr, clientErr := handshake(t, server, client)
 			if (serverErr != nil) != c.serverErr || (clientErr != nil) != c.clientFails {
 				t.Errorf("handshake: server says %v, client says %v", serverErr, clientErr)
@@ -108,10 +109,11 @@ func TestServerTLS_ChangedFilesAreReloadedUnlessBroken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := clientFiles.ClientTLS(quiet())
+		clientIdentity, err := clientFiles.Client(quiet())
 		if err != nil {
 			t.Fatal(err)
 		}
+		client := clientIdentity.TLS()
 		wantName := func(want string) {
 			t.Helper()
 			for range 2 { // the second handshake must neither flap nor log again
@@ -133,7 +135,7 @@ func TestServerTLS_ChangedFilesAreReloadedUnlessBroken(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantName("second")
-		if got := strings.Count(log.String(), "keeping the present certificates"); got != 2 {
+		if got := strings.Count(log.String(), "keeping the certificates in use"); got != 2 {
 			t.Errorf("%d complaints for two bad states, want one for each:\n%s", got, &log)
 		}
 	})
@@ -148,10 +150,11 @@ func TestServerTLS_FilesAreCheckedOnceASecond(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := clientFiles.ClientTLS(quiet())
+		clientIdentity, err := clientFiles.Client(quiet())
 		if err != nil {
 			t.Fatal(err)
 		}
+		client := clientIdentity.TLS()
 		certificate, key := authority.Issue(t, "second")
 		identitytest.Replace(t, files.CertFile, certificate)
 		identitytest.Replace(t, files.KeyFile, key)
@@ -190,10 +193,11 @@ func TestServerTLS_ReplacedSecretDirectoryIsReloaded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := clientFiles.ClientTLS(quiet())
+		clientIdentity, err := clientFiles.Client(quiet())
 		if err != nil {
 			t.Fatal(err)
 		}
+		client := clientIdentity.TLS()
 		pointTo(second)
 		time.Sleep(pause)
 		if got, _, _ := handshake(t, server, client); got != "second" {

@@ -12,6 +12,7 @@
 //     Probe.Check reads memory.
 //
 // A fence cannot cancel a request that has left: a write that was cut off may still take effect.
-// Each write must therefore carry the resourceVersion of its plan, and a delete also the UID. The
-// fence does not refuse GET requests with side effects (exec, proxy).
+// The fence therefore refuses an update or a patch without a resourceVersion and a delete without a
+// UID. It does not know to which shard an object belongs: the body of a shard writes only the
+// objects of its shard. The fence does not refuse GET requests with side effects (exec, proxy).
 package kubeconn

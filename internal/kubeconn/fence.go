@@ -21,9 +21,13 @@ import (
 // ended, and is cancelled when the term ends. Write with the context of a [term.Body] or a context
 // derived from it.
 //
-// A refused request does not leave the process; its error wraps [term.ErrNone] or [term.ErrEnded]
-// and names verb and path. For a request in flight, an error that wraps [term.ErrEnded] means that
-// its outcome is unknown. A request whose own context has ended fails in client-go before.
+// The write must also be safe if it arrives late: an update or a patch has the resourceVersion of
+// its object, and a delete has the UID as a precondition. A create needs neither.
+//
+// A refused request does not leave the process; its error wraps [term.ErrNone], [term.ErrEnded] or
+// [ErrUnguarded] and names verb and path. For a request in flight, an error that wraps
+// [term.ErrEnded] means that its outcome is unknown. A request whose own context has ended fails in
+// client-go before.
 //
 // Events and reviews of authentication and authorization need no term.
 func Fence(cfg *rest.Config) *rest.Config {
@@ -53,6 +57,12 @@ func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
 		return f.next.RoundTrip(req)
 	}
 	t, err := liveTerm(req.Context())
+	if err == nil && req.Body != nil {
+		req = req.Clone(req.Context()) // a RoundTripper must not change the request of its caller
+	}
+	if err == nil {
+		err = checkGuard(req)
+	}
 	if err != nil {
 		if req.Body != nil {
 			err = errors.Join(err, req.Body.Close()) // a RoundTripper must close the body

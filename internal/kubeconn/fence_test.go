@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
@@ -55,10 +56,21 @@ func (s *apiserver) requests() []string {
 	return slices.Clone(s.seen)
 }
 
+// guarded are the options of a delete that names its object's UID.
+func guarded() metav1.DeleteOptions {
+	return metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("u")}
+}
+
 // fenced returns a client of host through a fence.
 func fenced(t *testing.T, host string) kubernetes.Interface {
 	t.Helper()
-	cfg := kubeconn.Fence(&rest.Config{Host: host, QPS: -1})
+	return fencedAs(t, host, runtime.ContentTypeJSON)
+}
+
+// fencedAs is fenced with an encoding of bodies.
+func fencedAs(t *testing.T, host, contentType string) kubernetes.Interface {
+	t.Helper()
+	cfg := kubeconn.Fence(&rest.Config{Host: host, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: contentType}})
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +86,7 @@ func fenced(t *testing.T, host string) kubernetes.Interface {
 // writes are all methods by which a typed client changes an object.
 func writes(kube kubernetes.Interface) map[string]func(context.Context) error {
 	pods := kube.CoreV1().Pods("ns")
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u", ResourceVersion: "1"}}
 	return map[string]func(context.Context) error{
 		"POST /api/v1/namespaces/ns/pods": func(ctx context.Context) error {
 			_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
@@ -89,18 +101,18 @@ func writes(kube kubernetes.Interface) map[string]func(context.Context) error {
 			return err
 		},
 		"PATCH /api/v1/namespaces/ns/pods/p": func(ctx context.Context) error {
-			_, err := pods.Patch(ctx, "p", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
+			_, err := pods.Patch(ctx, "p", types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"1"}}`), metav1.PatchOptions{})
 			return err
 		},
 		"PATCH /api/v1/namespaces/ns/pods/applied": func(ctx context.Context) error {
-			_, err := pods.Apply(ctx, corev1apply.Pod("applied", "ns"), metav1.ApplyOptions{FieldManager: "test"})
+			_, err := pods.Apply(ctx, corev1apply.Pod("applied", "ns").WithResourceVersion("1"), metav1.ApplyOptions{FieldManager: "test"})
 			return err
 		},
 		"DELETE /api/v1/namespaces/ns/pods/p": func(ctx context.Context) error {
-			return pods.Delete(ctx, "p", metav1.DeleteOptions{})
+			return pods.Delete(ctx, "p", guarded())
 		},
 		"DELETE /api/v1/namespaces/ns/pods": func(ctx context.Context) error {
-			return pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+			return pods.DeleteCollection(ctx, guarded(), metav1.ListOptions{})
 		},
 		"POST /api/v1/namespaces/ns/pods/p/eviction": func(ctx context.Context) error {
 			return kube.CoreV1().RESTClient().Post().Namespace("ns").Resource("pods").Name("p").SubResource("eviction").Body(pod).Do(ctx).Error()
@@ -163,6 +175,70 @@ func TestFence_RefusesEveryWriteUnderAnEndedTerm(t *testing.T) {
 	}
 	if got := server.requests(); len(got) != 0 {
 		t.Errorf("the apiserver was sent %v", got)
+	}
+}
+
+func TestFence_RefusesWritesThatDoNotNameTheirVersion(t *testing.T) {
+	t.Parallel()
+	server := newAPIServer(t)
+	_, ctx, end := termtest.NewTerm(0, 7)
+	defer end()
+	for _, contentType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+		pods := fencedAs(t, server.URL, contentType).CoreV1().Pods("ns")
+		bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+		for verb, write := range map[string]func() error{
+			"PUT": func() error { _, err := pods.Update(ctx, bare, metav1.UpdateOptions{}); return err },
+			"PATCH": func() error {
+				_, err := pods.Patch(ctx, "p", types.StrategicMergePatchType, []byte(`{"metadata":{"uid":"u"}}`), metav1.PatchOptions{})
+				return err
+			},
+			"PATCH apply": func() error {
+				_, err := pods.Apply(ctx, corev1apply.Pod("p", "ns"), metav1.ApplyOptions{FieldManager: "test"})
+				return err
+			},
+			"PATCH list": func() error {
+				_, err := pods.Patch(ctx, "p", types.JSONPatchType, []byte(`[]`), metav1.PatchOptions{})
+				return err
+			},
+			"DELETE": func() error {
+				version := "1"
+				return pods.Delete(ctx, "p", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+			},
+			"DELETE collection": func() error {
+				return pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+			},
+		} {
+			if err := write(); !errors.Is(err, kubeconn.ErrUnguarded) {
+				t.Errorf("%s as %s: %v, want it refused with %v", verb, contentType, err, kubeconn.ErrUnguarded)
+			}
+		}
+	}
+	if got := server.requests(); len(got) != 0 {
+		t.Errorf("the apiserver was sent %v", got)
+	}
+}
+
+// The check reads the body, so the server must still receive all of it, in both encodings.
+func TestFence_SendsTheBodyOfAGuardedWrite(t *testing.T) {
+	t.Parallel()
+	bodies := make(chan []byte, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		bodies <- body
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+	}))
+	defer server.Close()
+	_, ctx, end := termtest.NewTerm(0, 7)
+	defer end()
+	for _, contentType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", ResourceVersion: "41"}, Spec: corev1.PodSpec{NodeName: "the-node"}}
+		if _, err := fencedAs(t, server.URL, contentType).CoreV1().Pods("ns").Update(ctx, pod, metav1.UpdateOptions{}); err != nil {
+			t.Errorf("%s: %v", contentType, err)
+		}
+		if body := receive(t, bodies); !strings.Contains(string(body), "the-node") || !strings.Contains(string(body), "41") {
+			t.Errorf("%s: the apiserver received %q", contentType, body)
+		}
 	}
 }
 
@@ -229,7 +305,7 @@ func TestFence_EndOfTermCancelsWriteInFlight(t *testing.T) {
 	result := make(chan error, 1)
 	go func() {
 		// Without the fence nothing would ever end this request.
-		result <- kube.CoreV1().Pods("ns").Delete(context.WithoutCancel(ctx), "p", metav1.DeleteOptions{})
+		result <- kube.CoreV1().Pods("ns").Delete(context.WithoutCancel(ctx), "p", guarded())
 	}()
 	receive(t, arrived)
 	end()
@@ -279,7 +355,7 @@ func TestFence_PassesOnOtherErrors(t *testing.T) {
 	server.Close()
 	_, ctx, end := termtest.NewTerm(0, 7)
 	defer end()
-	err := fenced(t, server.URL).CoreV1().Pods("ns").Delete(ctx, "p", metav1.DeleteOptions{})
+	err := fenced(t, server.URL).CoreV1().Pods("ns").Delete(ctx, "p", guarded())
 	if err == nil || errors.Is(err, term.ErrEnded) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("an apiserver that is down gives %v", err)
 	}
@@ -348,7 +424,7 @@ func TestFence_WrapsAroundEarlierWrappers(t *testing.T) {
 	}
 	_, ctx, end := termtest.NewTerm(0, 7)
 	defer end()
-	if err := kube.CoreV1().Pods("ns").Delete(ctx, "p", metav1.DeleteOptions{}); err != nil || calls != 1 {
+	if err := kube.CoreV1().Pods("ns").Delete(ctx, "p", guarded()); err != nil || calls != 1 {
 		t.Errorf("a legal request: %v, reached the inner wrapper %d times", err, calls)
 	}
 }

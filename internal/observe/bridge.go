@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
@@ -14,13 +16,16 @@ import (
 // without a lock, so call Bridge once, before any client or server exists.
 func Bridge(logger *slog.Logger) {
 	klog.SetSlogLogger(logger.With(slog.String("source", "client-go")))
-	grpclog.SetLoggerV2(grpcLogger{logger: logger.With(slog.String("source", "grpc"))})
+	grpclog.SetLoggerV2(grpcLogger{logger: logger.With(slog.String("source", "grpc")), repeats: newRepeats()})
 }
 
 // grpcLogger is a grpclog.LoggerV2 on slog. gRPC's info messages report each step of a connection
-// and become debug. Fatal becomes error, after which gRPC ends the process.
+// and become debug. Fatal becomes error, after which gRPC ends the process. gRPC logs warnings and
+// errors for each connection, so of messages that begin alike one is logged in repeatPeriod, with
+// the number of the messages that were left out; at debug all are logged.
 type grpcLogger struct {
-	logger *slog.Logger
+	logger  *slog.Logger
+	repeats *repeats
 }
 
 var _ grpclog.LoggerV2 = grpcLogger{}
@@ -68,5 +73,75 @@ func (g grpcLogger) enabled(level slog.Level) bool {
 }
 
 func (g grpcLogger) write(level slog.Level, message string) {
-	g.logger.Log(context.Background(), level, strings.TrimSpace(message))
+	message = strings.TrimSpace(message)
+	var attributes []any
+	if level > slog.LevelDebug && !g.enabled(slog.LevelDebug) {
+		leftOut, wanted := g.repeats.observe(time.Now(), message)
+		if !wanted {
+			return
+		}
+		if leftOut > 0 {
+			attributes = append(attributes, slog.Int("similar_left_out", leftOut))
+		}
+	}
+	g.logger.Log(context.Background(), level, message, attributes...)
+}
+
+const (
+	// repeatPeriod is the time between two messages of one kind.
+	repeatPeriod = 10 * time.Second
+	// kindLength bounds the part of a message that is its kind, in bytes.
+	kindLength = 60
+	// kindsLimit bounds the remembered kinds.
+	kindsLimit = 100
+)
+
+// repeats limits messages of the same kind. It is safe for concurrent use.
+type repeats struct {
+	mu    sync.Mutex // guards kinds
+	kinds map[string]*repeated
+}
+
+type repeated struct {
+	logged  time.Time
+	leftOut int
+}
+
+func newRepeats() *repeats { return &repeats{kinds: map[string]*repeated{}} }
+
+// observe says whether a message should be logged, and how many of its kind were left out before.
+func (r *repeats) observe(now time.Time, message string) (leftOut int, wanted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kind := kindOf(message)
+	known := r.kinds[kind]
+	if known == nil {
+		if len(r.kinds) >= kindsLimit {
+			clear(r.kinds)
+		}
+		r.kinds[kind] = &repeated{logged: now}
+		return 0, true
+	}
+	if now.Sub(known.logged) < repeatPeriod {
+		known.leftOut++
+		return 0, false
+	}
+	leftOut, known.leftOut, known.logged = known.leftOut, 0, now
+	return leftOut, true
+}
+
+// kindOf returns a message up to its first variable part: gRPC puts connections in brackets, texts
+// in quotes, and numbers without either.
+func kindOf(message string) string {
+	for strings.HasPrefix(message, "[") { // "[core] [Channel #1 SubChannel #2] grpc: …"
+		_, rest, closed := strings.Cut(message, "]")
+		if !closed {
+			break
+		}
+		message = strings.TrimSpace(rest)
+	}
+	if i := strings.IndexAny(message, `0123456789"{[<`); i > 0 {
+		message = message[:i]
+	}
+	return message[:min(len(message), kindLength)]
 }

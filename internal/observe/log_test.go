@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -153,4 +155,23 @@ func lines(t *testing.T, out *bytes.Buffer) []map[string]any {
 		parsed = append(parsed, fields)
 	}
 	return parsed
+}
+
+// An agent that cannot connect logs a warning for each attempt, and so does each of its neighbours.
+func TestBridge_SimilarWarningsOfGRPCAreLoggedOncePerPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		observe.Bridge(observe.NewLogger(&out, observe.LogConfig{Level: "info"}))
+		defer observe.Bridge(slog.New(slog.DiscardHandler))
+		logger := grpclog.Component("core")
+		for i := range 1000 {
+			logger.Warningf("[Channel #%d SubChannel #%d] grpc: addrConn.createTransport failed to connect to {Addr: \"127.0.0.1:%d\"}. Err: refused", i, i+1, i)
+			time.Sleep(15 * time.Millisecond) // 15 s in all
+		}
+		logger.Warningf("grpc: Server.Serve failed to complete security handshake from %q: expired", "127.0.0.1:1")
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 3 || !strings.Contains(lines[1], "similar_left_out=666") || !strings.Contains(lines[2], "security handshake") {
+			t.Errorf("1001 warnings of two kinds in 15 s gave %d lines, want 3:\n%s", len(lines), &out)
+		}
+	})
 }

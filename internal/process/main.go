@@ -62,6 +62,9 @@ func run(ctx context.Context, call invocation, program Program) int {
 	}
 	logger := observe.NewLogger(call.stderr, cfg.Log)
 	observe.Bridge(logger)
+	if unknown := unknownVariables(fs, call.environ); len(unknown) > 0 {
+		logger.Warn("environment variables are no flags and are ignored", "variables", unknown, "service", program.Name)
+	}
 	p, err := New(cfg, program, logger)
 	if err == nil {
 		err = p.Run(ctx)

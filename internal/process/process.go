@@ -93,6 +93,7 @@ func (p *Process) listen(cfg Config, logger *slog.Logger) error {
 // itself.
 func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	registry := observe.NewRegistry()
+	cfg.Etcd.Metrics = registry
 	var err error
 	if p.etcd, err = etcdconn.Connect(cfg.Etcd, p.logger); err != nil {
 		return &UsageError{Err: err}
@@ -156,6 +157,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	}).Register)
 	live := observe.NewChecks()
 	live.Add("loops", p.service.Loops().Check)
+	live.Add("terms", p.candidate.CheckAlive)
 	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
 		Gatherer: registry, Live: live, Ready: p.ready,
 		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger,

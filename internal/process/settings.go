@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -84,13 +85,37 @@ func applyEnvironment(fs *pflag.FlagSet, environ []string) []error {
 		if !ours {
 			continue
 		}
-		flag := fs.Lookup(strings.ReplaceAll(strings.ToLower(name), "_", "-"))
+		flag := fs.Lookup(flagName(name))
 		if flag == nil || flag.Changed {
-			continue // the variable may belong to another Trivet process of the Pod
+			continue // unknownVariables reports a variable that is no flag
 		}
 		problems = appendSet(problems, fs, flag, value, key)
 	}
 	return problems
+}
+
+// serviceVariable matches the rest of a variable that Kubernetes sets in each Pod for a Service
+// whose name begins with "trivet-".
+var serviceVariable = regexp.MustCompile(`(^|_)(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// unknownVariables returns the TRIVET_ variables that are no flag, ordered. They are no mistake
+// that ends the process: a variable may belong to another Trivet process of the Pod.
+func unknownVariables(fs *pflag.FlagSet, environ []string) []string {
+	var unknown []string
+	for _, entry := range environ {
+		key, _, _ := strings.Cut(entry, "=")
+		name, ours := strings.CutPrefix(key, environmentPrefix)
+		if ours && fs.Lookup(flagName(name)) == nil && !serviceVariable.MatchString(name) {
+			unknown = append(unknown, key)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+// flagName returns the flag for which a variable stands in, without its prefix.
+func flagName(variable string) string {
+	return strings.ReplaceAll(strings.ToLower(variable), "_", "-")
 }
 
 func applyFile(fs *pflag.FlagSet, path, kind string) []error {

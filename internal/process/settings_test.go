@@ -1,6 +1,8 @@
 package process
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -168,5 +170,30 @@ func TestApplyFile_UnreadableOrMalformedIsOneProblem(t *testing.T) {
 				t.Errorf("problems = %v, want exactly one", problems)
 			}
 		})
+	}
+}
+
+func TestUnknownVariables_AreReportedButNotThoseOfAService(t *testing.T) {
+	var got settings
+	unknown := unknownVariables(got.flags(), []string{
+		"TRIVET_NAME=x", "TRIVET_MAX_CONUT=3", "TRIVET_TLS_CRT_FILE=x", "HOME=/",
+		"TRIVET_LEASESVC_SERVICE_HOST=10.0.0.1", "TRIVET_LEASESVC_SERVICE_PORT_GRPC=1", "TRIVET_LEASESVC_PORT=tcp://10.0.0.1:1",
+		"TRIVET_LEASESVC_PORT_7601_TCP=tcp://10.0.0.1:7601", "TRIVET_LEASESVC_PORT_7601_TCP_ADDR=10.0.0.1",
+	})
+	if diff := cmp.Diff([]string{"TRIVET_MAX_CONUT", "TRIVET_TLS_CRT_FILE"}, unknown); diff != "" {
+		t.Errorf("reported variables (-want +got):\n%s", diff)
+	}
+}
+
+func TestMain_UnknownVariableIsLogged(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the process stops as soon as it has started
+	code := run(ctx, invocation{
+		args:    []string{"--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--insecure", "--etcd-endpoints=http://127.0.0.1:1"},
+		environ: []string{"TRIVET_LISTN=127.0.0.1:1"}, stdout: &stdout, stderr: &stderr,
+	}, program(&recorder{}))
+	if code != exitOK || !strings.Contains(stderr.String(), "level=WARN") || !strings.Contains(stderr.String(), "TRIVET_LISTN") {
+		t.Errorf("exit code %d; the log does not name the variable:\n%s", code, stderr.String())
 	}
 }

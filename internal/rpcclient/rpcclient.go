@@ -1,16 +1,12 @@
 package rpcclient
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -63,7 +59,7 @@ func transportOption(cfg Config, logger *slog.Logger) (grpc.DialOption, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.WithTransportCredentials(newRotating(client)), nil
+	return grpc.WithTransportCredentials(client.Credentials()), nil
 }
 
 func defaults(transport grpc.DialOption, serverName string) []grpc.DialOption {
@@ -84,47 +80,4 @@ func defaults(transport grpc.DialOption, serverName string) []grpc.DialOption {
 			MinConnectTimeout: connectTimeout,
 		}),
 	}
-}
-
-// rotating are credentials with a new TLS configuration for each handshake, because crypto/tls
-// reads the authorities of a client only from its configuration.
-type rotating struct {
-	client     *identity.Client
-	serverName string // overrides the authority; set before use only
-}
-
-func newRotating(client *identity.Client) *rotating {
-	return &rotating{client: client}
-}
-
-// ClientHandshake uses the current certificates.
-func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if r.serverName != "" {
-		authority = r.serverName
-	}
-	return credentials.NewTLS(r.client.TLS()).ClientHandshake(ctx, authority, conn)
-}
-
-// ServerHandshake fails, because these are credentials of a client.
-func (r *rotating) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("client credentials cannot serve")
-}
-
-// Info returns the protocol and the overridden server name.
-func (r *rotating) Info() credentials.ProtocolInfo {
-	info := credentials.NewTLS(r.client.TLS()).Info()
-	info.ServerName = r.serverName
-	return info
-}
-
-// Clone returns a copy that shares the certificates and has its own server name.
-func (r *rotating) Clone() credentials.TransportCredentials {
-	clone := *r
-	return &clone
-}
-
-// OverrideServerName sets the server name of later handshakes.
-func (r *rotating) OverrideServerName(name string) error {
-	r.serverName = name
-	return nil
 }

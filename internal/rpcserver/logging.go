@@ -17,7 +17,8 @@ func logUnary(logger *slog.Logger, options ...logging.Option) grpc.UnaryServerIn
 }
 
 func logStream(logger *slog.Logger, options ...logging.Option) grpc.StreamServerInterceptor {
-	return logging.StreamServerInterceptor(adapt(logger), append(logOptions(), options...)...)
+	all := append(logOptions(), logging.WithLevels(streamLevelOf))
+	return logging.StreamServerInterceptor(adapt(logger), append(all, options...)...)
 }
 
 // adapt returns a logger for the interceptor. Its levels have the values of slog's.
@@ -43,12 +44,22 @@ func quietly() logging.Option {
 	return logging.WithLevels(func(codes.Code) logging.Level { return logging.LevelDebug })
 }
 
-// levelOf returns the log level of a result: debug for success, because heartbeats are many; info
-// for mistakes of callers, for NOT_LEADER and for UNAVAILABLE, which is mostly NO_LEADER; warning
-// for overload and refused callers; error for defects.
+// streamLevelOf is levelOf, except that a stream that ends with UNAVAILABLE is logged at debug: at
+// a stop or a failover there is one for each client. The metrics count them.
+func streamLevelOf(code codes.Code) logging.Level {
+	if code == codes.Unavailable {
+		return logging.LevelDebug
+	}
+	return levelOf(code)
+}
+
+// levelOf returns the log level of a result: debug for success, because heartbeats are many, and
+// for calls that the caller has cancelled; info for mistakes of callers, for NOT_LEADER and for
+// UNAVAILABLE, which is mostly NO_LEADER; warning for overload and refused callers; error for
+// defects.
 func levelOf(code codes.Code) logging.Level {
 	switch code {
-	case codes.OK:
+	case codes.OK, codes.Canceled:
 		return logging.LevelDebug
 	case codes.DeadlineExceeded, codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated:
 		return logging.LevelWarn

@@ -167,10 +167,11 @@ func TestServer_CallersDoNotShareAnswers(t *testing.T) {
 
 func dialTLS(t *testing.T, r *running, files identity.Files) leasev1.HeartbeatServiceClient {
 	t.Helper()
-	config, err := files.ClientTLS(slog.New(slog.DiscardHandler))
+	configIdentity, err := files.Client(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	config := configIdentity.TLS()
 	conn, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.listener.DialContext(ctx) }))
 	if err != nil {

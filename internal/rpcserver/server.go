@@ -73,7 +73,7 @@ type Server struct {
 // New returns a server with health and reflection registered. It starts nothing and does not
 // listen. It fails on unusable TLS files and on metrics that the registry refuses.
 func New(cfg Config, deps Deps) (*Server, error) {
-	transport, err := transportCredentials(cfg, deps.Logger)
+	transport, err := transportCredentials(cfg, deps)
 	if err != nil {
 		return nil, err
 	}
@@ -143,15 +143,18 @@ func Listen(cfg Config) (net.Listener, error) {
 	return listener, nil
 }
 
-func transportCredentials(cfg Config, logger *slog.Logger) (credentials.TransportCredentials, error) {
+func transportCredentials(cfg Config, deps Deps) (credentials.TransportCredentials, error) {
 	if cfg.Insecure {
 		return insecure.NewCredentials(), nil
 	}
-	tls, err := cfg.TLS.ServerTLS(logger)
+	server, err := cfg.TLS.Server(deps.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("set up TLS (--tls-cert-file, --tls-key-file, --client-ca-file): %w", err)
 	}
-	return credentials.NewTLS(tls), nil
+	if err := server.Register(deps.Metrics, "server"); err != nil {
+		return nil, fmt.Errorf("metrics of the TLS files: %w", err)
+	}
+	return credentials.NewTLS(server.TLS()), nil
 }
 
 // TransportOptions returns the server options for connections and limits. Benchmarks compare with a

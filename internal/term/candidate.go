@@ -21,6 +21,9 @@ const (
 	DefaultMovesPerSecond = 32
 	// DefaultStopTimeout is how long a stopping replica waits for its bodies.
 	DefaultStopTimeout = 10 * time.Second
+	// DefaultDrainTimeout is how long a body may take to return after the end of its term before
+	// only a restart of the process can free its shard.
+	DefaultDrainTimeout = 10 * time.Second
 
 	// minTTL is the shortest TTL that etcd grants at its default election timeout.
 	minTTL = 2 * time.Second
@@ -67,6 +70,9 @@ type Config struct {
 	MovesPerSecond int
 	// StopTimeout bounds the wait for bodies when Run ends; 0 means DefaultStopTimeout.
 	StopTimeout time.Duration
+	// DrainTimeout is how long a body may take to return after its term has ended, before
+	// CheckAlive fails; 0 means DefaultDrainTimeout.
+	DrainTimeout time.Duration
 	// Starting says that the replica is unready until the first SetUnready(nil). Otherwise it is
 	// ready from the start.
 	Starting bool
@@ -86,6 +92,9 @@ func (c Config) withDefaults() Config {
 	if c.StopTimeout == 0 {
 		c.StopTimeout = DefaultStopTimeout
 	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
 	return c
 }
 
@@ -103,6 +112,9 @@ func (c Config) validate() error {
 	}
 	if c.StopTimeout < 0 {
 		problems = append(problems, fmt.Errorf("stop timeout %v: must not be negative", c.StopTimeout))
+	}
+	if c.DrainTimeout < 0 {
+		problems = append(problems, fmt.Errorf("drain timeout %v: must not be negative", c.DrainTimeout))
 	}
 	if c.Logger == nil {
 		problems = append(problems, errors.New("no logger"))
@@ -150,10 +162,18 @@ func (c *Candidate) Run(ctx context.Context, body Body) error {
 		return errors.New("candidate is running already: Run was called twice")
 	}
 	defer c.running.Store(false)
+	defer c.stopped()
 	if _, err := (announcement{Member: c.cfg.Member}).encode(); err != nil {
 		return fmt.Errorf("announce replica %q: %w", c.cfg.Member.ID, err)
 	}
 	return newReplica(c.shared, body).run(ctx)
+}
+
+// stopped publishes that no goroutine of Run remains, so that CheckAlive does not miss it.
+func (c *Candidate) stopped() {
+	last := *c.published.Load()
+	last.at = time.Time{}
+	c.published.Store(&last)
 }
 
 // SetUnready reports why this replica cannot do the work of a shard, or nil if it can. Call it
@@ -176,6 +196,14 @@ func (c *Candidate) Status() Status { return c.published.Load().status() }
 // Check returns nil while the session is alive, with or without shards, and no body ignores the end
 // of its term. Otherwise it returns the reason.
 func (c *Candidate) Check() error { return c.published.Load().check() }
+
+// CheckAlive is the check of /livez. It fails while a restart of the process is the only remedy: a
+// body has not returned within the drain timeout after the end of its term, or the goroutine of Run
+// does not get on. It does not fail because of etcd: an etcd that is slow or away delays Run by its
+// request timeouts, which are far below the limit.
+func (c *Candidate) CheckAlive() error {
+	return c.published.Load().checkAlive(time.Now(), c.cfg.DrainTimeout)
+}
 
 // Session returns the replica's lease, for keys that must vanish with the replica, and a context
 // that ends before the lease can lapse. It is false while no session is alive.

@@ -53,10 +53,11 @@ func (c child) run() error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	files := identity.Files{CAFile: c.Files[0], CertFile: c.Files[1], KeyFile: c.Files[2]}
-	tls, err := files.ClientTLS(slog.New(slog.DiscardHandler))
+	tlsIdentity, err := files.Client(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
+	tls := tlsIdentity.TLS()
 	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints, TLS: tls, Logger: zap.NewNop()})
 	if err != nil {
 		return err

@@ -24,8 +24,9 @@
 //     timeouts, and terms end later by as much. That is still before the next leader expires a
 //     lease: its election takes at least one election timeout, and it adds another one to each TTL.
 //   - A key is deleted, and the lease revoked, only after the bodies that ran under it have
-//     returned. A body that ignores the end of its context keeps its shard. This is logged and
-//     fails [Candidate.Check], and no other replica starts the shard.
+//     returned. A body that ignores the end of its context keeps its shard, and no other replica
+//     starts the shard. This is logged and fails [Candidate.Check]. After the drain timeout it
+//     also fails [Candidate.CheckAlive], so that a restart of the process frees the shard.
 //   - A shard whose holder vanished without releasing it starts only after a short pause. An
 //     operator can revoke a lease, and the former holder learns of that only from etcd.
 //   - Replicas with different numbers of shards never work at the same time, because one object

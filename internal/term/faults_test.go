@@ -107,6 +107,56 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
+// The deletion of a key by an operator does not wait for the body. The next replica starts its body only
+// after the pause in which the holder learns of the deletion.
+func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
+	h := newHistory()
+	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })
+	allHeld(t, h, 64)
+	join(t, etcd(t), "b", h.body("b"), shards(64))
+	waiting := -1 // a holds the shard, and b is to have it
+	testkit.Eventually(t, testTimeout, func() error {
+		for _, shard := range a.Status().Shards {
+			if shard.Here && shard.Move.State == term.Waiting {
+				waiting = shard.Shard
+				return nil
+			}
+		}
+		return errors.New("no shard waits for its move")
+	})
+	before := h.actors()[waiting]
+	began := time.Now()
+	if _, err := a.client.Delete(t.Context(), termKey(t, waiting)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, testTimeout, func() error {
+		if now, acting := h.actors()[waiting]; !acting || now.epoch == before.epoch {
+			return fmt.Errorf("shard %d is not back", waiting)
+		}
+		return nil
+	})
+	if took := time.Since(began); took < 250*time.Millisecond {
+		t.Errorf("the next body started within %v of the deletion, want the pause of a takeover before", took)
+	}
+	wantNoViolations(t, h)
+}
+
+func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
+	h := newHistory()
+	var log syncBuffer
+	w := &faultyConn{}
+	w.leastTTL.Store(7)
+	p := newTestReplica(t, "a", dial(t, etcd(t), w), logTo(&log))
+	p.start(t, h.body("a"))
+	waitFor(t, h, "a")
+	if got := p.Status().Session.TTL; got != 7*time.Second {
+		t.Errorf("TTL = %v, want the 7 s that etcd granted", got)
+	}
+	if !strings.Contains(log.String(), `level=WARN msg="etcd grants longer sessions than asked for`) || !strings.Contains(log.String(), "granted=7s asked=2s") {
+		t.Errorf("the log does not tell that the session is too long:\n%s", log.String())
+	}
+}
+
 func TestFault_DeletedMemberKeyOpensNewSession(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"))
@@ -291,7 +341,7 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 			<-release
 		}
 		return err
-	}, shards(2))
+	}, shards(2), func(c *term.Config) { c.DrainTimeout = time.Second })
 	allHeld(t, h, 2)
 	before := h.actors()
 	p.revokeLease(t)
@@ -301,11 +351,20 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 		}
 		return nil
 	})
+	testkit.Eventually(t, testTimeout, func() error {
+		if err := p.CheckAlive(); err == nil || !strings.Contains(err.Error(), "body of shard 0") || strings.Contains(err.Error(), "shard 1") {
+			return fmt.Errorf("CheckAlive = %v, want it to name shard 0 alone", err)
+		}
+		return nil
+	})
 	if now, acting := h.actors()[0]; acting {
 		t.Errorf("shard 0 acts again (%+v) although its last body has not returned", now)
 	}
 	close(release)
 	holder(t, h, before[0].epoch)
+	if err := p.CheckAlive(); err != nil {
+		t.Errorf("CheckAlive = %v after the body has returned", err)
+	}
 	wantNoViolations(t, h)
 }
 

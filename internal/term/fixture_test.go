@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
@@ -102,6 +103,7 @@ type faultyConn struct {
 	frozen   atomic.Bool  // renewals wait until their contexts end
 	dead     atomic.Bool  // nothing is sent
 	requests atomic.Int64 // messages sent to etcd
+	leastTTL atomic.Int64 // the least TTL in seconds that etcd grants, if it is longer than etcd's own
 }
 
 func (w *faultyConn) unary(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
@@ -110,6 +112,9 @@ func (w *faultyConn) unary(ctx context.Context, method string, request, reply an
 		return ctx.Err()
 	}
 	w.requests.Add(1)
+	if grant, ok := request.(*pb.LeaseGrantRequest); ok {
+		grant.TTL = max(grant.TTL, w.leastTTL.Load())
+	}
 	return invoke(ctx, method, request, reply, conn, options...)
 }
 
@@ -149,10 +154,11 @@ func dial(t testing.TB, cluster *devcluster.Cluster, w *faultyConn, endpoints ..
 func connect(cluster *devcluster.Cluster, w *faultyConn, endpoints ...string) (*clientv3.Client, error) {
 	var files identity.Files
 	files.CAFile, files.CertFile, files.KeyFile = cluster.EtcdFiles()
-	tls, err := files.ClientTLS(slog.New(slog.DiscardHandler))
+	tlsIdentity, err := files.Client(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
+	tls := tlsIdentity.TLS()
 	if len(endpoints) == 0 {
 		endpoints = cluster.EtcdEndpoints()
 	}
@@ -360,4 +366,22 @@ func (r *relay) forward(client net.Conn) {
 	_, _ = io.Copy(server, client)
 	_ = server.Close()
 	back.Wait()
+}
+
+// syncBuffer is a log that a test reads while replicas write it.
+type syncBuffer struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }

@@ -119,7 +119,7 @@ func TestJoin_HandedOverShardsStartWithoutPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(log.String()) {
-			if strings.Contains(line, "shard claimed") && !strings.Contains(line, "pause=0s") {
+			if strings.Contains(line, "shards claimed") && !strings.Contains(line, "pause=0s") {
 				t.Errorf("%s waited although the shard was handed over: %s", id, line)
 			}
 		}

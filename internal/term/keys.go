@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -120,6 +121,30 @@ type announcement struct {
 	// Unready says that the replica should get no shards while others are ready. Older versions do
 	// not write it and count as ready.
 	Unready bool `json:"unready,omitempty"`
+	// Released are the last terms that the replica released, each as "<shard>@<epoch>", separated
+	// by spaces. Their bodies have returned. Older versions do not write it.
+	Released string `json:"released,omitempty"`
+}
+
+// keepReleased bounds announcement.Released. A replica that reads the member key only after as many
+// releases starts the shard after a pause.
+const keepReleased = 128
+
+// withReleased adds ended terms to the last released ones.
+func (a announcement) withReleased(ended []*heldShard) announcement {
+	terms := strings.Fields(a.Released)
+	for _, h := range ended {
+		terms = append(terms, releasedTerm(h.shard, h.term.Epoch()))
+	}
+	a.Released = strings.Join(terms[max(0, len(terms)-keepReleased):], " ")
+	return a
+}
+
+func releasedTerm(shard int, epoch int64) string { return fmt.Sprintf("%d@%d", shard, epoch) }
+
+// released says whether the replica released a term lately.
+func (a announcement) released(shard int, epoch int64) bool {
+	return slices.Contains(strings.Fields(a.Released), releasedTerm(shard, epoch))
 }
 
 func (a announcement) encode() (string, error) {

@@ -55,6 +55,10 @@ func newMetrics(r prometheus.Registerer, id string, status func() Status) (*metr
 	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_session_remaining_seconds", Help: "Time for which this replica may act without an answer from etcd.",
 	}, func() float64 { return status().Session.Remaining.Seconds() })
+	ttl := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_session_ttl_seconds",
+		Help: "How long etcd keeps the keys of this replica after it has vanished, as etcd granted it; 0 without a session.",
+	}, func() float64 { return status().Session.TTL.Seconds() })
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_term_ready",
 		Help: "1 while the other replicas count this replica as ready for shards, else 0.",
@@ -74,7 +78,7 @@ func newMetrics(r prometheus.Registerer, id string, status func() Status) (*metr
 		return m, nil
 	}
 	var problems []error
-	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, m.gaps, held, remaining, ready} {
+	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, m.gaps, held, remaining, ttl, ready} {
 		problems = append(problems, r.Register(collector))
 	}
 	return m, errors.Join(problems...)

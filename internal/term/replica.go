@@ -138,6 +138,7 @@ func (r *replica) join(ctx context.Context, s *session) error {
 		return err
 	}
 	r.eligibility.observe(time.Now())
+	r.announced = announcement{} // the terms of the last session are gone
 	announced := r.announcement()
 	value, err := announced.encode()
 	if err != nil {
@@ -150,6 +151,10 @@ func (r *replica) join(ctx context.Context, s *session) error {
 // begin makes s the present session. It renews the lease and follows etcd until the lease ends.
 func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
 	r.logger.Info("joined", "lease", fmt.Sprintf("%x", s.id), "ttl", s.ttl, "revision", s.joined)
+	if s.ttl > r.cfg.TTL {
+		r.logger.Warn("etcd grants longer sessions than asked for; a takeover after a failure takes as much longer",
+			"granted", s.ttl, "asked", r.cfg.TTL, "cause", "etcd's least TTL is 1.5 times its --election-timeout")
+	}
 	r.session, r.view = s, newView(r.keys, r.logger)
 	r.retryAt, r.refusedBy, r.blocked, r.problems = time.Time{}, anchorKey{}, "", problems{}
 	changes := make(chan change)
@@ -210,12 +215,14 @@ func (r *replica) applyChange(c change) error {
 	if m, ok := r.view.members[r.cfg.Member.ID]; !ok || m.lease != r.session.id {
 		return errMemberGone
 	}
+	var lost shardLog
 	for _, h := range r.held {
 		// This replica never modifies a key after its creation, so a later revision is foreign.
 		if h.session == r.session && r.view.shard(h.shard).revision > h.term.Epoch() && h.end(now, errKeyGone) {
-			r.recordLoss(h, lossKey, errKeyGone)
+			r.recordLoss(h, lossKey, errKeyGone, &lost)
 		}
 	}
+	lost.warn(r.logger, "shards lost")
 	return nil
 }
 
@@ -283,7 +290,7 @@ func (r *replica) logBlocked(blocked string) {
 // publish stores a snapshot of the present state for readers.
 func (r *replica) publish() {
 	next := &snapshot{
-		session: r.session, shards: make([]shardState, r.cfg.Shards),
+		at: time.Now(), ending: r.endingBodies(), session: r.session, shards: make([]shardState, r.cfg.Shards),
 		unready: r.view.unready(), problem: r.problems.String(), stuck: r.stuckBodies(time.Now()),
 	}
 	next.problem = cmp.Or(next.problem, r.blocked)

@@ -180,6 +180,9 @@ type anchorKey struct {
 	revision int64
 }
 
+// memberKey is the member key of this replica and its value.
+type memberKey struct{ key, value string }
+
 // claim creates the keys of the shards that have none, in one transaction. It returns the present
 // key of each shard, in the given order. A shard is held if its key is bound to the lease of s, by
 // this transaction or by an earlier one whose response was lost. claim does nothing and returns no
@@ -227,9 +230,10 @@ func (s *session) claimed(response *clientv3.TxnResponse, id string) []record {
 }
 
 // release deletes the keys of ended terms in one transaction, each only if this claim created it.
-// It returns the shards whose keys it deleted, and the revision. A key that is gone or belongs to a
-// later claim is not an error.
-func (s *session) release(ctx context.Context, k keys, ended []*heldShard) ([]int, int64, error) {
+// The transaction also writes the member key, whose value names the ended terms: other replicas
+// take no other deletion for a handover. It returns the shards whose keys it deleted, and the
+// revision. A key that is gone or belongs to a later claim is not an error.
+func (s *session) release(ctx context.Context, k keys, self memberKey, ended []*heldShard) ([]int, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var each []clientv3.Op
@@ -238,14 +242,18 @@ func (s *session) release(ctx context.Context, k keys, ended []*heldShard) ([]in
 			[]clientv3.Cmp{h.term.Guard()}, []clientv3.Op{clientv3.OpDelete(k.term(h.shard))}, nil,
 		))
 	}
+	each = append(each, clientv3.OpTxn(
+		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(self.key), "=", s.joined)},
+		[]clientv3.Op{clientv3.OpPut(self.key, self.value, clientv3.WithLease(s.id))}, nil,
+	))
 	response, err := s.client.Txn(ctx).Then(each...).Commit()
 	if err != nil {
 		return nil, 0, fmt.Errorf("release %d shards below %q: %w", len(ended), k.terms, err)
 	}
 	var deleted []int
-	for i, answer := range response.Responses {
-		if answer.GetResponseTxn().Succeeded {
-			deleted = append(deleted, ended[i].shard)
+	for i, h := range ended {
+		if response.Responses[i].GetResponseTxn().Succeeded {
+			deleted = append(deleted, h.shard)
 		}
 	}
 	return deleted, response.Header.Revision, nil

@@ -27,6 +27,8 @@ func (r *replica) claimShards(ctx context.Context, steps []sharding.Step) error 
 		}
 	}
 	anchor := r.anchor()
+	var batches shardLog
+	defer func() { batches.info(r.logger, "shards claimed") }()
 	for batch := range slices.Chunk(shards, batchSize) {
 		records, err := r.session.claim(ctx, r.keys, r.cfg.Member.ID, anchor, batch)
 		if err != nil {
@@ -38,8 +40,9 @@ func (r *replica) claimShards(ctx context.Context, steps []sharding.Step) error 
 			return nil
 		}
 		for i, known := range records {
-			r.startTerm(batch[i], known, borrowed[batch[i]])
+			r.startTerm(batch[i], known, borrowed[batch[i]], &batches)
 		}
+		r.publish() // a slow etcd delays the next batch
 	}
 	return nil
 }
@@ -50,7 +53,7 @@ func (r *replica) anchor() anchorKey {
 }
 
 // startTerm records the result of a claim and starts the body if this session holds the shard.
-func (r *replica) startTerm(shard int, known record, borrowed bool) {
+func (r *replica) startTerm(shard int, known record, borrowed bool, log *shardLog) {
 	now := time.Now()
 	before := r.view.shard(shard)
 	r.view.put(now, shard, known)
@@ -68,7 +71,8 @@ func (r *replica) startTerm(shard int, known record, borrowed bool) {
 	if !before.held && before.revision > 0 { // otherwise the start of the gap is unknown
 		r.metrics.gaps.Observe((now.Sub(before.since) + wait).Seconds())
 	}
-	r.logger.Info("shard claimed", "shard", shard, "epoch", known.epoch, "borrowed", borrowed, "pause", wait)
+	log.add(shard, fmt.Sprintf("borrowed=%t paused=%t", borrowed, wait > 0), "borrowed", borrowed, "pause", wait)
+	r.logger.Debug("shard claimed", "shard", shard, "epoch", known.epoch, "borrowed", borrowed, "pause", wait)
 	go func() {
 		h.run(r.body, wait)
 		r.finished <- h
@@ -77,6 +81,7 @@ func (r *replica) startTerm(shard int, known record, borrowed bool) {
 
 // releaseShards ends the terms of the planned releases and deletes the keys of returned bodies.
 func (r *replica) releaseShards(ctx context.Context, now time.Time, steps []sharding.Step) error {
+	var batches shardLog
 	for _, step := range steps {
 		if step.Verb != sharding.Release {
 			continue
@@ -86,8 +91,9 @@ func (r *replica) releaseShards(ctx context.Context, now time.Time, steps []shar
 		}
 		r.moves.AllowN(now, 1)
 		r.held[step.Shard].next = step.To
-		r.giveUp(r.held[step.Shard], string(step.Reason), releaseCause(step))
+		r.giveUp(r.held[step.Shard], string(step.Reason), releaseCause(step), &batches)
 	}
+	batches.info(r.logger, "shards given up; waiting for their bodies")
 	return r.deleteKeys(ctx)
 }
 
@@ -112,24 +118,28 @@ func (r *replica) recordPostponed(now time.Time, postponed []sharding.Step) {
 }
 
 // giveUp ends a term that this replica releases.
-func (r *replica) giveUp(h *heldShard, reason string, cause error) {
+func (r *replica) giveUp(h *heldShard, reason string, cause error, log *shardLog) {
 	if h.end(time.Now(), cause) {
 		r.metrics.releases.WithLabelValues(reason).Inc()
-		r.logger.Info("shard given up; waiting for its body", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
+		log.add(h.shard, cause.Error(), "reason", cause)
+		r.logger.Debug("shard given up; waiting for its body", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
 	}
 }
 
 // recordLoss records that a term ended although this replica did not release it.
-func (r *replica) recordLoss(h *heldShard, reason string, cause error) {
+func (r *replica) recordLoss(h *heldShard, reason string, cause error, log *shardLog) {
 	r.metrics.losses.WithLabelValues(reason).Inc()
-	r.logger.Warn("shard lost", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
+	log.add(h.shard, cause.Error(), "reason", cause)
+	r.logger.Debug("shard lost", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
 }
 
 // collectReturned records h and every further body that has returned by now, so that one
 // transaction releases them all.
 func (r *replica) collectReturned(h *heldShard) {
+	var lost shardLog
+	defer func() { lost.warn(r.logger, "shards lost") }()
 	for {
-		r.recordReturned(h)
+		r.recordReturned(h, &lost)
 		select {
 		case h = <-r.finished:
 		default:
@@ -138,10 +148,10 @@ func (r *replica) collectReturned(h *heldShard) {
 	}
 }
 
-func (r *replica) recordReturned(h *heldShard) {
+func (r *replica) recordReturned(h *heldShard, lost *shardLog) {
 	now := time.Now()
 	if h.end(now, errReturned) {
-		r.recordEarlyReturn(h, now)
+		r.recordEarlyReturn(h, now, lost)
 	}
 	h.phase = returned
 	if h.session != r.session {
@@ -151,10 +161,10 @@ func (r *replica) recordReturned(h *heldShard) {
 
 // recordEarlyReturn records that a body returned before this replica ended its term. Either the
 // lease ended first, or the body failed and the shard backs off.
-func (r *replica) recordEarlyReturn(h *heldShard, now time.Time) {
+func (r *replica) recordEarlyReturn(h *heldShard, now time.Time, lost *shardLog) {
 	if h.session.lease.Remaining() == 0 {
 		cause := context.Cause(h.session.lease.Context())
-		r.recordLoss(h, lossReason(cause), cause)
+		r.recordLoss(h, lossReason(cause), cause, lost)
 		return
 	}
 	next := r.backoffs[h.shard].after(now, now.Sub(h.started))
@@ -178,16 +188,24 @@ func lossReason(err error) string {
 // deleteKeys deletes the keys of this session's returned bodies.
 func (r *replica) deleteKeys(ctx context.Context) error {
 	for batch := range slices.Chunk(r.inPhase(returned), batchSize) {
-		deleted, revision, err := r.session.release(ctx, r.keys, batch)
+		next := r.announced.withReleased(batch)
+		value, err := next.encode()
+		if err != nil {
+			return err
+		}
+		self := memberKey{key: r.keys.member(r.cfg.Member.ID), value: value}
+		deleted, revision, err := r.session.release(ctx, r.keys, self, batch)
 		if err != nil {
 			return r.writeFailed(err)
 		}
+		r.announced = next
 		for _, shard := range deleted {
 			r.view.dropTerm(time.Now(), shard, revision, true)
 		}
 		for _, h := range batch {
 			delete(r.held, h.shard)
 		}
+		r.publish()
 	}
 	return nil
 }
@@ -218,7 +236,7 @@ func (r *replica) heldShards(selected func(*heldShard) bool) []*heldShard {
 func (r *replica) announcement() announcement {
 	return announcement{
 		Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving,
-		Unready: r.cfg.Shards > 0 && !r.eligibility.ready(),
+		Unready: r.cfg.Shards > 0 && !r.eligibility.ready(), Released: r.announced.Released,
 	}
 }
 

@@ -39,9 +39,11 @@ func (r *replica) stop(ctx context.Context) error {
 func (r *replica) drain(ctx context.Context) {
 	r.problems.write = nil
 	active := r.inPhase(running)
+	var batches shardLog
 	for _, h := range active {
-		r.giveUp(h, releaseStopped, errStopped)
+		r.giveUp(h, releaseStopped, errStopped, &batches)
 	}
+	batches.info(r.logger, "shards given up; waiting for their bodies")
 	if len(active) > 0 {
 		r.leaving = true
 		r.problems.write = r.announce(ctx)
@@ -87,11 +89,13 @@ func (r *replica) endSession(err error) {
 		r.logger.Warn("session ended; joining again", "reason", err)
 	}
 	now := time.Now()
+	var lost shardLog
 	for _, h := range r.inPhase(running) {
 		if h.end(now, err) {
-			r.recordLoss(h, lossReason(err), err)
+			r.recordLoss(h, lossReason(err), err, &lost)
 		}
 	}
+	lost.warn(r.logger, "shards lost")
 	for _, h := range r.inPhase(returned) {
 		delete(r.held, h.shard)
 	}
@@ -133,6 +137,17 @@ func (r *replica) waitToRejoin(ctx context.Context, d time.Duration) {
 			r.eligibility.observe(time.Now())
 		}
 	}
+}
+
+// endingBodies returns the bodies that have not returned since their terms ended.
+func (r *replica) endingBodies() []endingBody {
+	var bodies []endingBody
+	for _, h := range r.heldShards(func(h *heldShard) bool { return h.phase == ending }) {
+		bodies = append(bodies, endingBody{
+			shard: h.shard, epoch: h.term.Epoch(), ended: h.ended, cause: context.Cause(h.term.Context()),
+		})
+	}
+	return bodies
 }
 
 // stuckBodies describes the bodies that ignore the end of their terms, or returns "".

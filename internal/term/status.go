@@ -23,6 +23,9 @@ type SessionStatus struct {
 	Alive bool
 	// Remaining is how long the replica may act without an answer from etcd.
 	Remaining time.Duration
+	// TTL is how long etcd keeps the keys of this replica after it has vanished: as granted, which
+	// may be longer than asked for. 0 without a session.
+	TTL time.Duration
 	// LastError is why the replica cannot join, renew, watch or claim now, or why it ranks behind
 	// ready members. It is empty if there is no such reason.
 	LastError string
@@ -77,11 +80,13 @@ const (
 // snapshot is the state that Run published last. It is immutable. Remaining times are computed when
 // it is read.
 type snapshot struct {
-	session *session // nil while not joined
+	at      time.Time // when it was published; zero while Run does not run
+	session *session  // nil while not joined
 	shards  []shardState
 	unready []string
 	problem string // the present problem outside the session
 	stuck   string // the bodies that ignore the end of their terms
+	ending  []endingBody
 }
 
 // shardState is a ShardStatus without the fields that depend on the time.
@@ -117,12 +122,42 @@ func (s *snapshot) sessionStatus() SessionStatus {
 	if s.session == nil {
 		return status
 	}
-	status.Remaining = s.session.lease.Remaining()
+	status.Remaining, status.TTL = s.session.lease.Remaining(), s.session.ttl
 	status.Alive = status.Remaining > 0
 	if err := s.session.failure(); err != nil {
 		status.LastError = err.Error()
 	}
 	return status
+}
+
+// runStall is the time without a snapshot after which the goroutine of Run counts as stuck. It
+// publishes after each request to etcd or a few, and each has a timeout of seconds.
+const runStall = time.Minute
+
+// endingBody is a body that has not returned since the end of its term.
+type endingBody struct {
+	shard int
+	epoch int64
+	ended time.Time
+	cause error // of the end of the term
+}
+
+// checkAlive compares times when it is called, so a replica that no longer publishes is found, too.
+func (s *snapshot) checkAlive(now time.Time, drainTimeout time.Duration) error {
+	if s.at.IsZero() {
+		return nil
+	}
+	var problems []error
+	if silent := now.Sub(s.at); silent > runStall {
+		problems = append(problems, fmt.Errorf("the candidate for terms has not made a step for %s", silent.Round(time.Second)))
+	}
+	for _, body := range s.ending {
+		if since := now.Sub(body.ended); since > drainTimeout {
+			problems = append(problems, fmt.Errorf("the body of shard %d at epoch %d has not returned for %s after the end of its term (%w); "+
+				"no other replica can take the shard", body.shard, body.epoch, since.Round(time.Second), body.cause))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 func (s *snapshot) check() error {

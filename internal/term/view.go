@@ -43,8 +43,8 @@ type record struct {
 	holder string
 	lease  clientv3.LeaseID
 	epoch  int64
-	// handedOver says that the key was deleted while its holder was a member, so its body has
-	// returned.
+	// handedOver says that the holder itself deleted the key, so its body has returned: its member
+	// key names the term. An operator or the end of a lease deletes the key alone.
 	handedOver bool
 }
 
@@ -89,9 +89,7 @@ func (v *view) replace(now time.Time, c change) {
 	}
 	for shard, known := range v.terms {
 		if known.held && !present[shard] {
-			// A holder with the same lease was a member when its key was deleted.
-			holder, alive := v.members[known.holder]
-			v.dropTerm(now, shard, c.revision, alive && holder.lease == known.lease)
+			v.dropTerm(now, shard, c.revision, v.members[known.holder].released(shard, known.epoch))
 		}
 	}
 }
@@ -134,8 +132,8 @@ func (v *view) termEvent(now time.Time, event *clientv3.Event) {
 	switch {
 	case !ok:
 	case event.Type == clientv3.EventTypeDelete:
-		_, alive := v.members[v.terms[shard].holder]
-		v.dropTerm(now, shard, event.Kv.ModRevision, alive)
+		known := v.terms[shard]
+		v.dropTerm(now, shard, event.Kv.ModRevision, v.members[known.holder].released(shard, known.epoch))
 	default:
 		v.putTerm(now, shard, event.Kv)
 	}

@@ -40,6 +40,12 @@ func memberEntry(t *testing.T, id string, joined int64) *mvccpb.KeyValue {
 	return entry(viewKeys.member(id), value, joined, joined, joined)
 }
 
+// released returns the key of a member that released a term at a revision.
+func released(id string, joined, modified int64, term string) *mvccpb.KeyValue {
+	value := `{"id":"` + id + `","service":"leasesvc","cluster":"east","shards":4,"released":"` + term + `"}`
+	return entry(viewKeys.member(id), value, joined, modified, joined)
+}
+
 func termEntry(shard int, holder string, epoch, lease int64) *mvccpb.KeyValue {
 	return entry(viewKeys.term(shard), holder, epoch, epoch, lease)
 }
@@ -67,7 +73,7 @@ func TestView_ListThenEvents(t *testing.T) {
 	}})
 	later := noon.Add(time.Second)
 	v.apply(later, change{revision: 22, events: []*clientv3.Event{
-		put(termEntry(2, "a", 21, 5)), deletion(viewKeys.term(1), 22),
+		put(termEntry(2, "a", 21, 5)), put(released("b", 7, 22, "1@11")), deletion(viewKeys.term(1), 22),
 		put(entry(keysOf("east", "bootstrapsvc").term(0), "x", 22, 22, 9)), // a key of another service in the watched range
 	}})
 	wantTerms(t, v, map[int]record{
@@ -110,20 +116,22 @@ func TestView_MissingUnreadyMeansReady(t *testing.T) {
 	}
 }
 
-// The end of a lease deletes all its keys in one revision. Only shards whose holder is still a
-// member were handed over.
-func TestView_TermThatEndsWithLeaseIsNotHandedOver(t *testing.T) {
+// The end of a lease deletes all its keys in one revision, and an operator deletes only the key.
+// Only a holder whose member key names the term has handed its shard over.
+func TestView_TermThatEndsWithLeaseOrByHandIsNotHandedOver(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
-		memberEntry(t, "a", 5), termEntry(0, "a", 10, 5), termEntry(1, "a", 11, 5),
+		memberEntry(t, "a", 5), termEntry(0, "a", 10, 5), termEntry(1, "a", 11, 5), termEntry(2, "a", 12, 5),
 	}})
 	v.apply(noon, change{revision: 31, events: []*clientv3.Event{
-		deletion(viewKeys.term(0), 30),
+		put(released("a", 5, 29, "2@12")), deletion(viewKeys.term(2), 29),
+		deletion(viewKeys.term(0), 30), // by hand
 		deletion(viewKeys.term(1), 31), deletion(viewKeys.member("a"), 31),
 	}})
 	wantTerms(t, v, map[int]record{
-		0: {revision: 30, since: noon, handedOver: true},
+		0: {revision: 30, since: noon},
 		1: {revision: 31, since: noon},
+		2: {revision: 29, since: noon, handedOver: true},
 	})
 }
 
@@ -152,17 +160,20 @@ func TestView_KeyMissingFromListIsVacant(t *testing.T) {
 	}
 }
 
-func TestView_KeyMissingFromListIsHandedOverIfHolderStays(t *testing.T) {
+func TestView_KeyMissingFromListIsHandedOverIfHolderReleasedIt(t *testing.T) {
 	v, _ := newTestView()
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
 		memberEntry(t, "a", 5), memberEntry(t, "b", 6), termEntry(0, "a", 10, 5), termEntry(1, "b", 11, 6), termEntry(2, "c", 12, 7),
+		memberEntry(t, "d", 8), termEntry(3, "d", 13, 8),
 	}})
 	later := noon.Add(time.Second)
 	v.apply(later, change{whole: true, revision: 30, entries: []*mvccpb.KeyValue{
-		memberEntry(t, "a", 5), memberEntry(t, "b", 25), // b lost its lease and rejoined
+		released("a", 5, 28, "7@3 0@10"), memberEntry(t, "b", 25), // b lost its lease and rejoined
+		released("d", 8, 8, "3@12"), // its key was deleted by hand
 	}})
 	wantTerms(t, v, map[int]record{
 		0: {revision: 30, since: later, handedOver: true}, 1: {revision: 30, since: later}, 2: {revision: 30, since: later},
+		3: {revision: 30, since: later},
 	})
 }
 

@@ -61,7 +61,7 @@ func (s *Service) loops() []loop.Loop {
 		},
 		{
 			Name: OrphansLoop, Doc: "deletes the orphaned Leases of holders that are not Nodes", Scope: loop.Always,
-			Run: loop.Every(orphansInterval, func(ctx context.Context) error {
+			Stall: 3 * orphansInterval, Run: loop.Every(orphansInterval, func(ctx context.Context) error {
 				sessions := s.sessions.Load()
 				if sessions == nil || len(orphans.Classes) == 0 {
 					return nil

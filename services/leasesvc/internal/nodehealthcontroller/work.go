@@ -277,7 +277,7 @@ func (r *run) written(res result) {
 	if res.node == nil {
 		return
 	}
-	r.Logger.Info("wrote node", "node", name, "step", res.step.Kind.String(), "reason", res.step.Reason)
+	r.Logger.Debug("wrote node", "node", name, "step", res.step.Kind.String(), "reason", res.step.Reason)
 	if _, known := r.find(name); known && nodehealth.NewerNode(res.node, r.answers[name]) {
 		r.answers[name] = res.node
 	}
