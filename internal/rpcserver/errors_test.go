@@ -76,7 +76,7 @@ func errorCases(t *testing.T) map[string]struct {
 		},
 		"a cancellation keeps its code": {
 			returned: context.Canceled,
-			want: answer{Code: codes.Canceled, Message: "the call ended before its work did", Level: "INFO",
+			want: answer{Code: codes.Canceled, Message: "the call ended before its work did", Level: "DEBUG",
 				Cause: "context canceled", Details: []proto.Message{info("CANCELLED")}},
 		},
 	}
