@@ -62,8 +62,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	rpcConfig := rpcserver.DefaultConfig("127.0.0.1:0") // never listened on
 	rpcConfig.Insecure = true                           // the connections stay in the process
-	rpcConfig.MaxConcurrentStreams = maxConnections     // all requests share one connection
-	rpcConfig.MaxConnectionAge = 0                      // it serves until the process ends
+	// All requests share one connection, and a combined stream is several of them.
+	rpcConfig.MaxConcurrentStreams = maxConnections * maxWatches
+	rpcConfig.MaxConnectionAge = 0 // it serves until the process ends
 	rpcConfig.DrainTimeout = stopTimeout
 	// No metrics: the process's gRPC server has registered them under the same names, and would
 	// count each HTTP request, too.
