@@ -139,20 +139,32 @@ func (l *lineWriter) send(line []byte) error {
 	if len(line) == 0 {
 		return nil
 	}
-	l.failed = bytes.HasPrefix(line, []byte(`{"error"`))
+	l.failed = bytes.HasPrefix(line, []byte(errorPrefix))
 	return l.out.write(fmt.Appendf(nil, `{"watch":%d,`, l.watch), line[1:], []byte("\n"))
 }
 
-// end writes the last line: the error of a watch that could not be opened, or that it ended.
+// end writes the last line: the error of a watch that could not be opened, or that it ended. The
+// answer to a watch that could not be opened is a status, or a line with a status.
 func (l *lineWriter) end() {
-	failure := bytes.TrimSpace(l.rest) // the body of an answer other than 200 is a status
 	if l.failed {
 		return
 	}
-	if l.code == http.StatusOK || len(failure) == 0 {
+	line := bytes.ReplaceAll(bytes.TrimSpace(l.rest), []byte("\n"), nil)
+	switch {
+	case l.code == http.StatusOK || len(line) == 0:
 		ended := rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, "the watch ended")
-		failure, _ = newMarshaler().Marshal(status.Convert(ended).Proto()) // a message of this process
+		body, _ := newMarshaler().Marshal(status.Convert(ended).Proto()) // a message of this process
+		line = asError(body)
+	case !bytes.HasPrefix(line, []byte(errorPrefix)):
+		line = asError(line)
 	}
-	_ = l.send(bytes.Join([][]byte{[]byte(`{"error":`), bytes.ReplaceAll(failure, []byte("\n"), nil), []byte("}")}, nil)) // the client may be gone
+	_ = l.send(line) // the client may be gone
 	l.Flush()
+}
+
+// errorPrefix begins the line of a watch that has an error.
+const errorPrefix = `{"error":`
+
+func asError(body []byte) []byte {
+	return bytes.Join([][]byte{[]byte(errorPrefix), body, []byte("}")}, nil)
 }
