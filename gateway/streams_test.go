@@ -25,7 +25,10 @@ type combinedLine struct {
 		Type        string
 		ResumeToken string
 		Node        *struct{ Name string }
-		Bookmark    *struct{ InitialEventsEnd bool }
+		Bookmark    *struct {
+			InitialEventsEnd bool
+			Missing          []struct{ ReplicaID, Message string }
+		}
 	}
 	Error *errorJSON
 }
@@ -41,6 +44,9 @@ func openCombined(t *testing.T, client *http.Client, service *gateway.Service, w
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
+	if client == nil {
+		client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	}
 	response, err := client.Do(request.WithContext(ctx))
 	if err != nil {
 		t.Fatalf("open a combined stream: %v", err)
@@ -66,7 +72,7 @@ func openCombined(t *testing.T, client *http.Client, service *gateway.Service, w
 // next returns the next line that is wanted.
 func (s combinedStream) next(t *testing.T, what string, wanted func(combinedLine) bool) combinedLine {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(20 * time.Second)
 	for {
 		select {
 		case line, open := <-s.lines:
@@ -77,7 +83,7 @@ func (s combinedStream) next(t *testing.T, what string, wanted func(combinedLine
 				return line
 			}
 		case <-limit:
-			t.Fatalf("no %s within 10 s", what)
+			t.Fatalf("no %s within 20 s", what)
 		}
 	}
 }
@@ -140,7 +146,7 @@ func TestHTTP_WatchesOfACombinedStreamAreIndependent(t *testing.T) {
 	leasesvc.put("node-1", "a", nodev1.NodeHealth_HEALTH_READY)
 	_, l1 := leasesvc.start(t, "l1")
 	service := startGateway(t, newDirectory(l1), longTimeout)
-	first := openCombined(t, http.DefaultClient, service, "/v1/nodes:watch", "/v1/nodes:watch?resume_token=none", "/v1/nodes:watch?color=red", "/v1/nothing:watch")
+	first := openCombined(t, nil, service, "/v1/nodes:watch", "/v1/nodes:watch?resume_token=none", "/v1/nodes:watch?color=red", "/v1/nothing:watch")
 	token, failed := "", map[int]string{}
 	first.next(t, "bookmark and three errors", func(line combinedLine) bool {
 		if isBookmarkOf(0)(line) {
@@ -162,7 +168,7 @@ func TestHTTP_WatchesOfACombinedStreamAreIndependent(t *testing.T) {
 	leasesvc.put("node-2", "a", nodev1.NodeHealth_HEALTH_READY)
 	first.next(t, "change beside the failed watches", isNode(0, "nodes/node-2"))
 
-	second := openCombined(t, http.DefaultClient, service, "/v1/nodes:watch?resume_token="+url.QueryEscape(token))
+	second := openCombined(t, nil, service, "/v1/nodes:watch?resume_token="+url.QueryEscape(token))
 	line := second.next(t, "event", func(line combinedLine) bool { return line.Result != nil })
 	if line.Result.Node == nil || line.Result.Node.Name != "nodes/node-2" {
 		t.Errorf("the first event after the token is %+v, want nodes/node-2", line.Result)

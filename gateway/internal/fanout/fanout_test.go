@@ -213,6 +213,31 @@ func TestPool_OneConnectionForEachProcess(t *testing.T) {
 	}
 }
 
+// A call that began before a replica left may ask for its connection after it left. Nothing would
+// close that connection.
+func TestPool_DepartedMemberIsNotDialedAgain(t *testing.T) {
+	h := newFixture(t, map[string]func(context.Context) error{"a": answers, "b": answers})
+	pool := h.pool()
+	keep := func(members ...term.Member) {
+		t.Helper()
+		if err := pool.Keep(members); err != nil {
+			t.Fatalf("Keep() = %v", err)
+		}
+	}
+	keep(member("a"))
+	keep()
+	if _, err := pool.Connection(member("a")); status.Code(err) != codes.Unavailable || h.dialed.Load() != 0 || pool.Connections() != 0 {
+		t.Errorf("Connection() = %v to a member that left, dialed %d times; want UNAVAILABLE, and no dial", err, h.dialed.Load())
+	}
+	if _, err := pool.Connection(member("b")); err != nil {
+		t.Errorf("Connection() = %v to a member that Keep does not know yet", err)
+	}
+	keep(member("a"))
+	if _, err := pool.Connection(member("a")); err != nil {
+		t.Errorf("Connection() = %v to a member that came back", err)
+	}
+}
+
 func TestPool_ClosedHasNoConnections(t *testing.T) {
 	h := newFixture(t, map[string]func(context.Context) error{"a": answers})
 	pool := h.pool()
