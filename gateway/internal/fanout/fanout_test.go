@@ -23,17 +23,23 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// replica answers status questions by a function.
+// replica answers status questions by a function. It leads one of one shards.
 type replica struct {
 	statusv1.UnimplementedStatusServiceServer
 	answer func(context.Context) error
+	listed *atomic.Int64 // counts ListShards
+}
+
+func (r replica) ListShards(context.Context, *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+	r.listed.Add(1)
+	return &statusv1.ListShardsResponse{Shards: []*statusv1.ShardStatus{{Service: "leasesvc", LeaderId: "a"}}}, nil
 }
 
 func (r replica) GetStatus(ctx context.Context, _ *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
 	if err := r.answer(ctx); err != nil {
 		return nil, err
 	}
-	return &statusv1.GetStatusResponse{}, nil
+	return &statusv1.GetStatusResponse{Status: &statusv1.ReplicaStatus{ShardCount: 1, LedShards: []int32{0}}}, nil
 }
 
 func answers(context.Context) error { return nil }
@@ -52,6 +58,7 @@ type fixture struct {
 	t         *testing.T
 	listeners map[string]*bufconn.Listener
 	dialed    atomic.Int64
+	listed    atomic.Int64
 }
 
 func newFixture(t *testing.T, replicas map[string]func(context.Context) error) *fixture {
@@ -59,7 +66,7 @@ func newFixture(t *testing.T, replicas map[string]func(context.Context) error) *
 	h := &fixture{t: t, listeners: map[string]*bufconn.Listener{}}
 	for id, answer := range replicas {
 		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
-		statusv1.RegisterStatusServiceServer(server, replica{answer: answer})
+		statusv1.RegisterStatusServiceServer(server, replica{answer: answer, listed: &h.listed})
 		done := make(chan error, 1)
 		go func() { done <- server.Serve(listener) }()
 		t.Cleanup(func() {
@@ -137,6 +144,23 @@ func TestAsk_SlowReplicasDelayNoOthers(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]float64{"DEADLINE_EXCEEDED": 1, "OK": 1, "UNAVAILABLE": 1, "FAILED_PRECONDITION": 1, "INTERNAL": 1}, answersByCode(t, metrics)); diff != "" {
 		t.Errorf("answers by code (-want +got):\n%s", diff)
+	}
+}
+
+// All leaders answered and said what they lead, so that nothing is gained by lists of shards.
+func TestAsk_ShardsAreListedOnlyIfALeaderIsInDoubt(t *testing.T) {
+	h := newFixture(t, map[string]func(context.Context) error{"a": answers, "b": answers})
+	fan, err := fanout.New(h.pool(), 500*time.Millisecond, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fan.Ask(t.Context(), []term.Member{member("a"), member("b")})
+	if listed := h.listed.Load(); listed != 0 {
+		t.Errorf("ListShards was called %d times, want never", listed)
+	}
+	sources := fan.Ask(t.Context(), []term.Member{member("a"), member("b"), member("down")})
+	if listed := h.listed.Load(); listed != 2 || len(sources[0].Shards) != 1 {
+		t.Errorf("beside a replica that is down ListShards was called %d times and returned %v, want twice and a shard", listed, sources[0].Shards)
 	}
 }
 
