@@ -54,7 +54,7 @@ nodes.choose(nodePanel.subject);
 slices.addEventListener("news", ({ detail }) => servicePanel.refreshSoon(detail));
 
 // A hidden page rests: it follows nothing, and its title claims nothing.
-const hiddenLimit = 15000;
+const hiddenLimit = 5000;
 let hiding = 0;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(hiding);
