@@ -15,8 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi/openapi"
@@ -100,28 +98,6 @@ func newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.ServeMux, erro
 		failed = errors.Join(failed, service.register(ctx, mux, conn))
 	}
 	return mux, failed
-}
-
-// marshaler writes empty fields, too, so that scripts can rely on each field.
-type marshaler struct{ runtime.JSONPb }
-
-func newMarshaler() runtime.Marshaler {
-	return &marshaler{runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitUnpopulated: true}}}
-}
-
-// Marshal encodes a line of a watch, which grpc-gateway hands over as {"result": message}, in one
-// step. The embedded type would encode it twice.
-func (m *marshaler) Marshal(value any) ([]byte, error) {
-	line, isMap := value.(map[string]any)
-	message, isLine := line["result"].(proto.Message)
-	if !isMap || len(line) != 1 || !isLine {
-		return m.JSONPb.Marshal(value)
-	}
-	text, err := m.MarshalAppend([]byte(`{"result":`), message)
-	if err != nil {
-		return nil, err
-	}
-	return append(text, '}'), nil
 }
 
 // answerError adds an ErrorInfo to errors before the RPC, such as a query parameter that is
