@@ -35,31 +35,34 @@ func (m *marshaler) Marshal(value any) ([]byte, error) {
 	if !isMap || len(line) != 1 || !isLine {
 		return m.JSONPb.Marshal(value)
 	}
-	text, err := m.appendEvent([]byte(`{"result":`), message.ProtoReflect())
-	if err != nil {
-		return nil, err
-	}
-	return append(text, '}'), nil
+	return m.line(message.ProtoReflect())
 }
 
-// appendEvent encodes an event with the JSON of its item that another watch has encoded.
-func (m *marshaler) appendEvent(text []byte, event protoreflect.Message) ([]byte, error) {
+// line encodes an event with the JSON of its item that another watch has encoded.
+func (m *marshaler) line(event protoreflect.Message) ([]byte, error) {
 	field := itemOf(event)
 	if field == nil {
-		return m.MarshalAppend(text, event.Interface())
+		text, err := m.MarshalAppend([]byte(linePrefix), event.Interface())
+		return append(text, '}'), err
 	}
 	item, err := m.item(event.Get(field).Message().Interface())
 	if err != nil {
 		return nil, err
 	}
 	event.Clear(field) // the event was received for this line only
-	if text, err = m.MarshalAppend(text, event.Interface()); err != nil {
+	rest, err := m.MarshalAppend(nil, event.Interface())
+	if err != nil {
 		return nil, err
 	}
 	empty := []byte(`"` + field.JSONName() + `":`)
-	at := bytes.Index(text, empty) + len(empty)
-	return bytes.Join([][]byte{text[:at], item, bytes.TrimPrefix(bytes.TrimLeft(text[at:], " "), []byte("null"))}, nil), nil
+	at := bytes.Index(rest, empty) + len(empty)
+	line := make([]byte, 0, len(linePrefix)+len(rest)+len(item)+1)
+	line = append(append(append(line, linePrefix...), rest[:at]...), item...)
+	line = append(line, bytes.TrimPrefix(bytes.TrimLeft(rest[at:], " "), []byte("null"))...)
+	return append(line, '}'), nil
 }
+
+const linePrefix = `{"result":`
 
 // itemOf returns the field of an event with its item: a message with a name. It is nil for an event
 // without one.
