@@ -72,7 +72,8 @@ type sliceReplica struct {
 	// whether its cache has no Service yet.
 	syncing, hanging, lagging atomic.Bool
 	calls                     atomic.Int64
-	// former is the epoch of a term that has ended, which the replica does not know yet; 0 if it does.
+	// former is the epoch of a term that has ended, which the replica does not know yet; 0 if it
+	// does.
 	former atomic.Int64
 	// delay is how long the replica waits before it answers.
 	delay atomic.Int64

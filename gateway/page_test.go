@@ -10,8 +10,8 @@ import (
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
-// Each window of a page shows all Nodes and goes on showing changes. A browser opens six connections
-// to a host, for all its windows.
+// Each window of a page shows all Nodes and goes on showing changes. A browser opens six
+// connections to a host, for all its windows.
 func TestPage_EightWindowsOfOneBrowserAreAlive(t *testing.T) {
 	leasesvc := newLeasesvc("l1")
 	for i := range 20 {

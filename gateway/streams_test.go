@@ -188,6 +188,15 @@ func TestHTTP_ACombinedStreamHasWatchesOnly(t *testing.T) {
 	}
 }
 
+func TestHTTP_ACombinedStreamIsForGET(t *testing.T) {
+	service := startGateway(t, newDirectory(), longTimeout)
+	for method, code := range map[string]int{http.MethodHead: 405, http.MethodPut: 405, http.MethodPost: 415} {
+		if response, body := send(t, service, method, "/v1/watch?watch=/v1/nodes:watch"); response.StatusCode != code {
+			t.Errorf("%s /v1/watch: %s %s, want %d", method, response.Status, body, code)
+		}
+	}
+}
+
 // protobuf requires UTF-8, so that text of another encoding is no request.
 func TestHTTP_TextThatIsNotUTF8IsRefused(t *testing.T) {
 	_, l1 := newLeasesvc("l1").start(t, "l1")

@@ -113,8 +113,8 @@ func readUntilBookmark(b *testing.B, address string) net.Conn {
 	}
 }
 
-// BenchmarkStatus measures a line of the watch of the status of a cluster with three services of 128
-// shards.
+// BenchmarkStatus measures a line of the watch of the status of a cluster with three services of
+// 128 shards.
 func BenchmarkStatus(b *testing.B) {
 	var members []term.Member
 	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {

@@ -28,8 +28,8 @@ import (
 const (
 	// incompleteNodes have heartbeats. The shards of both replicas have some of them.
 	incompleteNodes = 30
-	// incompleteTime is for how long answers are read after a replica was killed: its term ends, the
-	// other replica claims its shards, and reads what they have.
+	// incompleteTime is for how long answers are read after a replica was killed: its term ends,
+	// the other replica claims its shards, and reads what they have.
 	incompleteTime = 15 * time.Second
 )
 

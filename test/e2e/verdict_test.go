@@ -23,8 +23,8 @@ import (
 )
 
 // A zone whose nodes are all silent, and a port in use that is not allocated: the API and the
-// command line give one verdict, with the worst problem first. So they do when two of three services
-// are gone.
+// command line give one verdict, with the worst problem first. So they do when two of three
+// services are gone.
 func TestGateway_OneVerdictWhileThingsAreBroken(t *testing.T) {
 	cluster, kube := testkit.Cluster(t), testkit.Kube(t)
 	silent := nodesWithZone(t, kube, "silent", "zone-dark", 3)

@@ -23,8 +23,8 @@ type Pool struct {
 	mu     sync.Mutex // guards the fields below; not held during a call
 	conns  map[key]*grpc.ClientConn
 	closed bool
-	// kept are the members of the last call of Keep. departed are earlier members, which a call that
-	// began before may still ask for.
+	// kept are the members of the last call of Keep. departed are earlier members, which a call
+	// that began before may still ask for.
 	kept, departed map[key]bool
 }
 
