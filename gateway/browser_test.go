@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 )
 
@@ -32,10 +33,6 @@ func startBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Skip("the machine has no chromium on its PATH")
 	}
-	profile, err := os.MkdirTemp("", "trivet-browser-")
-	if err != nil {
-		t.Fatal(err)
-	}
 	fromTest, send, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +42,8 @@ func startBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	command := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--remote-debugging-pipe", "--user-data-dir="+profile)
+		"--disable-component-update", "--disable-sync", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir())
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.ExtraFiles = []*os.File{fromTest, toTest} // 3 and 4 in the browser
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -54,10 +52,10 @@ func startBrowser(t *testing.T) *browser {
 	toTest.Close()
 	b := &browser{send: send, receive: bufio.NewReader(receive)}
 	t.Cleanup(func() {
-		_ = b.call("", "Browser.close", map[string]any{}, &struct{}{}) // Kill follows
-		_ = command.Process.Kill()
+		_ = b.call("", "Browser.close", map[string]any{}, &struct{}{}) // what remains is killed
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		_ = command.Wait()
-		_ = errors.Join(send.Close(), receive.Close(), os.RemoveAll(profile))
+		_ = errors.Join(send.Close(), receive.Close())
 	})
 	return b
 }

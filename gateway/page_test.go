@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -107,8 +108,8 @@ func TestPage_ShowsTheVerdictOfTheAPI(t *testing.T) {
 		window.wait(t, section+`.dataset.health`, "bad")
 		window.wait(t, section+`.querySelector(".problems li").title`, "NO_REPLICA services/"+name)
 	}
-	answer, body := send(t, gateway, "GET", "/v1/status")
-	if answer.StatusCode != 200 || !strings.Contains(string(body), `"STATE_FAILED"`) {
+	answer, body := send(t, gateway, http.MethodGet, "/v1/status")
+	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), `"STATE_FAILED"`) {
 		t.Errorf("the API says %s %s, want STATE_FAILED", answer.Status, body)
 	}
 }

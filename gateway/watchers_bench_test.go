@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -103,7 +104,7 @@ func readUntilBookmark(b *testing.B, address string) net.Conn {
 	reader := bufio.NewReaderSize(conn, 4096)
 	for {
 		line, err := reader.ReadSlice('\n')
-		if err != nil && err != bufio.ErrBufferFull {
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			b.Error(err)
 			return conn
 		}

@@ -43,8 +43,8 @@ func quietly() logging.Option {
 	return logging.WithLevels(func(codes.Code) logging.Level { return logging.LevelDebug })
 }
 
-// levelOf returns the log level of a result: debug for success, because heartbeats are many, and for
-// calls that their callers cancel, as a closed page does; info for mistakes of callers, for
+// levelOf returns the log level of a result: debug for success, because heartbeats are many, and
+// for calls that their callers cancel, as a closed page does; info for mistakes of callers, for
 // NOT_LEADER and for UNAVAILABLE, which is mostly NO_LEADER; warning for overload and refused
 // callers; error for defects.
 func levelOf(code codes.Code) logging.Level {

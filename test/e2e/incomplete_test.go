@@ -199,7 +199,9 @@ func bothLead(page string) error {
 	if err != nil || code != http.StatusOK {
 		return fmt.Errorf("%d: %w", code, err)
 	}
-	var found struct{ Shards []struct{ Service, LeaderID string } }
+	var found struct {
+		Shards []struct{ Service, LeaderID string }
+	}
 	if err := json.Unmarshal([]byte(body), &found); err != nil {
 		return err
 	}
