@@ -73,7 +73,7 @@ func TestConfig_ValidateTellsAllProblems(t *testing.T) {
 
 // A page with a shorter timeout than the gateway reconnects forever while one replica hangs.
 func TestConfig_PageWaitsLongerThanTheTimeout(t *testing.T) {
-	limit := inScript(t, "assets/stream.js", `const silenceLimit = (\d+);`)
+	limit := inScript(t, "assets/hub.js", `const silenceLimit = (\d+);`)
 	interval := inScript(t, "assets/main.js", `\?interval=(\d+s)`)
 	silence, err := time.ParseDuration(limit + "ms")
 	if err != nil {

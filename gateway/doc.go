@@ -31,6 +31,7 @@
 //	GET /                   the page
 //	GET /v1/openapi.json    all paths
 //	GET /v1/nodes:watch     a line for each event, {"result": …}; an error is the last line, {"error": …}
+//	GET /v1/watch           several watches in one response: {"watch": index, "result": …}
 //	/clusters/{cluster}/v1  the same paths as /v1, for the cluster of this gateway
 //
 // HTTP takes requests that change nothing: GET, and POST if the access rule of the RPC has the verb

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -71,6 +72,11 @@ type sliceReplica struct {
 	// whether its cache has no Service yet.
 	syncing, hanging, lagging atomic.Bool
 	calls                     atomic.Int64
+	// former is the epoch of a term that has ended, which the replica does not know yet; 0 if it
+	// does.
+	former atomic.Int64
+	// delay is how long the replica waits before it answers.
+	delay atomic.Int64
 }
 
 // start starts a replica.
@@ -82,6 +88,7 @@ func (f *fakeSlicesvc) start(t testing.TB, id string) (*sliceReplica, term.Membe
 
 func (r *sliceReplica) admit(ctx context.Context) error {
 	r.calls.Add(1)
+	time.Sleep(time.Duration(r.delay.Load()))
 	if r.hanging.Load() {
 		<-ctx.Done()
 		return ctx.Err()
@@ -124,6 +131,9 @@ func (r *sliceReplica) find(ctx context.Context, name string) (*slicev1.ServiceS
 	if service == nil || r.lagging.Load() {
 		return nil, nil, rpcerror.New(codes.NotFound, "SERVICE_NOT_FOUND", "no service "+name,
 			rpcerror.WithMetadata("epoch", fmt.Sprint(r.service.epochAt(r.service.shardOf(name), r.id))), rpcerror.WithMetadata("resource_version", r.version()))
+	}
+	if former := r.former.Load(); former != 0 {
+		service.Owner.Epoch = former
 	}
 	return service, []*metav1.Source{{
 		Service: "slicesvc", ReplicaId: r.id, Epoch: service.Owner.Epoch, Caches: []*metav1.CacheStatus{{Kind: "Pod", ResourceVersion: "999999999999"}, {Kind: "Service", ResourceVersion: r.version()}},

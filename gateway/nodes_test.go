@@ -142,7 +142,11 @@ func TestNodeReads_LeaderCannotBeReached(t *testing.T) {
 	t.Run("it is dead", func(t *testing.T) {
 		checkNoSource(t, get(newDirectory(gone, m2)), "the replica that owns the answer cannot be reached: leasesvc l1", "refused")
 	})
-	t.Run("no replica is registered", func(t *testing.T) { checkNoSource(t, get(newDirectory()), "no replica is registered") })
+	t.Run("no replica is registered", func(t *testing.T) { checkNoSource(t, get(newDirectory()), "no replica of leasesvc is registered") })
+	t.Run("only other services are registered", func(t *testing.T) {
+		_, s1 := newSlicesvc("s1").start(t, "s1")
+		checkNoSource(t, get(newDirectory(s1)), "no replica of leasesvc is registered in etcd; registered are slicesvc (1)")
+	})
 	t.Run("the leader is not registered", func(t *testing.T) {
 		// Only the addresses of registered replicas are called.
 		checkReason(t, get(newDirectory(m2)), codes.FailedPrecondition, rpcerror.NotLeaderReason)

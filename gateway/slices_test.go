@@ -57,6 +57,34 @@ func TestGetServiceSlices_LeaderAnswersElseAnyReplica(t *testing.T) {
 	}
 }
 
+// A replica that was frozen answers as the leader that it was, and faster than its successor.
+func TestSliceReads_AnAnswerOfAnEarlierTermDoesNotCount(t *testing.T) {
+	p := newSlicesvcWithServices(1, "r2")
+	one, m1 := p.start(t, "r1")
+	two, m2 := p.start(t, "r2")
+	client := sliceClient(t, newDirectory(m1, m2))
+	get := func() string {
+		t.Helper()
+		answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: serviceName("shop", "s00")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.Sources[0].ReplicaId
+	}
+	if from := get(); from != "r2" {
+		t.Fatalf("the answer comes from %s, want r2", from)
+	}
+	one.former.Store(1)
+	two.delay.Store(int64(200 * time.Millisecond))
+	if from := get(); from != "r2" {
+		t.Errorf("the answer comes from %s, which led an earlier term; want the leader r2", from)
+	}
+	two.hanging.Store(true)
+	if from := get(); from != "r1" {
+		t.Errorf("the answer comes from %s, want r1 if no other replica answers", from)
+	}
+}
+
 func TestSliceReads_HangingLeaderDelaysNoOtherReplica(t *testing.T) {
 	p := newSlicesvcWithServices(1, "r1")
 	one, m1 := p.start(t, "r1")

@@ -27,8 +27,10 @@ type answer struct {
 
 type verdict struct {
 	State    string
-	Problems []struct{ Resource, Message string }
+	Problems []problem
 }
+
+type problem struct{ Code, Severity, Resource, Message, Next string }
 
 type part struct {
 	Service, Code, Message string

@@ -3,6 +3,8 @@ package api
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -12,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/term"
 )
 
 // ReplicasUnreachableReason means that no replica answered, or not the only one that has the
@@ -28,9 +31,9 @@ const maxCause = 200
 // unreachable returns the error for an answer without a source. outdated is why the list of
 // replicas may be out of date, or nil.
 func unreachable(cluster, summary string, causes []string, outdated error, options ...rpcerror.Option) error {
-	message := "no replica is registered in etcd"
+	message := summary
 	if len(causes) > 0 {
-		message = summary + ": " + strings.Join(causes, "; ")
+		message += ": " + strings.Join(causes, "; ")
 	}
 	if outdated != nil {
 		message += fmt.Sprintf("; the members may be out of date: %s", outdated)
@@ -43,7 +46,31 @@ func (s *service) unreachable(summary string, failures []fanout.Failure, options
 	for _, failure := range failures {
 		causes = append(causes, failure.Text(maxCause))
 	}
-	return unreachable(s.cluster, summary, causes, s.directory.Check(), options...)
+	if len(causes) == 0 {
+		summary = s.absent()
+	}
+	return unreachable(s.cluster, summary, causes, s.directory.Check(), append(options, rpcerror.WithMetadata("service", s.name))...)
+}
+
+// absent says that no replica of the service is registered, and what is.
+func (s *service) absent() string {
+	return fmt.Sprintf("no replica of %s is registered in etcd; %s", s.name, registered(s.directory.Members()))
+}
+
+// registered says how many replicas of each service are registered.
+func registered(members []term.Member) string {
+	counts := map[string]int{}
+	for _, member := range members {
+		counts[member.Service]++
+	}
+	if len(counts) == 0 {
+		return "neither is one of another service"
+	}
+	var services []string
+	for _, service := range slices.Sorted(maps.Keys(counts)) {
+		services = append(services, fmt.Sprintf("%s (%d)", service, counts[service]))
+	}
+	return "registered are " + strings.Join(services, ", ")
 }
 
 // allFailed converts the failures of all replicas. It returns LOOP_DISABLED if each replica that

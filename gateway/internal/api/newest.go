@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -30,9 +31,14 @@ type reply struct {
 // newest asks all replicas at once. It returns the answer of the leader of the shard as soon as it
 // is there. Without a leader it returns the answer from the newest cache.
 //
+// A replica that does not know yet that its term has ended answers as a leader, too. Its epoch is
+// lower than that of its successor: an answer with a lower epoch than an earlier answer about the
+// same name counts only if no other one comes.
+//
 // NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a leader
 // every replica must have answered. The error is an answer of a replica, or REPLICAS_UNREACHABLE.
 func (s *service) newest() unary {
+	terms := &terms{}
 	return func(ctx context.Context, m method, request proto.Message) (proto.Message, error) {
 		asking, cancel := context.WithTimeout(ctx, s.timeout)
 		defer cancel()
@@ -46,10 +52,20 @@ func (s *service) newest() unary {
 			}()
 		}
 		var found best
+		name := text(request, "name")
 		for range members {
-			if next := <-replies; found.add(next) {
+			next := <-replies
+			if !found.add(next) {
+				continue
+			}
+			if terms.isCurrent(name, freshnessOf(next).epoch) {
 				return next.answer, next.failure.Err
 			}
+			found.addFormer(next)
+		}
+		if former := found.former; former != nil && ctx.Err() == nil {
+			terms.set(name, freshnessOf(*former).epoch) // epochs begin again after etcd was restored
+			return former.answer, former.failure.Err
 		}
 		return found.result(ctx, s)
 	}
@@ -64,6 +80,50 @@ type best struct {
 	failures []fanout.Failure // all errors, also notFound
 	// unknown counts replicas whose error is not about the object.
 	unknown int
+	// former is the reply with the highest epoch of those with an epoch that is not current.
+	former *reply
+}
+
+// addFormer takes a reply of a leader whose term has ended.
+func (b *best) addFormer(next reply) {
+	if b.former == nil || freshnessOf(next).epoch > freshnessOf(*b.former).epoch {
+		b.former = &next
+	}
+}
+
+// maxTerms bounds the memory of epochs. A full memory is emptied: the next answer counts again.
+const maxTerms = 4096
+
+// terms remembers the highest epoch of answers about each name.
+type terms struct {
+	mu     sync.Mutex // guards epochs
+	epochs map[string]int64
+}
+
+// isCurrent reports whether no answer about the name had a higher epoch, and remembers the epoch.
+func (t *terms) isCurrent(name string, epoch int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if epoch < t.epochs[name] {
+		return false
+	}
+	t.store(name, epoch)
+	return true
+}
+
+// set replaces what is remembered of a name.
+func (t *terms) set(name string, epoch int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.store(name, epoch)
+}
+
+// store needs t.mu.
+func (t *terms) store(name string, epoch int64) {
+	if t.epochs == nil || len(t.epochs) >= maxTerms {
+		t.epochs = map[string]int64{}
+	}
+	t.epochs[name] = epoch
 }
 
 // add takes a reply and reports whether it comes from the leader, so that no other one matters.

@@ -80,5 +80,9 @@ func (s *clusterServer) unreachable(response *gatewayv1.GetClusterStatusResponse
 			causes = append(causes, fmt.Sprintf("%s %s: %s: %s", part.Service, part.ReplicaId, part.Code, part.Message))
 		}
 	}
-	return unreachable(s.cfg.Cluster, noAnswer, causes, s.cfg.Directory.Check())
+	summary := noAnswer
+	if len(causes) == 0 {
+		summary = "no replica is registered in etcd"
+	}
+	return unreachable(s.cfg.Cluster, summary, causes, s.cfg.Directory.Check())
 }

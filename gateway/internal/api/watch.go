@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -142,7 +145,13 @@ func (c *collection) open(token string) fanout.Call[fanin.Stream] {
 	set(request, "resume_token", token)
 	c.everything(request)
 	item := c.watch.response.Descriptor().Fields().ByName(itemField(c.watch.response.Descriptor()))
-	return func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (fanin.Stream, error) {
+	return func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (next fanin.Stream, err error) {
+		ctx, end := context.WithCancelCause(ctx)
+		defer func() {
+			if err != nil {
+				end(err)
+			}
+		}()
 		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, c.watch.path)
 		if err != nil {
 			return nil, err
@@ -153,7 +162,16 @@ func (c *collection) open(token string) fanout.Call[fanin.Stream] {
 		if err := stream.CloseSend(); err != nil {
 			return nil, err
 		}
-		return func() (fanin.Message, error) {
+		go probe(ctx, conn, slow*c.timeout, end)
+		return func() (message fanin.Message, err error) {
+			defer func() {
+				if cause := context.Cause(ctx); err != nil && errors.Is(cause, errHung) {
+					err = cause
+				}
+				if err != nil {
+					end(err)
+				}
+			}()
 			received, ok := c.watch.response.New().Interface().(event)
 			if !ok {
 				return fanin.Message{}, fmt.Errorf("%s is no event of a watch", c.watch.response.Descriptor().FullName())
@@ -161,7 +179,7 @@ func (c *collection) open(token string) fanout.Call[fanin.Stream] {
 			if err := stream.RecvMsg(received); err != nil {
 				return fanin.Message{}, err
 			}
-			message := fanin.Message{Type: received.GetType(), ResumeToken: received.GetResumeToken(), Bookmark: received.GetBookmark()}
+			message = fanin.Message{Type: received.GetType(), ResumeToken: received.GetResumeToken(), Bookmark: received.GetBookmark()}
 			if message.Item, ok = received.ProtoReflect().Get(item).Message().Interface().(merge.Item); !ok {
 				return fanin.Message{}, fmt.Errorf("%s of %s is no item of a list", item.Name(), c.watch.response.Descriptor().FullName())
 			}
@@ -172,6 +190,34 @@ func (c *collection) open(token string) fanout.Call[fanin.Stream] {
 			}
 			return message, nil
 		}, nil
+	}
+}
+
+// probePeriod is the time between two probes of a replica that is watched.
+const probePeriod = 2 * time.Second
+
+var errHung = status.Error(codes.Unavailable, "it hangs: it does not answer probes")
+
+// probe ends a stream whose replica does not answer for limit: a watch is silent for long, and the
+// kernel keeps the connections of a process that hangs. Any answer is a sign of life. It returns
+// when ctx ends.
+func probe(ctx context.Context, conn grpc.ClientConnInterface, limit time.Duration, end context.CancelCauseFunc) {
+	tick := time.NewTicker(probePeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		probing, cancel := context.WithTimeout(ctx, limit)
+		_, _ = healthv1.NewHealthClient(conn).Check(probing, &healthv1.HealthCheckRequest{})
+		late := probing.Err() != nil
+		cancel()
+		if late {
+			end(errHung) // changes nothing if ctx has ended
+			return
+		}
 	}
 }
 

@@ -18,8 +18,12 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// shardsPage is the page size of ListShards.
-const shardsPage = 5000
+const (
+	// shardsPage is the page size of ListShards.
+	shardsPage = 5000
+	// shardsTimeout bounds the questions for shards. The page and `trivet status` wait for it, too.
+	shardsTimeout = time.Second
+)
 
 // Fan asks replicas for their status. It is safe for concurrent use.
 type Fan struct {
@@ -52,34 +56,74 @@ func New(pool *Pool, timeout time.Duration, metrics prometheus.Registerer) (*Fan
 	return f, nil
 }
 
-// Ask asks all members at once. It returns when each has answered or failed, after the timeout at
-// the latest. The sources have the order of the members.
+// Ask asks all members at once. It returns when each has answered or failed. The sources have the
+// order of the members.
+//
+// A leader says which shards it leads. So only if a replica did not answer, or a shard has no
+// leader among those that did, the replicas of the service are asked for the shards that they know,
+// which takes shardsTimeout more at most.
 func (f *Fan) Ask(ctx context.Context, members []term.Member) []merge.Source {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
 	sources := make([]merge.Source, len(members))
-	var calls sync.WaitGroup
-	for i, member := range members {
-		calls.Go(func() { sources[i] = f.ask(ctx, member) })
+	f.each(ctx, f.timeout, members, func(ctx context.Context, i int) { sources[i] = f.ask(ctx, members[i]) })
+	uncertain := uncertainServices(sources)
+	if len(uncertain) == 0 || ctx.Err() != nil {
+		return sources
 	}
-	calls.Wait()
+	f.each(ctx, min(f.timeout, shardsTimeout), members, func(ctx context.Context, i int) {
+		if sources[i].Answer != nil && uncertain[members[i].Service] {
+			sources[i].Shards = f.askShards(ctx, members[i])
+		}
+	})
 	return sources
 }
 
-// ask asks for the status and the shards at once, so that a replica takes one round trip.
+// each calls a function for each member at once, with a context that ends after the timeout.
+func (f *Fan) each(ctx context.Context, timeout time.Duration, members []term.Member, do func(ctx context.Context, i int)) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var calls sync.WaitGroup
+	for i := range members {
+		calls.Go(func() { do(ctx, i) })
+	}
+	calls.Wait()
+}
+
+// uncertainServices returns the services whose leaders do not all answer.
+func uncertainServices(sources []merge.Source) map[string]bool {
+	uncertain := map[string]bool{}
+	led, count := map[string]map[int32]bool{}, map[string]int32{}
+	for _, source := range sources {
+		service, answer := source.Replica.GetService(), source.Answer.GetStatus()
+		if source.Answer == nil {
+			uncertain[service] = true
+			continue
+		}
+		if led[service] == nil {
+			led[service] = map[int32]bool{}
+		}
+		for _, shard := range answer.GetLedShards() {
+			led[service][shard] = true
+		}
+		count[service] = max(count[service], answer.GetShardCount())
+	}
+	for service, shards := range led {
+		if int32(len(shards)) < count[service] {
+			uncertain[service] = true
+		}
+	}
+	return uncertain
+}
+
 func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 	started := time.Now()
 	source := merge.Source{Replica: replicaOf(member)}
-	var shards sync.WaitGroup
-	shards.Go(func() { source.Shards = f.askShards(ctx, member) })
 	answer, err := CallMember(ctx, f.pool, member, func(ctx context.Context, conn grpc.ClientConnInterface, _ term.Member) (*statusv1.GetStatusResponse, error) {
 		return statusv1.NewStatusServiceClient(conn).GetStatus(ctx, &statusv1.GetStatusRequest{})
 	})
 	source.Latency = time.Since(started)
-	shards.Wait()
 	source.Answer = answer
 	if err != nil {
-		source.Answer, source.Shards = nil, nil
+		source.Answer = nil
 		source.Code, source.Message = code.Code(status.Code(err)), messageOf(err, f.timeout)
 	}
 	f.answers.WithLabelValues(member.Service, codeName(err)).Inc()

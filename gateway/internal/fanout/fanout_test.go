@@ -23,17 +23,23 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// replica answers status questions by a function.
+// replica answers status questions by a function. It leads one of one shards.
 type replica struct {
 	statusv1.UnimplementedStatusServiceServer
 	answer func(context.Context) error
+	listed *atomic.Int64 // counts ListShards
+}
+
+func (r replica) ListShards(context.Context, *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
+	r.listed.Add(1)
+	return &statusv1.ListShardsResponse{Shards: []*statusv1.ShardStatus{{Service: "leasesvc", LeaderId: "a"}}}, nil
 }
 
 func (r replica) GetStatus(ctx context.Context, _ *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
 	if err := r.answer(ctx); err != nil {
 		return nil, err
 	}
-	return &statusv1.GetStatusResponse{}, nil
+	return &statusv1.GetStatusResponse{Status: &statusv1.ReplicaStatus{ShardCount: 1, LedShards: []int32{0}}}, nil
 }
 
 func answers(context.Context) error { return nil }
@@ -52,6 +58,7 @@ type fixture struct {
 	t         *testing.T
 	listeners map[string]*bufconn.Listener
 	dialed    atomic.Int64
+	listed    atomic.Int64
 }
 
 func newFixture(t *testing.T, replicas map[string]func(context.Context) error) *fixture {
@@ -59,7 +66,7 @@ func newFixture(t *testing.T, replicas map[string]func(context.Context) error) *
 	h := &fixture{t: t, listeners: map[string]*bufconn.Listener{}}
 	for id, answer := range replicas {
 		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
-		statusv1.RegisterStatusServiceServer(server, replica{answer: answer})
+		statusv1.RegisterStatusServiceServer(server, replica{answer: answer, listed: &h.listed})
 		done := make(chan error, 1)
 		go func() { done <- server.Serve(listener) }()
 		t.Cleanup(func() {
@@ -140,6 +147,23 @@ func TestAsk_SlowReplicasDelayNoOthers(t *testing.T) {
 	}
 }
 
+// All leaders answered and said what they lead, so that nothing is gained by lists of shards.
+func TestAsk_ShardsAreListedOnlyIfALeaderIsInDoubt(t *testing.T) {
+	h := newFixture(t, map[string]func(context.Context) error{"a": answers, "b": answers})
+	fan, err := fanout.New(h.pool(), 500*time.Millisecond, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fan.Ask(t.Context(), []term.Member{member("a"), member("b")})
+	if listed := h.listed.Load(); listed != 0 {
+		t.Errorf("ListShards was called %d times, want never", listed)
+	}
+	sources := fan.Ask(t.Context(), []term.Member{member("a"), member("b"), member("down")})
+	if listed := h.listed.Load(); listed != 2 || len(sources[0].Shards) != 1 {
+		t.Errorf("beside a replica that is down ListShards was called %d times and returned %v, want twice and a shard", listed, sources[0].Shards)
+	}
+}
+
 func answersByCode(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -210,6 +234,31 @@ func TestPool_OneConnectionForEachProcess(t *testing.T) {
 	}
 	if _, err := statusv1.NewStatusServiceClient(other).GetStatus(t.Context(), &statusv1.GetStatusRequest{}); err != nil {
 		t.Errorf("a call on a kept connection = %v", err)
+	}
+}
+
+// A call that began before a replica left may ask for its connection after it left. Nothing would
+// close that connection.
+func TestPool_DepartedMemberIsNotDialedAgain(t *testing.T) {
+	h := newFixture(t, map[string]func(context.Context) error{"a": answers, "b": answers})
+	pool := h.pool()
+	keep := func(members ...term.Member) {
+		t.Helper()
+		if err := pool.Keep(members); err != nil {
+			t.Fatalf("Keep() = %v", err)
+		}
+	}
+	keep(member("a"))
+	keep()
+	if _, err := pool.Connection(member("a")); status.Code(err) != codes.Unavailable || h.dialed.Load() != 0 || pool.Connections() != 0 {
+		t.Errorf("Connection() = %v to a member that left, dialed %d times; want UNAVAILABLE, and no dial", err, h.dialed.Load())
+	}
+	if _, err := pool.Connection(member("b")); err != nil {
+		t.Errorf("Connection() = %v to a member that Keep does not know yet", err)
+	}
+	keep(member("a"))
+	if _, err := pool.Connection(member("a")); err != nil {
+		t.Errorf("Connection() = %v to a member that came back", err)
 	}
 }
 

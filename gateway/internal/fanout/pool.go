@@ -23,7 +23,14 @@ type Pool struct {
 	mu     sync.Mutex // guards the fields below; not held during a call
 	conns  map[key]*grpc.ClientConn
 	closed bool
+	// kept are the members of the last call of Keep. departed are earlier members, which a call
+	// that began before may still ask for.
+	kept, departed map[key]bool
 }
+
+// maxDeparted bounds the memory of departed members. A full memory is emptied: a late call then
+// dials once more.
+const maxDeparted = 4096
 
 // key identifies a process: its id is new at each start.
 type key struct{ service, id, address string }
@@ -47,6 +54,9 @@ func (p *Pool) Connection(member term.Member) (*grpc.ClientConn, error) {
 	if conn, ok := p.conns[keyOf(member)]; ok {
 		return conn, nil
 	}
+	if p.departed[keyOf(member)] { // nothing would close the connection, and gRPC dials for ever
+		return nil, status.Error(codes.Unavailable, "it is no longer registered")
+	}
 	conn, err := p.dial(member)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", member.GRPCAddress, err)
@@ -68,12 +78,25 @@ func CallMember[Answer any](ctx context.Context, pool *Pool, member term.Member,
 	return call(ctx, conn, member)
 }
 
-// Keep closes the connections to all other members. Their calls in progress fail.
+// Keep closes the connections to all other members. Their calls in progress fail. Members of an
+// earlier call are not dialed again.
 func (p *Pool) Keep(members []term.Member) error {
 	keep := make(map[key]bool, len(members))
 	for _, member := range members {
 		keep[keyOf(member)] = true
 	}
+	p.mu.Lock()
+	if p.departed == nil || len(p.departed) >= maxDeparted {
+		p.departed = map[key]bool{}
+	}
+	for k := range p.kept {
+		p.departed[k] = true
+	}
+	for k := range keep {
+		delete(p.departed, k)
+	}
+	p.kept = keep
+	p.mu.Unlock()
 	return p.drop(func(k key) bool { return !keep[k] })
 }
 

@@ -3,16 +3,18 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
+	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi/openapi"
@@ -54,7 +56,9 @@ func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net
 		return nil, err
 	}
 	api := http.NewServeMux()
-	api.Handle("/v1/", onlyGETAndPOST(withoutHeaders(rpcs)))
+	watches := onlyGETAndPOST(withoutHeaders(rpcs))
+	api.Handle("/v1/", watches)
+	api.Handle("GET /v1/watch", onlyGETAndPOST(combine(watches)))
 	api.HandleFunc("GET /v1/openapi.json", serveDocument)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.page.serveIndex)
@@ -96,11 +100,6 @@ func newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.ServeMux, erro
 	return mux, failed
 }
 
-// newMarshaler writes empty fields, too, so that scripts can rely on each field.
-func newMarshaler() runtime.Marshaler {
-	return &runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitUnpopulated: true}}
-}
-
 // answerError adds an ErrorInfo to errors before the RPC, such as a query parameter that is
 // malformed.
 func answerError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
@@ -109,6 +108,25 @@ func answerError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.M
 		err = rpcerror.Complete(st, rpcerror.ValidationFailedReason)
 	}
 	runtime.DefaultHTTPErrorHandler(ctx, mux, marshaler, w, r, err)
+}
+
+// checkText returns why a path or query cannot be text of a request: protobuf requires UTF-8.
+func checkText(target *url.URL) error {
+	if !utf8.ValidString(target.Path) {
+		return errors.New("the path is not UTF-8")
+	}
+	query, err := url.ParseQuery(target.RawQuery)
+	if err != nil {
+		return fmt.Errorf("the query is malformed: %w", err)
+	}
+	for name, values := range query {
+		for _, text := range append(values, name) {
+			if !utf8.ValidString(text) {
+				return errors.New("the query is not UTF-8")
+			}
+		}
+	}
+	return nil
 }
 
 // withoutHeaders hides the headers from the API, which converts some to metadata, a deadline or a
@@ -125,6 +143,10 @@ func withoutHeaders(next http.Handler) http.Handler {
 // bounds the time for a body.
 func onlyGETAndPOST(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := checkText(r.URL); err != nil {
+			write(w, r, http.StatusBadRequest, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, err.Error()))
+			return
+		}
 		switch r.Method {
 		case http.MethodGet:
 		case http.MethodPost:

@@ -33,6 +33,10 @@ const (
 	stopTimeout = 5 * time.Second
 	// memoryBuffer is the capacity of the in-memory connection.
 	memoryBuffer = 256 << 10
+	// memoryStreamWindow is how far a watch may be ahead of its HTTP client. Without fixed windows,
+	// gRPC takes memory for a fast network. memoryWindow is that of all watches together.
+	memoryStreamWindow = 64 << 10
+	memoryWindow       = 16 << 20
 )
 
 // Config is what a Server serves. All of it is required.
@@ -62,8 +66,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	rpcConfig := rpcserver.DefaultConfig("127.0.0.1:0") // never listened on
 	rpcConfig.Insecure = true                           // the connections stay in the process
-	rpcConfig.MaxConcurrentStreams = maxConnections     // all requests share one connection
-	rpcConfig.MaxConnectionAge = 0                      // it serves until the process ends
+	// All requests share one connection, and a combined stream is several of them.
+	rpcConfig.MaxConcurrentStreams = maxConnections * maxWatches
+	rpcConfig.MaxConnectionAge = 0 // it serves until the process ends
 	rpcConfig.DrainTimeout = stopTimeout
 	// No metrics: the process's gRPC server has registered them under the same names, and would
 	// count each HTTP request, too.
@@ -82,6 +87,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	conn, err := grpc.NewClient("passthrough:///gateway", // no retries: REPLICAS_UNREACHABLE is an answer
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // responses come from this process
+		grpc.WithInitialWindowSize(memoryStreamWindow), grpc.WithInitialConnWindowSize(memoryWindow),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) }))
 	if err != nil {
 		return errors.Join(fmt.Errorf("connect HTTP to gRPC: %w", err), listener.Close())

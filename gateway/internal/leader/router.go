@@ -26,6 +26,8 @@ const (
 	callsPerQuestion = 3
 	// pauseAfterLoss is the pause before a write is repeated at the same replica.
 	pauseAfterLoss = 100 * time.Millisecond
+	// avoidTime is for how long a replica that timed out is asked after the other ones.
+	avoidTime = 5 * time.Second
 )
 
 // LoopDisabledReason means that a replica does not do the work, whether or not it leads the shard.
@@ -39,16 +41,17 @@ type Router struct {
 	leaders     *leaders
 }
 
-// leaders remembers which replica answered last.
+// leaders remembers which replica answered last, and which timed out.
 type leaders struct {
-	mu    sync.Mutex        // guards byKey
-	byKey map[string]string // replica id by the key of a question
+	mu       sync.Mutex           // guards the fields below
+	byKey    map[string]string    // replica id by the key of a question
+	timedOut map[string]time.Time // when a replica timed out, by id
 }
 
 // New returns a Router for the replicas that members returns. connections must not retry, because
 // NOT_LEADER is an answer. timeout bounds each call.
 func New(members func() []term.Member, connections *fanout.Pool, timeout time.Duration) *Router {
-	return &Router{members: members, connections: connections, timeout: timeout, leaders: &leaders{byKey: map[string]string{}}}
+	return &Router{members: members, connections: connections, timeout: timeout, leaders: &leaders{byKey: map[string]string{}, timedOut: map[string]time.Time{}}}
 }
 
 // WithTimeout returns a Router with another timeout and the same memory of leaders.
@@ -122,6 +125,9 @@ func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer fu
 	for member, ok := search.next(); ok; member, ok = search.next() {
 		started := time.Now()
 		answer, err := askOne(ctx, r, member, call)
+		if ctx.Err() == nil { // otherwise the caller had no time, or left
+			r.leaders.heard(member.ID, err)
+		}
 		if err == nil || isAnswer(member, err, time.Since(started)) {
 			return answer, member, err
 		}
@@ -157,6 +163,28 @@ func (h *leaders) set(key, id string) {
 	h.byKey[key] = id
 }
 
+// heard takes the result of a call to a replica.
+func (h *leaders) heard(id string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if status.Code(err) != codes.DeadlineExceeded {
+		delete(h.timedOut, id)
+		return
+	}
+	if len(h.timedOut) >= maxLeaders {
+		clear(h.timedOut)
+	}
+	h.timedOut[id] = time.Now()
+}
+
+// avoids reports whether a replica has just timed out.
+func (h *leaders) avoids(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, known := h.timedOut[id]
+	return known && time.Since(at) < avoidTime
+}
+
 func (h *leaders) get(key string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -176,13 +204,24 @@ type search struct {
 	writes, repeatable, repeats, lost bool
 }
 
-// search orders the replicas: the last known leader comes first.
+// search orders the replicas: the last known leader comes first, those that have just timed out
+// come last.
 func (r *Router) search(key string) *search {
 	members := slices.Clone(r.members())
 	last := r.leaders.get(key)
 	if i := slices.IndexFunc(members, func(m term.Member) bool { return m.ID == last }); i > 0 {
 		members[0], members[i] = members[i], members[0]
 	}
+	slices.SortStableFunc(members, func(a, b term.Member) int {
+		switch avoidA, avoidB := r.leaders.avoids(a.ID), r.leaders.avoids(b.ID); {
+		case avoidA == avoidB:
+			return 0
+		case avoidA:
+			return 1
+		default:
+			return -1
+		}
+	})
 	return &search{members: members, queue: slices.Clone(members)}
 }
 
@@ -267,10 +306,14 @@ func (s *search) lose(member term.Member, err error) {
 	}
 }
 
-// redirect asks the replica at an address next, even if it was asked before.
+// redirect asks the replica at an address next, even if it was asked before, unless it did not
+// answer.
 func (s *search) redirect(address string) {
 	i := slices.IndexFunc(s.members, func(m term.Member) bool { return m.GRPCAddress == address && address != "" })
 	if i < 0 || s.redirects == maxRedirects {
+		return
+	}
+	if slices.ContainsFunc(s.unreached, func(f fanout.Failure) bool { return f.Member.ID == s.members[i].ID }) {
 		return
 	}
 	s.redirects++

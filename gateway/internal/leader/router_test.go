@@ -312,3 +312,36 @@ func TestAsk_HangingReplicasTakeABoundedTime(t *testing.T) {
 		}
 	})
 }
+
+// A leader that hangs is asked once and named once, although the other replicas redirect to it. The
+// next question asks it last.
+func TestAsk_ReplicaThatTimedOutIsNotAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, map[string]error{"a:1": errHangs, "b:1": notLeader("a:1"), "c:1": notLeader("a:1")}, "a", "b", "c")
+		r := s.router()
+
+		started := time.Now()
+		_, err := s.ask(t.Context(), r)
+
+		var unreachable leader.UnreachableError
+		if !errors.As(err, &unreachable) || len(unreachable.Failures) != 1 || unreachable.Failures[0].Member.ID != "a" {
+			t.Errorf("Ask() = %v with %v, want a named once", err, unreachable.Failures)
+		}
+		if took := time.Since(started); took != time.Second {
+			t.Errorf("Ask() took %v, want the timeout of one call", took)
+		}
+		if diff := cmp.Diff([]string{"a:1", "b:1", "c:1"}, s.asked); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+
+		s.answers = map[string]error{"a:1": errHangs}
+		if _, err := s.ask(t.Context(), r); err != nil || len(s.asked) != 1 || s.asked[0] != "b:1" {
+			t.Errorf("the next question asked %v (%v), want b only", s.asked, err)
+		}
+		time.Sleep(time.Minute)
+		s.answers = map[string]error{"b:1": notLeader("a:1")}
+		if _, err := s.ask(t.Context(), r); err != nil {
+			t.Errorf("Ask() = %v after a has recovered", err)
+		}
+	})
+}

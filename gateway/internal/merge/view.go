@@ -105,6 +105,7 @@ func (v *View) SetSources(ids []string) {
 			v.withdraw(id, func(uint64) bool { return true })
 		}
 	}
+	v.forgetLeft()
 	for _, id := range ids {
 		if v.sources[id] == nil {
 			v.sources[id] = &sourceState{
@@ -115,6 +116,21 @@ func (v *View) SetSources(ids []string) {
 	if v.cfg.Ownership == Replicated && v.Synced() {
 		v.removeUnreported()
 	}
+}
+
+// maxLeft is how many sources that left are remembered before those without an item are forgotten.
+const maxLeft = 64
+
+// forgetLeft forgets sources that left and have no item. Each restart of a replica is a new source.
+func (v *View) forgetLeft() {
+	if len(v.left) <= maxLeft {
+		return
+	}
+	last := map[string]bool{}
+	for _, e := range v.entries {
+		last[e.source] = true
+	}
+	maps.DeleteFunc(v.left, func(id string, _ uint64) bool { return !last[id] })
 }
 
 // Begin starts a stream of a source. Unless it resumes, the stream reports everything again. The

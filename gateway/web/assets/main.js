@@ -11,19 +11,18 @@ import "./service.js";
 import "./slices.js";
 import "./status.js";
 import { Clock } from "./format.js";
-import { Stream } from "./stream.js";
+import { feed, Stream } from "./stream.js";
 import { healthOf } from "./verdict.js";
 
 const banner = document.querySelector("trivet-banner");
 const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-findings, trivet-sources");
 const nodes = document.querySelector("trivet-nodes");
 const slices = document.querySelector("trivet-slices");
-const findings = document.querySelector("trivet-findings");
 const nodePanel = document.querySelector("trivet-node-panel");
 const servicePanel = document.querySelector("trivet-service-panel");
 let clock = null;
 
-const stream = new Stream(() => "/v1/status:watch?interval=1s", {
+const stream = new Stream("/v1/status:watch?interval=1s", {
   message({ status, missing }) {
     clock = new Clock(status.mergeTime);
     document.documentElement.dataset.stale = "no";
@@ -47,31 +46,23 @@ function colorDrawing(status) {
   }
 }
 
-banner.addEventListener("retry", () => stream.retryNow());
-addEventListener("online", resume);
+banner.addEventListener("retry", () => feed.resume());
+addEventListener("online", () => document.hidden || feed.resume());
 nodes.addEventListener("news", ({ detail }) => nodePanel.refreshSoon(detail));
 nodePanel.addEventListener("chosen", ({ detail }) => nodes.choose(detail));
 nodes.choose(nodePanel.subject);
 slices.addEventListener("news", ({ detail }) => servicePanel.refreshSoon(detail));
 
-// A browser opens few connections to one server. A hidden page keeps only the status stream.
-const hiddenLimit = 15000;
+// A hidden page rests: it follows nothing, and its title claims nothing.
+const hiddenLimit = 5000;
 let hiding = 0;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(hiding);
-  if (!document.hidden) return resume();
+  if (!document.hidden) return feed.resume();
   hiding = setTimeout(() => {
-    nodes.pause();
-    slices.pause();
-    findings.pause();
+    feed.rest();
+    document.title = "Trivet · paused";
   }, hiddenLimit);
 });
-
-function resume() {
-  stream.retryNow();
-  nodes.resume();
-  slices.resume();
-  findings.resume();
-}
 
 stream.follow();

@@ -16,14 +16,12 @@ export class WatchSection extends HTMLElement {
     this.missing = [];
     this.round = 0;
     this.complete = false; // the stream has sent all that existed at its start
-    this.resumeToken = "";
     this.search = "";
     this.prepare?.();
-    this.stream = new Stream(() => (this.resumeToken ? `${this.path}?resume_token=${encodeURIComponent(this.resumeToken)}` : this.path), {
-      opened: () => this.resumeToken || this.begin(),
+    this.stream = new Stream(this.path, {
+      opened: () => this.begin(),
       message: (event) => this.take(event),
       broken: (failure) => {
-        if (failure.reason === "RESUME_TOKEN_EXPIRED") this.resumeToken = "";
         this.failure = failure;
         this.redrawSoon();
       },
@@ -40,16 +38,7 @@ export class WatchSection extends HTMLElement {
     return this.querySelector(`[data-part="${name}"]`);
   }
 
-  // pause closes the stream while the page is hidden; resume opens it again.
-  pause() {
-    this.stream.pause();
-  }
-
-  resume() {
-    this.stream.retryNow();
-  }
-
-  // begin starts a stream that reports everything again.
+  // begin starts a report of everything.
   begin() {
     this.round++;
     this.complete = false;
@@ -57,7 +46,6 @@ export class WatchSection extends HTMLElement {
 
   take(event) {
     this.failure = null;
-    if (event.resumeToken) this.resumeToken = event.resumeToken;
     this.apply(event);
     this.redrawSoon();
     const subject = this.subjectOf(event);

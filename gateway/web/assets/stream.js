@@ -1,114 +1,104 @@
-// Requests to the gateway: one answer, or a watch.
+// Watches and questions of the page.
 
-// A watch that is silent for so long is broken; a cut connection reports nothing.
-const silenceLimit = 8000;
-const longestPause = 10000;
+import { errorOf, Hub, plain } from "./hub.js";
 
-// Stream follows a watch, which answers with one JSON object per line. It opens the watch again
-// whenever it ends: at once, then after pauses that grow to ten seconds.
-export class Stream {
-  // path is a function, because a watch that resumes has another path. The callbacks are on.opened() when a stream starts, on.message(result) for each line, and
-  // on.broken({cause, reason}, retryAt) after each failure. reason is the reason of the gateway's
-  // error, if any; retryAt is a time of performance.now().
-  constructor(path, on) {
-    this.path = path;
-    this.on = on;
-    this.failures = 0;
-    this.paused = false;
-    this.wake = () => {};
-    this.stop = () => {};
-  }
+export { plain };
 
-  // follow does not return.
-  async follow() {
-    for (;;) {
-      const failure = await this.readUntilBroken();
-      const pause = this.failures === 0 ? 250 : Math.min(longestPause, 500 * 2 ** this.failures) * (0.8 + 0.4 * Math.random());
-      this.failures++;
-      if (!this.paused) this.on.broken(failure, performance.now() + pause);
-      if (!this.paused) await this.wait(pause);
-      while (this.paused) await this.wait(null); // it may also have been paused while it waited
-    }
-  }
+// The page says what it wants every two seconds, because a worker is not told when a window closes.
+const wantPause = 2000;
+// A worker that does not answer for so long has ended.
+const workerLimit = 10000;
+// The version of the messages between page and worker: a worker of an earlier build may still run.
+const version = "1";
 
-  // retryNow opens the watch at once, also if it is paused.
-  retryNow() {
-    this.paused = false;
-    this.wake();
-  }
-
-  // pause closes the watch until retryNow is called.
-  pause() {
-    this.paused = true;
-    this.stop();
-  }
-
-  // wait ends after a pause, or when wake is called; null is for ever.
-  wait(pause) {
-    return new Promise((resolve) => {
-      const timer = pause === null ? 0 : setTimeout(resolve, pause);
-      this.wake = () => {
-        clearTimeout(timer);
-        resolve();
-      };
-    });
-  }
-
-  async readUntilBroken() {
-    const abort = new AbortController();
-    this.stop = () => abort.abort(new Error("the page is hidden"));
-    const silence = new Deadline(silenceLimit, () => abort.abort(new Error("the gateway sends nothing")));
+// Feed has the watches of this page: from the worker that all windows share, or from a Hub of its
+// own if the browser has no shared workers.
+class Feed {
+  constructor() {
+    this.streams = new Map(); // by path
+    this.resting = false;
+    this.take = (path, messages) => this.streams.get(path)?.take(messages);
     try {
-      const response = await fetch(this.path(), { signal: abort.signal, cache: "no-store" });
-      if (!response.ok) return await errorOf(response);
-      this.on.opened?.();
-      await this.readLines(response.body, silence);
-      return { cause: "the gateway ended the stream" };
-    } catch (error) {
-      return abort.signal.aborted ? { cause: abort.signal.reason.message } : { cause: plain(error), reason: error.reason };
-    } finally {
-      silence.cancel();
-      abort.abort();
+      this.worker = new SharedWorker("/assets/worker.js", { type: "module", name: `trivet ${version}` });
+      this.worker.port.onmessage = ({ data }) => {
+        this.heard = performance.now();
+        if (data.path) this.take(data.path, data.messages);
+      };
+      this.worker.onerror = () => this.useOwnHub();
+    } catch {
+      this.useOwnHub();
     }
+    this.heard = performance.now();
+    setInterval(() => this.want(), wantPause);
   }
 
-  async readLines(body, silence) {
-    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      silence.extend();
-      const lines = (rest + value).split("\n");
-      rest = lines.pop();
-      for (const line of lines) this.take(line);
-    }
+  useOwnHub() {
+    this.worker?.port.close();
+    this.worker = null;
+    this.hub ??= new Hub();
+    this.want();
   }
 
-  take(line) {
-    if (line.trim() === "") return;
-    const message = JSON.parse(line);
-    if (message.error) throw failureOf(message.error);
-    this.failures = 0;
-    this.on.message(message.result);
+  add(stream) {
+    this.streams.set(stream.path, stream);
+    this.want();
+  }
+
+  // rest leaves all watches until resume is called. Then each is reported again.
+  rest() {
+    this.resting = true;
+    this.want();
+  }
+
+  resume() {
+    if (this.resting) this.heard = performance.now();
+    this.resting = false;
+    this.want(true);
+  }
+
+  // want says which watches are wanted now. It changes nothing if they are followed already.
+  want(retry) {
+    const wanted = this.resting ? [] : [...this.streams.keys()];
+    if (this.worker) {
+      this.worker.port.postMessage({ wanted, retry });
+      if (!this.resting && performance.now() - this.heard > workerLimit) this.useOwnHub();
+      return;
+    }
+    this.followed ??= new Set();
+    for (const path of this.streams.keys()) {
+      if (wanted.includes(path) === this.followed.has(path)) continue;
+      if (this.followed.delete(path)) {
+        this.hub.leave(path, this.take);
+      } else {
+        this.followed.add(path);
+        this.hub.join(path, this.take);
+      }
+    }
+    if (retry) this.hub.retry();
   }
 }
 
-// Deadline calls expired once, unless it is extended in time.
-class Deadline {
-  constructor(limit, expired) {
-    this.limit = limit;
-    this.expired = expired;
-    this.extend();
+export const feed = new Feed();
+
+// Stream follows a watch. The callbacks are on.opened() when the watch reports everything again,
+// on.message(event), and on.broken({cause, reason}, retryAt) after each failure. reason is the reason
+// of the gateway's error, if any; retryAt is a time of performance.now().
+export class Stream {
+  constructor(path, on) {
+    this.path = path;
+    this.on = on;
   }
 
-  extend() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(this.expired, this.limit);
+  follow() {
+    feed.add(this);
   }
 
-  cancel() {
-    clearTimeout(this.timer);
+  take(messages) {
+    for (const { begin, event, failure, wait } of messages) {
+      if (begin) this.on.opened?.();
+      else if (event) this.on.message(event);
+      else if (failure) this.on.broken(failure, performance.now() + wait);
+    }
   }
 }
 
@@ -118,26 +108,5 @@ export async function ask(path, signal, body) {
   const post = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   const response = await fetch(path, { signal, cache: "no-store", ...post });
   if (response.ok) return response.json();
-  const { cause, reason } = await errorOf(response);
-  throw Object.assign(new Error(cause), { reason });
-}
-
-// errorOf reads an error answer. A watch wraps its own errors as its first line.
-async function errorOf(response) {
-  try {
-    const body = await response.json();
-    const failure = failureOf(body.error ?? body);
-    return { cause: failure.message || `HTTP ${response.status}`, reason: failure.reason };
-  } catch {
-    return { cause: `HTTP ${response.status}` };
-  }
-}
-
-function failureOf({ message, details }) {
-  return Object.assign(new Error(message), { reason: details?.find(({ domain }) => domain === "trivet.dev")?.reason });
-}
-
-// plain replaces what browsers report without a connection, such as "Failed to fetch".
-export function plain(error) {
-  return error instanceof TypeError ? "the gateway cannot be reached" : error.message;
+  throw await errorOf(response);
 }

@@ -1,0 +1,115 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+)
+
+// Each window of a page shows all Nodes and goes on showing changes. A browser opens six
+// connections to a host, for all its windows.
+func TestPage_EightWindowsOfOneBrowserAreAlive(t *testing.T) {
+	leasesvc := newLeasesvc("l1")
+	for i := range 20 {
+		leasesvc.put(fmt.Sprintf("node-%02d", i), "a", nodev1.NodeHealth_HEALTH_READY)
+	}
+	_, l1 := leasesvc.start(t, "l1")
+	gateway := startGateway(t, newDirectory(l1), longTimeout)
+	browser := startBrowser(t)
+	var windows []window
+	for range 8 {
+		windows = append(windows, browser.open(t, "http://"+gateway.HTTPAddress()+"/"))
+	}
+	show := func(nodes string) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() error {
+			for i, window := range windows {
+				count, err := window.text(`document.querySelector("trivet-nodes [data-part=count]").textContent`)
+				if err == nil && count != nodes {
+					notice, _ := window.text(`document.querySelector("trivet-nodes").textContent + document.querySelector("trivet-banner").textContent + document.visibilityState`)
+					err = fmt.Errorf("window %d shows %q Nodes, want %s: %s", i+1, count, nodes, notice)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	show("20")
+	leasesvc.put("node-new", "a", nodev1.NodeHealth_HEALTH_READY)
+	show("21")
+	for i, window := range windows {
+		if title, err := window.text("document.title"); err != nil || title == "Trivet" || title == "? Trivet" {
+			t.Errorf("the title of window %d is %q (%v), want one with a status", i+1, title, err)
+		}
+	}
+}
+
+// wait waits until an expression has a value in the window.
+func (w window) wait(t *testing.T, expression, value string) {
+	t.Helper()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		got, err := w.text(expression)
+		if err == nil && got != value {
+			err = fmt.Errorf("%s is %q, want %q", expression, got, value)
+		}
+		return err
+	})
+}
+
+const countedNodes = `document.querySelector("trivet-nodes [data-part=count]").textContent`
+
+// A hidden page follows nothing and claims nothing. It is up to date when it is shown again.
+func TestPage_AHiddenPageRests(t *testing.T) {
+	leasesvc := newLeasesvc("l1")
+	leasesvc.put("node-1", "a", nodev1.NodeHealth_HEALTH_READY)
+	leasesvc.put("node-2", "a", nodev1.NodeHealth_HEALTH_READY)
+	_, l1 := leasesvc.start(t, "l1")
+	gateway := startGateway(t, newDirectory(l1), longTimeout)
+	window := startBrowser(t).open(t, "http://"+gateway.HTTPAddress()+"/")
+	window.wait(t, countedNodes, "2")
+	show := func(hidden bool) {
+		t.Helper()
+		if _, err := window.text(fmt.Sprintf(`Object.defineProperty(document, "hidden", { value: %t, configurable: true }); document.dispatchEvent(new Event("visibilitychange"))`, hidden)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	show(true)
+	window.wait(t, "document.title", "Trivet · paused")
+	leasesvc.put("node-3", "a", nodev1.NodeHealth_HEALTH_READY)
+	leasesvc.remove("node-1")
+	leasesvc.remove("node-2")
+	show(false)
+	window.wait(t, countedNodes, "1")
+	window.wait(t, "document.title", "▲ Trivet · test")
+}
+
+// With two of three services gone, the title, the pill and the drawing say what the API says, and
+// the worst problem comes first.
+func TestPage_ShowsTheVerdictOfTheAPI(t *testing.T) {
+	leasesvc := newLeasesvc("l1")
+	leasesvc.put("node-1", "a", nodev1.NodeHealth_HEALTH_UNKNOWN)
+	_, l1 := leasesvc.start(t, "l1")
+	gateway := startGateway(t, newDirectory(l1), longTimeout)
+	window := startBrowser(t).open(t, "http://"+gateway.HTTPAddress()+"/")
+
+	window.wait(t, "document.title", "▲ Trivet · test")
+	window.wait(t, `document.querySelector("trivet-summary .pill").textContent`, "Failed")
+	window.wait(t, "document.documentElement.dataset.health", "bad")
+	for _, name := range []string{"bootstrapsvc", "slicesvc"} {
+		section := fmt.Sprintf(`document.querySelector("trivet-service[name=%s]")`, name)
+		window.wait(t, section+`.dataset.health`, "bad")
+		window.wait(t, section+`.querySelector(".problems li").title`, "NO_REPLICA services/"+name)
+	}
+	answer, body := send(t, gateway, http.MethodGet, "/v1/status")
+	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), `"STATE_FAILED"`) {
+		t.Errorf("the API says %s %s, want STATE_FAILED", answer.Status, body)
+	}
+}

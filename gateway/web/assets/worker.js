@@ -1,0 +1,33 @@
+// The shared worker: one Hub for all windows of a browser.
+
+import { Hub } from "./hub.js";
+
+// A window says what it wants every two seconds. One that is silent for so long is closed or frozen.
+const silenceLimit = 15000;
+
+const hub = new Hub();
+
+addEventListener("connect", ({ ports: [port] }) => {
+  const joined = new Set();
+  let silence = 0;
+  const reader = (path, messages) => port.postMessage({ path, messages });
+  const follow = (wanted) => {
+    for (const path of joined) {
+      if (wanted.includes(path)) continue;
+      joined.delete(path);
+      hub.leave(path, reader);
+    }
+    for (const path of wanted) {
+      if (joined.has(path)) continue;
+      joined.add(path);
+      hub.join(path, reader);
+    }
+  };
+  port.onmessage = ({ data: { wanted, retry } }) => {
+    clearTimeout(silence);
+    silence = setTimeout(() => follow([]), silenceLimit);
+    follow(wanted);
+    if (retry) hub.retry();
+    port.postMessage({ alive: true });
+  };
+});
