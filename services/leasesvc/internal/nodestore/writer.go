@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -131,19 +132,20 @@ func (w *Writer) LiveNode(ctx context.Context, name string) (*corev1.Node, error
 	return w.slimmer.node(node), nil
 }
 
-// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one
-// of its name has replaced it.
+// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one of
+// its name has replaced it. It lists, which the role for the cache allows already.
 func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
-	live, err := w.kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	case live.UID != pod.UID:
-		return nil, nil
+	named := fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name)
+	list, err := w.kube.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: named.String()})
+	if err != nil {
+		return nil, fmt.Errorf("list pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return live, nil
+	for i := range list.Items {
+		if live := &list.Items[i]; live.UID == pod.UID {
+			return live, nil
+		}
+	}
+	return nil, nil
 }
 
 // NewerLeases reads Leases past the cache, all at the same time, and returns those that are newer

@@ -98,6 +98,27 @@ func TestWriter_MarkPodNotReadyChangesOneCondition(t *testing.T) {
 	}
 }
 
+func TestWriter_LivePodReadsPastTheCache(t *testing.T) {
+	f := newFixture(t, forEviction)
+	old := f.pod.DeepCopy()
+	metav1.SetMetaDataAnnotation(&f.pod.ObjectMeta, "example.org/note", "new")
+	changed, err := f.kube.CoreV1().Pods(f.namespace).Update(t.Context(), f.pod, metav1.UpdateOptions{})
+	f.must(err)
+	if live, err := f.writer.LivePod(t.Context(), old); err != nil || live == nil || live.ResourceVersion != changed.ResourceVersion {
+		t.Errorf("read %v, error %v; want version %s", live, err, changed.ResourceVersion)
+	}
+	for name, change := range map[string]func(*corev1.Pod){
+		"missing":  func(pod *corev1.Pod) { pod.Name = "missing" },
+		"replaced": func(pod *corev1.Pod) { pod.UID = "another" },
+	} {
+		other := old.DeepCopy()
+		change(other)
+		if live, err := f.writer.LivePod(t.Context(), other); err != nil || live != nil {
+			t.Errorf("%s: read %v, error %v; want neither", name, live, err)
+		}
+	}
+}
+
 func TestWriter_NewerLeasesReadsPastTheCache(t *testing.T) {
 	f := newFixture(t, forHealth)
 	lease, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node.Name, metav1.GetOptions{})
