@@ -36,7 +36,7 @@ type nodeHealth struct {
 	publisher *nodehealthcontroller.Publisher
 	// evictions and receipts are set before run.
 	evictions nodehealthcontroller.Evictions
-	receipts func() sessioncontroller.Receipts
+	receipts  func() sessioncontroller.Receipts
 }
 
 func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
