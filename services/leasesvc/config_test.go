@@ -3,6 +3,7 @@ package leasesvc_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -211,6 +212,22 @@ func TestValidate_RejectsTimesWhoseSumOverflows(t *testing.T) {
 		change(&cfg.Classes[0])
 		if text := fmt.Sprint(errors.Join(cfg.Validate()...)); !strings.Contains(text, name+" is ") || !strings.Contains(text, "must be a year at most") {
 			t.Errorf("%s: %s", name, text)
+		}
+	}
+}
+
+// Every loop of the service, also one that holds no work of most clusters, can be selected and
+// excluded by its name.
+func TestLoops_CanAllBeSelected(t *testing.T) {
+	f := newFixture(t, setup{})
+	for _, l := range f.service.Loops().Status() {
+		for _, selection := range [][]string{{"*", "-" + l.Name}, {"*", l.Name}} {
+			_, err := leasesvc.New(leasesvc.DefaultConfig(), leasesvc.Deps{
+				Kube: newKube(), Leadership: termtest.NewCandidate(member, 64), LoopSelection: selection, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Errorf("--loops=%s: %v", strings.Join(selection, ","), err)
+			}
 		}
 	}
 }

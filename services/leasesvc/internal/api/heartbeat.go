@@ -26,7 +26,8 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 		return nil, err
 	}
 	beats := newBeatBatch(s, len(request.Beats))
-	beats.batch.Unordered, beats.paced = true, true
+	beats.batch.Unordered = true
+	beats.batch.Admit = func() bool { return s.registrations.admit(time.Now(), 1) == 1 }
 	for _, beat := range request.Beats {
 		beats.add(&leasev1.ForwardedBeat{Beat: beat})
 	}
@@ -76,8 +77,6 @@ type beatBatch struct {
 	reply   *reply
 	batch   *sessioncontroller.Batch
 	results []*leasev1.HeartbeatResult // nil for a beat in the batch
-	// paced says that the beats which open or take over a session need admission.
-	paced bool
 }
 
 func newBeatBatch(server *Server, n int) *beatBatch {
@@ -94,7 +93,6 @@ func (b *beatBatch) add(forwarded *leasev1.ForwardedBeat) {
 		b.results = append(b.results, rejectedBeat(b.server.unknownClass(beat.GetHolder().GetClass())))
 		return
 	}
-	registration.Deferred = b.paced
 	registration.Age = min(max(forwarded.GetAge().AsDuration(), 0), maxForwardedAge)
 	if registration.Report != nil {
 		registration.Report.ConditionsOmitted = forwarded.GetConditionsOmitted()
@@ -113,9 +111,6 @@ func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, er
 	if err := sessions.Process(ctx, b.batch); err != nil {
 		return nil, err
 	}
-	if err := b.admit(ctx, sessions); err != nil {
-		return nil, err
-	}
 	next := 0 // in the batch
 	for i := range b.results {
 		if b.results[i] != nil {
@@ -131,37 +126,6 @@ func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, er
 	}
 	b.reply.forward()
 	return b.results, nil
-}
-
-// admit registers the deferred beats that the admission rate allows. Before, they were tried as
-// renewals, which need no admission.
-func (b *beatBatch) admit(ctx context.Context, sessions Sessions) error {
-	var deferred []int // in b.batch
-	for i := range b.batch.Results {
-		if b.batch.Results[i].Deferred {
-			deferred = append(deferred, i)
-		}
-	}
-	if len(deferred) == 0 {
-		return nil
-	}
-	deferred = deferred[:b.server.registrations.admit(time.Now(), len(deferred))]
-	admitted := sessioncontroller.NewBatch()
-	admitted.Unordered = b.batch.Unordered
-	for _, i := range deferred {
-		b.batch.Registrations[i].Deferred = false
-		admitted.Registrations = append(admitted.Registrations, b.batch.Registrations[i])
-	}
-	if len(deferred) == 0 {
-		return nil
-	}
-	if err := sessions.Process(ctx, admitted); err != nil {
-		return err
-	}
-	for n, i := range deferred {
-		b.batch.Results[i] = admitted.Results[n]
-	}
-	return nil
 }
 
 func rejectedBeat(rejection *leasev1.Rejection) *leasev1.HeartbeatResult {

@@ -23,6 +23,9 @@ type Batch struct {
 	// Unordered says that the message may be late or repeated. Sequences of Registrations are then
 	// compared.
 	Unordered bool
+	// Admit returns whether the admission rate allows one more registration of a boot that has no
+	// session; the result is then Deferred. It must not block. nil allows all.
+	Admit func() bool
 
 	// Results are those of Registrations, in the same order.
 	Results []RegisterResult
@@ -42,8 +45,7 @@ type Registration struct {
 	Shard    int
 	Sequence uint64
 	// Deferred says that the admission rate does not allow this registration now. An existing
-	// session of the boot is renewed all the same. In an Unordered batch this is then the result, as
-	// without Deferred: its beats by name are renewals too.
+	// session is renewed all the same.
 	Deferred bool
 	// Age is the time since another replica received the beat that it forwarded.
 	Age time.Duration
@@ -168,8 +170,11 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	class := &c.cfg.Classes[r.Holder.Key.Class].Session
 	received := now.Add(-r.Age)
 	observed := observed(received, r.Report)
-	if r.Deferred && !(b.Unordered && c.isRenewal(r.Holder)) {
+	if r.Deferred {
 		c.renewDeferred(now, observed, r)
+		return RegisterResult{Deferred: true}
+	}
+	if b.Admit != nil && !c.isRenewal(r.Holder) && !b.Admit() {
 		return RegisterResult{Deferred: true}
 	}
 	ref, outcome := c.table.Register(session.Registration{
