@@ -10,6 +10,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
 // Prefix returns the prefix of every key of a cluster, "/trivet/<cluster>/".
@@ -120,6 +122,21 @@ type announcement struct {
 	// Unready says that the replica should get no shards while others are ready. Older versions do
 	// not write it and count as ready.
 	Unready bool `json:"unready,omitempty"`
+	// Able says of an unready replica that it can do the work now. Older versions do not write it,
+	// so their unready replicas count as unable.
+	Able bool `json:"able,omitempty"`
+}
+
+// rank returns the rank that the member announced.
+func (a announcement) rank() sharding.Rank {
+	switch {
+	case !a.Unready:
+		return sharding.Ready
+	case a.Able:
+		return sharding.Able
+	default:
+		return sharding.Unable
+	}
 }
 
 func (a announcement) encode() (string, error) {

@@ -251,7 +251,7 @@ func (r *replica) planInput(now time.Time) sharding.Input {
 	in := sharding.Input{
 		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(), Holders: r.view.holders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
-		Failing:    r.eligibility.failing(),
+		Failing: r.eligibility.failing(), ReleasedRecently: r.eligibility.releasedRecently(now),
 		ClaimDelay: r.session.ttl, MinHold: 6 * r.session.ttl,
 	}
 	for number := range in.Shards {

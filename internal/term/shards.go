@@ -216,10 +216,12 @@ func (r *replica) heldShards(selected func(*heldShard) bool) []*heldShard {
 
 // announcement returns the value that the member key should have.
 func (r *replica) announcement() announcement {
-	return announcement{
-		Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving,
-		Unready: r.cfg.Shards > 0 && !r.eligibility.ready(),
+	next := announcement{Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving}
+	if r.cfg.Shards > 0 {
+		rank := r.eligibility.rank()
+		next.Unready, next.Able = rank != sharding.Ready, rank == sharding.Able
 	}
+	return next
 }
 
 // announce updates the member key if its value has changed. Without it, other replicas would wait

@@ -195,7 +195,7 @@ func (v *view) shardingMembers() []sharding.Member {
 	for _, id := range slices.Sorted(maps.Keys(v.members)) {
 		m := v.members[id]
 		members = append(members, sharding.Member{
-			ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving, Unready: m.Unready,
+			ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving, Rank: m.rank(),
 		})
 	}
 	return members

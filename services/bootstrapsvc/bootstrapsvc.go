@@ -153,7 +153,7 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	s.apiservers = apiserverscontroller.New(endpoints, apiserverscontroller.Deps{
 		ReplicaID: deps.Member.ID, Keys: made.keys, Session: deps.Leadership.Session, Probe: made.probe, ProbeOf: made.probeOf,
 		MasterLeases: made.masterLeases, LookupIP: made.lookupIP, Objects: made.objects, ObserveService: s.baseline.ObserveService,
-		StepDown: deps.Leadership.YieldLeadership, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+		YieldLeadership: deps.Leadership.YieldLeadership, PreferOthers: deps.Leadership.PreferOthers, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
 	})
 	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
 		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
@@ -325,9 +325,10 @@ type Leadership interface {
 	Run(ctx context.Context, body term.Body) error
 	// Status answers from memory.
 	Status() term.Status
-	// YieldLeadership gives the term to a ready replica for as long as there is a reason. It does
-	// not block.
+	// YieldLeadership gives the term to a replica that can do the work, for as long as there is a
+	// reason. PreferOthers ranks this replica behind ready ones and keeps its term. Neither blocks.
 	YieldLeadership(reason error)
+	PreferOthers(reason error)
 	// Session answers from memory: the etcd lease, a context that ends with it, and whether there
 	// is one now.
 	Session() (clientv3.LeaseID, context.Context, bool)

@@ -301,12 +301,14 @@ func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
 	})
 }
 
-// wantStepDown waits a second and compares.
-func (f *fixture) wantStepDown(t *testing.T, when string, want bool) {
+// wantRank waits a second and compares: whether the replica yields leadership, and whether it
+// prefers other replicas.
+func (f *fixture) wantRank(t *testing.T, when string, yields, prefers bool) {
 	t.Helper()
 	time.Sleep(time.Second)
-	if got := f.candidate.YieldReason(); (got != nil) != want {
-		t.Errorf("%s: step-down reason = %v, want one: %t", when, got, want)
+	yield, prefer := f.candidate.YieldReason(), f.candidate.PreferOthersReason()
+	if (yield != nil) != yields || (prefer != nil) != prefers {
+		t.Errorf("%s: yields for %v, want one: %t; prefers others for %v, want one: %t", when, yield, yields, prefer, prefers)
 	}
 }
 
@@ -317,71 +319,45 @@ func notReadyPeer(address string) apiserverscontroller.Entry {
 	return entry
 }
 
-func TestStepDown_WhileTheOwnServerIsDownAndAnotherIsReady(t *testing.T) {
+func TestRank_YieldsWhileTheOwnServerIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
 		defer f.end(t)
-		time.Sleep(moment)
+		f.wantRank(t, "the own server is ready from the start", false, false)
 		f.prober.set(true)
 		time.Sleep(4 * time.Second)
-		f.wantStepDown(t, "no other server is ready", false)
-		f.keys.put(readyPeer("10.1.0.2"))
-		f.wantStepDown(t, "another server is ready", true)
-		f.keys.put(notReadyPeer("10.1.0.2"))
-		f.wantStepDown(t, "the other server is not ready any more", false)
-		f.keys.put(readyPeer("10.1.0.2"))
-		f.wantStepDown(t, "the other server is back", true)
-		f.keys.fail(errors.New("etcd: no leader"), nil)
-		f.wantStepDown(t, "the state of the other server is unknown", true)
-		f.keys.fail(nil, nil)
+		f.wantRank(t, "the own server is down", true, false)
+		f.keys.fail(errors.New("etcd: no leader"), errors.New("etcd: no leader"))
 		f.prober.set(false)
-		f.wantStepDown(t, "the own server is back for a moment", true)
+		f.wantRank(t, "the own server is back for a moment, and etcd does not answer", false, true)
+		f.keys.fail(nil, nil)
 		time.Sleep(30 * time.Second)
-		f.wantStepDown(t, "the own server is back", false)
+		f.wantRank(t, "the own server is back", false, false)
 	})
 }
 
-func TestStepDown_FlappingServerDoesNotMoveTheTerm(t *testing.T) {
+// A server that flaps does not take the term back each time.
+func TestRank_FlappingServerPrefersOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
 		defer f.end(t)
-		f.keys.put(readyPeer("10.1.0.2"))
 		time.Sleep(moment)
 		f.prober.set(true)
 		time.Sleep(4 * time.Second)
 		for range 20 {
-			f.wantStepDown(t, "down", true)
+			f.wantRank(t, "down", true, false)
 			f.prober.set(false)
 			time.Sleep(4 * time.Second)
-			f.wantStepDown(t, "up", true)
+			f.wantRank(t, "up", false, true)
 			f.prober.set(true)
 			time.Sleep(4 * time.Second)
 		}
-		f.prober.set(false)
-		f.wantStepDown(t, "up, while another is ready", true)
-		f.keys.put(notReadyPeer("10.1.0.2"))
-		f.wantStepDown(t, "up, while no other is ready", false)
 	})
 }
 
-// A key that a restore left is no peer to step down for.
-func TestStepDown_NotForAKeyWithoutALease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.start(t)
-		defer f.end(t)
-		f.keys.put(readyPeer("10.1.0.2"))
-		f.keys.strip("10.1.0.2")
-		time.Sleep(moment)
-		f.prober.set(true)
-		time.Sleep(10 * time.Second)
-		f.wantStepDown(t, "there is no live peer", false)
-	})
-}
-
-func TestStepDown_WithATakenAddress(t *testing.T) {
+func TestRank_WithATakenAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -390,7 +366,7 @@ func TestStepDown_WithATakenAddress(t *testing.T) {
 		f.keys.put(readyPeer("10.1.0.1")) // another sidecar was given the same address
 		f.prober.set(true)
 		time.Sleep(10 * time.Second)
-		f.wantStepDown(t, "a ready server has the address", true)
+		f.wantRank(t, "a ready server has the address", true, false)
 	})
 }
 

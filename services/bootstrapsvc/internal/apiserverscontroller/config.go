@@ -71,7 +71,7 @@ type Objects interface {
 }
 
 // Deps are the dependencies of a Controller. All are required, except that Metrics may be nil. All
-// functions but Session and StepDown block until ctx ends at most.
+// functions but Session and those about leadership block until ctx ends at most.
 type Deps struct {
 	ReplicaID string
 	Keys      Keys
@@ -87,9 +87,9 @@ type Deps struct {
 	Objects      Objects
 	// ObserveService observes default/kubernetes, whose ClusterIP gives the address family.
 	ObserveService func(ctx context.Context) (baselinecontroller.ServiceObservation, error)
-	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not
-	// block.
-	StepDown          func(reason error)
+	// YieldLeadership and PreferOthers are those of term.Candidate.
+	YieldLeadership   func(reason error)
+	PreferOthers      func(reason error)
 	Logger            *slog.Logger
 	Metrics           prometheus.Registerer
 	ReconcilerMetrics *baselinecontroller.Metrics
