@@ -98,16 +98,9 @@ func (e *eligibilityState) rank() sharding.Rank {
 	}
 }
 
-// releasedRecently says whether this replica released shards a short time ago because it failed. A
-// replica that yields released them for another cause.
-func (e *eligibilityState) releasedRecently(now time.Time) bool {
-	return e.yieldReason() == nil && e.tracker.ReleasedRecently(now)
-}
-
-// failing says whether this replica must release its shards to members of an earlier rank.
-func (e *eligibilityState) failing() bool {
-	return e.yieldReason() != nil || e.tracker.Verdict() == eligibility.Failing
-}
+// failing says whether the checks have failed for so long that this replica must release its shards
+// to members of an earlier rank.
+func (e *eligibilityState) failing() bool { return e.tracker.Verdict() == eligibility.Failing }
 
 // notReadyReason returns why this replica ranks behind ready members, or "" if it does not.
 func (e *eligibilityState) notReadyReason() string {

@@ -45,7 +45,7 @@ func (r *replica) claimShards(ctx context.Context, steps []sharding.Step) error 
 }
 
 func (r *replica) anchor() anchorKey {
-	anchor, _ := sharding.Anchor(r.view.shardingMembers())
+	anchor, _ := sharding.Anchor(r.view.shardingMembers(time.Now()))
 	return anchorKey{key: r.keys.member(anchor.ID), revision: anchor.Joined}
 }
 

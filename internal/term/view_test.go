@@ -76,7 +76,7 @@ func TestView_ListThenEvents(t *testing.T) {
 		2: heldBy("a", 21, 5, later),
 	})
 	wantMembers := []sharding.Member{{ID: "a", Shards: 4, Joined: 5}, {ID: "b", Shards: 4, Joined: 7}}
-	if diff := cmp.Diff(wantMembers, v.shardingMembers()); diff != "" {
+	if diff := cmp.Diff(wantMembers, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"a"}, v.holders()); diff != "" {
@@ -97,7 +97,7 @@ func TestView_MissingUnreadyMeansReady(t *testing.T) {
 		memberEntry(t, "a", 5), entry(viewKeys.member("b"), value(`,"unready":true`), 7, 9, 7),
 	}})
 	want := []sharding.Member{{ID: "a", Shards: 4, Joined: 5}, {ID: "b", Shards: 4, Joined: 7, Rank: sharding.Unable}}
-	if diff := cmp.Diff(want, v.shardingMembers()); diff != "" {
+	if diff := cmp.Diff(want, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"b"}, v.unready()); diff != "" {
@@ -105,7 +105,7 @@ func TestView_MissingUnreadyMeansReady(t *testing.T) {
 	}
 	v.apply(noon, change{revision: 21, events: []*clientv3.Event{put(entry(viewKeys.member("b"), value(""), 7, 21, 7))}})
 	want[1].Rank = sharding.Ready
-	if diff := cmp.Diff(want, v.shardingMembers()); diff != "" {
+	if diff := cmp.Diff(want, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members once b is ready (-want +got):\n%s", diff)
 	}
 }
@@ -120,7 +120,7 @@ func TestView_RankOfAnUnreadyMember(t *testing.T) {
 		entry(viewKeys.member("a"), value("a", ""), 5, 5, 5), entry(viewKeys.member("b"), value("b", `,"able":true`), 7, 9, 7),
 	}})
 	want := []sharding.Member{{ID: "a", Shards: 4, Joined: 5, Rank: sharding.Unable}, {ID: "b", Shards: 4, Joined: 7, Rank: sharding.Able}}
-	if diff := cmp.Diff(want, v.shardingMembers()); diff != "" {
+	if diff := cmp.Diff(want, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}
 }

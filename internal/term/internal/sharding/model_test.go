@@ -27,8 +27,9 @@ type modelReplica struct {
 	passing, dead, yields, prefers bool
 	diedAt                         time.Time
 
-	tracker   eligibility.Tracker
-	announced sharding.Rank
+	tracker     eligibility.Tracker
+	announced   sharding.Rank
+	announcedAt time.Time
 	// ableSince is the start of the unbroken time in which the replica could do the work.
 	ableSince time.Time
 }
@@ -97,7 +98,9 @@ func (m *model) step() {
 		}
 	}
 	for _, r := range m.replicas {
-		r.announced = r.rank()
+		if rank := r.rank(); rank != r.announced {
+			r.announced, r.announcedAt = rank, m.now
+		}
 	}
 	for i := range m.shards {
 		if s := &m.shards[i]; s.holder != nil && s.holder.isAble() {
@@ -111,7 +114,7 @@ func (m *model) members() []sharding.Member {
 	var members []sharding.Member
 	for i, r := range m.replicas {
 		if !r.dead || m.now.Sub(r.diedAt) < leaseEnd {
-			members = append(members, sharding.Member{ID: r.id, Shards: modelShards, Joined: int64(i + 1), Rank: r.announced})
+			members = append(members, sharding.Member{ID: r.id, Shards: modelShards, Joined: int64(i + 1), Rank: r.announced, RankFor: m.now.Sub(r.announcedAt)})
 		}
 	}
 	return members
@@ -120,8 +123,8 @@ func (m *model) members() []sharding.Member {
 func (m *model) plan(r *modelReplica) {
 	in := sharding.Input{
 		Self: r.id, Members: m.members(), Moves: modelShards, ClaimDelay: modelTTL, MinHold: 6 * modelTTL,
-		Failing:          r.yields || r.tracker.Verdict() == eligibility.Failing,
-		ReleasedRecently: !r.yields && r.tracker.ReleasedRecently(m.now),
+		Failing: r.tracker.Verdict() == eligibility.Failing, Yielding: r.yields,
+		ReleasedRecently: r.tracker.ReleasedRecently(m.now),
 	}
 	for _, s := range m.shards {
 		shard := sharding.Shard{Vacant: s.holder == nil, VacantFor: m.now.Sub(s.since)}
@@ -163,9 +166,9 @@ func (m *model) unserved(bound time.Duration) error {
 // Each shard has a holder that can do the work within a bound, while one replica is able and
 // whatever happened before: kills, failing checks, yields and preferences at any moment.
 func TestModel_EachShardReachesAnAbleReplica(t *testing.T) {
-	// A dead holder's lease ends, other dead members ahead in rank are waited for, a holder that
-	// released recently waits for 12 TTLs, and a borrowed shard for two.
-	const bound = leaseEnd + 2*modelTTL + 12*modelTTL + 2*modelTTL + 4*modelStep
+	// A dead holder's lease ends, the next holder fails for two TTLs, a holder that released
+	// recently waits for 12, a borrowed shard for two, and an able replica must be able for one.
+	const bound = leaseEnd + (2+12+2+1)*modelTTL + 4*modelStep
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(rapid.IntRange(1, 4).Draw(t, "replicas"))
 		for range rapid.IntRange(1, 40).Draw(t, "faults") {
@@ -227,12 +230,33 @@ func TestModel_HolderThatFailsIsReplacedByAReplicaThatBacksOff(t *testing.T) {
 	m.replicas[0].passing = true // it backs off for 12 TTLs
 	m.run(2 * modelTTL)
 	m.replicas[1].passing = false
-	m.run(3 * modelTTL)
+	m.run(2*modelTTL + time.Second)
 	for number, s := range m.shards {
 		if s.holder != m.replicas[0] {
 			t.Errorf("shard %d is not held by the only replica whose checks pass", number)
 		}
 	}
+}
+
+// A dependency of all fails and returns, and each replica notices it at another moment.
+func TestModel_OutageOfAllMovesNoShard(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(3)
+		m.run(modelTTL)
+		before := m.shards
+		for _, passing := range []bool{false, true} {
+			for _, r := range m.replicas {
+				r.passing = passing
+				m.run(time.Duration(rapid.IntRange(0, int(modelTTL/modelStep)/2-2).Draw(t, "steps")) * modelStep)
+			}
+			m.run(time.Duration(rapid.IntRange(0, 30).Draw(t, "seconds")) * time.Second)
+		}
+		for number, s := range m.shards {
+			if s.holder != before[number].holder {
+				t.Fatalf("shard %d moved from %s to %s", number, before[number].holder.id, s.holder.id)
+			}
+		}
+	})
 }
 
 // A cause that makes every holder fail moves each replica's shards once in 12 TTLs at most.

@@ -16,8 +16,11 @@
 //   - A replica that is not ready keeps its running shards until it is known to fail. Then they
 //     move to members of an earlier rank: also to able ones if no member is ready. If no member
 //     ranks before it, no running shard is released, because no other member would do better.
-//   - A replica that released shards a short time ago because it failed releases only to ready
-//     members. Otherwise a cause that makes every holder fail would move the shards all the time.
+//   - A replica that fails releases to an able member only after the member was able for one
+//     ClaimDelay. Otherwise the end of an outage of all would move the shards to the member that
+//     notices it first. If the replica released shards a short time ago because it failed, it
+//     releases only to ready members. Otherwise a cause that makes every holder fail would move the
+//     shards all the time. A replica that yields knows the cause, and does not wait.
 //   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it
 //     after one ClaimDelay, the following one after two, and so on. A member that is alive but
 //     cannot work therefore delays a shard only for a short time.
@@ -51,9 +54,10 @@ type Input struct {
 	// Holders are the ids of all replicas that hold a shard of the service. They include holders of
 	// shards beyond this replica's number of shards.
 	Holders []string
-	// Failing says that this replica must release its shards to members of an earlier rank. The rank
-	// is weaker: a replica that is not ready and does not fail keeps its shards.
-	Failing bool
+	// Failing says that this replica must release its shards to members of an earlier rank. The
+	// rank is weaker: a replica that is not ready and does not fail keeps its shards. Yielding says
+	// the same of a replica that knows that the cause is its own.
+	Failing, Yielding bool
 	// ReleasedRecently says that this replica released shards a short time ago because it failed.
 	ReleasedRecently bool
 	// Moves is how many running shards may be released now.
@@ -219,10 +223,25 @@ func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
 		return best.ID, Divided, true
 	case best.Rank == Ready && p.self.Rank == Ready:
 		return best.ID, Moved, true
-	case best.Rank < p.self.Rank && (best.Rank == Ready || !p.ReleasedRecently):
-		return best.ID, Unready, p.Failing
+	case best.Rank < p.self.Rank:
+		return best.ID, Unready, p.Yielding || p.Failing && p.hasProven(best)
 	default:
 		return "", "", false
+	}
+}
+
+// hasProven says whether a member of an earlier rank has shown for long enough that it does better.
+func (p *planner) hasProven(member Member) bool {
+	switch {
+	case member.Rank == Ready:
+		return true
+	case p.ReleasedRecently:
+		return false
+	case member.RankFor < p.ClaimDelay:
+		p.wait(p.ClaimDelay - member.RankFor)
+		return false
+	default:
+		return true
 	}
 }
 

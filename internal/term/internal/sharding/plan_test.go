@@ -174,12 +174,12 @@ func drawInput(t *rapid.T) sharding.Input {
 	ms := drawMembers(t, shards)
 	for i := range ms {
 		ms[i].Shards = rapid.SampledFrom([]int{shards, shards, shards, 0, 3}).Draw(t, "shard count")
-		ms[i].Rank = drawRank(t)
+		ms[i].Rank, ms[i].RankFor = drawRank(t), seconds(t)
 		ms[i].Leaving = i > 0 && rapid.IntRange(0, 4).Draw(t, "leaving") == 0 // a leaving replica does not plan
 	}
 	s := sharding.Input{
 		Self: ms[0].ID, Members: ms, Moves: rapid.IntRange(0, 5).Draw(t, "moves"), ClaimDelay: claimDelay, MinHold: minHold,
-		Failing: rapid.Bool().Draw(t, "failing"), ReleasedRecently: rapid.Bool().Draw(t, "released recently"),
+		Failing: rapid.Bool().Draw(t, "failing"), Yielding: rapid.Bool().Draw(t, "yielding"), ReleasedRecently: rapid.Bool().Draw(t, "released recently"),
 	}
 	for range shards {
 		s.Shards = append(s.Shards, sharding.Shard{
@@ -335,11 +335,13 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 		return step(sharding.Step{Shard: number, Verb: sharding.Release, Reason: reason, To: "replica-1"})
 	}
 	for name, test := range map[string]struct {
-		self, peer        sharding.Rank
-		failing, recently bool
-		number            int
-		shard             sharding.Shard
-		want              sharding.Decision
+		self, peer sharding.Rank
+		// peerFor is how long the peer has its rank.
+		peerFor                     time.Duration
+		failing, yielding, recently bool
+		number                      int
+		shard                       sharding.Shard
+		want                        sharding.Decision
 	}{
 		"running, owned by unready peer: kept": {peer: sharding.Unable, number: peers, shard: running},
 		"vacant, owned by unready peer: claimed": {
@@ -364,10 +366,17 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 		"running, self failing but not announced: kept": {failing: true, number: own, shard: running},
 		"running, owned by peer, both ready: released":  {number: peers, shard: running, want: release(peers, sharding.Moved)},
 		"running, self failing, peer able: released": {
-			self: sharding.Unable, peer: sharding.Able, failing: true, number: own, shard: running, want: release(own, sharding.Unready),
+			self: sharding.Unable, peer: sharding.Able, peerFor: claimDelay, failing: true, number: own, shard: running, want: release(own, sharding.Unready),
+		},
+		"running, self failing, peer able for a moment: kept": {
+			self: sharding.Unable, peer: sharding.Able, peerFor: time.Second, failing: true, number: own, shard: running,
+			want: sharding.Decision{Wait: claimDelay - time.Second},
+		},
+		"running, self yielding, peer able for a moment: released": {
+			self: sharding.Unable, peer: sharding.Able, yielding: true, recently: true, number: own, shard: running, want: release(own, sharding.Unready),
 		},
 		"running, self failing, released recently, peer able: kept": {
-			self: sharding.Unable, peer: sharding.Able, failing: true, recently: true, number: own, shard: running,
+			self: sharding.Unable, peer: sharding.Able, peerFor: claimDelay, failing: true, recently: true, number: own, shard: running,
 		},
 		"running, self failing, released recently, peer ready: released": {
 			self: sharding.Unable, failing: true, recently: true, number: own, shard: running, want: release(own, sharding.Unready),
@@ -393,7 +402,8 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newInput(test.number, test.shard)
 			s.Members = append([]sharding.Member(nil), two...)
-			s.Members[0].Rank, s.Members[1].Rank, s.Failing, s.ReleasedRecently = test.self, test.peer, test.failing, test.recently
+			s.Members[0].Rank, s.Members[1].Rank, s.Members[1].RankFor = test.self, test.peer, test.peerFor
+			s.Failing, s.Yielding, s.ReleasedRecently = test.failing, test.yielding, test.recently
 			if diff := cmp.Diff(test.want, sharding.Plan(s)); diff != "" {
 				t.Errorf("decision (-want +got):\n%s", diff)
 			}
@@ -458,9 +468,10 @@ func TestPlan_ReleasesOnlyToMembersThatDoBetter(t *testing.T) {
 			}
 			self, to := ranks[s.Self], ranks[step.To]
 			isMove := step.Reason == sharding.Moved && self == sharding.Ready && to == sharding.Ready
-			isFailure := step.Reason == sharding.Unready && to < self && s.Failing && (to == sharding.Ready || !s.ReleasedRecently)
+			isFailure := step.Reason == sharding.Unready && to < self &&
+				(s.Yielding || s.Failing && (to == sharding.Ready || !s.ReleasedRecently))
 			if !isMove && !isFailure {
-				t.Fatalf("%+v although ranks are %v and failing = %t", step, ranks, s.Failing)
+				t.Fatalf("%+v although ranks are %v, failing = %t and yielding = %t", step, ranks, s.Failing, s.Yielding)
 			}
 		}
 	})

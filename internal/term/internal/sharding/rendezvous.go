@@ -2,6 +2,7 @@ package sharding
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -18,8 +19,10 @@ type Member struct {
 	// Leaving says that the member releases its shards and should get no others. Its number of
 	// shards still counts, because it may still hold some.
 	Leaving bool
-	// Rank orders the members by what they can do now.
-	Rank Rank
+	// Rank orders the members by what they can do now. RankFor is the least time since the member
+	// has this rank.
+	Rank    Rank
+	RankFor time.Duration
 }
 
 // Rank says how well a member can do the work of a shard. A member gets shards before all members
