@@ -101,8 +101,8 @@ var bans = []ban{
 		because: "the client must not pull a server into its users' programs",
 	},
 	{
-		from: `.`, to: `^` + module + `internal/(testkit|term/termtest|importrules)$`,
-		except:  []string{`^internal/testkit/`, `^internal/term/termtest/`},
+		from: `.`, to: `^` + module + `internal/(testkit|faultproxy|term/termtest|importrules)$`,
+		except:  []string{`^internal/testkit/`, `^internal/faultproxy/`, `^internal/term/termtest/`},
 		because: "test kits serve tests only",
 	},
 	{

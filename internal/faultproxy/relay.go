@@ -1,0 +1,191 @@
+package faultproxy
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Relay forwards TCP connections to one server. Blocked and delayed bytes arrive late, as after a
+// retransmission.
+type Relay struct {
+	listener             net.Listener
+	target               string
+	workers              sync.WaitGroup
+	toTarget, fromTarget *direction
+
+	mu           sync.Mutex // guards the following fields
+	disconnected bool
+	conns        map[net.Conn]bool
+}
+
+// NewRelay starts a relay before target, a host with a port.
+func NewRelay(t testing.TB, target string) *Relay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{listener: listener, target: target, toTarget: newDirection(), fromTarget: newDirection(), conns: map[net.Conn]bool{}}
+	r.workers.Go(r.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		r.toTarget.end()
+		r.fromTarget.end()
+		r.Disconnect(true)
+		r.workers.Wait()
+	})
+	return r
+}
+
+// Addr returns the host and port of the relay.
+func (r *Relay) Addr() string { return r.listener.Addr().String() }
+
+// SetDelay makes bytes of each direction arrive late by delay.
+func (r *Relay) SetDelay(delay time.Duration) {
+	r.toTarget.set(func(d *direction) { d.delay = delay })
+	r.fromTarget.set(func(d *direction) { d.delay = delay })
+}
+
+// Block holds the bytes of a direction until it is called with false for it.
+func (r *Relay) Block(toTarget, fromTarget bool) {
+	r.toTarget.set(func(d *direction) { d.blocked = toTarget })
+	r.fromTarget.set(func(d *direction) { d.blocked = fromTarget })
+}
+
+// Disconnect closes each connection; while disconnected, the relay closes new ones as well.
+func (r *Relay) Disconnect(disconnected bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.disconnected = disconnected
+	if disconnected {
+		for conn := range r.conns {
+			_ = conn.Close()
+		}
+	}
+}
+
+func (r *Relay) accept() {
+	for {
+		client, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.workers.Go(func() { r.forward(client) })
+	}
+}
+
+func (r *Relay) forward(client net.Conn) {
+	defer r.untrack(client)
+	if !r.track(client) {
+		return
+	}
+	server, err := net.Dial("tcp", r.target)
+	if err != nil {
+		return
+	}
+	defer r.untrack(server)
+	if !r.track(server) {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		r.fromTarget.copyBytes(client, server)
+		_ = client.Close()
+	})
+	r.toTarget.copyBytes(server, client)
+	_ = server.Close()
+	back.Wait()
+}
+
+// track registers a connection, so that Disconnect closes it. It returns false while the relay is
+// disconnected.
+func (r *Relay) track(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.disconnected {
+		r.conns[conn] = true
+	}
+	return !r.disconnected
+}
+
+func (r *Relay) untrack(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, conn)
+	_ = conn.Close()
+}
+
+// direction is one of the two directions of all connections of a relay.
+type direction struct {
+	mu      sync.Mutex // guards the following fields
+	changed chan struct{}
+	blocked bool
+	ended   bool
+	delay   time.Duration
+}
+
+func newDirection() *direction { return &direction{changed: make(chan struct{})} }
+
+func (d *direction) set(change func(*direction)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(d)
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func (d *direction) end() { d.set(func(d *direction) { d.ended = true }) }
+
+// wait returns when bytes that arrived at a time may pass.
+func (d *direction) wait(arrived time.Time) {
+	for {
+		d.mu.Lock()
+		changed, blocked, ended, late := d.changed, d.blocked, d.ended, time.Until(arrived.Add(d.delay))
+		d.mu.Unlock()
+		if ended || !blocked && late <= 0 {
+			return
+		}
+		var due <-chan time.Time
+		if !blocked {
+			due = time.After(late)
+		}
+		select {
+		case <-changed:
+		case <-due:
+		}
+	}
+}
+
+// copyBytes copies until one end is closed. A queue between reading and writing keeps a delay from
+// adding up.
+func (d *direction) copyBytes(to, from net.Conn) {
+	queue := make(chan chunk, 1024)
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		defer close(queue)
+		for {
+			buffer := make([]byte, 32<<10)
+			n, err := from.Read(buffer)
+			if n > 0 {
+				queue <- chunk{bytes: buffer[:n], arrived: time.Now()}
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	failed := false
+	for next := range queue {
+		d.wait(next.arrived)
+		if failed {
+			continue
+		}
+		if _, err := to.Write(next.bytes); err != nil {
+			failed = true
+			_ = from.Close()
+		}
+	}
+	reader.Wait()
+}
