@@ -80,6 +80,90 @@ func TestEndpoints_FloorKeepsAServerThatIsNotReady(t *testing.T) {
 	})
 }
 
+// A key that is gone proves nothing about the server: probes decide.
+func TestEndpoints_ServerWithoutAKeyStaysWhileItsProbesSucceed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.keys.drop("10.1.0.2")
+		time.Sleep(time.Minute)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantReports(t, "APISERVER_KEPT")
+		f.adopted.set(true)
+		time.Sleep(2 * time.Second)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2") // it answered before, so one failure is not enough
+		time.Sleep(3 * time.Second)
+		f.wantPublished(t, "10.1.0.1")
+		f.adopted.set(false)
+		time.Sleep(time.Minute)
+		f.wantPublished(t, "10.1.0.1") // an address that nothing reports does not come back
+	})
+}
+
+// The first sidecar of a cluster finds the endpoints that kube-apiserver's own reconciler
+// published.
+func TestEndpoints_FirstSidecarDoesNotShrinkThemToItself(t *testing.T) {
+	for name, test := range map[string]struct {
+		down bool
+		want []string
+	}{
+		"the other servers answer":   {want: []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}},
+		"the other servers are gone": {down: true, want: []string{"10.1.0.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.publish("10.1.0.1", "10.1.0.2", "10.1.0.3")
+				f.adopted.set(test.down)
+				f.start(t)
+				defer f.end(t)
+				time.Sleep(time.Minute)
+				f.wantPublished(t, test.want...)
+			})
+		})
+	}
+}
+
+// Another program adds an address that is no server. It was not published when the term began.
+func TestEndpoints_ForeignAddressIsRemovedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(time.Minute)
+		f.publish("10.1.0.1", "10.1.0.9")
+		time.Sleep(moment)
+		f.wantPublished(t, "10.1.0.1")
+	})
+}
+
+// Three servers are published, and only one key is left.
+func TestEndpoints_FloorCountsServersWithoutAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.MinReady = 3 }))
+		f.start(t)
+		defer f.end(t)
+		for _, address := range []string{"10.1.0.2", "10.1.0.3"} {
+			f.keys.put(readyPeer(address))
+		}
+		time.Sleep(moment)
+		f.adopted.set(true)
+		for _, address := range []string{"10.1.0.2", "10.1.0.3"} {
+			f.keys.drop(address)
+		}
+		time.Sleep(time.Minute)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		stopped := readyPeer("10.1.0.3")
+		stopped.Ready, stopped.Left = false, true
+		f.keys.put(stopped)
+		synctest.Wait()
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2") // a server that leaves in order is no failure
+	})
+}
+
 func TestEndpoints_CountKeepsAKilledServerAndRemovesAStoppedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.APIServerCount = "master-count", 3 }))
@@ -212,10 +296,13 @@ func TestAdoption_ServersWithoutASidecarAreKnownFromMasterLeases(t *testing.T) {
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 		f.wantReports(t, "APISERVER_KEY_UNREADABLE", "APISERVER_KEY_UNLEASED", "APISERVER_KEY_DEAD")
 
-		// The address leaves with its key, and the key of a sidecar counts before the master lease.
+		// The address leaves after its key once its probes fail, and the key of a sidecar counts
+		// before the master lease.
 		f.masterLeases.set(masterLease("10.1.0.1"))
-		time.Sleep(2 * time.Second)
+		f.adopted.set(true)
+		time.Sleep(12 * time.Second)
 		f.wantPublished(t, "10.1.0.1")
+		f.adopted.set(false)
 		f.masterLeases.set(masterLease("10.1.0.1"), masterLease("10.1.0.3"))
 		f.keys.put(notReadyPeer("10.1.0.3"))
 		time.Sleep(2 * time.Second)

@@ -125,6 +125,18 @@ func (f *fixture) statusOf(t testing.TB, name string) loop.Status {
 	return loop.Status{}
 }
 
+// publish writes endpoints as kube-apiserver's own reconciler does.
+func (f *fixture) publish(addresses ...string) {
+	var servers []apiservers.Server
+	for _, address := range addresses {
+		servers = append(servers, apiservers.Server{Address: netip.MustParseAddr(address), Port: 6443, Ready: true})
+	}
+	plan := apiservers.NewPlan(apiservers.Want{ServiceIP: netip.MustParseAddr("10.0.0.1")}, apiservers.Snapshot{Servers: servers})
+	for _, change := range plan.Changes {
+		f.objects.put(change.Object)
+	}
+}
+
 // readyPeer is the key of a ready kube-apiserver beside another replica.
 func readyPeer(address string) apiserverscontroller.Entry {
 	return apiserverscontroller.Entry{
@@ -449,11 +461,6 @@ func (m *fakeKeys) Publish(ctx context.Context, entry apiserverscontroller.Entry
 
 func (m *fakeKeys) DeleteStale(ctx context.Context, address netip.Addr) (bool, error) {
 	return m.delete(ctx, address, func(owner string) bool { return owner != self().ID })
-}
-
-func (m *fakeKeys) Withdraw(ctx context.Context, address netip.Addr) error {
-	_, err := m.delete(ctx, address, func(owner string) bool { return owner == self().ID })
-	return err
 }
 
 func (m *fakeKeys) MarkLeft(ctx context.Context, entry apiserverscontroller.Entry) error {

@@ -107,8 +107,17 @@ func TestService_PeersAreAddedAndRemovedAtOnce(t *testing.T) {
 		synctest.Wait()
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 
-		f.keys.drop("10.1.0.2")
+		stopped := readyPeer("10.1.0.2")
+		stopped.Ready, stopped.Left = false, true
+		f.keys.put(stopped)
 		synctest.Wait()
+		f.wantPublished(t, "10.1.0.1")
+
+		f.keys.put(readyPeer("10.1.0.2"))
+		synctest.Wait()
+		f.adopted.set(true) // its machine is lost
+		f.keys.drop("10.1.0.2")
+		time.Sleep(time.Second)
 		f.wantPublished(t, "10.1.0.1")
 	})
 }
@@ -132,7 +141,9 @@ func TestService_FailedServerIsRemovedUnlessItIsTheLast(t *testing.T) {
 		time.Sleep(time.Second)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 
+		f.adopted.set(true)
 		f.keys.drop("10.1.0.2")
+		time.Sleep(time.Second)
 		f.prober.set(true)
 		time.Sleep(time.Minute)
 		f.wantPublished(t, "10.1.0.1")
@@ -163,8 +174,8 @@ func TestService_StopRemovesTheOwnAddressUnderTheTerm(t *testing.T) {
 				f.end(t)
 
 				f.wantPublished(t, test.want...)
-				if entry, found := f.keys.get("10.1.0.1"); found {
-					t.Errorf("key is still there: %+v", entry)
+				if entry, found := f.keys.get("10.1.0.1"); !found || !entry.Left || entry.Ready {
+					t.Errorf("key = %+v, %t, want one that says that the server left", entry, found)
 				}
 			})
 		})
@@ -230,6 +241,7 @@ func TestService_FailedReadOfTheKeysRemovesNothing(t *testing.T) {
 
 		f.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)
 		f.keys.drop("10.1.0.2")
+		f.adopted.set(true)
 		time.Sleep(time.Minute)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 		if status := f.statusOf(t, apiserverscontroller.EndpointsLoop); status.State != loop.Failing {
@@ -237,7 +249,7 @@ func TestService_FailedReadOfTheKeysRemovesNothing(t *testing.T) {
 		}
 
 		f.keys.fail(nil, nil)
-		time.Sleep(10 * time.Second)
+		time.Sleep(12 * time.Second)
 		f.wantPublished(t, "10.1.0.1")
 		if status := f.statusOf(t, apiserverscontroller.EndpointsLoop); status.State != loop.Running {
 			t.Errorf("loop = %+v, want it running", status)

@@ -46,7 +46,6 @@ type Keys interface {
 	List(ctx context.Context) ([]Entry, error)
 	Publish(ctx context.Context, entry Entry, session clientv3.LeaseID) error
 	DeleteStale(ctx context.Context, address netip.Addr) (bool, error)
-	Withdraw(ctx context.Context, address netip.Addr) error
 	MarkLeft(ctx context.Context, entry Entry) error
 	// Key is the etcd key of an entry.
 	Key(entry Entry) string

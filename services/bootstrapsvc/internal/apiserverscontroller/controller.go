@@ -49,6 +49,8 @@ type Controller struct {
 	sidecar   *sidecar
 	adoption  *adoption // nil without Config.AdoptMasterLeases
 	endpoints *baselinecontroller.Reconciler
+	// unreported probes published addresses without a key. Only Live keeps them for their probes.
+	unreported *unreported
 }
 
 // New returns a controller, registers its metrics and starts nothing.
@@ -62,6 +64,7 @@ func New(cfg Config, deps Deps) *Controller {
 		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
 		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics,
 	})
+	c.unreported = newUnreported(cfg, deps, c.endpoints.Trigger)
 	if cfg.AdoptMasterLeases {
 		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
 	}
@@ -93,6 +96,7 @@ func (c *Controller) Reconciler() *baselinecontroller.Reconciler { return c.endp
 // Forget drops what only a leader knows. Call it when a term has ended.
 func (c *Controller) Forget() {
 	c.endpoints.Forget()
+	c.unreported.forget()
 	c.metrics.servers.Reset()
 }
 
@@ -115,23 +119,27 @@ type EndpointsObservation struct {
 
 // ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
 func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation, error) {
-	return c.observeLeaving(ctx, nil)
+	return c.observeLeaving(ctx, nil, nil)
 }
 
 // observeLeaving is ObserveEndpoints while the addresses of the own server leave. It reads the
 // servers before the objects. A server that appears in between is found by the next pass, and the
-// resourceVersions guard the writes.
-func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
+// resourceVersions guard the writes. note, unless it is nil, receives what was read.
+func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr, note func(ServerList, []netip.Addr)) (EndpointsObservation, error) {
 	list, err := c.listServers(ctx, c.Keys.Read)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}
-	return c.PlanEndpoints(ctx, list, leaving)
+	return c.plan(ctx, list, leaving, note)
 }
 
 // PlanEndpoints compares the published endpoints with a list of servers. leaving is as in
 // apiservers.Want.
 func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
+	return c.plan(ctx, list, leaving, nil)
+}
+
+func (c *Controller) plan(ctx context.Context, list ServerList, leaving []netip.Addr, note func(ServerList, []netip.Addr)) (EndpointsObservation, error) {
 	service, err := c.ObserveService(ctx)
 	if err != nil {
 		return EndpointsObservation{}, err
@@ -144,6 +152,13 @@ func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving
 	if snapshot.Slices, err = c.Objects.EndpointSlices(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
+	published := snapshot.Published()
+	if note != nil {
+		note(list, published)
+	}
+	if kind == apiservers.Live {
+		snapshot.Unreported = c.unreported.list(list, published)
+	}
 	plan := apiservers.NewPlan(apiservers.Want{
 		Policy: c.Policy, ServiceIP: service.ClusterIP, DualStack: c.DualStack, ExtraPorts: c.ExtraPorts,
 		Leaving: leaving, Unresolved: list.Unresolved,
@@ -154,7 +169,7 @@ func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving
 
 func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
 	return func(ctx context.Context) (baselinecontroller.Observation, error) {
-		found, err := c.observeLeaving(ctx, leaving)
+		found, err := c.observeLeaving(ctx, leaving, c.unreported.update)
 		if err != nil {
 			return baselinecontroller.Observation{}, err
 		}
@@ -197,6 +212,9 @@ func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error
 	watches.Go(func() { c.Keys.Watch(ctx, c.endpoints.Trigger) })
 	watches.Go(func() { c.Objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
 	watches.Go(func() { triggerAtRate(ctx, written, c.endpoints.Trigger) })
+	if c.Policy.Kind == apiservers.Live {
+		watches.Go(func() { c.unreported.run(ctx) })
+	}
 	// In this order, also when the reconciler panics.
 	defer watches.Wait()
 	defer cancel()

@@ -144,12 +144,6 @@ func (r *Registry) DeleteStale(ctx context.Context, address netip.Addr) (bool, e
 	return r.delete(ctx, address, func(owner string) bool { return owner != r.replica })
 }
 
-// Withdraw deletes this replica's key. A missing key, or the key of another replica, is no error.
-func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
-	_, err := r.delete(ctx, address, func(owner string) bool { return owner == r.replica })
-	return err
-}
-
 func (r *Registry) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
 	revision, owner, err := r.owner(ctx, address)
 	if err != nil || revision == 0 || !isMeant(owner) {

@@ -198,19 +198,14 @@ func (s *sidecar) rankReplica(state *sidecarState) {
 	s.PreferOthers(recovering)
 }
 
-// withdraw deletes the key after ctx has ended. If etcd does not answer, the key expires with the
-// session. The policy Counted keeps a server whose key is missing, so there the key is marked as
-// left.
+// withdraw marks the key as left after ctx has ended. A key that is only gone would not tell a
+// server that stops from one whose key is lost. If etcd does not answer, the key expires with the
+// session.
 func (s *sidecar) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
-	address := s.Address.Primary
-	withdraw := func() error { return s.Keys.Withdraw(ctx, address) }
-	if s.Policy.Kind == apiservers.Counted {
-		withdraw = func() error { return s.Keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})) }
-	}
-	if err := withdraw(); err != nil {
-		s.Logger.Warn("cannot delete the key of the kube-apiserver; it expires with the session",
-			"address", address, "error", err)
+	if err := s.Keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})); err != nil {
+		s.Logger.Warn("cannot mark the key of the kube-apiserver as left; it expires with the session",
+			"address", s.Address.Primary, "error", err)
 	}
 }
