@@ -74,6 +74,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deps.KubeConfig.Insecure {
+		deps.Logger.Warn("probes do not verify certificates, because the kubeconfig says insecure-skip-tls-verify",
+			"effect", "any program that answers at the address of a kube-apiserver counts as one", "url", local.url.Redacted())
+	}
 	newRegistry := apiserverscontroller.NewRegistry
 	if cfg.Endpoints.SharedAddress {
 		newRegistry = apiserverscontroller.NewSharedRegistry
@@ -87,7 +91,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		lookupIP:     net.DefaultResolver.LookupNetIP,
 		probeOf: func(address netip.Addr) apiserverscontroller.Probe {
 			at := netip.AddrPortFrom(address, uint16(local.port))
-			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
+			return apiserverscontroller.NewPeerProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
 		},
 		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
 		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),

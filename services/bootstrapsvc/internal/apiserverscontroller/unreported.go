@@ -2,6 +2,7 @@ package apiserverscontroller
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -94,8 +95,8 @@ func (u *unreported) list(list ServerList, published []netip.Addr) []apiservers.
 			continue
 		}
 		probe := u.probes[address]
-		detail := "it is not probed yet"
-		if probe.readiness.Last.Detail != "" {
+		detail := "no probe has ended yet"
+		if probe.answered || probe.failed {
 			detail = "its probe says: " + probe.readiness.Last.Detail
 		}
 		found = append(found, apiservers.Unreported{Address: address, Failed: probe.failed, Detail: detail})
@@ -127,7 +128,7 @@ func (u *unreported) run(ctx context.Context) {
 // yet.
 func (u *unreported) probeAll(ctx context.Context) (probed, pending bool) {
 	u.mu.Lock()
-	before := u.probes
+	before := maps.Clone(u.probes)
 	u.mu.Unlock()
 	var probing sync.WaitGroup
 	for address, probe := range before {
