@@ -155,8 +155,9 @@ type fakeObjects struct {
 	watchers watchers
 	// before is called before each write, without the lock; an error rejects it.
 	before func(ctx context.Context, step baseline.Change) error
-	// reads is the error of every read, if set.
-	reads error
+	// reads is the error of every read, if set. forbidden are the errors of reads of one object.
+	reads     error
+	forbidden map[string]error
 }
 
 func newFakeObjects() *fakeObjects {
@@ -215,8 +216,8 @@ func load[T baseline.Object](m *fakeObjects, key string) (T, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var none T
-	if m.reads != nil {
-		return none, m.reads
+	if err := errorOf(m.reads, m.forbidden[key]); err != nil {
+		return none, err
 	}
 	object, found := m.objects[key]
 	if !found {
@@ -225,10 +226,27 @@ func load[T baseline.Object](m *fakeObjects, key string) (T, error) {
 	return object.DeepCopyObject().(T), nil
 }
 
+func errorOf(all, one error) error {
+	if all != nil {
+		return all
+	}
+	return one
+}
+
 func (m *fakeObjects) failReads(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reads = err
+}
+
+// failReadsOf makes each read of one object fail.
+func (m *fakeObjects) failReadsOf(key string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.forbidden == nil {
+		m.forbidden = map[string]error{}
+	}
+	m.forbidden[key] = err
 }
 
 // beforeApply sets the function that is called before each write.
@@ -288,6 +306,9 @@ func (m *fakeObjects) EndpointSlices(context.Context) ([]*discoveryv1.EndpointSl
 func (m *fakeObjects) ServiceCIDR(context.Context) (baseline.ServiceCIDR, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.forbidden["ServiceCIDR kubernetes"]; err != nil {
+		return baseline.ServiceCIDR{}, err
+	}
 	return m.cidr, m.reads
 }
 

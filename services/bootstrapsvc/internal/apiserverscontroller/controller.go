@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -51,6 +52,8 @@ type Controller struct {
 	endpoints *baselinecontroller.Reconciler
 	// unreported probes published addresses without a key. Only Live keeps them for their probes.
 	unreported *unreported
+	// serviceIP is the last known ClusterIP of default/kubernetes; never nil.
+	serviceIP atomic.Pointer[netip.Addr]
 }
 
 // New returns a controller, registers its metrics and starts nothing.
@@ -64,6 +67,7 @@ func New(cfg Config, deps Deps) *Controller {
 		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
 		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics,
 	})
+	c.serviceIP.Store(&netip.Addr{})
 	c.unreported = newUnreported(cfg, deps, c.endpoints.Trigger)
 	if cfg.AdoptMasterLeases {
 		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
@@ -115,6 +119,8 @@ type EndpointsObservation struct {
 	Servers  ServerList
 	Snapshot apiservers.Snapshot
 	Plan     apiservers.Plan
+	// Incomplete says that the Service could not be read, and why. The last known ClusterIP counts.
+	Incomplete error
 }
 
 // ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
@@ -140,12 +146,13 @@ func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving
 }
 
 func (c *Controller) plan(ctx context.Context, list ServerList, leaving []netip.Addr, note func(ServerList, []netip.Addr)) (EndpointsObservation, error) {
-	service, err := c.ObserveService(ctx)
-	if err != nil {
-		return EndpointsObservation{}, err
+	serviceIP, incomplete := c.observeServiceIP(ctx)
+	if !serviceIP.IsValid() && incomplete != nil {
+		return EndpointsObservation{}, incomplete
 	}
 	kind := c.Policy.Kind
 	snapshot := apiservers.Snapshot{Servers: list.Candidates(kind)}
+	var err error
 	if snapshot.Endpoints, err = c.Objects.Endpoints(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
@@ -160,11 +167,22 @@ func (c *Controller) plan(ctx context.Context, list ServerList, leaving []netip.
 		snapshot.Unreported = c.unreported.list(list, published)
 	}
 	plan := apiservers.NewPlan(apiservers.Want{
-		Policy: c.Policy, ServiceIP: service.ClusterIP, DualStack: c.DualStack, ExtraPorts: c.ExtraPorts,
+		Policy: c.Policy, ServiceIP: serviceIP, DualStack: c.DualStack, ExtraPorts: c.ExtraPorts,
 		Leaving: leaving, Unresolved: list.Unresolved,
 	}, snapshot)
 	plan.Changes = append(plan.Changes, list.Reports...)
-	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan}, nil
+	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan, Incomplete: incomplete}, nil
+}
+
+// observeServiceIP returns the ClusterIP of default/kubernetes, which gives the address family. If
+// the Service cannot be read, it returns the last known one and the error.
+func (c *Controller) observeServiceIP(ctx context.Context) (netip.Addr, error) {
+	service, err := c.ObserveService(ctx)
+	if err != nil {
+		return *c.serviceIP.Load(), err
+	}
+	c.serviceIP.Store(&service.ClusterIP)
+	return service.ClusterIP, nil
 }
 
 func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
@@ -176,7 +194,9 @@ func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
 		for state, count := range found.Servers.countByState() {
 			c.metrics.servers.WithLabelValues(state).Set(float64(count))
 		}
-		return baselinecontroller.Observation{Changes: found.Plan.Changes, Counts: found.counts()}, nil
+		return baselinecontroller.Observation{
+			Changes: found.Plan.Changes, Counts: found.counts(), Incomplete: found.Incomplete,
+		}, nil
 	}
 }
 

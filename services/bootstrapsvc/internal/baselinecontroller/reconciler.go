@@ -47,6 +47,9 @@ type Observation struct {
 	Changes []baseline.Change
 	// Counts are facts for Service.Counts, by their stable names. It may be nil.
 	Counts map[string]int64
+	// Incomplete says what could not be read. What is planned nevertheless is written, and then the
+	// pass fails with it.
+	Incomplete error
 }
 
 // Observe reads the objects of one loop and plans their changes. It writes nothing.
@@ -248,9 +251,12 @@ func (r *Reconciler) reconcile(ctx context.Context, asked request) (Result, erro
 		if asked.exact && baseline.Fingerprint(writes) != asked.plan {
 			return Result{}, ErrDrifted
 		}
+		if !asked.exact {
+			writes = baseline.Automatic(writes)
+		}
 		if len(writes) == 0 {
 			r.showReports(reports)
-			return Result{Tries: tries, Reports: reports}, nil
+			return Result{Tries: tries, Reports: reports}, observation.Incomplete
 		}
 		tried, err := r.apply(ctx, writes)
 		tries = append(tries, tried...)
