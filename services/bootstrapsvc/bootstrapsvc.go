@@ -56,6 +56,7 @@ type Service struct {
 	leadership *leadership
 	baseline   *baselinecontroller.Controller
 	apiservers *apiserverscontroller.Controller
+	events     *baselinecontroller.Events
 	allocation *allocationcontroller.Controller
 	runner     *loop.Runner
 	server     *api.Server
@@ -143,13 +144,13 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
 	metrics := baselinecontroller.NewMetrics(deps.Metrics)
-	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership)}
+	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership), events: baselinecontroller.NewEvents(deps.Kube)}
 	s.baseline = baselinecontroller.New(baselinecontroller.Config{
 		ServiceRanges: ranges,
 		Service: baseline.Service{
 			TargetPort: made.local.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
 		},
-	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics})
+	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics, Applied: s.events.Applied})
 	endpoints, err := cfg.controller(made.local, extra)
 	if err != nil {
 		return nil, err
@@ -158,6 +159,7 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		ReplicaID: deps.Member.ID, Keys: made.keys, Session: deps.Leadership.Session, Probe: made.probe, ProbeOf: made.probeOf,
 		MasterLeases: made.masterLeases, LookupIP: made.lookupIP, Objects: made.objects, ObserveService: s.baseline.ObserveService,
 		YieldLeadership: deps.Leadership.YieldLeadership, PreferOthers: deps.Leadership.PreferOthers, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+		Applied: s.events.Applied,
 	})
 	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
 		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
@@ -268,6 +270,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // lead is the body of a term.
 func (s *Service) lead(ctx context.Context) error {
+	defer s.events.Start(ctx)()
 	defer func() {
 		s.baseline.Forget()
 		s.apiservers.Forget()

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
@@ -92,6 +93,8 @@ type Deps struct {
 	Logger            *slog.Logger
 	Metrics           prometheus.Registerer
 	ReconcilerMetrics *baselinecontroller.Metrics
+	// Applied is that of baselinecontroller.ReconcilerConfig; it may be nil.
+	Applied func(baseline.Change)
 }
 
 type metrics struct {

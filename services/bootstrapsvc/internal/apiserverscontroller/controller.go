@@ -65,7 +65,7 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
 		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
-		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics,
+		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics, Applied: deps.Applied,
 	})
 	c.serviceIP.Store(&netip.Addr{})
 	c.unreported = newUnreported(cfg, deps, c.endpoints.Trigger)

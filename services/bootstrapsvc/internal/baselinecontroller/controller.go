@@ -48,11 +48,13 @@ type Config struct {
 	Service baseline.Service
 }
 
-// Deps are the dependencies of a Controller. All are required.
+// Deps are the dependencies of a Controller. All but Applied are required.
 type Deps struct {
 	Objects Objects
 	Logger  *slog.Logger
 	Metrics *Metrics
+	// Applied is that of ReconcilerConfig.
+	Applied func(baseline.Change)
 }
 
 // Controller reconciles the system namespaces and the Service default/kubernetes. Its methods are
@@ -67,7 +69,7 @@ type Controller struct {
 func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{cfg: cfg, objects: deps.Objects}
 	c.namespaces = NewReconciler(ReconcilerConfig{
-		Loop: NamespacesLoop, Period: namespacesPeriod, Writer: deps.Objects, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loop: NamespacesLoop, Period: namespacesPeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics,
 		Reasons: []baseline.Reason{baseline.NamespaceTerminating, baseline.NamespaceMislabelled},
 		Observe: func(ctx context.Context) (Observation, error) {
 			found, err := c.ObserveNamespaces(ctx)
@@ -77,7 +79,7 @@ func New(cfg Config, deps Deps) *Controller {
 		},
 	})
 	c.service = NewReconciler(ReconcilerConfig{
-		Loop: ServiceLoop, Period: servicePeriod, Writer: deps.Objects, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loop: ServiceLoop, Period: servicePeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics,
 		Reasons: []baseline.Reason{
 			baseline.ServiceTerminating, baseline.NodePortsHeld, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown, baseline.SingleFamily,
 			baseline.CIDRMissing, baseline.CIDRTerminating, baseline.CIDRNotReady, baseline.CIDRDiffers, baseline.CIDRUnreadable,

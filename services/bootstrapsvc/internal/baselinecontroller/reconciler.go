@@ -61,7 +61,7 @@ type Writer interface {
 	Apply(ctx context.Context, step baseline.Change) error
 }
 
-// ReconcilerConfig describes one loop. All fields but Reasons are required.
+// ReconcilerConfig describes one loop. All fields but Reasons and Applied are required.
 type ReconcilerConfig struct {
 	// Loop is the name of the loop, for --loops, logs and metrics.
 	Loop    string
@@ -73,6 +73,8 @@ type ReconcilerConfig struct {
 	Reasons []baseline.Reason
 	Logger  *slog.Logger
 	Metrics *Metrics
+	// Applied is called after each write. It must not block.
+	Applied func(baseline.Change)
 }
 
 // Reconciler is one reconcile loop: it observes, plans and applies until nothing is left to write.
@@ -301,6 +303,9 @@ func (r *Reconciler) apply(ctx context.Context, writes []baseline.Change) ([]Try
 			r.writes.Add(1)
 			r.Logger.InfoContext(ctx, "applied change", "kind", step.Kind().Kind, "name", step.Object.GetName(),
 				"verb", step.Verb, "reason", step.Reason, "detail", step.Detail)
+			if r.Applied != nil {
+				r.Applied(step)
+			}
 		}
 		tries = append(tries, try)
 	}
