@@ -73,6 +73,9 @@ func (u *unreported) update(list ServerList, published []netip.Addr) {
 		if u.known == nil || u.known[address] {
 			known[address] = true
 		}
+		if slices.Contains(u.Address.All(), address) {
+			continue // its own sidecar, in this process, is about to write the key
+		}
 		if _, probed := u.probes[address]; known[address] && !slices.Contains(reported, address) {
 			probes[address] = u.probes[address]
 			if !probed {
