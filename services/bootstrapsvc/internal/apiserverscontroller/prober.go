@@ -28,8 +28,8 @@ type Prober struct {
 	url    string
 }
 
-// NewProber returns a prober of the kube-apiserver at server, an https URL, with the credentials and
-// the TLS settings of config. It makes no connection.
+// NewProber returns a prober of the kube-apiserver at server, an https URL, with the credentials
+// and the TLS settings of config. It makes no connection.
 func NewProber(config *rest.Config, server *url.URL) *Prober {
 	own := rest.CopyConfig(config)
 	own.Host = server.String()
@@ -39,8 +39,8 @@ func NewProber(config *rest.Config, server *url.URL) *Prober {
 // serviceHost is a name that the certificate of every kube-apiserver has, because pods verify it.
 const serviceHost = "kubernetes.default.svc"
 
-// NewPeerProber returns a prober of a kube-apiserver on another machine. The certificate must be one
-// that pods accept. It need not name the machine.
+// NewPeerProber returns a prober of a kube-apiserver on another machine. The certificate must be
+// one that pods accept. It need not name the machine.
 func NewPeerProber(config *rest.Config, server *url.URL) *Prober {
 	p := NewProber(config, server)
 	if !p.config.Insecure {

@@ -344,3 +344,22 @@ func FuzzDecodeEntry(f *testing.F) {
 		}
 	})
 }
+
+// ttlEtcd answers every lease with one TTL.
+type ttlEtcd struct {
+	Etcd
+	ttl int64
+}
+
+func (e ttlEtcd) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	return &clientv3.LeaseTimeToLiveResponse{TTL: e.ttl}, nil
+}
+
+// etcd rounds down: a lease lives in its last second, in which its TTL is 0.
+func TestTimeToLive_LastSecondIsNoExpiry(t *testing.T) {
+	for ttl, want := range map[int64]time.Duration{-1: 0, 0: time.Second, 1: time.Second, 5: 5 * time.Second} {
+		if got, err := timeToLive(t.Context(), ttlEtcd{ttl: ttl}, 1); got != want || err != nil {
+			t.Errorf("TTL of a lease that etcd answers with %d = %v, %v, want %v", ttl, got, err, want)
+		}
+	}
+}

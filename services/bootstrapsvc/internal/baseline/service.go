@@ -143,7 +143,7 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 	}
 	if released := releasedBy(existing, update.Object.(*corev1.Service)); released != "" {
 		changes = append(changes, report(existing.DeepCopy(), NodePortsHeld, fmt.Sprintf(
-			"service default/kubernetes is of type %s, want %s; the repair releases %s and waits for an operator who applies the plan",
+			"service default/kubernetes is of type %s, want %s; the repair releases %s and waits until an operator applies the plan",
 			existing.Spec.Type, want.kind(), released)))
 		update.NeedsApproval = true
 		update.Safe = planUpdate(existing, func(service *corev1.Service) []string { return repairSafely(service, want) })

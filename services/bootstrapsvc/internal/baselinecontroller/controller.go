@@ -163,8 +163,8 @@ func (c *Controller) ObserveService(ctx context.Context) (ServiceObservation, er
 	}, nil
 }
 
-// readServiceCIDR reads the default ServiceCIDR. Neither the Service nor the endpoints wait for it: a
-// failure is part of the result.
+// readServiceCIDR reads the default ServiceCIDR. Neither the Service nor the endpoints wait for it:
+// a failure is part of the result.
 func (c *Controller) readServiceCIDR(ctx context.Context) baseline.ServiceCIDR {
 	ctx, cancel := context.WithTimeout(ctx, cidrTimeout)
 	defer cancel()

@@ -20,8 +20,8 @@ const (
 	eventRepaired = "BaselineRepaired"
 )
 
-// Events sends one Event for each write of the baseline, about the object. It is safe for concurrent
-// use, and its methods never block. Events that cannot be sent are lost.
+// Events sends one Event for each write of the baseline, about the object. It is safe for
+// concurrent use, and its methods never block. Events that cannot be sent are lost.
 type Events struct {
 	kube     kubernetes.Interface
 	recorder atomic.Pointer[record.EventRecorder] // nil outside of a term
@@ -30,8 +30,8 @@ type Events struct {
 // NewEvents returns Events that are sent by kube; a nil kube sends none.
 func NewEvents(kube kubernetes.Interface) *Events { return &Events{kube: kube} }
 
-// Start sends Events until ctx, which carries the term, ends or the caller calls stop, which it must
-// do once.
+// Start sends Events until ctx, which carries the term, ends or the caller calls stop, which it
+// must do once.
 func (e *Events) Start(ctx context.Context) (stop func()) {
 	if e.kube == nil {
 		return func() {}
