@@ -191,7 +191,7 @@ func (s *sidecar) rankReplica(state *sidecarState) {
 		if isDown {
 			s.Logger.Warn("yielding leadership to replicas that can do the work", "reason", down)
 		} else {
-			s.Logger.Info("available for leadership again", "readySince", state.readySince)
+			s.Logger.Info("available for leadership again", "ready_since", state.readySince)
 		}
 	}
 	s.YieldLeadership(down)
