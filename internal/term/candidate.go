@@ -177,18 +177,24 @@ func (c *Candidate) stopped() {
 }
 
 // SetUnready reports why this replica cannot do the work of a shard, or nil if it can. Call it
-// whenever that changes. It does not block. An unready replica gets no shards while others are
-// ready, and releases its shards to them if it stays unready; package eligibility has the times.
+// whenever that changes. It does not block. An unready replica gets no shards while others can do
+// the work, and releases its shards to them if it stays unready; package eligibility has the times.
 func (c *Candidate) SetUnready(reason error) { c.readiness.set(&c.readiness.unready, reason) }
 
 // YieldLeadership reports that this replica cannot do the work of a shard and that other replicas
 // can. A nil reason ends that. It does not block.
 //
-// In contrast to SetUnready, the shards move to ready replicas at once, except for borrowed shards
-// that were claimed recently. There is no backoff afterwards: the replica gets its shards back as
-// soon as the reason is nil. If every replica yields, no shard moves. SetUnready and
-// YieldLeadership are independent; each one suffices to move shards.
+// In contrast to SetUnready, the shards move at once to ready replicas, or to replicas that can do
+// the work now if none is ready. Borrowed shards that were claimed recently stay for two TTLs.
+// There is no backoff afterwards: the replica gets its shards back as soon as the reason is nil. If
+// every replica yields, no shard moves. SetUnready and YieldLeadership are independent; each one
+// suffices to move shards.
 func (c *Candidate) YieldLeadership(reason error) { c.readiness.set(&c.readiness.yielding, reason) }
+
+// PreferOthers reports that this replica can do the work of a shard, and why ready replicas should
+// get shards before it. A nil reason ends that. It does not block. The replica keeps the shards
+// that it has, and gets shards while no other replica is ready.
+func (c *Candidate) PreferOthers(reason error) { c.readiness.set(&c.readiness.preferred, reason) }
 
 // Status returns a snapshot of the session and of every shard. It does not block.
 func (c *Candidate) Status() Status { return c.published.Load().status() }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
 // Prefix returns the prefix of every key of a cluster, "/trivet/<cluster>/".
@@ -121,6 +123,9 @@ type announcement struct {
 	// Unready says that the replica should get no shards while others are ready. Older versions do
 	// not write it and count as ready.
 	Unready bool `json:"unready,omitempty"`
+	// Able says of an unready replica that it can do the work now. Older versions do not write it,
+	// so their unready replicas count as unable.
+	Able bool `json:"able,omitempty"`
 	// Released are the last terms that the replica released, each as "<shard>@<epoch>", separated
 	// by spaces. Their bodies have returned. Older versions do not write it.
 	Released string `json:"released,omitempty"`
@@ -145,6 +150,18 @@ func releasedTerm(shard int, epoch int64) string { return fmt.Sprintf("%d@%d", s
 // released says whether the replica released a term lately.
 func (a announcement) released(shard int, epoch int64) bool {
 	return slices.Contains(strings.Fields(a.Released), releasedTerm(shard, epoch))
+}
+
+// rank returns the rank that the member announced.
+func (a announcement) rank() sharding.Rank {
+	switch {
+	case !a.Unready:
+		return sharding.Ready
+	case a.Able:
+		return sharding.Able
+	default:
+		return sharding.Unable
+	}
 }
 
 func (a announcement) encode() (string, error) {

@@ -7,20 +7,23 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term/internal/eligibility"
+	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
 // readiness has the reasons that a service reports through its candidate. It is safe for concurrent
 // use.
 type readiness struct {
-	unready  atomic.Pointer[error] // never nil; the last argument of SetUnready
-	yielding atomic.Pointer[error] // never nil; why this replica yields leadership
-	changed  chan struct{}         // holds a value until the replica has seen a change
+	unready   atomic.Pointer[error] // never nil; the last argument of SetUnready
+	yielding  atomic.Pointer[error] // never nil; why this replica yields leadership
+	preferred atomic.Pointer[error] // never nil; why ready replicas come before this one
+	changed   chan struct{}         // holds a value until the replica has seen a change
 }
 
 func newReadiness(unready error) *readiness {
 	r := &readiness{changed: make(chan struct{}, 1)}
 	r.unready.Store(&unready)
 	r.yielding.Store(new(error))
+	r.preferred.Store(new(error))
 	return r
 }
 
@@ -76,29 +79,36 @@ func (e *eligibilityState) backOff(now time.Time) {
 	before := e.tracker.BackoffUntil()
 	e.tracker = e.tracker.BackOff(now)
 	if until := e.tracker.BackoffUntil(); !until.Equal(before) {
-		e.logger.Warn("releasing shards to ready replicas; backing off", "until", until, "reason", *e.unready.Load())
+		e.logger.Warn("releasing shards to other replicas; backing off", "until", until, "reason", *e.unready.Load())
 	}
 }
 
 func (e *eligibilityState) yieldReason() error { return *e.yielding.Load() }
 
-// ready says whether this replica ranks with the ready members.
-func (e *eligibilityState) ready() bool {
-	return e.yieldReason() == nil && e.tracker.Verdict() == eligibility.Ready
+// rank returns the rank of this replica among the members.
+func (e *eligibilityState) rank() sharding.Rank {
+	isReady := e.tracker.Verdict() == eligibility.Ready
+	switch {
+	case e.yieldReason() != nil, !isReady && !e.tracker.Passing():
+		return sharding.Unable
+	case isReady && *e.preferred.Load() == nil:
+		return sharding.Ready
+	default:
+		return sharding.Able
+	}
 }
 
-// failing says whether this replica must release its shards to ready members.
-func (e *eligibilityState) failing() bool {
-	return e.yieldReason() != nil || e.tracker.Verdict() == eligibility.Failing
-}
+// failing says whether the checks have failed for so long that this replica must release its shards
+// to members of an earlier rank.
+func (e *eligibilityState) failing() bool { return e.tracker.Verdict() == eligibility.Failing }
 
 // notReadyReason returns why this replica ranks behind ready members, or "" if it does not.
 func (e *eligibilityState) notReadyReason() string {
-	if e.ready() {
+	if e.rank() == sharding.Ready {
 		return ""
 	}
 	if reason := e.yieldReason(); reason != nil {
-		return fmt.Sprintf("leadership yielded to ready replicas: %v", reason)
+		return fmt.Sprintf("leadership yielded to replicas that can do the work: %v", reason)
 	}
 	if reason := *e.unready.Load(); reason != nil {
 		return fmt.Sprintf("ready replicas come first: %v", reason)
@@ -106,6 +116,9 @@ func (e *eligibilityState) notReadyReason() string {
 	if until := e.tracker.BackoffUntil(); time.Now().Before(until) {
 		return fmt.Sprintf("ready replicas come first until %s: this one gave shards away because it could not do their work",
 			until.UTC().Format(time.RFC3339))
+	}
+	if reason := *e.preferred.Load(); reason != nil {
+		return fmt.Sprintf("ready replicas come first: %v", reason)
 	}
 	return "ready replicas come first: this one was unready and has not been ready for long enough"
 }

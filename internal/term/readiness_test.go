@@ -121,6 +121,44 @@ func TestYield_ShardsMoveAtOnceAndReturn(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
+// A replica that prefers others keeps its shards, gets none from ready ones, and takes them at once
+// from a replica that yields.
+func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
+	const n = 8
+	h := newHistory()
+	a := join(t, etcd(t), "a", h.body("a"), shards(n))
+	b := join(t, etcd(t), "b", h.body("b"), shards(n))
+	settled(t, h, n, a, b)
+	before := h.actors()
+	b.PreferOthers(errBroken)
+	waitForUnready(t, a, "b")
+	sleepReal(time.Second)
+	if now := h.actors(); !maps.Equal(now, before) {
+		t.Errorf("acting are %v, were %v: a replica that prefers others keeps its shards", now, before)
+	}
+	if reason := b.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
+		t.Errorf("status says %q, want why b gets nothing", reason)
+	}
+	began := time.Now()
+	a.YieldLeadership(errBroken)
+	testkit.Eventually(t, testTimeout, func() error {
+		for shard, actor := range h.actors() {
+			if actor.replica != "b" {
+				return fmt.Errorf("shard %d is with %s", shard, actor.replica)
+			}
+		}
+		if got := len(h.actors()); got != n {
+			return fmt.Errorf("%d shards are held, want %d", got, n)
+		}
+		return nil
+	})
+	t.Logf("yielded shards were held by b after %v", time.Since(began))
+	a.YieldLeadership(nil)
+	b.PreferOthers(nil)
+	settled(t, h, n, a, b)
+	wantNoViolations(t, h)
+}
+
 func TestReadiness_FailingReplicaReleasesShardsToReadyOnes(t *testing.T) {
 	const n = 16
 	h := newHistory()

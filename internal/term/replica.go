@@ -256,10 +256,11 @@ func (r *replica) reconcile(ctx context.Context) time.Duration {
 
 func (r *replica) planInput(now time.Time) sharding.Input {
 	in := sharding.Input{
-		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(), Holders: r.view.holders(),
+		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(now), Holders: r.view.holders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
-		Failing:    r.eligibility.failing(),
-		ClaimDelay: r.session.ttl, MinHold: 6 * r.session.ttl,
+		Failing: r.eligibility.failing(), Yielding: r.eligibility.yieldReason() != nil,
+		ReleasedRecently: r.eligibility.tracker.ReleasedRecently(now),
+		ClaimDelay:       r.session.ttl, MinHold: 6 * r.session.ttl,
 	}
 	for number := range in.Shards {
 		known := r.view.shard(number)

@@ -48,7 +48,7 @@ func (r *replica) claimShards(ctx context.Context, steps []sharding.Step) error 
 }
 
 func (r *replica) anchor() anchorKey {
-	anchor, _ := sharding.Anchor(r.view.shardingMembers())
+	anchor, _ := sharding.Anchor(r.view.shardingMembers(time.Now()))
 	return anchorKey{key: r.keys.member(anchor.ID), revision: anchor.Joined}
 }
 
@@ -234,10 +234,12 @@ func (r *replica) heldShards(selected func(*heldShard) bool) []*heldShard {
 
 // announcement returns the value that the member key should have.
 func (r *replica) announcement() announcement {
-	return announcement{
-		Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving,
-		Unready: r.cfg.Shards > 0 && !r.eligibility.ready(), Released: r.announced.Released,
+	next := announcement{Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving, Released: r.announced.Released}
+	if r.cfg.Shards > 0 {
+		rank := r.eligibility.rank()
+		next.Unready, next.Able = rank != sharding.Ready, rank == sharding.Able
 	}
+	return next
 }
 
 // announce updates the member key if its value has changed. Without it, other replicas would wait

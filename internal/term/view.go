@@ -30,6 +30,8 @@ type member struct {
 	announcement
 	lease  clientv3.LeaseID
 	joined int64
+	// rankSince is when this replica learned of the member's rank.
+	rankSince time.Time
 }
 
 // record is the known state of the key of one shard.
@@ -78,10 +80,11 @@ func (v *view) apply(now time.Time, c change) {
 func (v *view) replace(now time.Time, c change) {
 	v.malformed.keep(c.entries)
 	present := make(map[int]bool, len(v.terms))
+	before := v.members
 	v.members = make(map[string]member, len(c.entries))
 	for _, entry := range c.entries {
 		if strings.HasPrefix(string(entry.Key), v.keys.members) {
-			v.putMember(entry)
+			v.putMember(now, entry, before)
 		} else if shard, ok := v.shardOf(entry.Key); ok {
 			present[shard] = true
 			v.putTerm(now, shard, entry)
@@ -104,7 +107,7 @@ func (v *view) advance(now time.Time, events []*clientv3.Event) {
 			end = len(events)
 		}
 		for _, event := range events[:end] {
-			v.memberEvent(event)
+			v.memberEvent(now, event)
 		}
 		for _, event := range events[:end] {
 			v.termEvent(now, event)
@@ -113,14 +116,14 @@ func (v *view) advance(now time.Time, events []*clientv3.Event) {
 	}
 }
 
-func (v *view) memberEvent(event *clientv3.Event) {
+func (v *view) memberEvent(now time.Time, event *clientv3.Event) {
 	id, ok := strings.CutPrefix(string(event.Kv.Key), v.keys.members)
 	switch {
 	case !ok:
 	case event.Type == clientv3.EventTypeDelete:
 		delete(v.members, id)
 	default:
-		v.putMember(event.Kv)
+		v.putMember(now, event.Kv, v.members)
 	}
 }
 
@@ -139,7 +142,8 @@ func (v *view) termEvent(now time.Time, event *clientv3.Event) {
 	}
 }
 
-func (v *view) putMember(entry *mvccpb.KeyValue) {
+// putMember records a member. before has the members that were known before.
+func (v *view) putMember(now time.Time, entry *mvccpb.KeyValue, before map[string]member) {
 	id := strings.TrimPrefix(string(entry.Key), v.keys.members)
 	announced, err := decodeMember(v.keys.service, id, entry.Value)
 	if err != nil {
@@ -147,7 +151,11 @@ func (v *view) putMember(entry *mvccpb.KeyValue) {
 		delete(v.members, id)
 		return
 	}
-	v.members[id] = member{announcement: announced, lease: clientv3.LeaseID(entry.Lease), joined: entry.CreateRevision}
+	next := member{announcement: announced, lease: clientv3.LeaseID(entry.Lease), joined: entry.CreateRevision, rankSince: now}
+	if known, ok := before[id]; ok && known.rank() == next.rank() {
+		next.rankSince = known.rankSince
+	}
+	v.members[id] = next
 }
 
 func (v *view) shardOf(key []byte) (int, bool) {
@@ -188,12 +196,12 @@ func (v *view) shard(shard int) record {
 }
 
 // shardingMembers returns the members, ordered by id.
-func (v *view) shardingMembers() []sharding.Member {
+func (v *view) shardingMembers(now time.Time) []sharding.Member {
 	members := make([]sharding.Member, 0, len(v.members))
 	for _, id := range slices.Sorted(maps.Keys(v.members)) {
 		m := v.members[id]
 		members = append(members, sharding.Member{
-			ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving, Unready: m.Unready,
+			ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving, Rank: m.rank(), RankFor: now.Sub(m.rankSince),
 		})
 	}
 	return members

@@ -82,7 +82,7 @@ func TestView_ListThenEvents(t *testing.T) {
 		2: heldBy("a", 21, 5, later),
 	})
 	wantMembers := []sharding.Member{{ID: "a", Shards: 4, Joined: 5}, {ID: "b", Shards: 4, Joined: 7}}
-	if diff := cmp.Diff(wantMembers, v.shardingMembers()); diff != "" {
+	if diff := cmp.Diff(wantMembers, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"a"}, v.holders()); diff != "" {
@@ -102,17 +102,32 @@ func TestView_MissingUnreadyMeansReady(t *testing.T) {
 	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
 		memberEntry(t, "a", 5), entry(viewKeys.member("b"), value(`,"unready":true`), 7, 9, 7),
 	}})
-	want := []sharding.Member{{ID: "a", Shards: 4, Joined: 5}, {ID: "b", Shards: 4, Joined: 7, Unready: true}}
-	if diff := cmp.Diff(want, v.shardingMembers()); diff != "" {
+	want := []sharding.Member{{ID: "a", Shards: 4, Joined: 5}, {ID: "b", Shards: 4, Joined: 7, Rank: sharding.Unable}}
+	if diff := cmp.Diff(want, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"b"}, v.unready()); diff != "" {
 		t.Errorf("unready (-want +got):\n%s", diff)
 	}
 	v.apply(noon, change{revision: 21, events: []*clientv3.Event{put(entry(viewKeys.member("b"), value(""), 7, 21, 7))}})
-	want[1].Unready = false
-	if diff := cmp.Diff(want, v.shardingMembers()); diff != "" {
+	want[1].Rank = sharding.Ready
+	if diff := cmp.Diff(want, v.shardingMembers(noon)); diff != "" {
 		t.Errorf("members once b is ready (-want +got):\n%s", diff)
+	}
+}
+
+// An unready member of an older version does not say whether it is able, and counts as unable.
+func TestView_RankOfAnUnreadyMember(t *testing.T) {
+	v, _ := newTestView()
+	value := func(id, more string) string {
+		return `{"id":"` + id + `","service":"leasesvc","cluster":"east","shards":4,"unready":true` + more + `}`
+	}
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
+		entry(viewKeys.member("a"), value("a", ""), 5, 5, 5), entry(viewKeys.member("b"), value("b", `,"able":true`), 7, 9, 7),
+	}})
+	want := []sharding.Member{{ID: "a", Shards: 4, Joined: 5, Rank: sharding.Unable}, {ID: "b", Shards: 4, Joined: 7, Rank: sharding.Able}}
+	if diff := cmp.Diff(want, v.shardingMembers(noon)); diff != "" {
+		t.Errorf("members (-want +got):\n%s", diff)
 	}
 }
 

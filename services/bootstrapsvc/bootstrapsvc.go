@@ -56,6 +56,7 @@ type Service struct {
 	leadership *leadership
 	baseline   *baselinecontroller.Controller
 	apiservers *apiserverscontroller.Controller
+	events     *baselinecontroller.Events
 	allocation *allocationcontroller.Controller
 	runner     *loop.Runner
 	server     *api.Server
@@ -74,6 +75,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deps.KubeConfig.Insecure {
+		deps.Logger.Warn("probes do not verify certificates, because the kubeconfig says insecure-skip-tls-verify",
+			"effect", "any program that answers at the address of a kube-apiserver counts as one", "url", local.url.Redacted())
+	}
 	newRegistry := apiserverscontroller.NewRegistry
 	if cfg.Endpoints.SharedAddress {
 		newRegistry = apiserverscontroller.NewSharedRegistry
@@ -87,7 +92,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		lookupIP:     net.DefaultResolver.LookupNetIP,
 		probeOf: func(address netip.Addr) apiserverscontroller.Probe {
 			at := netip.AddrPortFrom(address, uint16(local.port))
-			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
+			return apiserverscontroller.NewPeerProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
 		},
 		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
 		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
@@ -139,13 +144,13 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
 	metrics := baselinecontroller.NewMetrics(deps.Metrics)
-	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership)}
+	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership), events: baselinecontroller.NewEvents(deps.Kube)}
 	s.baseline = baselinecontroller.New(baselinecontroller.Config{
 		ServiceRanges: ranges,
 		Service: baseline.Service{
 			TargetPort: made.local.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
 		},
-	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics})
+	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics, Applied: s.events.Applied})
 	endpoints, err := cfg.controller(made.local, extra)
 	if err != nil {
 		return nil, err
@@ -153,7 +158,8 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	s.apiservers = apiserverscontroller.New(endpoints, apiserverscontroller.Deps{
 		ReplicaID: deps.Member.ID, Keys: made.keys, Session: deps.Leadership.Session, Probe: made.probe, ProbeOf: made.probeOf,
 		MasterLeases: made.masterLeases, LookupIP: made.lookupIP, Objects: made.objects, ObserveService: s.baseline.ObserveService,
-		StepDown: deps.Leadership.YieldLeadership, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+		YieldLeadership: deps.Leadership.YieldLeadership, PreferOthers: deps.Leadership.PreferOthers, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+		Applied: s.events.Applied,
 	})
 	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
 		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
@@ -264,6 +270,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // lead is the body of a term.
 func (s *Service) lead(ctx context.Context) error {
+	defer s.events.Start(ctx)()
 	defer func() {
 		s.baseline.Forget()
 		s.apiservers.Forget()
@@ -325,9 +332,10 @@ type Leadership interface {
 	Run(ctx context.Context, body term.Body) error
 	// Status answers from memory.
 	Status() term.Status
-	// YieldLeadership gives the term to a ready replica for as long as there is a reason. It does
-	// not block.
+	// YieldLeadership gives the term to a replica that can do the work, for as long as there is a
+	// reason. PreferOthers ranks this replica behind ready ones and keeps its term. Neither blocks.
 	YieldLeadership(reason error)
+	PreferOthers(reason error)
 	// Session answers from memory: the etcd lease, a context that ends with it, and whether there
 	// is one now.
 	Session() (clientv3.LeaseID, context.Context, bool)

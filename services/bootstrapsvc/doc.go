@@ -14,9 +14,9 @@
 //
 //   - A server that refuses connections or calls itself not ready is removed after three probes. A
 //     server that accepts connections and does not answer is removed within fifteen seconds.
-//   - A leader whose own server is not ready steps down if another server is ready, so that the
-//     limits above hold for its own server too. It becomes available for leadership again after its
-//     server has been ready for half a minute.
+//   - A leader whose own server is not ready yields at once to a replica whose server is ready, so
+//     that the limits above hold for its own server too. After its server is ready again, it ranks
+//     behind ready replicas for half a minute, and leads if there is none.
 //   - An address leaves with its sidecar: at once at an orderly stop, which takes at most twenty
 //     seconds, and after a kill when the session has expired.
 //   - Drift is repaired within ten seconds, and in the EndpointSlice that is named after the

@@ -80,6 +80,90 @@ func TestEndpoints_FloorKeepsAServerThatIsNotReady(t *testing.T) {
 	})
 }
 
+// A key that is gone proves nothing about the server: probes decide.
+func TestEndpoints_ServerWithoutAKeyStaysWhileItsProbesSucceed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.keys.drop("10.1.0.2")
+		time.Sleep(time.Minute)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.wantReports(t, "APISERVER_KEPT")
+		f.adopted.set(true)
+		time.Sleep(2 * time.Second)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2") // it answered before, so one failure is not enough
+		time.Sleep(3 * time.Second)
+		f.wantPublished(t, "10.1.0.1")
+		f.adopted.set(false)
+		time.Sleep(time.Minute)
+		f.wantPublished(t, "10.1.0.1") // an address that nothing reports does not come back
+	})
+}
+
+// The first sidecar of a cluster finds the endpoints that kube-apiserver's own reconciler
+// published.
+func TestEndpoints_FirstSidecarDoesNotShrinkThemToItself(t *testing.T) {
+	for name, test := range map[string]struct {
+		down bool
+		want []string
+	}{
+		"the other servers answer":   {want: []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}},
+		"the other servers are gone": {down: true, want: []string{"10.1.0.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.publish("10.1.0.1", "10.1.0.2", "10.1.0.3")
+				f.adopted.set(test.down)
+				f.start(t)
+				defer f.end(t)
+				time.Sleep(time.Minute)
+				f.wantPublished(t, test.want...)
+			})
+		})
+	}
+}
+
+// Another program adds an address that is no server. It was not published when the term began.
+func TestEndpoints_ForeignAddressIsRemovedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(time.Minute)
+		f.publish("10.1.0.1", "10.1.0.9")
+		time.Sleep(moment)
+		f.wantPublished(t, "10.1.0.1")
+	})
+}
+
+// Three servers are published, and only one key is left.
+func TestEndpoints_FloorCountsServersWithoutAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.MinReady = 3 }))
+		f.start(t)
+		defer f.end(t)
+		for _, address := range []string{"10.1.0.2", "10.1.0.3"} {
+			f.keys.put(readyPeer(address))
+		}
+		time.Sleep(moment)
+		f.adopted.set(true)
+		for _, address := range []string{"10.1.0.2", "10.1.0.3"} {
+			f.keys.drop(address)
+		}
+		time.Sleep(time.Minute)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		stopped := readyPeer("10.1.0.3")
+		stopped.Ready, stopped.Left = false, true
+		f.keys.put(stopped)
+		synctest.Wait()
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2") // a server that leaves in order is no failure
+	})
+}
+
 func TestEndpoints_CountKeepsAKilledServerAndRemovesAStoppedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.APIServerCount = "master-count", 3 }))
@@ -212,10 +296,13 @@ func TestAdoption_ServersWithoutASidecarAreKnownFromMasterLeases(t *testing.T) {
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 		f.wantReports(t, "APISERVER_KEY_UNREADABLE", "APISERVER_KEY_UNLEASED", "APISERVER_KEY_DEAD")
 
-		// The address leaves with its key, and the key of a sidecar counts before the master lease.
+		// The address leaves after its key once its probes fail, and the key of a sidecar counts
+		// before the master lease.
 		f.masterLeases.set(masterLease("10.1.0.1"))
-		time.Sleep(2 * time.Second)
+		f.adopted.set(true)
+		time.Sleep(12 * time.Second)
 		f.wantPublished(t, "10.1.0.1")
+		f.adopted.set(false)
 		f.masterLeases.set(masterLease("10.1.0.1"), masterLease("10.1.0.3"))
 		f.keys.put(notReadyPeer("10.1.0.3"))
 		time.Sleep(2 * time.Second)
@@ -301,12 +388,14 @@ func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
 	})
 }
 
-// wantStepDown waits a second and compares.
-func (f *fixture) wantStepDown(t *testing.T, when string, want bool) {
+// wantRank waits a second and compares: whether the replica yields leadership, and whether it
+// prefers other replicas.
+func (f *fixture) wantRank(t *testing.T, when string, yields, prefers bool) {
 	t.Helper()
 	time.Sleep(time.Second)
-	if got := f.candidate.YieldReason(); (got != nil) != want {
-		t.Errorf("%s: step-down reason = %v, want one: %t", when, got, want)
+	yield, prefer := f.candidate.YieldReason(), f.candidate.PreferOthersReason()
+	if (yield != nil) != yields || (prefer != nil) != prefers {
+		t.Errorf("%s: yields for %v, want one: %t; prefers others for %v, want one: %t", when, yield, yields, prefer, prefers)
 	}
 }
 
@@ -317,71 +406,45 @@ func notReadyPeer(address string) apiserverscontroller.Entry {
 	return entry
 }
 
-func TestStepDown_WhileTheOwnServerIsDownAndAnotherIsReady(t *testing.T) {
+func TestRank_YieldsWhileTheOwnServerIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
 		defer f.end(t)
-		time.Sleep(moment)
+		f.wantRank(t, "the own server is ready from the start", false, false)
 		f.prober.set(true)
 		time.Sleep(4 * time.Second)
-		f.wantStepDown(t, "no other server is ready", false)
-		f.keys.put(readyPeer("10.1.0.2"))
-		f.wantStepDown(t, "another server is ready", true)
-		f.keys.put(notReadyPeer("10.1.0.2"))
-		f.wantStepDown(t, "the other server is not ready any more", false)
-		f.keys.put(readyPeer("10.1.0.2"))
-		f.wantStepDown(t, "the other server is back", true)
-		f.keys.fail(errors.New("etcd: no leader"), nil)
-		f.wantStepDown(t, "the state of the other server is unknown", true)
-		f.keys.fail(nil, nil)
+		f.wantRank(t, "the own server is down", true, false)
+		f.keys.fail(errors.New("etcd: no leader"), errors.New("etcd: no leader"))
 		f.prober.set(false)
-		f.wantStepDown(t, "the own server is back for a moment", true)
+		f.wantRank(t, "the own server is back for a moment, and etcd does not answer", false, true)
+		f.keys.fail(nil, nil)
 		time.Sleep(30 * time.Second)
-		f.wantStepDown(t, "the own server is back", false)
+		f.wantRank(t, "the own server is back", false, false)
 	})
 }
 
-func TestStepDown_FlappingServerDoesNotMoveTheTerm(t *testing.T) {
+// A server that flaps does not take the term back each time.
+func TestRank_FlappingServerPrefersOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
 		defer f.end(t)
-		f.keys.put(readyPeer("10.1.0.2"))
 		time.Sleep(moment)
 		f.prober.set(true)
 		time.Sleep(4 * time.Second)
 		for range 20 {
-			f.wantStepDown(t, "down", true)
+			f.wantRank(t, "down", true, false)
 			f.prober.set(false)
 			time.Sleep(4 * time.Second)
-			f.wantStepDown(t, "up", true)
+			f.wantRank(t, "up", false, true)
 			f.prober.set(true)
 			time.Sleep(4 * time.Second)
 		}
-		f.prober.set(false)
-		f.wantStepDown(t, "up, while another is ready", true)
-		f.keys.put(notReadyPeer("10.1.0.2"))
-		f.wantStepDown(t, "up, while no other is ready", false)
 	})
 }
 
-// A key that a restore left is no peer to step down for.
-func TestStepDown_NotForAKeyWithoutALease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.start(t)
-		defer f.end(t)
-		f.keys.put(readyPeer("10.1.0.2"))
-		f.keys.strip("10.1.0.2")
-		time.Sleep(moment)
-		f.prober.set(true)
-		time.Sleep(10 * time.Second)
-		f.wantStepDown(t, "there is no live peer", false)
-	})
-}
-
-func TestStepDown_WithATakenAddress(t *testing.T) {
+func TestRank_WithATakenAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -390,7 +453,7 @@ func TestStepDown_WithATakenAddress(t *testing.T) {
 		f.keys.put(readyPeer("10.1.0.1")) // another sidecar was given the same address
 		f.prober.set(true)
 		time.Sleep(10 * time.Second)
-		f.wantStepDown(t, "a ready server has the address", true)
+		f.wantRank(t, "a ready server has the address", true, false)
 	})
 }
 

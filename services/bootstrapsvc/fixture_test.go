@@ -125,6 +125,18 @@ func (f *fixture) statusOf(t testing.TB, name string) loop.Status {
 	return loop.Status{}
 }
 
+// publish writes endpoints as kube-apiserver's own reconciler does.
+func (f *fixture) publish(addresses ...string) {
+	var servers []apiservers.Server
+	for _, address := range addresses {
+		servers = append(servers, apiservers.Server{Address: netip.MustParseAddr(address), Port: 6443, Ready: true})
+	}
+	plan := apiservers.NewPlan(apiservers.Want{ServiceIP: netip.MustParseAddr("10.0.0.1")}, apiservers.Snapshot{Servers: servers})
+	for _, change := range plan.Changes {
+		f.objects.put(change.Object)
+	}
+}
+
 // readyPeer is the key of a ready kube-apiserver beside another replica.
 func readyPeer(address string) apiserverscontroller.Entry {
 	return apiserverscontroller.Entry{
@@ -143,8 +155,9 @@ type fakeObjects struct {
 	watchers watchers
 	// before is called before each write, without the lock; an error rejects it.
 	before func(ctx context.Context, step baseline.Change) error
-	// reads is the error of every read, if set.
-	reads error
+	// reads is the error of every read, if set. forbidden are the errors of reads of one object.
+	reads     error
+	forbidden map[string]error
 }
 
 func newFakeObjects() *fakeObjects {
@@ -203,8 +216,8 @@ func load[T baseline.Object](m *fakeObjects, key string) (T, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var none T
-	if m.reads != nil {
-		return none, m.reads
+	if err := errorOf(m.reads, m.forbidden[key]); err != nil {
+		return none, err
 	}
 	object, found := m.objects[key]
 	if !found {
@@ -213,10 +226,27 @@ func load[T baseline.Object](m *fakeObjects, key string) (T, error) {
 	return object.DeepCopyObject().(T), nil
 }
 
+func errorOf(all, one error) error {
+	if all != nil {
+		return all
+	}
+	return one
+}
+
 func (m *fakeObjects) failReads(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reads = err
+}
+
+// failReadsOf makes each read of one object fail.
+func (m *fakeObjects) failReadsOf(key string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.forbidden == nil {
+		m.forbidden = map[string]error{}
+	}
+	m.forbidden[key] = err
 }
 
 // beforeApply sets the function that is called before each write.
@@ -276,6 +306,9 @@ func (m *fakeObjects) EndpointSlices(context.Context) ([]*discoveryv1.EndpointSl
 func (m *fakeObjects) ServiceCIDR(context.Context) (baseline.ServiceCIDR, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.forbidden["ServiceCIDR kubernetes"]; err != nil {
+		return baseline.ServiceCIDR{}, err
+	}
 	return m.cidr, m.reads
 }
 
@@ -449,11 +482,6 @@ func (m *fakeKeys) Publish(ctx context.Context, entry apiserverscontroller.Entry
 
 func (m *fakeKeys) DeleteStale(ctx context.Context, address netip.Addr) (bool, error) {
 	return m.delete(ctx, address, func(owner string) bool { return owner != self().ID })
-}
-
-func (m *fakeKeys) Withdraw(ctx context.Context, address netip.Addr) error {
-	_, err := m.delete(ctx, address, func(owner string) bool { return owner == self().ID })
-	return err
 }
 
 func (m *fakeKeys) MarkLeft(ctx context.Context, entry apiserverscontroller.Entry) error {

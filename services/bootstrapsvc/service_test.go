@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,8 +109,17 @@ func TestService_PeersAreAddedAndRemovedAtOnce(t *testing.T) {
 		synctest.Wait()
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 
-		f.keys.drop("10.1.0.2")
+		stopped := readyPeer("10.1.0.2")
+		stopped.Ready, stopped.Left = false, true
+		f.keys.put(stopped)
 		synctest.Wait()
+		f.wantPublished(t, "10.1.0.1")
+
+		f.keys.put(readyPeer("10.1.0.2"))
+		synctest.Wait()
+		f.adopted.set(true) // its machine is lost
+		f.keys.drop("10.1.0.2")
+		time.Sleep(time.Second)
 		f.wantPublished(t, "10.1.0.1")
 	})
 }
@@ -132,7 +143,9 @@ func TestService_FailedServerIsRemovedUnlessItIsTheLast(t *testing.T) {
 		time.Sleep(time.Second)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 
+		f.adopted.set(true)
 		f.keys.drop("10.1.0.2")
+		time.Sleep(time.Second)
 		f.prober.set(true)
 		time.Sleep(time.Minute)
 		f.wantPublished(t, "10.1.0.1")
@@ -163,8 +176,8 @@ func TestService_StopRemovesTheOwnAddressUnderTheTerm(t *testing.T) {
 				f.end(t)
 
 				f.wantPublished(t, test.want...)
-				if entry, found := f.keys.get("10.1.0.1"); found {
-					t.Errorf("key is still there: %+v", entry)
+				if entry, found := f.keys.get("10.1.0.1"); !found || !entry.Left || entry.Ready {
+					t.Errorf("key = %+v, %t, want one that says that the server left", entry, found)
 				}
 			})
 		})
@@ -230,6 +243,7 @@ func TestService_FailedReadOfTheKeysRemovesNothing(t *testing.T) {
 
 		f.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)
 		f.keys.drop("10.1.0.2")
+		f.adopted.set(true)
 		time.Sleep(time.Minute)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 		if status := f.statusOf(t, apiserverscontroller.EndpointsLoop); status.State != loop.Failing {
@@ -237,7 +251,7 @@ func TestService_FailedReadOfTheKeysRemovesNothing(t *testing.T) {
 		}
 
 		f.keys.fail(nil, nil)
-		time.Sleep(10 * time.Second)
+		time.Sleep(12 * time.Second)
 		f.wantPublished(t, "10.1.0.1")
 		if status := f.statusOf(t, apiserverscontroller.EndpointsLoop); status.State != loop.Running {
 			t.Errorf("loop = %+v, want it running", status)
@@ -379,3 +393,66 @@ func TestService_PanicCostsOnePass(t *testing.T) {
 		}
 	})
 }
+
+// A Service that was exposed by hand keeps its node port until an operator applies the plan.
+func TestService_ExposedServiceKeepsItsNodePort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(moment)
+		edit(f.objects, "Service kubernetes", func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30443
+			s.Labels = nil
+		})
+		time.Sleep(time.Minute)
+		service, err := f.objects.Service(t.Context())
+		if err != nil || service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.Ports[0].NodePort != 30443 {
+			t.Errorf("service = %+v, %v, want its type and node port kept", service.Spec, err)
+		}
+		if service.Labels["provider"] != "kubernetes" {
+			t.Errorf("labels = %v, want them repaired", service.Labels)
+		}
+		found, err := f.baseline.ObserveService(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.baseline.Reconcilers()[1].ReconcilePlan(t.Context(), baseline.Writes(found.Changes)); err != nil {
+			t.Fatal(err)
+		}
+		if service, err = f.objects.Service(t.Context()); err != nil || service.Spec.Type != corev1.ServiceTypeClusterIP {
+			t.Errorf("after the plan was applied, service = %+v, %v", service.Spec, err)
+		}
+	})
+}
+
+// A right that is missing for one object stops nothing else.
+func TestService_ForbiddenReadStopsNothingElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.objects.failReadsOf("Namespace kube-public", errForbidden)
+		f.objects.failReadsOf("ServiceCIDR kubernetes", errForbidden)
+		cfg := baseline.Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443}
+		f.objects.put(baseline.PlanService(cfg, nil)[0].Object)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(moment)
+		f.wantPublished(t, "10.1.0.1")
+		for _, name := range []string{"default", "kube-node-lease", "kube-system"} {
+			if found, err := f.objects.Namespaces(t.Context(), []string{name}); err != nil || len(found) != 1 {
+				t.Errorf("namespace %s = %v, %v, want it created", name, found, err)
+			}
+		}
+		state := f.baseline.Reconcilers()[1].State()
+		if len(state.Reports) != 1 || state.Reports[0].Reason != baseline.CIDRUnreadable || !strings.Contains(state.Reports[0].Detail, errForbidden.Error()) {
+			t.Errorf("reports = %+v, want one with the cause", state.Reports)
+		}
+
+		f.objects.failReadsOf("Service kubernetes", errForbidden)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+	})
+}
+
+var errForbidden = errors.New("services is forbidden: User cannot get resource")

@@ -32,6 +32,7 @@ type Candidate struct {
 	change  chan struct{} // closed and replaced when lost changes
 
 	yieldReason error // the last argument of YieldLeadership
+	preferred   error // the last argument of PreferOthers
 }
 
 // NewCandidate returns a candidate for shards 0 to shards-1 with the identity of member.
@@ -140,6 +141,20 @@ func (c *Candidate) YieldLeadership(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.yieldReason = reason
+}
+
+// PreferOthers stores the reason. It changes nothing else, because there is no peer.
+func (c *Candidate) PreferOthers(reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.preferred = reason
+}
+
+// PreferOthersReason returns the last argument of PreferOthers.
+func (c *Candidate) PreferOthersReason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.preferred
 }
 
 // YieldReason returns the last argument of YieldLeadership.

@@ -177,6 +177,28 @@ func (f fixture) waitForPublished(within time.Duration, want ...*machine) time.D
 	return time.Since(began)
 }
 
+// waitForKeys waits until every machine has a key. An address that an earlier test published stays
+// for a moment without one.
+func (f fixture) waitForKeys(machines ...*machine) {
+	f.Helper()
+	testkit.Eventually(f, waitTimeout, func() error {
+		list, err := machines[0].client.ListAPIServers(f.Context(), &bootstrapv1.ListAPIServersRequest{})
+		if err != nil {
+			return err
+		}
+		var has []string
+		for _, server := range list.GetApiservers() {
+			if server.GetReady() {
+				has = append(has, server.GetAddress())
+			}
+		}
+		if slices.Sort(has); !slices.Equal(has, addressesOf(machines...)) {
+			return fmt.Errorf("keys are of %v, want %v", has, addressesOf(machines...))
+		}
+		return nil
+	})
+}
+
 func addressesOf(machines ...*machine) []string {
 	addresses := []string{}
 	for _, m := range machines {

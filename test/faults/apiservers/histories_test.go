@@ -32,6 +32,7 @@ func runHistory(f fixture, random *rand.Rand) {
 		m.startSidecar()
 	}
 	f.waitForPublished(waitTimeout, machines...)
+	f.waitForKeys(machines...)
 	faults := []machineFault{serverKilled, serverStopped, serverFrozen, sidecarKilled, sidecarStopped, powerLost}
 	for range *each {
 		faulty := machines[random.IntN(len(machines))]

@@ -48,7 +48,7 @@ func (f fixture) sidecar(kubeconfig string, args ...string) *sidecar {
 		"--cluster=" + f.name, "--kubeconfig=" + kubeconfig,
 		"--etcd-endpoints=" + strings.Join(f.cluster.EtcdEndpoints(), ","),
 		"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
-		"--listen=" + address, "--admin-listen=" + freeAddress(t), "--insecure",
+		"--listen=" + address, "--admin-listen=127.0.0.1:0", "--insecure",
 	}, args...)...)
 	command.Env = append(os.Environ(), sidecarVariable+"=1")
 	log := logFile(t)

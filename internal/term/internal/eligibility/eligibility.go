@@ -7,14 +7,19 @@
 //     [Ready] at once.
 //   - A replica whose checks fail for one TTL of a session is no longer ready. It gets no further
 //     shards and keeps those that it has.
-//   - After two TTLs it is [Failing], and its shards move to ready replicas. The second TTL lets
-//     the other replicas report their own failures. When all replicas depend on the same dead
-//     server, all have reported it before the first one would release a shard, and no shard moves.
+//   - After two TTLs it is [Failing], and its shards move to ready replicas, or to replicas whose
+//     checks pass now ([Tracker.Passing]) if none is ready. The second TTL lets the other replicas
+//     report their own failures. When all replicas depend on the same dead server, all have
+//     reported it before the first one would release a shard, and no shard moves.
 //   - A replica is ready again once its checks have passed for two TTLs without a break.
 //   - A replica that released shards because it failed backs off for 12 TTLs. Each further time
 //     doubles the backoff, up to 120 TTLs. A failure may show only while the replica holds a shard,
 //     so passing checks without a shard prove nothing, and the shards would move back and forth.
 //     The count restarts after the replica has been ready for 120 TTLs.
+//   - A backoff puts a replica behind ready ones and never bars it. A failing replica releases its
+//     shards also to a replica that backs off, but only if it has released none itself for 12 TTLs
+//     ([Tracker.ReleasedRecently]). So each shard reaches a replica whose checks pass within 14
+//     TTLs of a failure, and a cause that makes every holder fail moves shards rarely.
 //
 // The package is pure: time is a parameter, and a [Tracker] is a value. With the default TTL of 5 s
 // these times are 5 s, 10 s, 10 s, and 1 to 10 minutes.
@@ -31,7 +36,7 @@ const (
 	Unproven Verdict = iota
 	// Ready replicas can do the work.
 	Ready
-	// Failing replicas cannot do the work. Their shards move to ready replicas.
+	// Failing replicas cannot do the work. Their shards move to replicas that can.
 	Failing
 )
 
@@ -73,6 +78,7 @@ type Tracker struct {
 	backoffs     int
 	backoffUntil time.Time
 	backedOff    bool
+	releasedAt   time.Time // when shards were last released because of a failure
 }
 
 // New returns the tracker of a replica that starts now.
@@ -82,6 +88,14 @@ func New(now time.Time, ttl time.Duration, passing bool) Tracker {
 
 // Verdict returns the verdict of the last observation.
 func (t Tracker) Verdict() Verdict { return t.verdict }
+
+// Passing returns whether the checks passed at the last observation.
+func (t Tracker) Passing() bool { return t.passing }
+
+// ReleasedRecently returns whether the replica released shards within 12 TTLs because it failed.
+func (t Tracker) ReleasedRecently(now time.Time) bool {
+	return !t.releasedAt.IsZero() && now.Sub(t.releasedAt) < minBackoffTTLs*t.ttl
+}
 
 // BackoffUntil returns the end of the backoff, or zero if there is none.
 func (t Tracker) BackoffUntil() time.Time { return t.backoffUntil }
@@ -150,6 +164,6 @@ func (t Tracker) BackOff(now time.Time) Tracker {
 	}
 	t.backoffUntil = now.Add(min(minBackoffTTLs*t.ttl<<min(t.backoffs, 10), maxBackoffTTLs*t.ttl))
 	t.backoffs++
-	t.mustProve, t.backedOff = true, true
+	t.mustProve, t.backedOff, t.releasedAt = true, true, now
 	return t
 }

@@ -10,17 +10,23 @@
 //   - The owner of a shard is the member with the highest hash of shard and member (rendezvous
 //     hashing). A member that leaves moves only its own shards. A member that joins takes only the
 //     shards that it now owns.
-//   - Unready members rank behind all ready ones and get no shard from them. If all members are
-//     unready, the ranking is as if all were ready: vacant shards are claimed, and no running shard
-//     is released, because no other member would do better.
-//   - An unready replica keeps its running shards until it is known to fail. Then they move to
-//     ready members.
+//   - A [Rank] is an order of preference and never a bar. Ready members come first, then able ones,
+//     then unable ones. A vacant shard is always claimed, by a member of the first rank that has
+//     one.
+//   - A replica that is not ready keeps its running shards until it is known to fail. Then they
+//     move to members of an earlier rank: also to able ones if no member is ready. If no member
+//     ranks before it, no running shard is released, because no other member would do better.
+//   - A replica that fails releases to an able member only after the member was able for one
+//     ClaimDelay. Otherwise the end of an outage of all would move the shards to the member that
+//     notices it first. If the replica released shards a short time ago because it failed, it
+//     releases only to ready members. Otherwise a cause that makes every holder fail would move the
+//     shards all the time. A replica that yields knows the cause, and does not wait.
 //   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it
 //     after one ClaimDelay, the following one after two, and so on. A member that is alive but
 //     cannot work therefore delays a shard only for a short time.
 //   - A running shard that another member owns is released as the budget of moves allows. A shard
 //     claimed because its owner did not claim it is kept for MinHold first, so that it does not
-//     move back and forth.
+//     move back and forth. A replica that fails keeps it for two ClaimDelays only.
 //   - Replicas with different numbers of shards never work at the same time, because one object
 //     would belong to two shards. The number of the member that joined first (the anchor) counts.
 //     Members with another number own nothing, release what they run, and wait until no shard of
@@ -48,9 +54,12 @@ type Input struct {
 	// Holders are the ids of all replicas that hold a shard of the service. They include holders of
 	// shards beyond this replica's number of shards.
 	Holders []string
-	// Failing says that this replica must release its shards to ready members. Member.Unready is
-	// weaker: an unready replica that does not fail keeps its shards.
-	Failing bool
+	// Failing says that this replica must release its shards to members of an earlier rank. The
+	// rank is weaker: a replica that is not ready and does not fail keeps its shards. Yielding says
+	// the same of a replica that knows that the cause is its own.
+	Failing, Yielding bool
+	// ReleasedRecently says that this replica released shards a short time ago because it failed.
+	ReleasedRecently bool
 	// Moves is how many running shards may be released now.
 	Moves int
 	// ClaimDelay is how long each rank waits for the previous one to claim a vacant shard.
@@ -178,8 +187,8 @@ func (p *planner) release(number int, shard Shard) {
 	if !ok {
 		return
 	}
-	if reason != Divided && shard.Borrowed && shard.HeldFor < p.MinHold {
-		p.wait(p.MinHold - shard.HeldFor)
+	if least := p.leastHold(shard, reason); shard.HeldFor < least {
+		p.wait(least - shard.HeldFor)
 		return
 	}
 	release := Step{Shard: number, Verb: Release, Reason: reason, To: to}
@@ -191,6 +200,18 @@ func (p *planner) release(number int, shard Shard) {
 	p.step(release)
 }
 
+// leastHold returns how long a shard must be held before it may be released for a reason.
+func (p *planner) leastHold(shard Shard, reason Reason) time.Duration {
+	switch {
+	case !shard.Borrowed || reason == Divided:
+		return 0
+	case reason == Unready:
+		return min(p.MinHold, 2*p.ClaimDelay)
+	default:
+		return p.MinHold
+	}
+}
+
 // successor returns the member that should hold a shard that runs here, and why. It is false if the
 // shard stays: this replica owns it, or no member would do the work better.
 func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
@@ -200,12 +221,27 @@ func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
 		return "", "", false
 	case !slices.ContainsFunc(p.participants, func(m Member) bool { return m.ID == p.Self }):
 		return best.ID, Divided, true
-	case best.Unready:
-		return "", "", false
-	case !p.self.Unready:
+	case best.Rank == Ready && p.self.Rank == Ready:
 		return best.ID, Moved, true
+	case best.Rank < p.self.Rank:
+		return best.ID, Unready, p.Yielding || p.Failing && p.hasProven(best)
 	default:
-		return best.ID, Unready, p.Failing
+		return "", "", false
+	}
+}
+
+// hasProven says whether a member of an earlier rank has shown for long enough that it does better.
+func (p *planner) hasProven(member Member) bool {
+	switch {
+	case member.Rank == Ready:
+		return true
+	case p.ReleasedRecently:
+		return false
+	case member.RankFor < p.ClaimDelay:
+		p.wait(p.ClaimDelay - member.RankFor)
+		return false
+	default:
+		return true
 	}
 }
 

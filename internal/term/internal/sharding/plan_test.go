@@ -1,6 +1,7 @@
 package sharding_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -173,12 +174,12 @@ func drawInput(t *rapid.T) sharding.Input {
 	ms := drawMembers(t, shards)
 	for i := range ms {
 		ms[i].Shards = rapid.SampledFrom([]int{shards, shards, shards, 0, 3}).Draw(t, "shard count")
-		ms[i].Unready = rapid.Bool().Draw(t, "unready")
+		ms[i].Rank, ms[i].RankFor = drawRank(t), seconds(t)
 		ms[i].Leaving = i > 0 && rapid.IntRange(0, 4).Draw(t, "leaving") == 0 // a leaving replica does not plan
 	}
 	s := sharding.Input{
 		Self: ms[0].ID, Members: ms, Moves: rapid.IntRange(0, 5).Draw(t, "moves"), ClaimDelay: claimDelay, MinHold: minHold,
-		Failing: rapid.Bool().Draw(t, "failing"),
+		Failing: rapid.Bool().Draw(t, "failing"), Yielding: rapid.Bool().Draw(t, "yielding"), ReleasedRecently: rapid.Bool().Draw(t, "released recently"),
 	}
 	for range shards {
 		s.Shards = append(s.Shards, sharding.Shard{
@@ -305,67 +306,104 @@ func TestPlan_MembersAgreeOnOneClaimant(t *testing.T) {
 func drawReadiness(t *rapid.T, ms []sharding.Member) []sharding.Member {
 	drawn := append([]sharding.Member(nil), ms...)
 	for i := range drawn {
-		drawn[i].Unready = rapid.Bool().Draw(t, "unready")
+		drawn[i].Rank = drawRank(t)
 	}
 	return drawn
 }
 
-// unreadyOf returns the ids of the unready members.
-func unreadyOf(ms []sharding.Member) map[string]bool {
-	unready := map[string]bool{}
-	for _, m := range ms {
-		if m.Unready {
-			unready[m.ID] = true
-		}
-	}
-	return unready
+func drawRank(t *rapid.T) sharding.Rank {
+	return rapid.SampledFrom([]sharding.Rank{sharding.Ready, sharding.Able, sharding.Unable}).Draw(t, "rank")
 }
 
-func TestPlan_ReadyMembersRankFirst(t *testing.T) {
+// firstRank returns the earliest rank that a member has.
+func firstRank(ms []sharding.Member) sharding.Rank {
+	return slices.MinFunc(ms, func(a, b sharding.Member) int { return int(a.Rank) - int(b.Rank) }).Rank
+}
+
+func ranksOf(ms []sharding.Member) map[string]sharding.Rank {
+	ranks := map[string]sharding.Rank{}
+	for _, m := range ms {
+		ranks[m.ID] = m.Rank
+	}
+	return ranks
+}
+
+func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 	own, peers := ownedBy(t, "replica-0"), ownedBy(t, "replica-1")
 	running := sharding.Shard{Ours: true, Work: sharding.Running}
 	release := func(number int, reason sharding.Reason) sharding.Decision {
 		return step(sharding.Step{Shard: number, Verb: sharding.Release, Reason: reason, To: "replica-1"})
 	}
 	for name, test := range map[string]struct {
-		self, peer bool // unready
-		failing    bool
-		number     int
-		shard      sharding.Shard
-		want       sharding.Decision
+		self, peer sharding.Rank
+		// peerFor is how long the peer has its rank.
+		peerFor                     time.Duration
+		failing, yielding, recently bool
+		number                      int
+		shard                       sharding.Shard
+		want                        sharding.Decision
 	}{
-		"running, owned by unready peer: kept": {peer: true, number: peers, shard: running},
+		"running, owned by unready peer: kept": {peer: sharding.Unable, number: peers, shard: running},
 		"vacant, owned by unready peer: claimed": {
-			peer: true, number: peers, shard: sharding.Shard{Vacant: true},
+			peer: sharding.Unable, number: peers, shard: sharding.Shard{Vacant: true},
 			want: step(sharding.Step{Shard: peers, Verb: sharding.Claim, Reason: sharding.Vacant}),
 		},
 		"vacant, owned by unready self: left to peer": {
-			self: true, number: own, shard: sharding.Shard{Vacant: true}, want: sharding.Decision{Wait: claimDelay},
+			self: sharding.Unable, number: own, shard: sharding.Shard{Vacant: true}, want: sharding.Decision{Wait: claimDelay},
 		},
 		"vacant, owned by unready self, unclaimed by peer: claimed": {
-			self: true, number: own, shard: sharding.Shard{Vacant: true, VacantFor: claimDelay},
+			self: sharding.Unable, number: own, shard: sharding.Shard{Vacant: true, VacantFor: claimDelay},
 			want: step(sharding.Step{Shard: own, Verb: sharding.Claim, Reason: sharding.Unclaimed}),
 		},
 		"vacant, owned by self, both unready: claimed": {
-			self: true, peer: true, number: own, shard: sharding.Shard{Vacant: true},
+			self: sharding.Unable, peer: sharding.Unable, number: own, shard: sharding.Shard{Vacant: true},
 			want: step(sharding.Step{Shard: own, Verb: sharding.Claim, Reason: sharding.Vacant}),
 		},
-		"running, self unready: kept":                   {self: true, number: own, shard: running},
-		"running, self failing: released to ready peer": {self: true, failing: true, number: own, shard: running, want: release(own, sharding.Unready)},
-		"running, both failing: kept":                   {self: true, peer: true, failing: true, number: own, shard: running},
-		"running, owned by peer, both failing: kept":    {self: true, peer: true, failing: true, number: peers, shard: running},
+		"running, self unready: kept":                   {self: sharding.Unable, number: own, shard: running},
+		"running, self failing: released to ready peer": {self: sharding.Unable, failing: true, number: own, shard: running, want: release(own, sharding.Unready)},
+		"running, both failing: kept":                   {self: sharding.Unable, peer: sharding.Unable, failing: true, number: own, shard: running},
+		"running, owned by peer, both failing: kept":    {self: sharding.Unable, peer: sharding.Unable, failing: true, number: peers, shard: running},
 		"running, self failing but not announced: kept": {failing: true, number: own, shard: running},
 		"running, owned by peer, both ready: released":  {number: peers, shard: running, want: release(peers, sharding.Moved)},
-		"borrowed, self failing: kept for MinHold": {
-			self: true, failing: true, number: own,
+		"running, self failing, peer able: released": {
+			self: sharding.Unable, peer: sharding.Able, peerFor: claimDelay, failing: true, number: own, shard: running, want: release(own, sharding.Unready),
+		},
+		"running, self failing, peer able for a moment: kept": {
+			self: sharding.Unable, peer: sharding.Able, peerFor: time.Second, failing: true, number: own, shard: running,
+			want: sharding.Decision{Wait: claimDelay - time.Second},
+		},
+		"running, self yielding, peer able for a moment: released": {
+			self: sharding.Unable, peer: sharding.Able, yielding: true, recently: true, number: own, shard: running, want: release(own, sharding.Unready),
+		},
+		"running, self failing, released recently, peer able: kept": {
+			self: sharding.Unable, peer: sharding.Able, peerFor: claimDelay, failing: true, recently: true, number: own, shard: running,
+		},
+		"running, self failing, released recently, peer ready: released": {
+			self: sharding.Unable, failing: true, recently: true, number: own, shard: running, want: release(own, sharding.Unready),
+		},
+		"running, self able, peer ready: kept":                 {self: sharding.Able, number: own, shard: running},
+		"running, owned by peer, both able: kept":              {self: sharding.Able, peer: sharding.Able, number: peers, shard: running},
+		"running, owned by peer, self able, peer unable: kept": {self: sharding.Able, peer: sharding.Unable, number: peers, shard: running},
+		"vacant, owned by unable peer, self able: claimed": {
+			self: sharding.Able, peer: sharding.Unable, number: peers, shard: sharding.Shard{Vacant: true},
+			want: step(sharding.Step{Shard: peers, Verb: sharding.Claim, Reason: sharding.Vacant}),
+		},
+		"borrowed, self failing: kept for two claim delays": {
+			self: sharding.Unable, failing: true, number: own,
+			shard: sharding.Shard{Ours: true, Work: sharding.Running, Borrowed: true, HeldFor: 4 * time.Second},
+			want:  sharding.Decision{Wait: 6 * time.Second},
+		},
+		"borrowed, self failing, held long enough: released": {
+			self: sharding.Unable, failing: true, number: own,
 			shard: sharding.Shard{Ours: true, Work: sharding.Running, Borrowed: true, HeldFor: 10 * time.Second},
-			want:  sharding.Decision{Wait: 20 * time.Second},
+			want:  release(own, sharding.Unready),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newInput(test.number, test.shard)
 			s.Members = append([]sharding.Member(nil), two...)
-			s.Members[0].Unready, s.Members[1].Unready, s.Failing = test.self, test.peer, test.failing
+			s.Members[0].Rank, s.Members[1].Rank, s.Members[1].RankFor = test.self, test.peer, test.peerFor
+			s.Failing, s.Yielding, s.ReleasedRecently = test.failing, test.yielding, test.recently
 			if diff := cmp.Diff(test.want, sharding.Plan(s)); diff != "" {
 				t.Errorf("decision (-want +got):\n%s", diff)
 			}
@@ -373,11 +411,11 @@ func TestPlan_ReadyMembersRankFirst(t *testing.T) {
 	}
 }
 
-// Replicas with different numbers of shards never run together, even if the anchor is unready.
-func TestPlan_OtherShardCountIsReleasedEvenToUnreadyAnchor(t *testing.T) {
+// Replicas with different numbers of shards never run together, even if the anchor is unable.
+func TestPlan_OtherShardCountIsReleasedEvenToUnableAnchor(t *testing.T) {
 	s := sharding.Input{
 		Self: "new", Moves: 1, Shards: []sharding.Shard{{Ours: true, Work: sharding.Running}},
-		Members: []sharding.Member{{ID: "old", Shards: 8, Joined: 1, Unready: true}, {ID: "new", Shards: 1, Joined: 2}},
+		Members: []sharding.Member{{ID: "old", Shards: 8, Joined: 1, Rank: sharding.Unable}, {ID: "new", Shards: 1, Joined: 2}},
 	}
 	want := []sharding.Step{{Verb: sharding.Release, Reason: sharding.Divided, To: "old"}}
 	if diff := cmp.Diff(want, sharding.Plan(s).Steps); diff != "" {
@@ -385,28 +423,28 @@ func TestPlan_OtherShardCountIsReleasedEvenToUnreadyAnchor(t *testing.T) {
 	}
 }
 
-func TestOwner_UnreadyOnlyIfAllAreUnready(t *testing.T) {
+func TestOwner_IsOfTheEarliestRank(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ms := drawReadiness(t, drawMembers(t, 16))
-		unready := unreadyOf(ms)
+		ranks := ranksOf(ms)
 		for shard := range 16 {
-			if id := sharding.Owner(shard, ms); unready[id] && len(unready) < len(ms) {
-				t.Fatalf("shard %d belongs to %q, which is unready, among %+v", shard, id, ms)
+			if id := sharding.Owner(shard, ms); ranks[id] != firstRank(ms) {
+				t.Fatalf("shard %d belongs to %q of rank %d among %+v", shard, id, ranks[id], ms)
 			}
 		}
 	})
 }
 
-// When one member's readiness changes, no shard moves between two other members. The exception is
-// the last or first ready member: then the whole ranking changes.
-func TestOwner_ReadinessChangeMovesOnlyItsShards(t *testing.T) {
+// When one member's rank changes, no shard moves between two other members. The exception is the
+// last or first member of the earliest rank: then the whole ranking changes.
+func TestOwner_RankChangeMovesOnlyItsShards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := drawReadiness(t, drawMembers(t, 16))
 		changed := rapid.IntRange(0, len(before)-1).Draw(t, "changed")
 		after := append([]sharding.Member(nil), before...)
-		after[changed].Unready = !after[changed].Unready
-		if len(unreadyOf(before)) == len(before) || len(unreadyOf(after)) == len(after) {
-			t.Skip("no member is ready before or after")
+		after[changed].Rank = drawRank(t)
+		if firstRank(before) != firstRank(after) {
+			t.Skip("the earliest rank changes")
 		}
 		for shard := range 16 {
 			from, to := sharding.Owner(shard, before), sharding.Owner(shard, after)
@@ -417,31 +455,37 @@ func TestOwner_ReadinessChangeMovesOnlyItsShards(t *testing.T) {
 	})
 }
 
-// For any input, a replica releases a shard only to a ready member, and while unready only if it
-// fails. A different number of shards is the exception.
-func TestPlan_ReleasesOnlyToReadyMembers(t *testing.T) {
+// For any input, a replica that is not ready releases a shard only to a member of an earlier rank,
+// and only if it fails. A different number of shards is the exception.
+func TestPlan_ReleasesOnlyToMembersThatDoBetter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawInput(t)
-		unready := unreadyOf(s.Members)
+		ranks := ranksOf(s.Members)
 		d := sharding.Plan(s)
 		for _, step := range append(d.Steps, d.Postponed...) {
 			if step.Verb != sharding.Release || step.Reason == sharding.Divided {
 				continue
 			}
-			if unready[step.To] || unready[s.Self] && !s.Failing || (step.Reason == sharding.Unready) != unready[s.Self] {
-				t.Fatalf("%+v although unready are %v and failing = %t", step, unready, s.Failing)
+			self, to := ranks[s.Self], ranks[step.To]
+			isMove := step.Reason == sharding.Moved && self == sharding.Ready && to == sharding.Ready
+			isFailure := step.Reason == sharding.Unready && to < self &&
+				(s.Yielding || s.Failing && (to == sharding.Ready || !s.ReleasedRecently))
+			if !isMove && !isFailure {
+				t.Fatalf("%+v although ranks are %v, failing = %t and yielding = %t", step, ranks, s.Failing, s.Yielding)
 			}
 		}
 	})
 }
 
-// If all members are unready, no shard is released and each vacant shard is claimed once.
-func TestPlan_AllUnreadyClaimsVacantAndReleasesNothing(t *testing.T) {
+// If all members have one rank behind the ready ones, no shard is released and each vacant shard is
+// claimed once.
+func TestPlan_OneRankClaimsVacantAndReleasesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const shards = 8
 		ms := drawMembers(t, shards)
+		common := rapid.SampledFrom([]sharding.Rank{sharding.Able, sharding.Unable}).Draw(t, "rank")
 		for i := range ms {
-			ms[i].Unready = true
+			ms[i].Rank = common
 		}
 		claims := make([]int, shards)
 		for _, m := range ms {

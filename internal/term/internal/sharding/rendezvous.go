@@ -2,6 +2,7 @@ package sharding
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -18,10 +19,24 @@ type Member struct {
 	// Leaving says that the member releases its shards and should get no others. Its number of
 	// shards still counts, because it may still hold some.
 	Leaving bool
-	// Unready says that the member cannot do the work of a shard, or has not proven that it can. It
-	// ranks behind all ready members.
-	Unready bool
+	// Rank orders the members by what they can do now. RankFor is the least time since the member
+	// has this rank.
+	Rank    Rank
+	RankFor time.Duration
 }
+
+// Rank says how well a member can do the work of a shard. A member gets shards before all members
+// of a later rank. Within a rank, the hash decides.
+type Rank int
+
+const (
+	// Ready members can do the work.
+	Ready Rank = iota
+	// Able members can do the work now, but have not proven for long enough that they stay able.
+	Able
+	// Unable members cannot do the work now.
+	Unable
+)
 
 // Anchor returns the member that joined first. Its number of shards counts. Members that announce
 // no shards are ignored. The result is false if no member is left.
@@ -77,11 +92,11 @@ func rank(shard int, members []Member, self Member) int {
 	return n
 }
 
-// before says whether a ranks before b: ready members first, then by hash. It is a strict order,
-// because equal hashes are ordered by id.
+// before says whether a ranks before b: by rank, then by hash. It is a strict order, because equal
+// hashes are ordered by id.
 func before(shard int, a, b Member) bool {
-	if a.Unready != b.Unready {
-		return b.Unready
+	if a.Rank != b.Rank {
+		return a.Rank < b.Rank
 	}
 	ha, hb := score(shard, a.ID), score(shard, b.ID)
 	return ha > hb || ha == hb && a.ID < b.ID

@@ -126,48 +126,50 @@ const (
 	BaselineChangeReason_BASELINE_CHANGE_REASON_APISERVER_KEY_UNREADABLE    BaselineChangeReason = 34
 	BaselineChangeReason_BASELINE_CHANGE_REASON_APISERVER_SILENT            BaselineChangeReason = 35
 	BaselineChangeReason_BASELINE_CHANGE_REASON_APISERVER_PORT_MISMATCH     BaselineChangeReason = 36
+	BaselineChangeReason_BASELINE_CHANGE_REASON_SERVICE_NODE_PORTS_HELD     BaselineChangeReason = 600
 )
 
 // Enum value maps for BaselineChangeReason.
 var (
 	BaselineChangeReason_name = map[int32]string{
-		0:  "BASELINE_CHANGE_REASON_UNSPECIFIED",
-		1:  "BASELINE_CHANGE_REASON_NAMESPACE_MISSING",
-		2:  "BASELINE_CHANGE_REASON_NAMESPACE_TERMINATING",
-		3:  "BASELINE_CHANGE_REASON_NAMESPACE_MISLABELLED",
-		4:  "BASELINE_CHANGE_REASON_SERVICE_MISSING",
-		5:  "BASELINE_CHANGE_REASON_SERVICE_DRIFTED",
-		6:  "BASELINE_CHANGE_REASON_SERVICE_TERMINATING",
-		7:  "BASELINE_CHANGE_REASON_CLUSTER_IP_DIFFERS",
-		8:  "BASELINE_CHANGE_REASON_CLUSTER_IP_UNKNOWN",
-		9:  "BASELINE_CHANGE_REASON_SERVICE_SINGLE_FAMILY",
-		10: "BASELINE_CHANGE_REASON_SERVICE_CIDR_MISSING",
-		11: "BASELINE_CHANGE_REASON_SERVICE_CIDR_TERMINATING",
-		12: "BASELINE_CHANGE_REASON_SERVICE_CIDR_NOT_READY",
-		13: "BASELINE_CHANGE_REASON_SERVICE_CIDR_DIFFERS",
-		14: "BASELINE_CHANGE_REASON_SERVICE_CIDR_UNREADABLE",
-		15: "BASELINE_CHANGE_REASON_ENDPOINTS_MISSING",
-		16: "BASELINE_CHANGE_REASON_ENDPOINTS_DRIFTED",
-		17: "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_MISSING",
-		18: "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_DRIFTED",
-		19: "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_WRONG_FAMILY",
-		20: "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_FOREIGN",
-		21: "BASELINE_CHANGE_REASON_NO_APISERVER_REPORTS",
-		22: "BASELINE_CHANGE_REASON_NO_APISERVER_READY",
-		23: "BASELINE_CHANGE_REASON_LAST_APISERVER_LEFT",
-		24: "BASELINE_CHANGE_REASON_ADDRESS_FAMILY_MISMATCH",
-		25: "BASELINE_CHANGE_REASON_ADDRESS_FAMILY_UNKNOWN",
-		26: "BASELINE_CHANGE_REASON_ADDRESS_NOT_ROUTABLE",
-		27: "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_UNWANTED",
-		28: "BASELINE_CHANGE_REASON_STATIC_ADDRESS_UNRESOLVED",
-		29: "BASELINE_CHANGE_REASON_APISERVER_KEPT",
-		30: "BASELINE_CHANGE_REASON_APISERVER_COUNT_EXCEEDED",
-		31: "BASELINE_CHANGE_REASON_LAST_APISERVER_KEPT",
-		32: "BASELINE_CHANGE_REASON_APISERVER_KEY_UNLEASED",
-		33: "BASELINE_CHANGE_REASON_APISERVER_KEY_DEAD",
-		34: "BASELINE_CHANGE_REASON_APISERVER_KEY_UNREADABLE",
-		35: "BASELINE_CHANGE_REASON_APISERVER_SILENT",
-		36: "BASELINE_CHANGE_REASON_APISERVER_PORT_MISMATCH",
+		0:   "BASELINE_CHANGE_REASON_UNSPECIFIED",
+		1:   "BASELINE_CHANGE_REASON_NAMESPACE_MISSING",
+		2:   "BASELINE_CHANGE_REASON_NAMESPACE_TERMINATING",
+		3:   "BASELINE_CHANGE_REASON_NAMESPACE_MISLABELLED",
+		4:   "BASELINE_CHANGE_REASON_SERVICE_MISSING",
+		5:   "BASELINE_CHANGE_REASON_SERVICE_DRIFTED",
+		6:   "BASELINE_CHANGE_REASON_SERVICE_TERMINATING",
+		7:   "BASELINE_CHANGE_REASON_CLUSTER_IP_DIFFERS",
+		8:   "BASELINE_CHANGE_REASON_CLUSTER_IP_UNKNOWN",
+		9:   "BASELINE_CHANGE_REASON_SERVICE_SINGLE_FAMILY",
+		10:  "BASELINE_CHANGE_REASON_SERVICE_CIDR_MISSING",
+		11:  "BASELINE_CHANGE_REASON_SERVICE_CIDR_TERMINATING",
+		12:  "BASELINE_CHANGE_REASON_SERVICE_CIDR_NOT_READY",
+		13:  "BASELINE_CHANGE_REASON_SERVICE_CIDR_DIFFERS",
+		14:  "BASELINE_CHANGE_REASON_SERVICE_CIDR_UNREADABLE",
+		15:  "BASELINE_CHANGE_REASON_ENDPOINTS_MISSING",
+		16:  "BASELINE_CHANGE_REASON_ENDPOINTS_DRIFTED",
+		17:  "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_MISSING",
+		18:  "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_DRIFTED",
+		19:  "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_WRONG_FAMILY",
+		20:  "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_FOREIGN",
+		21:  "BASELINE_CHANGE_REASON_NO_APISERVER_REPORTS",
+		22:  "BASELINE_CHANGE_REASON_NO_APISERVER_READY",
+		23:  "BASELINE_CHANGE_REASON_LAST_APISERVER_LEFT",
+		24:  "BASELINE_CHANGE_REASON_ADDRESS_FAMILY_MISMATCH",
+		25:  "BASELINE_CHANGE_REASON_ADDRESS_FAMILY_UNKNOWN",
+		26:  "BASELINE_CHANGE_REASON_ADDRESS_NOT_ROUTABLE",
+		27:  "BASELINE_CHANGE_REASON_ENDPOINT_SLICE_UNWANTED",
+		28:  "BASELINE_CHANGE_REASON_STATIC_ADDRESS_UNRESOLVED",
+		29:  "BASELINE_CHANGE_REASON_APISERVER_KEPT",
+		30:  "BASELINE_CHANGE_REASON_APISERVER_COUNT_EXCEEDED",
+		31:  "BASELINE_CHANGE_REASON_LAST_APISERVER_KEPT",
+		32:  "BASELINE_CHANGE_REASON_APISERVER_KEY_UNLEASED",
+		33:  "BASELINE_CHANGE_REASON_APISERVER_KEY_DEAD",
+		34:  "BASELINE_CHANGE_REASON_APISERVER_KEY_UNREADABLE",
+		35:  "BASELINE_CHANGE_REASON_APISERVER_SILENT",
+		36:  "BASELINE_CHANGE_REASON_APISERVER_PORT_MISMATCH",
+		600: "BASELINE_CHANGE_REASON_SERVICE_NODE_PORTS_HELD",
 	}
 	BaselineChangeReason_value = map[string]int32{
 		"BASELINE_CHANGE_REASON_UNSPECIFIED":                 0,
@@ -207,6 +209,7 @@ var (
 		"BASELINE_CHANGE_REASON_APISERVER_KEY_UNREADABLE":    34,
 		"BASELINE_CHANGE_REASON_APISERVER_SILENT":            35,
 		"BASELINE_CHANGE_REASON_APISERVER_PORT_MISMATCH":     36,
+		"BASELINE_CHANGE_REASON_SERVICE_NODE_PORTS_HELD":     600,
 	}
 )
 
@@ -511,7 +514,7 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x1cLEASE_WRITE_REASON_RECOVERED\x10\x04\x1a\x9a\x01\xc2\xf3\x18\x95\x012bThe holder sends heartbeats again, and the Lease object says that it expired, or may have expired.J/The Lease is written with the highest priority.\x12\x99\x01\n" +
 	"\x18LEASE_WRITE_REASON_FIRST\x10\x05\x1a{\xc2\xf3\x18w22Nothing is known of the Lease object in this term.JAThe Lease is read, and created if it is missing, before renewals.\x12\xa1\x01\n" +
 	"\x1aLEASE_WRITE_REASON_RENEWAL\x10\x06\x1a\x80\x01\xc2\xf3\x18|2CBy `--write-policy` the Lease object should show a newer heartbeat.J5The Lease is written before Leases that expire later.\x1a\x82\x02\xc2\xf3\x18\xfd\x01\n" +
-	"\x06reason\x12\xf2\x01\x12\x17Reasons of Lease writes\x1a\xd6\x01The reason of a lease's next or last write says why its Lease object is written. The label `reason` of `trivet_lease_writes_total` has the same words in lower case. `RELEASED` and `ORPHANED` are only in the metric.*\xf6-\n" +
+	"\x06reason\x12\xf2\x01\x12\x17Reasons of Lease writes\x1a\xd6\x01The reason of a lease's next or last write says why its Lease object is written. The label `reason` of `trivet_lease_writes_total` has the same words in lower case. `RELEASED` and `ORPHANED` are only in the metric.*\xa10\n" +
 	"\x14BaselineChangeReason\x12&\n" +
 	"\"BASELINE_CHANGE_REASON_UNSPECIFIED\x10\x00\x12f\n" +
 	"(BASELINE_CHANGE_REASON_NAMESPACE_MISSING\x10\x01\x1a8\xc2\xf3\x1842\"A system namespace does not exist.J\x0eIt is created.\x12\xb0\x01\n" +
@@ -527,8 +530,8 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x1a\x7f\xc2\xf3\x18{2,The ServiceCIDR `kubernetes` does not exist.JKReported; kube-apiserver creates it. If it stays missing, its log says why.\x12\xb9\x01\n" +
 	"/BASELINE_CHANGE_REASON_SERVICE_CIDR_TERMINATING\x10\v\x1a\x83\x01\xc2\xf3\x18\x7f2.The ServiceCIDR `kubernetes` is being deleted.JMReported; kube-apiserver creates it again once the named finalizers are gone.\x12\xa1\x01\n" +
 	"-BASELINE_CHANGE_REASON_SERVICE_CIDR_NOT_READY\x10\f\x1an\xc2\xf3\x18j2IThe ServiceCIDR `kubernetes` is not ready, so no ClusterIP comes from it.J\x1dReported, with its condition.\x12\xcc\x01\n" +
-	"+BASELINE_CHANGE_REASON_SERVICE_CIDR_DIFFERS\x10\r\x1a\x9a\x01\xc2\xf3\x18\x95\x012RThe ServiceCIDR `kubernetes` holds other ranges than `--service-cluster-ip-range`.J?Reported. Give Trivet and every kube-apiserver the same ranges.\x12\x96\x01\n" +
-	".BASELINE_CHANGE_REASON_SERVICE_CIDR_UNREADABLE\x10\x0e\x1ab\xc2\xf3\x18^24The ServiceCIDR `kubernetes` holds an invalid range.J&Reported; its ranges count as unknown.\x12b\n" +
+	"+BASELINE_CHANGE_REASON_SERVICE_CIDR_DIFFERS\x10\r\x1a\x9a\x01\xc2\xf3\x18\x95\x012RThe ServiceCIDR `kubernetes` holds other ranges than `--service-cluster-ip-range`.J?Reported. Give Trivet and every kube-apiserver the same ranges.\x12\xa9\x01\n" +
+	".BASELINE_CHANGE_REASON_SERVICE_CIDR_UNREADABLE\x10\x0e\x1au\xc2\xf3\x18q2GThe ServiceCIDR `kubernetes` cannot be read, or holds an invalid range.J&Reported; its ranges count as unknown.\x12b\n" +
 	"(BASELINE_CHANGE_REASON_ENDPOINTS_MISSING\x10\x0f\x1a4\xc2\xf3\x1802\x1bThe Endpoints do not exist.J\x11They are created.\x12\\\n" +
 	"(BASELINE_CHANGE_REASON_ENDPOINTS_DRIFTED\x10\x10\x1a.\xc2\xf3\x18*2\x15The Endpoints differ.J\x11They are updated.\x12j\n" +
 	"-BASELINE_CHANGE_REASON_ENDPOINT_SLICE_MISSING\x10\x11\x1a7\xc2\xf3\x1832!The EndpointSlice does not exist.J\x0eIt is created.\x12c\n" +
@@ -550,7 +553,8 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	")BASELINE_CHANGE_REASON_APISERVER_KEY_DEAD\x10!\x1a\x9c\x01\xc2\xf3\x18\x97\x012Detcd does not know the lease that the key of a kube-apiserver names.JOReported; it counts as not ready. Delete the key if the kube-apiserver is gone.\x12\x8d\x01\n" +
 	"/BASELINE_CHANGE_REASON_APISERVER_KEY_UNREADABLE\x10\"\x1aX\xc2\xf3\x18T2.The key of a kube-apiserver cannot be decoded.J\"Reported; it stays and is omitted.\x12\x9c\x01\n" +
 	"'BASELINE_CHANGE_REASON_APISERVER_SILENT\x10#\x1ao\xc2\xf3\x18k2FA kube-apiserver without a sidecar renews its key and does not answer.J!Reported; it counts as not ready.\x12\x86\x01\n" +
-	".BASELINE_CHANGE_REASON_APISERVER_PORT_MISMATCH\x10$\x1aR\xc2\xf3\x18N22A kube-apiserver serves on another port than most.J\x18Reported; it is omitted.\x1a4\xc2\xf3\x180\n" +
+	".BASELINE_CHANGE_REASON_APISERVER_PORT_MISMATCH\x10$\x1aR\xc2\xf3\x18N22A kube-apiserver serves on another port than most.J\x18Reported; it is omitted.\x12\x95\x02\n" +
+	".BASELINE_CHANGE_REASON_SERVICE_NODE_PORTS_HELD\x10\xd8\x04\x1a\xdf\x01\xc2\xf3\x18\xda\x012]The Service has another type or other node ports than configured, and a repair releases them.JyReported. Apply the plan of the baseline with its etag once no client uses them, or set `--kubernetes-service-node-port`.\x1a4\xc2\xf3\x180\n" +
 	"\x06reason\x12&\x12$Reasons of what bootstrapsvc changes*\xcf\a\n" +
 	"\x12RepairChangeReason\x12$\n" +
 	" REPAIR_CHANGE_REASON_UNSPECIFIED\x10\x00\x12\x9b\x01\n" +

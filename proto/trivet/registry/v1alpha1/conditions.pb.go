@@ -293,6 +293,7 @@ const (
 	ConditionType_CONDITION_TYPE_APISERVERS_ANSWERING          ConditionType = 33
 	ConditionType_CONDITION_TYPE_PORTS_MATCH                   ConditionType = 34
 	ConditionType_CONDITION_TYPE_CREATION_REFUSED              ConditionType = 100
+	ConditionType_CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED    ConditionType = 600
 )
 
 // Enum value maps for ConditionType.
@@ -333,6 +334,7 @@ var (
 		33:  "CONDITION_TYPE_APISERVERS_ANSWERING",
 		34:  "CONDITION_TYPE_PORTS_MATCH",
 		100: "CONDITION_TYPE_CREATION_REFUSED",
+		600: "CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED",
 	}
 	ConditionType_value = map[string]int32{
 		"CONDITION_TYPE_UNSPECIFIED":                   0,
@@ -370,6 +372,7 @@ var (
 		"CONDITION_TYPE_APISERVERS_ANSWERING":          33,
 		"CONDITION_TYPE_PORTS_MATCH":                   34,
 		"CONDITION_TYPE_CREATION_REFUSED":              100,
+		"CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED":    600,
 	}
 )
 
@@ -593,7 +596,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"#PLAN_INCOMPLETE_REASON_NODE_MISSING\x10\x01\x1ac\xc2\xf3\x18_2]A Pod of the Service is bound to a Node that does not exist. The endpoint waits for the Node.\x12v\n" +
 	"\"PLAN_INCOMPLETE_REASON_CATCHING_UP\x10\x02\x1aN\xc2\xf3\x18J2HThe leader has not read yet what the previous leader of the shard wrote.\x12x\n" +
 	"$PLAN_INCOMPLETE_REASON_LOOP_DISABLED\x10\x03\x1aN\xc2\xf3\x18J2HA loop is disabled by `--loops`, so what it would change is not planned.\x1a+\xc2\xf3\x18'\n" +
-	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\xeb%\n" +
+	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\x9c'\n" +
 	"\rConditionType\x12\x1e\n" +
 	"\x1aCONDITION_TYPE_UNSPECIFIED\x10\x00\x12\x8b\x01\n" +
 	" CONDITION_TYPE_MARKING_SUSPENDED\x10\x01\x1ae\xc2\xf3\x18a\n" +
@@ -667,7 +670,9 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\n" +
 	"PortsMatch*\fthe baseline2=FALSE when a kube-apiserver serves on another port than most.\x12\xa7\x01\n" +
 	"\x1fCONDITION_TYPE_CREATION_REFUSED\x10d\x1a\x81\x01\xc2\xf3\x18}\n" +
-	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x1az\xc2\xf3\x18v\n" +
+	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x12\xae\x01\n" +
+	")CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED\x10\xd8\x04\x1a~\xc2\xf3\x18z\n" +
+	"\x17ServiceTypeAsConfigured*\fthe baseline2QFALSE when the type or the node ports of the Service are not the configured ones.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
 	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xb0/\n" +
 	"\vProblemCode\x12\x1c\n" +

@@ -83,66 +83,68 @@ const (
 	ErrorReason_ERROR_REASON_METHOD_NOT_ALLOWED        ErrorReason = 52
 	ErrorReason_ERROR_REASON_UNEXPECTED_BODY           ErrorReason = 53
 	ErrorReason_ERROR_REASON_FOREIGN_HOST              ErrorReason = 54
+	ErrorReason_ERROR_REASON_ETCD_DENIED               ErrorReason = 600
 )
 
 // Enum value maps for ErrorReason.
 var (
 	ErrorReason_name = map[int32]string{
-		0:  "ERROR_REASON_UNSPECIFIED",
-		1:  "ERROR_REASON_NOT_LEADER",
-		2:  "ERROR_REASON_NO_LEADER",
-		3:  "ERROR_REASON_SHUTTING_DOWN",
-		4:  "ERROR_REASON_NOT_AUTHENTICATED",
-		5:  "ERROR_REASON_NOT_AUTHORIZED",
-		6:  "ERROR_REASON_WRONG_CLUSTER",
-		7:  "ERROR_REASON_VALIDATION_FAILED",
-		8:  "ERROR_REASON_UNKNOWN_FIELD",
-		9:  "ERROR_REASON_REQUEST_ID_REUSED",
-		10: "ERROR_REASON_ETAG_MISMATCH",
-		11: "ERROR_REASON_HISTORY_UNAVAILABLE",
-		12: "ERROR_REASON_INVALID_PAGE_TOKEN",
-		13: "ERROR_REASON_RESUME_TOKEN_EXPIRED",
-		14: "ERROR_REASON_WATCH_TOO_SLOW",
-		15: "ERROR_REASON_CACHE_NOT_SYNCED",
-		16: "ERROR_REASON_CONFLICT",
-		17: "ERROR_REASON_APISERVER_UNREACHABLE",
-		18: "ERROR_REASON_ETCD_UNREACHABLE",
-		19: "ERROR_REASON_UNKNOWN_METHOD",
-		20: "ERROR_REASON_CANCELLED",
-		21: "ERROR_REASON_DEADLINE_EXCEEDED",
-		22: "ERROR_REASON_RESOURCE_EXHAUSTED",
-		23: "ERROR_REASON_UNAVAILABLE",
-		24: "ERROR_REASON_INTERNAL",
-		25: "ERROR_REASON_PANIC",
-		26: "ERROR_REASON_UNKNOWN_CLASS",
-		27: "ERROR_REASON_SUPERSEDED",
-		28: "ERROR_REASON_REGISTRATION_RATE_LIMITED",
-		29: "ERROR_REASON_REGISTRATION_REQUIRED",
-		30: "ERROR_REASON_UNKNOWN_HANDLE",
-		31: "ERROR_REASON_LEASE_NOT_FOUND",
-		32: "ERROR_REASON_TOO_MANY_MESSAGES",
-		33: "ERROR_REASON_TOO_MANY_HOLDERS",
-		34: "ERROR_REASON_SEQUENCE_NOT_INCREASING",
-		35: "ERROR_REASON_LEASE_NOT_DELETED",
-		36: "ERROR_REASON_LOOP_DISABLED",
-		37: "ERROR_REASON_NODE_NOT_FOUND",
-		38: "ERROR_REASON_ZONE_NOT_FOUND",
-		39: "ERROR_REASON_APISERVER_NOT_FOUND",
-		40: "ERROR_REASON_FINDING_NOT_FOUND",
-		41: "ERROR_REASON_PLAN_NOT_FOUND",
-		42: "ERROR_REASON_PLAN_EXPIRED",
-		43: "ERROR_REASON_PLAN_DRIFTED",
-		44: "ERROR_REASON_REPAIR_NOT_FOUND",
-		45: "ERROR_REASON_REPAIR_RUNNING",
-		46: "ERROR_REASON_REPAIR_NOT_CANCELLABLE",
-		47: "ERROR_REASON_SERVICE_NOT_FOUND",
-		48: "ERROR_REASON_POD_NOT_FOUND",
-		49: "ERROR_REASON_SERVICE_UNMANAGED",
-		50: "ERROR_REASON_REPLICAS_UNREACHABLE",
-		51: "ERROR_REASON_UNKNOWN_PATH",
-		52: "ERROR_REASON_METHOD_NOT_ALLOWED",
-		53: "ERROR_REASON_UNEXPECTED_BODY",
-		54: "ERROR_REASON_FOREIGN_HOST",
+		0:   "ERROR_REASON_UNSPECIFIED",
+		1:   "ERROR_REASON_NOT_LEADER",
+		2:   "ERROR_REASON_NO_LEADER",
+		3:   "ERROR_REASON_SHUTTING_DOWN",
+		4:   "ERROR_REASON_NOT_AUTHENTICATED",
+		5:   "ERROR_REASON_NOT_AUTHORIZED",
+		6:   "ERROR_REASON_WRONG_CLUSTER",
+		7:   "ERROR_REASON_VALIDATION_FAILED",
+		8:   "ERROR_REASON_UNKNOWN_FIELD",
+		9:   "ERROR_REASON_REQUEST_ID_REUSED",
+		10:  "ERROR_REASON_ETAG_MISMATCH",
+		11:  "ERROR_REASON_HISTORY_UNAVAILABLE",
+		12:  "ERROR_REASON_INVALID_PAGE_TOKEN",
+		13:  "ERROR_REASON_RESUME_TOKEN_EXPIRED",
+		14:  "ERROR_REASON_WATCH_TOO_SLOW",
+		15:  "ERROR_REASON_CACHE_NOT_SYNCED",
+		16:  "ERROR_REASON_CONFLICT",
+		17:  "ERROR_REASON_APISERVER_UNREACHABLE",
+		18:  "ERROR_REASON_ETCD_UNREACHABLE",
+		19:  "ERROR_REASON_UNKNOWN_METHOD",
+		20:  "ERROR_REASON_CANCELLED",
+		21:  "ERROR_REASON_DEADLINE_EXCEEDED",
+		22:  "ERROR_REASON_RESOURCE_EXHAUSTED",
+		23:  "ERROR_REASON_UNAVAILABLE",
+		24:  "ERROR_REASON_INTERNAL",
+		25:  "ERROR_REASON_PANIC",
+		26:  "ERROR_REASON_UNKNOWN_CLASS",
+		27:  "ERROR_REASON_SUPERSEDED",
+		28:  "ERROR_REASON_REGISTRATION_RATE_LIMITED",
+		29:  "ERROR_REASON_REGISTRATION_REQUIRED",
+		30:  "ERROR_REASON_UNKNOWN_HANDLE",
+		31:  "ERROR_REASON_LEASE_NOT_FOUND",
+		32:  "ERROR_REASON_TOO_MANY_MESSAGES",
+		33:  "ERROR_REASON_TOO_MANY_HOLDERS",
+		34:  "ERROR_REASON_SEQUENCE_NOT_INCREASING",
+		35:  "ERROR_REASON_LEASE_NOT_DELETED",
+		36:  "ERROR_REASON_LOOP_DISABLED",
+		37:  "ERROR_REASON_NODE_NOT_FOUND",
+		38:  "ERROR_REASON_ZONE_NOT_FOUND",
+		39:  "ERROR_REASON_APISERVER_NOT_FOUND",
+		40:  "ERROR_REASON_FINDING_NOT_FOUND",
+		41:  "ERROR_REASON_PLAN_NOT_FOUND",
+		42:  "ERROR_REASON_PLAN_EXPIRED",
+		43:  "ERROR_REASON_PLAN_DRIFTED",
+		44:  "ERROR_REASON_REPAIR_NOT_FOUND",
+		45:  "ERROR_REASON_REPAIR_RUNNING",
+		46:  "ERROR_REASON_REPAIR_NOT_CANCELLABLE",
+		47:  "ERROR_REASON_SERVICE_NOT_FOUND",
+		48:  "ERROR_REASON_POD_NOT_FOUND",
+		49:  "ERROR_REASON_SERVICE_UNMANAGED",
+		50:  "ERROR_REASON_REPLICAS_UNREACHABLE",
+		51:  "ERROR_REASON_UNKNOWN_PATH",
+		52:  "ERROR_REASON_METHOD_NOT_ALLOWED",
+		53:  "ERROR_REASON_UNEXPECTED_BODY",
+		54:  "ERROR_REASON_FOREIGN_HOST",
+		600: "ERROR_REASON_ETCD_DENIED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":               0,
@@ -200,6 +202,7 @@ var (
 		"ERROR_REASON_METHOD_NOT_ALLOWED":        52,
 		"ERROR_REASON_UNEXPECTED_BODY":           53,
 		"ERROR_REASON_FOREIGN_HOST":              54,
+		"ERROR_REASON_ETCD_DENIED":               600,
 	}
 )
 
@@ -234,7 +237,7 @@ var File_trivet_registry_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xd4M\n" +
+	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xfcN\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -296,7 +299,8 @@ const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\x19ERROR_REASON_UNKNOWN_PATH\x103\x1aY\xc2\xf3\x18U\x12\agateway\x18\x052\x1fHTTP: this path does not exist.@\x02R%See `/v1/openapi.json` for the paths.\x12\x8f\x01\n" +
 	"\x1fERROR_REASON_METHOD_NOT_ALLOWED\x104\x1aj\xc2\xf3\x18f\x12\agateway\x18\f2.HTTP: the path does not have this HTTP method.@\x02R'See `/v1/openapi.json` for the methods.\x12|\n" +
 	"\x1cERROR_REASON_UNEXPECTED_BODY\x105\x1aZ\xc2\xf3\x18V\x12\agateway\x18\x032=HTTP: a request without a body in `/v1/openapi.json` has one.@\x02R\bOmit it.\x12\xc0\x01\n" +
-	"\x19ERROR_REASON_FOREIGN_HOST\x106\x1a\xa0\x01\xc2\xf3\x18\x9b\x01\x12\agateway\x18\a2kHTTP: the server listens on loopback and the request names another host, as a page of a foreign site would.@\x02R\x1fUse `127.0.0.1` or `localhost`.\x1a\xd3\x05\xc2\xf3\x18\xce\x05\n" +
+	"\x19ERROR_REASON_FOREIGN_HOST\x106\x1a\xa0\x01\xc2\xf3\x18\x9b\x01\x12\agateway\x18\a2kHTTP: the server listens on loopback and the request names another host, as a page of a foreign site would.@\x02R\x1fUse `127.0.0.1` or `localhost`.\x12\xa5\x01\n" +
+	"\x18ERROR_REASON_ETCD_DENIED\x10\xd8\x04\x1a\x85\x01\xc2\xf3\x18\x80\x01\x12\fbootstrapsvc\x18\t2*etcd denies the replica a read or a write.@\x02R@Extend the role of the client's user as docs/operations.md says.\x1a\xd3\x05\xc2\xf3\x18\xce\x05\n" +
 	"\x06reason\x12\xf0\x02\n" +
 	"\x05every\x12\x17Errors of every service\"\xcd\x02gRPC itself sends some errors before Trivet's code runs. They have no ErrorInfo: RESOURCE_EXHAUSTED for a request above `--max-recv-bytes`, INTERNAL for bytes that are not the message of the method, UNIMPLEMENTED for an unknown compression. The services of gRPC itself, such as health checks, have the name of the code as the reason.\x12\x1e\n" +
 	"\bleasesvc\x12\x12Errors of leasesvc\x12&\n" +

@@ -57,6 +57,10 @@ func compareAddresses(a, b string) int {
 // apiServerOf merges the servers behind one address, usually one. A ready server gives the result,
 // and the remaining servers are named in it.
 func apiServerOf(group []apiserverscontroller.KnownServer, found *apiserverscontroller.EndpointsObservation) *bootstrapv1.APIServer {
+	isLeft := func(server apiserverscontroller.KnownServer) bool { return server.Left }
+	if remaining := slices.DeleteFunc(slices.Clone(group), isLeft); len(remaining) > 0 {
+		group = remaining // the mark of a server that stopped stays for a minute
+	}
 	main := max(0, slices.IndexFunc(group, func(server apiserverscontroller.KnownServer) bool { return server.Ready }))
 	server := group[main]
 	converted := &bootstrapv1.APIServer{

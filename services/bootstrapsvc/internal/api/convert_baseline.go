@@ -155,6 +155,7 @@ var conditionTypes = map[baseline.Reason]string{
 	baseline.NamespaceTerminating: "NamespacesActive",
 	baseline.NamespaceMislabelled: "NamespacesLabelled",
 	baseline.ServiceTerminating:   "ServiceActive",
+	baseline.NodePortsHeld:        "ServiceTypeAsConfigured",
 	baseline.ClusterIPDiffers:     "ClusterIPAsConfigured",
 	baseline.ClusterIPUnknown:     "ClusterIPKnown",
 	baseline.SingleFamily:         "ServiceDualStack",

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -18,6 +19,9 @@ import (
 
 // APIServerNotFound says that no kube-apiserver with this address is known.
 const APIServerNotFound rpcerror.Reason = "APISERVER_NOT_FOUND"
+
+// EtcdDenied says that the role of this replica's etcd user lacks a right.
+const EtcdDenied rpcerror.Reason = "ETCD_DENIED"
 
 // retryAfter is how long a caller should wait for a dependency to recover.
 const retryAfter = time.Second
@@ -45,6 +49,8 @@ func (r replica) statusOf(ctx context.Context, err error) error {
 	case is(guarded.ErrConflict):
 		return rpcerror.New(codes.Aborted, rpcerror.ConflictReason,
 			"an object changed between read and write; earlier writes are kept; call again", retry)
+	case is(guarded.ErrEtcdDenied):
+		return rpcerror.New(codes.FailedPrecondition, EtcdDenied, strings.ToValidUTF8(err.Error(), "\uFFFD"))
 	case is(apiserverscontroller.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, rpcerror.EtcdUnreachableReason, "etcd did not answer in time", retry)
 	case is(guarded.ErrUnavailable):

@@ -54,9 +54,14 @@ func selectServers(want Want, family discoveryv1.AddressType, have Snapshot) des
 	if len(d.addresses) == 0 {
 		return d
 	}
-	if want.Kind == Counted {
+	switch want.Kind {
+	case Counted:
 		d.keepUpToCount(want, others, have)
-	} else {
+	case Live:
+		d.keepUnreported(want, have, func(u Unreported) bool { return !u.Failed })
+		d.keepUpToFloor(want, others, have)
+		d.keepUnreported(want, have, func(Unreported) bool { return len(d.addresses) < want.MinReady })
+	default:
 		d.keepUpToFloor(want, others, have)
 	}
 	slices.SortFunc(d.addresses, netip.Addr.Compare)
@@ -159,6 +164,23 @@ func (d *desired) keepUpToFloor(want Want, others []Server, have Snapshot) {
 	}
 }
 
+// keepUnreported keeps published servers without a key.
+func (d *desired) keepUnreported(want Want, have Snapshot, isKept func(Unreported) bool) {
+	gone := leaving(want, have.Servers)
+	for _, unreported := range have.Unreported {
+		address := unreported.Address
+		_, isUsable := d.checkUsable(want, Server{Address: address})
+		if !isUsable || slices.Contains(gone, address) || slices.Contains(d.addresses, address) || !isKept(unreported) {
+			continue
+		}
+		why := "it has no key in etcd, and stays until its probes fail; " + unreported.Detail
+		if unreported.Failed {
+			why = fmt.Sprintf("it has no key in etcd, and stays because fewer than %d are ready; %s", want.MinReady, unreported.Detail)
+		}
+		d.keep(address, why)
+	}
+}
+
 // keepUpToCount keeps published servers until the count is reached: first those that report, then
 // those of unknown state.
 func (d *desired) keepUpToCount(want Want, others []Server, have Snapshot) {
@@ -212,23 +234,9 @@ func (d *desired) keep(address netip.Addr, why string) {
 	d.reports = append(d.reports, report(Kept, fmt.Sprintf("kube-apiserver %s: %s", address, why)))
 }
 
-// published are the addresses of this family in the Endpoints object and in managed slices,
-// ordered.
+// published are the published addresses of this family, ordered.
 func (d *desired) published(have Snapshot) []netip.Addr {
-	texts := PublishedInEndpoints(have.Endpoints)
-	for _, slice := range have.Slices {
-		if isManaged(slice) {
-			texts = append(texts, publishedIn(slice)...)
-		}
-	}
-	var published []netip.Addr
-	for _, text := range texts {
-		if address, err := netip.ParseAddr(text); err == nil && FamilyOf(address) == d.family {
-			published = append(published, address.Unmap())
-		}
-	}
-	slices.SortFunc(published, netip.Addr.Compare)
-	return slices.Compact(published)
+	return slices.DeleteFunc(have.Published(), func(address netip.Addr) bool { return FamilyOf(address) != d.family })
 }
 
 func (d *desired) statuses(have Snapshot, fallback cause) []ServerStatus {

@@ -43,8 +43,10 @@ func TestNewPlan_Policies(t *testing.T) {
 		policy    Policy
 		published []string
 		servers   []Server
-		want      []string
-		steps     []step // beside the writes
+		// unreported are published and have no key; those in failed do not answer probes.
+		unreported, failed []string
+		want               []string
+		steps              []step // beside the writes
 	}
 	one, two, three := "10.1.0.1", "10.1.0.2", "10.1.0.3"
 	floor := func(n int) Policy { return Policy{MinReady: n} }
@@ -69,8 +71,23 @@ func TestNewPlan_Policies(t *testing.T) {
 			policy: floor(2), published: []string{one, two, three}, servers: []Server{ready(one), ready(two), notReady(three)},
 			want: []string{one, two},
 		},
-		"floor: a server whose key is gone leaves": {
+		"floor: an address that is no server leaves": {
 			policy: floor(3), published: []string{one, two}, servers: []Server{ready(one)}, want: []string{one},
+		},
+		"floor: servers whose keys are gone stay": {
+			policy: floor(3), published: []string{one, two, three}, servers: []Server{ready(one)}, unreported: []string{two, three}, failed: []string{two, three},
+			want: []string{one, two, three}, steps: []step{reported(Kept), reported(Kept)},
+		},
+		"floor: a server that reports before one whose key is gone": {
+			policy: floor(2), published: []string{one, two, three}, servers: []Server{ready(one), notReady(three)}, unreported: []string{two}, failed: []string{two},
+			want: []string{one, three}, steps: []step{reported(Kept)},
+		},
+		"floor: a server that left does not stay": {
+			policy: floor(3), published: []string{one, two}, servers: []Server{ready(one), left(two)}, unreported: []string{two}, want: []string{one},
+		},
+		"a server whose key is gone stays while its probes do not fail": {
+			policy: floor(1), published: []string{one, two, three}, servers: []Server{ready(one)}, unreported: []string{two, three}, failed: []string{three},
+			want: []string{one, two}, steps: []step{reported(Kept)},
 		},
 		"floor: no server is ready": {
 			policy: floor(2), published: []string{one, two}, servers: []Server{notReady(one)},
@@ -135,6 +152,9 @@ func TestNewPlan_Policies(t *testing.T) {
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			have := publishing(t, test.published, test.servers...)
+			for _, address := range test.unreported {
+				have.Unreported = append(have.Unreported, Unreported{Address: addr(address), Failed: slices.Contains(test.failed, address)})
+			}
 			want := onIPv4()
 			want.Policy, want.Unresolved = test.policy, "api.example does not resolve"
 			plan := NewPlan(want, have)

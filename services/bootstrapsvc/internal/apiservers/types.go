@@ -3,6 +3,7 @@ package apiservers
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -29,7 +30,8 @@ const (
 	NotRoutable baseline.Reason = "ADDRESS_NOT_ROUTABLE"
 	// PortMismatch: an apiserver listens on another port than most. It is left out.
 	PortMismatch baseline.Reason = "APISERVER_PORT_MISMATCH"
-	// Kept: an apiserver that is not ready stays an endpoint, because of the floor or of the count.
+	// Kept: an apiserver that is not ready, or whose state is unknown, stays an endpoint. The floor
+	// or the count keeps it, or it has no key and its probes do not fail.
 	Kept baseline.Reason = "APISERVER_KEPT"
 	// CountExceeded: more apiservers are ready than the count. All are published.
 	CountExceeded baseline.Reason = "APISERVER_COUNT_EXCEEDED"
@@ -87,8 +89,9 @@ type Policy struct {
 	// Count is how many addresses Counted keeps at most. Ready servers are published even beyond
 	// it.
 	Count int
-	// MinReady is the floor: published servers that report and are not ready stay up to this number
-	// of addresses. 0 and 1 are the same, because the last address always stays.
+	// MinReady is the floor: published servers that are not ready stay up to this number of
+	// addresses, first those that report. 0 and 1 are the same, because the last address always
+	// stays.
 	MinReady int
 	// KeepLast keeps the last server's address published when the server stops in good order.
 	KeepLast bool
@@ -141,6 +144,37 @@ type Snapshot struct {
 	Endpoints *corev1.Endpoints
 	// Slices are all EndpointSlices of the Service and those with one of SliceNames, in any order.
 	Slices []*discoveryv1.EndpointSlice
+	// Unreported are published addresses without a key that may be servers.
+	Unreported []Unreported
+}
+
+// Unreported is a published address without a key. Its server may live: the key or its sidecar may
+// be lost, or the sidecar may not be installed yet.
+type Unreported struct {
+	Address netip.Addr
+	// Failed says that its probes failed.
+	Failed bool
+	// Detail says for operators what is known of it.
+	Detail string
+}
+
+// Published returns the published addresses, in the Endpoints object and in managed slices,
+// ordered.
+func (s Snapshot) Published() []netip.Addr {
+	texts := PublishedInEndpoints(s.Endpoints)
+	for _, slice := range s.Slices {
+		if isManaged(slice) {
+			texts = append(texts, publishedIn(slice)...)
+		}
+	}
+	var published []netip.Addr
+	for _, text := range texts {
+		if address, err := netip.ParseAddr(text); err == nil {
+			published = append(published, address.Unmap())
+		}
+	}
+	slices.SortFunc(published, netip.Addr.Compare)
+	return slices.Compact(published)
 }
 
 // Plan is what follows from a snapshot.

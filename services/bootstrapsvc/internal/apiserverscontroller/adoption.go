@@ -142,11 +142,11 @@ func NewMasterLeaseReader(client Etcd, etcdPrefix string) *MasterLeaseReader {
 
 // Read returns all keys with the rest of their leases, ordered by address, from one linearizable
 // read. A value that cannot be read is marked and does not fail the read. It blocks until etcd
-// answers or ctx ends. Errors wrap ErrUnavailable.
+// answers or ctx ends. Errors are those of [Registry].
 func (r *MasterLeaseReader) Read(ctx context.Context) ([]apiservers.MasterLease, error) {
 	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
 	if err != nil {
-		return nil, fmt.Errorf("read master leases below %s: %w", r.prefix, unavailable(err))
+		return nil, fmt.Errorf("read master leases below %s: %w", r.prefix, failed(err))
 	}
 	leases := make([]apiservers.MasterLease, 0, len(response.Kvs))
 	for _, kv := range response.Kvs {
@@ -154,7 +154,7 @@ func (r *MasterLeaseReader) Read(ctx context.Context) ([]apiservers.MasterLease,
 		if lease.Address, err = decodeMasterLease(kv.Value); err != nil {
 			lease.Unreadable = err.Error()
 		}
-		if lease.TTL, err = r.timeToLive(ctx, clientv3.LeaseID(kv.Lease)); err != nil {
+		if lease.TTL, err = timeToLive(ctx, r.client, clientv3.LeaseID(kv.Lease)); err != nil {
 			return nil, fmt.Errorf("read the lease of %s: %w", lease.Key, err)
 		}
 		lease.Alive = lease.TTL > 0
@@ -164,22 +164,6 @@ func (r *MasterLeaseReader) Read(ctx context.Context) ([]apiservers.MasterLease,
 		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Key, b.Key))
 	})
 	return leases, nil
-}
-
-// timeToLive is 0 for a lease that etcd does not know and at least a second otherwise: in the last
-// second of a lease, etcd answers 0.
-func (r *MasterLeaseReader) timeToLive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
-	if id == clientv3.NoLease {
-		return 0, nil
-	}
-	response, err := r.client.TimeToLive(ctx, id)
-	if err != nil {
-		return 0, unavailable(err)
-	}
-	if response.TTL < 0 {
-		return 0, nil // it expired after the key was read, or etcd never knew it
-	}
-	return time.Duration(max(response.TTL, 1)) * time.Second, nil
 }
 
 // storagePrefix begins every value that kube-apiserver stores as protobuf (apimachinery's

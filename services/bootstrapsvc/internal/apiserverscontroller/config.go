@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
@@ -46,7 +47,6 @@ type Keys interface {
 	List(ctx context.Context) ([]Entry, error)
 	Publish(ctx context.Context, entry Entry, session clientv3.LeaseID) error
 	DeleteStale(ctx context.Context, address netip.Addr) (bool, error)
-	Withdraw(ctx context.Context, address netip.Addr) error
 	MarkLeft(ctx context.Context, entry Entry) error
 	// Key is the etcd key of an entry.
 	Key(entry Entry) string
@@ -71,7 +71,7 @@ type Objects interface {
 }
 
 // Deps are the dependencies of a Controller. All are required, except that Metrics may be nil. All
-// functions but Session and StepDown block until ctx ends at most.
+// functions but Session and those about leadership block until ctx ends at most.
 type Deps struct {
 	ReplicaID string
 	Keys      Keys
@@ -87,12 +87,14 @@ type Deps struct {
 	Objects      Objects
 	// ObserveService observes default/kubernetes, whose ClusterIP gives the address family.
 	ObserveService func(ctx context.Context) (baselinecontroller.ServiceObservation, error)
-	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not
-	// block.
-	StepDown          func(reason error)
+	// YieldLeadership and PreferOthers are those of term.Candidate.
+	YieldLeadership   func(reason error)
+	PreferOthers      func(reason error)
 	Logger            *slog.Logger
 	Metrics           prometheus.Registerer
 	ReconcilerMetrics *baselinecontroller.Metrics
+	// Applied is that of baselinecontroller.ReconcilerConfig; it may be nil.
+	Applied func(baseline.Change)
 }
 
 type metrics struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -49,6 +50,10 @@ type Controller struct {
 	sidecar   *sidecar
 	adoption  *adoption // nil without Config.AdoptMasterLeases
 	endpoints *baselinecontroller.Reconciler
+	// unreported probes published addresses without a key. Only Live keeps them for their probes.
+	unreported *unreported
+	// serviceIP is the last known ClusterIP of default/kubernetes; never nil.
+	serviceIP atomic.Pointer[netip.Addr]
 }
 
 // New returns a controller, registers its metrics and starts nothing.
@@ -60,8 +65,10 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
 		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
-		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics,
+		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics, Applied: deps.Applied,
 	})
+	c.serviceIP.Store(&netip.Addr{})
+	c.unreported = newUnreported(cfg, deps, c.endpoints.Trigger)
 	if cfg.AdoptMasterLeases {
 		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
 	}
@@ -93,6 +100,7 @@ func (c *Controller) Reconciler() *baselinecontroller.Reconciler { return c.endp
 // Forget drops what only a leader knows. Call it when a term has ended.
 func (c *Controller) Forget() {
 	c.endpoints.Forget()
+	c.unreported.forget()
 	c.metrics.servers.Reset()
 }
 
@@ -111,57 +119,84 @@ type EndpointsObservation struct {
 	Servers  ServerList
 	Snapshot apiservers.Snapshot
 	Plan     apiservers.Plan
+	// Incomplete says that the Service could not be read, and why. The last known ClusterIP counts.
+	Incomplete error
 }
 
 // ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
 func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation, error) {
-	return c.observeLeaving(ctx, nil)
+	return c.observeLeaving(ctx, nil, nil)
 }
 
 // observeLeaving is ObserveEndpoints while the addresses of the own server leave. It reads the
 // servers before the objects. A server that appears in between is found by the next pass, and the
-// resourceVersions guard the writes.
-func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
+// resourceVersions guard the writes. note, unless it is nil, receives what was read.
+func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr, note func(ServerList, []netip.Addr)) (EndpointsObservation, error) {
 	list, err := c.listServers(ctx, c.Keys.Read)
 	if err != nil {
 		return EndpointsObservation{}, err
 	}
-	return c.PlanEndpoints(ctx, list, leaving)
+	return c.plan(ctx, list, leaving, note)
 }
 
 // PlanEndpoints compares the published endpoints with a list of servers. leaving is as in
 // apiservers.Want.
 func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
-	service, err := c.ObserveService(ctx)
-	if err != nil {
-		return EndpointsObservation{}, err
+	return c.plan(ctx, list, leaving, nil)
+}
+
+func (c *Controller) plan(ctx context.Context, list ServerList, leaving []netip.Addr, note func(ServerList, []netip.Addr)) (EndpointsObservation, error) {
+	serviceIP, incomplete := c.observeServiceIP(ctx)
+	if !serviceIP.IsValid() && incomplete != nil {
+		return EndpointsObservation{}, incomplete
 	}
 	kind := c.Policy.Kind
 	snapshot := apiservers.Snapshot{Servers: list.Candidates(kind)}
+	var err error
 	if snapshot.Endpoints, err = c.Objects.Endpoints(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
 	if snapshot.Slices, err = c.Objects.EndpointSlices(ctx); err != nil {
 		return EndpointsObservation{}, err
 	}
+	published := snapshot.Published()
+	if note != nil {
+		note(list, published)
+	}
+	if kind == apiservers.Live {
+		snapshot.Unreported = c.unreported.list(list, published)
+	}
 	plan := apiservers.NewPlan(apiservers.Want{
-		Policy: c.Policy, ServiceIP: service.ClusterIP, DualStack: c.DualStack, ExtraPorts: c.ExtraPorts,
+		Policy: c.Policy, ServiceIP: serviceIP, DualStack: c.DualStack, ExtraPorts: c.ExtraPorts,
 		Leaving: leaving, Unresolved: list.Unresolved,
 	}, snapshot)
 	plan.Changes = append(plan.Changes, list.Reports...)
-	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan}, nil
+	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan, Incomplete: incomplete}, nil
+}
+
+// observeServiceIP returns the ClusterIP of default/kubernetes, which gives the address family. If
+// the Service cannot be read, it returns the last known one and the error.
+func (c *Controller) observeServiceIP(ctx context.Context) (netip.Addr, error) {
+	service, err := c.ObserveService(ctx)
+	if err != nil {
+		return *c.serviceIP.Load(), err
+	}
+	c.serviceIP.Store(&service.ClusterIP)
+	return service.ClusterIP, nil
 }
 
 func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
 	return func(ctx context.Context) (baselinecontroller.Observation, error) {
-		found, err := c.observeLeaving(ctx, leaving)
+		found, err := c.observeLeaving(ctx, leaving, c.unreported.update)
 		if err != nil {
 			return baselinecontroller.Observation{}, err
 		}
 		for state, count := range found.Servers.countByState() {
 			c.metrics.servers.WithLabelValues(state).Set(float64(count))
 		}
-		return baselinecontroller.Observation{Changes: found.Plan.Changes, Counts: found.counts()}, nil
+		return baselinecontroller.Observation{
+			Changes: found.Plan.Changes, Counts: found.counts(), Incomplete: found.Incomplete,
+		}, nil
 	}
 }
 
@@ -197,6 +232,9 @@ func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error
 	watches.Go(func() { c.Keys.Watch(ctx, c.endpoints.Trigger) })
 	watches.Go(func() { c.Objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
 	watches.Go(func() { triggerAtRate(ctx, written, c.endpoints.Trigger) })
+	if c.Policy.Kind == apiservers.Live {
+		watches.Go(func() { c.unreported.run(ctx) })
+	}
 	// In this order, also when the reconciler panics.
 	defer watches.Wait()
 	defer cancel()

@@ -9,11 +9,17 @@
 //
 // # Probes
 //
-// A [Prober] opens a new connection for each probe and verifies the certificate, as pods do. An
-// open connection says nothing about a server that accepts no new ones. Certificates and tokens are
-// read anew for each probe, so rotated files count at once. A kubeconfig that disables verification
-// is ignored, because another program that answers in place of the server must not become an
+// A [Prober] opens a new connection for each probe and verifies the certificate as the kubeconfig
+// says. An open connection says nothing about a server that accepts no new ones. Certificates and
+// tokens are read anew for each probe, so rotated files count at once. If the kubeconfig disables
+// verification, the service warns: another program that answers in place of the server becomes an
 // endpoint.
+//
+// # Published addresses without a key
+//
+// A missing key proves nothing about a server. While the leader's own probes of such an address
+// succeed, it stays an endpoint. An address that never answered leaves after two failed probes. A
+// sidecar that stops in good order marks its key as left, and the address leaves at once.
 //
 // # Keys of sidecars
 //
@@ -27,7 +33,7 @@
 //
 // Sidecars that share an address on purpose have keys /trivet/<cluster>/apiservers/<ip>/<replica>.
 // Every write compares the revision that was read before it. A sidecar that stops in good order
-// deletes its key, or marks it as left; the mark expires after a minute.
+// marks its key as left; the mark expires after a minute.
 //
 // A value that cannot be read becomes an entry that is not ready. It never makes a list fail. Only
 // the sidecar of the same address deletes it, because a newer version may have written it. Unknown

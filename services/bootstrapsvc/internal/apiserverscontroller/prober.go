@@ -28,13 +28,25 @@ type Prober struct {
 	url    string
 }
 
-// NewProber returns a prober of the kube-apiserver at server, an https URL, with the credentials of
-// config. It makes no connection.
+// NewProber returns a prober of the kube-apiserver at server, an https URL, with the credentials
+// and the TLS settings of config. It makes no connection.
 func NewProber(config *rest.Config, server *url.URL) *Prober {
-	verified := rest.CopyConfig(config)
-	verified.Host = server.String()
-	verified.Insecure = false
-	return &Prober{config: verified, url: server.JoinPath("readyz").String()}
+	own := rest.CopyConfig(config)
+	own.Host = server.String()
+	return &Prober{config: own, url: server.JoinPath("readyz").String()}
+}
+
+// serviceHost is a name that the certificate of every kube-apiserver has, because pods verify it.
+const serviceHost = "kubernetes.default.svc"
+
+// NewPeerProber returns a prober of a kube-apiserver on another machine. The certificate must be
+// one that pods accept. It need not name the machine.
+func NewPeerProber(config *rest.Config, server *url.URL) *Prober {
+	p := NewProber(config, server)
+	if !p.config.Insecure {
+		p.config.ServerName = serviceHost
+	}
+	return p
 }
 
 // Probe probes once and blocks until the server answers or ctx ends. The result always has a time

@@ -99,15 +99,40 @@ func TestProbe_GetsReadyzOverANewConnectionEachTime(t *testing.T) {
 	}
 }
 
-func TestProbe_CertificateIsVerifiedWhateverTheConfigSays(t *testing.T) {
-	server, _ := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("an unverified server got a request") })
-	for name, config := range map[string]*rest.Config{
-		"no authority":            {},
-		"verification turned off": {TLSClientConfig: rest.TLSClientConfig{Insecure: true}},
+func TestProbe_CertificateIsVerifiedAsTheConfigSays(t *testing.T) {
+	server, trusting := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	named := func(name string) *rest.Config {
+		config := rest.CopyConfig(trusting)
+		config.ServerName = name
+		return config
+	}
+	for name, test := range map[string]struct {
+		config *rest.Config
+		ok     bool
+	}{
+		"no authority":                      {config: &rest.Config{}},
+		"the authority":                     {config: trusting, ok: true},
+		"insecure-skip-tls-verify":          {config: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, ok: true},
+		"tls-server-name of the server":     {config: named("example.com"), ok: true},
+		"tls-server-name of another server": {config: named("other.invalid")},
 	} {
-		if got := proberOf(t, server, config).Probe(t.Context()); got.OK || !got.Unverified || !strings.Contains(got.Detail, "certificate") {
-			t.Errorf("%s: result = %+v, want the certificate rejected", name, got)
+		got := proberOf(t, server, test.config).Probe(t.Context())
+		if got.OK != test.ok || got.Unverified == test.ok || !test.ok && !strings.Contains(got.Detail, "certificate") {
+			t.Errorf("%s: result = %+v, want ok = %t and the cause", name, got, test.ok)
 		}
+	}
+}
+
+// A kube-apiserver on another machine needs no certificate for the machine's address, only one that
+// pods accept.
+func TestProbe_PeerIsVerifiedAsPodsDo(t *testing.T) {
+	server, config := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	at, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := NewPeerProber(config, at).Probe(t.Context()); got.OK || !got.Unverified || !strings.Contains(got.Detail, "kubernetes.default.svc") {
+		t.Errorf("result = %+v, want a certificate without the name of the Service rejected", got)
 	}
 }
 

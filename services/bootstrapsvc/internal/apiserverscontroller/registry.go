@@ -14,6 +14,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 const (
@@ -44,7 +46,7 @@ type Etcd interface {
 
 // Registry reads and writes the keys of sidecars in one cluster. It keeps no state, starts no
 // goroutine and is safe for concurrent use. Its methods block until etcd answers or ctx ends.
-// Errors wrap ErrUnavailable if etcd did not answer.
+// Errors wrap ErrUnavailable if etcd did not answer, and guarded.ErrEtcdDenied if it denies access.
 type Registry struct {
 	client  Etcd
 	prefix  string
@@ -78,7 +80,7 @@ func (r *Registry) Key(entry Entry) string { return r.prefix + entry.Name }
 func (r *Registry) Read(ctx context.Context) ([]Entry, error) {
 	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
 	if err != nil {
-		return nil, fmt.Errorf("read apiserver keys: %w", unavailable(err))
+		return nil, fmt.Errorf("read apiserver keys: %w", failed(err))
 	}
 	entries := make([]Entry, 0, len(response.Kvs))
 	for _, kv := range response.Kvs {
@@ -100,23 +102,27 @@ func (r *Registry) List(ctx context.Context) ([]Entry, error) {
 		return nil, err
 	}
 	for i := range entries {
-		if entries[i].TTL, err = r.timeToLive(ctx, entries[i].lease); err != nil {
+		if entries[i].TTL, err = timeToLive(ctx, r.client, entries[i].lease); err != nil {
 			return nil, fmt.Errorf("read lease of apiserver key %s: %w", entries[i].Name, err)
 		}
 	}
 	return entries, nil
 }
 
-func (r *Registry) timeToLive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+// timeToLive is 0 for a lease that etcd does not know and at least a second otherwise: in the last
+// second of a lease, etcd answers 0.
+func timeToLive(ctx context.Context, client Etcd, id clientv3.LeaseID) (time.Duration, error) {
 	if id == clientv3.NoLease {
 		return 0, nil
 	}
-	response, err := r.client.TimeToLive(ctx, id)
+	response, err := client.TimeToLive(ctx, id)
 	if err != nil {
-		return 0, unavailable(err)
+		return 0, failed(err)
 	}
-	// etcd answers -1 for a lease that expired after the key was read.
-	return time.Duration(max(response.TTL, 0)) * time.Second, nil
+	if response.TTL < 0 {
+		return 0, nil // it expired after the key was read, or etcd never knew it
+	}
+	return time.Duration(max(response.TTL, 1)) * time.Second, nil
 }
 
 // Publish writes this replica's entry, bound to its session. The error wraps ErrTaken if another
@@ -144,12 +150,6 @@ func (r *Registry) DeleteStale(ctx context.Context, address netip.Addr) (bool, e
 	return r.delete(ctx, address, func(owner string) bool { return owner != r.replica })
 }
 
-// Withdraw deletes this replica's key. A missing key, or the key of another replica, is no error.
-func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
-	_, err := r.delete(ctx, address, func(owner string) bool { return owner == r.replica })
-	return err
-}
-
 func (r *Registry) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
 	revision, owner, err := r.owner(ctx, address)
 	if err != nil || revision == 0 || !isMeant(owner) {
@@ -175,7 +175,7 @@ func (r *Registry) MarkLeft(ctx context.Context, entry Entry) error {
 	}
 	granted, err := r.client.Grant(ctx, int64(leftTTL/time.Second))
 	if err != nil {
-		return fmt.Errorf("grant a lease for apiserver key %s: %w", key, unavailable(err))
+		return fmt.Errorf("grant a lease for apiserver key %s: %w", key, failed(err))
 	}
 	return r.compareAndSwap(ctx, key, revision, clientv3.OpPut(key, encoded, clientv3.WithLease(granted.ID)))
 }
@@ -185,7 +185,7 @@ func (r *Registry) owner(ctx context.Context, address netip.Addr) (int64, string
 	key := r.key(address)
 	response, err := r.client.Get(ctx, key)
 	if err != nil {
-		return 0, "", fmt.Errorf("read apiserver key %s: %w", key, unavailable(err))
+		return 0, "", fmt.Errorf("read apiserver key %s: %w", key, failed(err))
 	}
 	if len(response.Kvs) == 0 {
 		return 0, "", nil
@@ -199,7 +199,7 @@ func (r *Registry) compareAndSwap(ctx context.Context, key string, revision int6
 	isUnchanged := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
 	response, err := r.client.Txn(ctx).If(isUnchanged).Then(op).Commit()
 	if err != nil {
-		return fmt.Errorf("write apiserver key %s: %w", key, unavailable(err))
+		return fmt.Errorf("write apiserver key %s: %w", key, failed(err))
 	}
 	if !response.Succeeded {
 		return fmt.Errorf("write apiserver key %s: %w", key, ErrConflict)
@@ -207,7 +207,8 @@ func (r *Registry) compareAndSwap(ctx context.Context, key string, revision int6
 	return nil
 }
 
-func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
+// failed classifies an error of etcd.
+func failed(err error) error { return guarded.ClassifyEtcd(err, ErrUnavailable) }
 
 // Watch calls changed when the set of ready servers may have changed, and at each start of a watch,
 // because changes may have been missed before. It blocks until ctx ends and restarts a watch that

@@ -101,8 +101,8 @@ func TestRegistry_AddressHasOneWriter(t *testing.T) {
 	if err := second.Publish(t.Context(), entryOf("10.1.0.1", "b"), grant(t, client, 60)); !errors.Is(err, ErrTaken) {
 		t.Errorf("publish of a taken address = %v, want %v", err, ErrTaken)
 	}
-	if err := second.Withdraw(t.Context(), netip.MustParseAddr("10.1.0.1")); err != nil {
-		t.Errorf("withdraw of another replica's key = %v", err)
+	if err := second.MarkLeft(t.Context(), entryOf("10.1.0.1", "b")); err != nil {
+		t.Errorf("mark of another replica's key = %v", err)
 	}
 	wantEntries(t, first, entryOf("10.1.0.1", "a"))
 
@@ -133,12 +133,7 @@ func TestRegistry_DeleteStaleDeletesOnlyKeysOfOtherReplicas(t *testing.T) {
 	if found, err := now.DeleteStale(t.Context(), address); found || err != nil {
 		t.Errorf("DeleteStale of the own key = %t, %v, want it kept", found, err)
 	}
-	for range 2 {
-		if err := now.Withdraw(t.Context(), address); err != nil {
-			t.Errorf("withdraw = %v", err)
-		}
-	}
-	wantEntries(t, now)
+	wantEntries(t, now, entryOf("10.1.0.1", "now"))
 }
 
 func TestRegistry_RaceForAnAddressHasOneWinner(t *testing.T) {
@@ -244,7 +239,7 @@ func TestRegistry_WatchReportsChangesAndNoRefreshes(t *testing.T) {
 	wantNews("a server that is not ready")
 	publish(func(e *Entry) { e.Ready, e.Port = false, 8443 })
 	wantNews("another port")
-	if err := r.Withdraw(t.Context(), netip.MustParseAddr("10.1.0.1")); err != nil {
+	if err := r.MarkLeft(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
 		t.Fatal(err)
 	}
 	wantNews("a server that left")
@@ -274,10 +269,11 @@ func TestRegistry_ReplicasThatShareAnAddressHaveTheirOwnKeys(t *testing.T) {
 	a, b := entryOf("10.1.0.1", "a"), entryOf("10.1.0.1", "b")
 	a.Name, b.Name = "10.1.0.1/a", "10.1.0.1/b"
 	wantEntries(t, replicas[0], a, b)
-	if err := replicas[0].Withdraw(t.Context(), address); err != nil {
+	if err := replicas[0].MarkLeft(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	wantEntries(t, replicas[1], b)
+	a.Ready, a.Left = false, true
+	wantEntries(t, replicas[1], a, b)
 	if key := replicas[1].Key(b); key != prefixOf(t)+"apiservers/10.1.0.1/b" {
 		t.Errorf("key = %s", key)
 	}
@@ -347,4 +343,23 @@ func FuzzDecodeEntry(f *testing.F) {
 			t.Errorf("encoded and decoded again (-before +after):\n%s", diff)
 		}
 	})
+}
+
+// ttlEtcd answers every lease with one TTL.
+type ttlEtcd struct {
+	Etcd
+	ttl int64
+}
+
+func (e ttlEtcd) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	return &clientv3.LeaseTimeToLiveResponse{TTL: e.ttl}, nil
+}
+
+// etcd rounds down: a lease lives in its last second, in which its TTL is 0.
+func TestTimeToLive_LastSecondIsNoExpiry(t *testing.T) {
+	for ttl, want := range map[int64]time.Duration{-1: 0, 0: time.Second, 1: time.Second, 5: 5 * time.Second} {
+		if got, err := timeToLive(t.Context(), ttlEtcd{ttl: ttl}, 1); got != want || err != nil {
+			t.Errorf("TTL of a lease that etcd answers with %d = %v, %v, want %v", ttl, got, err, want)
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,17 +22,17 @@ const (
 	sessionPoll = 20 * time.Millisecond
 	// withdrawTimeout bounds the removal of the key at a stop: half of what a stop may take.
 	withdrawTimeout = 10 * time.Second
-	// regainAfter is how long a kube-apiserver must have been ready before its replica wants
-	// leadership back while other servers are ready. Otherwise a server that flaps would move the
-	// term each time.
+	// regainAfter is how long a kube-apiserver that was down must have been ready before its
+	// replica ranks with the ready ones. Otherwise a server that flaps would move the term each
+	// time.
 	regainAfter = 30 * time.Second
 )
 
 // ErrNoSession says that there is no etcd session. Without one, the key would outlive its sidecar.
 var ErrNoSession = errors.New("no etcd session yet, so the key of the kube-apiserver cannot be written")
 
-// sidecar probes the kube-apiserver beside this replica, publishes the result as a key, and steps
-// down while that server is not ready and another one is.
+// sidecar probes the kube-apiserver beside this replica, publishes the result as a key, and ranks
+// this replica among the candidates for leadership by it.
 type sidecar struct {
 	Config
 	Deps
@@ -48,9 +47,11 @@ type sidecarState struct {
 	readySince time.Time
 	// written is the entry that was written last, under session. Its probe time is zero before
 	// that.
-	written     Entry
-	session     clientv3.LeaseID
-	steppedDown bool
+	written Entry
+	session clientv3.LeaseID
+	// yields says that the replica yields leadership, and recovers that its server was down and has
+	// not been ready for regainAfter since.
+	yields, recovers bool
 }
 
 func (s *sidecar) stall() time.Duration {
@@ -73,24 +74,25 @@ func (s *sidecar) run(ctx context.Context, report loop.Report) error {
 	return nil
 }
 
-// pass deletes a stale key, probes, writes the key if it changed, and steps down or not. Only a
-// failure about the key is an error: that a kube-apiserver is not ready is a result.
+// pass deletes a stale key, probes, ranks this replica, and writes the key if it changed. Only a
+// failure about the key is an error: that a kube-apiserver is not ready is a result. A failure
+// about the key delays no probe and no rank.
 func (s *sidecar) pass(ctx context.Context, state *sidecarState) error {
+	s.probe(ctx, state)
+	s.rankReplica(state)
 	if !state.staleDeleted {
 		if err := s.deleteStale(ctx); err != nil {
 			return err
 		}
 		state.staleDeleted = true
 	}
-	s.probe(ctx, state)
 	session, alive := s.awaitSession(ctx)
 	if !alive {
 		return ErrNoSession
 	}
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	// A replica whose address is taken by another sidecar steps down all the same.
-	return errors.Join(s.publish(ctx, state, session), s.decideStepDown(ctx, state))
+	return s.publish(ctx, state, session)
 }
 
 func (s *sidecar) deleteStale(ctx context.Context) error {
@@ -167,57 +169,43 @@ func (s *sidecarState) needsWrite(entry Entry, session clientv3.LeaseID) bool {
 		entry.ProbeTime.Sub(s.written.ProbeTime) >= refreshInterval
 }
 
-// decideStepDown steps down while the kube-apiserver through which a leader writes is not ready and
-// another one is. Otherwise the leader could not remove its own server's address before the replica
-// is found to be failing. If the other servers are unknown, nothing changes.
-func (s *sidecar) decideStepDown(ctx context.Context, state *sidecarState) error {
+// rankReplica yields leadership while the kube-apiserver through which a leader writes is not
+// ready. Otherwise the leader could not remove its own server's address before the replica is found
+// to be failing. For a time after the server is ready again, ready replicas come first. A replica
+// that is ranked last still leads if no other one does better, so the state of other servers does
+// not matter here.
+func (s *sidecar) rankReplica(state *sidecarState) {
 	readiness := state.readiness
-	if readiness.Ready && (!state.steppedDown || readiness.LastSuccess.Sub(state.readySince) >= regainAfter) {
-		s.setStepDown(state, nil)
-		return nil
-	}
-	entries, err := s.Keys.Read(ctx)
-	if err != nil {
-		return err
-	}
-	var reason error
-	if slices.ContainsFunc(entries, s.isReadyPeer) {
-		reason = fmt.Errorf("the kube-apiserver beside this replica is not ready, or only for a short time, and another one is: %s",
-			readiness.Last.Detail)
-	}
-	s.setStepDown(state, reason)
-	return nil
-}
-
-// isReadyPeer says whether an entry is of a ready server beside another live replica.
-func (s *sidecar) isReadyPeer(entry Entry) bool {
-	return entry.Ready && entry.Leased && entry.ReplicaID != s.ReplicaID
-}
-
-func (s *sidecar) setStepDown(state *sidecarState, reason error) {
+	var down, recovering error
 	switch {
-	case reason != nil && !state.steppedDown:
-		s.Logger.Warn("stepping down", "reason", reason)
-	case reason == nil && state.steppedDown:
-		s.Logger.Info("available for leadership again", "ready", state.readiness.Ready)
+	case !readiness.Ready:
+		down = fmt.Errorf("the kube-apiserver beside this replica is not ready: %s", readiness.Last.Detail)
+		state.recovers = true
+	case state.recovers && readiness.LastSuccess.Sub(state.readySince) < regainAfter:
+		recovering = fmt.Errorf("the kube-apiserver beside this replica is ready only since %s", state.readySince.UTC().Format(time.RFC3339))
+	default:
+		state.recovers = false
 	}
-	state.steppedDown = reason != nil
-	s.StepDown(reason)
+	if isDown := down != nil; isDown != state.yields {
+		state.yields = isDown
+		if isDown {
+			s.Logger.Warn("yielding leadership to replicas that can do the work", "reason", down)
+		} else {
+			s.Logger.Info("available for leadership again", "ready_since", state.readySince)
+		}
+	}
+	s.YieldLeadership(down)
+	s.PreferOthers(recovering)
 }
 
-// withdraw deletes the key after ctx has ended. If etcd does not answer, the key expires with the
-// session. The policy Counted keeps a server whose key is missing, so there the key is marked as
-// left.
+// withdraw marks the key as left after ctx has ended. A key that is only gone would not tell a
+// server that stops from one whose key is lost. If etcd does not answer, the key expires with the
+// session.
 func (s *sidecar) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
-	address := s.Address.Primary
-	withdraw := func() error { return s.Keys.Withdraw(ctx, address) }
-	if s.Policy.Kind == apiservers.Counted {
-		withdraw = func() error { return s.Keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})) }
-	}
-	if err := withdraw(); err != nil {
-		s.Logger.Warn("cannot delete the key of the kube-apiserver; it expires with the session",
-			"address", address, "error", err)
+	if err := s.Keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})); err != nil {
+		s.Logger.Warn("cannot mark the key of the kube-apiserver as left; it expires with the session",
+			"address", s.Address.Primary, "error", err)
 	}
 }

@@ -48,6 +48,11 @@ type Change struct {
 	Reason Reason
 	// Detail explains the reason for operators, with the values that differ.
 	Detail string
+	// NeedsApproval says that the change releases something that may be in use. It is written only
+	// when an operator asks for exactly this plan. Safe is the part of it that needs no approval;
+	// nil if there is none.
+	NeedsApproval bool
+	Safe          *Change
 }
 
 // IsWrite says whether applying the change writes the object.
@@ -75,6 +80,20 @@ func (c Change) Kind() schema.GroupVersionKind {
 // Writes returns the changes that write something, in the same order.
 func Writes(changes []Change) []Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return !c.IsWrite() })
+}
+
+// Automatic returns what may be written without an operator, in the same order.
+func Automatic(writes []Change) []Change {
+	var automatic []Change
+	for _, c := range writes {
+		switch {
+		case !c.NeedsApproval:
+			automatic = append(automatic, c)
+		case c.Safe != nil:
+			automatic = append(automatic, *c.Safe)
+		}
+	}
+	return automatic
 }
 
 // Reports returns the changes that write nothing, in the same order.

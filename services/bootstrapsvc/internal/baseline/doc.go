@@ -2,8 +2,9 @@
 // change, and reports what is wrong with the default ServiceCIDR.
 //
 // An applied plan leaves nothing to write, and inputs are never changed. A plan removes nothing
-// that is in use. A namespace that is being deleted is reported. So is a ClusterIP other than the
-// wanted one: it is immutable, and deleting the Service would cut off every pod.
+// that is in use: a node port or a load balancer of the Service goes only with an approved plan. A
+// namespace that is being deleted is reported. So is a ClusterIP other than the wanted one: it is
+// immutable, and deleting the Service would cut off every pod.
 //
 // Namespaces are created without labels, as kube-apiserver does
 // (pkg/controlplane/controller/systemnamespaces). The Service has the shape that

@@ -24,6 +24,9 @@ const (
 	// ClusterIPDiffers: the ClusterIP of default/kubernetes is not the first address of the range.
 	// It is immutable.
 	ClusterIPDiffers Reason = "CLUSTER_IP_DIFFERS"
+	// NodePortsHeld: default/kubernetes has another type or node ports than wanted. A repair would
+	// release them, and clients may use them.
+	NodePortsHeld Reason = "SERVICE_NODE_PORTS_HELD"
 	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and the service range is unknown.
 	ClusterIPUnknown Reason = "CLUSTER_IP_UNKNOWN"
 	// SingleFamily: default/kubernetes should have both families, and the cluster has no secondary
@@ -134,17 +137,50 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 			has, want.ClusterIP)))
 	}
 	changes = append(changes, planFamilies(want, existing)...)
-	repaired := existing.DeepCopy()
-	if differences := repair(repaired, want); len(differences) > 0 {
-		changes = append(changes, Change{
-			Verb:   Update,
-			Object: repaired,
-			Before: existing.DeepCopy(),
-			Reason: ServiceDrifted,
-			Detail: strings.Join(differences, "; "),
-		})
+	update := planUpdate(existing, func(service *corev1.Service) []string { return repair(service, want) })
+	if update == nil {
+		return changes
 	}
-	return changes
+	if released := releasedBy(existing, update.Object.(*corev1.Service)); released != "" {
+		changes = append(changes, report(existing.DeepCopy(), NodePortsHeld, fmt.Sprintf(
+			"service default/kubernetes is of type %s, want %s; the repair releases %s and waits until an operator applies the plan",
+			existing.Spec.Type, want.kind(), released)))
+		update.NeedsApproval = true
+		update.Safe = planUpdate(existing, func(service *corev1.Service) []string { return repairSafely(service, want) })
+	}
+	return append(changes, *update)
+}
+
+// planUpdate returns the update that repair makes; nil if repair finds no difference.
+func planUpdate(existing *corev1.Service, repair func(*corev1.Service) []string) *Change {
+	repaired := existing.DeepCopy()
+	differences := repair(repaired)
+	if len(differences) == 0 {
+		return nil
+	}
+	return &Change{
+		Verb: Update, Object: repaired, Before: existing.DeepCopy(), Reason: ServiceDrifted, Detail: strings.Join(differences, "; "),
+	}
+}
+
+// releasedBy names what an update releases for other Services: node ports and a load balancer.
+func releasedBy(before, after *corev1.Service) string {
+	var released []string
+	for _, port := range before.Spec.Ports {
+		isKept := func(kept corev1.ServicePort) bool {
+			return kept.NodePort == port.NodePort && kept.Protocol == port.Protocol
+		}
+		if port.NodePort != 0 && !slices.ContainsFunc(after.Spec.Ports, isKept) {
+			released = append(released, fmt.Sprintf("node port %d/%s", port.NodePort, port.Protocol))
+		}
+	}
+	if port := before.Spec.HealthCheckNodePort; port != 0 && after.Spec.HealthCheckNodePort != port {
+		released = append(released, fmt.Sprintf("health check node port %d", port))
+	}
+	if before.Spec.Type == corev1.ServiceTypeLoadBalancer && after.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		released = append(released, "its load balancer")
+	}
+	return strings.Join(released, ", ")
 }
 
 func planFamilies(want Service, existing *corev1.Service) []Change {
@@ -243,6 +279,31 @@ func repair(service *corev1.Service, want Service) []string {
 		repairLabels(service), repairType(service, want), repairClusterIP(service, want), repairFamilies(service, want),
 		repairPorts(service, want), repairSelector(service), repairAffinity(service),
 	)
+}
+
+// repairSafely is repair without a change of type or node ports.
+func repairSafely(service *corev1.Service, want Service) []string {
+	return slices.Concat(
+		repairLabels(service), repairClusterIP(service, want), repairFamilies(service, want),
+		repairTargetPorts(service, want), repairSelector(service), repairAffinity(service),
+	)
+}
+
+// repairTargetPorts repairs the ports that the Service has and should have.
+func repairTargetPorts(service *corev1.Service, want Service) []string {
+	before := portsText(service.Spec.Ports)
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		for _, wanted := range want.ports(nil) {
+			if port.Port == wanted.Port && port.Protocol == wanted.Protocol {
+				port.Name, port.TargetPort = wanted.Name, wanted.TargetPort
+			}
+		}
+	}
+	if after := portsText(service.Spec.Ports); after != before {
+		return []string{fmt.Sprintf("ports %s, want %s", before, after)}
+	}
+	return nil
 }
 
 func repairLabels(service *corev1.Service) []string {

@@ -2,6 +2,7 @@ package baseline
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,15 +74,6 @@ func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
 			edit:   func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(8443) },
 			want:   func(*corev1.Service) {},
 			detail: "ports [https 443/TCP→8443], want [https 443/TCP→6443]",
-		},
-		"a node port and the type that goes with it": {
-			edit: func(s *corev1.Service) {
-				s.Spec.Type = corev1.ServiceTypeNodePort
-				s.Spec.Ports[0].NodePort = 30443
-				s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
-			},
-			want:   func(*corev1.Service) {},
-			detail: "type NodePort, want ClusterIP; ports [https 443/TCP→6443:30443], want [https 443/TCP→6443]",
 		},
 		"a spell as ExternalName, which costs the ClusterIP": {
 			edit: func(s *corev1.Service) {
@@ -187,6 +179,72 @@ func TestPlanService_OtherTextOfTheSameIPv6AddressIsNoDrift(t *testing.T) {
 	}
 }
 
+// A repair that releases a node port or a load balancer is planned and waits for an operator. The
+// remaining drift is repaired without one.
+func TestPlanService_NodePortsWaitForApproval(t *testing.T) {
+	exposed := func(kind corev1.ServiceType) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			s.Spec.Type = kind
+			s.Spec.Ports[0].NodePort = 30443
+			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+		}
+	}
+	const waits = "; the repair releases "
+	for name, test := range map[string]struct {
+		existing *corev1.Service
+		released string
+		// safe is the detail of the part that needs no approval.
+		safe string
+	}{
+		"a node port":     {existing: stored(exposed(corev1.ServiceTypeNodePort)), released: "node port 30443/TCP"},
+		"a load balancer": {existing: stored(exposed(corev1.ServiceTypeLoadBalancer)), released: "node port 30443/TCP, its load balancer"},
+		"a health check port": {
+			existing: stored(exposed(corev1.ServiceTypeLoadBalancer), func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 30444 }),
+			released: "node port 30443/TCP, health check node port 30444, its load balancer",
+		},
+		"a node port and other drift": {
+			existing: stored(exposed(corev1.ServiceTypeNodePort), func(s *corev1.Service) {
+				s.Spec.Ports[0].TargetPort = intstr.FromInt32(8443)
+				s.Spec.Selector = map[string]string{"app": "shop"}
+			}),
+			released: "node port 30443/TCP",
+			safe: "ports [https 443/TCP→8443:30443], want [https 443/TCP→6443:30443]; " +
+				"has a selector, want none: its endpoints are the apiservers",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changes := PlanService(wanted(), test.existing)
+			want := []step{{Verb: Report, Name: "kubernetes", Reason: NodePortsHeld}, {Verb: Update, Name: "kubernetes", Reason: ServiceDrifted}}
+			if diff := cmp.Diff(want, steps(changes)); diff != "" {
+				t.Fatalf("plan (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(changes[0].Detail, waits+test.released+" ") {
+				t.Errorf("report = %q, want it to name %s", changes[0].Detail, test.released)
+			}
+			if diff := cmp.Diff(stored(), changes[1].Object); diff != "" {
+				t.Errorf("the approved update makes (-want +got):\n%s", diff)
+			}
+			automatic := Automatic(Writes(changes))
+			if test.safe == "" {
+				if len(automatic) != 0 {
+					t.Errorf("%v are written without approval", steps(automatic))
+				}
+				return
+			}
+			if len(automatic) != 1 || automatic[0].Detail != test.safe {
+				t.Fatalf("%+v are written without approval, want one with %q", automatic, test.safe)
+			}
+			after := automatic[0].Object.(*corev1.Service)
+			if after.Spec.Type != test.existing.Spec.Type || after.Spec.Ports[0].NodePort != 30443 {
+				t.Errorf("type %s with node port %d, want both kept", after.Spec.Type, after.Spec.Ports[0].NodePort)
+			}
+			if again := Automatic(Writes(PlanService(wanted(), after))); len(again) != 0 {
+				t.Errorf("after that %v are written without approval", steps(again))
+			}
+		})
+	}
+}
+
 func TestPlanService_NodePortIsKeptWhereItIsWanted(t *testing.T) {
 	want := wanted()
 	want.NodePort = 30443
@@ -195,7 +253,8 @@ func TestPlanService_NodePortIsKeptWhereItIsWanted(t *testing.T) {
 		t.Errorf("plan = %v, want none", steps(changes))
 	}
 	existing.Spec.Ports[0].NodePort = 30444
-	if diff := cmp.Diff([]step{{Verb: Update, Name: "kubernetes", Reason: ServiceDrifted}}, steps(PlanService(want, existing))); diff != "" {
+	changes := []step{{Verb: Report, Name: "kubernetes", Reason: NodePortsHeld}, {Verb: Update, Name: "kubernetes", Reason: ServiceDrifted}}
+	if diff := cmp.Diff(changes, steps(PlanService(want, existing))); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 }
@@ -218,7 +277,7 @@ func TestPlanService_ExtraPorts(t *testing.T) {
 		t.Errorf("plan over a given node port = %v, want none", changes)
 	}
 	want.NodePort = 0
-	for _, port := range PlanService(want, repaired)[0].Object.(*corev1.Service).Spec.Ports {
+	for _, port := range Writes(PlanService(want, repaired))[0].Object.(*corev1.Service).Spec.Ports {
 		if port.NodePort != 0 {
 			t.Errorf("port %s of a ClusterIP Service has node port %d", port.Name, port.NodePort)
 		}

@@ -19,7 +19,7 @@ const (
 	CIDRNotReady Reason = "SERVICE_CIDR_NOT_READY"
 	// CIDRDiffers: the ranges of the default ServiceCIDR are not the configured ones.
 	CIDRDiffers Reason = "SERVICE_CIDR_DIFFERS"
-	// CIDRUnreadable: the default ServiceCIDR has a range that cannot be parsed.
+	// CIDRUnreadable: the default ServiceCIDR cannot be read, or has a range that cannot be parsed.
 	CIDRUnreadable Reason = "SERVICE_CIDR_UNREADABLE"
 )
 
@@ -29,6 +29,8 @@ type ServiceCIDR struct {
 	Served bool
 	// Object is nil if it does not exist.
 	Object *networkingv1.ServiceCIDR
+	// Unread says why it could not be read; empty if it could.
+	Unread string
 }
 
 // Ranges returns its ranges in their order; none if one of them cannot be parsed.
@@ -76,6 +78,9 @@ func (c ServiceCIDR) ready() *metav1.Condition {
 // immutable, and kube-apiserver owns the object.
 func ReportServiceCIDR(configured []netip.Prefix, found ServiceCIDR) []Change {
 	switch {
+	case found.Unread != "":
+		return []Change{report(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: ServiceName}}, CIDRUnreadable,
+			"servicecidr kubernetes cannot be read: "+found.Unread)}
 	case !found.Served:
 		return nil
 	case found.Object == nil:

@@ -2,8 +2,10 @@ package baselinecontroller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +26,9 @@ const (
 	servicePeriod    = 10 * time.Second
 )
 
+// cidrTimeout leaves time for the rest of a pass when the ServiceCIDR cannot be read.
+const cidrTimeout = 3 * time.Second
+
 // Objects are the Kubernetes objects of this package's loops. [KubeObjects] implements it. Reads
 // are live and return nil for an object that does not exist. Calls block until ctx ends and may be
 // concurrent.
@@ -43,11 +48,13 @@ type Config struct {
 	Service baseline.Service
 }
 
-// Deps are the dependencies of a Controller. All are required.
+// Deps are the dependencies of a Controller. All but Applied are required.
 type Deps struct {
 	Objects Objects
 	Logger  *slog.Logger
 	Metrics *Metrics
+	// Applied is that of ReconcilerConfig.
+	Applied func(baseline.Change)
 }
 
 // Controller reconciles the system namespaces and the Service default/kubernetes. Its methods are
@@ -62,19 +69,19 @@ type Controller struct {
 func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{cfg: cfg, objects: deps.Objects}
 	c.namespaces = NewReconciler(ReconcilerConfig{
-		Loop: NamespacesLoop, Period: namespacesPeriod, Writer: deps.Objects, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loop: NamespacesLoop, Period: namespacesPeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics,
 		Reasons: []baseline.Reason{baseline.NamespaceTerminating, baseline.NamespaceMislabelled},
 		Observe: func(ctx context.Context) (Observation, error) {
 			found, err := c.ObserveNamespaces(ctx)
 			return Observation{
-				Changes: found.Changes, Counts: map[string]int64{"namespaces": int64(len(found.Existing))},
-			}, err
+				Changes: found.Changes, Counts: map[string]int64{"namespaces": int64(len(found.Existing))}, Incomplete: err,
+			}, nil
 		},
 	})
 	c.service = NewReconciler(ReconcilerConfig{
-		Loop: ServiceLoop, Period: servicePeriod, Writer: deps.Objects, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loop: ServiceLoop, Period: servicePeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics,
 		Reasons: []baseline.Reason{
-			baseline.ServiceTerminating, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown, baseline.SingleFamily,
+			baseline.ServiceTerminating, baseline.NodePortsHeld, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown, baseline.SingleFamily,
 			baseline.CIDRMissing, baseline.CIDRTerminating, baseline.CIDRNotReady, baseline.CIDRDiffers, baseline.CIDRUnreadable,
 		},
 		Observe: func(ctx context.Context) (Observation, error) {
@@ -105,13 +112,24 @@ type NamespacesObservation struct {
 	Changes  []baseline.Change
 }
 
-// ObserveNamespaces reads the system namespaces and plans their changes.
+// ObserveNamespaces reads the system namespaces and plans their changes. A namespace that cannot be
+// read has no plan and does not stop the remaining ones; the error is about it.
 func (c *Controller) ObserveNamespaces(ctx context.Context) (NamespacesObservation, error) {
-	existing, err := c.objects.Namespaces(ctx, baseline.SystemNamespaces())
-	if err != nil {
-		return NamespacesObservation{}, err
+	var found NamespacesObservation
+	var problems []error
+	unread := map[string]bool{}
+	for _, name := range baseline.SystemNamespaces() {
+		existing, err := c.objects.Namespaces(ctx, []string{name})
+		if err != nil {
+			problems, unread[name] = append(problems, err), true
+			continue
+		}
+		found.Existing = append(found.Existing, existing...)
 	}
-	return NamespacesObservation{Existing: existing, Changes: baseline.PlanNamespaces(existing)}, nil
+	found.Changes = slices.DeleteFunc(baseline.PlanNamespaces(found.Existing), func(change baseline.Change) bool {
+		return unread[change.Object.GetName()]
+	})
+	return found, errors.Join(problems...)
 }
 
 // ServiceObservation is what ObserveService found.
@@ -132,10 +150,7 @@ func (c *Controller) ObserveService(ctx context.Context) (ServiceObservation, er
 	if err != nil {
 		return ServiceObservation{}, err
 	}
-	cidr, err := c.objects.ServiceCIDR(ctx)
-	if err != nil {
-		return ServiceObservation{}, err
-	}
+	cidr := c.readServiceCIDR(ctx)
 	want, err := c.wanted(cidr)
 	if err != nil {
 		return ServiceObservation{}, err
@@ -146,6 +161,18 @@ func (c *Controller) ObserveService(ctx context.Context) (ServiceObservation, er
 		ClusterIP: clusterIPOf(existing, want.ClusterIP),
 		Changes:   append(baseline.PlanService(want, existing), baseline.ReportServiceCIDR(c.cfg.ServiceRanges, cidr)...),
 	}, nil
+}
+
+// readServiceCIDR reads the default ServiceCIDR. Neither the Service nor the endpoints wait for it:
+// a failure is part of the result.
+func (c *Controller) readServiceCIDR(ctx context.Context) baseline.ServiceCIDR {
+	ctx, cancel := context.WithTimeout(ctx, cidrTimeout)
+	defer cancel()
+	cidr, err := c.objects.ServiceCIDR(ctx)
+	if err != nil {
+		return baseline.ServiceCIDR{Unread: err.Error()}
+	}
+	return cidr
 }
 
 func (c *Controller) wanted(cidr baseline.ServiceCIDR) (baseline.Service, error) {

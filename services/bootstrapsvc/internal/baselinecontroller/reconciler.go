@@ -47,6 +47,9 @@ type Observation struct {
 	Changes []baseline.Change
 	// Counts are facts for Service.Counts, by their stable names. It may be nil.
 	Counts map[string]int64
+	// Incomplete says what could not be read. What is planned nevertheless is written, and then the
+	// pass fails with it.
+	Incomplete error
 }
 
 // Observe reads the objects of one loop and plans their changes. It writes nothing.
@@ -58,7 +61,7 @@ type Writer interface {
 	Apply(ctx context.Context, step baseline.Change) error
 }
 
-// ReconcilerConfig describes one loop. All fields but Reasons are required.
+// ReconcilerConfig describes one loop. All fields but Reasons and Applied are required.
 type ReconcilerConfig struct {
 	// Loop is the name of the loop, for --loops, logs and metrics.
 	Loop    string
@@ -70,6 +73,8 @@ type ReconcilerConfig struct {
 	Reasons []baseline.Reason
 	Logger  *slog.Logger
 	Metrics *Metrics
+	// Applied is called after each write. It must not block.
+	Applied func(baseline.Change)
 }
 
 // Reconciler is one reconcile loop: it observes, plans and applies until nothing is left to write.
@@ -248,9 +253,12 @@ func (r *Reconciler) reconcile(ctx context.Context, asked request) (Result, erro
 		if asked.exact && baseline.Fingerprint(writes) != asked.plan {
 			return Result{}, ErrDrifted
 		}
+		if !asked.exact {
+			writes = baseline.Automatic(writes)
+		}
 		if len(writes) == 0 {
 			r.showReports(reports)
-			return Result{Tries: tries, Reports: reports}, nil
+			return Result{Tries: tries, Reports: reports}, observation.Incomplete
 		}
 		tried, err := r.apply(ctx, writes)
 		tries = append(tries, tried...)
@@ -295,6 +303,9 @@ func (r *Reconciler) apply(ctx context.Context, writes []baseline.Change) ([]Try
 			r.writes.Add(1)
 			r.Logger.InfoContext(ctx, "applied change", "kind", step.Kind().Kind, "name", step.Object.GetName(),
 				"verb", step.Verb, "reason", step.Reason, "detail", step.Detail)
+			if r.Applied != nil {
+				r.Applied(step)
+			}
 		}
 		tries = append(tries, try)
 	}

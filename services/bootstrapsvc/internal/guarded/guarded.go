@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -19,7 +20,23 @@ var (
 	// ErrUnavailable: kube-apiserver did not answer, or answered that it cannot serve the request
 	// now. Retry later.
 	ErrUnavailable = errors.New("kube-apiserver unavailable")
+	// ErrEtcdDenied: etcd answered that this client may not do that. An operator must extend the
+	// role of its user.
+	ErrEtcdDenied = errors.New("etcd denies access; extend the role of the client's user (docs/operations.md has it)")
 )
+
+// ClassifyEtcd wraps an error of an etcd client with ErrEtcdDenied if etcd denies access, else with
+// unavailable. The client's error stays in the chain.
+func ClassifyEtcd(err, unavailable error) error {
+	for _, denied := range []error{
+		rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthFailed,
+	} {
+		if errors.Is(err, denied) {
+			return fmt.Errorf("%w: %w", ErrEtcdDenied, err)
+		}
+	}
+	return fmt.Errorf("%w: %w", unavailable, err)
+}
 
 // Classify wraps an error of a Kubernetes client with ErrConflict or ErrUnavailable if one applies.
 // It returns nil for nil, and the end of a term unchanged. The client's error stays in the chain.
@@ -72,7 +89,7 @@ func (t Transaction) Commit(ctx context.Context, begin func(context.Context) cli
 		Else(clientv3.OpTxn([]clientv3.Cmp{held.Guard()}, nil, nil)).Commit()
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("%w: %w", t.Unavailable, err)
+		return 0, ClassifyEtcd(err, t.Unavailable)
 	case response.Succeeded:
 		return response.Header.Revision, nil
 	case !response.Responses[0].GetResponseTxn().Succeeded:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -45,5 +46,19 @@ func TestClassify(t *testing.T) {
 	}
 	if err := Classify(nil); err != nil {
 		t.Errorf("nil became %v", err)
+	}
+}
+
+func TestClassifyEtcd_DenialIsNotUnavailability(t *testing.T) {
+	unavailable := errors.New("etcd unavailable")
+	for name, test := range map[string]struct{ err, want, not error }{
+		"permission denied": {err: rpctypes.ErrPermissionDenied, want: ErrEtcdDenied, not: unavailable},
+		"no user":           {err: rpctypes.ErrUserEmpty, want: ErrEtcdDenied, not: unavailable},
+		"no leader":         {err: rpctypes.ErrNoLeader, want: unavailable, not: ErrEtcdDenied},
+		"deadline":          {err: context.DeadlineExceeded, want: unavailable, not: ErrEtcdDenied},
+	} {
+		if got := ClassifyEtcd(test.err, unavailable); !errors.Is(got, test.want) || errors.Is(got, test.not) || !errors.Is(got, test.err) {
+			t.Errorf("%s: %v, want one that wraps %v and its cause", name, got, test.want)
+		}
 	}
 }

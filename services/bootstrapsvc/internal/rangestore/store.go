@@ -69,7 +69,7 @@ func New(client Client, etcdPrefix string) *Store {
 func (s *Store) Read(ctx context.Context, name Name) (Value, error) {
 	response, err := s.client.Get(ctx, s.prefix+string(name))
 	if err != nil {
-		return Value{}, fmt.Errorf("read range %s: %w: %w", name, ErrUnavailable, err)
+		return Value{}, fmt.Errorf("read range %s: %w", name, guarded.ClassifyEtcd(err, ErrUnavailable))
 	}
 	if len(response.Kvs) == 0 {
 		return Value{}, nil
@@ -125,7 +125,7 @@ func (s *Store) VerifyCluster(ctx context.Context, identity ClusterIdentity) (pr
 	key := s.root + identityKey
 	response, err := s.client.Get(ctx, key)
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w: %w", key, ErrUnavailable, err)
+		return "", fmt.Errorf("read %s: %w", key, guarded.ClassifyEtcd(err, ErrUnavailable))
 	}
 	if len(response.Kvs) == 0 {
 		return fmt.Sprintf("etcd has no key %s, so below %s is nothing of this cluster: see --etcd-prefix and --etcd-endpoints", key, s.root), nil
@@ -177,7 +177,7 @@ func (s *Store) watchOnce(ctx context.Context, handler Handler) error {
 	defer cancel()
 	response, err := s.client.Get(ctx, s.prefix, clientv3.WithPrefix())
 	if err != nil {
-		return fmt.Errorf("read ranges: %w: %w", ErrUnavailable, err)
+		return fmt.Errorf("read ranges: %w", guarded.ClassifyEtcd(err, ErrUnavailable))
 	}
 	values := map[Name]Value{}
 	for _, kv := range response.Kvs {
@@ -188,7 +188,7 @@ func (s *Store) watchOnce(ctx context.Context, handler Handler) error {
 	handler.OnList(values)
 	for events := range s.client.Watch(ctx, s.prefix, clientv3.WithPrefix(), clientv3.WithRev(response.Header.Revision+1)) {
 		if err := events.Err(); err != nil {
-			return fmt.Errorf("watch ranges: %w: %w", ErrUnavailable, err)
+			return fmt.Errorf("watch ranges: %w", guarded.ClassifyEtcd(err, ErrUnavailable))
 		}
 		s.dispatch(events.Events, handler)
 	}
