@@ -48,6 +48,11 @@ type fakeCluster struct {
 	lists   int
 	listErr error
 
+	// refused are the addresses that a dry run of a create refuses. discovered are the stores, nil for
+	// those of a current kube-apiserver.
+	refused    map[string]error
+	discovered *Stores
+
 	findings map[string]allocation.Finding
 	ignores  map[string]allocation.Ignore
 	plans    map[string]repairstore.Plan
@@ -256,8 +261,19 @@ func (w *fakeCluster) writesDone() []string {
 // fakeObjects implements Cluster.
 type fakeObjects struct{ *fakeCluster }
 
-func (c fakeObjects) Stores(context.Context) ([]allocation.Store, error) {
-	return []allocation.Store{allocation.IPAddresses, allocation.NodePorts}, nil
+func (c fakeObjects) Stores(context.Context) (Stores, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.discovered != nil {
+		return *c.discovered, nil
+	}
+	return Stores{Present: []allocation.Store{allocation.IPAddresses, allocation.NodePorts}}, nil
+}
+
+func (c fakeObjects) CanCreate(_ context.Context, wanted allocation.IPAddress) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused[wanted.Name]
 }
 
 // feedLength is more than a test changes at once: the sender holds the lock.
@@ -444,6 +460,7 @@ func (s *fakeReporter) openedNames() []string {
 }
 func (*fakeReporter) Start(context.Context) func()                         { return func() {} }
 func (*fakeReporter) PassFinished(time.Duration, *Snapshot, error)         {}
+func (*fakeReporter) StepRefused(allocation.Step, error)                   {}
 func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 
 // leadership is one term of a controller over a fakeCluster.
