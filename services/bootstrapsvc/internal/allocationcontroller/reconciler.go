@@ -95,6 +95,7 @@ func (r *reconciler) run(ctx context.Context, report func(error)) {
 	timer := time.NewTimer(period)
 	defer timer.Stop()
 	r.enqueueReplacements()
+	r.verifyRanges(time.Now())
 	for !r.stores.changed {
 		now := time.Now()
 		if !now.Before(r.nextPass) {
