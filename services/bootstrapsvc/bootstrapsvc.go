@@ -155,7 +155,11 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		MasterLeases: made.masterLeases, LookupIP: made.lookupIP, Objects: made.objects, ObserveService: s.baseline.ObserveService,
 		StepDown: deps.Leadership.YieldLeadership, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
 	})
-	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
+	audited, err := cfg.Audit.controller()
+	if err != nil {
+		return nil, err
+	}
+	s.allocation = allocationcontroller.New(audited, allocationcontroller.Deps{
 		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
 		Reporter: allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics),
 	})

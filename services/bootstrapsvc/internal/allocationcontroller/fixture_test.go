@@ -50,6 +50,8 @@ type fakeCluster struct {
 
 	// refused are the addresses that a dry run of a create refuses. discovered are the stores, nil for
 	// those of a current kube-apiserver.
+	// listless makes a watch send nothing at its start.
+	listless   bool
 	refused    map[string]error
 	discovered *Stores
 
@@ -290,7 +292,9 @@ func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, handler ObjectHand
 	feed := make(chan ObjectChange, feedLength)
 	c.mu.Lock()
 	for _, kind := range kinds {
-		feed <- c.all(kind)
+		if !c.listless {
+			feed <- c.all(kind)
+		}
 	}
 	c.feeds[feed], c.watcher = struct{}{}, handler
 	c.mu.Unlock()
