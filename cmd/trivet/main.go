@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/version"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/zones"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
@@ -43,15 +44,18 @@ func command(streams printer.Streams) *cobra.Command {
 		Version:       identity.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		// exit.Report prints each line of an error, so suggestions would look like further errors.
-		DisableSuggestions: true,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          exit.UnknownCommand,
 	}
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)
+	repairs := repair.NewListCommand(streams, "repairs")
+	repairs.Hidden = true // the same as `trivet repair list`, under the name that the other lists have
 	root.AddCommand(
 		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), shards.NewCommand(streams), nodes.NewCommand(streams),
 		zones.NewCommand(streams), leases.NewCommand(streams), slices.NewCommand(streams), apiservers.NewCommand(streams),
 		findings.NewCommand(streams), repair.NewCommand(streams), explain.NewCommand(streams),
+		version.NewCommand(streams), repairs,
 	)
 	return root
 }

@@ -98,7 +98,7 @@ class PlanPanel extends Panel {
     return h("div", { key: "command", class: "command" },
       h("p", {}, "This command plans again, shows the steps, asks, and applies exactly what it showed:"),
       h("textarea", { readonly: true, rows: 1, spellcheck: "false", "aria-label": "The command" },
-        this.subject ? `trivet repair findings/${this.subject}` : "trivet repair"),
+        this.subject ? `trivet repair findings/${this.subject}` : "trivet repair --all"),
       h("p", { class: "actions" },
         h("button", { type: "button", "data-do": "copy", class: "button" }, this.copied || "Copy"), " ", againButton()));
   }

@@ -25,9 +25,10 @@ import (
 func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags list.Flags
 	return list.NewCommand(streams, list.Command[*bootstrapv1.APIServer]{
-		Flags: &flags,
-		Use:   "apiservers [ADDRESS]",
-		Short: "Show the kube-apiservers, and which of them are endpoints",
+		Flags:   &flags,
+		Use:     "apiservers [ADDRESS]",
+		Aliases: []string{"apiserver"},
+		Short:   "Show the kube-apiservers, and which of them are endpoints",
 		Long: `Show the known kube-apiservers: the last result of /readyz, whether they are endpoints of the Service
 default/kubernetes, and why.
 

@@ -9,6 +9,8 @@ package exit
 import (
 	"errors"
 	"fmt"
+
+	"github.com/spf13/cobra"
 )
 
 // Exit codes. Usage is EX_USAGE of sysexits; shells report Interrupted after Ctrl-C.
@@ -28,6 +30,8 @@ type Error struct {
 	Summary string
 	// Err is the cause; nil if the summary has it.
 	Err error
+	// Try is what the user can do; empty if the reason of Err says it.
+	Try string
 }
 
 func (e *Error) Error() string {
@@ -62,4 +66,24 @@ func UsageError(problems ...error) error {
 		return nil
 	}
 	return &Error{Code: Usage, Err: err}
+}
+
+// UnknownCommand is the RunE of a command that has only subcommands: it shows the help without
+// arguments, and names similar subcommands for an unknown one.
+func UnknownCommand(command *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return command.Help()
+	}
+	command.SuggestionsMinimumDistance = 2
+	unknown := &Error{Code: Usage, Err: fmt.Errorf("unknown command %q for %q", args[0], command.CommandPath())}
+	for i, name := range command.SuggestionsFor(args[0]) {
+		if i > 0 {
+			unknown.Try += ", "
+		}
+		unknown.Try += command.CommandPath() + " " + name
+	}
+	if unknown.Try == "" {
+		unknown.Try = command.CommandPath() + " --help"
+	}
+	return unknown
 }

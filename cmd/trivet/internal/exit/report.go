@@ -1,6 +1,7 @@
 package exit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -39,7 +40,11 @@ func Report(w io.Writer, err error) {
 	if cause != "" {
 		fmt.Fprintln(w, "cause:", cause)
 	}
-	if hint := hintFor(reason); hint != "" {
+	hint := hintFor(reason)
+	if e, ok := errors.AsType[*Error](err); ok {
+		hint = cmp.Or(e.Try, hint)
+	}
+	if hint != "" {
 		fmt.Fprintln(w, "try:", hint)
 	}
 }

@@ -32,9 +32,10 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	var codes, states []string
 	var ended bool
 	command := list.NewCommand(streams, list.Command[*bootstrapv1.Finding]{
-		Flags: &flags,
-		Use:   "findings [NAME]",
-		Short: "Show what is wrong with allocated addresses and ports",
+		Flags:   &flags,
+		Use:     "findings [NAME]",
+		Aliases: []string{"finding"},
+		Short:   "Show what is wrong with allocated addresses and ports",
 		Long: `Show what is wrong with the addresses and ports of Services: used and not allocated, allocated and not used,
 used twice.
 

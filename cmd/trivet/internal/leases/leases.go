@@ -30,9 +30,10 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	var namespace string
 	var states []string
 	return list.NewCommand(streams, list.Command[*leasev1.Lease]{
-		Flags: &flags,
-		Use:   "leases [NAMESPACE/NAME]",
-		Short: "Show the leases of holders and their Lease objects",
+		Flags:   &flags,
+		Use:     "leases [NAMESPACE/NAME]",
+		Aliases: []string{"lease"},
+		Short:   "Show the leases of holders and their Lease objects",
 		Long: `Show the leases that holders have at leasesvc and the state of their Lease objects in Kubernetes.
 
 A lease is alive while its heartbeats are in time, suspect when some are missing, and expired after its

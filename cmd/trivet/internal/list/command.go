@@ -28,8 +28,10 @@ type Flags struct {
 type Command[T Item] struct {
 	// Flags are parsed before Validate, ParseName, Kind, Source and Selects are called.
 	Flags *Flags
-	// Use, Short, Long and Example are cobra's texts. NewCommand appends the common text to Long.
+	// Use, Aliases, Short, Long and Example are cobra's. NewCommand appends the common text to
+	// Long.
 	Use, Short, Long, Example string
+	Aliases                   []string
 	// ExitOne says for which items the exit code is 1; empty if there are none.
 	ExitOne string
 	// NotChanges says what a watch does not show as a change. Empty if the API has no watch.
@@ -71,6 +73,7 @@ Exit codes:
 func NewCommand[T Item](streams printer.Streams, c Command[T]) *cobra.Command {
 	command := &cobra.Command{
 		Use:     c.Use,
+		Aliases: c.Aliases,
 		Short:   c.Short,
 		Long:    c.Long + commonHelp(c.ExitOne),
 		Example: c.Example,

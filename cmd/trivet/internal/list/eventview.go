@@ -61,3 +61,5 @@ func (v *eventView[T]) disconnected(notice string) error {
 func (*eventView[T]) tick(time.Time) error { return nil }
 
 func (v *eventView[T]) synced() bool { return v.bookmarked }
+
+func (v *eventView[T]) close() error { return nil }

@@ -142,3 +142,5 @@ func (v *lineView[T]) disconnected(notice string) error {
 func (*lineView[T]) tick(time.Time) error { return nil }
 
 func (v *lineView[T]) synced() bool { return v.listed }
+
+func (v *lineView[T]) close() error { return nil }

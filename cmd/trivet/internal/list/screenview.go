@@ -75,6 +75,8 @@ func (v *screenView[T]) tick(now time.Time) error {
 
 func (v *screenView[T]) synced() bool { return v.bookmarked }
 
+func (v *screenView[T]) close() error { return v.screen.Close() }
+
 func (v *screenView[T]) draw(now time.Time) error {
 	v.changed, v.drawTime = false, now
 	items := v.onlyWatched(v.store.items())

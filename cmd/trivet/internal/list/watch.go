@@ -35,6 +35,8 @@ type view[T Item] interface {
 	tick(now time.Time) error
 	// synced reports whether all items were shown once.
 	synced() bool
+	// close is called once, after the last call of any other method.
+	close() error
 }
 
 // watch shows all items and their changes until ctx is done. It reconnects to a lost gateway, but
@@ -50,6 +52,7 @@ func (l *lister[T]) watch(ctx context.Context) error {
 	ticker := time.NewTicker(tickPeriod)
 	defer ticker.Stop()
 	view, connected := l.newView(), true
+	defer func() { _ = view.close() }()
 	for {
 		var err error
 		select {

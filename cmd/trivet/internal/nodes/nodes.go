@@ -30,9 +30,10 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	var only []string
 	var healths []string
 	return list.NewCommand(streams, list.Command[*nodev1.NodeHealth]{
-		Flags: &flags,
-		Use:   "nodes [NAME]",
-		Short: "Show the health of Nodes",
+		Flags:   &flags,
+		Use:     "nodes [NAME]",
+		Aliases: []string{"node", "no"},
+		Short:   "Show the health of Nodes",
 		Long: `Show the health of the Nodes of a cluster, as leasesvc determines it:
 
   starting   It has no Ready condition yet, within its startup grace period.

@@ -88,10 +88,14 @@ func expireTime(node *nodev1.NodeHealth) *timestamppb.Timestamp {
 	return last
 }
 
-// seen returns the age of the last signal of life; "live" if only missing signals are reported.
+// seen returns the age of the last signal of life; "live" if only missing signals are reported. It
+// is "-" for a Node that is alive by its conditions, of which its new leader has no signal yet.
 func seen(now time.Time, node *nodev1.NodeHealth) string {
 	switch signal := lastSignal(node); {
-	case signal == nil, signal.GetSource() == nodev1.SignalSource_SIGNAL_SOURCE_NONE:
+	case signal == nil || signal.GetSource() == nodev1.SignalSource_SIGNAL_SOURCE_NONE:
+		if isAlive(node) && node.GetHealth() != nodev1.NodeHealth_HEALTH_STARTING {
+			return "-"
+		}
 		return "never"
 	case signal.GetSeenTime() == nil && isAlive(node):
 		return "live"

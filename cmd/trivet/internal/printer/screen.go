@@ -8,14 +8,15 @@ import (
 )
 
 // Screen shows one text after the other in the same place of a terminal. Each text overwrites the
-// last one line by line, so that nothing flickers. Lines are cut to the width and the text to the
-// height of the terminal, because a wrapped line would move all lines below it. An unknown size
-// cuts nothing.
+// last one line by line, so that nothing flickers. The texts are on the alternate screen of the
+// terminal, so that they do not replace what stood there before; [Screen.Close] ends that. Lines
+// are cut to the width and the text to the height of the terminal, because a wrapped line would
+// move all lines below it. An unknown size cuts nothing.
 //
 // A character counts as one column.
 type Screen struct {
 	streams Streams
-	drawn   bool
+	last    string // the last text; empty before the first
 }
 
 // NewScreen returns a screen on Out. It draws nothing yet.
@@ -29,19 +30,37 @@ func (s *Screen) Height() int {
 
 // Show draws a text. Its only escape sequences must be those of [Colors].
 func (s *Screen) Show(text string) error {
-	const home, clearAll, clearLine, clearBelow = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
+	const enterAlternate, home, clearLine, clearBelow = "\x1b[?1049h", "\x1b[H", "\x1b[K", "\x1b[J"
 	width, height := s.streams.size()
 	var frame strings.Builder
-	if !s.drawn {
-		frame.WriteString(clearAll)
+	if s.last == "" {
+		frame.WriteString(enterAlternate)
 	}
 	frame.WriteString(home)
 	for _, line := range fitHeight(strings.Split(strings.TrimSuffix(text, "\n"), "\n"), height) {
 		frame.WriteString(fitWidth(line, width) + clearLine + "\n")
 	}
 	frame.WriteString(clearBelow)
-	s.drawn = true
+	s.last = text
 	_, err := io.WriteString(s.streams.Out, frame.String())
+	return err
+}
+
+// Close leaves the alternate screen and writes the last text where the cursor was before, so that
+// it stays readable. It does nothing before the first text.
+func (s *Screen) Close() error {
+	const leaveAlternate = "\x1b[?1049l"
+	if s.last == "" {
+		return nil
+	}
+	width, _ := s.streams.size()
+	var text strings.Builder
+	text.WriteString(leaveAlternate)
+	for line := range strings.Lines(s.last) {
+		text.WriteString(fitWidth(strings.TrimSuffix(line, "\n"), width) + "\n")
+	}
+	s.last = ""
+	_, err := io.WriteString(s.streams.Out, text.String())
 	return err
 }
 

@@ -28,7 +28,7 @@ func TestScreen_CutsToTheTerminal(t *testing.T) {
 			if err := screen.Show(text); err != nil {
 				t.Fatalf("Show() = %v", err)
 			}
-			want := "\x1b[2J\x1b[H" + strings.Join(test.want, "\x1b[K\n") + "\x1b[K\n\x1b[J"
+			want := "\x1b[?1049h\x1b[H" + strings.Join(test.want, "\x1b[K\n") + "\x1b[K\n\x1b[J"
 			if got.String() != want {
 				t.Errorf("Show() wrote\n%q, want\n%q", got.String(), want)
 			}
@@ -36,15 +36,24 @@ func TestScreen_CutsToTheTerminal(t *testing.T) {
 	}
 }
 
-func TestScreen_ClearsOnce(t *testing.T) {
+func TestScreen_UsesTheAlternateScreenUntilItIsClosed(t *testing.T) {
 	var got strings.Builder
 	screen := printer.NewScreen(printer.Streams{Out: &got})
-	for _, text := range []string{"one\n", "two\n"} {
+	if err := screen.Close(); err != nil || got.Len() > 0 {
+		t.Fatalf("Close() before the first text wrote %q, %v", got.String(), err)
+	}
+	for _, text := range []string{"one\n", "two\nlines\n"} {
 		if err := screen.Show(text); err != nil {
 			t.Fatalf("Show() = %v", err)
 		}
 	}
-	if want := "\x1b[2J\x1b[Hone\x1b[K\n\x1b[J\x1b[Htwo\x1b[K\n\x1b[J"; got.String() != want {
-		t.Errorf("Show() wrote %q, want %q", got.String(), want)
+	for range 2 {
+		if err := screen.Close(); err != nil {
+			t.Fatalf("Close() = %v", err)
+		}
+	}
+	want := "\x1b[?1049h\x1b[Hone\x1b[K\n\x1b[J\x1b[Htwo\x1b[K\nlines\x1b[K\n\x1b[J\x1b[?1049ltwo\nlines\n"
+	if got.String() != want {
+		t.Errorf("wrote %q, want %q", got.String(), want)
 	}
 }

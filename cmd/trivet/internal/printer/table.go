@@ -16,8 +16,8 @@ type Cell struct {
 // in parts: it keeps its widths, so that later rows align with earlier ones. One goroutine uses it.
 type Table struct {
 	Colors Colors
-	// Width is the largest number of columns of a line; 0 means no limit. Only the last cell of a
-	// line is cut, and never to less than minText columns.
+	// Width is the largest number of columns of a line; 0 means no limit. The last cell of a line
+	// is cut first, to no less than minText columns; then the line.
 	Width int
 
 	widths []int
@@ -70,6 +70,12 @@ func (t *Table) WriteTo(w io.Writer) (int64, error) {
 }
 
 func (t *Table) writeRow(text *strings.Builder, row []Cell) {
+	var line strings.Builder
+	t.writeCells(&line, row)
+	text.WriteString(fitWidth(line.String(), t.Width) + "\n")
+}
+
+func (t *Table) writeCells(text *strings.Builder, row []Cell) {
 	blanks, column := 0, 0 // blanks before the next text, and the column of the next cell
 	for i, cell := range row {
 		content := cell.Text
@@ -84,7 +90,6 @@ func (t *Table) writeRow(text *strings.Builder, row []Cell) {
 		blanks += t.widths[i] - utf8.RuneCountInString(content) + gap
 		column += t.widths[i] + gap
 	}
-	text.WriteByte('\n')
 }
 
 func shorten(text string, width int) string {

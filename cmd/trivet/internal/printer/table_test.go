@@ -71,7 +71,8 @@ func TestTable_CutsTheLastCell(t *testing.T) {
 		{width: 8 + len(reason), want: reason},
 		{width: 36, want: "its session has been silent…"}, // without the blank before the next word
 		{width: 30, want: "its session has been…"},
-		{width: 12, want: "its session has bee…"}, // the minimum
+		{width: 28, want: "its session has bee…"}, // the minimum
+		{width: 12, want: "its…"},                 // the line is cut
 	}
 	for _, test := range tests {
 		rows := &printer.Table{Width: test.width}

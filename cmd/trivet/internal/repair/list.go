@@ -22,12 +22,13 @@ import (
 // pageSize is the API's limit.
 const pageSize = 500
 
-func newListCommand(streams printer.Streams) *cobra.Command {
+// NewListCommand returns `trivet repair list` under the given name.
+func NewListCommand(streams printer.Streams, name string) *cobra.Command {
 	var flags list.Flags
 	var states []string
 	return list.NewCommand(streams, list.Command[*bootstrapv1.Repair]{
 		Flags: &flags,
-		Use:   "list",
+		Use:   name,
 		Short: "List the repairs that are remembered, the newest first",
 		Long: `List the repairs that are remembered, the newest first: those of people, and those that bootstrapsvc made by
 itself. STEPS has the steps that are applied or not needed, and all steps.`,

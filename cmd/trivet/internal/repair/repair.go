@@ -62,11 +62,12 @@ func (f *writeFlags) validate(streams printer.Streams) []error {
 // NewCommand returns `trivet repair`. Its errors carry their exit code and are not printed.
 func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags writeFlags
+	var all bool
 	command := &cobra.Command{
-		Use:   "repair [NAME…]",
+		Use:   "repair NAME… | --all",
 		Short: "Repair findings: plan, ask, apply, follow",
-		Long: `Repair the named findings of "trivet findings", or all open ones: plan what would be written, show it, ask,
-write exactly that or nothing, and follow the repair to its end. Findings with REPAIR auto are repaired
+		Long: `Repair the named findings of "trivet findings", or with --all the open ones: plan what would be written, show
+it, ask, write exactly that or nothing, and follow the repair to its end. Findings with REPAIR auto are repaired
 without it, unless --auto-repair=off. A repair continues in the service when this command is interrupted.
 
 With -o json and yaml the answer is the repair, or the plan if nothing is written.
@@ -77,12 +78,12 @@ Exit codes:
   2   There is no answer, or the repair has not ended.
   64  The command line is wrong.
   130 You answered no.`,
-		Example: `  trivet repair
+		Example: `  trivet repair --all
   trivet repair leaked.node-ports.30080 --dry-run
   trivet findings --code leaked -o name | xargs -r trivet repair --yes`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(command *cobra.Command, args []string) error {
-			names, problems := parseNames(args)
+			names, problems := parseNames(args, all)
 			if err := exit.UsageError(append(problems, flags.validate(streams)...)...); err != nil {
 				return err
 			}
@@ -90,15 +91,27 @@ Exit codes:
 		},
 	}
 	flags.register(command, streams)
+	registerAll(command, &all)
 	command.ValidArgsFunction = findings.Complete(&flags.Flags)
-	command.AddCommand(newPlanCommand(streams), newApplyCommand(streams), newPlansCommand(streams), newListCommand(streams),
+	command.AddCommand(newPlanCommand(streams), newApplyCommand(streams), newPlansCommand(streams), NewListCommand(streams, "list"),
 		newShowCommand(streams), newCancelCommand(streams))
 	return command
 }
 
-func parseNames(args []string) (names []string, problems []error) {
-	if len(args) > maxNames {
-		problems = append(problems, fmt.Errorf("a plan takes at most %d names, got %d; without names it takes all open findings", maxNames, len(args)))
+func registerAll(command *cobra.Command, all *bool) {
+	command.Flags().BoolVar(all, "all", false, "All open findings, instead of names.")
+}
+
+// parseNames returns the API's names; none for all findings. No names without --all is an error,
+// because an empty list of names, as of a pipe, must not mean everything.
+func parseNames(args []string, all bool) (names []string, problems []error) {
+	switch {
+	case len(args) > maxNames:
+		problems = append(problems, fmt.Errorf("a plan takes at most %d names, got %d; --all takes all open findings", maxNames, len(args)))
+	case len(args) > 0 && all:
+		problems = append(problems, errors.New("--all takes no names"))
+	case len(args) == 0 && !all:
+		problems = append(problems, errors.New("give the names of findings, or --all for the open ones"))
 	}
 	for _, arg := range args {
 		name, err := findings.ParseName(arg)
@@ -143,11 +156,11 @@ func createPlan(ctx context.Context, flags *client.Flags, names []string, dryRun
 
 func newPlanCommand(streams printer.Streams) *cobra.Command {
 	flags := client.Flags{Timeout: callTimeout}
-	var dryRun bool
+	var dryRun, all bool
 	command := &cobra.Command{
-		Use:   "plan [NAME…]",
+		Use:   "plan NAME… | --all",
 		Short: "Store a plan of what would be written to repair findings",
-		Long: `Show in order what would be written to repair the named findings, or all open ones, and which findings are
+		Long: `Show in order what would be written to repair the named findings, or with --all the open ones, and which are
 skipped. Only the plan is stored, until it expires. "trivet repair apply" takes its name, which the last line
 has, and stands for exactly these steps.
 
@@ -156,11 +169,11 @@ Exit codes, as those of kubectl diff:
   1   Steps.
   2   There is no answer.
   64  The command line is wrong.`,
-		Example: `  trivet repair plan
+		Example: `  trivet repair plan --all
   trivet repair plan leaked.node-ports.30080
-  trivet repair apply --yes "$(trivet repair plan -o name)"`,
+  trivet repair apply --yes "$(trivet repair plan --all -o name)"`,
 		RunE: func(command *cobra.Command, args []string) error {
-			names, problems := parseNames(args)
+			names, problems := parseNames(args, all)
 			if err := exit.UsageError(append(problems, flags.Validate()...)...); err != nil {
 				return err
 			}
@@ -169,6 +182,7 @@ Exit codes, as those of kubectl diff:
 	}
 	flags.Register(command, streams, "table", "json", "yaml", "name")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "Show the plan and do not store it.")
+	registerAll(command, &all)
 	command.ValidArgsFunction = findings.Complete(&flags)
 	return command
 }

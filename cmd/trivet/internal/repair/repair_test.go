@@ -80,6 +80,14 @@ func repairIn(state bootstrapv1.Repair_State, outcomes ...metav1.Change_Outcome)
 	}
 }
 
+// allWithoutNames adds --all to arguments without the name of a finding.
+func allWithoutNames(args []string) []string {
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		return args
+	}
+	return append([]string{"--all"}, args...)
+}
+
 func TestPlan_Transcripts(t *testing.T) {
 	onlySkipped := &bootstrapv1.RepairPlan{SkippedFindings: plan().SkippedFindings, SkippedFindingCount: 19_502}
 	tests := []struct {
@@ -104,7 +112,7 @@ func TestPlan_Transcripts(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			address := commandtest.Serve(t, &commandtest.Gateway{Plan: test.plan, Err: test.err})
-			got := commandtest.Run(t, test.where, repair.NewCommand, append([]string{"plan", "--server", address}, test.args...)...)
+			got := commandtest.Run(t, test.where, repair.NewCommand, append([]string{"plan", "--server", address}, allWithoutNames(test.args)...)...)
 			if got.Code != test.code {
 				t.Errorf("exit code = %d, want %d", got.Code, test.code)
 			}
@@ -117,7 +125,7 @@ func TestPlan_RequestHasTheNames(t *testing.T) {
 	gateway := &commandtest.Gateway{Plan: &bootstrapv1.RepairPlan{}}
 	address := commandtest.Serve(t, gateway)
 	commandtest.Run(t, commandtest.Terminal{}, repair.NewCommand, "plan", "--server", address, "findings/a", "b")
-	commandtest.Run(t, commandtest.Terminal{}, repair.NewCommand, "plan", "--server", address, "--dry-run")
+	commandtest.Run(t, commandtest.Terminal{}, repair.NewCommand, "plan", "--server", address, "--dry-run", "--all")
 	want := []*bootstrapv1.CreateRepairPlanRequest{{Findings: []string{"findings/a", "findings/b"}}, {ValidateOnly: true}}
 	got := commandtest.RequestsOf[*bootstrapv1.CreateRepairPlanRequest](gateway)
 	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&bootstrapv1.CreateRepairPlanRequest{}, "request_id")); diff != "" {
@@ -170,7 +178,7 @@ func TestRepair_Transcripts(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			address := commandtest.Serve(t, test.gateway)
-			got := commandtest.Run(t, commandtest.Terminal{Typed: test.typed}, repair.NewCommand, append(test.args, "--server", address)...)
+			got := commandtest.Run(t, commandtest.Terminal{Typed: test.typed}, repair.NewCommand, append(allWithoutNames(test.args), "--server", address)...)
 			if got.Code != test.code {
 				t.Errorf("exit code = %d, want %d", got.Code, test.code)
 			}
@@ -299,7 +307,7 @@ func TestRepairList_WatchShowsChanges(t *testing.T) {
 func TestRepair_WithoutYesNothingIsWritten(t *testing.T) {
 	gateway := &commandtest.Gateway{Plan: plan(), Plans: []*bootstrapv1.RepairPlan{plan()}, Applied: repairIn(succeeded)}
 	address := commandtest.Serve(t, gateway)
-	for _, args := range [][]string{{}, {"apply", "p1"}} {
+	for _, args := range [][]string{{"--all"}, {"apply", "p1"}} {
 		args = append(args, "--server", address)
 		for _, typed := range []string{"\n", "n\n", "yess\n", "yes please\n", " \x04"} {
 			if got := commandtest.Run(t, commandtest.Terminal{Typed: typed}, repair.NewCommand, args...); got.Code != exit.Interrupted {
@@ -337,8 +345,9 @@ func TestRepair_CompletesNames(t *testing.T) {
 
 func TestRepair_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{
-		{}, {"UNDO", "-y"}, {"-y", "--wait-duration=0s"}, {"-y", "-o", "name"}, {"apply", "-y"}, {"apply", "a", "b", "-y"}, {"apply", "", "-y"}, {"apply", "a b", "-y"},
-		{"apply", "ü", "-y"}, {"apply", strings.Repeat("a", 250), "-y"}, {"apply", "a"}, {"plan", "--yes"}, {"show"}, {"show", "a", "b"}, {"show", "A"}, {"show", "repairplans/"},
+		{}, {"-y"}, {"--dry-run"}, {"plan"}, {"plan", "-o", "name"}, {"--all"}, {"--all", "-y", "a"}, {"plan", "--all", "a"},
+		{"UNDO", "-y"}, {"--all", "-y", "--wait-duration=0s"}, {"--all", "-y", "-o", "name"}, {"apply", "-y"}, {"apply", "a", "b", "-y"}, {"apply", "", "-y"}, {"apply", "a b", "-y"},
+		{"apply", "ü", "-y"}, {"apply", strings.Repeat("a", 250), "-y"}, {"apply", "a"}, {"plan", "--all", "--yes"}, {"show"}, {"show", "a", "b"}, {"show", "A"}, {"show", "repairplans/"},
 		{"cancel"}, {"cancel", "repairplans/p1"}, {"list", "a"}, {"list", "--state=dead"}, {"plans", "a"}, {"plans", "-w"},
 		append([]string{"plan"}, strings.Fields(strings.Repeat("a ", 1001))...),
 	} {

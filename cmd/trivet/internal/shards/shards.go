@@ -25,9 +25,10 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags list.Flags
 	var services []string
 	return list.NewCommand(streams, list.Command[*statusv1.ShardStatus]{
-		Flags: &flags,
-		Use:   "shards",
-		Short: "Show which replica leads each shard of each service",
+		Flags:   &flags,
+		Use:     "shards",
+		Aliases: []string{"shard"},
+		Short:   "Show which replica leads each shard of each service",
 		Long: `Show which replica leads each shard of each service, and where it is reached. EPOCH grows with each leader.
 SINCE is the age of the claim, or of the loss of the last leader. MOVE is the move of the shard to another
 replica: "waiting" until its turn comes, "draining" while the leader finishes its work.`,

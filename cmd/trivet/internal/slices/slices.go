@@ -28,9 +28,10 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags list.Flags
 	var namespace string
 	command := list.NewCommand(streams, list.Command[*slicev1.ServiceSlices]{
-		Flags: &flags,
-		Use:   "slices [NAMESPACE/NAME]",
-		Short: "Show the EndpointSlices of Services",
+		Flags:   &flags,
+		Use:     "slices [NAMESPACE/NAME]",
+		Aliases: []string{"slice", "services", "service", "svc"},
+		Short:   "Show the EndpointSlices of Services",
 		Long: `Show the EndpointSlices of Services: the ready endpoints, the number of slices and the smallest possible
 number, their fill, and the age, the trigger and the writes of the last sync: +created ~updated -deleted.
 

@@ -327,11 +327,11 @@ func TestStatusWatch_InPlaceOnATerminal(t *testing.T) {
 		t.Errorf("exit code = %d (%v), want %d", code, err, exit.Interrupted)
 	}
 	text := stdout.text.String()
-	if cleared, drawn := strings.Count(text, "\x1b[2J"), strings.Count(text, "\x1b[H"); cleared != 1 || drawn != 3 {
-		t.Errorf("cleared %d times and drew %d times, want 1 and 3: two statuses, then the notice\n%q", cleared, drawn, text)
+	if entered, drawn := strings.Count(text, "\x1b[?1049h"), strings.Count(text, "\x1b[H"); entered != 1 || drawn != 3 {
+		t.Errorf("entered the alternate screen %d times and drew %d times, want 1 and 3: two statuses, then the notice\n%q", entered, drawn, text)
 	}
-	if !strings.HasSuffix(text, "\x1b[J") {
-		t.Errorf("the lines below are not cleared: %q", text)
+	if !strings.Contains(text, "\x1b[J\x1b[?1049l") {
+		t.Errorf("the alternate screen is not left after the last status: %q", text)
 	}
 }
 

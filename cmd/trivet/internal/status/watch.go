@@ -27,6 +27,9 @@ func (c *command) runWatch(ctx context.Context) error {
 		watch.Watch[*gatewayv1.WatchClusterStatusResponse]{Open: c.open, Timeout: c.Timeout + c.interval}.Run(ctx, updates)
 	})
 	view := newView(c)
+	if view.screen != nil {
+		defer func() { _ = view.screen.Close() }()
+	}
 	for {
 		var err error
 		select {

@@ -29,9 +29,10 @@ import (
 func NewCommand(streams printer.Streams) *cobra.Command {
 	var flags list.Flags
 	return list.NewCommand(streams, list.Command[*nodev1.Zone]{
-		Flags: &flags,
-		Use:   "zones [NAME]",
-		Short: "Show how disrupted the zones of the cluster are",
+		Flags:   &flags,
+		Use:     "zones [NAME]",
+		Aliases: []string{"zone"},
+		Short:   "Show how disrupted the zones of the cluster are",
 		Long: `Show how disrupted the zones of the cluster are. A zone is REGION:ZONE by the labels of its Nodes; "none" has
 the Nodes without these labels.
 
