@@ -96,8 +96,8 @@ func (s Step) Frees() bool {
 	return s.Verb == ClearBit || s.Verb == Delete && s.Reason != ReasonReference
 }
 
-// ReadsAllServices reports whether Check needs a list of all Services for the step: it frees, or
-// it says which Service owns an address. The Services that a watch has shown may lack the owner.
+// ReadsAllServices reports whether Check needs a list of all Services for the step: it frees, or it
+// says which Service owns an address. The Services that a watch has shown may lack the owner.
 func (s Step) ReadsAllServices() bool {
 	return s.Frees() || s.Owner.Name == "" || !s.Store.IsBitmap() && (s.Sole || s.Reason == ReasonReference)
 }

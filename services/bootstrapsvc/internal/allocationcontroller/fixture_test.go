@@ -48,9 +48,8 @@ type fakeCluster struct {
 	lists   int
 	listErr error
 
-	// refused are the addresses that a dry run of a create refuses. discovered are the stores, nil for
-	// those of a current kube-apiserver.
-	// listless makes a watch send nothing at its start.
+	// refused are the addresses that a dry run of a create refuses. discovered are the stores, nil
+	// for those of a current kube-apiserver. listless makes a watch send nothing at its start.
 	listless   bool
 	refused    map[string]error
 	discovered *Stores

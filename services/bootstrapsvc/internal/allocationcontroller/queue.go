@@ -84,7 +84,7 @@ func (q *workQueue) has(finding string) bool {
 // pop returns the next finding, false if none is ready or no worker is free. The caller calls done
 // for it.
 func (q *workQueue) pop(now time.Time) (string, bool) {
-	q.ripen(now)
+	q.advance(now)
 	if len(q.running)-q.batched >= maxWorkers {
 		return "", false
 	}
@@ -106,7 +106,7 @@ func (q *workQueue) pop(now time.Time) (string, bool) {
 // take makes a ready finding a running one that shares the worker of another. It returns false if
 // the finding is not ready.
 func (q *workQueue) take(finding string, now time.Time) bool {
-	q.ripen(now)
+	q.advance(now)
 	item := q.items[finding]
 	if item == nil || item.in == q.waiting {
 		return false
@@ -160,7 +160,8 @@ func (q *workQueue) next(now time.Time) (next time.Time) {
 	return next
 }
 
-func (q *workQueue) ripen(now time.Time) {
+// advance moves the findings whose time has come.
+func (q *workQueue) advance(now time.Time) {
 	for len(q.waiting.list) > 0 && !now.Before(q.waiting.list[0].notBefore) {
 		item := heap.Pop(q.waiting).(*workItem)
 		if item.retried {

@@ -32,7 +32,9 @@ func (r *reconciler) enqueue(now time.Time) {
 			continue
 		}
 		for finding := range repair.pendingFindings() {
-			r.addWork(finding, repair.priorityOf(finding))
+			if !r.queue.has(finding) {
+				r.addWork(finding, repair.priorityOf(finding))
+			}
 		}
 	}
 	r.repairs.backoff.prune(func(finding string) bool {
