@@ -319,10 +319,10 @@ func TestStores_ChangeDuringATerm(t *testing.T) {
 
 func TestServiceLists_CallersShareAListThatBeganAfterTheirCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun := 0
+		var begun atomic.Int64
 		lists := &serviceLists{ctx: t.Context(), spawn: func(do func()) { go do() }}
 		lists.list = func(context.Context) ([]allocation.Service, error) {
-			begun++
+			begun.Add(1)
 			time.Sleep(time.Second)
 			return nil, nil
 		}
@@ -339,8 +339,8 @@ func TestServiceLists_CallersShareAListThatBeganAfterTheirCalls(t *testing.T) {
 			}()
 		}
 		time.Sleep(3 * time.Second)
-		if begun != 2 {
-			t.Errorf("%d lists for ten calls, want two", begun)
+		if begun.Load() != 2 {
+			t.Errorf("%d lists for ten calls, want two", begun.Load())
 		}
 	})
 }
