@@ -161,7 +161,11 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		YieldLeadership: deps.Leadership.YieldLeadership, PreferOthers: deps.Leadership.PreferOthers, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
 		Applied: s.events.Applied,
 	})
-	s.allocation = allocationcontroller.New(cfg.Audit.controller(), allocationcontroller.Deps{
+	audited, err := cfg.Audit.controller()
+	if err != nil {
+		return nil, err
+	}
+	s.allocation = allocationcontroller.New(audited, allocationcontroller.Deps{
 		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
 		Reporter: allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics),
 	})

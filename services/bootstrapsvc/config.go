@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -227,7 +228,8 @@ func (c *EndpointsConfig) staticTarget() (target, error) {
 	return target{name: c.StaticAddress}, nil
 }
 
-// AutoRepair selects the repairs that need no operator.
+// AutoRepair selects the repairs that need no operator: AutoRepairSafe, AutoRepairOff, or the codes
+// of findings, separated by commas.
 type AutoRepair string
 
 const (
@@ -237,35 +239,62 @@ const (
 	AutoRepairOff AutoRepair = "off"
 )
 
+// codes returns the codes of a list, none for AutoRepairSafe and AutoRepairOff.
+func (a AutoRepair) codes() ([]allocation.Code, error) {
+	if a == AutoRepairSafe || a == AutoRepairOff {
+		return nil, nil
+	}
+	var codes []allocation.Code
+	for name := range strings.SplitSeq(string(a), ",") {
+		at := slices.IndexFunc(allocation.Codes(), func(code allocation.Code) bool { return code.APIName() == strings.TrimSpace(name) })
+		if at < 0 {
+			return nil, fmt.Errorf("%q is neither %q nor %q nor a list of codes of findings", string(a), AutoRepairSafe, AutoRepairOff)
+		}
+		codes = append(codes, allocation.Codes()[at])
+	}
+	return codes, nil
+}
+
 // AuditConfig configures the audit of ClusterIPs and node ports.
 type AuditConfig struct {
 	AutoRepair                    AutoRepair
 	FindingHistory, RepairHistory int
 	NodePortRange                 string
+	LeakGrace                     time.Duration
 }
 
 func defaultAudit() AuditConfig {
-	return AuditConfig{AutoRepair: AutoRepairSafe, FindingHistory: 1000, RepairHistory: 100}
+	return AuditConfig{
+		AutoRepair: AutoRepairSafe, FindingHistory: 1000, RepairHistory: 100, LeakGrace: allocation.DefaultGracePeriods().Unused,
+	}
 }
 
 func (c *AuditConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&c.AutoRepair), "auto-repair", string(c.AutoRepair),
-		"Automatic repairs of allocated ClusterIPs and node ports: \"safe\" (those that are safe by rule) or \"off\".")
+		"Automatic repairs of allocated ClusterIPs and node ports: \"safe\" (those that are safe by rule), \"off\", or the codes of "+
+			"the findings to repair where it is safe, such as NOT_ALLOCATED,LEAKED.")
 	fs.IntVar(&c.FindingHistory, "finding-history", c.FindingHistory,
 		"How many ended findings are kept.")
 	fs.IntVar(&c.RepairHistory, "repair-history", c.RepairHistory,
-		"How many repairs are kept; fewer if they have many steps.")
+		"How many repairs that people approved are kept, and how many automatic ones; fewer if they have many steps.")
 	fs.StringVar(&c.NodePortRange, "service-node-port-range", c.NodePortRange,
 		"Range of node ports, as given to kube-apiserver; a stored range that differs is a finding. Default: the stored range.")
+	fs.DurationVar(&c.LeakGrace, "leak-grace", c.LeakGrace,
+		"How long an allocated address or port must stay unused before it is freed. It must exceed kube-apiserver's --request-timeout "+
+			"(by default 1m0s): a request allocates before it uses.")
 }
 
+// minLeakGrace is the shortest grace period: a webhook may delay a request for 30 seconds, whatever
+// the request timeout of kube-apiserver is.
+const minLeakGrace = 35 * time.Second
+
 func (c *AuditConfig) problems(add func(flag string, err error)) {
-	if c.AutoRepair != AutoRepairSafe && c.AutoRepair != AutoRepairOff {
-		add("auto-repair", fmt.Errorf("%q is neither %q nor %q", string(c.AutoRepair), AutoRepairSafe, AutoRepairOff))
-	}
+	_, err := c.AutoRepair.codes()
+	add("auto-repair", err)
 	add("finding-history", checkHistory(c.FindingHistory))
 	add("repair-history", checkHistory(c.RepairHistory))
 	add("service-node-port-range", checkPortRange(c.NodePortRange))
+	add("leak-grace", checkAtLeast(c.LeakGrace, minLeakGrace))
 }
 
 // maxHistory keeps the history small enough for etcd.
@@ -291,14 +320,21 @@ func checkPortRange(text string) error {
 	return nil
 }
 
-func (c *AuditConfig) controller() allocationcontroller.Config {
-	cfg := allocationcontroller.Config{
-		AutoRepair: c.AutoRepair == AutoRepairSafe, FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory,
+// controller must only be called after Validate.
+func (c *AuditConfig) controller() (allocationcontroller.Config, error) {
+	codes, err := c.AutoRepair.codes()
+	if err != nil {
+		return allocationcontroller.Config{}, fmt.Errorf("--auto-repair: %w", err)
 	}
+	cfg := allocationcontroller.Config{
+		AutoRepair: c.AutoRepair != AutoRepairOff, AutoRepairCodes: codes,
+		FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory, GracePeriods: allocation.DefaultGracePeriods(),
+	}
+	cfg.GracePeriods.Unused = c.LeakGrace
 	if c.NodePortRange != "" {
 		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
 	}
-	return cfg
+	return cfg, nil
 }
 
 // controller is the configuration of the apiservers controller.

@@ -2,6 +2,7 @@ package bootstrapsvc
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -27,7 +30,7 @@ func TestConfig_DefaultsOfFlags(t *testing.T) {
 		"endpoint-reconciler-type": "lease", "apiserver-count": "1", "static-apiserver-address": "", "static-apiserver-port": "0",
 		"adopt-master-leases": "false", "shared-apiserver-address": "false", "min-ready-apiservers": "1",
 		"unready-delay": "8s", "keep-last-address": "false", "etcd-prefix": "/registry",
-		"auto-repair": "safe", "finding-history": "1000", "repair-history": "100", "service-node-port-range": "",
+		"auto-repair": "safe", "finding-history": "1000", "repair-history": "100", "service-node-port-range": "", "leak-grace": "1m5s",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -45,14 +48,16 @@ func TestConfig_EveryProblemIsReported(t *testing.T) {
 		Endpoints: EndpointsConfig{
 			Reconciler: "lease-count", StaticAddress: "192.0.2.7", StaticPort: -1, MinReady: -1, UnreadyDelay: -time.Second,
 		},
-		Audit: AuditConfig{AutoRepair: "all", FindingHistory: 0, RepairHistory: 10_001, NodePortRange: "32767-30000"},
+		Audit: AuditConfig{
+			AutoRepair: "LEAKED,all", FindingHistory: 0, RepairHistory: 10_001, NodePortRange: "32767-30000", LeakGrace: 30 * time.Second,
+		},
 	}
 	want := []string{
 		"--apiserver-url", "--apiserver-port", "--apiserver-advertise-address", "--service-cluster-ip-range",
 		"--kubernetes-service-node-port", "--kubernetes-service-extra-ports", "--probe-interval", "--probe-timeout", "--probe-failures",
 		"--endpoint-reconciler-type", "--apiserver-count", "--static-apiserver-address", "--static-apiserver-port",
 		"--min-ready-apiservers", "--unready-delay", "--etcd-prefix",
-		"--auto-repair", "--finding-history", "--repair-history", "--service-node-port-range",
+		"--auto-repair", "--finding-history", "--repair-history", "--service-node-port-range", "--leak-grace",
 	}
 	var got []string
 	for _, problem := range cfg.Validate() {
@@ -244,6 +249,24 @@ func TestConfig_InvalidExtraPorts(t *testing.T) {
 	} {
 		if _, err := parseExtraPorts(strings.Split(text, ",")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error = %v, want one with %q", text, err, want)
+		}
+	}
+}
+
+func TestAudit_RepairsOnlyTheFindingsWithTheCodes(t *testing.T) {
+	for given, want := range map[AutoRepair]allocationcontroller.Config{
+		AutoRepairSafe:          {AutoRepair: true},
+		AutoRepairOff:           {},
+		"NOT_ALLOCATED, LEAKED": {AutoRepair: true, AutoRepairCodes: []allocation.Code{allocation.NotAllocated, allocation.Leaked}},
+	} {
+		cfg := defaultAudit()
+		cfg.AutoRepair, cfg.LeakGrace = given, 2*time.Minute
+		got, err := cfg.controller()
+		if err != nil || got.AutoRepair != want.AutoRepair || !slices.Equal(got.AutoRepairCodes, want.AutoRepairCodes) {
+			t.Errorf("%s: %+v, %v, want %+v", given, got, err, want)
+		}
+		if got.GracePeriods.Unused != 2*time.Minute || got.GracePeriods.Missing == 0 {
+			t.Errorf("%s: grace periods %+v", given, got.GracePeriods)
 		}
 	}
 }

@@ -646,8 +646,8 @@ func (w *watchers) watch(ctx context.Context, changed func()) {
 // emptyCluster has no Services and no allocations, so the audit finds nothing.
 type emptyCluster struct{}
 
-func (emptyCluster) Stores(context.Context) ([]allocation.Store, error) {
-	return []allocation.Store{allocation.IPAddresses}, nil
+func (emptyCluster) Stores(context.Context) (allocationcontroller.Stores, error) {
+	return allocationcontroller.Stores{Present: []allocation.Store{allocation.IPAddresses}}, nil
 }
 
 func (emptyCluster) Identity(context.Context) (*rangestore.ClusterIdentity, error) { return nil, nil }
@@ -666,7 +666,8 @@ func (emptyCluster) Services(context.Context) ([]allocation.Service, error) { re
 func (emptyCluster) IPAddress(context.Context, string) (*allocation.IPAddress, error) {
 	return nil, nil
 }
-func (emptyCluster) Create(context.Context, allocation.IPAddress) error { return nil }
+func (emptyCluster) Create(context.Context, allocation.IPAddress) error    { return nil }
+func (emptyCluster) CanCreate(context.Context, allocation.IPAddress) error { return nil }
 func (emptyCluster) Relabel(context.Context, allocation.IPAddress, allocation.Guard) error {
 	return nil
 }

@@ -8,9 +8,9 @@ import (
 
 // LiveState is what the caller read for one step, right before the write.
 type LiveState struct {
-	// Usage is of a quorum list of all Services, read after the IPAddress or the bitmap. A step
-	// that frees needs all of them; for a step that allocates, the Services that use the subject
-	// are enough.
+	// Usage is of a quorum list of all Services, read after the IPAddress or the bitmap. Only if
+	// Step.ReadsAllServices says so, all of them are needed; otherwise the Service for which the
+	// step allocates is enough.
 	Usage *Usage
 	// IPAddress is the object with the step's name, nil if it does not exist. It matters for steps
 	// of IPAddresses.
@@ -87,11 +87,23 @@ func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 		return CheckUnneeded, "the ipaddress is as it should be already"
 	case s.Verb == Create:
 		return CheckOutdated, "there is an ipaddress of that name by now, of " + is.Parent.String()
-	case is.UID != s.Guard.UID || is.ResourceVersion != s.Guard.ResourceVersion:
+	case is.UID != s.Guard.UID:
+		return CheckOutdated, "there is another ipaddress of that name by now, of " + is.Parent.String()
+	case is.Deleting || !s.wasPlannedFrom(is):
 		return CheckOutdated, fmt.Sprintf("the ipaddress has changed: resourceVersion %s, planned from %s", is.ResourceVersion, s.Guard.ResourceVersion)
 	default:
 		return CheckPassed, ""
 	}
+}
+
+// wasPlannedFrom reports whether the object has the content from which a step was planned. Anything
+// else about it, such as an annotation, does not matter.
+func (s Step) wasPlannedFrom(is *IPAddress) bool {
+	if s.Verb == Relabel {
+		return s.Previous == nil && is.ResourceVersion == s.Guard.ResourceVersion ||
+			s.Previous != nil && clip(is.ManagedBy) == s.Previous.ManagedBy && clip(is.Family) == s.Previous.Family
+	}
+	return is.Parent == s.Object.Parent && is.ManagedBy == s.Object.ManagedBy && is.Family == s.Object.Family
 }
 
 // isAsWanted reports whether the object is what the allocator writes for the step's owner.

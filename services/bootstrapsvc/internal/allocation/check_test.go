@@ -97,9 +97,21 @@ func TestCheck_DeleteOfWrongReference(t *testing.T) {
 		},
 		"changed": {
 			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
-				a.ResourceVersion = "8"
+				a.ResourceVersion, a.Parent.Name = "8", "c"
 			}))},
 			want: allocation.CheckOutdated, why: "the ipaddress has changed: resourceVersion 8, planned from 7",
+		},
+		"annotated": {
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
+				a.ResourceVersion = "8"
+			}))},
+			want: allocation.CheckPassed,
+		},
+		"created again": {
+			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a}), IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
+				a.UID = "another"
+			}))},
+			want: allocation.CheckOutdated, why: "there is another ipaddress of that name by now, of service bar/b",
 		},
 		"its parent uses it by now": {
 			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{a, service("b", "10.0.1.1")}), IPAddress: &wrong},

@@ -31,7 +31,10 @@
 //   - An IPAddress in the name of the wrong Service is deleted and created again for its user, not
 //     only deleted.
 //   - Labels are corrected in place, so that the address stays allocated.
-//   - A pass that met a write conflict does not count as an observation of an unused port.
+//   - A pass does not count as an observation of the unused subjects of a store while a write to it
+//     meets conflicts.
+//   - An annotation of an IPAddress is no change: a step compares the content, and its write
+//     requires the version that was read for it.
 //
 // The package does no I/O and reads no clock. One goroutine owns an Index; any goroutine may read
 // what it returns.

@@ -120,10 +120,13 @@ func (es *entries) markDue(now time.Time, mark func(subject)) {
 	}
 }
 
-// observe counts an observation of every pending entry, and calls mark for the subjects of those
-// that it changed.
-func (es *entries) observe(now time.Time, mark func(subject)) {
+// observe counts an observation of every pending entry, except those of some stores, and calls mark
+// for the subjects of those that it changed.
+func (es *entries) observe(now time.Time, except []Store, mark func(subject)) {
 	for e := range es.pending {
+		if slices.Contains(except, e.subject.store) {
+			continue
+		}
 		observed := e.period.observe(now, es.periods.Interval)
 		if e.restart || observed == e.period {
 			continue

@@ -70,10 +70,10 @@ func (x *Index) Compare(now time.Time) Delta {
 	return delta
 }
 
-// Observe records that a pass ended well: it read everything, and none of its writes met a
-// conflict. It counts an observation of every pending finding of the last comparison, unless the
-// finding's last observation is less than GracePeriods.Interval ago.
-func (x *Index) Observe(now time.Time) { x.entries.observe(now, x.mark) }
+// Observe records that a pass ended well: it read everything, and no write to the stores, except
+// some, met a conflict. It counts an observation of every pending finding of the last comparison in
+// these stores, unless the finding's last observation is less than GracePeriods.Interval ago.
+func (x *Index) Observe(now time.Time, except ...Store) { x.entries.observe(now, except, x.mark) }
 
 // RestartGracePeriod restarts the grace period of a finding, whether it is open or not, because a
 // live read contradicted it.

@@ -81,7 +81,9 @@ type Labels struct{ ManagedBy, Family string }
 type Guard struct {
 	// Absent reports that the IPAddress must not exist.
 	Absent bool
-	// UID and ResourceVersion are those of the IPAddress.
+	// UID is that of the IPAddress. ResourceVersion is its version when the step was planned. That
+	// version is shown, but not required: an annotation changes it. Check compares the content, and
+	// the write requires the version that Check was given.
 	UID, ResourceVersion string
 	// Revision is the modification revision of the range's key when the step was planned. It is
 	// shown, but not required: on a busy cluster every Service changes it. The write requires the
@@ -94,14 +96,20 @@ func (s Step) Frees() bool {
 	return s.Verb == ClearBit || s.Verb == Delete && s.Reason != ReasonReference
 }
 
+// ReadsAllServices reports whether Check needs a list of all Services for the step: it frees, or it
+// says which Service owns an address. The Services that a watch has shown may lack the owner.
+func (s Step) ReadsAllServices() bool {
+	return s.Frees() || s.Owner.Name == "" || !s.Store.IsBitmap() && (s.Sole || s.Reason == ReasonReference)
+}
+
 // Material returns the canonical text of a step: one line, without its line break and without texts
-// for people. Two steps are equal if and only if their materials are. Guard.Revision is not part of
-// it; see there.
+// for people. Two steps are equal if and only if their materials are. Guard.Revision and
+// Guard.ResourceVersion are not part of it; see there.
 func (s Step) Material() string {
 	fields := []string{
 		s.Finding, string(s.Verb), s.Store.String(), s.Subject, string(s.Reason),
 		strconv.Itoa(s.Offset), s.Range,
-		strconv.FormatBool(s.Guard.Absent), s.Guard.UID, s.Guard.ResourceVersion,
+		strconv.FormatBool(s.Guard.Absent), s.Guard.UID,
 		s.Owner.Namespace, s.Owner.Name, s.Owner.UID, strconv.FormatBool(s.Sole), strconv.FormatBool(s.Safe),
 		s.Object.Name, s.Object.Parent.Group, s.Object.Parent.Resource, s.Object.Parent.Namespace, s.Object.Parent.Name,
 		s.Object.ManagedBy, s.Object.Family,
@@ -160,7 +168,7 @@ func (p Plan) Material() string {
 // frees. Under a stable sort, the steps of one finding stay together and in order.
 func CompareSteps(a, b Step) int {
 	return cmp.Or(
-		cmp.Compare(a.priority(), b.priority()),
+		cmp.Compare(a.Priority(), b.Priority()),
 		cmp.Compare(a.Store, b.Store),
 		cmp.Compare(a.Offset, b.Offset),
 		compareSubjects(a.Subject, b.Subject),
@@ -168,7 +176,9 @@ func CompareSteps(a, b Step) int {
 	)
 }
 
-func (s Step) priority() int {
+// Priority orders steps: 0 for one that allocates what is in use and free, and the highest for one
+// that frees.
+func (s Step) Priority() int {
 	switch {
 	case s.Reason == ReasonReference:
 		return 2

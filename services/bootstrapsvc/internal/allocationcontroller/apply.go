@@ -3,64 +3,95 @@ package allocationcontroller
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
+// applying is a repair that was begun, continued or found.
+type applying struct {
+	repair repairstore.Repair
+	// result has the repair once it has ended or every step was tried, nil if it has ended.
+	result <-chan repairResult
+	// isOther reports that the repair is of another plan, and must end before the plan is applied.
+	isOther bool
+}
+
 // apply continues or begins the repair of a plan; see Controller.Apply. The repair has the ID of
 // its plan.
-func (r *reconciler) apply(ctx context.Context, request ApplyRequest) (repairstore.Repair, error) {
+func (r *reconciler) apply(ctx context.Context, request ApplyRequest) (applying, error) {
 	if err := r.watches.listErr(); err != nil {
-		return repairstore.Repair{}, err
+		return applying{}, err
 	}
-	if err := r.reloadRepairs(ctx); err != nil {
-		return repairstore.Repair{}, err
+	now := time.Now()
+	r.repairWrites = journal{} // a person does not wait for the backoff
+	if err := r.reloadRepairs(ctx, now); err != nil {
+		return applying{}, err
 	}
 	begun, exists, err := r.RepairStore.Repair(ctx, request.Plan)
 	switch {
 	case err != nil:
-		return repairstore.Repair{}, err
+		return applying{}, err
 	case exists:
-		return r.applyAgain(ctx, request, begun)
+		return r.applyAgain(request, begun)
 	}
 	plan, err := r.planToApply(ctx, request)
 	if err != nil {
-		return repairstore.Repair{}, err
+		return applying{}, err
 	}
-	if err := r.awaitOverlapping(ctx, plan, request.ValidateOnly); err != nil {
-		return repairstore.Repair{}, err
-	}
-	if err := r.compare(ctx, time.Now()); err != nil {
-		return repairstore.Repair{}, err
+	r.compare(now)
+	if other := r.repairs.overlapping(plan.Findings()); other != nil {
+		if request.ValidateOnly {
+			return applying{}, other.runningErr()
+		}
+		return applying{repair: other.Repair, result: r.hurry(other), isOther: true}, nil
 	}
 	if err := r.checkDrift(plan); err != nil {
-		return repairstore.Repair{}, err
+		return applying{}, err
 	}
 	start := repairstore.Start{ID: plan.ID, Plan: plan.ID, PlanEtag: plan.Etag, Requester: request.Caller, Steps: plan.Steps}
 	if request.ValidateOnly {
-		return repairstore.Repair{Start: start, Results: make([]repairstore.StepResult, len(start.Steps))}, nil
+		return applying{repair: repairstore.Repair{Start: start, Results: make([]repairstore.StepResult, len(start.Steps))}}, nil
 	}
-	started, err := r.begin(ctx, start)
+	started, err := r.begin(ctx, now, start)
 	if err != nil {
-		return repairstore.Repair{}, err
+		return applying{}, err
 	}
-	return r.runNow(ctx, started)
+	r.plans.markApplied(plan.ID)
+	return applying{repair: started.Repair, result: r.hurry(started)}, nil
+}
+
+// hurry makes the pending findings of a repair ready now, and returns its result.
+func (r *reconciler) hurry(repair *unfinishedRepair) <-chan repairResult {
+	now := time.Now()
+	for finding := range repair.pendingFindings() {
+		r.queue.add(finding, repair.priorityOf(finding), now, r.repairs.backoff.hasFailed(finding))
+		r.queue.hurry(finding, now)
+	}
+	return repair.wait()
+}
+
+// runningErr is the error of a caller that wants to apply a plan while the repair has pending steps
+// of the same findings.
+func (u *unfinishedRepair) runningErr() error {
+	if err := u.retryErr(); err != nil {
+		return fmt.Errorf("%w: repairs/%s: %w", ErrRepairRunning, u.ID, err)
+	}
+	return fmt.Errorf("%w: repairs/%s", ErrRepairRunning, u.ID)
 }
 
 // applyAgain returns the repair that was begun with a plan, and continues it if it is unfinished.
-func (r *reconciler) applyAgain(ctx context.Context, request ApplyRequest, begun repairstore.Repair) (repairstore.Repair, error) {
+func (r *reconciler) applyAgain(request ApplyRequest, begun repairstore.Repair) (applying, error) {
 	switch unfinished := r.repairs.find(begun.ID); {
 	case begun.Plan != request.Plan:
-		return repairstore.Repair{}, fmt.Errorf("%w: repairplans/%s", ErrPlanNotFound, request.Plan)
+		return applying{}, fmt.Errorf("%w: repairplans/%s", ErrPlanNotFound, request.Plan)
 	case begun.PlanEtag != request.Etag:
-		return repairstore.Repair{}, fmt.Errorf("repairplans/%s: %w", request.Plan, ErrEtagMismatch)
+		return applying{}, fmt.Errorf("repairplans/%s: %w", request.Plan, ErrEtagMismatch)
 	case unfinished == nil, request.ValidateOnly:
-		return begun, nil
+		return applying{repair: begun}, nil
 	default:
-		return r.runNow(ctx, unfinished)
+		return applying{repair: unfinished.Repair, result: r.hurry(unfinished)}, nil
 	}
 }
 
@@ -78,27 +109,6 @@ func (r *reconciler) planToApply(ctx context.Context, request ApplyRequest) (rep
 	default:
 		return plan, nil
 	}
-}
-
-// awaitOverlapping returns an error while an unfinished repair has pending steps of the same
-// findings. Unless only the plan is to be checked, it first tries to finish that repair.
-func (r *reconciler) awaitOverlapping(ctx context.Context, plan repairstore.Plan, validateOnly bool) error {
-	other := r.repairs.overlapping(plan.Findings())
-	if other == nil {
-		return nil
-	}
-	if !validateOnly {
-		if _, err := r.runNow(ctx, other); err != nil {
-			return fmt.Errorf("%w: repairs/%s: %w", ErrRepairRunning, other.ID, err)
-		}
-		if !other.Ended.IsZero() {
-			return nil
-		}
-	}
-	if err := other.retryErr(); err != nil {
-		return fmt.Errorf("%w: repairs/%s: %w", ErrRepairRunning, other.ID, err)
-	}
-	return fmt.Errorf("%w: repairs/%s", ErrRepairRunning, other.ID)
 }
 
 // checkDrift returns an error if the findings of a plan would be repaired by other steps now.
@@ -136,6 +146,8 @@ func (request CancelRequest) check(repair repairstore.Repair, exists bool) error
 		return nil
 	case request.Etag != "" && request.Etag != repair.Etag():
 		return fmt.Errorf("repairs/%s: %w", request.ID, ErrEtagMismatch)
+	case repair.State() == repairstore.Running && newUnfinishedRepair(repair).isAnyHalfReplaced():
+		return fmt.Errorf("repairs/%s: %w: it deleted an address in use and has not created it again yet", request.ID, ErrRepairNotCancellable)
 	case repair.State() != repairstore.Running, !repair.HasStepsLeft():
 		return fmt.Errorf("repairs/%s: %w", request.ID, ErrRepairNotCancellable)
 	default:
@@ -143,43 +155,39 @@ func (request CancelRequest) check(repair repairstore.Repair, exists bool) error
 	}
 }
 
-// cancelRepair ends a repair with steps left; see Controller.Cancel.
-func (r *reconciler) cancelRepair(ctx context.Context, request CancelRequest) (repairstore.Repair, error) {
-	if err := r.reloadRepairs(ctx); err != nil {
-		return repairstore.Repair{}, err
+// cancelRepair ends a repair with steps left; see Controller.Cancel. While workers apply steps of
+// it, it returns what is closed once they have ended.
+func (r *reconciler) cancelRepair(ctx context.Context, request CancelRequest) (repairstore.Repair, <-chan repairResult, error) {
+	now := time.Now()
+	r.repairWrites = journal{} // a person does not wait for the backoff
+	if err := r.reloadRepairs(ctx, now); err != nil {
+		return repairstore.Repair{}, nil, err
+	}
+	unfinished := r.repairs.find(request.ID)
+	if unfinished != nil && unfinished.running > 0 {
+		return repairstore.Repair{}, unfinished.waitIdle(), nil
+	}
+	if err := r.saveRepairs(ctx, now); err != nil {
+		return repairstore.Repair{}, nil, err
 	}
 	repair, exists, err := r.RepairStore.Repair(ctx, request.ID)
 	if err != nil {
-		return repairstore.Repair{}, err
+		return repairstore.Repair{}, nil, err
 	}
 	if err := request.check(repair, exists); err != nil || repair.State() == repairstore.Cancelled {
-		return repair, err
+		return repair, nil, err
 	}
-	cancellation := repairstore.Cancellation{Caller: request.Caller, Time: time.Now()}
+	cancellation := repairstore.Cancellation{Caller: request.Caller, Time: now}
 	if err := r.RepairStore.Cancel(ctx, repair.ID, cancellation); err != nil {
 		r.repairs.outdated = true // the end may be stored, and only the answer lost
-		return repairstore.Repair{}, err
+		return repairstore.Repair{}, nil, err
 	}
 	repair.Cancelled, repair.Ended = &cancellation, cancellation.Time
 	r.Logger.InfoContext(ctx, "repair cancelled", "repair", repair.ID, "caller", request.Caller.User)
 	if unfinished := r.repairs.find(repair.ID); unfinished != nil {
 		unfinished.Repair = repair
-		return r.finish(ctx, unfinished)
+		_, err := r.finish(ctx, unfinished)
+		return repair, nil, err
 	}
-	return repair, nil
-}
-
-// finish moves an ended repair to the history, and deletes the oldest repairs.
-func (r *reconciler) finish(ctx context.Context, repair *unfinishedRepair) (repairstore.Repair, error) {
-	r.repairs.moveToEnded(repair)
-	excess := r.repairs.excess()
-	if len(excess) == 0 {
-		return repair.Repair, nil
-	}
-	if err := r.RepairStore.DeleteRepairs(ctx, excess); err != nil {
-		return repair.Repair, fmt.Errorf("delete old repairs: %w", err)
-	}
-	r.repairs.ended = slices.Clone(r.repairs.ended[len(excess):])
-	r.plans.forget(excess)
-	return repair.Repair, nil
+	return repair, nil, nil
 }

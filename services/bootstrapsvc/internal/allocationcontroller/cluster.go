@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	networkingv1beta1 "k8s.io/api/networking/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,40 +43,46 @@ func NewKubeCluster(kube kubernetes.Interface, logger *slog.Logger) *KubeCluster
 const lastBitmapMinor = 33
 
 // Stores returns where the cluster stores its allocations.
-func (k *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
-	stores := []allocation.Store{allocation.NodePorts}
-	has, err := k.hasIPAddresses(ctx)
+func (k *KubeCluster) Stores(ctx context.Context) (Stores, error) {
+	stores := Stores{Present: []allocation.Store{allocation.NodePorts}}
+	has, err := k.hasIPAddresses(ctx, networkingv1.SchemeGroupVersion.String())
 	if err != nil {
-		return nil, err
+		return Stores{}, err
 	}
 	if has {
-		stores = append([]allocation.Store{allocation.IPAddresses}, stores...)
+		stores.Present = append([]allocation.Store{allocation.IPAddresses}, stores.Present...)
+	} else if beta, err := k.hasIPAddresses(ctx, networkingv1beta1.SchemeGroupVersion.String()); err != nil {
+		return Stores{}, err
+	} else if beta {
+		stores.Problems = map[allocation.Store]string{
+			allocation.IPAddresses: "kube-apiserver serves IPAddress objects as " + networkingv1beta1.SchemeGroupVersion.String() + " only, which is not audited",
+		}
 	}
 	version, err := k.kube.Discovery().ServerVersionWithContext(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", guarded.Classify(err))
+		return Stores{}, fmt.Errorf("ask kube-apiserver for its version: %w", guarded.Classify(err))
 	}
 	minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
 	if err != nil {
-		return nil, fmt.Errorf("kube-apiserver says it is version %q.%q", version.Major, version.Minor)
+		return Stores{}, fmt.Errorf("kube-apiserver says it is version %q.%q", version.Major, version.Minor)
 	}
 	if version.Major == "1" && minor <= lastBitmapMinor {
-		stores = append(stores, allocation.ClusterIPs, allocation.SecondaryClusterIPs)
+		stores.Present = append(stores.Present, allocation.ClusterIPs, allocation.SecondaryClusterIPs)
 	}
 	return stores, nil
 }
 
-func (k *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
-	resources, err := k.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
+// hasIPAddresses reports whether kube-apiserver serves IPAddress objects in a version of their
+// group.
+func (k *KubeCluster) hasIPAddresses(ctx context.Context, groupVersion string) (bool, error) {
+	resources, err := k.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, groupVersion)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", guarded.Classify(err))
 	}
-	for _, resource := range resources.APIResources {
-		if resource.Name == "ipaddresses" {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(resources.APIResources, func(of metav1.APIResource) bool { return of.Name == "ipaddresses" }), nil
 }
 
 // Service returns a Service, nil if it does not exist.
@@ -139,7 +147,24 @@ func (k *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.I
 
 // Create creates an IPAddress that does not exist.
 func (k *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
-	address := &networkingv1.IPAddress{
+	if _, err := k.kube.NetworkingV1().IPAddresses().Create(ctx, addressObject(wanted), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, guarded.Classify(err))
+	}
+	return nil
+}
+
+// CanCreate returns why kube-apiserver would not create an IPAddress, nil if only its existence is
+// in the way. It writes nothing: admission precedes the check for existence.
+func (k *KubeCluster) CanCreate(ctx context.Context, wanted allocation.IPAddress) error {
+	_, err := k.kube.NetworkingV1().IPAddresses().Create(ctx, addressObject(wanted), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ipaddress %s in a dry run: %w", wanted.Name, guarded.Classify(err))
+	}
+	return nil
+}
+
+func addressObject(wanted allocation.IPAddress) *networkingv1.IPAddress {
+	return &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: wanted.Name, Labels: map[string]string{
 			networkingv1.LabelManagedBy:       wanted.ManagedBy,
 			networkingv1.LabelIPAddressFamily: wanted.Family,
@@ -148,10 +173,6 @@ func (k *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) e
 			Group: wanted.Parent.Group, Resource: wanted.Parent.Resource, Namespace: wanted.Parent.Namespace, Name: wanted.Parent.Name,
 		}},
 	}
-	if _, err := k.kube.NetworkingV1().IPAddresses().Create(ctx, address, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, guarded.Classify(err))
-	}
-	return nil
 }
 
 // Relabel sets the allocator's labels on exactly one version of an IPAddress. Its other labels

@@ -46,7 +46,7 @@ func newService(t *testing.T) allocation.Service {
 
 func TestStores_CurrentVersion(t *testing.T) {
 	stores, err := newKubeCluster(t).Stores(t.Context())
-	if want := []allocation.Store{allocation.IPAddresses, allocation.NodePorts}; err != nil || !slices.Equal(stores, want) {
+	if want := []allocation.Store{allocation.IPAddresses, allocation.NodePorts}; err != nil || !slices.Equal(stores.Present, want) {
 		t.Errorf("stores are %v, %v, want %v", stores, err, want)
 	}
 }
@@ -62,7 +62,7 @@ func TestStores_ByVersion(t *testing.T) {
 		want      []allocation.Store
 	}{
 		"only bitmaps": {minor: "30", resources: []*metav1.APIResourceList{&stable}, want: []allocation.Store{ports, first, second}},
-		// 1.33 writes bitmaps beside the objects. Objects of a beta version are ignored.
+		// 1.33 writes bitmaps beside the objects. Objects of a beta version are not audited.
 		"objects are beta": {minor: "32+", resources: []*metav1.APIResourceList{&stable, &beta}, want: []allocation.Store{ports, first, second}},
 		"both":             {minor: "33", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports, first, second}},
 		"only objects":     {minor: "34+", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports}},
@@ -76,7 +76,7 @@ func TestStores_ByVersion(t *testing.T) {
 			}
 			discovery.FakedServerVersion, discovery.Resources = &version.Info{Major: "1", Minor: test.minor}, test.resources
 			stores, err := NewKubeCluster(kube, slog.New(slog.DiscardHandler)).Stores(t.Context())
-			if err != nil || !slices.Equal(stores, test.want) {
+			if err != nil || !slices.Equal(stores.Present, test.want) || (stores.Problems[objects] != "") != (name == "objects are beta") {
 				t.Errorf("stores are %v, %v, want %v", stores, err, test.want)
 			}
 		})

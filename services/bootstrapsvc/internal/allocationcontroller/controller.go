@@ -44,19 +44,13 @@ func (c *Controller) Snapshot() (*Snapshot, error) {
 
 // Audit makes a comparison now and returns its snapshot. It blocks until ctx ends at most.
 func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
-	return ask(ctx, c, func(ctx context.Context, r *reconciler) (*Snapshot, error) {
+	return ask(ctx, c, func(_ context.Context, r *reconciler) (*Snapshot, error) {
 		if err := r.watches.err(); err != nil {
 			return nil, err
 		}
-		now := time.Now()
-		if err := r.verifyRanges(ctx, now); err != nil {
-			return nil, err
-		}
-		if err := r.compare(ctx, now); err != nil {
-			return nil, err
-		}
+		r.compare(time.Now())
 		return r.publish(), nil
-	}, nil)
+	})
 }
 
 // IgnoreRequest asks for the mark of a finding.
@@ -76,7 +70,7 @@ type IgnoreRequest struct {
 // Ignore marks a finding as ignored, or takes the mark away, and returns the finding as it is then.
 // The error wraps ErrFindingNotFound if the finding is not current, and ErrEtagMismatch.
 func (c *Controller) Ignore(ctx context.Context, request IgnoreRequest) (allocation.Finding, error) {
-	return ask(ctx, c, func(ctx context.Context, r *reconciler) (allocation.Finding, error) { return r.ignore(ctx, request) }, nil)
+	return ask(ctx, c, func(ctx context.Context, r *reconciler) (allocation.Finding, error) { return r.ignore(ctx, request) })
 }
 
 // CreatePlan plans the repair of the findings with the given names, or of all open findings if
@@ -96,7 +90,7 @@ func (c *Controller) CreatePlan(ctx context.Context, names []string, caller allo
 		return plan, nil
 	}
 	plan.ID = repairstore.NewID()
-	err = c.do(ctx, func(ctx context.Context, r *reconciler) error { return r.storePlan(ctx, plan) }, nil)
+	err = c.do(ctx, func(ctx context.Context, r *reconciler) error { return r.storePlan(ctx, plan) })
 	return plan, err
 }
 
@@ -115,8 +109,33 @@ type ApplyRequest struct {
 // ErrPlanExpired, ErrPlanDrifted or ErrRepairRunning, nothing was written. After any other error,
 // the caller must apply the same plan again.
 func (c *Controller) Apply(ctx context.Context, request ApplyRequest) (repairstore.Repair, error) {
-	return ask(ctx, c, func(ctx context.Context, r *reconciler) (repairstore.Repair, error) { return r.apply(ctx, request) },
-		func() error { return c.rejectOther(request.Plan) })
+	for deadline := time.Now().Add(otherRepairDelay); ; {
+		applied, err := ask(ctx, c, func(ctx context.Context, r *reconciler) (applying, error) { return r.apply(ctx, request) })
+		switch {
+		case err != nil:
+			return repairstore.Repair{}, err
+		case !applied.isOther && applied.result == nil:
+			return applied.repair, nil
+		case !applied.isOther:
+			return awaitRepair(ctx, applied.result)
+		}
+		waiting, cancel := context.WithDeadline(ctx, deadline)
+		other, err := awaitRepair(waiting, applied.result)
+		cancel()
+		if err != nil || other.Ended.IsZero() {
+			return repairstore.Repair{}, c.otherErr(ctx, applied.repair.ID)
+		}
+	}
+}
+
+// otherErr says why a plan is not applied while another repair is unfinished.
+func (c *Controller) otherErr(ctx context.Context, id string) error {
+	return c.do(ctx, func(_ context.Context, r *reconciler) error {
+		if repair := r.repairs.find(id); repair != nil {
+			return repair.runningErr()
+		}
+		return fmt.Errorf("%w: repairs/%s", ErrRepairRunning, id)
+	})
 }
 
 // CancelRequest asks for the end of a repair.
@@ -143,15 +162,25 @@ func (c *Controller) Cancel(ctx context.Context, request CancelRequest) (repairs
 		return repair, nil
 	}
 	defer c.cancelling.begin(request.ID)()
-	return ask(ctx, c, func(ctx context.Context, r *reconciler) (repairstore.Repair, error) {
-		return r.cancelRepair(ctx, request)
-	}, nil)
+	for {
+		var running <-chan repairResult
+		repair, err := ask(ctx, c, func(ctx context.Context, r *reconciler) (repair repairstore.Repair, err error) {
+			repair, running, err = r.cancelRepair(ctx, request)
+			return repair, err
+		})
+		if err != nil || running == nil {
+			return repair, err
+		}
+		if _, err := awaitRepair(ctx, running); err != nil {
+			return repairstore.Repair{}, err
+		}
+	}
 }
 
 // AuditLoop is the name of the loop, as --loops takes it.
 const AuditLoop = "allocation-audit"
 
-// stall is longer than a pass may take, and than the backoff after one that failed.
+// stall is longer than the time between two passes, and than the writes to the store of one.
 const stall = 2 * time.Minute
 
 // Loop runs on the leader.
@@ -186,47 +215,39 @@ func (c *Controller) CountInto(counts map[string]int64) {
 // Run runs the controller until ctx, which carries the term, ends.
 func (c *Controller) Run(ctx context.Context, report loop.Report) error {
 	defer c.Reporter.Start(ctx)()
-	r, err := c.start(ctx)
-	if err != nil {
-		c.published.drop(err)
-		c.published.problems.Store(problemsOf(nil, err, nil))
-		context.AfterFunc(ctx, func() { c.published.problems.Store(nil) })
-		return err
-	}
-	defer r.close()
-	timer := time.NewTimer(period)
-	defer timer.Stop()
-	for {
-		timer.Reset(time.Until(r.nextPass))
-		select {
-		case <-ctx.Done():
-			return nil
-		case change := <-r.watches.changes:
-			change()
-			r.requestPass(time.Now().Add(changeDelay))
-			continue
-		case <-timer.C:
-		case asked := <-c.requests:
-			answer(ctx, r, asked)
+	for ctx.Err() == nil {
+		r, err := c.start(ctx)
+		if err != nil {
+			c.published.drop(err)
+			c.published.problems.Store(problemsOf(nil, err, nil))
+			context.AfterFunc(ctx, func() { c.published.problems.Store(nil) })
+			return err
 		}
-		report(r.pass(ctx))
+		r.run(ctx, report)
+		r.close(r.stores.endReason())
 	}
+	return nil
 }
 
+// startTimeout bounds the reads at the start of a term.
+const startTimeout = 30 * time.Second
+
 func (c *Controller) start(ctx context.Context) (*reconciler, error) {
-	stores, err := c.Cluster.Stores(ctx)
+	reading, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	stores, err := c.Cluster.Stores(reading)
 	if err != nil {
 		return nil, err
 	}
-	findings, unreadableFindings, err := c.RepairStore.Findings(ctx)
+	findings, unreadableFindings, err := c.RepairStore.Findings(reading)
 	if err != nil {
 		return nil, err
 	}
-	ignores, unreadableIgnores, err := c.RepairStore.Ignores(ctx)
+	ignores, unreadableIgnores, err := c.RepairStore.Ignores(reading)
 	if err != nil {
 		return nil, err
 	}
-	repairs, unreadableRepairs, err := c.RepairStore.Repairs(ctx)
+	repairs, unreadableRepairs, err := c.RepairStore.Repairs(reading)
 	if err != nil {
 		return nil, err
 	}

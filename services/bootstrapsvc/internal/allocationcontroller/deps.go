@@ -34,8 +34,10 @@ var (
 
 // Config is the part of the configuration that an operator sets.
 type Config struct {
-	// AutoRepair repairs safe findings without approval.
-	AutoRepair bool
+	// AutoRepair repairs safe findings without approval: those with AutoRepairCodes, or all if
+	// there are none.
+	AutoRepair      bool
+	AutoRepairCodes []allocation.Code
 	// FindingHistory and RepairHistory are how many ended findings and repairs are kept.
 	FindingHistory, RepairHistory int
 	// ExpectedRanges are the expected ranges of the bitmaps; see allocation.Settings.
@@ -56,13 +58,14 @@ type Deps struct {
 // Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it and describes the
 // methods. Errors wrap guarded.ErrConflict and guarded.ErrUnavailable. Writes fail without a term.
 type Cluster interface {
-	Stores(ctx context.Context) ([]allocation.Store, error)
+	Stores(ctx context.Context) (Stores, error)
 	Identity(ctx context.Context) (*rangestore.ClusterIdentity, error)
 	Watch(ctx context.Context, kinds []Kind, handler ObjectHandler)
 	Service(ctx context.Context, key allocation.Key) (*allocation.Service, error)
 	Services(ctx context.Context) ([]allocation.Service, error)
 	IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error)
 	Create(ctx context.Context, wanted allocation.IPAddress) error
+	CanCreate(ctx context.Context, wanted allocation.IPAddress) error
 	Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error
 	Delete(ctx context.Context, name string, guard allocation.Guard) error
 }
@@ -107,6 +110,8 @@ type Reporter interface {
 	// PassFinished has the duration of the comparison, the snapshot (nil if there is none), and the
 	// error of the pass.
 	PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error)
+	// StepRefused is called for a step that was refused, and that is tried again.
+	StepRefused(step allocation.Step, err error)
 	// StepFinished is called for a step that is done, unneeded, failed or skipped.
 	StepFinished(step allocation.Step, result repairstore.StepResult)
 }

@@ -200,7 +200,7 @@ func (c *findingCache) nextGeneration() uint64 {
 func (c *findingCache) refresh(index *allocation.Index) (changed bool, left []allocation.Finding) {
 	for name := range c.pending {
 		known := c.current[name]
-		if finding, ok := index.Finding(name); ok && finding.Observations != known.Observations {
+		if finding, ok := index.Finding(name); ok && finding.State == known.State && finding.Observations != known.Observations {
 			finding.FirstSeen, finding.LastSeen, finding.Ignore = known.FirstSeen, known.LastSeen, known.Ignore
 			finding.Generation = c.nextGeneration()
 			c.current[name] = &finding

@@ -48,6 +48,12 @@ type fakeCluster struct {
 	lists   int
 	listErr error
 
+	// refused are the addresses that a dry run of a create refuses. discovered are the stores, nil
+	// for those of a current kube-apiserver. listless makes a watch send nothing at its start.
+	listless   bool
+	refused    map[string]error
+	discovered *Stores
+
 	findings map[string]allocation.Finding
 	ignores  map[string]allocation.Ignore
 	plans    map[string]repairstore.Plan
@@ -256,8 +262,19 @@ func (w *fakeCluster) writesDone() []string {
 // fakeObjects implements Cluster.
 type fakeObjects struct{ *fakeCluster }
 
-func (c fakeObjects) Stores(context.Context) ([]allocation.Store, error) {
-	return []allocation.Store{allocation.IPAddresses, allocation.NodePorts}, nil
+func (c fakeObjects) Stores(context.Context) (Stores, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.discovered != nil {
+		return *c.discovered, nil
+	}
+	return Stores{Present: []allocation.Store{allocation.IPAddresses, allocation.NodePorts}}, nil
+}
+
+func (c fakeObjects) CanCreate(_ context.Context, wanted allocation.IPAddress) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused[wanted.Name]
 }
 
 // feedLength is more than a test changes at once: the sender holds the lock.
@@ -274,7 +291,9 @@ func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, handler ObjectHand
 	feed := make(chan ObjectChange, feedLength)
 	c.mu.Lock()
 	for _, kind := range kinds {
-		feed <- c.all(kind)
+		if !c.listless {
+			feed <- c.all(kind)
+		}
 	}
 	c.feeds[feed], c.watcher = struct{}{}, handler
 	c.mu.Unlock()
@@ -444,6 +463,7 @@ func (s *fakeReporter) openedNames() []string {
 }
 func (*fakeReporter) Start(context.Context) func()                         { return func() {} }
 func (*fakeReporter) PassFinished(time.Duration, *Snapshot, error)         {}
+func (*fakeReporter) StepRefused(allocation.Step, error)                   {}
 func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 
 // leadership is one term of a controller over a fakeCluster.

@@ -64,9 +64,9 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 	})
 }
 
-func TestController_OpensMoreFindingsThanOnePassConfirms(t *testing.T) {
+func TestController_OpensManyFindings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const many = 5*maxConfirm + 7
+		const many = 507
 		w := newFakeCluster(t)
 		for i := range many {
 			w.addService(fmt.Sprint("s", i), "None", int32(30000+i))
@@ -89,7 +89,7 @@ func TestController_OpensMoreFindingsThanOnePassConfirms(t *testing.T) {
 func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		for i := range 2 * maxConfirm {
+		for i := range 200 {
 			w.addService(fmt.Sprint("gone", i), "None", int32(30000+i))
 		}
 		w.addService("affected", "None", 32000) // the last by name
@@ -97,7 +97,7 @@ func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 		defer r.end()
 		time.Sleep(changeDelay) // it has listed all, and every grace period is running
 		w.locked(func() { w.stale[KindServices] = true })
-		for i := range 2 * maxConfirm {
+		for i := range 200 {
 			w.deleteService(fmt.Sprint("gone", i))
 		}
 		time.Sleep(10 * time.Second)

@@ -129,30 +129,40 @@ type plan struct {
 	id      string
 	expires time.Time
 	weight  int
+	// applied reports that a repair was begun with the plan. It is kept as long as the repair.
+	applied bool
 }
 
 func (ps *plans) restore(stored []repairstore.Plan) {
 	ps.list, ps.read = nil, true
 	for _, of := range slices.Backward(stored) {
-		ps.list = append(ps.list, plan{id: of.ID, expires: of.Expires, weight: of.Weight()})
+		ps.list = append(ps.list, plan{id: of.ID, expires: of.Expires, weight: of.Weight(), applied: of.Repair != ""})
 	}
 }
 
 // excess returns the IDs of the oldest plans beyond the limits, for a new plan of this weight.
+// Applied plans do not count.
 func (ps *plans) excess(limit, weight int) []string {
-	first := len(ps.list)
-	for first > 0 && len(ps.list)-first+1 < limit && weight+ps.list[first-1].weight <= maxHistorySteps {
+	list := slices.DeleteFunc(slices.Clone(ps.list), func(of plan) bool { return of.applied })
+	first := len(list)
+	for first > 0 && len(list)-first+1 < limit && weight+list[first-1].weight <= maxHistorySteps {
 		first--
-		weight += ps.list[first].weight
+		weight += list[first].weight
 	}
-	return idsOf(ps.list[:first])
+	return idsOf(list[:first])
+}
+
+func (ps *plans) markApplied(id string) {
+	for i := range ps.list {
+		ps.list[i].applied = ps.list[i].applied || ps.list[i].id == id
+	}
 }
 
 // outdated returns the IDs of the plans that are kept no longer.
 func (ps *plans) outdated(now time.Time) []string {
 	var old []plan
 	for _, of := range ps.list {
-		if now.After(of.expires.Add(planRetention)) {
+		if !of.applied && now.After(of.expires.Add(planRetention)) {
 			old = append(old, of)
 		}
 	}
@@ -187,20 +197,22 @@ func (r *reconciler) storePlan(ctx context.Context, of repairstore.Plan) error {
 	return nil
 }
 
-// prunePlans deletes the plans that expired a while ago.
+// prunePlans deletes the plans that expired a while ago and were not applied.
 func (r *reconciler) prunePlans(ctx context.Context, now time.Time) error {
-	if err := r.readPlans(ctx); err != nil {
-		return err
-	}
-	old := r.plans.outdated(now)
-	if len(old) == 0 {
+	return r.findingWrites.do(ctx, now, func(ctx context.Context) error {
+		if err := r.readPlans(ctx); err != nil {
+			return err
+		}
+		old := r.plans.outdated(now)
+		if len(old) == 0 {
+			return nil
+		}
+		if err := r.RepairStore.DeletePlans(ctx, old); err != nil {
+			return fmt.Errorf("delete old plans: %w", err)
+		}
+		r.plans.forget(old)
 		return nil
-	}
-	if err := r.RepairStore.DeletePlans(ctx, old); err != nil {
-		return fmt.Errorf("delete old plans: %w", err)
-	}
-	r.plans.forget(old)
-	return nil
+	})
 }
 
 // readPlans reads the stored plans at the start of a term, and again if the answer to a write was

@@ -51,8 +51,6 @@ type published struct {
 	problem atomic.Pointer[string]
 	// problems are what a person should know, nil outside of a term.
 	problems atomic.Pointer[[]*metav1.Problem]
-	// running is the ID of the repair whose steps are being applied, nil if there is none.
-	running atomic.Pointer[string]
 }
 
 // drop removes the snapshot. reason is the error of Controller.Snapshot.

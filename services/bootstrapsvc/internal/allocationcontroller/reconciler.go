@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/watchcache"
@@ -19,28 +17,18 @@ const (
 	// period is the longest time between passes. A period longer than GracePeriods.Interval would
 	// delay the observations of what is unused.
 	period = 20 * time.Second
-	// passTimeout bounds a pass, so that a call that hangs cannot stop the loop.
-	passTimeout = 30 * time.Second
-	// passBackoffMin and passBackoffMax bound the pause after a pass that failed. The pause doubles
-	// with each failure.
-	passBackoffMin, passBackoffMax = time.Second, 20 * time.Second
-	// maxDoublings bounds the doubling of a pause: far beyond every maximum, far from overflow.
-	maxDoublings = 10
 	// reportFailuresAfter is how long passes may fail before the error says for how long they have.
 	reportFailuresAfter = time.Minute
-	// maxConfirm bounds how many findings one pass confirms by live reads. The grace periods of the
-	// others restart.
-	maxConfirm = 100
 )
 
-// reconciler runs the controller for one term. Only the goroutine of Controller.Run uses it;
-// watches send to that goroutine.
+// reconciler runs the controller for one term, or until the stores of the cluster change. Only the
+// goroutine of Controller.Run uses it; watches and workers send to that goroutine.
 type reconciler struct {
 	*Controller
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	stores   []allocation.Store
+	stores   discoveredStores
 	index    *allocation.Index
 	watches  *watches
 	ranges   rangeIdentity
@@ -50,13 +38,24 @@ type reconciler struct {
 	// ignoresOutdated reports that the store may have other marks than are known here.
 	ignoresOutdated bool
 
-	// stop reports whether the repair that is being applied must not start another step.
-	stop func() bool
+	queue *workQueue
+	lists *serviceLists
+	// unconfirmed are the findings that open once a live read has confirmed them. needed are the
+	// findings to repair that a live read has confirmed a moment ago.
+	unconfirmed map[string]allocation.Finding
+	needed      set
+	// results are called by the goroutine of Run. waits are answered by it.
+	results chan func()
+	waits   chan revisionWait
+	waiting []revisionWait
 
-	// nextPass is when the next pass is made. After a failed pass, it is not before notBefore.
-	nextPass, notBefore time.Time
-	failures            int
-	failingSince        time.Time
+	// findingWrites and repairWrites delay writes after one that failed. What cannot be written of
+	// one kind does not delay the other.
+	findingWrites, repairWrites journal
+
+	// nextPass is when the next pass is made.
+	nextPass     time.Time
+	failingSince time.Time
 
 	storeStates     []allocation.StoreState
 	compareDuration time.Duration
@@ -65,35 +64,93 @@ type reconciler struct {
 	watch *watchcache.Cache[allocation.Finding]
 }
 
-func newReconciler(ctx context.Context, c *Controller, stores []allocation.Store) *reconciler {
+func newReconciler(ctx context.Context, c *Controller, stores Stores) *reconciler {
 	ctx, cancel := context.WithCancel(ctx)
-	return &reconciler{
-		Controller: c, ctx: ctx, cancel: cancel, stores: stores,
+	r := &reconciler{
+		Controller: c, ctx: ctx, cancel: cancel, stores: discoveredStores{Stores: stores},
 		index: allocation.NewIndex(allocation.Settings{
-			Stores: stores, Ranges: c.ExpectedRanges, GracePeriods: c.GracePeriods,
+			Stores: stores.Present, Ranges: c.ExpectedRanges, GracePeriods: c.GracePeriods,
 		}),
-		watches: newWatches(stores), ranges: newRangeIdentity(),
+		watches: newWatches(stores.Present), ranges: newRangeIdentity(),
 		findings: newFindingCache(c.FindingHistory), repairs: newRepairs(c.RepairHistory),
+		queue: newWorkQueue(), unconfirmed: map[string]allocation.Finding{}, needed: set{},
+		results: make(chan func()), waits: make(chan revisionWait),
 		nextPass: time.Now().Add(changeDelay), failingSince: time.Now(), watch: newFindingWatch(),
-		stop: func() bool { return false },
 	}
+	r.lists = &serviceLists{list: c.Cluster.Services, ctx: ctx, spawn: r.watches.running.Go}
+	return r
 }
 
-// close stops the watches and drops the snapshot.
-func (r *reconciler) close() {
+// close stops the watches and the workers, and drops the snapshot.
+func (r *reconciler) close(reason error) {
 	r.cancel()
 	r.watches.running.Wait()
-	r.published.drop(errors.New("the term has ended"))
+	r.repairs.abort()
+	r.published.drop(reason)
 	r.published.problems.Store(nil)
 }
 
-// pass makes a pass and schedules the next one. Its error also reports repairs that wait for a
-// retry. These do not delay the next pass.
+// run runs until ctx ends or the stores of the cluster have changed.
+func (r *reconciler) run(ctx context.Context, report func(error)) {
+	timer := time.NewTimer(period)
+	defer timer.Stop()
+	r.enqueueReplacements()
+	r.verifyRanges(time.Now())
+	for !r.stores.changed {
+		now := time.Now()
+		if !now.Before(r.nextPass) {
+			report(r.pass(ctx))
+			now = time.Now()
+		}
+		r.dispatch(now)
+		timer.Reset(time.Until(r.nextWake(now)))
+		select {
+		case <-ctx.Done():
+			return
+		case change := <-r.watches.changes:
+			change()
+			r.requestPass(time.Now().Add(changeDelay))
+			r.answerWaits()
+		case then := <-r.results:
+			then()
+			r.collectResults()
+			r.saveRepairs(ctx, time.Now())
+		case asked := <-r.waits:
+			r.waiting = append(r.waiting, asked)
+			r.answerWaits()
+		case asked := <-r.requests:
+			answer(ctx, r, asked)
+			r.requestPass(time.Now())
+		case <-timer.C:
+		}
+	}
+}
+
+// collectResults takes the results that are there, so that one write stores them.
+func (r *reconciler) collectResults() {
+	for range maxWorkers {
+		select {
+		case then := <-r.results:
+			then()
+		default:
+			return
+		}
+	}
+}
+
+// nextWake returns when the next pass or the next work is due.
+func (r *reconciler) nextWake(now time.Time) time.Time {
+	wake := r.nextPass
+	if at := r.queue.next(now); !at.IsZero() && at.Before(wake) {
+		return at
+	}
+	return wake
+}
+
+// pass makes a pass and schedules the next one. Its error also reports what waits for a retry.
 func (r *reconciler) pass(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-	blocking := r.reconcile(ctx, time.Now())
-	err := errors.Join(blocking, r.repairs.retryErr())
+	now := time.Now()
+	err := errors.Join(r.reconcile(ctx, now), r.repairs.retryErr())
 	if err != nil {
 		if failing := time.Since(r.failingSince); failing > reportFailuresAfter {
 			err = fmt.Errorf("no pass has succeeded for %s: %w", failing.Round(time.Second), err)
@@ -103,36 +160,41 @@ func (r *reconciler) pass(ctx context.Context) error {
 		}
 	}
 	r.Reporter.PassFinished(r.compareDuration, r.published.snapshot.Load(), err)
-	now := time.Now()
+	now = time.Now()
 	if err == nil {
 		r.failingSince = now
 	}
 	r.publishProblems(now, err)
-	r.schedule(now, blocking)
+	r.schedule(now)
 	return err
 }
 
-// reconcile compares, repairs, stores and publishes.
+// reconcile compares, queues what needs reads or writes, begins automatic repairs, publishes and
+// stores. It reads nothing live: the workers do. A store that does not answer delays only what is
+// to be stored.
 func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
+	r.discoverStores(now)
+	r.verifyRanges(now)
 	if err := r.watches.listErr(); err != nil {
 		return err
 	}
-	if err := r.verifyRanges(ctx, now); err != nil {
-		return err
-	}
-	err := r.compare(ctx, now)
+	r.compare(now)
 	r.findings.expireIgnores(now)
+	err := r.reloadRepairs(ctx, now)
 	if err == nil {
-		err = r.repair(ctx, now)
+		err = r.beginAutomatic(ctx, now)
 	}
-	// A pass with a failed write or a broken watch is no observation: another writer may be about
-	// to use what looks unused.
-	if err == nil && r.repairs.idle() && r.watches.err() == nil {
-		r.index.Observe(now)
+	r.enqueue(now)
+	// A broken watch, and a conflict with another writer, are no observation: that writer may be
+	// about to use what looks unused.
+	if r.watches.err() == nil {
+		r.index.Observe(now, r.repairs.conflicting()...)
 	}
 	r.publish()
 	for _, store := range []func() error{
-		func() error { return r.storeFindings(ctx) }, func() error { return r.prunePlans(ctx, now) },
+		func() error { return r.saveRepairs(ctx, now) },
+		func() error { return r.storeFindings(ctx, now) },
+		func() error { return r.prunePlans(ctx, now) },
 	} {
 		if stored := store(); err == nil {
 			err = stored
@@ -141,132 +203,86 @@ func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// schedule sets the time of the next pass after one that ended now. err is the error that the next
-// pass must back off from.
-func (r *reconciler) schedule(now time.Time, err error) {
-	r.nextPass, r.notBefore = now.Add(period), time.Time{}
-	if err != nil {
-		r.notBefore = now.Add(min(passBackoffMax, passBackoffMin<<min(r.failures, maxDoublings)))
-		r.failures++
-		r.requestPass(now)
-		return
-	}
-	r.failures = 0
-	if next := r.index.NextDue(); !next.IsZero() {
-		r.requestPass(next)
+// schedule sets the time of the next pass after one that ended now.
+func (r *reconciler) schedule(now time.Time) {
+	r.nextPass = now.Add(period)
+	for _, at := range []time.Time{
+		r.index.NextDue(), r.findings.nextIgnoreExpiry(), r.findingWrites.notBefore, r.repairWrites.notBefore,
+	} {
+		if !at.IsZero() {
+			r.requestPass(at)
+		}
 	}
 	if r.ranges.problem != "" {
 		r.requestPass(now.Add(verifyInterval))
 	}
-	if next := r.findings.nextIgnoreExpiry(); !next.IsZero() {
-		r.requestPass(next)
-	}
-	if next, ok := r.nextRepair(); ok {
-		r.requestPass(next)
-	}
+	r.nextPass = maxTime(r.nextPass, now.Add(minPassInterval))
 }
 
-// requestPass moves the next pass to a time, if it is earlier and not before notBefore.
-func (r *reconciler) requestPass(at time.Time) {
-	if at.Before(r.notBefore) {
-		at = r.notBefore
+// minPassInterval is the shortest time between the end of a pass and the next one.
+const minPassInterval = 10 * time.Millisecond
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
 	}
+	return b
+}
+
+// requestPass moves the next pass to a time, if it is earlier.
+func (r *reconciler) requestPass(at time.Time) {
 	if at.Before(r.nextPass) {
 		r.nextPass = at
 	}
 }
 
-// compare compares what is used with what is allocated, and updates the findings. After an error,
-// findings that could not be confirmed are still pending; all others are updated.
-func (r *reconciler) compare(ctx context.Context, now time.Time) error {
-	if err := r.watches.listErr(); err != nil {
-		return err
-	}
+// compare compares what is used with what is allocated, and updates the findings. A finding that
+// watches out of step could have caused opens only after a worker has confirmed it.
+func (r *reconciler) compare(now time.Time) {
 	begun := time.Now()
 	delta := r.index.Compare(now)
 	r.compareDuration = time.Since(begun)
-	rejected, err := r.confirm(ctx, r.stepsToConfirm(delta.Changed))
-	deltas := []allocation.Delta{delta}
-	if len(rejected) > 0 {
-		for name := range rejected {
-			r.index.RestartGracePeriod(name)
+	delta.Changed = slices.DeleteFunc(delta.Changed, func(finding allocation.Finding) bool {
+		if r.mustConfirm(finding) {
+			r.unconfirmed[finding.Name] = finding
+			return true
 		}
-		deltas[0].Changed = slices.DeleteFunc(delta.Changed, func(f allocation.Finding) bool { return rejected.has(f.Name) })
-		deltas = append(deltas, r.index.Compare(now))
+		delete(r.unconfirmed, finding.Name)
+		return false
+	})
+	for _, finding := range delta.Ended {
+		delete(r.unconfirmed, finding.Name)
 	}
-	r.compareTime, r.storeStates = now, r.index.StoreStates()
-	for _, delta := range deltas {
-		for _, opened := range r.findings.update(delta, now) {
-			r.Reporter.FindingOpened(opened)
-		}
-	}
-	return err
+	r.compareTime, r.storeStates = now, r.stores.describe(r.index.StoreStates())
+	r.updateFindings(delta, now)
 }
 
-// stepsToConfirm returns the first steps of the findings that open now and that watches out of step
-// could have caused. A finding about an unused subject has a long grace period, and is read live
-// before it is freed.
-func (r *reconciler) stepsToConfirm(changed []allocation.Finding) []allocation.Step {
-	var steps []allocation.Step
-	for _, finding := range changed {
-		before := r.findings.current[finding.Name]
-		opens := finding.State == allocation.StateOpen && (before == nil || before.State != allocation.StateOpen)
-		if opens && len(finding.Steps) > 0 && !finding.Steps[0].Frees() {
-			steps = append(steps, finding.Steps[0])
-		}
+func (r *reconciler) updateFindings(delta allocation.Delta, now time.Time) {
+	for _, opened := range r.findings.update(delta, now) {
+		r.Reporter.FindingOpened(opened)
 	}
-	return steps
 }
 
-// confirm returns the findings whose step could not be applied now. It reads what a step would
-// write before the Services: a Service that used the subject all the time, as the index saw, and
-// still does, has lost it. After an error, it returns all unconfirmed findings.
-func (r *reconciler) confirm(ctx context.Context, steps []allocation.Step) (rejected set, err error) {
-	rejected = set{}
-	for _, step := range steps {
-		rejected[step.Finding] = struct{}{}
-	}
-	for steps = sample(steps); len(steps) > 0; {
-		batch := steps[:batchLength(steps)]
-		var live liveBatch
-		if err := r.readTargets(ctx, batch, &live); err != nil {
-			return rejected, err
-		}
-		if err := r.readUsers(ctx, batch, &live); err != nil {
-			return rejected, err
-		}
-		for _, step := range batch {
-			if result, _ := allocation.Check(step, live.of(step)); result == allocation.CheckPassed {
-				delete(rejected, step.Finding)
-			}
-		}
-		steps = steps[len(batch):]
-	}
-	return rejected, nil
-}
-
-// sample returns at most maxConfirm steps, chosen at random: findings that are rejected each time
-// must not hide the others.
-func sample(steps []allocation.Step) []allocation.Step {
-	if len(steps) <= maxConfirm {
-		return steps
-	}
-	rand.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
-	steps = steps[:maxConfirm]
-	slices.SortFunc(steps, func(a, b allocation.Step) int { return strings.Compare(a.Finding, b.Finding) })
-	return steps
+// mustConfirm reports whether a finding opens now, and watches out of step could have caused it. A
+// finding about an unused subject has a long grace period, and is read live before it is freed.
+func (r *reconciler) mustConfirm(finding allocation.Finding) bool {
+	before := r.findings.current[finding.Name]
+	opens := finding.State == allocation.StateOpen && (before == nil || before.State != allocation.StateOpen)
+	return opens && len(finding.Steps) > 0 && !finding.Steps[0].Frees()
 }
 
 // storeFindings writes changed findings to the store, and deletes the marks of those that ended.
-// After an error, the next pass writes them.
-func (r *reconciler) storeFindings(ctx context.Context) error {
-	if findings, deleted := r.findings.toStore(); len(findings)+len(deleted) > 0 {
-		if err := r.RepairStore.WriteFindings(ctx, findings, deleted); err != nil {
-			return err
+// After an error, a later pass writes them.
+func (r *reconciler) storeFindings(ctx context.Context, now time.Time) error {
+	return r.findingWrites.do(ctx, now, func(ctx context.Context) error {
+		if findings, deleted := r.findings.toStore(); len(findings)+len(deleted) > 0 {
+			if err := r.RepairStore.WriteFindings(ctx, findings, deleted); err != nil {
+				return err
+			}
+			r.findings.markStored()
 		}
-		r.findings.markStored()
-	}
-	return r.storeIgnores(ctx)
+		return r.storeIgnores(ctx)
+	})
 }
 
 // publish publishes a snapshot and returns it, and then sends the changes to watches. A watch that

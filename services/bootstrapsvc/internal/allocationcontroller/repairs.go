@@ -7,52 +7,41 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-const (
-	// maxHistorySteps bounds the steps of all stored repairs, so that a list of them fits into one
-	// message.
-	maxHistorySteps = 5000
-	// startBackoffMin and startBackoffMax bound the pause between two automatic repairs of one
-	// finding. A repaired finding stays current until the watch has seen the repair, and a finding
-	// that cannot be repaired must not be tried in a loop.
-	startBackoffMin, startBackoffMax = time.Second, time.Minute
-	// retryBackoffMin and retryBackoffMax bound the pause after a step that could not be written.
-	retryBackoffMin, retryBackoffMax = time.Second, 20 * time.Second
-)
+// maxHistorySteps bounds the steps of all stored repairs, so that a list of them fits into one
+// message.
+const maxHistorySteps = 5000
 
 // repairs are the stored repairs as far as the controller needs them.
 type repairs struct {
 	historyLimit int
 	backoff      *repairBackoff
-	// unfinished are the repairs with pending steps, the oldest first.
+	// unfinished are the repairs with pending steps, the oldest first. byFinding has the one with
+	// pending steps of a finding.
 	unfinished []*unfinishedRepair
+	byFinding  map[string]*unfinishedRepair
 	// ended are the ended repairs, the oldest first.
 	ended []endedRepair
 	// outdated reports that the store may have more than is known here.
 	outdated bool
-	// startErrs has the errors of the findings whose automatic repair could not be started.
-	startErrs map[string]error
-	// failuresLeft is how many batches may still fail in this pass.
-	failuresLeft int
-	// pausedUntil is when the next repair may run after a pass with maxFailures failures.
-	pausedUntil time.Time
+	// readErrs has the errors of the findings that could not be read live.
+	readErrs map[string]error
 }
 
 type endedRepair struct {
 	id      string
 	steps   int
 	started time.Time
+	// automatic reports that no person approved the repair.
+	automatic bool
 	// failed are the findings with a step that failed.
 	failed []string
 }
 
 func newEndedRepair(repair repairstore.Repair) endedRepair {
-	ended := endedRepair{id: repair.ID, steps: len(repair.Steps), started: repair.Started}
+	ended := endedRepair{id: repair.ID, steps: len(repair.Steps), started: repair.Started, automatic: repair.Requester.IsAutomatic()}
 	for number, result := range repair.Results {
 		if result.State == repairstore.StepFailed {
 			ended.failed = append(ended.failed, repair.Steps[number].Finding)
@@ -62,18 +51,41 @@ func newEndedRepair(repair repairstore.Repair) endedRepair {
 }
 
 func newRepairs(historyLimit int) *repairs {
-	return &repairs{historyLimit: historyLimit, backoff: newRepairBackoff(), startErrs: map[string]error{}}
+	return &repairs{
+		historyLimit: historyLimit, backoff: newRepairBackoff(), byFinding: map[string]*unfinishedRepair{}, readErrs: map[string]error{},
+	}
 }
 
-// restore replaces the known repairs by those of the store, the newest first.
+// restore takes over the repairs of the store, the newest first. What is known of an unfinished
+// repair and not stored yet stays.
 func (rs *repairs) restore(stored []repairstore.Repair) {
+	known := rs.unfinished
 	rs.ended, rs.unfinished, rs.outdated = nil, nil, false
+	rs.byFinding = map[string]*unfinishedRepair{}
 	for _, repair := range slices.Backward(stored) {
-		if repair.Ended.IsZero() {
-			rs.unfinished = append(rs.unfinished, newUnfinishedRepair(repair))
-			continue
+		at := slices.IndexFunc(known, func(of *unfinishedRepair) bool { return of.ID == repair.ID })
+		switch {
+		case !repair.Ended.IsZero():
+			rs.ended = append(rs.ended, newEndedRepair(repair))
+			if at >= 0 {
+				known[at].Repair = repair
+				known[at].answer(nil)
+			}
+		case at >= 0:
+			known[at].merge(repair)
+			rs.add(known[at])
+		default:
+			rs.add(newUnfinishedRepair(repair))
 		}
-		rs.ended = append(rs.ended, newEndedRepair(repair))
+	}
+}
+
+func (rs *repairs) add(repair *unfinishedRepair) {
+	rs.unfinished = append(rs.unfinished, repair)
+	for _, step := range repair.Steps {
+		if other := rs.byFinding[step.Finding]; other == nil || !other.pendingFindings().has(step.Finding) {
+			rs.byFinding[step.Finding] = repair
+		}
 	}
 }
 
@@ -86,195 +98,95 @@ func (rs *repairs) find(id string) *unfinishedRepair {
 	return nil
 }
 
+// pendingOf returns the unfinished repair with a pending step of a finding, nil if there is none.
+func (rs *repairs) pendingOf(finding string) *unfinishedRepair {
+	if repair := rs.byFinding[finding]; repair != nil && len(repair.pendingStepsOf(finding)) > 0 {
+		return repair
+	}
+	return nil
+}
+
 // overlapping returns an unfinished repair with a pending step of one of the findings, nil if there
 // is none.
 func (rs *repairs) overlapping(findings []string) *unfinishedRepair {
-	for _, repair := range rs.unfinished {
-		if pending := repair.pendingFindings(); slices.ContainsFunc(findings, pending.has) {
+	for _, finding := range findings {
+		if repair := rs.pendingOf(finding); repair != nil {
 			return repair
 		}
 	}
 	return nil
 }
 
-func (rs *repairs) pendingFindings() set {
-	pending := set{}
-	for _, repair := range rs.unfinished {
-		maps.Copy(pending, repair.pendingFindings())
-	}
-	return pending
-}
-
-// prune forgets the backoff and the errors of findings that need no repair any more.
-func (rs *repairs) prune(needed func(finding string) bool) {
-	rs.backoff.prune(needed)
-	maps.DeleteFunc(rs.startErrs, func(finding string, _ error) bool { return !needed(finding) })
+// read forgets the error of a finding that was read.
+func (rs *repairs) read(finding string) {
+	delete(rs.readErrs, finding)
+	rs.backoff.succeeded(finding)
 }
 
 func (rs *repairs) retryErr() error {
-	errs := []error{joinErrors(rs.startErrs)}
+	maps.DeleteFunc(rs.readErrs, func(finding string, _ error) bool { return !rs.backoff.hasFailed(finding) })
+	failing := map[string]error{}
 	for _, repair := range rs.unfinished {
 		if err := repair.retryErr(); err != nil {
-			errs = append(errs, fmt.Errorf("repair %s is not finished, it will be continued: %w", repair.ID, err))
+			failing[repair.ID] = fmt.Errorf("repair %s is not finished, it will be continued: %w", repair.ID, err)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(joinErrors(rs.readErrs), joinErrors(failing))
 }
 
-// idle reports whether no repair is unfinished and none could not be started.
-func (rs *repairs) idle() bool { return len(rs.unfinished) == 0 && len(rs.startErrs) == 0 }
-
 func (rs *repairs) moveToEnded(repair *unfinishedRepair) {
-	rs.unfinished = slices.DeleteFunc(rs.unfinished, func(other *unfinishedRepair) bool { return other == repair })
+	rs.remove(repair)
 	rs.ended = append(rs.ended, newEndedRepair(repair.Repair))
 }
 
-// excess returns the IDs of the oldest ended repairs beyond the limits of the history.
+func (rs *repairs) remove(repair *unfinishedRepair) {
+	rs.unfinished = slices.DeleteFunc(rs.unfinished, func(other *unfinishedRepair) bool { return other == repair })
+	maps.DeleteFunc(rs.byFinding, func(_ string, other *unfinishedRepair) bool { return other == repair })
+}
+
+// abort answers every caller that waits for a repair, because the term ends.
+func (rs *repairs) abort() {
+	for _, repair := range rs.unfinished {
+		repair.abort()
+	}
+}
+
+// excess returns the IDs of the oldest ended repairs beyond the limits of the history. The repairs
+// that people approved and the automatic ones have a history each, so that neither pushes out the
+// other.
 func (rs *repairs) excess() []string {
-	steps := 0
-	for at, repair := range slices.Backward(rs.ended) {
-		steps += repair.steps
-		if len(rs.ended)-at <= rs.historyLimit && steps <= maxHistorySteps {
-			continue
-		}
-		var ids []string
-		for _, old := range rs.ended[:at+1] {
-			ids = append(ids, old.id)
-		}
-		return ids
-	}
-	return nil
-}
-
-// unfinishedRepair is a repair with pending steps.
-type unfinishedRepair struct {
-	repairstore.Repair
-	// retries has the errors of the findings whose next step could not be written yet.
-	retries map[string]error
-	// unsaved reports that the store does not have the progress.
-	unsaved bool
-}
-
-// newUnfinishedRepair returns a stored repair. It was taken up when it was begun, even if the store
-// does not say so.
-func newUnfinishedRepair(repair repairstore.Repair) *unfinishedRepair {
-	repair.Progress.Attempts = max(repair.Progress.Attempts, 1)
-	return &unfinishedRepair{Repair: repair, retries: map[string]error{}}
-}
-
-// tried counts an attempt of a step. err says why it is still pending, nil if it is not.
-func (u *unfinishedRepair) tried(number int, err error) {
-	steps := maps.Clone(u.Progress.Steps) // a caller may have the old one
-	if steps == nil {
-		steps = map[int]repairstore.StepProgress{}
-	}
-	progress := repairstore.StepProgress{Attempts: steps[number].Attempts + 1}
-	if err != nil {
-		progress.Error = err.Error()
-	}
-	steps[number] = progress
-	u.Progress.Steps, u.unsaved = steps, true
-}
-
-func (u *unfinishedRepair) pendingFindings() set {
-	pending := set{}
-	for number, result := range u.Results {
-		if result.State == repairstore.StepPending {
-			pending[u.Steps[number].Finding] = struct{}{}
+	var ids []string
+	for _, automatic := range []bool{false, true} {
+		repairs, steps := 0, 0
+		for _, repair := range slices.Backward(rs.ended) {
+			if repair.automatic != automatic {
+				continue
+			}
+			repairs++
+			steps += repair.steps
+			if repairs > rs.historyLimit || steps > maxHistorySteps/2 {
+				ids = append(ids, repair.id)
+			}
 		}
 	}
-	return pending
+	return ids
 }
 
-func (u *unfinishedRepair) nextStep() allocation.Step {
-	for number, result := range u.Results {
-		if result.State == repairstore.StepPending {
-			return u.Steps[number]
-		}
-	}
-	return allocation.Step{}
+func (rs *repairs) forget(ids []string) {
+	rs.ended = slices.DeleteFunc(rs.ended, func(of endedRepair) bool { return slices.Contains(ids, of.id) })
 }
 
-// nextBatch returns the numbers of the next pending steps of ready findings that share their live
-// reads, in the order of the plan.
-func (u *unfinishedRepair) nextBatch(ready func(finding string) bool) []int {
-	var numbers []int
-	var steps []allocation.Step
-	for number, result := range u.Results {
-		if result.State == repairstore.StepPending && ready(u.Steps[number].Finding) {
-			numbers, steps = append(numbers, number), append(steps, u.Steps[number])
-		}
-	}
-	if len(steps) == 0 {
-		return nil
-	}
-	return numbers[:batchLength(steps)]
-}
-
-// stepsToSkip returns results for the pending steps of findings with a failed step, and in an
-// automatic repair for those of ignored findings.
-func (u *unfinishedRepair) stepsToSkip(ignored func(finding string) bool) map[int]repairstore.StepResult {
-	failed, results := set{}, map[int]repairstore.StepResult{}
-	for number, step := range u.Steps {
-		switch state := u.Results[number].State; {
-		case state == repairstore.StepFailed:
-			failed[step.Finding] = struct{}{}
-		case state == repairstore.StepPending && failed.has(step.Finding):
-			results[number] = skippedStep("an earlier step of the same finding was not made")
-		case state == repairstore.StepPending && u.Requester.IsAutomatic() && ignored(step.Finding):
-			results[number] = skippedStep("the finding is ignored")
-		}
-	}
-	return results
-}
-
-func (u *unfinishedRepair) retryErr() error { return joinErrors(u.retries) }
+// maxJoined bounds the errors that are joined: an outage fails everything alike.
+const maxJoined = 3
 
 func joinErrors(errs map[string]error) error {
 	var joined []error
 	for _, finding := range slices.Sorted(maps.Keys(errs)) {
+		if len(joined) == maxJoined {
+			joined = append(joined, fmt.Errorf("and %d more", len(errs)-maxJoined))
+			break
+		}
 		joined = append(joined, errs[finding])
 	}
 	return errors.Join(joined...)
-}
-
-// repairBackoff says when the controller may try to repair a finding again. Each finding has its
-// own, so that one whose repair fails does not delay another.
-type repairBackoff struct {
-	starts, retries workqueue.TypedRateLimiter[string]
-	// notBefore has the findings that must wait.
-	notBefore map[string]time.Time
-}
-
-func newRepairBackoff() *repairBackoff {
-	return &repairBackoff{
-		starts:    workqueue.NewTypedItemExponentialFailureRateLimiter[string](startBackoffMin, startBackoffMax),
-		retries:   workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryBackoffMin, retryBackoffMax),
-		notBefore: map[string]time.Time{},
-	}
-}
-
-func (b *repairBackoff) ready(finding string, now time.Time) bool {
-	return !now.Before(b.notBefore[finding])
-}
-
-func (b *repairBackoff) started(finding string, now time.Time) {
-	b.notBefore[finding] = now.Add(b.starts.When(finding))
-}
-
-func (b *repairBackoff) failed(finding string, now time.Time) {
-	b.notBefore[finding] = now.Add(b.retries.When(finding))
-}
-
-func (b *repairBackoff) succeeded(finding string) { b.retries.Forget(finding) }
-
-// prune forgets the findings that need no repair any more.
-func (b *repairBackoff) prune(needed func(finding string) bool) {
-	for finding := range b.notBefore {
-		if !needed(finding) {
-			delete(b.notBefore, finding)
-			b.starts.Forget(finding)
-			b.retries.Forget(finding)
-		}
-	}
 }

@@ -3,14 +3,15 @@ package allocationcontroller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// busyCheckInterval is how long a caller that wants to apply a repair waits while another repair is
-// applied.
-const busyCheckInterval = time.Second
+// otherRepairDelay is how long a caller that wants to apply a plan waits for an unfinished repair of
+// the same findings.
+const otherRepairDelay = time.Second
 
 // errAborted is the error of a request that the controller did not answer before it stopped.
 var errAborted = errors.New("the pass ended without a result")
@@ -24,26 +25,13 @@ type request struct {
 }
 
 // do makes the goroutine of Run call a function, and returns its error. It returns early if ctx
-// ends; the function then still runs. While the goroutine is busy, do calls reject, unless it is
-// nil, every busyCheckInterval and returns its error.
-func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *reconciler) error, reject func() error) error {
+// ends; the function then still runs.
+func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *reconciler) error) error {
 	asked := request{do: do, reply: make(chan error, 1)}
-	busy := time.NewTicker(busyCheckInterval)
-	defer busy.Stop()
-	for sent := false; !sent; {
-		select {
-		case c.requests <- asked:
-			sent = true
-		case <-busy.C:
-			if reject == nil {
-				continue
-			}
-			if err := reject(); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	select {
+	case c.requests <- asked:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	select {
 	case err, ok := <-asked.reply:
@@ -57,13 +45,13 @@ func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *rec
 }
 
 // ask is do for a function with a result.
-func ask[T any](ctx context.Context, c *Controller, do func(ctx context.Context, r *reconciler) (T, error), reject func() error) (T, error) {
+func ask[T any](ctx context.Context, c *Controller, do func(ctx context.Context, r *reconciler) (T, error)) (T, error) {
 	replied := make(chan T, 1) // a channel: the function may still run after c.do has returned
 	err := c.do(ctx, func(ctx context.Context, r *reconciler) error {
 		result, err := do(ctx, r)
 		replied <- result
 		return err
-	}, reject)
+	})
 	if err != nil {
 		var none T
 		return none, err
@@ -72,18 +60,20 @@ func ask[T any](ctx context.Context, c *Controller, do func(ctx context.Context,
 }
 
 func answer(ctx context.Context, r *reconciler, asked request) {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	defer close(asked.reply) // after a panic, too, so that the caller does not wait forever
 	asked.reply <- asked.do(ctx, r)
 }
 
-// rejectOther returns an error while a repair with another ID is applied.
-func (c *Controller) rejectOther(id string) error {
-	if running := c.published.running.Load(); running != nil && *running != id {
-		return fmt.Errorf("%w: repairs/%s", ErrRepairRunning, *running)
+// awaitRepair waits for the result of a repair.
+func awaitRepair(ctx context.Context, result <-chan repairResult) (repairstore.Repair, error) {
+	select {
+	case got := <-result:
+		return got.repair, got.err
+	case <-ctx.Done():
+		return repairstore.Repair{}, context.Cause(ctx)
 	}
-	return nil
 }
 
 // cancelRequests are the repairs that callers want to cancel. The goroutine of Run starts no step

@@ -3,6 +3,7 @@ package allocationcontroller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -186,9 +187,47 @@ func (t *Telemetry) countFailure(err error) {
 	}
 }
 
-// StepFinished counts a step of a repair.
+// The reasons of Events about repairs, which kube-apiserver does not send.
+const (
+	reasonRepaired     = "AllocationRepaired"
+	reasonRepairFailed = "AllocationRepairFailed"
+)
+
+// StepFinished counts a step of a repair, and sends an Event about the Service for which it
+// allocates.
 func (t *Telemetry) StepFinished(step allocation.Step, result repairstore.StepResult) {
 	t.steps.WithLabelValues(string(step.Verb), string(result.State)).Inc()
+	switch {
+	case result.State == repairstore.StepDone && step.Verb != allocation.Delete:
+		t.sendRepairEvent(step, corev1.EventTypeNormal, reasonRepaired, fmt.Sprintf("%s %s is repaired: %s", step.Store, step.Subject, step.Detail))
+	case result.State == repairstore.StepFailed:
+		t.sendRepairEvent(step, corev1.EventTypeWarning, reasonRepairFailed,
+			fmt.Sprintf("%s %s is not repaired: %s", step.Store, step.Subject, result.Error))
+	}
+}
+
+// StepRefused sends an Event about the Service for which the step would allocate.
+func (t *Telemetry) StepRefused(step allocation.Step, err error) {
+	t.sendRepairEvent(step, corev1.EventTypeWarning, reasonRepairFailed,
+		fmt.Sprintf("%s %s is not repaired yet: %v", step.Store, step.Subject, err))
+}
+
+// sendRepairEvent sends an Event about the Service for which a step allocates. A step that frees
+// has none.
+func (t *Telemetry) sendRepairEvent(step allocation.Step, kind, reason, message string) {
+	to := t.recorders.Load()
+	if to == nil || step.Owner.Name == "" {
+		return
+	}
+	recorder := to.addresses
+	if step.Store == allocation.NodePorts {
+		recorder = to.ports
+	}
+	recorder.Event(serviceReference(step.Owner), kind, reason, message)
+}
+
+func serviceReference(of allocation.Owner) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: of.Namespace, Name: of.Name, UID: types.UID(of.UID)}
 }
 
 // The sources of the Events, as kube-apiserver names them: people filter by them.
@@ -238,9 +277,7 @@ func (t *Telemetry) sendEvents(finding allocation.Finding) {
 	}
 	if reason != "" {
 		for _, owner := range affectedServices(finding) {
-			recorder.Event(&corev1.ObjectReference{
-				APIVersion: "v1", Kind: "Service", Namespace: owner.Namespace, Name: owner.Name, UID: types.UID(owner.UID),
-			}, corev1.EventTypeWarning, reason, finding.Message)
+			recorder.Event(serviceReference(owner), corev1.EventTypeWarning, reason, finding.Message)
 		}
 	}
 	if names.object != "" && finding.Store == allocation.IPAddresses {

@@ -16,6 +16,9 @@ import (
 // kindRanges is the kind of the bitmaps in etcd, beside the kinds of objects.
 const kindRanges Kind = "ranges"
 
+// kindIdentity is what tells whether the bitmaps belong to this cluster. It is read, not watched.
+const kindIdentity Kind = "the owner of the ranges"
+
 // watches is the state of all watches.
 type watches struct {
 	running sync.WaitGroup
@@ -32,7 +35,7 @@ type watches struct {
 
 func newWatches(stores []allocation.Store) *watches {
 	w := &watches{
-		kinds: []Kind{KindServices}, unlisted: map[Kind]struct{}{kindRanges: {}}, failing: map[Kind]error{}, changes: make(chan func()),
+		kinds: []Kind{KindServices}, unlisted: map[Kind]struct{}{kindRanges: {}, kindIdentity: {}}, failing: map[Kind]error{}, changes: make(chan func()),
 	}
 	if slices.Contains(stores, allocation.IPAddresses) {
 		w.kinds = append(w.kinds, KindIPAddresses, KindServiceCIDRs)
@@ -52,7 +55,7 @@ func (w *watches) err() error {
 	}
 	for _, kind := range slices.Sorted(maps.Keys(w.unlisted)) {
 		if w.failing[kind] == nil {
-			problems = append(problems, fmt.Errorf("%s have not been read yet", kind))
+			problems = append(problems, fmt.Errorf("%s: not read yet", kind))
 		}
 	}
 	if len(w.unlisted) > 0 {
@@ -82,7 +85,7 @@ func (r *reconciler) startWatches() {
 	r.watches.running.Go(func() { r.Ranges.Watch(r.ctx, &rangeHandler{r}) })
 }
 
-func (r *reconciler) enqueue(change func()) {
+func (r *reconciler) send(change func()) {
 	select {
 	case r.watches.changes <- change:
 	case <-r.ctx.Done():
@@ -93,11 +96,11 @@ func (r *reconciler) enqueue(change func()) {
 type objectHandler struct{ *reconciler }
 
 func (h *objectHandler) OnChange(change ObjectChange) {
-	h.enqueue(func() { h.updateIndex(change) })
+	h.send(func() { h.updateIndex(change) })
 }
 
 func (h *objectHandler) OnError(kind Kind, err error) {
-	h.enqueue(func() { h.watches.setErr(kind, err) })
+	h.send(func() { h.watches.setErr(kind, err) })
 }
 
 func (h *objectHandler) OnHeard(kind Kind, version string) {
@@ -108,7 +111,7 @@ func (h *objectHandler) OnHeard(kind Kind, version string) {
 type rangeHandler struct{ *reconciler }
 
 func (h *rangeHandler) OnList(values map[rangestore.Name]rangestore.Value) {
-	h.enqueue(func() {
+	h.send(func() {
 		for _, name := range rangestore.Names() {
 			h.putRange(name, values[name])
 		}
@@ -117,11 +120,11 @@ func (h *rangeHandler) OnList(values map[rangestore.Name]rangestore.Value) {
 }
 
 func (h *rangeHandler) OnChange(name rangestore.Name, value rangestore.Value) {
-	h.enqueue(func() { h.putRange(name, value) })
+	h.send(func() { h.putRange(name, value) })
 }
 
 func (h *rangeHandler) OnError(err error) {
-	h.enqueue(func() { h.watches.setErr(kindRanges, err) })
+	h.send(func() { h.watches.setErr(kindRanges, err) })
 }
 
 func (r *reconciler) updateIndex(change ObjectChange) {
@@ -161,17 +164,17 @@ func (r *reconciler) listed(kind Kind) {
 
 func (r *reconciler) putRange(name rangestore.Name, value rangestore.Value) {
 	r.ranges.values[name] = value
-	for _, store := range r.stores {
+	for _, store := range r.stores.Present {
 		if store.IsBitmap() && RangeName(store) == name {
-			r.index.PutBitmap(r.bitmapOf(store, value))
+			r.index.PutBitmap(bitmapOf(store, value, r.ranges.problem))
 		}
 	}
 }
 
-// bitmapOf returns a range as the index takes it. Before the range is verified, it has no content.
-func (r *reconciler) bitmapOf(store allocation.Store, value rangestore.Value) allocation.Bitmap {
-	if r.ranges.problem != "" {
-		return allocation.Bitmap{Store: store, Revision: value.ModRevision, Unverified: r.ranges.problem}
+// bitmapOf returns a range as the index takes it. If it is unverified, it has no content.
+func bitmapOf(store allocation.Store, value rangestore.Value, unverified string) allocation.Bitmap {
+	if unverified != "" {
+		return allocation.Bitmap{Store: store, Revision: value.ModRevision, Unverified: unverified}
 	}
 	return allocation.Bitmap{
 		Store: store, Range: value.Range.Text(), Data: value.Range.Data(), Revision: value.ModRevision,
@@ -207,6 +210,8 @@ type rangeIdentity struct {
 	// rest of the term.
 	problem string
 	checked time.Time
+	// verifying reports that a worker verifies them.
+	verifying bool
 	// values are the watched ranges.
 	values map[rangestore.Name]rangestore.Value
 }
@@ -215,25 +220,38 @@ func newRangeIdentity() rangeIdentity {
 	return rangeIdentity{problem: notVerified, values: map[rangestore.Name]rangestore.Value{}}
 }
 
-// verifyRanges verifies that the ranges belong to this cluster. After a success it does nothing.
-func (r *reconciler) verifyRanges(ctx context.Context, now time.Time) error {
-	if r.ranges.problem == "" || !r.ranges.checked.IsZero() && now.Sub(r.ranges.checked) < verifyInterval {
-		return nil
+// verifyRanges makes a worker verify that the ranges belong to this cluster. After a success it
+// does nothing.
+func (r *reconciler) verifyRanges(now time.Time) {
+	if r.ranges.problem == "" || r.ranges.verifying || !r.ranges.checked.IsZero() && now.Sub(r.ranges.checked) < verifyInterval {
+		return
 	}
-	problem := noIdentity
-	identity, err := r.Cluster.Identity(ctx)
-	if err == nil && identity != nil {
-		problem, err = r.Ranges.VerifyCluster(ctx, *identity)
-	}
+	r.ranges.verifying = true
+	r.spawn(func(ctx context.Context) func() {
+		problem := noIdentity
+		identity, err := r.Cluster.Identity(ctx)
+		if err == nil && identity != nil {
+			problem, err = r.Ranges.VerifyCluster(ctx, *identity)
+		}
+		return func() { r.verified(problem, err) }
+	})
+}
+
+func (r *reconciler) verified(problem string, err error) {
+	now := time.Now()
+	r.ranges.verifying, r.ranges.checked = false, now
+	r.requestPass(now)
 	if err != nil {
-		return err
+		r.watches.setErr(kindIdentity, err)
+		return
 	}
 	if problem != "" && problem != r.ranges.problem {
-		r.Logger.WarnContext(ctx, "cannot audit the ranges in etcd", "reason", problem)
+		r.Logger.Warn("cannot audit the ranges in etcd", "reason", problem)
 	}
-	r.ranges.problem, r.ranges.checked = problem, now
+	r.ranges.problem = problem
+	delete(r.watches.unlisted, kindIdentity)
+	delete(r.watches.failing, kindIdentity)
 	for _, name := range slices.Sorted(maps.Keys(r.ranges.values)) {
 		r.putRange(name, r.ranges.values[name])
 	}
-	return nil
 }
