@@ -11,11 +11,11 @@
 // with jitter.
 //
 // A beat says that its holder is alive: for the class "node", that the kubelet is. A caller that
-// observes the holder calls [Agent.Report]. It says when the holder was last observed to be alive, so
-// that a living agent does not hide a dead kubelet, and conditions that are shown in the lease. A
-// caller that cannot observe a kubelet proves only itself: leasesvc believes the kubelet's own signs
-// then, if they contradict the beats. A caller that writes the Lease in place of the kubelet must
-// report when it observed the kubelet.
+// observes the holder calls [Agent.Report]. It says when the holder was last observed to be alive,
+// so that a living agent does not hide a dead kubelet, and conditions that are shown in the lease.
+// A caller that cannot observe a kubelet proves only itself: leasesvc believes the kubelet's own
+// signs then, if they contradict the beats. A caller that writes the Lease in place of the kubelet
+// must report when it observed the kubelet.
 //
 // When a stream breaks, or a response is two intervals late, its holders register again over a new
 // connection after a pause with jitter. The holders of other streams are unaffected. A replica that
@@ -32,6 +32,6 @@
 // boot can have ended: so a clone of a machine that ran once does not silence the machine. While
 // both machines live, the lease stays with the one that registered last.
 //
-// When a holder is removed, or Run ends, the lease expires. With Config.ReleaseOnStop the end of Run
-// releases the leases, for holders that stop for good.
+// When a holder is removed, or Run ends, the lease expires. With Config.ReleaseOnStop the end of
+// Run releases the leases, for holders that stop for good.
 package agent

@@ -35,8 +35,8 @@ type releaser struct {
 	connections map[string]*grpc.ClientConn // by address
 }
 
-// releaseAll ends the leases of all registered holders, within Config.ReleaseTimeout. A holder whose
-// lease was not ended expires like any other.
+// releaseAll ends the leases of all registered holders, within Config.ReleaseTimeout. A holder
+// whose lease was not ended expires like any other.
 func (a *Agent) releaseAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.ReleaseTimeout)
 	defer cancel()

@@ -144,7 +144,8 @@ func (s *stream) end() {
 	for {
 		select {
 		case <-s.responses: // its holders have left
-		case <-s.failed:
+		case err := <-s.failed:
+			_ = err // the stream has ended, for whatever reason
 			return
 		case <-timer.C:
 			return

@@ -34,9 +34,9 @@ func (r *rotating) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, er
 
 // Info returns the protocol and the overridden server name.
 func (r *rotating) Info() credentials.ProtocolInfo {
-	info := credentials.NewTLS(r.client.TLS()).Info()
-	info.ServerName = r.serverName
-	return info
+	config := r.client.TLS()
+	config.ServerName = r.serverName
+	return credentials.NewTLS(config).Info()
 }
 
 // Clone returns a copy that shares the certificates and has its own server name.

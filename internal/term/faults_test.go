@@ -107,8 +107,8 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
-// The deletion of a key by an operator does not wait for the body. The next replica starts its body only
-// after the pause in which the holder learns of the deletion.
+// The deletion of a key by an operator does not wait for the body. The next replica starts its body
+// only after the pause in which the holder learns of the deletion.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })

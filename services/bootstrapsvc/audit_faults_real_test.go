@@ -37,8 +37,8 @@ import (
 // and what a loaded machine adds.
 const allocationTarget = 3 * time.Second
 
-// disturbedReplica is a replica behind a proxy before kube-apiserver, and whose findings and repairs
-// go through a relay before etcd. Its term does not.
+// disturbedReplica is a replica behind a proxy before kube-apiserver, and whose findings and
+// repairs go through a relay before etcd. Its term does not.
 type disturbedReplica struct {
 	*replica
 	auditClient
@@ -306,9 +306,9 @@ func freeTime(t *testing.T, kube kubernetes.Interface, address string) (stop fun
 	}
 }
 
-// An address has the wrong parent. It is replaced while etcd, which has the repairs, answers late or
-// not at all, and while kube-apiserver refuses the first create. The address is in use and must not
-// stay free.
+// An address has the wrong parent. It is replaced while etcd, which has the repairs, answers late
+// or not at all, and while kube-apiserver refuses the first create. The address is in use and must
+// not stay free.
 func TestAuditFaults_ReplacedAddressIsFreeForOneRequest(t *testing.T) {
 	const most = time.Second
 	for name, disturb := range map[string]func(d *disturbedReplica, address string) (end func()){
@@ -339,8 +339,8 @@ func TestAuditFaults_ReplacedAddressIsFreeForOneRequest(t *testing.T) {
 			services := clusterIPServices(t, kube, 2)
 			d := startDisturbedReplica(t, "10.99.31.1")
 			address, other := services[0].Spec.ClusterIP, services[1].Name
-			// kube-apiserver deletes such an object at once, unless its parent is older; then after five
-			// seconds.
+			// kube-apiserver deletes such an object at once, unless its parent is older; then after
+			// five seconds.
 			time.Sleep(time.Until(services[1].CreationTimestamp.Add(2100 * time.Millisecond)))
 			end := disturb(d, address)
 			deleteAddress(t, address)

@@ -236,16 +236,6 @@ func (c *findingCache) markRepaired(name, repair string) {
 	}
 }
 
-func (c *findingCache) repairable() []allocation.Finding {
-	var found []allocation.Finding
-	for _, finding := range c.current {
-		if finding.Repairable() {
-			found = append(found, *finding)
-		}
-	}
-	return found
-}
-
 func (c *findingCache) listCurrent() []allocation.Finding {
 	list := make([]allocation.Finding, 0, len(c.current))
 	for _, finding := range c.current {

@@ -18,11 +18,6 @@ func (c *findingCache) ignoreOf(name string) *allocation.Ignore {
 	return nil
 }
 
-func (c *findingCache) isIgnored(name string) bool {
-	_, ignored := c.ignores[name]
-	return ignored
-}
-
 // setIgnore marks a current finding.
 func (c *findingCache) setIgnore(ignore allocation.Ignore) {
 	c.ignores[ignore.Finding] = ignore

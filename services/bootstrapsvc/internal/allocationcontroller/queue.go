@@ -10,8 +10,8 @@ const (
 	// maxWorkers bounds the findings that are worked on at the same time. maxRetrying bounds those
 	// of them whose last attempt failed, so that requests that hang leave workers for others.
 	maxWorkers, maxRetrying = 16, 8
-	// retryInterval is the shortest time between two attempts after a failure, over all findings: an
-	// outage must not cause a request storm, however many findings wait.
+	// retryInterval is the shortest time between two attempts after a failure, over all findings:
+	// an outage must not cause a request storm, however many findings wait.
 	retryInterval = 100 * time.Millisecond
 )
 
@@ -163,7 +163,7 @@ func (q *workQueue) next(now time.Time) (next time.Time) {
 // advance moves the findings whose time has come.
 func (q *workQueue) advance(now time.Time) {
 	for len(q.waiting.list) > 0 && !now.Before(q.waiting.list[0].notBefore) {
-		item := heap.Pop(q.waiting).(*workItem)
+		item, _ := heap.Pop(q.waiting).(*workItem)
 		if item.retried {
 			q.retries.push(item)
 		} else {
@@ -196,8 +196,9 @@ func (h *workHeap) Swap(i, j int) {
 }
 
 func (h *workHeap) Push(item any) {
-	item.(*workItem).at = len(h.list)
-	h.list = append(h.list, item.(*workItem))
+	work, _ := item.(*workItem) // container/heap passes what the caller gave it
+	work.at = len(h.list)
+	h.list = append(h.list, work)
 }
 
 func (h *workHeap) Pop() any {

@@ -114,7 +114,7 @@ func (r *reconciler) run(ctx context.Context, report func(error)) {
 		case then := <-r.results:
 			then()
 			r.collectResults()
-			r.saveRepairs(ctx, time.Now())
+			_ = r.saveRepairs(ctx, time.Now()) // repairWrites reports it, and the next pass tries again
 		case asked := <-r.waits:
 			r.waiting = append(r.waiting, asked)
 			r.answerWaits()
@@ -184,7 +184,7 @@ func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
 	if err == nil {
 		err = r.beginAutomatic(ctx, now)
 	}
-	r.enqueue(now)
+	r.enqueue()
 	// A broken watch, and a conflict with another writer, are no observation: that writer may be
 	// about to use what looks unused.
 	if r.watches.err() == nil {

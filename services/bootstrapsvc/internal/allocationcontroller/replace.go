@@ -62,8 +62,8 @@ func (w *worker) replace(ctx context.Context, remove, create allocation.Step) []
 			outcomes[0] = pendingOutcome(err)
 			return outcomes
 		}
-		// The delete may have happened, and only its answer was lost. Then the create succeeds; if not,
-		// the object that still exists rejects it.
+		// The delete may have happened, and only its answer was lost. Then the create succeeds; if
+		// not, the object that still exists rejects it.
 		created := w.createAtOnce(create)
 		if created.State == repairstore.StepDone || created.State == repairstore.StepUnneeded {
 			return []outcome{finishedOutcome(doneStep()), created}

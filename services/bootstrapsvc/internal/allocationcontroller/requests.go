@@ -9,8 +9,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// otherRepairDelay is how long a caller that wants to apply a plan waits for an unfinished repair of
-// the same findings.
+// otherRepairDelay is how long a caller that wants to apply a plan waits for an unfinished repair
+// of the same findings.
 const otherRepairDelay = time.Second
 
 // errAborted is the error of a request that the controller did not answer before it stopped.

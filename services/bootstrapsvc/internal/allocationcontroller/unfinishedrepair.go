@@ -211,8 +211,8 @@ const (
 	retryBackoffMin, retryBackoffMax = time.Second, 20 * time.Second
 	// refusedBackoffMax bounds the pause after a step that was refused.
 	refusedBackoffMax = 2 * time.Minute
-	// rejectedBackoffMin and rejectedBackoffMax bound the pause after a live read that contradicted a
-	// finding.
+	// rejectedBackoffMin and rejectedBackoffMax bound the pause after a live read that contradicted
+	// a finding.
 	rejectedBackoffMin, rejectedBackoffMax = 250 * time.Millisecond, 2 * time.Second
 )
 

@@ -18,7 +18,7 @@ import (
 const firstPriority = -1
 
 // enqueue adds every finding to the queue that needs reads or writes.
-func (r *reconciler) enqueue(now time.Time) {
+func (r *reconciler) enqueue() {
 	for name, finding := range r.unconfirmed {
 		r.addWork(name, finding.Steps[0].Priority())
 	}

@@ -78,7 +78,7 @@ func (w *worker) confirm(ctx context.Context, step allocation.Step) (allocation.
 	if err := w.readUsers(ctx, []allocation.Step{step}, &live); err != nil {
 		return 0, err
 	}
-	result, _ := allocation.Check(step, live.of(step))
+	result, _ := allocation.Check(step, live.toLiveState())
 	return result, nil
 }
 
@@ -204,7 +204,7 @@ type liveState struct {
 	usage   *allocation.Usage
 }
 
-func (l *liveState) of(step allocation.Step) allocation.LiveState {
+func (l *liveState) toLiveState() allocation.LiveState {
 	return allocation.LiveState{Usage: l.usage, IPAddress: l.address, Bitmap: l.bitmap}
 }
 
@@ -297,7 +297,7 @@ func (w *worker) readUsers(ctx context.Context, steps []allocation.Step, live *l
 
 // checkStep returns the result of a step before it is applied: pending if it is to be applied.
 func checkStep(step allocation.Step, live *liveState) repairstore.StepResult {
-	switch result, reason := allocation.Check(step, live.of(step)); result {
+	switch result, reason := allocation.Check(step, live.toLiveState()); result {
 	case allocation.CheckPassed:
 		return repairstore.StepResult{}
 	case allocation.CheckUnneeded:

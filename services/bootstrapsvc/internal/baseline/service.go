@@ -141,7 +141,8 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 	if update == nil {
 		return changes
 	}
-	if released := releasedBy(existing, update.Object.(*corev1.Service)); released != "" {
+	updated, _ := update.Object.(*corev1.Service)
+	if released := releasedBy(existing, updated); released != "" {
 		changes = append(changes, report(existing.DeepCopy(), NodePortsHeld, fmt.Sprintf(
 			"service default/kubernetes is of type %s, want %s; the repair releases %s and waits until an operator applies the plan",
 			existing.Spec.Type, want.kind(), released)))

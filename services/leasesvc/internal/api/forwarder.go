@@ -40,8 +40,9 @@ type ForwarderConfig struct {
 // amount of memory and delays no other peer.
 //
 // Each beat carries its age, so a beat that waited does not extend a session too far: the error is
-// the duration of the call, which is two seconds at most, and eight for a slow peer. There is one connection to each peer,
-// with one call in flight. The connection closes after a minute without beats.
+// the duration of the call, which is two seconds at most, and eight for a slow peer. There is one
+// connection to each peer, with one call in flight. The connection closes after a minute without
+// beats.
 //
 // Forwarding is best effort: a holder whose beat is rejected or dropped has been told to move, and
 // does so by itself. A beat that the peer rejects is not sent elsewhere.

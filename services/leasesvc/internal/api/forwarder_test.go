@@ -264,8 +264,8 @@ func TestForwarder_HangingPeerTimesOut(t *testing.T) {
 	})
 }
 
-// A leader that takes a time for each call gets the beats, later. A frozen one gets none, and does not
-// hold up another one. A leader that fails after it took the beats gets them again.
+// A leader that takes a time for each call gets the beats, later. A frozen one gets none, and does
+// not hold up another one. A leader that fails after it took the beats gets them again.
 func TestForwarder_SlowLeadersGetTheBeats(t *testing.T) {
 	taking := func(d time.Duration) func(context.Context, int) (int, error) {
 		return func(ctx context.Context, _ int) (int, error) {

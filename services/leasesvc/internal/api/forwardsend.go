@@ -18,8 +18,8 @@ const (
 	// idleTimeout is how long a peer without waiting beats keeps its connection.
 	idleTimeout = time.Minute
 	// callTimeout bounds one call. It doubles up to maxCallTimeout while the peer is slower: a slow
-	// peer gets fewer beats, and not none. The age of a beat can be wrong by the time of its call, so
-	// maxCallTimeout is well below the grace period of a node.
+	// peer gets fewer beats, and not none. The age of a beat can be wrong by the time of its call,
+	// so maxCallTimeout is well below the grace period of a node.
 	callTimeout    = 2 * time.Second
 	maxCallTimeout = 8 * time.Second
 	// minBackoff and maxBackoff bound the pause after a failed call.

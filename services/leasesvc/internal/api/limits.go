@@ -96,8 +96,8 @@ func newSenders(messagesPerSecond int) *senders {
 	return &senders{messagesPerSecond: messagesPerSecond, meters: map[string]*meter{}}
 }
 
-// open returns the sender of a stream or call, or nil for a client without a certificate. The caller
-// calls close at its end.
+// open returns the sender of a stream or call, or nil for a client without a certificate. The
+// caller calls close at its end.
 func (s *senders) open(ctx context.Context) *sender {
 	from, ok := peer.FromContext(ctx)
 	if !ok {

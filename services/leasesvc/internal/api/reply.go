@@ -138,8 +138,8 @@ func (s *Server) unknownClass(name string) *leasev1.Rejection {
 	}
 }
 
-// rejectionOf returns the rejection for an outcome; nil if the outcome is accepted. supersededFor is
-// the pause of a Superseded holder.
+// rejectionOf returns the rejection for an outcome; nil if the outcome is accepted. supersededFor
+// is the pause of a Superseded holder.
 func rejectionOf(outcome session.Outcome, supersededFor time.Duration) *leasev1.Rejection {
 	switch outcome {
 	case session.Superseded:

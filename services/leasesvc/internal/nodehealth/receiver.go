@@ -15,9 +15,9 @@ const (
 	doubtfulSilence = 4
 	// doubtfulConnections is the same for lost connections of agents.
 	doubtfulConnections = 8
-	// significantNodes is how many sessions here, and renewed Leases of Nodes of other replicas, are
-	// compared. Nodes are divided among replicas by a hash of their names, so a failure of nodes
-	// leaves about the same share of them alive at each replica.
+	// significantNodes is how many sessions here, and renewed Leases of Nodes of other replicas,
+	// are compared. Nodes are divided among replicas by a hash of their names, so a failure of
+	// nodes leaves about the same share of them alive at each replica.
 	significantNodes = 16
 	// significantShare is by how much the share of nodes that live elsewhere must be greater.
 	significantShare = 0.25
@@ -64,7 +64,8 @@ func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bo
 
 // sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
 type sessionCount struct {
-	// expiredSince is from when on an expired session counts, renewedSince is the same for a renewal.
+	// expiredSince is from when on an expired session counts, renewedSince is the same for a
+	// renewal.
 	expiredSince, renewedSince monotonic.Instant
 	// heard sessions are alive, silent ones are suspect or expired.
 	heard, silent int

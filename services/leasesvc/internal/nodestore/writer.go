@@ -132,8 +132,8 @@ func (w *Writer) LiveNode(ctx context.Context, name string) (*corev1.Node, error
 	return w.slimmer.node(node), nil
 }
 
-// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one of
-// its name has replaced it. It lists, which the role for the cache allows already.
+// LivePod reads a Pod past the cache. It returns nil if the Pod does not exist, or if another one
+// of its name has replaced it. It lists, which the role for the cache allows already.
 func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	named := fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name)
 	list, err := w.kube.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: named.String()})

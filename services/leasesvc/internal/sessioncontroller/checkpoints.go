@@ -30,16 +30,16 @@ const (
 	// checkpointTimeout bounds one read or write. No holder of a shard is heard before its
 	// checkpoint has been read.
 	checkpointTimeout = 2 * time.Second
-	// leaseOnlyClass marks the Nodes without a session in a checkpoint. No class can have this name.
-	// The boot of such an entry is the UID of the Node.
+	// leaseOnlyClass marks the Nodes without a session in a checkpoint. No class can have this
+	// name. The boot of such an entry is the UID of the Node.
 	leaseOnlyClass = "node.lease"
 	// kubeletRenewals is the time of two renewals of a kubelet's Lease. A new leader of the shard
 	// observes a Node for as long before it can call it silent, whatever the checkpoint says.
 	kubeletRenewals = 20 * time.Second
 )
 
-// CheckpointsConfig configures Checkpoints. Metrics may be nil, and NodeSilences if node health does
-// not run.
+// CheckpointsConfig configures Checkpoints. Metrics may be nil, and NodeSilences if node health
+// does not run.
 type CheckpointsConfig struct {
 	Store   *CheckpointStore
 	Catalog *class.Catalog

@@ -58,8 +58,9 @@ type Config struct {
 	// OnTick is called about forty times a second, after the transitions that were due. It must not
 	// block. Optional.
 	OnTick func()
-	// OnDuplicate is called with each sign that two machines have the name of one holder: a repeated
-	// rejection of one of them, and the return of a replaced boot. It must not block. Optional.
+	// OnDuplicate is called with each sign that two machines have the name of one holder: a
+	// repeated rejection of one of them, and the return of a replaced boot. It must not block.
+	// Optional.
 	OnDuplicate func(DuplicateBoots)
 	// Logger is required.
 	Logger *slog.Logger
