@@ -1,0 +1,72 @@
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Each row of faults.md names tests that exist, says how they play the fault, and names the target
+// that runs them.
+func TestFaults_EachRowNamesATestThatExists(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(document(t, "faults.md")) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.HasPrefix(line, "| fault ") {
+			continue
+		}
+		rows++
+		if len(cells) != 5 {
+			t.Errorf("%d cells, want 5: %s", len(cells), line)
+			continue
+		}
+		tests := regexp.MustCompile("`([^`:]+): (Test\\w+|Fuzz\\w+)`").FindAllStringSubmatch(cells[2], -1)
+		if len(tests) == 0 {
+			t.Errorf("no test: %s", line)
+		}
+		for _, test := range tests {
+			if !hasTest(t, filepath.Join("..", test[1]), test[2]) {
+				t.Errorf("%s has no %s", test[1], test[2])
+			}
+		}
+		for how := range strings.SplitSeq(strings.TrimSpace(cells[3]), ", ") {
+			if !slices.Contains([]string{"black box", "bubble", "unit", "browser"}, how) {
+				t.Errorf("the fault is played by %q, want black box, bubble, unit or browser: %s", how, line)
+			}
+		}
+		for target := range strings.SplitSeq(strings.TrimSpace(cells[4]), ", ") {
+			target = strings.TrimPrefix(strings.Trim(target, "`"), "make ")
+			if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(target) + `:`).Match(makefile) {
+				t.Errorf("the Makefile has no target %q: %s", target, line)
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("faults.md has no rows")
+	}
+}
+
+func hasTest(t *testing.T, folder, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "func "+name+"(") {
+			return true
+		}
+	}
+	return false
+}
