@@ -147,7 +147,7 @@ type pass struct {
 
 // doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
 func (p *pass) doubtReceiver(nodes []NodeState) {
-	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod)
+	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod, p.FirstBeat)
 	for i := range nodes {
 		count.add(&nodes[i])
 	}
