@@ -250,3 +250,28 @@ func TestPlan_TakeoverIsNoReasonToDoubt(t *testing.T) {
 		t.Errorf("%d nodes are marked 14s after the takeover, want the 5 whose sessions expired", got)
 	}
 }
+
+// Most nodes of a replica are dead for long. That is no reason to trust the receiver when the
+// sessions of the others expire together.
+func TestPlan_DoubtThatIsSettledForbidsNoOther(t *testing.T) {
+	w := newSessionFixture(t, 12)
+	dead, others := w.names[:7], w.names[7:]
+	w.cut(dead, nothing)
+	w.run(w.rules.GracePeriod + time.Second)
+	if got := w.unknown(); got != len(dead) {
+		t.Fatalf("%d nodes are marked, want %d", got, len(dead))
+	}
+	if since, _, doubts := w.cluster.ReceiverDoubt(); doubts {
+		t.Errorf("the doubt since %v goes on, although its nodes are declared", since)
+	}
+	w.run(5 * time.Minute)
+	w.cut(others, nothing)
+	w.run(20 * time.Second)
+	if got := w.unknown(); got != len(dead) {
+		t.Errorf("%d nodes are marked after the other sessions expired together, want %d", got, len(dead))
+	}
+	w.run(w.rules.GracePeriod)
+	if got := w.unknown(); got != len(w.names) {
+		t.Errorf("%d nodes are marked a grace period later, want all", got)
+	}
+}
