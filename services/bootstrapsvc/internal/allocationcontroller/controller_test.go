@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,12 +144,13 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 	if len(plan.Steps) != 6 {
 		t.Fatalf("plan %v", plan)
 	}
-	writes, name := 0, ""
+	name := ""
+	var writes atomic.Int64 // several workers write
 	w.onWrite(func(write string, isAfter bool) error {
 		if isAfter != after {
 			return nil
 		}
-		if writes++; writes == nth+1 {
+		if writes.Add(1) == int64(nth)+1 {
 			reached, name = true, write
 			first.lose()
 			return errCrash
