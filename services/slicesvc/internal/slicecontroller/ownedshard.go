@@ -207,12 +207,13 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	}
 	delete(s.failures, key)
 	switch {
+	case record.pending.whole:
+		// A slice changed during the sync. Other causes have queued the Service themselves. The next
+		// sync finds what this one left out because of a pause.
+		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
 	case result.paused:
 		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime}, now)
 		return nextSync{needed: true, priority: background, delay: max(record.pauseEnd(now), minRetryDelay)}
-	case record.pending.whole:
-		// A slice changed during the sync. Other causes have queued the Service themselves.
-		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
 	case !record.pending.empty():
 		return nextSync{} // changes of Pods during the sync: requestSync has queued the Service
 	case !record.quietAt.IsZero():
