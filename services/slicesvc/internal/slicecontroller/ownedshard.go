@@ -208,8 +208,8 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	delete(s.failures, key)
 	switch {
 	case record.pending.whole:
-		// A slice changed during the sync. Other causes have queued the Service themselves. The next
-		// sync finds what this one left out because of a pause.
+		// A slice changed during the sync. Other causes have queued the Service themselves. The
+		// next sync finds what this one left out because of a pause.
 		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
 	case result.paused:
 		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime}, now)
