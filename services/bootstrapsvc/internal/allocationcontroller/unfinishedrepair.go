@@ -124,23 +124,32 @@ func (u *unfinishedRepair) priorityOf(finding string) int {
 // isHalfReplaced reports whether an address was deleted to replace it and is not created yet.
 func (u *unfinishedRepair) isHalfReplaced(finding string) bool {
 	for number, step := range u.Steps {
-		if step.Finding == finding && step.Verb == allocation.Create && step.Reason == allocation.ReasonReference &&
-			u.Results[number].State == repairstore.StepPending && number > 0 {
-			state := u.Results[number-1].State
-			return state == repairstore.StepDone || state == repairstore.StepUnneeded
+		if step.Finding == finding && u.isFreeInBetween(number) {
+			return true
 		}
 	}
 	return false
 }
 
-// isAnyHalfReplaced reports whether isHalfReplaced holds for a finding.
-func (u *unfinishedRepair) isAnyHalfReplaced() bool {
-	for finding := range u.pendingFindings() {
-		if u.isHalfReplaced(finding) {
-			return true
+// isFreeInBetween reports whether a step must create an address that the step before has deleted.
+func (u *unfinishedRepair) isFreeInBetween(number int) bool {
+	step := u.Steps[number]
+	if step.Verb != allocation.Create || step.Reason != allocation.ReasonReference ||
+		u.Results[number].State != repairstore.StepPending || number == 0 {
+		return false
+	}
+	state := u.Results[number-1].State
+	return state == repairstore.StepDone || state == repairstore.StepUnneeded
+}
+
+// countHalfReplaced returns for how many findings isHalfReplaced holds.
+func (u *unfinishedRepair) countHalfReplaced() (n int) {
+	for number := range u.Steps {
+		if u.isFreeInBetween(number) {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // skipSteps skips the pending steps of findings with a failed step and of ignored findings. A
@@ -257,6 +266,13 @@ func (b *repairBackoff) refused(finding string, now time.Time) {
 // rejected records a live read that contradicted a finding.
 func (b *repairBackoff) rejected(finding string, now time.Time) {
 	b.notBefore[finding] = now.Add(b.rejections.When(finding))
+}
+
+// halfReplaced records that an address that was deleted to replace it could not be created. It is
+// free although it is in use, so the pause does not grow.
+func (b *repairBackoff) halfReplaced(finding string, now time.Time) {
+	b.notBefore[finding] = now.Add(createPauseMax)
+	b.failing[finding] = struct{}{}
 }
 
 func (b *repairBackoff) succeeded(finding string) {
