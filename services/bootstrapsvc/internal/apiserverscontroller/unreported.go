@@ -60,8 +60,9 @@ func (u *unreported) forget() {
 	u.known, u.probes = nil, nil
 }
 
-// update takes over what a pass of the leader has read.
-func (u *unreported) update(list ServerList, published []netip.Addr) {
+// update takes over what a pass of the leader has read. An address that was published only in what
+// could not be read still counts.
+func (u *unreported) update(list ServerList, published []netip.Addr, complete bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	reported := list.reported()
@@ -83,7 +84,13 @@ func (u *unreported) update(list ServerList, published []netip.Addr) {
 			}
 		}
 	}
-	u.known, u.probes = known, probes
+	u.probes = probes
+	switch {
+	case complete:
+		u.known = known
+	case u.known != nil:
+		maps.Copy(u.known, known)
+	}
 }
 
 // list returns the addresses that count, are published and have no key, with their verdicts. A
