@@ -167,6 +167,9 @@ func (r *reconciler) cancelRepair(ctx context.Context, request CancelRequest) (r
 	if unfinished != nil && unfinished.running > 0 {
 		return repairstore.Repair{}, unfinished.waitIdle(), nil
 	}
+	if unfinished != nil {
+		unfinished.progressSaved = time.Time{} // the whole progress is stored before the end
+	}
 	if err := r.saveRepairs(ctx, now); err != nil {
 		return repairstore.Repair{}, nil, err
 	}

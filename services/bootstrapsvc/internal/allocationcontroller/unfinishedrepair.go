@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -20,6 +21,8 @@ type unfinishedRepair struct {
 	// unsaved are the numbers of the steps whose results the store does not have.
 	unsaved           map[int]struct{}
 	isProgressUnsaved bool
+	// progressSaved is when the progress was last stored.
+	progressSaved time.Time
 	// running is how many workers apply steps of it.
 	running int
 	// waiters are the callers that wait for the repair.
@@ -68,7 +71,7 @@ func (u *unfinishedRepair) tried(number int, err error) {
 	}
 	progress := repairstore.StepProgress{Attempts: steps[number].Attempts + 1}
 	if err != nil {
-		progress.Error = err.Error()
+		progress.Error = clip(err.Error())
 	}
 	steps[number] = progress
 	u.Progress.Steps, u.isProgressUnsaved = steps, true
@@ -82,6 +85,26 @@ func (u *unfinishedRepair) setResult(number int, result repairstore.StepResult) 
 }
 
 func (u *unfinishedRepair) hasUnsaved() bool { return len(u.unsaved) > 0 || u.isProgressUnsaved }
+
+// progressInterval is the least time between two writes of a progress that no result accompanies.
+// Otherwise each attempt of a step that is refused would write those of all other steps again.
+const progressInterval = 5 * time.Second
+
+// mustSave reports whether the store should be told now.
+func (u *unfinishedRepair) mustSave(now time.Time) bool {
+	return len(u.unsaved) > 0 || u.isProgressUnsaved && (len(u.waiters) > 0 || now.Sub(u.progressSaved) >= progressInterval)
+}
+
+// maxError bounds the text of a stored error: all of a repair must fit into one transaction.
+const maxError = 512
+
+func clip(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= maxError {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxError], "") + "…"
+}
 
 func (u *unfinishedRepair) unsavedResults() map[int]repairstore.StepResult {
 	results := map[int]repairstore.StepResult{}
