@@ -10,8 +10,8 @@ const (
 	// maxWorkers bounds the findings that are worked on at the same time. maxRetrying bounds those
 	// of them whose last attempt failed, so that requests that hang leave workers for others.
 	maxWorkers, maxRetrying = 16, 8
-	// slowAfter is the time after which a worker counts as slow, because its requests may hang. What
-	// is in use and free gets further workers in place of slow ones, up to maxRunning.
+	// slowAfter is the time after which a worker counts as slow, because its requests may hang.
+	// What is in use and free gets further workers in place of slow ones, up to maxRunning.
 	slowAfter  = 500 * time.Millisecond
 	maxRunning = 64
 	// retryInterval is the shortest time between two attempts after a failure, over all findings:
