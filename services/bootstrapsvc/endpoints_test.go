@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -502,5 +504,56 @@ func TestService_ExtraPortsAreInTheEndpointsToo(t *testing.T) {
 		if again := len(f.objects.writes()); again != written {
 			t.Errorf("%d writes after nothing changed", again-written)
 		}
+	})
+}
+
+// A right that is missing for one of the two objects, or a read of it that hangs, does not stop the
+// other one.
+func TestEndpoints_OneObjectDoesNotStopTheOther(t *testing.T) {
+	for unread, object := range map[string]string{
+		"Endpoints kubernetes": "EndpointSlice kubernetes", "EndpointSlice kubernetes": "Endpoints kubernetes",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			f.start(t)
+			defer f.end(t)
+			time.Sleep(moment)
+			f.objects.failReadsOf(unread, errForbidden)
+			f.keys.put(readyPeer("10.1.0.2"))
+			time.Sleep(moment)
+			if got, want := f.objects.publishedIn(object), []string{"10.1.0.1", "10.1.0.2"}; !slices.Equal(got, want) {
+				t.Errorf("%s has %v while %s cannot be read, want %v", object, got, unread, want)
+			}
+			if status := f.statusOf(t, "kubernetes-endpoints"); !strings.Contains(fmt.Sprintf("%+v", status), errForbidden.Error()) {
+				t.Errorf("loop = %+v, want the cause", status)
+			}
+			f.objects.failReadsOf(unread, nil)
+			time.Sleep(20 * time.Second)
+			f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		})
+	}
+}
+
+// Each write of the slice hangs for the whole pass.
+func TestEndpoints_WriteThatHangsDoesNotStopTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.start(t)
+		defer f.end(t)
+		time.Sleep(moment)
+		f.objects.beforeApply(func(ctx context.Context, step baseline.Change) error {
+			if step.Kind().Kind == "EndpointSlice" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		if got, want := f.objects.publishedIn("Endpoints kubernetes"), []string{"10.1.0.1", "10.1.0.2"}; !slices.Equal(got, want) {
+			t.Errorf("the Endpoints object has %v while the slice cannot be written, want %v", got, want)
+		}
+		f.objects.beforeApply(nil)
+		time.Sleep(20 * time.Second)
 	})
 }

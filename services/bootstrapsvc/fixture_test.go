@@ -387,6 +387,20 @@ func (m *fakeObjects) published() []string {
 	return published
 }
 
+// publishedIn are the addresses in one object, also if reads of it fail.
+func (m *fakeObjects) publishedIn(key string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch object := m.objects[key].(type) {
+	case *corev1.Endpoints:
+		return apiservers.PublishedInEndpoints(object)
+	case *discoveryv1.EndpointSlice:
+		return apiservers.PublishedInSlices([]*discoveryv1.EndpointSlice{object})
+	default:
+		return nil
+	}
+}
+
 // fakeKeys are the keys of sidecars.
 type fakeKeys struct {
 	mu       sync.Mutex // guards the fields below

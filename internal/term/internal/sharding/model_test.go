@@ -25,7 +25,9 @@ type modelReplica struct {
 	// passing and failing say what the checks report. dead replicas do nothing, and their keys
 	// expire.
 	passing, dead, yields, prefers bool
-	diedAt                         time.Time
+	// old replicas are of a version that announces no rank between Ready and Unable.
+	old    bool
+	diedAt time.Time
 
 	tracker     eligibility.Tracker
 	announced   sharding.Rank
@@ -98,7 +100,7 @@ func (m *model) step() {
 		}
 	}
 	for _, r := range m.replicas {
-		if rank := r.rank(); rank != r.announced {
+		if rank := r.announcedRank(); rank != r.announced {
 			r.announced, r.announcedAt = rank, m.now
 		}
 	}

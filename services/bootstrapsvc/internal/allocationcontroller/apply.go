@@ -146,7 +146,7 @@ func (request CancelRequest) check(repair repairstore.Repair, exists bool) error
 		return nil
 	case request.Etag != "" && request.Etag != repair.Etag():
 		return fmt.Errorf("repairs/%s: %w", request.ID, ErrEtagMismatch)
-	case repair.State() == repairstore.Running && newUnfinishedRepair(repair).isAnyHalfReplaced():
+	case repair.State() == repairstore.Running && newUnfinishedRepair(repair).countHalfReplaced() > 0:
 		return fmt.Errorf("repairs/%s: %w: it deleted an address in use and has not created it again yet", request.ID, ErrRepairNotCancellable)
 	case repair.State() != repairstore.Running, !repair.HasStepsLeft():
 		return fmt.Errorf("repairs/%s: %w", request.ID, ErrRepairNotCancellable)
@@ -166,6 +166,9 @@ func (r *reconciler) cancelRepair(ctx context.Context, request CancelRequest) (r
 	unfinished := r.repairs.find(request.ID)
 	if unfinished != nil && unfinished.running > 0 {
 		return repairstore.Repair{}, unfinished.waitIdle(), nil
+	}
+	if unfinished != nil {
+		unfinished.progressSaved = time.Time{} // the whole progress is stored before the end
 	}
 	if err := r.saveRepairs(ctx, now); err != nil {
 		return repairstore.Repair{}, nil, err

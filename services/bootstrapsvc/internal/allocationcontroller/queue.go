@@ -10,6 +10,10 @@ const (
 	// maxWorkers bounds the findings that are worked on at the same time. maxRetrying bounds those
 	// of them whose last attempt failed, so that requests that hang leave workers for others.
 	maxWorkers, maxRetrying = 16, 8
+	// slowAfter is the time after which a worker counts as slow, because its requests may hang.
+	// What is in use and free gets further workers in place of slow ones, up to maxRunning.
+	slowAfter  = 500 * time.Millisecond
+	maxRunning = 64
 	// retryInterval is the shortest time between two attempts after a failure, over all findings:
 	// an outage must not cause a request storm, however many findings wait.
 	retryInterval = 100 * time.Millisecond
@@ -39,8 +43,10 @@ type workItem struct {
 	retried bool
 	// number is the order in which findings were added.
 	number uint64
-	in     *workHeap
-	at     int
+	// started is when a worker took it.
+	started time.Time
+	in      *workHeap
+	at      int
 }
 
 func newWorkQueue() *workQueue {
@@ -85,9 +91,6 @@ func (q *workQueue) has(finding string) bool {
 // for it.
 func (q *workQueue) pop(now time.Time) (string, bool) {
 	q.advance(now)
-	if len(q.running)-q.batched >= maxWorkers {
-		return "", false
-	}
 	from := q.ready
 	if q.mayRetry(now) && (len(q.ready.list) == 0 || q.retries.list[0].priority < q.ready.list[0].priority) {
 		from = q.retries
@@ -96,10 +99,13 @@ func (q *workQueue) pop(now time.Time) (string, bool) {
 		return "", false
 	}
 	item := from.list[0]
+	if at := q.freeAt(item.priority, now); at.IsZero() || now.Before(at) {
+		return "", false
+	}
 	if from == q.retries {
 		q.nextRetry = now.Add(retryInterval)
 	}
-	q.start(item)
+	q.start(item, now)
 	return item.finding, true
 }
 
@@ -113,11 +119,39 @@ func (q *workQueue) take(finding string, now time.Time) bool {
 	}
 	q.batched++
 	item.number = 0
-	q.start(item)
+	q.start(item, now)
 	return true
 }
 
-func (q *workQueue) start(item *workItem) {
+// freeAt returns when a finding of a priority gets a worker without another call of done, zero if
+// none will be free.
+func (q *workQueue) freeAt(priority int, now time.Time) time.Time {
+	switch running := len(q.running) - q.batched; {
+	case running < maxWorkers:
+		return now
+	case priority > 0, running >= maxRunning:
+		return time.Time{}
+	}
+	var firstSlow time.Time
+	fast := 0
+	for _, item := range q.running {
+		slow := item.started.Add(slowAfter)
+		if item.number == 0 || !now.Before(slow) {
+			continue
+		}
+		fast++
+		if firstSlow.IsZero() || slow.Before(firstSlow) {
+			firstSlow = slow
+		}
+	}
+	if fast < maxWorkers {
+		return now
+	}
+	return firstSlow
+}
+
+func (q *workQueue) start(item *workItem, now time.Time) {
+	item.started = now
 	heap.Remove(item.in, item.at)
 	delete(q.items, item.finding)
 	q.running[item.finding] = *item
@@ -145,17 +179,21 @@ func (q *workQueue) recovered() { q.nextRetry = time.Time{} }
 
 // next returns when pop can next succeed without another call of add or done, zero if it cannot.
 func (q *workQueue) next(now time.Time) (next time.Time) {
-	if len(q.running)-q.batched >= maxWorkers {
-		return time.Time{}
-	}
-	if len(q.ready.list) > 0 {
-		return now
+	consider := func(at time.Time) {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
 	}
 	if len(q.waiting.list) > 0 {
-		next = q.waiting.list[0].notBefore
+		consider(q.waiting.list[0].notBefore)
 	}
-	if len(q.retries.list) > 0 && q.retrying < maxRetrying && (next.IsZero() || q.nextRetry.Before(next)) {
-		next = maxTime(now, q.nextRetry)
+	if len(q.ready.list) > 0 {
+		consider(q.freeAt(q.ready.list[0].priority, now))
+	}
+	if len(q.retries.list) > 0 && q.retrying < maxRetrying {
+		if free := q.freeAt(q.retries.list[0].priority, now); !free.IsZero() {
+			consider(maxTime(free, q.nextRetry))
+		}
 	}
 	return next
 }

@@ -44,6 +44,8 @@ type reconciler struct {
 	// findings to repair that a live read has confirmed a moment ago.
 	unconfirmed map[string]allocation.Finding
 	needed      set
+	// replacing is how many workers replace an address.
+	replacing int
 	// results are called by the goroutine of Run. waits are answered by it.
 	results chan func()
 	waits   chan revisionWait

@@ -91,12 +91,12 @@ func (r *reconciler) saveRepairs(ctx context.Context, now time.Time) error {
 // save stores the results of the steps of one repair, and its end if no step is pending.
 func (r *reconciler) save(ctx context.Context, repair *unfinishedRepair) error {
 	repair.skipSteps(r.findings.ignoreOf)
-	if repair.hasUnsaved() {
+	if now := time.Now(); repair.mustSave(now) {
 		results := repair.unsavedResults()
 		if err := r.RepairStore.Record(ctx, repair.ID, results, repair.Progress); err != nil {
 			return err
 		}
-		repair.unsaved, repair.isProgressUnsaved = map[int]struct{}{}, false
+		repair.unsaved, repair.isProgressUnsaved, repair.progressSaved = map[int]struct{}{}, false, now
 		for number, result := range results {
 			r.recorded(ctx, repair, number, result)
 		}

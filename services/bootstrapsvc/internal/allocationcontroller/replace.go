@@ -20,6 +20,28 @@ const (
 	createPauseMin, createPauseMax = 50 * time.Millisecond, time.Second
 )
 
+// maxReplacing bounds the addresses that are replaced at the same time. Those whose create fails
+// after their delete count, so that a webhook that fails in between frees no further ones.
+const maxReplacing = 4
+
+// errReplacing is the error of a replacement that was not begun.
+var errReplacing = fmt.Errorf("the replacement waits until fewer than %d other addresses are being replaced", maxReplacing)
+
+// wouldDeleteInUse reports whether the next step of a finding deletes an address that is in use.
+func (u *unfinishedRepair) wouldDeleteInUse(finding string) bool {
+	numbers := u.pendingStepsOf(finding)
+	return len(numbers) > 1 && u.Steps[numbers[0]].Verb == allocation.Delete && u.Steps[numbers[0]].Reason == allocation.ReasonReference
+}
+
+// mayDeleteInUse reports whether another replacement may be begun.
+func (r *reconciler) mayDeleteInUse() bool {
+	n := r.replacing
+	for _, repair := range r.repairs.unfinished {
+		n += repair.countHalfReplaced()
+	}
+	return n < maxReplacing
+}
+
 // replace deletes an IPAddress with the wrong parent and creates it with the right one. The parent
 // of an IPAddress is immutable (ValidateIPAddressUpdate in pkg/apis/networking/validation of
 // Kubernetes), so in between the address is free although it is in use. All reads therefore precede

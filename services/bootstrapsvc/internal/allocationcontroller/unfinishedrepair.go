@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -20,6 +21,8 @@ type unfinishedRepair struct {
 	// unsaved are the numbers of the steps whose results the store does not have.
 	unsaved           map[int]struct{}
 	isProgressUnsaved bool
+	// progressSaved is when the progress was last stored.
+	progressSaved time.Time
 	// running is how many workers apply steps of it.
 	running int
 	// waiters are the callers that wait for the repair.
@@ -68,7 +71,7 @@ func (u *unfinishedRepair) tried(number int, err error) {
 	}
 	progress := repairstore.StepProgress{Attempts: steps[number].Attempts + 1}
 	if err != nil {
-		progress.Error = err.Error()
+		progress.Error = clip(err.Error())
 	}
 	steps[number] = progress
 	u.Progress.Steps, u.isProgressUnsaved = steps, true
@@ -82,6 +85,26 @@ func (u *unfinishedRepair) setResult(number int, result repairstore.StepResult) 
 }
 
 func (u *unfinishedRepair) hasUnsaved() bool { return len(u.unsaved) > 0 || u.isProgressUnsaved }
+
+// progressInterval is the least time between two writes of a progress that no result accompanies.
+// Otherwise each attempt of a step that is refused would write those of all other steps again.
+const progressInterval = 5 * time.Second
+
+// mustSave reports whether the store should be told now.
+func (u *unfinishedRepair) mustSave(now time.Time) bool {
+	return len(u.unsaved) > 0 || u.isProgressUnsaved && (len(u.waiters) > 0 || now.Sub(u.progressSaved) >= progressInterval)
+}
+
+// maxError bounds the text of a stored error: all of a repair must fit into one transaction.
+const maxError = 512
+
+func clip(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= maxError {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxError], "") + "…"
+}
 
 func (u *unfinishedRepair) unsavedResults() map[int]repairstore.StepResult {
 	results := map[int]repairstore.StepResult{}
@@ -124,23 +147,32 @@ func (u *unfinishedRepair) priorityOf(finding string) int {
 // isHalfReplaced reports whether an address was deleted to replace it and is not created yet.
 func (u *unfinishedRepair) isHalfReplaced(finding string) bool {
 	for number, step := range u.Steps {
-		if step.Finding == finding && step.Verb == allocation.Create && step.Reason == allocation.ReasonReference &&
-			u.Results[number].State == repairstore.StepPending && number > 0 {
-			state := u.Results[number-1].State
-			return state == repairstore.StepDone || state == repairstore.StepUnneeded
+		if step.Finding == finding && u.isFreeInBetween(number) {
+			return true
 		}
 	}
 	return false
 }
 
-// isAnyHalfReplaced reports whether isHalfReplaced holds for a finding.
-func (u *unfinishedRepair) isAnyHalfReplaced() bool {
-	for finding := range u.pendingFindings() {
-		if u.isHalfReplaced(finding) {
-			return true
+// isFreeInBetween reports whether a step must create an address that the step before has deleted.
+func (u *unfinishedRepair) isFreeInBetween(number int) bool {
+	step := u.Steps[number]
+	if step.Verb != allocation.Create || step.Reason != allocation.ReasonReference ||
+		u.Results[number].State != repairstore.StepPending || number == 0 {
+		return false
+	}
+	state := u.Results[number-1].State
+	return state == repairstore.StepDone || state == repairstore.StepUnneeded
+}
+
+// countHalfReplaced returns for how many findings isHalfReplaced holds.
+func (u *unfinishedRepair) countHalfReplaced() (n int) {
+	for number := range u.Steps {
+		if u.isFreeInBetween(number) {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // skipSteps skips the pending steps of findings with a failed step and of ignored findings. A
@@ -257,6 +289,13 @@ func (b *repairBackoff) refused(finding string, now time.Time) {
 // rejected records a live read that contradicted a finding.
 func (b *repairBackoff) rejected(finding string, now time.Time) {
 	b.notBefore[finding] = now.Add(b.rejections.When(finding))
+}
+
+// halfReplaced records that an address that was deleted to replace it could not be created. It is
+// free although it is in use, so the pause does not grow.
+func (b *repairBackoff) halfReplaced(finding string, now time.Time) {
+	b.notBefore[finding] = now.Add(createPauseMax)
+	b.failing[finding] = struct{}{}
 }
 
 func (b *repairBackoff) succeeded(finding string) {

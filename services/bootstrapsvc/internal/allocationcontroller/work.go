@@ -107,6 +107,11 @@ func (r *reconciler) workOf(finding string, now time.Time) func(ctx context.Cont
 		if r.cancelling.has(repair.ID) {
 			return nil
 		}
+		if repair.wouldDeleteInUse(finding) && !r.mayDeleteInUse() {
+			repair.retries[finding] = errReplacing
+			repair.wasTried(finding)
+			return nil // the next pass queues it again
+		}
 		return r.applyWork(repair, finding, now)
 	}
 	if unconfirmed, ok := r.unconfirmed[finding]; ok {
@@ -190,9 +195,15 @@ func (r *reconciler) applyWork(repair *unfinishedRepair, finding string, now tim
 	w, id := r.newWorker(), repair.ID
 	w.stop = func() bool { return r.cancelling.has(id) }
 	repair.running++
+	replacing := 0
+	if repair.wouldDeleteInUse(finding) {
+		replacing = 1
+	}
+	r.replacing += replacing
 	return func(ctx context.Context) func() {
 		outcomes := w.apply(ctx, steps)
 		return func() {
+			r.replacing -= replacing
 			for _, of := range findings[1:] {
 				r.queue.done(of)
 			}
@@ -242,7 +253,7 @@ func (r *reconciler) retry(repair *unfinishedRepair, step allocation.Step, err e
 	backoff := r.repairs.backoff
 	switch {
 	case repair.isHalfReplaced(step.Finding):
-		backoff.notBefore[step.Finding] = now.Add(createPauseMax)
+		backoff.halfReplaced(step.Finding, now)
 	case isRejected(err):
 		backoff.refused(step.Finding, now)
 		r.Logger.Warn("repair step refused; it is tried again", "repair", repair.ID, "verb", step.Verb, "subject", step.Subject, "error", err)

@@ -330,5 +330,5 @@ func skippedStep(why string) repairstore.StepResult {
 }
 
 func failedStep(err error) repairstore.StepResult {
-	return repairstore.StepResult{State: repairstore.StepFailed, Error: err.Error(), Time: time.Now()}
+	return repairstore.StepResult{State: repairstore.StepFailed, Error: clip(err.Error()), Time: time.Now()}
 }

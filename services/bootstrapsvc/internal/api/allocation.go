@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -170,6 +171,8 @@ func (s *allocationServer) statusOf(ctx context.Context, err error) error {
 		return rpcerror.New(codes.FailedPrecondition, RepairNotCancellable, err.Error())
 	case is(allocationcontroller.ErrNotSynced):
 		return rpcerror.New(codes.Unavailable, rpcerror.CacheNotSyncedReason, err.Error(), retry)
+	case is(guarded.ErrEtcdDenied):
+		return rpcerror.New(codes.FailedPrecondition, EtcdDenied, strings.ToValidUTF8(err.Error(), "\uFFFD"))
 	case is(guarded.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, rpcerror.APIServerUnreachableReason, "the kube-apiserver did not answer in time", retry)
 	case is(rangestore.ErrUnavailable, repairstore.ErrUnavailable):

@@ -280,6 +280,7 @@ func TestStatusOf_ReasonOfARepairCountsBeforeItsCause(t *testing.T) {
 		RepairNotCancellable:                allocationcontroller.ErrRepairNotCancellable,
 		PlanExpired:                         allocationcontroller.ErrPlanExpired,
 		rpcerror.ConflictReason:             repairstore.ErrExists,
+		EtcdDenied:                          fmt.Errorf("%w: read: %w", repairstore.ErrUnavailable, guarded.ErrEtcdDenied),
 	} {
 		if got := rpcerror.ReasonOf(s.statusOf(context.Background(), err)); got != want {
 			t.Errorf("%v has the reason %s, want %s", err, got, want)

@@ -32,18 +32,24 @@ func NewPlan(want Want, have Snapshot) Plan {
 		}
 	}
 	plan := Plan{Addresses: primary.addresses, Changes: primary.reports}
-	plan.Changes = append(plan.Changes, planSlice(baseline.ServiceName, primary, have.Slices)...)
+	if !have.SlicesUnread {
+		plan.Changes = append(plan.Changes, planSlice(baseline.ServiceName, primary, have.Slices)...)
+	}
 	why := primary.why
 	if want.DualStack {
 		secondary := selectServers(want, otherFamily(family), have)
 		plan.Addresses = slices.Concat(plan.Addresses, secondary.addresses)
 		plan.Changes = append(plan.Changes, secondary.reports...)
-		plan.Changes = append(plan.Changes, planSecondSlice(want, secondary, have)...)
+		if !have.SlicesUnread {
+			plan.Changes = append(plan.Changes, planSecondSlice(want, secondary, have)...)
+		}
 		why = maps.Clone(why)
 		maps.Copy(why, secondary.why)
 	}
 	plan.Changes = append(plan.Changes, planUnwantedSlices(want, have.Slices)...)
-	plan.Changes = append(plan.Changes, planEndpoints(primary, have.Endpoints)...)
+	if !have.EndpointsUnread {
+		plan.Changes = append(plan.Changes, planEndpoints(primary, have.Endpoints)...)
+	}
 	plan.Changes = append(plan.Changes, foreign...)
 	both := desired{addresses: plan.Addresses, why: why}
 	plan.Statuses = both.statuses(have, cause{})

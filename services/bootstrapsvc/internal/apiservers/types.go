@@ -136,14 +136,16 @@ type Want struct {
 	Unresolved string
 }
 
-// Snapshot is what a plan is made from. All of it must have been read: a failed read is not an
-// empty one.
+// Snapshot is what a plan is made from. A failed read is not an empty one: nothing is planned for
+// what is marked as unread.
 type Snapshot struct {
 	Servers []Server
 	// Endpoints is the object default/kubernetes, nil if it does not exist.
 	Endpoints *corev1.Endpoints
 	// Slices are all EndpointSlices of the Service and those with one of SliceNames, in any order.
 	Slices []*discoveryv1.EndpointSlice
+	// EndpointsUnread and SlicesUnread say that the object or the slices could not be read.
+	EndpointsUnread, SlicesUnread bool
 	// Unreported are published addresses without a key that may be servers.
 	Unreported []Unreported
 }

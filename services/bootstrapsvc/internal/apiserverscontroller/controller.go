@@ -2,6 +2,7 @@ package apiserverscontroller
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,9 @@ const (
 	AdoptionLoop  = "masterlease-probe"
 	EndpointsLoop = "kubernetes-endpoints"
 )
+
+// readTimeout bounds the reads of one pass: half of a pass.
+const readTimeout = baselinecontroller.PassTimeout / 2
 
 // endpointsPeriod is that of kube-apiserver.
 const endpointsPeriod = 10 * time.Second
@@ -119,9 +123,14 @@ type EndpointsObservation struct {
 	Servers  ServerList
 	Snapshot apiservers.Snapshot
 	Plan     apiservers.Plan
-	// Incomplete says that the Service could not be read, and why. The last known ClusterIP counts.
+	// Incomplete says what could not be read, and why. Instead of the Service, its last known
+	// ClusterIP counts. For the Endpoints object or the slices, nothing is planned.
 	Incomplete error
 }
+
+// noteFunc receives what was read: the servers, the published addresses, and whether both the
+// Endpoints object and the slices were read.
+type noteFunc func(list ServerList, published []netip.Addr, complete bool)
 
 // ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
 func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation, error) {
@@ -131,7 +140,7 @@ func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation
 // observeLeaving is ObserveEndpoints while the addresses of the own server leave. It reads the
 // servers before the objects. A server that appears in between is found by the next pass, and the
 // resourceVersions guard the writes. note, unless it is nil, receives what was read.
-func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr, note func(ServerList, []netip.Addr)) (EndpointsObservation, error) {
+func (c *Controller) observeLeaving(ctx context.Context, leaving []netip.Addr, note noteFunc) (EndpointsObservation, error) {
 	list, err := c.listServers(ctx, c.Keys.Read)
 	if err != nil {
 		return EndpointsObservation{}, err
@@ -145,23 +154,16 @@ func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList, leaving
 	return c.plan(ctx, list, leaving, nil)
 }
 
-func (c *Controller) plan(ctx context.Context, list ServerList, leaving []netip.Addr, note func(ServerList, []netip.Addr)) (EndpointsObservation, error) {
-	serviceIP, incomplete := c.observeServiceIP(ctx)
-	if !serviceIP.IsValid() && incomplete != nil {
-		return EndpointsObservation{}, incomplete
-	}
+func (c *Controller) plan(ctx context.Context, list ServerList, leaving []netip.Addr, note noteFunc) (EndpointsObservation, error) {
 	kind := c.Policy.Kind
 	snapshot := apiservers.Snapshot{Servers: list.Candidates(kind)}
-	var err error
-	if snapshot.Endpoints, err = c.Objects.Endpoints(ctx); err != nil {
-		return EndpointsObservation{}, err
-	}
-	if snapshot.Slices, err = c.Objects.EndpointSlices(ctx); err != nil {
-		return EndpointsObservation{}, err
+	serviceIP, incomplete := c.readObjects(ctx, &snapshot)
+	if incomplete != nil && (!serviceIP.IsValid() || snapshot.EndpointsUnread && snapshot.SlicesUnread) {
+		return EndpointsObservation{}, incomplete
 	}
 	published := snapshot.Published()
 	if note != nil {
-		note(list, published)
+		note(list, published, !snapshot.EndpointsUnread && !snapshot.SlicesUnread)
 	}
 	if kind == apiservers.Live {
 		snapshot.Unreported = c.unreported.list(list, published)
@@ -172,6 +174,22 @@ func (c *Controller) plan(ctx context.Context, list ServerList, leaving []netip.
 	}, snapshot)
 	plan.Changes = append(plan.Changes, list.Reports...)
 	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan, Incomplete: incomplete}, nil
+}
+
+// readObjects reads the published endpoints into a snapshot, and returns the ClusterIP of the
+// Service. The reads run at the same time, so that one that hangs leaves time for the writes of
+// what the others show.
+func (c *Controller) readObjects(ctx context.Context, snapshot *apiservers.Snapshot) (serviceIP netip.Addr, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var serviceErr, endpointsErr, slicesErr error
+	baselinecontroller.Together(
+		func() { serviceIP, serviceErr = c.observeServiceIP(ctx) },
+		func() { snapshot.Endpoints, endpointsErr = c.Objects.Endpoints(ctx) },
+		func() { snapshot.Slices, slicesErr = c.Objects.EndpointSlices(ctx) },
+	)
+	snapshot.EndpointsUnread, snapshot.SlicesUnread = endpointsErr != nil, slicesErr != nil
+	return serviceIP, errors.Join(serviceErr, endpointsErr, slicesErr)
 }
 
 // observeServiceIP returns the ClusterIP of default/kubernetes, which gives the address family. If

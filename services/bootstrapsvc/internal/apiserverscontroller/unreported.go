@@ -47,6 +47,8 @@ type unreportedProbe struct {
 	readiness apiservers.Readiness
 	answered  bool // one of the probes succeeded
 	failed    bool
+	running   bool
+	next      time.Time // when the next probe is due
 }
 
 func newUnreported(cfg Config, deps Deps, changed func()) *unreported {
@@ -60,8 +62,9 @@ func (u *unreported) forget() {
 	u.known, u.probes = nil, nil
 }
 
-// update takes over what a pass of the leader has read.
-func (u *unreported) update(list ServerList, published []netip.Addr) {
+// update takes over what a pass of the leader has read. An address that was published only in what
+// could not be read still counts.
+func (u *unreported) update(list ServerList, published []netip.Addr, complete bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	reported := list.reported()
@@ -83,7 +86,13 @@ func (u *unreported) update(list ServerList, published []netip.Addr) {
 			}
 		}
 	}
-	u.known, u.probes = known, probes
+	u.probes = probes
+	switch {
+	case complete:
+		u.known = known
+	case u.known != nil:
+		maps.Copy(u.known, known)
+	}
 }
 
 // list returns the addresses that count, are published and have no key, with their verdicts. A
@@ -107,43 +116,45 @@ func (u *unreported) list(list ServerList, published []netip.Addr) []apiservers.
 	return found
 }
 
-// run probes until ctx ends.
+// run probes until ctx ends. An address whose probe hangs delays no other.
 func (u *unreported) run(ctx context.Context) {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	due := time.NewTimer(0)
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-u.wake:
-		case <-pause.C:
+		case <-due.C:
 		}
-		switch probed, pending := u.probeAll(ctx); {
-		case pending:
-			pause.Reset(firstProbePause)
-		case probed:
-			pause.Reset(u.ProbeInterval)
+		now := time.Now()
+		if next := u.beginProbes(ctx, now, &probing); !next.IsZero() {
+			due.Reset(next.Sub(now))
 		}
 	}
 }
 
-// probeAll probes each address once. It says whether there was one, and whether one has no verdict
-// yet.
-func (u *unreported) probeAll(ctx context.Context) (probed, pending bool) {
-	u.mu.Lock()
-	before := maps.Clone(u.probes)
-	u.mu.Unlock()
-	var probing sync.WaitGroup
-	for address, probe := range before {
-		probing.Go(func() { u.probe(ctx, address, probe.answered) })
-	}
-	probing.Wait()
+// beginProbes begins the probes that are due, and returns when the next one is, zero if none is
+// planned.
+func (u *unreported) beginProbes(ctx context.Context, now time.Time, probing *sync.WaitGroup) (next time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, probe := range u.probes {
-		pending = pending || !probe.answered && !probe.failed
+	for address, probe := range u.probes {
+		switch {
+		case probe.running:
+		case now.Before(probe.next):
+			if next.IsZero() || probe.next.Before(next) {
+				next = probe.next
+			}
+		default:
+			probe.running = true
+			u.probes[address] = probe
+			probing.Go(func() { u.probe(ctx, address, probe.answered) })
+		}
 	}
-	return len(before) > 0, pending
+	return next
 }
 
 func (u *unreported) probe(ctx context.Context, address netip.Addr, answered bool) {
@@ -165,7 +176,12 @@ func (u *unreported) probe(ctx context.Context, address netip.Addr, answered boo
 	}
 	before := probe
 	probe = probe.after(result, u.Thresholds)
+	probe.running, probe.next = false, time.Now().Add(u.ProbeInterval)
+	if !probe.answered && !probe.failed {
+		probe.next = time.Now().Add(firstProbePause)
+	}
 	u.probes[address] = probe
+	notify(u.wake)
 	if probe.failed != before.failed {
 		u.Logger.Warn("verdict on a published kube-apiserver without a key changed",
 			"address", address, "failed", probe.failed, "probe", result.Detail)

@@ -287,32 +287,52 @@ func settle(tries []Try, missing []baseline.Change) []Try {
 	return settled
 }
 
-func sameObject(a, b baseline.Change) bool {
-	return a.Verb == b.Verb && a.Kind() == b.Kind() && a.Object.GetName() == b.Object.GetName() && a.Object.GetNamespace() == b.Object.GetNamespace()
+func sameObject(a, b baseline.Change) bool { return a.Verb == b.Verb && isOneObject(a, b) }
+
+func isOneObject(a, b baseline.Change) bool {
+	return a.Kind() == b.Kind() && a.Object.GetName() == b.Object.GetName() && a.Object.GetNamespace() == b.Object.GetNamespace()
 }
 
-// apply tries every write: an object that cannot be written does not stop the remaining ones.
+// apply tries every write. The writes of one object are made in their order, and different objects
+// at the same time: one that cannot be written, or whose write hangs, does not stop the others.
 func (r *Reconciler) apply(ctx context.Context, writes []baseline.Change) ([]Try, error) {
-	var tries []Try
-	var failures []error
-	for _, step := range writes {
-		try := Try{Change: step, Time: time.Now()}
-		if try.Err = r.Writer.Apply(ctx, step); try.Err != nil {
-			failures = append(failures, try.Err)
-		} else {
-			r.writes.Add(1)
-			r.Logger.InfoContext(ctx, "applied change", "kind", step.Kind().Kind, "name", step.Object.GetName(),
-				"verb", step.Verb, "reason", step.Reason, "detail", step.Detail)
-			if r.Applied != nil {
-				r.Applied(step)
-			}
+	tries := make([]Try, len(writes))
+	var objects []func()
+	for first, step := range writes {
+		if slices.ContainsFunc(writes[:first], func(earlier baseline.Change) bool { return isOneObject(earlier, step) }) {
+			continue // it follows the earlier write
 		}
-		tries = append(tries, try)
+		objects = append(objects, func() {
+			for i, other := range writes[first:] {
+				if isOneObject(other, step) {
+					tries[first+i] = r.try(ctx, other)
+				}
+			}
+		})
+	}
+	Together(objects...)
+	var failures []error
+	for _, try := range tries {
+		if try.Err != nil {
+			failures = append(failures, try.Err)
+		} else if r.Applied != nil {
+			r.Applied(try.Change)
+		}
 	}
 	if len(failures) > 0 {
 		return tries, fmt.Errorf("%w: %w", ErrWrite, errors.Join(failures...))
 	}
 	return tries, nil
+}
+
+func (r *Reconciler) try(ctx context.Context, step baseline.Change) Try {
+	try := Try{Change: step, Time: time.Now()}
+	if try.Err = r.Writer.Apply(ctx, step); try.Err == nil {
+		r.writes.Add(1)
+		r.Logger.InfoContext(ctx, "applied change", "kind", step.Kind().Kind, "name", step.Object.GetName(),
+			"verb", step.Verb, "reason", step.Reason, "detail", step.Detail)
+	}
+	return try
 }
 
 // remember publishes what the pass found.

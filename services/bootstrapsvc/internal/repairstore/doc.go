@@ -30,5 +30,6 @@
 //   - Grace periods are not stored. After a restart they begin again.
 //
 // Methods block until etcd answers or their context ends, and are safe for concurrent use. Their
-// errors wrap [ErrUnavailable] if etcd did not answer.
+// errors wrap [ErrUnavailable] if etcd did not answer, and [guarded.ErrEtcdDenied] if it denies
+// access.
 package repairstore

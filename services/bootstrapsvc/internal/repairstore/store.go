@@ -171,7 +171,7 @@ func (s *Store) commit(ctx context.Context, writes []write) error {
 func (s *Store) read(ctx context.Context, prefix string, visit func(name string, value []byte)) (revision int64, err error) {
 	response, err := s.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
-		return 0, fmt.Errorf("read findings and repairs: %w: %w", ErrUnavailable, err)
+		return 0, fmt.Errorf("read findings and repairs: %w", guarded.ClassifyEtcd(err, ErrUnavailable))
 	}
 	for _, kv := range response.Kvs {
 		visit(string(kv.Key[len(prefix):]), kv.Value)

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -240,6 +242,26 @@ func TestStore_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	}
 	if err := f.Begin(ctx, repair("r", at)); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("begin = %v, want %v", err, ErrUnavailable)
+	}
+}
+
+// deniedClient is an etcd that denies every read and watch.
+type deniedClient struct{ Client }
+
+func (deniedClient) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return nil, rpctypes.ErrPermissionDenied
+}
+
+func TestStore_EtcdThatDeniesAccessIsNoOutage(t *testing.T) {
+	store := New(deniedClient{}, "/trivet/test/")
+	_, _, findings := store.Findings(t.Context())
+	_, _, one := store.Repair(t.Context(), "r")
+	for read, err := range map[string]error{
+		"findings": findings, "one repair": one, "watch": store.watchRepairs(t.Context(), &follower{}),
+	} {
+		if !errors.Is(err, guarded.ErrEtcdDenied) || errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s = %v, want %v", read, err, guarded.ErrEtcdDenied)
+		}
 	}
 }
 

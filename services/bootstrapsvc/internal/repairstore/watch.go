@@ -9,6 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
 
 // rewatchPause is the time between the end of a watch and the next one.
@@ -52,7 +54,7 @@ func (s *Store) watchRepairs(ctx context.Context, handler RepairHandler) error {
 	handler.OnList(slices.Collect(maps.Values(known.repairs)))
 	for events := range s.client.Watch(ctx, s.repairs, clientv3.WithPrefix(), clientv3.WithRev(revision+1)) {
 		if err := events.Err(); err != nil {
-			return fmt.Errorf("watch repairs: %w: %w", ErrUnavailable, err)
+			return fmt.Errorf("watch repairs: %w", guarded.ClassifyEtcd(err, ErrUnavailable))
 		}
 		if changed, deleted := known.apply(events.Events, s.repairs); len(changed)+len(deleted) > 0 {
 			handler.OnChange(changed, deleted)
