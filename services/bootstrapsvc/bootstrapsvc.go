@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -94,7 +95,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			at := netip.AddrPortFrom(address, uint16(local.port))
 			return apiserverscontroller.NewPeerProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
 		},
-		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
+		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger, kubewatch.NewMetrics(deps.Metrics)),
 		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
 		repairs:     repairstore.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
 	})
