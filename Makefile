@@ -64,9 +64,10 @@ EACH  ?= 60
 KEEP  ?=
 
 .PHONY: faults
-faults: assets ## Long random histories of internal/term under faults, on a real etcd (SEEDS=40 FIRST=1000 EACH=60 KEEP=dir)
+faults: assets ## All long forms: random histories of internal/term (SEEDS=40 FIRST=1000 EACH=60 KEEP=dir), then damage and outage
 	go test -race -count=1 -v -timeout 6h ./test/faults/terms \
 		-args -faults.seeds=$(SEEDS) -faults.first=$(FIRST) -faults.each=$(EACH) -faults.keep=$(KEEP)
+	@$(MAKE) damage outage
 
 OUTAGE ?= 5m
 

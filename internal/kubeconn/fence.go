@@ -22,7 +22,8 @@ import (
 // derived from it.
 //
 // The write must also be safe if it arrives late: an update or a patch has the resourceVersion of
-// its object, and a delete has the UID as a precondition. A create needs neither.
+// its object, and a delete has the UID as a precondition. A create needs neither. A post to a
+// subresource, such as an eviction, is never sent.
 //
 // A refused request does not leave the process; its error wraps [term.ErrNone], [term.ErrEnded] or
 // [ErrUnguarded] and names verb and path. For a request in flight, an error that wraps
@@ -61,7 +62,7 @@ func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context()) // a RoundTripper must not change the request of its caller
 	}
 	if err == nil {
-		err = checkGuard(req)
+		err = checkGuard(req, f.prefix)
 	}
 	if err != nil {
 		if req.Body != nil {

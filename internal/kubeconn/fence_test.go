@@ -16,6 +16,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,9 +115,6 @@ func writes(kube kubernetes.Interface) map[string]func(context.Context) error {
 		"DELETE /api/v1/namespaces/ns/pods": func(ctx context.Context) error {
 			return pods.DeleteCollection(ctx, guarded(), metav1.ListOptions{})
 		},
-		"POST /api/v1/namespaces/ns/pods/p/eviction": func(ctx context.Context) error {
-			return kube.CoreV1().RESTClient().Post().Namespace("ns").Resource("pods").Name("p").SubResource("eviction").Body(pod).Do(ctx).Error()
-		},
 	}
 }
 
@@ -203,6 +201,19 @@ func TestFence_RefusesWritesThatDoNotNameTheirVersion(t *testing.T) {
 			"DELETE": func() error {
 				version := "1"
 				return pods.Delete(ctx, "p", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+			},
+			"PUT of version 0": func() error {
+				any := bare.DeepCopy()
+				any.ResourceVersion = "0"
+				_, err := pods.Update(ctx, any, metav1.UpdateOptions{})
+				return err
+			},
+			"PATCH in another case": func() error {
+				_, err := pods.Patch(ctx, "p", types.MergePatchType, []byte(`{"metadata":{"resourceversion":"1"}}`), metav1.PatchOptions{})
+				return err
+			},
+			"POST of an eviction": func() error {
+				return pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: bare.ObjectMeta})
 			},
 			"DELETE collection": func() error {
 				return pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})

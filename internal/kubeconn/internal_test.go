@@ -94,3 +94,26 @@ func TestWarnings_EachTextIsNewOnce(t *testing.T) {
 		t.Errorf("%d texts are remembered, want at most %d", len(w.seen), warningsLimit)
 	}
 }
+
+func TestCreates(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]bool{
+		"/api/v1/namespaces":                                        true,
+		"/api/v1/nodes":                                             true,
+		"/api/v1/namespaces/ns/pods":                                true,
+		"/apis/networking.k8s.io/v1/ipaddresses":                    true,
+		"/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices":    true,
+		"/api/v1/namespaces/ns/pods/p/eviction":                     false,
+		"/api/v1/namespaces/ns/pods/p/binding":                      false,
+		"/api/v1/namespaces/ns/serviceaccounts/default/token":       false,
+		"/api/v1/nodes/n/proxy":                                     false,
+		"/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/a/": false,
+		"/api/v1":  false,
+		"/metrics": false,
+		"":         false,
+	} {
+		if got := creates(path); got != want {
+			t.Errorf("creates(%q) = %t, want %t", path, got, want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +22,8 @@ func Bridge(logger *slog.Logger) {
 
 // grpcLogger is a grpclog.LoggerV2 on slog. gRPC's info messages report each step of a connection
 // and become debug. Fatal becomes error, after which gRPC ends the process. gRPC logs warnings and
-// errors for each connection, so of messages that begin alike one is logged in repeatPeriod, with
-// the number of the messages that were left out; at debug all are logged.
+// errors for each connection, so of messages that are alike one is logged in repeatPeriod, with the
+// number of the messages that were left out; at debug all are logged.
 type grpcLogger struct {
 	logger  *slog.Logger
 	repeats *repeats
@@ -90,8 +91,8 @@ func (g grpcLogger) write(level slog.Level, message string) {
 const (
 	// repeatPeriod is the time between two messages of one kind.
 	repeatPeriod = 10 * time.Second
-	// kindLength bounds the part of a message that is its kind, in bytes.
-	kindLength = 60
+	// kindLength bounds the part of a message that decides about its kind, in bytes.
+	kindLength = 1000
 	// kindsLimit bounds the remembered kinds.
 	kindsLimit = 100
 )
@@ -130,18 +131,12 @@ func (r *repeats) observe(now time.Time, message string) (leftOut int, wanted bo
 	return leftOut, true
 }
 
-// kindOf returns a message up to its first variable part: gRPC puts connections in brackets, texts
-// in quotes, and numbers without either.
+// variable matches what differs between messages of one kind: connections in brackets, and words
+// with a digit, such as addresses, ports and identifiers.
+var variable = regexp.MustCompile(`\[[^\]]*\]|[\w.:%/-]*[0-9][\w.:%/-]*`)
+
+// kindOf returns a message without its variable parts. The cause, which is at the end of most
+// messages of gRPC, belongs to the kind.
 func kindOf(message string) string {
-	for strings.HasPrefix(message, "[") { // "[core] [Channel #1 SubChannel #2] grpc: …"
-		_, rest, closed := strings.Cut(message, "]")
-		if !closed {
-			break
-		}
-		message = strings.TrimSpace(rest)
-	}
-	if i := strings.IndexAny(message, `0123456789"{[<`); i > 0 {
-		message = message[:i]
-	}
-	return message[:min(len(message), kindLength)]
+	return variable.ReplaceAllLiteralString(message[:min(len(message), kindLength)], "#")
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -172,6 +173,30 @@ func TestBridge_SimilarWarningsOfGRPCAreLoggedOncePerPeriod(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != 3 || !strings.Contains(lines[1], "similar_left_out=666") || !strings.Contains(lines[2], "security handshake") {
 			t.Errorf("1001 warnings of two kinds in 15 s gave %d lines, want 3:\n%s", len(lines), &out)
+		}
+	})
+}
+
+// Another cause is another kind, however the message begins. Otherwise the failure of one server
+// could hide that of another one for as long as it lasts.
+func TestBridge_SimilarWarningsOfGRPCHideNoOtherCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		observe.Bridge(observe.NewLogger(&out, observe.LogConfig{Level: "info"}))
+		defer observe.Bridge(slog.New(slog.DiscardHandler))
+		logger := grpclog.Component("core")
+		const message = `[Channel #%d SubChannel #%d]grpc: addrConn.createTransport failed to connect to {Addr: "%s", ServerName: "leasesvc", }. ` +
+			`Err: connection error: desc = "transport: %s"`
+		for i := range 1000 {
+			logger.Warningf(message, i, i+1, fmt.Sprintf("10.0.%d.%d:7600", i/250, i%250),
+				fmt.Sprintf("Error while dialing: dial tcp 10.0.%d.%d:7600: connect: connection refused", i/250, i%250))
+			logger.Warningf(message, i, i+1, fmt.Sprintf("[fd00::%x]:7600", i),
+				fmt.Sprintf("Error while dialing: dial tcp [fd00::%x]:7600: connect: connection refused", i))
+		}
+		logger.Warningf(message, 7, 8, "etcd-0.etcd:2379", "authentication handshake failed: tls: failed to verify certificate: x509: certificate has expired")
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) > 4 || !strings.Contains(lines[len(lines)-1], "certificate has expired") {
+			t.Errorf("2001 warnings of two causes gave %d lines, want at most 4 and the last of an expired certificate:\n%s", len(lines), &out)
 		}
 	})
 }

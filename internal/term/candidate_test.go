@@ -276,7 +276,7 @@ func TestCandidate_Metrics(t *testing.T) {
 	p.revokeLease(t)
 	want := map[string]float64{
 		"trivet_terms_held": 3, "trivet_term_takeovers_total": 6, "trivet_term_losses_total": 3, "trivet_term_releases_total": 0,
-		"trivet_term_gap_seconds": 0, "trivet_term_ready": 1,
+		"trivet_term_gap_seconds": 0, "trivet_term_ready": 1, "trivet_session_ttl_seconds": 2,
 	}
 	testkit.Eventually(t, testTimeout, func() error {
 		got := values(t, registry)

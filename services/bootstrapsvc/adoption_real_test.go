@@ -159,7 +159,8 @@ func TestReal_MigrationFromTheOwnReconcilerHasNoGap(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, 30*time.Second, holds(unmoved))
-	startAdoptingReplica(t, moved, (&fakeProber{}).Probe)
+	adopted := &fakeProber{}
+	startAdoptingReplica(t, moved, adopted.Probe)
 	testkit.Eventually(t, 20*time.Second, holds(moved, unmoved))
 
 	monitor := monitorSlice(t, kube, moved)
@@ -169,6 +170,7 @@ func TestReal_MigrationFromTheOwnReconcilerHasNoGap(t *testing.T) {
 		}
 		return holds(moved, unmoved)()
 	})
+	adopted.set(true)
 	if err := peer.Stop(); err != nil {
 		t.Fatal(err)
 	}

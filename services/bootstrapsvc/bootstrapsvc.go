@@ -227,18 +227,19 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 // Loops are the loops of the service, for the process's status and health.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts are "repairs", the writes to the baseline since the process started, and facts that only
-// the leader knows: "namespaces" (existing system namespaces), "apiservers", "ready_apiservers",
-// "endpoint_addresses", "open_findings", "pending_findings" and "ignored_findings".
+// Counts are "baseline_writes", the writes to the baseline since the process started, and facts
+// that only the leader knows: "namespaces" (existing system namespaces), "apiservers",
+// "ready_apiservers", "endpoint_addresses", "open_findings", "pending_findings" and
+// "ignored_findings".
 func (s *Service) Counts() map[string]int64 {
 	counts := map[string]int64{}
-	repairs := int64(0)
+	writes := int64(0)
 	for _, reconciler := range s.reconcilers() {
 		reconciler.CountInto(counts)
-		repairs += reconciler.Writes()
+		writes += reconciler.Writes()
 	}
 	s.allocation.CountInto(counts)
-	counts["repairs"] = repairs
+	counts["baseline_writes"] = writes
 	return counts
 }
 

@@ -417,6 +417,7 @@ func TestRank_YieldsWhileTheOwnServerIsDown(t *testing.T) {
 		f.wantRank(t, "the own server is down", true, false)
 		f.keys.fail(errors.New("etcd: no leader"), errors.New("etcd: no leader"))
 		f.prober.set(false)
+		time.Sleep(4 * time.Second)
 		f.wantRank(t, "the own server is back for a moment, and etcd does not answer", false, true)
 		f.keys.fail(nil, nil)
 		time.Sleep(30 * time.Second)

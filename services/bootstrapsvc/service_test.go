@@ -47,7 +47,7 @@ func TestService_BuildsTheBaselineOfAnEmptyCluster(t *testing.T) {
 			t.Errorf("writes (-want +got):\n%s", diff)
 		}
 		counts := map[string]int64{
-			"namespaces": 4, "apiservers": 1, "ready_apiservers": 1, "endpoint_addresses": 1, "repairs": 7,
+			"namespaces": 4, "apiservers": 1, "ready_apiservers": 1, "endpoint_addresses": 1, "baseline_writes": 7,
 			"open_findings": 0, "ignored_findings": 0, "pending_findings": 1, // there is no servicecidr
 		}
 		if diff := cmp.Diff(counts, f.Counts()); diff != "" {
@@ -221,10 +221,10 @@ func TestService_StandbyProbesAndWritesNothing(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 
-		repairs := f.Counts()["repairs"]
+		writes := f.Counts()["baseline_writes"]
 		f.candidate.Lose()
 		synctest.Wait()
-		if diff := cmp.Diff(map[string]int64{"repairs": repairs}, f.Counts()); diff != "" {
+		if diff := cmp.Diff(map[string]int64{"baseline_writes": writes}, f.Counts()); diff != "" {
 			t.Errorf("counts of a standby (-want +got):\n%s", diff)
 		}
 		f.end(t)

@@ -47,8 +47,7 @@ type Config struct {
 	// MaxSessions is how many sessions a replica keeps; further holders are rejected with
 	// TOO_MANY_HOLDERS.
 	MaxSessions int
-	// MaxRegistrations is how many registrations per second a replica accepts over streams, and the
-	// burst.
+	// MaxRegistrations is how many registrations per second a replica accepts, and the burst.
 	MaxRegistrations int
 	// MaxMessages is how many heartbeat messages per second one client certificate may send on all
 	// its streams.
@@ -102,7 +101,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxSessions, "max-sessions", c.MaxSessions,
 		"Number of sessions that this replica keeps over all its shards; further holders are rejected.")
 	fs.IntVar(&c.MaxRegistrations, "max-registrations-per-second", c.MaxRegistrations,
-		"Registrations per second that this replica accepts over streams, and the burst. Excess holders are asked to retry and keep their sessions.")
+		"Registrations per second that this replica accepts, and the burst. Excess holders are asked to retry and keep their sessions.")
 	fs.IntVar(&c.MaxMessages, "max-messages-per-second", c.MaxMessages,
 		"Heartbeat messages per second that one client certificate may send on all its streams. A client that sends more is told to slow down, then rejected.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,

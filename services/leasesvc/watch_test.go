@@ -139,7 +139,8 @@ func TestWatchLeases_ResumesAfterAToken(t *testing.T) {
 }
 
 func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
-	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
+	unpaced := func(c *leasesvc.Config) { c.MaxRegistrations = 100_000 }
+	f := newFixture(t, setup{config: unpaced, loops: []string{"-" + leasesvc.WritebackLoop}})
 	watch := f.watchLeases(&leasev1.WatchLeasesRequest{})
 	if _, err := watch.Recv(); err != nil { // the bookmark: the watch has begun
 		t.Fatal(err)
@@ -149,7 +150,11 @@ func TestWatchLeases_SlowReaderGetsTheLastState(t *testing.T) {
 		for i := range 1000 {
 			many = append(many, holder(fmt.Sprintf("node-%d", i), fmt.Sprint(batch)))
 		}
-		f.beat(1, many...)
+		for _, result := range f.beat(1, many...) {
+			if result.GetRejection() != nil {
+				t.Fatalf("rejected: %v", result)
+			}
+		}
 	}
 	last, events := map[string]string{}, 0
 	for len(last) < 1000 || slices.ContainsFunc(slices.Collect(maps.Values(last)), func(boot string) bool { return boot != "39" }) {

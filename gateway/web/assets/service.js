@@ -14,7 +14,7 @@ const loopStates = {
 };
 
 // countWords are the labels of counts whose names say too little.
-const countWords = { repairs: "baseline writes", queue: "queued services", streams: "heartbeat streams" };
+const countWords = { queue: "queued services", streams: "heartbeat streams" };
 
 class Service extends HTMLElement {
   connectedCallback() {

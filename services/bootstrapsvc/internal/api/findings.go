@@ -55,6 +55,9 @@ func (s *FindingServer) ExplainFinding(ctx context.Context, request *bootstrapv1
 	}
 	response := &bootstrapv1.ExplainFindingResponse{Finding: s.findingOf(finding, snapshot.CompareTime), Sources: s.fromSnapshot(snapshot)}
 	for i, evidence := range finding.Evidence {
+		if finding.End != allocation.NotEnded {
+			evidence.Next = "" // there is nothing left to do
+		}
 		response.Evidence = append(response.Evidence, evidenceOf(evidence, finding.LastSeen, s.ReplicaID))
 		if evidence.Broken && response.BrokenIndex == nil {
 			response.BrokenIndex = new(int32(i))

@@ -119,6 +119,13 @@ func (r *replica) received() sessioncontroller.Receipts {
 	return sessioncontroller.Receipts{Streams: len(r.sessions)}
 }
 
+// observe says that the agent of a node observes its kubelet.
+func (r *replica) observe(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observes[node] = true
+}
+
 func (r *replica) session(node string, state session.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,7 +256,7 @@ func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
 		defer all[0].hold(t.Context(), 0)()
 		f.beat(20 * time.Second)
 		for i := range 12 {
-			all[0].observes[fmt.Sprintf("n%d", i)] = true
+			all[0].observe(fmt.Sprintf("n%d", i))
 			all[0].session(fmt.Sprintf("n%d", i), session.Alive)
 		}
 		time.Sleep(5 * time.Minute)

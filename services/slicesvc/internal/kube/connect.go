@@ -70,12 +70,14 @@ func (s eventSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error
 }
 
 func (s eventSink) send(request *rest.Request, event *corev1.Event, body any) (*corev1.Event, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout) // record.EventSink passes no context
+	defer cancel()
 	stored := &corev1.Event{}
 	err := request.UseProtobufAsDefault().
 		Namespace(event.Namespace).
 		Resource("events").
 		Body(body).
-		Do(context.Background()). // record.EventSink passes no context
+		Do(ctx).
 		Into(stored)
 	if err != nil {
 		return nil, err

@@ -248,14 +248,24 @@ func (s *stream) replace(ctx context.Context, result openResult) bool {
 func (s *stream) pass(ctx context.Context, event watch.Event) bool {
 	if object, err := meta.Accessor(event.Object); err == nil && event.Type != watch.Error {
 		version := object.GetResourceVersion()
-		if s.repeated != "" && index.CompareVersions(version, s.repeated) <= 0 {
-			return true // the request before sent it too
+		if s.repeats(event.Type, version) {
+			return true
 		}
 		if s.version != "" || object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
 			s.version = version
 		}
 	}
 	return s.send(ctx, event)
+}
+
+// repeats returns whether the request before sent the event, too. A bookmark of its last version is
+// no repetition: it says that nothing has changed since.
+func (s *stream) repeats(event watch.EventType, version string) bool {
+	if s.repeated == "" {
+		return false
+	}
+	order := index.CompareVersions(version, s.repeated)
+	return order < 0 || order == 0 && event != watch.Bookmark
 }
 
 // fail makes the reflector list again.

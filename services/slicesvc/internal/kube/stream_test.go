@@ -133,6 +133,11 @@ func TestWatches_SilentWatchIsReopened(t *testing.T) {
 			t.Errorf("Pods were heard %v ago, want 100s: to open a watch is not to hear it", lag)
 		}
 		seen.take()
+		second.Action(watch.Bookmark, podAt("", "7"))
+		synctest.Wait()
+		if lag := time.Since(w.Status()[2].Heard); lag != 0 {
+			t.Errorf("Pods were heard %v ago, want now: a bookmark says that nothing has changed", lag)
+		}
 		second.Modify(podAt("web-0", "7"))
 		second.Modify(podAt("web-1", "9"))
 		synctest.Wait()

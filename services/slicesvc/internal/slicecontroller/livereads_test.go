@@ -3,6 +3,7 @@ package slicecontroller_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,4 +162,24 @@ func (r *failingReader) Get(ctx context.Context, slice slicecontroller.Key) (*di
 		return nil, errors.New("no answer")
 	}
 	return r.Reader.Get(ctx, slice)
+}
+
+// A term begins with a sync of each Service. One whose endpoint was taken away before the cache had
+// caught up is the first.
+func TestRunShard_AnUrgentChangeWhileCatchingUpIsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t)
+		cluster.setLatency(100 * time.Millisecond)
+		for i := range 60 {
+			putService(controller, fmt.Sprintf("app-%02d", i), 1)
+		}
+		putService(controller, "web", 2)
+		holdAllShards(t, controller)
+		synctest.Wait() // the shards list slices
+		controller.DeletePod(slicetest.Pod("web-0", slicetest.Address(0), labelledApp("web")))
+		advance(250 * time.Millisecond)
+		if state, _ := controller.State(key("web")); len(state.Slices) == 0 {
+			t.Errorf("web is not synced after %d writes of other Services", cluster.takeWrites())
+		}
+	})
 }

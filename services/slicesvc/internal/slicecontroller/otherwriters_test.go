@@ -229,6 +229,46 @@ func TestRun_ContentionWithholdsNoRemoval(t *testing.T) {
 	})
 }
 
+// Another controller takes the zone of an endpoint of one slice again and again, so that this
+// change waits. Then it deletes the other slice while that is being written. The missing endpoints
+// must not wait with the zone.
+func TestRun_APausedChangeDelaysNoAnswerToAnEditDuringTheSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, _ := startWith(t, 150)
+		var paused, other string
+		for name, slice := range cluster.slices {
+			if len(slice.Endpoints) == 100 {
+				paused = name
+			} else {
+				other = name
+			}
+		}
+		undo := func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Zone = nil }
+		for range 50 {
+			cluster.edit(paused, undo)
+			advance(time.Second)
+		}
+		advance(5 * time.Second) // until only the paused change waits
+		if state, _ := controller.State(key("web")); state.ContendedBy == "" {
+			t.Fatal("no contention")
+		}
+		gone := cluster.slices[other].Endpoints[0].TargetRef.Name
+		deleted := false
+		cluster.loseWith(func(change pack.Change) error {
+			if !deleted && change.Slice.Name == other {
+				deleted = true
+				cluster.remove(other)
+			}
+			return nil
+		})
+		controller.DeletePod(slicetest.Pod(gone, cluster.slices[other].Endpoints[0].Addresses[0], labelledApp("web")))
+		advance(2 * time.Second)
+		if got := len(cluster.endpoints(t)); !deleted || got != 149 {
+			t.Errorf("%d endpoints two seconds later, want 149", got)
+		}
+	})
+}
+
 // A writer that changes a slice between our read and our write, again and again, delays an urgent
 // change by a second at most each time.
 func TestRun_ConflictsAreRetriedWithinASecond(t *testing.T) {

@@ -97,9 +97,9 @@ func (s *ownedShard) catchingUp() bool {
 	return !s.caughtUp
 }
 
-// addCause records why a Service needs a sync. It returns the time of the first cause, and how long
-// the Service must wait because it fails.
-func (s *ownedShard) addCause(key Key, cause syncCause, now time.Time) (since time.Time, wait time.Duration, caughtUp bool) {
+// addCause records why a Service needs a sync. It returns the time of the first cause, the urgency
+// of the most urgent one, and how long the Service must wait because it fails.
+func (s *ownedShard) addCause(key Key, cause syncCause, now time.Time) (since time.Time, urgency index.Urgency, wait time.Duration, caughtUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.record(key)
@@ -107,7 +107,7 @@ func (s *ownedShard) addCause(key Key, cause syncCause, now time.Time) (since ti
 	if failed := s.failures[key]; failed.count > 0 {
 		wait = failed.delayAfterEvent(now)
 	}
-	return record.pending.since, wait, s.caughtUp
+	return record.pending.since, record.pending.urgency, wait, s.caughtUp
 }
 
 // deferPods makes the next sync of a Service plan some Pods of its namespace too. A Service that
@@ -207,12 +207,13 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 	}
 	delete(s.failures, key)
 	switch {
+	case record.pending.whole:
+		// A slice changed during the sync. Other causes have queued the Service themselves. The
+		// next sync finds what this one left out because of a pause.
+		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
 	case result.paused:
 		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime}, now)
 		return nextSync{needed: true, priority: background, delay: max(record.pauseEnd(now), minRetryDelay)}
-	case record.pending.whole:
-		// A slice changed during the sync. Other causes have queued the Service themselves.
-		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
 	case !record.pending.empty():
 		return nextSync{} // changes of Pods during the sync: requestSync has queued the Service
 	case !record.quietAt.IsZero():

@@ -195,7 +195,7 @@ func (c *Controller) requestSync(key Key, cause syncCause) {
 		return
 	}
 	now := time.Now()
-	since, wait, caughtUp := owned.addCause(key, cause, now)
+	since, urgency, wait, caughtUp := owned.addCause(key, cause, now)
 	if !caughtUp {
 		return
 	}
@@ -206,5 +206,5 @@ func (c *Controller) requestSync(key Key, cause syncCause) {
 			QueueLength: c.QueueLength(),
 		}))
 	}
-	c.shards.enqueue(key, priorityOf(cause.urgency), wait)
+	c.shards.enqueue(key, priorityOf(urgency), wait) // an urgent cause may be from before the shard had caught up
 }
