@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -239,6 +240,8 @@ func TestRun_UnknownReasonIsClassifiedByItsCode(t *testing.T) {
 		"precondition":             {&leasev1.Rejection{Code: code.Code_FAILED_PRECONDITION}, "a", time.Minute, time.Minute},
 		"needs a change":           {&leasev1.Rejection{Code: code.Code_PERMISSION_DENIED}, "a", time.Minute, time.Minute},
 		"needs a change, later":    {&leasev1.Rejection{Code: code.Code_RESOURCE_EXHAUSTED, RetryAfter: durationpb.New(20 * time.Second)}, "a", 20 * time.Second, 20 * time.Second},
+		"needs a change, tomorrow": {&leasev1.Rejection{Code: code.Code_RESOURCE_EXHAUSTED, RetryAfter: durationpb.New(24 * time.Hour)}, "a", time.Minute, time.Minute},
+		"unavailable, for ever":    {&leasev1.Rejection{Code: code.Code_UNAVAILABLE, RetryAfter: durationpb.New(math.MaxInt64)}, "a", time.Minute, 90 * time.Second},
 		"not found":                {&leasev1.Rejection{Code: code.Code_NOT_FOUND}, "a", 200 * time.Millisecond, 200 * time.Millisecond},
 		"at once, again and again": {&leasev1.Rejection{Code: code.Code_INTERNAL, RetryAfter: durationpb.New(0)}, "a", 200 * time.Millisecond, 200 * time.Millisecond},
 	} {

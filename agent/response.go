@@ -212,10 +212,10 @@ func (s *stream) supersededPause(rejected *leasev1.Rejection) time.Duration {
 	return pause + time.Duration(s.jitter*float64(pause/2))
 }
 
-// retryAfter is at least what the server asks for. Holders that the server cannot serve now return
-// at different times.
+// retryAfter is at least what the server asks for, up to maxServerPause. Holders that the server
+// cannot serve now return at different times.
 func (s *stream) retryAfter(rejected *leasev1.Rejection) time.Duration {
-	pause := rejected.GetRetryAfter().AsDuration()
+	pause := min(rejected.GetRetryAfter().AsDuration(), maxServerPause)
 	switch {
 	case rejected.GetReason() == reasonLeaseNotFound, rejected.GetCode() == code.Code_NOT_FOUND:
 		return pause // 0: the holder can be registered again at once

@@ -43,7 +43,7 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 // beat is forwarded again.
 func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
 	beats := newBeatBatch(s, len(request.Beats))
-	beats.reply.forwarded = true
+	beats.reply.forwarded, beats.batch.Forwarded = true, true
 	for _, beat := range request.Beats {
 		beats.add(beat)
 	}

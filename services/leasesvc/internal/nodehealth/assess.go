@@ -92,7 +92,7 @@ func (r Rules) deadline(s *NodeState, c ClusterState, heldSince monotonic.Instan
 	if by == GraceStart {
 		heard = heard.Add(-s.Ownership.Inherited)
 	}
-	if start := max(c.graceStart, heldSince); start > heard {
+	if start := max(c.silenceStart(r.GracePeriod), heldSince); start > heard {
 		heard, by = start, GraceStart
 	}
 	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s) + c.slow.took)}
@@ -106,8 +106,8 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 	if s.traits.ready == "" && s.signs.first >= heard {
 		heard, by, found = s.signs.first, GraceStart, true // a node that beat keeps its startup grace period
 	}
-	if c.graceStart > heard {
-		heard, by, found = c.graceStart, GraceStart, true
+	if start := c.silenceStart(r.GracePeriod); start > heard {
+		heard, by, found = start, GraceStart, true
 	}
 	expired := max(s.signs.expired, c.receiver.verdict(&s.signs, r.GracePeriod))
 	if deadline := heard.Add(r.graceOf(s) + c.slow.took); found && deadline > expired {

@@ -25,6 +25,10 @@ const (
 type ClusterState struct {
 	// graceStart is the moment before which silence does not count.
 	graceStart monotonic.Instant
+	// recovered is when the last outage ended. recurring says that the one before it had ended a
+	// short time before.
+	recovered monotonic.Instant
+	recurring bool
 	// allDown says that every zone was fully disrupted in the last pass.
 	allDown bool
 	// limiters are by zone. A zone without Nodes keeps its limiter.
@@ -132,12 +136,11 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 }
 
 // CheckPassed notes the answers of a self-check that began at started. newer are Leases that are
-// newer than in the cache. With one of them the check only ends the outage. After an outage every
-// node gets a new grace period: kubelets could not renew Leases either. After a slow answer the
+// newer than in the cache. With one of them the check only ends the outage. After a slow answer the
 // grace periods are as much longer as it was slow.
 func (c ClusterState) CheckPassed(started, now monotonic.Instant, newer []Sample) ClusterState {
 	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
-		c.graceStart = now
+		c.recurring, c.recovered = c.recovered > 0, now
 	}
 	c.outage, c.unanswered, c.failure = period{}, period{}, CheckFailure{}
 	if took := now.Sub(started); took >= promptAnswer && took >= c.slow.took {
@@ -181,6 +184,26 @@ func (c ClusterState) CheckFailed(now monotonic.Instant, failure CheckFailure) C
 func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
 	if now.Sub(started) >= unansweredAfter {
 		c.unanswered = c.unanswered.begun(started)
+	}
+	return c
+}
+
+// silenceStart returns the moment before which silence does not count. After an outage every node
+// gets a new grace period: kubelets could not renew Leases either. After an outage that recurs it
+// is half a grace period, which is more than two renewals: otherwise short outages in a row would
+// forbid every verdict.
+func (c ClusterState) silenceStart(grace time.Duration) monotonic.Instant {
+	if c.recurring {
+		return max(c.graceStart, c.recovered.Add(-grace/2))
+	}
+	return max(c.graceStart, c.recovered)
+}
+
+// withoutOldRecovery forgets an outage that ended two grace periods ago: the next one does not
+// count as recurring.
+func (c ClusterState) withoutOldRecovery(now monotonic.Instant, grace time.Duration) ClusterState {
+	if !c.outage.on && now.Sub(c.recovered) > 2*grace {
+		c.recovered, c.recurring = 0, false
 	}
 	return c
 }

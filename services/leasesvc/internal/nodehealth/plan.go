@@ -98,8 +98,9 @@ type Plan struct {
 // Nodes of the held shards, and with Authority.HoldsZones the NoExecute taints of all Nodes. The
 // returned ClusterState is for the next call.
 func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authority Authority) (Plan, ClusterState) {
+	cluster = cluster.withoutStale(nodes).withoutOldSlowness(now.Instant, r.GracePeriod).withoutOldRecovery(now.Instant, r.GracePeriod)
 	p := pass{
-		Rules: r, now: now, authority: authority, cluster: cluster.withoutStale(nodes).withoutOldSlowness(now.Instant, r.GracePeriod),
+		Rules: r, now: now, authority: authority, cluster: cluster,
 		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
 	}
 	p.doubtReceiver(nodes)
@@ -146,7 +147,7 @@ type pass struct {
 
 // doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
 func (p *pass) doubtReceiver(nodes []NodeState) {
-	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod)
+	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod, p.FirstBeat)
 	for i := range nodes {
 		count.add(&nodes[i])
 	}

@@ -40,17 +40,21 @@ type receiverDoubt struct {
 	until monotonic.Instant
 	// ended is when the last doubt ended; 0 for never. began is when it began.
 	began, ended monotonic.Instant
+	// settled says that the last doubt ended because its time was over, and not because holders
+	// came back.
+	settled bool
 }
 
-// verdict returns when the silence of a session counts that expired here: during a doubt at its
-// end, and after it once a node had a grace period to come back.
+// verdict returns when the silence of a session counts that expired: during a doubt at its end, and
+// after it once a node had a grace period to come back.
 func (d receiverDoubt) verdict(s *signs, grace time.Duration) monotonic.Instant {
+	last := d.ended > 0 && s.expired <= d.ended && s.expired >= d.began.Add(-grace)
 	switch {
-	case !s.expiredHere:
-		return 0
+	case last && d.settled:
+		return d.ended
 	case d.on && s.expired >= d.since.Add(-grace):
 		return d.until
-	case d.ended > 0 && s.expired <= d.ended && s.expired >= d.began.Add(-grace):
+	case last:
 		return d.ended.Add(grace)
 	}
 	return 0
@@ -67,6 +71,9 @@ type sessionCount struct {
 	// expiredSince is from when on an expired session counts, renewedSince is the same for a
 	// renewal.
 	expiredSince, renewedSince monotonic.Instant
+	// heldBefore is when a shard must have been gained for its Nodes to count: until living holders
+	// have reached this replica, it has the silent ones only.
+	heldBefore monotonic.Instant
 	// heard sessions are alive, silent ones are suspect or expired.
 	heard, silent int
 	// ownRenewals are of kubelets with a silent session. others are Nodes of other replicas.
@@ -85,13 +92,17 @@ func (c *sessionCount) add(s *NodeState) {
 		}
 		return
 	}
+	if s.Ownership.HeldSince > c.heldBefore {
+		return
+	}
 	switch s.signs.session {
 	case session.Alive:
 		c.heard++
 		return
 	case session.Suspect:
 	case session.Expired:
-		if !s.signs.expiredHere || s.signs.expired < c.expiredSince {
+		// The previous holder of the shard declared the Nodes that it did not doubt.
+		if s.signs.expired < c.expiredSince || !s.signs.expiredHere && s.traits.ready == corev1.ConditionUnknown {
 			return
 		}
 	default:
@@ -116,12 +127,14 @@ func (c *sessionCount) contradicted() bool {
 		float64(c.otherRenewals)/float64(c.others) >= here+significantShare
 }
 
-// newCount returns a count without Nodes. A doubt does not end because time passes.
-func (d receiverDoubt) newCount(now monotonic.Instant, grace time.Duration) sessionCount {
-	if !d.on {
-		return sessionCount{expiredSince: now.Add(-grace)}
+// newCount returns a count without Nodes. A doubt does not end because sessions expired long ago,
+// and sessions of the last doubt begin no other.
+func (d receiverDoubt) newCount(now monotonic.Instant, grace, firstBeat time.Duration) sessionCount {
+	count := sessionCount{expiredSince: max(now.Add(-grace), d.ended+1), heldBefore: now.Add(-firstBeat)}
+	if d.on {
+		count.expiredSince, count.renewedSince = d.since.Add(-grace), max(d.since, now.Add(-grace))
 	}
-	return sessionCount{expiredSince: d.since.Add(-grace), renewedSince: max(d.since, now.Add(-grace))}
+	return count
 }
 
 // next returns the doubt after a pass. lost says that most connections were lost.
@@ -131,6 +144,8 @@ func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, gr
 		d.period, d.until = period{on: true, since: now}, now.Add(grace)
 	case !doubtful && d.on:
 		return receiverDoubt{began: d.since, ended: now}
+	case d.on && now > d.until:
+		return receiverDoubt{began: d.since, ended: d.until, settled: true}
 	}
 	if d.on && now <= d.until && d.until.Sub(now) < recheck && r.contradicted() {
 		d.until = max(d.until, min(now.Add(recheck), d.since.Add(MaxReceiverDoubt)))

@@ -184,3 +184,94 @@ func TestPlan_LostConnectionsAreHeldAgainstTheReceiver(t *testing.T) {
 		t.Errorf("%d nodes are marked a grace period later, want 40", got)
 	}
 }
+
+// A replica takes shards over whose previous holder doubted what it received. The cause may be the
+// same for all replicas, for example a certificate that they share.
+func TestPlan_DoubtOutlivesATakeover(t *testing.T) {
+	w := newFixture(t, 100)
+	for _, name := range w.names {
+		w.ownership[name] = nodehealth.Ownership{}
+	}
+	w.run(time.Minute)
+	for _, name := range w.names {
+		w.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: w.now}
+		w.sessions[name] = session.Expired
+	}
+	w.run(45 * time.Second)
+	if got := w.unknown(); got > 0 {
+		t.Fatalf("%d nodes are marked 45s after the takeover", got)
+	}
+	for _, name := range w.names[:60] {
+		w.sessions[name] = session.Alive
+	}
+	w.run(time.Minute)
+	if got := w.unknown(); got != 40 {
+		t.Errorf("%d nodes are marked, want the 40 that did not come back", got)
+	}
+}
+
+// Nodes that died long ago are no reason to doubt.
+func TestPlan_NodesThatAreMarkedRaiseNoDoubtAtATakeover(t *testing.T) {
+	w := newFixture(t, 8)
+	for _, name := range w.names {
+		w.report(name, corev1.ConditionUnknown)
+		w.sessions[name] = session.Expired
+	}
+	w.run(20 * time.Second)
+	if since, _, doubts := w.cluster.ReceiverDoubt(); doubts {
+		t.Errorf("a doubt began at %v", since)
+	}
+}
+
+// At first the new leader of a shard has the silent sessions only, because living holders have not
+// reached it yet.
+func TestPlan_TakeoverIsNoReasonToDoubt(t *testing.T) {
+	w := newFixture(t, 100)
+	for _, name := range w.names {
+		w.ownership[name] = nodehealth.Ownership{}
+	}
+	w.run(time.Minute)
+	dead := w.names[:5]
+	for _, name := range w.names {
+		w.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: w.now}
+	}
+	for _, name := range dead {
+		w.sessions[name] = session.Expired
+	}
+	w.run(4 * time.Second)
+	if _, _, doubts := w.cluster.ReceiverDoubt(); doubts {
+		t.Error("the replica doubts what it receives before living holders can have reached it")
+	}
+	for _, name := range w.names[5:] {
+		w.sessions[name] = session.Alive
+	}
+	w.run(10 * time.Second)
+	if got := w.unknown(); got != 5 {
+		t.Errorf("%d nodes are marked 14s after the takeover, want the 5 whose sessions expired", got)
+	}
+}
+
+// Most nodes of a replica are dead for long. That is no reason to trust the receiver when the
+// sessions of the others expire together.
+func TestPlan_DoubtThatIsSettledForbidsNoOther(t *testing.T) {
+	w := newSessionFixture(t, 12)
+	dead, others := w.names[:7], w.names[7:]
+	w.cut(dead, nothing)
+	w.run(w.rules.GracePeriod + time.Second)
+	if got := w.unknown(); got != len(dead) {
+		t.Fatalf("%d nodes are marked, want %d", got, len(dead))
+	}
+	if since, _, doubts := w.cluster.ReceiverDoubt(); doubts {
+		t.Errorf("the doubt since %v goes on, although its nodes are declared", since)
+	}
+	w.run(5 * time.Minute)
+	w.cut(others, nothing)
+	w.run(20 * time.Second)
+	if got := w.unknown(); got != len(dead) {
+		t.Errorf("%d nodes are marked after the other sessions expired together, want %d", got, len(dead))
+	}
+	w.run(w.rules.GracePeriod)
+	if got := w.unknown(); got != len(w.names) {
+		t.Errorf("%d nodes are marked a grace period later, want all", got)
+	}
+}

@@ -30,10 +30,16 @@ type SelfCheck struct {
 	Samples []Sample
 }
 
-// Sample is one version of the Lease of a Node.
-type Sample struct{ Node, LeaseVersion string }
+// Sample is one version of the Lease of a Node. A version with the same RenewTime is no newer one:
+// another writer may change labels and annotations at any rate.
+type Sample struct {
+	Node, LeaseVersion string
+	RenewTime          time.Time
+}
 
-func sampleOf(s *NodeState) Sample { return Sample{Node: s.Node.Name, LeaseVersion: s.LeaseVersion()} }
+func sampleOf(s *NodeState) Sample {
+	return Sample{Node: s.Node.Name, LeaseVersion: s.LeaseVersion(), RenewTime: s.signs.lease.renewTime}
+}
 
 // selfCheck returns a self-check: at once if Nodes wait for one, else every checkEvery. It samples
 // silent nodes, and without them one Node after the other.

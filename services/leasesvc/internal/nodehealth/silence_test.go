@@ -48,7 +48,7 @@ func TestPlan_UnknownConditionsAreThoseOfKubernetes(t *testing.T) {
 	never := unknown(corev1.NodeMemoryPressure)
 	never.Reason, never.Message, never.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.", created
 	want := []nodehealth.Step{{
-		Kind: nodehealth.MarkUnknown, NeedsShard: true, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
+		Kind: nodehealth.MarkUnknown, NeedsShard: true, Node: w.nodes["n0"], Lease: nodehealth.Sample{Node: "n0", LeaseVersion: w.leases["n0"].Version, RenewTime: w.leases["n0"].RenewTime},
 		Conditions: []corev1.NodeCondition{unknown(corev1.NodeReady), never, unknown(corev1.NodeDiskPressure), unknown(corev1.NodePIDPressure)},
 		Reason:     "no sign of life in the 50.1s that count",
 	}}

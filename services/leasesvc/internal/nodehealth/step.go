@@ -37,9 +37,8 @@ type Step struct {
 	Zone string
 	// Conditions are to be set, for MarkUnknown. Conditions of other types stay.
 	Conditions []corev1.NodeCondition
-	// LeaseVersion is the resourceVersion of the Lease that MarkUnknown was decided from. The Lease
-	// is read again before the write.
-	LeaseVersion string
+	// Lease is that from which MarkUnknown was decided. It is read again before the write.
+	Lease Sample
 	// DespiteSession says that MarkUnknown was decided although the session of the Node is alive.
 	DespiteSession bool
 	// Taints are all taints of the Node after the step. It is nil if they stay, and for
@@ -76,7 +75,7 @@ func (c *candidate) step(now Moment) Step {
 	s := c.node
 	if c.kind == MarkUnknown {
 		return Step{
-			Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, LeaseVersion: s.LeaseVersion(),
+			Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, Lease: sampleOf(s),
 			DespiteSession: s.signs.sessionSpeaks(),
 			Conditions:     unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant),
 		}

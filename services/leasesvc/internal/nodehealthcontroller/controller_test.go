@@ -384,6 +384,7 @@ func TestRun_ReportsFailuresThatAnotherReplicaMayAvoid(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeCluster(2)
 				c.trouble(f)
+				time.Sleep(time.Second) // the renewal is a later one
 				f.change(func() { f.renew("n0") })
 				if got := fmt.Sprint(lastReport(t, f, 10*time.Second)); !strings.Contains(got, c.want) {
 					t.Errorf("last report is %q, want %q", got, c.want)

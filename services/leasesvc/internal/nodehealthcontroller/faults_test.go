@@ -3,6 +3,7 @@ package nodehealthcontroller_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -138,5 +139,35 @@ func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
 		if got := f.dead(); got != 100 {
 			t.Errorf("%d nodes are marked a minute after all sessions expired, want all", got)
 		}
+	})
+}
+
+// Another writer annotates the Lease of a dead node faster than the watch delivers it.
+func TestRun_AnnotationsOfALeaseForbidNoVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(4)
+		run(t, f, func() {
+			f.beat(10 * time.Second)
+			annotated := make(chan struct{})
+			go func() {
+				defer close(annotated)
+				for range 700 {
+					f.change(func() { // not delivered to the cache
+						lease := f.live.leases["n0"]
+						lease.Version = f.next()
+						f.live.leases = maps.Clone(f.live.leases)
+						f.live.leases["n0"] = lease
+					})
+					time.Sleep(100 * time.Millisecond)
+				}
+			}()
+			f.beat(60*time.Second, "n0", "n1")
+			for _, name := range []string{"n0", "n1"} {
+				if got := f.ready(name); got != corev1.ConditionUnknown {
+					t.Errorf("Ready of %s is %s, a minute after its last renewal", name, got)
+				}
+			}
+			<-annotated
+		})
 	})
 }

@@ -305,8 +305,8 @@ func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Samp
 	defer f.mu.Unlock()
 	var newer []nodehealth.Sample
 	for _, sample := range samples {
-		if live := f.live.leases[sample.Node]; nodehealth.Newer(live.Version, sample.LeaseVersion) {
-			newer = append(newer, nodehealth.Sample{Node: sample.Node, LeaseVersion: live.Version})
+		if live := f.live.leases[sample.Node]; nodehealth.Newer(live.Version, sample.LeaseVersion) && !live.RenewTime.Equal(sample.RenewTime) {
+			newer = append(newer, nodehealth.Sample{Node: sample.Node, LeaseVersion: live.Version, RenewTime: live.RenewTime})
 		}
 	}
 	return newer, nil

@@ -347,7 +347,7 @@ func (r *run) logState(plan *nodehealth.Plan) {
 			r.Logger.Warn("most sessions or connections fell silent together: expired sessions mark no node for now",
 				"for", until.Sub(r.now.Instant), "connections", r.connections.last.Open, "lost_connections", r.connections.last.Lost)
 		} else {
-			r.Logger.Info("most sessions are alive again")
+			r.Logger.Info("expired sessions mark nodes again")
 		}
 	}
 	if !plan.MassSilence.Equal(r.loggedMass) {

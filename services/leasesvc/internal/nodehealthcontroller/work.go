@@ -141,7 +141,7 @@ func (r *run) do(ctx context.Context, j job) result {
 // markUnknown reads the Lease again before the write, because the cache may be behind. It also
 // looks at the session, because a node that beats may not renew its Lease for long.
 func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *corev1.Node, newer []nodehealth.Sample, err error) {
-	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
+	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{step.Lease})
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}

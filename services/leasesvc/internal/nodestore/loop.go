@@ -108,13 +108,15 @@ const (
 	minRetryDelay = time.Second
 	// MaxRetryDelay bounds RetryDelay, unless kube-apiserver asks for more.
 	MaxRetryDelay = 30 * time.Second
+	// maxSuggestedDelay bounds what kube-apiserver, or a proxy before it, may ask for.
+	maxSuggestedDelay = time.Minute
 )
 
 // RetryDelay returns how long to wait after a failed write. It doubles with each earlier failure.
 func RetryDelay(err error, failures int) time.Duration {
 	delay := min(minRetryDelay<<min(failures, 10), MaxRetryDelay)
 	if seconds, given := apierrors.SuggestsClientDelay(err); given {
-		delay = max(delay, time.Duration(seconds)*time.Second)
+		delay = max(delay, min(time.Duration(seconds)*time.Second, maxSuggestedDelay))
 	}
 	return delay
 }

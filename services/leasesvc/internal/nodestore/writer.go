@@ -148,9 +148,9 @@ func (w *Writer) LivePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 	return nil, nil
 }
 
-// NewerLeases reads Leases past the cache, all at the same time, and returns those that are newer
-// than their samples. One answer is enough: a read that takes much longer than the first one is
-// given up. It returns an error if no read was answered. Without samples it lists one Lease.
+// NewerLeases reads Leases past the cache, all at the same time, and returns those that were
+// renewed after their samples. One answer is enough: a read that takes much longer than the first
+// one is given up. It returns an error if no read was answered. Without samples it lists one Lease.
 func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
 	if len(samples) == 0 {
 		_, err := w.kube.CoordinationV1().Leases(w.namespace).List(ctx, metav1.ListOptions{Limit: 1})
@@ -211,8 +211,12 @@ func (w *Writer) newerLease(ctx context.Context, sample nodehealth.Sample) lease
 	case err != nil:
 		return leaseAnswer{err: fmt.Errorf("get lease %s/%s: %w", w.namespace, sample.Node, err)}
 	}
-	newer := nodehealth.Newer(lease.ResourceVersion, sample.LeaseVersion)
-	return leaseAnswer{sample: nodehealth.Sample{Node: sample.Node, LeaseVersion: lease.ResourceVersion}, newer: newer}
+	live := nodehealth.Sample{Node: sample.Node, LeaseVersion: lease.ResourceVersion}
+	if lease.Spec.RenewTime != nil {
+		live.RenewTime = lease.Spec.RenewTime.Time
+	}
+	newer := nodehealth.Newer(live.LeaseVersion, sample.LeaseVersion) && !live.RenewTime.Equal(sample.RenewTime)
+	return leaseAnswer{sample: live, newer: newer}
 }
 
 // The patches have only what changes, and its guard.

@@ -130,11 +130,11 @@ func TestWriter_NewerLeasesReadsPastTheCache(t *testing.T) {
 	}
 	lease, err = f.kube.CoordinationV1().Leases(f.namespace).Update(t.Context(), lease, metav1.UpdateOptions{})
 	f.must(err)
-	lease.Spec.LeaseTransitions = new(int32)
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Unix(1_800_000_000, 0)}
 	lease, err = f.kube.CoordinationV1().Leases(f.namespace).Update(t.Context(), lease, metav1.UpdateOptions{})
 	f.must(err)
 	newer, err = f.writer.NewerLeases(t.Context(), samples)
-	if diff := cmp.Diff([]nodehealth.Sample{{Node: f.node.Name, LeaseVersion: lease.ResourceVersion}}, newer); err != nil || diff != "" {
+	if diff := cmp.Diff([]nodehealth.Sample{{Node: f.node.Name, LeaseVersion: lease.ResourceVersion, RenewTime: lease.Spec.RenewTime.Time}}, newer); err != nil || diff != "" {
 		t.Errorf("error %v, newer Leases (-want +got):\n%s", err, diff)
 	}
 	if newer, err = f.writer.NewerLeases(t.Context(), nil); err != nil || newer != nil {

@@ -23,6 +23,9 @@ type Batch struct {
 	// Unordered says that the message may be late or repeated. Sequences of Registrations are then
 	// compared.
 	Unordered bool
+	// Forwarded says that another replica received the beats. They open no session of a boot that
+	// was released meanwhile.
+	Forwarded bool
 	// Admit returns whether the admission rate allows one more registration of a boot that has no
 	// session; the result is then Deferred. It must not block. nil allows all.
 	Admit func() bool
@@ -176,6 +179,9 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	}
 	if b.Admit != nil && !c.isRenewal(r.Holder) && !b.Admit() {
 		return RegisterResult{Deferred: true}
+	}
+	if b.Forwarded && c.released.has(now, r.Holder) && !c.isRenewal(r.Holder) {
+		return RegisterResult{Outcome: session.Unknown}
 	}
 	ref, outcome := c.table.Register(session.Registration{
 		Holder: r.Holder, Sequence: r.Sequence, Received: received, Observed: observed, IfNewer: b.Unordered,

@@ -106,6 +106,7 @@ type Controller struct {
 	exceptions   writeExceptions
 	problemSlots problemSlots
 	reports      reports
+	released     released
 	occupancies  uint64
 	// moreDue is alwaysReady while the last pass left transitions that are due, otherwise nil.
 	moreDue     <-chan struct{}
@@ -131,7 +132,7 @@ func New(cfg Config) *Controller {
 		filled:     make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
 		changes:    newChangeList(),
-		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), alwaysReady: make(chan struct{}),
+		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), released: newReleased(cfg.Limit), alwaysReady: make(chan struct{}),
 	}
 	close(c.alwaysReady)
 	policies := make([]writeback.Policy, 0, len(cfg.Classes))
@@ -241,6 +242,7 @@ func (c *Controller) applyTransition(now monotonic.Instant, t session.Transition
 func (c *Controller) maintain() {
 	now := c.now()
 	c.adoptions.dropUnclaimed(now)
+	c.released.forget(now)
 	if b := c.writes.Backlog(now); b != c.Backlog() {
 		c.backlog.Store(&b)
 	}

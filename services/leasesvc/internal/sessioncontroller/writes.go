@@ -157,8 +157,12 @@ func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard i
 
 func (c *Controller) beginRelease(h session.Holder, shard int, etag string) (*Release, <-chan struct{}, error) {
 	slot, found, err := c.findRelease(h, shard, etag)
-	if err != nil || !found {
+	switch {
+	case err != nil:
 		return nil, nil, err
+	case !found:
+		c.released.add(c.now(), h)
+		return nil, nil, nil
 	}
 	if c.writes.Busy(slot) {
 		return nil, c.exceptions.waitIdle(slot), nil
@@ -199,6 +203,7 @@ func (c *Controller) AbortRelease(r *Release) {
 func (c *Controller) CompleteRelease(r *Release) {
 	c.endRelease(r, func() {
 		if _, outcome := c.table.Release(r.holder); outcome == session.Renewed {
+			c.released.add(c.now(), r.holder)
 			c.sessionGone(r.slot, r.holder)
 			return
 		}
