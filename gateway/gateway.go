@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -184,16 +185,26 @@ func (s *Service) serveHTTP(ctx context.Context) error {
 // connectionsLoop is the name of the gateway's loop in --loops.
 const connectionsLoop = "connections"
 
+const (
+	// connectionsPeriod is the longest time between two passes.
+	connectionsPeriod = 10 * time.Second
+	// connectionsStall is far above that: a pass closes connections and waits for no peer.
+	connectionsStall = time.Minute
+)
+
 func (s *Service) ownLoops() []loop.Loop {
 	return []loop.Loop{{
 		Name:  connectionsLoop,
 		Doc:   "Closes connections to replicas that are no longer registered.",
 		Scope: loop.Always,
+		Stall: connectionsStall,
 		Run:   s.dropConnections,
 	}}
 }
 
 func (s *Service) dropConnections(ctx context.Context, report loop.Report) error {
+	ticker := time.NewTicker(connectionsPeriod)
+	defer ticker.Stop()
 	for {
 		changed := s.directory.Changed() // before Members, or a change between the two would be missed
 		members := s.directory.Members()
@@ -202,6 +213,7 @@ func (s *Service) dropConnections(ctx context.Context, report loop.Report) error
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-ticker.C:
 		}
 	}
 }

@@ -19,6 +19,7 @@ func Check(root string) ([]string, error) {
 	for _, s := range sources {
 		breaches = append(breaches, checkImports(s)...)
 		breaches = append(breaches, checkUsages(s)...)
+		breaches = append(breaches, checkLoops(s)...)
 		breaches = append(breaches, checkInits(s)...)
 		breaches = append(breaches, checkSuppressions(s)...)
 		breaches = append(breaches, checkComments(s)...)

@@ -37,6 +37,8 @@ func TestCheck_EveryBreachIsFound(t *testing.T) {
 		"production uses test kit":    {"internal/loop/a.go", "package loop\n\nimport _ \"github.com/trivet-dev/trivet/internal/testkit\"\n", "test kits serve tests only"},
 		"upstream in the root":        {"services/slicesvc/a_test.go", "package slicesvc\n\nimport _ \"k8s.io/endpointslice\"\n", "stay in modules of their own"},
 		"exit outside main":           {"internal/loop/a.go", "package loop\n\nimport \"os\"\n\nfunc f() { os.Exit(1) }\n", "only main decides"},
+		"loop without a limit":        {"gateway/a.go", "package gateway\n\nimport \"github.com/trivet-dev/trivet/internal/loop\"\n\nvar l = loop.Loop{Name: \"a\"}\n", "a loop without Stall"},
+		"one of the loops":            {"gateway/a.go", "package gateway\n\nimport \"github.com/trivet-dev/trivet/internal/loop\"\n\nvar l = []loop.Loop{{Name: \"a\", Stall: 1}, {Name: \"b\"}}\n", "a.go:5"},
 		"init":                        {"internal/loop/a.go", "package loop\n\nfunc init() {}\n", "work at import time"},
 		"nolint":                      {"internal/loop/a.go", "package loop\n\n//nolint:all\nvar x int\n", "exceptions stand in .golangci.yml"},
 		"long comment":                {"internal/loop/a.go", "// Package loop is a.\npackage loop\n\n// " + strings.Repeat("word ", 20) + "\nvar x int\n", "comments wrap at 100"},

@@ -63,6 +63,47 @@ func qualified(node ast.Node) (string, bool) {
 	return pkg.Name + "." + selector.Sel.Name, true
 }
 
+// checkLoops finds loops of processes that nothing would report as stalled.
+func checkLoops(s source) []string {
+	if s.test {
+		return nil
+	}
+	var breaches []string
+	check := func(literal *ast.CompositeLit) {
+		limited := slices.ContainsFunc(literal.Elts, func(element ast.Expr) bool {
+			field, ok := element.(*ast.KeyValueExpr)
+			if !ok {
+				return true // an unkeyed literal has all fields
+			}
+			key, ok := field.Key.(*ast.Ident)
+			return ok && key.Name == "Stall"
+		})
+		if !limited && len(literal.Elts) > 0 {
+			breaches = append(breaches, s.at(literal)+": loop.Loop: a loop without Stall hangs without a report")
+		}
+	}
+	ast.Inspect(s.file, func(node ast.Node) bool {
+		literal, ok := node.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		if name, _ := qualified(literal.Type); name == "loop.Loop" {
+			check(literal)
+		}
+		if list, ok := literal.Type.(*ast.ArrayType); ok {
+			if name, _ := qualified(list.Elt); name == "loop.Loop" {
+				for _, element := range literal.Elts {
+					if elided, ok := element.(*ast.CompositeLit); ok && elided.Type == nil {
+						check(elided)
+					}
+				}
+			}
+		}
+		return true
+	})
+	return breaches
+}
+
 func checkInits(s source) []string {
 	var breaches []string
 	for _, declaration := range s.file.Decls {

@@ -39,7 +39,8 @@ type Loop struct {
 	// OffByDefault keeps the loop out of "*"; it runs only when named.
 	OffByDefault bool
 	// Stall is the time without a finished pass after which a running loop counts as stalled; 0
-	// means never.
+	// means never. A loop that waits for an event reports from time to time, so that it can have
+	// one.
 	Stall time.Duration
 	// Run does the work until ctx ends and calls report after each finished pass. It returns after
 	// its goroutines have. An earlier return, with or without an error, is a failed pass, and the

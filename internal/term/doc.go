@@ -40,9 +40,9 @@
 //     again only after a backoff. Meanwhile other replicas may claim its shard, so a replica that
 //     is alive but cannot work blocks no shard.
 //   - Readiness is an order of preference and never a bar. An unready replica
-//     ([Candidate.SetUnready]) gets no shard while other replicas are ready. If it stays unready, it
-//     releases its shards to ready replicas, or to replicas that can do the work now and have not
-//     proven it for long. If no replica can do the work, no shard moves. A replica that yields
+//     ([Candidate.SetUnready]) gets no shard while other replicas are ready. If it stays unready,
+//     it releases its shards to ready replicas, or to replicas that can do the work now and have
+//     not proven it for long. If no replica can do the work, no shard moves. A replica that yields
 //     releases its shards at once ([Candidate.YieldLeadership]).
 //   - A replica that stops announces this before it deletes the first key. Other replicas then
 //     claim each shard as soon as its body has returned, however long the remaining bodies take.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -94,7 +95,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			at := netip.AddrPortFrom(address, uint16(local.port))
 			return apiserverscontroller.NewPeerProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()}).Probe
 		},
-		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
+		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger, kubewatch.NewMetrics(deps.Metrics)),
 		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
 		repairs:     repairstore.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
 	})
@@ -226,9 +227,10 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 // Loops are the loops of the service, for the process's status and health.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts are "baseline_writes", the writes to the baseline since the process started, and facts that only
-// the leader knows: "namespaces" (existing system namespaces), "apiservers", "ready_apiservers",
-// "endpoint_addresses", "open_findings", "pending_findings" and "ignored_findings".
+// Counts are "baseline_writes", the writes to the baseline since the process started, and facts
+// that only the leader knows: "namespaces" (existing system namespaces), "apiservers",
+// "ready_apiservers", "endpoint_addresses", "open_findings", "pending_findings" and
+// "ignored_findings".
 func (s *Service) Counts() map[string]int64 {
 	counts := map[string]int64{}
 	writes := int64(0)

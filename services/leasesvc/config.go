@@ -60,6 +60,10 @@ type Config struct {
 	// here, because live holders have yet to register. 0 is the longest interval of a class and the
 	// time that an agent takes to find the new leader.
 	FillTime time.Duration
+	// WatchSilenceLimit is how long nothing may come from a watch of Kubernetes objects before it
+	// is reopened; 0 means 90 s. It has no flag: kube-apiserver sends a bookmark about once a
+	// minute, always.
+	WatchSilenceLimit time.Duration
 	// NodeHealth configures the loop node-health.
 	NodeHealth NodeHealthConfig
 	// TaintEviction configures the loop taint-eviction.

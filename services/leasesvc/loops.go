@@ -11,6 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
@@ -32,6 +33,9 @@ const (
 	sessionsStall = 15 * time.Second
 	// writebackStall is far above a pass in which every write runs into writeTimeout twice.
 	writebackStall = 2 * time.Minute
+	// cacheStall is far above the second between two reports, and above the time between two while
+	// objects are listed. A pass does not block.
+	cacheStall = 4 * nodestore.ReportWaiting
 	// orphansInterval is the time between two searches for orphaned Leases, which cost only their
 	// storage.
 	orphansInterval = 10 * time.Minute
@@ -70,15 +74,12 @@ func (s *Service) loops() []loop.Loop {
 			}),
 		},
 		{
-			// It has no Stall: the first list of a large cluster takes long, and a pass does not
-			// block.
 			Name: NodeHealthLoop, Doc: "marks silent nodes as unknown, taints them and marks their pods", Scope: loop.Always,
-			OffByDefault: true, Run: s.nodeHealth.run,
+			OffByDefault: true, Stall: cacheStall, Run: s.nodeHealth.run,
 		},
 		{
-			// It has no Stall, for the same reasons.
 			Name: TaintEvictionLoop, Doc: "deletes pods from nodes whose taints they do not tolerate", Scope: loop.Leader,
-			OffByDefault: true, Run: s.eviction.run,
+			OffByDefault: true, Stall: cacheStall, Run: s.eviction.run,
 		},
 	}
 }

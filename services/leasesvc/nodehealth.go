@@ -61,6 +61,7 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 		store: nodestore.New(deps.Kube, nodestore.Config{
 			Namespace: namespace, Labels: cfg.NodeHealth.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
 			NodeHealth: enabled, Eviction: selection.Enabled(TaintEvictionLoop, true),
+			WatchSilenceLimit: cfg.WatchSilenceLimit, Metrics: deps.Metrics,
 		}),
 		controller: nodehealthcontroller.New(nodehealthcontroller.Config{
 			Rules: rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: publisher,

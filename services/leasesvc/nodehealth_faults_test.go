@@ -7,9 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
 // unknown returns the names of the nodes that are marked as unknown.
@@ -98,4 +100,24 @@ func TestNodeHealth_ForbiddenReadsOfLeasesAreShown(t *testing.T) {
 		}
 		return fmt.Errorf("no problem MARKING_SUSPENDED: %v", f.service.Problems())
 	})
+}
+
+// The watches of a replica die without an error, and it finds out by itself.
+func TestNodeHealth_SilentWatchesAreReopened(t *testing.T) {
+	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
+	f := newConfiguredNodeFixture(t, proxy.RESTConfig(), 4, func(c *leasesvc.Config) { c.WatchSilenceLimit = 2 * time.Second })
+	for _, resource := range []string{"nodes", "pods", "leases"} {
+		defer proxy.HoldOpenWatches(faultproxy.Resource(resource, "watch"))()
+	}
+	node := f.node(f.names[0])
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == corev1.NodeReady {
+			node.Status.Conditions[i].Status = corev1.ConditionFalse
+		}
+	}
+	if _, err := f.admin.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitTaints(f.names[0], "example.org/gpu:NoSchedule", "node.kubernetes.io/not-ready:NoExecute", "node.kubernetes.io/not-ready:NoSchedule")
+	f.expectReady(f.names[1:]...)
 }

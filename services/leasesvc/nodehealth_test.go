@@ -58,6 +58,11 @@ func newNodeFixture(t *testing.T, count int, loops ...string) *nodeFixture {
 // newNodeFixtureThrough has a service that reaches the kube-apiserver with its own configuration.
 func newNodeFixtureThrough(t *testing.T, config *rest.Config, count int, loops ...string) *nodeFixture {
 	t.Helper()
+	return newConfiguredNodeFixture(t, config, count, func(*leasesvc.Config) {}, loops...)
+}
+
+func newConfiguredNodeFixture(t *testing.T, config *rest.Config, count int, configure func(*leasesvc.Config), loops ...string) *nodeFixture {
+	t.Helper()
 	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(config))
 	if err != nil {
 		t.Fatal(err)
@@ -81,6 +86,7 @@ func newNodeFixtureThrough(t *testing.T, config *rest.Config, count int, loops .
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = time.Second, time.Second
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = 3*time.Second, 3*time.Second
 		c.NodeHealth.GracePeriod, c.NodeHealth.NormalRate, c.NodeHealth.FullRate = grace, 100, 100
+		configure(c)
 	}})
 	for _, name := range f.names {
 		f.awaitTaints(name, "example.org/gpu:NoSchedule")

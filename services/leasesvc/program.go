@@ -41,8 +41,8 @@ type Deps struct {
 	Dial func(address string) (*grpc.ClientConn, error)
 	// Logger is required.
 	Logger *slog.Logger
-	// Metrics gets trivet_lease_*, trivet_node_* and node_collector_*; nil leaves them
-	// unregistered.
+	// Metrics gets trivet_lease_*, trivet_node_*, trivet_watch_* and node_collector_*; nil leaves
+	// them unregistered.
 	Metrics prometheus.Registerer
 	// Ready gets the check "nodes"; it may be nil.
 	Ready *observe.Checks

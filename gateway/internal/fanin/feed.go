@@ -207,12 +207,12 @@ func (f *feed) begin(ctx context.Context, id string, resumes bool) {
 }
 
 // apply changes the view by a message, unless the stream was canceled: a message may still be on
-// its way. It returns the number of items.
-func (f *feed) apply(ctx context.Context, id string, message Message, first bool) int {
+// its way. It returns the number of the items of the source and of their bytes.
+func (f *feed) apply(ctx context.Context, id string, message Message, first bool) (items, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if ctx.Err() != nil {
-		return 0
+		return 0, 0
 	}
 	switch message.Type {
 	case metav1.EventType_EVENT_TYPE_ADDED, metav1.EventType_EVENT_TYPE_MODIFIED:
@@ -227,7 +227,7 @@ func (f *feed) apply(ctx context.Context, id string, message Message, first bool
 			f.announce()
 		}
 	}
-	return f.view.Len()
+	return f.view.SizeOf(id)
 }
 
 // giveUp stops waiting for a source that reports endlessly.

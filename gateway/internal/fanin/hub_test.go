@@ -3,6 +3,7 @@ package fanin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -726,5 +727,28 @@ func TestLeader_BreakingStreamsAreOpenedWithPauses(t *testing.T) {
 			t.Errorf("%d attempts in ten seconds", attempts)
 		}
 		c.checkMissing()
+	})
+}
+
+// A replica reports few items, and each is huge.
+func TestHub_BoundsTheBytesOfItems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		huge := strings.Repeat("x", 100<<20) // the items share it
+		f := newReplicas(t, func(id, token string) ([]message, error) {
+			if id == "a" {
+				return reportsOwn(id, token)
+			}
+			var messages []message
+			for number := range 6 {
+				messages = append(messages, put(fmt.Sprintf("of-%s-%d", id, number), huge, shardOf(id)))
+			}
+			return append(messages, mark(id, true, shardOf(id))), nil
+		}, "a", "b")
+		c := f.watch("")
+		time.Sleep(5 * time.Second)
+		c.checkMissing("b: it reports more than a cluster has")
+		if c.items["of-a"] != "new" {
+			t.Error("the items of the other replica are missing too")
+		}
 	})
 }

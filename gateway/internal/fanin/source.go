@@ -34,14 +34,16 @@ const (
 	longestSilence = 3 * bookmarkPeriod
 	// reportTimeouts is for how many silence timeouts readers wait for an initial report.
 	reportTimeouts = 5
-	// maxItems bounds the memory that sources can take.
+	// maxItems and maxBytes bound the memory that one source can take. An encoded node of leasesvc
+	// has about 300 bytes.
 	maxItems = 2_000_000
+	maxBytes = 512 << 20
 )
 
 var (
 	errSilent   = status.Error(codes.Unavailable, "it stopped before it had reported everything")
 	errStale    = status.Error(codes.Unavailable, "it sent neither an event nor a bookmark for "+longestSilence.String())
-	errEndless  = status.Error(codes.ResourceExhausted, "it reports more items than a cluster has")
+	errEndless  = status.Error(codes.ResourceExhausted, "it reports more than a cluster has")
 	errUnsigned = status.Error(codes.Internal, "its bookmark names no source")
 )
 
@@ -215,8 +217,7 @@ func (f *follower) apply(ctx context.Context, message Message) error {
 		}
 		f.epoch = epoch
 	}
-	items := f.feed.apply(ctx, f.source.ID, message, first)
-	if items > maxItems {
+	if items, bytes := f.feed.apply(ctx, f.source.ID, message, first); items > maxItems || bytes > maxBytes {
 		return errEndless
 	}
 	if message.ResumeToken != "" {

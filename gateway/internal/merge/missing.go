@@ -26,8 +26,13 @@ func UnknownShards(service string) *metav1.MissingPart {
 // replica that failed. leaders has the leader of each shard, "" for none; it is empty when the
 // answer needs no shards or their number is unknown.
 func Missing(service string, leaders []string, sources []*metav1.Source, failures []Failure) []*metav1.MissingPart {
+	return missingParts(service, uncovered(leaders, sources), sources, failures)
+}
+
+// missingParts returns the shards that are lacking, by leader, and each replica that failed.
+func missingParts(service string, lacking map[string][]int32, sources []*metav1.Source, failures []Failure) []*metav1.MissingPart {
 	var missing []*metav1.MissingPart
-	for leader, shards := range uncovered(leaders, sources) {
+	for leader, shards := range lacking {
 		part := &metav1.MissingPart{Service: service, Shards: shards, ReplicaId: leader, Code: code.Code_UNAVAILABLE}
 		failed := slices.IndexFunc(failures, func(f Failure) bool { return f.ReplicaID == leader })
 		switch {

@@ -198,38 +198,33 @@ func resultsOf(sources []Source) []*gatewayv1.ReplicaResult {
 }
 
 // missingOf names the replicas that did not answer, with the shards that they lead, and the shards
-// without a leader.
+// without a leader. Without an answer, it is unknown which these are.
 func missingOf(service verdict.Service, sources []Source) []*metav1.MissingPart {
-	var missing []*metav1.MissingPart
-	answered := false
+	if len(sources) == 0 {
+		return []*metav1.MissingPart{{Service: service.Name, Code: code.Code_UNAVAILABLE, Message: "no replica is registered"}}
+	}
+	var failures []Failure
+	lacking := map[string][]int32{}
 	for _, source := range sources {
-		answered = answered || source.Answer != nil
 		if source.Answer != nil {
 			continue
 		}
-		part := &metav1.MissingPart{
-			Service: service.Name, ReplicaId: source.Replica.GetId(), Code: cmp.Or(source.Code, code.Code_UNKNOWN), Message: source.Message,
-		}
+		id := source.Replica.GetId()
+		failures = append(failures, Failure{ReplicaID: id, Code: cmp.Or(source.Code, code.Code_UNKNOWN), Message: source.Message})
 		for _, shard := range service.Shards {
-			if shard.GetLeaderId() == part.ReplicaId {
-				part.Shards = append(part.Shards, shard.GetShard())
+			if id != "" && shard.GetLeaderId() == id {
+				lacking[id] = append(lacking[id], shard.GetShard())
 			}
 		}
-		missing = append(missing, part)
 	}
-	if answered && len(service.Vacant) > 0 {
-		part := &metav1.MissingPart{Service: service.Name, Code: code.Code_UNAVAILABLE, Message: "no replica leads these shards"}
+	if len(failures) < len(sources) {
 		for _, shards := range service.Vacant {
 			for shard := shards[0]; shard <= shards[1]; shard++ {
-				part.Shards = append(part.Shards, shard)
+				lacking[""] = append(lacking[""], shard)
 			}
 		}
-		missing = append(missing, part)
 	}
-	if len(sources) == 0 {
-		missing = append(missing, &metav1.MissingPart{Service: service.Name, Code: code.Code_UNAVAILABLE, Message: "no replica is registered"})
-	}
-	return missing
+	return missingParts(service.Name, lacking, nil, failures)
 }
 
 func size(ranges verdict.Shards) int32 {

@@ -93,7 +93,7 @@ func TestStatus_GoodCluster(t *testing.T) {
 // TestStatus_NamesWhatIsMissing looks at leasesvc; the other services are well in each case.
 func TestStatus_NamesWhatIsMissing(t *testing.T) {
 	noLeader := func(shards ...int32) *metav1.MissingPart {
-		return &metav1.MissingPart{Service: "leasesvc", Shards: shards, Code: code.Code_UNAVAILABLE, Message: "no replica leads these shards"}
+		return &metav1.MissingPart{Service: "leasesvc", Shards: shards, Code: code.Code_UNAVAILABLE, Message: "no replica leads the shards"}
 	}
 	noAnswer := func(id string, shards ...int32) *metav1.MissingPart {
 		return &metav1.MissingPart{Service: "leasesvc", ReplicaId: id, Shards: shards, Code: code.Code_DEADLINE_EXCEEDED, Message: "no answer within 1s"}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
@@ -46,10 +48,15 @@ type View struct {
 	sources map[string]*sourceState
 	started bool // SetSources was called
 	entries map[string]*entry
+	// shares has the items of each source, also of one that left.
+	shares map[string]share
 	// changes counts calls of SetSources; left has its value when a source left, by id.
 	changes uint64
 	left    map[string]uint64
 }
+
+// share is a number of items, and of their bytes when they are encoded.
+type share struct{ items, bytes int }
 
 // sourceState is what is known of one source.
 type sourceState struct {
@@ -84,13 +91,14 @@ type entry struct {
 	epoch  int64
 	source string
 	clock  uint64 // of source, at the report
+	bytes  int    // of item, encoded
 	// reporters maps the sources that report a replicated item to their clocks.
 	reporters map[string]uint64
 }
 
 // NewView returns an empty View.
 func NewView(cfg ViewConfig) *View {
-	return &View{cfg: cfg, sources: map[string]*sourceState{}, entries: map[string]*entry{}, left: map[string]uint64{}}
+	return &View{cfg: cfg, sources: map[string]*sourceState{}, entries: map[string]*entry{}, shares: map[string]share{}, left: map[string]uint64{}}
 }
 
 // SetSources replaces the set of sources. Reports of other sources are ignored. Items of a source
@@ -193,7 +201,12 @@ func (v *View) Put(id string, item Item) {
 	if epoch > s.newest[shard] {
 		s.newest[shard], s.risen[shard] = epoch, true
 	}
+	if known {
+		v.count(e, -1)
+	}
 	e.item, e.shard, e.epoch, e.source, e.clock = item, shard, epoch, id, s.clock
+	e.bytes = proto.Size(item)
+	v.count(e, 1)
 	v.cfg.Sink.Put(item)
 }
 
@@ -212,7 +225,7 @@ func (v *View) Remove(id string, item Item) {
 	if v.cfg.Ownership == Exclusive {
 		last = item
 	}
-	v.delete(last)
+	v.delete(e, last)
 }
 
 // Bookmark takes the statement which shards a source has reported wholly; first is whether it ends
@@ -310,6 +323,20 @@ func (v *View) Unsynced() []string {
 // Len returns the number of items.
 func (v *View) Len() int { return len(v.entries) }
 
+// SizeOf returns the number of the items that a source reported last, and of their bytes when they
+// are encoded.
+func (v *View) SizeOf(id string) (items, bytes int) { return v.shares[id].items, v.shares[id].bytes }
+
+// count adds an item to the share of its source, or removes it.
+func (v *View) count(e *entry, sign int) {
+	sum := v.shares[e.source]
+	sum.items += sign
+	sum.bytes += sign * e.bytes
+	if v.shares[e.source] = sum; sum.items == 0 {
+		delete(v.shares, e.source)
+	}
+}
+
 // placeOf returns the shard and the epoch of a report. The one source of an exclusive view has one
 // shard.
 func (v *View) placeOf(item Item) (shard int32, epoch int64) {
@@ -369,7 +396,9 @@ func (v *View) withdraw(id string, isOld func(clock uint64) bool) {
 			delete(e.reporters, id)
 		}
 		if e.source == id && isOld(e.clock) {
+			v.count(e, -1)
 			e.handOver()
+			v.count(e, 1)
 		}
 	}
 }
@@ -389,11 +418,12 @@ func (v *View) deleteUnseen(e *entry) {
 	if v.cfg.Ended != nil {
 		last = v.cfg.Ended(last)
 	}
-	v.delete(last)
+	v.delete(e, last)
 }
 
-func (v *View) delete(last Item) {
-	delete(v.entries, last.GetName())
+func (v *View) delete(e *entry, last Item) {
+	v.count(e, -1)
+	delete(v.entries, e.item.GetName())
 	v.cfg.Sink.Delete(last)
 }
 

@@ -209,8 +209,13 @@ func TestPartitioned_EndsWithTheTruth(t *testing.T) {
 		if missing := view.Unsynced(); len(missing) > 0 || !view.Settled() {
 			t.Fatalf("missing %v, settled %v at the end", missing, view.Settled())
 		}
-		if diff := cmp.Diff(c.colors, changes.items); diff != "" || view.Len() != len(c.colors) {
-			t.Fatalf("%d items (-want +got):\n%s", view.Len(), diff)
+		items, bytes := 0, 0
+		for id := range c.streams {
+			itemsOf, bytesOf := view.SizeOf(id)
+			items, bytes = items+itemsOf, bytes+bytesOf
+		}
+		if diff := cmp.Diff(c.colors, changes.items); diff != "" || view.Len() != len(c.colors) || items != len(c.colors) || (bytes == 0) != (items == 0) {
+			t.Fatalf("%d items of %d bytes (-want +got):\n%s", items, bytes, diff)
 		}
 	})
 }

@@ -87,7 +87,7 @@ func TestControllerReal_RepairsAddressBitmapsOfOldClusters(t *testing.T) {
 		AutoRepair: true, FindingHistory: 10, RepairHistory: 10,
 		GracePeriods: allocation.GracePeriods{Unused: time.Second, Observations: 3, Interval: 200 * time.Millisecond},
 	}, Deps{
-		Cluster: NewKubeCluster(kube, logger), Ranges: ranges, RepairStore: repairstore.New(etcd, "/trivet/before-1.34/"), Reporter: r.reporter, Logger: logger,
+		Cluster: NewKubeCluster(kube, logger, nil), Ranges: ranges, RepairStore: repairstore.New(etcd, "/trivet/before-1.34/"), Reporter: r.reporter, Logger: logger,
 	})
 	go func() {
 		defer close(r.ended)

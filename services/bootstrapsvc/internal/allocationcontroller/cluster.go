@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -29,13 +31,16 @@ import (
 // the planned resourceVersion, and a delete only for the planned UID and resourceVersion. Otherwise
 // the error wraps guarded.ErrConflict. The client rejects writes without a term.
 type KubeCluster struct {
-	kube   kubernetes.Interface
-	logger *slog.Logger
+	kube    kubernetes.Interface
+	logger  *slog.Logger
+	watches *kubewatch.Metrics
+	// silenceLimit is that of the watches; 0 means kubewatch.DefaultSilenceLimit.
+	silenceLimit time.Duration
 }
 
-// NewKubeCluster returns the cluster behind kube.
-func NewKubeCluster(kube kubernetes.Interface, logger *slog.Logger) *KubeCluster {
-	return &KubeCluster{kube: kube, logger: logger}
+// NewKubeCluster returns the cluster behind kube. watches may be nil.
+func NewKubeCluster(kube kubernetes.Interface, logger *slog.Logger, watches *kubewatch.Metrics) *KubeCluster {
+	return &KubeCluster{kube: kube, logger: logger, watches: watches}
 }
 
 // lastBitmapMinor is the last minor version of Kubernetes that writes bitmaps of ClusterIPs. Later

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
@@ -28,7 +29,7 @@ import (
 
 func newKubeCluster(t *testing.T) *KubeCluster {
 	t.Helper()
-	return NewKubeCluster(testkit.Kube(t), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	return NewKubeCluster(testkit.Kube(t), slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
 }
 
 func newService(t *testing.T) allocation.Service {
@@ -75,7 +76,7 @@ func TestStores_ByVersion(t *testing.T) {
 				t.Fatalf("discovery is %T", kube.Discovery())
 			}
 			discovery.FakedServerVersion, discovery.Resources = &version.Info{Major: "1", Minor: test.minor}, test.resources
-			stores, err := NewKubeCluster(kube, slog.New(slog.DiscardHandler)).Stores(t.Context())
+			stores, err := NewKubeCluster(kube, slog.New(slog.DiscardHandler), nil).Stores(t.Context())
 			if err != nil || !slices.Equal(stores.Present, test.want) || (stores.Problems[objects] != "") != (name == "objects are beta") {
 				t.Errorf("stores are %v, %v, want %v", stores, err, test.want)
 			}
@@ -172,7 +173,7 @@ func TestWrites_FailWithoutATerm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
+	k := NewKubeCluster(kube, slog.New(slog.DiscardHandler), nil)
 	address := allocation.IPAddress{Name: "10.0.255.251", Parent: allocation.ServiceParent(allocation.Key{Namespace: "default", Name: "none"})}
 	if err := k.Create(t.Context(), address); !errors.Is(err, term.ErrNone) {
 		t.Errorf("create without a term = %v, want %v", err, term.ErrNone)
@@ -189,7 +190,7 @@ func TestReads_FailWithUnavailableIfKubeAPIServerDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
+	k := NewKubeCluster(kube, slog.New(slog.DiscardHandler), nil)
 	if _, err := k.Services(t.Context()); !errors.Is(err, guarded.ErrUnavailable) {
 		t.Errorf("services = %v, want %v", err, guarded.ErrUnavailable)
 	}
@@ -226,15 +227,17 @@ func (s *eventRecorder) OnError(kind Kind, err error) {
 	s.failing[kind] = err
 }
 
-func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
-	k, first := newKubeCluster(t), newService(t)
+// watch starts a watch of all kinds. The returned function waits until it has listed all, and has
+// or lacks a Service.
+func watch(t *testing.T, k *KubeCluster) (want func(service allocation.Service, is bool)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
 	handler := &eventRecorder{listed: map[Kind]bool{}, services: map[string]bool{}, failing: map[Kind]error{}}
 	watching.Go(func() { k.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, handler) })
-	defer watching.Wait()
-	defer cancel()
-	want := func(service allocation.Service, is bool) {
+	t.Cleanup(watching.Wait)
+	t.Cleanup(cancel)
+	return func(service allocation.Service, is bool) {
 		t.Helper()
 		testkit.Eventually(t, 20*time.Second, func() error {
 			handler.mu.Lock()
@@ -245,6 +248,11 @@ func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
+	k, first := newKubeCluster(t), newService(t)
+	want := watch(t, k)
 	want(first, true)
 	second := newService(t)
 	want(second, true)
@@ -253,4 +261,18 @@ func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
 	}
 	want(second, false)
 	want(first, true)
+}
+
+func TestWatch_GoesOnAfterItsConnectionsDied(t *testing.T) {
+	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
+	kube, err := kubernetes.NewForConfig(proxy.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := NewKubeCluster(kube, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
+	k.silenceLimit = 2 * time.Second
+	want := watch(t, k)
+	want(newService(t), true)
+	defer proxy.HoldOpenWatches(faultproxy.Resource("services", "watch"))()
+	want(newService(t), true)
 }

@@ -9,12 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	kubewatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
@@ -63,7 +62,7 @@ type ObjectHandler interface {
 }
 
 // Watch calls handler with all objects of the kinds and then with their changes, until ctx ends. It
-// restarts a watch that fails.
+// restarts a watch that fails or is silent.
 func (k *KubeCluster) Watch(ctx context.Context, kinds []Kind, handler ObjectHandler) {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(k.logger.Handler()))
 	var watching sync.WaitGroup
@@ -78,47 +77,22 @@ func (k *KubeCluster) Watch(ctx context.Context, kinds []Kind, handler ObjectHan
 }
 
 func (k *KubeCluster) listWatch(kind Kind, handler ObjectHandler) cache.ListerWatcher {
-	var lw *cache.ListWatch
+	cfg := kubewatch.Config{
+		Kind: objectKind(kind), SilenceLimit: k.silenceLimit, Metrics: k.watches,
+		OnAnswer: func(err error) {
+			if err != nil {
+				err = fmt.Errorf("list and watch %s: %w", kind, guarded.Classify(err))
+			}
+			handler.OnError(kind, err)
+		},
+	}
 	switch kind {
 	case KindServices:
-		lw = listWatchOf(k.kube.CoreV1().Services(metav1.NamespaceAll))
+		return kubewatch.New(k.kube.CoreV1().Services(metav1.NamespaceAll), k.kube, cfg)
 	case KindIPAddresses:
-		lw = listWatchOf(k.kube.NetworkingV1().IPAddresses())
+		return kubewatch.New(k.kube.NetworkingV1().IPAddresses(), k.kube, cfg)
 	default:
-		lw = listWatchOf(k.kube.NetworkingV1().ServiceCIDRs())
-	}
-	report := func(err error) {
-		if err != nil {
-			err = fmt.Errorf("list and watch %s: %w", kind, guarded.Classify(err))
-		}
-		handler.OnError(kind, err)
-	}
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			list, err := lw.ListWithContextFunc(ctx, options)
-			report(err)
-			return list, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (kubewatch.Interface, error) {
-			events, err := lw.WatchFuncWithContext(ctx, options)
-			report(err)
-			return events, err
-		},
-	}, k.kube)
-}
-
-// listWatcher is the part of a typed client that a watch needs.
-type listWatcher[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (kubewatch.Interface, error)
-}
-
-func listWatchOf[L runtime.Object](client listWatcher[L]) *cache.ListWatch {
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, options)
-		},
-		WatchFuncWithContext: client.Watch,
+		return kubewatch.New(k.kube.NetworkingV1().ServiceCIDRs(), k.kube, cfg)
 	}
 }
 

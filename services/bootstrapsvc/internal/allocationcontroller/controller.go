@@ -2,6 +2,7 @@ package allocationcontroller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -89,10 +90,18 @@ func (c *Controller) CreatePlan(ctx context.Context, names []string, caller allo
 	if validateOnly {
 		return plan, nil
 	}
-	plan.ID = repairstore.NewID()
-	err = c.do(ctx, func(ctx context.Context, r *reconciler) error { return r.storePlan(ctx, plan) })
+	for range idAttempts {
+		plan.ID = repairstore.NewID()
+		err = c.do(ctx, func(ctx context.Context, r *reconciler) error { return r.storePlan(ctx, plan) })
+		if !errors.Is(err, repairstore.ErrExists) {
+			break
+		}
+	}
 	return plan, err
 }
+
+// idAttempts is how often an ID is drawn for one plan.
+const idAttempts = 3
 
 // ApplyRequest asks for the repair of a plan.
 type ApplyRequest struct {

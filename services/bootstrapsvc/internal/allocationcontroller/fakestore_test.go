@@ -75,6 +75,10 @@ func (j fakeStore) Plan(_ context.Context, id string) (repairstore.Plan, bool, e
 
 func (j fakeStore) CreatePlan(ctx context.Context, plan repairstore.Plan, deleted []string) error {
 	return j.write(ctx, "plan", func() error {
+		if j.takenIDs > 0 {
+			j.takenIDs--
+			return repairstore.ErrExists
+		}
 		j.plans[plan.ID] = plan
 		for _, id := range deleted {
 			delete(j.plans, id)

@@ -48,6 +48,8 @@ type fakeCluster struct {
 	lists   int
 	listErr error
 
+	// takenIDs is how many IDs of plans exist already.
+	takenIDs int
 	// refused are the addresses that a dry run of a create refuses. discovered are the stores, nil
 	// for those of a current kube-apiserver. listless makes a watch send nothing at its start.
 	listless   bool

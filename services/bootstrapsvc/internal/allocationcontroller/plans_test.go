@@ -48,6 +48,24 @@ func TestCreatePlan_IsStoredUnlessItIsOnlyValidated(t *testing.T) {
 	})
 }
 
+func TestCreatePlan_TakesAnotherIDIfOneExists(t *testing.T) {
+	inTerm(t, func(t *testing.T, w *fakeCluster, r *leadership) {
+		w.mu.Lock()
+		w.takenIDs = 2
+		w.mu.Unlock()
+		plan := r.plan(t)
+		if _, exists, err := (fakeStore{w}).Plan(t.Context(), plan.ID); err != nil || !exists {
+			t.Errorf("plan %s is not stored: %v", plan.ID, err)
+		}
+		w.mu.Lock()
+		w.takenIDs = 3
+		w.mu.Unlock()
+		if _, err := r.CreatePlan(r.ctx, nil, admin, false); !errors.Is(err, repairstore.ErrExists) {
+			t.Errorf("plan without a free ID = %v, want %v", err, repairstore.ErrExists)
+		}
+	})
+}
+
 func TestCreatePlan_APendingFindingIsNotOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)

@@ -23,6 +23,9 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 )
 
+// idlePeriod is the time between two reports of an adoption loop that adopts nothing.
+const idlePeriod = 10 * time.Second
+
 // adoption probes kube-apiservers that have a master lease and no sidecar. This replica probes them
 // in place of the missing sidecar.
 type adoption struct {
@@ -45,13 +48,10 @@ func (a *adoption) readinessOf(address netip.Addr) (apiservers.Readiness, bool) 
 	return readiness, probed
 }
 
-// run is the Run of the adoption loop. On a replica that adopts nothing, it waits for the end of
-// ctx.
+// run is the Run of the adoption loop. On a replica that adopts nothing, its passes do nothing.
 func (a *adoption) run(ctx context.Context, report loop.Report) error {
 	if a == nil {
-		report(nil)
-		<-ctx.Done()
-		return nil
+		return loop.Every(idlePeriod, func(context.Context) error { return nil })(ctx, report)
 	}
 	ticker := time.NewTicker(a.ProbeInterval)
 	defer ticker.Stop()

@@ -85,7 +85,7 @@ func (c *Controller) ProbeLoops() []loop.Loop {
 		Name: ProbeLoop, Scope: loop.Always, Stall: c.sidecar.stall(), Run: c.sidecar.run,
 		Doc: "Probes the kube-apiserver beside this replica and publishes its readiness in etcd.",
 	}, {
-		Name: AdoptionLoop, Scope: loop.Always, Run: c.adoption.run,
+		Name: AdoptionLoop, Scope: loop.Always, Stall: c.sidecar.stall(), Run: c.adoption.run,
 		Doc: "With --adopt-master-leases, probes kube-apiservers that have no sidecar yet.",
 	}}
 }

@@ -24,6 +24,7 @@
 //     nothing.
 //   - The parts of a repair and of a plan, except the progress, are written once and never changed.
 //     A record therefore always shows what a step was planned to do.
+//   - No plan or repair has the ID of another one, except that a repair has the ID of its plan.
 //   - A repair and the mark of its plan are written in one transaction, so a plan is applied once.
 //   - An unreadable value is skipped and counted. It is not deleted by a trim: a newer version may
 //     have written it.

@@ -59,9 +59,10 @@ const repairPart = "repair"
 
 func (s *Store) planKey(id, part string) string { return s.plans + id + "/" + part }
 
-// CreatePlan writes a new plan, and then deletes the plans with the given IDs.
+// CreatePlan writes a new plan, and then deletes the plans with the given IDs. The error wraps
+// ErrExists if its ID is that of a plan or of a repair.
 func (s *Store) CreatePlan(ctx context.Context, plan Plan, deleted []string) error {
-	w, err := create(s.planKey(plan.ID, planPart), storedPlan{Version: planVersion, Plan: plan})
+	w, err := create(s.planKey(plan.ID, planPart), storedPlan{Version: planVersion, Plan: plan}, s.repairKey(plan.ID, planPart))
 	if err != nil {
 		return err
 	}

@@ -192,9 +192,14 @@ func (s *Store) repairKey(id, part string) string { return s.repairs + id + "/" 
 func stepPart(number int) string { return fmt.Sprintf("%05d", number) }
 
 // Begin writes a repair before its first step, and marks its plan as applied. The error wraps
-// ErrExists if a repair with its ID was begun before, or the plan was applied.
+// ErrExists if a repair with its ID was begun before, the ID is that of another plan, or the plan
+// was applied.
 func (s *Store) Begin(ctx context.Context, start Start) error {
-	begun, err := create(s.repairKey(start.ID, planPart), start.stored())
+	var others []string
+	if start.ID != start.Plan {
+		others = []string{s.planKey(start.ID, planPart)}
+	}
+	begun, err := create(s.repairKey(start.ID, planPart), start.stored(), others...)
 	if err != nil {
 		return err
 	}

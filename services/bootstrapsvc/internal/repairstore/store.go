@@ -3,7 +3,6 @@ package repairstore
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,12 +48,13 @@ func New(client Client, clusterPrefix string) *Store {
 	}
 }
 
-// NewID returns a random ID for a plan or a repair: 24 hexadecimal digits.
-func NewID() string {
-	var random [12]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return hex.EncodeToString(random[:])
-}
+// idLength is short, because people type IDs. Of a thousand new ones beside a thousand stored ones,
+// one in a million exists already.
+const idLength = 8
+
+// NewID returns a random ID for a plan or a repair, of lower-case letters and digits. It may exist
+// already: CreatePlan and Begin then fail with ErrExists, and the caller takes another one.
+func NewID() string { return strings.ToLower(rand.Text()[:idLength]) }
 
 func (s *Store) findingKey(name string) string {
 	return s.findings + strings.TrimPrefix(name, "findings/")
@@ -129,8 +129,8 @@ func (s *Store) ignoreKey(finding string) string {
 // write is one key to write or delete.
 type write struct {
 	op clientv3.Op
-	// absentKey is the key if it must not exist.
-	absentKey string
+	// absentKeys must not exist.
+	absentKeys []string
 }
 
 func put(key string, value any) (write, error) {
@@ -141,9 +141,10 @@ func put(key string, value any) (write, error) {
 	return write{op: clientv3.OpPut(key, string(encoded))}, nil
 }
 
-func create(key string, value any) (write, error) {
+// create returns the write of a key that does not exist, while none of the other keys does.
+func create(key string, value any, others ...string) (write, error) {
 	w, err := put(key, value)
-	w.absentKey = key
+	w.absentKeys = append(others, key)
 	return w, err
 }
 
@@ -155,8 +156,8 @@ func (s *Store) commit(ctx context.Context, writes []write) error {
 		transaction := guarded.Transaction{Conflict: ErrExists, Unavailable: ErrUnavailable}
 		for _, w := range writes[:n] {
 			transaction.Writes = append(transaction.Writes, w.op)
-			if w.absentKey != "" {
-				transaction.Conditions = append(transaction.Conditions, clientv3.Compare(clientv3.CreateRevision(w.absentKey), "=", 0))
+			for _, key := range w.absentKeys {
+				transaction.Conditions = append(transaction.Conditions, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
 			}
 		}
 		if _, err := transaction.Commit(ctx, s.client.Txn); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -339,6 +340,25 @@ func plan(id string, created time.Time) Plan {
 	}
 }
 
+func TestNewID_IsShortAndIsCheckedForOthers(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := NewID()
+		if seen[id] || !regexp.MustCompile(`^[a-z2-7]{8}$`).MatchString(id) {
+			t.Fatalf("id %q, want another one of 8 lower-case letters and digits", id)
+		}
+		seen[id] = true
+	}
+	f := newFixture(t)
+	if err := f.Begin(f.ctx, repair("taken", at)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.CreatePlan(f.ctx, plan("taken", at), nil); !errors.Is(err, ErrExists) {
+		t.Errorf("plan under the ID of a repair = %v, want %v", err, ErrExists)
+	}
+	wantPlans(t, f, 0)
+}
+
 func TestPlans_AreAppliedOnceAndDeletedWithTheirRepair(t *testing.T) {
 	f := newFixture(t)
 	first, second := plan("first", at), plan("second", at.Add(time.Second))
@@ -350,6 +370,9 @@ func TestPlans_AreAppliedOnceAndDeletedWithTheirRepair(t *testing.T) {
 	}
 	if err := f.CreatePlan(f.ctx, first, nil); !errors.Is(err, ErrExists) {
 		t.Errorf("created twice = %v, want %v", err, ErrExists)
+	}
+	if err := f.Begin(f.ctx, repair("first", at)); !errors.Is(err, ErrExists) {
+		t.Errorf("begun without a plan under the ID of one = %v, want %v", err, ErrExists)
 	}
 	first.Skipped[0].Steps = nil
 	wantPlans(t, f, 0, second, first)

@@ -94,7 +94,7 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	r := newRun(c.cfg, cluster, report, &c.snapshot)
 	return nodestore.Loop{
-		Name: "taint eviction", Interval: Interval, Logger: c.cfg.Logger, Start: r.start, Pass: r.pass, End: r.end,
+		Name: "taint eviction", Interval: Interval, Report: report, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)
 }
 

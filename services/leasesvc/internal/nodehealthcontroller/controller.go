@@ -140,6 +140,6 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	r := newRun(c.cfg, cluster, report)
 	return nodestore.Loop{
-		Name: "node health", Interval: Tick, Logger: c.cfg.Logger, Start: r.start, Pass: r.pass, End: r.end,
+		Name: "node health", Interval: Tick, Report: report, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)
 }

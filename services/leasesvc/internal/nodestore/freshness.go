@@ -1,17 +1,14 @@
 package nodestore
 
 import (
-	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/trivet-dev/trivet/internal/kubewatch"
 )
 
 // Freshness says how fresh the cache of one kind is.
@@ -58,75 +55,21 @@ func (h *heardTime) get() time.Time {
 	return time.Time{}
 }
 
-// client lists and watches objects of one kind.
-type client[L runtime.Object] interface {
-	List(ctx context.Context, options metav1.ListOptions) (L, error)
-	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
-}
-
 // newInformer returns an informer of the selected objects; nil selects all. It sets heard with each
-// answer, as the informers of client-go do not.
+// answer and each event, as the informers of client-go do not.
 func newInformer[L runtime.Object](
-	kube kubernetes.Interface, objects client[L], heard *heardTime, example runtime.Object, selector fields.Selector, indexers cache.Indexers,
+	s *Store, objects kubewatch.Client[L], kind string, heard *heardTime, example runtime.Object, selector fields.Selector, indexers cache.Indexers,
 ) cache.SharedIndexInformer {
-	selected := func(options metav1.ListOptions) metav1.ListOptions {
-		if selector != nil {
-			options.FieldSelector = selector.String()
-		}
-		return options
-	}
-	lister := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			list, err := objects.List(ctx, selected(options))
-			if err != nil {
-				return nil, err
+	cfg := kubewatch.Config{
+		Kind: kind, SilenceLimit: s.cfg.WatchSilenceLimit, Metrics: s.watches, OnEvent: heard.set,
+		OnAnswer: func(err error) {
+			if err == nil {
+				heard.set()
 			}
-			heard.set()
-			return list, nil
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			events, err := objects.Watch(ctx, selected(options))
-			if err != nil {
-				return nil, err
-			}
-			heard.set()
-			return newHeardWatch(events, heard), nil
 		},
 	}
-	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lister, kube), example, 0, indexers)
-}
-
-// heardWatch is a watch that sets heard with each event.
-type heardWatch struct {
-	incoming watch.Interface
-	events   chan watch.Event
-	stopped  chan struct{}
-	stop     sync.Once
-}
-
-func newHeardWatch(incoming watch.Interface, heard *heardTime) *heardWatch {
-	w := &heardWatch{incoming: incoming, events: make(chan watch.Event), stopped: make(chan struct{})}
-	go func() {
-		defer close(w.events)
-		for e := range incoming.ResultChan() {
-			heard.set()
-			select {
-			case w.events <- e:
-			case <-w.stopped:
-				return
-			}
-		}
-	}()
-	return w
-}
-
-// ResultChan implements watch.Interface.
-func (w *heardWatch) ResultChan() <-chan watch.Event { return w.events }
-
-// Stop implements watch.Interface.
-func (w *heardWatch) Stop() {
-	w.stop.Do(func() {
-		close(w.stopped)
-		w.incoming.Stop()
-	})
+	if selector != nil {
+		cfg.FieldSelector = selector.String()
+	}
+	return cache.NewSharedIndexInformer(kubewatch.New(objects, s.kube, cfg), example, 0, indexers)
 }

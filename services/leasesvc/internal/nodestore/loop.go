@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -30,11 +29,12 @@ type Cache interface {
 
 // Loop runs a controller: passes in one goroutine, workers beside it. All fields are required.
 type Loop struct {
-	// Name is for logs and errors.
+	// Name is for errors.
 	Name string
 	// Interval is the time between two passes.
 	Interval time.Duration
-	Logger   *slog.Logger
+	// Report is called every ReportWaiting while the cache is not synced. Passes report themselves.
+	Report func(error)
 	// Start is called once, before the first pass. It starts workers that end with ctx or after
 	// End.
 	Start func(ctx context.Context, workers *sync.WaitGroup)
@@ -44,8 +44,8 @@ type Loop struct {
 	End func()
 }
 
-// remindEvery is the time between two warnings about a cache that is not synced.
-const remindEvery = 30 * time.Second
+// ReportWaiting is the time between two reports about a cache that is not synced.
+const ReportWaiting = 30 * time.Second
 
 // Run runs the cache, and passes from when it is synced, until ctx ends. It returns after all
 // goroutines have ended.
@@ -80,7 +80,7 @@ func (l Loop) Run(ctx context.Context, cache Cache) error {
 // await waits until the cache is synced. That is slow in a large cluster, and never happens without
 // a role.
 func (l Loop) await(ctx context.Context, cache Cache, ended <-chan error) error {
-	ticker := time.NewTicker(remindEvery)
+	ticker := time.NewTicker(ReportWaiting)
 	defer ticker.Stop()
 	begin := time.Now()
 	for {
@@ -92,7 +92,7 @@ func (l Loop) await(ctx context.Context, cache Cache, ended <-chan error) error 
 		case err := <-ended:
 			return l.cacheEnded(ctx, err)
 		case <-ticker.C:
-			l.Logger.Warn("controller waits until objects are listed", "controller", l.Name, "for", time.Since(begin).Round(time.Second))
+			l.Report(fmt.Errorf("%s has waited for %v until its objects are listed", l.Name, time.Since(begin).Round(time.Second)))
 		}
 	}
 }

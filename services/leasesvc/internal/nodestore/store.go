@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
@@ -37,6 +40,11 @@ type Config struct {
 	NodeHealth, Eviction bool
 	// RenewedByUs returns whether leasesvc renewed a Lease last. It is required for Leases.
 	RenewedByUs func(*coordinationv1.Lease) bool
+	// WatchSilenceLimit is how long nothing may come from a watch before it is reopened; 0 means 90
+	// s.
+	WatchSilenceLimit time.Duration
+	// Metrics gets trivet_watch_reopens_total; nil leaves it unregistered.
+	Metrics prometheus.Registerer
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -58,6 +66,7 @@ type Store struct {
 	kube    kubernetes.Interface
 	slimmer *slimmer
 	uids    *Subscription
+	watches *kubewatch.Metrics
 
 	mu      sync.Mutex // guards what follows
 	running map[Kinds]*informer
@@ -68,7 +77,7 @@ func New(kube kubernetes.Interface, cfg Config) *Store {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{cfg: cfg, kube: kube, slimmer: newSlimmer(cfg), running: map[Kinds]*informer{}}
+	s := &Store{cfg: cfg, kube: kube, slimmer: newSlimmer(cfg), running: map[Kinds]*informer{}, watches: kubewatch.NewMetrics(cfg.Metrics)}
 	s.uids = s.Subscribe(Nodes, 0)
 	return s
 }
@@ -192,12 +201,12 @@ func (s *Store) start(kind Kinds) (*informer, error) {
 func (s *Store) newInformer(kind Kinds, heard *heardTime) cache.SharedIndexInformer {
 	switch kind {
 	case Nodes:
-		return newInformer(s.kube, s.kube.CoreV1().Nodes(), heard, &corev1.Node{}, nil, cache.Indexers{})
+		return newInformer(s, s.kube.CoreV1().Nodes(), "Node", heard, &corev1.Node{}, nil, cache.Indexers{})
 	case Leases:
-		return newInformer(s.kube, s.kube.CoordinationV1().Leases(s.cfg.Namespace), heard, &coordinationv1.Lease{}, nil, cache.Indexers{})
+		return newInformer(s, s.kube.CoordinationV1().Leases(s.cfg.Namespace), "Lease", heard, &coordinationv1.Lease{}, nil, cache.Indexers{})
 	}
 	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
-	return newInformer(s.kube, s.kube.CoreV1().Pods(metav1.NamespaceAll), heard, &corev1.Pod{}, bound, cache.Indexers{byNode: nodeOfPod})
+	return newInformer(s, s.kube.CoreV1().Pods(metav1.NamespaceAll), "Pod", heard, &corev1.Pod{}, bound, cache.Indexers{byNode: nodeOfPod})
 }
 
 // release ends the informers that have no other user, and waits until they have ended.
