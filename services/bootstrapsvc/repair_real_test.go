@@ -107,7 +107,7 @@ func TestReal_DamageIsRepairedOnRequest(t *testing.T) {
 			}
 			// A loop may have been faster, or kube-apiserver with its own Service.
 			t.Logf("repairs: %v", answer.GetPlan().GetChanges())
-			if strings.HasPrefix(name, "type ") { // what releases ports waits for an operator who has seen the plan
+			if strings.HasPrefix(name, "type ") { // what releases ports waits until an operator applies the plan
 				applyPlan(t, client)
 			}
 			for _, check := range []func() error{settled(t, client), published(t, client, "10.99.4.1"), v.serviceIsWhole} {
