@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -26,8 +27,10 @@ func follow(ctx context.Context, streams printer.Streams, flags *writeFlags, rep
 	defer conn.Close()
 	var goroutines sync.WaitGroup
 	defer goroutines.Wait()
-	waitCtx, cancel := context.WithTimeout(ctx, flags.waitDuration)
+	// The end of the wait is no deadline of the stream, which the gateway would end at that moment.
+	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer time.AfterFunc(flags.waitDuration, cancel).Stop()
 	updates := make(chan watch.Update[*bootstrapv1.Repair])
 	goroutines.Go(func() {
 		watch.Watch[*bootstrapv1.Repair]{Open: openRepairs(conn, nil), Timeout: flags.Timeout}.Run(waitCtx, updates)
