@@ -96,14 +96,23 @@ func serveEtcd(t *testing.T, cluster *devcluster.Cluster, name string, args ...s
 	return r
 }
 
+// given are the addresses that freeAddress has returned. The system may offer one again before its
+// process listens.
+var given sync.Map
+
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().String()
+		_ = l.Close()
+		if _, again := given.LoadOrStore(address, true); !again {
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // said returns nil once the command has said the text, and an error while it has not; an ended

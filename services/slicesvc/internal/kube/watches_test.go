@@ -70,6 +70,7 @@ func TestWatches_PutEverythingThenEveryChange(t *testing.T) {
 		go func() { returned <- w.Run(ctx, &seen) }()
 
 		<-w.Synced()
+		synctest.Wait() // the watches are open: the fake clientset sends no earlier events
 		if err := w.Check(); err != nil {
 			t.Error(err)
 		}
