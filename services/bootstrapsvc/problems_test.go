@@ -46,6 +46,9 @@ func TestProblems(t *testing.T) {
 		"etcd": {func(f *fixture) {
 			f.keys.fail(apiserverscontroller.ErrUnavailable, nil)
 		}, time.Minute, []string{"ENDPOINTS_STALE" + failed}},
+		"EndpointSlices": {func(f *fixture) {
+			f.objects.failReadsOf("EndpointSlice kubernetes", errors.New("connection refused"))
+		}, 15 * time.Second, nil},
 		"kube-apiserver": {func(f *fixture) {
 			f.objects.failReads(errors.New("connection refused"))
 		}, 3 * time.Minute, []string{"ENDPOINTS_STALE" + failed, "BASELINE_NOT_RECONCILED" + warning, "BASELINE_NOT_RECONCILED" + warning}},
@@ -57,12 +60,12 @@ func TestProblems(t *testing.T) {
 					t.Errorf("problems before a term: %v", got)
 				}
 				f.start(t)
-				time.Sleep(time.Minute)
+				time.Sleep(time.Minute + time.Second) // between two passes
 				c.damage(f)
 				time.Sleep(c.wait)
 				synctest.Wait()
 				if got := codesOf(f.Problems()); !slices.Equal(got, c.want) {
-					t.Errorf("problems = %v, want %v", got, c.want)
+					t.Errorf("problems = %v, want %v: %v", got, c.want, f.Problems())
 				}
 				f.end(t)
 				if got := f.Problems(); len(got) != 0 {

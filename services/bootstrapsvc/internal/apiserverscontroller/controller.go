@@ -225,11 +225,11 @@ func (o EndpointsObservation) counts() map[string]int64 {
 			ready++
 		}
 	}
-	return map[string]int64{
-		"apiservers":         int64(len(o.Servers.Servers)),
-		"ready_apiservers":   int64(ready),
-		"endpoint_addresses": int64(len(apiservers.PublishedInSlices(o.Snapshot.Slices))),
+	counts := map[string]int64{"apiservers": int64(len(o.Servers.Servers)), "ready_apiservers": int64(ready)}
+	if !o.Snapshot.SlicesUnread {
+		counts["endpoint_addresses"] = int64(len(apiservers.PublishedInSlices(o.Snapshot.Slices)))
 	}
+	return counts
 }
 
 // WithdrawOwn removes the address of the kube-apiserver beside this replica from the endpoints.
