@@ -21,6 +21,8 @@ type Config struct {
 	TLS identity.Files
 	// Insecure serves without TLS. It is accepted only while Listen is a loopback address.
 	Insecure bool
+	// Access says who may call.
+	Access AccessConfig
 	// MaxRecvBytes limits the size of a received message, uncompressed.
 	MaxRecvBytes int
 	// MaxHeaderBytes limits the size of the headers of a call, uncompressed.
@@ -40,6 +42,7 @@ type Config struct {
 func DefaultConfig(listen string) Config {
 	return Config{
 		Listen:               listen,
+		Access:               DefaultAccessConfig(),
 		MaxRecvBytes:         1 << 20,
 		MaxHeaderBytes:       8 << 10,
 		MaxConcurrentStreams: 100,
@@ -55,6 +58,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file with the private key of --tls-cert-file.")
 	fs.StringVar(&c.TLS.CAFile, "client-ca-file", c.TLS.CAFile, "PEM file with the authorities that clients' certificates must come from.")
 	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "Serve without TLS; accepted only while --listen is a loopback address.")
+	c.Access.registerFlags(fs)
 	fs.IntVar(&c.MaxRecvBytes, "max-recv-bytes", c.MaxRecvBytes, "Largest message accepted, in bytes.")
 	fs.IntVar(&c.MaxHeaderBytes, "max-header-bytes", c.MaxHeaderBytes, "Largest headers of one call accepted, in bytes.")
 	fs.Uint32Var(&c.MaxConcurrentStreams, "max-concurrent-streams", c.MaxConcurrentStreams, "Calls of one connection that run at a time.")
@@ -70,6 +74,7 @@ func (c *Config) Validate() []error {
 		problems = append(problems, fmt.Errorf("--listen=%q: %w", c.Listen, err))
 	}
 	problems = append(problems, c.validateSecurity(host, err == nil)...)
+	problems = append(problems, c.Access.validate(err == nil && isLoopback(host))...)
 	return append(problems, c.validateLimits()...)
 }
 
