@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -26,6 +28,9 @@ type chain struct {
 	answers  *answers
 	stopping context.Context
 	cluster  string
+	// authenticator is nil if the server authorizes nothing.
+	authenticator *authn.Authenticator
+	authorizer    *authz.Authorizer
 }
 
 func (c chain) unary() []grpc.UnaryServerInterceptor {
@@ -35,6 +40,7 @@ func (c chain) unary() []grpc.UnaryServerInterceptor {
 		selector.UnaryServerInterceptor(logUnary(c.logger, quietly()), selector.MatchFunc(isProbe)),
 		translateUnary,
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
+		c.authorizeUnary,
 		c.checkUnary,
 	}
 }
@@ -47,6 +53,7 @@ func (c chain) stream() []grpc.StreamServerInterceptor {
 		c.endWithServer,
 		translateStream,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
+		c.authorizeStream,
 		c.checkStream,
 	}
 }

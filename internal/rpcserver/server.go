@@ -18,6 +18,9 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
 )
 
 const (
@@ -48,6 +51,11 @@ type Deps struct {
 	// Unvalidated are full methods ("/package.Service/Method") whose handlers validate their
 	// messages, because the rules of the .proto file would cost more than the handler.
 	Unvalidated []string
+	// Authenticator finds the caller of each call; nil with Config.Insecure, where each caller may
+	// do everything.
+	Authenticator *authn.Authenticator
+	// Authorizer decides what a caller may do. It is required with an Authenticator.
+	Authorizer *authz.Authorizer
 	// Cluster is the name of the cluster, with which [ClusterKey] of a call has to agree.
 	Cluster string
 }
@@ -90,7 +98,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		stop:     stop,
 		health:   health.NewServer(),
 	}
-	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster}
+	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster,
+		authenticator: deps.Authenticator, authorizer: deps.Authorizer}
 	s.grpc = grpc.NewServer(append(TransportOptions(cfg),
 		grpc.Creds(transport),
 		grpc.ChainUnaryInterceptor(chain.unary()...),
