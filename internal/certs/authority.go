@@ -6,8 +6,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -149,6 +151,12 @@ func (a *Authority) CanSign() bool { return a.key != nil }
 
 // Certificate returns the signing certificate. Callers must not change it.
 func (a *Authority) Certificate() *x509.Certificate { return a.chain[0] }
+
+// Fingerprint returns the first eight bytes of the SHA-256 of the signing certificate, in hex.
+func (a *Authority) Fingerprint() string {
+	sum := sha256.Sum256(a.chain[0].Raw)
+	return hex.EncodeToString(sum[:8])
+}
 
 // same reports whether both have the same signing certificate. Nil is the same as nil.
 func (a *Authority) same(other *Authority) bool {
