@@ -115,7 +115,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	}
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
-		Peers:  rpcclient.Config{TLS: cfg.RPC.TLS, Insecure: cfg.RPC.Insecure},
+		Peers:  rpcclient.Config{TLS: cfg.RPC.PeerFiles(), Insecure: cfg.RPC.Insecure},
 		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
 	})
 	if err != nil {

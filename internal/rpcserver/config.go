@@ -1,6 +1,7 @@
 package rpcserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,8 @@ type Config struct {
 	Listen string
 	// TLS has the server's certificate and key and the authorities of client certificates.
 	TLS identity.Files
+	// PeerCAFile has the authorities of Trivet's own servers and gateways; empty: those of TLS.
+	PeerCAFile string
 	// Insecure serves without TLS. It is accepted only while Listen is a loopback address.
 	Insecure bool
 	// Access says who may call.
@@ -57,6 +60,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file with the server's certificate, leaf first. Read again when it changes.")
 	fs.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file with the private key of --tls-cert-file.")
 	fs.StringVar(&c.TLS.CAFile, "client-ca-file", c.TLS.CAFile, "PEM file with the authorities that clients' certificates must come from.")
+	fs.StringVar(&c.PeerCAFile, "peer-ca-file", c.PeerCAFile, "PEM file with the authorities of Trivet's own servers and gateways; empty: --client-ca-file. Give it if other authorities may issue certificates of clients.")
 	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "Serve without TLS; accepted only while --listen is a loopback address.")
 	c.Access.registerFlags(fs)
 	fs.IntVar(&c.MaxRecvBytes, "max-recv-bytes", c.MaxRecvBytes, "Largest message accepted, in bytes.")
@@ -87,9 +91,9 @@ func (c *Config) validateSecurity(host string, hostKnown bool) []error {
 		problems = append(problems, fmt.Errorf(
 			"--insecure is accepted only while --listen is a loopback address such as 127.0.0.1:0, not %q; give --tls-cert-file, --tls-key-file and --client-ca-file instead", c.Listen))
 	}
-	if c.TLS != (identity.Files{}) {
+	if c.TLS != (identity.Files{}) || c.PeerCAFile != "" {
 		problems = append(problems, errors.New(
-			"--insecure contradicts --tls-cert-file, --tls-key-file and --client-ca-file; give either it or them"))
+			"--insecure contradicts --tls-cert-file, --tls-key-file, --client-ca-file and --peer-ca-file; give either it or them"))
 	}
 	return problems
 }
@@ -111,7 +115,19 @@ func (c *Config) validateFiles() []error {
 	if _, err := c.TLS.ServerTLS(slog.New(slog.DiscardHandler)); err != nil {
 		return []error{fmt.Errorf("--tls-cert-file, --tls-key-file, --client-ca-file: %w", err)}
 	}
+	if _, err := c.PeerFiles().Client(slog.New(slog.DiscardHandler)); err != nil {
+		return []error{fmt.Errorf("--peer-ca-file: %w", err)}
+	}
 	return nil
+}
+
+// PeerFiles returns the server's certificate and the authorities of Trivet's own servers and
+// gateways. An authority that may issue certificates of clients need not be trusted to issue those
+// of servers.
+func (c *Config) PeerFiles() identity.Files {
+	files := c.TLS
+	files.CAFile = cmp.Or(c.PeerCAFile, c.TLS.CAFile)
+	return files
 }
 
 func (c *Config) validateLimits() []error {
