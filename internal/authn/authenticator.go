@@ -73,7 +73,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, request Request) (*Cal
 		return nil, NotAuthenticated(err.Error())
 	}
 	if named {
-		caller.User, caller.Forwarded = user, true
+		caller.User, caller.Forwarded, caller.Gateway = user, true, gatewayReplica(request.Values)
 	}
 	return caller, nil
 }

@@ -69,8 +69,9 @@ type Caller struct {
 	// Credential and Role are those of the peer.
 	Credential Credential
 	Role       Role
-	// Forwarded says that a gateway names User.
+	// Forwarded says that a gateway names User. Gateway is the id of its replica.
 	Forwarded bool
+	Gateway   string
 	// Address is the network address of the peer.
 	Address string
 	// Expires is the end of the certificate, by the monotonic clock: a later step of the wall clock
