@@ -1,8 +1,8 @@
 // Package connlimit limits the connections of a listener before and after their TLS handshakes, so
 // that one client cannot keep the others out.
 //
-// A [Limiter] counts connections in all, of each address and of each identity. A new connection
-// has a handshake in progress until its identity is known. One address may have a quarter of the
+// A [Limiter] counts connections in all, of each address and of each identity. A new connection has
+// a handshake in progress until its identity is known. One address may have a quarter of the
 // handshakes and of the rate; further connections of it are closed at once, without a handshake.
 // Above the rate of all addresses together, new connections wait to be accepted.
 //
