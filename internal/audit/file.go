@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// minFileBytes is the least limit of a file, which has room for any record.
+// minFileBytes is the least limit of a file, which any record fits into.
 const minFileBytes = 1 << 20
 
 // file is a file that becomes a backup when it is full. One goroutine uses it.

@@ -230,11 +230,11 @@ var errIdentity = errors.New("too many connections of this identity")
 // identified ends the handshake of c. An alert would call the certificate bad, so a connection
 // above the limit is reset.
 func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
-	who := identity{from: c.from}
+	named := identity{from: c.from}
 	if len(state.VerifiedChains) > 0 {
-		who = identity{user: state.VerifiedChains[0][0].Subject.CommonName}
+		named = identity{user: state.VerifiedChains[0][0].Subject.CommonName}
 	}
-	if l.identify(c, who) {
+	if l.identify(c, named) {
 		return nil
 	}
 	l.refuse(c, tooManyOfIdentity)
@@ -242,18 +242,18 @@ func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
 }
 
 // identify says whether the identity may have one more connection.
-func (l *Limiter) identify(c *conn, who identity) bool {
+func (l *Limiter) identify(c *conn, named identity) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endHandshake(c)
-	if c.closed || c.identity != (identity{}) || who == (identity{}) || c.of == nil {
+	if c.closed || c.identity != (identity{}) || named == (identity{}) || c.of == nil {
 		return true
 	}
-	if l.cfg.MaxPerIdentity > 0 && l.identities[who] >= l.cfg.MaxPerIdentity {
+	if l.cfg.MaxPerIdentity > 0 && l.identities[named] >= l.cfg.MaxPerIdentity {
 		return false
 	}
-	l.identities[who]++
-	c.identity = who
+	l.identities[named]++
+	c.identity = named
 	return true
 }
 
