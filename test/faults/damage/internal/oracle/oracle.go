@@ -167,8 +167,8 @@ func (o *Oracle) use(e Event) {
 			continue
 		}
 		delete(o.users[subject], e.Service)
-		if index, ok := o.last[subject]; ok && !e.Gone && o.violations[index].ReleasedAt == 0 {
-			o.violations[index].ReleasedAt = e.Revision
+		if !e.Gone {
+			o.markReleased(e, subject)
 		}
 	}
 	delete(o.uses, e.Service)
@@ -181,6 +181,17 @@ func (o *Oracle) use(e Event) {
 			continue
 		}
 		o.startUse(e, subject)
+	}
+}
+
+// markReleased marks the violations that an update of a Service explains. There may be several:
+// kube-apiserver frees a port of two protocols twice, and a repair allocates it in between.
+func (o *Oracle) markReleased(e Event, subject string) {
+	for index := range o.violations {
+		violation := &o.violations[index]
+		if violation.Subject == subject && violation.ReleasedAt == 0 && slices.Contains(violation.Services, e.Service) {
+			violation.ReleasedAt = e.Revision
+		}
 	}
 }
 

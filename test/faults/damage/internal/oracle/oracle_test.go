@@ -53,6 +53,18 @@ func TestOracle_FindsViolations(t *testing.T) {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), use(4, "web")},
 			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, ReleasedAt: 4}},
 		},
+		"a port of two protocols, freed twice before an update releases it": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), allocate(4, "30080"), free(5, "30080"), use(6, "web")},
+			want: []Violation{
+				{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, ReallocatedAt: 4, ReleasedAt: 6},
+				{Rule: FreedInUse, Revision: 5, Subject: "30080", Services: []string{"web"}, ReleasedAt: 6},
+			},
+		},
+		"freed while in use by one Service, and released by an update of another": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), gone(4, "web"), allocate(5, "30080"),
+				use(6, "db", "30080"), use(7, "db")},
+			want: []Violation{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, ReallocatedAt: 5}},
+		},
 		"freed while in use by a Service that is deleted later": {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), gone(4, "web")},
 			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}}},
