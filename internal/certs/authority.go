@@ -220,6 +220,15 @@ func Merge(bundles ...[]byte) ([]byte, error) {
 	return encodeOnce(all), nil
 }
 
+// WithoutExpired returns the certificates of a PEM bundle that are valid or become valid.
+func WithoutExpired(bundle []byte, now time.Time) ([]byte, error) {
+	certificates, err := ParseCertificates(bundle)
+	if err != nil {
+		return nil, err
+	}
+	return encodeOnce(slices.DeleteFunc(certificates, func(c *x509.Certificate) bool { return now.After(c.NotAfter) })), nil
+}
+
 func encodeOnce(certificates []*x509.Certificate) []byte {
 	var once []*x509.Certificate
 	for _, certificate := range certificates {

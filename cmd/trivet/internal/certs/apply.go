@@ -50,10 +50,16 @@ type run struct {
 
 // applyRepeatedly applies once more if another run has changed an object in between.
 func applyRepeatedly(ctx context.Context, objects objects, s settings, now func() time.Time, report func(change)) error {
+	return repeatedly(ctx, objects, s, now, report, (*run).apply)
+}
+
+func repeatedly(
+	ctx context.Context, objects objects, s settings, now func() time.Time, report func(change), do func(*run, context.Context) error,
+) error {
 	var err error
 	for range attempts {
 		r := &run{settings: s, objects: objects, now: now(), report: report}
-		if err = r.apply(ctx); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		if err = do(r, ctx); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			break
 		}
 		s.policy.Rotate = s.policy.Rotate && !r.stored
@@ -103,7 +109,7 @@ func (r *run) apply(ctx context.Context) error {
 
 // applyObjects goes on after the failure of one object. A conflict ends the run, which is repeated.
 func (r *run) applyObjects(ctx context.Context, authorities certs.Authorities) error {
-	problems := []error{r.applyTrust(ctx, authorities)}
+	problems := []error{r.applyTrust(ctx, authorities.Bundle())}
 	for _, leaf := range r.leaves {
 		problems = append(problems, r.applyLeaf(ctx, leaf, authorities.Signing, authorities.Bundle()))
 	}
@@ -162,7 +168,8 @@ func (r *run) store(ctx context.Context, secret *corev1.Secret, authorities cert
 	return r.objects.writeSecret(ctx, secret)
 }
 
-func (r *run) applyTrust(ctx context.Context, authorities certs.Authorities) error {
+// applyTrust writes the ConfigMap with Trivet's authorities and those of other clients.
+func (r *run) applyTrust(ctx context.Context, bundle []byte) error {
 	name := "configmap/" + trustConfigMap
 	existing, err := r.objects.configMap(ctx, trustConfigMap)
 	if err != nil {
@@ -173,7 +180,7 @@ func (r *run) applyTrust(ctx context.Context, authorities certs.Authorities) err
 			return err
 		}
 	}
-	bundles := append([][]byte{authorities.Bundle()}, r.clientCAs...)
+	bundles := append([][]byte{bundle}, r.clientCAs...)
 	if r.includeClusterClientCA {
 		cluster, err := r.objects.clusterClientCA(ctx)
 		if err != nil {
@@ -185,7 +192,7 @@ func (r *run) applyTrust(ctx context.Context, authorities certs.Authorities) err
 	if err != nil {
 		return fmt.Errorf("authorities of clients: %w", err)
 	}
-	data := map[string]string{trustKey: string(authorities.Bundle()), clientTrustKey: string(clients)}
+	data := map[string]string{trustKey: string(bundle), clientTrustKey: string(clients)}
 	switch {
 	case existing == nil:
 		err = r.objects.writeConfigMap(ctx, &corev1.ConfigMap{ObjectMeta: r.meta(trustConfigMap), Data: data})

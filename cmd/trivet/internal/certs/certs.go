@@ -50,12 +50,12 @@ key of the authority is Secret trivet-ca. An object that another program made is
 		Args: cobra.ArbitraryArgs,
 		RunE: exit.UnknownCommand,
 	}
-	command.AddCommand(newApplyCommand(streams), newRenderCommand(streams), newStatusCommand(streams))
+	command.AddCommand(newApplyCommand(streams), newRenderCommand(streams), newStatusCommand(streams), newTrustCommand(streams))
 	return command
 }
 
 func newApplyCommand(streams printer.Streams) *cobra.Command {
-	var opts options
+	opts := defaults()
 	command := &cobra.Command{
 		Use:   "apply",
 		Short: "Write what is missing or wears out to the cluster",
@@ -94,7 +94,7 @@ Exit codes:
 }
 
 func newRenderCommand(streams printer.Streams) *cobra.Command {
-	var opts options
+	opts := defaults()
 	var file string
 	command := &cobra.Command{
 		Use:   "render",
@@ -120,7 +120,7 @@ is the input of the next.`,
 }
 
 func newStatusCommand(streams printer.Streams) *cobra.Command {
-	var opts options
+	opts := defaults()
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show the certificates of an installation and what the next run of apply does",
@@ -151,20 +151,31 @@ Exit codes:
 	return command
 }
 
+func defaults() options {
+	return options{
+		namespace: "trivet-system", clusterDomain: "cluster.local", servers: certs.Servers(),
+		authorityLifetime: certs.AuthorityLifetime, lifetime: certs.LeafLifetime, overlap: time.Hour,
+	}
+}
+
 func (o *options) register(flags *pflag.FlagSet) {
-	flags.StringVarP(&o.namespace, "namespace", "n", "trivet-system", "Namespace of the installation.")
-	flags.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "Domain of the cluster's Services.")
-	flags.StringSliceVar(&o.servers, "servers", certs.Servers(), "Servers that get certificates.")
+	o.registerTrust(flags)
+	flags.StringVar(&o.clusterDomain, "cluster-domain", o.clusterDomain, "Domain of the cluster's Services.")
 	flags.StringSliceVar(&o.dnsNames, "dns-name", nil, "Further DNS name of a server, as server=name; repeat it for more.")
 	flags.StringVar(&o.caCert, "ca-cert", "", "PEM file with your authority, followed by its issuers; empty: one is made.")
 	flags.StringVar(&o.caKey, "ca-key", "", "PEM file with the key of --ca-cert. It is not stored in the cluster.")
 	flags.StringVar(&o.etcdCert, "etcd-ca-cert", "", "PEM file with the authority of etcd's clients; with it, Secret trivet-etcd is issued, too.")
 	flags.StringVar(&o.etcdKey, "etcd-ca-key", "", "PEM file with the key of --etcd-ca-cert. It is not stored in the cluster.")
-	flags.StringSliceVar(&o.clientCAFiles, "client-ca-file", nil, "PEM file with further authorities of clients, such as the cluster's; repeat it for more.")
-	flags.DurationVar(&o.authorityLifetime, "ca-lifetime", certs.AuthorityLifetime, "Lifetime of a new authority.")
-	flags.DurationVar(&o.lifetime, "lifetime", certs.LeafLifetime, "Lifetime of a new certificate.")
-	flags.DurationVar(&o.overlap, "overlap", time.Hour, "How long a new authority is trusted before it signs, and a former one afterwards.")
+	flags.DurationVar(&o.authorityLifetime, "ca-lifetime", o.authorityLifetime, "Lifetime of a new authority.")
+	flags.DurationVar(&o.lifetime, "lifetime", o.lifetime, "Lifetime of a new certificate.")
+	flags.DurationVar(&o.overlap, "overlap", o.overlap, "How long a new authority is trusted before it signs, and a former one afterwards.")
 	flags.BoolVar(&o.rotate, "rotate-ca", false, "Begin to replace the authority now, unless that is under way.")
+}
+
+func (o *options) registerTrust(flags *pflag.FlagSet) {
+	flags.StringVarP(&o.namespace, "namespace", "n", o.namespace, "Namespace of the installation.")
+	flags.StringSliceVar(&o.servers, "servers", o.servers, "Servers that have certificates.")
+	flags.StringSliceVar(&o.clientCAFiles, "client-ca-file", nil, "PEM file with further authorities of clients, such as the cluster's; repeat it for more.")
 }
 
 func (o *options) registerCluster(flags *pflag.FlagSet) {
