@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.api = api.New(api.Config{
-		Cluster: deps.Member.Cluster, Directory: deps.Directory, Fan: fan, Connections: s.plain, Timeout: cfg.BackendTimeout,
+		Cluster: deps.Member.Cluster, ReplicaID: deps.Member.ID, Directory: deps.Directory, Fan: fan, Connections: s.plain, Timeout: cfg.BackendTimeout,
 	})
 	s.http, err = httpapi.New(httpapi.Config{
 		Cluster: deps.Member.Cluster, Register: s.registerHTTP, Page: web.Files(), Logger: deps.Logger,
