@@ -39,6 +39,9 @@ func New(cfg Config) *Access { return &Access{cfg: cfg} }
 // Insecure says that the server has no certificates and checks no caller.
 func (a *Access) Insecure() bool { return a == nil }
 
+// Authorizer returns the authorizer of the configuration.
+func (a *Access) Authorizer() *authz.Authorizer { return a.cfg.Authorizer }
+
 // Listener returns a listener that serves TLS over raw. It fails if raw would be served without TLS
 // beyond loopback. flag is the flag with the address.
 func (a *Access) Listener(raw net.Listener, flag string) (net.Listener, error) {
@@ -46,9 +49,23 @@ func (a *Access) Listener(raw net.Listener, flag string) (net.Listener, error) {
 		return tls.NewListener(raw, a.cfg.TLS), nil
 	}
 	if address, ok := raw.Addr().(*net.TCPAddr); ok && !address.IP.IsLoopback() {
-		return nil, fmt.Errorf("%s=%s: plain HTTP is served on loopback only; give --tls-cert-file, --tls-key-file and --client-ca-file instead of --insecure, or a loopback address", flag, address)
+		return raw, exposed(flag, address.String())
 	}
 	return raw, nil
+}
+
+// CheckPlain returns why an address, host:port, may not serve plain HTTP, or nil. flag is the flag
+// with the address.
+func CheckPlain(flag, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "localhost" || net.ParseIP(host).IsLoopback() {
+		return nil // the flag's own check reports a malformed address
+	}
+	return exposed(flag, address)
+}
+
+func exposed(flag, address string) error {
+	return fmt.Errorf("%s=%s: with --insecure, HTTP is served on a loopback address only, for example 127.0.0.1:0; or give --tls-cert-file, --tls-key-file and --client-ca-file", flag, address)
 }
 
 // Identify returns the request with its caller in the context, for [authn.FromContext]. The error is
