@@ -34,13 +34,13 @@ func TestConfig_FlagsSetTheirFields(t *testing.T) {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	cfg.RegisterFlags(fs)
 	if err := fs.Parse([]string{
-		"--listen=127.0.0.1:1", "--tls-cert-file=c", "--tls-key-file=k", "--client-ca-file=a", "--insecure",
+		"--listen=127.0.0.1:1", "--tls-cert-file=c", "--tls-key-file=k", "--client-ca-file=a", "--peer-ca-file=p", "--insecure",
 		"--max-recv-bytes=2", "--max-header-bytes=3", "--max-concurrent-streams=4", "--max-connection-age=5s", "--drain-timeout=6s",
 	}); err != nil {
 		t.Fatal(err)
 	}
 	want := Config{
-		Listen: "127.0.0.1:1", TLS: identity.Files{CertFile: "c", KeyFile: "k", CAFile: "a"}, Insecure: true,
+		Listen: "127.0.0.1:1", TLS: identity.Files{CertFile: "c", KeyFile: "k", CAFile: "a"}, PeerCAFile: "p", Insecure: true,
 		MaxRecvBytes: 2, MaxHeaderBytes: 3, MaxConcurrentStreams: 4, MaxConnectionAge: 5 * time.Second, DrainTimeout: 6 * time.Second,
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
@@ -90,6 +90,11 @@ func TestValidate_AllProblemsAtOnceWithTheirFlags(t *testing.T) {
 		"port too high":       {cfg: with(DefaultConfig("127.0.0.1:65536"), func(c *Config) { c.Insecure = true }), want: []string{`port "65536"`}},
 		"one file forgotten":  {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.TLS = identity.Files{CertFile: "c", KeyFile: "k"} }), want: []string{"--client-ca-file is required"}},
 		"file missing":        {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.TLS = missing }), want: []string{"absent.key"}},
+		"insecure with peers": {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.Insecure = true; c.PeerCAFile = "p" }), want: []string{"--insecure contradicts"}},
+		"absent peers": {cfg: with(DefaultConfig("10.0.0.7:1"), func(c *Config) {
+			c.TLS = authority.Files(t, "server", authority)
+			c.PeerCAFile = filepath.Join(t.TempDir(), "absent.crt")
+		}), want: []string{"--peer-ca-file"}},
 		"insecure with files": {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.Insecure = true; c.TLS.CertFile = "c" }), want: []string{"--insecure contradicts"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,4 +150,16 @@ func TestNew_OneRegistryTakesOneServer(t *testing.T) {
 func with(cfg Config, change func(*Config)) Config {
 	change(&cfg)
 	return cfg
+}
+
+// Servers of Trivet may have authorities of their own, apart from those of clients.
+func TestPeerFiles_PeersAuthorityElseThatOfClients(t *testing.T) {
+	cfg := Config{TLS: identity.Files{CertFile: "c", KeyFile: "k", CAFile: "clients"}}
+	if diff := cmp.Diff(cfg.TLS, cfg.PeerFiles()); diff != "" {
+		t.Errorf("without --peer-ca-file (-want +got):\n%s", diff)
+	}
+	cfg.PeerCAFile = "peers"
+	if diff := cmp.Diff(identity.Files{CertFile: "c", KeyFile: "k", CAFile: "peers"}, cfg.PeerFiles()); diff != "" {
+		t.Errorf("with --peer-ca-file (-want +got):\n%s", diff)
+	}
 }

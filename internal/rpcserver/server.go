@@ -53,11 +53,17 @@ type Deps struct {
 	Unvalidated []string
 	// Authenticator finds the caller of each call; nil with Config.Insecure, where each caller may
 	// do everything.
-	Authenticator *authn.Authenticator
+	Authenticator Authenticator
 	// Authorizer decides what a caller may do. It is required with an Authenticator.
 	Authorizer *authz.Authorizer
 	// Cluster is the name of the cluster, with which [ClusterKey] of a call has to agree.
 	Cluster string
+}
+
+// Authenticator finds the caller of a call, as *authn.Authenticator does. It is safe for concurrent
+// use.
+type Authenticator interface {
+	Authenticate(ctx context.Context, request authn.Request) (*authn.Caller, error)
 }
 
 // Server is a gRPC server. Call [New], then [Server.Register] for each service, then [Server.Serve]
