@@ -187,8 +187,6 @@ func decision(reply proto.Message, err error) (answer, string) {
 		rejection = reply.GetResults()[0].GetRejection()
 	case *leasev1.StreamHeartbeatsResponse:
 		rejection = reply.GetRegistrationResults()[0].GetRejection()
-	case *leasev1.ForwardHeartbeatsResponse:
-		rejection = reply.GetResults()[0].GetRejection()
 	}
 	if rejection == nil {
 		return allowed, "OK"
@@ -198,11 +196,14 @@ func decision(reply proto.Message, err error) (answer, string) {
 
 func decisionOf(code codes.Code, reason, message string) (answer, string) {
 	refused := map[codes.Code]answer{codes.Unauthenticated: notAuthenticated, codes.PermissionDenied: notAuthorized}[code]
-	if reason != string(notAuthenticated) && reason != string(notAuthorized) && refused == "" {
+	switch {
+	case reason == "": // every error of a handler has one; this is gRPC's own
+		return answer(fmt.Sprintf("%s without a reason", code)), message
+	case string(refused) == reason:
+		return refused, message
+	case refused == "" && reason != string(notAuthenticated) && reason != string(notAuthorized):
 		return allowed, fmt.Sprintf("%s %s", code, reason)
+	default:
+		return answer(fmt.Sprintf("%s with reason %s", code, reason)), message
 	}
-	if string(refused) != reason {
-		return answer(fmt.Sprintf("%s with reason %q", code, reason)), message
-	}
-	return refused, message
 }

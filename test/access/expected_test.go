@@ -7,6 +7,7 @@ type right string
 
 const (
 	unknown     right = "nothing, without an identity"
+	broken      right = "nothing, not even health, with a credential that does not count"
 	nothing     right = "nothing"
 	ownNodes    right = "heartbeats of the own node"
 	otherNodes  right = "heartbeats of the other node"
@@ -50,10 +51,10 @@ var kinds = map[string]kind{
 	"/trivet.bootstrap.v1.RepairService/CreateRepairPlan":    change,
 	"/trivet.slice.v1.SliceService/ReconcileServiceSlices":   change,
 
-	"/trivet.lease.v1.HeartbeatService/ForwardHeartbeats": forwarded,
-	"/trivet.lease.v1.HeartbeatService/Heartbeat":         heartbeat,
-	"/trivet.lease.v1.HeartbeatService/ReleaseLease":      heartbeat,
-	"/trivet.lease.v1.HeartbeatService/StreamHeartbeats":  heartbeat,
+	"/trivet.lease.v1.HeartbeatService/Heartbeat":        heartbeat,
+	"/trivet.lease.v1.HeartbeatService/ReleaseLease":     heartbeat,
+	"/trivet.lease.v1.HeartbeatService/StreamHeartbeats": heartbeat,
+	"/trivet.lease.v1.PeerService/ForwardHeartbeats":     forwarded,
 }
 
 // kindOf returns "" for a method that the table does not know.
@@ -97,6 +98,8 @@ var may = map[right][]kind{
 
 func expected(may map[right][]kind, who right, method kind) answer {
 	switch {
+	case who == broken:
+		return notAuthenticated
 	case method == health:
 		return allowed
 	case who == unknown:

@@ -25,8 +25,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/roles"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
@@ -50,6 +50,7 @@ type world struct {
 	// count, as that of the cluster does.
 	own, foreign *certs.Authority
 	ownFile      string
+	issued       int               // certificates
 	addresses    map[string]string // of the gRPC servers
 	log          *logBuffer
 }
@@ -85,6 +86,9 @@ func newWorld(t *testing.T) *world {
 	w.ownFile = w.file(t, "own.crt", w.own.CertPEM())
 	clients := w.file(t, "clients.crt", certs.Bundle(w.own, w.foreign))
 	if err := roles.Apply(t.Context(), testkit.Cluster(t).RESTConfig(), deploy.Files(), "base", "components/node-health"); err != nil {
+		t.Fatal(err)
+	}
+	if err := roles.Apply(t.Context(), testkit.Cluster(t).RESTConfig(), os.DirFS("testdata"), "."); err != nil {
 		t.Fatal(err)
 	}
 	w.makeSubjects(t)
@@ -124,7 +128,8 @@ func (w *world) files(t *testing.T, issuer *certs.Authority, leaf certs.Leaf, pe
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := strings.ReplaceAll(fmt.Sprintf("%s-%s-%v", issuer.Fingerprint(), leaf.User, leaf.Groups), ":", "_")
+	w.issued++
+	name := fmt.Sprintf("issued-%d", w.issued)
 	return identity.Files{
 		CertFile: w.file(t, name+".crt", pair.CertPEM), KeyFile: w.file(t, name+".key", pair.KeyPEM), CAFile: peers,
 	}
