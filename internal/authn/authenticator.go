@@ -28,6 +28,8 @@ type Config struct {
 // reviewed.
 type TokenReviewer interface {
 	Review(ctx context.Context, token string) (TokenUser, error)
+	// Recheck returns nil if the token is valid now, or was a moment ago.
+	Recheck(ctx context.Context, token string) error
 }
 
 // TokenUser is the user of a token. Stale says that the token could not be reviewed again, and that
@@ -99,8 +101,7 @@ func (a *Authenticator) tokenCaller(ctx context.Context, token string) (*Caller,
 		return nil, err
 	}
 	return &Caller{Credential: Token, Peer: reviewed.User, Stale: reviewed.Stale, Recheck: func(ctx context.Context) error {
-		_, err := a.cfg.Tokens.Review(ctx, token)
-		return err
+		return a.cfg.Tokens.Recheck(ctx, token)
 	}}, nil
 }
 

@@ -67,10 +67,7 @@ func (t *Tokens) Review(ctx context.Context, token string) (TokenUser, error) {
 	if token == "" {
 		return TokenUser{}, NotAuthenticated("the bearer token is empty")
 	}
-	answer, err := t.cache.Get(ctx, t.key(token), true, func(ctx context.Context) (tokenAnswer, bool, error) {
-		answer, err := t.ask(ctx, token)
-		return answer, answer.refused == "", err
-	})
+	answer, err := t.cache.Get(ctx, t.key(token), true, t.asks(token))
 	if err != nil {
 		return TokenUser{}, tokenUnavailable(err)
 	}
@@ -78,6 +75,26 @@ func (t *Tokens) Review(ctx context.Context, token string) (TokenUser, error) {
 		return TokenUser{}, NotAuthenticated(answer.Value.refused)
 	}
 	return TokenUser{User: answer.Value.user, Stale: answer.Stale}, nil
+}
+
+// Recheck returns nil if a token is valid now. It uses an answer of the last two seconds, and no
+// stale one.
+func (t *Tokens) Recheck(ctx context.Context, token string) error {
+	answer, err := t.cache.Renew(ctx, t.key(token), t.asks(token))
+	if err != nil {
+		return tokenUnavailable(err)
+	}
+	if answer.refused != "" {
+		return NotAuthenticated(answer.refused)
+	}
+	return nil
+}
+
+func (t *Tokens) asks(token string) review.Ask[tokenAnswer] {
+	return func(ctx context.Context) (tokenAnswer, bool, error) {
+		answer, err := t.ask(ctx, token)
+		return answer, answer.refused == "", err
+	}
 }
 
 func tokenUnavailable(err error) error {

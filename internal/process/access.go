@@ -17,8 +17,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
-// reviewQPS and reviewBurst limit the reviews of this process. The cache and its bound of concurrent
-// reviews limit them before, so that a review waits for its answer and not for a turn.
+// reviewQPS and reviewBurst limit the reviews of this process. The cache and its bound of
+// concurrent reviews limit them before, so that a review waits for its answer and not for a turn.
 const (
 	reviewQPS   = 1000
 	reviewBurst = 2000

@@ -148,10 +148,14 @@ const kubeProbePeriod = 2 * time.Second
 
 func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
 	var err error
-	p.rpc, err = rpcserver.New(cfg.RPC, rpcserver.Deps{
+	deps := rpcserver.Deps{
 		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated, Cluster: p.member.Cluster,
-		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer,
-	})
+		Authorizer: p.access.authorizer,
+	}
+	if p.access.authenticator != nil { // an interface with a nil pointer is not nil
+		deps.Authenticator = p.access.authenticator
+	}
+	p.rpc, err = rpcserver.New(cfg.RPC, deps)
 	if err != nil {
 		return &UsageError{Err: err}
 	}

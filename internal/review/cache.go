@@ -18,6 +18,8 @@ const (
 
 	// renewAge is the age at which the use of an answer starts the next review.
 	renewAge = 7 * time.Second
+	// renewal is the age up to which Renew uses an answer.
+	renewal = 2 * time.Second
 	// patience is how long a call that has a stale answer waits for a fresh one.
 	patience = 250 * time.Millisecond
 	// maxWait is how long a call without an answer waits. The review goes on after it, so that the
@@ -126,6 +128,18 @@ func (c *Cache[V]) Get(ctx context.Context, key Key, mayBeStale bool, ask Ask[V]
 	}
 	c.metrics.stale.Inc()
 	return Answer[V]{Value: known.value, Stale: true}, nil
+}
+
+// Renew is Get for a caller that has to hear of a change soon: it uses an answer of the last
+// seconds, and no stale one.
+func (c *Cache[V]) Renew(ctx context.Context, key Key, ask Ask[V]) (V, error) {
+	known := c.lookup(key)
+	if known != nil && time.Since(known.at) < renewal {
+		c.metrics.hits.Inc()
+		return known.value, nil
+	}
+	answer, err := c.wait(ctx, c.join(key, known, false, ask))
+	return answer.Value, err
 }
 
 // wait returns the answer of a review, for a caller that has none.

@@ -87,6 +87,9 @@ type Server struct {
 // New returns a server with health and reflection registered. It starts nothing and does not
 // listen. It fails on unusable TLS files and on metrics that the registry refuses.
 func New(cfg Config, deps Deps) (*Server, error) {
+	if !cfg.Insecure && deps.Authenticator == nil || deps.Authenticator != nil && deps.Authorizer == nil {
+		return nil, errors.New("a server with TLS needs an authenticator and an authorizer")
+	}
 	transport, err := transportCredentials(cfg, deps)
 	if err != nil {
 		return nil, err
