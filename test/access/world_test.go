@@ -88,9 +88,6 @@ func newWorld(t *testing.T) *world {
 	if err := roles.Apply(t.Context(), testkit.Cluster(t).RESTConfig(), deploy.Files(), "base", "components/node-health"); err != nil {
 		t.Fatal(err)
 	}
-	if err := roles.Apply(t.Context(), testkit.Cluster(t).RESTConfig(), os.DirFS("testdata"), "."); err != nil {
-		t.Fatal(err)
-	}
 	w.makeSubjects(t)
 	lease, bootstrap, slice, gate := leasesvc.DefaultConfig(), bootstrapsvc.DefaultConfig(), slicesvc.DefaultConfig(), gateway.DefaultConfig()
 	bootstrap.AdvertiseAddress, gate.HTTPListen = "192.0.2.1", "127.0.0.1:0"
