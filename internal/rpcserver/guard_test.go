@@ -106,10 +106,8 @@ func TestServer_WhoMayCall(t *testing.T) {
 	}
 	reflect := func(ctx context.Context) error {
 		stream, err := reflectionv1.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx)
-		if err == nil {
-			err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
-		}
-		if err == nil {
+		if err == nil { // how the stream ended, if it has, is told by Recv
+			_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
 			_, err = stream.Recv()
 		}
 		return err
