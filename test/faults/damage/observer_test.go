@@ -204,25 +204,38 @@ func (o *observer) checkOpening(opened opening) error {
 	defer o.mu.Unlock()
 	switch opened.about.code {
 	case "NOT_ALLOCATED":
-		return o.checkReleased(opened.about, oracle.FreedInUse)
+		return o.checkReleased(opened.about)
 	case "DUPLICATE_OWNER":
-		return o.checkReleased(opened.about, oracle.Shared)
+		return o.checkShared(opened.about)
 	case "LEAKED", "ORPHAN":
 		return o.checkLeak(opened)
 	default:
-		return fmt.Errorf("a finding that no damage explains was open: %v", opened.about)
+		return o.unexplained(opened.about)
 	}
 }
 
 // checkReleased returns an error unless an update of a Service released the subject. kube-apiserver
 // frees such a subject just before it writes the Service, so a finding in between is true.
-func (o *observer) checkReleased(about subject, rule oracle.Rule) error {
+func (o *observer) checkReleased(about subject) error {
 	if !slices.ContainsFunc(o.oracle.Violations(), func(b oracle.Violation) bool {
-		return b.Rule == rule && b.Subject == about.text && b.ReleasedAt > 0
+		return b.Rule == oracle.FreedInUse && b.Subject == about.text && b.ReleasedAt > 0
 	}) {
-		return fmt.Errorf("a finding that no damage explains was open: %v", about)
+		return o.unexplained(about)
 	}
 	return nil
+}
+
+// checkShared returns an error unless two Services used the subject at one time. If neither damage
+// nor an update has caused that, it is a violation, too.
+func (o *observer) checkShared(about subject) error {
+	if !o.oracle.WasShared(about.text) {
+		return o.unexplained(about)
+	}
+	return nil
+}
+
+func (o *observer) unexplained(about subject) error {
+	return fmt.Errorf("a finding that no damage explains was open: %v; history:\n%s", about, strings.Join(o.oracle.History(about.text), "\n"))
 }
 
 // checkLeak returns an error unless the subject was unused for longer than any request when the

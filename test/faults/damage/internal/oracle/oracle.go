@@ -111,6 +111,7 @@ type Oracle struct {
 	damaged, sharedByDamage map[string]bool
 	unuses                  map[string][]Unuse  // by subject, in order
 	histories               map[string][]string // events by subject, in order
+	shared                  map[string]bool     // subjects that two Services used at one time
 	events                  int
 }
 
@@ -119,6 +120,7 @@ func New() *Oracle {
 	return &Oracle{
 		allocated: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, freedInUse: map[string]int{}, last: map[string]int{},
 		damaged: map[string]bool{}, sharedByDamage: map[string]bool{}, unuses: map[string][]Unuse{}, histories: map[string][]string{},
+		shared: map[string]bool{},
 	}
 }
 
@@ -201,6 +203,7 @@ func (o *Oracle) startUse(e Event, subject string) {
 		o.users[subject] = map[string]bool{}
 	}
 	o.users[subject][e.Service] = true
+	o.shared[subject] = o.shared[subject] || len(o.users[subject]) > 1
 	delete(o.freedInUse, subject) // A later allocation is no reallocation.
 	if e.Injected {
 		return
@@ -296,6 +299,10 @@ func (o *Oracle) Unused() []string {
 	slices.Sort(unused)
 	return unused
 }
+
+// WasShared reports whether two Services used a subject at one time, by damage or in violation of a
+// rule.
+func (o *Oracle) WasShared(subject string) bool { return o.shared[subject] }
 
 // Unuses returns all times during which a subject was allocated and not in use, in order.
 func (o *Oracle) Unuses(subject string) []Unuse { return slices.Clone(o.unuses[subject]) }

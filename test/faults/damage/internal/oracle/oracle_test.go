@@ -113,6 +113,14 @@ func TestOracle_KnowsAllocatedAndUnusedSubjects(t *testing.T) {
 	if diff := cmp.Diff([]string{"30080", "30081"}, oracle.Unused()); diff != "" {
 		t.Errorf("unused (-want +got):\n%s", diff)
 	}
+	if oracle.WasShared("10.0.0.7") {
+		t.Error("10.0.0.7 was shared with one user")
+	}
+	oracle.Observe(injected(use(5, "twin", "10.0.0.7")))
+	oracle.Observe(gone(6, "twin"))
+	if !oracle.WasShared("10.0.0.7") {
+		t.Error("10.0.0.7 was not shared with two users")
+	}
 	if diff := cmp.Diff([]string{"web"}, oracle.Users("10.0.0.7")); diff != "" || !oracle.IsAllocated("10.0.0.7") || oracle.IsAllocated("10.0.0.8") {
 		t.Errorf("users of 10.0.0.7 (-want +got):\n%s; allocated: %v, %v", diff, oracle.IsAllocated("10.0.0.7"), oracle.IsAllocated("10.0.0.8"))
 	}
