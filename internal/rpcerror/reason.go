@@ -19,27 +19,29 @@ type Reason string
 
 // Reasons of every service. Services declare further reasons.
 const (
-	NotLeaderReason            Reason = "NOT_LEADER" // see [NotLeader]
-	NoLeaderReason             Reason = "NO_LEADER"  // see [NotLeader]
-	ShuttingDownReason         Reason = "SHUTTING_DOWN"
-	NotAuthenticatedReason     Reason = "NOT_AUTHENTICATED"
-	NotAuthorizedReason        Reason = "NOT_AUTHORIZED"
-	WrongClusterReason         Reason = "WRONG_CLUSTER"
-	ValidationFailedReason     Reason = "VALIDATION_FAILED"
-	UnknownFieldReason         Reason = "UNKNOWN_FIELD"
-	RequestIDReusedReason      Reason = "REQUEST_ID_REUSED"
-	ETagMismatchReason         Reason = "ETAG_MISMATCH"
-	HistoryUnavailableReason   Reason = "HISTORY_UNAVAILABLE"
-	InvalidPageTokenReason     Reason = "INVALID_PAGE_TOKEN"
-	ResumeTokenExpiredReason   Reason = "RESUME_TOKEN_EXPIRED"
-	WatchTooSlowReason         Reason = "WATCH_TOO_SLOW"
-	CacheNotSyncedReason       Reason = "CACHE_NOT_SYNCED"
-	ConflictReason             Reason = "CONFLICT"
-	APIServerUnreachableReason Reason = "APISERVER_UNREACHABLE"
-	EtcdUnreachableReason      Reason = "ETCD_UNREACHABLE"
-	UnknownMethodReason        Reason = "UNKNOWN_METHOD"
-	InternalReason             Reason = "INTERNAL"
-	PanicReason                Reason = "PANIC"
+	NotLeaderReason        Reason = "NOT_LEADER" // see [NotLeader]
+	NoLeaderReason         Reason = "NO_LEADER"  // see [NotLeader]
+	ShuttingDownReason     Reason = "SHUTTING_DOWN"
+	NotAuthenticatedReason Reason = "NOT_AUTHENTICATED"
+	NotAuthorizedReason    Reason = "NOT_AUTHORIZED"
+	// AccessReviewUnavailableReason means that no kube-apiserver answers a review of access.
+	AccessReviewUnavailableReason Reason = "ACCESS_REVIEW_UNAVAILABLE"
+	WrongClusterReason            Reason = "WRONG_CLUSTER"
+	ValidationFailedReason        Reason = "VALIDATION_FAILED"
+	UnknownFieldReason            Reason = "UNKNOWN_FIELD"
+	RequestIDReusedReason         Reason = "REQUEST_ID_REUSED"
+	ETagMismatchReason            Reason = "ETAG_MISMATCH"
+	HistoryUnavailableReason      Reason = "HISTORY_UNAVAILABLE"
+	InvalidPageTokenReason        Reason = "INVALID_PAGE_TOKEN"
+	ResumeTokenExpiredReason      Reason = "RESUME_TOKEN_EXPIRED"
+	WatchTooSlowReason            Reason = "WATCH_TOO_SLOW"
+	CacheNotSyncedReason          Reason = "CACHE_NOT_SYNCED"
+	ConflictReason                Reason = "CONFLICT"
+	APIServerUnreachableReason    Reason = "APISERVER_UNREACHABLE"
+	EtcdUnreachableReason         Reason = "ETCD_UNREACHABLE"
+	UnknownMethodReason           Reason = "UNKNOWN_METHOD"
+	InternalReason                Reason = "INTERNAL"
+	PanicReason                   Reason = "PANIC"
 )
 
 // ReasonOf returns the reason of the first ErrorInfo of [Domain] in err or in what it wraps, and ""

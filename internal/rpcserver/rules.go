@@ -18,6 +18,8 @@ import (
 type rules struct {
 	// checks has the checks of each method, without the skipped ones.
 	checks map[string]*requestChecks
+	// access has the access rule of each method.
+	access map[string]*methodAccess
 	// skipped are the full methods whose handlers check their messages.
 	skipped map[string]bool
 }
@@ -53,8 +55,10 @@ func (r *rules) compile(services []string) error {
 		return err
 	}
 	r.checks = map[string]*requestChecks{}
+	r.access = map[string]*methodAccess{}
 	shapes := map[protoreflect.FullName]*messageShape{}
 	for name, method := range methods {
+		r.access[name] = newMethodAccess(method)
 		if !r.skipped[name] {
 			r.checks[name] = newRequestChecks(method.Input(), validator, shapes)
 		}
