@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -24,6 +25,10 @@ type Config struct {
 	PeerCAFile string
 	// Insecure serves without TLS. It is accepted only while Listen is a loopback address.
 	Insecure bool
+	// Access says who may call.
+	Access AccessConfig
+	// Connections has the limits of connections.
+	Connections connlimit.Config
 	// MaxRecvBytes limits the size of a received message, uncompressed.
 	MaxRecvBytes int
 	// MaxHeaderBytes limits the size of the headers of a call, uncompressed.
@@ -43,6 +48,8 @@ type Config struct {
 func DefaultConfig(listen string) Config {
 	return Config{
 		Listen:               listen,
+		Access:               DefaultAccessConfig(),
+		Connections:          connlimit.DefaultConfig(),
 		MaxRecvBytes:         1 << 20,
 		MaxHeaderBytes:       8 << 10,
 		MaxConcurrentStreams: 100,
@@ -59,6 +66,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLS.CAFile, "client-ca-file", c.TLS.CAFile, "PEM file with the authorities that clients' certificates must come from.")
 	fs.StringVar(&c.PeerCAFile, "peer-ca-file", c.PeerCAFile, "PEM file with the authorities of Trivet's own servers and gateways; empty: --client-ca-file. Give it if other authorities may issue certificates of clients.")
 	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "Serve without TLS; accepted only while --listen is a loopback address.")
+	c.Access.registerFlags(fs)
+	c.Connections.RegisterFlags(fs)
 	fs.IntVar(&c.MaxRecvBytes, "max-recv-bytes", c.MaxRecvBytes, "Largest message accepted, in bytes.")
 	fs.IntVar(&c.MaxHeaderBytes, "max-header-bytes", c.MaxHeaderBytes, "Largest headers of one call accepted, in bytes.")
 	fs.Uint32Var(&c.MaxConcurrentStreams, "max-concurrent-streams", c.MaxConcurrentStreams, "Calls of one connection that run at a time.")
@@ -74,6 +83,8 @@ func (c *Config) Validate() []error {
 		problems = append(problems, fmt.Errorf("--listen=%q: %w", c.Listen, err))
 	}
 	problems = append(problems, c.validateSecurity(host, err == nil)...)
+	problems = append(problems, c.Access.validate(err == nil && isLoopback(host))...)
+	problems = append(problems, c.Connections.Validate()...)
 	return append(problems, c.validateLimits()...)
 }
 
