@@ -425,6 +425,38 @@ func TestTLS_LimitsConnectionsOfAnIdentity(t *testing.T) {
 	}
 }
 
+func TestLimiter_FloodKeepsItsIdentityOut(t *testing.T) {
+	l, now := newLimiter(t, Config{MaxPerIdentity: 5}), time.Now()
+	eve, ann := identity{user: "eve"}, identity{user: "ann"}
+	open := func(named identity, now time.Time) (*conn, string) {
+		admitted, _ := connect(l, "10.0.0.1:1", true, now, 1)
+		return admitted[0], l.identify(admitted[0], named, now)
+	}
+	flooding, _ := open(eve, now)
+	l.flooded(flooding, now)
+	flooding.Close()
+	if _, reason := open(eve, now.Add(floodPause-1)); reason != tooManyControlFrames {
+		t.Errorf("a connection after a flood is refused for %q, want %q", reason, tooManyControlFrames)
+	}
+	if _, reason := open(ann, now); reason != "" {
+		t.Errorf("a connection of another identity is refused for %q", reason)
+	}
+	if c, reason := open(eve, now.Add(floodPause)); reason != "" {
+		t.Errorf("a connection after the pause is refused for %q", reason)
+	} else {
+		c.Close()
+	}
+	for i := range 100 { // a new identity looks at others
+		if _, reason := open(identity{user: fmt.Sprint(i)}, now.Add(floodPause)); reason != "" {
+			t.Fatalf("a connection is refused for %q", reason)
+		}
+	}
+	if l.identities[eve] != nil {
+		t.Error("an identity without connections is kept")
+	}
+	l.flooded(nil, now) // a connection that is not counted
+}
+
 func TestTLS_StalledHandshakesKeepNoOtherAddressOut(t *testing.T) {
 	f := newTLSFixture(t, Config{MaxHandshakes: 40})
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 66)}}
