@@ -77,7 +77,7 @@ func TestLimiter_LimitsConnections(t *testing.T) {
 		"of an address":  {Config{MaxConnections: 50, MaxPerAddress: 30}, false, 30, tooManyOfAddress, 20},
 		"handshakes":     {Config{MaxHandshakes: 40}, true, 10, tooManyHandshakesOfOne, 10},
 		"no handshakes":  {Config{MaxHandshakes: 40}, false, 100, "", 100},
-		"rate":           {Config{Rate: 40}, false, 21, tooManyNewOfAddress, 21}, // two seconds of a quarter, and one
+		"rate":           {Config{Rate: 40}, false, 11, tooManyNewOfAddress, 11}, // one second of a quarter, and one
 		"no limit":       {Config{}, true, 100, "", 100},
 		"high handshake": {Config{MaxHandshakes: 400}, true, 100, "", 100},
 	} {
@@ -196,12 +196,12 @@ func TestListener_PacesConnectionsOfManyAddresses(t *testing.T) {
 			if _, err := listener.Accept(); err != nil {
 				t.Fatal(err)
 			}
-			if i == 199 && time.Since(begin) > 0 {
+			if i == 99 && time.Since(begin) > 0 {
 				t.Errorf("the burst took %v", time.Since(begin))
 			}
 		}
-		if took := time.Since(begin); took < 8*time.Second || took > 8100*time.Millisecond {
-			t.Errorf("1000 connections took %v, want 8 s", took)
+		if took := time.Since(begin); took < 9*time.Second || took > 9100*time.Millisecond {
+			t.Errorf("1000 connections took %v, want 9 s", took)
 		}
 		inner.next <- &remote{from: "10.0.0.1:1"}
 		go func() {

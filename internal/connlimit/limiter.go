@@ -16,7 +16,7 @@ const (
 	// share is the part of the handshakes and of the rate that one address may have: 1/share.
 	share = 4
 	// burstSeconds is how many seconds of the rate may come at once.
-	burstSeconds = 2
+	burstSeconds = 1
 	// looks is how many addresses a new address looks at for one to forget.
 	looks = 4
 	// maxClosed bounds the addresses that have no open connection and are ahead of their rate.
