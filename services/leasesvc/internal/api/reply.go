@@ -46,7 +46,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		h := registration.Holder
 		return r.redirect(registration.Shard, Beat{
 			Class: r.server.Catalog.Get(h.Key.Class).Name, Name: h.Key.Name, Boot: h.Boot,
-			Sequence: registration.Sequence, Report: registration.Report,
+			Sequence: registration.Sequence, Report: registration.Report, Owner: registration.Owner,
 		})
 	}
 	if result.Deferred {
@@ -57,6 +57,14 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		return &leasev1.Rejection{
 			Reason: string(reasonRegistrationRateLimited), Code: code.Code_UNAVAILABLE,
 			Message: "registrations are rate-limited; register again after retry_after", RetryAfter: durationpb.New(pause),
+		}
+	}
+	if result.OwnerFull {
+		r.server.metrics.tooManyOfOwner.Inc()
+		return &leasev1.Rejection{
+			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
+			Message:    fmt.Sprintf("user %q has opened %d leases here (--max-leases-per-identity)", registration.Owner, r.server.MaxLeasesPerIdentity),
+			RetryAfter: durationpb.New(jitter(2 * fullRetryAfter)),
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)

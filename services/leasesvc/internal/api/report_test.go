@@ -158,7 +158,7 @@ func TestStreamLimits_AreThoseThatAreEnforced(t *testing.T) {
 	if limits.MessagesPerSecond != 0 {
 		t.Errorf("a client without a certificate has the limit %v", limits)
 	}
-	if got := f.openAs(t, "agent", time.Now().Add(time.Hour)).limits().MessagesPerSecond; got != 17 {
+	if got := f.openAs(t, node("node-1")).limits().MessagesPerSecond; got != 17 {
 		t.Errorf("%v messages per second, want 17", got)
 	}
 	n := int(limits.RegistrationsPerMessage)
