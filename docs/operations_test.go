@@ -85,7 +85,7 @@ func programs() []process.Program {
 func flagsOf(program process.Program) map[string]*pflag.Flag {
 	cfg := process.DefaultConfig(program)
 	set := pflag.NewFlagSet(program.Name, pflag.ContinueOnError)
-	cfg.RegisterFlags(set, program)
+	cfg.RegisterFlags(set)
 	program.RegisterFlags(set)
 	flags := map[string]*pflag.Flag{}
 	set.VisitAll(func(flag *pflag.Flag) { flags[flag.Name] = flag })

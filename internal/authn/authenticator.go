@@ -3,23 +3,22 @@ package authn
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// maxCertificateLife keeps the end of a certificate that never expires within the range of a
-// time.Duration.
-const maxCertificateLife = 100 * 365 * 24 * time.Hour
-
 // Config configures an Authenticator.
 type Config struct {
 	// GatewayGroup and ServerGroup are the groups in the certificates of gateways and of servers.
 	// Without a group, no peer has that role.
 	GatewayGroup, ServerGroup string
+	// PeerAuthorities returns the authorities of gateways and servers; nil means every authority
+	// of the TLS handshake. The certificates of other authorities have neither role nor group.
+	PeerAuthorities func() *x509.CertPool
 	// Tokens reviews bearer tokens; nil refuses them all.
 	Tokens TokenReviewer
 }
@@ -28,7 +27,16 @@ type Config struct {
 // code Unauthenticated means that the token is not valid; any other error, that it could not be
 // reviewed.
 type TokenReviewer interface {
-	Review(ctx context.Context, token string) (User, error)
+	Review(ctx context.Context, token string) (TokenUser, error)
+	// Recheck returns nil if the token is valid now, or was a moment ago.
+	Recheck(ctx context.Context, token string) error
+}
+
+// TokenUser is the user of a token. Stale says that the token could not be reviewed again, and that
+// the user is from a former review.
+type TokenUser struct {
+	User  User
+	Stale bool
 }
 
 // Request has the credentials of one call.
@@ -42,13 +50,16 @@ type Request struct {
 }
 
 // Authenticator finds the caller of a call. It is safe for concurrent use.
-type Authenticator struct{ cfg Config }
+type Authenticator struct {
+	cfg          Config
+	certificates *certificates
+}
 
 // New returns an Authenticator. It contacts no server.
-func New(cfg Config) *Authenticator { return &Authenticator{cfg: cfg} }
+func New(cfg Config) *Authenticator { return &Authenticator{cfg: cfg, certificates: newCertificates()} }
 
 // Authenticate returns the caller of a call, which is anonymous without credentials. The error is a
-// gRPC status: NOT_AUTHENTICATED, or why a credential could not be reviewed.
+// gRPC status: NOT_AUTHENTICATED, or ACCESS_REVIEW_UNAVAILABLE if a token could not be reviewed.
 func (a *Authenticator) Authenticate(ctx context.Context, request Request) (*Caller, error) {
 	caller, err := a.peer(ctx, request)
 	if err != nil {
@@ -64,7 +75,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, request Request) (*Cal
 		return nil, NotAuthenticated(err.Error())
 	}
 	if named {
-		caller.User, caller.Forwarded = user, true
+		caller.User, caller.Forwarded, caller.Gateway = user, true, gatewayReplica(request.Values)
 	}
 	return caller, nil
 }
@@ -78,35 +89,19 @@ func (a *Authenticator) peer(ctx context.Context, request Request) (*Caller, err
 	if request.TLS == nil || len(request.TLS.VerifiedChains) == 0 {
 		return &Caller{Peer: Anonymous()}, nil
 	}
-	leaf := request.TLS.VerifiedChains[0][0]
-	if leaf.Subject.CommonName == "" {
-		return nil, NotAuthenticated("the client certificate has no common name, which is the name of the user")
-	}
-	caller := &Caller{Credential: Certificate, Peer: User{
-		Name: leaf.Subject.CommonName, Groups: append(leaf.Subject.Organization[:len(leaf.Subject.Organization):len(leaf.Subject.Organization)], AuthenticatedGroup),
-	}}
-	switch {
-	case a.cfg.GatewayGroup != "" && caller.Peer.In(a.cfg.GatewayGroup):
-		caller.Role = Gateway
-	case a.cfg.ServerGroup != "" && caller.Peer.In(a.cfg.ServerGroup):
-		caller.Role = Server
-	}
-	now := time.Now()
-	caller.Expires = now.Add(min(leaf.NotAfter.Sub(now), maxCertificateLife))
-	return caller, nil
+	return a.certificates.caller(request.TLS, a.cfg)
 }
 
 func (a *Authenticator) tokenCaller(ctx context.Context, token string) (*Caller, error) {
 	if a.cfg.Tokens == nil {
 		return nil, NotAuthenticated("this server takes no bearer tokens; use a client certificate")
 	}
-	user, err := a.cfg.Tokens.Review(ctx, token)
+	reviewed, err := a.cfg.Tokens.Review(ctx, token)
 	if err != nil {
 		return nil, err
 	}
-	return &Caller{Credential: Token, Peer: user, Recheck: func(ctx context.Context) error {
-		_, err := a.cfg.Tokens.Review(ctx, token)
-		return err
+	return &Caller{Credential: Token, Peer: reviewed.User, Stale: reviewed.Stale, Recheck: func(ctx context.Context) error {
+		return a.cfg.Tokens.Recheck(ctx, token)
 	}}, nil
 }
 

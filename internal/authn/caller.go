@@ -69,8 +69,9 @@ type Caller struct {
 	// Credential and Role are those of the peer.
 	Credential Credential
 	Role       Role
-	// Forwarded says that a gateway names User.
+	// Forwarded says that a gateway names User. Gateway is the id of its replica.
 	Forwarded bool
+	Gateway   string
 	// Address is the network address of the peer.
 	Address string
 	// Expires is the end of the certificate, by the monotonic clock: a later step of the wall clock
@@ -79,6 +80,9 @@ type Caller struct {
 	// Recheck reviews the credential of a long stream again. It is nil for a credential that needs
 	// no review: a certificate is valid until Expires.
 	Recheck func(context.Context) error
+	// Stale says that the token could not be reviewed again, because the kube-apiserver does not
+	// answer. The caller may read, but not change anything by a right.
+	Stale bool
 	// Unchecked says that the server authorizes nothing, because it serves loopback with
 	// --insecure.
 	Unchecked bool

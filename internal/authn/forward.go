@@ -13,21 +13,22 @@ import (
 )
 
 // Metadata keys of a forwarded caller. Values are escaped as path segments are; a value of
-// RemoteExtraKey is "key=value", each escaped.
+// RemoteExtraKey is "key=value", each escaped. RemoteGatewayKey has the replica id of the gateway.
 const (
-	RemoteUserKey  = "x-remote-user"
-	RemoteUIDKey   = "x-remote-uid"
-	RemoteGroupKey = "x-remote-group"
-	RemoteExtraKey = "x-remote-extra"
+	RemoteUserKey    = "x-remote-user"
+	RemoteUIDKey     = "x-remote-uid"
+	RemoteGroupKey   = "x-remote-group"
+	RemoteExtraKey   = "x-remote-extra"
+	RemoteGatewayKey = "x-remote-gateway"
 )
 
 func remoteKeys() []string {
-	return []string{RemoteUserKey, RemoteUIDKey, RemoteGroupKey, RemoteExtraKey}
+	return []string{RemoteUserKey, RemoteUIDKey, RemoteGroupKey, RemoteExtraKey, RemoteGatewayKey}
 }
 
-// Forward returns the context of a call that a gateway makes on behalf of user.
-func Forward(ctx context.Context, user User) context.Context {
-	values := metadata.MD{RemoteUserKey: {escape(user.Name)}}
+// Forward returns the context of a call that a replica of the gateway makes on behalf of user.
+func Forward(ctx context.Context, user User, replicaID string) context.Context {
+	values := metadata.MD{RemoteUserKey: {escape(user.Name)}, RemoteGatewayKey: {escape(replicaID)}}
 	if user.UID != "" {
 		values.Append(RemoteUIDKey, escape(user.UID))
 	}
@@ -43,6 +44,17 @@ func Forward(ctx context.Context, user User) context.Context {
 	outgoing = outgoing.Copy()
 	removeRemote(outgoing)
 	return metadata.NewOutgoingContext(ctx, metadata.Join(outgoing, values))
+}
+
+// NotForwarded returns the context of a call that a gateway makes for itself.
+func NotForwarded(ctx context.Context) context.Context {
+	outgoing, given := metadata.FromOutgoingContext(ctx)
+	if !given {
+		return ctx
+	}
+	outgoing = outgoing.Copy()
+	removeRemote(outgoing)
+	return metadata.NewOutgoingContext(ctx, outgoing)
 }
 
 // escape leaves only what a header may have. url.PathEscape leaves "=", which separates a key.
@@ -91,6 +103,16 @@ func forwarded(values func(key string) []string) (user User, named bool, err err
 		user.Extra[key] = append(user.Extra[key], value)
 	}
 	return user, true, nil
+}
+
+// gatewayReplica returns the replica of the gateway that forwards, or "".
+func gatewayReplica(values func(key string) []string) string {
+	for _, escaped := range values(RemoteGatewayKey) {
+		if id, err := url.PathUnescape(escaped); err == nil {
+			return id
+		}
+	}
+	return ""
 }
 
 // WithoutRemote returns a context whose incoming metadata names no original caller.

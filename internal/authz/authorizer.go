@@ -2,6 +2,7 @@ package authz
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,10 +30,16 @@ type Attributes struct {
 // IsRead says whether the verb changes nothing.
 func (a Attributes) IsRead() bool { return slices.Contains([]string{"get", "list", "watch"}, a.Verb) }
 
+// Decision is the result of a review. Reason may be empty.
+type Decision struct {
+	Allowed bool
+	Reason  string
+}
+
 // Reviewer asks whether a user may do something. It is safe for concurrent use. An error means that
-// there is no decision; reason may be empty.
+// there is no decision.
 type Reviewer interface {
-	Review(ctx context.Context, user authn.User, asked Attributes) (allowed bool, reason string, err error)
+	Review(ctx context.Context, user authn.User, asked Attributes) (Decision, error)
 }
 
 // Authorizer decides about callers. It is safe for concurrent use.
@@ -54,15 +61,23 @@ func (z *Authorizer) Authorize(ctx context.Context, caller *authn.Caller, asked 
 	if caller.Anonymous() {
 		return authn.NotAuthenticated("this call needs a client certificate or a bearer token")
 	}
-	allowed, reason, err := z.reviewer.Review(ctx, caller.User, asked)
+	if caller.Stale && !asked.IsRead() {
+		return unavailable(caller.User, asked, errStaleToken)
+	}
+	decision, err := z.reviewer.Review(ctx, caller.User, asked)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
 		return unavailable(caller.User, asked, err)
 	}
-	if !allowed {
-		return NotAuthorized(caller.User, asked, reason)
+	if !decision.Allowed {
+		return NotAuthorized(caller.User, asked, decision.Reason)
 	}
 	return nil
 }
+
+var errStaleToken = errors.New("the bearer token could not be reviewed again")
 
 func unavailable(user authn.User, asked Attributes, err error) error {
 	return rpcerror.New(codes.Unavailable, rpcerror.AccessReviewUnavailableReason,

@@ -61,13 +61,13 @@ type Server struct {
 	*source
 }
 
-// TLS returns a configuration that presents the current certificate and requires a client
-// certificate of a current authority. Do not remove GetConfigForClient: without it the
-// configuration presents no certificate.
+// TLS returns a configuration that presents the current certificate. A client may present none; one
+// that it presents must be of a current authority, and for clients. Do not remove
+// GetConfigForClient: without it the configuration presents no certificate.
 func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientAuth: tls.VerifyClientCertIfGiven,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			return s.current().server(), nil
 		},
@@ -104,7 +104,7 @@ func (m *material) server() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{*m.certificate},
-		ClientAuth:             tls.RequireAndVerifyClientCert,
+		ClientAuth:             tls.VerifyClientCertIfGiven,
 		ClientCAs:              m.pool,
 		SessionTicketsDisabled: true,
 	}

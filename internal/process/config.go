@@ -59,7 +59,7 @@ func loopback(port int) string {
 }
 
 // RegisterFlags adds the flags of every server.
-func (c *Config) RegisterFlags(fs *pflag.FlagSet, program Program) {
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster,
 		"name of the Kubernetes cluster; separates the keys of several clusters in one etcd")
 	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress,
@@ -70,9 +70,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, program Program) {
 	c.Admin.RegisterFlags(fs)
 	c.Log.RegisterFlags(fs)
 	c.Etcd.RegisterFlags(fs)
-	if program.Kube {
-		c.Kube.RegisterFlags(fs)
-	}
+	c.Kube.RegisterFlags(fs)
 }
 
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
@@ -94,7 +92,7 @@ func (c *Config) Validate(program Program) []error {
 	problems = append(problems, c.Admin.Validate()...)
 	problems = append(problems, c.Log.Validate()...)
 	problems = append(problems, c.Etcd.Validate()...)
-	if program.Kube {
+	if program.Kube || c.reviews() {
 		problems = append(problems, c.Kube.Validate()...)
 	}
 	return problems

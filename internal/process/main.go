@@ -94,7 +94,7 @@ func flagSet(cfg *Config, program Program) *pflag.FlagSet {
 		" and settings with the names of these flags; flags and TRIVET_<FLAG> variables override it")
 	fs.Bool("help", false, "print this and exit")
 	fs.Bool("version", false, "print the version and exit")
-	cfg.RegisterFlags(fs, program)
+	cfg.RegisterFlags(fs)
 	if program.RegisterFlags != nil {
 		program.RegisterFlags(fs)
 	}

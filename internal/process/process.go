@@ -39,6 +39,7 @@ type Process struct {
 	candidate *term.Candidate
 	etcd      *clientv3.Client
 	probe     *kubeconn.Probe // nil unless the program talks to Kubernetes
+	access    *access
 	ready     *observe.Checks
 	rpc       *rpcserver.Server
 	admin     *observe.Admin
@@ -113,9 +114,13 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if err != nil {
 		return &UsageError{Err: err}
 	}
+	if p.access, err = newAccess(cfg, p.logger, registry); err != nil {
+		return &UsageError{Err: err}
+	}
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
-		Peers:  rpcclient.Config{TLS: cfg.RPC.TLS, Insecure: cfg.RPC.Insecure},
+		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer,
+		Peers:  rpcclient.Config{TLS: cfg.RPC.PeerFiles(), Insecure: cfg.RPC.Insecure},
 		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
 	})
 	if err != nil {
@@ -143,9 +148,14 @@ const kubeProbePeriod = 2 * time.Second
 
 func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
 	var err error
-	p.rpc, err = rpcserver.New(cfg.RPC, rpcserver.Deps{
+	deps := rpcserver.Deps{
 		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated, Cluster: p.member.Cluster,
-	})
+		Authorizer: p.access.authorizer,
+	}
+	if p.access.authenticator != nil { // an interface with a nil pointer is not nil
+		deps.Authenticator = p.access.authenticator
+	}
+	p.rpc, err = rpcserver.New(cfg.RPC, deps)
 	if err != nil {
 		return &UsageError{Err: err}
 	}
@@ -205,6 +215,11 @@ func (p *Process) close() {
 	for _, listener := range []net.Listener{p.rpcAt, p.adminAt} {
 		if listener != nil {
 			_ = listener.Close()
+		}
+	}
+	if p.access != nil {
+		for _, end := range p.access.close {
+			end()
 		}
 	}
 	if p.etcd == nil {

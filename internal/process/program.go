@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
@@ -28,7 +30,8 @@ type Program struct {
 	// Shards returns the number of shards of the service. It is called after flags have been read.
 	// With nil or 0 the replica is a member that holds no terms.
 	Shards func() int
-	// Kube says whether the service talks to a kube-apiserver.
+	// Kube says whether the service talks to a kube-apiserver. Reviews of callers are separate:
+	// every process asks them, and is ready without an answer.
 	Kube bool
 	// KubeQPS and KubeBurst are the defaults of --kube-api-qps and --kube-api-burst; 0 means the
 	// defaults of kubeconn. A service that limits its requests itself sets them higher.
@@ -80,9 +83,14 @@ type Deps struct {
 	// is 0.
 	Candidate *term.Candidate
 	// Peers configures connections to other Trivet processes, with this process's certificates.
-	Peers   rpcclient.Config
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer
+	Peers rpcclient.Config
+	// Authenticator finds the callers of further servers of the process; nil with --insecure, where
+	// each caller may do everything.
+	Authenticator *authn.Authenticator
+	// Authorizer decides what a caller may do. It is never nil.
+	Authorizer *authz.Authorizer
+	Logger     *slog.Logger
+	Metrics    prometheus.Registerer
 	// Ready has the checks of /readyz. A service may add checks before Run.
 	Ready *observe.Checks
 	// LoopSelection is the value of --loops.

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -59,7 +61,11 @@ func connect(t *testing.T, service *leases, serverCfg rpcserver.Config, clientCf
 func connectAs(t *testing.T, target string, service *leases, serverCfg rpcserver.Config, clientCfg rpcclient.Config) *connected {
 	t.Helper()
 	logger := slog.New(slog.DiscardHandler)
-	server, err := rpcserver.New(serverCfg, rpcserver.Deps{Logger: logger})
+	deps := rpcserver.Deps{Logger: logger}
+	if !serverCfg.Insecure {
+		deps.Authenticator, deps.Authorizer = authn.New(authn.Config{}), authz.New(nil)
+	}
+	server, err := rpcserver.New(serverCfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestTLS_OnlyPeersOfTheAuthorityTalk(t *testing.T) {
 	}{
 		"same authority":        {client: ours.Files(t, "client", ours), want: codes.OK},
 		"client of another":     {client: theirs.Files(t, "client", ours), want: codes.Unavailable},
-		"client shows none":     {client: identity.Files{CAFile: ours.Files(t, "client", ours).CAFile}, want: codes.Unavailable},
+		"client shows none":     {client: identity.Files{CAFile: ours.Files(t, "client", ours).CAFile}, want: codes.Unauthenticated},
 		"client trusts another": {client: ours.Files(t, "client", theirs), want: codes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,24 +2,19 @@ package rpcserver
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
@@ -130,14 +125,27 @@ func BenchmarkFind(b *testing.B) {
 }
 
 func TestCallerOf_DiffersForDifferentIdentities(t *testing.T) {
-	of := func(certificate *x509.Certificate) string {
-		info := credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}
-		return callerOf(peer.NewContext(t.Context(), &peer.Peer{AuthInfo: info}))
+	of := func(user, peer authn.User) string {
+		return callerOf(authn.NewContext(t.Context(), &authn.Caller{User: user, Peer: peer, Forwarded: true}))
 	}
-	uri := &url.URL{Scheme: "spiffe", Host: "a", Path: "/b"}
-	group := of(&x509.Certificate{Subject: pkix.Name{CommonName: "x", Organization: []string{uri.String()}}})
-	named := of(&x509.Certificate{Subject: pkix.Name{CommonName: "x"}, URIs: []*url.URL{uri}})
-	if group == named || named != of(&x509.Certificate{Subject: pkix.Name{CommonName: "x"}, URIs: []*url.URL{uri}}) {
-		t.Errorf("callers %q and %q", group, named)
+	gateway := authn.User{Name: "trivet:gateway"}
+	first := of(authn.User{Name: "ann", Groups: []string{"a", "b"}}, gateway)
+	for name, c := range map[string]struct {
+		user authn.User
+		same bool
+	}{
+		"groups in another order":  {authn.User{Name: "ann", Groups: []string{"b", "a"}}, true},
+		"another user":             {authn.User{Name: "bob", Groups: []string{"a", "b"}}, false},
+		"another group":            {authn.User{Name: "ann", Groups: []string{"a"}}, false},
+		"a user of the same name":  {authn.User{Name: "ann", UID: "2", Groups: []string{"a", "b"}}, false},
+		"one group with a space":   {authn.User{Name: "ann", Groups: []string{"a b"}}, false},
+		"one group with the quote": {authn.User{Name: "ann", Groups: []string{`a" "b`}}, false},
+	} {
+		if got := of(c.user, gateway); (got == first) != c.same {
+			t.Errorf("%s: caller %s beside %s, want the same: %t", name, got, first, c.same)
+		}
+	}
+	if of(authn.User{Name: "ann"}, gateway) != of(authn.User{Name: "ann"}, authn.User{Name: "trivet:gateway-2"}) {
+		t.Error("a user is another caller behind another gateway; a repeated request may come through any")
 	}
 }

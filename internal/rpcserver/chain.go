@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
@@ -29,7 +28,7 @@ type chain struct {
 	stopping context.Context
 	cluster  string
 	// authenticator is nil if the server authorizes nothing.
-	authenticator *authn.Authenticator
+	authenticator Authenticator
 	authorizer    *authz.Authorizer
 }
 

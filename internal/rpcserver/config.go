@@ -1,6 +1,7 @@
 package rpcserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,8 +20,12 @@ type Config struct {
 	Listen string
 	// TLS has the server's certificate and key and the authorities of client certificates.
 	TLS identity.Files
+	// PeerCAFile has the authorities of Trivet's own servers and gateways; empty: those of TLS.
+	PeerCAFile string
 	// Insecure serves without TLS. It is accepted only while Listen is a loopback address.
 	Insecure bool
+	// Access says who may call.
+	Access AccessConfig
 	// MaxRecvBytes limits the size of a received message, uncompressed.
 	MaxRecvBytes int
 	// MaxHeaderBytes limits the size of the headers of a call, uncompressed.
@@ -40,6 +45,7 @@ type Config struct {
 func DefaultConfig(listen string) Config {
 	return Config{
 		Listen:               listen,
+		Access:               DefaultAccessConfig(),
 		MaxRecvBytes:         1 << 20,
 		MaxHeaderBytes:       8 << 10,
 		MaxConcurrentStreams: 100,
@@ -54,7 +60,9 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file with the server's certificate, leaf first. Read again when it changes.")
 	fs.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file with the private key of --tls-cert-file.")
 	fs.StringVar(&c.TLS.CAFile, "client-ca-file", c.TLS.CAFile, "PEM file with the authorities that clients' certificates must come from.")
+	fs.StringVar(&c.PeerCAFile, "peer-ca-file", c.PeerCAFile, "PEM file with the authorities of Trivet's own servers and gateways; empty: --client-ca-file. Give it if other authorities may issue certificates of clients.")
 	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "Serve without TLS; accepted only while --listen is a loopback address.")
+	c.Access.registerFlags(fs)
 	fs.IntVar(&c.MaxRecvBytes, "max-recv-bytes", c.MaxRecvBytes, "Largest message accepted, in bytes.")
 	fs.IntVar(&c.MaxHeaderBytes, "max-header-bytes", c.MaxHeaderBytes, "Largest headers of one call accepted, in bytes.")
 	fs.Uint32Var(&c.MaxConcurrentStreams, "max-concurrent-streams", c.MaxConcurrentStreams, "Calls of one connection that run at a time.")
@@ -70,6 +78,7 @@ func (c *Config) Validate() []error {
 		problems = append(problems, fmt.Errorf("--listen=%q: %w", c.Listen, err))
 	}
 	problems = append(problems, c.validateSecurity(host, err == nil)...)
+	problems = append(problems, c.Access.validate(err == nil && isLoopback(host))...)
 	return append(problems, c.validateLimits()...)
 }
 
@@ -82,9 +91,9 @@ func (c *Config) validateSecurity(host string, hostKnown bool) []error {
 		problems = append(problems, fmt.Errorf(
 			"--insecure is accepted only while --listen is a loopback address such as 127.0.0.1:0, not %q; give --tls-cert-file, --tls-key-file and --client-ca-file instead", c.Listen))
 	}
-	if c.TLS != (identity.Files{}) {
+	if c.TLS != (identity.Files{}) || c.PeerCAFile != "" {
 		problems = append(problems, errors.New(
-			"--insecure contradicts --tls-cert-file, --tls-key-file and --client-ca-file; give either it or them"))
+			"--insecure contradicts --tls-cert-file, --tls-key-file, --client-ca-file and --peer-ca-file; give either it or them"))
 	}
 	return problems
 }
@@ -106,7 +115,19 @@ func (c *Config) validateFiles() []error {
 	if _, err := c.TLS.ServerTLS(slog.New(slog.DiscardHandler)); err != nil {
 		return []error{fmt.Errorf("--tls-cert-file, --tls-key-file, --client-ca-file: %w", err)}
 	}
+	if _, err := c.PeerFiles().Client(slog.New(slog.DiscardHandler)); err != nil {
+		return []error{fmt.Errorf("--peer-ca-file: %w", err)}
+	}
 	return nil
+}
+
+// PeerFiles returns the server's certificate and the authorities of Trivet's own servers and
+// gateways. An authority that may issue certificates of clients need not be trusted to issue those
+// of servers.
+func (c *Config) PeerFiles() identity.Files {
+	files := c.TLS
+	files.CAFile = cmp.Or(c.PeerCAFile, c.TLS.CAFile)
+	return files
 }
 
 func (c *Config) validateLimits() []error {

@@ -18,6 +18,7 @@ import (
 func TestDefaultConfig_IsAsDocumented(t *testing.T) {
 	want := Config{
 		Listen:               "127.0.0.1:7601",
+		Access:               AccessConfig{TokenAudiences: []string{"trivet"}, GatewayGroup: "trivet:gateways", ServerGroup: "trivet:servers", Mode: "RBAC"},
 		MaxRecvBytes:         1048576,
 		MaxHeaderBytes:       8192,
 		MaxConcurrentStreams: 100,
@@ -34,13 +35,15 @@ func TestConfig_FlagsSetTheirFields(t *testing.T) {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	cfg.RegisterFlags(fs)
 	if err := fs.Parse([]string{
-		"--listen=127.0.0.1:1", "--tls-cert-file=c", "--tls-key-file=k", "--client-ca-file=a", "--insecure",
+		"--listen=127.0.0.1:1", "--tls-cert-file=c", "--tls-key-file=k", "--client-ca-file=a", "--peer-ca-file=p", "--insecure",
+		"--token-audiences=u,v", "--gateway-group=g", "--server-group=s", "--authorization-mode=AlwaysAllow",
 		"--max-recv-bytes=2", "--max-header-bytes=3", "--max-concurrent-streams=4", "--max-connection-age=5s", "--drain-timeout=6s",
 	}); err != nil {
 		t.Fatal(err)
 	}
 	want := Config{
-		Listen: "127.0.0.1:1", TLS: identity.Files{CertFile: "c", KeyFile: "k", CAFile: "a"}, Insecure: true,
+		Listen: "127.0.0.1:1", TLS: identity.Files{CertFile: "c", KeyFile: "k", CAFile: "a"}, PeerCAFile: "p", Insecure: true,
+		Access:       AccessConfig{TokenAudiences: []string{"u", "v"}, GatewayGroup: "g", ServerGroup: "s", Mode: AlwaysAllowMode},
 		MaxRecvBytes: 2, MaxHeaderBytes: 3, MaxConcurrentStreams: 4, MaxConnectionAge: 5 * time.Second, DrainTimeout: 6 * time.Second,
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
@@ -83,13 +86,23 @@ func TestValidate_AllProblemsAtOnceWithTheirFlags(t *testing.T) {
 	}{
 		"nothing given": {cfg: Config{MaxHeaderBytes: -1, MaxConnectionAge: -1}, want: []string{
 			`--listen=""`, "--tls-cert-file", "--tls-key-file", "--client-ca-file",
-			"--max-recv-bytes=0", "--max-header-bytes=-1", "--max-concurrent-streams=0", "--max-connection-age=-1ns", "--drain-timeout=0s",
+			"--token-audiences", "--authorization-mode", "--max-recv-bytes=0", "--max-header-bytes=-1", "--max-concurrent-streams=0", "--max-connection-age=-1ns", "--drain-timeout=0s",
 		}},
-		"no port":             {cfg: with(DefaultConfig("127.0.0.1"), func(c *Config) { c.Insecure = true }), want: []string{"must be host:port"}},
-		"port of letters":     {cfg: with(DefaultConfig("127.0.0.1:grpc"), func(c *Config) { c.Insecure = true }), want: []string{`port "grpc"`}},
-		"port too high":       {cfg: with(DefaultConfig("127.0.0.1:65536"), func(c *Config) { c.Insecure = true }), want: []string{`port "65536"`}},
-		"one file forgotten":  {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.TLS = identity.Files{CertFile: "c", KeyFile: "k"} }), want: []string{"--client-ca-file is required"}},
-		"file missing":        {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.TLS = missing }), want: []string{"absent.key"}},
+		"no port":         {cfg: with(DefaultConfig("127.0.0.1"), func(c *Config) { c.Insecure = true }), want: []string{"must be host:port"}},
+		"port of letters": {cfg: with(DefaultConfig("127.0.0.1:grpc"), func(c *Config) { c.Insecure = true }), want: []string{`port "grpc"`}},
+		"port too high":   {cfg: with(DefaultConfig("127.0.0.1:65536"), func(c *Config) { c.Insecure = true }), want: []string{`port "65536"`}},
+		"allowed everything beyond loopback": {cfg: with(DefaultConfig("10.0.0.7:1"), func(c *Config) {
+			c.TLS, c.Access.Mode = authority.Files(t, "server", authority), AlwaysAllowMode
+		}), want: []string{"--authorization-mode=AlwaysAllow is accepted only"}},
+		"one group for two roles": {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.Insecure, c.Access.GatewayGroup = true, "trivet:servers" }), want: []string{"--gateway-group and --server-group"}},
+		"nodes as gateways":       {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.Insecure, c.Access.GatewayGroup = true, "system:nodes" }), want: []string{"group of all nodes"}},
+		"one file forgotten":      {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.TLS = identity.Files{CertFile: "c", KeyFile: "k"} }), want: []string{"--client-ca-file is required"}},
+		"file missing":            {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.TLS = missing }), want: []string{"absent.key"}},
+		"insecure with peers":     {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.Insecure = true; c.PeerCAFile = "p" }), want: []string{"--insecure contradicts"}},
+		"absent peers": {cfg: with(DefaultConfig("10.0.0.7:1"), func(c *Config) {
+			c.TLS = authority.Files(t, "server", authority)
+			c.PeerCAFile = filepath.Join(t.TempDir(), "absent.crt")
+		}), want: []string{"--peer-ca-file"}},
 		"insecure with files": {cfg: with(DefaultConfig("127.0.0.1:1"), func(c *Config) { c.Insecure = true; c.TLS.CertFile = "c" }), want: []string{"--insecure contradicts"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,4 +158,16 @@ func TestNew_OneRegistryTakesOneServer(t *testing.T) {
 func with(cfg Config, change func(*Config)) Config {
 	change(&cfg)
 	return cfg
+}
+
+// Servers of Trivet may have authorities of their own, apart from those of clients.
+func TestPeerFiles_PeersAuthorityElseThatOfClients(t *testing.T) {
+	cfg := Config{TLS: identity.Files{CertFile: "c", KeyFile: "k", CAFile: "clients"}}
+	if diff := cmp.Diff(cfg.TLS, cfg.PeerFiles()); diff != "" {
+		t.Errorf("without --peer-ca-file (-want +got):\n%s", diff)
+	}
+	cfg.PeerCAFile = "peers"
+	if diff := cmp.Diff(identity.Files{CertFile: "c", KeyFile: "k", CAFile: "peers"}, cfg.PeerFiles()); diff != "" {
+		t.Errorf("with --peer-ca-file (-want +got):\n%s", diff)
+	}
 }

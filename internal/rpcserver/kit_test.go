@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -61,7 +63,10 @@ type setup struct {
 	service     *leases
 	unvalidated []string
 	cluster     string
-	change      func(*rpcserver.Config)
+	// authenticator and authorizer default to those of a server with AlwaysAllow, with TLS.
+	authenticator rpcserver.Authenticator
+	authorizer    *authz.Authorizer
+	change        func(*rpcserver.Config)
 }
 
 // running is a server on an in-memory connection, with its log and metrics.
@@ -111,6 +116,13 @@ func newServer(t testing.TB, with setup, deps rpcserver.Deps) *rpcserver.Server 
 	cfg.Insecure = true
 	if with.change != nil {
 		with.change(&cfg)
+	}
+	deps.Authenticator, deps.Authorizer = with.authenticator, with.authorizer
+	if deps.Authorizer == nil {
+		deps.Authorizer = authz.New(nil)
+	}
+	if deps.Authenticator == nil && !cfg.Insecure {
+		deps.Authenticator = authn.New(authn.Config{})
 	}
 	server, err := rpcserver.New(cfg, deps)
 	if err != nil {

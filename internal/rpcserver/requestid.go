@@ -5,17 +5,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -169,17 +169,9 @@ func isFinal(err error) bool {
 	}
 }
 
-// callerOf returns the identity of the client's certificate. It is the same after the certificate
-// was renewed, and empty for a client without one.
+// callerOf identifies on whose behalf a call is made. It is the same after a credential was
+// renewed, and for each gateway that forwards the call.
 func callerOf(ctx context.Context) string {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return ""
-	}
-	info, ok := from.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return ""
-	}
-	certificate := info.State.PeerCertificates[0]
-	return fmt.Sprintf("%q %q %q", certificate.Subject.CommonName, certificate.Subject.Organization, certificate.URIs)
+	user := authn.FromContext(ctx).User
+	return fmt.Sprintf("%q %q %q", user.Name, user.UID, slices.Sorted(slices.Values(user.Groups)))
 }

@@ -53,11 +53,17 @@ type Deps struct {
 	Unvalidated []string
 	// Authenticator finds the caller of each call; nil with Config.Insecure, where each caller may
 	// do everything.
-	Authenticator *authn.Authenticator
+	Authenticator Authenticator
 	// Authorizer decides what a caller may do. It is required with an Authenticator.
 	Authorizer *authz.Authorizer
 	// Cluster is the name of the cluster, with which [ClusterKey] of a call has to agree.
 	Cluster string
+}
+
+// Authenticator finds the caller of a call, as *authn.Authenticator does. It is safe for concurrent
+// use.
+type Authenticator interface {
+	Authenticate(ctx context.Context, request authn.Request) (*authn.Caller, error)
 }
 
 // Server is a gRPC server. Call [New], then [Server.Register] for each service, then [Server.Serve]
@@ -81,6 +87,9 @@ type Server struct {
 // New returns a server with health and reflection registered. It starts nothing and does not
 // listen. It fails on unusable TLS files and on metrics that the registry refuses.
 func New(cfg Config, deps Deps) (*Server, error) {
+	if !cfg.Insecure && deps.Authenticator == nil || deps.Authenticator != nil && deps.Authorizer == nil {
+		return nil, errors.New("a server with TLS needs an authenticator and an authorizer")
+	}
 	transport, err := transportCredentials(cfg, deps)
 	if err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func configure(t *testing.T, s server, settings map[string]string, files string)
 	t.Helper()
 	cfg := process.DefaultConfig(s.program)
 	flags := pflag.NewFlagSet(s.program.Name, pflag.ContinueOnError)
-	cfg.RegisterFlags(flags, s.program)
+	cfg.RegisterFlags(flags)
 	s.program.RegisterFlags(flags)
 	for name, value := range settings {
 		if strings.HasPrefix(value, "/etc/") {

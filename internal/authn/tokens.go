@@ -1,0 +1,155 @@
+package authn
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"slices"
+	"strings"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/internal/review"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+)
+
+// DefaultTokenAudience is in the audiences of tokens for Trivet.
+const DefaultTokenAudience = "trivet"
+
+// TokensConfig configures Tokens. All fields are required.
+type TokensConfig struct {
+	Client authenticationclient.TokenReviewInterface
+	// Audiences are asked for; a token needs one of them.
+	Audiences []string
+	Metrics   *review.Metrics
+}
+
+// Tokens reviews bearer tokens by TokenReview. It keeps no token: its cache knows a keyed hash.
+type Tokens struct {
+	client    authenticationclient.TokenReviewInterface
+	audiences []string
+	cache     *review.Cache[tokenAnswer]
+	hashes    sync.Pool // of hash.Hash, with the random key of this process and the audiences
+}
+
+// tokenAnswer is a user, or why there is none.
+type tokenAnswer struct {
+	user    User
+	refused string
+}
+
+// NewTokens returns a reviewer. It contacts no server.
+func NewTokens(cfg TokensConfig) *Tokens {
+	key := make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // never fails
+	return &Tokens{
+		client: cfg.Client, audiences: slices.Clone(cfg.Audiences), cache: review.NewCache[tokenAnswer](cfg.Metrics, "token"),
+		hashes: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }},
+	}
+}
+
+// Close ends the reviews in progress.
+func (t *Tokens) Close() { t.cache.Close() }
+
+// Review returns the user of a token.
+func (t *Tokens) Review(ctx context.Context, token string) (TokenUser, error) {
+	if token == "" {
+		return TokenUser{}, NotAuthenticated("the bearer token is empty")
+	}
+	answer, err := t.cache.Get(ctx, t.key(token), true, t.asks(token))
+	if err != nil {
+		return TokenUser{}, tokenUnavailable(err)
+	}
+	if answer.Value.refused != "" {
+		return TokenUser{}, NotAuthenticated(answer.Value.refused)
+	}
+	return TokenUser{User: answer.Value.user, Stale: answer.Stale}, nil
+}
+
+// Recheck returns nil if a token is valid now. It uses an answer of the last two seconds, and no
+// stale one.
+func (t *Tokens) Recheck(ctx context.Context, token string) error {
+	answer, err := t.cache.Renew(ctx, t.key(token), t.asks(token))
+	if err != nil {
+		return tokenUnavailable(err)
+	}
+	if answer.refused != "" {
+		return NotAuthenticated(answer.refused)
+	}
+	return nil
+}
+
+func (t *Tokens) asks(token string) review.Ask[tokenAnswer] {
+	return func(ctx context.Context) (tokenAnswer, bool, error) {
+		answer, err := t.ask(ctx, token)
+		return answer, answer.refused == "", err
+	}
+}
+
+func tokenUnavailable(err error) error {
+	if status.Code(err) == codes.Canceled || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return rpcerror.New(codes.Unavailable, rpcerror.AccessReviewUnavailableReason,
+		fmt.Sprintf("the bearer token cannot be reviewed, because the kube-apiserver does not answer: %v; try again when it does", err))
+}
+
+// key hashes a token together with the audiences.
+func (t *Tokens) key(token string) (key review.Key) {
+	sum, _ := t.hashes.Get().(hash.Hash)
+	defer t.hashes.Put(sum)
+	sum.Reset()
+	var length [8]byte
+	for _, part := range append(t.audiences[:len(t.audiences):len(t.audiences)], token) {
+		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
+		_, _ = sum.Write(length[:])
+		_, _ = sum.Write([]byte(part))
+	}
+	sum.Sum(key[:0])
+	return key
+}
+
+// ask sends a TokenReview. Its error never contains the token.
+func (t *Tokens) ask(ctx context.Context, token string) (tokenAnswer, error) {
+	reviewed, err := t.client.Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: t.audiences},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return tokenAnswer{}, errors.New(strings.ReplaceAll(err.Error(), token, "<token>"))
+	}
+	// The kube-apiserver says why in the same field for an invalid token and for one that it could
+	// not check. Both are refused.
+	if !reviewed.Status.Authenticated {
+		return tokenAnswer{refused: "the kube-apiserver does not accept the bearer token for the audiences " + strings.Join(t.audiences, ", ")}, nil
+	}
+	// An authenticator that knows no audiences returns none: its tokens are for the kube-apiserver.
+	if !slices.ContainsFunc(reviewed.Status.Audiences, func(audience string) bool { return slices.Contains(t.audiences, audience) }) {
+		return tokenAnswer{refused: "the bearer token is not for the audiences " + strings.Join(t.audiences, ", ")}, nil
+	}
+	if reviewed.Status.User.Username == "" {
+		return tokenAnswer{refused: "the kube-apiserver names no user of the bearer token"}, nil
+	}
+	return tokenAnswer{user: userOf(reviewed.Status.User)}, nil
+}
+
+func userOf(info authenticationv1.UserInfo) User {
+	user := User{Name: info.Username, UID: info.UID, Groups: info.Groups}
+	if len(info.Extra) > 0 {
+		user.Extra = make(map[string][]string, len(info.Extra))
+		for key, values := range info.Extra {
+			user.Extra[key] = values
+		}
+	}
+	return user
+}

@@ -1,0 +1,92 @@
+package certs
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"net"
+	"slices"
+)
+
+const (
+	// GatewayGroup may forward the identity of a caller.
+	GatewayGroup = "trivet:gateways"
+	// ServerGroup is the group of the services.
+	ServerGroup = "trivet:servers"
+)
+
+// Servers are the programs that need a certificate, by the name of their Service.
+func Servers() []string { return []string{"bootstrapsvc", "gateway", "leasesvc", "slicesvc"} }
+
+// Leaf describes a certificate. User and Groups become common name and organizations, from which
+// Kubernetes takes user name and groups.
+type Leaf struct {
+	User     string
+	Groups   []string
+	DNSNames []string
+	IPs      []net.IP
+	// Serves adds the usage of a server to that of a client.
+	Serves bool
+}
+
+// ServerLeaf describes the certificate of a server: user trivet:<server> in the group of gateways
+// or servers. It is valid for the names of its Service in the namespace and for loopback.
+func ServerLeaf(server, namespace, clusterDomain string, dnsNames ...string) Leaf {
+	group := ServerGroup
+	if server == "gateway" {
+		group = GatewayGroup
+	}
+	inNamespace := server + "." + namespace
+	return Leaf{
+		User:   "trivet:" + server,
+		Groups: []string{group},
+		DNSNames: append([]string{
+			server, inNamespace, inNamespace + ".svc", inNamespace + ".svc." + clusterDomain, "localhost",
+		}, dnsNames...),
+		IPs:    []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		Serves: true,
+	}
+}
+
+// ClientLeaf describes the certificate of a user, which serves nothing.
+func ClientLeaf(user string, groups ...string) Leaf { return Leaf{User: user, Groups: groups} }
+
+// NodeLeaf describes the certificate of a node's agent.
+func NodeLeaf(node string) Leaf { return ClientLeaf("system:node:"+node, "system:nodes") }
+
+func (l Leaf) template() *x509.Certificate {
+	return &x509.Certificate{
+		Subject:               pkix.Name{CommonName: l.User, Organization: l.Groups},
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           l.usages(),
+		BasicConstraintsValid: true,
+		DNSNames:              l.DNSNames,
+		IPAddresses:           l.IPs,
+	}
+}
+
+func (l Leaf) usages() []x509.ExtKeyUsage {
+	if l.Serves {
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}
+	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+}
+
+// describes reports whether the certificate says what l says, in any order.
+func (l Leaf) describes(certificate *x509.Certificate) bool {
+	var have, want []string
+	for _, ip := range certificate.IPAddresses {
+		have = append(have, ip.String())
+	}
+	for _, ip := range l.IPs {
+		want = append(want, ip.String())
+	}
+	return certificate.Subject.CommonName == l.User && sameSet(certificate.Subject.Organization, l.Groups) &&
+		sameSet(certificate.DNSNames, l.DNSNames) && sameSet(have, want) && sameSet(certificate.ExtKeyUsage, l.usages())
+}
+
+func sameSet[T comparable](a, b []T) bool {
+	within := func(a, b []T) bool {
+		return !slices.ContainsFunc(a, func(item T) bool { return !slices.Contains(b, item) })
+	}
+	return within(a, b) && within(b, a)
+}

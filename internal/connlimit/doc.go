@@ -1,0 +1,16 @@
+// Package connlimit limits the connections of a listener before and after their TLS handshakes, so
+// that one client cannot keep the others out.
+//
+// A [Limiter] counts connections in all, of each address and of each identity. A new connection has
+// a handshake in progress until its identity is known. One address may have a quarter of the
+// handshakes and of the rate; further connections of it are closed at once, without a handshake.
+// Above the rate of all addresses together, new connections wait to be accepted.
+//
+// The identity is the common name of the client's certificate. Clients without a certificate count
+// together if they have the same address. IPv6 addresses with the same first 64 bits count as one.
+//
+// [Limiter.Credentials] also ends a connection that floods its server with HTTP/2 control frames.
+// gRPC bounds the memory that such frames need, and the pings, but neither resets nor settings.
+//
+// The memory is bounded by the number of open connections. Nothing runs in the background.
+package connlimit

@@ -1,0 +1,127 @@
+package connlimit
+
+import (
+	"errors"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+const (
+	// A client may send controlRate control frames per second, and controlBurst at once. A gRPC
+	// client sends one for each call that it cancels, and pings every few seconds.
+	controlRate  = 100
+	controlBurst = 1000
+
+	prefaceBytes = 24 // of "PRI * HTTP/2.0…", before the first frame
+	headerBytes  = 9
+)
+
+// Types and flags of HTTP/2 frames.
+const (
+	frameData         = 0x0
+	frameHeaders      = 0x1
+	frameSettings     = 0x4
+	framePing         = 0x6
+	frameWindowUpdate = 0x8
+	flagEndStream     = 0x1
+	flagAck           = 0x1
+)
+
+// Credentials returns credentials of a gRPC server that end a connection on which the client sends
+// too many control frames: resets, settings, pings, priorities, continuations, empty data, and
+// frames of unknown types.
+func (l *Limiter) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
+	return &watchedCredentials{TransportCredentials: inner, limiter: l}
+}
+
+type watchedCredentials struct {
+	credentials.TransportCredentials
+	limiter *Limiter
+}
+
+// ServerHandshake returns a connection whose frames are counted.
+func (w *watchedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, info, err := w.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &watchedConn{Conn: c, limiter: w.limiter, skip: prefaceBytes}, info, nil
+}
+
+// Clone returns a copy with the same Limiter.
+func (w *watchedCredentials) Clone() credentials.TransportCredentials {
+	return &watchedCredentials{TransportCredentials: w.TransportCredentials.Clone(), limiter: w.limiter}
+}
+
+// watchedConn counts the control frames that are read. One goroutine reads.
+type watchedConn struct {
+	net.Conn
+	limiter *Limiter
+
+	skip   int // bytes until the next header of a frame
+	header [headerBytes]byte
+	known  int // bytes of header that are read
+	paid   time.Time
+}
+
+var errControlFrames = errors.New("the client sends too many HTTP/2 control frames")
+
+// Read ends the connection if the client sends too many control frames.
+func (w *watchedConn) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if n > 0 && !w.count(p[:n]) {
+		w.limiter.refused.WithLabelValues(tooManyControlFrames).Inc()
+		_ = w.Conn.Close() // the reader gets the cause
+		return 0, errControlFrames
+	}
+	return n, err
+}
+
+// count returns false when the read bytes contain a control frame too many.
+func (w *watchedConn) count(read []byte) bool {
+	control := 0
+	for {
+		skipped := min(w.skip, len(read))
+		w.skip -= skipped
+		read = read[skipped:]
+		if len(read) == 0 {
+			return control == 0 || w.admit(control, time.Now())
+		}
+		copied := copy(w.header[w.known:], read)
+		w.known += copied
+		read = read[copied:]
+		if w.known < headerBytes {
+			continue
+		}
+		w.known = 0
+		w.skip = int(w.header[0])<<16 | int(w.header[1])<<8 | int(w.header[2])
+		if isControl(w.header[3], w.header[4], w.skip) {
+			control++
+		}
+	}
+}
+
+// isControl says whether a frame is one that a client has little reason to send.
+func isControl(kind, flags byte, length int) bool {
+	switch kind {
+	case frameData:
+		return length == 0 && flags&flagEndStream == 0
+	case frameHeaders, frameWindowUpdate:
+		return false
+	case frameSettings, framePing:
+		return flags&flagAck == 0
+	default:
+		return true
+	}
+}
+
+// admit counts control frames.
+func (w *watchedConn) admit(frames int, now time.Time) bool {
+	if w.paid.Before(now) {
+		w.paid = now
+	}
+	w.paid = w.paid.Add(time.Duration(frames) * time.Second / controlRate)
+	return w.paid.Sub(now) <= controlBurst*time.Second/controlRate
+}

@@ -1,0 +1,115 @@
+package connlimit
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// bytesConn is a connection from which a test reads.
+type bytesConn struct {
+	net.Conn
+	io.Reader
+	closed bool
+}
+
+func (b *bytesConn) Read(p []byte) (int, error) { return b.Reader.Read(p) }
+
+func (b *bytesConn) Close() error {
+	b.closed = true
+	return nil
+}
+
+// readAll reads what write writes, in pieces of step bytes.
+func readAll(t *testing.T, step int, write func(*http2.Framer) error) (*bytesConn, error) {
+	t.Helper()
+	var sent bytes.Buffer
+	sent.WriteString(http2.ClientPreface)
+	if err := write(http2.NewFramer(&sent, nil)); err != nil {
+		t.Fatal(err)
+	}
+	raw := &bytesConn{Reader: &sent}
+	watched := &watchedConn{Conn: raw, limiter: newLimiter(t, Config{}), skip: prefaceBytes}
+	for {
+		if _, err := watched.Read(make([]byte, step)); err != nil {
+			return raw, err
+		}
+	}
+}
+
+func TestWatchedConn_EndsFloodsOfControlFrames(t *testing.T) {
+	ones := func(n int, write func(*http2.Framer) error) func(*http2.Framer) error {
+		return func(f *http2.Framer) error {
+			for range n {
+				if err := write(f); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	for name, c := range map[string]struct {
+		write func(*http2.Framer) error
+		flood bool
+	}{
+		"resets":        {func(f *http2.Framer) error { return f.WriteRSTStream(1, http2.ErrCodeCancel) }, true},
+		"pings":         {func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) }, true},
+		"settings":      {func(f *http2.Framer) error { return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}) }, true},
+		"continuations": {func(f *http2.Framer) error { return f.WriteContinuation(1, false, []byte("abc")) }, true},
+		"priorities":    {func(f *http2.Framer) error { return f.WritePriority(1, http2.PriorityParam{}) }, true},
+		"empty data":    {func(f *http2.Framer) error { return f.WriteData(1, false, nil) }, true},
+		"unknown":       {func(f *http2.Framer) error { return f.WriteRawFrame(0x77, 0, 1, []byte("abc")) }, true},
+
+		"data":             {func(f *http2.Framer) error { return f.WriteData(1, false, []byte(strings.Repeat("\x03", 40))) }, false},
+		"ends of streams":  {func(f *http2.Framer) error { return f.WriteData(1, true, nil) }, false},
+		"answers to pings": {func(f *http2.Framer) error { return f.WritePing(true, [8]byte{}) }, false},
+		"settings acks":    {func(f *http2.Framer) error { return f.WriteSettingsAck() }, false},
+		"windows":          {func(f *http2.Framer) error { return f.WriteWindowUpdate(0, 1000) }, false},
+		"headers": {func(f *http2.Framer) error {
+			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte("abc"), EndHeaders: true})
+		}, false},
+	} {
+		for _, step := range []int{1, 7, 4096} {
+			raw, err := readAll(t, step, ones(3*controlBurst, c.write))
+			if flood := errors.Is(err, errControlFrames); flood != c.flood || raw.closed != c.flood || !flood && !errors.Is(err, io.EOF) {
+				t.Errorf("%s, %d bytes at a time: %v, closed: %t; want a flood: %t", name, step, err, raw.closed, c.flood)
+			}
+		}
+		if _, err := readAll(t, 4096, ones(controlBurst, c.write)); !errors.Is(err, io.EOF) {
+			t.Errorf("%s: a burst of %d ends with %v", name, controlBurst, err)
+		}
+	}
+}
+
+func TestWatchedConn_AdmitsTheRate(t *testing.T) {
+	w, now := &watchedConn{}, time.Now()
+	if !w.admit(controlBurst, now) || w.admit(1, now) {
+		t.Errorf("a burst of %d frames is not the limit", controlBurst)
+	}
+	w = &watchedConn{}
+	for range 10_000 {
+		now = now.Add(time.Second / controlRate)
+		if !w.admit(1, now) {
+			t.Fatal("frames at the rate are refused")
+		}
+	}
+}
+
+func BenchmarkWatchedConn_Read(b *testing.B) {
+	var frame bytes.Buffer
+	if err := http2.NewFramer(&frame, nil).WriteData(1, false, make([]byte, 40)); err != nil {
+		b.Fatal(err)
+	}
+	w := &watchedConn{}
+	for b.Loop() {
+		if !w.count(frame.Bytes()) {
+			b.Fatal("refused")
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package connlimit
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// share is the part of the handshakes and of the rate that one address may have: 1/share.
+	share = 4
+	// burstSeconds is how many seconds of the rate may come at once.
+	burstSeconds = 2
+	// looks is how many addresses a new address looks at for one to forget.
+	looks = 4
+	// maxClosed bounds the addresses that have no open connection and are ahead of their rate.
+	maxClosed = 10_000
+)
+
+// Reasons of refused connections, which are values of a metric's label.
+const (
+	tooManyConnections     = "connections"
+	tooManyOfAddress       = "address_connections"
+	tooManyOfIdentity      = "identity_connections"
+	tooManyHandshakes      = "handshakes"
+	tooManyHandshakesOfOne = "address_handshakes"
+	tooManyNewOfAddress    = "address_rate"
+	tooManyControlFrames   = "control_frames"
+)
+
+// Limiter counts the connections of the listeners that it wraps. It is safe for concurrent use.
+type Limiter struct {
+	cfg     Config
+	refused *prometheus.CounterVec
+
+	mu          sync.Mutex // guards the fields below and what they contain
+	open        int
+	handshaking int
+	// paid is the time until which all connections so far are paid at the full rate.
+	paid       time.Time
+	addresses  map[netip.Addr]*address
+	identities map[identity]int
+}
+
+// address counts the connections of one client address.
+type address struct {
+	open, handshaking int
+	paid              time.Time
+}
+
+// identity is a user, or an address without a certificate.
+type identity struct {
+	user string
+	from netip.Addr
+}
+
+// New returns a Limiter, and registers its metrics unless registerer is nil. server is the value of
+// their label "server", for example "grpc".
+func New(cfg Config, registerer prometheus.Registerer, server string) (*Limiter, error) {
+	labels := prometheus.Labels{"server": server}
+	l := &Limiter{
+		cfg: cfg, addresses: map[netip.Addr]*address{}, identities: map[identity]int{},
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_connections_refused_total", Help: "Connections that a limit closed, by reason.", ConstLabels: labels,
+		}, []string{"reason"}),
+	}
+	if registerer == nil {
+		return l, nil
+	}
+	gauge := func(name, help string, value *int) error {
+		return registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return float64(*value)
+		}))
+	}
+	if err := errors.Join(
+		registerer.Register(l.refused),
+		gauge("trivet_connections", "Open connections.", &l.open),
+		gauge("trivet_connection_handshakes", "TLS handshakes in progress.", &l.handshaking),
+	); err != nil {
+		return nil, fmt.Errorf("register metrics of connections: %w", err)
+	}
+	return l, nil
+}
+
+// admit counts a new connection. It returns the reason if the connection must be closed.
+func (l *Limiter) admit(raw net.Conn, handshake bool, now time.Time) (*conn, string) {
+	from := addressOf(raw.RemoteAddr())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.address(from, now)
+	if reason := l.excess(of, handshake, now); reason != "" {
+		return nil, reason
+	}
+	c := &conn{Conn: raw, limiter: l, from: from, of: of, handshaking: handshake}
+	l.open++
+	if handshake {
+		l.handshaking++
+	}
+	if of != nil {
+		of.open++
+		of.paid = paidAfter(of.paid, now, l.cfg.Rate/share)
+		if handshake {
+			of.handshaking++
+		}
+	}
+	return c, ""
+}
+
+// excess returns which limit a new connection exceeds. The limits of its address come first, so
+// that the metric tells one client's flood from many clients.
+func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
+	over := func(count, limit int) bool { return limit > 0 && count >= limit }
+	if of != nil {
+		switch {
+		case over(of.open, l.cfg.MaxPerAddress):
+			return tooManyOfAddress
+		case handshake && over(of.handshaking, part(l.cfg.MaxHandshakes)):
+			return tooManyHandshakesOfOne
+		case l.cfg.Rate > 0 && of.paid.Sub(now) > burstSeconds*time.Second:
+			return tooManyNewOfAddress
+		}
+	}
+	switch {
+	case over(l.open, l.cfg.MaxConnections):
+		return tooManyConnections
+	case handshake && over(l.handshaking, l.cfg.MaxHandshakes):
+		return tooManyHandshakes
+	default:
+		return ""
+	}
+}
+
+// part is what one address may have of a limit; 0 stays 0.
+func part(of int) int { return (of + share - 1) / share }
+
+// paidAfter returns the time until which connections are paid, after one more.
+func paidAfter(paid, now time.Time, perSecond int) time.Time {
+	if paid.Before(now) {
+		paid = now
+	}
+	return paid.Add(time.Second / time.Duration(max(1, perSecond)))
+}
+
+// address returns the counts of an address, nil if it has no limits. Each new address looks at a
+// few others for one to forget. Were there too many nevertheless, new ones would share their
+// counts.
+func (l *Limiter) address(from netip.Addr, now time.Time) *address {
+	if !from.IsValid() || l.cfg.TrustLoopback && from.IsLoopback() {
+		return nil
+	}
+	if known := l.addresses[from]; known != nil {
+		return known
+	}
+	looked := 0
+	for other, of := range l.addresses {
+		if of.open == 0 && !of.paid.After(now) {
+			delete(l.addresses, other)
+		}
+		if looked++; looked == looks {
+			break
+		}
+	}
+	if len(l.addresses) >= l.open+maxClosed {
+		from = netip.Addr{}
+		if shared := l.addresses[from]; shared != nil {
+			return shared
+		}
+	}
+	made := &address{}
+	l.addresses[from] = made
+	return made
+}
+
+// pause counts a new connection for the rate of all addresses, and returns how long its acceptance
+// must wait.
+func (l *Limiter) pause(now time.Time) time.Duration {
+	if l.cfg.Rate == 0 {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paid = paidAfter(l.paid, now, l.cfg.Rate)
+	return l.paid.Sub(now) - burstSeconds*time.Second
+}
+
+// TLS returns a configuration whose handshakes tell the Limiter when they end, and of which
+// identity they are. A connection above the limit of its identity is closed.
+func (l *Limiter) TLS(config *tls.Config) *tls.Config {
+	watched := config.Clone()
+	watched.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		chosen := config
+		if config.GetConfigForClient != nil {
+			own, err := config.GetConfigForClient(hello)
+			if err != nil {
+				return nil, err
+			}
+			if own != nil {
+				chosen = own
+			}
+		}
+		c, ok := hello.Conn.(*conn)
+		if !ok {
+			return chosen, nil
+		}
+		chosen = chosen.Clone()
+		verify := chosen.VerifyConnection
+		chosen.VerifyConnection = func(state tls.ConnectionState) error {
+			if verify != nil {
+				if err := verify(state); err != nil {
+					return err
+				}
+			}
+			return l.identified(c, state)
+		}
+		return chosen, nil
+	}
+	return watched
+}
+
+var errIdentity = errors.New("too many connections of this identity")
+
+// identified ends the handshake of c. An alert would call the certificate bad, so a connection
+// above the limit is reset.
+func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
+	named := identity{from: c.from}
+	if len(state.VerifiedChains) > 0 {
+		named = identity{user: state.VerifiedChains[0][0].Subject.CommonName}
+	}
+	if l.identify(c, named) {
+		return nil
+	}
+	l.refuse(c, tooManyOfIdentity)
+	return errIdentity
+}
+
+// identify says whether the identity may have one more connection.
+func (l *Limiter) identify(c *conn, named identity) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endHandshake(c)
+	if c.closed || c.identity != (identity{}) || named == (identity{}) || c.of == nil {
+		return true
+	}
+	if l.cfg.MaxPerIdentity > 0 && l.identities[named] >= l.cfg.MaxPerIdentity {
+		return false
+	}
+	l.identities[named]++
+	c.identity = named
+	return true
+}
+
+// endHandshake needs l.mu.
+func (l *Limiter) endHandshake(c *conn) {
+	if !c.handshaking {
+		return
+	}
+	c.handshaking = false
+	l.handshaking--
+	if c.of != nil {
+		c.of.handshaking--
+	}
+}
+
+// forget ends the counts of a connection. It does nothing at the second call.
+func (l *Limiter) forget(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	l.endHandshake(c)
+	l.open--
+	if c.of != nil {
+		c.of.open--
+	}
+	if c.identity == (identity{}) {
+		return
+	}
+	if l.identities[c.identity]--; l.identities[c.identity] == 0 {
+		delete(l.identities, c.identity)
+	}
+}
+
+// refuse closes a connection without the orderly end of TCP, whose state would remain for a minute.
+func (l *Limiter) refuse(c net.Conn, reason string) {
+	l.refused.WithLabelValues(reason).Inc()
+	raw := c
+	if limited, ok := c.(*conn); ok {
+		raw = limited.Conn
+	}
+	if lingering, ok := raw.(interface{ SetLinger(seconds int) error }); ok {
+		_ = lingering.SetLinger(0) // the connection is closed in any case
+	}
+	_ = c.Close()
+}
+
+// addressOf returns the address whose connections count together; the zero value if the network has
+// no IP addresses.
+func addressOf(remote net.Addr) netip.Addr {
+	tcp, ok := remote.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	from := tcp.AddrPort().Addr().Unmap().WithZone("")
+	if !from.Is6() || from.IsLoopback() {
+		return from
+	}
+	prefix, err := from.Prefix(64)
+	if err != nil {
+		return from
+	}
+	return prefix.Addr()
+}

@@ -1,0 +1,95 @@
+package connlimit
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Listener returns a listener whose connections have no TLS handshake.
+func (l *Limiter) Listener(inner net.Listener) net.Listener { return l.listen(inner, false) }
+
+// TLSListener returns a listener for connections that begin with a handshake of the configuration
+// that [Limiter.TLS] returns. It is the innermost listener: TLS goes around it.
+func (l *Limiter) TLSListener(inner net.Listener) net.Listener { return l.listen(inner, true) }
+
+func (l *Limiter) listen(inner net.Listener, handshake bool) net.Listener {
+	return &listener{Listener: inner, limiter: l, handshake: handshake, closed: make(chan struct{})}
+}
+
+type listener struct {
+	net.Listener
+	limiter   *Limiter
+	handshake bool
+
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// Accept returns the next connection within the limits. It closes the others.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		now := time.Now()
+		c, reason := l.limiter.admit(raw, l.handshake, now)
+		if reason != "" {
+			l.limiter.refuse(raw, reason)
+			continue
+		}
+		if !l.wait(l.limiter.pause(now)) {
+			return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: closeBoth(c)}
+		}
+		limitUnacknowledged(raw)
+		return c, nil
+	}
+}
+
+// closeBoth closes a connection whose listener is closed.
+func closeBoth(c *conn) error {
+	_ = c.Close() // nothing was sent
+	return net.ErrClosed
+}
+
+// wait returns false if the listener was closed meanwhile.
+func (l *listener) wait(pause time.Duration) bool {
+	if pause <= 0 {
+		return true
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// Close closes the listener, and not its connections.
+func (l *listener) Close() error {
+	l.closing.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// conn is a counted connection.
+type conn struct {
+	net.Conn
+	limiter *Limiter
+	from    netip.Addr
+	of      *address // nil for an address without limits
+
+	// The limiter's mutex guards the fields below.
+	handshaking bool
+	identity    identity // empty until it is known, or if it has no limits
+	closed      bool
+}
+
+// Close ends the counts of the connection and closes it.
+func (c *conn) Close() error {
+	c.limiter.forget(c)
+	return c.Conn.Close()
+}
