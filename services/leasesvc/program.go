@@ -90,6 +90,7 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Leadership:    deps.Candidate,
 		Etcd:          deps.Etcd,
 		Dial:          dialer(deps),
+		Authorizer:    deps.Authorizer,
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,
 		Ready:         deps.Ready,
