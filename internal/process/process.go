@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
@@ -119,7 +120,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	}
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
-		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer,
+		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit,
 		Peers:  rpcclient.Config{TLS: cfg.RPC.PeerFiles(), Insecure: cfg.RPC.Insecure},
 		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
 	})
@@ -147,10 +148,13 @@ func (p *Process) connectKube(cfg Config) (*rest.Config, error) {
 const kubeProbePeriod = 2 * time.Second
 
 func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
-	var err error
+	connections, err := connlimit.New(cfg.RPC.Connections, registry, "grpc")
+	if err != nil {
+		return err
+	}
 	deps := rpcserver.Deps{
 		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated, Cluster: p.member.Cluster,
-		Authorizer: p.access.authorizer,
+		Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, Connections: connections,
 	}
 	if p.access.authenticator != nil { // an interface with a nil pointer is not nil
 		deps.Authenticator = p.access.authenticator
