@@ -135,6 +135,7 @@ func (s *Service) newLeaseAPI(deps Deps) *api.Server {
 		Service: ServiceName, Cluster: deps.Member.Cluster, Replica: deps.Member.ID, Version: identity.Version(), Catalog: s.catalog,
 		MaxRegistrations: s.cfg.MaxRegistrations, MaxMessages: s.cfg.MaxMessages,
 		MaxLeasesPerIdentity: s.cfg.MaxLeasesPerIdentity, TokenReviewInterval: s.cfg.TokenReviewInterval, Authorizer: deps.Authorizer,
+		Audit: deps.Audit,
 		Sessions: func() api.Sessions {
 			if sessions := s.sessions.Load(); sessions != nil {
 				return sessions

@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -43,6 +44,8 @@ type Deps struct {
 	// Authorizer decides about classes with the holderRule SubjectAccessReview; nil refuses their
 	// holders.
 	Authorizer *authz.Authorizer
+	// Audit records takeovers, releases and refused holders; nil records nothing.
+	Audit *audit.Log
 	// Logger is required.
 	Logger *slog.Logger
 	// Metrics gets trivet_lease_*, trivet_node_*, trivet_watch_* and node_collector_*; nil leaves
@@ -91,6 +94,7 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Etcd:          deps.Etcd,
 		Dial:          dialer(deps),
 		Authorizer:    deps.Authorizer,
+		Audit:         deps.Audit,
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,
 		Ready:         deps.Ready,

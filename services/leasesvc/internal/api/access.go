@@ -48,9 +48,10 @@ type access struct {
 	reviews map[session.ClassID]error
 	// batches is set once the caller may beat for all holders of a class.
 	batches bool
-	// refused counts the refused items, firstRefused is the first of them.
+	// refused counts the refused items; firstRefused is why the first of them was, with firstKey.
 	refused      int
 	firstRefused error
+	firstKey     session.Key
 }
 
 func (s *Server) accessOf(caller *authn.Caller) *access {
@@ -80,7 +81,7 @@ func (a *access) check(ctx context.Context, key session.Key) error {
 	err := a.decide(ctx, key)
 	if err != nil {
 		if a.refused++; a.refused == 1 {
-			a.firstRefused = err
+			a.firstRefused, a.firstKey = err, key
 		}
 		a.server.metrics.notAuthorized.Inc()
 	}
@@ -160,13 +161,6 @@ func (s *Server) ownerOf(a *access, id session.ClassID) string {
 	}
 	sum := sha256.Sum256([]byte(a.identity.User))
 	return hex.EncodeToString(sum[:])
-}
-
-// reportRefused counts the refused items of a message as messages of its sender.
-func (s *Server) reportRefused(_ context.Context, a *access, sender *sender) {
-	if a.refused > 0 && sender != nil {
-		sender.meter.countRefused(time.Now(), a.refused)
-	}
 }
 
 const (

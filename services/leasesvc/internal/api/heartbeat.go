@@ -29,14 +29,14 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	if _, err := s.directive(sender); err != nil {
 		return nil, err
 	}
-	beats := newBeatBatch(s, len(request.Beats))
+	beats := newBeatBatch(s, newReply(s, caller, leasev1.HeartbeatService_Heartbeat_FullMethodName), len(request.Beats))
 	beats.access = s.accessOf(caller)
 	beats.batch.Unordered = true
 	beats.batch.Admit = func() bool { return s.admitRegistrations(sender, time.Now(), 1) == 1 }
 	for _, beat := range request.Beats {
 		beats.add(ctx, &leasev1.ForwardedBeat{Beat: beat})
 	}
-	s.reportRefused(ctx, beats.access, sender)
+	s.reportRefused(beats.access, sender, leasev1.HeartbeatService_Heartbeat_FullMethodName)
 	if err := beats.access.checkSize(request); err != nil {
 		return nil, err
 	}
@@ -51,7 +51,8 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 // ordered by their age, which is more reliable than the sequence of a stream to another replica. No
 // beat is forwarded again.
 func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
-	beats := newBeatBatch(s, len(request.Beats))
+	reply := newReply(s, authn.FromContext(ctx), leasev1.PeerService_ForwardHeartbeats_FullMethodName)
+	beats := newBeatBatch(s, reply, len(request.Beats))
 	beats.reply.forwarded, beats.batch.Forwarded = true, true
 	for _, beat := range request.Beats {
 		beats.add(ctx, beat)
@@ -82,9 +83,9 @@ type beatBatch struct {
 	results []*leasev1.HeartbeatResult // nil for a beat in the batch
 }
 
-func newBeatBatch(server *Server, n int) *beatBatch {
+func newBeatBatch(server *Server, reply *reply, n int) *beatBatch {
 	return &beatBatch{
-		server: server, reply: newReply(server), batch: sessioncontroller.NewBatch(), results: make([]*leasev1.HeartbeatResult, 0, n),
+		server: server, reply: reply, batch: sessioncontroller.NewBatch(), results: make([]*leasev1.HeartbeatResult, 0, n),
 	}
 }
 

@@ -21,9 +21,10 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 	if !served {
 		return nil, errUnknownClass(request.Holder.GetClass())
 	}
-	access := s.accessOf(authn.FromContext(ctx))
+	caller := authn.FromContext(ctx)
+	access := s.accessOf(caller)
 	if err := access.check(ctx, holder.Key); err != nil {
-		s.reportRefused(ctx, access, nil)
+		s.reportRefused(access, nil, leasev1.HeartbeatService_ReleaseLease_FullMethodName)
 		return nil, err
 	}
 	sessions, err := s.runningSessions()
@@ -33,7 +34,9 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 	if request.ValidateOnly {
 		err = sessions.CheckRelease(ctx, holder, s.Catalog.ShardOf(holder.Key), request.Etag)
 	} else {
-		err = s.release(ctx, sessions, holder, request.Etag)
+		begun := time.Now()
+		err = s.statusOf(s.release(ctx, sessions, holder, request.Etag))
+		s.reportRelease(caller, request, holder.Key, err, time.Since(begun))
 	}
 	if err != nil {
 		return nil, s.statusOf(err)

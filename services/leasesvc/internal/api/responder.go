@@ -112,7 +112,7 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 		if err := r.sessions.Process(ctx, r.batch); err != nil {
 			return err
 		}
-		reply := newReply(r.server)
+		reply := newReply(r.server, r.caller, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
 		r.addRegistrationResults(reply)
 		grant = r.addBeatResults(grant, reply)
 		reply.forward()
@@ -260,7 +260,7 @@ func (r *responder) authorize(ctx context.Context, request *leasev1.StreamHeartb
 	access.batches = r.batches
 	r.response.RegistrationResults = r.addRegistrations(ctx, access, request)
 	r.batches = access.batches
-	r.server.reportRefused(ctx, access, r.sender)
+	r.server.reportRefused(access, r.sender, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
 	return access.checkSize(request)
 }
 

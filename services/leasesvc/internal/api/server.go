@@ -56,6 +56,8 @@ type Config struct {
 	Leases    LeaseDeleter
 	// OnDelete is called with the result of each attempt to delete a Lease object.
 	OnDelete func(error)
+	// Audit gets takeovers, releases and refused items; nil records nothing.
+	Audit Auditor
 	// Metrics gets the metrics of heartbeats and rejected streams; nil leaves them unregistered.
 	Metrics prometheus.Registerer
 }
