@@ -33,7 +33,7 @@ func DefaultConfig() Config {
 // RegisterFlags adds the flags. The values in c are the defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HTTPListen, "http-listen", c.HTTPListen,
-		"Address of the page and the HTTP/JSON API, host:port; empty disables both. It has no TLS and no authentication: put a proxy in front of it beyond loopback.")
+		"Address of the page and the HTTP/JSON API, host:port; empty disables both. It serves HTTPS with the certificate of --tls-cert-file; with --insecure plain HTTP, on loopback only.")
 	fs.DurationVar(&c.BackendTimeout, "backend-timeout", c.BackendTimeout,
 		"How long one replica has to answer before the merged status comes without it.")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
 	"github.com/trivet-dev/trivet/gateway/web"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
@@ -51,7 +52,7 @@ type Directory interface {
 	Run(ctx context.Context) error
 }
 
-// Deps has the dependencies of the gateway. All of them are required.
+// Deps has the dependencies of the gateway. All of them are required, except Access.
 type Deps struct {
 	// Member is this replica.
 	Member term.Member
@@ -65,6 +66,8 @@ type Deps struct {
 	Ready *observe.Checks
 	// LoopSelection is --loops.
 	LoopSelection []string
+	// Access decides about HTTP requests; nil serves plain HTTP on loopback.
+	Access *httpaccess.Access
 }
 
 // Service is the gateway.
@@ -82,6 +85,11 @@ type Service struct {
 
 // New assembles the gateway. It starts nothing, listens on nothing and calls no replica.
 func New(cfg Config, deps Deps) (*Service, error) {
+	if cfg.HTTPListen != "" && deps.Access.Insecure() {
+		if err := httpaccess.CheckPlain("--http-listen", cfg.HTTPListen); err != nil {
+			return nil, err
+		}
+	}
 	s := &Service{
 		cfg: cfg, directory: deps.Directory,
 		retrying: fanout.NewPool(dialer(deps)), plain: fanout.NewPool(dialer(deps, grpc.WithDisableRetry())),
@@ -91,10 +99,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.api = api.New(api.Config{
-		Cluster: deps.Member.Cluster, Directory: deps.Directory, Fan: fan, Connections: s.plain, Timeout: cfg.BackendTimeout,
+		Cluster: deps.Member.Cluster, ReplicaID: deps.Member.ID, Directory: deps.Directory, Fan: fan, Connections: s.plain, Timeout: cfg.BackendTimeout,
 	})
 	s.http, err = httpapi.New(httpapi.Config{
-		Cluster: deps.Member.Cluster, Register: s.registerHTTP, Page: web.Files(), Logger: deps.Logger,
+		Cluster: deps.Member.Cluster, Register: s.registerHTTP, Page: web.Files(), Logger: deps.Logger, Ready: deps.Ready, Access: deps.Access,
 	})
 	if err != nil {
 		return nil, err

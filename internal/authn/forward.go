@@ -26,9 +26,9 @@ func remoteKeys() []string {
 	return []string{RemoteUserKey, RemoteUIDKey, RemoteGroupKey, RemoteExtraKey, RemoteGatewayKey}
 }
 
-// Forward returns the context of a call that a replica of the gateway makes on behalf of user.
-func Forward(ctx context.Context, user User, replicaID string) context.Context {
-	values := metadata.MD{RemoteUserKey: {escape(user.Name)}, RemoteGatewayKey: {escape(replicaID)}}
+// Forward returns the context of a call that a gateway makes on behalf of user.
+func Forward(ctx context.Context, user User) context.Context {
+	values := metadata.MD{RemoteUserKey: {escape(user.Name)}}
 	if user.UID != "" {
 		values.Append(RemoteUIDKey, escape(user.UID))
 	}
@@ -44,6 +44,11 @@ func Forward(ctx context.Context, user User, replicaID string) context.Context {
 	outgoing = outgoing.Copy()
 	removeRemote(outgoing)
 	return metadata.NewOutgoingContext(ctx, metadata.Join(outgoing, values))
+}
+
+// ForwardFrom is Forward, and names the replica of the gateway.
+func ForwardFrom(ctx context.Context, replicaID string, user User) context.Context {
+	return metadata.AppendToOutgoingContext(Forward(ctx, user), RemoteGatewayKey, escape(replicaID))
 }
 
 // NotForwarded returns the context of a call that a gateway makes for itself.

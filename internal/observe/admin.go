@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,6 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 )
 
 // shutdownTimeout is how long running requests may go on when Serve ends.
@@ -24,12 +28,15 @@ const shutdownTimeout = 2 * time.Second
 type AdminConfig struct {
 	// Listen is a TCP address, host:port; port 0 takes a free one.
 	Listen string
+	// Profiling serves /debug/pprof.
+	Profiling bool
 }
 
-// RegisterFlags adds --admin-listen.
+// RegisterFlags adds --admin-listen and --profiling.
 func (c *AdminConfig) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Listen, "admin-listen", c.Listen,
-		"Address of the plain HTTP server with /metrics, /livez, /readyz, /loops and /debug/pprof, host:port.")
+		"Address of the HTTPS server with /metrics, /livez, /readyz and /loops, host:port. With --insecure it serves plain HTTP, on loopback only.")
+	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve profiles at /debug/pprof of --admin-listen.")
 }
 
 // Validate returns all problems of c.
@@ -54,19 +61,22 @@ type AdminDeps struct {
 	Loops func() any
 	// Logger receives errors of the HTTP server, at debug; nil discards them.
 	Logger *slog.Logger
+	// Access decides about the requests; nil serves plain HTTP on loopback.
+	Access *httpaccess.Access
 }
 
 // Admin is the HTTP server for operators, probes and Prometheus.
 type Admin struct {
 	server *http.Server
+	access *httpaccess.Access
 }
 
 // NewAdmin returns an admin server. It starts nothing and does not listen.
 func NewAdmin(cfg AdminConfig, deps AdminDeps) *Admin {
 	logger := cmp.Or(deps.Logger, slog.New(slog.DiscardHandler))
-	return &Admin{server: &http.Server{
+	return &Admin{access: deps.Access, server: &http.Server{
 		Addr:              cfg.Listen,
-		Handler:           routes(deps),
+		Handler:           routes(cfg, deps),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second, // pprof extends it by the duration of a profile
@@ -87,14 +97,18 @@ func ListenAdmin(ctx context.Context, cfg AdminConfig) (net.Listener, error) {
 }
 
 // Serve serves requests on l until ctx ends. Then it waits up to two seconds for running requests,
-// closes l and returns nil. Call it once.
+// closes l and returns nil. It fails if it would serve plain HTTP beyond loopback. Call it once.
 func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
+	l, err := a.access.Listener(l, "--admin-listen")
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
 		a.shutdown()
 	})
-	err := a.server.Serve(l)
+	err = a.server.Serve(l)
 	if stop() { // ctx has not ended: the listener failed, so open connections must close
 		a.shutdown()
 		return fmt.Errorf("admin server on %s: %w", l.Addr(), err)
@@ -126,21 +140,47 @@ const index = `/livez            whether this process is alive; ?verbose names t
 /readyz           whether it is ready; ?verbose names the checks
 /loops            state of each loop, as JSON
 /metrics          for Prometheus
-/debug/pprof/     profiles
 `
 
-// routes are the admin server's paths.
-func routes(deps AdminDeps) http.Handler {
+// routes are the admin server's paths. Probes are open; every other path needs the right to get it.
+func routes(cfg AdminConfig, deps AdminDeps) http.Handler {
 	mux := http.NewServeMux()
+	paths := index
+	if cfg.Profiling {
+		paths += "/debug/pprof/     profiles\n"
+		routeProfiles(mux)
+	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(index))
+		_, _ = w.Write([]byte(paths))
 	})
-	mux.HandleFunc("GET /livez", probe("livez", deps.Live))
-	mux.HandleFunc("GET /readyz", probe("readyz", deps.Ready))
 	mux.HandleFunc("GET /loops", loops(deps.Loops))
 	mux.Handle("GET /metrics", metrics(deps.Gatherer))
-	routeProfiles(mux)
-	return mux
+	probes := http.NewServeMux()
+	probes.HandleFunc("GET /livez", Probe("livez", deps.Live, deps.Access))
+	probes.HandleFunc("GET /readyz", Probe("readyz", deps.Ready, deps.Access))
+	closed := authorized(deps.Access, mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/livez" || r.URL.Path == "/readyz" {
+			probes.ServeHTTP(w, r)
+			return
+		}
+		closed.ServeHTTP(w, r)
+	})
+}
+
+// authorized lets a request through if its caller may get its path.
+func authorized(access *httpaccess.Access, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		known, err := access.Known(r)
+		if err == nil {
+			err = access.MayGet(known, known.URL.Path)
+		}
+		if err != nil {
+			http.Error(w, status.Convert(err).Message(), httpaccess.Refuse(w.Header(), err))
+			return
+		}
+		next.ServeHTTP(w, known)
+	})
 }
 
 // routeProfiles adds the handlers that net/http/pprof registers on the default mux.

@@ -63,7 +63,7 @@ func serve(t *testing.T, deps observe.AdminDeps) (*pipes, func() time.Duration) 
 	ctx, cancel := context.WithCancel(t.Context())
 	listener := newPipes()
 	done := make(chan error, 1)
-	go func() { done <- observe.NewAdmin(observe.AdminConfig{}, deps).Serve(ctx, listener) }()
+	go func() { done <- observe.NewAdmin(observe.AdminConfig{Profiling: true}, deps).Serve(ctx, listener) }()
 	return listener, func() time.Duration {
 		t.Helper()
 		begun := time.Now()

@@ -2,11 +2,15 @@ package observe
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 )
 
 // Checks is a set of named health checks. It is safe for concurrent use. A nil *Checks holds no
@@ -83,18 +87,48 @@ func (c *Checks) snapshot() []check {
 	return c.checks
 }
 
-// probe serves checks under a name such as "readyz", in the format of kube-apiserver's probes: 200
-// and "ok", with ?verbose one line for each check; after a failure, 500 and all lines. In contrast
-// to kube-apiserver, a line has the reason of its failure.
-func probe(name string, checks *Checks) http.HandlerFunc {
+// Probe serves checks under a name such as "readyz", in the format of kube-apiserver's probes: 200
+// and "ok", with ?verbose one line for each check; after a failure, 500 and all lines.
+//
+// Every caller gets an answer. As in kube-apiserver's probes, the lines have the names of the checks
+// only. A caller that may get the path "/readyz" gets their reasons and details.
+func Probe(name string, checks *Checks, access *httpaccess.Access) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		text, ok := probeText(name, checks.verdicts(), r.URL.Query().Has("verbose"))
+		verdicts := checks.verdicts()
+		if !mayGet(access, r, "/"+name) {
+			withhold(verdicts)
+		}
+		text, ok := probeText(name, verdicts, r.URL.Query().Has("verbose"))
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		if !ok {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 		_, _ = w.Write([]byte(text)) // the prober may have disconnected
+	}
+}
+
+// mayGet reports whether the caller of a request may get a path. Probes come often and mostly without
+// credentials, for which nothing is reviewed.
+func mayGet(access *httpaccess.Access, r *http.Request, path string) bool {
+	if access.Insecure() {
+		return true
+	}
+	known, err := access.Identify(r)
+	if err != nil || authn.FromContext(known.Context()).Anonymous() {
+		return false
+	}
+	return access.MayGet(known, path) == nil
+}
+
+var errWithheld = errors.New("reason withheld")
+
+func withhold(verdicts []verdict) {
+	for i := range verdicts {
+		verdicts[i].detail = ""
+		if verdicts[i].err != nil {
+			verdicts[i].err = errWithheld
+		}
 	}
 }
 

@@ -27,8 +27,9 @@ type Directory interface {
 
 // Config is what the handlers need. All of it is required.
 type Config struct {
-	// Cluster is the name of the cluster.
-	Cluster   string
+	// Cluster is the name of the cluster, ReplicaID that of this replica of the gateway.
+	Cluster, ReplicaID string
+
 	Directory Directory
 	// Fan asks all replicas for their status.
 	Fan *fanout.Fan
@@ -40,15 +41,16 @@ type Config struct {
 
 // Server has the handlers. Make it with New.
 type Server struct {
-	cluster  *clusterServer
-	services []*service
-	hubs     []*fanin.Hub
-	routes   []route
+	replicaID string
+	cluster   *clusterServer
+	services  []*service
+	hubs      []*fanin.Hub
+	routes    []route
 }
 
 // New returns a Server. It starts nothing and calls no replica.
 func New(cfg Config) *Server {
-	s := &Server{cluster: newClusterServer(cfg)}
+	s := &Server{replicaID: cfg.ReplicaID, cluster: newClusterServer(cfg)}
 	leases, slices, bootstrap := newService(cfg, "leasesvc"), newService(cfg, "slicesvc"), newService(cfg, "bootstrapsvc")
 	s.services = []*service{leases, bootstrap, slices}
 	s.routes = s.table(leases, slices, bootstrap)
@@ -59,7 +61,7 @@ func New(cfg Config) *Server {
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	gatewayv1.RegisterClusterServiceServer(registrar, s.cluster)
 	for _, route := range s.routes {
-		route.register(registrar)
+		route.register(registrar, s.replicaID)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
@@ -92,14 +93,15 @@ func (s *service) allFailed(failures []fanout.Failure) error {
 	return s.unreachable(noAnswer, failures)
 }
 
-// leaderFailed converts the failure of the one source of a watch.
+// leaderFailed converts the failure of the one source of a watch. A refusal is one of the gateway,
+// which opens the watches by its own identity, and not one of the caller.
 func (s *service) leaderFailed(failures []fanout.Failure) error {
 	err := failures[0].Err
 	var unreached leader.UnreachableError
 	switch {
 	case errors.As(err, &unreached):
 		return s.unreachable(unreached.Error(), unreached.Failures)
-	case rpcerror.ReasonOf(err) != "":
+	case rpcerror.ReasonOf(err) != "" && !isRefusal(err) && status.Code(err) != codes.Unauthenticated:
 		return err
 	}
 	return s.unreachable(noAnswer, failures)

@@ -81,8 +81,8 @@ func (c *collection) listAll(sizes pages) unary {
 	}
 }
 
-// askRound asks each replica once. The error is INVALID_ARGUMENT, which each replica would return,
-// or that no replica answered.
+// askRound asks each replica once. The error is INVALID_ARGUMENT or a refusal of the caller, which
+// each replica would return, or that no replica answered.
 func (c *collection) askRound(ctx context.Context, m method, request proto.Message, limit int, token string) (round, error) {
 	members := c.members()
 	if c.ownership == merge.Partitioned {
@@ -114,7 +114,7 @@ func (c *collection) askRound(ctx context.Context, m method, request proto.Messa
 		case reply.failure.Err == nil:
 			answers.pages = append(answers.pages, reply.page)
 			answers.sources = append(answers.sources, reply.source)
-		case status.Code(reply.failure.Err) == codes.InvalidArgument:
+		case status.Code(reply.failure.Err) == codes.InvalidArgument || isRefusal(reply.failure.Err):
 			return round{}, reply.failure.Err
 		default:
 			answers.failures = append(answers.failures, reply.failure)

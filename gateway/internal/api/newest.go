@@ -159,6 +159,8 @@ func (b *best) result(ctx context.Context, s *service) (proto.Message, error) {
 		return b.answer, nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx) // the replicas did not fail: the caller left
+	case refusalIn(b.failures) != nil:
+		return nil, refusalIn(b.failures)
 	case gone:
 		return nil, b.notFound
 	}

@@ -21,10 +21,11 @@ type handlers map[protoreflect.Name]handler
 
 // handler answers the calls of a method: unary or streaming.
 type handler interface {
-	add(desc *grpc.ServiceDesc, m method)
+	add(desc *grpc.ServiceDesc, m method, replicaID string)
 }
 
-// unary answers a call of a method with one response. The request must not be changed.
+// unary answers a call of a method with one response. Calls with its context are for the caller;
+// authn.NotForwarded makes one of the gateway. The request must not be changed.
 type unary func(ctx context.Context, m method, request proto.Message) (proto.Message, error)
 
 // streaming answers a call of a method with a stream of responses.
@@ -67,8 +68,8 @@ func methodNamed(name protoreflect.FullName) method {
 // name returns the name of the method in its service.
 func (m method) name() string { return path.Base(m.path) }
 
-// register adds the service. It panics if a method has no handler.
-func (r route) register(registrar grpc.ServiceRegistrar) {
+// register adds the service of a replica of the gateway. It panics if a method has no handler.
+func (r route) register(registrar grpc.ServiceRegistrar, replicaID string) {
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(r.service)
 	if err != nil {
 		panic(err)
@@ -84,18 +85,18 @@ func (r route) register(registrar grpc.ServiceRegistrar) {
 		if handler == nil {
 			panic(fmt.Sprintf("no handler for %s", methods.Get(i).FullName()))
 		}
-		handler.add(desc, methodOf(methods.Get(i)))
+		handler.add(desc, methodOf(methods.Get(i)), replicaID)
 	}
 	registrar.RegisterService(desc, struct{}{})
 }
 
-func (h unary) add(desc *grpc.ServiceDesc, m method) {
+func (h unary) add(desc *grpc.ServiceDesc, m method, replicaID string) {
 	answer := func(ctx context.Context, request any) (any, error) {
 		message, ok := request.(proto.Message)
 		if !ok {
 			return nil, fmt.Errorf("%T is no message", request)
 		}
-		response, err := h(ctx, m, message)
+		response, err := h(onBehalf(ctx, replicaID), m, message)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +117,7 @@ func (h unary) add(desc *grpc.ServiceDesc, m method) {
 	})
 }
 
-func (h streaming) add(desc *grpc.ServiceDesc, m method) {
+func (h streaming) add(desc *grpc.ServiceDesc, m method, _ string) {
 	desc.Streams = append(desc.Streams, grpc.StreamDesc{
 		StreamName: m.name(), ServerStreams: true,
 		Handler: func(_ any, stream grpc.ServerStream) error {

@@ -107,7 +107,7 @@ func call(m method, request proto.Message, options ...grpc.CallOption) fanout.Ca
 	return func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (proto.Message, error) {
 		answer := m.response.New().Interface()
 		if err := conn.Invoke(ctx, m.path, request, answer, options...); err != nil {
-			return nil, err
+			return nil, distrusted(err)
 		}
 		if sources := sourcesOf(answer); len(sources) > 0 {
 			if from := sources[0]; from.GetService() != member.Service || from.GetReplicaId() != member.ID {
@@ -123,7 +123,8 @@ func writeCall(m method, request proto.Message) fanout.Call[proto.Message] {
 	return func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (proto.Message, error) {
 		var reached peer.Peer // stays empty if the request was not sent
 		answer, err := call(m, request, grpc.Peer(&reached))(ctx, conn, member)
-		if err != nil && reached.Addr != nil && rpcerror.ReasonOf(err) == "" {
+		isDistrust := errors.As(err, &distrustError{})
+		if err != nil && reached.Addr != nil && rpcerror.ReasonOf(err) == "" && !isDistrust {
 			err = fanout.LostError{Err: err}
 		}
 		return answer, err

@@ -17,6 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -46,7 +47,7 @@ func (s *Server) ListShards(ctx context.Context, request *statusv1.ListShardsReq
 			return nil, rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 		}
 	}
-	shards, response, err := s.askForShards(ctx, request.GetServices())
+	shards, response, err := s.askForShards(onBehalf(ctx, s.replicaID), request.GetServices())
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +109,9 @@ func (s *Server) askForShards(ctx context.Context, services []string) ([]*status
 	}
 	byReplica := func(a, b term.Member) int { return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.ID, b.ID)) }
 	slices.SortFunc(failures, func(a, b fanout.Failure) int { return byReplica(a.Member, b.Member) })
+	if refusal := refusalIn(failures); len(reports) == 0 && refusal != nil {
+		return nil, nil, refusal
+	}
 	if len(reports) == 0 && len(failures) > 0 {
 		return nil, nil, s.services[0].unreachable(noAnswer, failures)
 	}
@@ -151,7 +155,7 @@ func allShards(ctx context.Context, conn grpc.ClientConnInterface, member term.M
 
 // askLeaders returns the leader of each shard as any replica knows it, or nil if none answers.
 func (s *service) askLeaders(ctx context.Context) []string {
-	answer, err := leader.AskAny(ctx, s.router, shardsKey, allShards)
+	answer, err := leader.AskAny(authn.NotForwarded(ctx), s.router, shardsKey, allShards)
 	if err != nil {
 		return nil
 	}

@@ -16,6 +16,7 @@ const (
 	methodNotAllowedReason rpcerror.Reason = "METHOD_NOT_ALLOWED"
 	unexpectedBodyReason   rpcerror.Reason = "UNEXPECTED_BODY"
 	foreignHostReason      rpcerror.Reason = "FOREIGN_HOST"
+	crossOriginReason      rpcerror.Reason = "CROSS_ORIGIN"
 )
 
 // writeError answers a request that reaches no RPC, in the format of an RPC error.
@@ -42,11 +43,14 @@ func errorOf(r *http.Request, code int) error {
 		return rpcerror.New(codes.NotFound, unknownPathReason,
 			fmt.Sprintf("there is nothing at %q; try / or /v1/openapi.json", r.URL.Path))
 	case http.StatusMethodNotAllowed:
-		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%s is not allowed at %q: HTTP has no authentication yet and takes only requests that change nothing", r.Method, r.URL.Path))
+		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%s is not allowed at %q", r.Method, r.URL.Path))
 	case http.StatusRequestEntityTooLarge:
 		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "a GET carries no body, and a POST at most 1 MiB")
 	case http.StatusUnsupportedMediaType:
 		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "the Content-Type of a body must be application/json")
+	case http.StatusForbidden:
+		return rpcerror.New(codes.PermissionDenied, crossOriginReason,
+			fmt.Sprintf("a page of another site (%q) may not send this request", r.Header.Get("Origin")))
 	case http.StatusMisdirectedRequest:
 		return rpcerror.New(codes.PermissionDenied, foreignHostReason,
 			fmt.Sprintf("this server listens on loopback and does not serve the host %q; use 127.0.0.1 or localhost", r.Host))

@@ -1,11 +1,18 @@
 package httpapi
 
 import (
+	"context"
+	"errors"
 	"mime"
 	"net"
 	"net/http"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 )
 
 const (
@@ -16,26 +23,68 @@ const (
 	// bodyTimeout bounds how long a client may take to send a body, maxBody its length.
 	bodyTimeout = 10 * time.Second
 	maxBody     = 1 << 20
+	// maxWatchAge is how long a watch lasts until the credentials of its caller are checked again.
+	// gRPC connections have the same age.
+	maxWatchAge = 30 * time.Minute
 )
 
-// guard checks each request first. loopback is whether the server listens on loopback.
-func guard(next http.Handler, loopback bool) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		setSecurityHeaders(w.Header())
-		w = deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w)}
-		if code := checkRequest(r, loopback); code != 0 {
-			reject(w, r, code)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+// errWatchAge ends a watch; the client opens it again.
+var errWatchAge = errors.New("the watch has reached its longest time; open it again")
+
+// guard checks each request before next: its host, its caller, and its form. health serves the paths
+// that need no caller.
+type guard struct {
+	health, next http.Handler
+	access       *httpaccess.Access
+	callers      *handoff
+	origins      *http.CrossOriginProtection
+	// ownNamesOnly refuses names of other hosts. It is for plain HTTP on loopback: with TLS, the
+	// certificate does not have such a name.
+	ownNamesOnly bool
+}
+
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	setSecurityHeaders(w.Header())
+	w = deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w)}
+	if g.ownNamesOnly && !isOwnName(r.Host) {
+		reject(w, r, http.StatusMisdirectedRequest)
+		return
+	}
+	if r.URL.Path == livePath || r.URL.Path == readyPath {
+		g.health.ServeHTTP(w, r)
+		return
+	}
+	known, err := g.access.Known(r)
+	if err != nil {
+		refuse(w, r, err)
+		return
+	}
+	if code := g.checkRequest(known); code != 0 {
+		reject(w, known, code)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(known.Context()) // a deadline would become one of the calls
+	defer cancel(nil)
+	defer time.AfterFunc(lifeOf(authn.FromContext(ctx)), func() { cancel(errWatchAge) }).Stop()
+	held, release := g.callers.hold(known.WithContext(ctx))
+	defer release()
+	g.next.ServeHTTP(w, held)
+}
+
+// lifeOf returns how long a request of a caller may last.
+func lifeOf(caller *authn.Caller) time.Duration {
+	if caller.Expires.IsZero() {
+		return maxWatchAge
+	}
+	return min(maxWatchAge, time.Until(caller.Expires))
 }
 
 // checkRequest returns the HTTP status with which to reject a request, or 0.
-func checkRequest(r *http.Request, loopback bool) int {
+func (g *guard) checkRequest(r *http.Request) int {
 	switch {
-	case loopback && !isOwnName(r.Host):
-		return http.StatusMisdirectedRequest
+	// A browser presents the client certificate of its user to every page that asks for it.
+	case g.origins.Check(r) != nil:
+		return http.StatusForbidden
 	case r.Method == http.MethodPost:
 		return checkBody(r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -65,10 +114,28 @@ func reject(w http.ResponseWriter, r *http.Request, code int) {
 	if code == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", "GET, HEAD, POST")
 	}
-	// The server does not wait for the body.
+	dropBody(w)
+	writeError(w, r, code)
+}
+
+// dropBody closes the connection after the answer. The server does not wait for the body.
+func dropBody(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(rejectedBodyTimeout))
-	writeError(w, r, code)
+}
+
+// refuse answers a caller that is not known, or has not the right. A browser that loads the page
+// gets text.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		dropBody(w)
+	}
+	code := httpaccess.Refuse(w.Header(), err)
+	if r.URL.Path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		http.Error(w, status.Convert(err).Message(), code)
+		return
+	}
+	write(w, r, code, err)
 }
 
 // isOwnName reports whether a host can mean only the machine that it was sent to. Another name may

@@ -94,9 +94,14 @@ func namesOf(fields protoreflect.FieldDescriptors, path string) []string {
 	return names
 }
 
-// check rejects requests that change something, and requests with unknown parameters or fields,
-// which grpc-gateway would ignore: it would answer a misspelt filter with everything.
-func (b bindings) check(next runtime.HandlerFunc) runtime.HandlerFunc {
+// check rejects requests with unknown parameters or fields, which grpc-gateway would ignore: it
+// would answer a misspelt filter with everything. With readOnly it rejects requests that change
+// something, too.
+func (b bindings) check(readOnly bool) runtime.Middleware {
+	return func(next runtime.HandlerFunc) runtime.HandlerFunc { return b.checked(next, readOnly) }
+}
+
+func (b bindings) checked(next runtime.HandlerFunc, readOnly bool) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, inPath map[string]string) {
 		pattern, _ := runtime.HTTPPattern(r.Context())
 		found, known := b[r.Method+" "+pattern.String()]
@@ -111,7 +116,7 @@ func (b bindings) check(next runtime.HandlerFunc) runtime.HandlerFunc {
 				return
 			}
 		}
-		changes := !found.reads
+		changes := readOnly && !found.reads
 		if r.Method == http.MethodPost {
 			request, err := readBody(w, r, found.request)
 			if err != nil {
@@ -126,7 +131,7 @@ func (b bindings) check(next runtime.HandlerFunc) runtime.HandlerFunc {
 				instead += ", or set validateOnly"
 			}
 			write(w, r, http.StatusMethodNotAllowed, rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf(
-				"%s is no read, and HTTP has no authentication yet: %s", found.name.Name(), instead)))
+				"%s is no read, and a server with --insecure does not know its HTTP callers: %s", found.name.Name(), instead)))
 			return
 		}
 		next(w, r, inPath)

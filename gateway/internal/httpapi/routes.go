@@ -24,6 +24,7 @@ import (
 	noderoutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/node/v1"
 	sliceroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/slice/v1"
 	statusroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/status/v1"
+	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -49,9 +50,15 @@ var services = []struct {
 	{bootstrapv1.File_trivet_bootstrap_v1_repair_proto, bootstraproutes.RegisterRepairServiceHandler},
 }
 
+// Paths that need no caller.
+const (
+	livePath  = "/livez"
+	readyPath = "/readyz"
+)
+
 // handler returns the API and the page behind the guard.
 func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net.Addr) (http.Handler, error) {
-	rpcs, err := newAPI(ctx, conn)
+	rpcs, err := s.newAPI(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -66,11 +73,17 @@ func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net
 	mux.Handle("/v1/", api)
 	mux.Handle("/clusters/{cluster}/v1/", s.onlyOwnCluster(api))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeError(w, r, http.StatusNotFound) })
-	return guard(mux, isLoopback(address)), nil
+	health := http.NewServeMux()
+	health.HandleFunc("GET "+livePath, observe.Probe("livez", nil, s.access))
+	health.HandleFunc("GET "+readyPath, observe.Probe("readyz", s.ready, s.access))
+	return &guard{
+		health: health, next: mux, access: s.access, callers: &s.callers, origins: http.NewCrossOriginProtection(),
+		ownNamesOnly: s.access.Insecure() && isLoopback(address),
+	}, nil
 }
 
 // newAPI returns the JSON mapping of the RPCs. HTTP headers and gRPC metadata are not converted.
-func newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.ServeMux, error) {
+func (s *Server) newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.ServeMux, error) {
 	var files []protoreflect.FileDescriptor
 	for _, service := range services {
 		files = append(files, service.file)
@@ -87,7 +100,9 @@ func newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.ServeMux, erro
 		runtime.WithOutgoingTrailerMatcher(drop),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
-		runtime.WithMiddlewares(bound.check),
+		runtime.WithMetadata(s.callers.metadata),
+		runtime.WithMiddlewares(bound.check(s.access.Insecure())),
+		runtime.WithStreamErrorHandler(streamError),
 		runtime.WithErrorHandler(answerError),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 			writeError(w, r, code)
@@ -107,7 +122,19 @@ func answerError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.M
 	if st.Code() == codes.InvalidArgument && len(st.Details()) == 0 {
 		err = rpcerror.Complete(st, rpcerror.ValidationFailedReason)
 	}
+	if st.Code() == codes.Unauthenticated {
+		refuse(w, r, err)
+		return
+	}
 	runtime.DefaultHTTPErrorHandler(ctx, mux, marshaler, w, r, err)
+}
+
+// streamError returns the last line of a watch.
+func streamError(ctx context.Context, err error) *status.Status {
+	if errors.Is(context.Cause(ctx), errWatchAge) {
+		err = rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, errWatchAge.Error())
+	}
+	return status.Convert(err)
 }
 
 // checkText returns why a path or query cannot be text of a request: protobuf requires UTF-8.

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/trivet-dev/trivet/internal/httpaccess"
+	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
@@ -39,7 +41,7 @@ const (
 	memoryWindow       = 16 << 20
 )
 
-// Config is what a Server serves. All of it is required.
+// Config is what a Server serves. All of it is required, except Access.
 type Config struct {
 	// Cluster is the name of the cluster, for paths that have one.
 	Cluster string
@@ -48,6 +50,10 @@ type Config struct {
 	// Page holds index.html and the files under assets/.
 	Page   fs.FS
 	Logger *slog.Logger
+	// Ready has the checks of /readyz.
+	Ready *observe.Checks
+	// Access decides about the requests; nil serves plain HTTP on loopback.
+	Access *httpaccess.Access
 }
 
 // Server serves HTTP. Make it with New and call Serve once.
@@ -56,6 +62,9 @@ type Server struct {
 	logger  *slog.Logger
 	rpc     *rpcserver.Server
 	page    *page
+	ready   *observe.Checks
+	access  *httpaccess.Access
+	callers handoff
 }
 
 // New returns a Server. It starts nothing. The error is a page that cannot be read.
@@ -72,15 +81,20 @@ func New(cfg Config) (*Server, error) {
 	rpcConfig.DrainTimeout = stopTimeout
 	// No metrics: the process's gRPC server has registered them under the same names, and would
 	// count each HTTP request, too.
-	rpc, err := rpcserver.New(rpcConfig, rpcserver.Deps{Logger: cfg.Logger.With("via", "http")})
-	if err != nil {
+	s := &Server{cluster: cfg.Cluster, logger: cfg.Logger, page: page, ready: cfg.Ready, access: cfg.Access}
+	deps := rpcserver.Deps{Logger: cfg.Logger.With("via", "http")}
+	if !cfg.Access.Insecure() {
+		deps.Authenticator, deps.Authorizer = &s.callers, cfg.Access.Authorizer()
+	}
+	if s.rpc, err = rpcserver.New(rpcConfig, deps); err != nil {
 		return nil, err
 	}
-	rpc.Register(cfg.Register)
-	return &Server{cluster: cfg.Cluster, logger: cfg.Logger, rpc: rpc, page: page}, nil
+	s.rpc.Register(cfg.Register)
+	return s, nil
 }
 
-// Serve serves on the listener until ctx ends, and closes it. Watches then end with SHUTTING_DOWN,
+// Serve serves on the listener until ctx ends, and closes it. It fails if it would serve plain HTTP
+// beyond loopback. Watches then end with SHUTTING_DOWN,
 // and requests in progress finish.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	memory := bufconn.Listen(memoryBuffer)
@@ -93,6 +107,11 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		return errors.Join(fmt.Errorf("connect HTTP to gRPC: %w", err), listener.Close())
 	}
 	handler, err := s.handler(ctx, conn, listener.Addr())
+	if err != nil {
+		return errors.Join(err, conn.Close(), listener.Close())
+	}
+	// The limit is inside of TLS: net/http looks for the TLS connection.
+	listener, err = s.access.Listener(netutil.LimitListener(listener, maxConnections), "--http-listen")
 	if err != nil {
 		return errors.Join(err, conn.Close(), listener.Close())
 	}
@@ -111,17 +130,14 @@ func (s *Server) serveHTTP(ctx context.Context, handler http.Handler, listener n
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug), // mistakes of clients
 	}
-	s.logger.Info("serving page and HTTP API", "address", listener.Addr().String())
-	if !isLoopback(listener.Addr()) {
-		s.logger.Warn("serving HTTP beyond this machine, without TLS and authentication", "address", listener.Addr().String())
-	}
+	s.logger.Info("serving page and HTTP API", "address", listener.Addr().String(), "tls", !s.access.Insecure())
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
 		stopped <- shutDown(server)
 	}()
-	err := server.Serve(netutil.LimitListener(listener, maxConnections))
+	err := server.Serve(listener)
 	cancel()
 	if errors.Is(err, http.ErrServerClosed) {
 		return <-stopped

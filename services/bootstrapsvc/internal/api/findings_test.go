@@ -2,11 +2,8 @@ package api
 
 import (
 	"context"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -297,20 +295,18 @@ func TestStatusOf_ReasonOfARepairCountsBeforeItsCause(t *testing.T) {
 	}
 }
 
-func TestCallerIn_IsTheCommonNameAndTheOrganizations(t *testing.T) {
-	spiffe := &url.URL{Scheme: "spiffe", Host: "trust", Path: "/ns/a"}
-	for want, certificate := range map[string]*x509.Certificate{
-		"system:node:n1 [system:nodes]": {Subject: pkix.Name{CommonName: "system:node:n1", Organization: []string{"system:nodes"}}, URIs: []*url.URL{spiffe}},
-		"spiffe://trust/ns/a []":        {URIs: []*url.URL{spiffe}},
-		" []":                           {},
+func TestCallerOf_IsTheOriginalCallerAndTheGatewayThatForwards(t *testing.T) {
+	alice := authn.User{Name: "alice", Groups: []string{"ops", authn.AuthenticatedGroup}}
+	gateway := authn.User{Name: "trivet:gateway", Groups: []string{authn.DefaultGatewayGroup}}
+	for want, caller := range map[string]*authn.Caller{
+		"alice [ops system:authenticated] gateway-1": {User: alice, Peer: gateway, Role: authn.Gateway, Forwarded: true, Gateway: "gateway-1"},
+		"alice [ops system:authenticated] ":          {User: alice, Peer: alice},
+		" [] ":                                       {User: authn.Anonymous(), Peer: authn.Anonymous(), Unchecked: true},
 	} {
-		caller := callerIn(certificate)
-		if got := fmt.Sprintf("%s %v", caller.User, caller.Groups); got != want {
-			t.Errorf("caller is %q, want %q", got, want)
+		got := callerOf(authn.NewContext(t.Context(), caller))
+		if text := fmt.Sprintf("%s %v %s", got.User, got.Groups, got.Gateway); text != want {
+			t.Errorf("caller is %q, want %q", text, want)
 		}
-	}
-	if caller := callerOf(context.Background()); caller.User != "" {
-		t.Errorf("a caller without a certificate is %q", caller.User)
 	}
 }
 

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,9 +12,8 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/watchcache"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
@@ -276,24 +274,11 @@ func (a after) before(at time.Time, id string) bool {
 func planID(name string) string   { return strings.TrimPrefix(name, "repairplans/") }
 func repairID(name string) string { return strings.TrimPrefix(name, "repairs/") }
 
-// callerOf is the identity in the caller's client certificate. A client without a certificate is on
-// this machine, because the server rejects it elsewhere, and has no name.
+// callerOf returns the caller as repairs record it. It has no name if the server checks no callers.
 func callerOf(ctx context.Context) allocation.Caller {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
+	caller := authn.FromContext(ctx)
+	if caller.Unchecked {
 		return allocation.Caller{}
 	}
-	info, ok := from.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return allocation.Caller{}
-	}
-	return callerIn(info.State.PeerCertificates[0])
-}
-
-func callerIn(certificate *x509.Certificate) allocation.Caller {
-	caller := allocation.Caller{User: certificate.Subject.CommonName, Groups: certificate.Subject.Organization}
-	if caller.User == "" && len(certificate.URIs) > 0 {
-		caller.User = certificate.URIs[0].String()
-	}
-	return caller
+	return allocation.Caller{User: caller.User.Name, Groups: caller.User.Groups, Gateway: caller.Gateway}
 }

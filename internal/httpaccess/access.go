@@ -1,0 +1,129 @@
+package httpaccess
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
+)
+
+// Authenticator finds the caller of a request, as *authn.Authenticator does.
+type Authenticator interface {
+	Authenticate(ctx context.Context, request authn.Request) (*authn.Caller, error)
+}
+
+// Config configures an Access. All fields are required.
+type Config struct {
+	// TLS is the configuration of the listeners, with certificate and client authorities.
+	TLS           *tls.Config
+	Authenticator Authenticator
+	Authorizer    *authz.Authorizer
+	// Refused is called for each request that is refused, with its caller, nil if it is not known.
+	Refused func(r *http.Request, caller *authn.Caller, err error)
+}
+
+// Access decides about the requests of one process. It is safe for concurrent use. A nil Access is
+// that of a server with --insecure.
+type Access struct{ cfg Config }
+
+// New returns an Access for HTTPS.
+func New(cfg Config) *Access { return &Access{cfg: cfg} }
+
+// Insecure says that the server has no certificates and checks no caller.
+func (a *Access) Insecure() bool { return a == nil }
+
+// Authorizer returns the authorizer of the configuration.
+func (a *Access) Authorizer() *authz.Authorizer { return a.cfg.Authorizer }
+
+// Listener returns a listener that serves TLS over raw. It fails if raw would be served without TLS
+// beyond loopback. flag is the flag with the address.
+func (a *Access) Listener(raw net.Listener, flag string) (net.Listener, error) {
+	if !a.Insecure() {
+		return tls.NewListener(raw, a.cfg.TLS), nil
+	}
+	if address, ok := raw.Addr().(*net.TCPAddr); ok && !address.IP.IsLoopback() {
+		return raw, exposed(flag, address.String())
+	}
+	return raw, nil
+}
+
+// CheckPlain returns why an address, host:port, may not serve plain HTTP, or nil. flag is the flag
+// with the address.
+func CheckPlain(flag, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "localhost" || net.ParseIP(host).IsLoopback() {
+		return nil // the flag's own check reports a malformed address
+	}
+	return exposed(flag, address)
+}
+
+func exposed(flag, address string) error {
+	return fmt.Errorf("%s=%s: with --insecure, HTTP is served on a loopback address only, for example 127.0.0.1:0; or give --tls-cert-file, --tls-key-file and --client-ca-file", flag, address)
+}
+
+// Identify returns the request with its caller in the context, for [authn.FromContext]. The error is
+// a gRPC status.
+func (a *Access) Identify(r *http.Request) (*http.Request, error) {
+	if a.Insecure() {
+		caller := &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Address: r.RemoteAddr, Unchecked: true}
+		return r.WithContext(authn.NewContext(r.Context(), caller)), nil
+	}
+	caller, err := a.cfg.Authenticator.Authenticate(r.Context(), authn.Request{
+		TLS: r.TLS, Address: r.RemoteAddr, Values: r.Header.Values,
+	})
+	if err != nil {
+		a.cfg.Refused(r, nil, err)
+		return nil, err
+	}
+	return r.WithContext(authn.NewContext(r.Context(), caller)), nil
+}
+
+// Known is Identify, and refuses a caller without credentials.
+func (a *Access) Known(r *http.Request) (*http.Request, error) {
+	r, err := a.Identify(r)
+	if err != nil {
+		return nil, err
+	}
+	if caller := authn.FromContext(r.Context()); !caller.Unchecked && caller.Anonymous() {
+		err := authn.NotAuthenticated("this path needs a client certificate or a bearer token; `trivet dashboard` presents those of a kubeconfig")
+		a.cfg.Refused(r, caller, err)
+		return nil, err
+	}
+	return r, nil
+}
+
+// MayGet returns nil if the caller of a request from Identify may get a path. The error is a gRPC
+// status.
+func (a *Access) MayGet(r *http.Request, path string) error {
+	if a.Insecure() {
+		return nil
+	}
+	caller := authn.FromContext(r.Context())
+	err := a.cfg.Authorizer.Authorize(r.Context(), caller, authz.Attributes{Verb: "get", Path: path})
+	if err != nil {
+		a.cfg.Refused(r, caller, err)
+	}
+	return err
+}
+
+// Refuse returns the HTTP status of an error of this package, and sets the header of a 401.
+func Refuse(header http.Header, err error) int {
+	switch status.Code(err) {
+	case codes.Unauthenticated:
+		header.Set("WWW-Authenticate", `Bearer realm="trivet"`)
+		return http.StatusUnauthorized
+	case codes.PermissionDenied:
+		return http.StatusForbidden
+	case codes.ResourceExhausted:
+		return http.StatusTooManyRequests
+	default:
+		return http.StatusServiceUnavailable
+	}
+}
