@@ -39,7 +39,7 @@ func Program(cfg *Config) process.Program {
 		Build: func(deps process.Deps) (process.Service, error) {
 			return New(*cfg, Deps{
 				Member: deps.Member, Directory: term.NewDirectory(deps.Etcd, deps.Member.Cluster, deps.Logger),
-				Peers: deps.Peers, Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection,
+				Peers: deps.Peers, Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection, Access: deps.HTTP,
 			})
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -38,7 +39,8 @@ type Process struct {
 	service   Service
 	candidate *term.Candidate
 	etcd      *clientv3.Client
-	probe     *kubeconn.Probe // nil unless the program talks to Kubernetes
+	http      *httpaccess.Access // nil with --insecure
+	probe     *kubeconn.Probe    // nil unless the program talks to Kubernetes
 	access    *access
 	ready     *observe.Checks
 	rpc       *rpcserver.Server
@@ -117,9 +119,12 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if p.access, err = newAccess(cfg, p.logger, registry); err != nil {
 		return &UsageError{Err: err}
 	}
+	if p.http, err = newHTTPAccess(cfg, p.access, p.logger); err != nil {
+		return &UsageError{Err: err}
+	}
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
-		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer,
+		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, HTTP: p.http,
 		Peers:  rpcclient.Config{TLS: cfg.RPC.PeerFiles(), Insecure: cfg.RPC.Insecure},
 		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
 	})
@@ -170,7 +175,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	live.Add("terms", p.candidate.CheckAlive)
 	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
 		Gatherer: registry, Live: live, Ready: p.ready,
-		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger,
+		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger, Access: p.http,
 	})
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
@@ -89,8 +90,10 @@ type Deps struct {
 	Authenticator *authn.Authenticator
 	// Authorizer decides what a caller may do. It is never nil.
 	Authorizer *authz.Authorizer
-	Logger     *slog.Logger
-	Metrics    prometheus.Registerer
+	// HTTP decides about the requests of further HTTP servers; nil with --insecure.
+	HTTP    *httpaccess.Access
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
 	// Ready has the checks of /readyz. A service may add checks before Run.
 	Ready *observe.Checks
 	// LoopSelection is the value of --loops.
