@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/apiservers"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
@@ -55,7 +56,7 @@ func command(streams printer.Streams) *cobra.Command {
 		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), shards.NewCommand(streams), nodes.NewCommand(streams),
 		zones.NewCommand(streams), leases.NewCommand(streams), slices.NewCommand(streams), apiservers.NewCommand(streams),
 		findings.NewCommand(streams), repair.NewCommand(streams), explain.NewCommand(streams),
-		version.NewCommand(streams), repairs,
+		certs.NewCommand(streams), version.NewCommand(streams), repairs,
 	)
 	return root
 }

@@ -16,18 +16,19 @@ type Config struct {
 	// GatewayGroup and ServerGroup are the groups in the certificates of gateways and of servers.
 	// Without a group, no peer has that role.
 	GatewayGroup, ServerGroup string
-	// PeerAuthorities returns the authorities of gateways and servers; nil means every authority
-	// of the TLS handshake. The certificates of other authorities have neither role nor group.
+	// PeerAuthorities returns the authorities of gateways and servers; nil means every authority of
+	// the TLS handshake. The certificates of other authorities have neither role nor group.
 	PeerAuthorities func() *x509.CertPool
 	// Tokens reviews bearer tokens; nil refuses them all.
 	Tokens TokenReviewer
 }
 
-// TokenReviewer finds the user of a bearer token. It is safe for concurrent use. An error of
-// code Unauthenticated means that the token is not valid; any other error, that it could not be
+// TokenReviewer finds the user of a bearer token. It is safe for concurrent use. An error of code
+// Unauthenticated means that the token is not valid; any other error, that it could not be
 // reviewed.
 type TokenReviewer interface {
-	Review(ctx context.Context, token string) (TokenUser, error)
+	// address is that of the peer.
+	Review(ctx context.Context, token, address string) (TokenUser, error)
 	// Recheck returns nil if the token is valid now, or was a moment ago.
 	Recheck(ctx context.Context, token string) error
 }
@@ -84,7 +85,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, request Request) (*Cal
 // client sends it on purpose for this call.
 func (a *Authenticator) peer(ctx context.Context, request Request) (*Caller, error) {
 	if token, given := bearerToken(request.Values("authorization")); given {
-		return a.tokenCaller(ctx, token)
+		return a.tokenCaller(ctx, token, request.Address)
 	}
 	if request.TLS == nil || len(request.TLS.VerifiedChains) == 0 {
 		return &Caller{Peer: Anonymous()}, nil
@@ -92,11 +93,11 @@ func (a *Authenticator) peer(ctx context.Context, request Request) (*Caller, err
 	return a.certificates.caller(request.TLS, a.cfg)
 }
 
-func (a *Authenticator) tokenCaller(ctx context.Context, token string) (*Caller, error) {
+func (a *Authenticator) tokenCaller(ctx context.Context, token, address string) (*Caller, error) {
 	if a.cfg.Tokens == nil {
 		return nil, NotAuthenticated("this server takes no bearer tokens; use a client certificate")
 	}
-	reviewed, err := a.cfg.Tokens.Review(ctx, token)
+	reviewed, err := a.cfg.Tokens.Review(ctx, token, address)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,6 @@ import (
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/review"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -27,18 +26,23 @@ import (
 // DefaultTokenAudience is in the audiences of tokens for Trivet.
 const DefaultTokenAudience = "trivet"
 
-// TokensConfig configures Tokens. All fields are required.
+// TokensConfig configures Tokens.
 type TokensConfig struct {
 	Client authenticationclient.TokenReviewInterface
 	// Audiences are asked for; a token needs one of them.
 	Audiences []string
 	Metrics   *review.Metrics
+	// Admit returns why a token of this address that is not known to be valid may not be reviewed
+	// now, or what to call after its review; nil admits all. Random tokens would be load on the
+	// kube-apiserver.
+	Admit func(address string) (release func(), err error)
 }
 
 // Tokens reviews bearer tokens by TokenReview. It keeps no token: its cache knows a keyed hash.
 type Tokens struct {
 	client    authenticationclient.TokenReviewInterface
 	audiences []string
+	admit     func(address string) (release func(), err error)
 	cache     *review.Cache[tokenAnswer]
 	hashes    sync.Pool // of hash.Hash, with the random key of this process and the audiences
 }
@@ -54,7 +58,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // never fails
 	return &Tokens{
-		client: cfg.Client, audiences: slices.Clone(cfg.Audiences), cache: review.NewCache[tokenAnswer](cfg.Metrics, "token"),
+		client: cfg.Client, audiences: slices.Clone(cfg.Audiences), admit: cfg.Admit, cache: review.NewCache[tokenAnswer](cfg.Metrics, "token"),
 		hashes: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }},
 	}
 }
@@ -63,11 +67,11 @@ func NewTokens(cfg TokensConfig) *Tokens {
 func (t *Tokens) Close() { t.cache.Close() }
 
 // Review returns the user of a token.
-func (t *Tokens) Review(ctx context.Context, token string) (TokenUser, error) {
+func (t *Tokens) Review(ctx context.Context, token, address string) (TokenUser, error) {
 	if token == "" {
 		return TokenUser{}, NotAuthenticated("the bearer token is empty")
 	}
-	answer, err := t.cache.Get(ctx, t.key(token), true, t.asks(token))
+	answer, err := t.cache.Get(ctx, t.key(token), true, t.asks(token, address))
 	if err != nil {
 		return TokenUser{}, tokenUnavailable(err)
 	}
@@ -80,7 +84,7 @@ func (t *Tokens) Review(ctx context.Context, token string) (TokenUser, error) {
 // Recheck returns nil if a token is valid now. It uses an answer of the last two seconds, and no
 // stale one.
 func (t *Tokens) Recheck(ctx context.Context, token string) error {
-	answer, err := t.cache.Renew(ctx, t.key(token), t.asks(token))
+	answer, err := t.cache.Renew(ctx, t.key(token), t.asks(token, ""))
 	if err != nil {
 		return tokenUnavailable(err)
 	}
@@ -90,15 +94,22 @@ func (t *Tokens) Recheck(ctx context.Context, token string) error {
 	return nil
 }
 
-func (t *Tokens) asks(token string) review.Ask[tokenAnswer] {
-	return func(ctx context.Context) (tokenAnswer, bool, error) {
+func (t *Tokens) asks(token, address string) review.Ask[tokenAnswer] {
+	return func(ctx context.Context, wasPositive bool) (tokenAnswer, bool, error) {
+		if t.admit != nil && !wasPositive {
+			release, err := t.admit(address)
+			if err != nil {
+				return tokenAnswer{}, false, err
+			}
+			defer release()
+		}
 		answer, err := t.ask(ctx, token)
 		return answer, answer.refused == "", err
 	}
 }
 
 func tokenUnavailable(err error) error {
-	if status.Code(err) == codes.Canceled || errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) || rpcerror.ReasonOf(err) != "" {
 		return err
 	}
 	return rpcerror.New(codes.Unavailable, rpcerror.AccessReviewUnavailableReason,

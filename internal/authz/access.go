@@ -34,7 +34,7 @@ func (a *AccessReviews) Close() { a.cache.Close() }
 // Review returns whether the user may do what it asks for. While no kube-apiserver answers, a read
 // that was allowed stays allowed for some minutes.
 func (a *AccessReviews) Review(ctx context.Context, user authn.User, asked Attributes) (Decision, error) {
-	answer, err := a.cache.Get(ctx, keyOf(user, asked), asked.IsRead(), func(ctx context.Context) (Decision, bool, error) {
+	answer, err := a.cache.Get(ctx, keyOf(user, asked), asked.IsRead(), func(ctx context.Context, _ bool) (Decision, bool, error) {
 		decision, err := a.ask(ctx, user, asked)
 		return decision, decision.Allowed, err
 	})

@@ -198,20 +198,45 @@ func (a *Authority) Issue(leaf Leaf, lifetime time.Duration, now time.Time) (Key
 	return KeyPair{CertPEM: text, KeyPEM: keyPEM}, err
 }
 
-// Bundle returns the certificates of the authorities as PEM, each once. Nil is skipped.
+// Bundle returns the certificates of the authorities as PEM, each once.
 func Bundle(authorities ...*Authority) []byte {
 	var all []*x509.Certificate
 	for _, a := range authorities {
-		if a == nil {
-			continue
+		all = append(all, a.chain...)
+	}
+	return encodeOnce(all)
+}
+
+// Merge returns the certificates of PEM bundles in their order, each once.
+func Merge(bundles ...[]byte) ([]byte, error) {
+	var all []*x509.Certificate
+	for _, bundle := range bundles {
+		certificates, err := ParseCertificates(bundle)
+		if err != nil {
+			return nil, err
 		}
-		for _, certificate := range a.chain {
-			if !slices.ContainsFunc(all, certificate.Equal) {
-				all = append(all, certificate)
-			}
+		all = append(all, certificates...)
+	}
+	return encodeOnce(all), nil
+}
+
+// WithoutExpired returns the certificates of a PEM bundle that are valid or become valid.
+func WithoutExpired(bundle []byte, now time.Time) ([]byte, error) {
+	certificates, err := ParseCertificates(bundle)
+	if err != nil {
+		return nil, err
+	}
+	return encodeOnce(slices.DeleteFunc(certificates, func(c *x509.Certificate) bool { return now.After(c.NotAfter) })), nil
+}
+
+func encodeOnce(certificates []*x509.Certificate) []byte {
+	var once []*x509.Certificate
+	for _, certificate := range certificates {
+		if !slices.ContainsFunc(once, certificate.Equal) {
+			once = append(once, certificate)
 		}
 	}
-	return encodeCertificates(all)
+	return encodeCertificates(once)
 }
 
 func encodeCertificates(certificates []*x509.Certificate) []byte {

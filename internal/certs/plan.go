@@ -135,12 +135,21 @@ func (a Authorities) Confirm(inUse []*x509.Certificate, now time.Time) Authoriti
 	return a
 }
 
-// Bundle returns all trusted authorities as PEM.
+// Bundle returns all trusted authorities as PEM, oldest first: a change of their roles alone leaves
+// the text as it is.
 func (a Authorities) Bundle() []byte {
-	all := []*Authority{a.Signing, a.Next}
+	var all []*Authority
 	for _, former := range a.Former {
 		all = append(all, former.Authority)
 	}
+	for _, authority := range []*Authority{a.Signing, a.Next} {
+		if authority != nil {
+			all = append(all, authority)
+		}
+	}
+	slices.SortStableFunc(all, func(x, y *Authority) int {
+		return x.Certificate().NotBefore.Compare(y.Certificate().NotBefore)
+	})
 	return Bundle(all...)
 }
 

@@ -123,7 +123,7 @@ func TestLimiter_MemoryIsBounded(t *testing.T) {
 		now = now.Add(100 * time.Microsecond) // ten times the rate
 	}
 	if kept := len(l.addresses); kept > 1000 {
-		t.Errorf("%d addresses are kept, of which no one has a connection", kept)
+		t.Errorf("%d addresses are kept, and none has a connection", kept)
 	}
 	for i := range 100_000 { // at once
 		admitted, _ := connect(l, address(i), false, now, 1)

@@ -58,9 +58,11 @@ func TestWatchedConn_EndsFloodsOfControlFrames(t *testing.T) {
 		write func(*http2.Framer) error
 		flood bool
 	}{
-		"resets":        {func(f *http2.Framer) error { return f.WriteRSTStream(1, http2.ErrCodeCancel) }, true},
-		"pings":         {func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) }, true},
-		"settings":      {func(f *http2.Framer) error { return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}) }, true},
+		"resets": {func(f *http2.Framer) error { return f.WriteRSTStream(1, http2.ErrCodeCancel) }, true},
+		"pings":  {func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) }, true},
+		"settings": {func(f *http2.Framer) error {
+			return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
+		}, true},
 		"continuations": {func(f *http2.Framer) error { return f.WriteContinuation(1, false, []byte("abc")) }, true},
 		"priorities":    {func(f *http2.Framer) error { return f.WritePriority(1, http2.PriorityParam{}) }, true},
 		"empty data":    {func(f *http2.Framer) error { return f.WriteData(1, false, nil) }, true},

@@ -9,16 +9,12 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // KubeProxy is an HTTP proxy before a kube-apiserver. It disturbs nothing until a rule is added.
@@ -88,23 +84,6 @@ func (w promptHeader) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // RESTConfig returns a new configuration of clients of the proxy, without a client-side rate limit.
 func (p *KubeProxy) RESTConfig() *rest.Config { return &rest.Config{Host: p.server.URL, QPS: -1} }
 
-// Kubeconfig writes a kubeconfig of the proxy and returns its path.
-func (p *KubeProxy) Kubeconfig(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"proxy": {Server: p.server.URL}},
-		Contexts:       map[string]*clientcmdapi.Context{"proxy": {Cluster: "proxy"}},
-		CurrentContext: "proxy",
-	}, path); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // Delay makes each selected request wait before it is forwarded, until stop is called.
 func (p *KubeProxy) Delay(match Match, delay time.Duration) (stop func()) {
 	return p.add(&rule{match: match, delay: delay})
@@ -142,19 +121,6 @@ func (p *KubeProxy) HoldOpenWatches(match Match) (stop func()) {
 // DelayEvents delivers the events of the selected watches late, in order, until stop is called.
 func (p *KubeProxy) DelayEvents(match Match, delay time.Duration) (stop func()) {
 	return p.add(&rule{match: match, delay: delay, ofWatches: true})
-}
-
-// OpenWatches returns how many selected watches are open.
-func (p *KubeProxy) OpenWatches(match Match) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	open := 0
-	for watch := range p.watches {
-		if match(watch.request) {
-			open++
-		}
-	}
-	return open
 }
 
 func (p *KubeProxy) add(added *rule) (stop func()) {

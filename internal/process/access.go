@@ -3,16 +3,19 @@ package process
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/review"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
@@ -29,6 +32,8 @@ type access struct {
 	// authenticator is nil with --insecure, where each caller may do everything.
 	authenticator *authn.Authenticator
 	authorizer    *authz.Authorizer
+	quota         *quota.Quota
+	audit         *audit.Log // nil without an audit log
 	close         []func()
 }
 
@@ -39,47 +44,65 @@ func (c *Config) reviews() bool {
 
 // newAccess contacts no server.
 func newAccess(cfg Config, logger *slog.Logger, registry prometheus.Registerer) (*access, error) {
-	if cfg.RPC.Insecure {
-		return &access{authorizer: authz.New(nil)}, nil
+	found := &access{authorizer: authz.New(nil)}
+	var err error
+	if found.quota, err = quota.New(quota.Methods(), registry); err != nil {
+		return nil, err
 	}
+	if found.audit, err = audit.New(cfg.Audit, logger, registry); err != nil {
+		return nil, err
+	}
+	if cfg.RPC.Insecure {
+		return found, nil
+	}
+	return found, found.decide(cfg, logger, registry)
+}
+
+// decide adds the authenticator and the authorizer of a server with TLS.
+func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Registerer) error {
 	callers := authn.Config{GatewayGroup: cfg.RPC.Access.GatewayGroup, ServerGroup: cfg.RPC.Access.ServerGroup}
 	if cfg.RPC.PeerCAFile != "" {
 		peers, err := identity.Files{CAFile: cfg.RPC.PeerCAFile}.Client(logger)
 		if err != nil {
-			return nil, fmt.Errorf("--peer-ca-file: %w", err)
+			return fmt.Errorf("--peer-ca-file: %w", err)
 		}
 		callers.PeerAuthorities = peers.Authorities
 	}
 	if !cfg.reviews() {
-		return &access{authenticator: authn.New(callers), authorizer: authz.New(nil)}, nil
+		a.authenticator = authn.New(callers)
+		return nil
 	}
 	metrics, err := review.NewMetrics(registry)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	client, err := reviewClient(cfg.Kube)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	tokenReviews, err := authenticationclient.NewForConfig(client)
 	if err != nil {
-		return nil, fmt.Errorf("make client of token reviews: %w", err)
+		return fmt.Errorf("make client of token reviews: %w", err)
 	}
 	accessReviews, err := authorizationclient.NewForConfig(client)
 	if err != nil {
-		return nil, fmt.Errorf("make client of access reviews: %w", err)
+		return fmt.Errorf("make client of access reviews: %w", err)
 	}
 	tokens := authn.NewTokens(authn.TokensConfig{
 		Client: tokenReviews.TokenReviews(), Audiences: cfg.RPC.Access.TokenAudiences, Metrics: metrics,
+		Admit: func(address string) (func(), error) {
+			slot, err := a.quota.Admit(quota.Address(address), quota.TokenReview, time.Now())
+			return slot.Release, err
+		},
 	})
 	callers.Tokens = tokens
-	found := &access{authenticator: authn.New(callers), authorizer: authz.New(nil), close: []func(){tokens.Close}}
+	a.authenticator, a.close = authn.New(callers), append(a.close, tokens.Close)
 	if cfg.RPC.Access.Mode == rpcserver.RBACMode {
 		reviewer := authz.NewAccessReviews(accessReviews.SubjectAccessReviews(), metrics)
-		found.authorizer = authz.New(reviewer)
-		found.close = append(found.close, reviewer.Close)
+		a.authorizer = authz.New(reviewer)
+		a.close = append(a.close, reviewer.Close)
 	}
-	return found, nil
+	return nil
 }
 
 // reviewClient returns a config of its own: reviews change nothing, so they need no term, and they

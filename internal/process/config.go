@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
@@ -33,6 +34,7 @@ type Config struct {
 	Log   observe.LogConfig
 	Etcd  etcdconn.Config
 	Kube  kubeconn.Config
+	Audit audit.Config
 }
 
 // DefaultConfig returns the defaults of a program.
@@ -45,6 +47,7 @@ func DefaultConfig(program Program) Config {
 		Log:     observe.LogConfig{Level: "info", Format: "text"},
 		Etcd:    etcdconn.DefaultConfig(),
 		Kube:    kubeDefaults(program),
+		Audit:   audit.DefaultConfig(),
 	}
 }
 
@@ -72,6 +75,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	c.Log.RegisterFlags(fs)
 	c.Etcd.RegisterFlags(fs)
 	c.Kube.RegisterFlags(fs)
+	c.Audit.RegisterFlags(fs)
 }
 
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
@@ -98,6 +102,7 @@ func (c *Config) Validate(program Program) []error {
 	}
 	problems = append(problems, c.Log.Validate()...)
 	problems = append(problems, c.Etcd.Validate()...)
+	problems = append(problems, c.Audit.Validate()...)
 	if program.Kube || c.reviews() {
 		problems = append(problems, c.Kube.Validate()...)
 	}

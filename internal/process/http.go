@@ -5,39 +5,66 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// newHTTPAccess returns the access of the HTTP servers of a process; nil with --insecure. They have
-// the certificates, the callers and the rights of the gRPC server.
-func newHTTPAccess(cfg Config, access *access, logger *slog.Logger) (*httpaccess.Access, error) {
+// httpServers has the access of the HTTP servers of a process: its admin server and that of its
+// service. Both are nil with --insecure. They have the certificates, the callers and the rights of
+// the gRPC server, and limits of connections of their own.
+type httpServers struct{ admin, service *httpaccess.Access }
+
+func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry prometheus.Registerer) (httpServers, error) {
 	if cfg.RPC.Insecure {
-		return nil, nil
+		return httpServers{}, nil
 	}
-	// The gRPC server has registered the metrics of the files.
+	// The gRPC server registers the metrics of the files.
 	server, err := cfg.RPC.TLS.Server(logger)
 	if err != nil {
-		return nil, fmt.Errorf("set up TLS of HTTP (--tls-cert-file, --tls-key-file, --client-ca-file): %w", err)
+		return httpServers{}, fmt.Errorf("set up TLS of HTTP (--tls-cert-file, --tls-key-file, --client-ca-file): %w", err)
 	}
-	return httpaccess.New(httpaccess.Config{
-		TLS: server.TLS(), Authenticator: access.authenticator, Authorizer: access.authorizer,
-		Refused: func(r *http.Request, caller *authn.Caller, err error) { logRefusal(logger, r, caller, err) },
-	}), nil
+	newAccess := func(name string) (*httpaccess.Access, error) {
+		connections, err := connlimit.New(cfg.RPC.Connections, registry, name)
+		if err != nil {
+			return nil, err
+		}
+		return httpaccess.New(httpaccess.Config{
+			TLS: server.TLS(), Connections: connections, Authenticator: access.authenticator, Authorizer: access.authorizer,
+			Refused: func(r *http.Request, caller *authn.Caller, err error) {
+				recordRefusal(access.audit, logger, r, caller, err)
+			},
+		}), nil
+	}
+	var servers httpServers
+	if servers.admin, err = newAccess("admin"); err != nil {
+		return httpServers{}, err
+	}
+	servers.service, err = newAccess("http")
+	return servers, err
 }
 
-func logRefusal(logger *slog.Logger, r *http.Request, caller *authn.Caller, err error) {
-	if caller == nil {
-		caller = &authn.Caller{}
+// recordRefusal writes a refused request into the audit log and, as a failed gRPC call, into the log.
+func recordRefusal(to *audit.Log, logger *slog.Logger, r *http.Request, caller *authn.Caller, err error) {
+	reason := string(rpcerror.ReasonOf(err))
+	to.Write(audit.Record{
+		Caller: caller, Method: r.Method + " " + r.URL.Path, Decision: audit.Denied, DecisionReason: status.Convert(err).Message(),
+		Code: status.Code(err), Reason: reason,
+	})
+	user := authn.AnonymousUser
+	if caller != nil {
+		user = caller.User.Name
 	}
 	level := slog.LevelWarn
 	if status.Code(err) == codes.Unavailable {
 		level = slog.LevelInfo
 	}
-	logger.Log(r.Context(), level, "refused HTTP request", "method", r.Method, "path", r.URL.Path,
-		"user", caller.User.Name, "peer", r.RemoteAddr, "reason", rpcerror.ReasonOf(err))
+	logger.Log(r.Context(), level, "refused HTTP request",
+		"method", r.Method, "path", r.URL.Path, "user", user, "peer", r.RemoteAddr, "reason", reason)
 }

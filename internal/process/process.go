@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
-	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -39,8 +39,8 @@ type Process struct {
 	service   Service
 	candidate *term.Candidate
 	etcd      *clientv3.Client
-	http      *httpaccess.Access // nil with --insecure
-	probe     *kubeconn.Probe    // nil unless the program talks to Kubernetes
+	http      httpServers
+	probe     *kubeconn.Probe // nil unless the program talks to Kubernetes
 	access    *access
 	ready     *observe.Checks
 	rpc       *rpcserver.Server
@@ -119,12 +119,12 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if p.access, err = newAccess(cfg, p.logger, registry); err != nil {
 		return &UsageError{Err: err}
 	}
-	if p.http, err = newHTTPAccess(cfg, p.access, p.logger); err != nil {
+	if p.http, err = newHTTPServers(cfg, p.access, p.logger, registry); err != nil {
 		return &UsageError{Err: err}
 	}
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
-		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, HTTP: p.http,
+		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, HTTP: p.http.service,
 		Peers:  rpcclient.Config{TLS: cfg.RPC.PeerFiles(), Insecure: cfg.RPC.Insecure},
 		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
 	})
@@ -152,10 +152,13 @@ func (p *Process) connectKube(cfg Config) (*rest.Config, error) {
 const kubeProbePeriod = 2 * time.Second
 
 func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
-	var err error
+	connections, err := connlimit.New(cfg.RPC.Connections, registry, "grpc")
+	if err != nil {
+		return err
+	}
 	deps := rpcserver.Deps{
 		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated, Cluster: p.member.Cluster,
-		Authorizer: p.access.authorizer,
+		Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, Connections: connections,
 	}
 	if p.access.authenticator != nil { // an interface with a nil pointer is not nil
 		deps.Authenticator = p.access.authenticator
@@ -175,7 +178,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	live.Add("terms", p.candidate.CheckAlive)
 	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
 		Gatherer: registry, Live: live, Ready: p.ready,
-		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger, Access: p.http,
+		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger, Access: p.http.admin,
 	})
 	return nil
 }

@@ -10,11 +10,13 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -90,6 +92,11 @@ type Deps struct {
 	Authenticator *authn.Authenticator
 	// Authorizer decides what a caller may do. It is never nil.
 	Authorizer *authz.Authorizer
+	// Quota limits the calls of each caller, together with the gRPC server's.
+	Quota *quota.Quota
+	// Audit records mutations and denials that a handler decides, such as one item of a batch. It
+	// is nil without an audit log, and nil records nothing.
+	Audit *audit.Log
 	// HTTP decides about the requests of further HTTP servers; nil with --insecure.
 	HTTP    *httpaccess.Access
 	Logger  *slog.Logger

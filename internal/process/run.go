@@ -25,6 +25,9 @@ func (p *Process) Run(ctx context.Context) error {
 	serve := newStage("gRPC server", p.logger, fail)
 
 	admin.start(func(ctx context.Context) error { return p.admin.Serve(ctx, p.adminAt) })
+	if p.access.audit != nil { // ends last, so that it has the records of calls that end
+		admin.start(p.access.audit.Run)
+	}
 	p.startWork(work)
 	serve.start(func(ctx context.Context) error { return p.rpc.Serve(ctx, p.rpcAt) })
 	serve.start(p.followChecks)

@@ -42,9 +42,9 @@ const (
 // have the same key.
 type Key [32]byte
 
-// Ask asks the kube-apiserver. positive says whether the value may be used when it is stale. An
-// error means that there is no answer.
-type Ask[V any] func(ctx context.Context) (value V, positive bool, err error)
+// Ask asks the kube-apiserver. wasPositive says that the answer before was positive; positive says
+// whether the value may be used when it is stale. An error means that there is no answer.
+type Ask[V any] func(ctx context.Context, wasPositive bool) (value V, positive bool, err error)
 
 // Answer is the result of a review.
 type Answer[V any] struct {
@@ -111,7 +111,7 @@ func (c *Cache[V]) Get(ctx context.Context, key Key, mayBeStale bool, ask Ask[V]
 	known := c.lookup(key)
 	if known != nil {
 		age := time.Since(known.at)
-		if age >= renewAge && age < Fresh {
+		if known.positive && age >= renewAge && age < Fresh {
 			c.join(key, known, true, ask)
 		}
 		if age < Fresh {
@@ -194,7 +194,7 @@ func (c *Cache[V]) join(key Key, known *entry[V], canDoWithout bool, ask Ask[V])
 
 // review asks once and keeps the answer.
 func (c *Cache[V]) review(key Key, known *entry[V], running *flight[V], ask Ask[V]) {
-	value, positive, err := c.ask(ask)
+	value, positive, err := c.ask(ask, known != nil && known.positive)
 	running.value, running.err = value, err
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *Cache[V]) review(key Key, known *entry[V], running *flight[V], ask Ask[
 }
 
 // ask waits for a slot no longer than a call would wait for the answer.
-func (c *Cache[V]) ask(ask Ask[V]) (value V, positive bool, err error) {
+func (c *Cache[V]) ask(ask Ask[V], wasPositive bool) (value V, positive bool, err error) {
 	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
 	select {
@@ -222,7 +222,7 @@ func (c *Cache[V]) ask(ask Ask[V]) (value V, positive bool, err error) {
 	ctx, cancel := context.WithTimeout(c.life, maxReview)
 	defer cancel()
 	begun := time.Now()
-	value, positive, err = ask(ctx)
+	value, positive, err = ask(ctx, wasPositive)
 	c.metrics.reviewed(positive, err, time.Since(begun))
 	return value, positive, err
 }

@@ -4,10 +4,6 @@ import (
 	"context"
 	"strings"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -25,11 +21,13 @@ type methodAccess struct {
 	rule *authv1.Access
 	// name is the field with the name of the object; nil for the whole collection.
 	name protoreflect.FieldDescriptor
+	// requestID is the field request_id, or nil.
+	requestID protoreflect.FieldDescriptor
 }
 
 func newMethodAccess(method protoreflect.MethodDescriptor) *methodAccess {
 	rule, _ := proto.GetExtension(method.Options(), authv1.E_Access).(*authv1.Access)
-	access := &methodAccess{rule: rule}
+	access := &methodAccess{rule: rule, requestID: fieldOf(method.Input(), "request_id", protoreflect.StringKind)}
 	if field := rule.GetResource().GetNameField(); field != "" {
 		access.name = fieldOf(method.Input(), protoreflect.Name(field), protoreflect.StringKind)
 	}
@@ -39,12 +37,24 @@ func newMethodAccess(method protoreflect.MethodDescriptor) *methodAccess {
 // asked returns what a request asks for.
 func (m *methodAccess) asked(request any) authz.Attributes {
 	asked := authz.Attributes{Verb: m.rule.GetResource().GetVerb(), Resource: m.rule.GetResource().GetResource()}
-	message, ok := request.(proto.Message)
-	if m.name == nil || !ok {
-		return asked
+	if m.name != nil {
+		asked.Namespace, asked.Name = objectOf(stringOf(request, m.name))
 	}
-	asked.Namespace, asked.Name = objectOf(message.ProtoReflect().Get(m.name).String())
 	return asked
+}
+
+// changes says whether the method changes something by a right.
+func (m *methodAccess) changes() bool {
+	return m.rule.GetResource() != nil && !authz.Attributes{Verb: m.rule.GetResource().GetVerb()}.IsRead()
+}
+
+// stringOf returns the value of a field of a request; "" without the field.
+func stringOf(request any, field protoreflect.FieldDescriptor) string {
+	message, ok := request.(proto.Message)
+	if !ok || field == nil {
+		return ""
+	}
+	return message.ProtoReflect().Get(field).String()
 }
 
 // objectOf splits "namespaces/{namespace}/{collection}/{name}", "namespaces/{namespace}" and
@@ -67,52 +77,14 @@ func objectOf(name string) (namespace, object string) {
 	return namespace, object
 }
 
-// identify finds the caller and puts it into the context. It removes the metadata in which a
-// gateway names an original caller, so that nothing behind it can read what is not verified.
-func (c chain) identify(ctx context.Context) (context.Context, error) {
-	request := authn.Request{Values: func(key string) []string { return metadata.ValueFromIncomingContext(ctx, key) }}
-	if from, ok := peer.FromContext(ctx); ok {
-		if from.Addr != nil {
-			request.Address = from.Addr.String()
-		}
-		if info, ok := from.AuthInfo.(credentials.TLSInfo); ok {
-			request.TLS = &info.State
-		}
-	}
-	if c.authenticator == nil {
-		return authn.NewContext(ctx, &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Address: request.Address, Unchecked: true}), nil
-	}
-	caller, err := c.authenticator.Authenticate(ctx, request)
-	if err != nil {
-		return ctx, err
-	}
-	return authn.NewContext(authn.WithoutRemote(ctx), caller), nil
-}
-
-// authorize decides about one request, by the rule of its method.
-func (c chain) authorize(ctx context.Context, method string, request any) error {
-	caller := authn.FromContext(ctx)
-	access := c.rules.access[method]
-	if access == nil || caller.Unchecked {
-		return nil // decided by authorizeMethod
-	}
-	if access.rule.GetResource() == nil {
-		return nil
-	}
-	return c.authorizer.Authorize(ctx, caller, access.asked(request))
-}
-
 // authorizeMethod decides what needs no request: rules without a resource, and methods that are no
 // part of Trivet's API.
-func (c chain) authorizeMethod(ctx context.Context, method string) error {
-	caller := authn.FromContext(ctx)
-	if caller.Unchecked || strings.HasPrefix(method, "/grpc.health.") {
+func (c chain) authorizeMethod(caller *authn.Caller, method string) error {
+	if caller.Unchecked || c.isPublic(method) {
 		return nil
 	}
 	access := c.rules.access[method]
 	switch {
-	case access != nil && access.rule.GetPublic() != nil:
-		return nil
 	case caller.Anonymous():
 		return authn.NotAuthenticated("this call needs a client certificate or a bearer token")
 	case access != nil && access.rule.GetPeer() != nil && !caller.IsPeer(authn.Server):
@@ -123,44 +95,17 @@ func (c chain) authorizeMethod(ctx context.Context, method string) error {
 	}
 }
 
-func (c chain) authorizeUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := c.identify(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.authorizeMethod(ctx, info.FullMethod); err != nil {
-		return nil, err
-	}
-	if err := c.authorize(ctx, info.FullMethod, request); err != nil {
-		return nil, err
-	}
-	return handler(ctx, request)
+// isPublic says whether every caller may call a method.
+func (c chain) isPublic(method string) bool {
+	access := c.rules.access[method]
+	return access != nil && access.rule.GetPublic() != nil || strings.HasPrefix(method, "/grpc.health.")
 }
 
-func (c chain) authorizeStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, err := c.identify(stream.Context())
-	if err != nil {
-		return err
+// authorizeRequest decides about one request, by the right that the method needs.
+func (c chain) authorizeRequest(ctx context.Context, caller *authn.Caller, method string, request any) error {
+	access := c.rules.access[method]
+	if access == nil || access.rule.GetResource() == nil || caller.Unchecked {
+		return nil // decided by authorizeMethod, or by the handler for each item
 	}
-	if err := c.authorizeMethod(ctx, info.FullMethod); err != nil {
-		return err
-	}
-	stream = &streamWithContext{ServerStream: stream, ctx: ctx}
-	if access := c.rules.access[info.FullMethod]; access != nil && access.rule.GetResource() != nil {
-		stream = &authorizedStream{ServerStream: stream, authorize: func(request any) error { return c.authorize(ctx, info.FullMethod, request) }}
-	}
-	return handler(service, stream)
-}
-
-// authorizedStream decides about each request of a stream before the handler sees it.
-type authorizedStream struct {
-	grpc.ServerStream
-	authorize func(request any) error
-}
-
-func (s *authorizedStream) RecvMsg(message any) error {
-	if err := s.ServerStream.RecvMsg(message); err != nil {
-		return err
-	}
-	return s.authorize(message)
+	return c.authorizer.Authorize(ctx, caller, access.asked(request))
 }

@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -30,6 +32,8 @@ type chain struct {
 	// authenticator is nil if the server authorizes nothing.
 	authenticator Authenticator
 	authorizer    *authz.Authorizer
+	quota         *quota.Quota // nil admits every call
+	audit         *audit.Log   // nil records nothing
 }
 
 func (c chain) unary() []grpc.UnaryServerInterceptor {
@@ -39,20 +43,21 @@ func (c chain) unary() []grpc.UnaryServerInterceptor {
 		selector.UnaryServerInterceptor(logUnary(c.logger, quietly()), selector.MatchFunc(isProbe)),
 		translateUnary,
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
-		c.authorizeUnary,
+		c.guardUnary,
 		c.checkUnary,
 	}
 }
 
 func (c chain) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
+		c.identifyStream,
 		knownMethods(c.callsOnlyIfUnvalidated(c.metrics.server.StreamServerInterceptor())),
 		selector.StreamServerInterceptor(callsOnly(logStream(c.logger)), selector.MatchFunc(isOurs)),
 		selector.StreamServerInterceptor(callsOnly(logStream(c.logger, quietly())), selector.MatchFunc(isProbe)),
 		c.endWithServer,
 		translateStream,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
-		c.authorizeStream,
+		c.guardStream,
 		c.checkStream,
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -26,6 +27,8 @@ type Config struct {
 	Insecure bool
 	// Access says who may call.
 	Access AccessConfig
+	// Connections has the limits of connections.
+	Connections connlimit.Config
 	// MaxRecvBytes limits the size of a received message, uncompressed.
 	MaxRecvBytes int
 	// MaxHeaderBytes limits the size of the headers of a call, uncompressed.
@@ -46,6 +49,7 @@ func DefaultConfig(listen string) Config {
 	return Config{
 		Listen:               listen,
 		Access:               DefaultAccessConfig(),
+		Connections:          connlimit.DefaultConfig(),
 		MaxRecvBytes:         1 << 20,
 		MaxHeaderBytes:       8 << 10,
 		MaxConcurrentStreams: 100,
@@ -63,6 +67,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.PeerCAFile, "peer-ca-file", c.PeerCAFile, "PEM file with the authorities of Trivet's own servers and gateways; empty: --client-ca-file. Give it if other authorities may issue certificates of clients.")
 	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "Serve without TLS; accepted only while --listen is a loopback address.")
 	c.Access.registerFlags(fs)
+	c.Connections.RegisterFlags(fs)
 	fs.IntVar(&c.MaxRecvBytes, "max-recv-bytes", c.MaxRecvBytes, "Largest message accepted, in bytes.")
 	fs.IntVar(&c.MaxHeaderBytes, "max-header-bytes", c.MaxHeaderBytes, "Largest headers of one call accepted, in bytes.")
 	fs.Uint32Var(&c.MaxConcurrentStreams, "max-concurrent-streams", c.MaxConcurrentStreams, "Calls of one connection that run at a time.")
@@ -79,6 +84,7 @@ func (c *Config) Validate() []error {
 	}
 	problems = append(problems, c.validateSecurity(host, err == nil)...)
 	problems = append(problems, c.Access.validate(err == nil && isLoopback(host))...)
+	problems = append(problems, c.Connections.Validate()...)
 	return append(problems, c.validateLimits()...)
 }
 

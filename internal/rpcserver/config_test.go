@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 )
@@ -19,6 +20,7 @@ func TestDefaultConfig_IsAsDocumented(t *testing.T) {
 	want := Config{
 		Listen:               "127.0.0.1:7601",
 		Access:               AccessConfig{TokenAudiences: []string{"trivet"}, GatewayGroup: "trivet:gateways", ServerGroup: "trivet:servers", Mode: "RBAC"},
+		Connections:          connlimit.DefaultConfig(),
 		MaxRecvBytes:         1048576,
 		MaxHeaderBytes:       8192,
 		MaxConcurrentStreams: 100,
@@ -44,6 +46,7 @@ func TestConfig_FlagsSetTheirFields(t *testing.T) {
 	want := Config{
 		Listen: "127.0.0.1:1", TLS: identity.Files{CertFile: "c", KeyFile: "k", CAFile: "a"}, PeerCAFile: "p", Insecure: true,
 		Access:       AccessConfig{TokenAudiences: []string{"u", "v"}, GatewayGroup: "g", ServerGroup: "s", Mode: AlwaysAllowMode},
+		Connections:  connlimit.DefaultConfig(),
 		MaxRecvBytes: 2, MaxHeaderBytes: 3, MaxConcurrentStreams: 4, MaxConnectionAge: 5 * time.Second, DrainTimeout: 6 * time.Second,
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +21,11 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/connlimit"
+	"github.com/trivet-dev/trivet/internal/quota"
 )
 
 const (
@@ -56,6 +61,13 @@ type Deps struct {
 	Authenticator Authenticator
 	// Authorizer decides what a caller may do. It is required with an Authenticator.
 	Authorizer *authz.Authorizer
+	// Quota limits the calls of each caller; nil admits every call. Without limits for a method,
+	// the server does not start.
+	Quota *quota.Quota
+	// Audit records mutations and denials; nil records nothing.
+	Audit *audit.Log
+	// Connections limits the connections; nil accepts all.
+	Connections *connlimit.Limiter
 	// Cluster is the name of the cluster, with which [ClusterKey] of a call has to agree.
 	Cluster string
 }
@@ -73,6 +85,10 @@ type Server struct {
 	logger *slog.Logger
 	grpc   *grpc.Server
 	rules  *rules
+	chain  chain
+	quota  *quota.Quota
+	// connections is nil without limits.
+	connections *connlimit.Limiter
 
 	// stopping ends when a stop begins, and with it the contexts of streams.
 	stopping context.Context
@@ -106,13 +122,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		stopping: stopping,
 		stop:     stop,
 		health:   health.NewServer(),
+		quota:    deps.Quota, connections: deps.Connections,
 	}
-	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster,
-		authenticator: deps.Authenticator, authorizer: deps.Authorizer}
+	s.chain = chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster,
+		authenticator: deps.Authenticator, authorizer: deps.Authorizer, quota: deps.Quota, audit: deps.Audit}
 	s.grpc = grpc.NewServer(append(TransportOptions(cfg),
 		grpc.Creds(transport),
-		grpc.ChainUnaryInterceptor(chain.unary()...),
-		grpc.ChainStreamInterceptor(chain.stream()...),
+		grpc.ChainUnaryInterceptor(s.chain.unary()...),
+		grpc.ChainStreamInterceptor(s.chain.stream()...),
 		grpc.UnknownServiceHandler(unknownMethod),
 	)...)
 	healthv1.RegisterHealthServer(s.grpc, s.health)
@@ -132,7 +149,7 @@ func (s *Server) Register(register func(grpc.ServiceRegistrar)) {
 type registrar struct{ server *Server }
 
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, service any) {
-	r.server.grpc.RegisterService(desc, service)
+	r.server.grpc.RegisterService(r.server.chain.identifyBeforeDecoding(desc), service)
 	r.server.services = append(r.server.services, desc.ServiceName)
 }
 
@@ -172,7 +189,10 @@ func transportCredentials(cfg Config, deps Deps) (credentials.TransportCredentia
 	if err := server.Register(deps.Metrics, "server"); err != nil {
 		return nil, fmt.Errorf("metrics of the TLS files: %w", err)
 	}
-	return credentials.NewTLS(server.TLS()), nil
+	if deps.Connections == nil {
+		return credentials.NewTLS(server.TLS()), nil
+	}
+	return deps.Connections.Credentials(credentials.NewTLS(deps.Connections.TLS(server.TLS()))), nil
 }
 
 // TransportOptions returns the server options for connections and limits. Benchmarks compare with a
@@ -214,13 +234,14 @@ const cutTimeout = time.Second
 
 // Serve serves calls on l until ctx ends, then stops as the package documentation describes and
 // returns nil. It blocks, closes l, and returns after its goroutines have. It fails if a handler
-// ignores its cancelled context, if rules do not compile, if a method has no access rule, if
-// Deps.Unvalidated has an unknown method, if it would serve without TLS beyond loopback, if the
-// listener fails, and at a second call.
+// ignores its cancelled context, if rules do not compile, if a method has no access rule or no
+// limits, if Deps.Unvalidated has an unknown method, if it would serve without TLS beyond loopback,
+// if the listener fails, and at a second call.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err := s.prepare(l.Addr()); err != nil {
 		return errors.Join(err, l.Close())
 	}
+	l = s.limited(l)
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(l) }()
 	select {
@@ -248,7 +269,22 @@ func (s *Server) prepare(address net.Addr) error {
 	if err := s.checkExposure(address); err != nil {
 		return err
 	}
-	return s.rules.compile(s.services)
+	if err := s.rules.compile(s.services); err != nil {
+		return err
+	}
+	return s.quota.Covers(slices.Collect(maps.Keys(s.rules.access)))
+}
+
+// limited returns a listener that refuses connections above the limits.
+func (s *Server) limited(l net.Listener) net.Listener {
+	switch {
+	case s.connections == nil:
+		return l
+	case s.cfg.Insecure:
+		return s.connections.Listener(l)
+	default:
+		return s.connections.TLSListener(l)
+	}
 }
 
 // drain returns after all calls have ended. It fails if handlers ignore their context.

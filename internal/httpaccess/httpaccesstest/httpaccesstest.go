@@ -101,7 +101,7 @@ func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
 // tokens knows the token of Viewer only.
 type tokens struct{}
 
-func (tokens) Review(_ context.Context, token string) (authn.TokenUser, error) {
+func (tokens) Review(_ context.Context, token, _ string) (authn.TokenUser, error) {
 	if token != Token(Viewer) {
 		return authn.TokenUser{}, authn.NotAuthenticated("the token is not valid")
 	}
@@ -109,7 +109,7 @@ func (tokens) Review(_ context.Context, token string) (authn.TokenUser, error) {
 }
 
 func (t tokens) Recheck(ctx context.Context, token string) error {
-	_, err := t.Review(ctx, token)
+	_, err := t.Review(ctx, token, "")
 	return err
 }
 

@@ -47,12 +47,9 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 	checkAllocator(t, inj, damages)
 	for _, recorder := range recorders {
 		testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })
-		for _, about := range recorder.unexpectedFindings(expected) {
-			if !inj.observer.releasedByUpdate(about) {
-				t.Errorf("a finding that no damage explains was open: %v", about)
-			}
-		}
+		recorder.checkOpenings(t, inj.observer, expected)
 	}
+	testkit.Eventually(t, waitTimeout, inj.observer.checkLeaks)
 	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 

@@ -23,7 +23,10 @@ const (
 	// waitTimeout is well above the time of any single step on a loaded machine.
 	waitTimeout = 30 * time.Second
 	// loadMargin is the extra time that a loaded machine with two cores may need.
-	loadMargin = 4 * time.Second
+	loadMargin = 2 * time.Second
+	// repairSteps is the number of requests and events in sequence from a damage to the end of its
+	// repair, with a reserve. On an overloaded machine each takes as long as an echo.
+	repairSteps = 10
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -40,6 +43,7 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 	if err := recorder.checkOpen(nil); err != nil {
 		t.Fatalf("before any damage: %v", err)
 	}
+	echoes := startEchoes(t, inj.kube, inj.namespace)
 	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services)
 
 	damages := map[string]damage{}
@@ -54,7 +58,7 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 				testkit.Eventually(t, waitTimeout, func() error {
 					return errors.Join(recorder.checkGone(injected.subject), checkAllocated(inj, injected.used))
 				})
-				checkRepairTime(t, repairTime, time.Since(began))
+				checkRepairTime(t, time.Since(began), echoes.slowest(t, began))
 			}
 		})
 	}
@@ -67,19 +71,18 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 		waitForLeakRepairs(t, inj, recorder, damages)
 	}
 	resolveRemaining(t, inj, recorder, damages, expected)
-	for _, about := range recorder.unexpectedFindings(expected) {
-		if !inj.observer.releasedByUpdate(about) {
-			t.Errorf("a finding that no damage explains was open: %v", about)
-		}
-	}
+	testkit.Eventually(t, waitTimeout, inj.observer.checkLeaks)
+	recorder.checkOpenings(t, inj.observer, expected)
 	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 
-func checkRepairTime(t *testing.T, promise, took time.Duration) {
+func checkRepairTime(t *testing.T, took, slowestEcho time.Duration) {
 	t.Helper()
-	t.Logf("repaired after %v, promised within %v", took.Round(time.Millisecond), promise)
-	if took > promise+loadMargin {
-		t.Errorf("repaired after %v, promised within %v", took.Round(time.Millisecond), promise)
+	verdict := fmt.Sprintf("repaired after %v, promised within %v; the slowest echo took %v",
+		took.Round(time.Millisecond), repairTime, slowestEcho.Round(time.Millisecond))
+	t.Log(verdict)
+	if took > repairTime+loadMargin+repairSteps*slowestEcho {
+		t.Error(verdict)
 	}
 }
 

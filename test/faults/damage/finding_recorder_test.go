@@ -35,12 +35,19 @@ type findingRecorder struct {
 	stop     context.CancelFunc
 	watching sync.WaitGroup
 
-	mu        sync.Mutex // guards the following fields
-	now       map[subject]*bootstrapv1.Finding
-	firstOpen map[subject]time.Time // the time at which each finding was open first
-	ended     map[subject]*bootstrapv1.Finding
-	synced    bool // whether a bookmark has completed the initial list
-	errs      []error
+	mu       sync.Mutex // guards the following fields
+	now      map[subject]*bootstrapv1.Finding
+	openings []opening
+	ended    map[subject]*bootstrapv1.Finding
+	synced   bool // whether a bookmark has completed the initial list
+	errs     []error
+}
+
+// opening records that a finding opened, or was open when a watch began.
+type opening struct {
+	about subject
+	// time is the time at which the recorder received it. firstSeen is the replica's own.
+	time, firstSeen time.Time
 }
 
 // recordFindings watches a replica's findings, restarts an ended watch, and returns after the
@@ -48,7 +55,7 @@ type findingRecorder struct {
 func recordFindings(t *testing.T, replica bootstrapv1.FindingServiceClient) *findingRecorder {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	r := &findingRecorder{stop: stop, firstOpen: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
+	r := &findingRecorder{stop: stop, ended: map[subject]*bootstrapv1.Finding{}}
 	r.watching.Go(func() {
 		for ctx.Err() == nil {
 			r.follow(ctx, replica)
@@ -98,10 +105,10 @@ func (r *findingRecorder) record(event *bootstrapv1.WatchFindingsResponse) {
 		delete(r.now, about)
 		r.ended[about] = finding
 	default:
-		r.now[about] = finding
-		if _, known := r.firstOpen[about]; !known && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
-			r.firstOpen[about] = time.Now()
+		if isOpen(finding) && !isOpen(r.now[about]) {
+			r.openings = append(r.openings, opening{about: about, time: time.Now(), firstSeen: finding.GetFirstObserveTime().AsTime()})
 		}
+		r.now[about] = finding
 	}
 }
 
@@ -158,13 +165,25 @@ func (r *findingRecorder) list() []string {
 	return names
 }
 
-// unexpectedFindings returns all findings that were ever open and that the test did not inject.
-func (r *findingRecorder) unexpectedFindings(expected map[subject]bool) []subject {
+// checkOpenings fails the test for each finding that was ever open, that the test did not inject,
+// and that was not true.
+func (r *findingRecorder) checkOpenings(t *testing.T, o *observer, expected map[subject]bool) {
+	t.Helper()
+	o.waitUntilCurrent(t)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	wrong := maps.Clone(r.firstOpen)
-	maps.DeleteFunc(wrong, func(about subject, _ time.Time) bool { return expected[about] })
-	return slices.SortedFunc(maps.Keys(wrong), func(a, b subject) int { return strings.Compare(a.String(), b.String()) })
+	for _, opened := range r.openings {
+		if expected[opened.about] {
+			continue
+		}
+		if err := o.checkOpening(opened); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func isOpen(finding *bootstrapv1.Finding) bool {
+	return finding.GetState() == bootstrapv1.Finding_STATE_OPEN
 }
 
 // checkOpen returns an error unless exactly these findings are open.
@@ -173,7 +192,7 @@ func (r *findingRecorder) checkOpen(want map[subject]bool) error {
 	defer r.mu.Unlock()
 	got := map[subject]bool{}
 	for about, finding := range r.now {
-		if finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
+		if isOpen(finding) {
 			got[about] = true
 		}
 	}

@@ -160,6 +160,7 @@ func (inj *injector) freeAddress() string {
 // allocate creates an IPAddress through the API.
 func (inj *injector) allocate(address string, parent *networkingv1.ParentReference) *networkingv1.IPAddress {
 	inj.Helper()
+	inj.observer.markInjected(oracle.Allocate, address)
 	made, err := inj.kube.NetworkingV1().IPAddresses().Create(inj.Context(), ipAddress(address, parent), metav1.CreateOptions{})
 	if err != nil {
 		inj.Fatal(err)

@@ -86,7 +86,10 @@ func damageKinds() map[string]func(*injector) damage {
 			ip := inj.createService(plain).Spec.ClusterIP
 			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
 			// kube-apiserver's own repairer, if faster, deletes and recreates it.
-			return damage{subject: address("WRONG_LABELS", ip), used: []string{ip}, freedByRepair: true}
+			return damage{
+				subject: address("WRONG_LABELS", ip), alternative: address("NOT_ALLOCATED", ip),
+				used: []string{ip}, freedByRepair: true,
+			}
 		},
 		"two Services with one address": func(inj *injector) damage {
 			first := inj.createService(plain)

@@ -2,11 +2,13 @@ package damage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -78,7 +80,7 @@ func (o *observer) follow(ctx context.Context) {
 // handleEvent requires the lock, except before the watch starts.
 func (o *observer) handleEvent(event *clientv3.Event, injected bool) {
 	key, gone := string(event.Kv.Key), event.Type == mvccpb.Event_DELETE
-	e := oracle.Event{Revision: event.Kv.ModRevision, Injected: injected}
+	e := oracle.Event{Revision: event.Kv.ModRevision, Injected: injected, Time: time.Now()}
 	switch {
 	case strings.HasPrefix(key, addressesPrefix):
 		e.Subject = strings.TrimPrefix(key, addressesPrefix)
@@ -172,7 +174,7 @@ func (o *observer) checkViolations(t *testing.T, excused func(oracle.Violation) 
 	for _, violation := range o.oracle.Violations() {
 		// kube-apiserver frees what an update releases just before it writes the Service.
 		if violation.ReleasedAt == 0 && (excused == nil || !excused(violation)) {
-			t.Errorf("%v", violation)
+			t.Errorf("%v; history:\n%s", violation, strings.Join(o.oracle.History(violation.Subject), "\n"))
 		}
 	}
 }
@@ -191,17 +193,80 @@ func (o *observer) unused() []string {
 	return o.oracle.Unused()
 }
 
-// releasedByUpdate reports whether an update of a Service released the subject. kube-apiserver
-// frees such a subject just before it writes the Service, so a finding in between is correct.
-func (o *observer) releasedByUpdate(about subject) bool {
-	if about.code != "NOT_ALLOCATED" {
-		return false
-	}
+// longestRequest is the time after which kube-apiserver aborts a request. A finding about an unused
+// subject opens later, because the request may be about to use it.
+const longestRequest = time.Minute
+
+// checkOpening returns an error unless the recorded history of etcd shows that a finding that the
+// test did not inject was true when it opened.
+func (o *observer) checkOpening(opened opening) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.ContainsFunc(o.oracle.Violations(), func(b oracle.Violation) bool {
+	switch opened.about.code {
+	case "NOT_ALLOCATED":
+		return o.checkReleased(opened.about)
+	case "DUPLICATE_OWNER":
+		return o.checkShared(opened.about)
+	case "LEAKED", "ORPHAN":
+		return o.checkLeak(opened)
+	default:
+		return o.unexplained(opened.about)
+	}
+}
+
+// checkReleased returns an error unless an update of a Service released the subject. kube-apiserver
+// frees such a subject just before it writes the Service, so a finding in between is true.
+func (o *observer) checkReleased(about subject) error {
+	if !slices.ContainsFunc(o.oracle.Violations(), func(b oracle.Violation) bool {
 		return b.Rule == oracle.FreedInUse && b.Subject == about.text && b.ReleasedAt > 0
-	})
+	}) {
+		return o.unexplained(about)
+	}
+	return nil
+}
+
+// checkShared returns an error unless two Services used the subject at one time. If neither damage
+// nor an update has caused that, it is a violation, too.
+func (o *observer) checkShared(about subject) error {
+	if !o.oracle.WasShared(about.text) {
+		return o.unexplained(about)
+	}
+	return nil
+}
+
+func (o *observer) unexplained(about subject) error {
+	return fmt.Errorf("a finding that no damage explains was open: %v; history:\n%s", about, strings.Join(o.oracle.History(about.text), "\n"))
+}
+
+// checkLeak returns an error unless the subject was unused for longer than any request when the
+// finding opened, and the history has the cause.
+func (o *observer) checkLeak(opened opening) error {
+	unuses := o.oracle.Unuses(opened.about.text)
+	if !slices.ContainsFunc(unuses, func(u oracle.Unuse) bool {
+		lasts := u.To.IsZero()
+		wasLong := u.Cause == oracle.InjectedLeak ||
+			opened.time.Sub(u.From) > longestRequest && (lasts || u.To.Sub(u.From) > longestRequest)
+		return u.Cause != oracle.NoCause && wasLong && (lasts || u.To.After(opened.firstSeen))
+	}) {
+		return fmt.Errorf("%v was open at %v, seen since %v, and was not unused for so long, or without a cause: %v",
+			opened.about, opened.time, opened.firstSeen, unuses)
+	}
+	return nil
+}
+
+// checkLeaks returns an error while a subject is unused without a cause. At the end of a test no
+// request is under way.
+func (o *observer) checkLeaks() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var errs []error
+	for _, text := range o.oracle.Unused() {
+		unuses := o.oracle.Unuses(text)
+		if last := unuses[len(unuses)-1]; last.Cause == oracle.NoCause {
+			errs = append(errs, errors.New(last.String()))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // kube-apiserver alone violates no rule, so violations in other tests have another cause.

@@ -1,13 +1,15 @@
 // Package client is the gateway's client for all commands: common flags, one connection, one call,
 // and the errors that end a command without an answer.
 //
-// A gateway on loopback is called in plaintext unless TLS flags are given, because `trivet up` and
-// a sidecar serve it without TLS. Any other gateway is called with TLS and a client certificate.
+// Without an address, a command calls the gateway of a local `trivet up`, else the gateway in the
+// cluster of the kubeconfig through kube-apiserver. A gateway is called with TLS and a client
+// certificate or a token; one on loopback in plaintext unless TLS flags are given.
 package client
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -108,13 +110,13 @@ func CompleteFlag(command *cobra.Command, flag string, values ...string) {
 }
 
 // Connect returns a connection to the gateway, which the caller closes. It connects with the first
-// call. Its errors are usage errors.
+// call. Its errors are usage errors, unless they have a code.
 func (f *Flags) Connect() (*grpc.ClientConn, error) {
 	conn, err := f.Gateway.Dial()
-	if err != nil {
-		return nil, exit.UsageError(err)
+	if _, coded := errors.AsType[*exit.Error](err); coded || err == nil {
+		return conn, err
 	}
-	return conn, nil
+	return nil, exit.UsageError(err)
 }
 
 // Call connects, makes one call within --timeout, and closes the connection. If the call fails, the
@@ -170,7 +172,11 @@ func (f *Flags) NoAnswer(ctx context.Context, subject string, err error) error {
 	if ctx.Err() != nil {
 		return Interrupted()
 	}
-	return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("no %s from the gateway at %s", subject, f.Gateway.Server), Err: err}
+	answer := &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("no %s from %s", subject, f.Gateway.Where()), Err: err}
+	if isLost(err) || status.Code(err) == codes.Unauthenticated && rpcerror.ReasonOf(err) == "" || status.Code(err) == codes.DeadlineExceeded {
+		answer.Err, answer.Try = f.Gateway.explain(err)
+	}
+	return answer
 }
 
 // CannotPrint returns the error of a command that could not write its answer.

@@ -35,7 +35,7 @@ func (c *command) runWait(ctx context.Context) error {
 			progress.show("waiting: " + firstProblem(response.GetStatus().GetVerdict()))
 		case waitCtx.Err() == nil: // else the call failed only because the wait is over
 			lastErr = err
-			progress.show("waiting for the gateway at " + c.Gateway.Server + ": " + status.Convert(err).Message())
+			progress.show("waiting for " + c.Gateway.Where() + ": " + status.Convert(err).Message())
 		}
 		if !client.Sleep(waitCtx, c.interval) {
 			progress.clear()

@@ -2,23 +2,30 @@ package up
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/deploy"
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/roles"
 )
 
 // controlPlane is the cluster that Trivet serves: started here, or an existing one.
 type controlPlane struct {
-	kubeconfig string
+	kubeconfig string // the administrator's
 	etcd       etcdconn.Config
 	cluster    *devcluster.Cluster // nil for an existing cluster
 	advertise  string              // address of kube-apiserver for Pods; empty lets bootstrapsvc find it
+	// clientCA has the authorities of the cluster's users, as PEM; empty for an existing cluster.
+	clientCA []byte
+	dir      string
 }
 
 func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPlane, error) {
@@ -34,7 +41,29 @@ func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPla
 	etcd := etcdconn.DefaultConfig()
 	etcd.Endpoints = cluster.EtcdEndpoints()
 	etcd.CAFile, etcd.CertFile, etcd.KeyFile = cluster.EtcdFiles()
-	return &controlPlane{kubeconfig: cluster.Kubeconfig(), etcd: etcd, cluster: cluster, advertise: advertiseAddress()}, nil
+	control := &controlPlane{
+		kubeconfig: cluster.Kubeconfig(), etcd: etcd, cluster: cluster, advertise: advertiseAddress(),
+		clientCA: cluster.RESTConfig().CAData, dir: dir,
+	}
+	if err := roles.Apply(ctx, cluster.RESTConfig(), deploy.Files(), manifests()...); err != nil {
+		return nil, errors.Join(fmt.Errorf("give the servers their roles: %w", err), cluster.Stop())
+	}
+	return control, nil
+}
+
+// manifests are the folders of deploy/ whose roles the servers get: those of the loops that run in
+// a cluster without controllers.
+func manifests() []string { return []string{"base", "components/node-health"} }
+
+// kubeconfigOf returns the kubeconfig of a server. In a cluster that was started here it is that of
+// the service account of deploy/, which has no other rights; an existing cluster has one for all.
+func (c *controlPlane) kubeconfigOf(server string) (string, error) {
+	if c.cluster == nil {
+		return c.kubeconfig, nil
+	}
+	user, groups := roles.User(server)
+	path := filepath.Join(c.dir, "kubeconfig-"+server)
+	return path, c.cluster.WriteKubeconfig(path, user, groups...)
 }
 
 // documentationAddress is the endpoint on a machine with loopback addresses only, because

@@ -61,15 +61,20 @@ func (t *tasks) stop() {
 // heartbeats are the agents of the simulated nodes, one for each node.
 type heartbeats []*agent.Agent
 
-// newHeartbeats returns agents that send heartbeats to the leasesvc of this process.
-func newHeartbeats(address string, nodes []string, logger *slog.Logger) (heartbeats, error) {
+// newHeartbeats returns agents that send heartbeats to the leasesvc of this process, each with the
+// certificate of its node.
+func newHeartbeats(address string, creds *credentials, nodes []string, logger *slog.Logger) (heartbeats, error) {
 	boot := identity.NewReplicaID() // the same boot for all simulated nodes
 	var agents heartbeats
 	for _, node := range nodes {
+		files, err := creds.node(node)
+		if err != nil {
+			return nil, err
+		}
 		a, err := agent.New(agent.Config{
 			Targets: []string{address},
 			Dial: func(target string) (*grpc.ClientConn, error) {
-				return rpcclient.Dial(target, rpcclient.Config{Insecure: true}, logger)
+				return rpcclient.Dial(target, rpcclient.Config{TLS: files}, logger)
 			},
 			Holders: []agent.Holder{{Class: "node", Name: node, BootID: boot}},
 		})

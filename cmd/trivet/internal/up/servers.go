@@ -38,7 +38,7 @@ type servers struct {
 	client      *grpc.ClientConn // to the gateway
 }
 
-func startServers(control *controlPlane, opts Options, logPath string) (*servers, error) {
+func startServers(control *controlPlane, creds *credentials, opts Options, logPath string) (*servers, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -48,25 +48,30 @@ func startServers(control *controlPlane, opts Options, logPath string) (*servers
 		logger: observe.NewLogger(log, observe.LogConfig{Level: "info", Format: "text"}),
 	}
 	observe.Bridge(s.logger)
-	if err := s.start(control, opts); err != nil {
+	if err := s.start(control, creds, opts); err != nil {
 		return nil, errors.Join(withPortHint(err), s.stop())
 	}
 	return s, nil
 }
 
 // start starts the servers in order. After an error, stop stops the started ones.
-func (s *servers) start(control *controlPlane, opts Options) error {
+func (s *servers) start(control *controlPlane, creds *credentials, opts Options) error {
 	programs, err := s.programs(control, opts)
 	if err != nil {
 		return err
 	}
 	for _, program := range programs {
 		cfg := process.DefaultConfig(program)
-		cfg.RPC.Insecure = true // the server accepts it on loopback only
+		if cfg.RPC.TLS, err = creds.server(program.Name); err != nil {
+			return err
+		}
+		cfg.RPC.PeerCAFile = creds.caFile
+		if cfg.Kube.Kubeconfig, err = control.kubeconfigOf(program.Name); err != nil {
+			return err
+		}
 		cfg.Cluster = opts.Cluster
 		cfg.Etcd = control.etcd
 		cfg.Loops = loops(program.Name, opts)
-		cfg.Kube.Kubeconfig = control.kubeconfig
 		if opts.FreePorts {
 			cfg.RPC.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 		}
@@ -80,7 +85,7 @@ func (s *servers) start(control *controlPlane, opts Options) error {
 		s.processes[program.Name] = p
 		s.tasks.start(program.Name, p.Run)
 	}
-	s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{Insecure: true}, s.logger)
+	s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{TLS: creds.admin}, s.logger)
 	return err
 }
 

@@ -2,9 +2,12 @@
 // tests.
 //
 // It starts etcd and kube-apiserver as child processes, or uses an existing cluster; the four
-// servers in its own process; and a small simulated fleet. It stops them in reverse order. All
-// servers listen on loopback without TLS. Files are in one folder, which is removed unless
-// --data-dir names it.
+// servers in its own process; and a small simulated fleet. It stops them in reverse order. Files are
+// in one folder, which is removed unless --data-dir names it.
+//
+// Everything is authenticated and authorized as in production: each server has a certificate and
+// the rights of its roles in deploy/, each simulated node has its own certificate, and the user who
+// started it is an administrator by a certificate in that folder.
 package up
 
 import (
@@ -61,6 +64,7 @@ type instance struct {
 	progress *progress
 
 	control *controlPlane
+	creds   *credentials
 	servers *servers
 	fleet   *simulate.Fleet
 	load    *tasks // heartbeats and churn
@@ -99,8 +103,10 @@ func (u *instance) startControlPlane(ctx context.Context) (string, error) {
 
 func (u *instance) startServers() (string, error) {
 	var err error
-	u.servers, err = startServers(u.control, u.opts, u.dir.File("trivet.log"))
-	if err != nil {
+	if u.creds, err = newCredentials(u.dir.File("certificates"), u.control.clientCA); err != nil {
+		return "", err
+	}
+	if u.servers, err = startServers(u.control, u.creds, u.opts, u.dir.File("trivet.log")); err != nil {
 		return "", err
 	}
 	return u.servers.describe(), nil
@@ -121,7 +127,7 @@ func (u *instance) startFleet(ctx context.Context) (string, error) {
 	if err := u.fleet.Create(ctx); err != nil {
 		return "", err
 	}
-	beats, err := newHeartbeats(u.servers.addressOf("leasesvc"), u.fleet.Nodes(), u.servers.logger)
+	beats, err := newHeartbeats(u.servers.addressOf("leasesvc"), u.creds, u.fleet.Nodes(), u.servers.logger)
 	if err != nil {
 		return "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // Kind is the kind of an event.
@@ -30,6 +31,8 @@ type Event struct {
 	Gone     bool
 	// Injected marks damage by the test.
 	Injected bool
+	// Time is the time at which the event was observed.
+	Time time.Time
 }
 
 // Rule names a violated rule.
@@ -69,6 +72,31 @@ func (b Violation) String() string {
 	return text
 }
 
+// Cause says why a subject is allocated and not in use.
+type Cause string
+
+// Causes. A request that allocates before its write, or frees after it, has none: such a subject is
+// unused for a moment only.
+const (
+	NoCause         Cause = ""
+	InjectedLeak    Cause = "injected, or older than the observation"
+	UpdateAndRepair Cause = "an update of a Service freed it, and it was allocated again before the update was written or just after"
+)
+
+// Unuse is a time during which a subject was allocated and not in use.
+type Unuse struct {
+	Subject string
+	// Revision is the revision at which it began.
+	Revision int64
+	// From and To are times of events. To is zero while it lasts.
+	From, To time.Time
+	Cause    Cause
+}
+
+func (u Unuse) String() string {
+	return fmt.Sprintf("%s is allocated and unused since revision %d (cause: %q)", u.Subject, u.Revision, u.Cause)
+}
+
 // Oracle holds the state after all observed events.
 type Oracle struct {
 	allocated  map[string]bool
@@ -81,6 +109,9 @@ type Oracle struct {
 	// may give them to a second Service: sharedByDamage has those subjects. The first Service that
 	// releases one frees it for both.
 	damaged, sharedByDamage map[string]bool
+	unuses                  map[string][]Unuse  // by subject, in order
+	histories               map[string][]string // events by subject, in order
+	shared                  map[string]bool     // subjects that two Services used at one time
 	events                  int
 }
 
@@ -88,20 +119,27 @@ type Oracle struct {
 func New() *Oracle {
 	return &Oracle{
 		allocated: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, freedInUse: map[string]int{}, last: map[string]int{},
-		damaged: map[string]bool{}, sharedByDamage: map[string]bool{},
+		damaged: map[string]bool{}, sharedByDamage: map[string]bool{}, unuses: map[string][]Unuse{}, histories: map[string][]string{},
+		shared: map[string]bool{},
 	}
 }
 
 // Observe processes the next event.
 func (o *Oracle) Observe(e Event) {
 	o.events++
+	changed := []string{e.Subject}
 	switch e.Kind {
 	case Allocate:
 		o.allocate(e)
 	case Free:
 		o.free(e)
 	case Use:
+		changed = slices.Concat(o.uses[e.Service], e.Subjects)
 		o.use(e)
+	}
+	for _, subject := range changed {
+		o.histories[subject] = append(o.histories[subject], describe(e, subject))
+		o.recordUnuse(e, subject)
 	}
 }
 
@@ -131,8 +169,8 @@ func (o *Oracle) use(e Event) {
 			continue
 		}
 		delete(o.users[subject], e.Service)
-		if index, ok := o.last[subject]; ok && !e.Gone && o.violations[index].ReleasedAt == 0 {
-			o.violations[index].ReleasedAt = e.Revision
+		if !e.Gone {
+			o.markReleased(e, subject)
 		}
 	}
 	delete(o.uses, e.Service)
@@ -148,12 +186,24 @@ func (o *Oracle) use(e Event) {
 	}
 }
 
+// markReleased marks the violations that an update of a Service explains. There may be several:
+// kube-apiserver frees a port of two protocols twice, and a repair allocates it in between.
+func (o *Oracle) markReleased(e Event, subject string) {
+	for index := range o.violations {
+		violation := &o.violations[index]
+		if violation.Subject == subject && violation.ReleasedAt == 0 && slices.Contains(violation.Services, e.Service) {
+			violation.ReleasedAt = e.Revision
+		}
+	}
+}
+
 // startUse processes the first use of a subject by a Service.
 func (o *Oracle) startUse(e Event, subject string) {
 	if o.users[subject] == nil {
 		o.users[subject] = map[string]bool{}
 	}
 	o.users[subject][e.Service] = true
+	o.shared[subject] = o.shared[subject] || len(o.users[subject]) > 1
 	delete(o.freedInUse, subject) // A later allocation is no reallocation.
 	if e.Injected {
 		return
@@ -169,6 +219,54 @@ func (o *Oracle) startUse(e Event, subject string) {
 	default:
 		o.addViolation(Shared, e.Revision, subject)
 	}
+}
+
+func describe(e Event, subject string) string {
+	text := map[Kind]string{Allocate: "allocated", Free: "freed", Use: e.Service + " does not use it"}[e.Kind]
+	switch {
+	case e.Gone:
+		text = e.Service + " is deleted"
+	case e.Kind == Use && slices.Contains(e.Subjects, subject):
+		text = e.Service + " uses it"
+	}
+	if e.Injected {
+		text += " (injected)"
+	}
+	return fmt.Sprintf("revision %d at %s: %s", e.Revision, e.Time.Format("15:04:05.000"), text)
+}
+
+// recordUnuse begins or ends the unuse of a subject after an event.
+func (o *Oracle) recordUnuse(e Event, subject string) {
+	unuses := o.unuses[subject]
+	lasts := len(unuses) > 0 && unuses[len(unuses)-1].To.IsZero()
+	switch unused := o.isUnused(subject); {
+	case unused && !lasts:
+		o.unuses[subject] = append(unuses, Unuse{Subject: subject, Revision: e.Revision, From: e.Time, Cause: o.causeOf(e, subject)})
+	case !unused && lasts:
+		unuses[len(unuses)-1].To = e.Time
+	}
+}
+
+func (o *Oracle) isUnused(subject string) bool {
+	return o.allocated[subject] && len(o.users[subject]) == 0
+}
+
+// causeOf returns the cause of an unuse that begins with an event. kube-apiserver frees what an
+// update releases before it writes the Service. An allocation for the Service in between, which
+// still uses the subject, is therefore left over.
+func (o *Oracle) causeOf(e Event, subject string) Cause {
+	if e.Injected {
+		return InjectedLeak
+	}
+	index, ok := o.last[subject]
+	if !ok {
+		return NoCause
+	}
+	last := o.violations[index]
+	if last.Rule == FreedInUse && last.ReleasedAt > 0 && last.ReallocatedAt > 0 && max(last.ReleasedAt, last.ReallocatedAt) == e.Revision {
+		return UpdateAndRepair
+	}
+	return NoCause
 }
 
 func (o *Oracle) addViolation(rule Rule, revision int64, subject string) {
@@ -194,10 +292,20 @@ func (o *Oracle) IsAllocated(subject string) bool { return o.allocated[subject] 
 func (o *Oracle) Unused() []string {
 	var unused []string
 	for subject := range o.allocated {
-		if len(o.users[subject]) == 0 {
+		if o.isUnused(subject) {
 			unused = append(unused, subject)
 		}
 	}
 	slices.Sort(unused)
 	return unused
 }
+
+// WasShared reports whether two Services used a subject at one time, by damage or in violation of a
+// rule.
+func (o *Oracle) WasShared(subject string) bool { return o.shared[subject] }
+
+// Unuses returns all times during which a subject was allocated and not in use, in order.
+func (o *Oracle) Unuses(subject string) []Unuse { return slices.Clone(o.unuses[subject]) }
+
+// History returns the observed events of a subject in order, one line each.
+func (o *Oracle) History(subject string) []string { return slices.Clone(o.histories[subject]) }

@@ -1,0 +1,137 @@
+// Package localgateway is how commands find the gateway of a `trivet up` of the same user: a file
+// with the environment variables that the commands read.
+package localgateway
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/identity"
+)
+
+const (
+	// fileName is the name of the file in the folder of [path].
+	fileName = "up.env"
+	// acceptTimeout is how long a gateway on loopback may take to accept a connection.
+	acceptTimeout = 300 * time.Millisecond
+)
+
+// Settings are what a command needs to call a gateway.
+type Settings struct {
+	// Server is the gRPC address, HTTPServer the address of the page, each host:port.
+	Server, HTTPServer string
+	// TLS has the authorities of the gateway and the client certificate of the user.
+	TLS identity.Files
+}
+
+// Environment returns the settings as lines NAME=value.
+func (s Settings) Environment() string {
+	var text strings.Builder
+	for _, variable := range s.variables() {
+		if *variable.value != "" {
+			fmt.Fprintf(&text, "%s=%s\n", variable.name, *variable.value)
+		}
+	}
+	return text.String()
+}
+
+type variable struct {
+	name  string
+	value *string
+}
+
+func (s *Settings) variables() []variable {
+	return []variable{
+		{"TRIVET_SERVER", &s.Server}, {"TRIVET_HTTP_SERVER", &s.HTTPServer},
+		{"TRIVET_CA_FILE", &s.TLS.CAFile}, {"TRIVET_CERT_FILE", &s.TLS.CertFile}, {"TRIVET_KEY_FILE", &s.TLS.KeyFile},
+	}
+}
+
+// Publish writes the settings where [Find] reads them. The returned function removes them, unless
+// another process has replaced them.
+func Publish(env func(string) string, settings Settings) (remove func(), err error) {
+	file := path(env)
+	if file == "" {
+		return nil, fmt.Errorf("publish the address of the gateway: neither XDG_RUNTIME_DIR nor HOME is set")
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, fmt.Errorf("publish the address of the gateway: %w", err)
+	}
+	text := []byte(settings.Environment())
+	if err := replace(file, text); err != nil {
+		return nil, fmt.Errorf("publish the address of the gateway: %w", err)
+	}
+	return func() {
+		if current, err := os.ReadFile(file); err == nil && bytes.Equal(current, text) {
+			_ = os.Remove(file)
+		}
+	}, nil
+}
+
+// replace writes a file that only its owner reads, in one step.
+func replace(file string, text []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(file), fileName+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temporary.Name()) // fails after the rename
+	_, err = temporary.Write(text)
+	if closeErr := temporary.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(temporary.Name(), file)
+}
+
+// Find returns the published settings. It reports false without any, and if nothing accepts a
+// connection at their address: a killed process leaves its file.
+func Find(env func(string) string) (Settings, bool) {
+	file := path(env)
+	if file == "" {
+		return Settings{}, false
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return Settings{}, false
+	}
+	settings := parse(text)
+	conn, err := net.DialTimeout("tcp", settings.Server, acceptTimeout)
+	if err != nil {
+		return Settings{}, false
+	}
+	_ = conn.Close()
+	return settings, true
+}
+
+func parse(text []byte) Settings {
+	var settings Settings
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), "=")
+		for _, variable := range settings.variables() {
+			if variable.name == name {
+				*variable.value = value
+			}
+		}
+	}
+	return settings
+}
+
+// path returns the file of a user; empty if the environment names no folder of the user.
+func path(env func(string) string) string {
+	if dir := env("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "trivet", fileName)
+	}
+	if home := env("HOME"); home != "" {
+		return filepath.Join(home, ".cache", "trivet", fileName)
+	}
+	return ""
+}

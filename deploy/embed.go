@@ -1,0 +1,13 @@
+// Package deploy has the manifests of this folder, so that programs can apply parts of them.
+package deploy
+
+import (
+	"embed"
+	"io/fs"
+)
+
+//go:embed base components
+var files embed.FS
+
+// Files returns the folders base and components.
+func Files() fs.FS { return files }
