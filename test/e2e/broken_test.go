@@ -26,7 +26,7 @@ func TestServers_AReplicaWithoutItsAPIServerGetsNoShard(t *testing.T) {
 	healthy := serve(t, cluster, "slicesvc", "--cluster=broken")
 	testkit.Eventually(t, 30*time.Second, func() error { return healthy.counts("trivet_terms_held", all) })
 
-	broken := serveEtcd(t, cluster, "slicesvc", "--cluster=broken", "--kubeconfig="+deadKubeconfig(t, cluster))
+	broken := serve(t, cluster, "slicesvc", "--cluster=broken", "--kubeconfig="+deadKubeconfig(t, cluster))
 	testkit.Eventually(t, 30*time.Second, func() error { return broken.said("msg=joined") })
 	for began := time.Now(); time.Since(began) < 15*time.Second; { // beyond every time after which anything might move
 		if err := healthy.counts("trivet_terms_held", all); err != nil {
@@ -69,7 +69,11 @@ func deadKubeconfig(t *testing.T, cluster *devcluster.Cluster) string {
 
 // counts is nil if a metric without labels has the value.
 func (r *running) counts(metric string, want float64) error {
-	code, body, err := fetch("http://" + r.admin + "/metrics")
+	i, err := issued()
+	if err != nil {
+		return err
+	}
+	code, body, err := fetchAs(i.peer, "https://"+r.admin+"/metrics")
 	if err != nil || code != http.StatusOK {
 		return fmt.Errorf("metrics: %d, %w", code, err)
 	}

@@ -62,10 +62,10 @@ func (a answer) leads(service string) bool {
 func TestGateway_FindsServersAndNamesTheOneThatIsKilled(t *testing.T) {
 	cluster := testkit.Cluster(t)
 	page := freeAddress(t)
-	gateway := serveEtcd(t, cluster, "gateway", "--cluster=gateway", "--http-listen="+page)
+	gateway := serve(t, cluster, "gateway", "--cluster=gateway", "--http-listen="+page)
 	slicesvc := serve(t, cluster, "slicesvc", "--cluster=gateway")
 	testkit.Eventually(t, 30*time.Second, func() error {
-		reply, err := status("http://" + page)
+		reply, err := status("https://" + page)
 		if err == nil && !reply.leads("slicesvc") {
 			err = fmt.Errorf("slicesvc does not lead yet: %+v", reply)
 		}
@@ -74,7 +74,7 @@ func TestGateway_FindsServersAndNamesTheOneThatIsKilled(t *testing.T) {
 
 	slicesvc.stop(t, syscall.SIGKILL, 10*time.Second)
 	testkit.Eventually(t, 4*time.Second, func() error { // its key in etcd stays for five seconds
-		reply, err := status("http://" + page)
+		reply, err := status("https://" + page)
 		if err != nil {
 			return err
 		}

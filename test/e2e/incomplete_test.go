@@ -5,9 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,9 +18,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
@@ -38,8 +38,8 @@ const (
 func TestGateway_AListThatLacksShardsNamesThem(t *testing.T) {
 	cluster, kube := testkit.Cluster(t), testkit.Kube(t)
 	names := nodesWithZone(t, kube, "incomplete", "zone-a", incompleteNodes)
-	page := "http://" + freeAddress(t)
-	gateway := serveEtcd(t, cluster, "gateway", "--cluster=incomplete", "--http-listen="+strings.TrimPrefix(page, "http://"))
+	page := "https://" + freeAddress(t)
+	gateway := serve(t, cluster, "gateway", "--cluster=incomplete", "--http-listen="+strings.TrimPrefix(page, "https://"))
 	first := serve(t, cluster, "leasesvc", "--cluster=incomplete", "--loops=*,node-health")
 	testkit.Eventually(t, 30*time.Second, first.ready)
 	second := serve(t, cluster, "leasesvc", "--cluster=incomplete", "--loops=*,node-health")
@@ -136,7 +136,11 @@ func initialEvents(t *testing.T, url string, wanted []string) answered {
 	if err != nil {
 		return answered{err: err}
 	}
-	reply, err := http.DefaultClient.Do(request)
+	client, err := httpClient(identitiesOf(t).admin)
+	if err != nil {
+		return answered{err: err}
+	}
+	reply, err := client.Do(request)
 	if err != nil {
 		return answered{err: err}
 	}
@@ -174,7 +178,7 @@ func initialEvents(t *testing.T, url string, wanted []string) answered {
 func printed(t *testing.T, server string, wanted []string) answered {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "nodes", "--server", server).Output()
+	output, err := trivet(ctx, t, server, "nodes").Output()
 	if err != nil {
 		return answered{missing: 1}
 	}
@@ -241,27 +245,29 @@ func nodesWithZone(t *testing.T, kube kubernetes.Interface, prefix, zone string,
 	return names
 }
 
-// beat sends heartbeats of Nodes until the test ends.
+// beat sends heartbeats of Nodes until the test ends, each with the certificate of its Node.
 func beat(t *testing.T, nodes []string, targets ...string) {
 	t.Helper()
-	var holders []agent.Holder
-	for _, node := range nodes {
-		holders = append(holders, agent.Holder{Class: "node", Name: node, BootID: "boot-1"})
-	}
-	a, err := agent.New(agent.Config{
-		Targets: targets, Holders: holders,
-		Dial: func(target string) (*grpc.ClientConn, error) {
-			return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
+	var running sync.WaitGroup
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		running.Wait()
 	})
+	for _, node := range nodes {
+		files, err := identitiesOf(t).issue("node-"+node, certs.NodeLeaf(node))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := agent.New(agent.Config{
+			Targets: targets, Holders: []agent.Holder{{Class: "node", Name: node, BootID: "boot-1"}},
+			Dial: func(target string) (*grpc.ClientConn, error) {
+				return rpcclient.Dial(target, rpcclient.Config{TLS: files}, slog.New(slog.DiscardHandler))
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { _ = a.Run(ctx) }) // ends with ctx
+	}
 }

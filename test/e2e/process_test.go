@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/identity"
 )
 
 // running is a command that was started.
@@ -76,22 +77,17 @@ func run(t *testing.T, name string, args ...string) *running {
 	return r
 }
 
-// serve starts a server of Kubernetes objects against the cluster on free ports.
+// serve starts a server against the cluster on free ports, with its certificate and the rights of
+// its roles in deploy/.
 func serve(t *testing.T, cluster *devcluster.Cluster, name string, args ...string) *running {
-	t.Helper()
-	return serveEtcd(t, cluster, name, append([]string{"--kubeconfig=" + cluster.Kubeconfig()}, args...)...)
-}
-
-// serveEtcd starts a server that needs no more than the cluster's etcd.
-func serveEtcd(t *testing.T, cluster *devcluster.Cluster, name string, args ...string) *running {
 	t.Helper()
 	ca, cert, key := cluster.EtcdFiles()
 	grpc, admin := freeAddress(t), freeAddress(t)
-	r := run(t, name, append([]string{
-		"--etcd-endpoints=" + strings.Join(cluster.EtcdEndpoints(), ","),
-		"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
-		"--listen=" + grpc, "--admin-listen=" + admin, "--insecure",
-	}, args...)...)
+	r := run(t, name, append(append(serverFlags(t, cluster, name),
+		"--etcd-endpoints="+strings.Join(cluster.EtcdEndpoints(), ","),
+		"--etcd-ca-file="+ca, "--etcd-cert-file="+cert, "--etcd-key-file="+key,
+		"--listen="+grpc, "--admin-listen="+admin,
+	), args...)...)
 	r.grpc, r.admin = grpc, admin
 	return r
 }
@@ -125,7 +121,7 @@ func (r *running) said(text string) error {
 }
 
 func (r *running) ready() error {
-	code, body, err := fetch("http://" + r.admin + "/readyz")
+	code, body, err := fetch("https://" + r.admin + "/readyz")
 	if err != nil {
 		return err
 	}
@@ -150,7 +146,20 @@ func (r *running) stop(t *testing.T, signal os.Signal, within time.Duration) int
 	return r.command.ProcessState.ExitCode()
 }
 
+// fetch gets a URL as an administrator.
 func fetch(url string) (int, string, error) {
+	i, err := issued()
+	if err != nil {
+		return 0, "", err
+	}
+	return fetchAs(i.admin, url)
+}
+
+func fetchAs(who identity.Files, url string) (int, string, error) {
+	client, err := httpClient(who)
+	if err != nil {
+		return 0, "", err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -158,7 +167,7 @@ func fetch(url string) (int, string, error) {
 		return 0, "", err
 	}
 	request.Close = true
-	reply, err := http.DefaultClient.Do(request)
+	reply, err := client.Do(request)
 	if err != nil {
 		return 0, "", err
 	}

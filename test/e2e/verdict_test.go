@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,7 +29,7 @@ func TestGateway_OneVerdictWhileThingsAreBroken(t *testing.T) {
 	silent := nodesWithZone(t, kube, "silent", "zone-dark", 3)
 	alive := nodesWithZone(t, kube, "alive", "zone-lit", 3)
 	page := freeAddress(t)
-	gateway := serveEtcd(t, cluster, "gateway", "--cluster=verdict", "--http-listen="+page)
+	gateway := serve(t, cluster, "gateway", "--cluster=verdict", "--http-listen="+page)
 	leasesvc := serve(t, cluster, "leasesvc", "--cluster=verdict", "--loops=*,node-health",
 		"--node-monitor-grace-period=5s", "--node-startup-grace-period=5s")
 	bootstrapsvc := serve(t, cluster, "bootstrapsvc", "--cluster=verdict", "--auto-repair=off")
@@ -43,7 +42,7 @@ func TestGateway_OneVerdictWhileThingsAreBroken(t *testing.T) {
 
 	testkit.Eventually(t, 60*time.Second, func() error {
 		freePort(t, port) // kube-apiserver allocates it again every three minutes
-		reply, err := status("http://" + page)
+		reply, err := status("https://" + page)
 		if err != nil {
 			return err
 		}
@@ -52,7 +51,7 @@ func TestGateway_OneVerdictWhileThingsAreBroken(t *testing.T) {
 	})
 	checkSameVerdict(t, page, gateway.grpc, "ZONE_DISRUPTED")
 	for _, name := range silent {
-		if code, body, err := fetch("http://" + page + "/v1/nodes/" + name); err != nil || code != http.StatusOK || !strings.Contains(body, "HEALTH_UNKNOWN") {
+		if code, body, err := fetch("https://" + page + "/v1/nodes/" + name); err != nil || code != http.StatusOK || !strings.Contains(body, "HEALTH_UNKNOWN") {
 			t.Errorf("node %s: %d %s (%v), want HEALTH_UNKNOWN", name, code, body, err)
 		}
 	}
@@ -61,7 +60,7 @@ func TestGateway_OneVerdictWhileThingsAreBroken(t *testing.T) {
 	bootstrapsvc.stop(t, syscall.SIGKILL, 10*time.Second)
 	for _, state := range []string{"STATE_UNKNOWN", "STATE_FAILED"} { // before and after their keys in etcd are gone
 		testkit.Eventually(t, 30*time.Second, func() error {
-			reply, err := status("http://" + page)
+			reply, err := status("https://" + page)
 			if err == nil && reply.Status.Verdict.State != state {
 				err = fmt.Errorf("two of three services are gone, and the verdict is %s, want %s: %+v", reply.Status.Verdict.State, state, reply.Status.Verdict.Problems)
 			}
@@ -87,7 +86,7 @@ func (a answer) has(state, code, text string) error {
 // checkSameVerdict compares the verdict of the API with what `trivet status` prints, and its order.
 func checkSameVerdict(t *testing.T, page, server, worst string) {
 	t.Helper()
-	reply, err := status("http://" + page)
+	reply, err := status("https://" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +105,7 @@ func checkSameVerdict(t *testing.T, page, server, worst string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	command := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--server", server)
+	command := trivet(ctx, t, server, "status")
 	output, err := command.Output()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {

@@ -65,6 +65,7 @@ func (s *servers) start(control *controlPlane, creds *credentials, opts Options)
 		if cfg.RPC.TLS, err = creds.server(program.Name); err != nil {
 			return err
 		}
+		cfg.RPC.PeerCAFile = creds.caFile
 		if cfg.Kube.Kubeconfig, err = control.kubeconfigOf(program.Name); err != nil {
 			return err
 		}

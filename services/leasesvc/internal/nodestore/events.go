@@ -4,6 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -69,6 +70,13 @@ func (e *Events) Evicted(evicted *eviction.Eviction) {
 func (e *Events) EvictionCancelled(pending eviction.PendingPod) {
 	e.recorder.Eventf(podReference(pending.Pod), corev1.EventTypeNormal, evictionReason, "may stay on node %s: its taint %s is gone or tolerated",
 		pending.Pod.Spec.NodeName, pending.Taint.ToString())
+}
+
+// DuplicateHolder says that two boots send heartbeats under the name of a Node.
+func (e *Events) DuplicateHolder(node string, uid types.UID, current, other string) {
+	e.recorder.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}, corev1.EventTypeWarning, "DuplicateHolder",
+		"two machines send heartbeats as node %s: boot %s has the lease, boot %s is rejected; stop one of both, often one is a clone of the other",
+		node, current, other)
 }
 
 func nodeReference(node *corev1.Node) *corev1.ObjectReference {

