@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -235,6 +236,52 @@ func TestServer_WatchEndsWithItsRight(t *testing.T) {
 				r.conn.Close()
 			})
 		})
+	}
+}
+
+// counted counts the calls that need an identity.
+type counted struct {
+	named
+	calls atomic.Int64
+}
+
+func (c *counted) Authenticate(ctx context.Context, request authn.Request) (*authn.Caller, error) {
+	c.calls.Add(1)
+	return c.named.Authenticate(ctx, request)
+}
+
+func TestServer_BeatsOnAStreamAskNothing(t *testing.T) {
+	callers, allowed := &counted{}, &rights{users: map[string]bool{}}
+	service := &leases{stream: func(stream grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
+		if user := authn.FromContext(stream.Context()).User.Name; user != "system:node:a" {
+			t.Errorf("the handler sees the user %q", user)
+		}
+		for {
+			if _, err := stream.Recv(); err != nil {
+				return nil
+			}
+			if err := stream.Send(&leasev1.StreamHeartbeatsResponse{}); err != nil {
+				return err
+			}
+		}
+	}}
+	r := start(t, setup{service: service, authenticator: callers, authorizer: authz.New(allowed), unvalidated: []string{leasev1.HeartbeatService_StreamHeartbeats_FullMethodName}})
+	stream, err := r.heartbeats.StreamHeartbeats(as(t.Context(), "system:node:a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		if err := stream.Send(&leasev1.StreamHeartbeatsRequest{Sequence: uint64(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allowed.mu.Lock()
+	defer allowed.mu.Unlock()
+	if callers.calls.Load() != 1 || len(allowed.asked) != 0 {
+		t.Errorf("100 beats: %d callers authenticated and %d rights reviewed, want 1 and 0", callers.calls.Load(), len(allowed.asked))
 	}
 }
 
