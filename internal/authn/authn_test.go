@@ -81,7 +81,7 @@ func TestAuthenticate_Certificates(t *testing.T) {
 		"server of the cluster's CA":  {cluster, server, nil, "trivet:leasesvc", []string{"system:authenticated"}, authn.Client, false},
 		"gateway that forwards":       {trivet, gateway, []string{"x-remote-user", "b%C3%B6b", "x-remote-group", "a%2Fb", "x-remote-group", "c"}, "böb", []string{"a/b", "c"}, authn.Gateway, true},
 		"server that forwards":        {trivet, server, []string{"x-remote-user", "ann"}, "trivet:leasesvc", []string{"trivet:servers", "system:authenticated"}, authn.Server, false},
-		"person who forwards":         {trivet, certs.ClientLeaf("eve"), []string{"x-remote-user", "ann", "x-remote-group", "system:masters"}, "eve", []string{"system:authenticated"}, authn.Client, false},
+		"person that forwards":        {trivet, certs.ClientLeaf("eve"), []string{"x-remote-user", "ann", "x-remote-group", "system:masters"}, "eve", []string{"system:authenticated"}, authn.Client, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := connection(t, c.from, c.leaf, time.Hour)

@@ -79,7 +79,7 @@ func as(ctx context.Context, user string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "user", user, "authorization", "Bearer canary-of-the-header")
 }
 
-func TestServer_WhoMayCall(t *testing.T) {
+func TestServer_DecidesAboutEachCaller(t *testing.T) {
 	var calls int
 	service := &leases{
 		get: func(ctx context.Context, _ *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
@@ -127,7 +127,7 @@ func TestServer_WhoMayCall(t *testing.T) {
 		"anonymous, invalid":                  {get(invalid), "", codes.Unauthenticated, 0},
 		"not authenticated":                   {get(validGet()), "revoked", codes.Unauthenticated, 0},
 		"the authenticator panics":            {get(validGet()), "panic", codes.Internal, 0},
-		"heartbeat of anybody with a name":    {beat, "bob", codes.OK, 1}, // its handler decides about each item
+		"heartbeat of any caller with a name": {beat, "bob", codes.OK, 1}, // its handler decides about each item
 		"heartbeat of an anonymous caller":    {beat, "", codes.Unauthenticated, 0},
 		"health without a name":               {health, "", codes.OK, 0},
 		"health with a token that is revoked": {health, "revoked", codes.OK, 0},
