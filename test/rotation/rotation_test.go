@@ -39,8 +39,8 @@ const (
 	// than the overlap, as the smallest --overlap makes sure.
 	kubeletLag = 100 * time.Second
 	runs       = time.Minute // between two runs of the plan
-	// leafLifetime has leaves renewed seven minutes after their issue, when a third of their life is
-	// left; the backdating counts as life.
+	// leafLifetime has leaves renewed seven minutes after their issue, when a third of their life
+	// is left; the backdating counts as life.
 	leafLifetime = 40 * time.Minute
 	programs     = 3
 )
