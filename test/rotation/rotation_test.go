@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -323,6 +324,50 @@ func TestRotation_WithoutAnOverlapCallsAreRefusedAndTheCauseIsShown(t *testing.T
 		time.Sleep(10 * time.Second)
 		if err := c.call(t.Context()); err != nil {
 			t.Errorf("with new files everywhere: %v", err)
+		}
+	})
+}
+
+// A certificate that was not renewed in time is refused, and the reason names it.
+func TestRotation_ExpiredCertificatesAreRefusedAndNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := install(t)
+		c := start(t, i)
+		time.Sleep(leafLifetime + time.Minute)
+		if err := c.call(t.Context()); status.Code(err) != codes.Unavailable {
+			t.Errorf("to a gateway whose certificate has expired: %v, want %v", err, codes.Unavailable)
+		}
+		if log := c.log.String(); !strings.Contains(log, "reason=expired") {
+			t.Errorf("the person's client does not name the cause:\n%s", log)
+		}
+		i.run(t)
+		i.mount(t, 0)
+		i.mount(t, 1)
+		time.Sleep(10 * time.Second)
+		if err := c.call(t.Context()); status.Code(err) != codes.Unavailable {
+			t.Errorf("from a person whose certificate has expired: %v, want %v", err, codes.Unavailable)
+		}
+		if got := c.failed(t)["gateway expired"]; got == 0 {
+			t.Errorf("the gateway counts %v", c.failed(t))
+		}
+		before := c.failed(t)
+		i.mount(t, 2)
+		time.Sleep(10 * time.Second)
+		if err := c.call(t.Context()); err != nil {
+			t.Errorf("after the renewal: %v", err)
+		}
+		// A connection that ends without a handshake, such as a port scan's, is no failure of a
+		// certificate.
+		conn, err := c.gateway.listener.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if diff := cmp.Diff(before, c.failed(t)); diff != "" {
+			t.Errorf("failed handshakes after a valid one and a scan (-before +after):\n%s", diff)
 		}
 	})
 }
