@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -135,3 +136,26 @@ func (s *serverProcess) memory(t *testing.T) int {
 	}
 	return pages * os.Getpagesize()
 }
+
+// cpu returns the processor time that the server has used.
+func (s *serverProcess) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.pid), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), ") ") // the name of the program
+	fields := strings.Fields(after)
+	var ticks int
+	for _, field := range fields[11:13] { // utime and stime
+		value, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += value
+	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond
+}
+
+// ticksPerSecond is the unit of times in /proc.
+const ticksPerSecond = 100
