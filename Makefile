@@ -33,6 +33,8 @@ run: assets build ## Start everything on this machine: control plane, services, 
 build: ## Build all commands into bin/
 	@mkdir -p bin
 	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+	@ln -sf trivet bin/kubectl-trivet
+	@install cmd/trivet/kubectl_complete-trivet bin/
 
 .PHONY: assets
 assets: ## Build etcd and kube-apiserver into .assets/: once, 3 to 4 minutes (KUBEBUILDER_ASSETS=dir provides them instead)
