@@ -24,8 +24,8 @@ import (
 // clusterServerName is the name in the certificate of a gateway in a cluster.
 const clusterServerName = "gateway"
 
-// forwardTimeout limits a connection through kube-apiserver: the list of Pods, the port-forward, the
-// ConfigMap with the authorities, and TLS.
+// forwardTimeout limits a connection through kube-apiserver: the list of Pods, the port-forward,
+// the ConfigMap with the authorities, and TLS.
 const forwardTimeout = 20 * time.Second
 
 // link is how a command reaches its gateway, and what identifies the person there.
