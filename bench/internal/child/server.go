@@ -80,21 +80,19 @@ func StartServer(ctx context.Context, cluster *devcluster.Cluster, cfg ServerCon
 func (l *Server) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	for !l.ready(ctx) {
+	for {
+		_, err := l.Get(ctx, "/readyz")
+		if err == nil {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not become ready; see %s", l.command.Path, l.log)
+			return fmt.Errorf("%s did not become ready; see %s: %w", l.command.Path, l.log, err)
 		case <-l.Ended():
 			return l.Err()
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return nil
-}
-
-func (l *Server) ready(ctx context.Context) bool {
-	_, err := l.Get(ctx, "/readyz")
-	return err == nil
 }
 
 // Get returns the body of a path of the admin server.
