@@ -17,10 +17,12 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
 	"github.com/trivet-dev/trivet/gateway/web"
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/term"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -39,7 +41,7 @@ func Program(cfg *Config) process.Program {
 		Build: func(deps process.Deps) (process.Service, error) {
 			return New(*cfg, Deps{
 				Member: deps.Member, Directory: term.NewDirectory(deps.Etcd, deps.Member.Cluster, deps.Logger),
-				Peers: deps.Peers, Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection,
+				Peers: deps.Peers, Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection, Access: deps.HTTP, Quota: deps.Quota, Audit: deps.Audit,
 			})
 		},
 	}
@@ -52,7 +54,8 @@ type Directory interface {
 	Run(ctx context.Context) error
 }
 
-// Deps has the dependencies of the gateway. All of them are required, except Access.
+// Deps has the dependencies of the gateway. All of them are required, except Access,
+// Quota and Audit.
 type Deps struct {
 	// Member is this replica.
 	Member term.Member
@@ -68,6 +71,9 @@ type Deps struct {
 	LoopSelection []string
 	// Access decides about HTTP requests; nil serves plain HTTP on loopback.
 	Access *httpaccess.Access
+	// Quota and Audit are those of the process; nil limits and records nothing.
+	Quota *quota.Quota
+	Audit *audit.Log
 }
 
 // Service is the gateway.
@@ -102,7 +108,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Cluster: deps.Member.Cluster, ReplicaID: deps.Member.ID, Directory: deps.Directory, Fan: fan, Connections: s.plain, Timeout: cfg.BackendTimeout,
 	})
 	s.http, err = httpapi.New(httpapi.Config{
-		Cluster: deps.Member.Cluster, Register: s.registerHTTP, Page: web.Files(), Logger: deps.Logger, Ready: deps.Ready, Access: deps.Access,
+		Cluster: deps.Member.Cluster, Register: s.registerHTTP, Page: web.Files(), Logger: deps.Logger, Ready: deps.Ready,
+		Access: deps.Access, Quota: deps.Quota, Audit: deps.Audit,
 	})
 	if err != nil {
 		return nil, err

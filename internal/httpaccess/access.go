@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/connlimit"
 )
 
 // Authenticator finds the caller of a request, as *authn.Authenticator does.
@@ -19,10 +20,12 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, request authn.Request) (*authn.Caller, error)
 }
 
-// Config configures an Access. All fields are required.
+// Config configures an Access. All fields are required, except Connections.
 type Config struct {
 	// TLS is the configuration of the listeners, with certificate and client authorities.
-	TLS           *tls.Config
+	TLS *tls.Config
+	// Connections limits the connections; nil accepts all.
+	Connections   *connlimit.Limiter
 	Authenticator Authenticator
 	Authorizer    *authz.Authorizer
 	// Refused is called for each request that is refused, with its caller, nil if it is not known.
@@ -46,12 +49,22 @@ func (a *Access) Authorizer() *authz.Authorizer { return a.cfg.Authorizer }
 // beyond loopback. flag is the flag with the address.
 func (a *Access) Listener(raw net.Listener, flag string) (net.Listener, error) {
 	if !a.Insecure() {
-		return tls.NewListener(raw, a.cfg.TLS), nil
+		return a.tlsListener(raw), nil
 	}
 	if address, ok := raw.Addr().(*net.TCPAddr); ok && !address.IP.IsLoopback() {
 		return raw, exposed(flag, address.String())
 	}
 	return raw, nil
+}
+
+// tlsListener puts the limits inside of TLS: they count handshakes, and net/http looks for the TLS
+// connection.
+func (a *Access) tlsListener(raw net.Listener) net.Listener {
+	limiter := a.cfg.Connections
+	if limiter == nil {
+		return tls.NewListener(raw, a.cfg.TLS)
+	}
+	return tls.NewListener(limiter.TLSListener(raw), limiter.TLS(a.cfg.TLS))
 }
 
 // CheckPlain returns why an address, host:port, may not serve plain HTTP, or nil. flag is the flag

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -94,6 +95,11 @@ func (c *Config) Validate(program Program) []error {
 	}
 	problems = append(problems, c.RPC.Validate()...)
 	problems = append(problems, c.Admin.Validate()...)
+	if c.RPC.Insecure {
+		if err := httpaccess.CheckPlain("--admin-listen", c.Admin.Listen); err != nil {
+			problems = append(problems, err)
+		}
+	}
 	problems = append(problems, c.Log.Validate()...)
 	problems = append(problems, c.Etcd.Validate()...)
 	problems = append(problems, c.Audit.Validate()...)

@@ -39,6 +39,7 @@ type Process struct {
 	service   Service
 	candidate *term.Candidate
 	etcd      *clientv3.Client
+	http      httpServers
 	probe     *kubeconn.Probe // nil unless the program talks to Kubernetes
 	access    *access
 	ready     *observe.Checks
@@ -118,9 +119,12 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if p.access, err = newAccess(cfg, p.logger, registry); err != nil {
 		return &UsageError{Err: err}
 	}
+	if p.http, err = newHTTPServers(cfg, p.access, p.logger, registry); err != nil {
+		return &UsageError{Err: err}
+	}
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
-		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit,
+		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, HTTP: p.http.service,
 		Peers:  rpcclient.Config{TLS: cfg.RPC.PeerFiles(), Insecure: cfg.RPC.Insecure},
 		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
 	})
@@ -174,7 +178,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	live.Add("terms", p.candidate.CheckAlive)
 	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
 		Gatherer: registry, Live: live, Ready: p.ready,
-		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger,
+		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger, Access: p.http.admin,
 	})
 	return nil
 }

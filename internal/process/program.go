@@ -13,6 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/quota"
@@ -95,7 +96,9 @@ type Deps struct {
 	Quota *quota.Quota
 	// Audit records mutations and denials that a handler decides, such as one item of a batch. It
 	// is nil without an audit log, and nil records nothing.
-	Audit   *audit.Log
+	Audit *audit.Log
+	// HTTP decides about the requests of further HTTP servers; nil with --insecure.
+	HTTP    *httpaccess.Access
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 	// Ready has the checks of /readyz. A service may add checks before Run.

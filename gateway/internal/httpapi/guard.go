@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"context"
-	"errors"
 	"mime"
 	"net"
 	"net/http"
@@ -11,7 +9,6 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 )
 
@@ -23,13 +20,7 @@ const (
 	// bodyTimeout bounds how long a client may take to send a body, maxBody its length.
 	bodyTimeout = 10 * time.Second
 	maxBody     = 1 << 20
-	// maxWatchAge is how long a watch lasts until the credentials of its caller are checked again.
-	// gRPC connections have the same age.
-	maxWatchAge = 30 * time.Minute
 )
-
-// errWatchAge ends a watch; the client opens it again.
-var errWatchAge = errors.New("the watch has reached its longest time; open it again")
 
 // guard checks each request before next: its host, its caller, and its form. health serves the paths
 // that need no caller.
@@ -63,20 +54,9 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reject(w, known, code)
 		return
 	}
-	ctx, cancel := context.WithCancelCause(known.Context()) // a deadline would become one of the calls
-	defer cancel(nil)
-	defer time.AfterFunc(lifeOf(authn.FromContext(ctx)), func() { cancel(errWatchAge) }).Stop()
-	held, release := g.callers.hold(known.WithContext(ctx))
+	held, release := g.callers.hold(known)
 	defer release()
 	g.next.ServeHTTP(w, held)
-}
-
-// lifeOf returns how long a request of a caller may last.
-func lifeOf(caller *authn.Caller) time.Duration {
-	if caller.Expires.IsZero() {
-		return maxWatchAge
-	}
-	return min(maxWatchAge, time.Until(caller.Expires))
 }
 
 // checkRequest returns the HTTP status with which to reject a request, or 0.

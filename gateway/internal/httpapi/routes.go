@@ -102,7 +102,6 @@ func (s *Server) newAPI(ctx context.Context, conn *grpc.ClientConn) (*runtime.Se
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithMetadata(s.callers.metadata),
 		runtime.WithMiddlewares(bound.check(s.access.Insecure())),
-		runtime.WithStreamErrorHandler(streamError),
 		runtime.WithErrorHandler(answerError),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 			writeError(w, r, code)
@@ -127,14 +126,6 @@ func answerError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.M
 		return
 	}
 	runtime.DefaultHTTPErrorHandler(ctx, mux, marshaler, w, r, err)
-}
-
-// streamError returns the last line of a watch.
-func streamError(ctx context.Context, err error) *status.Status {
-	if errors.Is(context.Cause(ctx), errWatchAge) {
-		err = rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, errWatchAge.Error())
-	}
-	return status.Convert(err)
 }
 
 // checkText returns why a path or query cannot be text of a request: protobuf requires UTF-8.

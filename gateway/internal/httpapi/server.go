@@ -17,8 +17,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
@@ -29,7 +31,7 @@ const (
 	idleTimeout = time.Minute
 	// maxHeaderBytes bounds request line and headers; net/http adds 4 KiB.
 	maxHeaderBytes = 16 << 10
-	// maxConnections bounds the clients that are served; others wait to be accepted.
+	// maxConnections bounds the clients that are served without TLS; others wait to be accepted.
 	maxConnections = 1000
 	// stopTimeout is how long requests in progress may take after a stop.
 	stopTimeout = 5 * time.Second
@@ -41,7 +43,8 @@ const (
 	memoryWindow       = 16 << 20
 )
 
-// Config is what a Server serves. All of it is required, except Access.
+// Config is what a Server serves. All of it is required, except Access, Quota and
+// Audit.
 type Config struct {
 	// Cluster is the name of the cluster, for paths that have one.
 	Cluster string
@@ -54,6 +57,9 @@ type Config struct {
 	Ready *observe.Checks
 	// Access decides about the requests; nil serves plain HTTP on loopback.
 	Access *httpaccess.Access
+	// Quota and Audit are those of the gRPC server; nil limits and records nothing.
+	Quota *quota.Quota
+	Audit *audit.Log
 }
 
 // Server serves HTTP. Make it with New and call Serve once.
@@ -82,7 +88,7 @@ func New(cfg Config) (*Server, error) {
 	// No metrics: the process's gRPC server has registered them under the same names, and would
 	// count each HTTP request, too.
 	s := &Server{cluster: cfg.Cluster, logger: cfg.Logger, page: page, ready: cfg.Ready, access: cfg.Access}
-	deps := rpcserver.Deps{Logger: cfg.Logger.With("via", "http")}
+	deps := rpcserver.Deps{Logger: cfg.Logger.With("via", "http"), Quota: cfg.Quota, Audit: cfg.Audit}
 	if !cfg.Access.Insecure() {
 		deps.Authenticator, deps.Authorizer = &s.callers, cfg.Access.Authorizer()
 	}
@@ -110,8 +116,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return errors.Join(err, conn.Close(), listener.Close())
 	}
-	// The limit is inside of TLS: net/http looks for the TLS connection.
-	listener, err = s.access.Listener(netutil.LimitListener(listener, maxConnections), "--http-listen")
+	if s.access.Insecure() {
+		listener = netutil.LimitListener(listener, maxConnections)
+	}
+	listener, err = s.access.Listener(listener, "--http-listen")
 	if err != nil {
 		return errors.Join(err, conn.Close(), listener.Close())
 	}

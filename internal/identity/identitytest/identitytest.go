@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -42,14 +43,32 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return &Authority{certificate: certificate, key: key, pem: encode("CERTIFICATE", der)}
 }
 
-// Issue returns a certificate, valid for 127.0.0.1 and for name, and its key.
-func (a *Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
+// Certificate returns a certificate of a user in groups, for a connection.
+func (a *Authority) Certificate(t testing.TB, user string, groups ...string) tls.Certificate {
+	t.Helper()
+	pair, err := tls.X509KeyPair(a.Issue(t, user, groups...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// Pool returns a pool with the authority only.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return pool
+}
+
+// Issue returns a certificate of a user in groups, valid for 127.0.0.1 and for name, and its key.
+func (a *Authority) Issue(t testing.TB, name string, groups ...string) (certificate, key []byte) {
 	t.Helper()
 	leaf := newKey(t)
 	template := template(t, name)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.DNSNames = []string{name}
+	template.Subject.Organization = groups
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	der := sign(t, template, a.certificate, leaf, a.key)
 	raw, err := x509.MarshalPKCS8PrivateKey(leaf)

@@ -85,6 +85,7 @@ const (
 	ErrorReason_ERROR_REASON_FOREIGN_HOST              ErrorReason = 54
 	ErrorReason_ERROR_REASON_ETCD_DENIED               ErrorReason = 600
 	ErrorReason_ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE ErrorReason = 700
+	ErrorReason_ERROR_REASON_CROSS_ORIGIN              ErrorReason = 900
 	ErrorReason_ERROR_REASON_TOO_MANY_CALLS            ErrorReason = 400
 	ErrorReason_ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT  ErrorReason = 401
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE         ErrorReason = 402
@@ -150,6 +151,7 @@ var (
 		54:  "ERROR_REASON_FOREIGN_HOST",
 		600: "ERROR_REASON_ETCD_DENIED",
 		700: "ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE",
+		900: "ERROR_REASON_CROSS_ORIGIN",
 		400: "ERROR_REASON_TOO_MANY_CALLS",
 		401: "ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT",
 		402: "ERROR_REASON_MESSAGE_TOO_LARGE",
@@ -212,6 +214,7 @@ var (
 		"ERROR_REASON_FOREIGN_HOST":              54,
 		"ERROR_REASON_ETCD_DENIED":               600,
 		"ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE": 700,
+		"ERROR_REASON_CROSS_ORIGIN":              900,
 		"ERROR_REASON_TOO_MANY_CALLS":            400,
 		"ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT":  401,
 		"ERROR_REASON_MESSAGE_TOO_LARGE":         402,
@@ -249,7 +252,7 @@ var File_trivet_registry_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\x92U\n" +
+	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xedV\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -313,7 +316,8 @@ const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\x1cERROR_REASON_UNEXPECTED_BODY\x105\x1aZ\xc2\xf3\x18V\x12\agateway\x18\x032=HTTP: a request without a body in `/v1/openapi.json` has one.@\x02R\bOmit it.\x12\xc0\x01\n" +
 	"\x19ERROR_REASON_FOREIGN_HOST\x106\x1a\xa0\x01\xc2\xf3\x18\x9b\x01\x12\agateway\x18\a2kHTTP: the server listens on loopback and the request names another host, as a page of a foreign site would.@\x02R\x1fUse `127.0.0.1` or `localhost`.\x12\xa5\x01\n" +
 	"\x18ERROR_REASON_ETCD_DENIED\x10\xd8\x04\x1a\x85\x01\xc2\xf3\x18\x80\x01\x12\fbootstrapsvc\x18\t2*etcd denies the replica a read or a write.@\x02R@Extend the role of the client's user as docs/operations.md says.\x12\xee\x01\n" +
-	"&ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE\x10\xbc\x05\x1a\xc0\x01\xc2\xf3\x18\xbb\x01\x12\x05every\x18\x0e \x012XThe kube-apiserver does not answer whether the caller may do this, or whose token it is.@\x01RRLook at the kube-apiserver; a recent decision about a read still counts meanwhile.\x12\xb9\x01\n" +
+	"&ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE\x10\xbc\x05\x1a\xc0\x01\xc2\xf3\x18\xbb\x01\x12\x05every\x18\x0e \x012XThe kube-apiserver does not answer whether the caller may do this, or whose token it is.@\x01RRLook at the kube-apiserver; a recent decision about a read still counts meanwhile.\x12\xd8\x01\n" +
+	"\x19ERROR_REASON_CROSS_ORIGIN\x10\x84\a\x1a\xb7\x01\xc2\xf3\x18\xb2\x01\x12\agateway\x18\a2UHTTP: a browser sends a request that may change something for a page of another site.@\x02RLUse the page of this gateway, `trivet` or another client that is no browser.\x12\xb9\x01\n" +
 	"\x1bERROR_REASON_TOO_MANY_CALLS\x10\x90\x03\x1a\x96\x01\xc2\xf3\x18\x91\x01\x12\x05every\x18\b2RThe caller makes more calls of a method per second than the quota of one identity.@\x01R0Retry after the pause; watch instead of polling.\x12\xca\x01\n" +
 	"%ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT\x10\x91\x03\x1a\x9d\x01\xc2\xf3\x18\x98\x01\x12\x05every\x18\b2ZThe caller has more calls or streams of a method in flight than the quota of one identity.@\x01R/End a call or stream, or retry after the pause.\x12y\n" +
 	"\x1eERROR_REASON_MESSAGE_TOO_LARGE\x10\x92\x03\x1aT\xc2\xf3\x18P\x12\x05every\x18\b2*A request is larger than its method takes.@\x02R\x17Send a smaller request.\x1a\xd3\x05\xc2\xf3\x18\xce\x05\n" +

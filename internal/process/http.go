@@ -1,0 +1,70 @@
+package process
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/internal/audit"
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/connlimit"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+)
+
+// httpServers has the access of the HTTP servers of a process: its admin server and that of its
+// service. Both are nil with --insecure. They have the certificates, the callers and the rights of
+// the gRPC server, and limits of connections of their own.
+type httpServers struct{ admin, service *httpaccess.Access }
+
+func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry prometheus.Registerer) (httpServers, error) {
+	if cfg.RPC.Insecure {
+		return httpServers{}, nil
+	}
+	// The gRPC server registers the metrics of the files.
+	server, err := cfg.RPC.TLS.Server(logger)
+	if err != nil {
+		return httpServers{}, fmt.Errorf("set up TLS of HTTP (--tls-cert-file, --tls-key-file, --client-ca-file): %w", err)
+	}
+	newAccess := func(name string) (*httpaccess.Access, error) {
+		connections, err := connlimit.New(cfg.RPC.Connections, registry, name)
+		if err != nil {
+			return nil, err
+		}
+		return httpaccess.New(httpaccess.Config{
+			TLS: server.TLS(), Connections: connections, Authenticator: access.authenticator, Authorizer: access.authorizer,
+			Refused: func(r *http.Request, caller *authn.Caller, err error) {
+				recordRefusal(access.audit, logger, r, caller, err)
+			},
+		}), nil
+	}
+	var servers httpServers
+	if servers.admin, err = newAccess("admin"); err != nil {
+		return httpServers{}, err
+	}
+	servers.service, err = newAccess("http")
+	return servers, err
+}
+
+// recordRefusal writes a refused request into the audit log and, as a failed gRPC call, into the log.
+func recordRefusal(to *audit.Log, logger *slog.Logger, r *http.Request, caller *authn.Caller, err error) {
+	reason := string(rpcerror.ReasonOf(err))
+	to.Write(audit.Record{
+		Caller: caller, Method: r.Method + " " + r.URL.Path, Decision: audit.Denied, DecisionReason: status.Convert(err).Message(),
+		Code: status.Code(err), Reason: reason,
+	})
+	user := authn.AnonymousUser
+	if caller != nil {
+		user = caller.User.Name
+	}
+	level := slog.LevelWarn
+	if status.Code(err) == codes.Unavailable {
+		level = slog.LevelInfo
+	}
+	logger.Log(r.Context(), level, "refused HTTP request",
+		"method", r.Method, "path", r.URL.Path, "user", user, "peer", r.RemoteAddr, "reason", reason)
+}
