@@ -33,7 +33,7 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
     colorDrawing(status);
   },
   broken({ cause, reason }, retryAt) {
-    document.documentElement.dataset.stale = "yes";
+    document.documentElement.dataset.stale = isRefusal(reason) ? "no" : "yes"; // other sections may be up to date
     document.title = "? Trivet";
     banner.show({ cause, reason, retryAt, clock });
     if (isRefusal(reason)) for (const view of views) view.refuse?.();
