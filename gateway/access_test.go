@@ -40,8 +40,8 @@ func filesOf(t testing.TB, authority *identitytest.Authority, name, group string
 	return files
 }
 
-// accessOfReplicas is how replicas of a fake service find callers and decide. It records the callers
-// by method.
+// accessOfReplicas is how replicas of a fake service find callers and decide. It records the
+// callers by method.
 type accessOfReplicas struct {
 	callers       *httpaccesstest.Fixture
 	authenticator *authn.Authenticator
@@ -172,8 +172,8 @@ func httpGet(t *testing.T, g securedGateway, caller httpaccesstest.Caller, path 
 
 const viaGateway = " by gateway via g1"
 
-// What the gateway asks for a caller carries the caller, over gRPC and HTTP; what it asks for all or
-// for itself carries nobody else.
+// What the gateway asks for a caller carries the caller, over gRPC and HTTP; what it asks for all
+// or for itself carries no caller.
 func TestAccess_ServicesSeeTheOriginalCaller(t *testing.T) {
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(4, "l1")
@@ -223,8 +223,8 @@ func TestAccess_ServicesSeeTheOriginalCaller(t *testing.T) {
 	check("GetStatus", "gateway by gateway")
 }
 
-// The gateway believes another gateway, passes the original caller on, and nobody else's claim.
-func TestAccess_WhoMayNameAnotherCaller(t *testing.T) {
+// The gateway believes another gateway, passes the original caller on, and ignores the claims of others.
+func TestAccess_OnlyAGatewayNamesAnotherCaller(t *testing.T) {
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(1, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)
@@ -288,7 +288,8 @@ func TestAccess_ARefusalByAServiceIsTheAnswer(t *testing.T) {
 	}
 }
 
-// A caller cannot repair the credentials of the gateway, so that it does not get 401 or 403 for them.
+// A caller cannot repair the credentials of the gateway, so that it does not get 401 or 403 for
+// them.
 func TestAccess_AGatewayThatServicesDoNotAcceptIsUnavailable(t *testing.T) {
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(1, "l1")

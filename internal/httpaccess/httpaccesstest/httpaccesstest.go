@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 )
 
-// Caller is who sends a request.
+// Caller is the sender of a request.
 type Caller string
 
 // Callers. Viewer has a bearer token and may read, Admin has a certificate and may do everything,
