@@ -223,7 +223,8 @@ func TestAccess_ServicesSeeTheOriginalCaller(t *testing.T) {
 	check("GetStatus", "gateway by gateway")
 }
 
-// The gateway believes another gateway, passes the original caller on, and ignores the claims of others.
+// The gateway believes another gateway, passes the original caller on, and ignores the claims of
+// others.
 func TestAccess_OnlyAGatewayNamesAnotherCaller(t *testing.T) {
 	callers := httpaccesstest.New(t)
 	leasesvc := newLeasesvcWithNodes(1, "l1")
