@@ -33,6 +33,8 @@ run: assets build ## Start everything on this machine: control plane, services, 
 build: ## Build all commands into bin/
 	@mkdir -p bin
 	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+	@ln -sf trivet bin/kubectl-trivet
+	@install cmd/trivet/kubectl_complete-trivet bin/
 
 .PHONY: assets
 assets: ## Build etcd and kube-apiserver into .assets/: once, 3 to 4 minutes (KUBEBUILDER_ASSETS=dir provides them instead)
@@ -79,6 +81,10 @@ outage: assets ## Stop etcd, then kube-apiserver, for OUTAGE=5m each: no live no
 damage: assets ## All kinds of damage to allocations, all interruptions of repairs, and random faults of kube-apiservers (15 minutes)
 	go test -race -count=1 -v -timeout 30m ./test/faults/damage -args -damage.long
 	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
+
+.PHONY: abuse
+abuse: ## Raw HTTP/2 and TLS attacks beside 1,000 heartbeat streams: latency and memory, 6 minutes on an idle machine
+	go test -count=1 -v -timeout 30m ./test/abuse -args -abuse.long
 
 .PHONY: conformance
 conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 6 minutes

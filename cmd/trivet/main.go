@@ -3,14 +3,17 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/apiservers"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/dashboard"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
@@ -33,8 +36,14 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // restores the default action, so that a second signal ends the process at once
 
-	err := command(streams).ExecuteContext(ctx)
-	exit.Report(streams.Err, err)
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the errors of calls say what client-go would log
+
+	root, reports := command(streams), streams.Err
+	if isPlugin(os.Args[0]) {
+		reports = asPlugin(root, reports)
+	}
+	err := root.ExecuteContext(ctx)
+	exit.Report(reports, err)
 	os.Exit(exit.CodeOf(err))
 }
 
@@ -56,7 +65,7 @@ func command(streams printer.Streams) *cobra.Command {
 		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), shards.NewCommand(streams), nodes.NewCommand(streams),
 		zones.NewCommand(streams), leases.NewCommand(streams), slices.NewCommand(streams), apiservers.NewCommand(streams),
 		findings.NewCommand(streams), repair.NewCommand(streams), explain.NewCommand(streams),
-		certs.NewCommand(streams), version.NewCommand(streams), repairs,
+		dashboard.NewCommand(streams), certs.NewCommand(streams), version.NewCommand(streams), repairs,
 	)
 	return root
 }

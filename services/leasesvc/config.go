@@ -49,9 +49,17 @@ type Config struct {
 	MaxSessions int
 	// MaxRegistrations is how many registrations per second a replica accepts, and the burst.
 	MaxRegistrations int
-	// MaxMessages is how many heartbeat messages per second one client certificate may send on all
-	// its streams.
+	// MaxMessages is how many heartbeat messages per second one identity may send in calls and on
+	// all its streams.
 	MaxMessages int
+	// MaxLeasesPerIdentity is how many leases of classes without an owner one identity may open at
+	// a replica.
+	MaxLeasesPerIdentity int
+	// AgentServiceAccounts are ServiceAccounts, "namespace/name", whose tokens speak for the Node
+	// that they are bound to.
+	AgentServiceAccounts []string
+	// TokenReviewInterval is the longest time between two reviews of the token of an open stream.
+	TokenReviewInterval time.Duration
 	// ConcurrentWrites is how many Lease objects a replica writes at the same time.
 	ConcurrentWrites int
 	// Writes applies to the Lease objects of all classes.
@@ -81,8 +89,13 @@ func DefaultConfig() Config {
 		MaxRegistrations: 5000,
 		MaxMessages:      5000,
 		ConcurrentWrites: 32,
-		Writes:           class.DefaultWrites(),
-		NodeHealth:       NodeHealthConfig{Rules: nodehealth.DefaultRules(), ConcurrentWrites: 16},
+
+		MaxLeasesPerIdentity: 1000,
+		AgentServiceAccounts: []string{"trivet-system/trivet-agent"},
+		TokenReviewInterval:  10 * time.Second,
+
+		Writes:     class.DefaultWrites(),
+		NodeHealth: NodeHealthConfig{Rules: nodehealth.DefaultRules(), ConcurrentWrites: 16},
 	}
 }
 
@@ -103,7 +116,13 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxRegistrations, "max-registrations-per-second", c.MaxRegistrations,
 		"Registrations per second that this replica accepts, and the burst. Excess holders are asked to retry and keep their sessions.")
 	fs.IntVar(&c.MaxMessages, "max-messages-per-second", c.MaxMessages,
-		"Heartbeat messages per second that one client certificate may send on all its streams. A client that sends more is told to slow down, then rejected.")
+		"Heartbeat messages per second that one identity may send in calls and on all its streams. One that sends more is told to slow down, then rejected.")
+	fs.IntVar(&c.MaxLeasesPerIdentity, "max-leases-per-identity", c.MaxLeasesPerIdentity,
+		"Leases of classes without an owner that one identity may open at this replica; further holders are rejected.")
+	fs.StringSliceVar(&c.AgentServiceAccounts, "agent-service-accounts", c.AgentServiceAccounts,
+		"ServiceAccounts, namespace/name, whose tokens may beat for the node that they are bound to. Empty accepts no tokens for nodes.")
+	fs.DurationVar(&c.TokenReviewInterval, "token-review-interval", c.TokenReviewInterval,
+		"Longest time between two reviews of the token of an open heartbeat stream. Each review is a request to kube-apiserver.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
 		"Number of Lease objects that this replica writes at the same time.")
 	registerWriteFlags(fs, &c.Writes)
@@ -166,13 +185,28 @@ func (c *Config) Validate() []error {
 		{"--max-sessions", c.MaxSessions, maxSessions},
 		{"--max-registrations-per-second", c.MaxRegistrations, maxRate},
 		{"--max-messages-per-second", c.MaxMessages, maxRate},
+		{"--max-leases-per-identity", c.MaxLeasesPerIdentity, maxSessions},
 		{"--concurrent-lease-writes", c.ConcurrentWrites, maxWriters},
 	} {
 		if number.value < 1 || number.value > number.limit {
 			problems = append(problems, fmt.Errorf("%s is %d, must be 1 to %d", number.flag, number.value, number.limit))
 		}
 	}
-	return slices.Concat(problems, c.Writes.Validate(), c.TaintEviction.validate(), c.NodeHealth.validate())
+	return slices.Concat(problems, c.validateIdentities(), c.Writes.Validate(), c.TaintEviction.validate(), c.NodeHealth.validate())
+}
+
+func (c *Config) validateIdentities() []error {
+	var problems []error
+	for _, account := range c.AgentServiceAccounts {
+		namespace, name, cut := strings.Cut(account, "/")
+		if !cut || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			problems = append(problems, fmt.Errorf("--agent-service-accounts: %q, must be namespace/name", account))
+		}
+	}
+	if c.TokenReviewInterval < time.Second || c.TokenReviewInterval > time.Hour {
+		problems = append(problems, fmt.Errorf("--token-review-interval is %v, must be a second to an hour", c.TokenReviewInterval))
+	}
+	return problems
 }
 
 func (c *Config) validateClasses() []error {
@@ -196,9 +230,14 @@ func (c *Config) validateClasses() []error {
 // classes returns all classes; the index of a class is its session.ClassID.
 func (c *Config) classes() []class.Class { return slices.Concat(c.Classes, c.FurtherClasses) }
 
-// warn logs a write policy that lets upstream's node-lifecycle controller mark live nodes as
-// unknown.
+// warn logs a class without holders, and a write policy that lets upstream's node-lifecycle
+// controller mark live nodes as unknown.
 func (c *Config) warn(logger *slog.Logger, nodeHealth bool) {
+	for _, each := range c.FurtherClasses {
+		if each.HolderRule.Type == class.RuleNone {
+			logger.Warn("the class has no holderRule, so each of its holders is refused, except with --insecure", "class", each.Name)
+		}
+	}
 	if c.Writes.Policy == class.WriteOnChange && !nodeHealth {
 		logger.Warn("with this write policy kube-controller-manager's node-lifecycle controller marks all nodes as unknown; "+
 			"disable it and enable the loop node-health, or choose another --write-policy",

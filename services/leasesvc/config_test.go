@@ -24,8 +24,10 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 		Classes: []class.Class{{
 			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: 5 * time.Second, SuspectAfter: 2, Grace: 20 * time.Second,
 			RenewInterval: 10 * time.Second, LeaseDuration: 40 * time.Second, Retention: time.Hour, OwnedByNode: true,
+			HolderRule: class.HolderRule{Type: class.RuleNode},
 		}},
 		Shards: 64, MaxSessions: 200_000, MaxRegistrations: 5000, MaxMessages: 5000, ConcurrentWrites: 32,
+		MaxLeasesPerIdentity: 1000, AgentServiceAccounts: []string{"trivet-system/trivet-agent"}, TokenReviewInterval: 10 * time.Second,
 		Writes: class.Writes{Policy: class.WriteRelaxed, RefreshInterval: 5 * time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			Rules: nodehealth.Rules{
@@ -51,6 +53,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 	err := flags.Parse([]string{
 		"--heartbeat-interval=1s", "--heartbeat-suspect-after=3", "--heartbeat-grace-period=8s", "--lease-renew-interval=2s", "--lease-duration=9s", "--expired-session-retention=3m",
 		"--shards=3", "--max-sessions=7", "--max-registrations-per-second=11", "--max-messages-per-second=13", "--concurrent-lease-writes=5",
+		"--max-leases-per-identity=17", "--agent-service-accounts=a/b,c/d", "--token-review-interval=19s",
 		"--write-policy=on-change", "--lease-refresh-interval=1m",
 		"--node-monitor-grace-period=4s", "--node-startup-grace-period=6s", "--node-eviction-rate=1", "--secondary-node-eviction-rate=2",
 		"--full-disruption-node-eviction-rate=3", "--large-cluster-size-threshold=8", "--unhealthy-zone-threshold=0.7",
@@ -63,8 +66,10 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 		Classes: []class.Class{{
 			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: time.Second, SuspectAfter: 3, Grace: 8 * time.Second,
 			RenewInterval: 2 * time.Second, LeaseDuration: 9 * time.Second, Retention: 3 * time.Minute, OwnedByNode: true,
+			HolderRule: class.HolderRule{Type: class.RuleNode},
 		}},
 		Shards: 3, MaxSessions: 7, MaxRegistrations: 11, MaxMessages: 13, ConcurrentWrites: 5,
+		MaxLeasesPerIdentity: 17, AgentServiceAccounts: []string{"a/b", "c/d"}, TokenReviewInterval: 19 * time.Second,
 		Writes: class.Writes{Policy: class.WriteOnChange, RefreshInterval: time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			Rules: nodehealth.Rules{
@@ -85,8 +90,9 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 			{Name: "node", Namespace: "a", HeartbeatInterval: 0, RenewInterval: time.Minute, LeaseDuration: 1500 * time.Millisecond, Retention: -1},
 			{Name: "node", Namespace: "B", HeartbeatInterval: 20 * time.Second, SuspectAfter: 2, Grace: 50 * time.Second, RenewInterval: time.Second, LeaseDuration: 40 * time.Second},
 		},
-		FurtherClasses: []class.Class{{Name: "agent", Namespace: "agents", Retention: -1}},
-		Writes:         class.Writes{Policy: "lazy", RefreshInterval: time.Second},
+		FurtherClasses:       []class.Class{{Name: "agent", Namespace: "agents", Retention: -1, HolderRule: class.HolderRule{Type: "node"}}},
+		AgentServiceAccounts: []string{"agent"},
+		Writes:               class.Writes{Policy: "lazy", RefreshInterval: time.Second},
 		NodeHealth: leasesvc.NodeHealthConfig{Rules: nodehealth.Rules{
 			NormalRate: math.NaN(), PartialRate: -1, FullRate: 1e6, LargeZoneSize: -1,
 			UnhealthyZoneThreshold: 1.5, ExcludeLabels: []string{"no label"},
@@ -98,7 +104,9 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 		`namespace "B"`, "another class has the name or the namespace", "longer than the 50s", "--heartbeat-suspect-after is 0",
 		"must not be shorter than the 50s of --heartbeat-grace-period", `--classes: heartbeatInterval of "agent" is 0s`,
 		`--classes: suspectAfter of "agent" is 0`, `--classes: grace of "agent"`, `--classes: renewInterval of "agent"`,
-		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--max-registrations-per-second is 0", "--max-messages-per-second is 0", "--concurrent-lease-writes is 0",
+		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--max-registrations-per-second is 0", "--max-messages-per-second is 0", "--max-leases-per-identity is 0",
+		`--agent-service-accounts: "agent"`, "--token-review-interval is 0s", `--classes: holderRule of "agent": type is "node"`,
+		"--concurrent-lease-writes is 0",
 		`--write-policy is "lazy", must be one of mirror, relaxed, on-change`, "--lease-refresh-interval is 1s",
 		"--node-monitor-grace-period is 0s", "--node-startup-grace-period is 0s", "--node-eviction-rate is NaN",
 		"--secondary-node-eviction-rate is -1", "--full-disruption-node-eviction-rate is 1e+06", "--large-cluster-size-threshold is -1",
@@ -115,7 +123,7 @@ func TestClassesFlag_ParsesAList(t *testing.T) {
 	flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
 	err := flags.Parse([]string{
-		`--classes=[{"name":"sidecar","namespace":"sidecars","heartbeatInterval":"2s","suspectAfter":3,"grace":"9s"},{"name":"rack","namespace":"racks","ownedByNode":true}]`,
+		`--classes=[{"name":"sidecar","namespace":"sidecars","heartbeatInterval":"2s","suspectAfter":3,"grace":"9s","holderRule":{"type":"NameTemplate","nameTemplate":"{namespace}.{serviceaccount}"}},{"name":"rack","namespace":"racks","ownedByNode":true}]`,
 		"--heartbeat-interval=4s", // after the list, and still applies to nodes
 	})
 	if err != nil {
@@ -126,7 +134,8 @@ func TestClassesFlag_ParsesAList(t *testing.T) {
 	sidecar, rack := want.Classes[0], leasesvc.DefaultConfig().Classes[0]
 	sidecar.Name, sidecar.Namespace, sidecar.HeartbeatInterval, sidecar.SuspectAfter = "sidecar", "sidecars", 2*time.Second, 3
 	sidecar.Grace, sidecar.OwnedByNode = 9*time.Second, false
-	rack.Name, rack.Namespace = "rack", "racks"
+	rack.Name, rack.Namespace, rack.HolderRule = "rack", "racks", class.HolderRule{}
+	sidecar.HolderRule = class.HolderRule{Type: class.RuleNameTemplate, NameTemplate: "{namespace}.{serviceaccount}"}
 	want.FurtherClasses = []class.Class{sidecar, rack}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -30,3 +30,14 @@ func TestConfig_WarnsOfRareWritesWithoutNodeHealth(t *testing.T) {
 		})
 	}
 }
+
+func TestConfig_WarnsOfAClassWithoutHolders(t *testing.T) {
+	var log strings.Builder
+	cfg := Config{Writes: class.DefaultWrites(), FurtherClasses: []class.Class{
+		{Name: "closed"}, {Name: "open", HolderRule: class.HolderRule{Type: class.RuleNode}},
+	}}
+	cfg.warn(slog.New(slog.NewTextHandler(&log, nil)), false)
+	if got := log.String(); !strings.Contains(got, "class=closed") || strings.Contains(got, "class=open") {
+		t.Errorf("logged %s, want a warning of the class without a rule", got)
+	}
+}

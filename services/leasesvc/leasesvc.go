@@ -69,7 +69,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, shards)
 	}
 	s := &Service{
-		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: sessioncontroller.NewHeldShards()},
+		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards, cfg.AgentServiceAccounts...), heldShards: sessioncontroller.NewHeldShards()},
 		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, logger: deps.Logger,
 	}
 	var err error
@@ -134,6 +134,8 @@ func (s *Service) newLeaseAPI(deps Deps) *api.Server {
 	return api.New(api.Config{
 		Service: ServiceName, Cluster: deps.Member.Cluster, Replica: deps.Member.ID, Version: identity.Version(), Catalog: s.catalog,
 		MaxRegistrations: s.cfg.MaxRegistrations, MaxMessages: s.cfg.MaxMessages,
+		MaxLeasesPerIdentity: s.cfg.MaxLeasesPerIdentity, TokenReviewInterval: s.cfg.TokenReviewInterval, Authorizer: deps.Authorizer,
+		Audit: deps.Audit,
 		Sessions: func() api.Sessions {
 			if sessions := s.sessions.Load(); sessions != nil {
 				return sessions

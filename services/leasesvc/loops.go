@@ -110,8 +110,9 @@ func (s *Service) runSessions(ctx context.Context, report loop.Report) error {
 	}
 	sessions := sessioncontroller.New(sessioncontroller.Config{
 		Classes: classes, Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, AdoptLeases: true,
-		FillTime: cmp.Or(s.cfg.FillTime, interval+sessioncontroller.ReconnectTime),
-		OnTick:   func() { report(nil) }, OnDuplicate: s.duplicates.report, Logger: s.logger,
+		SessionsPerOwner: s.cfg.MaxLeasesPerIdentity,
+		FillTime:         cmp.Or(s.cfg.FillTime, interval+sessioncontroller.ReconnectTime),
+		OnTick:           func() { report(nil) }, OnDuplicate: s.duplicates.report, Logger: s.logger,
 	})
 	s.sessions.Store(sessions)
 	defer s.sessions.CompareAndSwap(sessions, nil)

@@ -11,6 +11,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/audit"
+	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
@@ -39,6 +41,11 @@ type Deps struct {
 	// Dial connects to another replica, to forward beats. It must not block. Beats are not
 	// forwarded if it is nil.
 	Dial func(address string) (*grpc.ClientConn, error)
+	// Authorizer decides about classes with the holderRule SubjectAccessReview; nil refuses their
+	// holders.
+	Authorizer *authz.Authorizer
+	// Audit records takeovers, releases and refused holders; nil records nothing.
+	Audit *audit.Log
 	// Logger is required.
 	Logger *slog.Logger
 	// Metrics gets trivet_lease_*, trivet_node_*, trivet_watch_* and node_collector_*; nil leaves
@@ -86,6 +93,8 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Leadership:    deps.Candidate,
 		Etcd:          deps.Etcd,
 		Dial:          dialer(deps),
+		Authorizer:    deps.Authorizer,
+		Audit:         deps.Audit,
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,
 		Ready:         deps.Ready,

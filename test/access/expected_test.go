@@ -7,7 +7,6 @@ type right string
 
 const (
 	unknown     right = "nothing, without an identity"
-	broken      right = "nothing, not even health, with a credential that does not count"
 	nothing     right = "nothing"
 	ownNodes    right = "heartbeats of the own node"
 	otherNodes  right = "heartbeats of the other node"
@@ -98,8 +97,6 @@ var may = map[right][]kind{
 
 func expected(may map[right][]kind, who right, method kind) answer {
 	switch {
-	case who == broken:
-		return notAuthenticated
 	case method == health:
 		return allowed
 	case who == unknown:

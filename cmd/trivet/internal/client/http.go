@@ -28,7 +28,7 @@ func (g *Gateway) HTTPTransport() (*HTTPTransport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &HTTPTransport{link: l, scheme: "https", host: clusterServerName}
+	t := &HTTPTransport{link: l, scheme: "https", host: "localhost"} // a gateway on loopback refuses other names
 	if g.Server != "" {
 		t.host = g.httpAddress()
 	}
@@ -72,6 +72,9 @@ func (t *HTTPTransport) RoundTrip(request *http.Request) (*http.Response, error)
 	if t.link.token != nil {
 		token, err := t.link.token(request.Context())
 		if err != nil {
+			if request.Body != nil {
+				err = errors.Join(err, request.Body.Close())
+			}
 			return nil, err
 		}
 		request.Header.Set("Authorization", "Bearer "+token)

@@ -80,8 +80,10 @@ func upgrade(ctx context.Context, config *rest.Config, pod corev1.Pod) (httpstre
 		return connection, nil
 	}
 	// Only the answer to the WebSocket is a status with a reason.
-	if _, isStatus := errors.AsType[*apierrors.StatusError](err); isStatus {
-		return nil, err
+	if failure, ok := errors.AsType[*httpstream.UpgradeFailureError](err); ok {
+		if status, ok := errors.AsType[*apierrors.StatusError](failure.Cause); ok {
+			return nil, status
+		}
 	}
 	return nil, fmt.Errorf("WebSocket: %w; SPDY: %w", err, spdyErr)
 }

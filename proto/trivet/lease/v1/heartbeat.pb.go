@@ -42,7 +42,7 @@ const (
 	StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN StreamHeartbeatsResponse_Directive = 2
 	// Register all holders of this stream again.
 	StreamHeartbeatsResponse_DIRECTIVE_RESYNC StreamHeartbeatsResponse_Directive = 3
-	// Present fresh credentials by a new stream.
+	// Present fresh credentials by a new stream. This one ends soon.
 	StreamHeartbeatsResponse_DIRECTIVE_REAUTH StreamHeartbeatsResponse_Directive = 4
 )
 
@@ -377,7 +377,8 @@ func (x *Grant) GetTtl() *durationpb.Duration {
 type Rejection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A reason as in ErrorInfo: UNKNOWN_CLASS, SUPERSEDED, TOO_MANY_HOLDERS, LEASE_NOT_FOUND,
-	// NOT_LEADER, NO_LEADER, REGISTRATION_RATE_LIMITED, NOT_AUTHORIZED.
+	// NOT_LEADER, NO_LEADER, REGISTRATION_RATE_LIMITED, NOT_AUTHORIZED, NOT_AUTHENTICATED,
+	// ACCESS_REVIEW_UNAVAILABLE.
 	Reason string `protobuf:"bytes,1,opt,name=reason" json:"reason,omitempty"`
 	// The same for people.
 	Message string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`
@@ -795,8 +796,11 @@ type ForwardedBeat struct {
 	// The holder reported conditions that are too large to be forwarded. The report has none of them,
 	// and those of an earlier report stay.
 	ConditionsOmitted bool `protobuf:"varint,3,opt,name=conditions_omitted,json=conditionsOmitted" json:"conditions_omitted,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The identity that counts as the owner of the lease if the beat opens it; empty for a class whose
+	// leases have no bound for each identity.
+	OpenedBy      string `protobuf:"bytes,4,opt,name=opened_by,json=openedBy" json:"opened_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ForwardedBeat) Reset() {
@@ -848,6 +852,13 @@ func (x *ForwardedBeat) GetConditionsOmitted() bool {
 		return x.ConditionsOmitted
 	}
 	return false
+}
+
+func (x *ForwardedBeat) GetOpenedBy() string {
+	if x != nil {
+		return x.OpenedBy
+	}
+	return ""
 }
 
 // ForwardHeartbeatsResponse answers a batch.
@@ -1586,11 +1597,12 @@ const file_trivet_lease_v1_heartbeat_proto_rawDesc = "" +
 	"\x18ForwardHeartbeatsRequest\x12,\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xfd\x01R\treplicaId\x12D\n" +
-	"\x05beats\x18\x02 \x03(\v2\x1e.trivet.lease.v1.ForwardedBeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\"\xab\x01\n" +
+	"\x05beats\x18\x02 \x03(\v2\x1e.trivet.lease.v1.ForwardedBeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\"\xd2\x01\n" +
 	"\rForwardedBeat\x124\n" +
 	"\x04beat\x18\x01 \x01(\v2\x15.trivet.lease.v1.BeatB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x04beat\x125\n" +
 	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\x03age\x12-\n" +
-	"\x12conditions_omitted\x18\x03 \x01(\bR\x11conditionsOmitted\"W\n" +
+	"\x12conditions_omitted\x18\x03 \x01(\bR\x11conditionsOmitted\x12%\n" +
+	"\topened_by\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\bopenedBy\"W\n" +
 	"\x19ForwardHeartbeatsResponse\x12:\n" +
 	"\aresults\x18\x01 \x03(\v2 .trivet.lease.v1.HeartbeatResultR\aresults\"\xb4\x02\n" +
 	"\x17StreamHeartbeatsRequest\x12#\n" +

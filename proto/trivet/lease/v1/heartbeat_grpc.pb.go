@@ -51,17 +51,20 @@ type HeartbeatServiceClient interface {
 	// Heartbeat renews the leases of one or many holders, and opens those that do not exist.
 	//
 	// Caller: agents that cannot keep a stream, and sidecars that batch.
-	// Access: each holder by its class; a Node's agent for its own Node.
+	// Access: each holder by its class's rule; a Node's agent for its own Node. A refused holder does not
+	// stop the others, and nothing is read or changed of its lease.
 	// Leadership: any replica takes the call, and accepts the holders of its shards. The others are
 	// rejected one by one; the caller SHOULD send their beats to Rejection.redirect_address.
 	// Idempotency: a beat whose sequence is not above the last accepted one of the same boot renews
 	// nothing and is answered with the lease as it stands.
 	// Ordering: items are taken in order, and results have the order of the request. A rejected item
 	// does not stop the others.
-	// Limits: 1,000 beats. Beats that open a lease or take it over are rate-limited like registrations
-	// on streams, and a call counts as one message of its client certificate.
+	// Limits: 1,000 beats, and 64 KiB for a caller that has one holder of each class. Beats that open a
+	// lease or take it over are rate-limited like registrations on streams. A call counts as one message
+	// of its caller, and so does each refused holder.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER);
-	// RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
+	// UNAUTHENTICATED (NOT_AUTHENTICATED); RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo;
+	// MESSAGE_TOO_LARGE); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
 	// single items see HeartbeatResult.rejection.
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the leases of many holders over one stream.
@@ -71,7 +74,10 @@ type HeartbeatServiceClient interface {
 	// only; later messages name holders by handle. Every request is answered by exactly one response
 	// with the same sequence, in order. The server MAY send further responses at any time: their
 	// sequence is 0, and they carry only a directive.
-	// Access: each holder by its class, when it registers; a Node's agent for its own Node.
+	// Access: each holder by its class's rule, when it registers; a Node's agent for its own Node. A
+	// beat by handle needs no further decision. When the caller's certificate or token ends, the answers
+	// carry DIRECTIVE_REAUTH and no holder is registered; the stream ends half a minute or two
+	// intervals later.
 	// Leadership: a replica that leads a shard, for the holders of its shards. Other holders are
 	// rejected with NOT_LEADER or NO_LEADER when they register, and when their handle is renewed
 	// after their shard has left. The client SHOULD register them at Rejection.redirect_address, or
@@ -81,23 +87,27 @@ type HeartbeatServiceClient interface {
 	// Idempotency: the sequence MUST grow with each message; a repeated or lower one ends the stream.
 	// The end of a stream ends no lease.
 	// Ordering: messages are taken in order.
-	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream.
+	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream;
+	// 64 KiB for a message of a caller that has one holder of each class.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
 	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this
-	// stream took over; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo);
+	// stream took over; UNAUTHENTICATED (NOT_AUTHENTICATED) before the first message and after the end
+	// of the credential; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; MESSAGE_TOO_LARGE; TOO_MANY_MESSAGES with
+	// RetryInfo);
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).
 	StreamHeartbeats(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[StreamHeartbeatsRequest, StreamHeartbeatsResponse], error)
 	// ReleaseLease ends a lease on purpose and deletes its Lease object, if the object belongs to it.
 	//
 	// Caller: the holder, when it stops for good.
-	// Access: the holder by its class; a Node's agent for its own Node.
+	// Access: the holder by its class's rule; a Node's agent for its own Node.
 	// Leadership: the leader of the holder's shard.
 	// Idempotency: releasing a lease that does not exist succeeds. A repeated request_id gets the
 	// first answer.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, UNKNOWN_CLASS, UNKNOWN_FIELD, REQUEST_ID_REUSED);
-	// FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to another boot,
+	// UNAUTHENTICATED (NOT_AUTHENTICATED); PERMISSION_DENIED (NOT_AUTHORIZED), whether or not the lease
+	// exists; FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to another boot,
 	// (ETAG_MISMATCH); UNAVAILABLE (LEASE_NOT_DELETED) when the object could not be deleted, and then
 	// the lease stays: call again; UNAVAILABLE (NO_LEADER, SHUTTING_DOWN).
 	ReleaseLease(ctx context.Context, in *ReleaseLeaseRequest, opts ...grpc.CallOption) (*ReleaseLeaseResponse, error)
@@ -168,17 +178,20 @@ type HeartbeatServiceServer interface {
 	// Heartbeat renews the leases of one or many holders, and opens those that do not exist.
 	//
 	// Caller: agents that cannot keep a stream, and sidecars that batch.
-	// Access: each holder by its class; a Node's agent for its own Node.
+	// Access: each holder by its class's rule; a Node's agent for its own Node. A refused holder does not
+	// stop the others, and nothing is read or changed of its lease.
 	// Leadership: any replica takes the call, and accepts the holders of its shards. The others are
 	// rejected one by one; the caller SHOULD send their beats to Rejection.redirect_address.
 	// Idempotency: a beat whose sequence is not above the last accepted one of the same boot renews
 	// nothing and is answered with the lease as it stands.
 	// Ordering: items are taken in order, and results have the order of the request. A rejected item
 	// does not stop the others.
-	// Limits: 1,000 beats. Beats that open a lease or take it over are rate-limited like registrations
-	// on streams, and a call counts as one message of its client certificate.
+	// Limits: 1,000 beats, and 64 KiB for a caller that has one holder of each class. Beats that open a
+	// lease or take it over are rate-limited like registrations on streams. A call counts as one message
+	// of its caller, and so does each refused holder.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED); FAILED_PRECONDITION (WRONG_CLUSTER);
-	// RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
+	// UNAUTHENTICATED (NOT_AUTHENTICATED); RESOURCE_EXHAUSTED (TOO_MANY_MESSAGES with RetryInfo;
+	// MESSAGE_TOO_LARGE); UNAVAILABLE (NO_LEADER, SHUTTING_DOWN). For
 	// single items see HeartbeatResult.rejection.
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the leases of many holders over one stream.
@@ -188,7 +201,10 @@ type HeartbeatServiceServer interface {
 	// only; later messages name holders by handle. Every request is answered by exactly one response
 	// with the same sequence, in order. The server MAY send further responses at any time: their
 	// sequence is 0, and they carry only a directive.
-	// Access: each holder by its class, when it registers; a Node's agent for its own Node.
+	// Access: each holder by its class's rule, when it registers; a Node's agent for its own Node. A
+	// beat by handle needs no further decision. When the caller's certificate or token ends, the answers
+	// carry DIRECTIVE_REAUTH and no holder is registered; the stream ends half a minute or two
+	// intervals later.
 	// Leadership: a replica that leads a shard, for the holders of its shards. Other holders are
 	// rejected with NOT_LEADER or NO_LEADER when they register, and when their handle is renewed
 	// after their shard has left. The client SHOULD register them at Rejection.redirect_address, or
@@ -198,23 +214,27 @@ type HeartbeatServiceServer interface {
 	// Idempotency: the sequence MUST grow with each message; a repeated or lower one ends the stream.
 	// The end of a stream ends no lease.
 	// Ordering: messages are taken in order.
-	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream.
+	// Limits: 1,000 registrations and 10,000 handles in a message; 20,000 registrations on a stream;
+	// 64 KiB for a message of a caller that has one holder of each class.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, REGISTRATION_REQUIRED,
 	// UNKNOWN_HANDLE); FAILED_PRECONDITION (WRONG_CLUSTER; NOT_LEADER with "redirect_address" from a
 	// replica that leads no shard); ABORTED (SUPERSEDED) when another boot of the last holder on this
-	// stream took over; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo);
+	// stream took over; UNAUTHENTICATED (NOT_AUTHENTICATED) before the first message and after the end
+	// of the credential; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; MESSAGE_TOO_LARGE; TOO_MANY_MESSAGES with
+	// RetryInfo);
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).
 	StreamHeartbeats(grpc.BidiStreamingServer[StreamHeartbeatsRequest, StreamHeartbeatsResponse]) error
 	// ReleaseLease ends a lease on purpose and deletes its Lease object, if the object belongs to it.
 	//
 	// Caller: the holder, when it stops for good.
-	// Access: the holder by its class; a Node's agent for its own Node.
+	// Access: the holder by its class's rule; a Node's agent for its own Node.
 	// Leadership: the leader of the holder's shard.
 	// Idempotency: releasing a lease that does not exist succeeds. A repeated request_id gets the
 	// first answer.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, UNKNOWN_CLASS, UNKNOWN_FIELD, REQUEST_ID_REUSED);
-	// FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to another boot,
+	// UNAUTHENTICATED (NOT_AUTHENTICATED); PERMISSION_DENIED (NOT_AUTHORIZED), whether or not the lease
+	// exists; FAILED_PRECONDITION (NOT_LEADER); ABORTED (SUPERSEDED) when the lease belongs to another boot,
 	// (ETAG_MISMATCH); UNAVAILABLE (LEASE_NOT_DELETED) when the object could not be deleted, and then
 	// the lease stays: call again; UNAVAILABLE (NO_LEADER, SHUTTING_DOWN).
 	ReleaseLease(context.Context, *ReleaseLeaseRequest) (*ReleaseLeaseResponse, error)

@@ -252,13 +252,13 @@ var File_trivet_registry_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xcaV\n" +
+	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xedV\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
 	"\x16ERROR_REASON_NO_LEADER\x10\x02\x1a\x90\x01\xc2\xf3\x18\x8b\x01\x12\x05every\x18\x0e \x012CNo replica leads the shard now, or the server does not know it yet.@\x01R7Retry after a pause. `trivet status` shows the leaders.\x12a\n" +
-	"\x1aERROR_REASON_SHUTTING_DOWN\x10\x03\x1aA\xc2\xf3\x18=\x12\x05every\x18\x0e2\x19This replica is stopping.@\x01R\x15Call another replica.\x12\xba\x01\n" +
-	"\x1eERROR_REASON_NOT_AUTHENTICATED\x10\x04\x1a\x95\x01\xc2\xf3\x18\x90\x01\x12\x05every\x18\x102PThe caller has neither a client certificate nor a token that the server accepts.@\x02R1Give a valid one; the message says what is wrong.\x12\xd7\x01\n" +
+	"\x1aERROR_REASON_SHUTTING_DOWN\x10\x03\x1aA\xc2\xf3\x18=\x12\x05every\x18\x0e2\x19This replica is stopping.@\x01R\x15Call another replica.\x12\xbc\x01\n" +
+	"\x1eERROR_REASON_NOT_AUTHENTICATED\x10\x04\x1a\x97\x01\xc2\xf3\x18\x92\x01\x12\x05every\x18\x10 \x012PThe caller has neither a client certificate nor a token that the server accepts.@\x02R1Give a valid one; the message says what is wrong.\x12\xd7\x01\n" +
 	"\x1bERROR_REASON_NOT_AUTHORIZED\x10\x05\x1a\xb5\x01\xc2\xf3\x18\xb0\x01\x12\x05every\x18\a \x012NThe identity of the caller may not call this method, or not for this resource.@\x02RQCompare the identity and the access in the message with the rules of the cluster.\x12\x9f\x01\n" +
 	"\x1aERROR_REASON_WRONG_CLUSTER\x10\x06\x1a\x7f\xc2\xf3\x18{\x12\x05every\x18\t2=The request names another cluster than the one of the server.@\x02R/Correct the address or the name of the cluster.\x12\xa3\x01\n" +
 	"\x1eERROR_REASON_VALIDATION_FAILED\x10\a\x1a\x7f\xc2\xf3\x18{\x12\x05every\x18\x032YThe request breaks a rule of its .proto file. `BadRequest` names the fields, at most ten.@\x02R\x13Correct the fields.\x12\xc3\x01\n" +
@@ -290,8 +290,8 @@ const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\"ERROR_REASON_REGISTRATION_REQUIRED\x10\x1d\x1a`\xc2\xf3\x18\\\x12\bleasesvc\x18\x0322The first message of a stream registers no holder.@\x02R\x18Register a holder first.\x12\x9c\x01\n" +
 	"\x1bERROR_REASON_UNKNOWN_HANDLE\x10\x1e\x1a{\xc2\xf3\x18w\x12\bleasesvc\x18\x032-The handle was never assigned on this stream.@\x02R8Register the holder, and use the handle from the result.\x12\xf3\x01\n" +
 	"\x1cERROR_REASON_LEASE_NOT_FOUND\x10\x1f\x1a\xd0\x01\xc2\xf3\x18\xcb\x01\x12\bleasesvc\x18\x05 \x012<No lease has this name, or the lease of this handle is gone.@\x02R{Check the name; register the holder of a handle again. A lease is forgotten `--expired-session-retention` after it expired.\x12\xe8\x01\n" +
-	"\x1eERROR_REASON_TOO_MANY_MESSAGES\x10 \x1a\xc3\x01\xc2\xf3\x18\xbe\x01\x12\bleasesvc\x18\b2mA client certificate sent more than `--max-messages-per-second` and continued after it was told to slow down.@\x01R?Retry after the pause; send heartbeats at the granted interval.\x12\xca\x01\n" +
-	"\x1dERROR_REASON_TOO_MANY_HOLDERS\x10!\x1a\xa6\x01\xc2\xf3\x18\xa1\x01\x12\bleasesvc\x18\b \x012S`--max-sessions` is reached, or one stream has registered more holders than it may.@\x01R:Retry after the pause; on a full stream, open another one.\x12\x98\x01\n" +
+	"\x1eERROR_REASON_TOO_MANY_MESSAGES\x10 \x1a\xc3\x01\xc2\xf3\x18\xbe\x01\x12\bleasesvc\x18\b2mA client certificate sent more than `--max-messages-per-second` and continued after it was told to slow down.@\x01R?Retry after the pause; send heartbeats at the granted interval.\x12\xe9\x01\n" +
+	"\x1dERROR_REASON_TOO_MANY_HOLDERS\x10!\x1a\xc5\x01\xc2\xf3\x18\xc0\x01\x12\bleasesvc\x18\b \x012r`--max-sessions` or `--max-leases-per-identity` is reached, or one stream has registered more holders than it may.@\x01R:Retry after the pause; on a full stream, open another one.\x12\x98\x01\n" +
 	"$ERROR_REASON_SEQUENCE_NOT_INCREASING\x10\"\x1an\xc2\xf3\x18j\x12\bleasesvc\x18\x0327A message of a stream does not follow the previous one.@\x02R!Open a new stream; count upwards.\x12\x90\x01\n" +
 	"\x1eERROR_REASON_LEASE_NOT_DELETED\x10#\x1al\xc2\xf3\x18h\x12\bleasesvc\x18\x0e2>The Lease object could not be deleted, so the lease continues.@\x01R\x18Release the lease again.\x12\xb4\x01\n" +
 	"\x1aERROR_REASON_LOOP_DISABLED\x10$\x1a\x93\x01\xc2\xf3\x18\x8e\x01\x12\bleasesvc\x18\t2PThe loop `node-health` does not run on this replica, so it knows no node health.@\x02R,Name the loop in `--loops` of every replica.\x12o\n" +
@@ -315,8 +315,8 @@ const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\x1fERROR_REASON_METHOD_NOT_ALLOWED\x104\x1aj\xc2\xf3\x18f\x12\agateway\x18\f2.HTTP: the path does not have this HTTP method.@\x02R'See `/v1/openapi.json` for the methods.\x12|\n" +
 	"\x1cERROR_REASON_UNEXPECTED_BODY\x105\x1aZ\xc2\xf3\x18V\x12\agateway\x18\x032=HTTP: a request without a body in `/v1/openapi.json` has one.@\x02R\bOmit it.\x12\xc0\x01\n" +
 	"\x19ERROR_REASON_FOREIGN_HOST\x106\x1a\xa0\x01\xc2\xf3\x18\x9b\x01\x12\agateway\x18\a2kHTTP: the server listens on loopback and the request names another host, as a page of a foreign site would.@\x02R\x1fUse `127.0.0.1` or `localhost`.\x12\xa5\x01\n" +
-	"\x18ERROR_REASON_ETCD_DENIED\x10\xd8\x04\x1a\x85\x01\xc2\xf3\x18\x80\x01\x12\fbootstrapsvc\x18\t2*etcd denies the replica a read or a write.@\x02R@Extend the role of the client's user as docs/operations.md says.\x12\xec\x01\n" +
-	"&ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE\x10\xbc\x05\x1a\xbe\x01\xc2\xf3\x18\xb9\x01\x12\x05every\x18\x0e2XThe kube-apiserver does not answer whether the caller may do this, or whose token it is.@\x01RRLook at the kube-apiserver; a recent decision about a read still counts meanwhile.\x12\xd8\x01\n" +
+	"\x18ERROR_REASON_ETCD_DENIED\x10\xd8\x04\x1a\x85\x01\xc2\xf3\x18\x80\x01\x12\fbootstrapsvc\x18\t2*etcd denies the replica a read or a write.@\x02R@Extend the role of the client's user as docs/operations.md says.\x12\xee\x01\n" +
+	"&ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE\x10\xbc\x05\x1a\xc0\x01\xc2\xf3\x18\xbb\x01\x12\x05every\x18\x0e \x012XThe kube-apiserver does not answer whether the caller may do this, or whose token it is.@\x01RRLook at the kube-apiserver; a recent decision about a read still counts meanwhile.\x12\xd8\x01\n" +
 	"\x19ERROR_REASON_CROSS_ORIGIN\x10\x84\a\x1a\xb7\x01\xc2\xf3\x18\xb2\x01\x12\agateway\x18\a2UHTTP: a browser sends a request that may change something for a page of another site.@\x02RLUse the page of this gateway, `trivet` or another client that is no browser.\x12\xb9\x01\n" +
 	"\x1bERROR_REASON_TOO_MANY_CALLS\x10\x90\x03\x1a\x96\x01\xc2\xf3\x18\x91\x01\x12\x05every\x18\b2RThe caller makes more calls of a method per second than the quota of one identity.@\x01R0Retry after the pause; watch instead of polling.\x12\xca\x01\n" +
 	"%ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT\x10\x91\x03\x1a\x9d\x01\xc2\xf3\x18\x98\x01\x12\x05every\x18\b2ZThe caller has more calls or streams of a method in flight than the quota of one identity.@\x01R/End a call or stream, or retry after the pause.\x12y\n" +

@@ -24,6 +24,7 @@ const (
 	reasonDeleteFailed            rpcerror.Reason = "LEASE_NOT_DELETED"
 	reasonRegistrationRateLimited rpcerror.Reason = "REGISTRATION_RATE_LIMITED"
 	reasonTooManyMessages         rpcerror.Reason = "TOO_MANY_MESSAGES"
+	reasonMessageTooLarge         rpcerror.Reason = "MESSAGE_TOO_LARGE"
 )
 
 // Errors of the handlers themselves.

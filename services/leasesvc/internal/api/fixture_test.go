@@ -9,6 +9,8 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -22,6 +24,9 @@ const unlimited = 10_000_000
 type setup struct {
 	maxSessions, maxRegistrations, maxMessages int
 	furtherClasses                             []class.Class
+	agents                                     []string
+	authorizer                                 *authz.Authorizer
+	maxLeasesPerIdentity                       int
 }
 
 // fixture is a Server with a running session controller that holds all shards. It has no gRPC
@@ -53,14 +58,15 @@ func newFixture(t testing.TB, s setup) *fixture {
 		})
 	}
 	f := &fixture{t: t, sessions: sessioncontroller.New(sessioncontroller.Config{
-		Classes: sessionClasses, Shards: shards, Limit: s.maxSessions, Logger: slog.New(slog.DiscardHandler),
+		Classes: sessionClasses, Shards: shards, Limit: s.maxSessions, SessionsPerOwner: s.maxLeasesPerIdentity, Logger: slog.New(slog.DiscardHandler),
 	})}
 	owners := make(Owners, shards)
 	for number := range owners {
 		owners[number] = term.ShardStatus{Shard: number, Here: true}
 	}
 	f.server = New(Config{
-		Service: "leasesvc", Cluster: "cluster-1", Replica: "replica-1", Version: "v1.2.3", Catalog: class.NewCatalog(classes, shards),
+		Service: "leasesvc", Cluster: "cluster-1", Replica: "replica-1", Version: "v1.2.3", Catalog: class.NewCatalog(classes, shards, s.agents...),
+		MaxLeasesPerIdentity: s.maxLeasesPerIdentity, TokenReviewInterval: 10 * time.Second, Authorizer: s.authorizer,
 		MaxRegistrations: s.maxRegistrations, MaxMessages: s.maxMessages,
 		Sessions: func() Sessions { return f.sessions }, Owners: func() Owners { return owners },
 		OnDelete: func(error) {},
@@ -110,16 +116,38 @@ type client struct {
 	t testing.TB
 }
 
-// open returns a client without a certificate.
-func (f *fixture) open(t testing.TB) *client {
-	return &client{t: t, responder: newResponder(f.server, f.sessions, nil)}
+// unchecked is a caller of a server with --insecure.
+func unchecked() *authn.Caller {
+	return &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Unchecked: true}
 }
 
-// openAs returns a client with a certificate.
-func (f *fixture) openAs(t testing.TB, name string, expires time.Time) *client {
-	c := f.open(t)
-	c.sender = &sender{name: name, meter: f.server.senders.openMeter(name), expires: expires}
-	return c
+// certified returns the caller with a certificate.
+func certified(name string, groups ...string) *authn.Caller {
+	user := authn.User{Name: name, Groups: append(groups, authn.AuthenticatedGroup)}
+	return &authn.Caller{User: user, Peer: user, Credential: authn.Certificate, Expires: time.Now().Add(time.Hour)}
+}
+
+// node returns the agent of a Node.
+func node(name string) *authn.Caller {
+	return certified(authn.NodeUserPrefix+name, authn.NodesGroup)
+}
+
+// as returns the context of a call.
+func as(t testing.TB, caller *authn.Caller) context.Context {
+	return authn.NewContext(t.Context(), caller)
+}
+
+// open returns a client whose caller is not checked.
+func (f *fixture) open(t testing.TB) *client { return f.openAs(t, unchecked()) }
+
+// openAs returns a client of a caller.
+func (f *fixture) openAs(t testing.TB, caller *authn.Caller) *client {
+	sender := f.server.senders.open(caller)
+	if sender != nil {
+		sender.credential = f.server.watchCredential(caller)
+		t.Cleanup(sender.credential.stop)
+	}
+	return &client{t: t, responder: newResponder(f.server, f.sessions, caller, sender)}
 }
 
 // send returns the response, which is valid until the next message.

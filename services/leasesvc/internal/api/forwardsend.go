@@ -197,6 +197,7 @@ func (c *PeerConnection) Send(ctx context.Context, beats []AgedBeat) (rejected i
 				Sequence: b.Sequence, Report: reportOf(b.Report),
 			},
 			Age:               durationpb.New(b.Age),
+			OpenedBy:          b.Owner,
 			ConditionsOmitted: b.Report != nil && b.Report.ConditionsOmitted,
 		})
 	}

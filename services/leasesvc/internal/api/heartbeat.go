@@ -10,6 +10,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -22,14 +23,22 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	if err := s.checkCluster(request.ClientInfo); err != nil {
 		return nil, err
 	}
-	if err := s.countCall(ctx); err != nil {
+	caller := authn.FromContext(ctx)
+	sender := s.senders.open(caller)
+	defer s.senders.close(sender)
+	if _, err := s.directive(sender); err != nil {
 		return nil, err
 	}
-	beats := newBeatBatch(s, len(request.Beats))
+	beats := newBeatBatch(s, newReply(s, caller, leasev1.HeartbeatService_Heartbeat_FullMethodName), len(request.Beats))
+	beats.access = s.accessOf(caller)
 	beats.batch.Unordered = true
-	beats.batch.Admit = func() bool { return s.registrations.admit(time.Now(), 1) == 1 }
+	beats.batch.Admit = func() bool { return s.admitRegistrations(sender, time.Now(), 1) == 1 }
 	for _, beat := range request.Beats {
-		beats.add(&leasev1.ForwardedBeat{Beat: beat})
+		beats.add(ctx, &leasev1.ForwardedBeat{Beat: beat})
+	}
+	s.reportRefused(beats.access, sender, leasev1.HeartbeatService_Heartbeat_FullMethodName)
+	if err := beats.access.checkSize(request); err != nil {
+		return nil, err
 	}
 	results, err := beats.process(ctx)
 	if err != nil {
@@ -42,24 +51,17 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 // ordered by their age, which is more reliable than the sequence of a stream to another replica. No
 // beat is forwarded again.
 func (s *Server) ForwardHeartbeats(ctx context.Context, request *leasev1.ForwardHeartbeatsRequest) (*leasev1.ForwardHeartbeatsResponse, error) {
-	beats := newBeatBatch(s, len(request.Beats))
+	reply := newReply(s, authn.FromContext(ctx), leasev1.PeerService_ForwardHeartbeats_FullMethodName)
+	beats := newBeatBatch(s, reply, len(request.Beats))
 	beats.reply.forwarded, beats.batch.Forwarded = true, true
 	for _, beat := range request.Beats {
-		beats.add(beat)
+		beats.add(ctx, beat)
 	}
 	results, err := beats.process(ctx)
 	if err != nil {
 		return nil, s.statusOf(err)
 	}
 	return &leasev1.ForwardHeartbeatsResponse{Results: results}, nil
-}
-
-// countCall counts a call as one message of its sender, as on a stream.
-func (s *Server) countCall(ctx context.Context) error {
-	sender := s.senders.open(ctx)
-	defer s.senders.close(sender)
-	_, err := s.directive(sender)
-	return err
 }
 
 // checkCluster rejects a client that means another cluster.
@@ -73,25 +75,35 @@ func (s *Server) checkCluster(client *metav1.ClientInfo) error {
 
 // beatBatch is one message with beats by name.
 type beatBatch struct {
-	server  *Server
+	server *Server
+	// access is nil for beats of a peer, which has decided about them.
+	access  *access
 	reply   *reply
 	batch   *sessioncontroller.Batch
 	results []*leasev1.HeartbeatResult // nil for a beat in the batch
 }
 
-func newBeatBatch(server *Server, n int) *beatBatch {
+func newBeatBatch(server *Server, reply *reply, n int) *beatBatch {
 	return &beatBatch{
-		server: server, reply: newReply(server), batch: sessioncontroller.NewBatch(), results: make([]*leasev1.HeartbeatResult, 0, n),
+		server: server, reply: reply, batch: sessioncontroller.NewBatch(), results: make([]*leasev1.HeartbeatResult, 0, n),
 	}
 }
 
 // add adds a beat. One that was received here has no age.
-func (b *beatBatch) add(forwarded *leasev1.ForwardedBeat) {
+func (b *beatBatch) add(ctx context.Context, forwarded *leasev1.ForwardedBeat) {
 	beat := forwarded.GetBeat()
 	registration, served := b.server.convert.registration(beat.GetHolder(), beat.GetReport(), beat.GetSequence())
 	if !served {
 		b.results = append(b.results, rejectedBeat(b.server.unknownClass(beat.GetHolder().GetClass())))
 		return
+	}
+	if b.access == nil {
+		registration.Owner = forwarded.GetOpenedBy()
+	} else if rejection := b.access.refuse(ctx, registration.Holder.Key); rejection != nil {
+		b.results = append(b.results, rejectedBeat(rejection))
+		return
+	} else {
+		registration.Owner = b.server.ownerOf(b.access, registration.Holder.Key.Class)
 	}
 	registration.Age = min(max(forwarded.GetAge().AsDuration(), 0), maxForwardedAge)
 	if registration.Report != nil {
@@ -103,7 +115,7 @@ func (b *beatBatch) add(forwarded *leasev1.ForwardedBeat) {
 
 // process returns the results of all beats.
 func (b *beatBatch) process(ctx context.Context) ([]*leasev1.HeartbeatResult, error) {
-	b.server.beats.Add(uint64(len(b.results)))
+	b.server.beats.Add(uint64(len(b.batch.Registrations)))
 	sessions, err := b.server.runningSessions()
 	if err != nil {
 		return nil, err

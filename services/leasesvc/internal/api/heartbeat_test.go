@@ -1,16 +1,9 @@
 package api
 
 import (
-	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -34,7 +27,7 @@ func TestHeartbeat_NewSessionsArePacedAndRenewalsAreNot(t *testing.T) {
 	beat := func(sequence uint64) (granted []*leasev1.Holder) {
 		t.Helper()
 		every := holders(0, all)
-		response, err := f.server.Heartbeat(t.Context(), unary(sequence, every))
+		response, err := f.server.Heartbeat(as(t, unchecked()), unary(sequence, every))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,13 +57,10 @@ func TestHeartbeat_NewSessionsArePacedAndRenewalsAreNot(t *testing.T) {
 	}
 }
 
-// A certificate that sends too many calls is rejected like one that sends too many messages.
+// An identity that sends too many calls is rejected like one that sends too many messages.
 func TestHeartbeat_CallsAreMetered(t *testing.T) {
 	f := newFixture(t, setup{maxMessages: 2})
-	certificate := &x509.Certificate{Subject: pkix.Name{CommonName: "agent-1"}, NotAfter: time.Now().Add(time.Hour)}
-	ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: credentials.TLSInfo{
-		State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}},
-	}})
+	ctx := as(t, node("node-0"))
 	var last error
 	calls := 0
 	for ; last == nil && calls < 100; calls++ {
@@ -79,7 +69,7 @@ func TestHeartbeat_CallsAreMetered(t *testing.T) {
 	if status.Code(last) != codes.ResourceExhausted || rpcerror.ReasonOf(last) != "TOO_MANY_MESSAGES" || rpcerror.RetryAfterOf(last) <= 0 {
 		t.Errorf("call %d failed with %v, want TOO_MANY_MESSAGES with a pause", calls, last)
 	}
-	if _, err := f.server.Heartbeat(t.Context(), unary(1000, holders(0, 1))); err != nil {
+	if _, err := f.server.Heartbeat(as(t, unchecked()), unary(1000, holders(0, 1))); err != nil {
 		t.Errorf("a client on loopback: %v", err)
 	}
 }

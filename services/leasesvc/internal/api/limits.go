@@ -1,8 +1,6 @@
 package api
 
 import (
-	"context"
-	"crypto/x509"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -10,11 +8,10 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -25,9 +22,13 @@ const (
 	rejectSeconds   = 10
 	// tooManyMessagesPause is when a rejected sender may return.
 	tooManyMessagesPause = 10 * time.Second
-	// maxCertificateLife keeps the expiry of a certificate that never expires within the range of a
-	// time.Duration.
-	maxCertificateLife = 100 * 365 * 24 * time.Hour
+	// identityShare is the part of the admitted registrations and streams that one identity may
+	// use, as a divisor.
+	identityShare = 4
+	// maxMeters is how many identities have meters of their own. Further ones share one.
+	maxMeters = 100_000
+	// sharedMeter is the name of the meter that they share. No user has it.
+	sharedMeter = ""
 )
 
 // limiter is a rate limit that tells rejected callers when to return, each at another time. It is
@@ -58,6 +59,13 @@ func (l *limiter) admit(now time.Time, n int) int {
 	return admitted
 }
 
+// idle says whether nobody was admitted within the last second.
+func (l *limiter) idle(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tokens.TokensAt(now) >= float64(l.tokens.Burst())
+}
+
 // retryAfter returns how long a rejected caller must wait. Each caller gets the interval behind the
 // previous one.
 func (l *limiter) retryAfter(now time.Time) time.Duration {
@@ -74,63 +82,67 @@ func (l *limiter) retryAfter(now time.Time) time.Duration {
 // together do not return together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// sender is the client of one stream, by its certificate. A client without a certificate is on
-// loopback; its sender is nil and has no limit.
+// sender is the identity behind one stream or call. That of a caller without an identity, on
+// loopback, is nil and has no limits.
 type sender struct {
-	name  string
-	meter *meter
-	// expires is when the certificate does, by the monotonic clock: a later step of the wall clock
-	// does not matter.
-	expires time.Time
+	name       string
+	meter      *meter
+	credential *credential // nil for a call
 }
 
-// senders are the meters of all clients with open streams. It is safe for concurrent use.
+// senders are the meters of all identities with open streams or calls. It is safe for concurrent
+// use.
 type senders struct {
-	messagesPerSecond int
+	messagesPerSecond, registrationsPerSecond int
 
 	mu     sync.Mutex // guards meters and their streams
 	meters map[string]*meter
 }
 
-func newSenders(messagesPerSecond int) *senders {
-	return &senders{messagesPerSecond: messagesPerSecond, meters: map[string]*meter{}}
+func newSenders(messagesPerSecond, registrationsPerSecond int) *senders {
+	return &senders{messagesPerSecond: messagesPerSecond, registrationsPerSecond: registrationsPerSecond, meters: map[string]*meter{}}
 }
 
-// open returns the sender of a stream or call, or nil for a client without a certificate. The
-// caller calls close at its end.
-func (s *senders) open(ctx context.Context) *sender {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
+// open returns the sender of a stream or call, or nil for a caller that is not checked. The caller
+// calls close at its end.
+func (s *senders) open(caller *authn.Caller) *sender {
+	if caller.Unchecked {
 		return nil
 	}
-	info, ok := from.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return nil
-	}
-	certificate := info.State.PeerCertificates[0]
-	name, now := senderName(certificate), time.Now()
-	life := min(certificate.NotAfter.Sub(now), maxCertificateLife)
-	return &sender{name: name, meter: s.openMeter(name), expires: now.Add(life)}
+	name := senderName(&caller.User)
+	name, meter := s.openMeter(name)
+	return &sender{name: name, meter: meter}
 }
 
-// senderName is the same for a certificate and its renewal.
-func senderName(certificate *x509.Certificate) string {
-	if len(certificate.URIs) > 0 {
-		return certificate.URIs[0].String()
+// senderName is the name of the user. The agents of all nodes may have tokens of one
+// ServiceAccount, so the node and the pod of a token belong to the name.
+func senderName(user *authn.User) string {
+	identity := identityOf(user)
+	name := user.Name
+	if identity.Node != "" {
+		name += " on node " + identity.Node
 	}
-	return certificate.Subject.String()
+	if identity.Pod != "" {
+		name += " in pod " + identity.Pod
+	}
+	return name
 }
 
-func (s *senders) openMeter(name string) *meter {
+// openMeter returns the name under which the meter must be closed.
+func (s *senders) openMeter(name string) (string, *meter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.meters[name]
+	if m == nil && len(s.meters) >= maxMeters {
+		name = sharedMeter
+		m = s.meters[name]
+	}
 	if m == nil {
-		m = newMeter(s.messagesPerSecond)
+		m = newMeter(s.messagesPerSecond, s.registrationsPerSecond)
 		s.meters[name] = m
 	}
 	m.streams++
-	return m
+	return name, m
 }
 
 func (s *senders) close(sender *sender) {
@@ -139,8 +151,8 @@ func (s *senders) close(sender *sender) {
 	}
 }
 
-// closeMeter removes the meter of a sender with its last stream, unless the sender is ahead of its
-// rate: a new stream must not reset the limit. Each call also looks at a few other meters, so that
+// closeMeter removes the meter of a sender with its last stream, unless the sender is ahead of a
+// rate: a new stream must not reset a limit. Each call also looks at a few other meters, so that
 // those of former senders do not accumulate.
 func (s *senders) closeMeter(name string, now time.Time) {
 	s.mu.Lock()
@@ -172,12 +184,18 @@ const (
 // meter counts the messages of one sender on all its streams. A message that is farOverRate does
 // not count, so a sender that pauses is withinRate again after rejectSeconds at most.
 type meter struct {
-	tokens  *rate.Limiter
-	streams int // open streams; guarded by senders
+	tokens *rate.Limiter
+	// registrations and newStreams are the sender's shares of what the replica admits.
+	registrations, newStreams *limiter
+	streams                   int // open streams and calls; guarded by senders
 }
 
-func newMeter(messagesPerSecond int) *meter {
-	return &meter{tokens: rate.NewLimiter(rate.Limit(messagesPerSecond), rejectSeconds*messagesPerSecond)}
+func newMeter(messagesPerSecond, registrationsPerSecond int) *meter {
+	share := func(perSecond int) *limiter { return newLimiter(max(perSecond/identityShare, 1)) }
+	return &meter{
+		tokens:        rate.NewLimiter(rate.Limit(messagesPerSecond), rejectSeconds*messagesPerSecond),
+		registrations: share(registrationsPerSecond), newStreams: share(streamsPerRegistration * registrationsPerSecond),
+	}
 }
 
 func (m *meter) count(now time.Time) messageRate {
@@ -190,8 +208,30 @@ func (m *meter) count(now time.Time) messageRate {
 	return withinRate
 }
 
-// idle reports whether all messages so far are within the rate.
-func (m *meter) idle(now time.Time) bool { return m.tokens.TokensAt(now) >= float64(m.tokens.Burst()) }
+// countRefused counts refused items as messages, because each costs an answer of the size of a
+// message.
+func (m *meter) countRefused(now time.Time, n int) {
+	m.tokens.AllowN(now, min(n, max(int(m.tokens.TokensAt(now)), 0)))
+}
+
+// idle reports whether the sender is within all its rates.
+func (m *meter) idle(now time.Time) bool {
+	return m.tokens.TokensAt(now) >= float64(m.tokens.Burst()) && m.registrations.idle(now) && m.newStreams.idle(now)
+}
+
+// admitRegistrations returns how many of n registrations of a sender are admitted: no more than its
+// share, so that one identity does not keep out the others.
+func (s *Server) admitRegistrations(sender *sender, now time.Time, n int) int {
+	if sender != nil {
+		n = sender.meter.registrations.admit(now, n)
+	}
+	return s.registrations.admit(now, n)
+}
+
+// admitStream returns whether a sender may open a stream now.
+func (s *Server) admitStream(sender *sender, now time.Time) bool {
+	return (sender == nil || sender.meter.newStreams.admit(now, 1) == 1) && s.newStreams.admit(now, 1) == 1
+}
 
 // directive counts a message and returns what the sender must be told beside the answer. An error
 // ends the stream or the call.
@@ -206,7 +246,7 @@ func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Dir
 		return 0, rpcerror.New(codes.ResourceExhausted, reasonTooManyMessages,
 			fmt.Sprintf("%q sends more than %d messages per second and did not slow down when told to", sender.name, s.MaxMessages),
 			rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))
-	case !now.Before(sender.expires):
+	case sender.credential != nil && sender.credential.ended.Load():
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH, nil
 	case result == overRate:
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN, nil

@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"io"
 	"slices"
@@ -15,8 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
@@ -74,8 +69,8 @@ func TestLimiter_NeverAdmitsMoreThanBurstAndRate(t *testing.T) {
 }
 
 func TestMeter_SlowsDownFirstThenRejects(t *testing.T) {
-	s := newSenders(10)
-	m := s.openMeter("a")
+	s := newSenders(10, 10)
+	_, m := s.openMeter("a")
 	counts := map[messageRate]int{}
 	for range 200 {
 		counts[m.count(start)]++
@@ -83,11 +78,13 @@ func TestMeter_SlowsDownFirstThenRejects(t *testing.T) {
 	if counts[withinRate] != 10 || counts[overRate] != 90 || counts[farOverRate] != 100 {
 		t.Errorf("%d within, %d over and %d far over the rate; want 10, 90 and 100", counts[withinRate], counts[overRate], counts[farOverRate])
 	}
-	if got := s.openMeter("b").count(start); got != withinRate {
+	_, other := s.openMeter("b")
+	if got := other.count(start); got != withinRate {
 		t.Errorf("another sender: %v, want withinRate", got)
 	}
 	s.closeMeter("a", start)
-	if got := s.openMeter("a").count(start.Add(time.Millisecond)); got != farOverRate {
+	_, again := s.openMeter("a")
+	if got := again.count(start.Add(time.Millisecond)); got != farOverRate {
 		t.Errorf("on a new stream: %v, want farOverRate as before", got)
 	}
 	if got := m.count(start.Add(10 * time.Second)); got != withinRate {
@@ -96,8 +93,9 @@ func TestMeter_SlowsDownFirstThenRejects(t *testing.T) {
 }
 
 func TestMeter_IsRemovedWithTheLastStreamOfAnIdleSender(t *testing.T) {
-	s := newSenders(10)
-	s.openMeter("a").count(start)
+	s := newSenders(10, 10)
+	_, m := s.openMeter("a")
+	m.count(start)
 	s.openMeter("a")
 	s.closeMeter("a", start.Add(time.Hour))
 	if len(s.meters) != 1 {
@@ -169,7 +167,7 @@ func TestRegistrations_TenThousandReconnectInSeconds(t *testing.T) {
 
 func TestSender_IsToldToSlowDownThenRejected(t *testing.T) {
 	f := newFixture(t, setup{maxMessages: 50})
-	c := f.openAs(t, "CN=busy", time.Now().Add(time.Hour))
+	c := f.openAs(t, node("node-0"))
 	c.register(holders(0, 1)...)
 	var directives []leasev1.StreamHeartbeatsResponse_Directive
 	for {
@@ -187,29 +185,8 @@ func TestSender_IsToldToSlowDownThenRejected(t *testing.T) {
 	if last := directives[len(directives)-1]; len(directives) < 400 || last != leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN {
 		t.Errorf("rejected after %d messages and %v, want SLOW_DOWN long before", len(directives), last)
 	}
-	if got := f.openAs(t, "CN=other", time.Now().Add(time.Hour)).register(holders(1, 1)...).Directive; got != 0 {
+	if got := f.openAs(t, node("node-1")).register(holders(1, 1)...).Directive; got != 0 {
 		t.Errorf("another sender is told %v", got)
-	}
-}
-
-func TestSender_ExpiredCertificateIsAskedToReauthenticate(t *testing.T) {
-	f := newFixture(t, setup{})
-	response := f.openAs(t, "CN=expired", time.Now()).register(holders(0, 1)...)
-	if response.Directive != leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH || response.RegistrationResults[0].Handle == 0 {
-		t.Errorf("response %v, want a handle and REAUTH", response)
-	}
-}
-
-// RFC 5280 certificates without an expiry have the last second of the year 9999.
-func TestSender_CertificateWithoutExpiryIsAccepted(t *testing.T) {
-	f := newFixture(t, setup{})
-	certificate := &x509.Certificate{Subject: pkix.Name{CommonName: "device"}, NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
-	c := f.open(t)
-	c.sender = f.server.senders.open(peer.NewContext(t.Context(), &peer.Peer{
-		AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}},
-	}))
-	if got := c.register(holders(0, 1)...).Directive; got != 0 {
-		t.Errorf("directive %v", got)
 	}
 }
 
@@ -230,7 +207,7 @@ func TestStreamHeartbeats_RejectedStreamReturnsWithinTheGracePeriod(t *testing.T
 		RenewInterval: time.Second, LeaseDuration: 2 * time.Second,
 	}}})
 	for range 100 {
-		err := f.server.StreamHeartbeats(closedStream{ctx: t.Context()})
+		err := f.server.StreamHeartbeats(closedStream{ctx: as(t, unchecked())})
 		if pause := rpcerror.RetryAfterOf(err); pause > time.Second/2 {
 			t.Fatalf("the pause is %v for a grace period of a second: %v", pause, err)
 		}

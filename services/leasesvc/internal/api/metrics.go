@@ -15,6 +15,8 @@ type metrics struct {
 	notLeader       prometheus.Counter
 	noLeader        prometheus.Counter
 	deferred        prometheus.Counter
+	notAuthorized   prometheus.Counter
+	tooManyOfOwner  prometheus.Counter
 	rejectedStreams *prometheus.CounterVec // by reason
 }
 
@@ -29,6 +31,9 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		notLeader:    heartbeats.WithLabelValues("not_leader"),
 		noLeader:     heartbeats.WithLabelValues("no_leader"),
 		deferred:     heartbeats.WithLabelValues("registration_rate_limited"),
+		// Also those that kube-apiserver could not decide about.
+		notAuthorized:  heartbeats.WithLabelValues("not_authorized"),
+		tooManyOfOwner: heartbeats.WithLabelValues("too_many_holders_of_identity"),
 		rejectedStreams: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_rejected_streams_total", Help: "Heartbeat streams and calls that a rate limit rejected or ended, by reason.",
 		}, []string{"reason"}),

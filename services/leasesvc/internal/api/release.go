@@ -6,6 +6,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -16,18 +17,26 @@ const deleteTimeout = 10 * time.Second
 // ReleaseLease deletes the Lease object of a holder, and then its session. A second call does
 // nothing.
 func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
-	sessions, err := s.runningSessions()
-	if err != nil {
-		return nil, s.statusOf(err)
-	}
 	holder, served := s.convert.holder(request.Holder)
 	if !served {
 		return nil, errUnknownClass(request.Holder.GetClass())
 	}
+	caller := authn.FromContext(ctx)
+	access := s.accessOf(caller)
+	if err := access.check(ctx, holder.Key); err != nil {
+		s.reportRefused(access, nil, leasev1.HeartbeatService_ReleaseLease_FullMethodName)
+		return nil, err
+	}
+	sessions, err := s.runningSessions()
+	if err != nil {
+		return nil, s.statusOf(err)
+	}
 	if request.ValidateOnly {
 		err = sessions.CheckRelease(ctx, holder, s.Catalog.ShardOf(holder.Key), request.Etag)
 	} else {
-		err = s.release(ctx, sessions, holder, request.Etag)
+		begun := time.Now()
+		err = s.statusOf(s.release(ctx, sessions, holder, request.Etag))
+		s.reportRelease(caller, request, holder.Key, err, time.Since(begun))
 	}
 	if err != nil {
 		return nil, s.statusOf(err)

@@ -10,6 +10,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -27,6 +28,8 @@ const noLeaderRetryAfter = 500 * time.Millisecond
 // only if a holder is redirected.
 type reply struct {
 	server *Server
+	caller *authn.Caller
+	method string
 	// forwarded is set for a message from a peer, whose beats are not forwarded again.
 	forwarded  bool
 	owners     Owners                      // nil until needed
@@ -38,7 +41,9 @@ type redirectedBeats struct {
 	rejections []*leasev1.Rejection
 }
 
-func newReply(server *Server) *reply { return &reply{server: server} }
+func newReply(server *Server, caller *authn.Caller, method string) *reply {
+	return &reply{server: server, caller: caller, method: method}
+}
 
 // registrationRejection returns why a registration was rejected; nil if it was accepted.
 func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Rejection {
@@ -46,7 +51,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		h := registration.Holder
 		return r.redirect(registration.Shard, Beat{
 			Class: r.server.Catalog.Get(h.Key.Class).Name, Name: h.Key.Name, Boot: h.Boot,
-			Sequence: registration.Sequence, Report: registration.Report,
+			Sequence: registration.Sequence, Report: registration.Report, Owner: registration.Owner,
 		})
 	}
 	if result.Deferred {
@@ -59,7 +64,18 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 			Message: "registrations are rate-limited; register again after retry_after", RetryAfter: durationpb.New(pause),
 		}
 	}
+	if result.OwnerFull {
+		r.server.metrics.tooManyOfOwner.Inc()
+		return &leasev1.Rejection{
+			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
+			Message:    fmt.Sprintf("user %q has opened %d leases here (--max-leases-per-identity)", registration.Owner, r.server.MaxLeasesPerIdentity),
+			RetryAfter: durationpb.New(jitter(2 * fullRetryAfter)),
+		}
+	}
 	r.server.metrics.count(result.Outcome, 1)
+	if result.Outcome == session.TookOver {
+		r.server.reportTakeover(r.caller, r.method, registration.Holder)
+	}
 	return rejectionOf(result.Outcome, result.RetryAfter)
 }
 

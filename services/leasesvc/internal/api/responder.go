@@ -7,8 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -32,7 +37,9 @@ const (
 type responder struct {
 	server   *Server
 	sessions Sessions
+	caller   *authn.Caller
 	sender   *sender
+	serving  serving
 
 	handles  []handle // a handle on the wire is an index plus one
 	boots    []string // referenced by handles
@@ -40,6 +47,8 @@ type responder struct {
 	live     int      // handles that have not been rejected
 	sequence uint64   // of the last message
 	early    int      // early messages in a row
+	// batches is set once the caller may register all holders of a class.
+	batches bool
 
 	// The fields below describe the current message. They are reused for the next one, when gRPC
 	// has encoded the response.
@@ -72,8 +81,8 @@ type grant struct {
 	message *leasev1.Grant
 }
 
-func newResponder(server *Server, sessions Sessions, sender *sender) *responder {
-	return &responder{server: server, sessions: sessions, sender: sender, batch: sessioncontroller.NewBatch()}
+func newResponder(server *Server, sessions Sessions, caller *authn.Caller, sender *sender) *responder {
+	return &responder{server: server, sessions: sessions, caller: caller, sender: sender, batch: sessioncontroller.NewBatch()}
 }
 
 // respond processes a message and stores the answer in r.response. An error ends the stream.
@@ -84,22 +93,26 @@ func (r *responder) respond(ctx context.Context, request *leasev1.StreamHeartbea
 	if err := r.check(request); err != nil {
 		return err
 	}
-	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(request.Registrations)))
 	directive, err := r.server.directive(r.sender)
 	if err != nil {
 		return err
 	}
 	r.reset(request.Sequence)
+	if len(request.Registrations)+len(request.Reports) > 0 || request.ClientInfo != nil || len(request.ProtoReflect().GetUnknown()) > 0 {
+		if err := r.authorize(ctx, request); err != nil {
+			return err
+		}
+	}
+	r.server.beats.Add(uint64(len(request.Handles) + len(request.Reports) + len(r.batch.Registrations)))
 	r.response.Directive = directive
 	silence, grant := r.beat(request)
 	r.addReports(request.Reports)
-	r.response.RegistrationResults = r.addRegistrations(request)
 	if len(r.batch.Registrations)+len(r.batch.Refs) > 0 {
 		r.batch.Sequence = request.Sequence
 		if err := r.sessions.Process(ctx, r.batch); err != nil {
 			return err
 		}
-		reply := newReply(r.server)
+		reply := newReply(r.server, r.caller, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
 		r.addRegistrationResults(reply)
 		grant = r.addBeatResults(grant, reply)
 		reply.forward()
@@ -175,6 +188,7 @@ func (r *responder) reset(sequence uint64) {
 	m := &r.response
 	m.Sequence, m.RegistrationResults, m.Grant, m.RejectedHandles, m.Directive, m.RedirectAddress = sequence, nil, nil, nil, 0, ""
 	m.ServerInfo, m.Limits = nil, nil
+	r.batch.Registrations = r.batch.Registrations[:0]
 	r.superseded = false
 }
 
@@ -238,14 +252,22 @@ func (r *responder) addReports(reports []*leasev1.HandleReport) {
 	}
 }
 
-// addRegistrations adds the holders of served classes to the batch and rejects the remaining ones.
-// addRegistrationResults fills the nil elements of the result.
-func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) []*leasev1.RegistrationResult {
-	r.batch.Registrations = r.batch.Registrations[:0]
+// authorize decides about the registrations of a message, each alone: it adds the accepted ones to
+// the batch and rejects the others. addRegistrationResults fills the nil elements of the results.
+// It refuses a message that is too large for the caller.
+func (r *responder) authorize(ctx context.Context, request *leasev1.StreamHeartbeatsRequest) error {
+	access := r.server.accessOf(r.caller)
+	access.batches = r.batches
+	r.response.RegistrationResults = r.addRegistrations(ctx, access, request)
+	r.batches = access.batches
+	r.server.reportRefused(access, r.sender, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
+	return access.checkSize(request)
+}
+
+func (r *responder) addRegistrations(ctx context.Context, access *access, request *leasev1.StreamHeartbeatsRequest) []*leasev1.RegistrationResult {
 	if len(request.Registrations) == 0 {
 		return nil
 	}
-	admitted := r.server.registrations.admit(time.Now(), len(request.Registrations))
 	results := make([]*leasev1.RegistrationResult, len(request.Registrations))
 	firstBoot := request.Registrations[0].GetHolder().GetBootId()
 	for i, wanted := range request.Registrations {
@@ -254,13 +276,32 @@ func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) [
 			results[i] = rejectedRegistration(r.server.unknownClass(wanted.GetHolder().GetClass()))
 			continue
 		}
+		if rejection := r.refuse(ctx, access, registration.Holder.Key); rejection != nil {
+			results[i] = rejectedRegistration(rejection)
+			continue
+		}
 		if registration.Holder.Boot == firstBoot {
 			registration.Holder.Boot = firstBoot // share one string
 		}
-		registration.Deferred = len(r.batch.Registrations) >= admitted
+		registration.Owner = r.server.ownerOf(access, registration.Holder.Key.Class)
 		r.batch.Registrations = append(r.batch.Registrations, registration)
 	}
+	admitted := r.server.admitRegistrations(r.sender, time.Now(), len(r.batch.Registrations))
+	for i := range r.batch.Registrations {
+		r.batch.Registrations[i].Deferred = i >= admitted
+	}
 	return results
+}
+
+// refuse returns the rejection of a registration; nil if the caller may make it.
+func (r *responder) refuse(ctx context.Context, access *access, key session.Key) *leasev1.Rejection {
+	if r.sender != nil && r.sender.credential != nil && r.sender.credential.ended.Load() {
+		return &leasev1.Rejection{
+			Reason: string(rpcerror.NotAuthenticatedReason), Code: code.Code_UNAUTHENTICATED,
+			Message: "the credential of this stream has ended; register on a new stream with a fresh one", RetryAfter: durationpb.New(0),
+		}
+	}
+	return access.refuse(ctx, key)
 }
 
 func rejectedRegistration(rejection *leasev1.Rejection) *leasev1.RegistrationResult {
@@ -298,6 +339,7 @@ func (r *responder) addHandle(result *sessioncontroller.RegisterResult, registra
 		shard: uint16(registration.Shard), grant: r.grantIndex(result.BeatGrant),
 	})
 	r.live++
+	r.serving.begin(r.server)
 	return &leasev1.RegistrationResult{
 		Handle: uint32(len(r.handles)), Result: &leasev1.RegistrationResult_Grant{Grant: grantOf(result.Grant)},
 	}
@@ -371,6 +413,7 @@ func (r *responder) addBeatResults(granted sessioncontroller.Grant, reply *reply
 func (r *responder) forwardableBeat(h *handle, report *sessioncontroller.Report) Beat {
 	return Beat{
 		Class: r.server.Catalog.Get(h.class).Name, Name: h.name, Boot: r.boots[h.boot], Sequence: r.sequence, Report: report,
+		Owner: r.server.ownerOf(r.server.accessOf(r.caller), h.class),
 	}
 }
 

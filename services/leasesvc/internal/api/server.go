@@ -12,6 +12,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -37,8 +38,15 @@ type Config struct {
 	Catalog                   *class.Catalog
 	// MaxRegistrations is how many holders are registered per second over streams, and the burst.
 	MaxRegistrations int
-	// MaxMessages is how many heartbeat messages per second one client certificate may send.
+	// MaxMessages is how many heartbeat messages per second one identity may send.
 	MaxMessages int
+	// MaxLeasesPerIdentity is the bound that Sessions enforce for each Registration.Owner.
+	MaxLeasesPerIdentity int
+	// TokenReviewInterval is the longest time between two reviews of the token of an open stream.
+	TokenReviewInterval time.Duration
+	// Authorizer decides about classes with class.RuleAccessReview. Without one, their holders are
+	// refused.
+	Authorizer *authz.Authorizer
 	// Sessions returns the session controller; nil while its loop does not run. It does not block.
 	Sessions func() Sessions
 	// Owners returns the owners of all shards, from memory.
@@ -48,6 +56,8 @@ type Config struct {
 	Leases    LeaseDeleter
 	// OnDelete is called with the result of each attempt to delete a Lease object.
 	OnDelete func(error)
+	// Audit gets takeovers, releases and refused items; nil records nothing.
+	Audit Auditor
 	// Metrics gets the metrics of heartbeats and rejected streams; nil leaves them unregistered.
 	Metrics prometheus.Registerer
 }
@@ -101,9 +111,12 @@ type Server struct {
 	registrations *limiter
 	newStreams    *limiter
 	senders       *senders
+	reviews       keptReviews
 	openStreams   atomic.Int64
-	lostStreams   atomic.Uint64
-	beats         atomic.Uint64 // received
+	// servingStreams are the open streams on which a holder was registered.
+	servingStreams atomic.Int64
+	lostStreams    atomic.Uint64
+	beats          atomic.Uint64 // received of callers that may send them
 }
 
 // New returns a Server. It starts nothing.
@@ -114,7 +127,7 @@ func New(cfg Config) *Server {
 		metrics: newMetrics(cfg.Metrics), convert: converter{cfg.Catalog},
 		registrations: newLimiter(cfg.MaxRegistrations),
 		newStreams:    newLimiter(streamsPerRegistration * cfg.MaxRegistrations),
-		senders:       newSenders(cfg.MaxMessages),
+		senders:       newSenders(cfg.MaxMessages, cfg.MaxRegistrations),
 	}
 }
 
@@ -134,10 +147,11 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 // OpenStreams returns the number of open heartbeat streams.
 func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
 
-// Receipts returns what this replica has received so far, from memory.
+// Receipts returns what this replica has received of holders so far, from memory. Nothing of a
+// caller that may not beat is in them: they are evidence about the network.
 func (s *Server) Receipts() sessioncontroller.Receipts {
 	return sessioncontroller.Receipts{
-		Beats: s.beats.Load(), Streams: int(s.openStreams.Load()), LostStreams: s.lostStreams.Load(),
+		Beats: s.beats.Load(), Streams: int(s.servingStreams.Load()), LostStreams: s.lostStreams.Load(),
 	}
 }
 

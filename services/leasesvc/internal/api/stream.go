@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -31,7 +33,10 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	if !held {
 		return s.statusOf(sessioncontroller.ErrStopped) // this replica can accept no holder
 	}
-	if s.newStreams.admit(time.Now(), 1) == 0 {
+	caller := authn.FromContext(rpc.Context())
+	sender := s.senders.open(caller)
+	defer s.senders.close(sender)
+	if !s.admitStream(sender, time.Now()) {
 		s.metrics.rejectedStreams.WithLabelValues("registration_rate_limited").Inc()
 		longest := s.Catalog.ShortestGrace() / graceShare
 		return rpcerror.New(codes.Unavailable, reasonRegistrationRateLimited, "new streams are rate-limited; open this one later",
@@ -39,35 +44,68 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	}
 	s.openStreams.Add(1)
 	defer s.openStreams.Add(-1)
-	sender := s.senders.open(rpc.Context())
-	defer s.senders.close(sender)
-	defer s.countLost(rpc.Context())
-	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, sender)}
+	credential := s.watchCredential(caller)
+	defer credential.stop()
+	if sender != nil {
+		sender.credential = credential
+	}
+	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, caller, sender)}
+	defer func() { stream.responder.serving.end(s, rpc.Context()) }()
 
 	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg
 	// cannot return. So another goroutine receives. It ends after this handler has returned,
 	// because gRPC then cancels the stream.
 	done := make(chan outcome, 1)
 	go stream.run(done)
-	select {
-	case outcome := <-done:
-		outcome.repanic()
-		if errors.Is(outcome.err, sessioncontroller.ErrStopped) {
-			return stream.end(outcome.err)
+	for {
+		select {
+		case outcome := <-done:
+			outcome.repanic()
+			if errors.Is(outcome.err, sessioncontroller.ErrStopped) {
+				return stream.end(outcome.err)
+			}
+			return s.statusOf(outcome.err)
+		case <-lost:
+			return stream.end(sessioncontroller.ErrStopped)
+		case <-sessions.Done():
+			return stream.end(sessioncontroller.ErrStopped)
+		case <-rpc.Context().Done():
+			return stream.end(context.Cause(rpc.Context()))
+		case err := <-credential.reviewed:
+			credential.apply(err)
+		case <-credential.due():
+			if err := credential.next(rpc.Context()); err != nil {
+				s.metrics.rejectedStreams.WithLabelValues("not_authenticated").Inc()
+				return err
+			}
 		}
-		return s.statusOf(outcome.err)
-	case <-lost:
-		return stream.end(sessioncontroller.ErrStopped)
-	case <-sessions.Done():
-		return stream.end(sessioncontroller.ErrStopped)
-	case <-rpc.Context().Done():
-		return stream.end(context.Cause(rpc.Context()))
 	}
 }
 
-// countLost counts a stream that ended because its client is gone. ctx is that of the stream; a
-// client that ends its stream in order leaves it alive, and so does this replica.
-func (s *Server) countLost(ctx context.Context) {
+// serving counts a stream from its first registered holder to its end.
+type serving struct {
+	state atomic.Int32 // 0, and then servingBegun, servingEnded or both in turn
+}
+
+const (
+	servingBegun = 1
+	servingEnded = 2
+)
+
+// begin is called with each registered holder.
+func (v *serving) begin(s *Server) {
+	if v.state.Load() == 0 && v.state.CompareAndSwap(0, servingBegun) {
+		s.servingStreams.Add(1)
+	}
+}
+
+// end also counts the stream as lost if its client is gone. ctx is that of the stream; a client
+// that ends its stream in order leaves it alive, and so does this replica.
+func (v *serving) end(s *Server, ctx context.Context) {
+	if v.state.Swap(servingEnded) != servingBegun {
+		return
+	}
+	s.servingStreams.Add(-1)
 	if ctx.Err() != nil && rpcerror.ReasonOf(context.Cause(ctx)) != rpcerror.ShuttingDownReason {
 		s.lostStreams.Add(1)
 	}

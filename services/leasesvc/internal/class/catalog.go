@@ -13,12 +13,14 @@ type Catalog struct {
 	classes     []Class
 	byName      map[string]session.ClassID
 	byNamespace map[string]session.ClassID
+	bindings    []Binding
 	shards      int
 }
 
 // NewCatalog returns the catalog of classes, whose names and namespaces differ, in a service with a
-// number of shards. The index of a class is its session.ClassID.
-func NewCatalog(classes []Class, shards int) *Catalog {
+// number of shards. The index of a class is its session.ClassID. Tokens of agents, each a
+// "namespace/name" of a ServiceAccount, speak for their Nodes.
+func NewCatalog(classes []Class, shards int, agents ...string) *Catalog {
 	c := &Catalog{
 		classes: classes, shards: shards,
 		byName: map[string]session.ClassID{}, byNamespace: map[string]session.ClassID{},
@@ -26,12 +28,16 @@ func NewCatalog(classes []Class, shards int) *Catalog {
 	for i := range classes {
 		c.byName[classes[i].Name] = session.ClassID(i)
 		c.byNamespace[classes[i].Namespace] = session.ClassID(i)
+		c.bindings = append(c.bindings, newBinding(classes[i].HolderRule, agents))
 	}
 	return c
 }
 
 // Get returns the class with an ID.
 func (c *Catalog) Get(id session.ClassID) *Class { return &c.classes[id] }
+
+// Binding returns the rule of a class for its holders.
+func (c *Catalog) Binding(id session.ClassID) *Binding { return &c.bindings[id] }
 
 // ByName returns the ID of the class with a name; false if it is not served.
 func (c *Catalog) ByName(name string) (session.ClassID, bool) {
@@ -68,4 +74,13 @@ func (c *Catalog) ShortestGrace() time.Duration {
 		shortest = min(shortest, c.classes[i].Grace)
 	}
 	return shortest
+}
+
+// LongestInterval returns the longest time between two beats that a class asks for.
+func (c *Catalog) LongestInterval() time.Duration {
+	longest := time.Duration(0)
+	for i := range c.classes {
+		longest = max(longest, c.classes[i].HeartbeatInterval)
+	}
+	return longest
 }

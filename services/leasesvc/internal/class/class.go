@@ -42,6 +42,8 @@ type Class struct {
 	Retention time.Duration
 	// OwnedByNode is set if each holder has the name of a Node, which owns the Lease object.
 	OwnedByNode bool
+	// HolderRule says which identities may beat for which holders.
+	HolderRule HolderRule
 }
 
 // DefaultNode returns the class "node", with the Lease settings of upstream's kubelet.
@@ -56,6 +58,7 @@ func DefaultNode() Class {
 		LeaseDuration:     40 * time.Second,
 		Retention:         time.Hour,
 		OwnedByNode:       true,
+		HolderRule:        HolderRule{Type: RuleNode},
 	}
 }
 
@@ -125,6 +128,9 @@ func (c *Class) Validate(fromFlags bool) []error {
 	}
 	if c.RenewInterval >= c.LeaseDuration {
 		report("%s is %v, must be shorter than the %v of %s", renewInterval, c.RenewInterval, c.LeaseDuration, leaseDuration)
+	}
+	if err := c.HolderRule.Validate(); err != nil {
+		report("--classes: holderRule of %q: %w", c.Name, err)
 	}
 	if c.Retention < 0 {
 		report("%s is %v, must not be negative", retention, c.Retention)

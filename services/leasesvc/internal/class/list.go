@@ -12,7 +12,7 @@ import (
 )
 
 // setting is one class in the JSON list of --classes. An omitted field has the default of the class
-// "node", except ownedByNode.
+// "node", except ownedByNode and holderRule.
 type setting struct {
 	Name              string           `json:"name"`
 	Namespace         string           `json:"namespace"`
@@ -23,6 +23,12 @@ type setting struct {
 	LeaseDuration     *metav1.Duration `json:"leaseDuration,omitempty"`
 	Retention         *metav1.Duration `json:"retention,omitempty"`
 	OwnedByNode       bool             `json:"ownedByNode,omitempty"`
+	HolderRule        *ruleSetting     `json:"holderRule,omitempty"`
+}
+
+type ruleSetting struct {
+	Type         RuleType `json:"type"`
+	NameTemplate string   `json:"nameTemplate,omitempty"`
 }
 
 // ParseList reads classes from a JSON list. It refuses unknown fields.
@@ -58,7 +64,10 @@ func FormatList(classes []Class) string {
 
 func (s *setting) class() Class {
 	c := DefaultNode()
-	c.Name, c.Namespace, c.OwnedByNode = s.Name, s.Namespace, s.OwnedByNode
+	c.Name, c.Namespace, c.OwnedByNode, c.HolderRule = s.Name, s.Namespace, s.OwnedByNode, HolderRule{}
+	if s.HolderRule != nil {
+		c.HolderRule = HolderRule(*s.HolderRule)
+	}
 	set := func(field *time.Duration, given *metav1.Duration) {
 		if given != nil {
 			*field = given.Duration
@@ -77,9 +86,13 @@ func (s *setting) class() Class {
 
 func settingOf(c *Class) setting {
 	given := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+	var rule *ruleSetting
+	if c.HolderRule != (HolderRule{}) {
+		rule = new(ruleSetting(c.HolderRule))
+	}
 	return setting{
 		Name: c.Name, Namespace: c.Namespace, HeartbeatInterval: given(c.HeartbeatInterval), SuspectAfter: &c.SuspectAfter,
 		Grace: given(c.Grace), RenewInterval: given(c.RenewInterval), LeaseDuration: given(c.LeaseDuration),
-		Retention: given(c.Retention), OwnedByNode: c.OwnedByNode,
+		Retention: given(c.Retention), OwnedByNode: c.OwnedByNode, HolderRule: rule,
 	}
 }

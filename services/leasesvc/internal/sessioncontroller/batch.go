@@ -54,6 +54,9 @@ type Registration struct {
 	Age time.Duration
 	// Report is nil if the holder was observed just now.
 	Report *Report
+	// Owner counts as the owner of the session if the registration opens it; see
+	// Config.SessionsPerOwner. Empty for none.
+	Owner string
 }
 
 // BeatReport is the report of a beat by reference.
@@ -87,7 +90,9 @@ type RegisterResult struct {
 	NotHeld bool
 	// Deferred repeats Registration.Deferred. No other field is set.
 	Deferred bool
-	Outcome  session.Outcome
+	// OwnerFull means that the owner may open no further session. No other field is set.
+	OwnerFull bool
+	Outcome   session.Outcome
 	// RetryAfter is when a Superseded holder may try again.
 	RetryAfter time.Duration
 	Ref        session.Ref
@@ -177,6 +182,9 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 		c.renewDeferred(now, observed, r)
 		return RegisterResult{Deferred: true}
 	}
+	if _, known := c.table.Get(r.Holder.Key); !known && c.owners.full(r.Owner) {
+		return RegisterResult{OwnerFull: true}
+	}
 	if b.Admit != nil && !c.isRenewal(r.Holder) && !b.Admit() {
 		return RegisterResult{Deferred: true}
 	}
@@ -197,6 +205,7 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	slot := ref.Slot()
 	if outcome == session.Opened {
 		c.openSlot(now, slot, r.Holder.Key, r.Shard)
+		c.owners.add(slot, r.Owner)
 	}
 	result := RegisterResult{Outcome: outcome, Ref: ref, Name: c.table.Name(slot), Grant: c.grant(slot), BeatGrant: c.grant(slot)}
 	if outcome == session.Repeated || observed < now {

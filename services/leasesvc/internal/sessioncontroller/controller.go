@@ -1,6 +1,7 @@
 package sessioncontroller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,6 +50,8 @@ type Config struct {
 	Shards int
 	// Limit is the maximum number of sessions of all shards together.
 	Limit int
+	// SessionsPerOwner is how many sessions the registrations with one Owner open; 0 is no limit.
+	SessionsPerOwner int
 	// AdoptLeases says that BeginAdoption is called. The Leases of a new shard's holders then wait
 	// for adoption before their first write.
 	AdoptLeases bool
@@ -107,6 +110,7 @@ type Controller struct {
 	problemSlots problemSlots
 	reports      reports
 	released     released
+	owners       owners
 	occupancies  uint64
 	// moreDue is alwaysReady while the last pass left transitions that are due, otherwise nil.
 	moreDue     <-chan struct{}
@@ -132,7 +136,8 @@ func New(cfg Config) *Controller {
 		filled:     make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
 		changes:    newChangeList(),
-		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), released: newReleased(cfg.Limit), alwaysReady: make(chan struct{}),
+		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), released: newReleased(cfg.Limit),
+		owners: newOwners(cmp.Or(cfg.SessionsPerOwner, cfg.Limit)), alwaysReady: make(chan struct{}),
 	}
 	close(c.alwaysReady)
 	policies := make([]writeback.Policy, 0, len(cfg.Classes))

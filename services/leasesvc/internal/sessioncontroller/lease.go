@@ -153,6 +153,7 @@ func (c *Controller) sessionGone(slot uint32, h session.Holder) {
 	c.changes.delete(deletion{slot: slot, holder: h, epoch: c.epoch(slot), shard: shard, shardLost: c.leaving[shard]})
 	c.writes.Close(slot)
 	c.reports.remove(slot)
+	c.owners.remove(slot)
 	c.problemSlots.remove(slot)
 	c.exceptions.notifyIdle(slot)
 	delete(c.exceptions.errors, slot)
