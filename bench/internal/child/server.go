@@ -50,7 +50,7 @@ func StartServer(ctx context.Context, cluster *devcluster.Cluster, cfg ServerCon
 		Args: append([]string{
 			"--kubeconfig=" + cluster.Kubeconfig(), "--etcd-endpoints=" + strings.Join(cluster.EtcdEndpoints(), ","),
 			"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
-			"--listen=" + grpc, "--admin-listen=" + admin, "--profiling", "--insecure",
+			"--listen=" + grpc, "--admin-listen=" + admin, "--insecure",
 		}, cfg.Args...),
 	})
 	if err != nil {
