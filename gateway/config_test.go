@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"io/fs"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,5 +110,14 @@ func TestNew_UnknownLoopIsAnError(t *testing.T) {
 
 	if _, err := gateway.New(gateway.DefaultConfig(), wrong); err == nil {
 		t.Error("New() accepts the unknown loop \"conections\"")
+	}
+}
+
+func TestNew_PlainHTTPIsForLoopback(t *testing.T) {
+	for address, want := range map[string]bool{"127.0.0.1:0": true, "localhost:0": true, "[::1]:0": true, "": true, ":7680": false, "0.0.0.0:7680": false, "192.0.2.1:7680": false} {
+		_, err := gateway.New(gateway.Config{HTTPListen: address, BackendTimeout: time.Second}, deps(newDirectory()))
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "--http-listen="+address) {
+			t.Errorf("New() with plain HTTP on %q = %v", address, err)
+		}
 	}
 }

@@ -34,20 +34,29 @@
 //	GET /v1/watch           several watches in one response: {"watch": index, "result": …}
 //	/clusters/{cluster}/v1  the same paths as /v1, for the cluster of this gateway
 //
-// HTTP takes requests that change nothing: GET, and POST if the access rule of the RPC has the verb
-// get, list or watch, or if the body has validateOnly. Other requests are METHOD_NOT_ALLOWED: use
-// gRPC. A POST has the type application/json. Query parameters and fields that the RPC does not
-// have are errors.
+// A POST has the type application/json. Query parameters and fields that the RPC does not have are
+// errors.
 //
 // JSON is protobuf's mapping: lowerCamelCase names, every field present, 64-bit numbers as strings.
 // An error is google.rpc.Status with an ErrorInfo; its code gives the HTTP status.
 //
-// The HTTP server has no TLS and no authentication. It listens on loopback by default. There it
-// answers only to IP addresses and localhost, so that no website can read it by rebinding its own
-// name. Beyond loopback it belongs behind a proxy that has TLS and authenticates.
+// The HTTP server has the certificates, the callers and the rights of the gRPC server. Only /livez
+// and /readyz need no caller. A browser cannot change anything for a page of another site.
+//
+// With --insecure it serves plain HTTP, on loopback only, and knows no callers. It then takes only
+// requests that change nothing: GET, and POST if the access rule of the RPC has the verb get, list
+// or watch, or if the body has validateOnly. It answers only to IP addresses and localhost, so that
+// no website can read it by rebinding its own name.
+//
+// # Callers
+//
+// A call that the gateway makes for a caller names that caller, and the service decides about it:
+// its refusal is the answer. Watches and the status are shared. The gateway reads them by its own
+// identity, and its server decides about each reader. A replica that does not accept the
+// credentials of the gateway counts as one that does not answer.
 //
 // # What it does not do
 //
-// It writes nothing itself, leads no shard, keeps no history and forwards no credentials. It uses
-// the services through their API only.
+// It writes nothing itself, leads no shard, keeps no history and forwards no credentials: a service
+// believes the gateway's certificate. It uses the services through their API only.
 package gateway

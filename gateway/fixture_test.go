@@ -84,6 +84,8 @@ func (d *directory) set(members ...term.Member) {
 // it.
 type fakeService struct {
 	name string
+	// access is nil for replicas without TLS.
+	access *accessOfReplicas
 
 	mu      sync.Mutex // guards the fields below, and those of the fake that embeds it
 	leaders []string   // id of the replica that leads each shard, or ""
@@ -176,7 +178,11 @@ func (f *fakeService) sources(replica string) []*metav1.Source {
 // start runs a replica on loopback until the test ends. It has the real StatusService.
 func (f *fakeService) start(t testing.TB, id string, register func(grpc.ServiceRegistrar)) term.Member {
 	t.Helper()
-	member := serve(t, replica(f.name, id), func(r grpc.ServiceRegistrar) {
+	cfg, deps := insecureServer()
+	if f.access != nil {
+		cfg, deps = f.access.server(t, f.name)
+	}
+	member := serveWith(t, cfg, deps, replica(f.name, id), func(r grpc.ServiceRegistrar) {
 		register(r)
 		status.New(status.Deps{
 			Member: replica(f.name, id), Ready: observe.NewChecks(), Shards: func() []term.ShardStatus { return f.shards(id) },
@@ -359,9 +365,20 @@ func dead(t *testing.T, service, id string) term.Member {
 // address.
 func serve(t testing.TB, member term.Member, register func(grpc.ServiceRegistrar)) term.Member {
 	t.Helper()
+	cfg, deps := insecureServer()
+	return serveWith(t, cfg, deps, member, register)
+}
+
+func insecureServer() (rpcserver.Config, rpcserver.Deps) {
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.Insecure = true
-	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: discard()})
+	return cfg, rpcserver.Deps{Logger: discard()}
+}
+
+// serveWith is serve with a configuration and dependencies.
+func serveWith(t testing.TB, cfg rpcserver.Config, deps rpcserver.Deps, member term.Member, register func(grpc.ServiceRegistrar)) term.Member {
+	t.Helper()
+	server, err := rpcserver.New(cfg, deps)
 	if err != nil {
 		t.Fatalf("make the server of %s: %v", member.ID, err)
 	}

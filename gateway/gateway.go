@@ -54,8 +54,8 @@ type Directory interface {
 	Run(ctx context.Context) error
 }
 
-// Deps has the dependencies of the gateway. All of them are required, except Access,
-// Quota and Audit.
+// Deps has the dependencies of the gateway. All of them are required, except Access, Quota and
+// Audit.
 type Deps struct {
 	// Member is this replica.
 	Member term.Member

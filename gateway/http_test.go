@@ -32,7 +32,13 @@ type errorJSON struct {
 func do(t *testing.T, request *http.Request) (*http.Response, []byte) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
-	response, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Do(request)
+	return doWith(t, &http.Client{Transport: transport, Timeout: 10 * time.Second}, request)
+}
+
+// doWith is do with the credentials of a client.
+func doWith(t *testing.T, client *http.Client, request *http.Request) (*http.Response, []byte) {
+	t.Helper()
+	response, err := client.Do(request)
 	if err != nil {
 		t.Fatalf("%s %s: %v", request.Method, request.URL, err)
 	}

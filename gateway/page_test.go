@@ -2,11 +2,18 @@ package gateway_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
@@ -112,4 +119,56 @@ func TestPage_ShowsTheVerdictOfTheAPI(t *testing.T) {
 	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), `"STATE_FAILED"`) {
 		t.Errorf("the API says %s %s, want STATE_FAILED", answer.Status, body)
 	}
+}
+
+// dashboard is a proxy on loopback that adds the credentials of a caller, as `trivet dashboard`.
+func dashboard(t *testing.T, g securedGateway, caller httpaccesstest.Caller) (address string) {
+	t.Helper()
+	target, err := url.Parse("https://" + g.service.HTTPAddress())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: g.callers.Client(caller).Transport, FlushInterval: -1,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
+	}
+	server := httptest.NewServer(proxy)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.URL
+}
+
+// A caller with some rights sees what it may, and which right is missing for the rest. One without
+// any right waits for nothing.
+func TestPage_TellsWhichRightIsMissing(t *testing.T) {
+	callers := httpaccesstest.NewWith(t, decision(func(user authn.User, asked authz.Attributes) bool {
+		return user.Name == "viewer" && asked.Resource == "nodes" || user.Name == "gateway"
+	}))
+	leasesvc := newLeasesvcWithNodes(3, "l1")
+	leasesvc.access = newAccessOfReplicas(callers)
+	_, l1 := leasesvc.start(t, "l1")
+	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", authn.DefaultGatewayGroup))
+	browser := startBrowser(t)
+	has := func(window window, selector, text string) {
+		t.Helper()
+		window.wait(t, fmt.Sprintf("document.querySelector(%q).innerText.includes(%q)", selector, text), "true")
+	}
+
+	some := browser.open(t, dashboard(t, g, httpaccesstest.Viewer)+"/")
+	some.wait(t, countedNodes, "3")
+	has(some, "trivet-banner", "No access to the status")
+	has(some, "trivet-banner code", "kubectl auth can-i watch status.trivet.dev -A --as viewer")
+	has(some, "trivet-baseline .notice code", "can-i get baselines.trivet.dev")
+	has(some, "trivet-findings .notice", "No access: User \"viewer\" may not watch findings.trivet.dev")
+	has(some, "trivet-repairs .notice code", "can-i list repairs.trivet.dev")
+
+	none := browser.open(t, dashboard(t, g, httpaccesstest.Stranger)+"/")
+	has(none, "trivet-nodes .notice code", "kubectl auth can-i watch nodes.trivet.dev -A --as stranger")
+	none.wait(t, `[...document.querySelectorAll("p.muted")].filter((p) => p.innerText.startsWith("Waiting")).length`, "0")
+
+	unknown := browser.open(t, dashboard(t, g, httpaccesstest.None)+"/")
+	has(unknown, "body", "needs a client certificate or a bearer token; `trivet dashboard` presents")
 }

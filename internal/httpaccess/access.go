@@ -81,8 +81,8 @@ func exposed(flag, address string) error {
 	return fmt.Errorf("%s=%s: with --insecure, HTTP is served on a loopback address only, for example 127.0.0.1:0; or give --tls-cert-file, --tls-key-file and --client-ca-file", flag, address)
 }
 
-// Identify returns the request with its caller in the context, for [authn.FromContext]. The error is
-// a gRPC status.
+// Identify returns the request with its caller in the context, for [authn.FromContext]. The error
+// is a gRPC status.
 func (a *Access) Identify(r *http.Request) (*http.Request, error) {
 	if a.Insecure() {
 		caller := &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Address: r.RemoteAddr, Unchecked: true}

@@ -49,7 +49,8 @@ func answer(t *testing.T, client *http.Client, url string) (*http.Response, stri
 	return response, string(body)
 }
 
-// Only probes are open. Every other path needs the right to get it, also a path that does not exist.
+// Only probes are open. Every other path needs the right to get it, also a path that does not
+// exist.
 func TestAdmin_EachPathForEachCaller(t *testing.T) {
 	callers := httpaccesstest.New(t)
 	address := serveTLS(t, observe.AdminDeps{Gatherer: observe.NewRegistry(), Access: callers.Access})

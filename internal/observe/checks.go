@@ -90,8 +90,8 @@ func (c *Checks) snapshot() []check {
 // Probe serves checks under a name such as "readyz", in the format of kube-apiserver's probes: 200
 // and "ok", with ?verbose one line for each check; after a failure, 500 and all lines.
 //
-// Every caller gets an answer. As in kube-apiserver's probes, the lines have the names of the checks
-// only. A caller that may get the path "/readyz" gets their reasons and details.
+// Every caller gets an answer. As in kube-apiserver's probes, the lines have the names of the
+// checks only. A caller that may get the path "/readyz" gets their reasons and details.
 func Probe(name string, checks *Checks, access *httpaccess.Access) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		verdicts := checks.verdicts()
@@ -108,8 +108,8 @@ func Probe(name string, checks *Checks, access *httpaccess.Access) http.HandlerF
 	}
 }
 
-// mayGet reports whether the caller of a request may get a path. Probes come often and mostly without
-// credentials, for which nothing is reviewed.
+// mayGet reports whether the caller of a request may get a path. Probes come often and mostly
+// without credentials, for which nothing is reviewed.
 func mayGet(access *httpaccess.Access, r *http.Request, path string) bool {
 	if access.Insecure() {
 		return true

@@ -2,6 +2,8 @@ package process
 
 import (
 	"net"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
@@ -60,4 +62,15 @@ func address(t *testing.T, text string) net.Addr {
 		t.Fatal(err)
 	}
 	return a
+}
+
+func TestValidate_PlainAdminServerIsForLoopback(t *testing.T) {
+	for address, want := range map[string]bool{"127.0.0.1:0": true, ":7611": false, "192.0.2.1:7611": false} {
+		cfg := DefaultConfig(Program{})
+		cfg.RPC.Listen, cfg.RPC.Insecure, cfg.Admin.Listen = "127.0.0.1:0", true, address
+		refused := slices.ContainsFunc(cfg.Validate(Program{}), func(problem error) bool { return strings.HasPrefix(problem.Error(), "--admin-listen="+address) })
+		if refused == want {
+			t.Errorf("with --insecure and --admin-listen=%s: %v", address, cfg.Validate(Program{}))
+		}
+	}
 }

@@ -50,7 +50,8 @@ func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry pr
 	return servers, err
 }
 
-// recordRefusal writes a refused request into the audit log and, as a failed gRPC call, into the log.
+// recordRefusal writes a refused request into the audit log and, as a failed gRPC call, into the
+// log.
 func recordRefusal(to *audit.Log, logger *slog.Logger, r *http.Request, caller *authn.Caller, err error) {
 	reason := string(rpcerror.ReasonOf(err))
 	to.Write(audit.Record{

@@ -16,8 +16,8 @@ import (
 // about that caller itself. Watches and the status are shared, and the gateway asks for them by its
 // own identity; its server has decided about each of their readers.
 //
-// A peer of the gateway that calls for itself is not named: peers may read without a right, by their
-// certificate, and so may the gateway.
+// A peer of the gateway that calls for itself is not named: peers may read without a right, by
+// their certificate, and so may the gateway.
 func onBehalf(ctx context.Context, replicaID string) context.Context {
 	caller := authn.FromContext(ctx)
 	if caller.Unchecked || caller.IsPeer(authn.Gateway, authn.Server) {

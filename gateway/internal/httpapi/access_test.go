@@ -136,7 +136,7 @@ func TestAccess_EachRPCForEachCaller(t *testing.T) {
 	}
 }
 
-// The page and the document have no data of the cluster. Only health is open to everyone.
+// The page and the document have no data of the cluster. Only health needs no caller.
 func TestAccess_EachOtherPathForEachCaller(t *testing.T) {
 	callers := httpaccesstest.New(t)
 	address := servingTLS(t, callers, withoutHandlers)

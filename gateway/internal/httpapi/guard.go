@@ -22,8 +22,8 @@ const (
 	maxBody     = 1 << 20
 )
 
-// guard checks each request before next: its host, its caller, and its form. health serves the paths
-// that need no caller.
+// guard checks each request before next: its host, its caller, and its form. health serves the
+// paths that need no caller.
 type guard struct {
 	health, next http.Handler
 	access       *httpaccess.Access

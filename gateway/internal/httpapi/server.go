@@ -43,8 +43,7 @@ const (
 	memoryWindow       = 16 << 20
 )
 
-// Config is what a Server serves. All of it is required, except Access, Quota and
-// Audit.
+// Config is what a Server serves. All of it is required, except Access, Quota and Audit.
 type Config struct {
 	// Cluster is the name of the cluster, for paths that have one.
 	Cluster string
@@ -100,8 +99,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Serve serves on the listener until ctx ends, and closes it. It fails if it would serve plain HTTP
-// beyond loopback. Watches then end with SHUTTING_DOWN,
-// and requests in progress finish.
+// beyond loopback. Watches then end with SHUTTING_DOWN, and requests in progress finish.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	memory := bufconn.Listen(memoryBuffer)
 	conn, err := grpc.NewClient("passthrough:///gateway", // no retries: REPLICAS_UNREACHABLE is an answer

@@ -159,8 +159,8 @@ func post(t *testing.T, url, body string) (code int, reason, answer string) {
 	return send(t, http.MethodPost, url, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, strings.NewReader(body))
 }
 
-// Without certificates, the HTTP server does not authenticate users: only requests that change nothing
-// reach an RPC. The access rule of each RPC decides.
+// Without certificates, the HTTP server does not authenticate users: only requests that change
+// nothing reach an RPC. The access rule of each RPC decides.
 func TestAPI_ReachesOnlyWhatChangesNothing(t *testing.T) {
 	address, _ := serving(t, func(grpc.ServiceRegistrar) {}) // each call that arrives is UNKNOWN_METHOD
 	reads, writes := 0, 0

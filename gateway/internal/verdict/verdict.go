@@ -153,7 +153,7 @@ func (s Service) reported(replica Replica) []*metav1.Problem {
 			problems = append(problems, &metav1.Problem{
 				Code: LoopStalled, Severity: metav1.Problem_SEVERITY_ERROR, Resource: resource,
 				Message: fmt.Sprintf("loop %s has not finished a pass for longer than it promises", loop.GetName()),
-				Next:    "see the log of the replica; its /debug/pprof/goroutine shows where it waits",
+				Next:    "see the log of the replica; with --profiling, its /debug/pprof/goroutine shows where it waits",
 			})
 		}
 	}

@@ -2,7 +2,7 @@
 
 import { ago, Clock, conditionOf, count, nameOf, plural, sentence } from "./format.js";
 import { PollSection } from "./section.js";
-import { fact, h, muted, render } from "./view.js";
+import { fact, failed, h, isRefusal, muted, render } from "./view.js";
 
 const longestList = 5;
 
@@ -101,13 +101,17 @@ function apiserverView({ name, address, port, ready, conditions, probeDetail, re
 }
 
 // <trivet-repairs> lists the recent repairs. It is hidden while there is none; a failed poll
-// changes nothing, because repairs are history.
+// changes nothing, because repairs are history, unless the caller lacks the right.
 class Repairs extends PollSection {
   path = "/v1/repairs";
   period = 10000;
 
   draw() {
     const { answer } = this;
+    if (!answer && isRefusal(this.failure?.reason)) {
+      this.hidden = false;
+      return render(this, h("h3", {}, "Recent repairs"), failed(false, this.failure));
+    }
     this.hidden = !answer || answer.repairs.length === 0;
     if (this.hidden || this.failure) return;
     const { repairs, sources } = answer;

@@ -13,6 +13,7 @@ import "./status.js";
 import { Clock } from "./format.js";
 import { feed, Stream } from "./stream.js";
 import { healthOf } from "./verdict.js";
+import { isRefusal } from "./view.js";
 
 const banner = document.querySelector("trivet-banner");
 const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-findings, trivet-sources");
@@ -31,10 +32,11 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
     for (const view of views) view.show(status, { clock, missing });
     colorDrawing(status);
   },
-  broken({ cause }, retryAt) {
-    document.documentElement.dataset.stale = "yes";
+  broken({ cause, reason }, retryAt) {
+    document.documentElement.dataset.stale = isRefusal(reason) ? "no" : "yes"; // other sections may be up to date
     document.title = "? Trivet";
-    banner.show({ cause, retryAt, clock });
+    banner.show({ cause, reason, retryAt, clock });
+    if (isRefusal(reason)) for (const view of views) view.refuse?.();
   },
 });
 

@@ -1,9 +1,9 @@
 // The base classes of panels. A panel shows what the URL's fragment names, so that it has a link
 // and the browser's back button closes it.
 
-import { Clock, sentence } from "./format.js";
+import { Clock } from "./format.js";
 import { plain } from "./stream.js";
-import { h, muted, notice, render } from "./view.js";
+import { cause, h, muted, notice, render } from "./view.js";
 
 const refreshPause = 2000;
 const shortestPause = 500; // between two refreshes that events cause
@@ -106,7 +106,7 @@ export class PollPanel extends Panel {
     render(
       this,
       panelHeader(subject, { class: "id", title: subject }),
-      failure && notice("failure", answer ? "fair" : "bad", answer ? "Old data: " : "", sentence(failure.cause)),
+      failure && notice("failure", answer ? "fair" : "bad", answer ? "Old data: " : "", cause(failure.cause)),
       !answer && !failure && muted("waiting", "Loading…"),
       answer && this.body(answer),
     );

@@ -7,7 +7,7 @@ import { codes } from "./findings.js";
 import { count, sentence } from "./format.js";
 import { Panel, panelHeader } from "./panel.js";
 import { ask, plain } from "./stream.js";
-import { h, muted, notice, render } from "./view.js";
+import { cause, h, muted, notice, render } from "./view.js";
 
 const planLimit = 20000;
 
@@ -71,7 +71,7 @@ class PlanPanel extends Panel {
       this,
       panelHeader("Repair plan"),
       muted("subject", subject ? h("code", {}, `findings/${subject}`) : "All open findings."),
-      failure && notice("failure", "bad", "No plan: ", failure),
+      failure && notice("failure", "bad", "No plan: ", cause(failure)),
       failure && h("p", { key: "again" }, againButton()),
       !plan && !failure && muted("waiting", "Loading…"),
       plan && this.body(plan),

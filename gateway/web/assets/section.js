@@ -1,7 +1,7 @@
 // The base classes of sections: one follows a watch, the other polls.
 
 import { ask, plain, Stream } from "./stream.js";
-import { h, muted, notice, render } from "./view.js";
+import { failed, h, muted, render } from "./view.js";
 
 const redrawPause = 250;
 const pollLimit = 16000; // the gateway may ask several replicas in turn
@@ -88,7 +88,7 @@ export class WatchSection extends HTMLElement {
 
   // failureNotice says that the section has old data, or none.
   failureNotice(hasData) {
-    return notice("failure", "bad", hasData ? "Old data: " : "No data: ", this.failure.cause);
+    return failed(hasData, this.failure);
   }
 }
 
@@ -114,7 +114,8 @@ export class PollSection extends HTMLElement {
       this.answer = await ask(this.path, AbortSignal.timeout(pollLimit));
       this.failure = null;
     } catch (error) {
-      this.failure = error.name === "TimeoutError" ? "the gateway did not answer in time" : plain(error);
+      const text = error.name === "TimeoutError" ? "the gateway did not answer in time" : plain(error);
+      this.failure = { cause: text, reason: error.reason };
     }
     this.draw();
   }
@@ -125,7 +126,7 @@ export class PollSection extends HTMLElement {
     render(
       this,
       h("header", {}, this.heading(answer)),
-      failure && notice("failure", "bad", answer ? "Old data: " : "No data: ", failure),
+      failure && failed(Boolean(answer), failure),
       !answer && !failure && muted("waiting", "Waiting for the first answer…"),
       answer && this.body(answer),
     );

@@ -21,6 +21,11 @@ class Service extends HTMLElement {
     this.draw({ verdict: null, body: [muted("waiting", "Waiting for the first answer…")] });
   }
 
+  // refuse says that the caller may not see the status.
+  refuse() {
+    this.draw({ verdict: null, body: [muted("refused", "Not shown: the status needs a right that you do not have.")] });
+  }
+
   show(status, { clock, missing }) {
     const name = this.getAttribute("name");
     const service = status.services.find(({ service }) => service === name);

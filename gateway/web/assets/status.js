@@ -1,8 +1,8 @@
 // The elements that show the status of the whole cluster: banner, summary, control plane, replicas.
 
-import { ago, count, duration, milliseconds, plural, sentence } from "./format.js";
+import { ago, count, duration, milliseconds, plural } from "./format.js";
 import { healthOf, verdictPill } from "./verdict.js";
-import { h, render } from "./view.js";
+import { cause, h, isRefusal, render } from "./view.js";
 
 // <trivet-banner> says that the page shows old data, why, and when it tries again.
 class Banner extends HTMLElement {
@@ -25,17 +25,22 @@ class Banner extends HTMLElement {
   }
 
   draw() {
-    const { cause, retryAt, clock } = this.failure;
+    const { cause: text, reason, retryAt, clock } = this.failure;
     const wait = Math.max(0, (retryAt - performance.now()) / 1000);
     render(
       this,
-      h("p", { role: "alert" }, h("strong", {}, clock ? "Not connected. " : "No answer yet. "), sentence(cause)),
+      h("p", { role: "alert" }, h("strong", {}, titleOf(reason, clock)), cause(text)),
       h("p", { class: "muted" },
         clock && `The page shows the state of ${clock.timeOfDay()}, ${ago(duration(clock.sinceMerge()))}. `,
         wait < 1 ? "Trying again…" : `Trying again in ${duration(wait)}.`),
       h("button", { type: "button" }, "Try now"),
     );
   }
+}
+
+function titleOf(reason, clock) {
+  if (isRefusal(reason)) return "No access to the status. ";
+  return clock ? "Not connected. " : "No answer yet. ";
 }
 
 // <trivet-summary> is the verdict on the cluster in one line.

@@ -4,6 +4,8 @@
 // that focus, selection and open details survive each update. Values become text nodes and
 // attribute values; nothing here parses HTML.
 
+import { sentence } from "./format.js";
+
 // h describes an element. Attributes that are false, null or undefined are left out; those in
 // `initial` are set only when the element is created.
 export function h(tag, attributes, ...children) {
@@ -87,6 +89,23 @@ function isSet(value) {
 // fact is a line of a dl; nothing without a value.
 export function fact(name, value, health) {
   return value ? h("div", { key: name, "data-health": health }, h("dt", {}, name), h("dd", {}, value)) : null;
+}
+
+// cause is the cause of a failure. The command that shows a missing right is code.
+export function cause(text) {
+  const [why, command] = text.split("; see: ");
+  return command ? [`${sentence(why)} See `, h("code", {}, command)] : [sentence(text)];
+}
+
+// isRefusal reports whether the reason of an error is that the caller is unknown or lacks a right.
+export function isRefusal(reason) {
+  return reason === "NOT_AUTHORIZED" || reason === "NOT_AUTHENTICATED";
+}
+
+// failed is a notice that there is old data or none, and why.
+export function failed(hasData, { cause: text, reason }) {
+  const lead = isRefusal(reason) ? "No access: " : hasData ? "Old data: " : "No data: ";
+  return notice("failure", "bad", lead, cause(text));
 }
 
 // notice is a highlighted paragraph.

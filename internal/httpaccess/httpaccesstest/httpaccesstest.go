@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 )
 
-// Caller is who sends a request.
+// Caller is the sender of a request.
 type Caller string
 
 // Callers. Viewer has a bearer token and may read, Admin has a certificate and may do everything,
@@ -47,7 +47,13 @@ type Fixture struct {
 // New returns a Fixture whose server has the name "server".
 func New(t testing.TB) *Fixture {
 	t.Helper()
-	f := &Fixture{Authority: identitytest.NewAuthority(t, "authority"), Authorizer: authz.New(table{})}
+	return NewWith(t, table{})
+}
+
+// NewWith is New with other rights.
+func NewWith(t testing.TB, reviewer authz.Reviewer) *Fixture {
+	t.Helper()
+	f := &Fixture{Authority: identitytest.NewAuthority(t, "authority"), Authorizer: authz.New(reviewer)}
 	f.certificates = map[Caller]tls.Certificate{
 		Stranger: f.Authority.Certificate(t, string(Stranger)),
 		Admin:    f.Authority.Certificate(t, string(Admin), AdminGroup),
