@@ -82,6 +82,10 @@ damage: assets ## All kinds of damage to allocations, all interruptions of repai
 	go test -race -count=1 -v -timeout 30m ./test/faults/damage -args -damage.long
 	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
 
+.PHONY: abuse
+abuse: ## Raw HTTP/2 and TLS attacks beside 1,000 heartbeat streams: latency and memory, 6 minutes on an idle machine
+	go test -count=1 -v -timeout 30m ./test/abuse -args -abuse.long
+
 .PHONY: conformance
 conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 6 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient

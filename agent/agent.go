@@ -29,6 +29,10 @@ type Config struct {
 	// replica has named. It must not block; grpc.NewClient does not. It may be called concurrently.
 	// The Agent closes the connection.
 	Dial func(target string) (*grpc.ClientConn, error)
+	// TokenFile has a bearer token, for example a projected token of a ServiceAccount for the
+	// audience of the servers. It is read for each stream and call, and sent over TLS only. Without
+	// it, the client certificate of Dial is the credential. Dial must load renewed certificates.
+	TokenFile string
 	// Cluster is the cluster that the caller means; servers of another cluster reject the Agent.
 	// Empty stands for any.
 	Cluster string
@@ -152,7 +156,9 @@ func (a *Agent) serve(ctx context.Context, t *target) {
 		return // its holders have left meanwhile
 	}
 	answered := a.router.hasAnswered(t)
-	wait := a.backoffs.fail(t.address, answered, withJitter(rpcerror.RetryAfterOf(err)), time.Now())
+	// A client that has fresh credentials loses no beat. One that has none pauses longer each time.
+	quick := answered && !errors.Is(err, errReauth)
+	wait := a.backoffs.fail(t.address, quick, withJitter(rpcerror.RetryAfterOf(err)), time.Now())
 	a.router.close(t, nextAddress(t.address, answered, err), time.Now().Add(wait))
 	a.history.lost(err)
 	a.cfg.Logger.Warn("heartbeat stream ended; its holders register again", "target", t.address, "error", err, "reason", rpcerror.ReasonOf(err))
@@ -199,7 +205,7 @@ func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.Client
 	defer cancel(nil)
 	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { cancel(errNoAnswer) })
 	defer watchdog.Stop()
-	rpc, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(ctx)
+	rpc, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(ctx, a.cfg.callOptions()...)
 	if err != nil {
 		return fmt.Errorf("open stream to %s: %w", t.address, causeOf(ctx, err))
 	}

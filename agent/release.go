@@ -96,7 +96,7 @@ func (r *releaser) call(ctx context.Context, address string, request *leasev1.Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.ReleaseTimeout/releaseAttempts)
 	defer cancel()
-	_, err = leasev1.NewHeartbeatServiceClient(connection).ReleaseLease(ctx, request)
+	_, err = leasev1.NewHeartbeatServiceClient(connection).ReleaseLease(ctx, request, r.cfg.callOptions()...)
 	return err
 }
 

@@ -243,7 +243,7 @@ func TestRun_UnknownReasonIsClassifiedByItsCode(t *testing.T) {
 		"unavailable, no pause":    {&leasev1.Rejection{Code: code.Code_UNAVAILABLE}, "a", 0, 5 * time.Second},
 		"elsewhere":                {&leasev1.Rejection{Code: code.Code_FAILED_PRECONDITION, RedirectAddress: "b"}, "b", 0, 0},
 		"precondition":             {&leasev1.Rejection{Code: code.Code_FAILED_PRECONDITION}, "a", time.Minute, time.Minute},
-		"needs a change":           {&leasev1.Rejection{Code: code.Code_PERMISSION_DENIED}, "a", time.Minute, time.Minute},
+		"needs a change":           {&leasev1.Rejection{Code: code.Code_INVALID_ARGUMENT}, "a", time.Minute, time.Minute},
 		"needs a change, later":    {&leasev1.Rejection{Code: code.Code_RESOURCE_EXHAUSTED, RetryAfter: durationpb.New(20 * time.Second)}, "a", 20 * time.Second, 20 * time.Second},
 		"needs a change, tomorrow": {&leasev1.Rejection{Code: code.Code_RESOURCE_EXHAUSTED, RetryAfter: durationpb.New(24 * time.Hour)}, "a", time.Minute, time.Minute},
 		"unavailable, for ever":    {&leasev1.Rejection{Code: code.Code_UNAVAILABLE, RetryAfter: durationpb.New(math.MaxInt64)}, "a", time.Minute, 90 * time.Second},

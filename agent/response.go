@@ -22,6 +22,8 @@ const (
 	reasonNotLeader               = "NOT_LEADER"
 	reasonNoLeader                = "NO_LEADER"
 	reasonRegistrationRateLimited = "REGISTRATION_RATE_LIMITED"
+	reasonNotAuthorized           = "NOT_AUTHORIZED"
+	reasonNotAuthenticated        = "NOT_AUTHENTICATED"
 )
 
 // handle applies a response. An error ends the stream.
@@ -54,7 +56,8 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 		s.recordGrant(response.Grant)
 	}
 	s.resetWatchdog()
-	s.recordAnswer()
+	s.recordAnswer(response.Directive)
+	s.logRefused(response)
 	return s.follow(response.Directive)
 }
 
@@ -90,7 +93,9 @@ func (s *stream) recordGrant(grant *leasev1.Grant) {
 	})
 }
 
-func (s *stream) recordAnswer() {
+// recordAnswer ends the backoff of the target. An answer that asks for new credentials does not:
+// the client might have no others.
+func (s *stream) recordAnswer(directive leasev1.StreamHeartbeatsResponse_Directive) {
 	first := s.router.markAnswered(s.target)
 	s.history.update(func(status *Status) {
 		status.Target, status.LastAnswer = s.target.address, time.Now()
@@ -98,9 +103,29 @@ func (s *stream) recordAnswer() {
 			status.Streams++
 		}
 	})
+	if directive == leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH {
+		return
+	}
 	if first {
 		s.backoffs.succeed(s.target.address, s.interval)
 		s.cfg.Logger.Info("server answers heartbeats", "target", s.target.address)
+	}
+}
+
+// logRefused logs one of the holders that the credentials of the client may not register.
+func (s *stream) logRefused(response *leasev1.StreamHeartbeatsResponse) {
+	refused := 0
+	var first *leasev1.Rejection
+	for _, result := range response.RegistrationResults {
+		if why := result.GetRejection(); why != nil && actionOf(why) == leave {
+			if refused++; first == nil {
+				first = why
+			}
+		}
+	}
+	if refused > 0 {
+		s.cfg.Logger.Warn("server refuses holders of this client; they register again later, on a new connection",
+			"target", s.target.address, "holders", refused, "reason", first.Reason, "first", first.Message)
 	}
 }
 
@@ -153,6 +178,9 @@ func (s *stream) rejection(rejected *leasev1.Rejection, minPause time.Duration) 
 		return rejection{reason: rejected.GetReason(), action: wait, retryAt: s.now.Add(s.supersededPause(rejected))}
 	}
 	pause := s.retryAfter(rejected)
+	if actionOf(rejected) == leave {
+		pause += time.Duration(s.jitter * float64(pause/2))
+	}
 	return rejection{
 		reason: rejected.GetReason(), action: actionOf(rejected), retryAt: s.now.Add(max(pause, minPause)),
 		redirectAddress: rejected.GetRedirectAddress(), moveAt: s.moveAt(rejected),
@@ -167,6 +195,8 @@ func actionOf(rejected *leasev1.Rejection) action {
 	switch rejected.GetReason() {
 	case reasonSuperseded:
 		return wait
+	case reasonNotAuthorized, reasonNotAuthenticated:
+		return leave
 	case reasonNotLeader, reasonNoLeader:
 		return move
 	case reasonLeaseNotFound, reasonRegistrationRateLimited:
@@ -174,6 +204,8 @@ func actionOf(rejected *leasev1.Rejection) action {
 	}
 	// A reason of a newer API, or one that needs a change.
 	switch rejected.GetCode() {
+	case code.Code_PERMISSION_DENIED, code.Code_UNAUTHENTICATED:
+		return leave
 	case code.Code_FAILED_PRECONDITION:
 		if rejected.GetRedirectAddress() != "" {
 			return move

@@ -369,6 +369,9 @@ const (
 	// wait ends the beats until retryAt, because another boot has the name. The holder leaves its
 	// stream meanwhile.
 	wait
+	// leave leaves the stream, because its credentials do not permit the holder, and registers again
+	// at retryAt. If the stream had no other holder, that is on a new stream.
+	leave
 	// stop ends the beats of this boot.
 	stop
 )
@@ -406,6 +409,8 @@ func (r *router) reject(e *entry, why rejection) {
 		e.superseded = true
 		r.unassign(e)
 		e.preferred = address
+	case leave:
+		r.unassign(e)
 	case stop:
 		e.superseded = true
 		r.detach(e)

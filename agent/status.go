@@ -49,7 +49,7 @@ type TargetStatus struct {
 // Rejection is a holder that the server does not accept.
 type Rejection struct {
 	Holder Holder
-	// Reason is a reason of the API, for example UNKNOWN_CLASS, TOO_MANY_HOLDERS or NOT_LEADER.
+	// Reason is a reason of the API, for example UNKNOWN_CLASS, NOT_AUTHORIZED or NOT_LEADER.
 	Reason string
 }
 

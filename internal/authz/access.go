@@ -93,7 +93,8 @@ func (p parts) add(part string) parts { return append(p.number(len(part)), part.
 func (p parts) addSorted(list []string) parts {
 	p = p.number(len(list))
 	if !slices.IsSorted(list) {
-		list = slices.Sorted(slices.Values(list))
+		list = slices.Clone(list)
+		slices.Sort(list)
 	}
 	for _, part := range list {
 		p = p.add(part)

@@ -17,7 +17,7 @@ type Config struct {
 	// MaxHandshakes limits the TLS handshakes in progress. One address may have a quarter of them.
 	MaxHandshakes int
 	// Rate is the number of new connections per second. One address may have a quarter of them, and
-	// a burst may have those of two seconds.
+	// a burst may have those of one second.
 	Rate int
 	// TrustLoopback exempts loopback addresses from the limits of an address.
 	TrustLoopback bool

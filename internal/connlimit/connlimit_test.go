@@ -77,7 +77,7 @@ func TestLimiter_LimitsConnections(t *testing.T) {
 		"of an address":  {Config{MaxConnections: 50, MaxPerAddress: 30}, false, 30, tooManyOfAddress, 20},
 		"handshakes":     {Config{MaxHandshakes: 40}, true, 10, tooManyHandshakesOfOne, 10},
 		"no handshakes":  {Config{MaxHandshakes: 40}, false, 100, "", 100},
-		"rate":           {Config{Rate: 40}, false, 21, tooManyNewOfAddress, 21}, // two seconds of a quarter, and one
+		"rate":           {Config{Rate: 40}, false, 11, tooManyNewOfAddress, 11}, // one second of a quarter, and one
 		"no limit":       {Config{}, true, 100, "", 100},
 		"high handshake": {Config{MaxHandshakes: 400}, true, 100, "", 100},
 	} {
@@ -196,12 +196,12 @@ func TestListener_PacesConnectionsOfManyAddresses(t *testing.T) {
 			if _, err := listener.Accept(); err != nil {
 				t.Fatal(err)
 			}
-			if i == 199 && time.Since(begin) > 0 {
+			if i == 99 && time.Since(begin) > 0 {
 				t.Errorf("the burst took %v", time.Since(begin))
 			}
 		}
-		if took := time.Since(begin); took < 8*time.Second || took > 8100*time.Millisecond {
-			t.Errorf("1000 connections took %v, want 8 s", took)
+		if took := time.Since(begin); took < 9*time.Second || took > 9100*time.Millisecond {
+			t.Errorf("1000 connections took %v, want 9 s", took)
 		}
 		inner.next <- &remote{from: "10.0.0.1:1"}
 		go func() {
@@ -423,6 +423,38 @@ func TestTLS_LimitsConnectionsOfAnIdentity(t *testing.T) {
 	if _, err := f.dial(t, "127.0.0.1", eve); err != nil {
 		t.Errorf("a connection after one was closed: %v", err)
 	}
+}
+
+func TestLimiter_FloodKeepsItsIdentityOut(t *testing.T) {
+	l, now := newLimiter(t, Config{MaxPerIdentity: 5}), time.Now()
+	eve, ann := identity{user: "eve"}, identity{user: "ann"}
+	open := func(named identity, now time.Time) (*conn, string) {
+		admitted, _ := connect(l, "10.0.0.1:1", true, now, 1)
+		return admitted[0], l.identify(admitted[0], named, now)
+	}
+	flooding, _ := open(eve, now)
+	l.flooded(flooding, now)
+	flooding.Close()
+	if _, reason := open(eve, now.Add(floodPause-1)); reason != tooManyControlFrames {
+		t.Errorf("a connection after a flood is refused for %q, want %q", reason, tooManyControlFrames)
+	}
+	if _, reason := open(ann, now); reason != "" {
+		t.Errorf("a connection of another identity is refused for %q", reason)
+	}
+	if c, reason := open(eve, now.Add(floodPause)); reason != "" {
+		t.Errorf("a connection after the pause is refused for %q", reason)
+	} else {
+		c.Close()
+	}
+	for i := range 100 { // a new identity looks at others
+		if _, reason := open(identity{user: fmt.Sprint(i)}, now.Add(floodPause)); reason != "" {
+			t.Fatalf("a connection is refused for %q", reason)
+		}
+	}
+	if l.identities[eve] != nil {
+		t.Error("an identity without connections is kept")
+	}
+	l.flooded(nil, now) // a connection that is not counted
 }
 
 func TestTLS_StalledHandshakesKeepNoOtherAddressOut(t *testing.T) {

@@ -12,7 +12,7 @@ const (
 	// A client may send controlRate control frames per second, and controlBurst at once. A gRPC
 	// client sends one for each call that it cancels, and pings every few seconds.
 	controlRate  = 100
-	controlBurst = 1000
+	controlBurst = 400
 
 	prefaceBytes = 24 // of "PRI * HTTP/2.0…", before the first frame
 	headerBytes  = 9
@@ -31,7 +31,7 @@ const (
 
 // Credentials returns credentials of a gRPC server that end a connection on which the client sends
 // too many control frames: resets, settings, pings, priorities, continuations, empty data, and
-// frames of unknown types.
+// frames of unknown types. For ten seconds, the identity of the connection may open no other one.
 func (l *Limiter) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &watchedCredentials{TransportCredentials: inner, limiter: l}
 }
@@ -47,7 +47,8 @@ func (w *watchedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	if err != nil {
 		return nil, nil, err
 	}
-	return &watchedConn{Conn: c, limiter: w.limiter, skip: prefaceBytes}, info, nil
+	counted, _ := raw.(*conn) // nil if the listener is not the limiter's
+	return &watchedConn{Conn: c, limiter: w.limiter, counted: counted, skip: prefaceBytes}, info, nil
 }
 
 // Clone returns a copy with the same Limiter.
@@ -59,6 +60,7 @@ func (w *watchedCredentials) Clone() credentials.TransportCredentials {
 type watchedConn struct {
 	net.Conn
 	limiter *Limiter
+	counted *conn // nil if it is not counted
 
 	skip   int // bytes until the next header of a frame
 	header [headerBytes]byte
@@ -72,7 +74,7 @@ var errControlFrames = errors.New("the client sends too many HTTP/2 control fram
 func (w *watchedConn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	if n > 0 && !w.count(p[:n]) {
-		w.limiter.refused.WithLabelValues(tooManyControlFrames).Inc()
+		w.limiter.flooded(w.counted, time.Now())
 		_ = w.Conn.Close() // the reader gets the cause
 		return 0, errControlFrames
 	}

@@ -16,11 +16,14 @@ const (
 	// share is the part of the handshakes and of the rate that one address may have: 1/share.
 	share = 4
 	// burstSeconds is how many seconds of the rate may come at once.
-	burstSeconds = 2
+	burstSeconds = 1
 	// looks is how many addresses a new address looks at for one to forget.
 	looks = 4
 	// maxClosed bounds the addresses that have no open connection and are ahead of their rate.
 	maxClosed = 10_000
+	// floodPause is how long an identity may not connect after a flood of control frames. Otherwise
+	// it would continue on a new connection.
+	floodPause = 10 * time.Second
 )
 
 // Reasons of refused connections, which are values of a metric's label.
@@ -45,13 +48,20 @@ type Limiter struct {
 	// paid is the time until which all connections so far are paid at the full rate.
 	paid       time.Time
 	addresses  map[netip.Addr]*address
-	identities map[identity]int
+	identities map[identity]*connections
 }
 
 // address counts the connections of one client address.
 type address struct {
 	open, handshaking int
 	paid              time.Time
+}
+
+// connections are those of one identity.
+type connections struct {
+	open int
+	// refusedUntil is when the identity may connect again after a flood.
+	refusedUntil time.Time
 }
 
 // identity is a user, or an address without a certificate.
@@ -65,7 +75,7 @@ type identity struct {
 func New(cfg Config, registerer prometheus.Registerer, server string) (*Limiter, error) {
 	labels := prometheus.Labels{"server": server}
 	l := &Limiter{
-		cfg: cfg, addresses: map[netip.Addr]*address{}, identities: map[identity]int{},
+		cfg: cfg, addresses: map[netip.Addr]*address{}, identities: map[identity]*connections{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_connections_refused_total", Help: "Connections that a limit closed, by reason.", ConstLabels: labels,
 		}, []string{"reason"}),
@@ -225,36 +235,74 @@ func (l *Limiter) TLS(config *tls.Config) *tls.Config {
 	return watched
 }
 
-var errIdentity = errors.New("too many connections of this identity")
+var errIdentity = errors.New("the identity may not open another connection now")
 
 // identified ends the handshake of c. An alert would call the certificate bad, so a connection
-// above the limit is reset.
+// that its identity may not have is reset.
 func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
 	named := identity{from: c.from}
 	if len(state.VerifiedChains) > 0 {
 		named = identity{user: state.VerifiedChains[0][0].Subject.CommonName}
 	}
-	if l.identify(c, named) {
+	reason := l.identify(c, named, time.Now())
+	if reason == "" {
 		return nil
 	}
-	l.refuse(c, tooManyOfIdentity)
+	l.refuse(c, reason)
 	return errIdentity
 }
 
-// identify says whether the identity may have one more connection.
-func (l *Limiter) identify(c *conn, named identity) bool {
+// identify counts a connection for its identity. It returns the reason if the connection must be
+// closed.
+func (l *Limiter) identify(c *conn, named identity, now time.Time) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endHandshake(c)
 	if c.closed || c.identity != (identity{}) || named == (identity{}) || c.of == nil {
-		return true
+		return ""
 	}
-	if l.cfg.MaxPerIdentity > 0 && l.identities[named] >= l.cfg.MaxPerIdentity {
-		return false
+	of := l.identities[named]
+	switch {
+	case of == nil:
+		of = l.newIdentity(named, now)
+	case of.refusedUntil.After(now):
+		return tooManyControlFrames
+	case l.cfg.MaxPerIdentity > 0 && of.open >= l.cfg.MaxPerIdentity:
+		return tooManyOfIdentity
 	}
-	l.identities[named]++
+	of.open++
 	c.identity = named
-	return true
+	return ""
+}
+
+// newIdentity needs l.mu. Each new identity looks at a few others for one to forget: an identity
+// without connections remains only after a flood.
+func (l *Limiter) newIdentity(named identity, now time.Time) *connections {
+	looked := 0
+	for other, of := range l.identities {
+		if of.open == 0 && !of.refusedUntil.After(now) {
+			delete(l.identities, other)
+		}
+		if looked++; looked == looks {
+			break
+		}
+	}
+	made := &connections{}
+	l.identities[named] = made
+	return made
+}
+
+// flooded refuses further connections of the identity of c for a while.
+func (l *Limiter) flooded(c *conn, now time.Time) {
+	l.refused.WithLabelValues(tooManyControlFrames).Inc()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c == nil {
+		return
+	}
+	if of := l.identities[c.identity]; of != nil {
+		of.refusedUntil = now.Add(floodPause)
+	}
 }
 
 // endHandshake needs l.mu.
@@ -282,10 +330,11 @@ func (l *Limiter) forget(c *conn) {
 	if c.of != nil {
 		c.of.open--
 	}
-	if c.identity == (identity{}) {
+	of := l.identities[c.identity]
+	if of == nil {
 		return
 	}
-	if l.identities[c.identity]--; l.identities[c.identity] == 0 {
+	if of.open--; of.open == 0 && of.refusedUntil.IsZero() {
 		delete(l.identities, c.identity)
 	}
 }

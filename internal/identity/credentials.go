@@ -24,7 +24,11 @@ func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn n
 	if r.serverName != "" {
 		authority = r.serverName
 	}
-	return credentials.NewTLS(r.client.TLS()).ClientHandshake(ctx, authority, conn)
+	secure, info, err := credentials.NewTLS(r.client.TLS()).ClientHandshake(ctx, authority, conn)
+	if err != nil {
+		r.client.observe(err, conn.RemoteAddr())
+	}
+	return secure, info, err
 }
 
 // ServerHandshake fails, because these are credentials of a client.

@@ -24,6 +24,7 @@ func (s *source) Register(r prometheus.Registerer, use string) error {
 	const expiry, expiryHelp = "trivet_tls_expiry_timestamp_seconds",
 		"When the certificate in use, or the next of the authorities in use, expires, in seconds since 1970; 0 without one."
 	return errors.Join(
+		prometheus.WrapRegistererWith(prometheus.Labels{"use": use}, r).Register(s.handshakes.failed),
 		gauge(expiry, expiryHelp, "certificate", func() float64 { return seconds(s.current().keyPair.expiry()) }),
 		gauge(expiry, expiryHelp, "authorities", func() float64 { return seconds(s.current().authorities.expiry(time.Now())) }),
 		gauge("trivet_tls_reload_failing", "1 while the content of the certificate files cannot be used, else 0.", "", func() float64 {

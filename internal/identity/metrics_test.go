@@ -56,6 +56,9 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			name := family.GetName()
+			if metric.GetGauge() == nil {
+				continue // a counter
+			}
 			for _, label := range metric.GetLabel() {
 				if label.GetName() == "part" {
 					name += " " + label.GetValue()

@@ -31,6 +31,8 @@ type source struct {
 	inUse  atomic.Pointer[material] // never nil
 	broken atomic.Pointer[error]    // why the files cannot be used; nil if they are in use
 
+	handshakes *handshakes
+
 	reading sync.Mutex // held by the one reader; guards the fields below
 	checked time.Time
 	// shrunk is a bundle that lacks an authority in use. It counts when two reads in a row find it,
@@ -49,7 +51,7 @@ func newSource(files Files, logger *slog.Logger) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &source{files: files, logger: logger, checked: time.Now()}
+	s := &source{files: files, logger: logger, checked: time.Now(), handshakes: newHandshakes()}
 	s.inUse.Store(&material{keyPair: pair, authorities: peers})
 	return s, nil
 }

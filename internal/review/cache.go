@@ -147,7 +147,10 @@ func (c *Cache[V]) wait(ctx context.Context, running *flight[V]) (Answer[V], err
 	if err := running.within(ctx, maxWait); err != nil {
 		return Answer[V]{}, err
 	}
-	return Answer[V]{Value: running.value}, running.err
+	if running.err != nil {
+		return Answer[V]{}, running.err
+	}
+	return Answer[V]{Value: running.value}, nil
 }
 
 func (c *Cache[V]) lookup(key Key) *entry[V] {

@@ -67,7 +67,7 @@ func (c chain) deny(caller *authn.Caller, method string, request any, refused er
 		return
 	}
 	record := c.record(caller, method, request, audit.Denied)
-	record.Code, record.Reason, record.DecisionReason = status.Code(refused), string(reason), status.Convert(refused).Message()
+	record.Code, record.Reason, record.DecisionReason = status.Code(refused), string(reason), authn.Redact(status.Convert(refused).Message())
 	c.audit.Write(record)
 }
 
@@ -75,7 +75,8 @@ func (c chain) deny(caller *authn.Caller, method string, request any, refused er
 func (c chain) record(caller *authn.Caller, method string, request any, decision audit.Decision) audit.Record {
 	record := audit.Record{Caller: caller, Method: method, Decision: decision}
 	if access := c.rules.access[method]; access != nil && request != nil {
-		record.Object, record.RequestID = stringOf(request, access.name), stringOf(request, access.requestID)
+		record.Object = authn.Redact(stringOf(request, access.name))
+		record.RequestID = authn.Redact(stringOf(request, access.requestID))
 	}
 	return record
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
@@ -21,9 +22,18 @@ func logStream(logger *slog.Logger, options ...logging.Option) grpc.StreamServer
 	return logging.StreamServerInterceptor(adapt(logger), append(all, options...)...)
 }
 
-// adapt returns a logger for the interceptor. Its levels have the values of slog's.
+// adapt returns a logger for the interceptor. Its levels have the values of slog's. Errors and user
+// names have what callers gave, which may be a token by mistake.
 func adapt(logger *slog.Logger) logging.Logger {
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		if !logger.Enabled(ctx, slog.Level(level)) {
+			return
+		}
+		for i, field := range fields {
+			if text, ok := field.(string); ok {
+				fields[i] = authn.Redact(text)
+			}
+		}
 		logger.Log(ctx, slog.Level(level), message, fields...)
 	})
 }

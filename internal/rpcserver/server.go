@@ -190,9 +190,9 @@ func transportCredentials(cfg Config, deps Deps) (credentials.TransportCredentia
 		return nil, fmt.Errorf("metrics of the TLS files: %w", err)
 	}
 	if deps.Connections == nil {
-		return credentials.NewTLS(server.TLS()), nil
+		return server.Observe(credentials.NewTLS(server.TLS())), nil
 	}
-	return deps.Connections.Credentials(credentials.NewTLS(deps.Connections.TLS(server.TLS()))), nil
+	return server.Observe(deps.Connections.Credentials(credentials.NewTLS(deps.Connections.TLS(server.TLS())))), nil
 }
 
 // TransportOptions returns the server options for connections and limits. Benchmarks compare with a

@@ -51,7 +51,7 @@ func child(t *testing.T, role string, settings any) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), program)
+	command := exec.Command(program) // a server ends after the test's context
 	command.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(text))
 	command.Stderr = os.Stderr
 	return command

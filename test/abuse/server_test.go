@@ -17,7 +17,9 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -32,8 +34,17 @@ func serve() error {
 	}
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.TLS = files
+	quotas, err := quota.New(quota.Methods(), nil)
+	if err != nil {
+		return err
+	}
+	connections, err := connlimit.New(cfg.Connections, nil, "grpc")
+	if err != nil {
+		return err
+	}
 	server, err := rpcserver.New(cfg, rpcserver.Deps{
 		Logger: slog.New(slog.DiscardHandler), Authenticator: authn.New(authn.Config{}), Authorizer: authz.New(nil),
+		Quota: quotas, Connections: connections,
 		Unvalidated: []string{leasev1.HeartbeatService_Heartbeat_FullMethodName, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName},
 	})
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,15 +30,14 @@ func makeSystem(t *testing.T) {
 
 func TestPods_MeetTheRestrictedStandard(t *testing.T) {
 	makeSystem(t)
-	for _, deployment := range ofKind[appsv1.Deployment](t, render(t, "base"), "Deployment") {
-		t.Run(deployment.Name, func(t *testing.T) {
-			spec := deployment.Spec.Template.Spec
-			if err := admit(t, deployment.Name, spec); err != nil {
+	for name, spec := range pods(t, render(t, everything)) {
+		t.Run(name, func(t *testing.T) {
+			if err := admit(t, "admitted", spec); err != nil {
 				t.Errorf("the pod is refused: %v", err)
 			}
 			loose := spec.DeepCopy()
 			loose.Containers[0].SecurityContext.Capabilities = nil
-			if err := admit(t, deployment.Name, *loose); !apierrors.IsForbidden(err) {
+			if err := admit(t, "admitted", *loose); !apierrors.IsForbidden(err) {
 				t.Errorf("the same pod with capabilities: %v, want a refusal", err)
 			}
 			if !*spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem { // the one rule of ours beyond the standard

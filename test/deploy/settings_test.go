@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -35,12 +36,18 @@ func programs() map[string]process.Program {
 	}
 }
 
-// pods are the pods of a tree that run a server, by name.
+// pods are the pods of a tree, by the name of what makes them.
 func pods(t *testing.T, objects []*unstructured.Unstructured) map[string]corev1.PodSpec {
 	t.Helper()
 	found := map[string]corev1.PodSpec{}
 	for _, deployment := range ofKind[appsv1.Deployment](t, objects, "Deployment") {
 		found[deployment.Name] = deployment.Spec.Template.Spec
+	}
+	for _, job := range ofKind[batchv1.Job](t, objects, "Job") {
+		found["job/"+job.Name] = job.Spec.Template.Spec
+	}
+	for _, job := range ofKind[batchv1.CronJob](t, objects, "CronJob") {
+		found["cronjob/"+job.Name] = job.Spec.JobTemplate.Spec.Template.Spec
 	}
 	for _, pod := range ofKind[corev1.Pod](t, objects, "Pod") {
 		found[pod.Name] = pod.Spec
@@ -153,6 +160,7 @@ func TestTrees_RunTheServersTheyAreFor(t *testing.T) {
 func TestServers_TakeEverySetting(t *testing.T) {
 	authority := identitytest.NewAuthority(t, "trivet")
 	files := filepath.Dir(authority.Files(t, "server", authority).CertFile)
+	identitytest.Replace(t, filepath.Join(files, "client-ca.crt"), identitytest.Bundle(authority))
 	for _, tree := range trees() {
 		objects := render(t, tree)
 		for pod, spec := range pods(t, objects) {
@@ -225,6 +233,9 @@ func checkProbes(t *testing.T, s server, admin int) {
 		probes = append(probes, s.ReadinessProbe)
 	}
 	for _, probe := range probes {
+		if probe.HTTPGet.Scheme != corev1.URISchemeHTTPS {
+			t.Errorf("probe of %s is in %q, and the admin server has TLS", probe.HTTPGet.Path, probe.HTTPGet.Scheme)
+		}
 		if target := probe.HTTPGet.Port; target.StrVal != "admin" && target.IntValue() != admin {
 			t.Errorf("probe of %s asks port %s, not the admin server's", probe.HTTPGet.Path, target.String())
 		}

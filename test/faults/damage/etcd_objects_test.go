@@ -114,6 +114,18 @@ func subjectsOf(s *corev1.Service) []string {
 	return subjects
 }
 
+func portsOfTwoProtocols(s *corev1.Service) []string {
+	var twice []string
+	seen := map[int32]bool{0: true}
+	for _, port := range nodePortsOf(s) {
+		if port != 0 && seen[port] {
+			twice = append(twice, fmt.Sprint(port))
+		}
+		seen[port] = true
+	}
+	return twice
+}
+
 func nodePortsOf(s *corev1.Service) []int32 {
 	var ports []int32
 	for _, port := range s.Spec.Ports {

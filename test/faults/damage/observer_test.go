@@ -96,7 +96,7 @@ func (o *observer) handleEvent(event *clientv3.Event, injected bool) {
 				o.err = fmt.Errorf("%s: %w", key, err)
 				return
 			}
-			e.Subjects = subjectsOf(service)
+			e.Subjects, e.Twice = subjectsOf(service), portsOfTwoProtocols(service)
 		}
 		o.observe(e)
 	case key == portsKey && !gone:
@@ -204,9 +204,9 @@ func (o *observer) checkOpening(opened opening) error {
 	defer o.mu.Unlock()
 	switch opened.about.code {
 	case "NOT_ALLOCATED":
-		return o.checkReleased(opened.about)
+		return o.checkWas(opened.about, o.oracle.WasUnallocated)
 	case "DUPLICATE_OWNER":
-		return o.checkShared(opened.about)
+		return o.checkWas(opened.about, o.oracle.WasShared)
 	case "LEAKED", "ORPHAN":
 		return o.checkLeak(opened)
 	default:
@@ -214,21 +214,11 @@ func (o *observer) checkOpening(opened opening) error {
 	}
 }
 
-// checkReleased returns an error unless an update of a Service released the subject. kube-apiserver
-// frees such a subject just before it writes the Service, so a finding in between is true.
-func (o *observer) checkReleased(about subject) error {
-	if !slices.ContainsFunc(o.oracle.Violations(), func(b oracle.Violation) bool {
-		return b.Rule == oracle.FreedInUse && b.Subject == about.text && b.ReleasedAt > 0
-	}) {
-		return o.unexplained(about)
-	}
-	return nil
-}
-
-// checkShared returns an error unless two Services used the subject at one time. If neither damage
-// nor an update has caused that, it is a violation, too.
-func (o *observer) checkShared(about subject) error {
-	if !o.oracle.WasShared(about.text) {
+// checkWas returns an error unless a finding was true at one time. kube-apiserver causes such times
+// itself: it frees what an update releases just before it writes the Service. A time with neither
+// this cause nor damage is a violation; see checkViolations.
+func (o *observer) checkWas(about subject, was func(subject string) bool) error {
+	if !was(about.text) {
 		return o.unexplained(about)
 	}
 	return nil

@@ -19,6 +19,9 @@ const (
 	period = 20 * time.Second
 	// reportFailuresAfter is how long passes may fail before the error says for how long they have.
 	reportFailuresAfter = time.Minute
+	// firstListTime is how long the first lists of a term may take before a pass without them is
+	// reported as failed.
+	firstListTime = 5 * time.Second
 )
 
 // reconciler runs the controller for one term, or until the stores of the cluster change. Only the
@@ -101,7 +104,9 @@ func (r *reconciler) run(ctx context.Context, report func(error)) {
 	for !r.stores.changed {
 		now := time.Now()
 		if !now.Before(r.nextPass) {
-			report(r.pass(ctx))
+			if err := r.pass(ctx); !r.isListing(err, now) {
+				report(err)
+			}
 			now = time.Now()
 		}
 		r.dispatch(now)
@@ -126,6 +131,11 @@ func (r *reconciler) run(ctx context.Context, report func(error)) {
 		case <-timer.C:
 		}
 	}
+}
+
+// isListing reports whether a pass only lacks lists that are under way since the term began.
+func (r *reconciler) isListing(err error, now time.Time) bool {
+	return errors.Is(err, ErrNotSynced) && len(r.watches.failing) == 0 && now.Sub(r.failingSince) < firstListTime
 }
 
 // collectResults takes the results that are there, so that one write stores them.

@@ -29,6 +29,8 @@ type Event struct {
 	Service  string
 	Subjects []string
 	Gone     bool
+	// Twice has those of Subjects that the Service lists twice: ports of two protocols.
+	Twice []string
 	// Injected marks damage by the test.
 	Injected bool
 	// Time is the time at which the event was observed.
@@ -112,6 +114,10 @@ type Oracle struct {
 	unuses                  map[string][]Unuse  // by subject, in order
 	histories               map[string][]string // events by subject, in order
 	shared                  map[string]bool     // subjects that two Services used at one time
+	unallocated             map[string]bool     // subjects that were in use and not allocated
+	twice                   map[string][]string // Event.Twice by Service
+	doubleFrees             map[string]*doubleFree
+	freedTwice              map[string]time.Time // the last consequence of a double free, by subject
 	events                  int
 }
 
@@ -120,7 +126,8 @@ func New() *Oracle {
 	return &Oracle{
 		allocated: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, freedInUse: map[string]int{}, last: map[string]int{},
 		damaged: map[string]bool{}, sharedByDamage: map[string]bool{}, unuses: map[string][]Unuse{}, histories: map[string][]string{},
-		shared: map[string]bool{},
+		shared: map[string]bool{}, unallocated: map[string]bool{}, twice: map[string][]string{},
+		doubleFrees: map[string]*doubleFree{}, freedTwice: map[string]time.Time{},
 	}
 }
 
@@ -139,6 +146,7 @@ func (o *Oracle) Observe(e Event) {
 	}
 	for _, subject := range changed {
 		o.histories[subject] = append(o.histories[subject], describe(e, subject))
+		o.unallocated[subject] = o.unallocated[subject] || len(o.users[subject]) > 0 && !o.allocated[subject]
 		o.recordUnuse(e, subject)
 	}
 }
@@ -153,6 +161,9 @@ func (o *Oracle) allocate(e Event) {
 
 func (o *Oracle) free(e Event) {
 	delete(o.allocated, e.Subject)
+	if o.countFree(e) {
+		e.Injected = true
+	}
 	used := len(o.users[e.Subject]) > 0
 	o.damaged[e.Subject] = used && (e.Injected || o.damaged[e.Subject])
 	if e.Injected || !used || o.sharedByDamage[e.Subject] {
@@ -171,9 +182,12 @@ func (o *Oracle) use(e Event) {
 		delete(o.users[subject], e.Service)
 		if !e.Gone {
 			o.markReleased(e, subject)
+		} else if slices.Contains(o.twice[e.Service], subject) {
+			o.doubleFrees[subject] = &doubleFree{gone: e.Time}
 		}
 	}
 	delete(o.uses, e.Service)
+	o.twice[e.Service] = slices.Clone(e.Twice)
 	if len(e.Subjects) == 0 {
 		return
 	}
@@ -184,6 +198,39 @@ func (o *Oracle) use(e Event) {
 		}
 		o.startUse(e, subject)
 	}
+}
+
+// doubleFree counts the frees of a port of two protocols after the deletion of its Service.
+// kube-apiserver frees such a port once for each protocol. In between it can give the port to
+// another Service, which then uses it without an allocation.
+type doubleFree struct {
+	gone  time.Time
+	frees int
+}
+
+// releaseTime is longer than kube-apiserver needs to free what a deleted Service used.
+const releaseTime = 10 * time.Second
+
+// countFree reports whether a free is the second one, or a consequence of one.
+func (o *Oracle) countFree(e Event) bool {
+	if double := o.doubleFrees[e.Subject]; double != nil && e.Time.Sub(double.gone) <= releaseTime {
+		if double.frees++; double.frees == 2 {
+			delete(o.doubleFrees, e.Subject)
+			o.freedTwice[e.Subject] = e.Time
+		}
+	}
+	return o.isFreedTwice(e, e.Subject)
+}
+
+// isFreedTwice reports whether an event can be a consequence of a double free: a Service that uses
+// the port without an allocation frees it again when it is deleted.
+func (o *Oracle) isFreedTwice(e Event, subject string) bool {
+	last, ok := o.freedTwice[subject]
+	if !ok || e.Time.Sub(last) > releaseTime {
+		return false
+	}
+	o.freedTwice[subject] = e.Time
+	return true
 }
 
 // markReleased marks the violations that an update of a Service explains. There may be several:
@@ -208,13 +255,14 @@ func (o *Oracle) startUse(e Event, subject string) {
 	if e.Injected {
 		return
 	}
-	if !o.allocated[subject] {
+	byDoubleFree := !o.allocated[subject] && o.isFreedTwice(e, subject)
+	if !o.allocated[subject] && !byDoubleFree {
 		o.addViolation(UsedUnallocated, e.Revision, subject)
 	}
 	switch {
 	case len(o.users[subject]) == 1:
 		delete(o.sharedByDamage, subject)
-	case o.damaged[subject]:
+	case o.damaged[subject], o.isFreedTwice(e, subject):
 		o.sharedByDamage[subject] = true
 	default:
 		o.addViolation(Shared, e.Revision, subject)
@@ -299,6 +347,9 @@ func (o *Oracle) Unused() []string {
 	slices.Sort(unused)
 	return unused
 }
+
+// WasUnallocated reports whether a subject was in use and not allocated at one time.
+func (o *Oracle) WasUnallocated(subject string) bool { return o.unallocated[subject] }
 
 // WasShared reports whether two Services used a subject at one time, by damage or in violation of a
 // rule.

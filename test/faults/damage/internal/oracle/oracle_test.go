@@ -20,6 +20,12 @@ func use(revision int64, service string, subjects ...string) Event {
 	return Event{Revision: revision, Kind: Use, Service: service, Subjects: subjects}
 }
 
+func useTwice(revision int64, service, subject string) Event {
+	e := use(revision, service, subject)
+	e.Twice = e.Subjects
+	return e
+}
+
 func gone(revision int64, service string) Event {
 	return Event{Revision: revision, Kind: Use, Service: service, Gone: true}
 }
@@ -60,6 +66,20 @@ func TestOracle_FindsViolations(t *testing.T) {
 				{Rule: FreedInUse, Revision: 5, Subject: "30080", Services: []string{"web"}, ReleasedAt: 6},
 			},
 		},
+		"a port of two protocols, freed twice after a deletion, in between given to another Service": {
+			events: []Event{allocate(1, "30080"), useTwice(2, "web", "30080"), gone(3, "web"), free(4, "30080"), allocate(5, "30080"), free(6, "30080"),
+				use(7, "db", "30080"), gone(8, "db"), allocate(9, "30080"), free(10, "30080"), use(11, "cache", "30080")},
+		},
+		"a port of two protocols, freed a third time": {
+			events: []Event{allocate(1, "30080"), useTwice(2, "web", "30080"), gone(3, "web"), free(4, "30080"), allocate(5, "30080"),
+				use(6, "db", "30080"), free(7, "30080"), allocate(8, "30080"), free(30, "30080")},
+			want: []Violation{{Rule: FreedInUse, Revision: 30, Subject: "30080", Services: []string{"db"}}},
+		},
+		"a port of one protocol, freed twice after a deletion": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), gone(3, "web"), free(4, "30080"), allocate(5, "30080"), free(6, "30080"),
+				use(7, "db", "30080")},
+			want: []Violation{{Rule: UsedUnallocated, Revision: 7, Subject: "30080", Services: []string{"db"}}},
+		},
 		"freed while in use by one Service, and released by an update of another": {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), gone(4, "web"), allocate(5, "30080"),
 				use(6, "db", "30080"), use(7, "db")},
@@ -96,6 +116,7 @@ func TestOracle_FindsViolations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			oracle := New()
 			for _, event := range c.events {
+				event.Time = at(event.Revision)
 				oracle.Observe(event)
 			}
 			if diff := cmp.Diff(c.want, oracle.Violations(), cmpopts.EquateEmpty()); diff != "" {

@@ -1,0 +1,129 @@
+package deploy
+
+import (
+	"encoding/json"
+	"maps"
+	"net"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/trivet-dev/trivet/internal/certs"
+)
+
+const certManagerGroup = "cert-manager.io"
+
+// certificateSpec is all that the component sets in the Certificate of a server.
+type certificateSpec struct {
+	SecretName  string                           `json:"secretName"`
+	CommonName  string                           `json:"commonName"`
+	Subject     struct{ Organizations []string } `json:"subject"`
+	DNSNames    []string                         `json:"dnsNames"`
+	IPAddresses []net.IP                         `json:"ipAddresses"`
+	IsCA        bool                             `json:"isCA"`
+	Usages      []string                         `json:"usages"`
+	Duration    string                           `json:"duration"`
+	RenewBefore string                           `json:"renewBefore"`
+	PrivateKey  map[string]any                   `json:"privateKey"`
+	IssuerRef   struct{ Kind, Name string }      `json:"issuerRef"`
+}
+
+// cert-manager's API is no part of Kubernetes, so no apiserver checks these objects here. They say
+// the same as the certificates of trivet certs, field by field.
+func TestCertManager_CertificatesAreThoseOfTrivetCerts(t *testing.T) {
+	found := map[string]certificateSpec{}
+	issuers := map[string]string{} // the Secret of its authority, by name
+	for _, object := range render(t, certManager) {
+		switch {
+		case object.GroupVersionKind().Group != certManagerGroup:
+		case object.GetKind() == "Issuer":
+			secret, _, err := unstructured.NestedString(object.Object, "spec", "ca", "secretName")
+			if err != nil {
+				t.Fatal(err)
+			}
+			issuers[object.GetName()] = secret
+		default:
+			spec := specOf(t, object)
+			found[spec.SecretName] = spec
+		}
+	}
+	authority := found["trivet-ca"]
+	if !authority.IsCA || issuers["trivet"] != authority.SecretName || authority.PrivateKey["rotationPolicy"] != "Never" {
+		t.Errorf("the authority is %+v and issues as %v", authority, issuers)
+	}
+	for _, server := range certs.Servers() {
+		spec, leaf := found["trivet-"+server+"-tls"], certs.ServerLeaf(server, system, "cluster.local")
+		if spec.CommonName != leaf.User || !slices.Equal(spec.Subject.Organizations, leaf.Groups) || spec.IsCA || spec.IssuerRef.Name != "trivet" {
+			t.Errorf("%s: %+v, want user %s in %v", server, spec, leaf.User, leaf.Groups)
+		}
+		if !slices.Equal(spec.DNSNames, leaf.DNSNames) || !slices.EqualFunc(spec.IPAddresses, leaf.IPs, net.IP.Equal) {
+			t.Errorf("%s: valid for %v and %v, want %v and %v", server, spec.DNSNames, spec.IPAddresses, leaf.DNSNames, leaf.IPs)
+		}
+		if !slices.Equal(spec.Usages, []string{"digital signature", "server auth", "client auth"}) {
+			t.Errorf("%s: usages %v", server, spec.Usages)
+		}
+	}
+}
+
+func specOf(t *testing.T, object *unstructured.Unstructured) certificateSpec {
+	t.Helper()
+	text, err := json.Marshal(object.Object["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.DisallowUnknownFields()
+	var spec certificateSpec
+	if err := decoder.Decode(&spec); err != nil {
+		t.Fatalf("%s: %v", object.GetName(), err)
+	}
+	return spec
+}
+
+// The files that a server reads are keys of the Secrets and of the ConfigMap that trivet certs and
+// cert-manager write. trivet-etcd is the user's.
+func TestServers_ReadCertificatesFromWhatIsIssued(t *testing.T) {
+	keys := map[string][]string{"trivet-ca": {"ca.crt", "client-ca.crt"}, "trivet-etcd": {"ca.crt", "tls.crt", "tls.key"}}
+	for _, server := range certs.Servers() {
+		keys["trivet-"+server+"-tls"] = []string{"tls.crt", "tls.key"}
+	}
+	objects := render(t, "base")
+	for _, spec := range pods(t, objects) {
+		for _, server := range servers(spec) {
+			sources := mounted(spec, server.Container)
+			for flag, value := range server.settings(t, objects) {
+				if !strings.HasPrefix(value, "/etc/") {
+					continue
+				}
+				source := sources[path.Dir(value)]
+				if !slices.Contains(keys[source], path.Base(value)) {
+					t.Errorf("%s: --%s=%s is in %q, which has %v", server.program.Name, flag, value, source, keys[source])
+				}
+			}
+			if sources["/etc/trivet/tls"] != "trivet-"+server.program.Name+"-tls" {
+				t.Errorf("%s has the certificate of %s", server.program.Name, sources["/etc/trivet/tls"])
+			}
+		}
+	}
+}
+
+// mounted returns the names of the Secrets and ConfigMaps by the folder in the container.
+func mounted(spec corev1.PodSpec, container corev1.Container) map[string]string {
+	volumes, folders := map[string]string{}, map[string]string{}
+	for _, volume := range spec.Volumes {
+		switch {
+		case volume.Secret != nil:
+			volumes[volume.Name] = volume.Secret.SecretName
+		case volume.ConfigMap != nil:
+			volumes[volume.Name] = volume.ConfigMap.Name
+		}
+	}
+	for _, mount := range container.VolumeMounts {
+		folders[mount.MountPath] = volumes[mount.Name]
+	}
+	return maps.Clone(folders)
+}
