@@ -155,8 +155,8 @@ func fetch(url string) (int, string, error) {
 	return fetchAs(i.admin, url)
 }
 
-func fetchAs(who identity.Files, url string) (int, string, error) {
-	client, err := httpClient(who)
+func fetchAs(caller identity.Files, url string) (int, string, error) {
+	client, err := httpClient(caller)
 	if err != nil {
 		return 0, "", err
 	}

@@ -27,7 +27,7 @@ type relay struct {
 }
 
 // Handler returns the page behind transport with its credentials, for the server at address, and
-// the URL with a new key that a browser opens. Whoever has the URL has the rights of transport.
+// the URL with a new key that a browser opens. The URL gives the rights of transport.
 func Handler(transport http.RoundTripper, address string) (handler http.Handler, url string) {
 	r := newRelay(transport, address, rand.Text())
 	return r, r.url()

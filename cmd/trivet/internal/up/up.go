@@ -2,12 +2,12 @@
 // tests.
 //
 // It starts etcd and kube-apiserver as child processes, or uses an existing cluster; the four
-// servers in its own process; and a small simulated fleet. It stops them in reverse order. Files are
-// in one folder, which is removed unless --data-dir names it.
+// servers in its own process; and a small simulated fleet. It stops them in reverse order. Files
+// are in one folder, which is removed unless --data-dir names it.
 //
 // Everything is authenticated and authorized as in production: each server has a certificate and
-// the rights of its roles in deploy/, each simulated node has its own certificate, and the user who
-// started it is an administrator by a certificate in that folder.
+// the rights of its roles in deploy/, each simulated node has its own certificate, and its user is
+// an administrator by a certificate in that folder.
 package up
 
 import (
@@ -186,7 +186,7 @@ func (u *instance) printNext(file string, found bool) {
 	p, admin := u.progress, u.creds.admin
 	p.line("")
 	p.line("  page        %s", u.servers.page.url)
-	p.line("              with your rights for whoever has this URL; trivet dashboard gives another one")
+	p.line("              this URL gives your rights; trivet dashboard makes another one")
 	p.line("  gateway     %s (gRPC), %s (HTTP)", u.servers.gatewayAddress(), u.servers.apiURL())
 	p.line("  settings    %s", file)
 	p.line("              of an administrator, for a shell: . %s", file)
