@@ -2,6 +2,7 @@ package roles_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -51,8 +52,9 @@ func TestRead_ShippedBindingsHaveTheirRoles(t *testing.T) {
 			continue
 		}
 		bindings++
-		found := role["name"] == "system:auth-delegator" || slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
-			return o.GetKind() == role["kind"] && o.GetName() == role["name"] && o.GetNamespace() == object.GetNamespace() || o.GetKind() == "ClusterRole" && role["kind"] == "ClusterRole" && o.GetName() == role["name"]
+		name, _ := role["name"].(string)
+		found := !strings.HasPrefix(name, "trivet") || slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+			return o.GetKind() == role["kind"] && o.GetName() == name && (o.GetKind() == "ClusterRole" || o.GetNamespace() == object.GetNamespace())
 		})
 		if !found {
 			t.Errorf("%s %s: no manifest has %s %s", object.GetKind(), object.GetName(), role["kind"], role["name"])
