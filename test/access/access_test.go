@@ -111,17 +111,17 @@ func checkCommands(t *testing.T, cells []cell) {
 	asked := map[string]bool{}
 	for _, c := range cells {
 		words := commandIn(c.said)
-		if line := strings.Join(words, " "); c.got != notAuthorized || words == nil || strings.HasPrefix(words[1], "/") || asked[line] {
+		line := strings.Join(words, " ")
+		if c.got != notAuthorized || words == nil || strings.HasPrefix(words[1], "/") || asked[line] {
 			continue
-		} else {
-			asked[line] = true
 		}
+		asked[line] = true
 		review, user, groups := reviewOf(words)
 		if allows(t, review, user, groups) {
 			t.Errorf("%v: the command says yes", c)
 		}
 		if !allows(t, review, "operator", nil) {
-			t.Errorf("%v: the command says no for an operator, too, who may do this", c)
+			t.Errorf("%v: the command says no for an operator, too, although an operator may", c)
 		}
 	}
 	t.Logf("%d different commands of refusals agree with the kube-apiserver", len(asked))

@@ -23,7 +23,8 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// callLimit bounds one call. A refusal comes at once; a watch may take this long for its first event.
+// callLimit bounds one call. A refusal comes at once; a watch may take this long for its first
+// event.
 const callLimit = 20 * time.Second
 
 // method is one method of one server.

@@ -23,7 +23,7 @@ type caller struct {
 	right    right
 	files    func(*testing.T, *world) rpcclient.Config
 	metadata func(*testing.T, *world) metadata.MD
-	// user and groups are whom `kubectl auth can-i` is asked about; empty if it is a token's.
+	// user and groups are those of a certificate or of a forwarded user.
 	user   string
 	groups []string
 }
@@ -60,7 +60,7 @@ func callers() []caller {
 		all = append(all, forwarded)
 	}
 	for _, claim := range []struct {
-		who  caller
+		by   caller
 		user string
 		in   []string
 	}{
@@ -71,22 +71,22 @@ func callers() []caller {
 		{foreign("gateway of another authority claims to forward an admin", "trivet:gateway", certs.GatewayGroup), "admin", []string{"system:masters"}},
 		{token("agent token of the own node claims to forward an admin", ownNodes, ownNode, audience), "admin", []string{"system:masters"}},
 	} {
-		own := claim.who.metadata
-		claim.who.metadata = func(t *testing.T, w *world) metadata.MD {
+		own := claim.by.metadata
+		claim.by.metadata = func(t *testing.T, w *world) metadata.MD {
 			joined := forwarding(claim.user, claim.in...)(t, w)
 			if own != nil {
 				joined = metadata.Join(joined, own(t, w))
 			}
 			return joined
 		}
-		all = append(all, claim.who)
+		all = append(all, claim.by)
 	}
-	// A gateway that forwards a server or nobody gives them no rights of peers.
+	// A gateway that forwards a server or an anonymous caller gives them no rights of peers.
 	asServer := certificate("gateway forwards a server", nothing, "trivet:gateway", certs.GatewayGroup)
 	asServer.metadata, asServer.user, asServer.groups = forwarding("trivet:leasesvc", certs.ServerGroup), "trivet:leasesvc", []string{certs.ServerGroup}
-	asNobody := certificate("gateway forwards an anonymous caller", unknown, "trivet:gateway", certs.GatewayGroup)
-	asNobody.metadata = forwarding("system:anonymous", "system:unauthenticated")
-	return append(all, asServer, asNobody)
+	asAnonymous := certificate("gateway forwards an anonymous caller", unknown, "trivet:gateway", certs.GatewayGroup)
+	asAnonymous.metadata = forwarding("system:anonymous", "system:unauthenticated")
+	return append(all, asServer, asAnonymous)
 }
 
 func withoutCertificate(_ *testing.T, w *world) rpcclient.Config {
@@ -101,8 +101,8 @@ func certificate(name string, may right, user string, groups ...string) caller {
 	}}
 }
 
-// foreign is a caller whose certificate another trusted authority has signed. The groups of peers do
-// not count in it.
+// foreign is a caller whose certificate another trusted authority has signed. The groups of peers
+// do not count in it.
 func foreign(name, user string, groups ...string) caller {
 	return caller{name: name, right: nothing, user: user, files: func(t *testing.T, w *world) rpcclient.Config {
 		return rpcclient.Config{TLS: w.files(t, w.foreign, certs.ClientLeaf(user, groups...), w.ownFile)}

@@ -83,8 +83,8 @@ const (
 	notAuthorized    answer = "NOT_AUTHORIZED"
 )
 
-// may are the kinds of methods of each right, beside health, which is open, and reflection, which is
-// open to all that have an identity. What is not here is refused.
+// may are the kinds of methods of each right. Beside them, health is open, and reflection is open
+// to each caller with an identity. The remaining ones are refused.
 var may = map[right][]kind{
 	ownNodes:    {heartbeat},
 	reads:       {read, readScoped},
@@ -95,16 +95,16 @@ var may = map[right][]kind{
 	serves:      {read, readScoped, forwarded},
 }
 
-func expected(may map[right][]kind, who right, method kind) answer {
+func expected(may map[right][]kind, caller right, method kind) answer {
 	switch {
 	case method == health:
 		return allowed
-	case who == unknown:
+	case caller == unknown:
 		return notAuthenticated
 	case method == reflection:
 		return allowed
 	}
-	for _, kind := range may[who] {
+	for _, kind := range may[caller] {
 		if kind == method {
 			return allowed
 		}

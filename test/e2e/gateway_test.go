@@ -37,9 +37,22 @@ type part struct {
 	ReplicaID              string `json:"replicaId"`
 }
 
+// status asks as an administrator.
 func status(page string) (answer, error) {
+	i, err := issued()
+	if err != nil {
+		return answer{}, err
+	}
+	client, err := httpClient(i.admin)
+	if err != nil {
+		return answer{}, err
+	}
+	return statusBy(client, page)
+}
+
+func statusBy(client *http.Client, page string) (answer, error) {
 	var reply answer
-	code, body, err := fetch(page + "/v1/status")
+	code, body, err := fetchBy(client, page+"/v1/status")
 	if err != nil {
 		return reply, err
 	}

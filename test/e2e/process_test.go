@@ -58,7 +58,7 @@ func run(t *testing.T, name string, args ...string) *running {
 		output:  &transcript{}, ended: make(chan struct{}),
 	}
 	r.command.Stdout, r.command.Stderr = r.output, r.output
-	r.command.Env = append(os.Environ(), "TMPDIR="+temporary)
+	r.command.Env = append(os.Environ(), "TMPDIR="+temporary, "XDG_RUNTIME_DIR="+temporary)
 	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := r.command.Start(); err != nil {
 		t.Fatal(err)
@@ -155,11 +155,15 @@ func fetch(url string) (int, string, error) {
 	return fetchAs(i.admin, url)
 }
 
-func fetchAs(who identity.Files, url string) (int, string, error) {
-	client, err := httpClient(who)
+func fetchAs(caller identity.Files, url string) (int, string, error) {
+	client, err := httpClient(caller)
 	if err != nil {
 		return 0, "", err
 	}
+	return fetchBy(client, url)
+}
+
+func fetchBy(client *http.Client, url string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

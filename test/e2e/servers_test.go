@@ -20,6 +20,7 @@ func TestServers_EachServesAClusterByItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := serve(t, cluster, name, "--cluster="+name+"-alone")
 			testkit.Eventually(t, 30*time.Second, server.ready)
+			checkOutside(t, server)
 			if code := server.stop(t, syscall.SIGTERM, 30*time.Second); code != 0 {
 				t.Errorf("exit code = %d after SIGTERM, want 0", code)
 			}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,7 +71,7 @@ func TestUp_EveryServiceWorksAndNothingIsLeft(t *testing.T) {
 	dataDir := filepath.Dir(filepath.Dir(up.field(t, "kubeconfig")))
 	kube := kubeOf(t, up.field(t, "kubeconfig"))
 
-	t.Run("status names a leader for each service", func(t *testing.T) { statusNamesLeaders(t, up.field(t, "page")) })
+	t.Run("status names a leader for each service", func(t *testing.T) { statusNamesLeaders(t, up) })
 	t.Run("leasesvc keeps every node's Lease", func(t *testing.T) { leasesAreKept(t, kube) })
 	t.Run("bootstrapsvc keeps the kubernetes endpoints", func(t *testing.T) { kubernetesEndpointsAreKept(t, kube) })
 	t.Run("slicesvc keeps every Service's slices", func(t *testing.T) { slicesAreKept(t, kube) })
@@ -93,9 +95,10 @@ func TestUp_EveryServiceWorksAndNothingIsLeft(t *testing.T) {
 }
 
 // statusNamesLeaders polls, because on a busy machine a later probe of kube-apiserver may be slow.
-func statusNamesLeaders(t *testing.T, page string) {
+func statusNamesLeaders(t *testing.T, up *running) {
+	page, client := openPage(t, up.field(t, "page"))
 	testkit.Eventually(t, 20*time.Second, func() error {
-		reply, err := status(strings.TrimSuffix(page, "/"))
+		reply, err := statusBy(client, page)
 		if err != nil {
 			return err
 		}
@@ -176,16 +179,55 @@ func slicesAreKept(t *testing.T, kube kubernetes.Interface) {
 }
 
 func suggestedStatusWorks(t *testing.T, up *running) {
-	match := regexp.MustCompile(`--server (\S+)`).FindStringSubmatch(up.output.String())
-	if match == nil {
-		t.Fatal("trivet up suggests no status command")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	command := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--wait", "--wait-duration", "15s", "--server", match[1])
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Errorf("trivet status: %v\n%s", err, output)
+	curl := regexp.MustCompile(`(?m)^  curl (.*)$`).FindStringSubmatch(up.output.String())
+	if curl == nil {
+		t.Fatal("trivet up suggests no curl command")
 	}
+	for _, command := range []string{
+		". " + up.field(t, "settings") + "; " + filepath.Join(binaries(t), "trivet") + " status --wait --wait-duration 15s",
+		"curl --silent --fail " + curl[1],
+	} {
+		if output, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, output)
+		}
+	}
+	anonymous := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--server", strings.Fields(up.lineOf(t, "gateway"))[1])
+	if output, err := anonymous.CombinedOutput(); err == nil {
+		t.Errorf("trivet status without a certificate:\n%s", output)
+	}
+}
+
+// openPage opens the URL as a browser does, and returns the address of the page without its key.
+func openPage(t *testing.T, address string) (page string, client *http.Client) {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client = &http.Client{Jar: jar, Timeout: 10 * time.Second}
+	page, _, _ = strings.Cut(address, "/?")
+	if code, _, err := fetchBy(client, page+"/"); err != nil || code != http.StatusForbidden {
+		t.Errorf("the page without its key: %d (%v), want 403", code, err)
+	}
+	if code, body, err := fetchBy(client, address); err != nil || code != http.StatusOK {
+		t.Fatalf("open the page: %d %s (%v)", code, body, err)
+	}
+	if code, body, err := fetchBy(client, page+"/"); err != nil || code != http.StatusOK || !strings.Contains(body, "<title>") {
+		t.Errorf("the page: %d %s (%v)", code, body, err)
+	}
+	return page, client
+}
+
+// lineOf returns a line that `trivet up` prints when it is ready.
+func (r *running) lineOf(t *testing.T, name string) string {
+	t.Helper()
+	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+.*$`).FindString(r.output.String())
+	if match == "" {
+		t.Fatalf("trivet up does not say %q", name)
+	}
+	return match
 }
 
 func TestUp_KilledLeavesNoProcess(t *testing.T) {

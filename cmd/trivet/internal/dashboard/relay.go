@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -23,6 +24,13 @@ type relay struct {
 	port    string
 	key     string
 	proxy   *httputil.ReverseProxy
+}
+
+// Handler returns the page behind transport with its credentials, for the server at address, and
+// the URL with a new key that a browser opens. The URL gives the rights of transport.
+func Handler(transport http.RoundTripper, address string) (handler http.Handler, url string) {
+	r := newRelay(transport, address, rand.Text())
+	return r, r.url()
 }
 
 func newRelay(transport http.RoundTripper, address, key string) *relay {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// administrator is the user who started `trivet up`, with all rights in the cluster.
+	// administrator is the name of the person behind `trivet up`, with all rights in the cluster.
 	administrator       = "trivet-admin"
 	administratorsGroup = "system:masters"
 )

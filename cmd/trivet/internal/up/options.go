@@ -19,7 +19,7 @@ import (
 // commands. Its errors carry their exit code.
 func NewCommand(streams printer.Streams, name string) *cobra.Command {
 	opts := DefaultOptions()
-	opts.Executable = name
+	opts.Executable, opts.Env = name, streams.Env
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Run a control plane, all services and a simulated fleet on this machine",
@@ -68,6 +68,9 @@ type Options struct {
 	// FreePorts listens on free ports instead of the documented ones, so that several instances can
 	// run.
 	FreePorts bool
+	// Env reads the environment, which says where commands look for this instance; nil publishes
+	// nothing.
+	Env func(string) string
 	// ReadyTimeout limits the wait until all services are ready.
 	ReadyTimeout time.Duration
 }
@@ -92,7 +95,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "use this cluster instead of starting one, and the etcd of --etcd-endpoints for the keys of Trivet")
 	fs.StringVar(&o.AssetsDir, "assets-dir", o.AssetsDir, "folder with the binaries of etcd and kube-apiserver (default: KUBEBUILDER_ASSETS, else .assets)")
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "keep data, logs and the kubeconfig in this folder (default: a temporary one)")
-	fs.BoolVar(&o.FreePorts, "free-ports", o.FreePorts, "listen on free ports instead of 7600-7613 and 7680")
+	fs.BoolVar(&o.FreePorts, "free-ports", o.FreePorts, "listen on free ports instead of 7600-7613, 7680 and 7681; commands then find this instance only by the printed settings")
 	fs.DurationVar(&o.ReadyTimeout, "ready-timeout", o.ReadyTimeout, "how long to wait until all services are ready")
 	o.Etcd.RegisterFlags(fs)
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/localgateway"
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
@@ -36,6 +37,9 @@ type servers struct {
 	processes   map[string]*process.Process // by service
 	httpAddress string
 	client      *grpc.ClientConn // to the gateway
+	page        *page
+	// settings are those of the user's commands.
+	settings localgateway.Settings
 }
 
 func startServers(control *controlPlane, creds *credentials, opts Options, logPath string) (*servers, error) {
@@ -66,6 +70,7 @@ func (s *servers) start(control *controlPlane, creds *credentials, opts Options)
 			return err
 		}
 		cfg.RPC.PeerCAFile = creds.caFile
+		cfg.RPC.Connections.TrustLoopback = true // all simulated nodes connect from one address
 		if cfg.Kube.Kubeconfig, err = control.kubeconfigOf(program.Name); err != nil {
 			return err
 		}
@@ -85,8 +90,15 @@ func (s *servers) start(control *controlPlane, creds *credentials, opts Options)
 		s.processes[program.Name] = p
 		s.tasks.start(program.Name, p.Run)
 	}
-	s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{TLS: creds.admin}, s.logger)
-	return err
+	if s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{TLS: creds.admin}, s.logger); err != nil {
+		return err
+	}
+	s.settings = localgateway.Settings{Server: s.gatewayAddress(), HTTPServer: s.httpAddress, TLS: creds.admin}
+	if s.page, err = newPage(s.settings, opts); err != nil {
+		return err
+	}
+	s.tasks.start("page", s.page.Run)
+	return nil
 }
 
 // loops returns the loops of a service. An existing cluster has its own writers of kube-apiserver
@@ -141,7 +153,7 @@ func (s *servers) describe() string {
 
 func (s *servers) addressOf(service string) string { return s.processes[service].Member().GRPCAddress }
 func (s *servers) gatewayAddress() string          { return s.addressOf("gateway") }
-func (s *servers) pageURL() string                 { return "http://" + s.httpAddress + "/" }
+func (s *servers) apiURL() string                  { return "https://" + s.httpAddress + "/" }
 
 // awaitReady polls the gateway until every server is ready and every shard has a leader. Problems
 // of the cluster itself, such as a dead Node, do not delay it. If ctx is done first, the error has
@@ -237,7 +249,7 @@ func checkPorts(opts Options) error {
 
 func documentedAddresses() []string {
 	lease, bootstrap, slice, gate := leasesvc.DefaultConfig(), bootstrapsvc.DefaultConfig(), slicesvc.DefaultConfig(), gateway.DefaultConfig()
-	addresses := []string{gate.HTTPListen}
+	addresses := []string{gate.HTTPListen, pageAddress}
 	for _, program := range []process.Program{
 		leasesvc.Program(&lease), bootstrapsvc.Program(&bootstrap), slicesvc.Program(&slice), gateway.Program(&gate),
 	} {

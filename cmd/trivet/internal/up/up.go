@@ -2,12 +2,12 @@
 // tests.
 //
 // It starts etcd and kube-apiserver as child processes, or uses an existing cluster; the four
-// servers in its own process; and a small simulated fleet. It stops them in reverse order. Files are
-// in one folder, which is removed unless --data-dir names it.
+// servers in its own process; and a small simulated fleet. It stops them in reverse order. Files
+// are in one folder, which is removed unless --data-dir names it.
 //
 // Everything is authenticated and authorized as in production: each server has a certificate and
-// the rights of its roles in deploy/, each simulated node has its own certificate, and the user who
-// started it is an administrator by a certificate in that folder.
+// the rights of its roles in deploy/, each simulated node has its own certificate, and its user is
+// an administrator by a certificate in that folder.
 package up
 
 import (
@@ -22,6 +22,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/localgateway"
 	"github.com/trivet-dev/trivet/internal/simulate"
 	"github.com/trivet-dev/trivet/internal/workdir"
 )
@@ -45,7 +46,11 @@ func Run(ctx context.Context, opts Options, out io.Writer) (err error) {
 	if err := u.start(ctx); err != nil {
 		return err
 	}
-	u.printNext()
+	withdraw, err := u.publish()
+	if err != nil {
+		return err
+	}
+	defer withdraw()
 	return u.wait(ctx)
 }
 
@@ -156,10 +161,35 @@ func (u *instance) awaitReady(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%.1f s after the start", u.progress.elapsed().Seconds()), nil
 }
 
-func (u *instance) printNext() {
-	p := u.progress
+// publish tells the user and other commands how to reach the gateway as the administrator.
+func (u *instance) publish() (withdraw func(), err error) {
+	file, err := writeEnvironment(u.dir.Path(), u.servers.settings)
+	if err != nil {
+		return nil, err
+	}
+	withdraw, found := func() {}, false
+	if !u.opts.FreePorts && u.opts.Env != nil {
+		remove, err := localgateway.Publish(u.opts.Env, u.servers.settings)
+		if err != nil {
+			u.progress.line("commands do not find this instance by themselves: %v", err)
+		} else {
+			withdraw, found = remove, true
+		}
+	}
+	u.printNext(file, found)
+	return withdraw, nil
+}
+
+// printNext prints the addresses and what to try. found says that commands find the gateway without
+// the settings in the file.
+func (u *instance) printNext(file string, found bool) {
+	p, admin := u.progress, u.creds.admin
 	p.line("")
-	p.line("  page        %s", u.servers.pageURL())
+	p.line("  page        %s", u.servers.page.url)
+	p.line("              this URL gives your rights; trivet dashboard makes another one")
+	p.line("  gateway     %s (gRPC), %s (HTTP)", u.servers.gatewayAddress(), u.servers.apiURL())
+	p.line("  settings    %s", file)
+	p.line("              of an administrator, for a shell: . %s", file)
 	p.line("  kubeconfig  %s", u.control.kubeconfig)
 	p.line("  etcd        %s", u.control.etcd.Endpoints[0])
 	if etcd := u.control.etcd; etcd.CAFile != "" {
@@ -169,10 +199,13 @@ func (u *instance) printNext() {
 	p.line("  logs        %s", u.servers.logPath)
 	p.line("")
 	p.line("Try next:")
-	p.line("  %s status --server %s", u.opts.Executable, u.servers.gatewayAddress())
-	p.line("  %s nodes -w --server %s", u.opts.Executable, u.servers.gatewayAddress())
+	if !found {
+		p.line("  . %s", file)
+	}
+	p.line("  %s status", u.opts.Executable)
+	p.line("  %s nodes -w", u.opts.Executable)
 	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", u.control.kubeconfig)
-	p.line("  curl -s %sv1/status", u.servers.pageURL())
+	p.line("  curl --cacert %s --cert %s --key %s %sv1/status", admin.CAFile, admin.CertFile, admin.KeyFile, u.servers.apiURL())
 	p.line("")
 	p.line("Ctrl-C stops everything.")
 }
