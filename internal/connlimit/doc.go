@@ -4,7 +4,8 @@
 // A [Limiter] counts connections in all, of each address and of each identity. A new connection has
 // a handshake in progress until its identity is known. One address may have a quarter of the
 // handshakes and of the rate; further connections of it are closed at once, without a handshake.
-// Above the rate of all addresses together, new connections wait to be accepted.
+// Above the rate of all addresses together, new connections wait to be accepted. Handshakes compute
+// on half of the processors at most.
 //
 // The identity is the common name of the client's certificate. Clients without a certificate count
 // together if they have the same address. IPv6 addresses with the same first 64 bits count as one.

@@ -47,7 +47,10 @@ func (w *watchedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	if err != nil {
 		return nil, nil, err
 	}
-	counted, _ := raw.(*conn) // nil if the listener is not the limiter's
+	counted, ok := raw.(*conn) // nil if the listener is not the limiter's
+	if ok {
+		w.limiter.ended(counted)
+	}
 	return &watchedConn{Conn: c, limiter: w.limiter, counted: counted, skip: prefaceBytes}, info, nil
 }
 

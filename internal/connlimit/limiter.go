@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -46,6 +47,9 @@ const (
 type Limiter struct {
 	cfg     Config
 	refused *prometheus.CounterVec
+	// places bounds the handshakes that compute at the same time. Otherwise those that come at once
+	// would delay the calls of open connections.
+	places chan struct{}
 
 	mu          sync.Mutex // guards the fields below and what they contain
 	open        int
@@ -80,7 +84,7 @@ type identity struct {
 func New(cfg Config, registerer prometheus.Registerer, server string) (*Limiter, error) {
 	labels := prometheus.Labels{"server": server}
 	l := &Limiter{
-		cfg: cfg, addresses: map[netip.Addr]*address{}, identities: map[identity]*connections{},
+		cfg: cfg, places: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), addresses: map[netip.Addr]*address{}, identities: map[identity]*connections{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_connections_refused_total", Help: "Connections that a limit closed, by reason.", ConstLabels: labels,
 		}, []string{"reason"}),
@@ -115,6 +119,7 @@ func (l *Limiter) admit(raw net.Conn, handshake bool, now time.Time) (*conn, str
 		return nil, reason
 	}
 	c := &conn{Conn: raw, limiter: l, from: from, of: of, handshaking: handshake}
+	c.identified.Store(!handshake)
 	l.open++
 	if handshake {
 		l.handshaking++
@@ -311,12 +316,21 @@ func (l *Limiter) flooded(c *conn, now time.Time) {
 	}
 }
 
+// ended ends the handshake of a connection, if it is in progress.
+func (l *Limiter) ended(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endHandshake(c)
+}
+
 // endHandshake needs l.mu.
 func (l *Limiter) endHandshake(c *conn) {
 	if !c.handshaking {
 		return
 	}
 	c.handshaking = false
+	c.identified.Store(true)
+	c.leave()
 	l.handshaking--
 	if c.of != nil {
 		c.of.handshaking--

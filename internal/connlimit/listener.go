@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -82,6 +83,9 @@ type conn struct {
 	from    netip.Addr
 	of      *address // nil for an address without limits
 
+	// identified says that no handshake is in progress; computing, that it has one of the places.
+	identified, computing atomic.Bool
+
 	// The limiter's mutex guards the fields below.
 	handshaking bool
 	identity    identity // empty until it is known, or if it has no limits
@@ -92,4 +96,29 @@ type conn struct {
 func (c *conn) Close() error {
 	c.limiter.forget(c)
 	return c.Conn.Close()
+}
+
+// Read takes a place for the computation that follows the read data of a handshake. All computation
+// of a handshake is between two reads, so a client that waits has no place.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.identified.Load() {
+		return c.Conn.Read(p)
+	}
+	c.leave()
+	n, err := c.Conn.Read(p)
+	if !c.identified.Load() {
+		c.limiter.places <- struct{}{}
+		c.computing.Store(true)
+		if c.identified.Load() { // closed meanwhile
+			c.leave()
+		}
+	}
+	return n, err
+}
+
+// leave gives the place back, if the connection has one.
+func (c *conn) leave() {
+	if c.computing.CompareAndSwap(true, false) {
+		<-c.limiter.places
+	}
 }
