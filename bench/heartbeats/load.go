@@ -11,6 +11,11 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/trivet-dev/trivet/internal/identity"
 )
 
 // loadVariable holds the JSON of a plan. It makes this binary open a streamSet and send beats as
@@ -33,6 +38,21 @@ type plan struct {
 	Class                string
 	Connections, Streams int
 	Holders              int // per stream
+	// TLS has the files of the client; none connects without TLS.
+	TLS identity.Files
+	// ServerName is the name in the certificate of the server.
+	ServerName string
+}
+
+func (p plan) transport() (credentials.TransportCredentials, error) {
+	if p.TLS == (identity.Files{}) {
+		return insecure.NewCredentials(), nil
+	}
+	client, err := clientTLS(p.TLS, p.ServerName)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(client), nil
 }
 
 // order tells a loadProcess how long and how often to send beats.
@@ -127,7 +147,11 @@ func serveOrders(value string, orders *json.Decoder, say *json.Encoder) error {
 	if p.KeepAlive {
 		open = keepAlive
 	}
-	c, err := openStreamSet(ctx, p.Address, open, p.Connections, p.Streams)
+	transport, err := p.transport()
+	if err != nil {
+		return err
+	}
+	c, err := openStreamSet(ctx, p.Address, transport, open, p.Connections, p.Streams)
 	if err != nil {
 		return err
 	}

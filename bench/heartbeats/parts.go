@@ -21,6 +21,7 @@ func parts() []part {
 	return []part{
 		{name: "steady", measure: measureSteady},
 		{name: "saturated", measure: measureSaturated},
+		{name: "authorization", measure: measureAuthorization},
 		{name: "batched", measure: measureBatched},
 		{name: "memory", measure: measureMemory},
 		{name: "fleet", measure: measureFleet},

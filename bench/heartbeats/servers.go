@@ -35,7 +35,7 @@ func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args 
 	}
 	return child.StartServer(ctx, cluster, child.ServerConfig{
 		Name: "leasesvc", BinDir: b.binDir, Log: log.Name(),
-		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0", "--max-registrations-per-second=10000000"}, args...),
+		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0", "--max-registrations-per-second=10000000", "--unlimited-loopback"}, args...),
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -32,13 +33,15 @@ type streamSet struct {
 }
 
 // openStreamSet opens streams on many connections. The caller must close the streamSet.
-func openStreamSet(ctx context.Context, address string, open opener, connections, streams int) (*streamSet, error) {
+func openStreamSet(
+	ctx context.Context, address string, transport credentials.TransportCredentials, open opener, connections, streams int,
+) (*streamSet, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &streamSet{beats: make([]func() error, connections*streams), cancel: cancel}
 	var group errgroup.Group // without a context, whose end would end the streams
 	group.SetLimit(concurrentOpens)
 	for i := range connections {
-		connection, err := dial(address)
+		connection, err := dialWith(address, transport)
 		if err != nil {
 			c.close()
 			return nil, errors.Join(err, group.Wait())
@@ -60,7 +63,11 @@ func openStreamSet(ctx context.Context, address string, open opener, connections
 
 // dial opens a connection with small buffers, because this process has thousands of connections.
 func dial(address string) (*grpc.ClientConn, error) {
-	return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	return dialWith(address, insecure.NewCredentials())
+}
+
+func dialWith(address string, transport credentials.TransportCredentials) (*grpc.ClientConn, error) {
+	return grpc.NewClient(address, grpc.WithTransportCredentials(transport),
 		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
 }
 

@@ -2,10 +2,13 @@ package child
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +23,9 @@ type Server struct {
 	*Child
 	// GRPC and Admin are its addresses, host:port.
 	GRPC, Admin string
+
+	scheme string
+	client *http.Client
 }
 
 // ServerConfig is the configuration of a server.
@@ -31,6 +37,9 @@ type ServerConfig struct {
 	// Args are added to the flags for the cluster and the addresses. The last value of a flag
 	// counts.
 	Args []string
+	// Client is what clients of the admin server need for HTTPS; the flags of TLS are in Args. nil
+	// starts the server with --insecure.
+	Client *tls.Config
 }
 
 // StartServer starts a server beside a cluster and waits until it is ready. It kills the server
@@ -44,19 +53,23 @@ func StartServer(ctx context.Context, cluster *devcluster.Cluster, cfg ServerCon
 	if err != nil {
 		return nil, err
 	}
+	l := &Server{GRPC: grpc, Admin: admin, scheme: "https", client: &http.Client{Transport: &http.Transport{TLSClientConfig: cfg.Client}}}
+	security := []string(nil)
+	if cfg.Client == nil {
+		l.scheme, security = "http", []string{"--insecure"}
+	}
 	ca, cert, key := cluster.EtcdFiles()
-	child, err := Start(Config{
+	l.Child, err = Start(Config{
 		Path: filepath.Join(cfg.BinDir, cfg.Name), Log: cfg.Log,
-		Args: append([]string{
+		Args: slices.Concat([]string{
 			"--kubeconfig=" + cluster.Kubeconfig(), "--etcd-endpoints=" + strings.Join(cluster.EtcdEndpoints(), ","),
 			"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
-			"--listen=" + grpc, "--admin-listen=" + admin, "--insecure",
-		}, cfg.Args...),
+			"--listen=" + grpc, "--admin-listen=" + admin,
+		}, security, cfg.Args),
 	})
 	if err != nil {
 		return nil, err
 	}
-	l := &Server{Child: child, GRPC: grpc, Admin: admin}
 	if err := l.awaitReady(ctx); err != nil {
 		l.Kill()
 		return nil, err
@@ -67,28 +80,37 @@ func StartServer(ctx context.Context, cluster *devcluster.Cluster, cfg ServerCon
 func (l *Server) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	for !l.ready(ctx) {
+	for {
+		_, err := l.Get(ctx, "/readyz")
+		if err == nil {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not become ready; see %s", l.command.Path, l.log)
+			return fmt.Errorf("%s did not become ready; see %s: %w", l.command.Path, l.log, err)
 		case <-l.Ended():
 			return l.Err()
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return nil
 }
 
-func (l *Server) ready(ctx context.Context) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.Admin+"/readyz", nil)
+// Get returns the body of a path of the admin server.
+func (l *Server) Get(ctx context.Context, path string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.scheme+"://"+l.Admin+path, nil)
 	if err != nil {
-		return false
+		return "", err
 	}
-	reply, err := http.DefaultClient.Do(request)
+	reply, err := l.client.Do(request)
 	if err != nil {
-		return false
+		return "", err
 	}
-	return reply.Body.Close() == nil && reply.StatusCode == http.StatusOK
+	defer reply.Body.Close()
+	body, err := io.ReadAll(reply.Body)
+	if err == nil && reply.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s of %s: %s", path, l.command.Path, reply.Status)
+	}
+	return string(body), err
 }
 
 // FreeAddress returns a loopback address with a free port.

@@ -174,7 +174,7 @@ func (f *Flags) NoAnswer(ctx context.Context, subject string, err error) error {
 	}
 	answer := &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("no %s from %s", subject, f.Gateway.Where()), Err: err}
 	if isLost(err) || status.Code(err) == codes.Unauthenticated && rpcerror.ReasonOf(err) == "" || status.Code(err) == codes.DeadlineExceeded {
-		answer.Err, answer.Try = f.Gateway.explain(err)
+		answer.Try, answer.Err = f.Gateway.explain(err)
 	}
 	return answer
 }

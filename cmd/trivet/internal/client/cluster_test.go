@@ -283,7 +283,7 @@ func TestCall_ErrorsSayWhatHelps(t *testing.T) {
 			spoil: func(_ *testing.T, f *fixture) {
 				f.SetPod("gateway-1", true, map[string]string{"http": f.gateway.address})
 			},
-			want: []string{`Pod gateway-1: no container has a port with the name "grpc"`},
+			want: []string{`port-forward: to Pod gateway-1: no container has a port with the name "grpc"`},
 		},
 		"may not list Pods": {
 			spoil: func(_ *testing.T, f *fixture) { f.Forbid("GET /pods") },

@@ -21,8 +21,8 @@ const (
 	defaultHTTPPort = "7680"
 )
 
-// Gateway says which gateway to call, and as whom. Without a Server it is the gateway of a local
-// `trivet up`; without that, the gateway in the cluster of the kubeconfig.
+// Gateway says which gateway to call, and with which identity. Without a Server it is the gateway
+// of a local `trivet up`; without that, the gateway in the cluster of the kubeconfig.
 type Gateway struct {
 	// Server is the gateway's gRPC address, host:port.
 	Server string
@@ -105,7 +105,7 @@ func (g *Gateway) Validate() []error {
 		problems = append(problems, errors.New("--cert-file and --key-file belong together; give both or neither"))
 	}
 	if g.Token != "" && g.ServiceAccount != "" {
-		problems = append(problems, errors.New("--token and --as-serviceaccount exclude each other: each says who calls"))
+		problems = append(problems, errors.New("--token and --as-serviceaccount exclude each other: each is an identity"))
 	}
 	return problems
 }
@@ -138,8 +138,8 @@ func (g *Gateway) choose() {
 	}
 }
 
-// token returns the token that the person gave. One of the environment gives way to a flag that
-// says who calls.
+// token returns the token that the person gave. One of the environment gives way to a flag with an
+// identity.
 func (g *Gateway) token() string {
 	if g.Token != "" || g.ServiceAccount != "" {
 		return g.Token

@@ -72,7 +72,7 @@ func TestGateway_ValidateReturnsAllProblems(t *testing.T) {
 			name: "two identities", cfg: client.Gateway{Token: "t", ServiceAccount: "robot"},
 			problems: []string{
 				`--as-serviceaccount="robot": must be NAMESPACE/NAME`,
-				"--token and --as-serviceaccount exclude each other: each says who calls",
+				"--token and --as-serviceaccount exclude each other: each is an identity",
 			},
 		},
 		{name: "port 0", cfg: client.Gateway{Server: "gateway:0"}, problems: []string{`--server="gateway:0": port "0" is not a number from 1 to 65535`}},

@@ -24,8 +24,8 @@ import (
 // clusterServerName is the name in the certificate of a gateway in a cluster.
 const clusterServerName = "gateway"
 
-// forwardTimeout limits a connection through kube-apiserver: the list of Pods, the port-forward, the
-// ConfigMap with the authorities, and TLS.
+// forwardTimeout limits a connection through kube-apiserver: the list of Pods, the port-forward,
+// the ConfigMap with the authorities, and TLS.
 const forwardTimeout = 20 * time.Second
 
 // link is how a command reaches its gateway, and what identifies the person there.
@@ -221,23 +221,23 @@ func (g *Gateway) Where() string {
 	return "the gateway"
 }
 
-// explain returns the cause of a call without an answer, without the text that gRPC adds, and what
-// helps; the latter is empty if the reason of the error says it.
-func (g *Gateway) explain(err error) (cause error, try string) {
+// explain returns what helps against a call without an answer, and its cause without the text that
+// gRPC adds. The former is empty if the reason of the cause says it.
+func (g *Gateway) explain(err error) (try string, cause error) {
 	// gRPC gives the alert of a refused client certificate as the error of the first read.
 	for _, alert := range []string{"unknown certificate authority", "bad certificate", "certificate required"} {
 		if strings.Contains(err.Error(), "remote error: tls: "+alert) {
-			return err, "the gateway does not accept the client certificate: its --client-ca-file must have the authority; --as-serviceaccount needs no certificate"
+			return "the gateway does not accept the client certificate: its --client-ca-file must have the authority; --as-serviceaccount needs no certificate", err
 		}
 	}
 	if g.link == nil || g.link.lastFailure() == nil {
-		return err, ""
+		return "", err
 	}
 	cause = g.link.lastFailure()
 	if coded, ok := errors.AsType[*exit.Error](cause); ok {
 		try = coded.Try
 	}
-	return cause, try
+	return try, cause
 }
 
 // rpcToken adds the token of a link to each call.

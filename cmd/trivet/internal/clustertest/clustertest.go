@@ -298,7 +298,7 @@ func (c *Cluster) forward(w http.ResponseWriter, r *http.Request) {
 	c.upgrades = append(c.upgrades, map[bool]string{true: "websocket ", false: "spdy "}[isWebSocket]+name)
 	target.connections = append(target.connections, connection)
 	c.mu.Unlock()
-	defer connection.Close()
+	defer func() { _ = connection.Close() }() // it may be closed
 	var data, failures httpstream.Stream
 	for data == nil || failures == nil {
 		select {

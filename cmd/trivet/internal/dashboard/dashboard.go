@@ -2,10 +2,10 @@
 // browser does not have.
 //
 // A server on loopback relays requests to the gateway's page and adds the person's credentials, so
-// it gives whoever may use it the person's rights. It answers only a browser that has its key: the
-// key is in the printed URL, and the browser keeps it as a cookie of this server. A website does not
-// have the key, nor has another user of this machine. The browser gets the URL in a file that only
-// the person reads, because all users see the arguments of a process.
+// its use gives the person's rights. It answers only a browser that has its key: the key is in the
+// printed URL, and the browser keeps it as a cookie of this server. A website does not have the
+// key, nor has another user of this machine. The browser gets the URL in a file that only the
+// person reads, because all users see the arguments of a process.
 package dashboard
 
 import (
@@ -54,8 +54,8 @@ func newCommand(streams printer.Streams, openFile OpenFile) *cobra.Command {
 credentials, until it is interrupted.
 
 The printed URL has a random key. Only a browser that has opened this URL gets an answer, so that neither a
-website nor another user of this machine can act with your rights. Whoever gets the URL can, while the command
-runs. The browser sends the key's cookie to other servers on 127.0.0.1, too: do not open those of other users.
+website nor another user of this machine can act with your rights. The URL itself gives your rights while the
+command runs: do not share it. The browser sends the key's cookie to other servers on 127.0.0.1, too: do not open those of other users.
 
 Exit codes:
   0   Interrupted.
@@ -148,7 +148,7 @@ func (d *dashboard) serve(ctx context.Context, listener net.Listener, relay *rel
 	go func() { served <- server.Serve(listener) }()
 	url := relay.url()
 	fmt.Fprintf(d.streams.Out, "%s\n", url)
-	fmt.Fprintf(d.streams.Err, "The page of %s, until you press Ctrl-C. Whoever has this URL has your rights there.\n", d.gateway.Where())
+	fmt.Fprintf(d.streams.Err, "The page of %s, until you press Ctrl-C. The URL gives your rights: do not share it.\n", d.gateway.Where())
 	if !d.noOpen {
 		remove, err := d.open(ctx, url)
 		defer remove()
@@ -159,7 +159,7 @@ func (d *dashboard) serve(ctx context.Context, listener net.Listener, relay *rel
 	select {
 	case <-ctx.Done():
 		_ = server.Close() // streams of the page have no end
-		<-served
+		_ = <-served       // http.ErrServerClosed
 		return nil
 	case err := <-served:
 		return &exit.Error{Code: exit.Undetermined, Summary: "serve the page", Err: err}

@@ -70,7 +70,7 @@ func (g *Gateway) Dial(ctx context.Context, portName string) (net.Conn, error) {
 		if apierrors.IsForbidden(err) {
 			return nil, g.forbidden(err, "create pods/portforward", "get pods/portforward")
 		}
-		problems = append(problems, fmt.Errorf("Pod %s: %w", pod.Name, err))
+		problems = append(problems, fmt.Errorf("to Pod %s: %w", pod.Name, err))
 		if ctx.Err() != nil {
 			break
 		}

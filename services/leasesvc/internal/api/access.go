@@ -145,7 +145,7 @@ func (a *access) checkSize(message proto.Message) error {
 	}
 	if size := proto.Size(message); size > maxBytes {
 		return rpcerror.New(codes.ResourceExhausted, reasonMessageTooLarge, fmt.Sprintf(
-			"the message has %d bytes; %d are accepted of user %q, who has one holder of each class", size, maxBytes, a.identity.User))
+			"the message has %d bytes; %d are accepted of user %q, which has one holder of each class", size, maxBytes, a.identity.User))
 	}
 	return nil
 }

@@ -339,7 +339,7 @@ func TestSessions_OneIdentityOpensABoundedNumberOfUnownedLeases(t *testing.T) {
 	}
 }
 
-// One identity that registers as fast as it can leaves room for the others.
+// One identity that registers as fast as it can keeps out no other.
 func TestRegistrations_OneIdentityUsesAShareOnly(t *testing.T) {
 	f := newFixture(t, setup{maxRegistrations: 40, agents: []string{agentAccount}})
 	greedy := f.openAs(t, node("node-0"))
@@ -397,9 +397,9 @@ func TestMessages_AreSmallUnlessTheCallerBatches(t *testing.T) {
 		return &leasev1.StreamHeartbeatsRequest{Sequence: 1, Registrations: registrations(list)}
 	}
 	f.openAs(t, node("node-0")).expectEnd("a node", large("node"), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")
-	f.openAs(t, certified("bob")).expectEnd("one who may not", large("sidecar"), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")
+	f.openAs(t, certified("bob")).expectEnd("a refused caller", large("sidecar"), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")
 	if result := f.openAs(t, certified("alice")).send(large("sidecar")).RegistrationResults[999]; result.GetGrant() == nil {
-		t.Errorf("one who batches: %v", result)
+		t.Errorf("a caller that batches: %v", result)
 	}
 	calls := &leasev1.HeartbeatRequest{}
 	for _, registration := range large("node").Registrations {
@@ -439,7 +439,7 @@ func TestRequests_OfClientsHaveNoAgeOfReceiptAndNoForwarder(t *testing.T) {
 	}
 }
 
-// Beats of those who may not beat are no evidence that beats arrive.
+// Beats of refused callers are no evidence that beats arrive.
 func TestReceipts_HaveNothingOfRefusedCallers(t *testing.T) {
 	f := newFixture(t, setup{})
 	thief := f.openAs(t, node("thief"))

@@ -15,8 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// Auditor records takeovers, releases and refused items. Write must not block. *audit.Log is one.
-type Auditor interface{ Write(record audit.Record) }
+// AuditWriter records takeovers, releases and refused items. Write must not block. *audit.Log is one.
+type AuditWriter interface{ Write(record audit.Record) }
 
 func (s *Server) audit(record audit.Record) {
 	if s.Audit != nil {

@@ -59,7 +59,7 @@ func (l *limiter) admit(now time.Time, n int) int {
 	return admitted
 }
 
-// idle says whether nobody was admitted within the last second.
+// idle says whether no caller was admitted within the last second.
 func (l *limiter) idle(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

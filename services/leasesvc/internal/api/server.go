@@ -57,7 +57,7 @@ type Config struct {
 	// OnDelete is called with the result of each attempt to delete a Lease object.
 	OnDelete func(error)
 	// Audit gets takeovers, releases and refused items; nil records nothing.
-	Audit Auditor
+	Audit AuditWriter
 	// Metrics gets the metrics of heartbeats and rejected streams; nil leaves them unregistered.
 	Metrics prometheus.Registerer
 }

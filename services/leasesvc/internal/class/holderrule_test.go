@@ -123,10 +123,10 @@ func TestHolderRule_AnAcceptedTemplateIsInjective(t *testing.T) {
 			return
 		}
 		accepted++
-		draw := func(who string) (Identity, string) {
+		draw := func(of string) (Identity, string) {
 			i := Identity{
-				User: "system:serviceaccount:" + label.Draw(t, who+" namespace") + ":" + subdomain.Draw(t, who+" account"),
-				Pod:  subdomain.Draw(t, who+" pod"),
+				User: "system:serviceaccount:" + label.Draw(t, of+" namespace") + ":" + subdomain.Draw(t, of+" account"),
+				Pod:  subdomain.Draw(t, of+" pod"),
 			}
 			name, ok := parsed.render(&i)
 			if !ok {
