@@ -81,7 +81,7 @@ func TestAuthenticate_Certificates(t *testing.T) {
 		"server of the cluster's CA":  {cluster, server, nil, "trivet:leasesvc", []string{"system:authenticated"}, authn.Client, false},
 		"gateway that forwards":       {trivet, gateway, []string{"x-remote-user", "b%C3%B6b", "x-remote-group", "a%2Fb", "x-remote-group", "c"}, "böb", []string{"a/b", "c"}, authn.Gateway, true},
 		"server that forwards":        {trivet, server, []string{"x-remote-user", "ann"}, "trivet:leasesvc", []string{"trivet:servers", "system:authenticated"}, authn.Server, false},
-		"person who forwards":         {trivet, certs.ClientLeaf("eve"), []string{"x-remote-user", "ann", "x-remote-group", "system:masters"}, "eve", []string{"system:authenticated"}, authn.Client, false},
+		"person that forwards":        {trivet, certs.ClientLeaf("eve"), []string{"x-remote-user", "ann", "x-remote-group", "system:masters"}, "eve", []string{"system:authenticated"}, authn.Client, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := connection(t, c.from, c.leaf, time.Hour)
@@ -251,6 +251,50 @@ func TestReview_Answers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Random tokens of one address are no load on the kube-apiserver; valid ones go on.
+func TestReview_UnknownTokensNeedAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset()
+		kube.PrependReactor("create", "tokenreviews", func(action kubetesting.Action) (bool, runtime.Object, error) {
+			create, _ := action.(kubetesting.CreateAction)
+			asked, _ := create.GetObject().(*authenticationv1.TokenReview)
+			valid := asked.Spec.Token == "valid"
+			asked.Status = authenticationv1.TokenReviewStatus{Authenticated: valid, Audiences: []string{"trivet"}, User: authenticationv1.UserInfo{Username: "ann"}}
+			return true, asked, nil
+		})
+		metrics, err := review.NewMetrics(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admitted, running := 0, 0
+		reviewer := authn.NewTokens(authn.TokensConfig{
+			Client: kube.AuthenticationV1().TokenReviews(), Audiences: []string{"trivet"}, Metrics: metrics,
+			Admit: func(address string) (func(bool), error) {
+				if admitted == 3 || address != "192.0.2.1:4" {
+					return nil, rpcerror.New(codes.ResourceExhausted, "TOO_MANY_CALLS", "of "+address)
+				}
+				admitted++
+				running++
+				return func(bool) { running-- }, nil
+			},
+		})
+		defer reviewer.Close()
+		code := func(token string) codes.Code {
+			_, err := reviewer.Review(t.Context(), token, "192.0.2.1:4")
+			return status.Code(err)
+		}
+		got := []codes.Code{code("valid"), code("random 1"), code("random 2"), code("random 3"), code("random 2")}
+		want := []codes.Code{codes.OK, codes.Unauthenticated, codes.Unauthenticated, codes.ResourceExhausted, codes.Unauthenticated}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("five calls (-want +got):\n%s", diff)
+		}
+		time.Sleep(15 * time.Second)
+		if got := code("valid"); got != codes.OK || running != 0 {
+			t.Errorf("the valid token, reviewed again: %v with %d admissions not ended, want OK and 0", got, running)
+		}
+	})
 }
 
 func TestAwait_RevokedTokenEndsAndErrorsDoNot(t *testing.T) {

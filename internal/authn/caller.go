@@ -101,9 +101,15 @@ func NewContext(ctx context.Context, caller *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller)
 }
 
+// InContext returns the caller of a call; false before it is known.
+func InContext(ctx context.Context) (*Caller, bool) {
+	caller, known := ctx.Value(callerKey{}).(*Caller)
+	return caller, known
+}
+
 // FromContext returns the caller of a call. Without one, it returns an anonymous caller.
 func FromContext(ctx context.Context) *Caller {
-	if caller, ok := ctx.Value(callerKey{}).(*Caller); ok {
+	if caller, known := InContext(ctx); known {
 		return caller
 	}
 	return &Caller{User: Anonymous(), Peer: Anonymous()}

@@ -45,7 +45,7 @@ type Tokens struct {
 	audiences []string
 	admit     func(address string) (release func(valid bool), err error)
 	cache     *review.Cache[tokenAnswer]
-	hashes    sync.Pool // of hash.Hash, with the random key of this process and the audiences
+	hashes    sync.Pool // of *keyedHash, with the random key of this process
 }
 
 // tokenAnswer is a user, or why there is none.
@@ -60,7 +60,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 	_, _ = rand.Read(key) // never fails
 	return &Tokens{
 		client: cfg.Client, audiences: slices.Clone(cfg.Audiences), admit: cfg.Admit, cache: review.NewCache[tokenAnswer](cfg.Metrics, "token"),
-		hashes: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }},
+		hashes: sync.Pool{New: func() any { return &keyedHash{hash: hmac.New(sha256.New, key)} }},
 	}
 }
 
@@ -72,14 +72,23 @@ func (t *Tokens) Review(ctx context.Context, token, address string) (TokenUser, 
 	if token == "" {
 		return TokenUser{}, NotAuthenticated("the bearer token is empty")
 	}
-	answer, err := t.cache.Get(ctx, t.key(token), true, t.asks(token, address))
+	key := t.key(token)
+	if known, found := t.cache.Fresh(key); found {
+		return known.result(false)
+	}
+	answer, err := t.cache.Get(ctx, key, true, t.asks(token, address))
 	if err != nil {
 		return TokenUser{}, tokenUnavailable(err)
 	}
-	if answer.Value.refused != "" {
-		return TokenUser{}, NotAuthenticated(answer.Value.refused)
+	return answer.Value.result(answer.Stale)
+}
+
+// result returns the user of a valid token, or why there is none.
+func (a tokenAnswer) result(stale bool) (TokenUser, error) {
+	if a.refused != "" {
+		return TokenUser{}, NotAuthenticated(a.refused)
 	}
-	return TokenUser{User: answer.Value.user, Stale: answer.Stale}, nil
+	return TokenUser{User: a.user, Stale: stale}, nil
 }
 
 // Recheck returns nil if a token is valid now. It uses an answer of the last two seconds, and no
@@ -89,10 +98,8 @@ func (t *Tokens) Recheck(ctx context.Context, token string) error {
 	if err != nil {
 		return tokenUnavailable(err)
 	}
-	if answer.refused != "" {
-		return NotAuthenticated(answer.refused)
-	}
-	return nil
+	_, err = answer.result(false)
+	return err
 }
 
 func (t *Tokens) asks(token, address string) review.Ask[tokenAnswer] {
@@ -117,19 +124,30 @@ func tokenUnavailable(err error) error {
 		fmt.Sprintf("the bearer token cannot be reviewed, because the kube-apiserver does not answer: %v; try again when it does", err))
 }
 
-// key hashes a token together with the audiences.
+// keyedHash computes keys. text is its memory, and empty between two uses.
+type keyedHash struct {
+	hash hash.Hash
+	text []byte
+}
+
+// key hashes a token together with the audiences, each after its length.
 func (t *Tokens) key(token string) (key review.Key) {
-	sum, _ := t.hashes.Get().(hash.Hash)
-	defer t.hashes.Put(sum)
-	sum.Reset()
-	var length [8]byte
-	for _, part := range append(t.audiences[:len(t.audiences):len(t.audiences)], token) {
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		_, _ = sum.Write(length[:])
-		_, _ = sum.Write([]byte(part))
+	keyed, _ := t.hashes.Get().(*keyedHash)
+	defer t.hashes.Put(keyed)
+	keyed.text = keyed.text[:0]
+	for _, audience := range t.audiences {
+		keyed.add(audience)
 	}
-	sum.Sum(key[:0])
+	keyed.add(token)
+	keyed.hash.Reset()
+	_, _ = keyed.hash.Write(keyed.text)
+	keyed.hash.Sum(key[:0])
+	clear(keyed.text) // it has the token
 	return key
+}
+
+func (k *keyedHash) add(part string) {
+	k.text = append(binary.AppendUvarint(k.text, uint64(len(part))), part...)
 }
 
 // ask sends a TokenReview. Its error never contains the token.

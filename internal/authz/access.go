@@ -34,7 +34,15 @@ func (a *AccessReviews) Close() { a.cache.Close() }
 // Review returns whether the user may do what it asks for. While no kube-apiserver answers, a read
 // that was allowed stays allowed for some minutes.
 func (a *AccessReviews) Review(ctx context.Context, user authn.User, asked Attributes) (Decision, error) {
-	answer, err := a.cache.Get(ctx, keyOf(user, asked), asked.IsRead(), func(ctx context.Context, _ bool) (Decision, bool, error) {
+	key := keyOf(user, asked)
+	if decision, found := a.cache.Fresh(key); found {
+		return decision, nil
+	}
+	return a.review(ctx, key, user, asked)
+}
+
+func (a *AccessReviews) review(ctx context.Context, key review.Key, user authn.User, asked Attributes) (Decision, error) {
+	answer, err := a.cache.Get(ctx, key, asked.IsRead(), func(ctx context.Context, _ bool) (Decision, bool, error) {
 		decision, err := a.ask(ctx, user, asked)
 		return decision, decision.Allowed, err
 	})

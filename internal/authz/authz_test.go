@@ -83,7 +83,7 @@ func TestReview_DifferentQuestionsAreAskedApart(t *testing.T) {
 	}
 }
 
-func TestAuthorize_WhoIsAsked(t *testing.T) {
+func TestAuthorize_AsksForOthersOnly(t *testing.T) {
 	read, change := authz.Attributes{Verb: "list", Resource: "leases"}, authz.Attributes{Verb: "create", Resource: "repairs", Name: "r"}
 	ann := authn.User{Name: "ann", Groups: []string{"g"}}
 	denied := func(authorizationv1.SubjectAccessReviewSpec) (bool, error) { return false, nil }

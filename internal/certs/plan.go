@@ -42,8 +42,9 @@ type Former struct {
 	Unused time.Time
 }
 
-// errNoKey is returned if the user brought the authority before and does not now.
-var errNoKey = errors.New("the key of the signing authority is not stored, because the authority was given; " +
+// ErrNoKey says that a certificate is to be signed by an authority that the user brought before
+// and does not bring now.
+var ErrNoKey = errors.New("the key of the signing authority is not stored, because the authority was given; " +
 	"give it again with --ca-cert and --ca-key, or replace it with --rotate-ca")
 
 // Advance returns the authorities at a time, and what changed in words. Store the result before any
@@ -82,17 +83,12 @@ func (a *Authorities) choose(policy Policy, now time.Time, changes []string) ([]
 	case policy.Given != nil:
 		a.Next = policy.Given
 	case a.Next != nil:
-		if !a.Next.CanSign() {
-			return nil, errNoKey
-		}
 	case policy.Rotate || a.Signing.CanSign() && wornOut(a.Signing.Certificate(), now):
 		made, err := policy.successor(now)
 		if err != nil {
 			return nil, err
 		}
 		a.Next = made
-	case !a.Signing.CanSign():
-		return nil, errNoKey
 	}
 	if !a.Next.same(before) {
 		a.NextTrusted = time.Time{}
@@ -103,10 +99,10 @@ func (a *Authorities) choose(policy Policy, now time.Time, changes []string) ([]
 	return changes, nil
 }
 
-// promote lets the next authority sign after the overlap. If the signing one has expired, nothing is
-// left to overlap with.
+// promote lets the next authority sign after the overlap, if its key is there. If the signing one
+// has expired, nothing is left to overlap with.
 func (a *Authorities) promote(policy Policy, now time.Time, changes []string) []string {
-	if a.Next == nil {
+	if a.Next == nil || !a.Next.CanSign() {
 		return changes
 	}
 	overlapped := !a.NextTrusted.IsZero() && !now.Before(a.NextTrusted.Add(policy.Overlap))

@@ -440,6 +440,30 @@ func TestLimiter_HostsOfOneIPv6NetworkAreApart(t *testing.T) {
 	}
 }
 
+func TestLimiter_FailuresCostMore(t *testing.T) {
+	l := newLimiter(t, Config{Rate: 400})
+	connectAndFail := func(n int) (failed int) {
+		for range n {
+			admitted, _ := connect(l, "10.0.0.1:1", true, time.Now(), 1)
+			for _, c := range admitted {
+				c.Close() // before the end of its handshake
+				failed++
+			}
+		}
+		return failed
+	}
+	// A burst of 100, of which each costs six, and what a slow machine adds.
+	if got := connectAndFail(1000); got < 17 || got > 40 {
+		t.Errorf("%d handshakes fail at once, want about 17", got)
+	}
+	if debt := time.Until(l.addresses[netip.MustParseAddr("10.0.0.1")].paid); debt > maxDebt {
+		t.Errorf("the address is %v ahead of its rate, want %v at most", debt, maxDebt)
+	}
+	if admitted, reason := connect(l, "10.0.0.2:1", true, time.Now(), 100); len(admitted) != 100 {
+		t.Errorf("%d of 100 connections of another address are admitted (%s)", len(admitted), reason)
+	}
+}
+
 func TestLimiter_FloodKeepsItsIdentityOut(t *testing.T) {
 	l, now := newLimiter(t, Config{MaxPerIdentity: 5}), time.Now()
 	eve, ann := identity{user: "eve"}, identity{user: "ann"}

@@ -17,6 +17,11 @@ const (
 	share = 4
 	// burstSeconds is how many seconds of the rate may come at once.
 	burstSeconds = 1
+	// failureCost is what a handshake that fails costs of the rate of its address, in connections,
+	// and so does one whose identity may not connect. maxDebt bounds how long they keep the address
+	// out.
+	failureCost = 5
+	maxDebt     = 10 * time.Second
 	// looks is how many addresses a new address looks at for one to forget.
 	looks = 4
 	// maxClosed bounds the addresses that have no open connection and are ahead of their rate.
@@ -116,7 +121,7 @@ func (l *Limiter) admit(raw net.Conn, handshake bool, now time.Time) (*conn, str
 	}
 	if of != nil {
 		of.open++
-		of.paid = paidAfter(of.paid, now, l.cfg.Rate/share)
+		of.paid = paidAfter(of.paid, now, 1, l.cfg.Rate/share)
 		if handshake {
 			of.handshaking++
 		}
@@ -151,12 +156,12 @@ func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
 // part is what one address may have of a limit; 0 stays 0.
 func part(of int) int { return (of + share - 1) / share }
 
-// paidAfter returns the time until which connections are paid, after one more.
-func paidAfter(paid, now time.Time, perSecond int) time.Time {
+// paidAfter returns the time until which connections are paid, after some more.
+func paidAfter(paid, now time.Time, more, perSecond int) time.Time {
 	if paid.Before(now) {
 		paid = now
 	}
-	return paid.Add(time.Second / time.Duration(max(1, perSecond)))
+	return paid.Add(time.Duration(more) * time.Second / time.Duration(max(1, perSecond)))
 }
 
 // address returns the counts of an address, nil if it has no limits. Each new address looks at a
@@ -197,7 +202,7 @@ func (l *Limiter) pause(now time.Time) time.Duration {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.paid = paidAfter(l.paid, now, l.cfg.Rate)
+	l.paid = paidAfter(l.paid, now, 1, l.cfg.Rate)
 	return l.paid.Sub(now) - burstSeconds*time.Second
 }
 
@@ -237,8 +242,8 @@ func (l *Limiter) TLS(config *tls.Config) *tls.Config {
 
 var errIdentity = errors.New("the identity may not open another connection now")
 
-// identified ends the handshake of c. An alert would call the certificate bad, so a connection
-// that its identity may not have is reset.
+// identified ends the handshake of c. An alert would call the certificate bad, so a connection that
+// its identity may not have is reset.
 func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
 	named := identity{from: hostOf(c.RemoteAddr())}
 	if len(state.VerifiedChains) > 0 {
@@ -248,6 +253,7 @@ func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
 	if reason == "" {
 		return nil
 	}
+	l.failed(c, time.Now())
 	l.refuse(c, reason)
 	return errIdentity
 }
@@ -317,6 +323,25 @@ func (l *Limiter) endHandshake(c *conn) {
 	}
 }
 
+// failed charges the address of a connection for a failure. A client could otherwise make the
+// server sign and verify at the full rate of its address.
+func (l *Limiter) failed(c *conn, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.charge(c, now)
+}
+
+// charge needs l.mu.
+func (l *Limiter) charge(c *conn, now time.Time) {
+	if c.of == nil || l.cfg.Rate == 0 {
+		return
+	}
+	c.of.paid = paidAfter(c.of.paid, now, failureCost, l.cfg.Rate/share)
+	if latest := now.Add(maxDebt); c.of.paid.After(latest) {
+		c.of.paid = latest
+	}
+}
+
 // forget ends the counts of a connection. It does nothing at the second call.
 func (l *Limiter) forget(c *conn) {
 	l.mu.Lock()
@@ -325,6 +350,9 @@ func (l *Limiter) forget(c *conn) {
 		return
 	}
 	c.closed = true
+	if c.handshaking {
+		l.charge(c, time.Now())
+	}
 	l.endHandshake(c)
 	l.open--
 	if c.of != nil {

@@ -20,8 +20,8 @@ const (
 	refusedByPeer    = "refused_by_peer"   // the peer does not accept the certificate of this process
 )
 
-// handshakes counts handshakes that fail because of a certificate. A connection that ends without an
-// answer, such as a port scan's, is none of them. It is safe for concurrent use.
+// handshakes counts handshakes that fail because of a certificate. A connection that ends without
+// an answer, such as a port scan's, is none of them. It is safe for concurrent use.
 type handshakes struct {
 	failed *prometheus.CounterVec
 

@@ -115,8 +115,8 @@ func (s *source) report(now time.Time, err error) {
 	}
 }
 
-// Authorities returns the authorities of peers in use; nil without a CAFile. The pool is another one
-// when the content of the file has changed, and only then. Callers must not change it.
+// Authorities returns the authorities of peers in use; nil without a CAFile. The pool is another
+// one when the content of the file has changed, and only then. Callers must not change it.
 func (s *source) Authorities() *x509.CertPool { return s.current().pool }
 
 func (s *source) names() slog.Attr {

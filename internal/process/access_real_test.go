@@ -7,7 +7,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,8 +144,34 @@ func (g *guarded) files(leaf certs.Leaf) identity.Files {
 	return files
 }
 
+// metrics are what another server reads: it needs no right for that.
+func (g *guarded) metrics() string {
+	g.t.Helper()
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: g.tls("trivet:leasesvc", "trivet:servers"), DisableKeepAlives: true}}
+	reply, err := client.Get("https://" + g.process.Member().AdminAddress + "/metrics")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return string(text)
+}
+
 // as is a client with a certificate of user, or without one.
 func (g *guarded) as(user string, groups ...string) slicev1.SliceServiceClient {
+	g.t.Helper()
+	connection, err := grpc.NewClient(g.process.Member().GRPCAddress, grpc.WithTransportCredentials(credentials.NewTLS(g.tls(user, groups...))))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { connection.Close() })
+	return slicev1.NewSliceServiceClient(connection)
+}
+
+func (g *guarded) tls(user string, groups ...string) *tls.Config {
 	g.t.Helper()
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(g.authority.CertPEM())
@@ -159,16 +187,11 @@ func (g *guarded) as(user string, groups ...string) slicev1.SliceServiceClient {
 		}
 		config.Certificates = []tls.Certificate{certificate}
 	}
-	connection, err := grpc.NewClient(g.process.Member().GRPCAddress, grpc.WithTransportCredentials(credentials.NewTLS(config)))
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	g.t.Cleanup(func() { connection.Close() })
-	return slicev1.NewSliceServiceClient(connection)
+	return config
 }
 
 // serviceAccount makes an account with a Secret that tokens can be bound to, and the rights of a
-// viewer of slices who may reconcile.
+// viewer of slices that may reconcile.
 func (g *guarded) serviceAccount(name string) {
 	g.t.Helper()
 	ctx := g.t.Context()
@@ -251,7 +274,7 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 	g.grant(rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "ann"},
 		rbacv1.Subject{Kind: "ServiceAccount", Namespace: g.namespace, Name: "reader"},
 		rbacv1.Subject{Kind: "ServiceAccount", Namespace: g.namespace, Name: "revoked"})
-	ann, bob, nobody := g.as("ann"), g.as("bob"), g.as("")
+	ann, bob, unnamed := g.as("ann"), g.as("bob"), g.as("")
 	reader, revoked := g.token("reader", "trivet"), g.token("revoked", "trivet")
 	stranger, forKube := g.token("stranger", "trivet"), g.token("reader")
 	byReader, byRevoked := withToken(ctx, reader), withToken(ctx, revoked)
@@ -259,14 +282,14 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 	g.want("a certificate with the right", g.read(ctx, ann), allowed, "")
 	g.want("a certificate with the right to change", g.change(ctx, ann), allowed, "")
 	g.want("a certificate without the right", g.read(ctx, bob), codes.PermissionDenied, rpcerror.NotAuthorizedReason)
-	g.want("a token with the right", g.read(byReader, nobody), allowed, "")
+	g.want("a token with the right", g.read(byReader, unnamed), allowed, "")
 	g.want("a token that counts before a certificate", g.read(withToken(ctx, stranger), ann), codes.PermissionDenied, rpcerror.NotAuthorizedReason)
-	g.want("a token for the kube-apiserver", g.read(withToken(ctx, forKube), nobody), codes.Unauthenticated, rpcerror.NotAuthenticatedReason)
-	g.want("no credential", g.read(ctx, nobody), codes.Unauthenticated, rpcerror.NotAuthenticatedReason)
+	g.want("a token for the kube-apiserver", g.read(withToken(ctx, forKube), unnamed), codes.Unauthenticated, rpcerror.NotAuthenticatedReason)
+	g.want("no credential", g.read(ctx, unnamed), codes.Unauthenticated, rpcerror.NotAuthenticatedReason)
 	forged := withToken(ctx, reader[:len(reader)-6]+"AAAAAA")
-	g.want("a forged token", g.read(forged, nobody), codes.Unauthenticated, rpcerror.NotAuthenticatedReason)
+	g.want("a forged token", g.read(forged, unnamed), codes.Unauthenticated, rpcerror.NotAuthenticatedReason)
 	claims := metadata.AppendToOutgoingContext(ctx, "x-remote-user", "ann", "x-remote-group", "system:masters")
-	g.want("a stranger who claims to forward", g.read(claims, bob), codes.PermissionDenied, "")
+	g.want("a stranger that claims to forward", g.read(claims, bob), codes.PermissionDenied, "")
 	forwarded := metadata.AppendToOutgoingContext(ctx, "x-remote-user", "ann")
 	g.want("a gateway that forwards", g.read(forwarded, g.as("trivet:gateway", "trivet:gateways")), allowed, "")
 	misused := g.read(metadata.AppendToOutgoingContext(ctx, "x-remote-user", reader), bob)
@@ -274,7 +297,7 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 	_, err := ann.GetServiceSlices(ctx, &slicev1.GetServiceSlicesRequest{Name: "namespaces/other/serviceslices/" + reader})
 	g.want("a token as an object", err, codes.PermissionDenied, "")
 
-	watch, err := nobody.WatchServiceSlices(byRevoked, &slicev1.WatchServiceSlicesRequest{Parent: "namespaces/" + g.namespace})
+	watch, err := unnamed.WatchServiceSlices(byRevoked, &slicev1.WatchServiceSlicesRequest{Parent: "namespaces/" + g.namespace})
 	if err == nil {
 		_, err = watch.Recv()
 	}
@@ -297,18 +320,18 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 		{"away", func() func() { return g.proxy.Refuse(reviews, 503, metav1.StatusReasonServiceUnavailable) }},
 		{"hung", func() func() { return g.proxy.Hang(reviews) }},
 	} {
-		g.want("a read before", g.read(byReader, nobody), allowed, "")
+		g.want("a read before", g.read(byReader, unnamed), allowed, "")
 		g.want("a read before", g.read(ctx, ann), allowed, "")
 		heal := fault.begin()
 		time.Sleep(10500 * time.Millisecond) // the answers age
 		begun := time.Now()
 		g.want(fault.name+": a read by certificate", g.read(ctx, ann), allowed, "")
-		g.want(fault.name+": a read by token", g.read(byReader, nobody), allowed, "")
+		g.want(fault.name+": a read by token", g.read(byReader, unnamed), allowed, "")
 		if took := time.Since(begun); took > 3*time.Second {
 			t.Errorf("%s: two reads took %v", fault.name, took)
 		}
 		g.want(fault.name+": a change by certificate", g.change(ctx, ann), codes.Unavailable, rpcerror.AccessReviewUnavailableReason)
-		g.want(fault.name+": a change by token", g.change(byReader, nobody), codes.Unavailable, rpcerror.AccessReviewUnavailableReason)
+		g.want(fault.name+": a change by token", g.change(byReader, unnamed), codes.Unavailable, rpcerror.AccessReviewUnavailableReason)
 		g.want(fault.name+": a denied read", g.read(ctx, bob), codes.Unavailable, rpcerror.AccessReviewUnavailableReason)
 		heal()
 		testkit.Eventually(t, 40*time.Second, func() error {
@@ -324,13 +347,13 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 	default:
 	}
 
-	g.want("a read before the token is revoked", g.read(byRevoked, nobody), allowed, "")
+	g.want("a read before the token is revoked", g.read(byRevoked, unnamed), allowed, "")
 	if err := g.kube.CoreV1().Secrets(g.namespace).Delete(ctx, "revoked", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now()
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if err := g.read(byRevoked, nobody); status.Code(err) != codes.Unauthenticated {
+		if err := g.read(byRevoked, unnamed); status.Code(err) != codes.Unauthenticated {
 			return fmt.Errorf("the revoked token is accepted: %v", err)
 		}
 		return nil
@@ -352,7 +375,7 @@ func TestAccess_WithARealKubeAPIServer(t *testing.T) {
 // lines about the calls.
 func (g *guarded) noneOf(tokens ...string) {
 	g.t.Helper()
-	_, metrics := get(g.t, g.process, "/metrics")
+	metrics := g.metrics()
 	audit := func() (string, error) {
 		text, err := os.ReadFile(g.auditFile)
 		if err == nil && !bytes.Contains(text, []byte("watch serviceslices")) && !bytes.Contains(text, []byte("WatchServiceSlices")) {

@@ -9,6 +9,9 @@
 // then retried without a limit. Stop: NOT_SERVING, drain the RPCs, stop the loops, release the
 // terms, close the connections, stop the admin server.
 //
+// Callers are reviewed by the kube-apiserver of --kubeconfig, by a client of their own. A program
+// that needs a kube-apiserver for nothing else is ready without one.
+//
 // A replica whose dependencies are missing or whose loops keep failing reports itself unready to
 // its candidate. Package term then moves its terms to ready replicas.
 package process

@@ -127,6 +127,20 @@ func (c *Cache[V]) Close() {
 	c.tasks.Wait()
 }
 
+// Fresh returns a fresh answer without asking; false if a call of Get would ask. A caller that
+// prepares nothing for a question spares the memory.
+func (c *Cache[V]) Fresh(key Key) (value V, found bool) {
+	known := c.lookup(key)
+	if known == nil {
+		return value, false
+	}
+	if age := time.Since(known.at); age >= Fresh || known.positive && age >= renewAge {
+		return value, false
+	}
+	c.metrics.hits.Inc()
+	return known.value, true
+}
+
 // Get returns the answer to the question of key. Without a fresh one it asks, and waits as long as
 // ctx lasts, but at most a few seconds. mayBeStale says whether the caller takes a stale answer.
 func (c *Cache[V]) Get(ctx context.Context, key Key, mayBeStale bool, ask Ask[V]) (Answer[V], error) {

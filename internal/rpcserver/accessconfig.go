@@ -18,7 +18,7 @@ const (
 	AlwaysAllowMode = "AlwaysAllow"
 )
 
-// AccessConfig says how callers prove their identity and who decides what they may do. It has no
+// AccessConfig says how callers prove their identity and what decides about their rights. It has no
 // effect with Config.Insecure.
 type AccessConfig struct {
 	// TokenAudiences are the audiences of which a bearer token needs one.

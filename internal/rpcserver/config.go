@@ -25,7 +25,7 @@ type Config struct {
 	PeerCAFile string
 	// Insecure serves without TLS. It is accepted only while Listen is a loopback address.
 	Insecure bool
-	// Access says who may call.
+	// Access says which callers may call.
 	Access AccessConfig
 	// Connections has the limits of connections.
 	Connections connlimit.Config

@@ -2,8 +2,16 @@
 // the order of a stop are the same in production and in tests.
 //
 // Promises:
-//   - Clients need a certificate from the configured authority, except over loopback with
-//     --insecure.
+//   - A caller has a client certificate of the configured authority or a bearer token, except over
+//     loopback with --insecure. Without either it may ask for health, and all other calls get
+//     NOT_AUTHENTICATED, those of unknown methods too.
+//   - Rights are decided before a request is validated. A caller that is refused without them has
+//     no request decoded.
+//   - A watch ends when the certificate of its caller ends, its token is revoked or its right is
+//     taken away. A review that fails ends nothing. Messages on an open heartbeat stream cost
+//     nothing here: its handler decides.
+//   - Each mutation and each denial has one audit record. No log has a header, and what looks like
+//     a token is removed from names.
 //   - Each failed call returns a gRPC status with exactly one ErrorInfo of domain trivet.dev.
 //     Internal causes are logged and not sent.
 //   - A panic ends only its own call.
@@ -14,13 +22,16 @@
 //   - A call for another cluster is refused, if its metadata names the cluster.
 //   - A repeated request with the same request_id gets the first answer, for ten minutes, unless
 //     the process restarts.
-//   - Each method has an access rule in its .proto file; Serve fails otherwise.
+//   - Each method has an access rule in its .proto file and limits in package quota; Serve fails
+//     otherwise.
 //   - A failed call is logged once, when it ends. Handlers do not log the errors that they return.
 //   - Health is NOT_SERVING from the start until SetServing, and again before a stop.
 //
-// Interceptors, outermost first: metrics, logging, end of streams at a stop, translation of errors,
-// recovery, checks of the request, repeated requests. Recovery is outside the checks because a rule
-// may panic. It is inside the others so that metrics and logs see a panic as an error.
+// Interceptors, outermost first: the caller, metrics, logging, end of streams at a stop, translation
+// of errors, recovery, the guard (limits of the caller, its right, audit record), checks of the
+// request, repeated requests. The caller is found first so that the log names it. Recovery is
+// outside the checks because a rule may panic. It is inside metrics and logs so that these see a
+// panic as an error.
 //
 // Stop: health becomes NOT_SERVING; the listener and idle connections close; the contexts of
 // streams end with the cause SHUTTING_DOWN; calls in progress finish; after the drain timeout the
@@ -29,5 +40,7 @@
 // gRPC answers some requests before the interceptors, with a code but without ErrorInfo: a message
 // that is too large (RESOURCE_EXHAUSTED) or malformed (INTERNAL), an unknown compression, and a
 // ":path" without a leading slash (UNIMPLEMENTED). If no handler was running, there is no log line
-// either. The package does no authorization and no rate limiting.
+// either. A request that is refused before decoding has arrived in full: gRPC reads it before the
+// first interceptor, and a tap of its headers could answer only without ErrorInfo, log line and
+// metrics.
 package rpcserver

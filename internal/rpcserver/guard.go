@@ -17,27 +17,27 @@ import (
 // guardUnary admits a call within the limits of its caller, decides whether the caller may make it,
 // and records mutations and denials.
 func (c chain) guardUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
-	ctx, found := c.identify(ctx, info.FullMethod)
-	slot, err := c.quota.Admit(quota.CallerOf(found.caller), info.FullMethod, time.Now())
+	ctx, caller, refused := c.identify(ctx, info.FullMethod)
+	slot, err := c.quota.Admit(quota.CallerOf(caller), info.FullMethod, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	defer slot.Release()
-	if found.refused != nil {
-		c.deny(found.caller, info.FullMethod, nil, found.refused)
-		return nil, found.refused
+	if refused != nil {
+		c.deny(caller, info.FullMethod, nil, refused)
+		return nil, refused
 	}
 	if err := c.quota.CheckSize(info.FullMethod, request); err != nil {
 		return nil, err
 	}
-	if err := c.authorizeRequest(ctx, found.caller, info.FullMethod, request); err != nil {
-		c.deny(found.caller, info.FullMethod, request, err)
+	if err := c.authorizeRequest(ctx, caller, info.FullMethod, request); err != nil {
+		c.deny(caller, info.FullMethod, request, err)
 		return nil, err
 	}
 	if access := c.rules.access[info.FullMethod]; access == nil || !access.changes() {
 		return handler(ctx, request)
 	}
-	return c.recorded(ctx, found.caller, info.FullMethod, request, handler)
+	return c.recorded(ctx, caller, info.FullMethod, request, handler)
 }
 
 // recorded calls the handler of a mutation and records its outcome, also of a panic.
@@ -84,21 +84,21 @@ func (c chain) record(caller *authn.Caller, method string, request any, decision
 // guardStream is guardUnary for streams: each request is decided before the handler sees it, and
 // the stream ends when its caller loses the right.
 func (c chain) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, found := c.identify(stream.Context(), info.FullMethod)
-	slot, err := c.quota.Admit(quota.CallerOf(found.caller), info.FullMethod, time.Now())
+	ctx, caller, refused := c.identify(stream.Context(), info.FullMethod)
+	slot, err := c.quota.Admit(quota.CallerOf(caller), info.FullMethod, time.Now())
 	if err != nil {
 		return err
 	}
 	defer slot.Release()
-	if found.refused != nil {
-		c.deny(found.caller, info.FullMethod, nil, found.refused)
-		return found.refused
+	if refused != nil {
+		c.deny(caller, info.FullMethod, nil, refused)
+		return refused
 	}
 	access := c.rules.access[info.FullMethod]
-	if access == nil || access.rule.GetResource() == nil || found.caller.Unchecked {
+	if access == nil || access.rule.GetResource() == nil || caller.Unchecked {
 		return handler(service, &streamWithContext{ServerStream: stream, ctx: ctx})
 	}
-	guarded := newGuardedStream(stream, c, found.caller, info.FullMethod, ctx)
+	guarded := newGuardedStream(stream, c, caller, info.FullMethod, ctx)
 	defer guarded.end()
 	err = handler(service, guarded)
 	if lost := guarded.lost(); lost != nil && (err == nil || isCancellation(err)) {

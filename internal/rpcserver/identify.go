@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -14,46 +13,29 @@ import (
 	"github.com/trivet-dev/trivet/internal/authn"
 )
 
-// identification is who calls, and why the call is refused before its request is read.
-type identification struct {
-	// caller is never nil. It is anonymous if its credentials do not count.
-	caller  *authn.Caller
-	refused error
-}
+type refusalKey struct{}
 
-type identificationKey struct{}
-
-// identify finds the caller of a call, once, and puts it into the context, also for the log. It
-// removes the metadata in which a gateway names an original caller, so that nothing behind it can
-// read what is not verified.
-func (c chain) identify(ctx context.Context, method string) (context.Context, *identification) {
-	if found, ok := ctx.Value(identificationKey{}).(*identification); ok {
-		return ctx, found
+// identify finds the caller of a call, once, and puts it into the context. The caller is never nil,
+// and anonymous if its credentials do not count. refused says why the call is refused before its
+// request is read. The metadata in which a gateway names an original caller is removed, so that
+// nothing behind it can read what is not verified.
+func (c chain) identify(ctx context.Context, method string) (_ context.Context, caller *authn.Caller, refused error) {
+	if caller, known := authn.InContext(ctx); known {
+		refused, _ := ctx.Value(refusalKey{}).(error)
+		return ctx, caller, refused
 	}
-	caller, err := c.authenticate(ctx)
-	if err != nil {
-		caller.User, caller.Peer = authn.Anonymous(), authn.Anonymous()
-		if c.isPublic(method) {
-			err = nil
-		}
+	caller, refused = c.authenticate(ctx)
+	if refused != nil && c.isPublic(method) {
+		refused = nil
 	}
-	if err == nil {
-		err = c.authorizeMethod(caller, method)
+	if refused == nil {
+		refused = c.authorizeMethod(caller, method)
 	}
-	found := &identification{caller: caller, refused: err}
 	ctx = authn.NewContext(authn.WithoutRemote(ctx), caller)
-	if !caller.Unchecked {
-		ctx = logging.InjectFields(ctx, callerFields(caller))
+	if refused != nil {
+		ctx = context.WithValue(ctx, refusalKey{}, refused)
 	}
-	return context.WithValue(ctx, identificationKey{}, found), found
-}
-
-// callerFields names the user in the log line of a call, and the gateway if it forwards the call.
-func callerFields(caller *authn.Caller) logging.Fields {
-	if caller.Forwarded {
-		return logging.Fields{"user", caller.User.Name, "forwarded_by", caller.Peer.Name}
-	}
-	return logging.Fields{"user", caller.User.Name}
+	return ctx, caller, refused
 }
 
 // authenticate always returns a caller. A panic ends the call, as one of a handler does: this runs
@@ -94,8 +76,8 @@ func (c chain) identifyBeforeDecoding(service *grpc.ServiceDesc) *grpc.ServiceDe
 	for i, method := range service.Methods {
 		inner, name := method.Handler, fmt.Sprintf("/%s/%s", service.ServiceName, method.MethodName)
 		method.Handler = func(srv any, ctx context.Context, decode func(any) error, chained grpc.UnaryServerInterceptor) (any, error) {
-			ctx, found := c.identify(ctx, name)
-			if found.refused != nil {
+			ctx, _, refused := c.identify(ctx, name)
+			if refused != nil {
 				decode = func(any) error { return nil }
 			}
 			return inner(srv, ctx, decode, chained)
@@ -106,6 +88,6 @@ func (c chain) identifyBeforeDecoding(service *grpc.ServiceDesc) *grpc.ServiceDe
 }
 
 func (c chain) identifyStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, _ := c.identify(stream.Context(), info.FullMethod)
+	ctx, _, _ := c.identify(stream.Context(), info.FullMethod)
 	return handler(service, &streamWithContext{ServerStream: stream, ctx: ctx})
 }

@@ -19,8 +19,10 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -66,7 +68,11 @@ type setup struct {
 	// authenticator and authorizer default to those of a server with AlwaysAllow, with TLS.
 	authenticator rpcserver.Authenticator
 	authorizer    *authz.Authorizer
-	change        func(*rpcserver.Config)
+	audit         *audit.Log
+	quota         *quota.Quota
+	// more registers further services; nil for none.
+	more   func(grpc.ServiceRegistrar)
+	change func(*rpcserver.Config)
 }
 
 // running is a server on an in-memory connection, with its log and metrics.
@@ -117,7 +123,7 @@ func newServer(t testing.TB, with setup, deps rpcserver.Deps) *rpcserver.Server 
 	if with.change != nil {
 		with.change(&cfg)
 	}
-	deps.Authenticator, deps.Authorizer = with.authenticator, with.authorizer
+	deps.Authenticator, deps.Authorizer, deps.Audit, deps.Quota = with.authenticator, with.authorizer, with.audit, with.quota
 	if deps.Authorizer == nil {
 		deps.Authorizer = authz.New(nil)
 	}
@@ -133,6 +139,9 @@ func newServer(t testing.TB, with setup, deps rpcserver.Deps) *rpcserver.Server 
 			leasev1.RegisterLeaseServiceServer(r, with.service)
 			leasev1.RegisterHeartbeatServiceServer(r, with.service)
 		})
+	}
+	if with.more != nil {
+		server.Register(with.more)
 	}
 	return server
 }

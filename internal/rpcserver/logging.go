@@ -48,6 +48,7 @@ func adapt(logger *slog.Logger) logging.Logger {
 				fields = append(fields, "suppressed", before)
 			}
 		}
+		fields = append(fields, callerFields(authn.FromContext(ctx))...)
 		for i, field := range fields {
 			if text, ok := field.(string); ok {
 				fields[i] = authn.Redact(text)
@@ -55,6 +56,18 @@ func adapt(logger *slog.Logger) logging.Logger {
 		}
 		logger.Log(ctx, slog.Level(level), message, fields...)
 	})
+}
+
+// callerFields names the user in the log line of a call, and the gateway if it forwards the call.
+func callerFields(caller *authn.Caller) []any {
+	switch {
+	case caller.Unchecked:
+		return nil
+	case caller.Forwarded:
+		return []any{"user", caller.User.Name, "forwarded_by", caller.Peer.Name}
+	default:
+		return []any{"user", caller.User.Name}
+	}
 }
 
 func logOptions() []logging.Option {

@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -62,10 +64,19 @@ func serve() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test
-		cancel()
+		defer cancel() // standard input ends with the test
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			fmt.Println(heap())
+		}
 	}()
 	return server.Serve(ctx, listener)
+}
+
+// heap returns the bytes of objects and of stacks. It does not stop the process.
+func heap() uint64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(samples)
+	return samples[0].Value.Uint64() + samples[1].Value.Uint64()
 }
 
 // answering answers each message of a stream.
@@ -92,6 +103,8 @@ func (*answering) StreamHeartbeats(stream grpc.BidiStreamingServer[leasev1.Strea
 type serverProcess struct {
 	address string
 	pid     int
+	ask     io.Writer
+	answers *bufio.Reader
 }
 
 func startServer(t *testing.T, files identity.Files) *serverProcess {
@@ -114,11 +127,25 @@ func startServer(t *testing.T, files identity.Files) *serverProcess {
 			t.Errorf("the server ended with %v", err)
 		}
 	})
-	address, err := bufio.NewReader(stdout).ReadString('\n')
+	answers := bufio.NewReader(stdout)
+	address, err := answers.ReadString('\n')
 	if err != nil {
 		t.Fatalf("the server printed no address: %v", err)
 	}
-	return &serverProcess{address: strings.TrimSpace(address), pid: command.Process.Pid}
+	return &serverProcess{address: strings.TrimSpace(address), pid: command.Process.Pid, ask: stdin, answers: answers}
+}
+
+// heap asks the server for its heap, in bytes. One goroutine calls it.
+func (s *serverProcess) heap(t *testing.T) (bytes int) {
+	t.Helper()
+	if _, err := fmt.Fprintln(s.ask); err != nil {
+		t.Error(err)
+		return 0
+	}
+	if _, err := fmt.Fscanln(s.answers, &bytes); err != nil {
+		t.Errorf("the server says nothing of its heap: %v", err)
+	}
+	return bytes
 }
 
 // memory returns the resident memory of the server, in bytes.
@@ -126,12 +153,36 @@ func (s *serverProcess) memory(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.pid), "statm"))
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return 0
 	}
 	fields := strings.Fields(string(text))
 	pages, err := strconv.Atoi(fields[1])
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	return pages * os.Getpagesize()
 }
+
+// cpu returns the processor time that the server has used.
+func (s *serverProcess) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.pid), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), ") ") // the name of the program
+	fields := strings.Fields(after)
+	var ticks int
+	for _, field := range fields[11:13] { // utime and stime
+		value, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += value
+	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond
+}
+
+// ticksPerSecond is the unit of times in /proc.
+const ticksPerSecond = 100

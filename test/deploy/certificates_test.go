@@ -4,15 +4,19 @@ import (
 	"encoding/json"
 	"maps"
 	"net"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
 const certManagerGroup = "cert-manager.io"
@@ -126,4 +130,42 @@ func mounted(spec corev1.PodSpec, container corev1.Container) map[string]string 
 		folders[mount.MountPath] = volumes[mount.Name]
 	}
 	return maps.Clone(folders)
+}
+
+// The Job installs with the roles of its component at a real kube-apiserver, which checks the
+// Secrets; the CronJob's next run has nothing to do.
+func TestCerts_JobInstallsWithItsOwnRoles(t *testing.T) {
+	cluster, objects := testkit.Cluster(t), render(t, everything)
+	applyRoles(t, cluster, objects)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := cluster.WriteKubeconfig(kubeconfig, username("certs"), "system:serviceaccounts"); err != nil {
+		t.Fatal(err)
+	}
+	found := pods(t, objects)
+	for _, step := range []struct{ pod, want string }{{"job/certs", "created"}, {"cronjob/certs", "unchanged"}} {
+		container := found[step.pod].Containers[0]
+		arguments := slices.Concat([]string{"run", "../../cmd" + container.Command[0]}, container.Args, []string{"--kubeconfig=" + kubeconfig})
+		output, err := exec.CommandContext(t.Context(), "go", arguments...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", step.pod, err, output)
+		}
+		if got := strings.Count(string(output), step.want); got != 1+len(certs.Servers()) {
+			t.Errorf("%s: %d objects %s, want the ConfigMap and a Secret for each server:\n%s", step.pod, got, step.want, output)
+		}
+	}
+	trust, err := testkit.Kube(t).CoreV1().ConfigMaps(system).Get(t.Context(), "trivet-ca", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := certs.ParseCertificates([]byte(trust.Data["ca.crt"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := certs.ParseCertificates([]byte(trust.Data["client-ca.crt"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(own) != 1 || len(clients) != 2 {
+		t.Errorf("%d authorities of servers and %d of clients, want 1, and the cluster's beside it", len(own), len(clients))
+	}
 }

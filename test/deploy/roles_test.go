@@ -174,8 +174,8 @@ func start(t *testing.T, in place, program process.Program, loops ...string) *gr
 	return conn
 }
 
-// startLeases asks for renewals so often that a test sees them, and marks silent nodes as soon
-// as it may, where a loop does.
+// startLeases asks for renewals so often that a test sees them, and marks silent nodes as soon as
+// it may, where a loop does.
 func startLeases(t *testing.T, in place, loops ...string) *grpc.ClientConn {
 	t.Helper()
 	cfg := leasesvc.DefaultConfig()

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// authoritySecret has the key of the authority and the state of its rotation; trustConfigMap has
-	// the authorities that everyone trusts.
+	// authoritySecret has the key of the authority and the state of its rotation; trustConfigMap
+	// has the authorities that all peers trust.
 	authoritySecret = "trivet-ca"
 	trustConfigMap  = "trivet-ca"
 	etcdSecret      = "trivet-etcd"
@@ -111,11 +111,11 @@ func (r *run) apply(ctx context.Context) error {
 func (r *run) applyObjects(ctx context.Context, authorities certs.Authorities) error {
 	problems := []error{r.applyTrust(ctx, authorities.Bundle())}
 	for _, leaf := range r.leaves {
-		problems = append(problems, r.applyLeaf(ctx, leaf, authorities.Signing, authorities.Bundle()))
+		problems = append(problems, r.applyLeaf(ctx, leaf, authorities, authorities.Bundle()))
 	}
 	if r.etcd != nil {
 		leaf := leaf{secret: etcdSecret, Leaf: certs.ClientLeaf("trivet")}
-		problems = append(problems, r.applyLeaf(ctx, leaf, r.etcd, r.etcd.CertPEM()))
+		problems = append(problems, r.applyLeaf(ctx, leaf, certs.Authorities{Signing: r.etcd}, r.etcd.CertPEM()))
 	}
 	return errors.Join(problems...)
 }
@@ -207,7 +207,8 @@ func (r *run) applyTrust(ctx context.Context, bundle []byte) error {
 	}
 }
 
-func (r *run) applyLeaf(ctx context.Context, leaf leaf, authority *certs.Authority, bundle []byte) error {
+func (r *run) applyLeaf(ctx context.Context, leaf leaf, authorities certs.Authorities, bundle []byte) error {
+	authority := authorities.Signing
 	name := "secret/" + leaf.secret
 	secret, err := r.objects.secret(ctx, leaf.secret)
 	if err != nil {
@@ -224,6 +225,9 @@ func (r *run) applyLeaf(ctx context.Context, leaf leaf, authority *certs.Authori
 	pair := certs.KeyPair{CertPEM: secret.Data[corev1.TLSCertKey], KeyPEM: secret.Data[corev1.TLSPrivateKeyKey]}
 	reason := authority.RenewReason(pair, leaf.Leaf, r.policy, r.now)
 	if reason != "" && !authority.CanSign() {
+		if authorities.Next == nil {
+			return &exit.Error{Code: exit.Findings, Summary: name + ": " + reason, Err: certs.ErrNoKey}
+		}
 		r.report(change{object: name, what: "waits for the next authority: " + reason})
 		reason = ""
 	}

@@ -45,7 +45,7 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 		Short: "Issue and rotate the certificates of an installation",
 		Long: `Issue the certificates that the servers of an installation need, and replace them before they expire.
 
-The certificates are Secrets trivet-<server>-tls, the authorities that everyone trusts are ConfigMap trivet-ca. The
+The certificates are Secrets trivet-<server>-tls, the authorities that all peers trust are ConfigMap trivet-ca. The
 key of the authority is Secret trivet-ca. An object that another program made is never changed.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: exit.UnknownCommand,

@@ -348,8 +348,11 @@ func TestApply_GivenAuthoritiesSignAndTheirKeysStayOut(t *testing.T) {
 	if err := verify(t, client.Data["ca.crt"], client.Data["tls.crt"], "", x509.ExtKeyUsageClientAuth, start); err != nil {
 		t.Errorf("client of etcd: %v", err)
 	}
-	if _, err := f.apply(settingsOf(t, nil), start.Add(day)); err == nil || !strings.Contains(err.Error(), "--ca-key") {
-		t.Errorf("without the given authority: %v", err)
+	if got := f.mustApply(settingsOf(t, nil), start.Add(day)); len(got) != 0 {
+		t.Errorf("without the given authority, and nothing to sign, a run wrote %v", got)
+	}
+	if _, err := f.apply(settingsOf(t, nil), start.Add(300*day)); err == nil || !strings.Contains(err.Error(), "--ca-key") {
+		t.Errorf("without the given authority, and something to sign: %v", err)
 	}
 }
 
