@@ -220,7 +220,7 @@ func TestLog_ManyIdentitiesShareOneLimit(t *testing.T) {
 	for i := range 3 * maxIdentities {
 		f.Write(denial(fmt.Sprint("eve-", i)))
 	}
-	if kept := len(f.denials.byIdentity); kept > maxIdentities+1 {
+	if kept := len(f.denials.users); kept > maxIdentities+1 {
 		t.Errorf("%d identities are kept, want %d at most", kept, maxIdentities+1)
 	}
 	if queued := len(f.queue); queued != maxIdentities+denialBurst {
@@ -233,8 +233,44 @@ func TestLog_ManyIdentitiesShareOneLimit(t *testing.T) {
 	if last["several_users"] != true || last["suppressed"] != float64(2*maxIdentities-denialBurst) {
 		t.Errorf("the summary is %v", last)
 	}
-	if len(f.denials.byIdentity) == 0 {
+	if len(f.denials.users) == 0 {
 		t.Error("identities ahead of their rate are forgotten")
+	}
+}
+
+// An attacker without credentials has as many IPv6 addresses as it likes.
+func TestLog_AddressesHideNoDenialOfAUser(t *testing.T) {
+	f := newFixture(t, DefaultConfig())
+	for i := range 3 * maxIdentities {
+		for _, address := range []string{"[2001:db8::%x]:1", "[2001:db8:0:%x::1]:1"} { // of one client, and of many
+			r := denial(authn.AnonymousUser)
+			r.Caller.Address = fmt.Sprintf(address, i+1)
+			f.Write(r)
+		}
+	}
+	if queued := len(f.queue); queued > maxIdentities+2*denialBurst {
+		t.Errorf("%d records are queued, want one for each network at most", queued)
+	}
+	queued := len(f.queue)
+	for _, node := range []string{"node-1", "node-2"} { // the agents of all nodes have one user
+		for range 2 * denialBurst {
+			r := denial("system:serviceaccount:trivet-system:trivet-agent")
+			r.Caller.User.Extra = map[string][]string{nodeNameKey: {node}}
+			f.Write(r)
+		}
+	}
+	if own := len(f.queue) - queued; own != 2*denialBurst {
+		t.Errorf("%d denials of two nodes are recorded, want %d", own, 2*denialBurst)
+	}
+}
+
+func TestLog_RecordsThatWaitAreSmall(t *testing.T) {
+	f := newFixture(t, DefaultConfig())
+	r := denial("eve")
+	r.Object, r.Method = strings.Repeat("x", 64<<10), strings.Repeat("y", 64<<10)
+	f.Write(r)
+	if waiting := <-f.queue; len(waiting.Object)+len(waiting.Method) > 4*maxText {
+		t.Errorf("a record with %d bytes waits", len(waiting.Object)+len(waiting.Method))
 	}
 }
 

@@ -1,7 +1,7 @@
 package audit
 
 import (
-	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -13,15 +13,30 @@ const (
 	// Each identity may write denialBurst denials, and one more in denialInterval.
 	denialBurst    = 10
 	denialInterval = 10 * time.Second
-	// maxIdentities bounds the identities with counts of their own. Further ones share one.
+	// maxIdentities bounds the users with counts of their own, and the addresses. Further users
+	// share one count, and further addresses another.
 	maxIdentities = 1000
-	// otherIdentities is the key of the identities beyond the bound.
-	otherIdentities = ""
 )
+
+// otherUsers and otherAddresses are the identities beyond the bound.
+var otherUsers, otherAddresses = identity{}, identity{anonymous: true}
+
+// identity is a user, or the address of a caller without an identity.
+type identity struct {
+	anonymous bool
+	name      string
+}
+
+// others is what identities beyond the bound share.
+func (i identity) others() identity { return identity{anonymous: i.anonymous} }
 
 // denials limits the records of denials, for each identity. Its owner has the lock.
 type denials struct {
-	byIdentity map[string]*denied
+	users, addresses map[identity]*denied
+}
+
+func newDenials() denials {
+	return denials{users: map[identity]*denied{}, addresses: map[identity]*denied{}}
 }
 
 // denied are the denials of one identity.
@@ -46,36 +61,42 @@ func (d *denials) admit(record Record, now time.Time) bool {
 	return true
 }
 
-// identityOf returns a user, or the address of a caller without an identity.
-func identityOf(caller *authn.Caller) string {
+// identityOf returns the user of a caller, with the node of a token: the agents of all nodes may
+// have one user. A client often has 64 bits of IPv6 addresses, so these count as one.
+func identityOf(caller *authn.Caller) identity {
 	if !caller.Anonymous() {
-		return "user " + caller.User.Name
+		return identity{name: strings.Join(append([]string{caller.User.Name}, caller.User.Extra[nodeNameKey]...), " ")}
 	}
-	host, _, err := net.SplitHostPort(caller.Address)
+	from, err := netip.ParseAddrPort(caller.Address)
 	if err != nil {
-		host = caller.Address
+		return identity{anonymous: true, name: caller.Address}
 	}
-	return "address " + host
+	address := from.Addr().Unmap().WithZone("")
+	if prefix, err := address.Prefix(64); err == nil && address.Is6() {
+		address = prefix.Addr()
+	}
+	return identity{anonymous: true, name: address.String()}
 }
 
-func (d *denials) of(identity string) *denied {
-	if known := d.byIdentity[identity]; known != nil {
-		return known
+func (d *denials) of(named identity) *denied {
+	known := d.users
+	if named.anonymous {
+		known = d.addresses
 	}
-	if len(d.byIdentity) >= maxIdentities {
-		identity = otherIdentities
-		if known := d.byIdentity[identity]; known != nil {
-			return known
-		}
+	if known[named] == nil && len(known) >= maxIdentities {
+		named = named.others()
 	}
-	made := &denied{}
-	d.byIdentity[identity] = made
-	return made
+	found := known[named]
+	if found == nil {
+		found = &denied{}
+		known[named] = found
+	}
+	return found
 }
 
 // summary is what was not written of one identity.
 type summary struct {
-	identity   string // otherIdentities for several
+	identity   identity // otherUsers or otherAddresses for several
 	suppressed int
 	last       Record
 }
@@ -84,15 +105,17 @@ type summary struct {
 // identities that are within their rate.
 func (d *denials) summaries(now time.Time) []summary {
 	var found []summary
-	for identity, of := range d.byIdentity {
-		if of.suppressed > 0 {
-			found = append(found, summary{identity: identity, suppressed: of.suppressed, last: of.last})
-			of.suppressed, of.last = 0, Record{}
-		}
-		if !of.paid.After(now) {
-			delete(d.byIdentity, identity)
+	for _, known := range []map[identity]*denied{d.users, d.addresses} {
+		for named, of := range known {
+			if of.suppressed > 0 {
+				found = append(found, summary{identity: named, suppressed: of.suppressed, last: of.last})
+				of.suppressed, of.last = 0, Record{}
+			}
+			if !of.paid.After(now) {
+				delete(known, named)
+			}
 		}
 	}
-	slices.SortFunc(found, func(a, b summary) int { return strings.Compare(a.identity, b.identity) })
+	slices.SortFunc(found, func(a, b summary) int { return strings.Compare(a.identity.name, b.identity.name) })
 	return found
 }

@@ -56,7 +56,7 @@ func New(cfg Config, logger *slog.Logger, registerer prometheus.Registerer) (*Lo
 	}
 	l := &Log{
 		logger: logger, handler: logger.Handler(), metrics: metrics,
-		queue: make(chan Record, queueLength), denials: denials{byIdentity: map[string]*denied{}},
+		queue: make(chan Record, queueLength), denials: newDenials(),
 	}
 	if !cfg.toFile() {
 		return l, nil
@@ -99,6 +99,7 @@ func (l *Log) Write(record Record) {
 	if record.Caller == nil {
 		record.Caller = &authn.Caller{User: authn.Anonymous()}
 	}
+	record.cutNames()
 	now := time.Now()
 	if record.Time.IsZero() {
 		record.Time = now
@@ -178,7 +179,7 @@ func (l *Log) summarize(now time.Time) {
 			slog.String("decision", string(Denied)), slog.Int("suppressed", s.suppressed),
 			slog.String("last_method", cut(s.last.Method)), slog.String("last_object", cut(s.last.Object)),
 		}
-		if s.identity == otherIdentities {
+		if s.identity == otherUsers || s.identity == otherAddresses {
 			attributes = append(attributes, slog.Bool("several_users", true))
 		} else {
 			attributes = append(attributes, slog.String("user", cut(s.last.Caller.User.Name)), slog.String("address", s.last.Caller.Address))

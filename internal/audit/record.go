@@ -77,6 +77,15 @@ func (r *Record) attributes() []slog.Attr {
 	return append(all, slog.Duration("duration", r.Duration))
 }
 
+// cutNames shortens what the caller chose, so that records that wait need little memory.
+func (r *Record) cutNames() {
+	for _, text := range []*string{&r.Method, &r.Object, &r.RequestID, &r.DecisionReason} {
+		if len(*text) > maxText {
+			*text = cut(*text)
+		}
+	}
+}
+
 // cut shortens text, and replaces what is no UTF-8. The handler of the log escapes the rest.
 func cut(text string) string {
 	if len(text) > maxText {

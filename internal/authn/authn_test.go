@@ -173,6 +173,37 @@ func tokens(t *testing.T, answer func(*authenticationv1.TokenReview) error) (rev
 	return reviewer, func() int { return len(kube.Actions()) }
 }
 
+func TestReview_OnlyTokensThatAreNotValidCount(t *testing.T) {
+	metrics, err := review.NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube := fake.NewClientset()
+	kube.PrependReactor("create", "tokenreviews", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		create, _ := action.(kubetesting.CreateAction)
+		asked, _ := create.GetObject().(*authenticationv1.TokenReview)
+		reply := asked.DeepCopy()
+		if asked.Spec.Token == "good" {
+			reply.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"trivet"}, User: authenticationv1.UserInfo{Username: "a"}}
+		} else if asked.Spec.Token == "unknown" {
+			return true, nil, errors.New("connection refused")
+		}
+		return true, reply, nil
+	})
+	got := map[bool]int{}
+	reviewer := authn.NewTokens(authn.TokensConfig{
+		Client: kube.AuthenticationV1().TokenReviews(), Audiences: []string{"trivet"}, Metrics: metrics,
+		Admit: func(string) (func(bool), error) { return func(valid bool) { got[valid]++ }, nil },
+	})
+	for _, token := range []string{"good", "bad", "unknown"} {
+		_, _ = reviewer.Review(t.Context(), token, "10.0.0.1:1")
+	}
+	reviewer.Close()
+	if got[true] != 1 || got[false] != 2 {
+		t.Errorf("%d valid tokens and %d others, want 1 and 2", got[true], got[false])
+	}
+}
+
 func TestReview_Answers(t *testing.T) {
 	node := map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/node-name": {"n1"}}
 	user := authenticationv1.UserInfo{Username: "system:serviceaccount:a:b", UID: "1", Groups: []string{"g"}, Extra: node}
@@ -240,13 +271,13 @@ func TestReview_UnknownTokensNeedAdmission(t *testing.T) {
 		admitted, running := 0, 0
 		reviewer := authn.NewTokens(authn.TokensConfig{
 			Client: kube.AuthenticationV1().TokenReviews(), Audiences: []string{"trivet"}, Metrics: metrics,
-			Admit: func(address string) (func(), error) {
+			Admit: func(address string) (func(bool), error) {
 				if admitted == 3 || address != "192.0.2.1:4" {
 					return nil, rpcerror.New(codes.ResourceExhausted, "TOO_MANY_CALLS", "of "+address)
 				}
 				admitted++
 				running++
-				return func() { running-- }, nil
+				return func(bool) { running-- }, nil
 			},
 		})
 		defer reviewer.Close()

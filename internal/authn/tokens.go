@@ -33,16 +33,17 @@ type TokensConfig struct {
 	Audiences []string
 	Metrics   *review.Metrics
 	// Admit returns why a token of this address that is not known to be valid may not be reviewed
-	// now, or what to call after its review; nil admits all. Random tokens would be load on the
-	// kube-apiserver.
-	Admit func(address string) (release func(), err error)
+	// now, or what to call after its review, with whether the token is valid; nil admits all.
+	// Random tokens would be load on the kube-apiserver. The tokens of many nodes may have one
+	// address, so valid ones should not count.
+	Admit func(address string) (release func(valid bool), err error)
 }
 
 // Tokens reviews bearer tokens by TokenReview. It keeps no token: its cache knows a keyed hash.
 type Tokens struct {
 	client    authenticationclient.TokenReviewInterface
 	audiences []string
-	admit     func(address string) (release func(), err error)
+	admit     func(address string) (release func(valid bool), err error)
 	cache     *review.Cache[tokenAnswer]
 	hashes    sync.Pool // of *keyedHash, with the random key of this process
 }
@@ -102,16 +103,16 @@ func (t *Tokens) Recheck(ctx context.Context, token string) error {
 }
 
 func (t *Tokens) asks(token, address string) review.Ask[tokenAnswer] {
-	return func(ctx context.Context, wasPositive bool) (tokenAnswer, bool, error) {
+	return func(ctx context.Context, wasPositive bool) (answer tokenAnswer, valid bool, err error) {
 		if t.admit != nil && !wasPositive {
 			release, err := t.admit(address)
 			if err != nil {
 				return tokenAnswer{}, false, err
 			}
-			defer release()
+			defer func() { release(valid) }()
 		}
-		answer, err := t.ask(ctx, token)
-		return answer, answer.refused == "", err
+		answer, err = t.ask(ctx, token)
+		return answer, err == nil && answer.refused == "", err
 	}
 }
 

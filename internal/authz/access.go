@@ -88,7 +88,7 @@ func keyOf(user authn.User, asked Attributes) review.Key {
 	for _, key := range slices.Sorted(maps.Keys(user.Extra)) {
 		text = text.add(key).addSorted(user.Extra[key])
 	}
-	return sha256.Sum256(text)
+	return review.KeyOf(sha256.Sum256([]byte(user.Name)), sha256.Sum256(text))
 }
 
 // parts is the text of a question.

@@ -425,6 +425,21 @@ func TestTLS_LimitsConnectionsOfAnIdentity(t *testing.T) {
 	}
 }
 
+// Agents with tokens have no certificates, and the nodes of a cluster may share an IPv6 network.
+func TestLimiter_HostsOfOneIPv6NetworkAreApart(t *testing.T) {
+	l := newLimiter(t, Config{MaxPerIdentity: 2, MaxPerAddress: 1000})
+	for i := range 1000 {
+		admitted, _ := connect(l, fmt.Sprintf("[2001:db8::%x]:1", i/2+1), true, time.Now(), 1)
+		if err := l.identified(admitted[0], tls.ConnectionState{}); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+	admitted, reason := connect(l, "[2001:db8::ffff]:1", true, time.Now(), 1)
+	if len(admitted) > 0 || reason != tooManyOfAddress {
+		t.Errorf("a connection more of the network is refused for %q, want %q", reason, tooManyOfAddress)
+	}
+}
+
 func TestLimiter_FailuresCostMore(t *testing.T) {
 	l := newLimiter(t, Config{Rate: 400})
 	connectAndFail := func(n int) (failed int) {

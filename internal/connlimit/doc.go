@@ -8,7 +8,8 @@
 // on half of the processors at most.
 //
 // The identity is the common name of the client's certificate. Clients without a certificate count
-// together if they have the same address. IPv6 addresses with the same first 64 bits count as one.
+// together if they have the same address. For the limits of an address, IPv6 addresses with the
+// same first 64 bits count as one.
 //
 // [Limiter.Credentials] also ends a connection that floods its server with HTTP/2 control frames.
 // gRPC bounds the memory that such frames need, and the pings, but neither resets nor settings.

@@ -250,7 +250,7 @@ var errIdentity = errors.New("the identity may not open another connection now")
 // identified ends the handshake of c. An alert would call the certificate bad, so a connection that
 // its identity may not have is reset.
 func (l *Limiter) identified(c *conn, state tls.ConnectionState) error {
-	named := identity{from: c.from}
+	named := identity{from: hostOf(c.RemoteAddr())}
 	if len(state.VerifiedChains) > 0 {
 		named = identity{user: state.VerifiedChains[0][0].Subject.CommonName}
 	}
@@ -392,6 +392,15 @@ func (l *Limiter) refuse(c net.Conn, reason string) {
 		_ = lingering.SetLinger(0) // the connection is closed in any case
 	}
 	_ = c.Close()
+}
+
+// hostOf returns the address of one host. The hosts of a network may share the first 64 bits of an
+// IPv6 address, and each may have an agent without a certificate.
+func hostOf(remote net.Addr) netip.Addr {
+	if tcp, ok := remote.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
 }
 
 // addressOf returns the address whose connections count together; the zero value if the network has

@@ -5,7 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -87,9 +92,38 @@ func (p *Peer) Kill() {
 	p.server.kill()
 }
 
-// Freeze suspends this kube-apiserver until Thaw. The kernel still accepts connections on its port,
-// without a response.
-func (p *Peer) Freeze() error { return p.signal(syscall.SIGSTOP) }
+// Freeze stops the process of the kube-apiserver without an end, as a machine that hangs. It returns
+// when no thread runs.
+func (p *Peer) Freeze() error {
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	// The signal stops one thread after another, and answers go on meanwhile.
+	for deadline := time.Now().Add(freezeTimeout); p.isRunning(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("freeze %s: its threads still run after %v", p.server.name, freezeTimeout)
+		}
+	}
+	return nil
+}
+
+const freezeTimeout = 10 * time.Second
+
+// isRunning says whether a thread of the process is not stopped, as far as /proc tells.
+func (p *Peer) isRunning() bool {
+	p.cluster.mu.Lock()
+	child := p.server.child
+	p.cluster.mu.Unlock()
+	if child == nil {
+		return false
+	}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", child.process.Pid))
+	return slices.ContainsFunc(threads, func(thread string) bool {
+		text, err := os.ReadFile(thread)
+		_, state, found := strings.Cut(string(text), ") ")
+		return err == nil && found && !strings.HasPrefix(state, "T")
+	})
+}
 
 // Thaw resumes a frozen kube-apiserver.
 func (p *Peer) Thaw() error { return p.signal(syscall.SIGCONT) }

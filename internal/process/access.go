@@ -90,9 +90,15 @@ func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Reg
 	}
 	tokens := authn.NewTokens(authn.TokensConfig{
 		Client: tokenReviews.TokenReviews(), Audiences: cfg.RPC.Access.TokenAudiences, Metrics: metrics,
-		Admit: func(address string) (func(), error) {
+		Admit: func(address string) (func(valid bool), error) {
 			slot, err := a.quota.Admit(quota.Address(address), quota.TokenReview, time.Now())
-			return slot.Release, err
+			return func(valid bool) {
+				if valid {
+					slot.Refund()
+				} else {
+					slot.Release()
+				}
+			}, err
 		},
 	})
 	callers.Tokens = tokens

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -30,6 +31,7 @@ func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry pr
 	if err != nil {
 		return httpServers{}, fmt.Errorf("set up TLS of HTTP (--tls-cert-file, --tls-key-file, --client-ca-file): %w", err)
 	}
+	refused := &refusals{to: access.audit, logger: logger, lines: rate.NewLimiter(refusalsPerSecond, refusalBurst)}
 	newAccess := func(name string) (*httpaccess.Access, error) {
 		connections, err := connlimit.New(cfg.RPC.Connections, registry, name)
 		if err != nil {
@@ -37,9 +39,7 @@ func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry pr
 		}
 		return httpaccess.New(httpaccess.Config{
 			TLS: server.TLS(), Connections: connections, Authenticator: access.authenticator, Authorizer: access.authorizer,
-			Refused: func(r *http.Request, caller *authn.Caller, err error) {
-				recordRefusal(access.audit, logger, r, caller, err)
-			},
+			Refused: refused.record,
 		}), nil
 	}
 	var servers httpServers
@@ -50,14 +50,30 @@ func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry pr
 	return servers, err
 }
 
-// recordRefusal writes a refused request into the audit log and, as a failed gRPC call, into the
-// log.
-func recordRefusal(to *audit.Log, logger *slog.Logger, r *http.Request, caller *authn.Caller, err error) {
+// Callers without an identity cause lines of the log, so their number is limited.
+const (
+	refusalsPerSecond = 10
+	refusalBurst      = 100
+)
+
+// refusals records refused requests. It is safe for concurrent use.
+type refusals struct {
+	to     *audit.Log
+	logger *slog.Logger
+	lines  *rate.Limiter
+}
+
+// record writes a refused request into the audit log and, as a failed gRPC call, into the log.
+func (f *refusals) record(r *http.Request, caller *authn.Caller, err error) {
 	reason := string(rpcerror.ReasonOf(err))
-	to.Write(audit.Record{
-		Caller: caller, Method: r.Method + " " + r.URL.Path, Decision: audit.Denied, DecisionReason: status.Convert(err).Message(),
+	path := authn.Redact(r.URL.Path)
+	f.to.Write(audit.Record{
+		Caller: caller, Method: r.Method + " " + path, Decision: audit.Denied, DecisionReason: authn.Redact(status.Convert(err).Message()),
 		Code: status.Code(err), Reason: reason,
 	})
+	if !f.lines.Allow() {
+		return
+	}
 	user := authn.AnonymousUser
 	if caller != nil {
 		user = caller.User.Name
@@ -66,6 +82,6 @@ func recordRefusal(to *audit.Log, logger *slog.Logger, r *http.Request, caller *
 	if status.Code(err) == codes.Unavailable {
 		level = slog.LevelInfo
 	}
-	logger.Log(r.Context(), level, "refused HTTP request",
-		"method", r.Method, "path", r.URL.Path, "user", user, "peer", r.RemoteAddr, "reason", reason)
+	f.logger.Log(r.Context(), level, "refused HTTP request",
+		"method", r.Method, "path", path, "user", user, "peer", r.RemoteAddr, "reason", reason)
 }

@@ -129,6 +129,8 @@ type Slot struct {
 	quota   *Quota
 	account *account // nil if the call does not count
 	method  uint16
+	// interval is what the call costs.
+	interval time.Duration
 }
 
 // Release ends the call.
@@ -138,6 +140,19 @@ func (s Slot) Release() {
 	}
 	s.quota.mu.Lock()
 	s.account.meter(s.method).inFlight--
+	s.quota.mu.Unlock()
+}
+
+// Refund ends the call, which then does not count for the rate. Its owner calls it instead of
+// Release.
+func (s Slot) Refund() {
+	if s.account == nil {
+		return
+	}
+	s.quota.mu.Lock()
+	of := s.account.meter(s.method)
+	of.paid -= moment(s.interval)
+	of.inFlight--
 	s.quota.mu.Unlock()
 }
 
@@ -153,15 +168,15 @@ func (q *Quota) Admit(caller Caller, fullMethod string, now time.Time) (Slot, er
 	if !ok || called.CountedByHandler {
 		return Slot{}, nil
 	}
-	taken, result, wait := q.count(caller, called.index, moment(now.Sub(q.start)))
+	taken, of, result, wait := q.count(caller, called.index, moment(now.Sub(q.start)))
 	if result == admitted {
-		return Slot{quota: q, account: taken, method: called.index}, nil
+		return Slot{quota: q, account: taken, method: called.index, interval: of.interval}, nil
 	}
 	return Slot{}, q.refuse(caller, fullMethod, called.Limit, result, wait)
 }
 
 // count counts a call in the account of its identity.
-func (q *Quota) count(caller Caller, index uint16, now moment) (*account, refusal, time.Duration) {
+func (q *Quota) count(caller Caller, index uint16, now moment) (*account, limit, refusal, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var taken *account
@@ -175,7 +190,7 @@ func (q *Quota) count(caller Caller, index uint16, now moment) (*account, refusa
 		taken, of = q.users.account(caller.name, now), q.users.limits[index]
 	}
 	result, wait := taken.meter(index).admit(of, now)
-	return taken, result, wait
+	return taken, of, result, wait
 }
 
 // refusal is why a call is refused.

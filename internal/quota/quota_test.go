@@ -207,6 +207,21 @@ func TestAdmit_PassesWhatIsCountedElsewhere(t *testing.T) {
 	}
 }
 
+func TestRefund_LeavesTheRateAsItWas(t *testing.T) {
+	q, now := newQuota(t, two), time.Now()
+	for i := range 100 {
+		slot, err := q.Admit(Address("10.0.0.1:1"), "/a/A", now)
+		if err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+		slot.Refund()
+	}
+	if got := calls(q, Address("10.0.0.1:1"), "/a/A", now, 100); got != calls(q, Address("10.0.0.2:1"), "/a/A", now, 100) {
+		t.Errorf("%d further calls are admitted, want the burst of another caller", got)
+	}
+	Slot{}.Refund() // of a call that does not count
+}
+
 // fill gives every place of users to an identity with a call in flight.
 func fill(t *testing.T, q *Quota, now time.Time) (slots []Slot) {
 	t.Helper()

@@ -33,14 +33,28 @@ const (
 	// maxConcurrent and maxWaiting bound the reviews that run, and all reviews.
 	maxConcurrent = 64
 	maxWaiting    = 4096
+	// ownConcurrent and ownWaiting bound those of one owner.
+	ownConcurrent = maxConcurrent / 4
+	ownWaiting    = maxWaiting / 8
 	// maxAnswers and maxRefusals bound what is kept; the answers that were used last stay.
 	maxAnswers  = 20_000
 	maxRefusals = 5_000
+	// maxOwned bounds the positive answers of one owner.
+	maxOwned = maxAnswers / 20
+
+	ownerBytes = 8
 )
 
 // Key identifies a question. It is a hash, so that no key contains a secret and no two questions
-// have the same key.
+// have the same key. Its first eight bytes identify the owner: the user of the question. One owner
+// gets a share of the reviews and of what is kept, so that its questions hold up no other owner.
 type Key [32]byte
+
+// KeyOf returns the key of a question, from the hashes of its owner and of the whole question.
+func KeyOf(owner, question [32]byte) Key {
+	copy(question[:], owner[:ownerBytes])
+	return question
+}
 
 // Ask asks the kube-apiserver. wasPositive says that the answer before was positive; positive says
 // whether the value may be used when it is stale. An error means that there is no answer.
@@ -57,8 +71,9 @@ type Answer[V any] struct {
 type Cache[V any] struct {
 	metrics *kindMetrics
 	// kept has positive answers, refused the others; never both for one key.
-	kept, refused *cache.LRUExpireCache
-	slots         chan struct{} // one element for each review that runs
+	kept    *answers[V]
+	refused *cache.LRUExpireCache
+	slots   chan struct{} // one element for each review that runs
 
 	life  context.Context // ends at Close
 	end   context.CancelFunc
@@ -66,7 +81,14 @@ type Cache[V any] struct {
 
 	mu      sync.Mutex // guards the fields below and entry.failed
 	flights map[Key]*flight[V]
+	shares  map[owner]*share // of the owners of flights
 	closed  bool
+}
+
+// share has the reviews of one owner.
+type share struct {
+	flights int
+	slots   chan struct{} // one element for each review that runs, or waits for its turn
 }
 
 // entry is an answer. It is immutable, except failed.
@@ -90,7 +112,7 @@ func NewCache[V any](metrics *Metrics, kind string) *Cache[V] {
 	life, end := context.WithCancel(context.Background())
 	return &Cache[V]{
 		metrics: metrics.of(kind),
-		kept:    cache.NewLRUExpireCache(maxAnswers), refused: cache.NewLRUExpireCache(maxRefusals),
+		kept:    newAnswers[V](), shares: map[owner]*share{}, refused: cache.NewLRUExpireCache(maxRefusals),
 		slots: make(chan struct{}, maxConcurrent), life: life, end: end, flights: map[Key]*flight[V]{},
 	}
 }
@@ -168,19 +190,19 @@ func (c *Cache[V]) wait(ctx context.Context, running *flight[V]) (Answer[V], err
 }
 
 func (c *Cache[V]) lookup(key Key) *entry[V] {
-	for _, from := range []*cache.LRUExpireCache{c.kept, c.refused} {
-		if found, ok := from.Get(key); ok {
-			known, _ := found.(*entry[V])
-			return known
-		}
+	if known := c.kept.get(key); known != nil {
+		return known
 	}
-	return nil
+	found, _ := c.refused.Get(key)
+	known, _ := found.(*entry[V])
+	return known
 }
 
 // errClosed and errBusy are failed reviews.
 var (
 	errClosed = errors.New("this process stops")
 	errBusy   = fmt.Errorf("%d reviews wait already", maxWaiting)
+	errOwn    = fmt.Errorf("%d reviews of this user wait already", ownWaiting)
 )
 
 // join returns the review of key that runs, or starts one. After a review that failed a moment ago,
@@ -202,20 +224,37 @@ func (c *Cache[V]) join(key Key, known *entry[V], canDoWithout bool, ask Ask[V])
 	case len(c.flights) >= maxWaiting:
 		next.err = errBusy
 		close(next.done)
+	case c.shareOf(key).flights >= ownWaiting:
+		next.err = errOwn
+		close(next.done)
 	default:
+		own := c.shareOf(key)
+		own.flights++
+		c.shares[key.owner()] = own
 		c.flights[key] = next
-		c.tasks.Go(func() { c.review(key, known, next, ask) })
+		c.tasks.Go(func() { c.review(key, known, next, own, ask) })
 	}
 	return next
 }
 
+// shareOf needs c.mu.
+func (c *Cache[V]) shareOf(key Key) *share {
+	if own := c.shares[key.owner()]; own != nil {
+		return own
+	}
+	return &share{slots: make(chan struct{}, ownConcurrent)}
+}
+
 // review asks once and keeps the answer.
-func (c *Cache[V]) review(key Key, known *entry[V], running *flight[V], ask Ask[V]) {
-	value, positive, err := c.ask(ask, known != nil && known.positive)
+func (c *Cache[V]) review(key Key, known *entry[V], running *flight[V], own *share, ask Ask[V]) {
+	value, positive, err := c.ask(ask, own, known != nil && known.positive)
 	running.value, running.err = value, err
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.flights, key)
+	if own.flights--; own.flights == 0 {
+		delete(c.shares, key.owner())
+	}
 	if err == nil {
 		c.keep(key, &entry[V]{value: value, positive: positive, at: time.Now()})
 	} else if known != nil {
@@ -225,9 +264,17 @@ func (c *Cache[V]) review(key Key, known *entry[V], running *flight[V], ask Ask[
 }
 
 // ask waits for a slot no longer than a call would wait for the answer.
-func (c *Cache[V]) ask(ask Ask[V], wasPositive bool) (value V, positive bool, err error) {
+func (c *Cache[V]) ask(ask Ask[V], own *share, wasPositive bool) (value V, positive bool, err error) {
 	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
+	select {
+	case own.slots <- struct{}{}:
+		defer func() { <-own.slots }()
+	case <-timer.C:
+		return value, false, fmt.Errorf("%d reviews of this user run, and none has ended within %s", ownConcurrent, maxWait)
+	case <-c.life.Done():
+		return value, false, errClosed
+	}
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
@@ -247,12 +294,12 @@ func (c *Cache[V]) ask(ask Ask[V], wasPositive bool) (value V, positive bool, er
 // keep replaces the answer of key.
 func (c *Cache[V]) keep(key Key, answer *entry[V]) {
 	if answer.positive {
-		c.kept.Add(key, answer, Stale)
+		c.kept.add(key, answer)
 		c.refused.Remove(key)
 		return
 	}
 	c.refused.Add(key, answer, Fresh)
-	c.kept.Remove(key)
+	c.kept.remove(key)
 }
 
 // within waits for the result at most limit.

@@ -321,3 +321,38 @@ func BenchmarkGet_FreshAnswer(b *testing.B) {
 		}
 	}
 }
+
+// One user asks about ever other names, and does not wait for the answers.
+func TestGet_OneOwnerHoldsUpNoOther(t *testing.T) {
+	in(t, func(t *testing.T, cache *review.Cache[bool], kube *server) {
+		kube.set(true, nil, time.Second)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for i := range 10_000 {
+			_, _ = cache.Get(gone, review.KeyOf([32]byte{1}, [32]byte{8: byte(i), 9: byte(i >> 8)}), true, kube.ask)
+		}
+		begun := time.Now()
+		answer, err := cache.Get(t.Context(), review.KeyOf([32]byte{2}, [32]byte{}), true, kube.ask)
+		if err != nil || !answer.Value || time.Since(begun) > 2*time.Second {
+			t.Errorf("another user: %+v, %v after %v; want an answer at once", answer, err, time.Since(begun))
+		}
+	})
+}
+
+// One user displaces its own answers only, so that others may read while the server is away.
+func TestGet_OneOwnerDisplacesNoOther(t *testing.T) {
+	in(t, func(t *testing.T, cache *review.Cache[bool], kube *server) {
+		kube.set(true, nil, 0)
+		get(cache, kube, true)
+		for i := range 25_000 {
+			if _, err := cache.Get(t.Context(), review.KeyOf([32]byte{2}, [32]byte{8: byte(i), 9: byte(i >> 8)}), true, kube.ask); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(11 * time.Second)
+		kube.set(false, errAway, 0)
+		if got := get(cache, kube, true); !got.allowed || !got.stale {
+			t.Errorf("another user: %+v, want the stale answer", got)
+		}
+	})
+}

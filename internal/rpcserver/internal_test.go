@@ -1,12 +1,17 @@
 package rpcserver
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
@@ -76,4 +81,23 @@ func messageWithRule(t *testing.T, expression string) protoreflect.MessageDescri
 		t.Fatal(err)
 	}
 	return file.Messages().ByName("Outer")
+}
+
+// A stranger makes calls without credentials, each of which is a warning.
+func TestAdapt_LimitsWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written bytes.Buffer
+		log := adapt(slog.New(slog.NewTextHandler(&written, nil)))
+		for range 10_000 {
+			log.Log(t.Context(), logging.LevelWarn, "refused")
+		}
+		if lines := bytes.Count(written.Bytes(), []byte("\n")); lines != warningBurst {
+			t.Errorf("%d lines at once, want %d", lines, warningBurst)
+		}
+		time.Sleep(time.Second / warningsPerSecond)
+		log.Log(t.Context(), logging.LevelWarn, "refused")
+		if want := fmt.Sprintf("suppressed=%d\n", 10_000-warningBurst); !strings.HasSuffix(written.String(), want) {
+			t.Errorf("the last line does not say %q", want)
+		}
+	})
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -22,12 +24,29 @@ func logStream(logger *slog.Logger, options ...logging.Option) grpc.StreamServer
 	return logging.StreamServerInterceptor(adapt(logger), append(all, options...)...)
 }
 
+// Callers without an identity cause warnings, so their number is limited. Metrics count each call.
+const (
+	warningsPerSecond = 10
+	warningBurst      = 100
+)
+
 // adapt returns a logger for the interceptor. Its levels have the values of slog's. Errors and user
 // names have what callers gave, which may be a token by mistake.
 func adapt(logger *slog.Logger) logging.Logger {
+	warnings := rate.NewLimiter(warningsPerSecond, warningBurst)
+	var suppressed atomic.Int64
 	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
 		if !logger.Enabled(ctx, slog.Level(level)) {
 			return
+		}
+		if level == logging.LevelWarn {
+			if !warnings.Allow() {
+				suppressed.Add(1)
+				return
+			}
+			if before := suppressed.Swap(0); before > 0 {
+				fields = append(fields, "suppressed", before)
+			}
 		}
 		fields = append(fields, callerFields(authn.FromContext(ctx))...)
 		for i, field := range fields {

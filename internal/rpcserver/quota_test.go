@@ -40,7 +40,8 @@ func serveWithQuota(t *testing.T, table quota.Table, with setup) (leasev1.LeaseS
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(t, with, rpcserver.Deps{Logger: slog.New(slog.DiscardHandler), Quota: limits})
+	with.quota = limits
+	server := newServer(t, with, rpcserver.Deps{Logger: slog.New(slog.DiscardHandler)})
 	listener := bufconn.Listen(64 << 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	served, ended := make(chan error, 1), make(chan struct{})

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +88,10 @@ func (a *access) check(ctx context.Context, key session.Key) error {
 }
 
 func (a *access) decide(ctx context.Context, key session.Key) error {
+	if a.caller.Forwarded {
+		return rpcerror.New(codes.PermissionDenied, rpcerror.NotAuthorizedReason, fmt.Sprintf(
+			"user %q may not beat for holder %q of class %q through a gateway; beat over a connection of its own", a.identity.User, key.Name, a.server.Catalog.Get(key.Class).Name))
+	}
 	binding := a.server.Catalog.Binding(key.Class)
 	if binding.Reviewed() {
 		return a.review(ctx, key.Class)
@@ -183,17 +186,18 @@ type reviewKey struct {
 	class session.ClassID
 }
 
-// result returns the result that counts for the answer of a review.
+// result returns the result that counts for the answer of a review. A call that ends before its
+// review decides nothing.
 func (k *keptReviews) result(caller *authn.Caller, id session.ClassID, answer error, now time.Time) error {
-	key := reviewKey{user: caller.User.Name + "\n" + strings.Join(caller.User.Groups, "\n"), class: id}
+	key := reviewKey{user: fmt.Sprintf("%q", append([]string{caller.User.Name}, caller.User.Groups...)), class: id}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case answer == nil:
 		k.keep(key, now)
-	case status.Code(answer) != codes.Unavailable:
+	case status.Code(answer) == codes.PermissionDenied || status.Code(answer) == codes.Unauthenticated:
 		delete(k.allowed, key)
-	case now.Sub(k.allowed[key]) < keptReviewAge:
+	case status.Code(answer) == codes.Unavailable && now.Sub(k.allowed[key]) < keptReviewAge:
 		return nil
 	}
 	return answer

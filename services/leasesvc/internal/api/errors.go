@@ -25,6 +25,7 @@ const (
 	reasonRegistrationRateLimited rpcerror.Reason = "REGISTRATION_RATE_LIMITED"
 	reasonTooManyMessages         rpcerror.Reason = "TOO_MANY_MESSAGES"
 	reasonMessageTooLarge         rpcerror.Reason = "MESSAGE_TOO_LARGE"
+	reasonTooManyInFlight         rpcerror.Reason = "TOO_MANY_CALLS_IN_FLIGHT"
 )
 
 // Errors of the handlers themselves.

@@ -25,6 +25,9 @@ const (
 	// identityShare is the part of the admitted registrations and streams that one identity may
 	// use, as a divisor.
 	identityShare = 4
+	// maxOpen is how many streams and calls one identity may have open. An agent has one stream to
+	// each replica, also for many holders.
+	maxOpen = 200
 	// maxMeters is how many identities have meters of their own. Further ones share one.
 	maxMeters = 100_000
 	// sharedMeter is the name of the meter that they share. No user has it.
@@ -143,6 +146,16 @@ func (s *senders) openMeter(name string) (string, *meter) {
 	}
 	m.streams++
 	return name, m
+}
+
+// tooManyOpen says whether a sender has more open streams and calls than one identity may have.
+func (s *senders) tooManyOpen(sender *sender) bool {
+	if sender == nil || sender.name == sharedMeter {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sender.meter.streams > maxOpen
 }
 
 func (s *senders) close(sender *sender) {

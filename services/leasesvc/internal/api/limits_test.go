@@ -214,6 +214,26 @@ func TestStreamHeartbeats_RejectedStreamReturnsWithinTheGracePeriod(t *testing.T
 	}
 }
 
+// Idle streams of one identity would need the memory for the agents of thousands of nodes.
+func TestStreamHeartbeats_OneIdentityHasABoundedNumberOfStreams(t *testing.T) {
+	f := newFixture(t, setup{maxRegistrations: unlimited})
+	eve := node("node-0")
+	for range maxOpen {
+		f.server.senders.open(eve) // a stream that sends nothing
+	}
+	err := f.server.StreamHeartbeats(closedStream{ctx: as(t, eve)})
+	if rpcerror.ReasonOf(err) != reasonTooManyInFlight || rpcerror.RetryAfterOf(err) <= 0 {
+		t.Errorf("a stream more: %v, want %s with a pause", err, reasonTooManyInFlight)
+	}
+	if err := f.server.StreamHeartbeats(closedStream{ctx: as(t, node("node-1"))}); err != nil {
+		t.Errorf("a stream of another node: %v", err)
+	}
+	f.server.senders.closeMeter(senderName(&eve.User), time.Now())
+	if err := f.server.StreamHeartbeats(closedStream{ctx: as(t, eve)}); err != nil {
+		t.Errorf("a stream after another has ended: %v", err)
+	}
+}
+
 // An agent whose holders were registered in four messages, or are of four classes, sends four
 // messages per interval.
 func TestStreamHeartbeats_OnlyEarlyHoldersAreToldToSlowDown(t *testing.T) {

@@ -36,6 +36,11 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	caller := authn.FromContext(rpc.Context())
 	sender := s.senders.open(caller)
 	defer s.senders.close(sender)
+	if s.senders.tooManyOpen(sender) {
+		s.metrics.rejectedStreams.WithLabelValues("too_many_streams").Inc()
+		return rpcerror.New(codes.ResourceExhausted, reasonTooManyInFlight,
+			fmt.Sprintf("%q has %d streams open, which is the limit; end one first", sender.name, maxOpen), rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))
+	}
 	if !s.admitStream(sender, time.Now()) {
 		s.metrics.rejectedStreams.WithLabelValues("registration_rate_limited").Inc()
 		longest := s.Catalog.ShortestGrace() / graceShare
