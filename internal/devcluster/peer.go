@@ -92,8 +92,8 @@ func (p *Peer) Kill() {
 	p.server.kill()
 }
 
-// Freeze stops the process of the kube-apiserver without an end, as a machine that hangs. It returns
-// when no thread runs.
+// Freeze suspends this kube-apiserver until Thaw, and returns when no thread of it runs. The kernel
+// still accepts connections on its port, without a response.
 func (p *Peer) Freeze() error {
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
