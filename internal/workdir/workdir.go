@@ -73,8 +73,9 @@ func (d *Dir) Close() error {
 	return os.RemoveAll(d.path)
 }
 
+// hold does not follow a link: in a directory of another user it would make a file elsewhere.
 func hold(path string) (*os.File, error) {
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

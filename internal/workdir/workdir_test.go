@@ -77,3 +77,20 @@ func requireEntries(t *testing.T, dir string, want ...string) {
 		t.Errorf("entries are %v, want %v", got, want)
 	}
 }
+
+// Every user may make a directory with the prefix in the folder of temporary files.
+func TestSweep_FollowsNoLinkOfAForeignDirectory(t *testing.T) {
+	temp := t.TempDir()
+	foreign, target := filepath.Join(temp, prefix+"foreign"), filepath.Join(t.TempDir(), "target")
+	if err := os.Mkdir(foreign, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, filepath.Join(foreign, lockName)); err != nil {
+		t.Fatal(err)
+	}
+	sweep(temp, prefix, time.Now().Add(2*sweepAge))
+	if _, err := os.Lstat(target); !os.IsNotExist(err) {
+		t.Errorf("the sweep has made the file that a link names: %v", err)
+	}
+	requireEntries(t, temp, foreign)
+}
