@@ -41,7 +41,11 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reject(w, r, http.StatusMisdirectedRequest)
 		return
 	}
-	if r.URL.Path == livePath || r.URL.Path == readyPath {
+	isHealth := r.URL.Path == livePath || r.URL.Path == readyPath
+	if r.ContentLength != 0 && (isHealth || r.Method != http.MethodPost) {
+		dropBody(w) // net/http waits for the end of a body before it answers, also one of a stranger
+	}
+	if isHealth {
 		g.health.ServeHTTP(w, r)
 		return
 	}
@@ -53,6 +57,9 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if code := g.checkRequest(known); code != 0 {
 		reject(w, known, code)
 		return
+	}
+	if r.Method == http.MethodPost {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only without a connection
 	}
 	held, release := g.callers.hold(known)
 	defer release()
