@@ -94,3 +94,27 @@ func TestSweep_FollowsNoLinkOfAForeignDirectory(t *testing.T) {
 	}
 	requireEntries(t, temp, foreign)
 }
+
+// Private keys are written into the directory.
+func TestOpen_ADirectoryThatOthersWriteIsRefused(t *testing.T) {
+	forAll := filepath.Join(t.TempDir(), "all")
+	if err := os.Mkdir(forAll, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(forAll, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if opened, err := Open(forAll, prefix); err == nil {
+		t.Errorf("a directory that every user writes was opened: %v", opened)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives a directory away")
+	}
+	foreign := t.TempDir()
+	if err := os.Chown(foreign, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if opened, err := Open(foreign, prefix); err == nil {
+		t.Errorf("a directory of another user was opened: %v", opened)
+	}
+}

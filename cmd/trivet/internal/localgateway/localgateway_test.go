@@ -70,7 +70,7 @@ func TestFind_SettingsOfAnotherUserDoNotCount(t *testing.T) {
 	}
 	defer listener.Close()
 	settings := localgateway.Settings{Server: listener.Addr().String()}
-	const nobody = 65534
+	const other = 65534 // a user
 	for name, c := range map[string]struct {
 		plant   func(t *testing.T, file string) error
 		counts  bool
@@ -80,8 +80,8 @@ func TestFind_SettingsOfAnotherUserDoNotCount(t *testing.T) {
 		"own":            {plant: func(*testing.T, string) error { return nil }, counts: true, publish: true},
 		"folder for all": {plant: func(_ *testing.T, file string) error { return os.Chmod(filepath.Dir(file), 0o777) }},
 		"file for all":   {plant: func(_ *testing.T, file string) error { return os.Chmod(file, 0o666) }, publish: true},
-		"foreign file":   {plant: func(_ *testing.T, file string) error { return os.Chown(file, nobody, nobody) }, chowns: true, publish: true},
-		"foreign folder": {plant: func(_ *testing.T, file string) error { return os.Chown(filepath.Dir(file), nobody, nobody) }, chowns: true},
+		"foreign file":   {plant: func(_ *testing.T, file string) error { return os.Chown(file, other, other) }, chowns: true, publish: true},
+		"foreign folder": {plant: func(_ *testing.T, file string) error { return os.Chown(filepath.Dir(file), other, other) }, chowns: true},
 		"symbolic link":  {plant: linked, publish: true},
 		"folder is a link": {plant: func(t *testing.T, file string) error {
 			real := filepath.Join(t.TempDir(), "real")
