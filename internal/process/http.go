@@ -16,6 +16,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
+// maxLoggedPath bounds the bytes of a path in the log.
+const maxLoggedPath = 256
+
 // httpServers has the access of the HTTP servers of a process: its admin server and that of its
 // service. Both are nil with --insecure. They have the certificates, the callers and the rights of
 // the gRPC server, and limits of connections of their own.
@@ -51,11 +54,12 @@ func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry pr
 }
 
 // recordRefusal writes a refused request into the audit log and, as a failed gRPC call, into the
-// log.
+// log. The path is a stranger's text: it may be long, and have a token.
 func recordRefusal(to *audit.Log, logger *slog.Logger, r *http.Request, caller *authn.Caller, err error) {
 	reason := string(rpcerror.ReasonOf(err))
+	path := authn.Redact(r.URL.Path)
 	to.Write(audit.Record{
-		Caller: caller, Method: r.Method + " " + r.URL.Path, Decision: audit.Denied, DecisionReason: status.Convert(err).Message(),
+		Caller: caller, Method: r.Method + " " + path, Decision: audit.Denied, DecisionReason: authn.Redact(status.Convert(err).Message()),
 		Code: status.Code(err), Reason: reason,
 	})
 	user := authn.AnonymousUser
@@ -67,5 +71,5 @@ func recordRefusal(to *audit.Log, logger *slog.Logger, r *http.Request, caller *
 		level = slog.LevelInfo
 	}
 	logger.Log(r.Context(), level, "refused HTTP request",
-		"method", r.Method, "path", r.URL.Path, "user", user, "peer", r.RemoteAddr, "reason", reason)
+		"method", r.Method, "path", path[:min(len(path), maxLoggedPath)], "user", user, "peer", r.RemoteAddr, "reason", reason)
 }
