@@ -27,11 +27,11 @@
 // holders. A stream without holders closes. Timers decide when to beat; no clock is compared with
 // another one.
 //
-// A server asks for fresh credentials before those of a stream end. The holders then register over a
-// new connection, with the certificate and the token that the files have by then, before their next
-// beat is due. While the server accepts no credentials, the agent tries again after growing pauses.
-// A holder that the credentials do not permit is listed in Status.Rejected with NOT_AUTHORIZED, and
-// registers again after a minute and more.
+// A server asks for fresh credentials before those of a stream end. The holders then register over
+// a new connection, with the certificate and the token that the files have by then, before their
+// next beat is due. While the server accepts no credentials, the agent tries again after growing
+// pauses. A holder that the credentials do not permit is listed in Status.Rejected with
+// NOT_AUTHORIZED, and registers again after a minute and more.
 //
 // A holder whose name another boot has taken over stops beating and is listed in Status.Superseded.
 // It registers again, after a pause with jitter, once the server says that the lease of the other

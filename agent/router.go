@@ -369,8 +369,8 @@ const (
 	// wait ends the beats until retryAt, because another boot has the name. The holder leaves its
 	// stream meanwhile.
 	wait
-	// leave leaves the stream, because its credentials do not permit the holder, and registers again
-	// at retryAt. If the stream had no other holder, that is on a new stream.
+	// leave leaves the stream, because its credentials do not permit the holder, and registers
+	// again at retryAt. If the stream had no other holder, that is on a new stream.
 	leave
 	// stop ends the beats of this boot.
 	stop

@@ -27,11 +27,11 @@
 //   - A failed call is logged once, when it ends. Handlers do not log the errors that they return.
 //   - Health is NOT_SERVING from the start until SetServing, and again before a stop.
 //
-// Interceptors, outermost first: the caller, metrics, logging, end of streams at a stop, translation
-// of errors, recovery, the guard (limits of the caller, its right, audit record), checks of the
-// request, repeated requests. The caller is found first so that the log names it. Recovery is
-// outside the checks because a rule may panic. It is inside metrics and logs so that these see a
-// panic as an error.
+// Interceptors, outermost first: the caller, metrics, logging, end of streams at a stop,
+// translation of errors, recovery, the guard (limits of the caller, its right, audit record),
+// checks of the request, repeated requests. The caller is found first so that the log names it.
+// Recovery is outside the checks because a rule may panic. It is inside metrics and logs so that
+// these see a panic as an error.
 //
 // Stop: health becomes NOT_SERVING; the listener and idle connections close; the contexts of
 // streams end with the cause SHUTTING_DOWN; calls in progress finish; after the drain timeout the

@@ -54,7 +54,8 @@ func startEchoes(t *testing.T, kube kubernetes.Interface, namespace string) *ech
 	return m
 }
 
-// run measures until the context ends. kube-apiserver ends a watch after 30 minutes at the earliest.
+// run measures until the context ends. kube-apiserver ends a watch after 30 minutes at the
+// earliest.
 func (m *echoMeter) run(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 	objects := kube.CoreV1().ConfigMaps(namespace)
 	events, err := objects.Watch(ctx, metav1.ListOptions{})

@@ -15,7 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// AuditWriter records takeovers, releases and refused items. Write must not block. *audit.Log is one.
+// AuditWriter records takeovers, releases and refused items. Write must not block. *audit.Log is
+// one.
 type AuditWriter interface{ Write(record audit.Record) }
 
 func (s *Server) audit(record audit.Record) {
