@@ -78,7 +78,7 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	if n > 0 && !w.count(p[:n]) {
 		w.limiter.flooded(w.counted, time.Now())
-		_ = w.Conn.Close() // the reader gets the cause
+		_ = w.Close() // the reader gets the cause
 		return 0, errControlFrames
 	}
 	return n, err

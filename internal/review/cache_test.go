@@ -3,6 +3,7 @@ package review_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,7 +222,8 @@ func TestGet_ReviewsAreBounded(t *testing.T) {
 		slow := func(ctx context.Context, _ bool) (bool, bool, error) {
 			now := running.Add(1)
 			defer running.Add(-1)
-			for most.Load() < now && !most.CompareAndSwap(most.Load(), now) {
+			for seen := most.Load(); seen < now && !most.CompareAndSwap(seen, now); seen = most.Load() {
+				runtime.Gosched()
 			}
 			<-ctx.Done()
 			return false, false, ctx.Err()

@@ -98,7 +98,7 @@ func (c chain) guardStream(service any, stream grpc.ServerStream, info *grpc.Str
 	if access == nil || access.rule.GetResource() == nil || caller.Unchecked {
 		return handler(service, &streamWithContext{ServerStream: stream, ctx: ctx})
 	}
-	guarded := newGuardedStream(stream, c, caller, info.FullMethod, ctx)
+	guarded := newGuardedStream(ctx, stream, c, caller, info.FullMethod)
 	defer guarded.end()
 	err = handler(service, guarded)
 	if lost := guarded.lost(); lost != nil && (err == nil || isCancellation(err)) {

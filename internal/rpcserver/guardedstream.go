@@ -31,7 +31,7 @@ type guardedStream struct {
 	request any        // the last one that was allowed; nil before the first
 }
 
-func newGuardedStream(stream grpc.ServerStream, chain chain, caller *authn.Caller, method string, ctx context.Context) *guardedStream {
+func newGuardedStream(ctx context.Context, stream grpc.ServerStream, chain chain, caller *authn.Caller, method string) *guardedStream {
 	s := &guardedStream{ServerStream: stream, chain: chain, caller: caller, method: method}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.tasks.Go(func() {

@@ -181,7 +181,7 @@ func (m *memory) load(text []byte) error {
 			for key, value := range object.Data {
 				content, err := base64.StdEncoding.DecodeString(value)
 				if err != nil {
-					return fmt.Errorf("Secret %q, key %s: %w", object.Name, key, err)
+					return fmt.Errorf("key %[2]s of Secret %[1]q: %[3]w", object.Name, key, err)
 				}
 				secret.Data[key] = content
 			}

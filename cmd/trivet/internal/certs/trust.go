@@ -67,7 +67,7 @@ func (r *run) trust(ctx context.Context) error {
 			bundle = secret.Data[trustKey]
 		}
 		if _, err := certs.ParseCertificates(bundle); err != nil {
-			problems = append(problems, fmt.Errorf("Secret %s/%s has no authority in %s: %w", r.namespace, leaf.secret, trustKey, err))
+			problems = append(problems, fmt.Errorf("no authority in %s of Secret %s/%s: %w", trustKey, r.namespace, leaf.secret, err))
 			continue
 		}
 		bundles = append(bundles, bundle)

@@ -159,7 +159,7 @@ func (d *dashboard) serve(ctx context.Context, listener net.Listener, relay *rel
 	select {
 	case <-ctx.Done():
 		_ = server.Close() // streams of the page have no end
-		_ = <-served       // http.ErrServerClosed
+		<-served           // http.ErrServerClosed
 		return nil
 	case err := <-served:
 		return &exit.Error{Code: exit.Undetermined, Summary: "serve the page", Err: err}

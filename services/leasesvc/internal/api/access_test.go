@@ -449,7 +449,7 @@ func TestReceipts_HaveNothingOfRefusedCallers(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	thief.serving.end(f.server, ctx)
+	thief.serving.end(ctx, f.server)
 	if got := f.server.Receipts(); got.Beats != 0 || got.Streams != 0 || got.LostStreams != 0 {
 		t.Errorf("receipts %+v, want none", got)
 	}
@@ -458,7 +458,7 @@ func TestReceipts_HaveNothingOfRefusedCallers(t *testing.T) {
 	if got := f.server.Receipts(); got.Beats != 1 || got.Streams != 1 {
 		t.Errorf("receipts %+v, want one beat and one stream", got)
 	}
-	own.serving.end(f.server, ctx)
+	own.serving.end(ctx, f.server)
 	if got := f.server.Receipts(); got.Streams != 0 || got.LostStreams != 1 {
 		t.Errorf("receipts %+v, want one lost stream", got)
 	}

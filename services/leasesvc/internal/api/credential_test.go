@@ -175,7 +175,7 @@ func TestStreamHeartbeats_ARevokedTokenIsNoticedWithinTenSeconds(t *testing.T) {
 			t.Errorf("%d reviews in a minute, want one each 5 to 10 s", n)
 		}
 		// An outage of kube-apiserver ends nothing.
-		down := error(status.Error(codes.Unavailable, "connection refused"))
+		down := status.Error(codes.Unavailable, "connection refused")
 		answer.Store(&down)
 		beats(5 * time.Minute)
 		broken := errors.New("broken")

@@ -50,7 +50,7 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 		sender.credential = credential
 	}
 	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, caller, sender)}
-	defer func() { stream.responder.serving.end(s, rpc.Context()) }()
+	defer func() { stream.responder.serving.end(rpc.Context(), s) }()
 
 	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg
 	// cannot return. So another goroutine receives. It ends after this handler has returned,
@@ -101,7 +101,7 @@ func (v *serving) begin(s *Server) {
 
 // end also counts the stream as lost if its client is gone. ctx is that of the stream; a client
 // that ends its stream in order leaves it alive, and so does this replica.
-func (v *serving) end(s *Server, ctx context.Context) {
+func (v *serving) end(ctx context.Context, s *Server) {
 	if v.state.Swap(servingEnded) != servingBegun {
 		return
 	}

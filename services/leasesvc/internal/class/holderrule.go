@@ -149,7 +149,7 @@ func parseTemplate(text string) (template, error) {
 	for rest := text; ; {
 		literal, after, more := strings.Cut(rest, "{")
 		if strings.Trim(literal, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
-			return t, fmt.Errorf("nameTemplate %q: %q must be of a-z, 0-9, - and .", text, literal)
+			return t, fmt.Errorf("nameTemplate %q: %q must be of a-z, 0-9, '-' and '.' only", text, literal)
 		}
 		t.parts = append(t.parts, literal)
 		if !more {
@@ -175,7 +175,7 @@ func parseTemplate(text string) (template, error) {
 	switch {
 	case dotted > 1:
 		return t, fmt.Errorf("nameTemplate %q: only one of {user}, {serviceaccount} and {pod} may be in it, because their values may have dots", text)
-	case !seen["user"] && !(seen["namespace"] && dotted == 1):
+	case !seen["user"] && (!seen["namespace"] || dotted != 1):
 		return t, errors.New("nameTemplate must have {user}, or {namespace} and one of {serviceaccount} and {pod}: else identities share a name")
 	}
 	return t, nil
