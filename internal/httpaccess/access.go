@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -139,4 +140,16 @@ func Refuse(header http.Header, err error) int {
 	default:
 		return http.StatusServiceUnavailable
 	}
+}
+
+// IsOwnName reports whether a host can mean only the machine that it was sent to. Another name may
+// be a website's that resolves to 127.0.0.1: the browser would let its scripts read the answers.
+// With TLS, the certificate does not have such a name.
+func IsOwnName(host string) bool {
+	name := host
+	if without, _, err := net.SplitHostPort(host); err == nil {
+		name = without
+	}
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
+	return strings.EqualFold(name, "localhost") || net.ParseIP(name) != nil
 }

@@ -150,3 +150,32 @@ func TestAdmin_ServesPlainHTTPOnLoopbackOnly(t *testing.T) {
 		t.Error("the listener is still open")
 	}
 }
+
+// A website's name may resolve to 127.0.0.1. Its scripts read nothing of a server with --insecure.
+func TestAdmin_AForeignHostIsRefusedOnLoopback(t *testing.T) {
+	address := serveTLS(t, observe.AdminDeps{Gatherer: observe.NewRegistry()})
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]int{
+		"evil.example": http.StatusMisdirectedRequest, "evil.example:" + port: http.StatusMisdirectedRequest,
+		address: http.StatusOK, "localhost:" + port: http.StatusOK,
+	} {
+		for _, path := range []string{"/metrics", "/loops", "/readyz", "/debug/pprof/cmdline"} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Host = host
+			response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if response.StatusCode != want {
+				t.Errorf("GET %s of host %s: %s, want %d", path, host, response.Status, want)
+			}
+		}
+	}
+}

@@ -103,6 +103,9 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+	if address, ok := l.Addr().(*net.TCPAddr); ok && a.access.Insecure() && address.IP.IsLoopback() {
+		a.server.Handler = ownNamesOnly(a.server.Handler)
+	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -165,6 +168,18 @@ func routes(cfg AdminConfig, deps AdminDeps) http.Handler {
 			return
 		}
 		closed.ServeHTTP(w, r)
+	})
+}
+
+// ownNamesOnly refuses names of other hosts: a website whose name resolves to 127.0.0.1 would read
+// metrics and profiles of a server with --insecure.
+func ownNamesOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !httpaccess.IsOwnName(r.Host) {
+			http.Error(w, "this server listens on loopback; use 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

@@ -17,6 +17,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
+// maxLoggedPath bounds the bytes of a path in the log.
+const maxLoggedPath = 256
+
 // httpServers has the access of the HTTP servers of a process: its admin server and that of its
 // service. Both are nil with --insecure. They have the certificates, the callers and the rights of
 // the gRPC server, and limits of connections of their own.
@@ -83,5 +86,5 @@ func (f *refusals) record(r *http.Request, caller *authn.Caller, err error) {
 		level = slog.LevelInfo
 	}
 	f.logger.Log(r.Context(), level, "refused HTTP request",
-		"method", r.Method, "path", path, "user", user, "peer", r.RemoteAddr, "reason", reason)
+		"method", r.Method, "path", path[:min(len(path), maxLoggedPath)], "user", user, "peer", r.RemoteAddr, "reason", reason)
 }

@@ -29,7 +29,7 @@ func TestRefusals_WriteNoTokenAndFewLines(t *testing.T) {
 	var lines bytes.Buffer
 	refused := &refusals{to: to, logger: slog.New(slog.NewTextHandler(&lines, nil)), lines: rate.NewLimiter(refusalsPerSecond, refusalBurst)}
 	for range 10_000 {
-		refused.record(httptest.NewRequestWithContext(t.Context(), "GET", "/"+token, nil), nil, authn.NotAuthenticated("/"+token))
+		refused.record(httptest.NewRequestWithContext(t.Context(), "GET", "/"+token+"/"+strings.Repeat("x", 10_000), nil), nil, authn.NotAuthenticated("/"+token))
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -42,6 +42,11 @@ func TestRefusals_WriteNoTokenAndFewLines(t *testing.T) {
 	}
 	if n := strings.Count(lines.String(), "\n"); n < refusalBurst || n > 5*refusalBurst {
 		t.Errorf("%d lines, want some more than %d", n, refusalBurst)
+	}
+	for line := range strings.Lines(lines.String()) {
+		if len(line) > 1000 {
+			t.Fatalf("a line has %d bytes", len(line))
+		}
 	}
 	for name, text := range map[string]string{"log": lines.String(), "audit log": string(recorded)} {
 		if strings.Contains(text, token) || !strings.Contains(text, "<token>") {

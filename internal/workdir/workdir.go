@@ -23,9 +23,10 @@ type Dir struct {
 	lock      *os.File
 }
 
-// Open creates and locks the directory at path, with permissions for its owner only. With an empty
-// path it creates a temporary directory whose name begins with prefix, and removes unlocked ones of
-// the same prefix.
+// Open creates and locks the directory at path, with permissions for its owner only. It fails if
+// another user is able to replace the files of an existing directory, which may be private keys.
+// With an empty path it creates a temporary directory whose name begins with prefix, and removes
+// unlocked ones of the same prefix.
 func Open(path, prefix string) (*Dir, error) {
 	if path == "" {
 		return openTemporary(prefix)
@@ -37,11 +38,31 @@ func Open(path, prefix string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
+	if err := checkOwner(path); err != nil {
+		return nil, err
+	}
 	lock, err := hold(path)
 	if err != nil {
 		return nil, fmt.Errorf("directory %s is used by another process (%w): stop that process, or choose another directory", path, err)
 	}
 	return &Dir{path: path, lock: lock}, nil
+}
+
+// checkOwner lets a group write: a user's own group and that of a mounted volume are common.
+func checkOwner(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("open directory: %w", err)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || int(owner.Uid) != os.Geteuid() && owner.Uid != 0:
+		return fmt.Errorf("directory %s belongs to another user: choose another directory", path)
+	case info.Mode().Perm()&0o002 != 0:
+		return fmt.Errorf("every user is able to write directory %s: choose another directory, or chmod o-w", path)
+	default:
+		return nil
+	}
 }
 
 func openTemporary(prefix string) (*Dir, error) {
@@ -73,8 +94,9 @@ func (d *Dir) Close() error {
 	return os.RemoveAll(d.path)
 }
 
+// hold does not follow a link: in a directory of another user it would make a file elsewhere.
 func hold(path string) (*os.File, error) {
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -77,3 +77,44 @@ func requireEntries(t *testing.T, dir string, want ...string) {
 		t.Errorf("entries are %v, want %v", got, want)
 	}
 }
+
+// Every user may make a directory with the prefix in the folder of temporary files.
+func TestSweep_FollowsNoLinkOfAForeignDirectory(t *testing.T) {
+	temp := t.TempDir()
+	foreign, target := filepath.Join(temp, prefix+"foreign"), filepath.Join(t.TempDir(), "target")
+	if err := os.Mkdir(foreign, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, filepath.Join(foreign, lockName)); err != nil {
+		t.Fatal(err)
+	}
+	sweep(temp, prefix, time.Now().Add(2*sweepAge))
+	if _, err := os.Lstat(target); !os.IsNotExist(err) {
+		t.Errorf("the sweep has made the file that a link names: %v", err)
+	}
+	requireEntries(t, temp, foreign)
+}
+
+// Private keys are written into the directory.
+func TestOpen_ADirectoryThatOthersWriteIsRefused(t *testing.T) {
+	forAll := filepath.Join(t.TempDir(), "all")
+	if err := os.Mkdir(forAll, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(forAll, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if opened, err := Open(forAll, prefix); err == nil {
+		t.Errorf("a directory that every user writes was opened: %v", opened)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives a directory away")
+	}
+	foreign := t.TempDir()
+	if err := os.Chown(foreign, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if opened, err := Open(foreign, prefix); err == nil {
+		t.Errorf("a directory of another user was opened: %v", opened)
+	}
+}

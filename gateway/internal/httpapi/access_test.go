@@ -278,3 +278,29 @@ func TestAccess_AnotherWebsiteChangesNothing(t *testing.T) {
 		})
 	}
 }
+
+// A caller that is not known sends a request with a body and never the body. Without a bound it
+// holds the connection forever.
+func TestAccess_AStrangersBodyIsNotAwaited(t *testing.T) {
+	callers := httpaccesstest.New(t)
+	address := servingTLS(t, callers, withoutHandlers)
+	for _, line := range []string{"GET /livez", "POST /livez", "GET /readyz", "GET /v1/status", "GET /", "HEAD /", "POST /v1/baseline:reconcile", "PUT /"} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			conn, err := tls.Dial("tcp", strings.TrimPrefix(address, "https://"), &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: callers.Authority.Pool()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.SetReadDeadline(time.Now().Add(8 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if answer, err := io.ReadAll(conn); err != nil {
+				t.Errorf("after %q the connection is open: %v", answer, err)
+			}
+		})
+	}
+}

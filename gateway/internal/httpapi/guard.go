@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"mime"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -37,11 +36,15 @@ type guard struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setSecurityHeaders(w.Header())
 	w = deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w)}
-	if g.ownNamesOnly && !isOwnName(r.Host) {
+	if g.ownNamesOnly && !httpaccess.IsOwnName(r.Host) {
 		reject(w, r, http.StatusMisdirectedRequest)
 		return
 	}
-	if r.URL.Path == livePath || r.URL.Path == readyPath {
+	isHealth := r.URL.Path == livePath || r.URL.Path == readyPath
+	if r.ContentLength != 0 && (isHealth || r.Method != http.MethodPost) {
+		dropBody(w) // net/http waits for the end of a body before it answers, also one of a stranger
+	}
+	if isHealth {
 		g.health.ServeHTTP(w, r)
 		return
 	}
@@ -53,6 +56,9 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if code := g.checkRequest(known); code != 0 {
 		reject(w, known, code)
 		return
+	}
+	if r.Method == http.MethodPost {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only without a connection
 	}
 	held, release := g.callers.hold(known)
 	defer release()
@@ -116,17 +122,6 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	write(w, r, code, err)
-}
-
-// isOwnName reports whether a host can mean only the machine that it was sent to. Another name may
-// be a website's that resolves to 127.0.0.1: the browser would let its scripts read the answers.
-func isOwnName(host string) bool {
-	name := host
-	if without, _, err := net.SplitHostPort(host); err == nil {
-		name = without
-	}
-	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
-	return strings.EqualFold(name, "localhost") || net.ParseIP(name) != nil
 }
 
 // setSecurityHeaders lets the page load only from this server, and forbids embedding and type

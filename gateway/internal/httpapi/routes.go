@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"time"
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -157,8 +156,7 @@ func withoutHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// onlyGETAndPOST rejects HEAD, which the API does not have and which would not end for a watch, and
-// bounds the time for a body.
+// onlyGETAndPOST rejects HEAD, which the API does not have and which would not end for a watch.
 func onlyGETAndPOST(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := checkText(r.URL); err != nil {
@@ -166,10 +164,7 @@ func onlyGETAndPOST(next http.Handler) http.Handler {
 			return
 		}
 		switch r.Method {
-		case http.MethodGet:
-		case http.MethodPost:
-			control := http.NewResponseController(w)
-			_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only without a connection
+		case http.MethodGet, http.MethodPost:
 		default:
 			w.Header().Set("Allow", "GET, POST")
 			writeError(w, r, http.StatusMethodNotAllowed)

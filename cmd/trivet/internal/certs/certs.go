@@ -103,7 +103,8 @@ func newRenderCommand(streams printer.Streams) *cobra.Command {
 
 With -f, the objects of a file are the start: only what is missing or wears out is replaced, so the output of one run
 is the input of the next.`,
-		Example: `  trivet certs render > certs.yaml
+		Example: `  umask 077
+  trivet certs render > certs.yaml
   trivet certs render -f certs.yaml > renewed.yaml`,
 		RunE: func(command *cobra.Command, args []string) error {
 			settings, err := opts.settings(args)

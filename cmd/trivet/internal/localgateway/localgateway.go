@@ -6,10 +6,12 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/identity"
@@ -20,6 +22,8 @@ const (
 	fileName = "up.env"
 	// acceptTimeout is how long a gateway on loopback may take to accept a connection.
 	acceptTimeout = 300 * time.Millisecond
+	// maxFileBytes bounds what is read of the file.
+	maxFileBytes = 64 << 10
 )
 
 // Settings are what a command needs to call a gateway.
@@ -63,6 +67,9 @@ func Publish(env func(string) string, settings Settings) (remove func(), err err
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return nil, fmt.Errorf("publish the address of the gateway: %w", err)
 	}
+	if err := checkOwn(os.Lstat(filepath.Dir(file))); err != nil {
+		return nil, fmt.Errorf("publish the address of the gateway: %w", err)
+	}
 	text := []byte(settings.Environment())
 	if err := replace(file, text); err != nil {
 		return nil, fmt.Errorf("publish the address of the gateway: %w", err)
@@ -91,14 +98,19 @@ func replace(file string, text []byte) error {
 	return os.Rename(temporary.Name(), file)
 }
 
-// Find returns the published settings. It reports false without any, and if nothing accepts a
-// connection at their address: a killed process leaves its file.
+// Find returns the published settings. It reports false without any, if another user is able to
+// write them, and if nothing accepts a connection at their address: a killed process leaves its
+// file.
+//
+// The settings name the authorities of the gateway. Settings of another user would send the
+// person's token to a server of that user: XDG_RUNTIME_DIR and HOME may be shared, or be those of
+// another user after `su`.
 func Find(env func(string) string) (Settings, bool) {
 	file := path(env)
 	if file == "" {
 		return Settings{}, false
 	}
-	text, err := os.ReadFile(file)
+	text, err := readOwn(file)
 	if err != nil {
 		return Settings{}, false
 	}
@@ -109,6 +121,40 @@ func Find(env func(string) string) (Settings, bool) {
 	}
 	_ = conn.Close()
 	return settings, true
+}
+
+// readOwn reads a file that only this user is able to write or to replace.
+func readOwn(path string) ([]byte, error) {
+	if err := checkOwn(os.Lstat(filepath.Dir(path))); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if err := checkOwn(file.Stat()); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(file, maxFileBytes))
+}
+
+// checkOwn fails for a file or folder that another user is able to write.
+func checkOwn(info os.FileInfo, err error) error {
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir() && !info.Mode().IsRegular():
+		return fmt.Errorf("%s is neither a file nor a folder", info.Name())
+	case !ok || int(owner.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to another user", info.Name())
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%s is writable by other users", info.Name())
+	default:
+		return nil
+	}
 }
 
 func parse(text []byte) Settings {

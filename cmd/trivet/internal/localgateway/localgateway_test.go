@@ -60,3 +60,63 @@ func TestFind_OnlyARunningGatewayIsFound(t *testing.T) {
 		t.Errorf("the file after the end: %v, want none", err)
 	}
 }
+
+// Settings of another user name a server and authorities of that user, to which a command would
+// send its token.
+func TestFind_SettingsOfAnotherUserDoNotCount(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	settings := localgateway.Settings{Server: listener.Addr().String()}
+	const other = 65534 // a user
+	for name, c := range map[string]struct {
+		plant   func(t *testing.T, file string) error
+		counts  bool
+		chowns  bool
+		publish bool // whether settings may still be published there
+	}{
+		"own":            {plant: func(*testing.T, string) error { return nil }, counts: true, publish: true},
+		"folder for all": {plant: func(_ *testing.T, file string) error { return os.Chmod(filepath.Dir(file), 0o777) }},
+		"file for all":   {plant: func(_ *testing.T, file string) error { return os.Chmod(file, 0o666) }, publish: true},
+		"foreign file":   {plant: func(_ *testing.T, file string) error { return os.Chown(file, other, other) }, chowns: true, publish: true},
+		"foreign folder": {plant: func(_ *testing.T, file string) error { return os.Chown(filepath.Dir(file), other, other) }, chowns: true},
+		"symbolic link":  {plant: linked, publish: true},
+		"folder is a link": {plant: func(t *testing.T, file string) error {
+			real := filepath.Join(t.TempDir(), "real")
+			if err := os.Rename(filepath.Dir(file), real); err != nil {
+				return err
+			}
+			return os.Symlink(real, filepath.Dir(file))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.chowns && os.Geteuid() != 0 {
+				t.Skip("only root gives files away")
+			}
+			runtime := t.TempDir()
+			env := func(name string) string { return map[string]string{"XDG_RUNTIME_DIR": runtime}[name] }
+			if _, err := localgateway.Publish(env, settings); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.plant(t, filepath.Join(runtime, "trivet", "up.env")); err != nil {
+				t.Fatal(err)
+			}
+			if got, found := localgateway.Find(env); found != c.counts {
+				t.Errorf("Find() = %v, %v, want %v", got, found, c.counts)
+			}
+			if _, err := localgateway.Publish(env, settings); (err == nil) != c.publish {
+				t.Errorf("Publish() = %v, want success: %v", err, c.publish)
+			}
+		})
+	}
+}
+
+func linked(t *testing.T, file string) error {
+	elsewhere := filepath.Join(t.TempDir(), "up.env")
+	if err := os.Rename(file, elsewhere); err != nil {
+		return err
+	}
+	return os.Symlink(elsewhere, file)
+}

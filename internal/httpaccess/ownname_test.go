@@ -1,4 +1,4 @@
-package httpapi
+package httpaccess
 
 import "testing"
 
@@ -9,8 +9,8 @@ func TestIsOwnName(t *testing.T) {
 		"": false, ":80": false, "evil.example": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false,
 		"127.0.0.1.": false, "localhost.": false, "0x7f000001": false, "2130706433": false, "evil.example:127.0.0.1": false,
 	} {
-		if got := isOwnName(host); got != want {
-			t.Errorf("isOwnName(%q) = %v, want %v", host, got, want)
+		if got := IsOwnName(host); got != want {
+			t.Errorf("IsOwnName(%q) = %v, want %v", host, got, want)
 		}
 	}
 }
