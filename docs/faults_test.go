@@ -27,15 +27,7 @@ func TestFaults_EachRowNamesATestThatExists(t *testing.T) {
 			t.Errorf("%d cells, want 5: %s", len(cells), line)
 			continue
 		}
-		tests := regexp.MustCompile("`([^`:]+): (Test\\w+|Fuzz\\w+)`").FindAllStringSubmatch(cells[2], -1)
-		if len(tests) == 0 {
-			t.Errorf("no test: %s", line)
-		}
-		for _, test := range tests {
-			if !hasTest(t, filepath.Join("..", test[1]), test[2]) {
-				t.Errorf("%s has no %s", test[1], test[2])
-			}
-		}
+		checkTests(t, line, cells[2])
 		for how := range strings.SplitSeq(strings.TrimSpace(cells[3]), ", ") {
 			if !slices.Contains([]string{"black box", "bubble", "unit", "browser"}, how) {
 				t.Errorf("the fault is played by %q, want black box, bubble, unit or browser: %s", how, line)
@@ -50,6 +42,37 @@ func TestFaults_EachRowNamesATestThatExists(t *testing.T) {
 	}
 	if rows == 0 {
 		t.Error("faults.md has no rows")
+	}
+}
+
+// Each surface of security.md has tests.
+func TestSecurity_EachSurfaceNamesATestThatExists(t *testing.T) {
+	_, surfaces, _ := strings.Cut(document(t, "security.md"), "## Surfaces")
+	surfaces, _, _ = strings.Cut(surfaces, "\n## ")
+	rows := 0
+	for line := range strings.Lines(surfaces) {
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.HasPrefix(line, "| surface ") {
+			continue
+		}
+		rows++
+		checkTests(t, line, line)
+	}
+	if rows == 0 {
+		t.Error("security.md has no surfaces")
+	}
+}
+
+// checkTests checks that a cell of a row names tests, as `folder: Test`, and that all of them exist.
+func checkTests(t *testing.T, row, cell string) {
+	t.Helper()
+	tests := regexp.MustCompile("`([^`:]+): (Test\\w+|Fuzz\\w+)`").FindAllStringSubmatch(cell, -1)
+	if len(tests) == 0 {
+		t.Errorf("no test: %s", row)
+	}
+	for _, test := range tests {
+		if !hasTest(t, filepath.Join("..", test[1]), test[2]) {
+			t.Errorf("%s has no %s", test[1], test[2])
+		}
 	}
 }
 
