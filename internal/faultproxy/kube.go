@@ -9,12 +9,16 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // KubeProxy is an HTTP proxy before a kube-apiserver. It disturbs nothing until a rule is added.
@@ -83,6 +87,23 @@ func (w promptHeader) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // RESTConfig returns a new configuration of clients of the proxy, without a client-side rate limit.
 func (p *KubeProxy) RESTConfig() *rest.Config { return &rest.Config{Host: p.server.URL, QPS: -1} }
+
+// Kubeconfig writes a kubeconfig of the proxy, for a process under test, and returns its path.
+func (p *KubeProxy) Kubeconfig(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"proxy": {Server: p.server.URL}},
+		Contexts:       map[string]*clientcmdapi.Context{"proxy": {Cluster: "proxy"}},
+		CurrentContext: "proxy",
+	}, path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 // Delay makes each selected request wait before it is forwarded, until stop is called.
 func (p *KubeProxy) Delay(match Match, delay time.Duration) (stop func()) {
