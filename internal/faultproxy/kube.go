@@ -144,6 +144,19 @@ func (p *KubeProxy) DelayEvents(match Match, delay time.Duration) (stop func()) 
 	return p.add(&rule{match: match, delay: delay, ofWatches: true})
 }
 
+// OpenWatches returns how many selected watches are open.
+func (p *KubeProxy) OpenWatches(match Match) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	open := 0
+	for watch := range p.watches {
+		if match(watch.request) {
+			open++
+		}
+	}
+	return open
+}
+
 func (p *KubeProxy) add(added *rule) (stop func()) {
 	added.stopped = make(chan struct{})
 	p.mu.Lock()
