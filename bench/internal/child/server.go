@@ -64,7 +64,7 @@ func StartServer(ctx context.Context, cluster *devcluster.Cluster, cfg ServerCon
 		Args: slices.Concat([]string{
 			"--kubeconfig=" + cluster.Kubeconfig(), "--etcd-endpoints=" + strings.Join(cluster.EtcdEndpoints(), ","),
 			"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
-			"--listen=" + grpc, "--admin-listen=" + admin,
+			"--listen=" + grpc, "--admin-listen=" + admin, "--profiling",
 		}, security, cfg.Args),
 	})
 	if err != nil {
