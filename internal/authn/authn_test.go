@@ -183,9 +183,10 @@ func TestReview_OnlyTokensThatAreNotValidCount(t *testing.T) {
 		create, _ := action.(kubetesting.CreateAction)
 		asked, _ := create.GetObject().(*authenticationv1.TokenReview)
 		reply := asked.DeepCopy()
-		if asked.Spec.Token == "good" {
+		switch asked.Spec.Token {
+		case "good":
 			reply.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"trivet"}, User: authenticationv1.UserInfo{Username: "a"}}
-		} else if asked.Spec.Token == "unknown" {
+		case "unknown":
 			return true, nil, errors.New("connection refused")
 		}
 		return true, reply, nil

@@ -3,7 +3,6 @@ package process
 import (
 	"bytes"
 	"context"
-	"io"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -22,7 +21,7 @@ func TestRefusals_WriteNoTokenAndFewLines(t *testing.T) {
 	const token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"
 	cfg := audit.DefaultConfig()
 	cfg.File = filepath.Join(t.TempDir(), "audit.log")
-	to, err := audit.New(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
+	to, err := audit.New(cfg, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

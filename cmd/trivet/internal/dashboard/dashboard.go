@@ -156,14 +156,13 @@ func (d *dashboard) serve(ctx context.Context, listener net.Listener, relay *rel
 			fmt.Fprintf(d.streams.Err, "No browser was opened (%v); open the URL yourself.\n", err)
 		}
 	}
-	select {
-	case <-ctx.Done():
+	defer context.AfterFunc(ctx, func() {
 		_ = server.Close() // streams of the page have no end
-		<-served           // http.ErrServerClosed
-		return nil
-	case err := <-served:
+	})()
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return &exit.Error{Code: exit.Undetermined, Summary: "serve the page", Err: err}
 	}
+	return nil
 }
 
 // open opens the URL in a browser, by way of a file. The file is to be removed in any case.
