@@ -15,7 +15,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 
 	"google.golang.org/grpc/codes"
 
@@ -26,9 +25,14 @@ import (
 // DefaultTokenAudience is in the audiences of tokens for Trivet.
 const DefaultTokenAudience = "trivet"
 
+// TokenReviewClient creates TokenReviews, as client-go's clients and review.Clients do.
+type TokenReviewClient interface {
+	Create(context.Context, *authenticationv1.TokenReview, metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+}
+
 // TokensConfig configures Tokens.
 type TokensConfig struct {
-	Client authenticationclient.TokenReviewInterface
+	Client TokenReviewClient
 	// Audiences are asked for; a token needs one of them.
 	Audiences []string
 	Metrics   *review.Metrics
@@ -41,7 +45,7 @@ type TokensConfig struct {
 
 // Tokens reviews bearer tokens by TokenReview. It keeps no token: its cache knows a keyed hash.
 type Tokens struct {
-	client    authenticationclient.TokenReviewInterface
+	client    TokenReviewClient
 	audiences []string
 	admit     func(address string) (release func(valid bool), err error)
 	cache     *review.Cache[tokenAnswer]

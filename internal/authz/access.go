@@ -9,22 +9,26 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/review"
 )
 
+// AccessReviewClient creates SubjectAccessReviews, as client-go's clients and review.Clients do.
+type AccessReviewClient interface {
+	Create(context.Context, *authorizationv1.SubjectAccessReview, metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+}
+
 // AccessReviews decides by SubjectAccessReview. It is a Reviewer.
 type AccessReviews struct {
-	client authorizationclient.SubjectAccessReviewInterface
+	client AccessReviewClient
 	cache  *review.Cache[Decision]
 }
 
 var _ Reviewer = (*AccessReviews)(nil)
 
 // NewAccessReviews returns a reviewer. It contacts no server.
-func NewAccessReviews(client authorizationclient.SubjectAccessReviewInterface, metrics *review.Metrics) *AccessReviews {
+func NewAccessReviews(client AccessReviewClient, metrics *review.Metrics) *AccessReviews {
 	return &AccessReviews{client: client, cache: review.NewCache[Decision](metrics, "access")}
 }
 

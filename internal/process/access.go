@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/audit"
@@ -80,16 +78,12 @@ func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Reg
 	if err != nil {
 		return err
 	}
-	tokenReviews, err := authenticationclient.NewForConfig(client)
+	clients, err := review.NewClients(client)
 	if err != nil {
-		return fmt.Errorf("make client of token reviews: %w", err)
-	}
-	accessReviews, err := authorizationclient.NewForConfig(client)
-	if err != nil {
-		return fmt.Errorf("make client of access reviews: %w", err)
+		return err
 	}
 	tokens := authn.NewTokens(authn.TokensConfig{
-		Client: tokenReviews.TokenReviews(), Audiences: cfg.RPC.Access.TokenAudiences, Metrics: metrics,
+		Client: clients.Tokens, Audiences: cfg.RPC.Access.TokenAudiences, Metrics: metrics,
 		Admit: func(address string) (func(valid bool), error) {
 			slot, err := a.quota.Admit(quota.Address(address), quota.TokenReview, time.Now())
 			return func(valid bool) {
@@ -104,7 +98,7 @@ func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Reg
 	callers.Tokens = tokens
 	a.authenticator, a.close = authn.New(callers), append(a.close, tokens.Close)
 	if cfg.RPC.Access.Mode == rpcserver.RBACMode {
-		reviewer := authz.NewAccessReviews(accessReviews.SubjectAccessReviews(), metrics)
+		reviewer := authz.NewAccessReviews(clients.Access, metrics)
 		a.authorizer = authz.New(reviewer)
 		a.close = append(a.close, reviewer.Close)
 	}

@@ -55,7 +55,11 @@ func callers() []caller {
 		foreign("server of another authority", "trivet:leasesvc", certs.ServerGroup),
 	}, forwardable...)
 	for _, user := range forwardable {
-		forwarded := certificate("gateway forwards "+user.name, user.right, "trivet:gateway", certs.GatewayGroup)
+		right := user.right
+		if right == ownNodes || right == otherNodes {
+			right = nothing // a node beats over a connection of its own
+		}
+		forwarded := certificate("gateway forwards "+user.name, right, "trivet:gateway", certs.GatewayGroup)
 		forwarded.metadata, forwarded.user, forwarded.groups = forwarding(user.user, user.groups...), user.user, user.groups
 		all = append(all, forwarded)
 	}
