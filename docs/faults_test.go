@@ -62,7 +62,7 @@ func TestSecurity_EachSurfaceNamesATestThatExists(t *testing.T) {
 	}
 }
 
-// checkTests checks that a cell of a row names tests, as `folder: Test`, and that all of them exist.
+// checkTests checks that a cell of a row names tests, as `folder: Test`, and that all exist.
 func checkTests(t *testing.T, row, cell string) {
 	t.Helper()
 	tests := regexp.MustCompile("`([^`:]+): (Test\\w+|Fuzz\\w+)`").FindAllStringSubmatch(cell, -1)
