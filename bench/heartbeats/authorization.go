@@ -43,7 +43,7 @@ func measureAuthorization(ctx context.Context, b *bench) ([]row, error) {
 			defer server.Stop()
 			servers = append(servers, server)
 			contenders = append(contenders, &contender{name: mode, pid: server.PID(), plan: plan{
-				Address: server.GRPC, Class: "bench", Connections: 16, Streams: 64, Holders: 1, TLS: files.client, ServerName: "leasesvc",
+				Address: server.GRPC, Class: "bench", Connections: 16, Streams: 64, Holders: 1, TLS: files.clients, ServerName: "leasesvc",
 			}})
 		}
 		if err := takeTurns(ctx, contenders, either(b, 20, 6), order{For: time.Second}); err != nil {
@@ -80,8 +80,12 @@ func reviewsOf(ctx context.Context, server *child.Server) (float64, error) {
 	return sumOf(text, "trivet_access_reviews_total")
 }
 
-// tlsFiles are the files of the servers and of the client, which is an administrator.
-type tlsFiles struct{ server, client identity.Files }
+// tlsFiles are the files of the servers and of the clients, which are administrators. They are
+// many, because an identity has a limit of open streams.
+type tlsFiles struct {
+	server  identity.Files
+	clients []identity.Files
+}
 
 func issueFiles(parent string) (files tlsFiles, err error) {
 	dir, err := os.MkdirTemp(parent, "tls-")
@@ -105,7 +109,10 @@ func issueFiles(parent string) (files tlsFiles, err error) {
 		return identity.Files{CAFile: authority, CertFile: write(name+".crt", pair.CertPEM), KeyFile: write(name+".key", pair.KeyPEM)}
 	}
 	files.server = issue("server", certs.ServerLeaf("leasesvc", "trivet-system", "cluster.local"))
-	files.client = issue("client", certs.ClientLeaf("bench", "system:masters"))
+	for i := range 16 {
+		name := fmt.Sprintf("bench-%d", i)
+		files.clients = append(files.clients, issue(name, certs.ClientLeaf(name, "system:masters")))
+	}
 	return files, err
 }
 
@@ -125,7 +132,7 @@ func clientTLS(files identity.Files, serverName string) (*tls.Config, error) {
 
 // securedLeasesvc starts a server of a cluster of its own, so that it leads all shards.
 func (b *bench) securedLeasesvc(ctx context.Context, cluster *devcluster.Cluster, files tlsFiles, mode string) (*child.Server, error) {
-	client, err := clientTLS(files.client, "leasesvc")
+	client, err := clientTLS(files.clients[0], "leasesvc")
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -112,7 +111,7 @@ func (b *bench) runFleet(ctx context.Context, kube kubernetes.Interface, replica
 	var acks durations
 	streams := &sender{class: "agent", holders: size.holders}
 	begin := time.Now()
-	streamSet, err := openStreamSet(ctx, replica.GRPC, insecure.NewCredentials(), acks.time(streams.open), size.connections, 1)
+	streamSet, err := openStreamSet(ctx, replica.GRPC, plaintext(), acks.time(streams.open), size.connections, 1)
 	if err != nil {
 		return f, err
 	}

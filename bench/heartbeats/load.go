@@ -38,21 +38,30 @@ type plan struct {
 	Class                string
 	Connections, Streams int
 	Holders              int // per stream
-	// TLS has the files of the client; none connects without TLS.
-	TLS identity.Files
+	// TLS has the files of the clients, which the connections use in turn; none connects without
+	// TLS.
+	TLS []identity.Files
 	// ServerName is the name in the certificate of the server.
 	ServerName string
 }
 
-func (p plan) transport() (credentials.TransportCredentials, error) {
-	if p.TLS == (identity.Files{}) {
-		return insecure.NewCredentials(), nil
+func (p plan) transports() ([]credentials.TransportCredentials, error) {
+	if len(p.TLS) == 0 {
+		return plaintext(), nil
 	}
-	client, err := clientTLS(p.TLS, p.ServerName)
-	if err != nil {
-		return nil, err
+	var transports []credentials.TransportCredentials
+	for _, files := range p.TLS {
+		client, err := clientTLS(files, p.ServerName)
+		if err != nil {
+			return nil, err
+		}
+		transports = append(transports, credentials.NewTLS(client))
 	}
-	return credentials.NewTLS(client), nil
+	return transports, nil
+}
+
+func plaintext() []credentials.TransportCredentials {
+	return []credentials.TransportCredentials{insecure.NewCredentials()}
 }
 
 // order tells a loadProcess how long and how often to send beats.
@@ -147,11 +156,11 @@ func serveOrders(value string, orders *json.Decoder, say *json.Encoder) error {
 	if p.KeepAlive {
 		open = keepAlive
 	}
-	transport, err := p.transport()
+	transports, err := p.transports()
 	if err != nil {
 		return err
 	}
-	c, err := openStreamSet(ctx, p.Address, transport, open, p.Connections, p.Streams)
+	c, err := openStreamSet(ctx, p.Address, transports, open, p.Connections, p.Streams)
 	if err != nil {
 		return err
 	}

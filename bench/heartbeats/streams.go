@@ -32,16 +32,17 @@ type streamSet struct {
 	cancel      context.CancelFunc
 }
 
-// openStreamSet opens streams on many connections. The caller must close the streamSet.
+// openStreamSet opens streams on many connections, which use the transports in turn. The caller must
+// close the streamSet.
 func openStreamSet(
-	ctx context.Context, address string, transport credentials.TransportCredentials, open opener, connections, streams int,
+	ctx context.Context, address string, transports []credentials.TransportCredentials, open opener, connections, streams int,
 ) (*streamSet, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &streamSet{beats: make([]func() error, connections*streams), cancel: cancel}
 	var group errgroup.Group // without a context, whose end would end the streams
 	group.SetLimit(concurrentOpens)
 	for i := range connections {
-		connection, err := dialWith(address, transport)
+		connection, err := dialWith(address, transports[i%len(transports)])
 		if err != nil {
 			c.close()
 			return nil, errors.Join(err, group.Wait())

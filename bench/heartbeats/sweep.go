@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/devcluster"
@@ -30,7 +29,7 @@ func measureSweep(ctx context.Context, b *bench) ([]row, error) {
 			return err
 		}
 		defer ours.Stop()
-		streamSet, err := openStreamSet(ctx, ours.GRPC, insecure.NewCredentials(), (&sender{class: "node", holders: holders / connections}).open, connections, 1)
+		streamSet, err := openStreamSet(ctx, ours.GRPC, plaintext(), (&sender{class: "node", holders: holders / connections}).open, connections, 1)
 		if err != nil {
 			return err
 		}
