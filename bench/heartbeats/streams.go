@@ -32,8 +32,8 @@ type streamSet struct {
 	cancel      context.CancelFunc
 }
 
-// openStreamSet opens streams on many connections, which use the transports in turn. The caller must
-// close the streamSet.
+// openStreamSet opens streams on many connections, which use the transports in turn. The caller
+// must close the streamSet.
 func openStreamSet(
 	ctx context.Context, address string, transports []credentials.TransportCredentials, open opener, connections, streams int,
 ) (*streamSet, error) {
