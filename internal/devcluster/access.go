@@ -28,9 +28,9 @@ func (c *Cluster) RESTConfig() *rest.Config {
 	return &rest.Config{
 		Host: c.apiServerURL(),
 		TLSClientConfig: rest.TLSClientConfig{
-			CAData:   c.creds.clusterCA.certPEM,
-			CertData: c.creds.admin.cert,
-			KeyData:  c.creds.admin.key,
+			CAData:   c.creds.clusterCA.CertPEM(),
+			CertData: c.creds.admin.CertPEM,
+			KeyData:  c.creds.admin.KeyPEM,
 		},
 		QPS: -1,
 	}
@@ -40,7 +40,7 @@ func (c *Cluster) RESTConfig() *rest.Config {
 // refuses it.
 func (c *Cluster) ClientCertificate(commonName string, groups ...string) (certPEM, keyPEM []byte, err error) {
 	pair, err := c.creds.clusterCA.client(time.Now(), commonName, groups...)
-	return pair.cert, pair.key, err
+	return pair.CertPEM, pair.KeyPEM, err
 }
 
 // WriteKubeconfig writes to path a kubeconfig for commonName in groups, readable by its owner only.
@@ -60,7 +60,7 @@ func (c *Cluster) writeKubeconfig(path, server, commonName string, groups ...str
 	const name = "trivet"
 	config := clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{
-			name: {Server: server, CertificateAuthorityData: c.creds.clusterCA.certPEM},
+			name: {Server: server, CertificateAuthorityData: c.creds.clusterCA.CertPEM()},
 		},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{commonName: {ClientCertificateData: cert, ClientKeyData: key}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: commonName}},

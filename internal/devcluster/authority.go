@@ -5,11 +5,12 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/certs"
 )
 
 // Certificates are backdated by a day, so that a test may set the clock back.
@@ -20,78 +21,30 @@ const (
 
 // authority signs certificates. It is immutable after newAuthority and safe for concurrent use; its
 // key never leaves the process.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-	certPEM     []byte
-}
-
-// keyPair is a certificate and its private key, PEM encoded.
-type keyPair struct {
-	cert, key []byte
-}
+type authority struct{ *certs.Authority }
 
 func newAuthority(name string, now time.Time) (*authority, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make key of authority %q: %w", name, err)
-	}
-	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: name},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(lifetime),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("sign authority %q: %w", name, err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("parse authority %q: %w", name, err)
-	}
-	return &authority{certificate: certificate, key: key, certPEM: encodePEM("CERTIFICATE", der)}, nil
+	signing, err := certs.NewAuthority(name, backdate+lifetime, now.Add(-backdate))
+	return &authority{signing}, err
 }
 
 // client issues a certificate of the user commonName in groups. kube-apiserver reads both from the
 // subject.
-func (a *authority) client(now time.Time, commonName string, groups ...string) (keyPair, error) {
-	return a.issue(now, &x509.Certificate{
-		Subject:     pkix.Name{CommonName: commonName, Organization: groups},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+func (a *authority) client(now time.Time, commonName string, groups ...string) (certs.KeyPair, error) {
+	return a.issue(now, certs.ClientLeaf(commonName, groups...))
 }
 
 // server issues a certificate for a server on this machine. It is also valid for a client, because
 // an etcd member uses it for its peers.
-func (a *authority) server(now time.Time, names ...string) (keyPair, error) {
-	return a.issue(now, &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "localhost"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:    append([]string{"localhost"}, names...),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+func (a *authority) server(now time.Time, names ...string) (certs.KeyPair, error) {
+	return a.issue(now, certs.Leaf{
+		User: "localhost", DNSNames: append([]string{"localhost"}, names...),
+		IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, Serves: true,
 	})
 }
 
-func (a *authority) issue(now time.Time, template *x509.Certificate) (keyPair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return keyPair{}, fmt.Errorf("make key for %q: %w", template.Subject, err)
-	}
-	template.NotBefore = now.Add(-backdate)
-	template.NotAfter = now.Add(lifetime)
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
-	if err != nil {
-		return keyPair{}, fmt.Errorf("sign certificate of %q: %w", template.Subject, err)
-	}
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return keyPair{}, err
-	}
-	return keyPair{cert: encodePEM("CERTIFICATE", der), key: keyPEM}, nil
+func (a *authority) issue(now time.Time, leaf certs.Leaf) (certs.KeyPair, error) {
+	return a.Issue(leaf, backdate+lifetime, now.Add(-backdate))
 }
 
 // newSigningKey returns the key pair of ServiceAccount tokens.

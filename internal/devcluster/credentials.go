@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
@@ -20,7 +21,7 @@ const (
 type credentials struct {
 	dir                   string
 	etcdCA, clusterCA     *authority
-	etcdClient, admin     keyPair
+	etcdClient, admin     certs.KeyPair
 	etcdProbe, adminProbe *probe
 	files                 credentialFiles
 }
@@ -59,14 +60,14 @@ func (c *credentials) issueEtcd(now time.Time, dir *workdir.Dir) (err error) {
 		return err
 	}
 	c.files.etcdCA = dir.File("etcd-ca.crt")
-	c.files.etcdServerCert, c.files.etcdServerKey = dir.File("etcd-server.crt"), dir.File("etcd-server.key")
+	c.files.etcdServerCert, c.files.etcdServerKey = dir.File("etcd-server.crt"), dir.File("etcd-server.KeyPEM")
 	c.files.etcdClientCert, c.files.etcdClientKey = dir.File("etcd-client.crt"), dir.File("etcd-client.key")
 	return writeSecrets(map[string][]byte{
-		c.files.etcdCA:         c.etcdCA.certPEM,
-		c.files.etcdServerCert: server.cert,
-		c.files.etcdServerKey:  server.key,
-		c.files.etcdClientCert: c.etcdClient.cert,
-		c.files.etcdClientKey:  c.etcdClient.key,
+		c.files.etcdCA:         c.etcdCA.CertPEM(),
+		c.files.etcdServerCert: server.CertPEM,
+		c.files.etcdServerKey:  server.KeyPEM,
+		c.files.etcdClientCert: c.etcdClient.CertPEM,
+		c.files.etcdClientKey:  c.etcdClient.KeyPEM,
 	})
 }
 
@@ -92,9 +93,9 @@ func (c *credentials) issueCluster(now time.Time, dir *workdir.Dir) (err error) 
 	c.files.apiServerCert, c.files.apiServerKey = dir.File("apiserver.crt"), dir.File("apiserver.key")
 	c.files.signingKey, c.files.verificationKey = dir.File("service-account.key"), dir.File("service-account.pub")
 	return writeSecrets(map[string][]byte{
-		c.files.clusterCA:       c.clusterCA.certPEM,
-		c.files.apiServerCert:   server.cert,
-		c.files.apiServerKey:    server.key,
+		c.files.clusterCA:       c.clusterCA.CertPEM(),
+		c.files.apiServerCert:   server.CertPEM,
+		c.files.apiServerKey:    server.KeyPEM,
 		c.files.signingKey:      signing,
 		c.files.verificationKey: verification,
 	})
@@ -110,12 +111,12 @@ func writeSecrets(files map[string][]byte) error {
 }
 
 // clientTLS trusts servers signed by ca and presents pair.
-func clientTLS(ca *authority, pair keyPair) (*tls.Config, error) {
-	certificate, err := tls.X509KeyPair(pair.cert, pair.key)
+func clientTLS(ca *authority, pair certs.KeyPair) (*tls.Config, error) {
+	certificate, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("load client certificate: %w", err)
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(ca.certificate)
+	roots.AddCert(ca.Certificate())
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{certificate}}, nil
 }

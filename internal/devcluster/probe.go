@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/certs"
 )
 
 // probe requests health endpoints of a server. It keeps no connection open.
@@ -14,7 +16,7 @@ type probe struct {
 	client *http.Client
 }
 
-func newProbe(ca *authority, pair keyPair) (*probe, error) {
+func newProbe(ca *authority, pair certs.KeyPair) (*probe, error) {
 	config, err := clientTLS(ca, pair)
 	if err != nil {
 		return nil, err
