@@ -132,8 +132,12 @@ func defaultRequest(message protoreflect.MessageDescriptor) string {
 	}
 }
 
+// leaderPause is the time between two calls of a replica whose terms have not begun.
+const leaderPause = 50 * time.Millisecond
+
 // call makes one call, and returns how the server decided and what it said. A server that asks the
-// caller to come back later has not decided.
+// caller to come back later has not decided, and a leasesvc without a term refuses a stream before
+// it knows for which holder the stream is.
 func (c connected) call(t *testing.T, m method, request proto.Message) (answer, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, callLimit)
@@ -141,7 +145,10 @@ func (c connected) call(t *testing.T, m method, request proto.Message) (answer, 
 	for {
 		reply, err := c.try(ctx, m, request)
 		pause := rpcerror.RetryAfterOf(err)
-		if status.Code(err) != codes.ResourceExhausted || pause == 0 {
+		switch {
+		case rpcerror.ReasonOf(err) == rpcerror.NoLeaderReason:
+			pause = leaderPause
+		case status.Code(err) != codes.ResourceExhausted || pause == 0:
 			return decision(reply, err)
 		}
 		select {
