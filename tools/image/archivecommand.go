@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"compress/gzip"
 	"errors"
 	"flag"
 	"fmt"
@@ -44,7 +43,7 @@ func runArchive(args []string, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(progress, "%s %s in %s, %.1f MiB\n", tag, content.root.Digest, *out, float64(size)/(1<<20))
+	fmt.Fprintf(progress, "%s %s in %s, %.1f MiB\n", tag, content.root.Digest, *out, mebibytes(size))
 	return nil
 }
 
@@ -84,7 +83,7 @@ func imageOfFiles(arguments []string, entrypoint, user string, roots bool) (v1.I
 		entrypoint:  command,
 		created:     time.Unix(0, 0),
 		layers:      layers,
-		compression: gzip.BestSpeed,
+		compression: quickGzip,
 	})
 }
 

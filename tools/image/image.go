@@ -1,19 +1,24 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
+	ggcrcompression "github.com/google/go-containerregistry/pkg/compression"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/zstd"
 )
 
 // imageSpec says what an image is made of. Equal specs and files make equal images.
@@ -24,8 +29,28 @@ type imageSpec struct {
 	created     time.Time
 	labels      map[string]string // in the configuration, and as annotations of the manifest
 	layers      [][]file
-	compression int // a level of compress/gzip
+	compression compression
 }
+
+// compression says how a layer is compressed.
+type compression struct {
+	mediaType types.MediaType
+	writer    func(io.Writer) (io.WriteCloser, error)
+}
+
+// quickGzip is for archives that stay on this machine. Everything reads it.
+var quickGzip = compression{types.OCILayer, func(w io.Writer) (io.WriteCloser, error) {
+	return gzip.NewWriterLevel(w, gzip.BestSpeed)
+}}
+
+// zstdWindow is how far back zstd finds what repeats. Go binaries of one repository repeat each
+// other, so it spans the larger of them. A reader needs as much memory while it unpacks the layer.
+const zstdWindow = 64 << 20
+
+// smallZstd is for images that are shipped. containerd 1.5, Docker 23 and later versions read it.
+var smallZstd = compression{types.OCILayerZStd, func(w io.Writer) (io.WriteCloser, error) {
+	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(zstdWindow), zstd.WithEncoderConcurrency(1))
+}}
 
 // newImage returns the image in OCI format. It reads all files.
 func newImage(spec imageSpec) (v1.Image, error) {
@@ -36,10 +61,10 @@ func newImage(spec imageSpec) (v1.Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		history := v1.History{Created: created, CreatedBy: "COPY " + mainPath(files) + " /"}
-		image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: history, MediaType: types.OCILayer})
+		history := v1.History{Created: created, CreatedBy: "COPY " + filePaths(files) + " /"}
+		image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: history, MediaType: spec.compression.mediaType})
 		if err != nil {
-			return nil, fmt.Errorf("append the layer of %s: %w", mainPath(files), err)
+			return nil, fmt.Errorf("append the layer of %s: %w", filePaths(files), err)
 		}
 	}
 	config, err := image.ConfigFile()
@@ -64,28 +89,36 @@ func newImage(spec imageSpec) (v1.Image, error) {
 }
 
 // newLayer returns a compressed layer with files and the directories above them.
-func newLayer(files []file, compression int) (v1.Layer, error) {
+func newLayer(files []file, c compression) (v1.Layer, error) {
 	files, err := withParents(files)
 	if err != nil {
 		return nil, err
 	}
-	open := func() (io.ReadCloser, error) {
-		reader, writer := io.Pipe()
-		go func() { writer.CloseWithError(writeTar(writer, files)) }()
-		return reader, nil
+	var compressed bytes.Buffer
+	writer, err := c.writer(&compressed)
+	if err != nil {
+		return nil, err
 	}
-	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer),
-		tarball.WithCompressionLevel(compression), tarball.WithCompressedCaching)
+	if err := errors.Join(writeTar(writer, files), writer.Close()); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(compressed.Bytes())), nil }
+	options := []tarball.LayerOption{tarball.WithMediaType(c.mediaType)}
+	if c.mediaType == types.OCILayerZStd {
+		options = append(options, tarball.WithCompression(ggcrcompression.ZStd))
+	}
+	return tarball.LayerFromOpener(open, options...)
 }
 
-// mainPath is the path that stands for a layer in the history of an image.
-func mainPath(files []file) string {
+// filePaths names the files of a layer, without directories.
+func filePaths(files []file) string {
+	var paths []string
 	for _, f := range files {
 		if !f.mode.IsDir() {
-			return f.path
+			paths = append(paths, f.path)
 		}
 	}
-	return "/"
+	return strings.Join(paths, " ")
 }
 
 // platformOf returns the platform that binaries are built for. It refuses binaries of several
