@@ -256,8 +256,8 @@ func TestArchive_OfSeveralPlatforms(t *testing.T) {
 	if err := validate.Index(index, validate.Fast); err != nil {
 		t.Error(err)
 	}
-	// The base is the same for both platforms: base, two layers of commands, two configurations, two
-	// manifests, the index.
+	// The base is the same for both platforms: base, two layers of commands, two configurations,
+	// two manifests, the index.
 	if blobs := requireBlobs(t, dir); blobs != 8 {
 		t.Errorf("there are %d blobs, want 8", blobs)
 	}

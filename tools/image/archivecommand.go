@@ -25,7 +25,7 @@ func runArchive(args []string, progress io.Writer) error {
 		return err
 	}
 	if *imageName == "" || *out == "" || flags.NArg() == 0 {
-		return errors.New("--name, --out and a file are required\n" + usage)
+		return usageError("--name, --out and a file are required")
 	}
 	tag, err := parseTag(*imageName)
 	if err != nil {

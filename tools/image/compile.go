@@ -67,8 +67,8 @@ func compileEnvironment(environment []string, platform v1.Platform) []string {
 		"GOOS="+platform.OS, "GOARCH="+platform.Architecture)
 }
 
-// trivetLayers returns the files of Trivet's image, as layers: the base, then the commands, which dir
-// holds. Everything that the image has is named here and in the functions that this one calls.
+// trivetLayers returns the files of Trivet's image, as layers: the base, then the commands, which
+// dir holds. Everything that the image has is named here and in the functions that this one calls.
 //
 // The commands share a layer, because they are linked from the same packages: a layer for each is
 // half as large again. No layer would be shared with another version, because each command has its

@@ -66,8 +66,8 @@ func writeFile(t *testing.T, dir, name string, mode os.FileMode, content []byte,
 	return target
 }
 
-// newBuild returns a builder whose go command is a shell script: it notes its call in the file calls
-// and copies tiny binaries of GOARCH. The second result is the directory of script and calls.
+// newBuild returns a builder whose go command is a shell script: it notes its call in the file
+// calls and copies tiny binaries of GOARCH. The second result is the directory of script and calls.
 func newBuild(t *testing.T, r release) (*builder, string) {
 	t.Helper()
 	dir := t.TempDir()

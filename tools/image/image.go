@@ -85,7 +85,11 @@ func newImage(spec imageSpec) (v1.Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set the configuration: %w", err)
 	}
-	return mutate.Annotations(image, spec.labels).(v1.Image), nil
+	annotated, ok := mutate.Annotations(image, spec.labels).(v1.Image)
+	if !ok {
+		return nil, errors.New("an image with annotations is not an image")
+	}
+	return annotated, nil
 }
 
 // newLayer returns a compressed layer with files and the directories above them.
@@ -158,7 +162,7 @@ func architectureOf(source string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer binary.Close()
+	defer func() { _ = binary.Close() }()
 	if slices.ContainsFunc(binary.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		return "", errors.New("needs a dynamic loader, which the image does not have: build it with CGO_ENABLED=0")
 	}

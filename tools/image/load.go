@@ -128,7 +128,7 @@ func (l *layoutFlags) register(flags *flag.FlagSet) {
 // read returns the name and the image.
 func (l *layoutFlags) read() (name.Tag, archiveContent, error) {
 	if l.layout == "" || l.name == "" {
-		return name.Tag{}, archiveContent{}, errors.New("--layout and --name are required\n" + usage)
+		return name.Tag{}, archiveContent{}, usageError("--layout and --name are required")
 	}
 	tag, err := parseTag(l.name)
 	if err != nil {
@@ -150,7 +150,7 @@ func runExport(args []string, progress io.Writer) error {
 		return err
 	}
 	if *out == "" {
-		return errors.New("--out is required\n" + usage)
+		return usageError("--out is required")
 	}
 	tag, content, err := image.read()
 	if err != nil {

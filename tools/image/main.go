@@ -32,7 +32,7 @@ func main() {
 
 func run(ctx context.Context, args []string, progress io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("a command is required\n" + usage)
+		return usageError("a command is required")
 	}
 	switch args[0] {
 	case "archive":
@@ -46,5 +46,7 @@ func run(ctx context.Context, args []string, progress io.Writer) error {
 	case "load":
 		return runLoad(ctx, args[1:], progress)
 	}
-	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+	return usageError(fmt.Sprintf("unknown command %q", args[0]))
 }
+
+func usageError(problem string) error { return fmt.Errorf("%s\n%s", problem, usage) }

@@ -88,7 +88,7 @@ func runBuild(ctx context.Context, args []string, progress io.Writer) error {
 		return err
 	}
 	if *out == "" || flags.NArg() > 0 {
-		return errors.New("--out is required, arguments are not taken\n" + usage)
+		return usageError("--out is required, arguments are not taken")
 	}
 	b := &builder{
 		compiler: compiler{goTool: "go", root: *root, version: r.version},
@@ -134,7 +134,10 @@ func (b *builder) build(ctx context.Context) error {
 		}
 		images = append(images, image)
 	}
-	index := indexOf(images, b.labels())
+	index, err := indexOf(images, b.labels())
+	if err != nil {
+		return err
+	}
 	digest, err := index.Digest()
 	if err != nil {
 		return err
@@ -199,12 +202,16 @@ func (b *builder) checkSize(platform v1.Platform, image v1.Image) error {
 }
 
 // indexOf returns one image for several platforms.
-func indexOf(images []platformImage, labels map[string]string) v1.ImageIndex {
+func indexOf(images []platformImage, labels map[string]string) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, i := range images {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: i.image, Descriptor: v1.Descriptor{Platform: &i.platform}})
 	}
-	return mutate.Annotations(index, labels).(v1.ImageIndex)
+	annotated, ok := mutate.Annotations(index, labels).(v1.ImageIndex)
+	if !ok {
+		return nil, errors.New("an index with annotations is not an index")
+	}
+	return annotated, nil
 }
 
 // writeOutput replaces image, digest and bills of materials in the output directory.
@@ -249,7 +256,7 @@ func runTree(ctx context.Context, args []string, progress io.Writer) error {
 		return err
 	}
 	if *out == "" || flags.NArg() > 0 {
-		return errors.New("--out is required, arguments are not taken\n" + usage)
+		return usageError("--out is required, arguments are not taken")
 	}
 	platform, err := parsePlatform(*platformName)
 	if err != nil {

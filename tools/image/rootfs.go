@@ -33,8 +33,8 @@ type file struct {
 	source  string      // path on this machine
 }
 
-// baseFiles returns the files that every image has beside its binaries: the names of its users and a
-// directory for temporary files.
+// baseFiles returns the files that every image has beside its binaries: the names of its users and
+// a directory for temporary files.
 func baseFiles() []file {
 	return []file{
 		{path: "/etc", mode: fs.ModeDir | 0o755},
@@ -44,7 +44,8 @@ func baseFiles() []file {
 	}
 }
 
-// rootsFiles returns the certificates of the public authorities, where Go and OpenSSL look for them.
+// rootsFiles returns the certificates of the public authorities, where Go and OpenSSL look for
+// them.
 func rootsFiles() ([]file, error) {
 	bundle, err := publicRoots()
 	if err != nil {
@@ -57,8 +58,8 @@ func rootsFiles() ([]file, error) {
 	}, nil
 }
 
-// sourceFile returns the file that an argument SOURCE or SOURCE=PATH names. Without PATH the file is
-// at the root of the image.
+// sourceFile returns the file that an argument SOURCE or SOURCE=PATH names. Without PATH the file
+// is at the root of the image.
 func sourceFile(argument string) (file, error) {
 	source, target, hasTarget := strings.Cut(argument, "=")
 	if !hasTarget {
