@@ -30,21 +30,26 @@ type compiler struct {
 }
 
 // compile builds all of ./cmd/... for a platform into the directory dir. Equal sources and versions
-// of Go make equal binaries, wherever the repository is and however this machine is set up.
+// of Go make equal binaries, wherever the repository is and however this machine is set up. An
+// interrupted compile leaves neither processes nor temporary files.
 func (c compiler) compile(ctx context.Context, platform v1.Platform, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	work := dir + ".work"
+	defer os.RemoveAll(work)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(work, 0o755)); err != nil {
 		return err
 	}
 	command := exec.CommandContext(ctx, c.goTool, "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", "-s -w -buildid= -X "+versionVariable+"="+c.version, "-o", dir+string(filepath.Separator), "./cmd/...")
 	command.Dir = c.root
-	command.Env = compileEnvironment(os.Environ(), platform)
-	command.Cancel = func() error { return command.Process.Signal(syscall.SIGINT) }
+	command.Env = append(compileEnvironment(os.Environ(), platform), "GOTMPDIR="+work)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
 	command.WaitDelay = interruptGrace
+	defer killGroup(command)
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output
 	switch err := command.Run(); {
@@ -54,6 +59,14 @@ func (c compiler) compile(ctx context.Context, platform v1.Platform, dir string)
 		return fmt.Errorf("compile for %s: %w; the go command said:\n%s", platform.String(), err, output.String())
 	}
 	return nil
+}
+
+// killGroup ends the compilers that an interrupted go command has left. An error means that there
+// are none.
+func killGroup(command *exec.Cmd) {
+	if command.Process != nil {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+	}
 }
 
 // compileEnvironment returns environment without what changes binaries, and with a platform.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"maps"
 	"os"
@@ -192,6 +193,30 @@ func TestBuild_FailureKeepsThePreviousImage(t *testing.T) {
 	}
 	if !maps.Equal(before, outputs(t, b.out)) {
 		t.Error("a failed build changed the output of the previous one")
+	}
+}
+
+func TestBuild_InterruptLeavesNothing(t *testing.T) {
+	b, dir := newBuild(t, testRelease())
+	writeFile(t, dir, "go", 0o700, []byte("#!/bin/sh\nmkdir \"$GOTMPDIR/left\"\n(echo $$ > "+dir+"/child; exec sleep 600) &\nwait\n"), time.Now())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- b.build(ctx) }()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if content, err := os.ReadFile(filepath.Join(dir, "child")); err == nil && len(content) > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the build has not begun after a minute")
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want one that says that the build was interrupted", err)
+	}
+	if left, err := os.ReadDir(b.out); err != nil || len(left) != 0 {
+		t.Errorf("left in the output directory: %v, %v", left, err)
 	}
 }
 
