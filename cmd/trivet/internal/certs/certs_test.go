@@ -3,6 +3,7 @@ package certs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -490,6 +491,9 @@ func TestRender_OutputIsTheInputOfTheNextRun(t *testing.T) {
 // file has the key of the authority, and only the group reads keys.
 func TestRender_WritesTheFilesOfStaticPods(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "trivet")
+	if err := errors.Join(os.Mkdir(directory, 0o700), os.Chmod(directory, os.ModeSetgid|0o750)); err != nil {
+		t.Fatal(err)
+	}
 	etcd, err := certs.NewAuthority("etcd", time.Hour*24*365, start)
 	if err != nil {
 		t.Fatal(err)
@@ -529,6 +533,10 @@ func TestRender_WritesTheFilesOfStaticPods(t *testing.T) {
 		if isKey := strings.HasSuffix(path, ".key"); isKey && info.Mode().Perm() != 0o640 {
 			t.Errorf("%s has mode %v", path, info.Mode())
 		}
+	}
+	folder, err := os.Stat(filepath.Join(directory, "leasesvc"))
+	if err != nil || folder.Mode() != os.ModeDir|os.ModeSetgid|0o750 {
+		t.Errorf("folder: %v, %v, want that its group reads it and passes on", err, folder.Mode())
 	}
 	if got := written(start.Add(time.Minute)); len(got) != 0 {
 		t.Errorf("the second run wrote %v", got)

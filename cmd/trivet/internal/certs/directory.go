@@ -2,6 +2,8 @@ package certs
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -52,7 +54,7 @@ func writeFiles(directory string, files map[string][]byte, changed func(path str
 		if existing, err := os.ReadFile(path); err == nil && bytes.Equal(existing, files[name]) {
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(path), folderMode); err != nil {
+		if err := makeFolder(filepath.Dir(path)); err != nil {
 			return err
 		}
 		if err := replaceFile(path, files[name]); err != nil {
@@ -61,6 +63,22 @@ func writeFiles(directory string, files map[string][]byte, changed func(path str
 		changed(path)
 	}
 	return nil
+}
+
+// makeFolder makes a folder that its group may read, whatever the umask is, if there is none. The
+// setgid bit of its parent stays.
+func makeFolder(path string) error {
+	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(path, folderMode); err != nil {
+		return err
+	}
+	made, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return os.Chmod(path, made.Mode()&os.ModeSetgid|folderMode)
 }
 
 func replaceFile(path string, content []byte) error {
