@@ -3,9 +3,9 @@ package certs
 import (
 	"bytes"
 	"context"
-	"errors"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"os"
