@@ -18,8 +18,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
-// A kube-apiserver stops beside a bootstrapsvc that lives, with the flags of deploy/static-pods. Its
-// address leaves the endpoints while it still takes new connections.
+// A kube-apiserver stops beside a bootstrapsvc that lives, with the flags of deploy/static-pods.
+// Its address leaves the endpoints while it still takes new connections.
 func TestReal_AddressLeavesBeforeKubeAPIServerRefuses(t *testing.T) {
 	const staying, stopping = "10.99.22.1", "10.99.22.2"
 	peer, err := testkit.Cluster(t).AddAPIServer(t.Context(), devcluster.PeerConfig{

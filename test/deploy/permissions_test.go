@@ -33,8 +33,8 @@ func impersonate(t *testing.T, user string, groups ...string) kubernetes.Interfa
 	return kube
 }
 
-// kubelet returns a client that acts as a node. The cluster has no Node authorizer, so the role that
-// stands for it is bound until the test ends.
+// kubelet returns a client that acts as a node. The cluster has no Node authorizer, so the role
+// that stands for it is bound until the test ends.
 func kubelet(t *testing.T, node string) kubernetes.Interface {
 	t.Helper()
 	bindings := testkit.Kube(t).RbacV1().ClusterRoleBindings()
@@ -124,8 +124,8 @@ func TestPortForward_RoleIsEnoughAndReachesNothingElse(t *testing.T) {
 	})
 }
 
-// A kubelet, and the account of the DaemonSet, find leasesvc and the kube-apiservers, and learn of no
-// other endpoint.
+// A kubelet, and the account of the DaemonSet, find leasesvc and the kube-apiservers, and learn of
+// no other endpoint.
 func TestAgents_ReadTheEndpointsThatTheyNeed(t *testing.T) {
 	applyRoles(t, testkit.Cluster(t), render(t, withAgent))
 	for name, kube := range map[string]kubernetes.Interface{

@@ -22,8 +22,8 @@ const (
 	folderMode = 0o750
 )
 
-// files returns what the static Pods of a machine read, by the path below their directory. The key of
-// Trivet's authority is not among them.
+// files returns what the static Pods of a machine read, by the path below their directory. The key
+// of Trivet's authority is not among them.
 func (m *memory) files() map[string][]byte {
 	found := map[string][]byte{}
 	add := func(folder string, secret *corev1.Secret, keys ...string) {
