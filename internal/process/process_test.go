@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/settings"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -237,7 +238,7 @@ func TestNew_ShardsAreReadAfterTheFlags(t *testing.T) {
 	sharded.Shards = func() int { return shards }
 	sharded.RegisterFlags = func(fs *pflag.FlagSet) { fs.IntVar(&shards, "shards", shards, "how many") }
 	cfg := config("http://127.0.0.1:1")
-	if problems := applySettings(flagSet(&cfg, sharded), []string{"--shards=3"}, nil, ""); len(problems) > 0 {
+	if problems := settings.Apply(flagSet(&cfg, sharded), []string{"--shards=3"}, nil, ""); len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	p, err := New(cfg, sharded, slog.New(slog.DiscardHandler))
