@@ -279,3 +279,16 @@ func TestMain_HelpAndVersionSucceed(t *testing.T) {
 		}
 	}
 }
+
+func TestMain_UnknownVariableIsLogged(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the process stops as soon as it has started
+	code := run(ctx, invocation{
+		args:    []string{"--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--insecure", "--etcd-endpoints=http://127.0.0.1:1"},
+		environ: []string{"TRIVET_LISTN=127.0.0.1:1"}, stdout: &stdout, stderr: &stderr,
+	}, program(&recorder{}))
+	if code != exitOK || !strings.Contains(stderr.String(), "level=WARN") || !strings.Contains(stderr.String(), "TRIVET_LISTN") {
+		t.Errorf("exit code %d; the log does not name the variable:\n%s", code, stderr.String())
+	}
+}

@@ -1,8 +1,6 @@
 package settings
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -182,18 +180,5 @@ func TestUnknownVariables_AreReportedButNotThoseOfAService(t *testing.T) {
 	})
 	if diff := cmp.Diff([]string{"TRIVET_MAX_CONUT", "TRIVET_TLS_CRT_FILE"}, unknown); diff != "" {
 		t.Errorf("reported variables (-want +got):\n%s", diff)
-	}
-}
-
-func TestMain_UnknownVariableIsLogged(t *testing.T) {
-	var stdout, stderr bytes.Buffer
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the process stops as soon as it has started
-	code := run(ctx, invocation{
-		args:    []string{"--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--insecure", "--etcd-endpoints=http://127.0.0.1:1"},
-		environ: []string{"TRIVET_LISTN=127.0.0.1:1"}, stdout: &stdout, stderr: &stderr,
-	}, program(&recorder{}))
-	if code != exitOK || !strings.Contains(stderr.String(), "level=WARN") || !strings.Contains(stderr.String(), "TRIVET_LISTN") {
-		t.Errorf("exit code %d; the log does not name the variable:\n%s", code, stderr.String())
 	}
 }
