@@ -29,9 +29,11 @@ const (
 // handle applies a response. An error ends the stream.
 func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	if response.Directive == leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE {
+		s.countDirective(response.Directive)
 		return &movedError{to: response.RedirectAddress}
 	}
 	if response.Sequence == 0 {
+		s.countDirective(response.Directive)
 		return s.follow(response.Directive) // it answers no request
 	}
 	if len(s.pending) == 0 || s.pending[0].sequence != response.Sequence || len(s.pending[0].registered) != len(response.RegistrationResults) {
@@ -100,6 +102,7 @@ func (s *stream) recordAnswer(directive leasev1.StreamHeartbeatsResponse_Directi
 	first := s.router.markAnswered(s.target)
 	s.history.update(func(status *Status) {
 		status.Target, status.LastAnswer = s.target.address, time.Now()
+		status.count(directive)
 		if first {
 			status.Streams++
 		}
@@ -111,6 +114,29 @@ func (s *stream) recordAnswer(directive leasev1.StreamHeartbeatsResponse_Directi
 		s.backoffs.succeed(s.target.address, s.interval)
 		s.cfg.Logger.Info("server answers heartbeats", "target", s.target.address)
 	}
+}
+
+// directiveName returns the directive as metrics name it. All directives of a newer API have one
+// name.
+func directiveName(directive leasev1.StreamHeartbeatsResponse_Directive) string {
+	switch directive {
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_UNSPECIFIED:
+		return "none"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE:
+		return "move"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN:
+		return "slow_down"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC:
+		return "resync"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH:
+		return "reauth"
+	}
+	return "unknown"
+}
+
+// countDirective counts a response that answers no request, or that ends the stream.
+func (s *stream) countDirective(directive leasev1.StreamHeartbeatsResponse_Directive) {
+	s.history.update(func(status *Status) { status.count(directive) })
 }
 
 // logRefused logs one of the holders that the credentials of the client may not register.

@@ -512,6 +512,9 @@ func (r *router) describe(s *Status) {
 		s.Connected = s.Connected || t.answered
 	}
 	for _, e := range r.entries {
+		if at := e.renewal.Reported; !at.IsZero() {
+			s.LastSeen = earlier(s.LastSeen, at)
+		}
 		switch {
 		case e.superseded:
 			s.Superseded = append(s.Superseded, e.holder)

@@ -305,6 +305,10 @@ func (s *stream) send(request *leasev1.StreamHeartbeatsRequest, p pendingRequest
 	if len(s.pending) == 1 {
 		s.resetWatchdog()
 	}
+	s.history.update(func(status *Status) {
+		status.Beats += uint64(len(p.beats))
+		status.Registrations += uint64(len(p.registered))
+	})
 	if err := s.rpc.Send(request); err != nil {
 		return fmt.Errorf("send heartbeats: %w", err)
 	}
