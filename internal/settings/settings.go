@@ -27,13 +27,14 @@ type file struct {
 	Settings   map[string]any `json:"settings"`
 }
 
-// Apply sets flags from the command line, the environment and the file of --config, in this
-// order of precedence. It returns every mistake, because parsing continues after one. fs must have the flag "config".
+// Apply sets flags from the command line, the environment and the file of --config, in this order
+// of precedence. It returns every mistake, because parsing continues after one. Without the flag
+// "config" there is no file.
 func Apply(fs *pflag.FlagSet, args []string, environ []string, kind string) []error {
 	problems := applyArguments(fs, args)
 	problems = append(problems, applyEnvironment(fs, environ)...)
-	if path := fs.Lookup("config").Value.String(); path != "" {
-		problems = append(problems, applyFile(fs, path, kind)...)
+	if config := fs.Lookup("config"); config != nil && config.Value.String() != "" {
+		problems = append(problems, applyFile(fs, config.Value.String(), kind)...)
 	}
 	return problems
 }

@@ -14,14 +14,20 @@ import (
 	"time"
 )
 
-// maxBody bounds what is read of an answer.
-const maxBody = 4 << 10
+const (
+	// maxBody bounds what is read of an answer.
+	maxBody = 4 << 10
+	// silentInterval is the longest time between two probes of a kubelet that did not answer the
+	// last one, so that its return is noticed soon.
+	silentInterval = time.Second
+)
 
 // Config configures a Prober. URL, Interval and Timeout are required.
 type Config struct {
 	// URL is an http URL on loopback that the kubelet answers with 200 while it is healthy.
 	URL string
-	// Interval is the time from the begin of one probe to the next.
+	// Interval is the time from the begin of one probe to the next, at most a second while the
+	// kubelet is silent.
 	Interval time.Duration
 	// Timeout is the longest time of one probe.
 	Timeout time.Duration
@@ -85,20 +91,25 @@ func (p *Prober) Status() Status {
 
 // Run probes until ctx ends, and returns nil.
 func (p *Prober) Run(ctx context.Context) error {
-	ticker := time.NewTicker(p.cfg.Interval)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
 		begin := time.Now()
 		err := p.probe(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		p.record(begin, err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
+		interval := p.cfg.Interval
+		if err != nil {
+			interval = min(interval, silentInterval)
 		}
+		timer.Reset(interval - time.Since(begin))
 	}
 }
 

@@ -14,6 +14,9 @@ func (n *node) addChecks() {
 		return "last seen " + ago(n.prober.Status().LastSeen)
 	})
 	n.ready.AddWithDetail("leasesvc", n.beats.check, n.beats.detail)
+	if n.cfg.Kubeconfig != "" {
+		n.ready.AddWithDetail("kube-apiserver", n.apiservers.check, n.apiservers.detail)
+	}
 }
 
 // checkKubelet fails after several probes in a row.

@@ -43,11 +43,16 @@ type invocation struct {
 }
 
 func run(ctx context.Context, call invocation) int {
+	if len(call.args) > 0 && call.args[0] == "kubeconfig" {
+		call.args = call.args[1:]
+		return printKubeconfig(call)
+	}
 	cfg := DefaultConfig(call.environ)
 	fs := flagSet(&cfg)
 	switch {
 	case slices.Contains(call.args, "--help"), slices.Contains(call.args, "-h"):
-		fmt.Fprintf(call.stdout, "trivet-agent: sends the heartbeats of a node to leasesvc\n\nFlags:\n%s", fs.FlagUsages())
+		fmt.Fprintf(call.stdout, "trivet-agent: sends the heartbeats of a node to leasesvc\n\nFlags:\n%s\n"+
+			"'trivet-agent kubeconfig --help' tells how a kubelet gets to the endpoint of --kubelet-endpoint\n", fs.FlagUsages())
 		return exitOK
 	case slices.Contains(call.args, "--version"):
 		fmt.Fprintf(call.stdout, "trivet-agent %s\n", identity.Version())
@@ -55,12 +60,7 @@ func run(ctx context.Context, call invocation) int {
 	}
 	problems := append(settings.Apply(fs, call.args, call.environ, configKind), cfg.Validate()...)
 	if len(problems) > 0 {
-		fmt.Fprintf(call.stderr, "trivet-agent: %d problem(s) with flags and configuration:\n", len(problems))
-		for _, problem := range problems {
-			fmt.Fprintf(call.stderr, "  %v\n", problem)
-		}
-		fmt.Fprintln(call.stderr, "'trivet-agent --help' lists every flag")
-		return exitUsage
+		return reportProblems(call.stderr, "trivet-agent", problems)
 	}
 	logger := observe.NewLogger(call.stderr, cfg.Log)
 	observe.Bridge(logger)
@@ -72,6 +72,15 @@ func run(ctx context.Context, call invocation) int {
 		return exitFailure
 	}
 	return exitOK
+}
+
+func reportProblems(w io.Writer, command string, problems []error) int {
+	fmt.Fprintf(w, "%s: %d problem(s) with flags and configuration:\n", command, len(problems))
+	for _, problem := range problems {
+		fmt.Fprintf(w, "  %v\n", problem)
+	}
+	fmt.Fprintf(w, "'%s --help' lists every flag\n", command)
+	return exitUsage
 }
 
 func flagSet(cfg *Config) *pflag.FlagSet {

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +40,9 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) error {
 	parts.start("admin server", func(ctx context.Context) error { return admin.Serve(ctx, listener) })
 	parts.start("prober of the kubelet", n.prober.Run)
 	parts.start("list of replicas", n.finder.Run)
+	if cfg.Kubeconfig != "" {
+		parts.start("kube-apiservers", n.runAPIServers)
+	}
 	parts.start("beats", func(ctx context.Context) error { return n.beats.run(ctx, n.files) })
 	err = parts.wait()
 	logger.Info("stopped", "error", err)
@@ -53,7 +59,7 @@ type node struct {
 	finder   *replicas.Finder
 	beats    *beats
 	// apiservers sends requests to kube-apiserver as the node.
-	apiservers lateTransport
+	apiservers apiservers
 }
 
 // newNode makes the parts. It starts nothing.
@@ -62,12 +68,8 @@ func newNode(cfg Config, logger *slog.Logger) (*node, error) {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
 	n := &node{cfg: cfg, logger: logger, registry: observe.NewRegistry(), ready: observe.NewChecks()}
-	source, err := n.source()
-	if err != nil {
-		return nil, err
-	}
 	n.finder = replicas.New(replicas.Config{
-		Source: source, StateFile: filepath.Join(cfg.StateDir, "leasesvc.json"), Logger: logger,
+		Source: n.source(), StateFile: filepath.Join(cfg.StateDir, "leasesvc.json"), Logger: logger,
 		Settled: func() bool { return n.beats.answers() },
 	})
 	n.beats = newBeats(&n.cfg, n.finder.Addresses, n.registry, logger)
@@ -78,6 +80,18 @@ func newNode(cfg Config, logger *slog.Logger) (*node, error) {
 	n.prober = kubelet.New(probe)
 	n.addChecks()
 	return n, n.addMetrics()
+}
+
+// source returns where the replicas of leasesvc are found.
+func (n *node) source() replicas.Source {
+	if len(n.cfg.Leasesvc.Addresses) > 0 {
+		return replicas.Names(n.cfg.Leasesvc.Addresses)
+	}
+	namespace, name, _ := strings.Cut(n.cfg.Leasesvc.Service, "/")
+	return replicas.EndpointSlices{
+		Namespace: namespace, Service: name,
+		Client: &http.Client{Transport: &n.apiservers}, Server: &url.URL{Scheme: "https", Host: "kube-apiserver"},
+	}
 }
 
 // parts are goroutines that stop together: when one fails, or when the context ends.
