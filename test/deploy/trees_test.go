@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,23 +49,38 @@ func trees() []string {
 	return slices.Concat(clusters, serverPods(), agentPods(), []string{sharedPod})
 }
 
+// rendered has the output of kustomize for each tree.
+var rendered = struct {
+	sync.Mutex
+	of map[string][]byte
+}{of: map[string][]byte{}}
+
+// output returns what kustomize makes of a tree. It runs once for each tree.
+func output(t *testing.T, tree string) []byte {
+	t.Helper()
+	rendered.Lock()
+	defer rendered.Unlock()
+	if rendered.of[tree] == nil {
+		path, err := filepath.Abs(filepath.Join("..", "..", "deploy", tree))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tellCache(t, filepath.Join("..", "..", "deploy"))
+		var complaints bytes.Buffer
+		kustomize := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "-C", "../../tools/kustomize", "tool", "kustomize", "build", path)
+		kustomize.Stderr = &complaints
+		if rendered.of[tree], err = kustomize.Output(); err != nil {
+			t.Fatalf("render %s: %v\n%s", tree, err, complaints.String())
+		}
+	}
+	return rendered.of[tree]
+}
+
 // render returns the objects of a tree, in kustomize's order.
 func render(t *testing.T, tree string) []*unstructured.Unstructured {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", "deploy", tree))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tellCache(t, filepath.Join("..", "..", "deploy"))
-	var complaints bytes.Buffer
-	kustomize := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "-C", "../../tools/kustomize", "tool", "kustomize", "build", path)
-	kustomize.Stderr = &complaints
-	output, err := kustomize.Output()
-	if err != nil {
-		t.Fatalf("render %s: %v\n%s", tree, err, complaints.String())
-	}
 	var objects []*unstructured.Unstructured
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(output), 4096)
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(output(t, tree)), 4096)
 	for {
 		object := &unstructured.Unstructured{}
 		switch err := decoder.Decode(object); {
