@@ -263,6 +263,7 @@ func TestHostAccess_MirrorPodsAndAgentsAlone(t *testing.T) {
 		"processes":                   {func(s *corev1.PodSpec) { s.HostPID = true }, "processes of the machine"},
 		"root":                        {func(s *corev1.PodSpec) { s.SecurityContext.RunAsNonRoot = nil }, "not root"},
 		"capabilities":                {func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.Capabilities = nil }, "drop all capabilities"},
+		"no seccomp profile":          {func(s *corev1.PodSpec) { s.SecurityContext.SeccompProfile = nil }, "seccomp"},
 		"escalation":                  {func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil }, "must not escalate"},
 	} {
 		t.Run(name, func(t *testing.T) {
