@@ -212,6 +212,30 @@ func TestReleaseLease_RefusesOthersWhateverTheLeaseIs(t *testing.T) {
 	}
 }
 
+// A node needs no right to do this all the time: the audit log limits these records.
+func TestAudit_ANodeThatChangesItsBootAndReleasesWritesRepeatableRecords(t *testing.T) {
+	f := newFixture(t, setup{maxRegistrations: unlimited})
+	records := &auditRecords{}
+	f.server.Audit = records
+	agent := f.openAs(t, node("node-0"))
+	h := holders(0, 1)[0]
+	for i := range 5 {
+		h.BootId = fmt.Sprint("boot-", i)
+		agent.register(h)
+	}
+	if _, err := f.server.ReleaseLease(as(t, node("node-0")), &leasev1.ReleaseLeaseRequest{Holder: h, Etag: "older"}); err == nil {
+		t.Fatal("a release with the etag of another state succeeds")
+	}
+	if n := len(records.records); n != 5 {
+		t.Errorf("%d records, want four takeovers and a failed release: %+v", n, records.records)
+	}
+	for _, record := range records.records {
+		if record.Decision != audit.Allowed || !record.Repeatable {
+			t.Errorf("record %+v is not limited", record)
+		}
+	}
+}
+
 // reviewedClass is a class whose holders belong to those that kube-apiserver allows.
 func reviewedClass() class.Class {
 	c := closedClass()
