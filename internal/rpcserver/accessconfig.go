@@ -46,7 +46,7 @@ func (c *AccessConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ServerGroup, "server-group", c.ServerGroup,
 		"Group in the certificates of servers, which may forward heartbeats to each other; empty: no server is known.")
 	fs.StringVar(&c.Mode, "authorization-mode", c.Mode,
-		"RBAC asks the kube-apiserver for each right; AlwaysAllow lets authenticated callers do everything and is accepted only while --listen is a loopback address.")
+		"RBAC asks the kube-apiserver for each right; AlwaysAllow lets authenticated callers do everything and is accepted only while each address of the process, also of HTTP, is a loopback address.")
 }
 
 func (c *AccessConfig) validate(loopback bool) []error {
