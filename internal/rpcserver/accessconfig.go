@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/certs"
 )
 
 // Values of AccessConfig.Mode.
@@ -33,7 +34,7 @@ type AccessConfig struct {
 func DefaultAccessConfig() AccessConfig {
 	return AccessConfig{
 		TokenAudiences: []string{authn.DefaultTokenAudience},
-		GatewayGroup:   authn.DefaultGatewayGroup, ServerGroup: authn.DefaultServerGroup,
+		GatewayGroup:   certs.GatewayGroup, ServerGroup: certs.ServerGroup,
 		Mode: RBACMode,
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 )
@@ -139,7 +140,7 @@ func TestHeartbeat_OnlyTheIdentityOfTheNodeMayBeat(t *testing.T) {
 	gateway.Peer, gateway.Role, gateway.Forwarded = authn.User{Name: "trivet:gateway"}, authn.Gateway, true
 	twoNodes := token(agentAccount, "node-1")
 	twoNodes.User.Extra[nodeNameExtra] = []string{"node-1", "node-2"}
-	server := certified("trivet:leasesvc", authn.DefaultServerGroup)
+	server := certified("trivet:leasesvc", certs.ServerGroup)
 	server.Role = authn.Server
 	for name, c := range map[string]struct {
 		caller *authn.Caller
