@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -54,25 +52,7 @@ type world struct {
 	clients      string            // file with both
 	issued       int               // certificates
 	addresses    map[string]string // of the gRPC servers
-	log          *logBuffer
-}
-
-// logBuffer has what the servers log.
-type logBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder // guarded by mu
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+	log          *testkit.LogBuffer
 }
 
 // newWorld starts the servers and returns once all of them are ready.
@@ -97,7 +77,7 @@ func newWorld(t *testing.T) *world {
 // newEmptyWorld starts no server.
 func newEmptyWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{dir: t.TempDir(), kube: testkit.Kube(t), addresses: map[string]string{}, log: &logBuffer{}}
+	w := &world{dir: t.TempDir(), kube: testkit.Kube(t), addresses: map[string]string{}, log: &testkit.LogBuffer{}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the servers said:\n%s", w.log)
