@@ -248,6 +248,7 @@ const allowed = codes.Unimplemented
 
 // One process and one story, because each part needs the ten seconds that answers live.
 func TestAccess_WithARealKubeAPIServer(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := startGuarded(t)
 	ctx := t.Context()
 	for _, account := range []string{"reader", "revoked", "stranger"} {
