@@ -116,20 +116,26 @@ func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	allHeld(t, h, 64)
 	join(t, etcd(t), "b", h.body("b"), shards(64))
 	waiting := -1 // a holds the shard, and b is to have it
+	var before actor
+	var began time.Time
 	testkit.Eventually(t, testTimeout, func() error {
 		for _, shard := range a.Status().Shards {
-			if shard.Here && shard.Move.State == term.Waiting {
-				waiting = shard.Shard
+			if !shard.Here || shard.Move.State != term.Waiting {
+				continue
+			}
+			waiting, before, began = shard.Shard, h.actors()[shard.Shard], time.Now()
+			key := termKey(t, waiting) // a may have released the shard since
+			reply, err := a.client.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(key), "=", before.epoch)).
+				Then(clientv3.OpDelete(key)).Commit()
+			switch {
+			case err != nil:
+				return err
+			case reply.Succeeded:
 				return nil
 			}
 		}
 		return errors.New("no shard waits for its move")
 	})
-	before := h.actors()[waiting]
-	began := time.Now()
-	if _, err := a.client.Delete(t.Context(), termKey(t, waiting)); err != nil {
-		t.Fatal(err)
-	}
 	testkit.Eventually(t, testTimeout, func() error {
 		if now, acting := h.actors()[waiting]; !acting || now.epoch == before.epoch {
 			return fmt.Errorf("shard %d is not back", waiting)
