@@ -35,7 +35,7 @@ func readAll(t *testing.T, step int, write func(*http2.Framer) error) (*bytesCon
 		t.Fatal(err)
 	}
 	raw := &bytesConn{Reader: &sent}
-	watched := &watchedConn{Conn: raw, limiter: newLimiter(t, Config{}), skip: prefaceBytes}
+	watched := &watchedConn{Conn: raw, limiter: newLimiter(t, Config{}), skip: prefaceBytes, closed: make(chan struct{})}
 	for {
 		if _, err := watched.Read(make([]byte, step)); err != nil {
 			return raw, err
@@ -110,7 +110,7 @@ func BenchmarkWatchedConn_Read(b *testing.B) {
 	}
 	w := &watchedConn{}
 	for b.Loop() {
-		if !w.count(frame.Bytes()) {
+		if _, ok := w.count(frame.Bytes()); !ok {
 			b.Fatal("refused")
 		}
 	}

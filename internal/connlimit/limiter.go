@@ -41,6 +41,7 @@ const (
 	tooManyHandshakesOfOne = "address_handshakes"
 	tooManyNewOfAddress    = "address_rate"
 	tooManyControlFrames   = "control_frames"
+	tooManyRefused         = "address_flood" // counted once for the connections of a tenth of a second
 )
 
 // Limiter counts the connections of the listeners that it wraps. It is safe for concurrent use.
@@ -50,6 +51,7 @@ type Limiter struct {
 	// places bounds the handshakes that compute at the same time. Otherwise those that come at once
 	// would delay the calls of open connections.
 	places chan struct{}
+	rest   rest
 
 	mu          sync.Mutex // guards the fields below and what they contain
 	open        int
@@ -64,6 +66,8 @@ type Limiter struct {
 type address struct {
 	open, handshaking int
 	paid              time.Time
+	// paidRefusals is the time until which refused connections are paid.
+	paidRefusals time.Time
 }
 
 // connections are those of one identity.
@@ -71,6 +75,7 @@ type connections struct {
 	open int
 	// refusedUntil is when the identity may connect again after a flood.
 	refusedUntil time.Time
+	calls        callPace
 }
 
 // identity is a user, or an address without a certificate.
@@ -156,6 +161,27 @@ func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
 	default:
 		return ""
 	}
+}
+
+// ofAddress says whether a limit of one address is the reason of a refusal.
+func ofAddress(reason string) bool {
+	return reason == tooManyOfAddress || reason == tooManyHandshakesOfOne || reason == tooManyNewOfAddress
+}
+
+// floods counts a refused connection, and returns whether its address has too many.
+func (l *Limiter) floods(from netip.Addr, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.addresses[from]
+	if of == nil {
+		return false // it shares its counts with others
+	}
+	of.paidRefusals = paidAfter(of.paidRefusals, now, 1, refusalRate)
+	if of.paidRefusals.Sub(now) <= shutAfter*time.Second/refusalRate {
+		return false
+	}
+	of.paidRefusals = now
+	return true
 }
 
 // part is what one address may have of a limit; 0 stays 0.
@@ -282,7 +308,7 @@ func (l *Limiter) identify(c *conn, named identity, now time.Time) string {
 		return tooManyOfIdentity
 	}
 	of.open++
-	c.identity = named
+	c.identity, c.peers = named, of
 	return ""
 }
 

@@ -16,13 +16,16 @@ func (l *Limiter) Listener(inner net.Listener) net.Listener { return l.listen(in
 func (l *Limiter) TLSListener(inner net.Listener) net.Listener { return l.listen(inner, true) }
 
 func (l *Limiter) listen(inner net.Listener, handshake bool) net.Listener {
-	return &listener{Listener: inner, limiter: l, handshake: handshake, closed: make(chan struct{})}
+	return &listener{Listener: inner, limiter: l, handshake: handshake, closed: make(chan struct{}), shutter: &shutter{install: installer(inner)}}
 }
 
 type listener struct {
 	net.Listener
 	limiter   *Limiter
 	handshake bool
+
+	shutter *shutter
+	refused int // since the last pause; one goroutine accepts
 
 	closing sync.Once
 	closed  chan struct{}
@@ -39,6 +42,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		c, reason := l.limiter.admit(raw, l.handshake, now)
 		if reason != "" {
 			l.limiter.refuse(raw, reason)
+			if !l.afterRefusal(addressOf(raw.RemoteAddr()), reason, now) {
+				return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed}
+			}
 			continue
 		}
 		if !l.wait(l.limiter.pause(now)) {
@@ -47,6 +53,20 @@ func (l *listener) Accept() (net.Conn, error) {
 		limitUnacknowledged(raw)
 		return c, nil
 	}
+}
+
+// afterRefusal shuts an address with too many refused connections, and pauses between groups of
+// refusals while the kernel keeps further ones out. Without the kernel's help a pause would delay
+// other clients. It returns false if the listener was closed meanwhile.
+func (l *listener) afterRefusal(from netip.Addr, reason string, now time.Time) bool {
+	if ofAddress(reason) && l.limiter.floods(from, now) && l.shutter.add(from) {
+		l.limiter.refused.WithLabelValues(tooManyRefused).Inc()
+	}
+	if l.refused++; l.refused < refusalsAtOnce {
+		return true
+	}
+	l.refused = 0
+	return !l.shutter.active() || l.wait(refusalPause)
 }
 
 // closeBoth closes a connection whose listener is closed.
@@ -72,7 +92,10 @@ func (l *listener) wait(pause time.Duration) bool {
 
 // Close closes the listener, and not its connections.
 func (l *listener) Close() error {
-	l.closing.Do(func() { close(l.closed) })
+	l.closing.Do(func() {
+		close(l.closed)
+		l.shutter.close()
+	})
 	return l.Listener.Close()
 }
 
@@ -85,10 +108,12 @@ type conn struct {
 
 	// identified says that no handshake is in progress; computing, that it has one of the places.
 	identified, computing atomic.Bool
+	begun                 time.Time // of the computation
 
 	// The limiter's mutex guards the fields below.
 	handshaking bool
-	identity    identity // empty until it is known, or if it has no limits
+	identity    identity     // empty until it is known, or if it has no limits
+	peers       *connections // of the identity; constant after the handshake
 	closed      bool
 }
 
@@ -108,6 +133,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if !c.identified.Load() {
 		c.limiter.places <- struct{}{}
+		c.begun = c.limiter.rest.over()
 		c.computing.Store(true)
 		if c.identified.Load() { // closed meanwhile
 			c.leave()
@@ -119,6 +145,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // leave gives the place back, if the connection has one.
 func (c *conn) leave() {
 	if c.computing.CompareAndSwap(true, false) {
+		c.limiter.rest.after(c.begun)
 		<-c.limiter.places
 	}
 }
