@@ -1,12 +1,21 @@
 package connlimit
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 )
+
+// Listen opens a TCP address, host:port, without Multipath TCP: no client of ours uses it, each
+// connection would cost more, and the kernel could not ignore an address that floods.
+func Listen(address string) (net.Listener, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	return config.Listen(context.Background(), "tcp", address)
+}
 
 // Listener returns a listener whose connections have no TLS handshake.
 func (l *Limiter) Listener(inner net.Listener) net.Listener { return l.listen(inner, false) }
