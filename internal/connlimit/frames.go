@@ -50,7 +50,7 @@ func (w *watchedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	}
 	counted, ok := raw.(*conn) // nil if the listener is not the limiter's
 	if ok {
-		w.limiter.ended(counted)
+		w.limiter.handshaken(counted)
 	}
 	watched := &watchedConn{Conn: c, limiter: w.limiter, counted: counted, skip: prefaceBytes, closed: make(chan struct{})}
 	if ok && counted.peers != nil {
@@ -82,8 +82,8 @@ type watchedConn struct {
 
 var errControlFrames = errors.New("the client sends too many HTTP/2 control frames")
 
-// Read ends the connection if the client sends too many control frames. It returns the beginnings of
-// calls at the rate of the connection's identity, and few of them at a time above it.
+// Read ends the connection if the client sends too many control frames. It returns the beginnings
+// of calls at the rate of the connection's identity, and few of them at a time above it.
 func (w *watchedConn) Read(p []byte) (int, error) {
 	if w.calls.ahead(time.Now()) {
 		p = p[:min(len(p), pacedRead)]
@@ -97,6 +97,9 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 		w.limiter.flooded(w.counted, time.Now())
 		_ = w.Close() // the reader gets the cause
 		return 0, errControlFrames
+	}
+	if calls > 0 && w.counted != nil {
+		w.counted.called.Store(true)
 	}
 	if calls > 0 && !w.wait(w.calls.begin(calls, time.Now())) {
 		return 0, net.ErrClosed

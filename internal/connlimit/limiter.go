@@ -18,9 +18,9 @@ const (
 	share = 4
 	// burstSeconds is how many seconds of the rate may come at once.
 	burstSeconds = 1
-	// failureCost is what a handshake that fails costs of the rate of its address, in connections,
-	// and so does one whose identity may not connect. maxDebt bounds how long they keep the address
-	// out.
+	// failureCost is what a handshake that fails costs of the rate of its address, in connections.
+	// So does one whose identity may not connect, and one whose connection ends without a call.
+	// maxDebt bounds how long they keep the address out.
 	failureCost = 5
 	maxDebt     = 10 * time.Second
 	// looks is how many addresses a new address looks at for one to forget.
@@ -324,7 +324,7 @@ func (l *Limiter) newIdentity(named identity, now time.Time) *connections {
 			break
 		}
 	}
-	made := &connections{}
+	made := &connections{calls: callPace{perSecond: callRateOf(named)}}
 	l.identities[named] = made
 	return made
 }
@@ -342,11 +342,12 @@ func (l *Limiter) flooded(c *conn, now time.Time) {
 	}
 }
 
-// ended ends the handshake of a connection, if it is in progress.
-func (l *Limiter) ended(c *conn) {
+// handshaken ends the handshake of a connection whose calls are counted from now on.
+func (l *Limiter) handshaken(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endHandshake(c)
+	c.watched = true
 }
 
 // endHandshake needs l.mu.
@@ -390,7 +391,7 @@ func (l *Limiter) forget(c *conn) {
 		return
 	}
 	c.closed = true
-	if c.handshaking {
+	if c.handshaking || c.watched && !c.called.Load() {
 		l.charge(c, time.Now())
 	}
 	l.endHandshake(c)

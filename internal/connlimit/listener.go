@@ -115,14 +115,17 @@ type conn struct {
 	from    netip.Addr
 	of      *address // nil for an address without limits
 
-	// identified says that no handshake is in progress; computing, that it has one of the places.
+	// identified says that no handshake is in progress; computing, that it has one of the places;
+	// called, that a call has begun.
 	identified, computing atomic.Bool
 	begun                 time.Time // of the computation
+	called                atomic.Bool
 
 	// The limiter's mutex guards the fields below.
 	handshaking bool
 	identity    identity     // empty until it is known, or if it has no limits
 	peers       *connections // of the identity; constant after the handshake
+	watched     bool         // its calls are counted
 	closed      bool
 }
 

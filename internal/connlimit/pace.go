@@ -1,16 +1,20 @@
 package connlimit
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// The connections of one identity may begin callRate calls per second, and callBurst at once;
-	// further ones wait. A gateway is one identity, and far below.
-	callRate  = 5000
-	callBurst = 100
+	// The connections of one identity may begin callRate calls per second, and those of a node, or
+	// of an address without certificates, nodeCallRate. Further calls wait, except the calls of a
+	// quarter of a second at once. A gateway is one identity. An agent begins a few calls each time
+	// that it connects.
+	callRate     = 2000
+	nodeCallRate = 200
+	callBurst    = time.Second / 4
 	// pacedRead bounds what is read at once of an identity above its rate: a few headers.
 	pacedRead = 256
 	// longestRest bounds the rest after the computation of a handshake.
@@ -19,9 +23,22 @@ const (
 
 // callPace paces the calls of one identity. A nil one has no limit. It is safe for concurrent use.
 type callPace struct {
-	mu   sync.Mutex
+	perSecond int
+
+	mu   sync.Mutex // guards the field below
 	paid time.Time
 }
+
+// callRateOf returns the calls per second of an identity.
+func callRateOf(named identity) int {
+	if named.user == "" || strings.HasPrefix(named.user, nodePrefix) {
+		return nodeCallRate
+	}
+	return callRate
+}
+
+// nodePrefix begins the user names of nodes.
+const nodePrefix = "system:node:"
 
 // begin counts calls, and returns how long they must wait.
 func (c *callPace) begin(calls int, now time.Time) time.Duration {
@@ -30,8 +47,8 @@ func (c *callPace) begin(calls int, now time.Time) time.Duration {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.paid = paidAfter(c.paid, now, calls, callRate)
-	return c.paid.Sub(now) - callBurst*time.Second/callRate
+	c.paid = paidAfter(c.paid, now, calls, c.perSecond)
+	return c.paid.Sub(now) - callBurst
 }
 
 // ahead returns whether further calls would wait.
@@ -41,11 +58,12 @@ func (c *callPace) ahead(now time.Time) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.paid.Sub(now) >= callBurst*time.Second/callRate
+	return c.paid.Sub(now) >= callBurst
 }
 
-// rest keeps the processor free after the computation of a handshake for as long as it took. Without
-// it, handshakes that wait for a place would compute one after the other, before anything else.
+// rest keeps the processor free after the computation of a handshake for as long as it took.
+// Without it, handshakes that wait for a place would compute one after the other, before anything
+// else.
 type rest struct{ until atomic.Int64 }
 
 // over waits for the end of the rest, and returns the time.

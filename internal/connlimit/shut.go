@@ -8,8 +8,8 @@ import (
 
 const (
 	// An address is shut when it has shutAfter refused connections more than refusalRate per second
-	// allow. Agents behind one address that connect again together stay below both, or wait a little
-	// longer.
+	// allow. Agents behind one address that connect again together stay below both, or wait a
+	// little longer.
 	refusalRate = 500
 	shutAfter   = 50
 	// shutTime is how long the kernel ignores an address. The limits of the address admit as many
@@ -24,8 +24,8 @@ const (
 	refusalPause   = time.Millisecond
 )
 
-// shutter makes the kernel ignore addresses that open connections faster than the process can refuse
-// them. A client whose first packet is ignored repeats it a second later, at its own cost.
+// shutter makes the kernel ignore addresses that open connections faster than the process can
+// refuse them. A client whose first packet is ignored repeats it a second later, at its own cost.
 type shutter struct {
 	// install makes the kernel ignore new connections of addresses, of none if there are none. It
 	// is nil if the kernel or the listener cannot do that.

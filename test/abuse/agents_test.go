@@ -84,7 +84,8 @@ func serveFleet() error {
 	answered := make(chan int, 1)
 	return answerQuestions(func(question, _ string) (any, error) {
 		if question == "begin" {
-			runtime.GC() // during a window, a real agent has little garbage
+			runtime.GC()         // during a window, a real agent has little garbage
+			time.Sleep(f.Period) // the beats that the collection delayed have their answers
 			f.taken()
 			go func() { answered <- f.connectNewcomers(ctx) }()
 			return true, nil
