@@ -15,6 +15,9 @@ const (
 	controlRate  = 100
 	controlBurst = 400
 
+	// continuationCost is what a continuation counts as.
+	continuationCost = 25
+
 	prefaceBytes = 24 // of "PRI * HTTP/2.0…", before the first frame
 	headerBytes  = 9
 )
@@ -26,6 +29,7 @@ const (
 	frameSettings     = 0x4
 	framePing         = 0x6
 	frameWindowUpdate = 0x8
+	frameContinuation = 0x9
 	flagEndStream     = 0x1
 	flagAck           = 0x1
 )
@@ -99,7 +103,7 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 		return 0, errControlFrames
 	}
 	if calls > 0 && w.counted != nil {
-		w.counted.called.Store(true)
+		w.limiter.called(w.counted)
 	}
 	if calls > 0 && !w.wait(w.calls.begin(calls, time.Now())) {
 		return 0, net.ErrClosed
@@ -147,27 +151,32 @@ func (w *watchedConn) count(read []byte) (calls int, ok bool) {
 		}
 		w.known = 0
 		w.skip = int(w.header[0])<<16 | int(w.header[1])<<8 | int(w.header[2])
-		if isControl(w.header[3], w.header[4], w.skip) {
-			control++
-		}
+		control += costOf(w.header[3], w.header[4], w.skip)
 		if w.header[3] == frameHeaders {
 			calls++
 		}
 	}
 }
 
-// isControl says whether a frame is one that a client has little reason to send.
-func isControl(kind, flags byte, length int) bool {
+// costOf returns what a frame counts as in control frames. A client has little reason to send those
+// that count, and none to send continuations: the largest headers that the server accepts fit one
+// frame.
+func costOf(kind, flags byte, length int) int {
+	free := false
 	switch kind {
 	case frameData:
-		return length == 0 && flags&flagEndStream == 0
+		free = length > 0 || flags&flagEndStream != 0
 	case frameHeaders, frameWindowUpdate:
-		return false
+		free = true
 	case frameSettings, framePing:
-		return flags&flagAck == 0
-	default:
-		return true
+		free = flags&flagAck != 0
+	case frameContinuation:
+		return continuationCost
 	}
+	if free {
+		return 0
+	}
+	return 1
 }
 
 // admit counts control frames.

@@ -23,6 +23,10 @@ const (
 	// maxDebt bounds how long they keep the address out.
 	failureCost = 5
 	maxDebt     = 10 * time.Second
+	// The cost grows with each failuresInRow failures without a call between them, up to
+	// maxFailureFactor times: an address with honest agents has calls between.
+	failuresInRow    = 50
+	maxFailureFactor = 8
 	// looks is how many addresses a new address looks at for one to forget.
 	looks = 4
 	// maxClosed bounds the addresses that have no open connection and are ahead of their rate.
@@ -51,7 +55,6 @@ type Limiter struct {
 	// places bounds the handshakes that compute at the same time. Otherwise those that come at once
 	// would delay the calls of open connections.
 	places chan struct{}
-	rest   rest
 
 	mu          sync.Mutex // guards the fields below and what they contain
 	open        int
@@ -68,6 +71,9 @@ type address struct {
 	paid              time.Time
 	// paidRefusals is the time until which refused connections are paid.
 	paidRefusals time.Time
+	// failures is the number of failures since the last call.
+	failures int
+	turn     turn
 }
 
 // connections are those of one identity.
@@ -220,7 +226,7 @@ func (l *Limiter) address(from netip.Addr, now time.Time) *address {
 			return shared
 		}
 	}
-	made := &address{}
+	made := &address{turn: newTurn()}
 	l.addresses[from] = made
 	return made
 }
@@ -329,6 +335,16 @@ func (l *Limiter) newIdentity(named identity, now time.Time) *connections {
 	return made
 }
 
+// called ends the failures of an address when a call begins.
+func (l *Limiter) called(c *conn) {
+	if c.called.Swap(true) || c.of == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.of.failures = 0
+}
+
 // flooded refuses further connections of the identity of c for a while.
 func (l *Limiter) flooded(c *conn, now time.Time) {
 	l.refused.WithLabelValues(tooManyControlFrames).Inc()
@@ -377,7 +393,9 @@ func (l *Limiter) charge(c *conn, now time.Time) {
 	if c.of == nil || l.cfg.Rate == 0 {
 		return
 	}
-	c.of.paid = paidAfter(c.of.paid, now, failureCost, l.cfg.Rate/share)
+	cost := failureCost * min(maxFailureFactor, 1+c.of.failures/failuresInRow)
+	c.of.failures++
+	c.of.paid = paidAfter(c.of.paid, now, cost, l.cfg.Rate/share)
 	if latest := now.Add(maxDebt); c.of.paid.After(latest) {
 		c.of.paid = latest
 	}

@@ -135,8 +135,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read takes a place for the computation that follows the read data of a handshake. All computation
-// of a handshake is between two reads, so a client that waits has no place.
+// Read takes a turn of the address and a place for the computation that follows the read data of a
+// handshake. All computation of a handshake is between two reads, so a client that waits has no
+// place.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.identified.Load() {
 		return c.Conn.Read(p)
@@ -144,8 +145,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.leave()
 	n, err := c.Conn.Read(p)
 	if !c.identified.Load() {
+		if c.of != nil {
+			c.of.turn.take()
+		}
 		c.limiter.places <- struct{}{}
-		c.begun = c.limiter.rest.over()
+		c.begun = time.Now()
 		c.computing.Store(true)
 		if c.identified.Load() { // closed meanwhile
 			c.leave()
@@ -154,10 +158,13 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// leave gives the place back, if the connection has one.
+// leave gives the place and the turn back, if the connection has one.
 func (c *conn) leave() {
 	if c.computing.CompareAndSwap(true, false) {
-		c.limiter.rest.after(c.begun)
+		begun := c.begun
 		<-c.limiter.places
+		if c.of != nil {
+			c.of.turn.leave(begun)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package connlimit
 import (
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -17,8 +16,10 @@ const (
 	callBurst    = time.Second / 4
 	// pacedRead bounds what is read at once of an identity above its rate: a few headers.
 	pacedRead = 256
-	// longestRest bounds the rest after the computation of a handshake.
-	longestRest = time.Millisecond
+	// restFactor is how long the handshakes of an address rest after a computation, as a multiple
+	// of its time; longestRest bounds it for slow machines.
+	restFactor  = 3
+	longestRest = 2 * time.Millisecond
 )
 
 // callPace paces the calls of one identity. A nil one has no limit. It is safe for concurrent use.
@@ -61,25 +62,25 @@ func (c *callPace) ahead(now time.Time) bool {
 	return c.paid.Sub(now) >= callBurst
 }
 
-// rest keeps the processor free after the computation of a handshake for as long as it took.
-// Without it, handshakes that wait for a place would compute one after the other, before anything
-// else.
-type rest struct{ until atomic.Int64 }
-
-// over waits for the end of the rest, and returns the time.
-func (r *rest) over() time.Time {
-	for {
-		now := time.Now()
-		pause := time.Duration(r.until.Load() - now.UnixNano())
-		if pause <= 0 || pause > longestRest { // the clock was set back
-			return now
-		}
-		time.Sleep(pause)
-	}
+// turn lets one handshake of an address compute at a time, and keeps it from computing for a few
+// times as long afterwards. Without it, the handshakes of one address would compute one after the
+// other, before anything else, and other addresses would wait for all of them.
+type turn struct {
+	taken chan struct{}
+	until time.Time // the end of the rest; the owner of the turn uses it
 }
 
-// after begins a rest after a computation.
-func (r *rest) after(begun time.Time) {
+func newTurn() turn { return turn{taken: make(chan struct{}, 1)} }
+
+// take waits for the turn and for the end of the rest.
+func (t *turn) take() {
+	t.taken <- struct{}{}
+	time.Sleep(time.Until(t.until))
+}
+
+// leave ends the turn after a computation.
+func (t *turn) leave(begun time.Time) {
 	now := time.Now()
-	r.until.Store(now.Add(min(now.Sub(begun), longestRest)).UnixNano())
+	t.until = now.Add(min(restFactor*now.Sub(begun), longestRest))
+	<-t.taken
 }

@@ -79,10 +79,6 @@ func (p *profiles) answer(question, argument string) (any, error) {
 	}
 	if p.file != nil {
 		pprof.StopCPUProfile()
-		if al, err := os.Create(p.file.Name() + ".allocs"); err == nil {
-			_ = pprof.Lookup("allocs").WriteTo(al, 0)
-			al.Close()
-		}
 		if err := p.file.Close(); err != nil {
 			return nil, err
 		}
