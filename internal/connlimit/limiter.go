@@ -353,6 +353,10 @@ func (l *Limiter) flooded(c *conn, now time.Time) {
 	if c == nil {
 		return
 	}
+	if c.of != nil {
+		c.of.failures += failuresInRow // its first call has ended the failures before
+	}
+	l.charge(c, now)
 	if of := l.identities[c.identity]; of != nil {
 		of.refusedUntil = now.Add(floodPause)
 	}
