@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,12 +78,13 @@ func TestShutter_TheKernelIgnoresTheAddressOnly(t *testing.T) {
 
 func TestShutter_EndsAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		installed, broken := 0, false
+		var installed atomic.Int32
+		var broken atomic.Bool
 		s := &shutter{install: func(shut []netip.Addr) error {
-			if broken {
+			if broken.Load() {
 				return errors.New("broken")
 			}
-			installed = len(shut)
+			installed.Store(int32(len(shut)))
 			return nil
 		}}
 		for i := range 2 * maxShut {
@@ -90,15 +92,15 @@ func TestShutter_EndsAfterAWhile(t *testing.T) {
 				t.Fatalf("address %d is shut: %t", i, got)
 			}
 		}
-		broken = true
+		broken.Store(true)
 		time.Sleep(shutTime + time.Millisecond)
-		if installed != maxShut || !s.active() {
-			t.Errorf("%d addresses are shut, want %d until the kernel opens again", installed, maxShut)
+		if installed.Load() != maxShut || !s.active() {
+			t.Errorf("%d addresses are shut, want %d until the kernel opens again", installed.Load(), maxShut)
 		}
-		broken = false
+		broken.Store(false)
 		time.Sleep(shutTime)
-		if installed != 0 || s.active() {
-			t.Errorf("%d addresses stay shut", installed)
+		if installed.Load() != 0 || s.active() {
+			t.Errorf("%d addresses stay shut", installed.Load())
 		}
 		s.add(netip.MustParseAddr("10.0.0.1"))
 		s.close()

@@ -20,7 +20,7 @@ import (
 
 var (
 	long     = flag.Bool("abuse.long", false, "attack with more connections beside more agents, on processors of their own, and check the latency of the agents")
-	each     = flag.Duration("abuse.each", 15*time.Second, "duration of each attack of the long form")
+	each     = flag.Duration("abuse.each", 10*time.Second, "duration of each attack of the long form")
 	only     = flag.String("abuse.only", "", "attacks of the long form, by commas; empty: all")
 	profiled = flag.String("abuse.profiles", "", "directory for a processor profile of the server during each attack")
 )
