@@ -16,7 +16,7 @@ const (
 	controlBurst = 400
 
 	// continuationCost is what a continuation counts as.
-	continuationCost = 25
+	continuationCost = 200
 
 	prefaceBytes = 24 // of "PRI * HTTP/2.0…", before the first frame
 	headerBytes  = 9

@@ -67,14 +67,16 @@ type fixture struct {
 	scale
 	address       string
 	server, fleet *process
-	evil, trust   identity.Files
+	authority     *identitytest.Authority
+	trust         identity.Files
+	attackers     byte
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	authority := identitytest.NewAuthority(t, "authority")
 	files := authority.Files(t, serverName, authority)
-	f := &fixture{scale: sizeOf(), trust: identity.Files{CAFile: files.CAFile}, evil: authority.Files(t, "system:node:evil", authority)}
+	f := &fixture{scale: sizeOf(), trust: identity.Files{CAFile: files.CAFile}, authority: authority}
 	measured, _ := places()
 	f.server = start(t, "server", measured, files, &f.address)
 	pairs := make([]keyPair, f.agents+f.newcomers)
@@ -160,15 +162,17 @@ func (f *fixture) measureQuiet(t *testing.T) measured {
 	})
 }
 
-// measureAttack measures an attack with the certificate of a node, or without any.
+// measureAttack measures an attack with the certificate of a node, or without any. Each attacker
+// has an address and a certificate of its own: the server remembers those of the attackers before.
 func (f *fixture) measureAttack(t *testing.T, attack, certificate string) measured {
 	t.Helper()
-	files := f.trust
+	f.attackers++
+	files, number := f.trust, f.attackers
 	if certificate == "node" {
-		files = f.evil
+		files = f.authority.Files(t, fmt.Sprintf("system:node:evil-%d", number), f.authority)
 	}
 	return f.measure(t, attack+", "+certificate, func() attackResult {
-		return runAttack(t, attackSettings{Attack: attack, Server: f.address, Files: files, Duration: f.attack, Connections: f.connections(attack)})
+		return runAttack(t, attackSettings{Attack: attack, Server: f.address, Number: number, Files: files, Duration: f.attack, Connections: f.connections(attack)})
 	})
 }
 

@@ -29,6 +29,8 @@ type attackSettings struct {
 	Server   string
 	Files    identity.Files // without a CertFile the attacker has no certificate
 	Duration time.Duration
+	// Number tells the attackers apart: each has an address of its own.
+	Number byte
 	// Connections is the number of connections at the same time.
 	Connections int
 }
@@ -49,11 +51,12 @@ type attacker struct {
 
 // attack attacks for a time, and prints what it did.
 func attack() error {
-	// An attacker that the kernel ignores does not wait for TCP to repeat the first packet.
-	a := &attacker{dialer: &net.Dialer{Timeout: 200 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 66, 0, 1)}}}
+	a := &attacker{}
 	if err := settings(&a.attackSettings); err != nil {
 		return err
 	}
+	// An attacker that the kernel ignores does not wait for TCP to repeat the first packet.
+	a.dialer = &net.Dialer{Timeout: 200 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 66, 0, a.Number)}}
 	var err error
 	if a.tls, err = clientTLS(a.Files); err != nil {
 		return err
