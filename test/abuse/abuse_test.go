@@ -46,7 +46,7 @@ func sizeOf() scale {
 	if *long {
 		return scale{agents: 1000, newcomers: 50, period: time.Second, quiet: *each, attack: *each, floods: 8, held: 2000, handshakes: 10_000}
 	}
-	return scale{agents: 200, newcomers: 3, period: 500 * time.Millisecond, quiet: time.Second, attack: 500 * time.Millisecond, floods: 2, held: 100, handshakes: 200}
+	return scale{agents: 100, newcomers: 2, period: 250 * time.Millisecond, quiet: 500 * time.Millisecond, attack: 400 * time.Millisecond, floods: 2, held: 100, handshakes: 200}
 }
 
 func (s scale) connections(attack string) int {
