@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// BenchmarkGet_BesideADirectOne sends each GET twice, to kube-apiserver and through the endpoint, in
-// turn, so that both meet the same load of the machine. It reports percentiles of both and the
+// BenchmarkGet_BesideADirectOne sends each GET twice, to kube-apiserver and through the endpoint,
+// in turn, so that both meet the same load of the machine. It reports percentiles of both and the
 // difference.
 func BenchmarkGet_BesideADirectOne(b *testing.B) {
 	f := newFixture(b, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

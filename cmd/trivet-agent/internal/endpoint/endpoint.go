@@ -177,8 +177,8 @@ func (e *Endpoint) server(requests context.Context) *http.Server {
 		Handler: http.HandlerFunc(e.serve),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
-			// The handler verifies the certificate, so that a caller gets an answer that says why it
-			// is refused.
+			// The handler verifies the certificate, so that a caller gets an answer that says why
+			// it is refused.
 			ClientAuth:             tls.RequestClientCert,
 			GetCertificate:         e.ca.GetCertificate,
 			SessionTicketsDisabled: true,

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/textproto"
 	"strconv"
 	"sync"
 	"time"
@@ -42,8 +43,8 @@ type leaseWriter struct {
 	logger     *slog.Logger
 
 	turn chan struct{} // holds one value; its owner serves a write and owns the fields below
-	// known is the Lease as kube-apiserver has it; nil if it is unknown. settled is what the kubelet
-	// last wrote there or, before the first write, what it read.
+	// known is the Lease as kube-apiserver has it; nil if it is unknown. settled is what the
+	// kubelet last wrote there or, before the first write, what it read.
 	known, settled *coordinationv1.Lease
 	refreshAt      time.Time
 
@@ -70,7 +71,7 @@ func newLeaseWriter(node string, transport http.RoundTripper, heartbeats Heartbe
 // serve answers a write of the node's Lease, and returns false for any other request. The body of
 // an unusual write is still there then.
 func (l *leaseWriter) serve(w http.ResponseWriter, r *http.Request) bool {
-	form := leasewrite.Recognise(l.node, leasewrite.Request{Method: r.Method, URI: r.RequestURI, Header: r.Header})
+	form := leasewrite.Recognise(l.node, leasewrite.Request{Method: r.Method, URI: r.RequestURI, Header: textproto.MIMEHeader(r.Header)})
 	if form.Kind == leasewrite.Other {
 		return false
 	}

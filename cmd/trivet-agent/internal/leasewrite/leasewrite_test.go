@@ -1,7 +1,7 @@
 package leasewrite
 
 import (
-	"net/http"
+	"net/textproto"
 	"net/url"
 	"testing"
 	"time"
@@ -41,8 +41,8 @@ func version(v string) func(*coordinationv1.Lease) {
 	return func(l *coordinationv1.Lease) { l.ResourceVersion = v }
 }
 
-func header(pairs ...string) http.Header {
-	h := http.Header{}
+func header(pairs ...string) textproto.MIMEHeader {
+	h := textproto.MIMEHeader{}
 	for i := 0; i < len(pairs); i += 2 {
 		h.Add(pairs[i], pairs[i+1])
 	}
@@ -54,7 +54,7 @@ func TestRecognise_OwnLeaseAndNothingElse(t *testing.T) {
 	kubelet := header("Content-Type", Protobuf, "Accept", Protobuf+",application/json")
 	for name, c := range map[string]struct {
 		method, uri string
-		header      http.Header
+		header      textproto.MIMEHeader
 		want        Form
 	}{
 		"kubelet":              {"PUT", own + "?timeout=10s", kubelet, Form{Replace, Protobuf, Protobuf}},

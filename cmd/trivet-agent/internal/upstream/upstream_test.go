@@ -198,7 +198,8 @@ func TestRoundTrip_ReadMovesFromAFrozenServer(t *testing.T) {
 	})
 }
 
-// A write may have reached the frozen server. It must not be sent twice, and must not hang for ever.
+// A write may have reached the frozen server. It must not be sent twice, and must not hang for
+// ever.
 func TestRoundTrip_WriteToAFrozenServerIsAmbiguousAndEnds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 2)
