@@ -5,8 +5,7 @@ package apiservertest
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -113,7 +112,7 @@ func (c *Cluster) Serve(t testing.TB, handler http.Handler) *Server {
 	s.Listener = s.listener
 	s.EnableHTTP2 = true
 	s.Config.ReadHeaderTimeout = time.Minute
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	pool := x509.NewCertPool()
 	pool.AddCert(c.Authority.Certificate())
 	s.TLS = &tls.Config{

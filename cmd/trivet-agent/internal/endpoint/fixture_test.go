@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -209,8 +208,6 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.Method+" "+r.RequestURI+"\n")
 	_ = r.Header.Write(w) // the client may have gone
 }
-
-var errNotYet = errors.New("not yet")
 
 // directClient returns a client that goes to the fake kube-apiserver.
 func directClient(t testing.TB, cluster *apiservertest.Cluster, server *httptest.Server) *http.Client {

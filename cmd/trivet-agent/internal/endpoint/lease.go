@@ -230,19 +230,19 @@ func (l *leaseWriter) pass(w http.ResponseWriter, r *http.Request, form leasewri
 		if err != nil {
 			return false
 		}
-		response, text, err := l.put(r, body)
+		answer, err := l.put(r, body)
 		if err != nil {
 			l.known, l.refreshAt = nil, time.Time{} // it may have been written
 			w.Header().Set("Retry-After", "1")
 			writeStatus(w, http.StatusServiceUnavailable, "ServiceUnavailable", err.Error())
 			return true
 		}
-		if response.StatusCode == http.StatusConflict && try <= maxConflicts && l.reread(r.Context(), write) {
+		if answer.code == http.StatusConflict && try <= maxConflicts && l.reread(r.Context(), write) {
 			l.countConflict()
 			continue
 		}
-		l.learn(response, form, text, write)
-		forward(w, response, text)
+		l.learn(answer, form, write)
+		answer.forward(w)
 		return true
 	}
 }
@@ -257,9 +257,9 @@ func (l *leaseWriter) reread(ctx context.Context, write *coordinationv1.Lease) b
 }
 
 // learn keeps what a response tells of the real Lease.
-func (l *leaseWriter) learn(response *http.Response, form leasewrite.Form, text []byte, write *coordinationv1.Lease) {
-	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusCreated {
-		if stored, err := leasewrite.DecodeLease(form.Out, text); err == nil {
+func (l *leaseWriter) learn(answer answer, form leasewrite.Form, write *coordinationv1.Lease) {
+	if answer.code == http.StatusOK || answer.code == http.StatusCreated {
+		if stored, err := leasewrite.DecodeLease(form.Out, answer.body); err == nil {
 			l.known, l.settled, l.refreshAt = stored, write, time.Now().Add(refreshPeriod)
 			return
 		}
@@ -267,10 +267,17 @@ func (l *leaseWriter) learn(response *http.Response, form leasewrite.Form, text 
 	l.known, l.refreshAt = nil, time.Time{}
 }
 
-func (l *leaseWriter) put(r *http.Request, body []byte) (*http.Response, []byte, error) {
+// answer is a response of kube-apiserver that was read.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (l *leaseWriter) put(r *http.Request, body []byte) (answer, error) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPut, "https://kubernetes"+r.RequestURI, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	for _, name := range []string{"Accept", "Content-Type", "User-Agent", "Audit-Id", "Traceparent"} {
 		if values := r.Header.Values(name); len(values) > 0 {
@@ -279,23 +286,23 @@ func (l *leaseWriter) put(r *http.Request, body []byte) (*http.Response, []byte,
 	}
 	response, err := l.transport.RoundTrip(request)
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxBodyBytes))
-	return response, text, err
+	return answer{code: response.StatusCode, header: response.Header, body: text}, err
 }
 
-func forward(w http.ResponseWriter, response *http.Response, text []byte) {
-	for name, values := range response.Header {
+func (a answer) forward(w http.ResponseWriter) {
+	for name, values := range a.header {
 		switch name {
 		case "Connection", "Keep-Alive", "Transfer-Encoding", "Trailer", "Upgrade", "Content-Length":
 			continue
 		}
 		w.Header()[name] = values
 	}
-	w.WriteHeader(response.StatusCode)
-	_, _ = w.Write(text) // the kubelet may have gone; it writes again
+	w.WriteHeader(a.code)
+	_, _ = w.Write(a.body) // the kubelet may have gone; it writes again
 }
 
 // passed notes a request that passed as it came. It may have changed the Lease.

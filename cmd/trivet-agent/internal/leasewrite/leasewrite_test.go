@@ -23,7 +23,7 @@ func lease(change ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
 			Labels:            map[string]string{"a": "b"},
 			CreationTimestamp: metav1.NewTime(epoch),
 			OwnerReferences:   []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: "node-uid"}},
-			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", APIVersion: "coordination.k8s.io/v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}},
+			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", APIVersion: "coordination.k8s.io/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(node), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: epoch}},
 	}

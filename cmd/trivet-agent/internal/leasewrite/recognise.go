@@ -48,6 +48,12 @@ type Form struct {
 	In, Out string
 }
 
+// The methods of recognised writes.
+const (
+	methodPut   = "PUT"
+	methodPatch = "PATCH"
+)
+
 // The media types of recognised writes.
 const (
 	JSON           = "application/json"
@@ -70,9 +76,9 @@ func Recognise(node string, r Request) Form {
 	in, out := plainType(r.Header.Values("Content-Type")), accepted(r.Header.Values("Accept"))
 	switch {
 	case out == "":
-	case r.Method == "PUT" && (in == JSON || in == Protobuf):
+	case r.Method == methodPut && (in == JSON || in == Protobuf):
 		return Form{Kind: Replace, In: in, Out: out}
-	case r.Method == "PATCH" && (in == mergePatch || in == strategicPatch):
+	case r.Method == methodPatch && (in == mergePatch || in == strategicPatch):
 		return Form{Kind: Merge, In: in, Out: out}
 	}
 	return Form{}

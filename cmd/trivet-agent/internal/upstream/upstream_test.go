@@ -74,8 +74,8 @@ func (f *fixture) open(t *testing.T, dir string, stored []string) *Pool {
 
 func (f *fixture) run(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
+	done, pool := make(chan error, 1), f.Pool
+	go func() { done <- pool.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
