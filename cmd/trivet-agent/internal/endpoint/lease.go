@@ -26,8 +26,8 @@ const (
 	refreshPeriod = 5 * time.Minute
 	// refreshRetry is the pause after a read that failed.
 	refreshRetry = 30 * time.Second
-	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old, and
-	// renewalPoll how often it looks.
+	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old because the
+	// kubelet was late. renewalPoll is the time between two looks.
 	renewalWait = time.Second
 	renewalPoll = 10 * time.Millisecond
 	// maxConflicts limits the repetitions of a write after a conflict with leasesvc.
@@ -47,6 +47,8 @@ type leaseWriter struct {
 	// kubelet last wrote there or, before the first write, what it read.
 	known, settled *coordinationv1.Lease
 	refreshAt      time.Time
+	// reported is when the last heartbeat was sent.
+	reported time.Time
 
 	mu     sync.Mutex // guards the fields below
 	state  passthrough
@@ -126,7 +128,8 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 // beat sends a heartbeat, and reports whether leasesvc renews: its last renewal is younger than a
 // third of the Lease's duration.
 func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
-	start := time.Now()
+	start, before := time.Now(), l.reported
+	l.reported = start
 	if err := l.heartbeats.Report(start); err != nil {
 		l.logger.Warn("cannot send a heartbeat; the Lease write passes to kube-apiserver", "error", err)
 		return false
@@ -141,7 +144,8 @@ func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
 		if time.Since(at) <= third {
 			return true
 		}
-		if time.Since(start) > renewalWait {
+		// leasesvc has missed the heartbeat before this one as well, or it takes too long.
+		if at.Before(before) || time.Since(start) > renewalWait {
 			return false
 		}
 		select {
