@@ -191,6 +191,19 @@ func TestLease_ShortSilenceOfLeasesvcIsNoReason(t *testing.T) {
 	w.expectWrites(0, 0)
 }
 
+// A kubelet that paused finds an old renewal. Its own write brings a new one, within milliseconds.
+func TestLease_LateWriteWaitsForItsHeartbeat(t *testing.T) {
+	f := newFixture(t, nil)
+	w := newWriter(f, leasewrite.Protobuf)
+	f.leasesvc.set(func(l *leasesvc) { l.silent, l.accepted = true, time.Now().Add(-20*time.Second) })
+	answer := time.AfterFunc(50*time.Millisecond, func() {
+		f.leasesvc.set(func(l *leasesvc) { l.accepted = time.Now() })
+	})
+	defer answer.Stop()
+	w.mustRenew()
+	w.expectWrites(0, 0)
+}
+
 func TestLease_RestartOfTheAgentCostsNoConflict(t *testing.T) {
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)
