@@ -39,8 +39,9 @@ type Config struct {
 	// Cluster is the cluster that the caller means; servers of another cluster reject the Agent.
 	// Empty stands for any.
 	Cluster string
-	// Name and Version describe the program to the servers; optional.
-	Name, Version string
+	// Name and Version describe the program to the servers, and Mode how it knows that its holders
+	// live; optional. The lease shows them.
+	Name, Version, Mode string
 	// Holders beat from the start; Add adds more.
 	Holders []Holder
 	// BeatOnReport makes a holder register and beat because of an [Agent.Report] only. Each report is
