@@ -29,7 +29,10 @@ func newFakeKubelet(t *testing.T) *fakeKubelet {
 	k.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := k.atOnce.Add(1)
 		defer k.atOnce.Add(-1)
-		for most := k.mostAtOnce.Load(); n > most && !k.mostAtOnce.CompareAndSwap(most, n); most = k.mostAtOnce.Load() {
+		for most := k.mostAtOnce.Load(); n > most; most = k.mostAtOnce.Load() {
+			if k.mostAtOnce.CompareAndSwap(most, n) {
+				break
+			}
 		}
 		(*k.answer.Load())(w, r)
 	}))
