@@ -10,6 +10,6 @@
 // Everything about a cluster is in one directory, so that another process can open it, break it and
 // end it, also after a crash of the process that started it. The package needs root.
 //
-// A program that starts nodes calls [RunNode] first of all in its main function, because a node's
-// pid 1 is the program's own executable.
+// A program that starts clusters calls [RunChild] first of all in its main function, because a
+// node's pid 1 and the relay are the program's own executable.
 package nodecluster

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -41,10 +40,17 @@ const (
 	restartDelay   = time.Second
 )
 
-// RunNode reports whether this process is the pid 1 of a node, and runs the node if so. It returns
-// then only if the node cannot run. A program that starts nodes calls it first of all.
-func RunNode() (isNode bool, err error) {
-	if len(os.Args) != 2 || os.Args[0] != pid1Name {
+// RunChild reports whether this process is the pid 1 of a node or the relay of a cluster, and runs it
+// if so. It returns then only if it cannot run. A program that starts clusters calls it first of all.
+func RunChild(ctx context.Context) (isChild bool, err error) {
+	if len(os.Args) != 2 {
+		return false, nil
+	}
+	switch os.Args[0] {
+	case relayName:
+		return true, runRelay(ctx, os.Args[1])
+	case pid1Name:
+	default:
 		return false, nil
 	}
 	text, err := os.ReadFile(os.Args[1])
@@ -58,7 +64,7 @@ func RunNode() (isNode bool, err error) {
 	if os.Getpid() != 1 {
 		return true, errors.New("a node needs namespaces of its own")
 	}
-	return true, runPID1(context.Background(), config)
+	return true, runPID1(ctx, config)
 }
 
 // runPID1 runs containerd and the kubelet. Whatever ends is started again.
@@ -213,30 +219,19 @@ func importArgs(archive string) []string {
 
 // relayAll serves the ClusterIP of default/kubernetes, because no kube-proxy runs.
 func relayAll(ctx context.Context, servers []netip.AddrPort) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(kubernetesIP, strconv.Itoa(443)))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(kubernetesIP, "443"))
 	if err != nil {
 		fmt.Println("no relay to kube-apiservers:", err)
 		return
 	}
-	next := 0
-	relayConnections(ctx, listener, func(ctx context.Context) (conn net.Conn, err error) {
-		next++
-		for i := range servers {
-			dialCtx, cancel := context.WithTimeout(ctx, time.Second)
-			conn, err = new(net.Dialer).DialContext(dialCtx, "tcp", servers[(next+i)%len(servers)].String())
-			cancel()
-			if err == nil {
-				return conn, nil
-			}
-		}
-		return nil, err
-	})
+	balancer := newBalancer(servers, new(net.Dialer).DialContext)
+	go balancer.run(ctx)
+	relayConnections(ctx, listener, balancer.dialReady)
 }
 
-// relayConnections connects what it accepts until the listener is closed. dial is called by one
-// goroutine at a time.
+// relayConnections connects what it accepts until the listener is closed. A peer that is slow to
+// accept holds up its own connection only.
 func relayConnections(ctx context.Context, listener net.Listener, dial func(context.Context) (net.Conn, error)) {
-	var dialling sync.Mutex
 	for {
 		client, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -248,9 +243,7 @@ func relayConnections(ctx context.Context, listener net.Listener, dial func(cont
 		}
 		go func() {
 			defer client.Close()
-			dialling.Lock()
 			server, err := dial(ctx)
-			dialling.Unlock()
 			if err != nil {
 				return
 			}
