@@ -9,10 +9,12 @@ import (
 	"strings"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
@@ -60,6 +62,9 @@ func (c *Cluster) applyObjects(ctx context.Context) error {
 	if err := roles.Apply(ctx, c.RESTConfig(c.nodes[0]), deploy.Files(), folders...); err != nil {
 		return err
 	}
+	if err := admitStaticPods(ctx, client); err != nil {
+		return err
+	}
 	authority := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "trivet-ca", Namespace: roles.Namespace},
 		Data: map[string]string{
@@ -84,6 +89,39 @@ func (c *Cluster) applyObjects(ctx context.Context) error {
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create Service %s: %w", server, err)
 		}
+	}
+	return nil
+}
+
+// admitStaticPods is component host-access: Pod Security lets mirror Pods use the machine, and a
+// policy keeps all other Pods from it.
+func admitStaticPods(ctx context.Context, client kubernetes.Interface) error {
+	const label = `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}`
+	_, err := client.CoreV1().Namespaces().Patch(ctx, roles.Namespace, types.MergePatchType, []byte(label), metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("label namespace %s: %w", roles.Namespace, err)
+	}
+	text, err := fs.ReadFile(deploy.Files(), "components/host-access/policy.yaml")
+	if err != nil {
+		return fmt.Errorf("read manifest: %w", err)
+	}
+	documents := strings.Split(string(text), "\n---\n")
+	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
+	for i, object := range []any{policy, binding} {
+		if len(documents) <= i {
+			return errors.New("the manifest of component host-access has not two documents")
+		}
+		if err := yaml.UnmarshalStrict([]byte(documents[i]), object); err != nil {
+			return fmt.Errorf("parse manifest of component host-access: %w", err)
+		}
+	}
+	_, err = client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, policy, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create policy: %w", err)
+	}
+	_, err = client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx, binding, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create binding of policy: %w", err)
 	}
 	return nil
 }

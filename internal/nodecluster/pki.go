@@ -163,7 +163,7 @@ func (a *authorities) equipKubelet(c Config, i int, root string) error {
 	}
 	current := filepath.Join("/var/lib/kubelet/pki", kubeletCurrent)
 	return writeKubeconfig(filepath.Join(root, "/etc/kubernetes/kubelet.conf"),
-		&clientcmdapi.Cluster{Server: server, CertificateAuthority: "/etc/kubernetes/pki/ca.crt"},
+		&clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.kubernetes.CertPEM()},
 		&clientcmdapi.AuthInfo{ClientCertificate: current, ClientKey: current})
 }
 
