@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // Addresses of a node's own programs.
@@ -42,7 +43,7 @@ func writeNodeFiles(c Config, i int, root, cgroup string, pki *authorities) erro
 		"/etc/resolv.conf":                "# No name server: this cluster has no DNS.\n",
 		"/etc/containerd/config.toml":     containerdConfig,
 		"/etc/cni/net.d/10-node.conflist": fmt.Sprintf(cniConfig, podBridge, podCIDR(i)),
-		"/var/lib/kubelet/config.yaml":    fmt.Sprintf(kubeletConfig, cgroup),
+		"/var/lib/kubelet/config.yaml":    fmt.Sprintf(kubeletConfig, cgroup, syncFrequency(c.Nodes[i])),
 	} {
 		problems = append(problems, writeFile(at(path), []byte(text), 0o644))
 	}
@@ -79,6 +80,15 @@ func kubeletArguments(c Config, i int) []string {
 		args = append(args, "--register-with-taints=node-role.kubernetes.io/control-plane=:NoSchedule")
 	}
 	return args
+}
+
+// syncFrequency is the kubelet's default, except on control-plane nodes: their first mirror Pods fail,
+// because kube-apiserver does not serve yet, and the next attempt is a sync later.
+func syncFrequency(node NodeConfig) time.Duration {
+	if node.ControlPlane {
+		return 5 * time.Second
+	}
+	return time.Minute
 }
 
 const endpointKubeconfig = "/etc/kubernetes/kubelet-endpoint.conf"
@@ -130,4 +140,5 @@ imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 100Mi, nodefs.available: "0%%", nodefs.inodesFree: "0%%", imagefs.available: "0%%", imagefs.inodesFree: "0%%"}
 serializeImagePulls: false
 fileCheckFrequency: 2s
+syncFrequency: %s
 `
