@@ -81,8 +81,8 @@ func (n *Node) Boot(ctx context.Context) error {
 	return n.cluster.network.setLink(ctx, n.Name, true)
 }
 
-// CutPower ends all processes of the node at once. Its link goes first, so that no peer hears of it.
-// Disks stay; Boot starts the node again.
+// CutPower ends all processes of the node at once. Its link goes first, so that no peer hears of
+// it. Disks stay; Boot starts the node again.
 func (n *Node) CutPower(ctx context.Context) error {
 	return errors.Join(n.SetLink(ctx, false), n.kill(ctx), n.clean(ctx))
 }
