@@ -54,8 +54,8 @@ func allow(differences []Difference, allowances []Allowance) (unused []Allowance
 }
 
 func (a Allowance) matcher() func(Difference) bool {
-	step, kind, object, field := pattern(a.Step), pattern(a.Kind), pattern(a.Object), pattern(a.Field)
-	upstream, ours := pattern(a.Upstream), pattern(a.Ours)
+	step, kind, object, field := Pattern(a.Step), Pattern(a.Kind), Pattern(a.Object), Pattern(a.Field)
+	upstream, ours := Pattern(a.Upstream), Pattern(a.Ours)
 	return func(d Difference) bool {
 		if len(a.Difference) > 0 && !slices.Contains(a.Difference, d.Difference) {
 			return false
@@ -67,7 +67,8 @@ func (a Allowance) matcher() func(Difference) bool {
 	}
 }
 
-func pattern(text string) func(string) bool {
+// Pattern matches texts in which * stands for any text. The empty pattern matches all.
+func Pattern(text string) func(string) bool {
 	if text == "" {
 		return func(string) bool { return true }
 	}
