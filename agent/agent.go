@@ -25,6 +25,9 @@ const MaxHolders = 10_000
 type Config struct {
 	// Targets are the replicas to try, in turn, while the owner of a shard is unknown.
 	Targets []string
+	// Lookup returns the targets in place of Targets, if their addresses change while the Agent runs.
+	// It must not block. It may be called concurrently. While it returns none, the holders wait.
+	Lookup func() []string
 	// Dial returns a connection to one of Targets, or to the host:port of a replica that another
 	// replica has named. It must not block; grpc.NewClient does not. It may be called concurrently.
 	// The Agent closes the connection.
@@ -40,9 +43,19 @@ type Config struct {
 	Name, Version string
 	// Holders beat from the start; Add adds more.
 	Holders []Holder
+	// BeatOnReport makes a holder register and beat because of an [Agent.Report] only. Each report is
+	// sent at once, but not before half of the granted interval has passed since the last beat; then
+	// the newest report is sent, with its age. After a stream is lost, the last report is sent again,
+	// with its age, if the TTL of the last grant has not passed since its ObservedTime. A report
+	// without an ObservedTime is one of the moment of the call.
+	BeatOnReport bool
+	// AgeTolerance is the age below which an observation counts as one of now; 0 stands for the
+	// granted interval. A smaller one makes the lease expire closer to a grace period after the last
+	// observation, for a few bytes in each beat.
+	AgeTolerance time.Duration
 	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
 	// s. Later responses may take two intervals of the class with the shortest interval on the
-	// stream, and at least a second.
+	// stream, one interval with BeatOnReport, and at least a second.
 	AnswerTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause before a reconnection, and before a holder
 	// registers again whose owner is unknown; 0 means 200 ms and 5 s. If a server asks for a longer
@@ -74,7 +87,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 5*time.Second)
 	cfg.ReleaseTimeout = cmp.Or(cfg.ReleaseTimeout, 5*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	a := &Agent{cfg: cfg, router: newRouter(cfg.Targets), backoffs: newBackoffs(cfg.MinBackoff, cfg.MaxBackoff)}
+	a := &Agent{cfg: cfg, router: newRouter(&cfg), backoffs: newBackoffs(cfg.MinBackoff, cfg.MaxBackoff)}
 	if err := errors.Join(append(cfg.validate(), a.Add(cfg.Holders...))...); err != nil {
 		return nil, err
 	}
@@ -83,11 +96,17 @@ func New(cfg Config) (*Agent, error) {
 
 func (c *Config) validate() []error {
 	var problems []error
-	if len(c.Targets) == 0 {
+	switch {
+	case len(c.Targets) == 0 && c.Lookup == nil:
 		problems = append(problems, errors.New("agent: no targets to beat at"))
+	case len(c.Targets) > 0 && c.Lookup != nil:
+		problems = append(problems, errors.New("agent: Targets and Lookup exclude each other"))
 	}
 	if c.Dial == nil {
 		problems = append(problems, errors.New("agent: no Dial function"))
+	}
+	if c.AgeTolerance < 0 {
+		problems = append(problems, fmt.Errorf("agent: age tolerance %v must be positive", c.AgeTolerance))
 	}
 	if c.ReleaseTimeout < 0 {
 		problems = append(problems, fmt.Errorf("agent: release timeout %v must be positive", c.ReleaseTimeout))
@@ -97,6 +116,14 @@ func (c *Config) validate() []error {
 			c.AnswerTimeout, c.MinBackoff, c.MaxBackoff))
 	}
 	return problems
+}
+
+// targets returns the replicas to try; none while Lookup knows none.
+func (c *Config) targets() []string {
+	if c.Lookup != nil {
+		return c.Lookup()
+	}
+	return c.Targets
 }
 
 // Add starts the beats of holders. If the Agent has a holder with another boot ID, the new boot
@@ -124,7 +151,7 @@ func (a *Agent) run(ctx context.Context, streams *sync.WaitGroup) {
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	for ctx.Err() == nil {
-		added, next := a.router.assign(time.Now())
+		added, next := a.router.assign(time.Now(), a.backoffs)
 		for _, t := range added {
 			streams.Go(func() { a.serve(ctx, t) })
 		}

@@ -45,6 +45,7 @@ func TestRun_BeatsAtTheGrantedIntervalInOneMessage(t *testing.T) {
 		want := agent.Status{
 			Connected: true, Target: "a", Targets: []agent.TargetStatus{{Target: "a", Connected: true, Holders: 2, Registered: 2}}, Epoch: 7, Interval: interval, TTL: 4 * interval,
 			LastAnswer: time.Now().Add(-5 * time.Second), Streams: 1, Holders: 2, Registered: 2,
+			Registrations: 2, Beats: 4, Answers: map[string]uint64{"none": 3},
 		}
 		expect(t, "status", want, a.Status())
 	})

@@ -116,7 +116,11 @@ func (r *releaser) connection(address string) (*grpc.ClientConn, error) {
 
 // targetAfter returns the target after an address that failed; the first one if it is no target.
 func (r *releaser) targetAfter(address string) string {
-	return r.cfg.Targets[(slices.Index(r.cfg.Targets, address)+1)%len(r.cfg.Targets)]
+	targets := r.cfg.targets()
+	if len(targets) == 0 {
+		return address
+	}
+	return targets[(slices.Index(targets, address)+1)%len(targets)]
 }
 
 func (r *releaser) close() {

@@ -67,6 +67,9 @@ func (a *Agent) Report(h Holder, r Report) error {
 		return fmt.Errorf("agent: report of holder %+v: %w", h, err)
 	}
 	r.Conditions = slices.Clone(r.Conditions)
+	if a.cfg.BeatOnReport && r.ObservedTime.IsZero() {
+		r.ObservedTime = time.Now()
+	}
 	return a.router.report(h, &r)
 }
 
@@ -100,10 +103,10 @@ func (r *Report) validate() error {
 // observes reports whether the report says when the holder was last observed.
 func (r *Report) observes() bool { return r != nil && !r.ObservedTime.IsZero() }
 
-// bare reports whether a beat without the report says the same: the holder was observed within one
-// interval. A nil Report is bare.
-func (r *Report) bare(now time.Time, interval time.Duration) bool {
-	return r == nil || len(r.Conditions) == 0 && (r.ObservedTime.IsZero() || now.Sub(r.ObservedTime) < interval)
+// bare reports whether a beat without the report says the same: the holder was observed within the
+// tolerance. A nil Report is bare.
+func (r *Report) bare(now time.Time, tolerance time.Duration) bool {
+	return r == nil || len(r.Conditions) == 0 && (r.ObservedTime.IsZero() || now.Sub(r.ObservedTime) < tolerance)
 }
 
 // message returns nil for nil.

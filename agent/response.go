@@ -29,9 +29,11 @@ const (
 // handle applies a response. An error ends the stream.
 func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	if response.Directive == leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE {
+		s.countDirective(response.Directive)
 		return &movedError{to: response.RedirectAddress}
 	}
 	if response.Sequence == 0 {
+		s.countDirective(response.Directive)
 		return s.follow(response.Directive) // it answers no request
 	}
 	if len(s.pending) == 0 || s.pending[0].sequence != response.Sequence || len(s.pending[0].registered) != len(response.RegistrationResults) {
@@ -52,7 +54,7 @@ func (s *stream) handle(response *leasev1.StreamHeartbeatsResponse) error {
 	}
 	if response.Grant != nil && request.class != "" {
 		interval := intervalOf(response.Grant)
-		s.classes[request.class] = &schedule{interval: interval, next: s.now.Add(interval)}
+		s.classes[request.class] = &schedule{interval: interval, next: s.now.Add(s.spacingAfter(interval, response.Directive))}
 		s.recordGrant(response.Grant)
 	}
 	s.resetWatchdog()
@@ -88,6 +90,7 @@ func (s *stream) applyLimits(limits *leasev1.StreamLimits) {
 
 func (s *stream) recordGrant(grant *leasev1.Grant) {
 	s.resetBeatTimer()
+	s.router.ttl.Store(int64(grant.Ttl.AsDuration()))
 	s.history.update(func(status *Status) {
 		status.Epoch, status.Interval, status.TTL = grant.Epoch, intervalOf(grant), grant.Ttl.AsDuration()
 	})
@@ -99,6 +102,7 @@ func (s *stream) recordAnswer(directive leasev1.StreamHeartbeatsResponse_Directi
 	first := s.router.markAnswered(s.target)
 	s.history.update(func(status *Status) {
 		status.Target, status.LastAnswer = s.target.address, time.Now()
+		status.count(directive)
 		if first {
 			status.Streams++
 		}
@@ -110,6 +114,29 @@ func (s *stream) recordAnswer(directive leasev1.StreamHeartbeatsResponse_Directi
 		s.backoffs.succeed(s.target.address, s.interval)
 		s.cfg.Logger.Info("server answers heartbeats", "target", s.target.address)
 	}
+}
+
+// directiveName returns the directive as metrics name it. All directives of a newer API have one
+// name.
+func directiveName(directive leasev1.StreamHeartbeatsResponse_Directive) string {
+	switch directive {
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_UNSPECIFIED:
+		return "none"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE:
+		return "move"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN:
+		return "slow_down"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC:
+		return "resync"
+	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH:
+		return "reauth"
+	}
+	return "unknown"
+}
+
+// countDirective counts a response that answers no request, or that ends the stream.
+func (s *stream) countDirective(directive leasev1.StreamHeartbeatsResponse_Directive) {
+	s.history.update(func(status *Status) { status.count(directive) })
 }
 
 // logRefused logs one of the holders that the credentials of the client may not register.
@@ -129,6 +156,23 @@ func (s *stream) logRefused(response *leasev1.StreamHeartbeatsResponse) {
 	}
 }
 
+// spacing is the time from one beat to the next. A report may be sent after half of an interval,
+// because a caller that reports once in an interval is sometimes early; servers count an earlier
+// beat as too early.
+func (c *Config) spacing(interval time.Duration) time.Duration {
+	if c.BeatOnReport {
+		return interval / 2
+	}
+	return interval
+}
+
+func (s *stream) spacingAfter(interval time.Duration, directive leasev1.StreamHeartbeatsResponse_Directive) time.Duration {
+	if directive == leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN {
+		return interval
+	}
+	return s.cfg.spacing(interval)
+}
+
 func intervalOf(grant *leasev1.Grant) time.Duration {
 	return max(grant.GetNextInterval().AsDuration(), minInterval)
 }
@@ -136,13 +180,17 @@ func intervalOf(grant *leasev1.Grant) time.Duration {
 // apply applies the results of one response to the router, inside router.update.
 func (s *stream) apply(request pendingRequest, response *leasev1.StreamHeartbeatsResponse) error {
 	for i, result := range response.RegistrationResults {
-		if err := s.applyRegistration(request.registered[i], result); err != nil {
+		b := request.registered[i]
+		if err := s.applyRegistration(b.holder, result); err != nil {
 			return err
 		}
+		b.handle = result.Handle
+		request.beats = append(request.beats, b)
 	}
 	for _, rejected := range response.RejectedHandles {
 		s.router.rejectHandle(s.target, rejected.Handle, s.rejection(rejected.Rejection, 0))
 	}
+	s.router.accept(s.target, request.beats, request.sent, s.now)
 	return nil
 }
 
@@ -163,7 +211,7 @@ func (s *stream) applyRegistration(h Holder, result *leasev1.RegistrationResult)
 // scheduleFirstBeat makes the class beat no later than the grant of a new holder says.
 func (s *stream) scheduleFirstBeat(class string, grant *leasev1.Grant) {
 	interval := intervalOf(grant)
-	next := s.now.Add(interval)
+	next := s.now.Add(s.cfg.spacing(interval))
 	if beats := s.classes[class]; beats == nil {
 		s.classes[class] = &schedule{interval: interval, next: next}
 	} else if next.Before(beats.next) {

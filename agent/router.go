@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,20 +18,26 @@ const (
 	// maxAttempts is how often a holder registers at a target that does not know the owner, before
 	// it tries another target.
 	maxAttempts = 3
+	// unknownTTL stands for the TTL before the first grant.
+	unknownTTL = 20 * time.Second
 )
 
 // router assigns holders to targets. It is safe for concurrent use.
 type router struct {
-	addresses []string // Config.Targets
+	cfg *Config
 
-	mu         sync.Mutex // guards the fields below, and the fields of targets and entries; never held across I/O
-	next       int        // index in addresses of the next one to try
+	mu   sync.Mutex // guards the fields below, and the fields of targets and entries; never held across I/O
+	next int        // index in the targets of the next one to try
+	// ttl is that of the last grant; 0 before the first.
+	ttl        atomic.Int64
 	entries    map[holderKey]*entry
 	unassigned map[holderKey]*entry
 	targets    map[string]*target // by address
 
 	// changed has an item when assign may have work.
 	changed chan struct{}
+	// renewed is closed when a beat is accepted; nil while no caller waits.
+	renewed chan struct{}
 }
 
 // target is one address, for the life of one connection to it.
@@ -52,6 +60,9 @@ type entry struct {
 	// registration has said that the holder is observed.
 	report *Report
 	told   bool
+	// waiting is set while the report has to be sent; only with Config.BeatOnReport.
+	waiting bool
+	renewal Renewal
 	// target is nil while the holder is unassigned or stopped.
 	target *target
 	// handle is 0 while the holder is not registered, and registering is set while a registration
@@ -73,9 +84,9 @@ type entry struct {
 	moves, attempts int
 }
 
-func newRouter(addresses []string) *router {
+func newRouter(cfg *Config) *router {
 	return &router{
-		addresses: addresses, entries: map[holderKey]*entry{}, unassigned: map[holderKey]*entry{},
+		cfg: cfg, entries: map[holderKey]*entry{}, unassigned: map[holderKey]*entry{},
 		targets: map[string]*target{}, changed: make(chan struct{}, 1),
 	}
 }
@@ -119,9 +130,34 @@ func (r *router) report(h Holder, report *Report) error {
 	if e == nil || e.holder != h {
 		return fmt.Errorf("agent: report of holder %+v: the agent does not have it", h)
 	}
-	e.report = report
+	e.report, e.renewal.Reported = report, report.ObservedTime
+	if r.cfg.BeatOnReport {
+		e.waiting = true
+		r.wake(e)
+	}
 	return nil
 }
+
+// wake makes the goroutine that is responsible for an entry send its report.
+func (r *router) wake(e *entry) {
+	if e.target != nil {
+		e.target.signal()
+		return
+	}
+	signal(r.changed)
+}
+
+// due reports whether an entry has something to send. With Config.BeatOnReport that is a report
+// whose observation still counts: an older one would open no lease that lives.
+func (r *router) due(e *entry, now time.Time) bool {
+	if !r.cfg.BeatOnReport {
+		return true
+	}
+	return e.waiting && now.Sub(e.report.ObservedTime) < cmp.Or(time.Duration(r.ttl.Load()), unknownTTL)
+}
+
+// resend makes the report of an entry due again after its beat was lost or rejected.
+func (e *entry) resend() { e.waiting = e.report != nil }
 
 func (r *router) remove(holders []Holder) {
 	r.mu.Lock()
@@ -141,23 +177,36 @@ func (r *router) forget(key holderKey) {
 
 // assign gives a target to each unassigned holder that may retry. It returns the targets that no
 // goroutine serves yet, and when the next holder may retry; zero if none waits.
-func (r *router) assign(now time.Time) (added []*target, next time.Time) {
+func (r *router) assign(now time.Time, pauses *backoffs) (added []*target, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The same addresses for all holders of one call, so that they register together.
 	anyAddress := sync.OnceValue(r.anyAddress)
 	otherAddress := sync.OnceValue(r.nextAddress)
+	jitter := rand.Float64()
 	for _, e := range r.unassigned {
-		switch {
-		case e.retryAt.After(now):
-			next = earlier(next, e.retryAt)
-		case e.preferred != "":
-			r.assignTo(e, e.preferred)
-		case e.attempts > maxAttempts:
-			r.assignTo(e, otherAddress())
-		default:
-			r.assignTo(e, anyAddress())
+		if !r.due(e, now) {
+			continue
 		}
+		if e.retryAt.After(now) {
+			next = earlier(next, e.retryAt)
+			continue
+		}
+		address := e.preferred
+		switch {
+		case address != "":
+		case e.attempts > maxAttempts:
+			address = otherAddress()
+		default:
+			address = anyAddress()
+		}
+		if address == "" { // no target is known
+			e.attempts = min(e.attempts+1, maxAttempts)
+			e.retryAt = now.Add(pauses.unknownOwner(e.attempts, jitter))
+			next = earlier(next, e.retryAt)
+			continue
+		}
+		r.assignTo(e, address)
 	}
 	for _, t := range r.targets {
 		if !t.served {
@@ -183,8 +232,13 @@ func (r *router) anyAddress() string {
 	return r.nextAddress()
 }
 
+// nextAddress returns the next target; empty if none is known.
 func (r *router) nextAddress() string {
-	address := r.addresses[r.next%len(r.addresses)]
+	addresses := r.cfg.targets()
+	if len(addresses) == 0 {
+		return ""
+	}
+	address := addresses[r.next%len(addresses)]
 	r.next++
 	return address
 }
@@ -240,11 +294,11 @@ func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders
 	size := 0
 	for _, e := range t.entries {
 		switch {
-		case e.handle != 0 || e.registering:
+		case e.handle != 0 || e.registering || !r.due(e, now):
 		case e.retryAt.After(now):
 			next = earlier(next, e.retryAt)
 		case len(holders) < limit && size < maxMessageBytes:
-			e.registering, e.told = true, e.report.observes()
+			e.registering, e.told, e.waiting = true, e.report.observes(), false
 			size += e.holder.size() + e.report.size()
 			holders = append(holders, beating{holder: e.holder, report: e.report})
 		}
@@ -253,13 +307,14 @@ func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders
 }
 
 // registeredHolders returns the registered holders of a class with what to send of them next,
-// ordered by handle.
-func (r *router) registeredHolders(t *target, class string) []beating {
+// ordered by handle. With Config.BeatOnReport they are those with a report to send.
+func (r *router) registeredHolders(t *target, class string, now time.Time) []beating {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	holders := make([]beating, 0, len(t.handles))
 	for handle, e := range t.handles {
-		if e.holder.Class == class {
+		if e.holder.Class == class && r.due(e, now) {
+			e.waiting = false
 			explicit := !e.told && e.report.observes()
 			e.told = e.told || explicit
 			holders = append(holders, beating{holder: e.holder, handle: handle, report: e.report, explicit: explicit})
@@ -291,6 +346,7 @@ func (r *router) registerAgain(t *target) {
 	clear(t.handles)
 	for _, e := range t.entries {
 		e.handle, e.registering, e.retryAt = 0, false, time.Time{}
+		e.resend()
 	}
 	t.signal()
 }
@@ -316,6 +372,7 @@ func (r *router) close(t *target, preferred string, retryAt time.Time) {
 	for _, e := range t.entries {
 		r.unassign(e)
 		e.preferred, e.retryAt, e.moves = preferred, retryAt, 0
+		e.resend()
 	}
 }
 
@@ -402,6 +459,7 @@ func (r *router) registered(t *target, h Holder) *entry {
 
 func (r *router) reject(e *entry, why rejection) {
 	e.handle, e.registering, e.rejectedFor, e.retryAt = 0, false, why.reason, why.retryAt
+	e.resend()
 	e.target.signal()
 	switch why.action {
 	case wait:
@@ -454,6 +512,9 @@ func (r *router) describe(s *Status) {
 		s.Connected = s.Connected || t.answered
 	}
 	for _, e := range r.entries {
+		if at := e.renewal.Reported; !at.IsZero() {
+			s.LastSeen = earlier(s.LastSeen, at)
+		}
 		switch {
 		case e.superseded:
 			s.Superseded = append(s.Superseded, e.holder)

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"maps"
 	"sync"
 	"time"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 // Status is the state of an Agent at one moment.
@@ -22,6 +25,13 @@ type Status struct {
 	Streams int64
 	// LastError is why the last broken stream ended; empty if none has.
 	LastError string
+	// Beats and Registrations count what was sent, Answers the responses by their directive, and
+	// LostStreams the streams that broke, since Run began.
+	Beats, Registrations, LostStreams uint64
+	Answers                           map[string]uint64
+	// LastSeen is the oldest ObservedTime of the last reports of all holders: for one holder, when it
+	// was last seen. It is zero without such a report.
+	LastSeen time.Time
 
 	// Holders is the number of holders, including those that do not beat.
 	Holders int
@@ -69,7 +79,9 @@ type history struct {
 func (h *history) read() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.status
+	s := h.status
+	s.Answers = maps.Clone(s.Answers)
+	return s
 }
 
 func (h *history) update(change func(*Status)) {
@@ -79,5 +91,12 @@ func (h *history) update(change func(*Status)) {
 }
 
 func (h *history) lost(err error) {
-	h.update(func(s *Status) { s.LastError = err.Error() })
+	h.update(func(s *Status) { s.LastError, s.LostStreams = err.Error(), s.LostStreams+1 })
+}
+
+func (s *Status) count(directive leasev1.StreamHeartbeatsResponse_Directive) {
+	if s.Answers == nil {
+		s.Answers = map[string]uint64{}
+	}
+	s.Answers[directiveName(directive)]++
 }

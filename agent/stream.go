@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,12 +82,15 @@ type stream struct {
 type schedule struct {
 	interval time.Duration // of the last grant
 	next     time.Time
+	// resting is set while no holder of the class has a report to send.
+	resting bool
 }
 
 type pendingRequest struct {
 	sequence   uint64
-	registered []Holder
+	registered []beating
 	class      string // of the beats; empty if there are none
+	beats      []beating
 	sent       time.Time
 }
 
@@ -124,6 +128,9 @@ func (s *stream) run(ctx context.Context) error {
 		case <-s.target.changed:
 			if s.router.closeIfEmpty(s.target) {
 				return nil
+			}
+			if s.cfg.BeatOnReport {
+				s.wake()
 			}
 			err = s.register()
 		}
@@ -204,8 +211,8 @@ func (s *stream) register() error {
 		request.Registrations = append(request.Registrations, &leasev1.Registration{
 			Holder: &leasev1.Holder{Class: b.holder.Class, Name: b.holder.Name, BootId: b.holder.BootID}, Report: b.report.message(now),
 		})
-		pending.registered = append(pending.registered, b.holder)
 	}
+	pending.registered = holders
 	return s.send(request, pending)
 }
 
@@ -216,32 +223,50 @@ func (s *stream) beat(now time.Time) error {
 		if schedule.next.After(now) {
 			continue
 		}
-		holders := s.router.registeredHolders(s.target, class)
+		holders := s.router.registeredHolders(s.target, class, now)
 		if len(holders) == 0 {
-			delete(s.classes, class)
+			s.rest(class)
 			continue
 		}
-		schedule.next = now.Add(schedule.interval) // a late response does not delay the next beat
+		schedule.next = now.Add(s.cfg.spacing(schedule.interval)) // a late response does not delay the next beat
 		for len(holders) > 0 {
-			var request *leasev1.StreamHeartbeatsRequest
-			request, holders = s.nextBeats(holders, now, schedule.interval)
-			if err := s.send(request, pendingRequest{class: class}); err != nil {
+			request, remaining := s.nextBeats(holders, now, cmp.Or(s.cfg.AgeTolerance, schedule.interval))
+			if err := s.send(request, pendingRequest{class: class, beats: holders[:len(holders)-len(remaining)]}); err != nil {
 				return err
 			}
+			holders = remaining
 		}
 	}
 	s.resetBeatTimer()
 	return nil
 }
 
+// rest ends the beats of a class without a holder that is due. With Config.BeatOnReport the class
+// beats again because of a report.
+func (s *stream) rest(class string) {
+	if s.cfg.BeatOnReport {
+		s.classes[class].resting = true
+		return
+	}
+	delete(s.classes, class)
+}
+
+// wake ends the rest of all classes, because there may be a report.
+func (s *stream) wake() {
+	for _, schedule := range s.classes {
+		schedule.resting = false
+	}
+	s.resetBeatTimer()
+}
+
 // nextBeats returns a message with the beats of the first holders, and the remaining holders. A
 // holder is named by its bare handle if its report says no more.
-func (s *stream) nextBeats(holders []beating, now time.Time, interval time.Duration) (*leasev1.StreamHeartbeatsRequest, []beating) {
+func (s *stream) nextBeats(holders []beating, now time.Time, tolerance time.Duration) (*leasev1.StreamHeartbeatsRequest, []beating) {
 	request := &leasev1.StreamHeartbeatsRequest{}
 	n, size := 0, 0
 	for ; n < min(len(holders), s.handlesPerMessage) && size < maxMessageBytes; n++ {
 		b := &holders[n]
-		if !b.explicit && b.report.bare(now, interval) {
+		if !b.explicit && b.report.bare(now, tolerance) {
 			request.Handles = append(request.Handles, b.handle)
 			continue
 		}
@@ -256,7 +281,9 @@ func (s *stream) resetBeatTimer() {
 	var next time.Time
 	shortest := time.Duration(0)
 	for _, schedule := range s.classes {
-		next = earlier(next, schedule.next)
+		if !schedule.resting {
+			next = earlier(next, schedule.next)
+		}
 		if shortest == 0 || schedule.interval < shortest {
 			shortest = schedule.interval
 		}
@@ -278,10 +305,23 @@ func (s *stream) send(request *leasev1.StreamHeartbeatsRequest, p pendingRequest
 	if len(s.pending) == 1 {
 		s.resetWatchdog()
 	}
+	s.history.update(func(status *Status) {
+		status.Beats += uint64(len(p.beats))
+		status.Registrations += uint64(len(p.registered))
+	})
 	if err := s.rpc.Send(request); err != nil {
 		return fmt.Errorf("send heartbeats: %w", err)
 	}
 	return nil
+}
+
+// patience is how long a response may take. With Config.BeatOnReport it is shorter: the beats may be
+// rarer than the interval, so that less of the grace period is left.
+func (c *Config) patience(interval time.Duration) time.Duration {
+	if c.BeatOnReport {
+		return interval
+	}
+	return 2 * interval
 }
 
 // resetWatchdog sets the watchdog to the oldest pending request, or stops it.
@@ -292,7 +332,7 @@ func (s *stream) resetWatchdog() {
 	}
 	timeout := s.cfg.AnswerTimeout
 	if s.interval > 0 {
-		timeout = max(2*s.interval, minAnswerTimeout)
+		timeout = max(s.cfg.patience(s.interval), minAnswerTimeout)
 	}
 	s.watchdog.Reset(time.Until(s.pending[0].sent.Add(timeout)))
 }

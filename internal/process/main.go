@@ -15,6 +15,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/settings"
 )
 
 // Exit codes of every server.
@@ -51,7 +52,7 @@ func run(ctx context.Context, call invocation, program Program) int {
 		fmt.Fprintf(call.stdout, "%s %s\n", program.Name, identity.Version())
 		return exitOK
 	}
-	problems := applySettings(fs, call.args, call.environ, configKind(program))
+	problems := settings.Apply(fs, call.args, call.environ, configKind(program))
 	problems = append(problems, cfg.Validate(program)...)
 	if program.Validate != nil {
 		problems = append(problems, program.Validate()...)
@@ -62,7 +63,7 @@ func run(ctx context.Context, call invocation, program Program) int {
 	}
 	logger := observe.NewLogger(call.stderr, cfg.Log)
 	observe.Bridge(logger)
-	if unknown := unknownVariables(fs, call.environ); len(unknown) > 0 {
+	if unknown := settings.UnknownVariables(fs, call.environ); len(unknown) > 0 {
 		logger.Warn("environment variables are no flags and are ignored", "variables", unknown, "service", program.Name)
 	}
 	p, err := New(cfg, program, logger)
@@ -90,7 +91,7 @@ func report(stderr io.Writer, name string, err error) int {
 func flagSet(cfg *Config, program Program) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(program.Name, pflag.ContinueOnError)
 	fs.SortFlags = true
-	fs.String("config", "", "YAML file with apiVersion "+configAPIVersion+", kind "+configKind(program)+
+	fs.String("config", "", "YAML file with apiVersion "+settings.APIVersion+", kind "+configKind(program)+
 		" and settings with the names of these flags; flags and TRIVET_<FLAG> variables override it")
 	fs.Bool("help", false, "print this and exit")
 	fs.Bool("version", false, "print the version and exit")

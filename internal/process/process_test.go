@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/settings"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -237,7 +238,7 @@ func TestNew_ShardsAreReadAfterTheFlags(t *testing.T) {
 	sharded.Shards = func() int { return shards }
 	sharded.RegisterFlags = func(fs *pflag.FlagSet) { fs.IntVar(&shards, "shards", shards, "how many") }
 	cfg := config("http://127.0.0.1:1")
-	if problems := applySettings(flagSet(&cfg, sharded), []string{"--shards=3"}, nil, ""); len(problems) > 0 {
+	if problems := settings.Apply(flagSet(&cfg, sharded), []string{"--shards=3"}, nil, ""); len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	p, err := New(cfg, sharded, slog.New(slog.DiscardHandler))
@@ -276,5 +277,18 @@ func TestMain_HelpAndVersionSucceed(t *testing.T) {
 		if code != exitOK || !strings.Contains(stdout.String(), want) {
 			t.Errorf("%s: exit code %d, output %q, want 0 and %q in it", flag, code, stdout.String(), want)
 		}
+	}
+}
+
+func TestMain_UnknownVariableIsLogged(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the process stops as soon as it has started
+	code := run(ctx, invocation{
+		args:    []string{"--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--insecure", "--etcd-endpoints=http://127.0.0.1:1"},
+		environ: []string{"TRIVET_LISTN=127.0.0.1:1"}, stdout: &stdout, stderr: &stderr,
+	}, program(&recorder{}))
+	if code != exitOK || !strings.Contains(stderr.String(), "level=WARN") || !strings.Contains(stderr.String(), "TRIVET_LISTN") {
+		t.Errorf("exit code %d; the log does not name the variable:\n%s", code, stderr.String())
 	}
 }

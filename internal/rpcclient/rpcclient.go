@@ -28,6 +28,9 @@ type Config struct {
 	// TLS has the client's certificate and key (empty: none, which Trivet's servers refuse) and the
 	// authorities of server certificates (empty: the system's).
 	TLS identity.Files
+	// Identity is an identity whose files were read already, in place of TLS; optional. It keeps the
+	// certificates in use while the files cannot be read.
+	Identity *identity.Client
 	// ServerName is the name that the server's certificate must have; empty: the host of the
 	// target. Certificates of Trivet's servers have the name of the service, because addresses of
 	// replicas change.
@@ -54,6 +57,9 @@ func Dial(target string, cfg Config, logger *slog.Logger, extra ...grpc.DialOpti
 func transportOption(cfg Config, logger *slog.Logger) (grpc.DialOption, error) {
 	if cfg.Insecure {
 		return grpc.WithTransportCredentials(insecure.NewCredentials()), nil
+	}
+	if cfg.Identity != nil {
+		return grpc.WithTransportCredentials(cfg.Identity.Credentials()), nil
 	}
 	client, err := cfg.TLS.Client(logger)
 	if err != nil {

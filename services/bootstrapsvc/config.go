@@ -127,6 +127,7 @@ type EndpointsConfig struct {
 	MinReady          int
 	UnreadyDelay      time.Duration
 	KeepLast          bool
+	KeepReady         bool
 }
 
 // defaultEndpoints returns the defaults. With the default probes, a kube-apiserver that listens and
@@ -161,6 +162,9 @@ func (c *EndpointsConfig) registerFlags(fs *pflag.FlagSet) {
 		"How long a kube-apiserver that accepts connections and does not answer stays an endpoint, in addition to --probe-failures.")
 	fs.BoolVar(&c.KeepLast, "keep-last-address", c.KeepLast,
 		"Keep the address of the last kube-apiserver published when it stops in good order.")
+	fs.BoolVar(&c.KeepReady, "keep-ready-address", c.KeepReady,
+		"Keep the address of the kube-apiserver beside this replica published when this replica stops and the kube-apiserver is "+
+			"ready. Other replicas then probe it. Give it where the two are restarted independently.")
 }
 
 func (c *EndpointsConfig) problems(add func(flag string, err error)) {
@@ -355,8 +359,8 @@ func (c *Config) controller(local localServer, extra []baseline.Port) (apiserver
 		Address: local.address, Port: local.port,
 		Policy: policy, DualStack: c.DualStackEndpoints, ExtraPorts: ports,
 		StaticAddress: static.address, StaticName: static.name, StaticPort: cmp.Or(int32(c.Endpoints.StaticPort), local.port),
-		AdoptMasterLeases: c.Endpoints.AdoptMasterLeases,
-		ProbeInterval:     c.ProbeInterval, ProbeTimeout: c.ProbeTimeout,
+		AdoptMasterLeases: c.Endpoints.AdoptMasterLeases, KeepReady: c.Endpoints.KeepReady,
+		ProbeInterval: c.ProbeInterval, ProbeTimeout: c.ProbeTimeout,
 		Thresholds: apiservers.ReadinessThresholds{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay},
 	}, nil
 }

@@ -198,6 +198,91 @@ func TestEndpoints_LastAddressStaysWithKeepLast(t *testing.T) {
 	})
 }
 
+// With --keep-ready-address, a stop of bootstrapsvc is no stop of a kube-apiserver that is ready, or
+// that does not answer in time. One that says that it is not ready leaves with bootstrapsvc.
+func TestEndpoints_KeepReadyKeepsAServerThatMayServe(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(*fixture)
+		keep   bool
+		stays  bool
+	}{
+		"ready":                    {before: func(*fixture) {}, keep: true, stays: true},
+		"ready, without the flag":  {before: func(*fixture) {}},
+		"does not answer any more": {before: func(f *fixture) { f.prober.hang(true) }, keep: true, stays: true},
+		"stops at the same time":   {before: func(f *fixture) { f.prober.set(true) }, keep: true},
+		"not ready for long": {before: func(f *fixture) {
+			f.prober.set(true)
+			time.Sleep(time.Minute)
+			f.prober.set(false)
+		}, keep: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixtureWith(t, configured(func(cfg *EndpointsConfig) { cfg.KeepReady = c.keep }))
+				f.start(t)
+				f.keys.put(readyPeer("10.1.0.2"))
+				time.Sleep(moment)
+				f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+				c.before(f)
+				f.end(t)
+				want := []string{"10.1.0.2"}
+				if c.stays {
+					want = []string{"10.1.0.1", "10.1.0.2"}
+				}
+				f.wantPublished(t, want...)
+				if entry, found := f.keys.get("10.1.0.1"); !found || entry.Left == c.stays {
+					t.Errorf("key = %+v, %t, want it marked as left: %t", entry, found, !c.stays)
+				}
+			})
+		})
+	}
+}
+
+// kube-apiserver stops: it says at once that it is not ready, and serves until its
+// --shutdown-delay-duration ends. Its address leaves before that.
+func TestEndpoints_AddressLeavesWithinTheShutdownDelay(t *testing.T) {
+	const shutdownDelay = 10 * time.Second // of static-pods/kube-apiserver
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixtureWith(t, configured(func(cfg *EndpointsConfig) { cfg.KeepReady = true }))
+		f.start(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.prober.set(true)
+		begun := time.Now()
+		for len(f.objects.published()) == 2 {
+			if time.Since(begun) > shutdownDelay {
+				t.Fatalf("the address is still published %s after /readyz failed", shutdownDelay)
+			}
+			time.Sleep(moment)
+		}
+		f.wantPublished(t, "10.1.0.2")
+		if took := time.Since(begun); took > shutdownDelay/2 {
+			t.Errorf("the address left after %s, want half of the delay for a slow etcd and kube-apiserver", took)
+		}
+		f.end(t)
+	})
+}
+
+// Both processes of a machine stop at once. The replica leaves its key to expire, and the leader on
+// another machine removes the address before kube-apiserver refuses.
+func TestEndpoints_LeaderRemovesAServerThatStopsAfterItsSidecar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixtureWith(t, configured(func(cfg *EndpointsConfig) { cfg.KeepReady = true }))
+		f.start(t)
+		f.keys.put(readyPeer("10.1.0.2"))
+		time.Sleep(moment)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		f.keys.drop("10.1.0.2") // as kept: without a mark
+		time.Sleep(10 * time.Second)
+		f.wantPublished(t, "10.1.0.1", "10.1.0.2") // a restart of the sidecar takes seconds
+		f.adopted.set(true)
+		time.Sleep(5 * time.Second)
+		f.wantPublished(t, "10.1.0.1")
+		f.end(t)
+	})
+}
+
 func TestEndpoints_ReconcilerNoneWritesNoEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler = "none" }))

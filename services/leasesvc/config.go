@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/settings"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
@@ -155,7 +155,7 @@ func registerWriteFlags(fs *pflag.FlagSet, w *class.Writes) {
 // classesFlag is the pflag.Value of --classes.
 type classesFlag struct{ classes *[]class.Class }
 
-func (f classesFlag) Type() string { return process.StructuredType }
+func (f classesFlag) Type() string { return settings.StructuredType }
 
 func (f classesFlag) String() string {
 	if f.classes == nil {

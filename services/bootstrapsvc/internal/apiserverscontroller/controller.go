@@ -233,10 +233,10 @@ func (o EndpointsObservation) counts() map[string]int64 {
 }
 
 // WithdrawOwn removes the address of the kube-apiserver beside this replica from the endpoints.
-// Only the leader may call it, after the key was deleted. It does nothing on a replica without a
-// kube-apiserver.
+// Only the leader may call it, after the probe loop has ended. It does nothing on a replica without
+// a kube-apiserver, or if the address stays because of Config.KeepReady.
 func (c *Controller) WithdrawOwn(ctx context.Context) error {
-	if !c.Address.Primary.IsValid() {
+	if !c.Address.Primary.IsValid() || c.sidecar.keeps.Load() {
 		return nil
 	}
 	_, err := c.endpoints.ReconcileWith(ctx, c.observe(c.Address.All()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -20,8 +21,11 @@ const (
 	keyTimeout = 5 * time.Second
 	// sessionPoll is how often a missing session is looked for.
 	sessionPoll = 20 * time.Millisecond
-	// withdrawTimeout bounds the removal of the key at a stop: half of what a stop may take.
+	// withdrawTimeout bounds the last probe and the removal of the key at a stop: half of what a
+	// stop may take.
 	withdrawTimeout = 10 * time.Second
+	// lastProbeTimeout bounds the last probe, so that time is left for the removal.
+	lastProbeTimeout = withdrawTimeout / 2
 	// regainAfter is how long a kube-apiserver that was down must have been ready before its
 	// replica ranks with the ready ones. Otherwise a server that flaps would move the term each
 	// time.
@@ -37,6 +41,8 @@ type sidecar struct {
 	Config
 	Deps
 	metrics *metrics
+	// keeps says that the replica stopped while the server was ready, so the address stays.
+	keeps atomic.Bool
 }
 
 // sidecarState belongs to one call of run.
@@ -70,7 +76,7 @@ func (s *sidecar) run(ctx context.Context, report loop.Report) error {
 		case <-ticker.C:
 		}
 	}
-	s.withdraw(ctx)
+	s.withdraw(context.WithoutCancel(ctx), state)
 	return nil
 }
 
@@ -198,14 +204,32 @@ func (s *sidecar) rankReplica(state *sidecarState) {
 	s.PreferOthers(recovering)
 }
 
-// withdraw marks the key as left after ctx has ended. A key that is only gone would not tell a
+// withdraw marks the key as left after the loop has ended. A key that is only gone would not tell a
 // server that stops from one whose key is lost. If etcd does not answer, the key expires with the
 // session.
-func (s *sidecar) withdraw(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+//
+// With Config.KeepReady, the key of a ready server expires without a mark: other replicas then probe
+// the server themselves.
+func (s *sidecar) withdraw(ctx context.Context, state *sidecarState) {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
+	if s.KeepReady && state.readiness.Ready && s.mayStillServe(ctx) {
+		s.keeps.Store(true)
+		s.Logger.Info("stopping beside a ready kube-apiserver; its address stays published", "address", s.Address.Primary)
+		return
+	}
 	if err := s.Keys.MarkLeft(ctx, s.entry(apiservers.Readiness{})); err != nil {
 		s.Logger.Warn("cannot mark the key of the kube-apiserver as left; it expires with the session",
 			"address", s.Address.Primary, "error", err)
 	}
+}
+
+// mayStillServe probes once more: a machine that shuts down stops both processes at once, and
+// kube-apiserver then says that it is not ready. A server that does not answer may be busy.
+func (s *sidecar) mayStillServe(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, min(s.ProbeTimeout, lastProbeTimeout))
+	defer cancel()
+	result := s.Probe(ctx)
+	s.metrics.countProbe(result.OK)
+	return result.OK || result.Silent
 }

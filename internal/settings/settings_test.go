@@ -1,8 +1,6 @@
-package process
+package settings
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// settings is a flag set with one flag of each kind that Trivet uses.
-type settings struct {
+// values is a flag set with one flag of each kind that Trivet uses.
+type values struct {
 	Config string
 	Name   string
 	Count  int
@@ -22,7 +20,7 @@ type settings struct {
 	Switch bool
 }
 
-func (s *settings) flags() *pflag.FlagSet {
+func (s *values) flags() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	fs.StringVar(&s.Config, "config", "", "")
 	fs.StringVar(&s.Name, "name", "default", "")
@@ -41,36 +39,36 @@ func writeConfig(t *testing.T, content string) string {
 	return path
 }
 
-func TestApplySettings_CommandLineWinsOverEnvironmentOverFileOverDefault(t *testing.T) {
+func TestApply_CommandLineWinsOverEnvironmentOverFileOverDefault(t *testing.T) {
 	path := writeConfig(t, `
 apiVersion: config.trivet.dev/v1
 kind: TestConfiguration
 settings: {name: file, max-count: 500, list: [a, -b], switch: true}
 `)
-	var got settings
-	problems := applySettings(got.flags(),
+	var got values
+	problems := Apply(got.flags(),
 		[]string{"--config", path, "--name=line"},
 		[]string{"TRIVET_NAME=environment", "TRIVET_MAX_COUNT=7", "HOME=/root"}, "TestConfiguration")
 	if problems != nil {
 		t.Fatalf("problems: %v", problems)
 	}
-	want := settings{Config: path, Name: "line", Count: 7, List: []string{"a", "-b"}, Switch: true}
+	want := values{Config: path, Name: "line", Count: 7, List: []string{"a", "-b"}, Switch: true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}
 }
 
-func TestApplySettings_NumbersOfTheFileArriveAsWritten(t *testing.T) {
+func TestApply_NumbersOfTheFileArriveAsWritten(t *testing.T) {
 	path := writeConfig(t, `
 apiVersion: config.trivet.dev/v1
 kind: TestConfiguration
 settings: {max-count: 9007199254740993, list: [1048576, 0.25]}
 `)
-	var got settings
-	if problems := applySettings(got.flags(), []string{"--config", path}, nil, "TestConfiguration"); problems != nil {
+	var got values
+	if problems := Apply(got.flags(), []string{"--config", path}, nil, "TestConfiguration"); problems != nil {
 		t.Fatalf("problems: %v", problems)
 	}
-	want := settings{Config: path, Name: "default", Count: 9007199254740993, List: []string{"1048576", "0.25"}}
+	want := values{Config: path, Name: "default", Count: 9007199254740993, List: []string{"1048576", "0.25"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}
@@ -90,7 +88,7 @@ func (s *structure) Set(text string) error {
 	return nil
 }
 
-func TestApplySettings_StructuresOfTheFileArriveAsJSON(t *testing.T) {
+func TestApply_StructuresOfTheFileArriveAsJSON(t *testing.T) {
 	path := writeConfig(t, `
 apiVersion: config.trivet.dev/v1
 kind: TestConfiguration
@@ -100,41 +98,41 @@ settings:
   - {name: b, ready: true}
 `)
 	got := structure{text: "[]"}
-	var s settings
+	var s values
 	fs := s.flags()
 	fs.Var(&got, "structure", "")
-	if problems := applySettings(fs, []string{"--config=" + path}, nil, "TestConfiguration"); problems != nil {
+	if problems := Apply(fs, []string{"--config=" + path}, nil, "TestConfiguration"); problems != nil {
 		t.Fatalf("problems: %v", problems)
 	}
 	if want := `[{"count":1048576,"name":"a"},{"name":"b","ready":true}]`; got.text != want {
 		t.Errorf("got %s, want %s", got.text, want)
 	}
-	problems := applySettings(fs, []string{"--structure={}"}, nil, "TestConfiguration")
+	problems := Apply(fs, []string{"--structure={}"}, nil, "TestConfiguration")
 	if len(problems) != 1 || problems[0].Error() != "--structure: need a list" {
 		t.Errorf("problems %v, want what the value says", problems)
 	}
 }
 
-func TestApplySettings_AMistakeLeavesTheValueAsItWas(t *testing.T) {
-	var got settings
-	problems := applySettings(got.flags(), []string{"--max-count=many", "--switch=perhaps", "--list=\"a"}, nil, "TestConfiguration")
+func TestApply_AMistakeLeavesTheValueAsItWas(t *testing.T) {
+	var got values
+	problems := Apply(got.flags(), []string{"--max-count=many", "--switch=perhaps", "--list=\"a"}, nil, "TestConfiguration")
 	if len(problems) != 3 {
 		t.Errorf("problems = %v, want one for each flag", problems)
 	}
-	want := settings{Name: "default", Count: 1, List: []string{"*"}}
+	want := values{Name: "default", Count: 1, List: []string{"*"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}
 }
 
-func TestApplySettings_EveryMistakeIsReportedAtOnce(t *testing.T) {
+func TestApply_EveryMistakeIsReportedAtOnce(t *testing.T) {
 	path := writeConfig(t, `
 apiVersion: config.trivet.dev/v9
 kind: TestConfiguration
 settings: {max-count: many, colour: red, name: {a: b}}
 `)
-	var got settings
-	problems := applySettings(got.flags(),
+	var got values
+	problems := Apply(got.flags(),
 		[]string{"stray", "--unknown", "value", "--switch", "--max-count=x", "--config", path, "--name"},
 		[]string{"TRIVET_SWITCH=perhaps", "TRIVET_MAX_COUNT=-"}, "TestConfiguration")
 	texts := make([]string, len(problems))
@@ -165,7 +163,7 @@ func TestApplyFile_UnreadableOrMalformedIsOneProblem(t *testing.T) {
 		"key given twice": writeConfig(t, "apiVersion: config.trivet.dev/v1\napiVersion: config.trivet.dev/v1\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got settings
+			var got values
 			if problems := applyFile(got.flags(), path, "TestConfiguration"); len(problems) != 1 {
 				t.Errorf("problems = %v, want exactly one", problems)
 			}
@@ -174,26 +172,13 @@ func TestApplyFile_UnreadableOrMalformedIsOneProblem(t *testing.T) {
 }
 
 func TestUnknownVariables_AreReportedButNotThoseOfAService(t *testing.T) {
-	var got settings
-	unknown := unknownVariables(got.flags(), []string{
+	var got values
+	unknown := UnknownVariables(got.flags(), []string{
 		"TRIVET_NAME=x", "TRIVET_MAX_CONUT=3", "TRIVET_TLS_CRT_FILE=x", "HOME=/",
 		"TRIVET_LEASESVC_SERVICE_HOST=10.0.0.1", "TRIVET_LEASESVC_SERVICE_PORT_GRPC=1", "TRIVET_LEASESVC_PORT=tcp://10.0.0.1:1",
 		"TRIVET_LEASESVC_PORT_7601_TCP=tcp://10.0.0.1:7601", "TRIVET_LEASESVC_PORT_7601_TCP_ADDR=10.0.0.1",
 	})
 	if diff := cmp.Diff([]string{"TRIVET_MAX_CONUT", "TRIVET_TLS_CRT_FILE"}, unknown); diff != "" {
 		t.Errorf("reported variables (-want +got):\n%s", diff)
-	}
-}
-
-func TestMain_UnknownVariableIsLogged(t *testing.T) {
-	var stdout, stderr bytes.Buffer
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the process stops as soon as it has started
-	code := run(ctx, invocation{
-		args:    []string{"--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--insecure", "--etcd-endpoints=http://127.0.0.1:1"},
-		environ: []string{"TRIVET_LISTN=127.0.0.1:1"}, stdout: &stdout, stderr: &stderr,
-	}, program(&recorder{}))
-	if code != exitOK || !strings.Contains(stderr.String(), "level=WARN") || !strings.Contains(stderr.String(), "TRIVET_LISTN") {
-		t.Errorf("exit code %d; the log does not name the variable:\n%s", code, stderr.String())
 	}
 }

@@ -1,4 +1,4 @@
-package process
+package settings
 
 import (
 	"encoding/json"
@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// configAPIVersion is the version of the configuration file's format.
-const configAPIVersion = "config.trivet.dev/v1"
+// APIVersion is the version of the configuration file's format.
+const APIVersion = "config.trivet.dev/v1"
 
 // environmentPrefix begins the variable that stands in for a flag: --etcd-endpoints is
 // TRIVET_ETCD_ENDPOINTS.
@@ -27,13 +27,14 @@ type file struct {
 	Settings   map[string]any `json:"settings"`
 }
 
-// applySettings sets flags from the command line, the environment and the file of --config, in this
-// order of precedence. It returns every mistake, because parsing continues after one.
-func applySettings(fs *pflag.FlagSet, args []string, environ []string, kind string) []error {
+// Apply sets flags from the command line, the environment and the file of --config, in this order
+// of precedence. It returns every mistake, because parsing continues after one. Without the flag
+// "config" there is no file.
+func Apply(fs *pflag.FlagSet, args []string, environ []string, kind string) []error {
 	problems := applyArguments(fs, args)
 	problems = append(problems, applyEnvironment(fs, environ)...)
-	if path := fs.Lookup("config").Value.String(); path != "" {
-		problems = append(problems, applyFile(fs, path, kind)...)
+	if config := fs.Lookup("config"); config != nil && config.Value.String() != "" {
+		problems = append(problems, applyFile(fs, config.Value.String(), kind)...)
 	}
 	return problems
 }
@@ -87,7 +88,7 @@ func applyEnvironment(fs *pflag.FlagSet, environ []string) []error {
 		}
 		flag := fs.Lookup(flagName(name))
 		if flag == nil || flag.Changed {
-			continue // unknownVariables reports a variable that is no flag
+			continue // UnknownVariables reports a variable that is no flag
 		}
 		problems = appendSet(problems, fs, flag, value, key)
 	}
@@ -98,9 +99,9 @@ func applyEnvironment(fs *pflag.FlagSet, environ []string) []error {
 // whose name begins with "trivet-".
 var serviceVariable = regexp.MustCompile(`(^|_)(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariables returns the TRIVET_ variables that are no flag, ordered. They are no mistake
+// UnknownVariables returns the TRIVET_ variables that are no flag, ordered. They are no mistake
 // that ends the process: a variable may belong to another Trivet process of the Pod.
-func unknownVariables(fs *pflag.FlagSet, environ []string) []string {
+func UnknownVariables(fs *pflag.FlagSet, environ []string) []string {
 	var unknown []string
 	for _, entry := range environ {
 		key, _, _ := strings.Cut(entry, "=")
@@ -128,9 +129,9 @@ func applyFile(fs *pflag.FlagSet, path, kind string) []error {
 		return []error{fmt.Errorf("--config %s: %w", path, err)}
 	}
 	var problems []error
-	if content.APIVersion != configAPIVersion || content.Kind != kind {
+	if content.APIVersion != APIVersion || content.Kind != kind {
 		problems = append(problems, fmt.Errorf("--config %s: apiVersion %q, kind %q: need %q and %q",
-			path, content.APIVersion, content.Kind, configAPIVersion, kind))
+			path, content.APIVersion, content.Kind, APIVersion, kind))
 	}
 	for _, name := range sortedKeys(content.Settings) {
 		source := fmt.Sprintf("--config %s: settings.%s", path, name)

@@ -1,0 +1,359 @@
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/leasewrite"
+)
+
+const (
+	// readTimeout bounds a read of the real Lease. It is well below a kubelet's timeout of 10 s.
+	readTimeout = 3 * time.Second
+	// refreshPeriod is the time after which the real Lease is read again, so that a Lease that
+	// something else has deleted or changed is noticed.
+	refreshPeriod = 5 * time.Minute
+	// refreshRetry is the pause after a read that failed.
+	refreshRetry = 30 * time.Second
+	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old, and
+	// renewalPoll how often it looks.
+	renewalWait = time.Second
+	renewalPoll = 10 * time.Millisecond
+	// maxConflicts limits the repetitions of a write after a conflict with leasesvc.
+	maxConflicts = 3
+)
+
+// leaseWriter makes heartbeats of the kubelet's Lease writes. While leasesvc does not renew, the
+// writes pass to kube-apiserver.
+type leaseWriter struct {
+	node       string
+	transport  http.RoundTripper
+	heartbeats Heartbeats
+	logger     *slog.Logger
+
+	turn chan struct{} // holds one value; its owner serves a write and owns the fields below
+	// known is the Lease as kube-apiserver has it; nil if it is unknown. settled is what the kubelet
+	// last wrote there or, before the first write, what it read.
+	known, settled *coordinationv1.Lease
+	refreshAt      time.Time
+
+	mu     sync.Mutex // guards the fields below
+	state  passthrough
+	forget bool // known is out of date
+}
+
+// passthrough is what the metrics and the snapshot say.
+type passthrough struct {
+	since     time.Time     // zero while leasesvc renews
+	total     time.Duration // of former periods
+	lastWrite time.Time
+	beats     uint64 // writes that became a heartbeat
+	passed    uint64 // writes that passed because leasesvc does not renew
+	changes   uint64 // writes that passed because they change the Lease
+	conflicts uint64 // conflicts with leasesvc that the kubelet did not see
+}
+
+func newLeaseWriter(node string, transport http.RoundTripper, heartbeats Heartbeats, logger *slog.Logger) *leaseWriter {
+	return &leaseWriter{node: node, transport: transport, heartbeats: heartbeats, logger: logger, turn: make(chan struct{}, 1)}
+}
+
+// serve answers a write of the node's Lease, and returns false for any other request. The body of
+// an unusual write is still there then.
+func (l *leaseWriter) serve(w http.ResponseWriter, r *http.Request) bool {
+	form := leasewrite.Recognise(l.node, leasewrite.Request{Method: r.Method, URI: r.RequestURI, Header: r.Header})
+	if form.Kind == leasewrite.Other {
+		return false
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, leasewrite.MaxBodyBytes+1))
+	r.Body = restored{Reader: io.MultiReader(bytes.NewReader(body), r.Body), Closer: r.Body}
+	if err != nil || len(body) > leasewrite.MaxBodyBytes {
+		return false
+	}
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-r.Context().Done():
+		return false
+	}
+	return l.write(w, r, form, body)
+}
+
+// restored is a body of which a part was read.
+type restored struct {
+	io.Reader
+	io.Closer
+}
+
+func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewrite.Form, body []byte) bool {
+	readErr := l.refresh(r.Context())
+	if l.known == nil && readErr == nil {
+		return false // there is no such Lease; kube-apiserver says so
+	}
+	write, err := leasewrite.Decode(form, body, l.known)
+	if err != nil {
+		return false
+	}
+	if l.settled == nil {
+		l.settled = l.known
+	}
+	verdict := leasewrite.Judge(l.node, write, l.known, l.settled)
+	if verdict == leasewrite.Unusual {
+		return false
+	}
+	renewed := l.beat(r.Context(), leasewrite.Third(write))
+	l.record(verdict, renewed)
+	switch {
+	case renewed && verdict == leasewrite.Renewal:
+		l.answer(w, form, leasewrite.Answer(write, l.known))
+		return true
+	case form.Kind == leasewrite.Replace:
+		return l.pass(w, r, form, write)
+	}
+	return false
+}
+
+// beat sends a heartbeat, and reports whether leasesvc renews: its last renewal is younger than a
+// third of the Lease's duration.
+func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
+	start := time.Now()
+	if err := l.heartbeats.Report(start); err != nil {
+		l.logger.Warn("cannot send a heartbeat; the Lease write passes to kube-apiserver", "error", err)
+		return false
+	}
+	tick := time.NewTicker(renewalPoll)
+	defer tick.Stop()
+	for {
+		at, live := l.heartbeats.Renewed()
+		if !live {
+			return false
+		}
+		if time.Since(at) <= third {
+			return true
+		}
+		if time.Since(start) > renewalWait {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// refresh reads the real Lease if it is unknown or old. A failed read changes nothing. After a
+// successful one known is nil if there is no Lease.
+func (l *leaseWriter) refresh(ctx context.Context) error {
+	now := time.Now()
+	if l.takeForget() {
+		l.known, l.refreshAt = nil, time.Time{}
+	}
+	if now.Before(l.refreshAt) {
+		if l.known == nil {
+			return errUnknownLease
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	read, err := l.read(ctx)
+	if err != nil {
+		l.refreshAt = now.Add(refreshRetry)
+		if l.known == nil {
+			l.refreshAt = time.Time{}
+		}
+		l.logger.Warn("cannot read the Lease of the node", "error", err)
+		return err
+	}
+	l.known, l.refreshAt = read, now.Add(refreshPeriod)
+	if read == nil {
+		l.settled, l.refreshAt = nil, time.Time{}
+	}
+	return nil
+}
+
+var errUnknownLease = errors.New("the Lease is not known")
+
+// read returns the real Lease; nil if there is none.
+func (l *leaseWriter) read(ctx context.Context) (*coordinationv1.Lease, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kubernetes"+leasewrite.Path(l.node), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", leasewrite.Protobuf)
+	response, err := l.transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 2*leasewrite.MaxBodyBytes))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read Lease: %w", err)
+	case response.StatusCode == http.StatusNotFound:
+		return nil, nil
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("read Lease: %s", response.Status)
+	}
+	return leasewrite.DecodeLease(leasewrite.Protobuf, body)
+}
+
+func (l *leaseWriter) answer(w http.ResponseWriter, form leasewrite.Form, lease *coordinationv1.Lease) {
+	body, err := leasewrite.EncodeLease(form.Out, lease)
+	if err != nil {
+		writeStatus(w, http.StatusInternalServerError, "InternalError", err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", form.Out)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(body) // the kubelet may have gone; it writes again
+}
+
+// pass sends a write to kube-apiserver with the version of the real Lease, which leasesvc may have
+// changed since the kubelet read it. It returns false if the write is to pass as it came.
+func (l *leaseWriter) pass(w http.ResponseWriter, r *http.Request, form leasewrite.Form, write *coordinationv1.Lease) bool {
+	for try := 1; ; try++ {
+		body, err := leasewrite.EncodeLease(form.In, leasewrite.Rebase(write, l.known, l.settled))
+		if err != nil {
+			return false
+		}
+		response, text, err := l.put(r, body)
+		if err != nil {
+			l.known, l.refreshAt = nil, time.Time{} // it may have been written
+			w.Header().Set("Retry-After", "1")
+			writeStatus(w, http.StatusServiceUnavailable, "ServiceUnavailable", err.Error())
+			return true
+		}
+		if response.StatusCode == http.StatusConflict && try <= maxConflicts && l.reread(r.Context(), write) {
+			l.countConflict()
+			continue
+		}
+		l.learn(response, form, text, write)
+		forward(w, response, text)
+		return true
+	}
+}
+
+// reread reads the real Lease after a conflict, and reports whether the write still applies to it.
+func (l *leaseWriter) reread(ctx context.Context, write *coordinationv1.Lease) bool {
+	l.refreshAt = time.Time{}
+	if err := l.refresh(ctx); err != nil || l.known == nil {
+		return false
+	}
+	return write.UID == "" || write.UID == l.known.UID
+}
+
+// learn keeps what a response tells of the real Lease.
+func (l *leaseWriter) learn(response *http.Response, form leasewrite.Form, text []byte, write *coordinationv1.Lease) {
+	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusCreated {
+		if stored, err := leasewrite.DecodeLease(form.Out, text); err == nil {
+			l.known, l.settled, l.refreshAt = stored, write, time.Now().Add(refreshPeriod)
+			return
+		}
+	}
+	l.known, l.refreshAt = nil, time.Time{}
+}
+
+func (l *leaseWriter) put(r *http.Request, body []byte) (*http.Response, []byte, error) {
+	request, err := http.NewRequestWithContext(r.Context(), http.MethodPut, "https://kubernetes"+r.RequestURI, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range []string{"Accept", "Content-Type", "User-Agent", "Audit-Id", "Traceparent"} {
+		if values := r.Header.Values(name); len(values) > 0 {
+			request.Header[name] = values
+		}
+	}
+	response, err := l.transport.RoundTrip(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxBodyBytes))
+	return response, text, err
+}
+
+func forward(w http.ResponseWriter, response *http.Response, text []byte) {
+	for name, values := range response.Header {
+		switch name {
+		case "Connection", "Keep-Alive", "Transfer-Encoding", "Trailer", "Upgrade", "Content-Length":
+			continue
+		}
+		w.Header()[name] = values
+	}
+	w.WriteHeader(response.StatusCode)
+	_, _ = w.Write(text) // the kubelet may have gone; it writes again
+}
+
+// passed notes a request that passed as it came. It may have changed the Lease.
+func (l *leaseWriter) passed(r *http.Request) {
+	if leasewrite.ChangesLease(r.Method, r.URL.Path) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.forget = true
+	}
+}
+
+func (l *leaseWriter) takeForget() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	forget := l.forget
+	l.forget = false
+	return forget
+}
+
+func (l *leaseWriter) countConflict() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.conflicts++
+}
+
+// record notes what becomes of a write.
+func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, s := time.Now(), &l.state
+	s.lastWrite = now
+	switch {
+	case !renewed:
+		s.passed++
+	case verdict == leasewrite.Change:
+		s.changes++
+	default:
+		s.beats++
+	}
+	if renewed == s.since.IsZero() {
+		return
+	}
+	if renewed {
+		s.total += now.Sub(s.since)
+		l.logger.Info("leasesvc renews the Lease again", "after", now.Sub(s.since).Round(time.Millisecond))
+		s.since = time.Time{}
+		return
+	}
+	s.since = now
+	l.logger.Warn("leasesvc does not renew; Lease writes pass to kube-apiserver")
+}
+
+func (l *leaseWriter) current() passthrough {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state
+}
+
+func (l *leaseWriter) snapshot() Snapshot {
+	s := l.current()
+	return Snapshot{PassthroughSince: s.since, LastWrite: s.lastWrite}
+}

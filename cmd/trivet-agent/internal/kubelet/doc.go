@@ -1,0 +1,2 @@
+// Package kubelet observes the kubelet of this machine from outside.
+package kubelet

@@ -1,0 +1,185 @@
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/endpoint"
+	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/kubeconfig"
+	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/upstream"
+	"github.com/trivet-dev/trivet/internal/identity"
+)
+
+// apiservers sends requests to the kube-apiservers of the kubeconfig as the node. Before the node is
+// known it refuses them. It is safe for concurrent use.
+type apiservers struct {
+	mu       sync.Mutex // guards the fields below
+	pool     *upstream.Pool
+	endpoint *endpoint.Endpoint // nil in probe mode
+	waiting  error              // why there is no pool yet
+}
+
+func (a *apiservers) set(pool *upstream.Pool, e *endpoint.Endpoint) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pool, a.endpoint = pool, e
+}
+
+func (a *apiservers) setWaiting(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiting = err
+}
+
+func (a *apiservers) get() (*upstream.Pool, *endpoint.Endpoint, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pool == nil {
+		return nil, nil, fmt.Errorf("waiting for the identity of the node: %w", cmp.Or(a.waiting, errors.New("the agent has just started")))
+	}
+	return a.pool, a.endpoint, nil
+}
+
+// RoundTrip implements http.RoundTripper; the host of the request does not matter.
+func (a *apiservers) RoundTrip(r *http.Request) (*http.Response, error) {
+	pool, _, err := a.get()
+	if err != nil {
+		return nil, err
+	}
+	return pool.RoundTrip(r)
+}
+
+// check is nil while a kube-apiserver is ready.
+func (a *apiservers) check() error {
+	pool, _, err := a.get()
+	if err != nil {
+		return err
+	}
+	if !pool.HasCertificate() {
+		return errors.New("the node has no valid certificate; check the kubelet's registration and the client certificate of --kubeconfig")
+	}
+	var problems []error
+	for _, server := range pool.Snapshot() {
+		if server.Ready {
+			return nil
+		}
+		problems = append(problems, fmt.Errorf("%s: %s", server.Address, cmp.Or(server.Error, "not probed yet")))
+	}
+	return errors.Join(problems...)
+}
+
+func (a *apiservers) detail() string {
+	pool, e, err := a.get()
+	if err != nil {
+		return ""
+	}
+	text := ""
+	for _, server := range pool.Snapshot() {
+		if server.Current {
+			text = "requests go to " + server.Address
+		}
+	}
+	if e == nil {
+		return text
+	}
+	snapshot := e.Snapshot()
+	if !snapshot.PassthroughSince.IsZero() {
+		text += "; Lease writes pass to kube-apiserver since " + ago(snapshot.PassthroughSince)
+	}
+	return text + "; the kubelet last wrote its Lease " + ago(snapshot.LastWrite)
+}
+
+// runAPIServers waits for the kubeconfig and the name of the node. Then it runs the pool of
+// kube-apiservers and, in endpoint mode, the endpoint until ctx ends.
+func (n *node) runAPIServers(ctx context.Context) error {
+	file, name, err := n.awaitKubeconfig(ctx)
+	if err != nil {
+		return nil // ctx has ended
+	}
+	pool, err := upstream.New(upstream.Config{
+		Kubeconfig: file, Node: name, Discover: n.cfg.Endpoint.DiscoverAPIServers, StateDir: n.cfg.StateDir, Logger: n.logger,
+	})
+	if err != nil {
+		return err
+	}
+	if n.cfg.Endpoint.Listen == "" {
+		n.apiservers.set(pool, nil)
+		return pool.Run(ctx)
+	}
+	served, err := endpoint.New(endpoint.Config{
+		Node: name, Listen: n.cfg.Endpoint.Listen, Upstream: pool, Kubeconfig: file, ClientCAFile: n.cfg.Endpoint.ClientCAFile,
+		StateDir: n.cfg.StateDir, Heartbeats: endpointBeats{n.beats}, Logger: n.logger,
+	})
+	if err != nil {
+		return err
+	}
+	if err := n.registry.Register(served); err != nil {
+		return err
+	}
+	n.apiservers.set(pool, served)
+	both := newParts(ctx)
+	both.start("kube-apiservers", pool.Run)
+	both.start("endpoint of the kubelet", served.Run)
+	return both.wait()
+}
+
+// awaitKubeconfig waits until the kubeconfig can be read and the name of the node is known. A node
+// that has no certificate yet is known by --node-name only.
+func (n *node) awaitKubeconfig(ctx context.Context) (kubeconfig.File, string, error) {
+	for logged := ""; ; {
+		file, name, err := n.readKubeconfig()
+		if err == nil {
+			return file, name, nil
+		}
+		n.apiservers.setWaiting(err)
+		if cause := err.Error(); cause != logged {
+			logged = cause
+			n.logger.Warn("the kubeconfig is not usable yet; trying again until it is", "kubeconfig", n.cfg.Kubeconfig, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return file, "", ctx.Err()
+		case <-time.After(retryPeriod):
+		}
+	}
+}
+
+func (n *node) readKubeconfig() (kubeconfig.File, string, error) {
+	file, err := kubeconfig.Load(n.cfg.Kubeconfig)
+	if err != nil || n.cfg.NodeName != "" {
+		return file, n.cfg.NodeName, err
+	}
+	files, err := n.cfg.credentialFiles(&file)
+	if err != nil {
+		return file, "", err
+	}
+	name, err := nodeOfCertificate(files)
+	return file, name, err
+}
+
+// files returns the files of the identity at leasesvc. The kubeconfig is read each time until it can
+// be: it may appear after the agent has started.
+func (n *node) files() (identity.Files, error) {
+	if n.cfg.Kubeconfig == "" {
+		return n.cfg.credentialFiles(nil)
+	}
+	file, err := kubeconfig.Load(n.cfg.Kubeconfig)
+	if err != nil {
+		return identity.Files{}, err
+	}
+	return n.cfg.credentialFiles(&file)
+}
+
+// endpointBeats are the beats as the endpoint sees them.
+type endpointBeats struct{ *beats }
+
+// Renewed implements endpoint.Heartbeats.
+func (e endpointBeats) Renewed() (accepted time.Time, live bool) {
+	renewal := e.beats.Renewed()
+	return renewal.Accepted, renewal.Live
+}
