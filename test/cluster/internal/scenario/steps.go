@@ -6,11 +6,12 @@ import (
 
 const app = "web"
 
-// Workloads are the steps that need nodes with kubelets and change none of them. first is a worker.
-func Workloads(first string) []Step {
+// Workloads are the steps that need nodes with kubelets and change none of them. first is a worker,
+// and apiServers the number of kube-apiservers.
+func Workloads(first string, apiServers int) []Step {
 	const gated = "web-gated"
 	return []Step{
-		{"at rest", Nothing{}, []Expectation{kubernetesSlice()}},
+		{"at rest", Nothing{}, []Expectation{addresses(apiServers)}},
 		{"Deployment of 2", Deploy{app, 2}, []Expectation{endpoints("ready*", 2), pods(2)}},
 		{"gated Pod runs", RunGated{gated, app, first}, []Expectation{endpoints("not ready*", 1), endpoints("ready*", 2), pods(3)}},
 		{"gate opens", SetGate{gated, true}, []Expectation{endpoints("ready*", 3)}},
@@ -86,10 +87,6 @@ func condition(node, value string) Expectation {
 
 func taint(node, name string, count int) Expectation {
 	return Expectation{recording.KindNode, node, "taint " + name, "present", count}
-}
-
-func kubernetesSlice() Expectation {
-	return Expectation{recording.KindEndpointSlice, "kubernetes", recording.FieldExists, "yes", 1}
 }
 
 func kubernetesAddress(address string, count int) Expectation {
