@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/nodecluster"
 	"github.com/trivet-dev/trivet/test/cluster/internal/recorder"
@@ -43,7 +44,6 @@ var arguments = options{
 const (
 	page       = "../../docs/upstream-recordings.md"
 	podImage   = "localhost/pause:1"
-	clusterDir = "/var/lib"
 	upTimeout  = 8 * time.Minute
 	runTimeout = 20 * time.Minute
 )
@@ -91,8 +91,9 @@ func TestRecord(t *testing.T) {
 
 func record(t *testing.T, s side) {
 	cluster := start(t, s)
-	nodes := cluster.Nodes()
-	kube, err := cluster.Client(nodes[0])
+	config := cluster.RESTConfig(cluster.Nodes()[0])
+	config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
+	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,16 +126,7 @@ func record(t *testing.T, s side) {
 // start starts a cluster that ends with the test.
 func start(t *testing.T, s side) *nodecluster.Cluster {
 	t.Helper()
-	parent, err := os.MkdirTemp(clusterDir, "trivet-recording-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.Remove(parent); err != nil {
-			t.Errorf("the cluster leaves something: %v", err)
-		}
-	})
-	config := nodecluster.DefaultConfig(filepath.Join(parent, "cluster"), absolute(t, *arguments.assets), absolute(t, *arguments.binaries))
+	config := nodecluster.DefaultConfig(filepath.Join(t.TempDir(), "cluster"), absolute(t, *arguments.assets), absolute(t, *arguments.binaries))
 	config.Logger = loggerOf(t)
 	s.configure(&config)
 	ctx, cancel := context.WithTimeout(t.Context(), upTimeout)

@@ -22,8 +22,8 @@ import (
 // silenceLimit ends a watch of a kube-apiserver that has stopped without a word.
 const silenceLimit = 2 * time.Minute
 
-// Recorder records Nodes, their Leases, and the Pods, Services, Endpoints, EndpointSlices and Events
-// of some namespaces. Its methods are safe for concurrent use.
+// Recorder records Nodes, their Leases, and the Pods, Services, Endpoints, EndpointSlices and
+// Events of some namespaces. Its methods are safe for concurrent use.
 type Recorder struct {
 	began   time.Time
 	watches []watched
@@ -107,8 +107,8 @@ func (r *Recorder) Finish() recording.Recording {
 // Views returns the objects of a kind as they are now, in no order.
 type Views func(kind string) []recording.View
 
-// Await calls condition, now and after each change, until it returns nil or ctx ends. condition must
-// not call the recorder.
+// Await calls condition, now and after each change, until it returns nil or ctx ends. condition
+// must not call the recorder.
 func (r *Recorder) Await(ctx context.Context, condition func(Views) error) error {
 	for {
 		r.mu.Lock()
@@ -125,8 +125,8 @@ func (r *Recorder) Await(ctx context.Context, condition func(Views) error) error
 	}
 }
 
-// AwaitQuiet returns when nothing has changed for that long, or after limit. Renewals of Leases are no
-// changes.
+// AwaitQuiet returns when nothing has changed for that long, or after limit. Renewals of Leases are
+// no changes.
 func (r *Recorder) AwaitQuiet(ctx context.Context, quiet, limit time.Duration) error {
 	end := time.Now().Add(limit)
 	for {

@@ -25,7 +25,6 @@ type Action interface {
 	run(ctx context.Context, s *Stage) error
 }
 
-// The actions.
 type (
 	// Nothing lets the cluster rest.
 	Nothing struct{}
@@ -46,21 +45,27 @@ type (
 		Name string
 		Open bool
 	}
-	// DeletePod deletes a Pod by name; DeletePodOn one of an app on a node.
-	DeletePod   struct{ Name string }
+	// DeletePod deletes a Pod by name.
+	DeletePod struct{ Name string }
+	// DeletePodOn deletes a Pod of an app on a node.
 	DeletePodOn struct{ App, Node string }
 	// RemoveLabel removes a label of a Node.
 	RemoveLabel struct{ Node, Label string }
-	// Drain cordons a Node and evicts the Pods of the namespace; Uncordon ends that.
-	Drain    struct{ Node string }
+	// Drain cordons a Node and evicts the Pods of the namespace.
+	Drain struct{ Node string }
+	// Uncordon lets new Pods run on a Node again.
 	Uncordon struct{ Node string }
 	// DeleteNode deletes the Node object.
 	DeleteNode struct{ Node string }
-	// StopKubelet and the following actions are those of Machines.
-	StopKubelet    struct{ Node string }
-	StartKubelet   struct{ Node string }
-	StopAPIServer  struct{ Node string }
-	KillAPIServer  struct{ Node string }
+	// StopKubelet is that of Machines.
+	StopKubelet struct{ Node string }
+	// StartKubelet is that of Machines.
+	StartKubelet struct{ Node string }
+	// StopAPIServer is that of Machines.
+	StopAPIServer struct{ Node string }
+	// KillAPIServer is that of Machines.
+	KillAPIServer struct{ Node string }
+	// StartAPIServer is that of Machines.
 	StartAPIServer struct{ Node string }
 )
 

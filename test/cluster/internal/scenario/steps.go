@@ -23,8 +23,8 @@ func Workloads(first string, apiServers int) []Step {
 	}
 }
 
-// Nodes are the steps of two workers with the Deployment of Workloads. Both lose their kubelets, one
-// after the other, so each way of heartbeats is seen. The first one also loses its Node object.
+// Nodes are the steps of two workers with the Deployment of Workloads. Both lose their kubelets,
+// one after the other, so each way of heartbeats is seen. The first one also loses its Node object.
 func Nodes(first, second string) []Step {
 	const label = "beta.kubernetes.io/os"
 	return []Step{
