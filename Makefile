@@ -126,6 +126,10 @@ conformance: assets-rivals ## Tests beside upstream's lease client and kube-cont
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
+.PHONY: test-cluster
+test-cluster: assets-nodes binaries-nodes ## Tests on a cluster with real nodes, which this starts and ends; needs root and what make cluster installs
+	go test -count=1 -v -timeout 60m -run 'TestCluster_' ./test/cluster -args -cluster
+
 .PHONY: check
 check: lint breaking gen-check import-rules ## All checks without a control plane: linters, language, API changes, generated code, import rules
 
