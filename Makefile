@@ -123,6 +123,7 @@ abuse: ## Raw HTTP/2 and TLS attacks beside 1,000 heartbeat streams: latency and
 .PHONY: conformance
 conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 6 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
+	cd cmd/trivet-agent/conformance && go test -race -count=1 ./...
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
@@ -170,7 +171,7 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/lint, tools/protocol and tools/vulncheck hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
 
 .PHONY: modules
 modules: ## Vet and test the modules with a go.mod of their own: tools, bench, conformance

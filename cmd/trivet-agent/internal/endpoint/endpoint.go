@@ -38,7 +38,8 @@ const (
 	maxBodyBytes = 4 << 20
 	// maxStreams is the number of requests and watches on one HTTP/2 connection.
 	maxStreams = 1000
-	// stopTimeout bounds how long requests in progress may delay a stop. Watches end at once.
+	// stopGrace is how long requests in progress may go on at a stop, and stopTimeout bounds the stop.
+	stopGrace   = 500 * time.Millisecond
 	stopTimeout = 2 * time.Second
 )
 
@@ -157,7 +158,8 @@ func (e *Endpoint) Run(ctx context.Context) error {
 		cancel()
 	})
 	<-ctx.Done()
-	cancelRequests()
+	cut := time.AfterFunc(stopGrace, cancelRequests) // watches would go on for ever
+	defer cut.Stop()
 	stopping, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancelStop()
 	if server.Shutdown(stopping) != nil {
@@ -177,8 +179,8 @@ func (e *Endpoint) server(requests context.Context) *http.Server {
 		Handler: http.HandlerFunc(e.serve),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
-			// The handler verifies the certificate, so that a caller gets an answer that says why it
-			// is refused.
+			// The handler verifies the certificate, so that a caller gets an answer that says why
+			// it is refused.
 			ClientAuth:             tls.RequestClientCert,
 			GetCertificate:         e.ca.GetCertificate,
 			SessionTicketsDisabled: true,

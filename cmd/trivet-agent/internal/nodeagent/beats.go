@@ -118,7 +118,7 @@ func (b *beats) newAgent(found nodeIdentity) (*agent.Agent, error) {
 		Lookup:  b.addresses,
 		Dial:    func(target string) (*grpc.ClientConn, error) { return b.dial(target, found.client) },
 		Cluster: b.cfg.Cluster, TokenFile: b.cfg.TokenFile,
-		Name: "trivet-agent", Version: identity.Version(),
+		Name: "trivet-agent", Version: identity.Version(), Mode: b.cfg.mode(),
 		Holders:      []agent.Holder{holder},
 		BeatOnReport: b.cfg.Endpoint.Listen != "", AgeTolerance: ageTolerance,
 		AnswerTimeout: answerTimeout,
