@@ -169,7 +169,8 @@ func (f *fixture) client(config *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// leasesvc accepts heartbeats while it is not gone.
+// leasesvc accepts heartbeats while it is not gone. It is gone for longer than a third of the
+// Lease.
 type leasesvc struct {
 	mu       sync.Mutex // guards the fields below
 	gone     bool
@@ -198,7 +199,7 @@ func (l *leasesvc) Renewed() (time.Time, bool) {
 func (l *leasesvc) setGone(gone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone = gone
+	l.gone, l.accepted = gone, time.Time{}
 }
 
 // more returns a condition: so many further heartbeats.

@@ -38,7 +38,8 @@ const (
 	maxBodyBytes = 4 << 20
 	// maxStreams is the number of requests and watches on one HTTP/2 connection.
 	maxStreams = 1000
-	// stopGrace is how long requests in progress may go on at a stop, and stopTimeout bounds the stop.
+	// stopGrace is how long requests in progress may go on at a stop, and stopTimeout bounds the
+	// stop.
 	stopGrace   = 500 * time.Millisecond
 	stopTimeout = 2 * time.Second
 )
@@ -48,8 +49,9 @@ const (
 type Heartbeats interface {
 	// Report sends a heartbeat, because the kubelet was observed at that time.
 	Report(observed time.Time) error
-	// Renewed returns when leasesvc last accepted a heartbeat. It returns false if leasesvc has no
-	// session of the node now, or refuses it.
+	// Renewed returns when leasesvc last accepted a heartbeat; zero before the first. live says
+	// that leasesvc has a session of the node now, so that an answer to the last heartbeat can
+	// come.
 	Renewed() (accepted time.Time, live bool)
 }
 

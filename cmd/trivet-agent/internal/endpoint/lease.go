@@ -138,14 +138,11 @@ func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
 	defer tick.Stop()
 	for {
 		at, live := l.heartbeats.Renewed()
-		if !live {
-			return false
-		}
 		if time.Since(at) <= third {
-			return true
+			return true // also while the agent changes to another replica
 		}
 		// leasesvc has missed the heartbeat before this one as well, or it takes too long.
-		if at.Before(before) || time.Since(start) > renewalWait {
+		if !live || at.Before(before) || time.Since(start) > renewalWait {
 			return false
 		}
 		select {

@@ -128,7 +128,7 @@ func TestLease_NoBeatWithoutAWrite(t *testing.T) {
 // when its writes pass.
 func TestLease_PassesWhileLeasesvcIsAwayAndComesBack(t *testing.T) {
 	for name, away := range map[string]func(*leasesvc){
-		"refuses": func(l *leasesvc) { l.gone = true },
+		"refuses": func(l *leasesvc) { l.gone, l.accepted = true, time.Now().Add(-14*time.Second) },
 		"fails":   func(l *leasesvc) { l.err = errors.New("no such holder") },
 		"silent":  func(l *leasesvc) { l.silent, l.accepted = true, time.Now().Add(-14*time.Second) },
 	} {
@@ -188,6 +188,8 @@ func TestLease_ShortSilenceOfLeasesvcIsNoReason(t *testing.T) {
 	w := newWriter(f, leasewrite.Protobuf)
 	f.leasesvc.set(func(l *leasesvc) { l.silent, l.accepted = true, time.Now().Add(-10*time.Second) })
 	w.mustRenew()
+	f.leasesvc.set(func(l *leasesvc) { l.gone = true }) // the agent changes to another replica
+	w.mustRenew()
 	w.expectWrites(0, 0)
 }
 
@@ -215,7 +217,7 @@ func TestLease_RestartOfTheAgentCostsNoConflict(t *testing.T) {
 		f.stop()
 		f.start()
 		w.client = f.kubelet()
-		f.leasesvc.set(func(l *leasesvc) { l.gone = gone })
+		f.leasesvc.set(func(l *leasesvc) { l.gone, l.accepted = gone, time.Time{} })
 		w.mustRenew()
 		w.mustRenew()
 	}
@@ -275,7 +277,7 @@ func TestLease_BeatsGoOnWhileNoAPIServerAnswers(t *testing.T) {
 	f.server.Kill()
 	w.mustRenew() // the endpoint has not read the Lease yet
 	w.mustRenew()
-	f.leasesvc.set(func(l *leasesvc) { l.gone = true })
+	f.leasesvc.set(func(l *leasesvc) { l.gone, l.accepted = true, time.Time{} })
 	if code := w.renew(); code != http.StatusServiceUnavailable {
 		t.Errorf("without leasesvc and kube-apiserver: %d", code)
 	}

@@ -20,8 +20,8 @@ import (
 const (
 	// ageTolerance is how much older an observation may be than its beat says.
 	ageTolerance = 250 * time.Millisecond
-	// answerTimeout bounds a connection to a replica that is silent: little of a grace period of 20 s
-	// may be lost at one of several.
+	// answerTimeout bounds a connection to a replica that is silent: little of a grace period of 20
+	// s may be lost at one of several.
 	answerTimeout = 4 * time.Second
 )
 
