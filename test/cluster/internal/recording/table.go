@@ -64,16 +64,30 @@ func (p *printer) differences(all []Difference) {
 	}
 }
 
-// times leaves out Events, and what comes within a second on both sides.
+// times shows conditions and taints of Nodes, endpoints, Leases and evictions, except for what comes
+// within a second on both sides.
 func (p *printer) times(pairs []Pair) {
 	p.line("| step | what | value | upstream | ours |")
 	p.line("|---|---|---|---|---|")
 	for _, pair := range pairs {
 		u, o := pair.Upstream, pair.Ours
-		if u.Kind == KindEvent || max(u.After, o.After) < time.Second {
+		if !timed(u) || max(u.After, o.After) < time.Second {
 			continue
 		}
 		p.line("| %s | %s %s: %s | %s | %s | %s |", u.Step, u.Kind, escape(u.Object), escape(u.Field), escape(short(shown(u))), seconds(u.After), seconds(o.After))
+	}
+}
+
+func timed(c Change) bool {
+	switch c.Kind {
+	case KindNode:
+		return c.Field == "condition Ready" || c.Field == FieldExists || strings.HasPrefix(c.Field, "taint ")
+	case KindEndpointSlice, KindEndpoints, KindLease:
+		return true
+	case KindPod:
+		return c.Field == "deletion" || c.Field == "condition DisruptionTarget"
+	default:
+		return false
 	}
 }
 

@@ -106,6 +106,24 @@ func TestFinish_RunsThatDifferInNamesAloneAreEqual(t *testing.T) {
 	}
 }
 
+func TestNormalize_WhatDiffersByChanceIsReplaced(t *testing.T) {
+	for text, want := range map[string]string{
+		"Normal: (combined from similar events): Created pod: x":        "Normal: Created pod: x",
+		"MountVolume.SetUp failed for volume \"kube-api-access-rm5mf\"": "MountVolume.SetUp failed for volume \"kube-api-access-(random)\"",
+		"pod web_default(0f8fad5b-d9cb-469f-a165-70867728950e)":         "pod web_default((uid))",
+		"took 1m2.5s":                           "took (duration)",
+		"at 2026-11-23T00:44:28.066Z":           "at (time)",
+		"at 2026-11-23 00:44:28 +0000 UTC":      "at (time)",
+		"0123456789abcdef0123456789abcdef gone": "(id) gone",
+		"Node w1 status is now: NodeReady":      "Node w1 status is now: NodeReady",
+	} {
+		got := normalize([]Change{{Kind: KindEvent, Value: text}}, nil)[0].Value
+		if got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestTracker_FirstStepBeginsWithWhatIsThereExceptEvents(t *testing.T) {
 	tracker := NewTracker()
 	tracker.Observe(0, viewOf(t, sliceOf("web-1", false, "10.0.0.1")))
