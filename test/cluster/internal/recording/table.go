@@ -25,7 +25,7 @@ func (c Comparison) Print(to io.Writer) error {
 		p.line("")
 		p.line("### Differences without a reason")
 		p.line("")
-		p.differences(open)
+		p.differences(open, len(open))
 	}
 	if len(c.Unused) > 0 {
 		p.line("")
@@ -41,7 +41,7 @@ func (c Comparison) Print(to io.Writer) error {
 		p.line("")
 		p.line("%s", because)
 		p.line("")
-		p.differences(slices.DeleteFunc(slices.Clone(c.Differences), func(d Difference) bool { return d.Because != because }))
+		p.differences(slices.DeleteFunc(slices.Clone(c.Differences), func(d Difference) bool { return d.Because != because }), shownOfReason)
 	}
 	p.line("")
 	p.line("### Times of the same changes")
@@ -51,16 +51,24 @@ func (c Comparison) Print(to io.Writer) error {
 	return err
 }
 
+// shownOfReason limits the differences that are shown of one reason.
+const shownOfReason = 12
+
 type printer struct{ strings.Builder }
 
 func (p *printer) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
-func (p *printer) differences(all []Difference) {
+// differences shows so many at most.
+func (p *printer) differences(all []Difference, limit int) {
 	p.line("| step | difference | what | upstream | ours |")
 	p.line("|---|---|---|---|---|")
-	for _, d := range all {
+	more := len(all) - limit
+	for _, d := range all[:min(len(all), limit)] {
 		p.line("| %s | %s | %s %s: %s | %s | %s |", d.Step, d.Difference, d.Kind, escape(d.Object), escape(d.Field),
 			cell(d.Upstream, d.UpstreamAfter), cell(d.Ours, d.OursAfter))
+	}
+	if more > 0 {
+		p.line("| | | %d more with this reason | | |", more)
 	}
 }
 

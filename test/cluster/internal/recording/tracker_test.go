@@ -95,8 +95,7 @@ func TestFinish_RunsThatDifferInNamesAloneAreEqual(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Pod web-2 | Started | Normal: Container of web-replicas-1 at (address of web-2):80 started in (duration)",
-		"Pod web-2 | Started source | kubelet",
+		"Pod web-2 | Started | Normal from kubelet: Container of web-replicas-1 at (address of web-2):80 started in (duration)",
 		"web-slice-1 | endpoint (address of web-1) | ready",
 		"web-slice-1 | endpoint (address of web-2) | ready",
 		"web-1 | exists | ",
