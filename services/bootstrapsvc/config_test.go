@@ -29,7 +29,7 @@ func TestConfig_DefaultsOfFlags(t *testing.T) {
 		"probe-interval": "1s", "probe-timeout": "3s", "probe-failures": "3",
 		"endpoint-reconciler-type": "lease", "apiserver-count": "1", "static-apiserver-address": "", "static-apiserver-port": "0",
 		"adopt-master-leases": "false", "shared-apiserver-address": "false", "min-ready-apiservers": "1",
-		"unready-delay": "8s", "keep-last-address": "false", "etcd-prefix": "/registry",
+		"unready-delay": "8s", "keep-last-address": "false", "keep-ready-address": "false", "etcd-prefix": "/registry",
 		"auto-repair": "safe", "finding-history": "1000", "repair-history": "100", "service-node-port-range": "", "leak-grace": "1m5s",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

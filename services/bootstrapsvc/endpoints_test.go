@@ -198,8 +198,8 @@ func TestEndpoints_LastAddressStaysWithKeepLast(t *testing.T) {
 	})
 }
 
-// With --keep-ready-address, a stop of bootstrapsvc is no stop of a kube-apiserver that is ready, or
-// that does not answer in time. One that says that it is not ready leaves with bootstrapsvc.
+// With --keep-ready-address, a stop of bootstrapsvc is no stop of a kube-apiserver that is ready,
+// or that does not answer in time. One that says that it is not ready leaves with bootstrapsvc.
 func TestEndpoints_KeepReadyKeepsAServerThatMayServe(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(*fixture)

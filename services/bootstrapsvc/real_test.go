@@ -45,7 +45,17 @@ type replica struct {
 // test share its keys.
 func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Config)) *replica {
 	t.Helper()
+	return startReplicaBeside(t, address, nil, options...)
+}
+
+// startReplicaBeside is startReplica for a replica that probes the server of a configuration; nil
+// stands for the stand-in.
+func startReplicaBeside(t *testing.T, address string, beside *rest.Config, options ...func(*bootstrapsvc.Config)) *replica {
+	t.Helper()
 	r := &replica{ended: make(chan error, 1)}
+	if beside == nil {
+		beside = r.apiServer(t)
+	}
 	etcd, err := testkit.Cluster(t).EtcdClient()
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +80,7 @@ func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Co
 		option(&cfg)
 	}
 	r.service, err = bootstrapsvc.New(cfg, bootstrapsvc.Deps{
-		Member: member, Kube: kube, KubeConfig: r.apiServer(t), Etcd: etcd,
+		Member: member, Kube: kube, KubeConfig: beside, Etcd: etcd,
 		Leadership: candidate, Logger: logger, Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {

@@ -11,9 +11,14 @@ import (
 
 // TestMain is also the main function of a cluster's nodes, which are processes of this executable.
 func TestMain(m *testing.M) {
-	isChild, err := nodecluster.RunChild(context.Background())
+	isChild, err := nodecluster.RunChild(context.Background(), os.Args)
 	if !isChild {
-		os.Exit(m.Run())
+		code := m.Run()
+		if err := endLive(); err != nil {
+			fmt.Fprintln(os.Stderr, "the end of the cluster:", err)
+			code = 1
+		}
+		os.Exit(code)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -43,6 +43,9 @@ func pods(t *testing.T, objects []*unstructured.Unstructured) map[string]corev1.
 	for _, deployment := range ofKind[appsv1.Deployment](t, objects, "Deployment") {
 		found[deployment.Name] = deployment.Spec.Template.Spec
 	}
+	for _, daemons := range ofKind[appsv1.DaemonSet](t, objects, "DaemonSet") {
+		found["daemonset/"+daemons.Name] = daemons.Spec.Template.Spec
+	}
 	for _, job := range ofKind[batchv1.Job](t, objects, "Job") {
 		found["job/"+job.Name] = job.Spec.Template.Spec
 	}
@@ -96,7 +99,10 @@ func (s server) settings(t *testing.T, objects []*unstructured.Unstructured) map
 		}
 	}
 	for _, argument := range s.Args {
-		name, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
+		name, value, given := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
+		if !given {
+			value = "true"
+		}
 		for variable, content := range environment {
 			value = strings.ReplaceAll(value, "$("+variable+")", content)
 		}
@@ -139,10 +145,15 @@ func configure(t *testing.T, s server, settings map[string]string, files string)
 func TestTrees_RunTheServersTheyAreFor(t *testing.T) {
 	all := []string{"bootstrapsvc", "gateway", "leasesvc", "slicesvc"}
 	for tree, want := range map[string][]string{
-		"base":                        all,
-		"overlays/standalone":         all,
-		"overlays/sidecar":            {"gateway", "leasesvc", "slicesvc"},
-		"overlays/sidecar/static-pod": {"bootstrapsvc"},
+		"base":                     all,
+		"overlays/standalone":      all,
+		"overlays/sidecar":         {"gateway", "leasesvc", "slicesvc"},
+		"overlays/static-pods":     nil,
+		"static-pods/bootstrapsvc": {"bootstrapsvc"},
+		"static-pods/leasesvc":     {"leasesvc"},
+		"static-pods/slicesvc":     {"slicesvc"},
+		"static-pods/gateway":      {"gateway"},
+		sharedPod:                  {"bootstrapsvc"},
 	} {
 		var got []string
 		for _, spec := range pods(t, render(t, tree)) {
@@ -180,6 +191,9 @@ func TestServers_ListenWhereTheyAreLookedFor(t *testing.T) {
 	for _, tree := range trees() {
 		objects := render(t, tree)
 		services := ofKind[corev1.Service](t, objects, "Service")
+		if slices.Contains(serverPods(), tree) { // the Services of static Pods are in the cluster
+			services = ofKind[corev1.Service](t, render(t, "overlays/static-pods"), "Service")
+		}
 		for pod, spec := range pods(t, objects) {
 			for _, server := range servers(spec) {
 				t.Run(tree+"/"+pod, func(t *testing.T) {

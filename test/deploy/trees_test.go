@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,28 +34,53 @@ const everything = "../test/deploy/testdata/everything"
 // certManager is the base with certificates by cert-manager.
 const certManager = "../test/deploy/testdata/cert-manager"
 
+// withAgent is the base with the agent on every node, staticEverything all that goes with static
+// Pods.
+const (
+	withAgent        = "../test/deploy/testdata/agent"
+	staticEverything = "../test/deploy/testdata/static-everything"
+)
+
 // trees are all that can be rendered, seen from deploy/.
 func trees() []string {
-	return []string{"base", "overlays/standalone", "overlays/sidecar", "overlays/sidecar/static-pod", everything, certManager}
+	clusters := []string{
+		"base", "overlays/standalone", "overlays/sidecar", "overlays/static-pods", everything, certManager, withAgent, staticEverything,
+	}
+	return slices.Concat(clusters, serverPods(), agentPods(), []string{sharedPod})
+}
+
+// rendered has the output of kustomize for each tree.
+var rendered = struct {
+	sync.Mutex
+	of map[string][]byte
+}{of: map[string][]byte{}}
+
+// output returns what kustomize makes of a tree. It runs once for each tree.
+func output(t *testing.T, tree string) []byte {
+	t.Helper()
+	rendered.Lock()
+	defer rendered.Unlock()
+	if rendered.of[tree] == nil {
+		path, err := filepath.Abs(filepath.Join("..", "..", "deploy", tree))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tellCache(t, filepath.Join("..", "..", "deploy"))
+		var complaints bytes.Buffer
+		kustomize := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "-C", "../../tools/kustomize", "tool", "kustomize", "build", path)
+		kustomize.Stderr = &complaints
+		if rendered.of[tree], err = kustomize.Output(); err != nil {
+			t.Fatalf("render %s: %v\n%s", tree, err, complaints.String())
+		}
+	}
+	return rendered.of[tree]
 }
 
 // render returns the objects of a tree, in kustomize's order.
 func render(t *testing.T, tree string) []*unstructured.Unstructured {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", "deploy", tree))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tellCache(t, filepath.Join("..", "..", "deploy"))
-	var complaints bytes.Buffer
-	kustomize := exec.CommandContext(t.Context(), "go", "-C", "../../tools/kustomize", "tool", "kustomize", "build", path)
-	kustomize.Stderr = &complaints
-	output, err := kustomize.Output()
-	if err != nil {
-		t.Fatalf("render %s: %v\n%s", tree, err, complaints.String())
-	}
 	var objects []*unstructured.Unstructured
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(output), 4096)
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(output(t, tree)), 4096)
 	for {
 		object := &unstructured.Unstructured{}
 		switch err := decoder.Decode(object); {
@@ -153,6 +181,19 @@ func (a *applier) applyNamespaces(t *testing.T, objects []*unstructured.Unstruct
 	}
 }
 
+// restore gives the namespaces the labels of the base again, after a test has ended.
+func (a *applier) restore(t *testing.T) {
+	t.Helper()
+	for _, object := range render(t, "base") {
+		if object.GetKind() != "Namespace" {
+			continue
+		}
+		if err := a.apply(context.Background(), object, false); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestTrees_ARealAPIServerAcceptsEveryObject(t *testing.T) {
 	server := newApplier(t, testkit.Cluster(t).RESTConfig())
 	for _, tree := range trees() {
@@ -162,6 +203,10 @@ func TestTrees_ARealAPIServerAcceptsEveryObject(t *testing.T) {
 				t.Fatal("renders to nothing")
 			}
 			server.applyNamespaces(t, objects)
+			if strings.HasPrefix(tree, "static-pods/") { // their namespace is that of component host-access
+				server.applyNamespaces(t, render(t, withAgent))
+			}
+			t.Cleanup(func() { server.restore(t) })
 			for _, object := range objects {
 				if object.GroupVersionKind().Group == certManagerGroup {
 					continue // not a part of Kubernetes; see certificates_test.go

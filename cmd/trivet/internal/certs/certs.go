@@ -95,27 +95,32 @@ Exit codes:
 
 func newRenderCommand(streams printer.Streams) *cobra.Command {
 	opts := defaults()
-	var file string
+	var file, directory string
 	command := &cobra.Command{
 		Use:   "render",
 		Short: "Print the objects as YAML, private keys included",
 		Long: `Print the Secrets and the ConfigMap of an installation as YAML, without a cluster. The output has private keys.
 
 With -f, the objects of a file are the start: only what is missing or wears out is replaced, so the output of one run
-is the input of the next.`,
+is the input of the next.
+
+With --directory, the files that static Pods read on a machine are written, too: trust/, etcd/ and a folder for each
+server. A file that is up to date stays as it is. The key of the authority is only in the output.`,
 		Example: `  umask 077
   trivet certs render > certs.yaml
-  trivet certs render -f certs.yaml > renewed.yaml`,
+  trivet certs render -f certs.yaml > renewed.yaml
+  trivet certs render -f certs.yaml --directory /etc/trivet > renewed.yaml`,
 		RunE: func(command *cobra.Command, args []string) error {
 			settings, err := opts.settings(args)
 			if err != nil {
 				return err
 			}
-			return render(command.Context(), streams, file, settings)
+			return render(command.Context(), streams, file, directory, settings)
 		},
 	}
 	opts.register(command.Flags())
 	command.Flags().StringVarP(&file, "filename", "f", "", "File with the output of an earlier run.")
+	command.Flags().StringVar(&directory, "directory", "", "Also write the files of static Pods below this directory, such as /etc/trivet.")
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	return command
 }
@@ -286,7 +291,7 @@ func readAuthority(certFlag, certPath, keyFlag, keyPath string) (*certs.Authorit
 	return authority, nil
 }
 
-func render(ctx context.Context, streams printer.Streams, file string, s settings) error {
+func render(ctx context.Context, streams printer.Streams, file, directory string, s settings) error {
 	objects := newMemory(s.namespace)
 	if file != "" {
 		text, err := os.ReadFile(file)
@@ -304,6 +309,14 @@ func render(ctx context.Context, streams printer.Streams, file string, s setting
 	}
 	if err := objects.print(streams.Out); err != nil {
 		return &exit.Error{Code: exit.Undetermined, Summary: "cannot print the objects", Err: err}
+	}
+	if directory == "" {
+		return nil
+	}
+	// The output is complete by now: an authority whose key is lost could not be used again.
+	err := writeFiles(directory, objects.files(), func(path string) { fmt.Fprintln(streams.Err, path, "written") })
+	if err != nil {
+		return &exit.Error{Code: exit.Undetermined, Summary: "cannot write the files", Err: err}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -469,7 +470,7 @@ func TestRender_OutputIsTheInputOfTheNextRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := render(t.Context(), printer.Streams{Out: &out, Err: io.Discard}, file, s); err != nil {
+		if err := render(t.Context(), printer.Streams{Out: &out, Err: io.Discard}, file, "", s); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -483,6 +484,68 @@ func TestRender_OutputIsTheInputOfTheNextRun(t *testing.T) {
 	}
 	if strings.Count(first, "kind: Secret") != 5 || strings.Count(first, "kind: ConfigMap") != 1 {
 		t.Errorf("printed:\n%s", first)
+	}
+}
+
+// The files of a machine are those that deploy/static-pods name. Only changed ones are written, no
+// file has the key of the authority, and only the group reads keys.
+func TestRender_WritesTheFilesOfStaticPods(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "trivet")
+	if err := errors.Join(os.Mkdir(directory, 0o700), os.Chmod(directory, os.ModeSetgid|0o750)); err != nil {
+		t.Fatal(err)
+	}
+	etcd, err := certs.NewAuthority("etcd", time.Hour*24*365, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := settingsOf(t, nil)
+	s.etcd, s.includeClusterClientCA = etcd, false
+	objects := newMemory("trivet-system")
+	written := func(at time.Time) (paths []string) {
+		t.Helper()
+		if err := applyRepeatedly(t.Context(), objects, s, func() time.Time { return at }, func(change) {}); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeFiles(directory, objects.files(), func(path string) { paths = append(paths, path) }); err != nil {
+			t.Fatal(err)
+		}
+		return paths
+	}
+	var want []string
+	for _, name := range []string{"bootstrapsvc/tls.crt", "bootstrapsvc/tls.key", "etcd/ca.crt", "etcd/tls.crt", "etcd/tls.key",
+		"gateway/tls.crt", "gateway/tls.key", "leasesvc/tls.crt", "leasesvc/tls.key", "slicesvc/tls.crt", "slicesvc/tls.key",
+		"trust/ca.crt", "trust/client-ca.crt"} {
+		want = append(want, filepath.Join(directory, name))
+	}
+	if got := written(start); !slices.Equal(got, want) {
+		t.Errorf("wrote %v, want %v", got, want)
+	}
+	authority := objects.secrets[authoritySecret].Data["tls.key"]
+	for _, path := range want {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil || len(content) == 0 || len(authority) == 0 || bytes.Contains(content, authority) {
+			t.Errorf("%s: %v, %d bytes, or the key of the authority", path, err, len(content))
+		}
+		if isKey := strings.HasSuffix(path, ".key"); isKey && info.Mode().Perm() != 0o640 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+	}
+	folder, err := os.Stat(filepath.Join(directory, "leasesvc"))
+	if err != nil || folder.Mode() != os.ModeDir|os.ModeSetgid|0o750 {
+		t.Errorf("folder: %v, %v, want that its group reads it and passes on", err, folder.Mode())
+	}
+	if got := written(start.Add(time.Minute)); len(got) != 0 {
+		t.Errorf("the second run wrote %v", got)
+	}
+	if got := written(start.Add(300 * 24 * time.Hour)); !slices.Contains(got, filepath.Join(directory, "leasesvc/tls.crt")) {
+		t.Errorf("a worn certificate is not written again: %v", got)
+	}
+	if left, err := filepath.Glob(filepath.Join(directory, "*", ".*")); err != nil || len(left) > 0 {
+		t.Errorf("temporary files stay: %v, %v", left, err)
 	}
 }
 

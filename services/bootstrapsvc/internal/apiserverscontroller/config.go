@@ -35,7 +35,8 @@ type Config struct {
 	StaticPort int32
 	// AdoptMasterLeases also publishes kube-apiservers that are known from master leases only.
 	AdoptMasterLeases bool
-	// KeepReady keeps the address published when this replica stops and its kube-apiserver is ready.
+	// KeepReady keeps the address published when this replica stops and its kube-apiserver is
+	// ready.
 	KeepReady bool
 	// ProbeInterval is the time from one probe to the next, ProbeTimeout the limit of one probe.
 	ProbeInterval, ProbeTimeout time.Duration

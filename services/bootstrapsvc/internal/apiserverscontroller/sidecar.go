@@ -208,8 +208,8 @@ func (s *sidecar) rankReplica(state *sidecarState) {
 // server that stops from one whose key is lost. If etcd does not answer, the key expires with the
 // session.
 //
-// With Config.KeepReady, the key of a ready server expires without a mark: other replicas then probe
-// the server themselves.
+// With Config.KeepReady, the key of a ready server expires without a mark: other replicas then
+// probe the server themselves.
 func (s *sidecar) withdraw(ctx context.Context, state *sidecarState) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
