@@ -3,6 +3,7 @@ package cluster
 import (
 	"bufio"
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
@@ -114,6 +115,9 @@ func record(t *testing.T, s side) {
 		t.Error(err)
 	}
 	result.Side, result.Versions = s.name, versions(t, kube)
+	if s.name == "ours" {
+		result.Versions["Trivet"] = revision(t)
+	}
 	// What was seen until a failure helps to explain it.
 	file := filepath.Join(*arguments.recordings, s.name+".jsonl")
 	if runErr != nil {
@@ -249,6 +253,21 @@ func versions(t *testing.T, kube kubernetes.Interface) map[string]string {
 		found["load average at the end"] = strings.Join(strings.Fields(string(load))[:3], " ")
 	}
 	return found
+}
+
+// revision is the commit of Trivet's binaries.
+func revision(t *testing.T) string {
+	t.Helper()
+	info, err := buildinfo.ReadFile(filepath.Join(*arguments.binaries, "leasesvc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			return setting.Value[:min(12, len(setting.Value))]
+		}
+	}
+	return "unknown"
 }
 
 // The recordings differ as intended and in nothing else, and the page shows it.

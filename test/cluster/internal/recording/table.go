@@ -72,8 +72,8 @@ func (p *printer) differences(all []Difference, limit int) {
 	}
 }
 
-// times shows conditions and taints of Nodes, endpoints, Leases and evictions, except for what comes
-// within a second on both sides.
+// times shows conditions and taints of Nodes, endpoints, Leases and evictions, except for what
+// comes within a second on both sides.
 func (p *printer) times(pairs []Pair) {
 	p.line("| step | what | value | upstream | ours |")
 	p.line("|---|---|---|---|---|")
