@@ -109,7 +109,8 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 }
 
 // The deletion of a key by an operator does not wait for the body. The next replica starts its body
-// only after the pause in which the holder learns of the deletion.
+// only after the pause in which the holder learns of the deletion, or once the holder has announced
+// that its body returned.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })
@@ -142,7 +143,13 @@ func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 		}
 		return nil
 	})
-	if took := time.Since(began); took < 250*time.Millisecond {
+	took := time.Since(began)
+	announced, err := a.client.Get(t.Context(), membersPrefix(t)+"a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	returned := strings.Contains(string(announced.Kvs[0].Value), fmt.Sprintf("%d@%d", waiting, before.epoch))
+	if took < 250*time.Millisecond && !returned {
 		t.Errorf("the next body started within %v of the deletion, want the pause of a takeover before", took)
 	}
 	wantNoViolations(t, h)
