@@ -67,10 +67,13 @@ func sides() []side {
 	}
 }
 
+// The cluster of nodecluster.DefaultConfig.
+const nodes, servers = 4, 2
+
 func steps() []scenario.Step {
-	const first, second, other, otherAddress, servers = "w1", "w2", "cp2", "10.77.0.12", 2
+	const first, second, other, otherAddress = "w1", "w2", "cp2", "10.77.0.12"
 	return slices.Concat(
-		scenario.Workloads(first, servers),
+		scenario.Workloads(first),
 		scenario.APIServers(other, otherAddress, servers),
 		scenario.Nodes(first, second),
 	)
@@ -108,7 +111,7 @@ func record(t *testing.T, s side) {
 		Kube: kube, Recorder: r, Machines: &machines{cluster: cluster, manifests: map[string][]byte{}},
 		Logger: loggerOf(t), Image: podImage,
 	}
-	runErr := stage.Run(ctx, steps())
+	runErr := stage.Run(ctx, scenario.AtRest(nodes, servers), steps())
 	result := r.Finish()
 	stopped()
 	if err := <-done; err != nil {

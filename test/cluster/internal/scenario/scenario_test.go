@@ -15,7 +15,7 @@ import (
 // A comparison lines steps up by their names, and a step without an expectation would end at once.
 func TestSteps_HaveNamesOfTheirOwnAndExpectations(t *testing.T) {
 	var names []string
-	for _, step := range slices.Concat(Workloads("w1", 2), Nodes("w1", "w2"), APIServers("cp2", "10.0.0.2", 2)) {
+	for _, step := range slices.Concat(Workloads("w1"), Nodes("w1", "w2"), APIServers("cp2", "10.0.0.2", 2)) {
 		if slices.Contains(names, step.Name) {
 			t.Errorf("two steps have the name %q", step.Name)
 		}

@@ -6,12 +6,21 @@ import (
 
 const app = "web"
 
-// Workloads are the steps that need nodes with kubelets and change none of them. first is a worker,
-// and apiServers the number of kube-apiservers.
-func Workloads(first string, apiServers int) []Step {
+// AtRest is a cluster of so many nodes and kube-apiservers before the first step. A kubelet creates
+// its Lease some seconds after its Node is ready.
+func AtRest(nodes, apiServers int) []Expectation {
+	return []Expectation{
+		addresses(apiServers),
+		{recording.KindNode, "*", "condition Ready", "True*", nodes},
+		{recording.KindLease, "*", recording.FieldExists, "yes", nodes},
+	}
+}
+
+// Workloads are the steps that need nodes with kubelets and change none of them. first is a worker.
+func Workloads(first string) []Step {
 	const gated = "web-gated"
 	return []Step{
-		{"at rest", Nothing{}, []Expectation{addresses(apiServers)}},
+		{"at rest", Nothing{}, []Expectation{{recording.KindService, "kubernetes", recording.FieldExists, "yes", 1}}},
 		{"Deployment of 2", Deploy{app, 2}, []Expectation{endpoints("ready*", 2), pods(2)}},
 		{"gated Pod runs", RunGated{gated, app, first}, []Expectation{endpoints("not ready*", 1), endpoints("ready*", 2), pods(3)}},
 		{"gate opens", SetGate{gated, true}, []Expectation{endpoints("ready*", 3)}},
