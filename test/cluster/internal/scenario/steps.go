@@ -12,6 +12,7 @@ func AtRest(nodes, apiServers int) []Expectation {
 	return []Expectation{
 		addresses(apiServers),
 		{recording.KindNode, "*", "condition Ready", "True*", nodes},
+		taint("*", "node.kubernetes.io/*", 0),
 		{recording.KindLease, "*", recording.FieldExists, "yes", nodes},
 	}
 }
@@ -60,7 +61,11 @@ func Nodes(first, second string) []Step {
 // node, and count the number of all kube-apiservers.
 func APIServers(node, address string, count int) []Step {
 	gone := []Expectation{kubernetesAddress(address, 0), addresses(count - 1)}
-	back := []Expectation{kubernetesAddress(address, 1), addresses(count)}
+	// While its kube-apiserver is away, the node's own kubelet is silent, too.
+	back := []Expectation{
+		kubernetesAddress(address, 1), addresses(count),
+		condition(node, "True*"), taint(node, "node.kubernetes.io/*", 0),
+	}
 	return []Step{
 		{node + ": kube-apiserver stopped", StopAPIServer{node}, gone},
 		{node + ": kube-apiserver back", StartAPIServer{node}, back},
