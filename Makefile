@@ -127,6 +127,10 @@ conformance: assets-rivals ## Tests beside upstream's lease client and kube-cont
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
+.PHONY: recordings
+recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's controllers and one with ours, and write docs/upstream-recordings.md: root, 15 minutes
+	go test -count=1 -v -timeout 40m ./test/cluster -run 'TestRecord' -args -record=upstream,ours -update
+
 .PHONY: test-cluster
 test-cluster: assets-nodes binaries-nodes ## Tests on a cluster with real nodes, which this starts and ends; needs root and what make cluster installs
 	go test -count=1 -v -timeout 60m -run 'TestCluster_' ./test/cluster -args -cluster
