@@ -131,6 +131,10 @@ conformance: assets-rivals ## Tests beside upstream's lease client and kube-cont
 test-cluster: assets-nodes binaries-nodes ## Tests on a cluster with real nodes, which this starts and ends; needs root and what make cluster installs
 	go test -count=1 -v -timeout 60m -run 'TestCluster_' ./test/cluster -args -cluster
 
+.PHONY: recordings
+recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's controllers and one with ours, and write docs/upstream-recordings.md: root, 15 minutes
+	go test -count=1 -v -timeout 40m ./test/cluster -run 'TestRecord' -args -record=upstream,ours -update
+
 .PHONY: check
 check: lint breaking gen-check import-rules ## All checks without a control plane: linters, language, API changes, generated code, import rules
 
