@@ -91,8 +91,8 @@ type Service struct {
 
 // New assembles the gateway. It starts nothing, listens on nothing and calls no replica.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if cfg.HTTPListen != "" && deps.Access.Insecure() {
-		if err := httpaccess.CheckPlain("--http-listen", cfg.HTTPListen); err != nil {
+	if cfg.HTTPListen != "" {
+		if err := deps.Access.Check("--http-listen", cfg.HTTPListen); err != nil {
 			return nil, err
 		}
 	}

@@ -11,14 +11,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
 // joinThrough runs a replica behind a relay.
-func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *relay, id string, body term.Body, change ...option) *testReplica {
+func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *faultproxy.Relay, id string, body term.Body, change ...option) *testReplica {
 	t.Helper()
-	p := newTestReplica(t, id, dial(t, cluster, &faultyConn{}, r.endpoint()), change...)
+	p := newTestReplica(t, id, dial(t, cluster, &faultyConn{}, endpointOf(r)), change...)
 	p.start(t, body)
 	return p
 }
@@ -143,7 +144,7 @@ func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 
 func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
 	h := newHistory()
-	var log syncBuffer
+	var log testkit.LogBuffer
 	w := &faultyConn{}
 	w.leastTTL.Store(7)
 	p := newTestReplica(t, "a", dial(t, etcd(t), w), logTo(&log))
@@ -261,11 +262,11 @@ func TestFault_ShortEtcdOutageKeepsTerms(t *testing.T) {
 func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	r := newRelay(t, etcd(t))
 	h := newHistory()
-	var log testLog
+	var log testkit.LogBuffer
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(2), ttl(20*time.Second), logTo(&log))
 	allHeld(t, h, 2)
 	before := h.actors()
-	r.setCut(true)
+	r.Disconnect(true)
 	client := dial(t, etcd(t), &faultyConn{})
 	// While the candidate is cut off, one of its term keys is deleted and that revision compacted.
 	var answer *clientv3.PutResponse
@@ -281,7 +282,7 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	if _, err := client.Compact(t.Context(), answer.Header.Revision); err != nil {
 		t.Fatal(err)
 	}
-	r.setCut(false)
+	r.Disconnect(false)
 	testkit.Eventually(t, testTimeout, func() error {
 		now := h.actors()
 		if now[1].epoch <= before[1].epoch || now[0] != before[0] {
@@ -370,7 +371,7 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 
 func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
 	r := newRelay(t, etcd(t))
-	r.setCut(true)
+	r.Disconnect(true)
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"))
 	testkit.Eventually(t, testTimeout, func() error {
@@ -380,7 +381,7 @@ func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
 		}
 		return nil
 	})
-	r.setCut(false)
+	r.Disconnect(false)
 	waitFor(t, h, "a")
 }
 
@@ -389,7 +390,7 @@ func TestFault_EtcdAbsentAtStopDoesNotDelayStop(t *testing.T) {
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(8), ttl(20*time.Second))
 	allHeld(t, h, 8)
-	r.setCut(true)
+	r.Disconnect(true)
 	began := time.Now()
 	if err := p.leave(); err != nil {
 		t.Errorf("Run = %v", err)
