@@ -13,7 +13,12 @@ import (
 func TestMain(m *testing.M) {
 	isChild, err := nodecluster.RunChild(context.Background())
 	if !isChild {
-		os.Exit(m.Run())
+		code := m.Run()
+		if err := finish(os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "end the cluster:", err)
+			code = max(code, 1)
+		}
+		os.Exit(code)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
