@@ -123,8 +123,17 @@ abuse: ## Raw HTTP/2 and TLS attacks beside 1,000 heartbeat streams: latency and
 .PHONY: conformance
 conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 6 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
+	cd cmd/trivet-agent/conformance && go test -race -count=1 ./...
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+
+RUN ?= .
+
+.PHONY: test-cluster
+test-cluster: ## Tests on a cluster with real nodes, which this starts and ends, 10 to 12 minutes; needs root and what make cluster installs (RUN=TestNodes)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-cluster needs root: its nodes have network namespaces, mounts and cgroups of their own"; exit 1; }
+	@$(MAKE) assets-nodes binaries-nodes
+	go test -count=1 -v -timeout 40m -run '$(RUN)' ./test/cluster -args -cluster
 
 .PHONY: check
 check: lint breaking gen-check import-rules ## All checks without a control plane: linters, language, API changes, generated code, import rules
@@ -165,8 +174,8 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 	diff gateway/internal/httpapi/openapi/openapi.swagger.json "$$fresh/gateway/internal/httpapi/openapi/openapi.swagger.json"; } || \
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
-# Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prose/go.mod tools/picture/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod))
+# Modules of their own that hold Go code; tools/lint, tools/protocol and tools/vulncheck hold versions only.
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
 
 .PHONY: modules
 modules: ## Vet and test the modules with a go.mod of their own: tools, bench, conformance
@@ -203,7 +212,53 @@ count: ## The size of the repository: lines, files and packages of each part
 
 .PHONY: clean
 clean: ## Remove everything that make has built, except Go's build cache
-	rm -rf bin .tools .assets
+	rm -rf bin dist .tools .assets
+
+##@ Release
+
+# Everything that decides about the image's digest, besides the source and the version of Go.
+IMAGE_SOURCE = --version "$(VERSION)" --revision "$$(git rev-parse HEAD 2>/dev/null || true)" --created "$$(git log -1 --format=%ct 2>/dev/null || echo 0)"
+IMAGE_NAME  ?= trivet:$(VERSION)
+PLATFORMS   ?= linux/amd64,linux/arm64
+RUNTIME     ?= auto
+
+.PHONY: image
+image: ## Build the container image for amd64 and arm64, and bills of materials, into dist/, without a container engine
+	@mkdir -p dist
+	cd tools/image && go run . build --platforms "$(PLATFORMS)" --out "$(CURDIR)/dist" $(IMAGE_SOURCE)
+
+# The copy has another path, no .git, other times of files and a build cache of its own.
+.PHONY: image-again
+image-again: ## Build the image of dist/ once more from a copy of the tree: fail unless the digest is the same (5 to 10 minutes)
+	@copy=$$(mktemp -d); trap 'chmod -R u+w "$$copy"; rm -rf "$$copy"' EXIT; \
+	mkdir "$$copy/source" "$$copy/dist"; \
+	git ls-files -z --cached --others --exclude-standard | tar -c --null --ignore-failed-read --files-from - | tar -x --touch -C "$$copy/source"; \
+	source=($(IMAGE_SOURCE)); cd "$$copy/source/tools/image"; \
+	GOCACHE="$$copy/cache" go run . build --platforms "$(PLATFORMS)" --out "$$copy/dist" "$${source[@]}"; \
+	cd "$(CURDIR)"; \
+	for file in digest $$(cd dist && ls *.cdx.json); do cmp "dist/$$file" "$$copy/dist/$$file" || { echo "the second build differs from the first"; exit 1; }; done; \
+	echo "both builds make $$(cat dist/digest)"
+
+.PHONY: image-load
+image-load: ## Give the image of dist/ to kind, docker or containerd, whichever is there (IMAGE_NAME=trivet:TAG RUNTIME=containerd)
+	@cd tools/image && PATH="$$PATH:$(CURDIR)/.assets" go run . load --layout "$(CURDIR)/dist/image" --name "$(IMAGE_NAME)" --runtime "$(RUNTIME)"
+
+.PHONY: image-archive
+image-archive: ## Write the image of dist/ to dist/trivet.tar, for `ctr images import` and `docker load` on other machines
+	@cd tools/image && go run . export --layout "$(CURDIR)/dist/image" --name "$(IMAGE_NAME)" --out "$(CURDIR)/dist/trivet.tar"
+
+# govulncheck exits with 3 if it finds vulnerabilities, and with 1 if it cannot tell, as without its database.
+VULNDB ?= https://vuln.go.dev
+
+.PHONY: vulncheck
+vulncheck: $(TOOLS)/vulncheck-$(GO) ## Search all commands for known vulnerabilities; needs the database of VULNDB=https://vuln.go.dev or a mirror
+	@status=0; $(TOOLS)/bin/govulncheck -db "$(VULNDB)" ./cmd/... || status=$$?; \
+	case $$status in \
+	0) echo "make vulncheck: no known vulnerability is reachable from ./cmd/...";; \
+	3) echo "make vulncheck: FAILED: the commands reach the vulnerabilities above"; exit 3;; \
+	*) echo "make vulncheck: NOTHING WAS CHECKED: govulncheck failed (exit status $$status), see above. It needs the database"; \
+	   echo "at $(VULNDB). Without access to it, set VULNDB to a mirror, such as file:///path/to/copy."; exit $$status;; \
+	esac
 
 # One stamp for each group of tools and Go version: a new version of either builds the group again.
 $(TOOLS)/%-$(GO): tools/%/go.mod tools/%/go.sum

@@ -39,15 +39,17 @@ type Config struct {
 	// Cluster is the cluster that the caller means; servers of another cluster reject the Agent.
 	// Empty stands for any.
 	Cluster string
-	// Name and Version describe the program to the servers; optional.
-	Name, Version string
+	// Name and Version describe the program to the servers, and Mode how it knows that its holders
+	// live; optional. The lease shows them.
+	Name, Version, Mode string
 	// Holders beat from the start; Add adds more.
 	Holders []Holder
 	// BeatOnReport makes a holder register and beat because of an [Agent.Report] only. Each report is
 	// sent at once, but not before half of the granted interval has passed since the last beat; then
 	// the newest report is sent, with its age. After a stream is lost, the last report is sent again,
-	// with its age, if the TTL of the last grant has not passed since its ObservedTime. A report
-	// without an ObservedTime is one of the moment of the call.
+	// with its age, if the TTL of the last grant has not passed since its ObservedTime. A superseded
+	// holder returns because of a later report. A report without an ObservedTime is one of the moment
+	// of the call.
 	BeatOnReport bool
 	// AgeTolerance is the age below which an observation counts as one of now; 0 stands for the
 	// granted interval. A smaller one makes the lease expire closer to a grace period after the last

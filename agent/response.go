@@ -139,16 +139,31 @@ func (s *stream) countDirective(directive leasev1.StreamHeartbeatsResponse_Direc
 	s.history.update(func(status *Status) { status.count(directive) })
 }
 
-// logRefused logs one of the holders that the credentials of the client may not register.
+// logRefused logs how many holders another boot has superseded, and one of the holders that the
+// credentials of the client do not permit.
 func (s *stream) logRefused(response *leasev1.StreamHeartbeatsResponse) {
-	refused := 0
+	refused, superseded := 0, 0
 	var first *leasev1.Rejection
-	for _, result := range response.RegistrationResults {
-		if why := result.GetRejection(); why != nil && actionOf(why) == leave {
+	count := func(why *leasev1.Rejection) {
+		switch {
+		case why == nil:
+		case actionOf(why) == wait:
+			superseded++
+		case actionOf(why) == leave:
 			if refused++; first == nil {
 				first = why
 			}
 		}
+	}
+	for _, result := range response.RegistrationResults {
+		count(result.GetRejection())
+	}
+	for _, handle := range response.RejectedHandles {
+		count(handle.Rejection)
+	}
+	if superseded > 0 {
+		s.cfg.Logger.Warn("another boot beats under the same name; its lease must end before a holder registers again",
+			"target", s.target.address, "holders", superseded)
 	}
 	if refused > 0 {
 		s.cfg.Logger.Warn("server refuses holders of this client; they register again later, on a new connection",

@@ -464,7 +464,7 @@ func (r *router) reject(e *entry, why rejection) {
 	switch why.action {
 	case wait:
 		address := e.target.address
-		e.superseded = true
+		e.superseded, e.waiting = true, false // a report before the other boot's end says nothing of it
 		r.unassign(e)
 		e.preferred = address
 	case leave:

@@ -298,7 +298,7 @@ func (s *stream) send(request *leasev1.StreamHeartbeatsRequest, p pendingRequest
 	request.Sequence = s.sequence.Add(1)
 	if !s.described {
 		s.described = true
-		request.ClientInfo = &metav1.ClientInfo{Cluster: s.cfg.Cluster, Agent: s.cfg.Name, Version: s.cfg.Version}
+		request.ClientInfo = &metav1.ClientInfo{Cluster: s.cfg.Cluster, Agent: s.cfg.Name, Version: s.cfg.Version, Mode: s.cfg.Mode}
 	}
 	p.sequence, p.sent = request.Sequence, time.Now()
 	s.pending = append(s.pending, p)

@@ -26,6 +26,7 @@ var domains = `^(` + strings.Join([]string{
 	`services/bootstrapsvc/internal/(` + bootstrapDomains + `)`,
 	`services/slicesvc/internal/(` + sliceDomains + `)`,
 	`gateway/internal/(` + gatewayDomains + `)`,
+	`cmd/trivet-agent/internal/leasewrite`,
 }, `|`) + `)/`
 
 const (

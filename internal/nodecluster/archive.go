@@ -13,9 +13,9 @@ import (
 	"runtime"
 )
 
-// writeArchive writes an image with static binaries in its root directory, and nothing else, as an
+// WriteImage writes an image with static binaries in its root directory, and nothing else, as an
 // archive that `docker save` would write. The first binary is its default command.
-func writeArchive(out, name string, binaries ...string) error {
+func WriteImage(out, name string, binaries ...string) error {
 	layer := out + ".layer"
 	defer os.Remove(layer)
 	digest, err := writeLayer(layer, binaries)

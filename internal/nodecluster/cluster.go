@@ -153,8 +153,8 @@ func create(config Config) (*Cluster, error) {
 	return c, writeFile(filepath.Join(config.Dir, stateFile), text, 0o600)
 }
 
-// Down ends the cluster and removes everything about it. It works on the rest of a cluster, too, and
-// may be called again.
+// Down ends the cluster and removes everything about it. It works on the rest of a cluster, too,
+// and may be called again.
 func (c *Cluster) Down(ctx context.Context) error {
 	var problems []error
 	files, err := filepath.Glob(filepath.Join(c.config.Dir, "*.pid"))
@@ -234,8 +234,8 @@ func (c *Cluster) Credentials() (ca, cert, key string) {
 }
 
 // TLSConfig is an administrator's, for a server of Trivet by its name. The servers listen on the
-// addresses of their nodes: bootstrapsvc on 7602 of each control-plane node; the gateway on 7600 and
-// 7680, leasesvc on 7601 and slicesvc on 7603 of the first one.
+// addresses of their nodes: bootstrapsvc on 7602 of each control-plane node; the gateway on 7600
+// and 7680, leasesvc on 7601 and slicesvc on 7603 of the first one.
 func (c *Cluster) TLSConfig(server string) (*tls.Config, error) {
 	ca, cert, key := c.Credentials()
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -270,14 +270,14 @@ func (c *Cluster) writeImages() error {
 		return fmt.Errorf("make directory of images: %w", err)
 	}
 	all := []string{filepath.Join(images, "pause.tar")}
-	if err := writeArchive(all[0], pauseImage, filepath.Join(c.config.Trivet, "pause")); err != nil {
+	if err := WriteImage(all[0], pauseImage, filepath.Join(c.config.Trivet, "pause")); err != nil {
 		return err
 	}
 	if !c.config.WithoutTrivet {
 		archive := c.config.TrivetImage
 		if archive == "" {
 			archive = filepath.Join(images, "trivet.tar")
-			if err := writeArchive(archive, "docker.io/library/"+trivetImage, c.trivetPrograms()...); err != nil {
+			if err := WriteImage(archive, "docker.io/library/"+trivetImage, c.trivetPrograms()...); err != nil {
 				return err
 			}
 		}
@@ -289,7 +289,7 @@ func (c *Cluster) writeImages() error {
 		for _, name := range controlPlaneImages(c.config, i) {
 			archive := filepath.Join(images, name+".tar")
 			if !exists(archive) {
-				if err := writeArchive(archive, "localhost/"+name+imageTag, filepath.Join(c.config.Assets, name)); err != nil {
+				if err := WriteImage(archive, "localhost/"+name+imageTag, filepath.Join(c.config.Assets, name)); err != nil {
 					return err
 				}
 			}

@@ -107,8 +107,8 @@ func trivetPod(folder string) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// adaptTrivet makes the changes that an administrator makes to the shipped manifests: the image, etcd
-// and the loops.
+// adaptTrivet makes the changes that an administrator makes to the shipped manifests: the image,
+// etcd and the loops.
 func adaptTrivet(pod *corev1.Pod, folder string) {
 	main := &pod.Spec.Containers[0]
 	main.Image, main.ImagePullPolicy = trivetImage, corev1.PullNever

@@ -81,8 +81,8 @@ func (n *Node) Boot(ctx context.Context) error {
 	return n.cluster.network.setLink(ctx, n.Name, true)
 }
 
-// CutPower ends all processes of the node at once. Its link goes first, so that no peer hears of it.
-// Disks stay; Boot starts the node again.
+// CutPower ends all processes of the node at once. Its link goes first, so that no peer hears of
+// it. Disks stay; Boot starts the node again.
 func (n *Node) CutPower(ctx context.Context) error {
 	return errors.Join(n.SetLink(ctx, false), n.kill(ctx), n.clean(ctx))
 }
@@ -146,7 +146,11 @@ func (n *Node) Signal(program string, signal syscall.Signal) error {
 	return errors.Join(problems...)
 }
 
-// Processes returns the processes of a program on the node, as the machine numbers them.
+// Cgroup is the name of the node's cgroup in every hierarchy.
+func (n *Node) Cgroup() string { return n.cgroup }
+
+// Processes returns the processes of a program on the node, as the machine numbers them; without a
+// program, all.
 func (n *Node) Processes(program string) ([]int, error) {
 	all, err := processesIn(n.cgroup)
 	if err != nil {
@@ -154,7 +158,7 @@ func (n *Node) Processes(program string) ([]int, error) {
 	}
 	var found []int
 	for _, p := range all {
-		if p.Program == program {
+		if program == "" || p.Program == program {
 			found = append(found, p.PID)
 		}
 	}

@@ -59,8 +59,8 @@ func hosts(c Config) string {
 	return text.String()
 }
 
-// kubeletArguments are the flags of the kubelet. With an agent in endpoint mode its kubeconfig names
-// the agent's endpoint.
+// kubeletArguments are the flags of the kubelet. With an agent in endpoint mode its kubeconfig
+// names the agent's endpoint.
 func kubeletArguments(c Config, i int) []string {
 	node := c.Nodes[i]
 	kubeconfig := "/etc/kubernetes/kubelet.conf"
@@ -82,8 +82,8 @@ func kubeletArguments(c Config, i int) []string {
 	return args
 }
 
-// syncFrequency is the kubelet's default, except on control-plane nodes: their first mirror Pods fail,
-// because kube-apiserver does not serve yet, and the next attempt is a sync later.
+// syncFrequency is the kubelet's default, except on control-plane nodes: their first mirror Pods
+// fail, because kube-apiserver does not serve yet, and the next attempt is a sync later.
 func syncFrequency(node NodeConfig) time.Duration {
 	if node.ControlPlane {
 		return 5 * time.Second

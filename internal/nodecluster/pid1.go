@@ -40,20 +40,21 @@ const (
 	restartDelay   = time.Second
 )
 
-// RunChild reports whether this process is the pid 1 of a node or the relay of a cluster, and runs it
-// if so. It returns then only if it cannot run. A program that starts clusters calls it first of all.
-func RunChild(ctx context.Context) (isChild bool, err error) {
-	if len(os.Args) != 2 {
+// RunChild reports whether this process is the pid 1 of a node or the relay of a cluster, and runs
+// it if so. It returns then only if it cannot run. A program that starts clusters calls it first of
+// all, with the arguments of the process.
+func RunChild(ctx context.Context, args []string) (isChild bool, err error) {
+	if len(args) != 2 {
 		return false, nil
 	}
-	switch os.Args[0] {
+	switch args[0] {
 	case relayName:
-		return true, runRelay(ctx, os.Args[1])
+		return true, runRelay(ctx, args[1])
 	case pid1Name:
 	default:
 		return false, nil
 	}
-	text, err := os.ReadFile(os.Args[1])
+	text, err := os.ReadFile(args[1])
 	if err != nil {
 		return true, fmt.Errorf("read configuration of the node: %w", err)
 	}
@@ -82,7 +83,7 @@ func runPID1(ctx context.Context, config pid1Config) error {
 			return fmt.Errorf("set environment: %w", err)
 		}
 	}
-	children := &reaper{waiting: map[int]chan syscall.WaitStatus{}}
+	children := newReaper()
 	go children.run()
 	go relayAll(ctx, config.Servers)
 	go children.keep("containerd", "", func() ([]string, error) {
@@ -107,6 +108,8 @@ type reaper struct {
 	mu      sync.Mutex // also held while a child starts, so that it is known before it is waited for
 	waiting map[int]chan syscall.WaitStatus
 }
+
+func newReaper() *reaper { return &reaper{waiting: map[int]chan syscall.WaitStatus{}} }
 
 func (r *reaper) run() {
 	for ; ; time.Sleep(20 * time.Millisecond) {

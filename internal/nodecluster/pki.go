@@ -138,8 +138,8 @@ func (a *authorities) equipNode(c Config, i int, root string) error {
 }
 
 // equipKubelet writes the certificate as the kubelet itself stores a renewed one. The server of a
-// control-plane node is its own kube-apiserver. The workers share a balanced address, except that an
-// agent in endpoint mode, which balances itself, knows one server.
+// control-plane node is its own kube-apiserver. The workers share a balanced address, except that
+// an agent in endpoint mode, which balances itself, knows one server.
 func (a *authorities) equipKubelet(c Config, i int, root string) error {
 	node := c.Nodes[i]
 	pair, err := a.kubernetes.Issue(certs.ClientLeaf("system:node:"+node.Name, "system:nodes"), c.CertificateLifetime, time.Now())

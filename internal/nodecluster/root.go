@@ -15,8 +15,8 @@ type mount struct {
 	readOnly             bool
 }
 
-// mountsOf returns the mounts of a node. Programs, devices and cgroups are the machine's; /etc, /var
-// and all other directories are the node's own. What a reboot clears is in memory.
+// mountsOf returns the mounts of a node. Programs, devices and cgroups are the machine's; /etc,
+// /var and all other directories are the node's own. What a reboot clears is in memory.
 func mountsOf(config pid1Config, programs []string) []mount {
 	mounts := []mount{
 		{source: "/dev", target: "dev", flags: unix.MS_BIND | unix.MS_REC},
@@ -37,8 +37,8 @@ func mountsOf(config pid1Config, programs []string) []mount {
 // machine stay as they are.
 var sysctls = map[string]string{"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 
-// enterRoot makes the node's root directory that of this process, which has a mount namespace of its
-// own.
+// enterRoot makes the node's root directory that of this process, which has a mount namespace of
+// its own.
 func enterRoot(config pid1Config) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

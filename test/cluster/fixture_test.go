@@ -129,11 +129,37 @@ func (f *fixture) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if f.Cluster != nil {
-		if err := f.Down(ctx); err != nil {
+		if err := errors.Join(f.Down(ctx), nothingLeft(f.Cluster)); err != nil {
 			return err
 		}
 	}
 	return os.RemoveAll(f.owned)
+}
+
+// nothingLeft looks for mounts, cgroups, processes and files of an ended cluster.
+func nothingLeft(c *nodecluster.Cluster) error {
+	var problems []error
+	if _, err := os.Stat(c.Dir()); !errors.Is(err, os.ErrNotExist) {
+		problems = append(problems, fmt.Errorf("%s is left (%w)", c.Dir(), err))
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	problems = append(problems, err)
+	if strings.Contains(string(mounts), c.Dir()) {
+		problems = append(problems, fmt.Errorf("mounts below %s are left", c.Dir()))
+	}
+	for _, node := range c.Nodes() {
+		for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+			left, err := filepath.Glob(pattern + node.Cgroup())
+			problems = append(problems, err)
+			if len(left) > 0 {
+				problems = append(problems, fmt.Errorf("cgroups of node %s are left: %v", node.Name, left))
+			}
+		}
+		if left, err := node.Processes(""); err != nil || len(left) > 0 {
+			problems = append(problems, fmt.Errorf("processes of node %s are left: %v (%w)", node.Name, left, err))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // loadWeb gives the image of Pods of tests to all nodes.
@@ -149,11 +175,7 @@ func (f *fixture) loadWeb(ctx context.Context) error {
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the program of Pods: %w: %s", err, output)
 	}
-	to, err := os.Create(archive)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(nodecluster.WriteImage(to, webImage, program), to.Close()); err != nil {
+	if err := nodecluster.WriteImage(archive, webImage, program); err != nil {
 		return err
 	}
 	for _, node := range f.Nodes() {

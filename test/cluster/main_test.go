@@ -11,12 +11,12 @@ import (
 
 // TestMain is also the main function of a cluster's nodes, which are processes of this executable.
 func TestMain(m *testing.M) {
-	isChild, err := nodecluster.RunChild(context.Background())
+	isChild, err := nodecluster.RunChild(context.Background(), os.Args)
 	if !isChild {
 		code := m.Run()
 		if err := finish(os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "end the cluster:", err)
-			code = max(code, 1)
+			code = 1
 		}
 		os.Exit(code)
 	}

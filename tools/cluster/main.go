@@ -1,5 +1,5 @@
-// Command cluster starts, shows, breaks and ends a cluster with real nodes on this machine. It needs
-// root. docs/cluster.md has a tour.
+// Command cluster starts, shows, breaks and ends a cluster with real nodes on this machine. It
+// needs root. docs/cluster.md has a tour.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	isChild, err := nodecluster.RunChild(ctx)
+	isChild, err := nodecluster.RunChild(ctx, os.Args)
 	if !isChild {
 		err = newCommand().ExecuteContext(ctx)
 	}
@@ -95,7 +95,7 @@ func (o *options) up(ctx context.Context) error {
 	return printStatus(ctx, c, os.Stdout)
 }
 
-// breakCommand is for a person who wants to see what happens.
+// breakCommand lets a person see what happens.
 func (o *options) breakCommand() *cobra.Command {
 	root := &cobra.Command{Use: "break", Short: "Break the cluster, or repair what was broken"}
 	onNode := func(use, short string, do func(context.Context, *nodecluster.Node) error) *cobra.Command {

@@ -35,7 +35,8 @@ func run(ctx context.Context, out string, withRivals, withNodes bool) error {
 	if err != nil {
 		return err
 	}
-	// Each set has a stamp of its own, so that one is as fresh with the others beside it as without.
+	// Each set has a stamp of its own, so that one is as fresh with the others beside it as
+	// without.
 	sets := []set{{all.controlPlane, stampName}}
 	if withRivals {
 		sets = append(sets, set{all.rivals, rivalsStampName})

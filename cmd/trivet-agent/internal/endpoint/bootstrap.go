@@ -40,8 +40,8 @@ func (e *Endpoint) serveStranger(w http.ResponseWriter, r *http.Request, reason 
 	e.direct.ServeHTTP(w, r)
 }
 
-// isBootstrap reports whether a request is one of a kubelet without a certificate. A kubelet
-// v1.37 asks whether kube-apiserver is healthy, creates a CertificateSigningRequest, reads it if it
+// isBootstrap reports whether a request is one of a kubelet without a certificate. A kubelet v1.37
+// asks whether kube-apiserver is healthy, creates a CertificateSigningRequest, reads it if it
 // exists already, and lists and watches it by its name until it has a certificate.
 func isBootstrap(r *http.Request) bool {
 	authorization := r.Header.Values("Authorization")

@@ -38,7 +38,9 @@ const (
 	maxBodyBytes = 4 << 20
 	// maxStreams is the number of requests and watches on one HTTP/2 connection.
 	maxStreams = 1000
-	// stopTimeout bounds how long requests in progress may delay a stop. Watches end at once.
+	// stopGrace is how long requests in progress may go on at a stop, and stopTimeout bounds the
+	// stop.
+	stopGrace   = 500 * time.Millisecond
 	stopTimeout = 2 * time.Second
 )
 
@@ -47,8 +49,9 @@ const (
 type Heartbeats interface {
 	// Report sends a heartbeat, because the kubelet was observed at that time.
 	Report(observed time.Time) error
-	// Renewed returns when leasesvc last accepted a heartbeat. It returns false if leasesvc has no
-	// session of the node now, or refuses it.
+	// Renewed returns when leasesvc last accepted a heartbeat; zero before the first. live says
+	// that leasesvc has a session of the node now, so that an answer to the last heartbeat can
+	// come.
 	Renewed() (accepted time.Time, live bool)
 }
 
@@ -157,7 +160,8 @@ func (e *Endpoint) Run(ctx context.Context) error {
 		cancel()
 	})
 	<-ctx.Done()
-	cancelRequests()
+	cut := time.AfterFunc(stopGrace, cancelRequests) // watches would go on for ever
+	defer cut.Stop()
 	stopping, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancelStop()
 	if server.Shutdown(stopping) != nil {
@@ -177,8 +181,8 @@ func (e *Endpoint) server(requests context.Context) *http.Server {
 		Handler: http.HandlerFunc(e.serve),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
-			// The handler verifies the certificate, so that a caller gets an answer that says why it
-			// is refused.
+			// The handler verifies the certificate, so that a caller gets an answer that says why
+			// it is refused.
 			ClientAuth:             tls.RequestClientCert,
 			GetCertificate:         e.ca.GetCertificate,
 			SessionTicketsDisabled: true,

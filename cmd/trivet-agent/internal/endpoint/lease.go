@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/textproto"
 	"strconv"
 	"sync"
 	"time"
@@ -25,8 +26,8 @@ const (
 	refreshPeriod = 5 * time.Minute
 	// refreshRetry is the pause after a read that failed.
 	refreshRetry = 30 * time.Second
-	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old, and
-	// renewalPoll how often it looks.
+	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old because the
+	// kubelet was late. renewalPoll is the time between two looks.
 	renewalWait = time.Second
 	renewalPoll = 10 * time.Millisecond
 	// maxConflicts limits the repetitions of a write after a conflict with leasesvc.
@@ -42,10 +43,12 @@ type leaseWriter struct {
 	logger     *slog.Logger
 
 	turn chan struct{} // holds one value; its owner serves a write and owns the fields below
-	// known is the Lease as kube-apiserver has it; nil if it is unknown. settled is what the kubelet
-	// last wrote there or, before the first write, what it read.
+	// known is the Lease as kube-apiserver has it; nil if it is unknown. settled is what the
+	// kubelet last wrote there or, before the first write, what it read.
 	known, settled *coordinationv1.Lease
 	refreshAt      time.Time
+	// reported is when the last heartbeat was sent.
+	reported time.Time
 
 	mu     sync.Mutex // guards the fields below
 	state  passthrough
@@ -70,7 +73,7 @@ func newLeaseWriter(node string, transport http.RoundTripper, heartbeats Heartbe
 // serve answers a write of the node's Lease, and returns false for any other request. The body of
 // an unusual write is still there then.
 func (l *leaseWriter) serve(w http.ResponseWriter, r *http.Request) bool {
-	form := leasewrite.Recognise(l.node, leasewrite.Request{Method: r.Method, URI: r.RequestURI, Header: r.Header})
+	form := leasewrite.Recognise(l.node, leasewrite.Request{Method: r.Method, URI: r.RequestURI, Header: textproto.MIMEHeader(r.Header)})
 	if form.Kind == leasewrite.Other {
 		return false
 	}
@@ -125,7 +128,8 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 // beat sends a heartbeat, and reports whether leasesvc renews: its last renewal is younger than a
 // third of the Lease's duration.
 func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
-	start := time.Now()
+	start, before := time.Now(), l.reported
+	l.reported = start
 	if err := l.heartbeats.Report(start); err != nil {
 		l.logger.Warn("cannot send a heartbeat; the Lease write passes to kube-apiserver", "error", err)
 		return false
@@ -134,13 +138,11 @@ func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
 	defer tick.Stop()
 	for {
 		at, live := l.heartbeats.Renewed()
-		if !live {
-			return false
-		}
 		if time.Since(at) <= third {
-			return true
+			return true // also while the agent changes to another replica
 		}
-		if time.Since(start) > renewalWait {
+		// leasesvc has missed the heartbeat before this one as well, or it takes too long.
+		if !live || at.Before(before) || time.Since(start) > renewalWait {
 			return false
 		}
 		select {
@@ -229,19 +231,19 @@ func (l *leaseWriter) pass(w http.ResponseWriter, r *http.Request, form leasewri
 		if err != nil {
 			return false
 		}
-		response, text, err := l.put(r, body)
+		answer, err := l.put(r, body)
 		if err != nil {
 			l.known, l.refreshAt = nil, time.Time{} // it may have been written
 			w.Header().Set("Retry-After", "1")
 			writeStatus(w, http.StatusServiceUnavailable, "ServiceUnavailable", err.Error())
 			return true
 		}
-		if response.StatusCode == http.StatusConflict && try <= maxConflicts && l.reread(r.Context(), write) {
+		if answer.code == http.StatusConflict && try <= maxConflicts && l.reread(r.Context(), write) {
 			l.countConflict()
 			continue
 		}
-		l.learn(response, form, text, write)
-		forward(w, response, text)
+		l.learn(answer, form, write)
+		answer.forward(w)
 		return true
 	}
 }
@@ -256,9 +258,9 @@ func (l *leaseWriter) reread(ctx context.Context, write *coordinationv1.Lease) b
 }
 
 // learn keeps what a response tells of the real Lease.
-func (l *leaseWriter) learn(response *http.Response, form leasewrite.Form, text []byte, write *coordinationv1.Lease) {
-	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusCreated {
-		if stored, err := leasewrite.DecodeLease(form.Out, text); err == nil {
+func (l *leaseWriter) learn(answer answer, form leasewrite.Form, write *coordinationv1.Lease) {
+	if answer.code == http.StatusOK || answer.code == http.StatusCreated {
+		if stored, err := leasewrite.DecodeLease(form.Out, answer.body); err == nil {
 			l.known, l.settled, l.refreshAt = stored, write, time.Now().Add(refreshPeriod)
 			return
 		}
@@ -266,10 +268,17 @@ func (l *leaseWriter) learn(response *http.Response, form leasewrite.Form, text 
 	l.known, l.refreshAt = nil, time.Time{}
 }
 
-func (l *leaseWriter) put(r *http.Request, body []byte) (*http.Response, []byte, error) {
+// answer is a response of kube-apiserver that was read.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (l *leaseWriter) put(r *http.Request, body []byte) (answer, error) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPut, "https://kubernetes"+r.RequestURI, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	for _, name := range []string{"Accept", "Content-Type", "User-Agent", "Audit-Id", "Traceparent"} {
 		if values := r.Header.Values(name); len(values) > 0 {
@@ -278,23 +287,23 @@ func (l *leaseWriter) put(r *http.Request, body []byte) (*http.Response, []byte,
 	}
 	response, err := l.transport.RoundTrip(request)
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxBodyBytes))
-	return response, text, err
+	return answer{code: response.StatusCode, header: response.Header, body: text}, err
 }
 
-func forward(w http.ResponseWriter, response *http.Response, text []byte) {
-	for name, values := range response.Header {
+func (a answer) forward(w http.ResponseWriter) {
+	for name, values := range a.header {
 		switch name {
 		case "Connection", "Keep-Alive", "Transfer-Encoding", "Trailer", "Upgrade", "Content-Length":
 			continue
 		}
 		w.Header()[name] = values
 	}
-	w.WriteHeader(response.StatusCode)
-	_, _ = w.Write(text) // the kubelet may have gone; it writes again
+	w.WriteHeader(a.code)
+	_, _ = w.Write(a.body) // the kubelet may have gone; it writes again
 }
 
 // passed notes a request that passed as it came. It may have changed the Lease.

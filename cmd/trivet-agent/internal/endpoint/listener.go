@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// maxStrangers limits the connections on which the node has not yet identified itself. A further
-	// one closes the oldest, so that connections that another local user leaves open do not keep the
-	// kubelet out.
+	// maxStrangers limits the connections on which the node has not yet identified itself. A
+	// further one closes the oldest, so that connections that another local user leaves open do not
+	// keep the kubelet out.
 	maxStrangers = 128
 	// maxConnections limits those of the node. A kubelet has a few.
 	maxConnections = 512

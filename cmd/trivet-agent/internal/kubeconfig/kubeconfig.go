@@ -1,5 +1,5 @@
-// Package kubeconfig reads the kubeconfig of a kubelet, and writes the one that leads the kubelet to
-// the endpoint of trivet-agent.
+// Package kubeconfig reads the kubeconfig of a kubelet, and writes the one that leads the kubelet
+// to the endpoint of trivet-agent.
 package kubeconfig
 
 import (

@@ -62,7 +62,8 @@ func New(cfg Config) *Prober {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	dialer := net.Dialer{Timeout: cfg.Timeout, Control: loopbackOnly}
 	return &Prober{cfg: cfg, client: &http.Client{
-		// No proxy, and a connection of its own for each probe: a kubelet that accepts none is silent.
+		// No proxy, and a connection of its own for each probe: a kubelet that accepts none is
+		// silent.
 		Transport:     &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

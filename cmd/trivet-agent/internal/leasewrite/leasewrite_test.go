@@ -1,7 +1,7 @@
 package leasewrite
 
 import (
-	"net/http"
+	"net/textproto"
 	"net/url"
 	"testing"
 	"time"
@@ -23,7 +23,7 @@ func lease(change ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
 			Labels:            map[string]string{"a": "b"},
 			CreationTimestamp: metav1.NewTime(epoch),
 			OwnerReferences:   []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: "node-uid"}},
-			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", APIVersion: "coordination.k8s.io/v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}},
+			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", APIVersion: "coordination.k8s.io/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(node), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: epoch}},
 	}
@@ -41,8 +41,8 @@ func version(v string) func(*coordinationv1.Lease) {
 	return func(l *coordinationv1.Lease) { l.ResourceVersion = v }
 }
 
-func header(pairs ...string) http.Header {
-	h := http.Header{}
+func header(pairs ...string) textproto.MIMEHeader {
+	h := textproto.MIMEHeader{}
 	for i := 0; i < len(pairs); i += 2 {
 		h.Add(pairs[i], pairs[i+1])
 	}
@@ -54,7 +54,7 @@ func TestRecognise_OwnLeaseAndNothingElse(t *testing.T) {
 	kubelet := header("Content-Type", Protobuf, "Accept", Protobuf+",application/json")
 	for name, c := range map[string]struct {
 		method, uri string
-		header      http.Header
+		header      textproto.MIMEHeader
 		want        Form
 	}{
 		"kubelet":              {"PUT", own + "?timeout=10s", kubelet, Form{Replace, Protobuf, Protobuf}},

@@ -7,7 +7,7 @@ package leasewrite
 
 import (
 	"mime"
-	"net/http"
+	"net/textproto"
 	"net/url"
 	"strings"
 	"time"
@@ -26,7 +26,7 @@ type Request struct {
 	Method string
 	// URI is the request target as it came, with its query.
 	URI    string
-	Header http.Header
+	Header textproto.MIMEHeader
 }
 
 // Kind is the kind of a recognised write.
@@ -47,6 +47,12 @@ type Form struct {
 	// In and Out are media types.
 	In, Out string
 }
+
+// The methods of recognised writes.
+const (
+	methodPut   = "PUT"
+	methodPatch = "PATCH"
+)
 
 // The media types of recognised writes.
 const (
@@ -70,9 +76,9 @@ func Recognise(node string, r Request) Form {
 	in, out := plainType(r.Header.Values("Content-Type")), accepted(r.Header.Values("Accept"))
 	switch {
 	case out == "":
-	case r.Method == http.MethodPut && (in == JSON || in == Protobuf):
+	case r.Method == methodPut && (in == JSON || in == Protobuf):
 		return Form{Kind: Replace, In: in, Out: out}
-	case r.Method == http.MethodPatch && (in == mergePatch || in == strategicPatch):
+	case r.Method == methodPatch && (in == mergePatch || in == strategicPatch):
 		return Form{Kind: Merge, In: in, Out: out}
 	}
 	return Form{}
@@ -81,7 +87,7 @@ func Recognise(node string, r Request) Form {
 // ChangesLease reports whether a request may change the node's Lease in a way that is not
 // recognised. It errs towards true.
 func ChangesLease(method string, path string) bool {
-	return method != http.MethodGet && method != http.MethodHead && strings.Contains(path, "lease")
+	return method != "GET" && method != "HEAD" && strings.Contains(path, "lease")
 }
 
 // onlyTimeout accepts the one parameter that client-go adds to requests of a client with a timeout.
@@ -97,9 +103,9 @@ func onlyTimeout(query string) bool {
 	return err == nil && d > 0
 }
 
-func hasPrefixed(header http.Header, prefix string) bool {
+func hasPrefixed(header textproto.MIMEHeader, prefix string) bool {
 	for name := range header {
-		if strings.HasPrefix(http.CanonicalHeaderKey(name), prefix) {
+		if strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(name), prefix) {
 			return true
 		}
 	}

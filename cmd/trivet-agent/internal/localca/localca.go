@@ -28,8 +28,8 @@ const (
 	lockFile   = "endpoint-ca.lock"
 	// leafLifetime is that of serving certificates, which stay in memory.
 	leafLifetime = 90 * 24 * time.Hour
-	// overlap is how long a new authority is trusted before it signs. A kubelet that does not follow
-	// the bundle reads it at its next start.
+	// overlap is how long a new authority is trusted before it signs. A kubelet that does not
+	// follow the bundle reads it at its next start.
 	overlap = 60 * 24 * time.Hour
 	// rotationPeriod is the time between two checks of the authority's age.
 	rotationPeriod = time.Hour

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestOpen_MakesOneAuthorityAndKeepsIt(t *testing.T) {
 	}
 	group.Wait()
 	bundle, _ := opened[0].state(t)
-	for _, c := range append(opened, open(t, dir)) {
+	for _, c := range slices.Concat(opened, []*CA{open(t, dir)}) {
 		again, serving := c.state(t)
 		if !bytes.Equal(bundle, again) {
 			t.Error("another authority was made")

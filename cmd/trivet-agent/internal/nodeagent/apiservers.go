@@ -15,8 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// apiservers sends requests to the kube-apiservers of the kubeconfig as the node. Before the node is
-// known it refuses them. It is safe for concurrent use.
+// apiservers sends requests to the kube-apiservers of the kubeconfig as the node. Before the node
+// is known it refuses them. It is safe for concurrent use.
 type apiservers struct {
 	mu       sync.Mutex // guards the fields below
 	pool     *upstream.Pool
@@ -162,8 +162,8 @@ func (n *node) readKubeconfig() (kubeconfig.File, string, error) {
 	return file, name, err
 }
 
-// files returns the files of the identity at leasesvc. The kubeconfig is read each time until it can
-// be: it may appear after the agent has started.
+// files returns the files of the identity at leasesvc. The kubeconfig is read each time until it
+// can be: it may appear after the agent has started.
 func (n *node) files() (identity.Files, error) {
 	if n.cfg.Kubeconfig == "" {
 		return n.cfg.credentialFiles(nil)

@@ -20,8 +20,8 @@ import (
 const (
 	// ageTolerance is how much older an observation may be than its beat says.
 	ageTolerance = 250 * time.Millisecond
-	// answerTimeout bounds a connection to a replica that is silent: little of a grace period of 20 s
-	// may be lost at one of several.
+	// answerTimeout bounds a connection to a replica that is silent: little of a grace period of 20
+	// s may be lost at one of several.
 	answerTimeout = 4 * time.Second
 )
 
@@ -118,7 +118,7 @@ func (b *beats) newAgent(found nodeIdentity) (*agent.Agent, error) {
 		Lookup:  b.addresses,
 		Dial:    func(target string) (*grpc.ClientConn, error) { return b.dial(target, found.client) },
 		Cluster: b.cfg.Cluster, TokenFile: b.cfg.TokenFile,
-		Name: "trivet-agent", Version: identity.Version(),
+		Name: "trivet-agent", Version: identity.Version(), Mode: b.cfg.mode(),
 		Holders:      []agent.Holder{holder},
 		BeatOnReport: b.cfg.Endpoint.Listen != "", AgeTolerance: ageTolerance,
 		AnswerTimeout: answerTimeout,

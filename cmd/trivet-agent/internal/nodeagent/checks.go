@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// addChecks adds what /readyz names: kubelet, leasesvc, and kube-apiserver if there is a kubeconfig.
+// addChecks adds what /readyz names: kubelet, leasesvc, and kube-apiserver if there is a
+// kubeconfig.
 func (n *node) addChecks() {
 	n.ready.AddWithDetail("kubelet", n.checkKubelet, func() string {
 		return "last seen " + ago(n.prober.Status().LastSeen)

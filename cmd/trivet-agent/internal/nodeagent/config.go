@@ -19,7 +19,8 @@ import (
 type Config struct {
 	// NodeName is the name of the Node; empty: that of the client certificate.
 	NodeName string
-	// Kubeconfig is that of the kubelet: kube-apiservers, their authority and the client certificate.
+	// Kubeconfig is that of the kubelet: kube-apiservers, their authority and the client
+	// certificate.
 	Kubeconfig string
 	// ClientCertFile and ClientKeyFile are the credential for leasesvc; empty: that of Kubeconfig.
 	ClientCertFile, ClientKeyFile string

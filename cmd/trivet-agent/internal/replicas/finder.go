@@ -102,8 +102,8 @@ func (f *Finder) Run(ctx context.Context) error {
 	}
 }
 
-// untilUrgent waits for urgentPeriod steps while the replicas are settled, at most settledPeriod. It
-// returns what is left to wait.
+// untilUrgent waits for urgentPeriod steps while the replicas are settled, at most settledPeriod.
+// It returns what is left to wait.
 func (f *Finder) untilUrgent(ctx context.Context) time.Duration {
 	end := time.Now().Add(jittered(settledPeriod))
 	for f.settled() && time.Until(end) > urgentPeriod {

@@ -119,3 +119,11 @@ func (c *credentials) valid(now time.Time) bool {
 	defer c.mu.Unlock()
 	return c.certificate != nil && now.Before(c.certificate.Leaf.NotAfter)
 }
+
+// present reports whether there is a certificate, also one that has ended by the clock of this
+// node: kube-apiserver decides by its own.
+func (c *credentials) present() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.certificate != nil
+}

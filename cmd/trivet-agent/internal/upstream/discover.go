@@ -44,6 +44,8 @@ func (p *Pool) discover(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, ErrNoCertificate):
+			period = discoveryRetry
 		case err != nil:
 			period = discoveryRetry
 			if err.Error() != warned {

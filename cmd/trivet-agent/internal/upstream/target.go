@@ -19,7 +19,8 @@ const (
 	// a failed probe ends the attempt sooner.
 	connectTimeout = 5 * time.Second
 	// A connection on which nothing arrives for pingAfter is pinged, and closed without an answer
-	// within pingTimeout. A frozen server then ends its watches, so that the kubelet opens new ones.
+	// within pingTimeout. A frozen server then ends its watches, so that the kubelet opens new
+	// ones.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 3 * time.Second
 	// idleTimeout closes connections without requests, for example to servers that are not used.

@@ -168,6 +168,10 @@ func (p *Pool) HasCertificate() bool {
 // replaced. If a server fails before it can have got the request, or if the request changes
 // nothing, the next server gets it.
 func (p *Pool) RoundTrip(request *http.Request) (*http.Response, error) {
+	if !p.HasCertificate() && !p.credentials.present() {
+		closeBody(request)
+		return nil, ErrNoCertificate
+	}
 	pick := func(c *connections) http.RoundTripper { return c.node }
 	if request.Header.Get("Upgrade") != "" {
 		pick = func(c *connections) http.RoundTripper { return c.upgrade }
@@ -184,6 +188,10 @@ type anonymous struct{ pool *Pool }
 func (a anonymous) RoundTrip(request *http.Request) (*http.Response, error) {
 	return a.pool.roundTrip(request, func(c *connections) http.RoundTripper { return c.anonymous })
 }
+
+// ErrNoCertificate says that the node has no certificate yet. A request without it would be
+// anonymous.
+var ErrNoCertificate = errors.New("the node has no certificate for kube-apiserver yet")
 
 // ErrAmbiguous says that a server may have got a request that changes something, and did not
 // answer.
@@ -441,8 +449,8 @@ func (p *Pool) preference(t *target) uint64 {
 	return xxhash.Sum64String(p.cfg.Node + "/" + t.base.Host)
 }
 
-// sharedBody is the body of a request for several attempts. An attempt that did not get a connection
-// must not close it.
+// sharedBody is the body of a request for several attempts. An attempt that did not get a
+// connection must not close it.
 type sharedBody struct {
 	io.ReadCloser
 	attempt *attempt

@@ -27,7 +27,8 @@ func kind(oneNamespace bool) list.Kind[*leasev1.Lease] {
 			{Title: "LAST-BEAT"}, {Title: "EXPIRES", MinWidth: len("59m59s ago")}, {Title: "WRITTEN", MinWidth: len("failed 3 times")},
 			{Title: "NEXT-WRITE"}, {Title: "RENEW-AGE"}, {Title: "SHARD"},
 			{Title: "BOOT", Wide: true}, {Title: "SEQUENCE", Wide: true}, {Title: "STARTED", Wide: true}, {Title: "EPOCH", Wide: true},
-			{Title: "REPLICA", Wide: true}, {Title: "VERSION", Wide: true}, {Title: "REASON", Wide: true}, {Title: "CONDITIONS", Wide: true},
+			{Title: "REPLICA", Wide: true}, {Title: "VERSION", Wide: true}, {Title: "REASON", Wide: true}, {Title: "AGENT", Wide: true},
+			{Title: "CONDITIONS", Wide: true},
 			{Title: "DUPLICATE"}, {Title: "ERROR", Wide: true},
 		},
 		Row:             row,
@@ -87,7 +88,7 @@ func row(now time.Time, lease *leasev1.Lease) []printer.Cell {
 		writeCell(now, write), {Text: printer.Due(now, write.GetDueTime())}, {Text: printer.Since(now, write.GetRenewTime())}, {Text: shard},
 		{Text: cmp.Or(lease.GetHolder().GetBootId(), "-")}, {Text: fmt.Sprint(lease.GetSequence())}, {Text: printer.Since(now, lease.GetStartTime())},
 		{Text: epoch}, {Text: replica}, {Text: cmp.Or(write.GetResourceVersion(), "-")}, {Text: cmp.Or(write.GetReason(), "-")},
-		{Text: conditionList(lease.GetConditions())},
+		{Text: agentName(lease.GetAgent())}, {Text: conditionList(lease.GetConditions())},
 		duplicateCell(lease.GetDuplicate()), {Text: write.GetLastError()},
 	}
 }
@@ -158,6 +159,15 @@ func summary(leases []*leasev1.Lease) string {
 	}
 	words := append(stateWords(), "-", "with a duplicate", "not written", "without a node")
 	return printer.Count(len(leases), "lease") + ": " + printer.Counts(counts, words...)
+}
+
+// agentName returns the agent with its mode: "trivet-agent v1.2.3 (probe)".
+func agentName(agent *leasev1.Lease_Agent) string {
+	name := strings.TrimSpace(agent.GetName() + " " + agent.GetVersion())
+	if agent.GetMode() != "" {
+		name = strings.TrimSpace(name + " (" + agent.GetMode() + ")")
+	}
+	return cmp.Or(name, "-")
 }
 
 // conditionList returns the conditions that an agent reported: "KubeletHealthy=false (TIMEOUT)".

@@ -141,7 +141,7 @@ func (x Lease_Write_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Lease_Write_State.Descriptor instead.
 func (Lease_Write_State) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{0, 1, 0}
+	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{0, 2, 0}
 }
 
 // Lease is what leasesvc keeps for a holder, and the state of its Lease object in Kubernetes.
@@ -174,7 +174,10 @@ type Lease struct {
 	// Changes with the boot and the term of the lease; for ReleaseLease.
 	Etag string `protobuf:"bytes,12,opt,name=etag" json:"etag,omitempty"`
 	// When the last beat was accepted, by the server's clock.
-	LastBeatTime  *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_beat_time,json=lastBeatTime" json:"last_beat_time,omitempty"`
+	LastBeatTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_beat_time,json=lastBeatTime" json:"last_beat_time,omitempty"`
+	// The program that registered the holder here; absent if it does not say, or if another replica
+	// forwarded its beats.
+	Agent         *Lease_Agent `protobuf:"bytes,14,opt,name=agent" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -296,6 +299,13 @@ func (x *Lease) GetEtag() string {
 func (x *Lease) GetLastBeatTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LastBeatTime
+	}
+	return nil
+}
+
+func (x *Lease) GetAgent() *Lease_Agent {
+	if x != nil {
+		return x.Agent
 	}
 	return nil
 }
@@ -705,6 +715,72 @@ func (x *WatchLeasesResponse) GetBookmark() *v1.Bookmark {
 	return nil
 }
 
+// Agent is a program that sends beats, as it describes itself: no decision depends on it. Texts are
+// cut to 64 characters.
+type Lease_Agent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, for example "trivet-agent".
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// Version of its build.
+	Version string `protobuf:"bytes,2,opt,name=version" json:"version,omitempty"`
+	// How it knows that the holder lives: "probe" or "endpoint" of trivet-agent; empty if it does not
+	// say.
+	Mode          string `protobuf:"bytes,3,opt,name=mode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lease_Agent) Reset() {
+	*x = Lease_Agent{}
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lease_Agent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lease_Agent) ProtoMessage() {}
+
+func (x *Lease_Agent) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lease_Agent.ProtoReflect.Descriptor instead.
+func (*Lease_Agent) Descriptor() ([]byte, []int) {
+	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{0, 0}
+}
+
+func (x *Lease_Agent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Lease_Agent) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Lease_Agent) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
 // Duplicate is another boot that sends beats under the same name and is rejected.
 type Lease_Duplicate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -720,7 +796,7 @@ type Lease_Duplicate struct {
 
 func (x *Lease_Duplicate) Reset() {
 	*x = Lease_Duplicate{}
-	mi := &file_trivet_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +808,7 @@ func (x *Lease_Duplicate) String() string {
 func (*Lease_Duplicate) ProtoMessage() {}
 
 func (x *Lease_Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +821,7 @@ func (x *Lease_Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease_Duplicate.ProtoReflect.Descriptor instead.
 func (*Lease_Duplicate) Descriptor() ([]byte, []int) {
-	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{0, 0}
+	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{0, 1}
 }
 
 func (x *Lease_Duplicate) GetBootId() string {
@@ -794,7 +870,7 @@ type Lease_Write struct {
 
 func (x *Lease_Write) Reset() {
 	*x = Lease_Write{}
-	mi := &file_trivet_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +882,7 @@ func (x *Lease_Write) String() string {
 func (*Lease_Write) ProtoMessage() {}
 
 func (x *Lease_Write) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +895,7 @@ func (x *Lease_Write) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease_Write.ProtoReflect.Descriptor instead.
 func (*Lease_Write) Descriptor() ([]byte, []int) {
-	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{0, 1}
+	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{0, 2}
 }
 
 func (x *Lease_Write) GetState() Lease_Write_State {
@@ -882,7 +958,7 @@ var File_trivet_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\n" +
-	"\x1btrivet/lease/v1/lease.proto\x12\x0ftrivet.lease.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1ftrivet/lease/v1/heartbeat.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\xb0\v\n" +
+	"\x1btrivet/lease/v1/lease.proto\x12\x0ftrivet.lease.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1ftrivet/lease/v1/heartbeat.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\xaf\f\n" +
 	"\x05Lease\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x12/\n" +
 	"\x06holder\x18\x02 \x01(\v2\x17.trivet.lease.v1.HolderR\x06holder\x122\n" +
@@ -901,7 +977,12 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"conditions\x18\v \x03(\v2\x19.trivet.meta.v1.ConditionR\n" +
 	"conditions\x12\x12\n" +
 	"\x04etag\x18\f \x01(\tR\x04etag\x12@\n" +
-	"\x0elast_beat_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\flastBeatTime\x1a\x99\x01\n" +
+	"\x0elast_beat_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\flastBeatTime\x122\n" +
+	"\x05agent\x18\x0e \x01(\v2\x1c.trivet.lease.v1.Lease.AgentR\x05agent\x1aI\n" +
+	"\x05Agent\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\tR\x04mode\x1a\x99\x01\n" +
 	"\tDuplicate\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12J\n" +
 	"\x13last_rejection_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x11lastRejectionTime\x12'\n" +
@@ -985,7 +1066,7 @@ func file_trivet_lease_v1_lease_proto_rawDescGZIP() []byte {
 }
 
 var file_trivet_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trivet_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_trivet_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_trivet_lease_v1_lease_proto_goTypes = []any{
 	(Lease_State)(0),              // 0: trivet.lease.v1.Lease.State
 	(Lease_Write_State)(0),        // 1: trivet.lease.v1.Lease.Write.State
@@ -996,55 +1077,57 @@ var file_trivet_lease_v1_lease_proto_goTypes = []any{
 	(*ListLeasesResponse)(nil),    // 6: trivet.lease.v1.ListLeasesResponse
 	(*WatchLeasesRequest)(nil),    // 7: trivet.lease.v1.WatchLeasesRequest
 	(*WatchLeasesResponse)(nil),   // 8: trivet.lease.v1.WatchLeasesResponse
-	(*Lease_Duplicate)(nil),       // 9: trivet.lease.v1.Lease.Duplicate
-	(*Lease_Write)(nil),           // 10: trivet.lease.v1.Lease.Write
-	(*Holder)(nil),                // 11: trivet.lease.v1.Holder
-	(*v1.Owner)(nil),              // 12: trivet.meta.v1.Owner
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*v1.Condition)(nil),          // 14: trivet.meta.v1.Condition
-	(*v1.Source)(nil),             // 15: trivet.meta.v1.Source
-	(*v1.MissingPart)(nil),        // 16: trivet.meta.v1.MissingPart
-	(v1.EventType)(0),             // 17: trivet.meta.v1.EventType
-	(*v1.Bookmark)(nil),           // 18: trivet.meta.v1.Bookmark
+	(*Lease_Agent)(nil),           // 9: trivet.lease.v1.Lease.Agent
+	(*Lease_Duplicate)(nil),       // 10: trivet.lease.v1.Lease.Duplicate
+	(*Lease_Write)(nil),           // 11: trivet.lease.v1.Lease.Write
+	(*Holder)(nil),                // 12: trivet.lease.v1.Holder
+	(*v1.Owner)(nil),              // 13: trivet.meta.v1.Owner
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*v1.Condition)(nil),          // 15: trivet.meta.v1.Condition
+	(*v1.Source)(nil),             // 16: trivet.meta.v1.Source
+	(*v1.MissingPart)(nil),        // 17: trivet.meta.v1.MissingPart
+	(v1.EventType)(0),             // 18: trivet.meta.v1.EventType
+	(*v1.Bookmark)(nil),           // 19: trivet.meta.v1.Bookmark
 }
 var file_trivet_lease_v1_lease_proto_depIdxs = []int32{
-	11, // 0: trivet.lease.v1.Lease.holder:type_name -> trivet.lease.v1.Holder
+	12, // 0: trivet.lease.v1.Lease.holder:type_name -> trivet.lease.v1.Holder
 	0,  // 1: trivet.lease.v1.Lease.state:type_name -> trivet.lease.v1.Lease.State
-	12, // 2: trivet.lease.v1.Lease.owner:type_name -> trivet.meta.v1.Owner
-	13, // 3: trivet.lease.v1.Lease.start_time:type_name -> google.protobuf.Timestamp
-	13, // 4: trivet.lease.v1.Lease.observe_time:type_name -> google.protobuf.Timestamp
-	13, // 5: trivet.lease.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
-	10, // 6: trivet.lease.v1.Lease.write:type_name -> trivet.lease.v1.Lease.Write
-	9,  // 7: trivet.lease.v1.Lease.duplicate:type_name -> trivet.lease.v1.Lease.Duplicate
-	14, // 8: trivet.lease.v1.Lease.conditions:type_name -> trivet.meta.v1.Condition
-	13, // 9: trivet.lease.v1.Lease.last_beat_time:type_name -> google.protobuf.Timestamp
-	13, // 10: trivet.lease.v1.GetLeaseRequest.as_of_time:type_name -> google.protobuf.Timestamp
-	2,  // 11: trivet.lease.v1.GetLeaseResponse.lease:type_name -> trivet.lease.v1.Lease
-	15, // 12: trivet.lease.v1.GetLeaseResponse.sources:type_name -> trivet.meta.v1.Source
-	0,  // 13: trivet.lease.v1.ListLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
-	2,  // 14: trivet.lease.v1.ListLeasesResponse.leases:type_name -> trivet.lease.v1.Lease
-	15, // 15: trivet.lease.v1.ListLeasesResponse.sources:type_name -> trivet.meta.v1.Source
-	16, // 16: trivet.lease.v1.ListLeasesResponse.missing:type_name -> trivet.meta.v1.MissingPart
-	0,  // 17: trivet.lease.v1.WatchLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
-	17, // 18: trivet.lease.v1.WatchLeasesResponse.type:type_name -> trivet.meta.v1.EventType
-	2,  // 19: trivet.lease.v1.WatchLeasesResponse.lease:type_name -> trivet.lease.v1.Lease
-	18, // 20: trivet.lease.v1.WatchLeasesResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
-	13, // 21: trivet.lease.v1.Lease.Duplicate.last_rejection_time:type_name -> google.protobuf.Timestamp
-	1,  // 22: trivet.lease.v1.Lease.Write.state:type_name -> trivet.lease.v1.Lease.Write.State
-	13, // 23: trivet.lease.v1.Lease.Write.renew_time:type_name -> google.protobuf.Timestamp
-	13, // 24: trivet.lease.v1.Lease.Write.write_time:type_name -> google.protobuf.Timestamp
-	13, // 25: trivet.lease.v1.Lease.Write.due_time:type_name -> google.protobuf.Timestamp
-	3,  // 26: trivet.lease.v1.LeaseService.GetLease:input_type -> trivet.lease.v1.GetLeaseRequest
-	5,  // 27: trivet.lease.v1.LeaseService.ListLeases:input_type -> trivet.lease.v1.ListLeasesRequest
-	7,  // 28: trivet.lease.v1.LeaseService.WatchLeases:input_type -> trivet.lease.v1.WatchLeasesRequest
-	4,  // 29: trivet.lease.v1.LeaseService.GetLease:output_type -> trivet.lease.v1.GetLeaseResponse
-	6,  // 30: trivet.lease.v1.LeaseService.ListLeases:output_type -> trivet.lease.v1.ListLeasesResponse
-	8,  // 31: trivet.lease.v1.LeaseService.WatchLeases:output_type -> trivet.lease.v1.WatchLeasesResponse
-	29, // [29:32] is the sub-list for method output_type
-	26, // [26:29] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	13, // 2: trivet.lease.v1.Lease.owner:type_name -> trivet.meta.v1.Owner
+	14, // 3: trivet.lease.v1.Lease.start_time:type_name -> google.protobuf.Timestamp
+	14, // 4: trivet.lease.v1.Lease.observe_time:type_name -> google.protobuf.Timestamp
+	14, // 5: trivet.lease.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
+	11, // 6: trivet.lease.v1.Lease.write:type_name -> trivet.lease.v1.Lease.Write
+	10, // 7: trivet.lease.v1.Lease.duplicate:type_name -> trivet.lease.v1.Lease.Duplicate
+	15, // 8: trivet.lease.v1.Lease.conditions:type_name -> trivet.meta.v1.Condition
+	14, // 9: trivet.lease.v1.Lease.last_beat_time:type_name -> google.protobuf.Timestamp
+	9,  // 10: trivet.lease.v1.Lease.agent:type_name -> trivet.lease.v1.Lease.Agent
+	14, // 11: trivet.lease.v1.GetLeaseRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	2,  // 12: trivet.lease.v1.GetLeaseResponse.lease:type_name -> trivet.lease.v1.Lease
+	16, // 13: trivet.lease.v1.GetLeaseResponse.sources:type_name -> trivet.meta.v1.Source
+	0,  // 14: trivet.lease.v1.ListLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
+	2,  // 15: trivet.lease.v1.ListLeasesResponse.leases:type_name -> trivet.lease.v1.Lease
+	16, // 16: trivet.lease.v1.ListLeasesResponse.sources:type_name -> trivet.meta.v1.Source
+	17, // 17: trivet.lease.v1.ListLeasesResponse.missing:type_name -> trivet.meta.v1.MissingPart
+	0,  // 18: trivet.lease.v1.WatchLeasesRequest.states:type_name -> trivet.lease.v1.Lease.State
+	18, // 19: trivet.lease.v1.WatchLeasesResponse.type:type_name -> trivet.meta.v1.EventType
+	2,  // 20: trivet.lease.v1.WatchLeasesResponse.lease:type_name -> trivet.lease.v1.Lease
+	19, // 21: trivet.lease.v1.WatchLeasesResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
+	14, // 22: trivet.lease.v1.Lease.Duplicate.last_rejection_time:type_name -> google.protobuf.Timestamp
+	1,  // 23: trivet.lease.v1.Lease.Write.state:type_name -> trivet.lease.v1.Lease.Write.State
+	14, // 24: trivet.lease.v1.Lease.Write.renew_time:type_name -> google.protobuf.Timestamp
+	14, // 25: trivet.lease.v1.Lease.Write.write_time:type_name -> google.protobuf.Timestamp
+	14, // 26: trivet.lease.v1.Lease.Write.due_time:type_name -> google.protobuf.Timestamp
+	3,  // 27: trivet.lease.v1.LeaseService.GetLease:input_type -> trivet.lease.v1.GetLeaseRequest
+	5,  // 28: trivet.lease.v1.LeaseService.ListLeases:input_type -> trivet.lease.v1.ListLeasesRequest
+	7,  // 29: trivet.lease.v1.LeaseService.WatchLeases:input_type -> trivet.lease.v1.WatchLeasesRequest
+	4,  // 30: trivet.lease.v1.LeaseService.GetLease:output_type -> trivet.lease.v1.GetLeaseResponse
+	6,  // 31: trivet.lease.v1.LeaseService.ListLeases:output_type -> trivet.lease.v1.ListLeasesResponse
+	8,  // 32: trivet.lease.v1.LeaseService.WatchLeases:output_type -> trivet.lease.v1.WatchLeasesResponse
+	30, // [30:33] is the sub-list for method output_type
+	27, // [27:30] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_trivet_lease_v1_lease_proto_init() }
@@ -1059,7 +1142,7 @@ func file_trivet_lease_v1_lease_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_lease_v1_lease_proto_rawDesc), len(file_trivet_lease_v1_lease_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -575,7 +575,10 @@ type ClientInfo struct {
 	// Version of its build.
 	Version string `protobuf:"bytes,3,opt,name=version" json:"version,omitempty"`
 	// What it can do beside what every client of this API version can; unknown ones are ignored.
-	Features      []string `protobuf:"bytes,4,rep,name=features" json:"features,omitempty"`
+	Features []string `protobuf:"bytes,4,rep,name=features" json:"features,omitempty"`
+	// How an agent knows that its holders live: "probe" or "endpoint" of trivet-agent; empty if it does
+	// not say.
+	Mode          string `protobuf:"bytes,5,opt,name=mode" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -638,6 +641,13 @@ func (x *ClientInfo) GetFeatures() []string {
 	return nil
 }
 
+func (x *ClientInfo) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
 var File_trivet_meta_v1_source_proto protoreflect.FileDescriptor
 
 const file_trivet_meta_v1_source_proto_rawDesc = "" +
@@ -685,13 +695,14 @@ const file_trivet_meta_v1_source_proto_rawDesc = "" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\tR\treplicaId\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
-	"\bfeatures\x18\x04 \x03(\tR\bfeatures\"r\n" +
+	"\bfeatures\x18\x04 \x03(\tR\bfeatures\"\x86\x01\n" +
 	"\n" +
 	"ClientInfo\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
-	"\bfeatures\x18\x04 \x03(\tR\bfeaturesB?Z8github.com/trivet-dev/trivet/proto/trivet/meta/v1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\bfeatures\x18\x04 \x03(\tR\bfeatures\x12\x12\n" +
+	"\x04mode\x18\x05 \x01(\tR\x04modeB?Z8github.com/trivet-dev/trivet/proto/trivet/meta/v1;metav1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_meta_v1_source_proto_rawDescOnce sync.Once

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -28,6 +30,31 @@ func (c converter) registration(h *leasev1.Holder, report *leasev1.Report, seque
 		registration.Report = new(reportFrom(report))
 	}
 	return registration, served
+}
+
+// maxAgentText is the longest text that is kept of what an agent says of itself.
+const maxAgentText = 64
+
+// agentFrom returns what a client says of itself, without characters that a terminal would act on.
+func agentFrom(client *metav1.ClientInfo) sessioncontroller.Agent {
+	return sessioncontroller.Agent{
+		Name: shortText(client.GetAgent()), Version: shortText(client.GetVersion()), Mode: shortText(client.GetMode()),
+	}
+}
+
+func shortText(text string) string {
+	var short strings.Builder
+	n := 0
+	for _, r := range text {
+		if n == maxAgentText {
+			break
+		}
+		if unicode.IsPrint(r) {
+			short.WriteRune(r)
+			n++
+		}
+	}
+	return short.String()
 }
 
 func reportFrom(r *leasev1.Report) sessioncontroller.Report {

@@ -29,6 +29,9 @@ func (s *leaseServer) leaseOf(l *sessioncontroller.Lease) *leasev1.Lease {
 		Duplicate:    duplicateOf(l.Duplicate),
 		Etag:         l.ETag(),
 	}
+	if agent := l.Agent; agent != (sessioncontroller.Agent{}) {
+		lease.Agent = &leasev1.Lease_Agent{Name: agent.Name, Version: agent.Version, Mode: agent.Mode}
+	}
 	for i := range l.Conditions {
 		lease.Conditions = append(lease.Conditions, conditionOf(&l.Conditions[i]))
 	}

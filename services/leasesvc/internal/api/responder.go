@@ -41,12 +41,13 @@ type responder struct {
 	sender   *sender
 	serving  serving
 
-	handles  []handle // a handle on the wire is an index plus one
-	boots    []string // referenced by handles
-	grants   []grant  // referenced by handles
-	live     int      // handles that have not been rejected
-	sequence uint64   // of the last message
-	early    int      // early messages in a row
+	handles  []handle                // a handle on the wire is an index plus one
+	boots    []string                // referenced by handles
+	grants   []grant                 // referenced by handles
+	live     int                     // handles that have not been rejected
+	sequence uint64                  // of the last message
+	agent    sessioncontroller.Agent // of the first message
+	early    int                     // early messages in a row
 	// batches is set once the caller may register all holders of a class.
 	batches bool
 
@@ -140,6 +141,7 @@ func (r *responder) check(request *leasev1.StreamHeartbeatsRequest) error {
 		if err := r.server.checkCluster(request.ClientInfo); err != nil {
 			return err
 		}
+		r.agent = agentFrom(request.ClientInfo)
 		if len(request.Registrations) == 0 {
 			return errRegistrationRequired()
 		}
@@ -283,7 +285,7 @@ func (r *responder) addRegistrations(ctx context.Context, access *access, reques
 		if registration.Holder.Boot == firstBoot {
 			registration.Holder.Boot = firstBoot // share one string
 		}
-		registration.Owner = r.server.ownerOf(access, registration.Holder.Key.Class)
+		registration.Owner, registration.Agent = r.server.ownerOf(access, registration.Holder.Key.Class), r.agent
 		r.batch.Registrations = append(r.batch.Registrations, registration)
 	}
 	admitted := r.server.admitRegistrations(r.sender, time.Now(), len(r.batch.Registrations))

@@ -155,6 +155,11 @@ func situations() map[string]func() explain.Facts {
 			f.Lease.AgentHeard = before(2 * time.Second)
 			return f
 		},
+		"healthy agent observes the kubelet": func() explain.Facts {
+			f := alive()
+			f.Lease.Agent, f.Lease.Observes = "trivet-agent v1.2.3 in mode probe", true
+			return f
+		},
 		"agent dead but kubelet renews": func() explain.Facts {
 			f := renews()
 			f.Lease = &explain.Lease{State: session.Expired, Boot: "b-1", Epoch: 901, Beat: before(time.Minute), ExpireTime: before(40 * time.Second)}

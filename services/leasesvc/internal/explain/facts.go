@@ -102,6 +102,10 @@ type Lease struct {
 	Beat, AgentHeard time.Time
 	// WriteError is why the Lease object could not be written, or "".
 	WriteError string
+	// Agent is the name of the agent, with its version and mode; empty if it is not known. Observes
+	// says that it observes the kubelet.
+	Agent    string
+	Observes bool
 }
 
 // Pending is a Pod that must leave.

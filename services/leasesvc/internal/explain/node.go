@@ -68,13 +68,25 @@ func leaseLink(f Facts) Link {
 	case s.State != session.Expired && f.By != nodehealth.SessionBeat && f.silent():
 		return l.at(s.Beat).say(ResultFailed, "Its lease is alive, but its agent does not say when it observed the kubelet, and the kubelet's own signals have stopped.", nextKubelet)
 	case s.State == session.Alive:
-		return l.at(s.Start).say(ResultOK, fmt.Sprintf("Its lease is alive, since %s under boot %q.", clock(f.Now, s.Start), s.Boot))
+		return l.at(s.Start).say(ResultOK, fmt.Sprintf("Its lease is alive, since %s under boot %q.%s", clock(f.Now, s.Start), s.Boot, agentText(f)))
 	case s.State == session.Suspect:
 		return l.at(s.Beat).say(ResultWarning, fmt.Sprintf("Its lease is suspect: heartbeats are missing since %s, and it expires at %s.", beat, deadline), nextMachine)
 	case f.alive():
 		return l.at(s.ExpireTime).say(ResultWarning, fmt.Sprintf("Its lease expired at %s, but the node gives other signals of life.", deadline), nextAgent)
 	}
 	return l.at(s.ExpireTime).say(ResultFailed, fmt.Sprintf("Its lease expired at %s: no heartbeat since %s.", deadline, beat), nextMachine)
+}
+
+// agentText says which agent beats, and when it last saw the kubelet; empty if the agent is not known.
+func agentText(f Facts) string {
+	switch s := f.Lease; {
+	case s.Agent == "":
+		return ""
+	case !s.Observes:
+		return fmt.Sprintf(" Its agent is %s.", s.Agent)
+	default:
+		return fmt.Sprintf(" Its agent is %s, and last saw the kubelet at %s.", s.Agent, clock(f.Now, s.Beat))
+	}
 }
 
 func beatLink(f Facts) Link {

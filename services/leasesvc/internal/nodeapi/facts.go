@@ -2,6 +2,7 @@ package nodeapi
 
 import (
 	"context"
+	"strings"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
@@ -84,5 +85,15 @@ func leaseFacts(lease *sessioncontroller.Lease) *explain.Lease {
 	return &explain.Lease{
 		State: lease.State, Boot: lease.Holder.Boot, Epoch: lease.Epoch, Start: lease.StartTime,
 		Beat: lease.ObserveTime, AgentHeard: lease.AgentHeard(), ExpireTime: lease.Deadline, WriteError: lease.Write.LastError,
+		Agent: agentName(lease.Agent), Observes: lease.Observed,
 	}
+}
+
+// agentName returns the name of an agent, with its version and mode; empty if it is not known.
+func agentName(a sessioncontroller.Agent) string {
+	name := strings.TrimSpace(a.Name + " " + a.Version)
+	if a.Mode != "" {
+		name = strings.TrimSpace(name + " in mode " + a.Mode)
+	}
+	return name
 }

@@ -3,6 +3,7 @@ package sessioncontroller
 import (
 	"context"
 	"time"
+	"unique"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -54,6 +55,8 @@ type Registration struct {
 	Age time.Duration
 	// Report is nil if the holder was observed just now.
 	Report *Report
+	// Agent describes the program that sends the beat; the zero Agent is not known.
+	Agent Agent
 	// Owner counts as the owner of the session if the registration opens it; see
 	// Config.SessionsPerOwner. Empty for none.
 	Owner string
@@ -216,10 +219,12 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	}
 	if outcome == session.TookOver {
 		c.reports.remove(slot)
-		*c.observed.At(slot) = false
+		*c.observed.At(slot), *c.agents.At(slot) = false, unique.Handle[Agent]{}
 		c.reportReturn(ref, r.Holder)
 	}
-	c.sessionChanged(now, slot, outcome, c.updateReport(slot, received, r.Report))
+	changed := c.updateAgent(slot, r.Agent)
+	changed = c.updateReport(slot, received, r.Report) || changed
+	c.sessionChanged(now, slot, outcome, changed)
 	if !b.Unordered || outcome != session.Renewed {
 		// All holders of a message get the interval of the first one, so that they keep beating in
 		// one message.
@@ -290,6 +295,7 @@ func (c *Controller) openSlot(now monotonic.Instant, slot uint32, key session.Ke
 	c.shards.Extend(int(slot) + 1)
 	c.entries.Extend(int(slot) + 1)
 	c.observed.Extend(int(slot) + 1)
+	c.agents.Extend(int(slot) + 1)
 	c.occupancies++
 	c.writes.Open(now, slot, writeback.SlotOptions{
 		Policy: uint8(key.Class), Phase: writeback.Phase(key.Name), Wait: c.adoptions.writeDelay(c.held[shard], now),

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -102,9 +103,10 @@ type Controller struct {
 	filled       []bool              // by shard: Config.FillTime has passed
 	adoptions    adoptions
 	writes       *writeback.Schedule
-	shards       session.Slab[uint16]     // by slot
-	entries      session.Slab[leaseEntry] // by slot
-	observed     session.Slab[bool]       // by slot: Lease.Observed
+	shards       session.Slab[uint16]               // by slot
+	entries      session.Slab[leaseEntry]           // by slot
+	observed     session.Slab[bool]                 // by slot: Lease.Observed
+	agents       session.Slab[unique.Handle[Agent]] // by slot: Lease.Agent
 	changes      changeList
 	exceptions   writeExceptions
 	problemSlots problemSlots

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"strconv"
 	"time"
+	"unique"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -33,6 +34,8 @@ type Lease struct {
 	Write     WriteStatus
 	// Conditions are those that the agent last reported, ordered by type.
 	Conditions []Condition
+	// Agent registered the holder; the zero Agent is not known.
+	Agent Agent
 }
 
 // ETag changes with the boot and the term of the lease.
@@ -125,6 +128,9 @@ func (c *Controller) lease(s session.Session) Lease {
 	if d, ok := c.duplicate(now, s); ok {
 		l.Duplicate = &Duplicate{Boot: d.Boot, LastRejectionTime: c.clock.WallTime(now, d.Last), Rejections: d.Rejections}
 	}
+	if agent := *c.agents.At(slot); agent != (unique.Handle[Agent]{}) {
+		l.Agent = agent.Value()
+	}
 	c.addReport(now, slot, s.LastBeat, &l)
 	return l
 }
@@ -158,4 +164,5 @@ func (c *Controller) sessionGone(slot uint32, h session.Holder) {
 	c.exceptions.notifyIdle(slot)
 	delete(c.exceptions.errors, slot)
 	*c.shards.At(slot), *e, *c.observed.At(slot) = noShard, leaseEntry{}, false
+	*c.agents.At(slot) = unique.Handle[Agent]{}
 }
