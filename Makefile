@@ -127,9 +127,13 @@ conformance: assets-rivals ## Tests beside upstream's lease client and kube-cont
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
+RUN ?= .
+
 .PHONY: test-cluster
-test-cluster: assets-nodes binaries-nodes ## Tests on a cluster with real nodes, which this starts and ends; needs root and what make cluster installs
-	go test -count=1 -v -timeout 60m -run 'TestCluster_' ./test/cluster -args -cluster
+test-cluster: ## Tests on a cluster with real nodes, which this starts and ends, 10 to 12 minutes; needs root and what make cluster installs (RUN=TestNodes)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-cluster needs root: its nodes have network namespaces, mounts and cgroups of their own"; exit 1; }
+	@$(MAKE) assets-nodes binaries-nodes
+	go test -count=1 -v -timeout 40m -run '$(RUN)' ./test/cluster -args -cluster
 
 .PHONY: recordings
 recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's controllers and one with ours, and write docs/upstream-recordings.md: root, 15 minutes
