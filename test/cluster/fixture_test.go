@@ -100,7 +100,19 @@ func openOrStart() (*fixture, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.end())
 	}
+	go f.endOnSignal()
 	return f, nil
+}
+
+// endOnSignal keeps an interrupted run from leaving its cluster.
+func (f *fixture) endOnSignal() {
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, os.Interrupt, syscall.SIGTERM)
+	fmt.Fprintln(os.Stderr, "ending the cluster because of signal:", <-received)
+	if err := f.end(); err != nil {
+		fmt.Fprintln(os.Stderr, "end the cluster:", err)
+	}
+	os.Exit(1)
 }
 
 func (f *fixture) start(ctx context.Context) error {
@@ -373,7 +385,9 @@ func finish(out io.Writer) error {
 		for _, row := range figures.rows {
 			fmt.Fprintln(table, row)
 		}
-		table.Flush()
+		if err := table.Flush(); err != nil {
+			return errors.Join(err, shared.fixture.end())
+		}
 	}
 	return shared.fixture.end()
 }

@@ -27,8 +27,8 @@ type change struct {
 	deleted bool
 }
 
-// history keeps what watches deliver, from all of Nodes and their Leases and from the Pods and
-// EndpointSlices of a namespace. Its methods are safe for concurrent use.
+// history keeps what watches deliver, from all of Nodes and their Leases and from the Pods,
+// EndpointSlices and Endpoints of a namespace. Its methods are safe for concurrent use.
 type history struct {
 	mu      sync.Mutex // guards the fields below
 	all     []change
@@ -42,6 +42,8 @@ const (
 	kindLease = "Lease"
 	kindPod   = "Pod"
 	kindSlice = "EndpointSlice"
+	// kindEndpoints is deprecated, but clients still read it.
+	kindEndpoints = "Endpoints"
 )
 
 // watchAll starts a history that ends with the test. Everything has been listed once when it returns.
@@ -66,6 +68,7 @@ func watchAll(t *testing.T, kube kubernetes.Interface, namespace string) *histor
 	watch(kindLease, kubewatch.New(kube.CoordinationV1().Leases(corev1.NamespaceNodeLease), kube, of(kindLease)), &coordinationv1.Lease{})
 	watch(kindPod, kubewatch.New(kube.CoreV1().Pods(namespace), kube, of(kindPod)), &corev1.Pod{})
 	watch(kindSlice, kubewatch.New(kube.DiscoveryV1().EndpointSlices(namespace), kube, of(kindSlice)), &discoveryv1.EndpointSlice{})
+	watch(kindEndpoints, kubewatch.New(kube.CoreV1().Endpoints(namespace), kube, of(kindEndpoints)), &corev1.Endpoints{})
 	return h
 }
 
