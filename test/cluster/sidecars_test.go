@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,8 +60,8 @@ var brokenImages = []struct {
 func TestServers_APIServerStartsBesideABrokenSidecar(t *testing.T) {
 	f := sharedCluster(t)
 	endpoints, other := watchEndpoints(t, f), f.node(t, otherNode)
-	keepPods(t, other, apiServerPod, bootstrapsvcPod)
-	loadBrokenImages(t, f, other)
+	restore := keepPods(t, other, apiServerPod, bootstrapsvcPod)
+	loadBrokenImages(t, other)
 	began := time.Now()
 	for _, broken := range brokenImages {
 		setPod(t, other, withSidecar(t, other, broken.image))
@@ -91,26 +92,37 @@ func TestServers_APIServerStartsBesideABrokenSidecar(t *testing.T) {
 	back := time.Now()
 	endpoints.awaitWith(t, other, time.Minute)
 	figure(t, "address published by the second container", milliseconds(time.Since(back)), time.Minute.String())
+
+	restore()
+	took = awaitNewAPIServer(t, f, other)
+	figure(t, "kube-apiserver replaced without a second container", milliseconds(took), apiServerStart.String())
+	endpoints.awaitWith(t, other, time.Minute)
 	endpoints.checkNeverEmpty(t, began)
 	checkNoNodeDeclared(t, endpoints.history, began)
 }
 
 const trivetImage = "trivet:devel" // of all static Pods of a cluster that starts
 
-// keepPods puts manifests of static Pods back at the end of the test.
-func keepPods(t *testing.T, node *nodecluster.Node, pods ...string) {
+// keepPods returns a function that puts manifests of static Pods back. The end of the test calls it, too.
+func keepPods(t *testing.T, node *nodecluster.Node, pods ...string) func() {
 	t.Helper()
+	manifests := map[string][]byte{}
 	for _, pod := range pods {
 		manifest, err := node.Pod(pod)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
+		manifests[pod] = manifest
+	}
+	restore := sync.OnceFunc(func() {
+		for pod, manifest := range manifests {
 			if err := node.SetPod(pod, manifest); err != nil {
 				t.Error(err)
 			}
-		})
-	}
+		}
+	})
+	t.Cleanup(restore)
+	return restore
 }
 
 func setPod(t *testing.T, node *nodecluster.Node, pod *corev1.Pod) {
@@ -226,12 +238,13 @@ func withSidecar(t *testing.T, node *nodecluster.Node, image string) *corev1.Pod
 }
 
 // loadBrokenImages gives a node the images that exist. Their /bootstrapsvc is another program.
-func loadBrokenImages(t *testing.T, f *fixture, node *nodecluster.Node) {
+func loadBrokenImages(t *testing.T, node *nodecluster.Node) {
 	t.Helper()
 	dir := t.TempDir()
-	for name, program := range map[string]string{"crashing": f.web, "hanging": filepath.Join(absolute(t, *arguments.binaries), "pause")} {
+	// The command line knows none of bootstrapsvc's flags, and pause waits for a signal.
+	for name, program := range map[string]string{"crashing": "trivet", "hanging": "pause"} {
 		as := filepath.Join(dir, name, bootstrapsvcPod)
-		if err := errors.Join(os.Mkdir(filepath.Dir(as), 0o755), copyFile(program, as)); err != nil {
+		if err := errors.Join(os.Mkdir(filepath.Dir(as), 0o755), copyFile(filepath.Join(absolute(t, *arguments.binaries), program), as)); err != nil {
 			t.Fatal(err)
 		}
 		archive := filepath.Join(dir, name+".tar")
