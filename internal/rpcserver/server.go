@@ -171,7 +171,7 @@ func (s *Server) SetServing(serving bool) {
 
 // Listen opens the address of cfg. The error names the address and the flag.
 func Listen(cfg Config) (net.Listener, error) {
-	listener, err := net.Listen("tcp", cfg.Listen)
+	listener, err := connlimit.Listen(cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen on --listen=%q (is it taken? another port, or :0 for a free one): %w", cfg.Listen, err)
 	}

@@ -109,34 +109,47 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 }
 
 // The deletion of a key by an operator does not wait for the body. The next replica starts its body
-// only after the pause in which the holder learns of the deletion.
+// only after the pause in which the holder learns of the deletion, or once the holder has announced
+// that its body returned.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })
 	allHeld(t, h, 64)
 	join(t, etcd(t), "b", h.body("b"), shards(64))
 	waiting := -1 // a holds the shard, and b is to have it
+	var before actor
+	var began time.Time
 	testkit.Eventually(t, testTimeout, func() error {
 		for _, shard := range a.Status().Shards {
-			if shard.Here && shard.Move.State == term.Waiting {
-				waiting = shard.Shard
+			if !shard.Here || shard.Move.State != term.Waiting {
+				continue
+			}
+			waiting, before, began = shard.Shard, h.actors()[shard.Shard], time.Now()
+			key := termKey(t, waiting) // a may have released the shard since
+			reply, err := a.client.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(key), "=", before.epoch)).
+				Then(clientv3.OpDelete(key)).Commit()
+			switch {
+			case err != nil:
+				return err
+			case reply.Succeeded:
 				return nil
 			}
 		}
 		return errors.New("no shard waits for its move")
 	})
-	before := h.actors()[waiting]
-	began := time.Now()
-	if _, err := a.client.Delete(t.Context(), termKey(t, waiting)); err != nil {
-		t.Fatal(err)
-	}
 	testkit.Eventually(t, testTimeout, func() error {
 		if now, acting := h.actors()[waiting]; !acting || now.epoch == before.epoch {
 			return fmt.Errorf("shard %d is not back", waiting)
 		}
 		return nil
 	})
-	if took := time.Since(began); took < 250*time.Millisecond {
+	took := time.Since(began)
+	announced, err := a.client.Get(t.Context(), membersPrefix(t)+"a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	returned := strings.Contains(string(announced.Kvs[0].Value), fmt.Sprintf("%d@%d", waiting, before.epoch))
+	if took < 250*time.Millisecond && !returned {
 		t.Errorf("the next body started within %v of the deletion, want the pause of a takeover before", took)
 	}
 	wantNoViolations(t, h)
