@@ -64,10 +64,8 @@ func TestServers_APIServerStartsBesideABrokenSidecar(t *testing.T) {
 	loadBrokenImages(t, other)
 	began := time.Now()
 	for _, broken := range brokenImages {
+		setPod(t, other, withImage(t, other, broken.image))
 		setPod(t, other, withSidecar(t, other, broken.image))
-		if err := other.SetServerImage(bootstrapsvcPod, broken.image); err != nil {
-			t.Fatal(err)
-		}
 		took := awaitNewAPIServer(t, f, other)
 		figure(t, "kube-apiserver replaced beside a bootstrapsvc with image "+broken.name, milliseconds(took), apiServerStart.String())
 		mustEventually(t, sidecarFailsSoon, func(ctx context.Context) error {
@@ -178,10 +176,19 @@ func (f *fixture) containerIs(ctx context.Context, namespace, pod, container, im
 	return fmt.Errorf("Pod %s has no status of a container %s", pod, container)
 }
 
-// withSidecar returns kube-apiserver's static Pod of a node with what deploy/static-pods adds to it.
-func withSidecar(t *testing.T, node *nodecluster.Node, image string) *corev1.Pod {
+// withImage returns bootstrapsvc's static Pod of a node with another image, and with the pull policy
+// of deploy/static-pods.
+func withImage(t *testing.T, node *nodecluster.Node, image string) *corev1.Pod {
 	t.Helper()
-	manifest, err := node.Pod(apiServerPod)
+	pod := podOf(t, node, bootstrapsvcPod)
+	main := &pod.Spec.Containers[0]
+	main.Image, main.ImagePullPolicy = image, corev1.PullIfNotPresent
+	return pod
+}
+
+func podOf(t *testing.T, node *nodecluster.Node, name string) *corev1.Pod {
+	t.Helper()
+	manifest, err := node.Pod(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,6 +196,13 @@ func withSidecar(t *testing.T, node *nodecluster.Node, image string) *corev1.Pod
 	if err := yaml.UnmarshalStrict(manifest, pod); err != nil {
 		t.Fatal(err)
 	}
+	return pod
+}
+
+// withSidecar returns kube-apiserver's static Pod of a node with what deploy/static-pods adds to it.
+func withSidecar(t *testing.T, node *nodecluster.Node, image string) *corev1.Pod {
+	t.Helper()
+	pod := podOf(t, node, apiServerPod)
 	// A former sidecar is replaced.
 	pod.Spec.Containers = pod.Spec.Containers[:1]
 	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "trivet-") })
