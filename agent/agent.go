@@ -25,8 +25,9 @@ const MaxHolders = 10_000
 type Config struct {
 	// Targets are the replicas to try, in turn, while the owner of a shard is unknown.
 	Targets []string
-	// Lookup returns the targets in place of Targets, if their addresses change while the Agent runs.
-	// It must not block. It may be called concurrently. While it returns none, the holders wait.
+	// Lookup returns the targets in place of Targets, if their addresses change while the Agent
+	// runs. It must not block. It may be called concurrently. While it returns none, the holders
+	// wait.
 	Lookup func() []string
 	// Dial returns a connection to one of Targets, or to the host:port of a replica that another
 	// replica has named. It must not block; grpc.NewClient does not. It may be called concurrently.
@@ -44,16 +45,16 @@ type Config struct {
 	Name, Version, Mode string
 	// Holders beat from the start; Add adds more.
 	Holders []Holder
-	// BeatOnReport makes a holder register and beat because of an [Agent.Report] only. Each report is
-	// sent at once, but not before half of the granted interval has passed since the last beat; then
-	// the newest report is sent, with its age. After a stream is lost, the last report is sent again,
-	// with its age, if the TTL of the last grant has not passed since its ObservedTime. A superseded
-	// holder returns because of a later report. A report without an ObservedTime is one of the moment
-	// of the call.
+	// BeatOnReport makes a holder register and beat because of an [Agent.Report] only. Each report
+	// is sent at once, but not before half of the granted interval has passed since the last beat;
+	// then the newest report is sent, with its age. After a stream is lost, the last report is sent
+	// again, with its age, if the TTL of the last grant has not passed since its ObservedTime. A
+	// superseded holder returns because of a later report. A report without an ObservedTime is one
+	// of the moment of the call.
 	BeatOnReport bool
 	// AgeTolerance is the age below which an observation counts as one of now; 0 stands for the
-	// granted interval. A smaller one makes the lease expire closer to a grace period after the last
-	// observation, for a few bytes in each beat.
+	// granted interval. A smaller one makes the lease expire closer to a grace period after the
+	// last observation, for a few bytes in each beat.
 	AgeTolerance time.Duration
 	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
 	// s. Later responses may take two intervals of the class with the shortest interval on the

@@ -17,6 +17,10 @@
 // signs then, if they contradict the beats. A caller that writes the Lease in place of the kubelet
 // must report when it observed the kubelet.
 //
+// With [Config.BeatOnReport] a beat goes out because of a report, and never otherwise.
+// [Agent.Renewed] and [Agent.AwaitRenewal] say what the servers accepted, and when the holder was
+// last seen. [NewCollector] has the metrics of an Agent.
+//
 // When a stream breaks, or a response is two intervals late, its holders register again over a new
 // connection after a pause with jitter. The holders of other streams are unaffected. A replica that
 // rate-limits registrations is not contacted before its time. Leases outlive all of this on the

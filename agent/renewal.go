@@ -13,16 +13,16 @@ type Renewal struct {
 	Accepted, Observed time.Time
 	// Live is true while the holder is registered at a replica and its last beat was not rejected.
 	Live bool
-	// Reason is why the holder is not registered, for example SUPERSEDED or NOT_AUTHORIZED; empty if
-	// it is, or if no server has answered yet.
+	// Reason is why the holder is not registered, for example SUPERSEDED or NOT_AUTHORIZED; empty
+	// if it is, or if no server has answered yet.
 	Reason string
 	// Reported is the ObservedTime of the last Report: when the holder was last seen. It is zero
 	// without a report, or if the report has none.
 	Reported time.Time
 }
 
-// Renewed returns what the servers made of the beats of a holder; the zero Renewal for a holder that
-// the Agent does not have.
+// Renewed returns what the servers made of the beats of a holder; the zero Renewal for a holder
+// that the Agent does not have.
 func (a *Agent) Renewed(h Holder) Renewal {
 	a.router.mu.Lock()
 	defer a.router.mu.Unlock()

@@ -30,8 +30,8 @@ type Condition struct {
 	// Type is 1 to 63 letters and digits that begin with a letter, in CamelCase.
 	Type   string
 	Status ConditionStatus
-	// Reason is at most 63 letters, digits and _, and Message at most 256 characters. Both
-	// may be empty.
+	// Reason is at most 63 letters, digits and _, and Message at most 256 characters. Both may be
+	// empty.
 	Reason, Message string
 	// TransitionTime is when the status changed, a result of time.Now; zero if it is unknown.
 	TransitionTime time.Time

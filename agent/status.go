@@ -29,8 +29,8 @@ type Status struct {
 	// LostStreams the streams that broke, since Run began.
 	Beats, Registrations, LostStreams uint64
 	Answers                           map[string]uint64
-	// LastSeen is the oldest ObservedTime of the last reports of all holders: for one holder, when it
-	// was last seen. It is zero without such a report.
+	// LastSeen is the oldest ObservedTime of the last reports of all holders: for one holder, when
+	// it was last seen. It is zero without such a report.
 	LastSeen time.Time
 
 	// Holders is the number of holders, including those that do not beat.

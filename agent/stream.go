@@ -315,8 +315,8 @@ func (s *stream) send(request *leasev1.StreamHeartbeatsRequest, p pendingRequest
 	return nil
 }
 
-// patience is how long a response may take. With Config.BeatOnReport it is shorter: the beats may be
-// rarer than the interval, so that less of the grace period is left.
+// patience is how long a response may take. With Config.BeatOnReport it is shorter: the beats may
+// be rarer than the interval, so that less of the grace period is left.
 func (c *Config) patience(interval time.Duration) time.Duration {
 	if c.BeatOnReport {
 		return interval

@@ -19,6 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/identity/identitytest"
@@ -57,7 +58,7 @@ func newAccessOfReplicas(callers *httpaccesstest.Fixture) *accessOfReplicas {
 
 func (a *accessOfReplicas) server(t testing.TB, service string) (rpcserver.Config, rpcserver.Deps) {
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
-	cfg.TLS = filesOf(t, a.callers.Authority, service, authn.DefaultServerGroup)
+	cfg.TLS = filesOf(t, a.callers.Authority, service, certs.ServerGroup)
 	return cfg, rpcserver.Deps{Logger: discard(), Authenticator: a, Authorizer: a.authorizer}
 }
 
@@ -121,7 +122,7 @@ func startSecured(t *testing.T, callers *httpaccesstest.Fixture, members *direct
 	}
 	run(t, service)
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
-	cfg.TLS = filesOf(t, callers.Authority, "gateway", authn.DefaultGatewayGroup)
+	cfg.TLS = filesOf(t, callers.Authority, "gateway", certs.GatewayGroup)
 	at := serveWith(t, cfg, rpcserver.Deps{Logger: discard(), Authenticator: callers.Authenticator, Authorizer: callers.Authorizer}, replica("gateway", "g1"),
 		func(r grpc.ServiceRegistrar) {
 			service.Register(r)
@@ -179,7 +180,7 @@ func TestAccess_ServicesSeeTheOriginalCaller(t *testing.T) {
 	leasesvc := newLeasesvcWithNodes(4, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)
 	_, l1 := leasesvc.start(t, "l1")
-	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", authn.DefaultGatewayGroup))
+	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", certs.GatewayGroup))
 	conn := dial(t, callers.Authority, g.address)
 	nodes, viewer := nodev1.NewNodeHealthServiceClient(conn), bearer(t, httpaccesstest.Viewer)
 	check := func(method, want string) {
@@ -230,7 +231,7 @@ func TestAccess_OnlyAGatewayNamesAnotherCaller(t *testing.T) {
 	leasesvc := newLeasesvcWithNodes(1, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)
 	_, l1 := leasesvc.start(t, "l1")
-	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", authn.DefaultGatewayGroup))
+	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", certs.GatewayGroup))
 	claim := withMetadata(t, authn.RemoteUserKey, "admin", authn.RemoteGroupKey, httpaccesstest.AdminGroup, authn.RemoteGatewayKey, "g0")
 	for name, c := range map[string]struct {
 		certificate tls.Certificate
@@ -238,8 +239,8 @@ func TestAccess_OnlyAGatewayNamesAnotherCaller(t *testing.T) {
 		caller      string
 	}{
 		"a stranger":             {certificate: callers.Authority.Certificate(t, "stranger"), want: codes.PermissionDenied},
-		"a server":               {certificate: callers.Authority.Certificate(t, "trivet:leasesvc", authn.DefaultServerGroup), want: codes.OK, caller: "gateway by gateway"},
-		"another gateway":        {certificate: callers.Authority.Certificate(t, "trivet:gateway", authn.DefaultGatewayGroup), want: codes.OK, caller: "admin" + viaGateway},
+		"a server":               {certificate: callers.Authority.Certificate(t, "trivet:leasesvc", certs.ServerGroup), want: codes.OK, caller: "gateway by gateway"},
+		"another gateway":        {certificate: callers.Authority.Certificate(t, "trivet:gateway", certs.GatewayGroup), want: codes.OK, caller: "admin" + viaGateway},
 		"an administrator alone": {certificate: callers.Authority.Certificate(t, "root", httpaccesstest.AdminGroup), want: codes.OK, caller: "root" + viaGateway},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +269,7 @@ func TestAccess_ARefusalByAServiceIsTheAnswer(t *testing.T) {
 	leasesvc.access.decide(func(user authn.User, _ authz.Attributes) bool { return user.Name != "viewer" })
 	_, l2 := leasesvc.start(t, "l2") // its decision about the viewer is newer than that of l1
 	members := newDirectory(l1, l2)
-	g := startSecured(t, callers, members, filesOf(t, callers.Authority, "gateway", authn.DefaultGatewayGroup))
+	g := startSecured(t, callers, members, filesOf(t, callers.Authority, "gateway", certs.GatewayGroup))
 	conn, viewer := dial(t, callers.Authority, g.address), bearer(t, httpaccesstest.Viewer)
 	nodes, shards := nodev1.NewNodeHealthServiceClient(conn), statusv1.NewStatusServiceClient(conn)
 
@@ -296,7 +297,7 @@ func TestAccess_AGatewayThatServicesDoNotAcceptIsUnavailable(t *testing.T) {
 	leasesvc := newLeasesvcWithNodes(1, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)
 	_, l1 := leasesvc.start(t, "l1")
-	files := filesOf(t, callers.Authority, "gateway", authn.DefaultGatewayGroup)
+	files := filesOf(t, callers.Authority, "gateway", certs.GatewayGroup)
 	for name, c := range map[string]identity.Files{
 		"without a certificate":           {CAFile: files.CAFile},
 		"with the certificate of another": filesOf(t, callers.Authority, "stranger", "strangers"),

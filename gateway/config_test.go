@@ -12,6 +12,9 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/gateway/web"
+	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/httpaccess"
 )
 
 func TestConfig_FlagsHaveTheDocumentedDefaults(t *testing.T) {
@@ -118,6 +121,21 @@ func TestNew_PlainHTTPIsForLoopback(t *testing.T) {
 		_, err := gateway.New(gateway.Config{HTTPListen: address, BackendTimeout: time.Second}, deps(newDirectory()))
 		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "--http-listen="+address) {
 			t.Errorf("New() with plain HTTP on %q = %v", address, err)
+		}
+	}
+}
+
+func TestNew_WithoutAuthorizationHTTPIsForLoopback(t *testing.T) {
+	for address, loopback := range map[string]bool{"127.0.0.1:0": true, "localhost:0": true, "": true, ":7680": false, "192.0.2.1:7680": false} {
+		for _, allows := range []bool{true, false} {
+			with := deps(newDirectory())
+			with.Access = httpaccess.New(httpaccess.Config{
+				Authenticator: authn.New(authn.Config{}), Authorizer: authz.New(nil), AlwaysAllow: allows,
+			})
+			_, err := gateway.New(gateway.Config{HTTPListen: address, BackendTimeout: time.Second}, with)
+			if (err == nil) != (loopback || !allows) || err != nil && !strings.Contains(err.Error(), "--http-listen="+address+": with --authorization-mode=AlwaysAllow") {
+				t.Errorf("New() on %q, with everything allowed %t: %v", address, allows, err)
+			}
 		}
 	}
 }

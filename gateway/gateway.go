@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
 	"github.com/trivet-dev/trivet/gateway/web"
 	"github.com/trivet-dev/trivet/internal/audit"
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -91,8 +92,8 @@ type Service struct {
 
 // New assembles the gateway. It starts nothing, listens on nothing and calls no replica.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if cfg.HTTPListen != "" && deps.Access.Insecure() {
-		if err := httpaccess.CheckPlain("--http-listen", cfg.HTTPListen); err != nil {
+	if cfg.HTTPListen != "" {
+		if err := deps.Access.Check("--http-listen", cfg.HTTPListen); err != nil {
 			return nil, err
 		}
 	}
@@ -186,7 +187,7 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 func (s *Service) serveHTTP(ctx context.Context) error {
-	listener, err := net.Listen("tcp", s.cfg.HTTPListen)
+	listener, err := connlimit.Listen(s.cfg.HTTPListen)
 	if err != nil {
 		return fmt.Errorf("listen on --http-listen=%q (is the port in use? choose another one, or :0 for any): %w", s.cfg.HTTPListen, err)
 	}

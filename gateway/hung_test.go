@@ -31,7 +31,8 @@ func TestWatch_NamesAReplicaThatHangs(t *testing.T) {
 	watch := openCombined(t, nil, service, "/v1/nodes:watch")
 	watch.next(t, "whole bookmark", func(line combinedLine) bool { return isBookmarkOf(0)(line) && len(line.Result.Bookmark.Missing) == 0 })
 
-	relay.Block(true, true)
+	relay.BlockToTarget(true)
+	relay.BlockFromTarget(true)
 	hung := time.Now()
 	named := watch.next(t, "bookmark that names l2", func(line combinedLine) bool {
 		return isBookmarkOf(0)(line) && len(line.Result.Bookmark.Missing) > 0
@@ -45,7 +46,8 @@ func TestWatch_NamesAReplicaThatHangs(t *testing.T) {
 	leasesvc.put(names[0], "b", nodev1.NodeHealth_HEALTH_READY)
 	watch.next(t, "change of the other replica", isNode(0, "nodes/"+names[0]))
 
-	relay.Block(false, false)
+	relay.BlockToTarget(false)
+	relay.BlockFromTarget(false)
 	leasesvc.put(names[1], "b", nodev1.NodeHealth_HEALTH_READY)
 	watch.next(t, "change of l2", isNode(0, "nodes/"+names[1]))
 	watch.next(t, "whole bookmark after l2 went on", func(line combinedLine) bool {

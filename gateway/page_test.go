@@ -13,6 +13,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
@@ -150,7 +151,7 @@ func TestPage_TellsWhichRightIsMissing(t *testing.T) {
 	leasesvc := newLeasesvcWithNodes(3, "l1")
 	leasesvc.access = newAccessOfReplicas(callers)
 	_, l1 := leasesvc.start(t, "l1")
-	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", authn.DefaultGatewayGroup))
+	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", certs.GatewayGroup))
 	browser := startBrowser(t)
 	has := func(window window, selector, text string) {
 		t.Helper()

@@ -194,14 +194,14 @@ func TestLog_DenialsOfOneIdentityAreLimited(t *testing.T) {
 		f.Write(denial("ann"))
 		f.Write(mutation(1))
 		synctest.Wait()
-		if lines := f.written.lines(t); len(lines) != denialBurst+2 {
-			t.Errorf("%d lines at once, want %d of eve and two more", len(lines), denialBurst)
+		if lines := f.written.lines(t); len(lines) != burst+2 {
+			t.Errorf("%d lines at once, want %d of eve and two more", len(lines), burst)
 		}
 		time.Sleep(summaryPeriod + time.Second)
 		lines := f.written.lines(t)
 		want := map[string]any{
 			"level": "INFO", "msg": "audit: further denials", "decision": "deny", "user": "eve", "address": "",
-			"suppressed": float64(5000 - denialBurst), "last_method": "/a.B/C", "last_object": "nodes/a",
+			"suppressed": float64(5000 - burst), "last_method": "/a.B/C", "last_object": "nodes/a",
 		}
 		if diff := cmp.Diff(want, lines[len(lines)-1]); diff != "" {
 			t.Errorf("the summary differs (-want +got):\n%s", diff)
@@ -215,22 +215,71 @@ func TestLog_DenialsOfOneIdentityAreLimited(t *testing.T) {
 	})
 }
 
+// takeover is what a node writes each time that it changes its own boot id.
+func takeover(user string) Record {
+	return Record{
+		Caller: &authn.Caller{User: authn.User{Name: user}}, Method: "/a.B/Beat", Object: "leases/a", Decision: Allowed, Repeatable: true,
+	}
+}
+
+func TestLog_RepeatableCallsOfOneIdentityAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, DefaultConfig())
+		f.start(t)
+		for range 3000 {
+			f.Write(takeover("system:node:a"))
+		}
+		f.Write(takeover("system:node:b"))
+		f.Write(denial("system:node:a")) // has a limit of its own
+		for i := range 3 * burst {
+			f.Write(mutation(i)) // has no limit
+		}
+		synctest.Wait()
+		if lines := f.written.lines(t); len(lines) != burst+2+3*burst {
+			t.Errorf("%d lines at once, want %d", len(lines), burst+2+3*burst)
+		}
+		if suppressed := f.count(t, "trivet_audit_suppressed_total"); suppressed != 3000-burst {
+			t.Errorf("the metric tells of %v suppressed records, want %d", suppressed, 3000-burst)
+		}
+		time.Sleep(summaryPeriod + time.Second)
+		lines := f.written.lines(t)
+		want := map[string]any{
+			"level": "INFO", "msg": "audit: further takeovers and releases", "decision": "allow", "user": "system:node:a", "address": "",
+			"suppressed": float64(3000 - burst), "last_method": "/a.B/Beat", "last_object": "leases/a",
+		}
+		if diff := cmp.Diff(want, lines[len(lines)-1]); diff != "" {
+			t.Errorf("the summary differs (-want +got):\n%s", diff)
+		}
+		f.stop(t)
+	})
+}
+
+func TestLog_EachNodeOfALargeClusterHasItsTakeover(t *testing.T) {
+	f := newFixture(t, DefaultConfig())
+	for i := range queueLength {
+		f.Write(takeover(fmt.Sprint("system:node:", i)))
+	}
+	if queued := len(f.queue); queued != queueLength {
+		t.Errorf("%d records are queued, want %d", queued, queueLength)
+	}
+}
+
 func TestLog_ManyIdentitiesShareOneLimit(t *testing.T) {
 	f := newFixture(t, DefaultConfig())
-	for i := range 3 * maxIdentities {
+	for i := range 3 * maxDenied {
 		f.Write(denial(fmt.Sprint("eve-", i)))
 	}
-	if kept := len(f.denials.users); kept > maxIdentities+1 {
-		t.Errorf("%d identities are kept, want %d at most", kept, maxIdentities+1)
+	if kept := len(f.denials.users); kept > maxDenied+1 {
+		t.Errorf("%d identities are kept, want %d at most", kept, maxDenied+1)
 	}
-	if queued := len(f.queue); queued != maxIdentities+denialBurst {
-		t.Errorf("%d records are queued, want %d", queued, maxIdentities+denialBurst)
+	if queued := len(f.queue); queued != maxDenied+burst {
+		t.Errorf("%d records are queued, want %d", queued, maxDenied+burst)
 	}
 	f.start(t)
 	f.stop(t)
 	lines := f.written.lines(t)
 	last := lines[len(lines)-1]
-	if last["several_users"] != true || last["suppressed"] != float64(2*maxIdentities-denialBurst) {
+	if last["several_users"] != true || last["suppressed"] != float64(2*maxDenied-burst) {
 		t.Errorf("the summary is %v", last)
 	}
 	if len(f.denials.users) == 0 {
@@ -241,26 +290,26 @@ func TestLog_ManyIdentitiesShareOneLimit(t *testing.T) {
 // An attacker without credentials has as many IPv6 addresses as it likes.
 func TestLog_AddressesHideNoDenialOfAUser(t *testing.T) {
 	f := newFixture(t, DefaultConfig())
-	for i := range 3 * maxIdentities {
+	for i := range 3 * maxDenied {
 		for _, address := range []string{"[2001:db8::%x]:1", "[2001:db8:0:%x::1]:1"} { // of one client, and of many
 			r := denial(authn.AnonymousUser)
 			r.Caller.Address = fmt.Sprintf(address, i+1)
 			f.Write(r)
 		}
 	}
-	if queued := len(f.queue); queued > maxIdentities+2*denialBurst {
+	if queued := len(f.queue); queued > maxDenied+2*burst {
 		t.Errorf("%d records are queued, want one for each network at most", queued)
 	}
 	queued := len(f.queue)
 	for _, node := range []string{"node-1", "node-2"} { // the agents of all nodes have one user
-		for range 2 * denialBurst {
+		for range 2 * burst {
 			r := denial("system:serviceaccount:trivet-system:trivet-agent")
 			r.Caller.User.Extra = map[string][]string{nodeNameKey: {node}}
 			f.Write(r)
 		}
 	}
-	if own := len(f.queue) - queued; own != 2*denialBurst {
-		t.Errorf("%d denials of two nodes are recorded, want %d", own, 2*denialBurst)
+	if own := len(f.queue) - queued; own != 2*burst {
+		t.Errorf("%d denials of two nodes are recorded, want %d", own, 2*burst)
 	}
 }
 
@@ -284,8 +333,8 @@ func TestLog_CallersWithoutIdentityCountByAddress(t *testing.T) {
 		}
 	}
 	f.Write(Record{Decision: Denied}) // no caller at all
-	if queued := len(f.queue); queued != 2*denialBurst+1 {
-		t.Errorf("%d records are queued, want %d of each address and one", queued, denialBurst)
+	if queued := len(f.queue); queued != 2*burst+1 {
+		t.Errorf("%d records are queued, want %d of each address and one", queued, burst)
 	}
 }
 

@@ -6,8 +6,9 @@
 //     dropped and counted, and the log says later how many are missing.
 //   - A record has no credentials: neither headers nor tokens are part of [Record].
 //   - Names that callers choose are cut and escaped, so that no record looks like another one.
-//   - One identity can write only a few denials per minute. The rest is counted, and written as one
-//     record, so that refused calls fill no disk.
+//   - One identity can write only a few denials per minute, and as many repeatable calls: takeovers
+//     and releases of its own leases. The rest is counted, and written as one record, so that no
+//     caller fills a disk.
 //   - A file never grows beyond its limit, with its backups.
 //
 // Heartbeats have no records, but registrations, takeovers and releases have.

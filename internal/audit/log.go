@@ -30,9 +30,10 @@ type Log struct {
 	queue   chan Record
 	metrics *metrics
 
-	mu      sync.Mutex // guards denials and dropped
-	denials denials
-	dropped int // since the log last said so
+	mu         sync.Mutex // guards the fields below
+	denials    *limits
+	repeatable *limits // of allowed calls
+	dropped    int     // since the log last said so
 
 	warned time.Time // when Run last warned that the file cannot be written
 }
@@ -56,7 +57,7 @@ func New(cfg Config, logger *slog.Logger, registerer prometheus.Registerer) (*Lo
 	}
 	l := &Log{
 		logger: logger, handler: logger.Handler(), metrics: metrics,
-		queue: make(chan Record, queueLength), denials: newDenials(),
+		queue: make(chan Record, queueLength), denials: newLimits(maxDenied), repeatable: newLimits(maxRepeatable),
 	}
 	if !cfg.toFile() {
 		return l, nil
@@ -76,7 +77,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		records: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_audit_records_total", Help: "Records of the audit log, by decision.",
 		}, []string{"decision"}),
-		suppressed: counter("trivet_audit_suppressed_total", "Denials without a record of their own, because their identity had too many."),
+		suppressed: counter("trivet_audit_suppressed_total", "Denials, takeovers and releases without a record of their own, because their identity had too many."),
 		dropped:    counter("trivet_audit_dropped_total", "Records that were lost, because the queue of the audit log was full."),
 		failures:   counter("trivet_audit_write_failures_total", "Records that could not be written to the file of the audit log."),
 	}
@@ -104,7 +105,7 @@ func (l *Log) Write(record Record) {
 	if record.Time.IsZero() {
 		record.Time = now
 	}
-	if record.Decision == Denied && !l.admit(record, now) {
+	if !l.admit(record, now) {
 		l.metrics.suppressed.Inc()
 		return
 	}
@@ -122,7 +123,14 @@ func (l *Log) Write(record Record) {
 func (l *Log) admit(record Record, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.denials.admit(record, now)
+	switch {
+	case record.Decision == Denied:
+		return l.denials.admit(record, now)
+	case record.Repeatable:
+		return l.repeatable.admit(record, now)
+	default:
+		return true
+	}
 }
 
 // Run writes records until ctx ends, then those that wait, and closes the file. Call it once.
@@ -172,19 +180,13 @@ func (l *Log) write(record Record) {
 // summarize writes what was suppressed and dropped.
 func (l *Log) summarize(now time.Time) {
 	l.mu.Lock()
-	suppressed := l.denials.summaries(now)
+	denied, repeated := l.denials.summaries(now), l.repeatable.summaries(now)
 	l.mu.Unlock()
-	for _, s := range suppressed {
-		attributes := []slog.Attr{
-			slog.String("decision", string(Denied)), slog.Int("suppressed", s.suppressed),
-			slog.String("last_method", cut(s.last.Method)), slog.String("last_object", cut(s.last.Object)),
-		}
-		if s.identity == otherUsers || s.identity == otherAddresses {
-			attributes = append(attributes, slog.Bool("several_users", true))
-		} else {
-			attributes = append(attributes, slog.String("user", cut(s.last.Caller.User.Name)), slog.String("address", s.last.Caller.Address))
-		}
-		l.handle(now, "audit: further denials", attributes...)
+	for _, s := range denied {
+		l.handle(now, "audit: further denials", s.attributes(Denied)...)
+	}
+	for _, s := range repeated {
+		l.handle(now, "audit: further takeovers and releases", s.attributes(Allowed)...)
 	}
 	l.sayDropped()
 }

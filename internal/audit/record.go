@@ -33,6 +33,9 @@ type Record struct {
 	// Decision and DecisionReason are the answer of the authorization.
 	Decision       Decision
 	DecisionReason string
+	// Repeatable says that the caller needs no right for the call and may repeat it, so that its
+	// records are limited as denials are.
+	Repeatable bool
 	// Code and Reason are the outcome of the call.
 	Code     codes.Code
 	Reason   string

@@ -6,18 +6,13 @@ import (
 	"time"
 )
 
-// Names and groups that Kubernetes gives to callers, and the groups of Trivet's own certificates.
+// Names and groups that Kubernetes gives to callers.
 const (
 	AnonymousUser        = "system:anonymous"
 	UnauthenticatedGroup = "system:unauthenticated"
 	AuthenticatedGroup   = "system:authenticated"
 	NodesGroup           = "system:nodes"
 	NodeUserPrefix       = "system:node:"
-
-	// DefaultGatewayGroup is in the certificates of gateways, which may name an original caller.
-	DefaultGatewayGroup = "trivet:gateways"
-	// DefaultServerGroup is in the certificates of services, which may forward heartbeats.
-	DefaultServerGroup = "trivet:servers"
 )
 
 // User is an identity as Kubernetes describes one. It is immutable.

@@ -2,16 +2,11 @@ package authn
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
+	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +44,7 @@ type Tokens struct {
 	audiences []string
 	admit     func(address string) (release func(valid bool), err error)
 	cache     *review.Cache[tokenAnswer]
-	hashes    sync.Pool // of *keyedHash, with the random key of this process
+	keys      *review.Keys
 }
 
 // tokenAnswer is a user, or why there is none.
@@ -60,11 +55,9 @@ type tokenAnswer struct {
 
 // NewTokens returns a reviewer. It contacts no server.
 func NewTokens(cfg TokensConfig) *Tokens {
-	key := make([]byte, sha256.Size)
-	_, _ = rand.Read(key) // never fails
 	return &Tokens{
-		client: cfg.Client, audiences: slices.Clone(cfg.Audiences), admit: cfg.Admit, cache: review.NewCache[tokenAnswer](cfg.Metrics, "token"),
-		hashes: sync.Pool{New: func() any { return &keyedHash{hash: hmac.New(sha256.New, key)} }},
+		client: cfg.Client, audiences: slices.Clone(cfg.Audiences), admit: cfg.Admit,
+		cache: review.NewCache[tokenAnswer](cfg.Metrics, "token"), keys: review.NewKeys(),
 	}
 }
 
@@ -128,30 +121,11 @@ func tokenUnavailable(err error) error {
 		fmt.Sprintf("the bearer token cannot be reviewed, because the kube-apiserver does not answer: %v; try again when it does", err))
 }
 
-// keyedHash computes keys. text is its memory, and empty between two uses.
-type keyedHash struct {
-	hash hash.Hash
-	text []byte
-}
-
-// key hashes a token together with the audiences, each after its length.
-func (t *Tokens) key(token string) (key review.Key) {
-	keyed, _ := t.hashes.Get().(*keyedHash)
-	defer t.hashes.Put(keyed)
-	keyed.text = keyed.text[:0]
-	for _, audience := range t.audiences {
-		keyed.add(audience)
-	}
-	keyed.add(token)
-	keyed.hash.Reset()
-	_, _ = keyed.hash.Write(keyed.text)
-	keyed.hash.Sum(key[:0])
-	clear(keyed.text) // it has the token
-	return key
-}
-
-func (k *keyedHash) add(part string) {
-	k.text = append(binary.AppendUvarint(k.text, uint64(len(part))), part...)
+// key needs no audiences: they are the same for all questions of the cache.
+func (t *Tokens) key(token string) review.Key {
+	question := t.keys.Question()
+	question.Add(token)
+	return question.Key()
 }
 
 // ask sends a TokenReview. Its error never contains the token.
@@ -186,4 +160,18 @@ func userOf(info authenticationv1.UserInfo) User {
 		}
 	}
 	return user
+}
+
+// tokenStart begins each JSON Web Token: it is the encoded text `{"`. No name of Kubernetes has it.
+const tokenStart = "eyJ"
+
+var tokens = regexp.MustCompile(tokenStart + `[\w-]{8,}\.[\w-]{8,}(\.[\w-]*)?`)
+
+// Redact replaces what looks like a token. A person may give one in the place of a name, and names
+// are written to logs.
+func Redact(text string) string {
+	if !strings.Contains(text, tokenStart) {
+		return text
+	}
+	return tokens.ReplaceAllLiteralString(text, "<token>")
 }

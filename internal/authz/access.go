@@ -2,10 +2,8 @@ package authz
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"maps"
 	"slices"
+	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,13 +21,14 @@ type AccessReviewClient interface {
 type AccessReviews struct {
 	client AccessReviewClient
 	cache  *review.Cache[Decision]
+	keys   *review.Keys
 }
 
 var _ Reviewer = (*AccessReviews)(nil)
 
 // NewAccessReviews returns a reviewer. It contacts no server.
 func NewAccessReviews(client AccessReviewClient, metrics *review.Metrics) *AccessReviews {
-	return &AccessReviews{client: client, cache: review.NewCache[Decision](metrics, "access")}
+	return &AccessReviews{client: client, cache: review.NewCache[Decision](metrics, "access"), keys: review.NewKeys()}
 }
 
 // Close ends the reviews in progress.
@@ -38,7 +37,7 @@ func (a *AccessReviews) Close() { a.cache.Close() }
 // Review returns whether the user may do what it asks for. While no kube-apiserver answers, a read
 // that was allowed stays allowed for some minutes.
 func (a *AccessReviews) Review(ctx context.Context, user authn.User, asked Attributes) (Decision, error) {
-	key := keyOf(user, asked)
+	key := a.key(user, asked)
 	if decision, found := a.cache.Fresh(key); found {
 		return decision, nil
 	}
@@ -79,37 +78,33 @@ func reviewOf(user authn.User, asked Attributes) *authorizationv1.SubjectAccessR
 	return &authorizationv1.SubjectAccessReview{Spec: spec}
 }
 
-// keyOf identifies a question. Each part is preceded by its length, and each list by its number of
-// parts, so that no two questions are written alike. The order of groups and of extra keys does not
-// matter.
-func keyOf(user authn.User, asked Attributes) review.Key {
-	text := make(parts, 0, 512)
-	for _, part := range []string{asked.Verb, asked.Resource, asked.Namespace, asked.Name, asked.Path, user.Name, user.UID} {
-		text = text.add(part)
+// key identifies a question. The order of groups and of extra keys does not matter.
+func (a *AccessReviews) key(user authn.User, asked Attributes) review.Key {
+	question := a.keys.Question()
+	for _, part := range [...]string{asked.Verb, asked.Resource, asked.Namespace, asked.Name, asked.Path, user.Name, user.UID} {
+		question.Add(part)
 	}
-	text = text.addSorted(user.Groups)
-	text = text.number(len(user.Extra))
-	for _, key := range slices.Sorted(maps.Keys(user.Extra)) {
-		text = text.add(key).addSorted(user.Extra[key])
+	question.AddSorted(user.Groups)
+	question.Number(len(user.Extra))
+	var few [8]extra // on the stack
+	for _, of := range sortedExtra(user.Extra, few[:0]) {
+		question.Add(of.key)
+		question.AddSorted(of.values)
 	}
-	return review.KeyOf(sha256.Sum256([]byte(user.Name)), sha256.Sum256(text))
+	return question.KeyOf(user.Name)
 }
 
-// parts is the text of a question.
-type parts []byte
+// extra is one entry of User.Extra.
+type extra struct {
+	key    string
+	values []string
+}
 
-func (p parts) number(n int) parts { return binary.AppendUvarint(p, uint64(n)) }
-
-func (p parts) add(part string) parts { return append(p.number(len(part)), part...) }
-
-func (p parts) addSorted(list []string) parts {
-	p = p.number(len(list))
-	if !slices.IsSorted(list) {
-		list = slices.Clone(list)
-		slices.Sort(list)
+// sortedExtra appends the entries to into, ordered by key.
+func sortedExtra(of map[string][]string, into []extra) []extra {
+	for key, values := range of {
+		into = append(into, extra{key, values})
 	}
-	for _, part := range list {
-		p = p.add(part)
-	}
-	return p
+	slices.SortFunc(into, func(a, b extra) int { return strings.Compare(a.key, b.key) })
+	return into
 }

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// GatewayGroup may forward the identity of a caller.
+	// GatewayGroup is in the certificates of gateways, which may name an original caller.
 	GatewayGroup = "trivet:gateways"
-	// ServerGroup is the group of the services.
+	// ServerGroup is in the certificates of services, which may forward heartbeats.
 	ServerGroup = "trivet:servers"
 )
 

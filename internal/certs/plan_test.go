@@ -306,8 +306,8 @@ func TestParseAuthority_RefusesWhatCannotSign(t *testing.T) {
 
 func TestServerLeaf_HasTheGroupsThatServersBelieve(t *testing.T) {
 	for server, want := range map[string]string{
-		"gateway": authn.DefaultGatewayGroup, "leasesvc": authn.DefaultServerGroup,
-		"bootstrapsvc": authn.DefaultServerGroup, "slicesvc": authn.DefaultServerGroup,
+		"gateway": certs.GatewayGroup, "leasesvc": certs.ServerGroup,
+		"bootstrapsvc": certs.ServerGroup, "slicesvc": certs.ServerGroup,
 	} {
 		leaf := certs.ServerLeaf(server, "trivet-system", "cluster.local")
 		if !slices.Equal(leaf.Groups, []string{want}) || leaf.User != "trivet:"+server {

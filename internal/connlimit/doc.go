@@ -5,7 +5,12 @@
 // a handshake in progress until its identity is known. One address may have a quarter of the
 // handshakes and of the rate; further connections of it are closed at once, without a handshake.
 // Above the rate of all addresses together, new connections wait to be accepted. Handshakes compute
-// on half of the processors at most.
+// on half of the processors at most, and those of one address one at a time, with rests.
+//
+// Refusing a connection costs the process more than the client. On Linux, the kernel therefore
+// ignores an address for a tenth of a second when the process has refused too many of its
+// connections. Clients behind the address repeat their first packet, and its limits admit as many
+// connections as before.
 //
 // The identity is the common name of the client's certificate. Clients without a certificate count
 // together if they have the same address. For the limits of an address, IPv6 addresses with the
@@ -13,6 +18,8 @@
 //
 // [Limiter.Credentials] also ends a connection that floods its server with HTTP/2 control frames.
 // gRPC bounds the memory that such frames need, and the pings, but neither resets nor settings.
+// Calls of one identity above a rate wait, together with all other frames of its connections.
 //
-// The memory is bounded by the number of open connections. Nothing runs in the background.
+// The memory is bounded by the number of open connections. Nothing runs in the background but a
+// timer while the kernel ignores an address.
 package connlimit

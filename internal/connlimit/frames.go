@@ -3,6 +3,7 @@ package connlimit
 import (
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -13,6 +14,9 @@ const (
 	// client sends one for each call that it cancels, and pings every few seconds.
 	controlRate  = 100
 	controlBurst = 400
+
+	// continuationCost is what a continuation counts as.
+	continuationCost = 200
 
 	prefaceBytes = 24 // of "PRI * HTTP/2.0…", before the first frame
 	headerBytes  = 9
@@ -25,6 +29,7 @@ const (
 	frameSettings     = 0x4
 	framePing         = 0x6
 	frameWindowUpdate = 0x8
+	frameContinuation = 0x9
 	flagEndStream     = 0x1
 	flagAck           = 0x1
 )
@@ -49,9 +54,13 @@ func (w *watchedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	}
 	counted, ok := raw.(*conn) // nil if the listener is not the limiter's
 	if ok {
-		w.limiter.ended(counted)
+		w.limiter.handshaken(counted)
 	}
-	return &watchedConn{Conn: c, limiter: w.limiter, counted: counted, skip: prefaceBytes}, info, nil
+	watched := &watchedConn{Conn: c, limiter: w.limiter, counted: counted, skip: prefaceBytes, closed: make(chan struct{})}
+	if ok && counted.peers != nil {
+		watched.calls = &counted.peers.calls
+	}
+	return watched, info, nil
 }
 
 // Clone returns a copy with the same Limiter.
@@ -63,7 +72,11 @@ func (w *watchedCredentials) Clone() credentials.TransportCredentials {
 type watchedConn struct {
 	net.Conn
 	limiter *Limiter
-	counted *conn // nil if it is not counted
+	counted *conn     // nil if it is not counted
+	calls   *callPace // of its identity; nil without a limit
+
+	closing sync.Once
+	closed  chan struct{}
 
 	skip   int // bytes until the next header of a frame
 	header [headerBytes]byte
@@ -73,26 +86,62 @@ type watchedConn struct {
 
 var errControlFrames = errors.New("the client sends too many HTTP/2 control frames")
 
-// Read ends the connection if the client sends too many control frames.
+// Read ends the connection if the client sends too many control frames. It returns the beginnings
+// of calls at the rate of the connection's identity, and few of them at a time above it.
 func (w *watchedConn) Read(p []byte) (int, error) {
+	if w.calls.ahead(time.Now()) {
+		p = p[:min(len(p), pacedRead)]
+	}
 	n, err := w.Conn.Read(p)
-	if n > 0 && !w.count(p[:n]) {
+	if n == 0 {
+		return n, err
+	}
+	calls, ok := w.count(p[:n])
+	if !ok {
 		w.limiter.flooded(w.counted, time.Now())
 		_ = w.Close() // the reader gets the cause
 		return 0, errControlFrames
 	}
+	if calls > 0 && w.counted != nil {
+		w.limiter.called(w.counted)
+	}
+	if calls > 0 && !w.wait(w.calls.begin(calls, time.Now())) {
+		return 0, net.ErrClosed
+	}
 	return n, err
 }
 
-// count returns false when the read bytes contain a control frame too many.
-func (w *watchedConn) count(read []byte) bool {
+// wait returns false if the connection was closed meanwhile.
+func (w *watchedConn) wait(pause time.Duration) bool {
+	if pause <= 0 {
+		return true
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-w.closed:
+		return false
+	}
+}
+
+// Close ends the wait of a reader, and closes the connection.
+func (w *watchedConn) Close() error {
+	w.closing.Do(func() { close(w.closed) })
+	return w.Conn.Close()
+}
+
+// count returns how many calls begin in the read bytes, and false if they contain a control frame
+// too many.
+func (w *watchedConn) count(read []byte) (calls int, ok bool) {
 	control := 0
 	for {
 		skipped := min(w.skip, len(read))
 		w.skip -= skipped
 		read = read[skipped:]
 		if len(read) == 0 {
-			return control == 0 || w.admit(control, time.Now())
+			return calls, control == 0 || w.admit(control, time.Now())
 		}
 		copied := copy(w.header[w.known:], read)
 		w.known += copied
@@ -102,24 +151,32 @@ func (w *watchedConn) count(read []byte) bool {
 		}
 		w.known = 0
 		w.skip = int(w.header[0])<<16 | int(w.header[1])<<8 | int(w.header[2])
-		if isControl(w.header[3], w.header[4], w.skip) {
-			control++
+		control += costOf(w.header[3], w.header[4], w.skip)
+		if w.header[3] == frameHeaders {
+			calls++
 		}
 	}
 }
 
-// isControl says whether a frame is one that a client has little reason to send.
-func isControl(kind, flags byte, length int) bool {
+// costOf returns what a frame counts as in control frames. A client has little reason to send those
+// that count, and none to send continuations: the largest headers that the server accepts fit one
+// frame.
+func costOf(kind, flags byte, length int) int {
+	free := false
 	switch kind {
 	case frameData:
-		return length == 0 && flags&flagEndStream == 0
+		free = length > 0 || flags&flagEndStream != 0
 	case frameHeaders, frameWindowUpdate:
-		return false
+		free = true
 	case frameSettings, framePing:
-		return flags&flagAck == 0
-	default:
-		return true
+		free = flags&flagAck != 0
+	case frameContinuation:
+		return continuationCost
 	}
+	if free {
+		return 0
+	}
+	return 1
 }
 
 // admit counts control frames.

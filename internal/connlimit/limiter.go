@@ -18,11 +18,15 @@ const (
 	share = 4
 	// burstSeconds is how many seconds of the rate may come at once.
 	burstSeconds = 1
-	// failureCost is what a handshake that fails costs of the rate of its address, in connections,
-	// and so does one whose identity may not connect. maxDebt bounds how long they keep the address
-	// out.
+	// failureCost is what a handshake that fails costs of the rate of its address, in connections.
+	// So does one whose identity may not connect, and one whose connection ends without a call.
+	// maxDebt bounds how long they keep the address out.
 	failureCost = 5
 	maxDebt     = 10 * time.Second
+	// The cost grows with each failuresInRow failures without a call between them, up to
+	// maxFailureFactor times: an address with honest agents has calls between.
+	failuresInRow    = 50
+	maxFailureFactor = 8
 	// looks is how many addresses a new address looks at for one to forget.
 	looks = 4
 	// maxClosed bounds the addresses that have no open connection and are ahead of their rate.
@@ -41,6 +45,7 @@ const (
 	tooManyHandshakesOfOne = "address_handshakes"
 	tooManyNewOfAddress    = "address_rate"
 	tooManyControlFrames   = "control_frames"
+	tooManyRefused         = "address_flood" // counted once for the connections of a tenth of a second
 )
 
 // Limiter counts the connections of the listeners that it wraps. It is safe for concurrent use.
@@ -64,6 +69,11 @@ type Limiter struct {
 type address struct {
 	open, handshaking int
 	paid              time.Time
+	// paidRefusals is the time until which refused connections are paid.
+	paidRefusals time.Time
+	// failures is the number of failures since the last call.
+	failures int
+	turn     turn
 }
 
 // connections are those of one identity.
@@ -71,6 +81,7 @@ type connections struct {
 	open int
 	// refusedUntil is when the identity may connect again after a flood.
 	refusedUntil time.Time
+	calls        callPace
 }
 
 // identity is a user, or an address without a certificate.
@@ -158,6 +169,27 @@ func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
 	}
 }
 
+// ofAddress says whether a limit of one address is the reason of a refusal.
+func ofAddress(reason string) bool {
+	return reason == tooManyOfAddress || reason == tooManyHandshakesOfOne || reason == tooManyNewOfAddress
+}
+
+// floods counts a refused connection, and returns whether its address has too many.
+func (l *Limiter) floods(from netip.Addr, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.addresses[from]
+	if of == nil {
+		return false // it shares its counts with others
+	}
+	of.paidRefusals = paidAfter(of.paidRefusals, now, 1, refusalRate)
+	if of.paidRefusals.Sub(now) <= shutAfter*time.Second/refusalRate {
+		return false
+	}
+	of.paidRefusals = now
+	return true
+}
+
 // part is what one address may have of a limit; 0 stays 0.
 func part(of int) int { return (of + share - 1) / share }
 
@@ -194,7 +226,7 @@ func (l *Limiter) address(from netip.Addr, now time.Time) *address {
 			return shared
 		}
 	}
-	made := &address{}
+	made := &address{turn: newTurn()}
 	l.addresses[from] = made
 	return made
 }
@@ -282,7 +314,7 @@ func (l *Limiter) identify(c *conn, named identity, now time.Time) string {
 		return tooManyOfIdentity
 	}
 	of.open++
-	c.identity = named
+	c.identity, c.peers = named, of
 	return ""
 }
 
@@ -298,9 +330,19 @@ func (l *Limiter) newIdentity(named identity, now time.Time) *connections {
 			break
 		}
 	}
-	made := &connections{}
+	made := &connections{calls: callPace{perSecond: callRateOf(named)}}
 	l.identities[named] = made
 	return made
+}
+
+// called ends the failures of an address when a call begins.
+func (l *Limiter) called(c *conn) {
+	if c.called.Swap(true) || c.of == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.of.failures = 0
 }
 
 // flooded refuses further connections of the identity of c for a while.
@@ -311,16 +353,21 @@ func (l *Limiter) flooded(c *conn, now time.Time) {
 	if c == nil {
 		return
 	}
+	if c.of != nil {
+		c.of.failures += failuresInRow // its first call has ended the failures before
+	}
+	l.charge(c, now)
 	if of := l.identities[c.identity]; of != nil {
 		of.refusedUntil = now.Add(floodPause)
 	}
 }
 
-// ended ends the handshake of a connection, if it is in progress.
-func (l *Limiter) ended(c *conn) {
+// handshaken ends the handshake of a connection whose calls are counted from now on.
+func (l *Limiter) handshaken(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endHandshake(c)
+	c.watched = true
 }
 
 // endHandshake needs l.mu.
@@ -350,7 +397,9 @@ func (l *Limiter) charge(c *conn, now time.Time) {
 	if c.of == nil || l.cfg.Rate == 0 {
 		return
 	}
-	c.of.paid = paidAfter(c.of.paid, now, failureCost, l.cfg.Rate/share)
+	cost := failureCost * min(maxFailureFactor, 1+c.of.failures/failuresInRow)
+	c.of.failures++
+	c.of.paid = paidAfter(c.of.paid, now, cost, l.cfg.Rate/share)
 	if latest := now.Add(maxDebt); c.of.paid.After(latest) {
 		c.of.paid = latest
 	}
@@ -364,7 +413,7 @@ func (l *Limiter) forget(c *conn) {
 		return
 	}
 	c.closed = true
-	if c.handshaking {
+	if c.handshaking || c.watched && !c.called.Load() {
 		l.charge(c, time.Now())
 	}
 	l.endHandshake(c)

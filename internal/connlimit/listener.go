@@ -1,12 +1,21 @@
 package connlimit
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 )
+
+// Listen opens a TCP address, host:port, without Multipath TCP: no client of ours uses it, each
+// connection would cost more, and the kernel could not ignore an address that floods.
+func Listen(address string) (net.Listener, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	return config.Listen(context.Background(), "tcp", address)
+}
 
 // Listener returns a listener whose connections have no TLS handshake.
 func (l *Limiter) Listener(inner net.Listener) net.Listener { return l.listen(inner, false) }
@@ -16,13 +25,16 @@ func (l *Limiter) Listener(inner net.Listener) net.Listener { return l.listen(in
 func (l *Limiter) TLSListener(inner net.Listener) net.Listener { return l.listen(inner, true) }
 
 func (l *Limiter) listen(inner net.Listener, handshake bool) net.Listener {
-	return &listener{Listener: inner, limiter: l, handshake: handshake, closed: make(chan struct{})}
+	return &listener{Listener: inner, limiter: l, handshake: handshake, closed: make(chan struct{}), shutter: &shutter{install: installer(inner)}}
 }
 
 type listener struct {
 	net.Listener
 	limiter   *Limiter
 	handshake bool
+
+	shutter *shutter
+	refused int // since the last pause; one goroutine accepts
 
 	closing sync.Once
 	closed  chan struct{}
@@ -39,6 +51,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		c, reason := l.limiter.admit(raw, l.handshake, now)
 		if reason != "" {
 			l.limiter.refuse(raw, reason)
+			if !l.afterRefusal(addressOf(raw.RemoteAddr()), reason, now) {
+				return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed}
+			}
 			continue
 		}
 		if !l.wait(l.limiter.pause(now)) {
@@ -47,6 +62,20 @@ func (l *listener) Accept() (net.Conn, error) {
 		limitUnacknowledged(raw)
 		return c, nil
 	}
+}
+
+// afterRefusal shuts an address with too many refused connections, and pauses between groups of
+// refusals while the kernel keeps further ones out. Without the kernel's help a pause would delay
+// other clients. It returns false if the listener was closed meanwhile.
+func (l *listener) afterRefusal(from netip.Addr, reason string, now time.Time) bool {
+	if ofAddress(reason) && l.limiter.floods(from, now) && l.shutter.add(from) {
+		l.limiter.refused.WithLabelValues(tooManyRefused).Inc()
+	}
+	if l.refused++; l.refused < refusalsAtOnce {
+		return true
+	}
+	l.refused = 0
+	return !l.shutter.active() || l.wait(refusalPause)
 }
 
 // closeBoth closes a connection whose listener is closed.
@@ -72,7 +101,10 @@ func (l *listener) wait(pause time.Duration) bool {
 
 // Close closes the listener, and not its connections.
 func (l *listener) Close() error {
-	l.closing.Do(func() { close(l.closed) })
+	l.closing.Do(func() {
+		close(l.closed)
+		l.shutter.close()
+	})
 	return l.Listener.Close()
 }
 
@@ -83,12 +115,17 @@ type conn struct {
 	from    netip.Addr
 	of      *address // nil for an address without limits
 
-	// identified says that no handshake is in progress; computing, that it has one of the places.
+	// identified says that no handshake is in progress; computing, that it has one of the places;
+	// called, that a call has begun.
 	identified, computing atomic.Bool
+	begun                 time.Time // of the computation
+	called                atomic.Bool
 
 	// The limiter's mutex guards the fields below.
 	handshaking bool
-	identity    identity // empty until it is known, or if it has no limits
+	identity    identity     // empty until it is known, or if it has no limits
+	peers       *connections // of the identity; constant after the handshake
+	watched     bool         // its calls are counted
 	closed      bool
 }
 
@@ -98,8 +135,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read takes a place for the computation that follows the read data of a handshake. All computation
-// of a handshake is between two reads, so a client that waits has no place.
+// Read takes a turn of the address and a place for the computation that follows the read data of a
+// handshake. All computation of a handshake is between two reads, so a client that waits has no
+// place.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.identified.Load() {
 		return c.Conn.Read(p)
@@ -107,7 +145,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.leave()
 	n, err := c.Conn.Read(p)
 	if !c.identified.Load() {
+		if c.of != nil {
+			c.of.turn.take()
+		}
 		c.limiter.places <- struct{}{}
+		c.begun = time.Now()
 		c.computing.Store(true)
 		if c.identified.Load() { // closed meanwhile
 			c.leave()
@@ -116,9 +158,13 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// leave gives the place back, if the connection has one.
+// leave gives the place and the turn back, if the connection has one.
 func (c *conn) leave() {
 	if c.computing.CompareAndSwap(true, false) {
+		begun := c.begun
 		<-c.limiter.places
+		if c.of != nil {
+			c.of.turn.leave(begun)
+		}
 	}
 }

@@ -178,11 +178,13 @@ func TestRelay_DelaysBlocksAndDisconnects(t *testing.T) {
 		t.Fatalf("the echo took %v and ended with %v; want 50 ms each way", took, err)
 	}
 	relay.SetDelay(0)
-	relay.Block(true, false)
+	relay.BlockToTarget(true)
+	relay.BlockToTarget(true) // an overlapping fault
+	relay.BlockToTarget(false)
 	if _, err := echo(); err == nil {
 		t.Fatal("the relay forwards while it is blocked")
 	}
-	relay.Block(false, false)
+	relay.BlockToTarget(false)
 	if _, err := echo(); err != nil {
 		t.Fatal(err)
 	}

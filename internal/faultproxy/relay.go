@@ -48,10 +48,21 @@ func (r *Relay) SetDelay(delay time.Duration) {
 	r.fromTarget.set(func(d *direction) { d.delay = delay })
 }
 
-// Block holds the bytes of a direction until it is called with false for it.
-func (r *Relay) Block(toTarget, fromTarget bool) {
-	r.toTarget.set(func(d *direction) { d.blocked = toTarget })
-	r.fromTarget.set(func(d *direction) { d.blocked = fromTarget })
+// BlockToTarget holds the bytes to the target until it was called with false as often as with true,
+// so that overlapping faults end with the last one.
+func (r *Relay) BlockToTarget(blocked bool) { r.toTarget.set(block(blocked)) }
+
+// BlockFromTarget is BlockToTarget for the bytes from the target.
+func (r *Relay) BlockFromTarget(blocked bool) { r.fromTarget.set(block(blocked)) }
+
+func block(blocked bool) func(*direction) {
+	return func(d *direction) {
+		if blocked {
+			d.blocks++
+		} else {
+			d.blocks = max(0, d.blocks-1)
+		}
+	}
 }
 
 // Disconnect closes each connection; while disconnected, the relay closes new ones as well.
@@ -121,7 +132,7 @@ func (r *Relay) untrack(conn net.Conn) {
 type direction struct {
 	mu      sync.Mutex // guards the following fields
 	changed chan struct{}
-	blocked bool
+	blocks  int // blocked by as many calls
 	ended   bool
 	delay   time.Duration
 }
@@ -142,7 +153,7 @@ func (d *direction) end() { d.set(func(d *direction) { d.ended = true }) }
 func (d *direction) wait(arrived time.Time) {
 	for {
 		d.mu.Lock()
-		changed, blocked, ended, late := d.changed, d.blocked, d.ended, time.Until(arrived.Add(d.delay))
+		changed, blocked, ended, late := d.changed, d.blocks > 0, d.ended, time.Until(arrived.Add(d.delay))
 		d.mu.Unlock()
 		if ended || !blocked && late <= 0 {
 			return

@@ -29,6 +29,8 @@ type Config struct {
 	Connections   *connlimit.Limiter
 	Authenticator Authenticator
 	Authorizer    *authz.Authorizer
+	// AlwaysAllow says that Authorizer allows everything, so that only loopback is served.
+	AlwaysAllow bool
 	// Refused is called for each request that is refused, with its caller, nil if it is not known.
 	Refused func(r *http.Request, caller *authn.Caller, err error)
 }
@@ -46,16 +48,19 @@ func (a *Access) Insecure() bool { return a == nil }
 // Authorizer returns the authorizer of the configuration.
 func (a *Access) Authorizer() *authz.Authorizer { return a.cfg.Authorizer }
 
-// Listener returns a listener that serves TLS over raw. It fails if raw would be served without TLS
-// beyond loopback. flag is the flag with the address.
+// Listener returns a listener that serves TLS over raw. It fails if raw is reachable beyond
+// loopback and would be served without TLS, or without authorization. flag is the flag with the
+// address.
 func (a *Access) Listener(raw net.Listener, flag string) (net.Listener, error) {
-	if !a.Insecure() {
-		return a.tlsListener(raw), nil
-	}
 	if address, ok := raw.Addr().(*net.TCPAddr); ok && !address.IP.IsLoopback() {
-		return raw, exposed(flag, address.String())
+		if err := a.exposed(flag, address.String()); err != nil {
+			return raw, err
+		}
 	}
-	return raw, nil
+	if a.Insecure() {
+		return raw, nil
+	}
+	return a.tlsListener(raw), nil
 }
 
 // tlsListener puts the limits inside of TLS: they count handshakes, and net/http looks for the TLS
@@ -68,18 +73,26 @@ func (a *Access) tlsListener(raw net.Listener) net.Listener {
 	return tls.NewListener(limiter.TLSListener(raw), limiter.TLS(a.cfg.TLS))
 }
 
-// CheckPlain returns why an address, host:port, may not serve plain HTTP, or nil. flag is the flag
-// with the address.
-func CheckPlain(flag, address string) error {
+// Check returns why an address, host:port, may not be served, or nil. flag is the flag with the
+// address.
+func (a *Access) Check(flag, address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "localhost" || net.ParseIP(host).IsLoopback() {
 		return nil // the flag's own check reports a malformed address
 	}
-	return exposed(flag, address)
+	return a.exposed(flag, address)
 }
 
-func exposed(flag, address string) error {
-	return fmt.Errorf("%s=%s: with --insecure, HTTP is served on a loopback address only, for example 127.0.0.1:0; or give --tls-cert-file, --tls-key-file and --client-ca-file", flag, address)
+// exposed returns why an address beyond loopback may not be served, or nil.
+func (a *Access) exposed(flag, address string) error {
+	switch {
+	case a.Insecure():
+		return fmt.Errorf("%s=%s: with --insecure, HTTP is served on a loopback address only, for example 127.0.0.1:0; or give --tls-cert-file, --tls-key-file and --client-ca-file", flag, address)
+	case a.cfg.AlwaysAllow:
+		return fmt.Errorf("%s=%s: with --authorization-mode=AlwaysAllow, HTTP is served on a loopback address only, for example 127.0.0.1:0", flag, address)
+	default:
+		return nil
+	}
 }
 
 // Identify returns the request with its caller in the context, for [authn.FromContext]. The error

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -46,25 +45,8 @@ type guarded struct {
 	proxy     *faultproxy.KubeProxy
 	authority *certs.Authority
 	process   *Process
-	log       lockedBuffer
+	log       testkit.LogBuffer
 	auditFile string
-}
-
-type lockedBuffer struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // slicesOf serves slices that no handler computes: a call that reaches it ends with UNIMPLEMENTED,
@@ -266,6 +248,7 @@ const allowed = codes.Unimplemented
 
 // One process and one story, because each part needs the ten seconds that answers live.
 func TestAccess_WithARealKubeAPIServer(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := startGuarded(t)
 	ctx := t.Context()
 	for _, account := range []string{"reader", "revoked", "stranger"} {

@@ -95,10 +95,12 @@ func (c *Config) Validate(program Program) []error {
 	}
 	problems = append(problems, c.RPC.Validate()...)
 	problems = append(problems, c.Admin.Validate()...)
-	if c.RPC.Insecure {
-		if err := httpaccess.CheckPlain("--admin-listen", c.Admin.Listen); err != nil {
-			problems = append(problems, err)
-		}
+	var http *httpaccess.Access // nil with --insecure
+	if !c.RPC.Insecure {
+		http = httpaccess.New(httpaccess.Config{AlwaysAllow: c.alwaysAllows()})
+	}
+	if err := http.Check("--admin-listen", c.Admin.Listen); err != nil {
+		problems = append(problems, err)
 	}
 	problems = append(problems, c.Log.Validate()...)
 	problems = append(problems, c.Etcd.Validate()...)
@@ -108,6 +110,8 @@ func (c *Config) Validate(program Program) []error {
 	}
 	return problems
 }
+
+func (c *Config) alwaysAllows() bool { return c.RPC.Access.Mode == rpcserver.AlwaysAllowMode }
 
 func checkAdvertise(address string) error {
 	if address == "" {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
 func TestDefaultConfig_ProgramSetsItsRate(t *testing.T) {
@@ -71,6 +72,19 @@ func TestValidate_PlainAdminServerIsForLoopback(t *testing.T) {
 		refused := slices.ContainsFunc(cfg.Validate(Program{}), func(problem error) bool { return strings.HasPrefix(problem.Error(), "--admin-listen="+address) })
 		if refused == want {
 			t.Errorf("with --insecure and --admin-listen=%s: %v", address, cfg.Validate(Program{}))
+		}
+	}
+}
+
+func TestValidate_AlwaysAllowIsForLoopback(t *testing.T) {
+	for address, want := range map[string]bool{"127.0.0.1:0": true, "localhost:7611": true, ":7611": false, "192.0.2.1:7611": false} {
+		for mode, allows := range map[string]bool{rpcserver.AlwaysAllowMode: true, rpcserver.RBACMode: false} {
+			cfg := DefaultConfig(Program{})
+			cfg.RPC.Listen, cfg.RPC.Access.Mode, cfg.Admin.Listen = "127.0.0.1:0", mode, address
+			refused := slices.ContainsFunc(cfg.Validate(Program{}), func(problem error) bool { return strings.HasPrefix(problem.Error(), "--admin-listen="+address) })
+			if refused != (allows && !want) {
+				t.Errorf("with --authorization-mode=%s and --admin-listen=%s: %v", mode, address, cfg.Validate(Program{}))
+			}
 		}
 	}
 }

@@ -42,7 +42,7 @@ func newHTTPServers(cfg Config, access *access, logger *slog.Logger, registry pr
 		}
 		return httpaccess.New(httpaccess.Config{
 			TLS: server.TLS(), Connections: connections, Authenticator: access.authenticator, Authorizer: access.authorizer,
-			Refused: refused.record,
+			AlwaysAllow: cfg.alwaysAllows(), Refused: refused.record,
 		}), nil
 	}
 	var servers httpServers

@@ -35,6 +35,7 @@ func (s *stubborn) Run(ctx context.Context) error {
 }
 
 func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	cluster, err := devcluster.Start(t.Context(), devcluster.Config{EtcdOnly: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

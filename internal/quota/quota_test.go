@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	_ "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	_ "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -287,7 +288,7 @@ func TestAdmit_ForgetsOnlyIdleIdentities(t *testing.T) {
 }
 
 func TestCallerOf_CountsForTheOriginalCaller(t *testing.T) {
-	gateway := authn.User{Name: "trivet:gateway", Groups: []string{authn.DefaultGatewayGroup}}
+	gateway := authn.User{Name: "trivet:gateway", Groups: []string{certs.GatewayGroup}}
 	for name, c := range map[string]struct {
 		caller authn.Caller
 		want   Caller

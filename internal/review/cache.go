@@ -41,20 +41,7 @@ const (
 	maxRefusals = 5_000
 	// maxOwned bounds the positive answers of one owner.
 	maxOwned = maxAnswers / 20
-
-	ownerBytes = 8
 )
-
-// Key identifies a question. It is a hash, so that no key contains a secret and no two questions
-// have the same key. Its first eight bytes identify the owner: the user of the question. One owner
-// gets a share of the reviews and of what is kept, so that its questions hold up no other owner.
-type Key [32]byte
-
-// KeyOf returns the key of a question, from the hashes of its owner and of the whole question.
-func KeyOf(owner, question [32]byte) Key {
-	copy(question[:], owner[:ownerBytes])
-	return question
-}
 
 // Ask asks the kube-apiserver. wasPositive says that the answer before was positive; positive says
 // whether the value may be used when it is stale. An error means that there is no answer.

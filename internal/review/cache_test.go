@@ -329,10 +329,10 @@ func TestGet_OneOwnerHoldsUpNoOther(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		for i := range 10_000 {
-			_, _ = cache.Get(gone, review.KeyOf([32]byte{1}, [32]byte{8: byte(i), 9: byte(i >> 8)}), true, kube.ask)
+			_, _ = cache.Get(gone, review.Key{0: 1, 8: byte(i), 9: byte(i >> 8)}, true, kube.ask)
 		}
 		begun := time.Now()
-		answer, err := cache.Get(t.Context(), review.KeyOf([32]byte{2}, [32]byte{}), true, kube.ask)
+		answer, err := cache.Get(t.Context(), review.Key{2}, true, kube.ask)
 		if err != nil || !answer.Value || time.Since(begun) > 2*time.Second {
 			t.Errorf("another user: %+v, %v after %v; want an answer at once", answer, err, time.Since(begun))
 		}
@@ -345,7 +345,7 @@ func TestGet_OneOwnerDisplacesNoOther(t *testing.T) {
 		kube.set(true, nil, 0)
 		get(cache, kube, true)
 		for i := range 25_000 {
-			if _, err := cache.Get(t.Context(), review.KeyOf([32]byte{2}, [32]byte{8: byte(i), 9: byte(i >> 8)}), true, kube.ask); err != nil {
+			if _, err := cache.Get(t.Context(), review.Key{0: 2, 8: byte(i), 9: byte(i >> 8)}, true, kube.ask); err != nil {
 				t.Fatal(err)
 			}
 		}

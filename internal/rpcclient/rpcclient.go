@@ -28,8 +28,8 @@ type Config struct {
 	// TLS has the client's certificate and key (empty: none, which Trivet's servers refuse) and the
 	// authorities of server certificates (empty: the system's).
 	TLS identity.Files
-	// Identity is an identity whose files were read already, in place of TLS; optional. It keeps the
-	// certificates in use while the files cannot be read.
+	// Identity is an identity whose files were read already, in place of TLS; optional. It keeps
+	// the certificates in use while the files cannot be read.
 	Identity *identity.Client
 	// ServerName is the name that the server's certificate must have; empty: the host of the
 	// target. Certificates of Trivet's servers have the name of the service, because addresses of

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/certs"
 )
 
 // Values of AccessConfig.Mode.
@@ -33,7 +34,7 @@ type AccessConfig struct {
 func DefaultAccessConfig() AccessConfig {
 	return AccessConfig{
 		TokenAudiences: []string{authn.DefaultTokenAudience},
-		GatewayGroup:   authn.DefaultGatewayGroup, ServerGroup: authn.DefaultServerGroup,
+		GatewayGroup:   certs.GatewayGroup, ServerGroup: certs.ServerGroup,
 		Mode: RBACMode,
 	}
 }
@@ -46,7 +47,7 @@ func (c *AccessConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ServerGroup, "server-group", c.ServerGroup,
 		"Group in the certificates of servers, which may forward heartbeats to each other; empty: no server is known.")
 	fs.StringVar(&c.Mode, "authorization-mode", c.Mode,
-		"RBAC asks the kube-apiserver for each right; AlwaysAllow lets authenticated callers do everything and is accepted only while --listen is a loopback address.")
+		"RBAC asks the kube-apiserver for each right; AlwaysAllow lets authenticated callers do everything and is accepted only while each address of the process, also of HTTP, is a loopback address.")
 }
 
 func (c *AccessConfig) validate(loopback bool) []error {

@@ -64,15 +64,14 @@ func objectOf(name string) (namespace, object string) {
 	if len(name) > maxNameBytes {
 		return "", ""
 	}
-	parts := strings.Split(name, "/")
-	if parts[0] == "namespaces" && len(parts) >= 2 {
-		if namespace = parts[1]; namespace == "-" {
+	rest := name
+	if inNamespace, found := strings.CutPrefix(name, "namespaces/"); found {
+		if namespace, rest, _ = strings.Cut(inNamespace, "/"); namespace == "-" {
 			namespace = ""
 		}
-		parts = parts[2:]
 	}
-	if len(parts) == 2 {
-		object = parts[1]
+	if _, object, _ = strings.Cut(rest, "/"); strings.Contains(object, "/") {
+		object = ""
 	}
 	return namespace, object
 }

@@ -38,7 +38,15 @@ func reviewingChain(t testing.TB) (c chain, requests func() int) {
 		switch asked := create.GetObject().(type) {
 		case *authenticationv1.TokenReview:
 			asked.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"trivet"}, User: authenticationv1.UserInfo{
-				Username: "system:serviceaccount:trivet-system:reader", UID: "3a1e", Groups: []string{"system:serviceaccounts", "system:authenticated"},
+				Username: "system:serviceaccount:trivet-system:reader", UID: "3a1ed6a7-6f6c-4b5b-9a50-5a1f1f0f0e5c",
+				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:trivet-system", "system:authenticated"},
+				Extra: map[string]authenticationv1.ExtraValue{
+					"authentication.kubernetes.io/credential-id": {"JTI=0e1f4f4c-6f5c-4a9a-8f3e-2f5f3b1b7c11"},
+					"authentication.kubernetes.io/node-name":     {"node-1"},
+					"authentication.kubernetes.io/node-uid":      {"b1d2c6f0-9d1e-4a5f-8c43-1f3b6f6f2d10"},
+					"authentication.kubernetes.io/pod-name":      {"reader-7d9c5b8f4-x2x9q"},
+					"authentication.kubernetes.io/pod-uid":       {"6c0c2f0a-0a4e-4b25-bb1b-9df0f1a7d3c2"},
+				},
 			}}
 			return true, asked, nil
 		case *authorizationv1.SubjectAccessReview:

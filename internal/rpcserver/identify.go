@@ -50,21 +50,25 @@ func (c chain) authenticate(ctx context.Context) (caller *authn.Caller, err erro
 			request.TLS = &info.State
 		}
 	}
-	anonymous := &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Address: request.Address}
 	if c.authenticator == nil {
-		anonymous.Unchecked = true
-		return anonymous, nil
+		caller = anonymous(request.Address)
+		caller.Unchecked = true
+		return caller, nil
 	}
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			c.metrics.panics.Inc()
-			caller, err = anonymous, panicError(panicked, string(debug.Stack()))
+			caller, err = anonymous(request.Address), panicError(panicked, string(debug.Stack()))
 		}
 	}()
 	if caller, err = c.authenticator.Authenticate(ctx, request); err != nil {
-		return anonymous, err
+		return anonymous(request.Address), err
 	}
 	return caller, nil
+}
+
+func anonymous(address string) *authn.Caller {
+	return &authn.Caller{User: authn.Anonymous(), Peer: authn.Anonymous(), Address: address}
 }
 
 // identifyBeforeDecoding returns a copy of a service whose unary methods find the caller first.

@@ -1,7 +1,6 @@
 package rpcserver_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -24,6 +23,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
@@ -161,26 +161,15 @@ func dial(t testing.TB, listener *bufconn.Listener) *grpc.ClientConn {
 }
 
 // journal is a log in JSON.
-type journal struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (j *journal) Write(line []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(line)
-}
+type journal struct{ testkit.LogBuffer }
 
 // calls returns the lines about calls of method, in order.
 func (j *journal) calls(t *testing.T, method string) []map[string]string {
 	t.Helper()
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	var found []map[string]string
-	for line := range bytes.Lines(j.text.Bytes()) {
+	for line := range strings.Lines(j.String()) {
 		var entry map[string]string
-		if err := json.Unmarshal(line, &entry); err == nil && entry["grpc.method"] == method {
+		if err := json.Unmarshal([]byte(line), &entry); err == nil && entry["grpc.method"] == method {
 			found = append(found, entry)
 		}
 	}

@@ -171,7 +171,7 @@ func (s *Server) SetServing(serving bool) {
 
 // Listen opens the address of cfg. The error names the address and the flag.
 func Listen(cfg Config) (net.Listener, error) {
-	listener, err := net.Listen("tcp", cfg.Listen)
+	listener, err := connlimit.Listen(cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen on --listen=%q (is it taken? another port, or :0 for a free one): %w", cfg.Listen, err)
 	}
@@ -219,14 +219,22 @@ func TransportOptions(cfg Config) []grpc.ServerOption {
 	}
 }
 
-// checkExposure refuses to serve without TLS beyond loopback. Validate has checked the configured
-// name; this checks the resolved address. In-memory listeners of tests have no TCP address.
+// checkExposure refuses to serve without TLS or without authorization beyond loopback. Validate has
+// checked the configured name; this checks the resolved address. In-memory listeners of tests have
+// no TCP address.
 func (s *Server) checkExposure(address net.Addr) error {
 	tcp, ok := address.(*net.TCPAddr)
-	if !s.cfg.Insecure || !ok || tcp.IP.IsLoopback() {
+	if !ok || tcp.IP.IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("serve gRPC without TLS on %s: not a loopback address; give --tls-cert-file, --tls-key-file and --client-ca-file instead of --insecure", address)
+	switch {
+	case s.cfg.Insecure:
+		return fmt.Errorf("serve gRPC without TLS on %s: not a loopback address; give --tls-cert-file, --tls-key-file and --client-ca-file instead of --insecure", address)
+	case s.cfg.Access.Mode == AlwaysAllowMode:
+		return fmt.Errorf("serve gRPC on %s: with --authorization-mode=%s, only a loopback address is served", address, AlwaysAllowMode)
+	default:
+		return nil
+	}
 }
 
 // cutTimeout is how long handlers may run after their calls were cancelled.
@@ -235,8 +243,8 @@ const cutTimeout = time.Second
 // Serve serves calls on l until ctx ends, then stops as the package documentation describes and
 // returns nil. It blocks, closes l, and returns after its goroutines have. It fails if a handler
 // ignores its cancelled context, if rules do not compile, if a method has no access rule or no
-// limits, if Deps.Unvalidated has an unknown method, if it would serve without TLS beyond loopback,
-// if the listener fails, and at a second call.
+// limits, if Deps.Unvalidated has an unknown method, if it would serve without TLS or authorization
+// beyond loopback, if the listener fails, and at a second call.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err := s.prepare(l.Addr()); err != nil {
 		return errors.Join(err, l.Close())

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -227,6 +228,17 @@ func TestServe_PlainTextBeyondLoopbackIsRefused(t *testing.T) {
 	server := newServer(t, setup{}, rpcserver.Deps{Logger: slog.New(slog.DiscardHandler)})
 	err := server.Serve(t.Context(), exposed{bufconn.Listen(1)})
 	if err == nil || !strings.Contains(err.Error(), "0.0.0.0:7601") {
+		t.Errorf("Serve() = %v, want an error that names the address", err)
+	}
+}
+
+func TestServe_WithoutAuthorizationOnlyLoopbackIsServed(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	server := newServer(t, setup{change: func(cfg *rpcserver.Config) {
+		cfg.Insecure, cfg.TLS, cfg.Access.Mode = false, authority.Files(t, "server", authority), rpcserver.AlwaysAllowMode
+	}}, rpcserver.Deps{Logger: slog.New(slog.DiscardHandler)})
+	err := server.Serve(t.Context(), exposed{bufconn.Listen(1)})
+	if err == nil || !strings.Contains(err.Error(), "0.0.0.0:7601: with --authorization-mode=AlwaysAllow") {
 		t.Errorf("Serve() = %v, want an error that names the address", err)
 	}
 }

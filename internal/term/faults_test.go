@@ -11,14 +11,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
 // joinThrough runs a replica behind a relay.
-func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *relay, id string, body term.Body, change ...option) *testReplica {
+func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *faultproxy.Relay, id string, body term.Body, change ...option) *testReplica {
 	t.Helper()
-	p := newTestReplica(t, id, dial(t, cluster, &faultyConn{}, r.endpoint()), change...)
+	p := newTestReplica(t, id, dial(t, cluster, &faultyConn{}, endpointOf(r)), change...)
 	p.start(t, body)
 	return p
 }
@@ -108,34 +109,47 @@ func TestFault_DeletedTermKeyEndsTerm(t *testing.T) {
 }
 
 // The deletion of a key by an operator does not wait for the body. The next replica starts its body
-// only after the pause in which the holder learns of the deletion.
+// only after the pause in which the holder learns of the deletion, or once the holder has announced
+// that its body returned.
 func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(64), func(c *term.Config) { c.MovesPerSecond = 1 })
 	allHeld(t, h, 64)
 	join(t, etcd(t), "b", h.body("b"), shards(64))
 	waiting := -1 // a holds the shard, and b is to have it
+	var before actor
+	var began time.Time
 	testkit.Eventually(t, testTimeout, func() error {
 		for _, shard := range a.Status().Shards {
-			if shard.Here && shard.Move.State == term.Waiting {
-				waiting = shard.Shard
+			if !shard.Here || shard.Move.State != term.Waiting {
+				continue
+			}
+			waiting, before, began = shard.Shard, h.actors()[shard.Shard], time.Now()
+			key := termKey(t, waiting) // a may have released the shard since
+			reply, err := a.client.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(key), "=", before.epoch)).
+				Then(clientv3.OpDelete(key)).Commit()
+			switch {
+			case err != nil:
+				return err
+			case reply.Succeeded:
 				return nil
 			}
 		}
 		return errors.New("no shard waits for its move")
 	})
-	before := h.actors()[waiting]
-	began := time.Now()
-	if _, err := a.client.Delete(t.Context(), termKey(t, waiting)); err != nil {
-		t.Fatal(err)
-	}
 	testkit.Eventually(t, testTimeout, func() error {
 		if now, acting := h.actors()[waiting]; !acting || now.epoch == before.epoch {
 			return fmt.Errorf("shard %d is not back", waiting)
 		}
 		return nil
 	})
-	if took := time.Since(began); took < 250*time.Millisecond {
+	took := time.Since(began)
+	announced, err := a.client.Get(t.Context(), membersPrefix(t)+"a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	returned := strings.Contains(string(announced.Kvs[0].Value), fmt.Sprintf("%d@%d", waiting, before.epoch))
+	if took < 250*time.Millisecond && !returned {
 		t.Errorf("the next body started within %v of the deletion, want the pause of a takeover before", took)
 	}
 	wantNoViolations(t, h)
@@ -143,7 +157,7 @@ func TestFault_TermKeyDeletedByHandIsNoHandover(t *testing.T) {
 
 func TestFault_LongerSessionThanAskedForIsReported(t *testing.T) {
 	h := newHistory()
-	var log syncBuffer
+	var log testkit.LogBuffer
 	w := &faultyConn{}
 	w.leastTTL.Store(7)
 	p := newTestReplica(t, "a", dial(t, etcd(t), w), logTo(&log))
@@ -261,11 +275,11 @@ func TestFault_ShortEtcdOutageKeepsTerms(t *testing.T) {
 func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	r := newRelay(t, etcd(t))
 	h := newHistory()
-	var log testLog
+	var log testkit.LogBuffer
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(2), ttl(20*time.Second), logTo(&log))
 	allHeld(t, h, 2)
 	before := h.actors()
-	r.setCut(true)
+	r.Disconnect(true)
 	client := dial(t, etcd(t), &faultyConn{})
 	// While the candidate is cut off, one of its term keys is deleted and that revision compacted.
 	var answer *clientv3.PutResponse
@@ -281,7 +295,7 @@ func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
 	if _, err := client.Compact(t.Context(), answer.Header.Revision); err != nil {
 		t.Fatal(err)
 	}
-	r.setCut(false)
+	r.Disconnect(false)
 	testkit.Eventually(t, testTimeout, func() error {
 		now := h.actors()
 		if now[1].epoch <= before[1].epoch || now[0] != before[0] {
@@ -370,7 +384,7 @@ func TestFault_BodyThatIgnoresLossBlocksOnlyItsShard(t *testing.T) {
 
 func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
 	r := newRelay(t, etcd(t))
-	r.setCut(true)
+	r.Disconnect(true)
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"))
 	testkit.Eventually(t, testTimeout, func() error {
@@ -380,7 +394,7 @@ func TestFault_EtcdAbsentAtStartReportsReason(t *testing.T) {
 		}
 		return nil
 	})
-	r.setCut(false)
+	r.Disconnect(false)
 	waitFor(t, h, "a")
 }
 
@@ -389,7 +403,7 @@ func TestFault_EtcdAbsentAtStopDoesNotDelayStop(t *testing.T) {
 	h := newHistory()
 	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(8), ttl(20*time.Second))
 	allHeld(t, h, 8)
-	r.setCut(true)
+	r.Disconnect(true)
 	began := time.Now()
 	if err := p.leave(); err != nil {
 		t.Errorf("Run = %v", err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -21,8 +20,10 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -250,138 +251,17 @@ func (p *testReplica) revokeLease(t testing.TB) {
 	}
 }
 
-// testLog is a log for several goroutines.
-type testLog struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *testLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *testLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // logged is nil once a log contains the text.
-func logged(log *testLog, text string) error {
+func logged(log *testkit.LogBuffer, text string) error {
 	if all := log.String(); !strings.Contains(all, text) {
 		return fmt.Errorf("not logged so far: %q; log:\n%s", text, all)
 	}
 	return nil
 }
 
-// relay is a TCP proxy between a client and etcd. While cut, it drops and refuses all connections.
-type relay struct {
-	listener net.Listener
-	target   string
-	workers  sync.WaitGroup
-
-	mu    sync.Mutex // guards the fields below
-	cut   bool
-	conns map[net.Conn]bool
-}
-
-func newRelay(t testing.TB, cluster *devcluster.Cluster) *relay {
+func newRelay(t testing.TB, cluster *devcluster.Cluster) *faultproxy.Relay {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &relay{
-		listener: listener, target: strings.TrimPrefix(cluster.EtcdEndpoints()[0], "https://"), conns: map[net.Conn]bool{},
-	}
-	r.workers.Go(r.accept)
-	t.Cleanup(func() {
-		_ = listener.Close()
-		r.setCut(true)
-		r.workers.Wait()
-	})
-	return r
+	return faultproxy.NewRelay(t, strings.TrimPrefix(cluster.EtcdEndpoints()[0], "https://"))
 }
 
-func (r *relay) endpoint() string { return "https://" + r.listener.Addr().String() }
-
-func (r *relay) setCut(cut bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cut = cut
-	if cut {
-		for conn := range r.conns {
-			_ = conn.Close()
-		}
-	}
-}
-
-// keep registers a connection, which a cut closes. It is false if the relay is cut.
-func (r *relay) keep(conn net.Conn) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.cut {
-		r.conns[conn] = true
-	}
-	return !r.cut
-}
-
-func (r *relay) drop(conn net.Conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.conns, conn)
-	_ = conn.Close()
-}
-
-func (r *relay) accept() {
-	for {
-		client, err := r.listener.Accept()
-		if err != nil {
-			return
-		}
-		r.workers.Go(func() { r.forward(client) })
-	}
-}
-
-func (r *relay) forward(client net.Conn) {
-	defer r.drop(client)
-	if !r.keep(client) {
-		return
-	}
-	server, err := net.Dial("tcp", r.target)
-	if err != nil {
-		return
-	}
-	defer r.drop(server)
-	if !r.keep(server) {
-		return
-	}
-	var back sync.WaitGroup
-	back.Go(func() {
-		_, _ = io.Copy(client, server)
-		_ = client.Close()
-	})
-	_, _ = io.Copy(server, client)
-	_ = server.Close()
-	back.Wait()
-}
-
-// syncBuffer is a log that a test reads while replicas write it.
-type syncBuffer struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
+func endpointOf(r *faultproxy.Relay) string { return "https://" + r.Addr() }

@@ -105,7 +105,7 @@ func TestJoin_HandedOverShardsStartWithoutPause(t *testing.T) {
 	join(t, etcd(t), "a", h.body("a"), shards(n))
 	allHeld(t, h, n)
 	for round := range 5 {
-		var log testLog
+		var log testkit.LogBuffer
 		id := fmt.Sprintf("b-%d", round)
 		p := join(t, etcd(t), id, h.body(id), shards(n), logTo(&log))
 		testkit.Eventually(t, testTimeout, func() error {

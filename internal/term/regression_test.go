@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
@@ -41,14 +42,14 @@ type contender interface {
 // method is an implementation of leader election.
 type method struct {
 	// enter returns a contender with its own id, behind a relay if r is not nil. Its TTL is long.
-	enter func(t *testing.T, id string, r *relay) contender
+	enter func(t *testing.T, id string, r *faultproxy.Relay) contender
 	// leading is the prefix of the leaders' keys, present of all keys of contenders.
 	leading, present func(t *testing.T) string
 }
 
 func candidates() method {
 	return method{
-		enter:   func(t *testing.T, id string, r *relay) contender { return enterCandidate(t, id, r) },
+		enter:   func(t *testing.T, id string, r *faultproxy.Relay) contender { return enterCandidate(t, id, r) },
 		leading: func(t *testing.T) string { return termsPrefix(t) },
 		present: func(t *testing.T) string { return term.Prefix(clusterName(t)) },
 	}
@@ -106,10 +107,10 @@ func keyLeftAfterBrokenWatch(t *testing.T, c method) error {
 	testkit.Eventually(t, testTimeout, second.waiting)
 	sleepReal(time.Second) // a campaign opens its watch at an unknown time after it creates its key
 	lease := second.lease()
-	r.setCut(true)
+	r.Disconnect(true)
 	client := dial(t, etcd(t), &faultyConn{})
 	compact(t, client)
-	r.setCut(false)
+	r.Disconnect(false)
 	testkit.Eventually(t, testTimeout, second.watchFailed)
 	second.leave()
 	if keys := boundTo(t, client, lease, c.present(t)); len(keys) > 0 {
@@ -130,11 +131,11 @@ func handoverForgotten(t *testing.T, c method) error {
 	client := dial(t, etcd(t), &faultyConn{})
 	lease := only.lease()
 	before := boundTo(t, client, lease, c.leading(t))
-	r.setCut(true)
+	r.Disconnect(true)
 	if err := only.handOver(); err == nil {
 		t.Fatal("the handover succeeded without etcd")
 	}
-	r.setCut(false)
+	r.Disconnect(false)
 	testkit.Eventually(t, testTimeout, only.handOver)
 	var left error
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); sleepReal(20 * time.Millisecond) {
@@ -206,13 +207,13 @@ type candidate struct {
 	t    *testing.T
 	id   string // the body may read it before testReplica is set
 	h    *history
-	log  *testLog
+	log  *testkit.LogBuffer
 	once sync.Once
 	told chan struct{} // closed when the body is to return
 }
 
-func enterCandidate(t *testing.T, id string, r *relay) *candidate {
-	c := &candidate{t: t, id: id, h: newHistory(), log: &testLog{}, told: make(chan struct{})}
+func enterCandidate(t *testing.T, id string, r *faultproxy.Relay) *candidate {
+	c := &candidate{t: t, id: id, h: newHistory(), log: &testkit.LogBuffer{}, told: make(chan struct{})}
 	change := []option{ttl(20 * time.Second), logTo(c.log)}
 	if r == nil {
 		c.testReplica = join(t, etcd(t), id, c.body, change...)
@@ -274,7 +275,9 @@ const electionTimeout = time.Second
 func elections() method {
 	prefix := func(t *testing.T) string { return "/election/" + clusterName(t) }
 	return method{
-		enter:   func(t *testing.T, id string, r *relay) contender { return enterElection(t, id, prefix(t), r) },
+		enter: func(t *testing.T, id string, r *faultproxy.Relay) contender {
+			return enterElection(t, id, prefix(t), r)
+		},
 		leading: prefix, present: prefix,
 	}
 }
@@ -293,11 +296,11 @@ type election struct {
 	prefix   string
 }
 
-func enterElection(t *testing.T, id, prefix string, r *relay) *election {
+func enterElection(t *testing.T, id, prefix string, r *faultproxy.Relay) *election {
 	t.Helper()
 	var endpoints []string
 	if r != nil {
-		endpoints = append(endpoints, r.endpoint())
+		endpoints = append(endpoints, endpointOf(r))
 	}
 	client := dial(t, etcd(t), &faultyConn{}, endpoints...)
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(20))

@@ -322,15 +322,16 @@ func TestAuditFaults_ReplacedAddressIsFreeForOneRequest(t *testing.T) {
 				if r.Resource != "ipaddresses" {
 					return false
 				}
-				if r.Verb == "delete" && r.Name == address {
-					d.etcd.Block(true, true)
-					deleted.Store(true)
+				if r.Verb == "delete" && r.Name == address && deleted.CompareAndSwap(false, true) {
+					d.etcd.BlockToTarget(true)
+					d.etcd.BlockFromTarget(true)
 				}
 				return r.Verb == "create" && deleted.Load() && refused.CompareAndSwap(false, true)
 			}, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 			return func() {
 				stop()
-				d.etcd.Block(false, false)
+				d.etcd.BlockToTarget(false)
+				d.etcd.BlockFromTarget(false)
 			}
 		},
 	} {

@@ -60,7 +60,7 @@ func newSecured(t *testing.T, s setup) *secured {
 	cfg.TLS = f.issue("server", certs.ServerLeaf("leasesvc", "trivet-system", "cluster.local"), time.Hour)
 	server, err := rpcserver.New(cfg, rpcserver.Deps{
 		Logger: slog.New(slog.DiscardHandler), Unvalidated: leasesvc.Unvalidated(), Authorizer: authz.New(away{}),
-		Authenticator: authn.New(authn.Config{GatewayGroup: authn.DefaultGatewayGroup, ServerGroup: authn.DefaultServerGroup}),
+		Authenticator: authn.New(authn.Config{GatewayGroup: certs.GatewayGroup, ServerGroup: certs.ServerGroup}),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,11 +1,13 @@
 package abuse
 
 import (
-	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,15 +19,17 @@ import (
 )
 
 var (
-	long = flag.Bool("abuse.long", false, "attack with more connections beside more agents, and check the latency of the agents")
-	each = flag.Duration("abuse.each", 15*time.Second, "duration of each attack of the long form")
+	long     = flag.Bool("abuse.long", false, "attack with more connections beside more agents, on processors of their own, and check the latency of the agents")
+	each     = flag.Duration("abuse.each", 10*time.Second, "duration of each attack of the long form")
+	only     = flag.String("abuse.only", "", "attacks of the long form, by commas; empty: all")
+	profiled = flag.String("abuse.profiles", "", "directory for a processor profile of the server during each attack")
 )
 
 const (
-	// maxGrowth bounds the memory of the server beyond that of the quiet run.
+	// maxGrowth bounds the memory of the server beyond that of the first quiet window.
 	maxGrowth = 256 << 20
-	// maxRatio bounds the 99th percentile of the latency, as a multiple of that of the quiet run.
-	// It counts in the long form.
+	// maxRatio bounds the 99th percentile of the latency, as a multiple of the median of those of
+	// the quiet windows. It counts in the long form.
 	maxRatio = 2
 )
 
@@ -42,13 +46,15 @@ func sizeOf() scale {
 	if *long {
 		return scale{agents: 1000, newcomers: 50, period: time.Second, quiet: *each, attack: *each, floods: 8, held: 2000, handshakes: 10_000}
 	}
-	return scale{agents: 200, newcomers: 3, period: 500 * time.Millisecond, quiet: time.Second, attack: 500 * time.Millisecond, floods: 2, held: 100, handshakes: 200}
+	return scale{agents: 100, newcomers: 2, period: 250 * time.Millisecond, quiet: 500 * time.Millisecond, attack: 400 * time.Millisecond, floods: 2, held: 100, handshakes: 200}
 }
 
 func (s scale) connections(attack string) int {
 	switch {
 	case attack == "handshakes":
 		return s.handshakes
+	case attack == neighbour:
+		return 1
 	case strings.HasPrefix(attack, "stalled"):
 		return s.held
 	default:
@@ -59,39 +65,61 @@ func (s scale) connections(attack string) int {
 // fixture is a server with agents.
 type fixture struct {
 	scale
-	server *serverProcess
-	fleet  *fleet
-	trust  identity.Files
+	address       string
+	server, fleet *process
+	authority     *identitytest.Authority
+	trust         identity.Files
+	attackers     byte
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	authority := identitytest.NewAuthority(t, "authority")
 	files := authority.Files(t, serverName, authority)
-	f := &fixture{scale: sizeOf(), server: startServer(t, files), trust: identity.Files{CAFile: files.CAFile}}
-	f.fleet = &fleet{server: f.server.address, authority: authority, trust: f.trust}
-	ctx, cancel := context.WithCancel(t.Context())
-	f.fleet.run(ctx, t, f.agents, f.period)
-	t.Cleanup(cancel) // before the agents are awaited
+	f := &fixture{scale: sizeOf(), trust: identity.Files{CAFile: files.CAFile}, authority: authority}
+	measured, _ := places()
+	f.server = start(t, "server", measured, files, &f.address)
+	pairs := make([]keyPair, f.agents+f.newcomers)
+	for number := range pairs {
+		pairs[number].Certificate, pairs[number].Key = authority.Issue(t, fmt.Sprintf("system:node:node-%d", number))
+	}
+	text, err := json.Marshal(pairs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "agents.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var connected bool
+	f.fleet = start(t, "agents", measured, fleetSettings{
+		Server: f.address, CAFile: files.CAFile, KeyPairs: path, Agents: f.agents, Newcomers: f.newcomers, Period: f.period,
+	}, &connected)
 	return f
 }
 
 // measured is one row of the table.
 type measured struct {
-	what      string
-	latencies []time.Duration
-	memory    int // resident
-	heap      int
-	cpu       float64 // processors that the server used
-	newcomers int     // that got an answer
-	result    attackResult
+	noticed
+	what   string
+	memory int // resident
+	heap   int
+	cpu    float64 // processors that the server used
+	result attackResult
 }
+
+func (m *measured) p99() time.Duration { return percentile(m.Latencies, 0.99) }
 
 // measure runs during, and returns what the agents noticed meanwhile.
 func (f *fixture) measure(t *testing.T, what string, during func() attackResult) measured {
 	t.Helper()
-	f.fleet.taken()
 	m := measured{what: what}
+	var ok bool
+	if *profiled != "" {
+		f.server.question(t, "profile "+filepath.Join(*profiled, strings.ReplaceAll(what, " ", "-")+".pprof"), &ok)
+		defer f.server.question(t, "profile", &ok)
+	}
+	f.fleet.question(t, "begin", &ok)
 	begin, used := time.Now(), f.server.cpu(t)
 	done := make(chan struct{})
 	var watching sync.WaitGroup
@@ -99,7 +127,9 @@ func (f *fixture) measure(t *testing.T, what string, during func() attackResult)
 		ticker := time.NewTicker(50 * time.Millisecond)
 		defer ticker.Stop()
 		for {
-			m.memory, m.heap = max(m.memory, f.server.memory(t)), max(m.heap, f.server.heap(t))
+			var heap int
+			f.server.question(t, "heap", &heap)
+			m.memory, m.heap = max(m.memory, f.server.memory(t)), max(m.heap, heap)
 			select {
 			case <-done:
 				return
@@ -107,46 +137,61 @@ func (f *fixture) measure(t *testing.T, what string, during func() attackResult)
 			}
 		}
 	})
-	watching.Go(func() { m.newcomers = f.connectNewcomers(t) })
 	m.result = during()
 	m.cpu = float64(f.server.cpu(t)-used) / float64(time.Since(begin))
 	close(done)
 	watching.Wait()
-	var failures []error
-	m.latencies, failures = f.fleet.taken()
-	if len(failures) > 0 {
-		t.Errorf("%s: %d failures of agents, the first: %v", what, len(failures), failures[0])
+	f.fleet.question(t, "end", &m.noticed)
+	if len(m.Failures) > 0 {
+		t.Errorf("%s: %d failures of agents, the first: %v", what, len(m.Failures), m.Failures[0])
 	}
-	if m.newcomers < f.newcomers {
-		t.Errorf("%s: %d of %d new agents got an answer", what, m.newcomers, f.newcomers)
+	if m.Newcomers < f.newcomers {
+		t.Errorf("%s: %d of %d new agents got an answer", what, m.Newcomers, f.newcomers)
 	}
-	if len(m.latencies) == 0 {
+	if len(m.Latencies) == 0 {
 		t.Errorf("%s: no agent got an answer", what)
 	}
 	return m
 }
 
-// connectNewcomers connects one new agent after the other, each for one beat.
-func (f *fixture) connectNewcomers(t *testing.T) (answered int) {
-	for range f.newcomers {
-		if err := f.connectNewcomer(t); err != nil {
-			t.Errorf("new agent: %v", err)
-			continue
-		}
-		answered++
-	}
-	return answered
+func (f *fixture) measureQuiet(t *testing.T) measured {
+	t.Helper()
+	return f.measure(t, quiet, func() attackResult {
+		time.Sleep(f.quiet) // the duration of the measurement
+		return attackResult{}
+	})
 }
 
-func (f *fixture) connectNewcomer(t *testing.T) error {
-	ctx, cancel := context.WithTimeout(t.Context(), beatTimeout)
-	defer cancel()
-	stream, stop, err := f.fleet.newAgent(ctx, t)
-	if err != nil {
-		return err
+// measureAttack measures an attack with the certificate of a node, or without any. Each attacker
+// has an address and a certificate of its own: the server remembers those of the attackers before.
+func (f *fixture) measureAttack(t *testing.T, attack, certificate string) measured {
+	t.Helper()
+	f.attackers++
+	files, number := f.trust, f.attackers
+	if certificate == "node" {
+		files = f.authority.Files(t, fmt.Sprintf("system:node:evil-%d", number), f.authority)
 	}
-	defer stop()
-	return beat(stream, 1)
+	return f.measure(t, attack+", "+certificate, func() attackResult {
+		return runAttack(t, attackSettings{Attack: attack, Server: f.address, Number: number, Files: files, Duration: f.attack, Connections: f.connections(attack)})
+	})
+}
+
+// quiet is the name of a window without an attack.
+const quiet = "quiet"
+
+// plan returns the attacks in order.
+func plan() []string {
+	all := []string{
+		"rapid reset", "continuation flood", "ping flood", "settings flood", "stalled handshakes", "stalled headers", "stalled bodies", "handshakes",
+	}
+	switch {
+	case *only != "":
+		return strings.Split(*only, ",")
+	case *long:
+		return append([]string{neighbour}, all...)
+	default:
+		return all
+	}
 }
 
 func TestAbuse_AgentsGoOn(t *testing.T) {
@@ -154,56 +199,67 @@ func TestAbuse_AgentsGoOn(t *testing.T) {
 		t.Skip("needs /proc and the addresses 127.0.0.0/8")
 	}
 	f := newFixture(t)
-	evil := f.fleet.authority.Files(t, "system:node:evil", f.fleet.authority)
-	quiet := f.measure(t, "quiet", func() attackResult {
-		time.Sleep(f.quiet) // the duration of the measurement
-		return attackResult{}
-	})
-	rows := []measured{quiet}
-	for _, attack := range []string{
-		"rapid reset", "continuation flood", "ping flood", "settings flood", "stalled handshakes", "stalled headers", "stalled bodies", "handshakes",
-	} {
-		for _, credential := range []struct {
-			name  string
-			files identity.Files
-		}{{"node", evil}, {"none", f.trust}} {
-			rows = append(rows, f.measure(t, attack+", "+credential.name, func() attackResult {
-				return runAttack(t, attackSettings{
-					Attack: attack, Server: f.server.address, Files: credential.files, Duration: f.attack, Connections: f.connections(attack),
-				})
-			}))
+	rows := []measured{f.measureQuiet(t)}
+	if *long {
+		rows = []measured{f.measureQuiet(t)} // the first window has the garbage of the start
+	}
+	for _, attack := range plan() {
+		rows = append(rows, f.measureAttack(t, attack, "node"))
+		if attack != neighbour {
+			rows = append(rows, f.measureAttack(t, attack, "none"))
+		}
+		if *long {
+			rows = append(rows, f.measureQuiet(t))
 		}
 	}
-	f.check(t, rows)
+	print(t, rows)
+	check(t, rows)
 }
 
-// check prints the rows and compares them with the first, quiet one.
-func (f *fixture) check(t *testing.T, rows []measured) {
+// quietP99 returns the median of the 99th percentiles of the quiet windows.
+func quietP99(rows []measured) time.Duration {
+	var found []time.Duration
+	for _, m := range rows {
+		if m.what == quiet {
+			found = append(found, m.p99())
+		}
+	}
+	slices.Sort(found)
+	return found[len(found)/2]
+}
+
+func print(t *testing.T, rows []measured) {
 	t.Helper()
-	quiet := rows[0]
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "attack, certificate\tbeats\tp50\tp99\tmax\tp99 / quiet\tprocessors\theap\tmemory\tnew agents\tattempts\tconnections\tframes\t")
 	for _, m := range rows {
-		ratio := float64(percentile(m.latencies, 0.99)) / float64(percentile(quiet.latencies, 0.99))
-		fmt.Fprintf(w, "%s\t%d\t%v\t%v\t%v\t%.1f\t%.2f\t%d MiB\t%d MiB\t%d\t%d\t%d\t%d\t\n", m.what, len(m.latencies),
-			percentile(m.latencies, 0.5).Round(time.Microsecond), percentile(m.latencies, 0.99).Round(time.Microsecond),
-			percentile(m.latencies, 1).Round(time.Microsecond), ratio, m.cpu, m.heap>>20, m.memory>>20, m.newcomers,
+		fmt.Fprintf(w, "%s\t%d\t%v\t%v\t%v\t%.1f\t%.2f\t%d MiB\t%d MiB\t%d\t%d\t%d\t%d\t\n", m.what, len(m.Latencies),
+			percentile(m.Latencies, 0.5).Round(time.Microsecond), m.p99().Round(time.Microsecond),
+			percentile(m.Latencies, 1).Round(time.Microsecond), float64(m.p99())/float64(quietP99(rows)), m.cpu, m.heap>>20, m.memory>>20, m.Newcomers,
 			m.result.Attempts, m.result.Connections, m.result.Frames)
-		if *long && ratio > maxRatio {
-			t.Errorf("%s: the 99th percentile of agents is %.1f times that of the quiet run, want %d at most", m.what, ratio, maxRatio)
-		}
-		// The race detector keeps memory of its own.
-		if m.heap > quiet.heap+maxGrowth || *long && m.memory > quiet.memory+maxGrowth {
-			t.Errorf("%s: the server has a heap of %d MiB in %d MiB; in the quiet run %d in %d MiB",
-				m.what, m.heap>>20, m.memory>>20, quiet.heap>>20, quiet.memory>>20)
-		}
-		if m.what != quiet.what && m.result.Attempts == 0 {
-			t.Errorf("%s: there was no attack", m.what)
-		}
 	}
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(os.Stdout, table.String())
+}
+
+// check compares the rows with the quiet windows.
+func check(t *testing.T, rows []measured) {
+	t.Helper()
+	first := rows[0]
+	for _, m := range rows {
+		if ratio := float64(m.p99()) / float64(quietP99(rows)); *long && ratio > maxRatio {
+			t.Errorf("%s: the 99th percentile of agents is %.1f times that of the quiet windows, want %d at most", m.what, ratio, maxRatio)
+		}
+		// The race detector keeps memory of its own.
+		if m.heap > first.heap+maxGrowth || *long && m.memory > first.memory+maxGrowth {
+			t.Errorf("%s: the server has a heap of %d MiB in %d MiB; in the first quiet window %d in %d MiB",
+				m.what, m.heap>>20, m.memory>>20, first.heap>>20, first.memory>>20)
+		}
+		if m.what != quiet && m.result.Attempts == 0 {
+			t.Errorf("%s: there was no attack", m.what)
+		}
+	}
 }

@@ -3,53 +3,109 @@ package abuse
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/trivet-dev/trivet/internal/identity"
-	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 // beatTimeout is how long an answer to a beat may take before the agent fails.
 const beatTimeout = 20 * time.Second
 
+// fleetSettings are the settings of the agents' process.
+type fleetSettings struct {
+	Server string
+	// CAFile has the server's authority.
+	CAFile string
+	// KeyPairs is a file with the certificates of all agents, the newcomers last.
+	KeyPairs          string
+	Agents, Newcomers int
+	Period            time.Duration // between two beats of one agent
+}
+
+// keyPair is a certificate with its key.
+type keyPair struct{ Certificate, Key []byte }
+
+// noticed is what agents notice.
+type noticed struct {
+	Latencies []time.Duration // sorted
+	Failures  []string
+	Newcomers int // that got an answer
+}
+
 // fleet is a number of agents, each with an address, a certificate, a connection and a stream.
 type fleet struct {
-	server    string
-	authority *identitytest.Authority
-	trust     identity.Files // of the server's authority
-	issued    atomic.Int64
+	fleetSettings
+	trust *tls.Config
+	pairs []keyPair
 
 	mu        sync.Mutex // guards the fields below
 	latencies []time.Duration
-	failures  []error
+	failures  []string
+}
+
+// serveFleet runs agents until the standard input ends. Its first answer is that all agents are
+// connected.
+func serveFleet() error {
+	f := &fleet{}
+	if err := settings(&f.fleetSettings); err != nil {
+		return err
+	}
+	pairs, err := os.ReadFile(f.KeyPairs)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(pairs, &f.pairs); err != nil {
+		return err
+	}
+	if f.trust, err = clientTLS(identity.Files{CAFile: f.CAFile}); err != nil {
+		return err
+	}
+	debug.SetGCPercent(-1)
+	ctx, cancel := context.WithCancel(context.Background())
+	running := f.run(ctx)
+	defer running.Wait()
+	defer cancel()
+	if err := json.NewEncoder(os.Stdout).Encode(true); err != nil {
+		return err
+	}
+	answered := make(chan int, 1)
+	return answerQuestions(func(question, _ string) (any, error) {
+		if question == "begin" {
+			runtime.GC()         // during a window, a real agent has little garbage
+			time.Sleep(f.Period) // the beats that the collection delayed have their answers
+			f.taken()
+			go func() { answered <- f.connectNewcomers(ctx) }()
+			return true, nil
+		}
+		newcomers := <-answered
+		latencies, failures := f.taken()
+		return noticed{Latencies: latencies, Failures: failures, Newcomers: newcomers}, nil
+	})
 }
 
 // newAgent connects an agent of its own identity. stop closes the connection.
-func (f *fleet) newAgent(ctx context.Context, t *testing.T) (stream beats, stop func(), err error) {
-	number := f.issued.Add(1)
-	certificate, key := f.authority.Issue(t, fmt.Sprintf("system:node:node-%d", number))
-	pair, err := tls.X509KeyPair(certificate, key)
+func (f *fleet) newAgent(ctx context.Context, number int) (stream beats, stop func(), err error) {
+	pair, err := tls.X509KeyPair(f.pairs[number].Certificate, f.pairs[number].Key)
 	if err != nil {
 		return nil, nil, err
 	}
-	trusted, err := clientTLS(f.trust)
-	if err != nil {
-		return nil, nil, err
-	}
+	trusted := f.trust.Clone()
 	trusted.Certificates = []tls.Certificate{pair}
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(number>>8), byte(number))}}
-	conn, err := grpc.NewClient("passthrough:///"+f.server, grpc.WithTransportCredentials(credentials.NewTLS(trusted)),
+	conn, err := grpc.NewClient("passthrough:///"+f.Server, grpc.WithTransportCredentials(credentials.NewTLS(trusted)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}))
@@ -62,6 +118,29 @@ func (f *fleet) newAgent(ctx context.Context, t *testing.T) (stream beats, stop 
 		return nil, nil, err
 	}
 	return stream, func() { conn.Close() }, nil
+}
+
+// connectNewcomers connects one new agent after the other, each for one beat.
+func (f *fleet) connectNewcomers(ctx context.Context) (answered int) {
+	for number := range f.Newcomers {
+		if err := f.connectNewcomer(ctx, f.Agents+number); err != nil {
+			f.fail(fmt.Errorf("new agent: %w", err))
+			continue
+		}
+		answered++
+	}
+	return answered
+}
+
+func (f *fleet) connectNewcomer(ctx context.Context, number int) error {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	stream, stop, err := f.newAgent(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return beat(stream, 1)
 }
 
 type beats = grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
@@ -82,16 +161,16 @@ func beat(stream beats, sequence uint64) error {
 	return nil
 }
 
-// run keeps agents beating every period until ctx ends. It returns when all have had an answer.
-func (f *fleet) run(ctx context.Context, t *testing.T, agents int, period time.Duration) {
-	t.Helper()
-	var ready, running sync.WaitGroup
+// run keeps agents beating until ctx ends. It returns when all have had an answer.
+func (f *fleet) run(ctx context.Context) (running *sync.WaitGroup) {
+	running = new(sync.WaitGroup)
+	var ready sync.WaitGroup
 	places := make(chan struct{}, 32) // agents that connect at the same time
-	for number := range agents {
+	for number := range f.Agents {
 		ready.Add(1)
 		running.Go(func() {
 			places <- struct{}{}
-			stream, stop, err := f.newAgent(ctx, t)
+			stream, stop, err := f.newAgent(ctx, number)
 			if err == nil {
 				err = beat(stream, 1)
 			}
@@ -102,15 +181,17 @@ func (f *fleet) run(ctx context.Context, t *testing.T, agents int, period time.D
 				return
 			}
 			defer stop()
-			f.keepBeating(ctx, stream, period, time.Duration(number)*period/time.Duration(agents))
+			f.keepBeating(ctx, stream, f.Period, time.Duration(number)*f.Period/time.Duration(f.Agents))
 		})
 	}
-	t.Cleanup(running.Wait)
 	ready.Wait()
+	return running
 }
 
-// keepBeating beats at a phase of each period.
+// keepBeating beats at a phase of each period. A late beat delays no later one: otherwise agents
+// that were late together would beat together from then on.
 func (f *fleet) keepBeating(ctx context.Context, stream beats, period, phase time.Duration) {
+	next := time.Now().Add(phase)
 	timer := time.NewTimer(phase)
 	defer timer.Stop()
 	for sequence := uint64(2); ; sequence++ {
@@ -119,7 +200,8 @@ func (f *fleet) keepBeating(ctx context.Context, stream beats, period, phase tim
 			return
 		case <-timer.C:
 		}
-		timer.Reset(period)
+		next = next.Add(period)
+		timer.Reset(time.Until(next))
 		begin := time.Now()
 		late := time.AfterFunc(beatTimeout, func() { f.fail(errors.New("no answer to a beat")) })
 		err := beat(stream, sequence)
@@ -140,11 +222,11 @@ func (f *fleet) keepBeating(ctx context.Context, stream beats, period, phase tim
 func (f *fleet) fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.failures = append(f.failures, err)
+	f.failures = append(f.failures, err.Error())
 }
 
 // taken returns what happened since the last call: the sorted latencies, and failures.
-func (f *fleet) taken() ([]time.Duration, []error) {
+func (f *fleet) taken() ([]time.Duration, []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	latencies, failures := f.latencies, f.failures

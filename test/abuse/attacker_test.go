@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +29,8 @@ type attackSettings struct {
 	Server   string
 	Files    identity.Files // without a CertFile the attacker has no certificate
 	Duration time.Duration
+	// Number tells the attackers apart: each has an address of its own.
+	Number byte
 	// Connections is the number of connections at the same time.
 	Connections int
 }
@@ -47,18 +49,14 @@ type attacker struct {
 	attempts, connections, frames atomic.Int64
 }
 
-// lowestPriority is the niceness of an attacker.
-const lowestPriority = 19
-
 // attack attacks for a time, and prints what it did.
 func attack() error {
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowestPriority); err != nil {
-		return err
-	}
-	a := &attacker{dialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 66, 0, 1)}}}
+	a := &attacker{}
 	if err := settings(&a.attackSettings); err != nil {
 		return err
 	}
+	// An attacker that the kernel ignores does not wait for TCP to repeat the first packet.
+	a.dialer = &net.Dialer{Timeout: 200 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 66, 0, a.Number)}}
 	var err error
 	if a.tls, err = clientTLS(a.Files); err != nil {
 		return err
@@ -87,9 +85,13 @@ func attack() error {
 // later.
 func (a *attacker) once(ctx context.Context, way attackWay) {
 	a.attempts.Add(1)
+	if way.busy {
+		compute(ctx)
+		return
+	}
 	raw, err := a.dialer.DialContext(ctx, "tcp", a.Server)
 	if err != nil {
-		wait(ctx, way.pause)
+		wait(ctx, max(way.pause, short))
 		return
 	}
 	defer raw.Close()
@@ -144,6 +146,14 @@ func (a *attacker) converse(c net.Conn, way attackWay) error {
 	}
 }
 
+// compute uses a processor for a while.
+func compute(ctx context.Context) {
+	for block := make([]byte, 4<<10); ctx.Err() == nil; {
+		sum := sha256.Sum256(block)
+		copy(block, sum[:])
+	}
+}
+
 func wait(ctx context.Context, pause time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -160,6 +170,8 @@ type attackWay struct {
 	flood func(framer *http2.Framer, number uint32) (more bool, err error)
 	// pause is the time between two connections.
 	pause time.Duration
+	// busy computes instead.
+	busy bool
 }
 
 const short = 10 * time.Millisecond
@@ -207,7 +219,12 @@ var attacks = map[string]attackWay{
 		return number < 98, f.WriteData(stream, false, []byte{0, 0, 0}) // a part of the prefix of a message
 	}},
 	"handshakes": {pause: 0},
+	// The neighbour computes and sends nothing.
+	neighbour: {busy: true},
 }
+
+// neighbour is not an attack. It shows what the processors of one machine share.
+const neighbour = "busy neighbour"
 
 // padding is a part of a header block: a literal field without indexing.
 var padding = func() []byte {
@@ -238,7 +255,8 @@ func headers(stream uint32, method string) http2.HeadersFrameParam {
 // runAttack runs an attacker until it ends.
 func runAttack(t *testing.T, settings attackSettings) attackResult {
 	t.Helper()
-	command := child(t, "attacker", settings)
+	_, where := places()
+	command := child(t, "attacker", where, settings)
 	output, err := command.Output()
 	if err != nil {
 		t.Fatalf("attacker: %v", err)

@@ -1,33 +1,41 @@
 package abuse
 
 import (
+	"bufio"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// roleVariable names what a child process does, and settingsVariable has its settings as JSON.
+// roleVariable names what a child process does, settingsVariable has its settings as JSON, and
+// placeVariable says where it runs.
 const (
 	roleVariable     = "TRIVET_ABUSE_ROLE"
 	settingsVariable = "TRIVET_ABUSE_SETTINGS"
+	placeVariable    = "TRIVET_ABUSE_PLACE"
 )
 
 // TestMain runs the tests, or a child process of them.
 func TestMain(m *testing.M) {
-	var err error
-	switch role := os.Getenv(roleVariable); role {
-	case "server":
-		err = serve()
-	case "attacker":
-		err = attack()
-	default:
+	role := os.Getenv(roleVariable)
+	if role == "" {
 		os.Exit(m.Run())
+	}
+	err := takePlace(place(os.Getenv(placeVariable)))
+	if err == nil {
+		err = map[string]func() error{"server": serve, "agents": serveFleet, "attacker": attack}[role]()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -40,8 +48,25 @@ func settings(into any) error {
 	return json.Unmarshal([]byte(os.Getenv(settingsVariable)), into)
 }
 
-// child returns the command of a child process.
-func child(t *testing.T, role string, settings any) *exec.Cmd {
+// answerQuestions answers each line of the standard input until it ends.
+func answerQuestions(answer func(question, argument string) (any, error)) error {
+	encoder := json.NewEncoder(os.Stdout)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		question, argument, _ := strings.Cut(lines.Text(), " ")
+		value, err := answer(question, argument)
+		if err != nil {
+			return err
+		}
+		if err := encoder.Encode(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// child returns the command of a child process. It runs until its standard input ends or its work
+// is done, and so it may end after the test's context.
+func child(t *testing.T, role string, where place, settings any) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(settings)
 	if err != nil {
@@ -51,10 +76,101 @@ func child(t *testing.T, role string, settings any) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command(program) // a server ends after the test's context
-	command.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(text))
+	command := exec.Command(program)
+	command.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(text), placeVariable+"="+string(where))
 	command.Stderr = os.Stderr
 	return command
+}
+
+// process is a child process that answers questions.
+type process struct {
+	pid int
+
+	mu      sync.Mutex // one question at a time
+	ask     io.Writer
+	answers *json.Decoder
+}
+
+// start starts a process and waits for its first answer. The process ends with the test.
+func start(t *testing.T, role string, where place, settings, ready any) *process {
+	t.Helper()
+	command := child(t, role, where, settings)
+	stdin, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		if err := command.Wait(); err != nil {
+			t.Errorf("%s: %v", role, err)
+		}
+	})
+	p := &process{pid: command.Process.Pid, ask: stdin, answers: json.NewDecoder(stdout)}
+	if err := p.answers.Decode(ready); err != nil {
+		t.Fatalf("%s does not start: %v", role, err)
+	}
+	return p
+}
+
+// question asks the process.
+func (p *process) question(t *testing.T, text string, answer any) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := fmt.Fprintln(p.ask, text); err != nil {
+		t.Error(err)
+		return
+	}
+	if err := p.answers.Decode(answer); err != nil {
+		t.Errorf("no answer to %q: %v", text, err)
+	}
+}
+
+// memory returns the resident memory of the process, in bytes.
+func (p *process) memory(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "statm"))
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	fields := strings.Fields(string(text))
+	pages, err := strconv.Atoi(fields[1])
+	if err != nil {
+		t.Error(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// ticksPerSecond is the unit of times in /proc.
+const ticksPerSecond = 100
+
+// cpu returns the processor time that the process has used.
+func (p *process) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "stat"))
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	_, after, _ := strings.Cut(string(text), ") ") // the name of the program
+	fields := strings.Fields(after)
+	var ticks int
+	for _, field := range fields[11:13] { // utime and stime
+		value, err := strconv.Atoi(field)
+		if err != nil {
+			t.Error(err)
+		}
+		ticks += value
+	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond
 }
 
 // clientTLS returns the configuration of a client. Without a CertFile it has no certificate.

@@ -1,19 +1,14 @@
 package abuse
 
 import (
-	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime/metrics"
-	"strconv"
-	"strings"
-	"testing"
-	"time"
+	"runtime/pprof"
 
 	"google.golang.org/grpc"
 
@@ -28,7 +23,7 @@ import (
 
 const serverName = "server"
 
-// serve runs the server until its standard input ends. It prints its address.
+// serve runs the server until its standard input ends. Its first answer is its address.
 func serve() error {
 	var files identity.Files
 	if err := settings(&files); err != nil {
@@ -60,16 +55,43 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(listener.Addr())
+	if err := json.NewEncoder(os.Stdout).Encode(listener.Addr().String()); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	answered := make(chan error, 1)
 	go func() {
 		defer cancel() // standard input ends with the test
-		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-			fmt.Println(heap())
-		}
+		answered <- answerQuestions(new(profiles).answer)
 	}()
-	return server.Serve(ctx, listener)
+	return errors.Join(server.Serve(ctx, listener), <-answered)
+}
+
+// profiles writes a profile of the processor of each row.
+type profiles struct{ file *os.File }
+
+// answer answers "heap", and "profile" with the file of the next profile; without a file, profiles
+// end.
+func (p *profiles) answer(question, argument string) (any, error) {
+	if question == "heap" {
+		return heap(), nil
+	}
+	if p.file != nil {
+		pprof.StopCPUProfile()
+		if err := p.file.Close(); err != nil {
+			return nil, err
+		}
+		p.file = nil
+	}
+	if argument == "" {
+		return true, nil
+	}
+	var err error
+	if p.file, err = os.Create(argument); err != nil {
+		return nil, err
+	}
+	return true, pprof.StartCPUProfile(p.file)
 }
 
 // heap returns the bytes of objects and of stacks. It does not stop the process.
@@ -98,91 +120,3 @@ func (*answering) StreamHeartbeats(stream grpc.BidiStreamingServer[leasev1.Strea
 		}
 	}
 }
-
-// serverProcess is the server of a test.
-type serverProcess struct {
-	address string
-	pid     int
-	ask     io.Writer
-	answers *bufio.Reader
-}
-
-func startServer(t *testing.T, files identity.Files) *serverProcess {
-	t.Helper()
-	command := child(t, "server", files)
-	stdin, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stdin.Close()
-		if err := command.Wait(); err != nil {
-			t.Errorf("the server ended with %v", err)
-		}
-	})
-	answers := bufio.NewReader(stdout)
-	address, err := answers.ReadString('\n')
-	if err != nil {
-		t.Fatalf("the server printed no address: %v", err)
-	}
-	return &serverProcess{address: strings.TrimSpace(address), pid: command.Process.Pid, ask: stdin, answers: answers}
-}
-
-// heap asks the server for its heap, in bytes. One goroutine calls it.
-func (s *serverProcess) heap(t *testing.T) (bytes int) {
-	t.Helper()
-	if _, err := fmt.Fprintln(s.ask); err != nil {
-		t.Error(err)
-		return 0
-	}
-	if _, err := fmt.Fscanln(s.answers, &bytes); err != nil {
-		t.Errorf("the server says nothing of its heap: %v", err)
-	}
-	return bytes
-}
-
-// memory returns the resident memory of the server, in bytes.
-func (s *serverProcess) memory(t *testing.T) int {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.pid), "statm"))
-	if err != nil {
-		t.Error(err)
-		return 0
-	}
-	fields := strings.Fields(string(text))
-	pages, err := strconv.Atoi(fields[1])
-	if err != nil {
-		t.Error(err)
-	}
-	return pages * os.Getpagesize()
-}
-
-// cpu returns the processor time that the server has used.
-func (s *serverProcess) cpu(t *testing.T) time.Duration {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.pid), "stat"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(text), ") ") // the name of the program
-	fields := strings.Fields(after)
-	var ticks int
-	for _, field := range fields[11:13] { // utime and stime
-		value, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ticks += value
-	}
-	return time.Duration(ticks) * time.Second / ticksPerSecond
-}
-
-// ticksPerSecond is the unit of times in /proc.
-const ticksPerSecond = 100

@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +25,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
@@ -50,41 +49,16 @@ type world struct {
 	// count, as that of the cluster does.
 	own, foreign *certs.Authority
 	ownFile      string
+	clients      string            // file with both
 	issued       int               // certificates
 	addresses    map[string]string // of the gRPC servers
-	log          *logBuffer
-}
-
-// logBuffer has what the servers log.
-type logBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder // guarded by mu
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+	log          *testkit.LogBuffer
 }
 
 // newWorld starts the servers and returns once all of them are ready.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{dir: t.TempDir(), kube: testkit.Kube(t), addresses: map[string]string{}, log: &logBuffer{}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the servers said:\n%s", w.log)
-		}
-	})
-	w.own, w.foreign = authority(t, "trivet"), authority(t, "cluster")
-	w.ownFile = w.file(t, "own.crt", w.own.CertPEM())
-	clients := w.file(t, "clients.crt", certs.Bundle(w.own, w.foreign))
+	w := newEmptyWorld(t)
 	if err := roles.Apply(t.Context(), testkit.Cluster(t).RESTConfig(), deploy.Files(), "base", "components/node-health"); err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +68,24 @@ func newWorld(t *testing.T) *world {
 	for _, program := range []process.Program{
 		leasesvc.Program(&lease), bootstrapsvc.Program(&bootstrap), slicesvc.Program(&slice), gateway.Program(&gate),
 	} {
-		w.start(t, program, clients)
+		w.start(t, program)
 	}
 	w.awaitReady(t)
+	return w
+}
+
+// newEmptyWorld starts no server.
+func newEmptyWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{dir: t.TempDir(), kube: testkit.Kube(t), addresses: map[string]string{}, log: &testkit.LogBuffer{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the servers said:\n%s", w.log)
+		}
+	})
+	w.own, w.foreign = authority(t, "trivet"), authority(t, "cluster")
+	w.ownFile = w.file(t, "own.crt", w.own.CertPEM())
+	w.clients = w.file(t, "clients.crt", certs.Bundle(w.own, w.foreign))
 	return w
 }
 
@@ -133,18 +122,24 @@ func (w *world) files(t *testing.T, issuer *certs.Authority, leaf certs.Leaf, pe
 }
 
 // start runs a server under its service account, as deploy/ does.
-func (w *world) start(t *testing.T, program process.Program, clients string) {
+func (w *world) start(t *testing.T, program process.Program) {
 	t.Helper()
-	cluster := testkit.Cluster(t)
 	user, groups := roles.User(program.Name)
 	kubeconfig := filepath.Join(w.dir, "kubeconfig-"+program.Name)
-	if err := cluster.WriteKubeconfig(kubeconfig, user, groups...); err != nil {
+	if err := testkit.Cluster(t).WriteKubeconfig(kubeconfig, user, groups...); err != nil {
 		t.Fatal(err)
 	}
+	w.addresses[program.Name] = w.run(t, program, kubeconfig).GRPCAddress
+}
+
+// run starts a server and returns where it listens.
+func (w *world) run(t *testing.T, program process.Program, kubeconfig string) term.Member {
+	t.Helper()
+	cluster := testkit.Cluster(t)
 	cfg := process.DefaultConfig(program)
 	cfg.Cluster = "access"
 	cfg.RPC.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	cfg.RPC.TLS = w.files(t, w.own, certs.ServerLeaf(program.Name, roles.Namespace, "cluster.local"), clients)
+	cfg.RPC.TLS = w.files(t, w.own, certs.ServerLeaf(program.Name, roles.Namespace, "cluster.local"), w.clients)
 	cfg.RPC.PeerCAFile = w.ownFile
 	cfg.Kube.Kubeconfig = kubeconfig
 	cfg.Etcd.Endpoints = cluster.EtcdEndpoints()
@@ -165,7 +160,7 @@ func (w *world) start(t *testing.T, program process.Program, clients string) {
 			t.Errorf("%s: %v", program.Name, err)
 		}
 	})
-	w.addresses[program.Name] = server.Member().GRPCAddress
+	return server.Member()
 }
 
 // awaitReady asks the gateway as its own kind of peer, which needs no review.

@@ -19,33 +19,16 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
 // running is a command that was started.
 type running struct {
 	command *exec.Cmd
-	output  *transcript
+	output  *testkit.LogBuffer
 	ended   chan struct{}
 	admin   string // address of the admin server, for servers
 	grpc    string
-}
-
-// transcript keeps the output of a command, for tests that wait for it and for failure messages.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func (o *transcript) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *transcript) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // run starts a command; it is killed with its children when the test ends, if it still runs. What
@@ -55,7 +38,7 @@ func run(t *testing.T, name string, args ...string) *running {
 	temporary := t.TempDir()
 	r := &running{
 		command: exec.Command(filepath.Join(binaries(t), name), args...),
-		output:  &transcript{}, ended: make(chan struct{}),
+		output:  &testkit.LogBuffer{}, ended: make(chan struct{}),
 	}
 	r.command.Stdout, r.command.Stderr = r.output, r.output
 	r.command.Env = append(os.Environ(), "TMPDIR="+temporary, "XDG_RUNTIME_DIR="+temporary)

@@ -1,7 +1,6 @@
 package rotation
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"log/slog"
@@ -29,6 +28,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
@@ -138,35 +138,17 @@ func (l *leases) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 // process has the metrics, the log and the listener of one server.
 type process struct {
 	registry *prometheus.Registry
-	log      *syncBuffer
+	log      *testkit.LogBuffer
 	listener *bufconn.Listener
 }
 
-// syncBuffer is a log that several goroutines write.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
-// serve runs a server whose connections live for a second, so that handshakes never end.
+// serve runs a server whose connections live for three seconds, so that handshakes never end.
 func serve(t *testing.T, files identity.Files, service *leases) *process {
 	t.Helper()
-	p := &process{registry: prometheus.NewRegistry(), log: &syncBuffer{}, listener: bufconn.Listen(64 << 10)}
+	p := &process{registry: prometheus.NewRegistry(), log: &testkit.LogBuffer{}, listener: bufconn.Listen(64 << 10)}
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.TLS = files
-	cfg.MaxConnectionAge = time.Second
+	cfg.MaxConnectionAge = 3 * time.Second
 	server, err := rpcserver.New(cfg, rpcserver.Deps{
 		Logger: slog.New(slog.NewTextHandler(p.log, nil)), Metrics: p.registry,
 		Authenticator: authn.New(authn.Config{}), Authorizer: authz.New(nil),
@@ -187,7 +169,7 @@ func serve(t *testing.T, files identity.Files, service *leases) *process {
 	return p
 }
 
-func dial(t *testing.T, to *process, name string, files identity.Files, log *syncBuffer) leasev1.LeaseServiceClient {
+func dial(t *testing.T, to *process, name string, files identity.Files, log *testkit.LogBuffer) leasev1.LeaseServiceClient {
 	t.Helper()
 	conn, err := rpcclient.Dial("passthrough:///"+name, rpcclient.Config{TLS: files, ServerName: name},
 		slog.New(slog.NewTextHandler(log, nil)),
@@ -203,11 +185,11 @@ func dial(t *testing.T, to *process, name string, files identity.Files, log *syn
 type chain struct {
 	leasesvc, gateway *process
 	person            leasev1.LeaseServiceClient
-	log               *syncBuffer // of the clients
+	log               *testkit.LogBuffer // of the clients
 }
 
 func start(t *testing.T, i *installation) *chain {
-	c := &chain{log: &syncBuffer{}}
+	c := &chain{log: &testkit.LogBuffer{}}
 	c.leasesvc = serve(t, i.mounts[0], &leases{})
 	c.gateway = serve(t, i.mounts[1], &leases{behind: dial(t, c.leasesvc, "leasesvc", i.mounts[1], c.log)})
 	c.person = dial(t, c.gateway, "gateway", i.mounts[2], c.log)

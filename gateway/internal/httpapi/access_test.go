@@ -17,6 +17,7 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/observe"
 	authv1 "github.com/trivet-dev/trivet/proto/trivet/auth/v1"
@@ -217,7 +218,7 @@ func TestAccess_TheCallOfARequestHasItsCaller(t *testing.T) {
 	address := servingTLS(t, callers, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterClusterServiceServer(r, handled) })
 	gateway := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: callers.Authority.Pool(),
-		Certificates: []tls.Certificate{callers.Authority.Certificate(t, "trivet:gateway", authn.DefaultGatewayGroup)},
+		Certificates: []tls.Certificate{callers.Authority.Certificate(t, "trivet:gateway", certs.GatewayGroup)},
 	}}}
 	claim := http.Header{
 		"X-Remote-User": {"viewer"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Gateway": {"gateway-2"}, "X-Http-Caller": {"1"},

@@ -2,9 +2,12 @@ package httpapi
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strings"
 	"sync"
 
@@ -27,7 +30,7 @@ const (
 // Each line is a line of one watch with the index of its parameter: {"watch":0,"result":…}. An
 // error is the last line of its watch: {"watch":0,"error":…}. The other watches go on. The response
 // ends when the client leaves or all watches have ended.
-func combine(watches http.Handler) http.HandlerFunc {
+func combine(watches http.Handler, logger *slog.Logger) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		requests, err := watchRequests(r)
 		if err != nil {
@@ -41,7 +44,7 @@ func combine(watches http.Handler) http.HandlerFunc {
 		for i, request := range requests {
 			running.Go(func() {
 				line := &lineWriter{out: out, watch: i, header: http.Header{}}
-				watches.ServeHTTP(line, request)
+				line.serve(watches, request, logger)
 				line.end()
 			})
 		}
@@ -106,6 +109,22 @@ type lineWriter struct {
 	failed bool
 }
 
+// serve writes a watch. A panic ends this watch only: net/http recovers the panics of its own
+// goroutines, and this is none of them.
+func (l *lineWriter) serve(watches http.Handler, request *http.Request, logger *slog.Logger) {
+	defer func() {
+		panicked := recover()
+		if panicked == nil {
+			return
+		}
+		if err, ok := panicked.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+			logger.Error("watch of a combined stream panicked", "path", request.URL.Path, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+		}
+		l.code, l.rest = http.StatusInternalServerError, statusLine(rpcerror.New(codes.Internal, rpcerror.PanicReason, "the handler of this watch failed; the log of the gateway has the cause"))
+	}()
+	watches.ServeHTTP(l, request)
+}
+
 func (l *lineWriter) Header() http.Header { return l.header }
 
 func (l *lineWriter) WriteHeader(code int) {
@@ -152,14 +171,17 @@ func (l *lineWriter) end() {
 	line := bytes.ReplaceAll(bytes.TrimSpace(l.rest), []byte("\n"), nil)
 	switch {
 	case l.code == http.StatusOK || len(line) == 0:
-		ended := rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, "the watch ended")
-		body, _ := newMarshaler().Marshal(status.Convert(ended).Proto()) // a message of this process
-		line = asError(body)
+		line = asError(statusLine(rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, "the watch ended")))
 	case !bytes.HasPrefix(line, []byte(errorPrefix)):
 		line = asError(line)
 	}
 	_ = l.send(line) // the client may be gone
 	l.Flush()
+}
+
+func statusLine(err error) []byte {
+	body, _ := newMarshaler().Marshal(status.Convert(err).Proto()) // a message of this process
+	return body
 }
 
 // errorPrefix begins the line of a watch that has an error.

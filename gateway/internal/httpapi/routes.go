@@ -64,7 +64,7 @@ func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net
 	api := http.NewServeMux()
 	watches := onlyGETAndPOST(withoutHeaders(rpcs))
 	api.Handle("/v1/", watches)
-	api.Handle("GET /v1/watch", onlyGETAndPOST(combine(watches)))
+	api.Handle("GET /v1/watch", onlyGETAndPOST(combine(watches, s.logger)))
 	api.HandleFunc("GET /v1/openapi.json", serveDocument)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.page.serveIndex)

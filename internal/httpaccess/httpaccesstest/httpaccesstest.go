@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/identity/identitytest"
 )
@@ -59,7 +60,7 @@ func NewWith(t testing.TB, reviewer authz.Reviewer) *Fixture {
 		Admin:    f.Authority.Certificate(t, string(Admin), AdminGroup),
 	}
 	f.Authenticator = authn.New(authn.Config{
-		GatewayGroup: authn.DefaultGatewayGroup, ServerGroup: authn.DefaultServerGroup, Tokens: tokens{},
+		GatewayGroup: certs.GatewayGroup, ServerGroup: certs.ServerGroup, Tokens: tokens{},
 	})
 	f.Access = httpaccess.New(httpaccess.Config{
 		TLS: &tls.Config{

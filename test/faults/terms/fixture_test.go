@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
+	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/faults/internal/child"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
@@ -67,7 +68,7 @@ type fixture struct {
 
 // slot holds a running replica. A new replica takes the slot of a killed one.
 type slot struct {
-	relay    *relay
+	relay    *faultproxy.Relay
 	settings replica
 	process  *child.Process
 }
@@ -120,8 +121,8 @@ func (fx *fixture) startReplicas(n int, change func(*replica)) {
 	for i := range n {
 		s := &slot{settings: replica{Endpoints: fx.endpoints(), Shards: fx.shards, TTL: ttl}}
 		if len(fx.etcd) == 1 {
-			s.relay = newRelay(fx.TB, fx.etcd[0].client)
-			s.settings.Endpoints = []string{s.relay.endpoint()}
+			s.relay = faultproxy.NewRelay(fx.TB, fx.etcd[0].client)
+			s.settings.Endpoints = []string{"http://" + s.relay.Addr()}
 		}
 		if change != nil {
 			change(&s.settings)

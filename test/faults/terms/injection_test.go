@@ -54,9 +54,9 @@ func (fx *fixture) inject(f schedule.Fault) error {
 			return err
 		}
 	case schedule.BlockReceive, schedule.BlockReceiveLong:
-		s.relay.fromEtcd.hold(f.Duration)
+		hold(s.relay.BlockFromTarget, f.Duration)
 	case schedule.BlockSend, schedule.BlockSendLong:
-		s.relay.toEtcd.hold(f.Duration)
+		hold(s.relay.BlockToTarget, f.Duration)
 	case schedule.Revoke:
 		if err := fx.revoke(id); err != nil {
 			return err
@@ -73,11 +73,11 @@ func (fx *fixture) inject(f schedule.Fault) error {
 	return nil
 }
 
-// hold closes the gate for a duration.
-func (g *gate) hold(d time.Duration) {
-	g.set(false)
+// hold blocks a direction of a relay for a duration.
+func hold(block func(bool), d time.Duration) {
+	block(true)
 	pause(context.Background(), d)
-	g.set(true)
+	block(false)
 }
 
 func (fx *fixture) outage(duration time.Duration) error {
@@ -117,8 +117,8 @@ func (fx *fixture) revoke(id string) error {
 func (fx *fixture) compact(s *slot, duration time.Duration) error {
 	fx.etcdFaults.Lock()
 	defer fx.etcdFaults.Unlock()
-	s.relay.disconnect(true)
-	defer s.relay.disconnect(false)
+	s.relay.Disconnect(true)
+	defer s.relay.Disconnect(false)
 	revision, err := fx.writeMarker()
 	if err != nil {
 		return err

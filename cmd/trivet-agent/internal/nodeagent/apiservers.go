@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,20 +79,20 @@ func (a *apiservers) detail() string {
 	if err != nil {
 		return ""
 	}
-	text := ""
+	var parts []string
 	for _, server := range pool.Snapshot() {
 		if server.Current {
-			text = "requests go to " + server.Address
+			parts = append(parts, "requests go to "+server.Address)
 		}
 	}
 	if e == nil {
-		return text
+		return strings.Join(parts, "; ")
 	}
 	snapshot := e.Snapshot()
 	if !snapshot.PassthroughSince.IsZero() {
-		text += "; Lease writes pass to kube-apiserver since " + ago(snapshot.PassthroughSince)
+		parts = append(parts, "Lease writes pass to kube-apiserver, since "+ago(snapshot.PassthroughSince))
 	}
-	return text + "; the kubelet last wrote its Lease " + ago(snapshot.LastWrite)
+	return strings.Join(append(parts, "the kubelet last wrote its Lease "+ago(snapshot.LastWrite)), "; ")
 }
 
 // runAPIServers waits for the kubeconfig and the name of the node. Then it runs the pool of

@@ -98,7 +98,7 @@ func (b *beats) run(ctx context.Context, files func() (identity.Files, error)) e
 	if err != nil {
 		return nil // ctx has ended
 	}
-	b.setWaiting(errors.New("the kubelet was not seen since the agent started"))
+	b.setWaiting(b.cfg.unseen())
 	select {
 	case <-ctx.Done():
 		return nil
@@ -165,6 +165,14 @@ func (c *Config) mode() string {
 		return "endpoint"
 	}
 	return "probe"
+}
+
+// unseen says why there is no beat before the first observation of the kubelet.
+func (c *Config) unseen() error {
+	if c.Endpoint.Listen != "" {
+		return fmt.Errorf("the kubelet has not renewed its Lease through %s since the agent started; check that its kubeconfig leads there", c.Endpoint.Listen)
+	}
+	return errors.New("the kubelet was not seen since the agent started")
 }
 
 // answers reports whether a replica of leasesvc answers now, so that the list of replicas is good.

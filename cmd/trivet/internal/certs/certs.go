@@ -72,25 +72,28 @@ Exit codes:
   trivet certs apply --include-cluster-client-ca --dry-run
   trivet certs apply --ca-cert ca.crt --ca-key ca.key
   trivet certs apply --rotate-ca`,
-		RunE: func(command *cobra.Command, args []string) error {
-			settings, err := opts.settings(args)
-			if err != nil {
-				return err
-			}
-			objects, err := connect(&opts)
-			if err != nil {
-				return err
-			}
-			return applyRepeatedly(command.Context(), objects, settings, time.Now, func(change change) {
-				fmt.Fprintln(streams.Out, change)
-			})
-		},
+		RunE: changing(&opts, streams, (*run).apply),
 	}
 	opts.register(command.Flags())
 	opts.registerCluster(command.Flags())
 	command.Flags().BoolVar(&opts.dryRun, "dry-run", false, "Check everything at the server and change nothing.")
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	return command
+}
+
+// changing returns the RunE of a command that changes the cluster and reports each change.
+func changing(opts *options, streams printer.Streams, do func(*run, context.Context) error) func(*cobra.Command, []string) error {
+	return func(command *cobra.Command, args []string) error {
+		settings, err := opts.settings(args)
+		if err != nil {
+			return err
+		}
+		objects, err := connect(opts)
+		if err != nil {
+			return err
+		}
+		return repeatedly(command.Context(), objects, settings, time.Now, func(change change) { fmt.Fprintln(streams.Out, change) }, do)
+	}
 }
 
 func newRenderCommand(streams printer.Streams) *cobra.Command {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,19 +27,7 @@ Exit codes:
   2   The cluster gave no answer.
   64  The command line is wrong.`,
 		Example: `  trivet certs trust --include-cluster-client-ca`,
-		RunE: func(command *cobra.Command, args []string) error {
-			settings, err := opts.settings(args)
-			if err != nil {
-				return err
-			}
-			objects, err := connect(&opts)
-			if err != nil {
-				return err
-			}
-			return repeatedly(command.Context(), objects, settings, time.Now, func(change change) {
-				fmt.Fprintln(streams.Out, change)
-			}, (*run).trust)
-		},
+		RunE:    changing(&opts, streams, (*run).trust),
 	}
 	opts.registerTrust(command.Flags())
 	opts.registerCluster(command.Flags())

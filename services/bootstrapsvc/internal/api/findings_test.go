@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/authn"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -297,7 +298,7 @@ func TestStatusOf_ReasonOfARepairCountsBeforeItsCause(t *testing.T) {
 
 func TestCallerOf_IsTheOriginalCallerAndTheGatewayThatForwards(t *testing.T) {
 	alice := authn.User{Name: "alice", Groups: []string{"ops", authn.AuthenticatedGroup}}
-	gateway := authn.User{Name: "trivet:gateway", Groups: []string{authn.DefaultGatewayGroup}}
+	gateway := authn.User{Name: "trivet:gateway", Groups: []string{certs.GatewayGroup}}
 	for want, caller := range map[string]*authn.Caller{
 		"alice [ops system:authenticated] gateway-1": {User: alice, Peer: gateway, Role: authn.Gateway, Forwarded: true, Gateway: "gateway-1"},
 		"alice [ops system:authenticated] ":          {User: alice, Peer: alice},

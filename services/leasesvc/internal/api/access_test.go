@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 )
@@ -139,7 +140,7 @@ func TestHeartbeat_OnlyTheIdentityOfTheNodeMayBeat(t *testing.T) {
 	gateway.Peer, gateway.Role, gateway.Forwarded = authn.User{Name: "trivet:gateway"}, authn.Gateway, true
 	twoNodes := token(agentAccount, "node-1")
 	twoNodes.User.Extra[nodeNameExtra] = []string{"node-1", "node-2"}
-	server := certified("trivet:leasesvc", authn.DefaultServerGroup)
+	server := certified("trivet:leasesvc", certs.ServerGroup)
 	server.Role = authn.Server
 	for name, c := range map[string]struct {
 		caller *authn.Caller
@@ -209,6 +210,30 @@ func TestReleaseLease_RefusesOthersWhateverTheLeaseIs(t *testing.T) {
 	}
 	if len(records.records) != 3 || records.records[0].Decision != audit.Denied {
 		t.Errorf("records %+v, want three denials", records.records)
+	}
+}
+
+// A node needs no right to do this all the time: the audit log limits these records.
+func TestAudit_ANodeThatChangesItsBootAndReleasesWritesRepeatableRecords(t *testing.T) {
+	f := newFixture(t, setup{maxRegistrations: unlimited})
+	records := &auditRecords{}
+	f.server.Audit = records
+	agent := f.openAs(t, node("node-0"))
+	h := holders(0, 1)[0]
+	for i := range 5 {
+		h.BootId = fmt.Sprint("boot-", i)
+		agent.register(h)
+	}
+	if _, err := f.server.ReleaseLease(as(t, node("node-0")), &leasev1.ReleaseLeaseRequest{Holder: h, Etag: "older"}); err == nil {
+		t.Fatal("a release with the etag of another state succeeds")
+	}
+	if n := len(records.records); n != 5 {
+		t.Errorf("%d records, want four takeovers and a failed release: %+v", n, records.records)
+	}
+	for _, record := range records.records {
+		if record.Decision != audit.Allowed || !record.Repeatable {
+			t.Errorf("record %+v is not limited", record)
+		}
 	}
 }
 

@@ -48,13 +48,13 @@ func (s *Server) reportRefused(a *access, sender *sender, method string) {
 func (s *Server) reportTakeover(caller *authn.Caller, method string, h session.Holder) {
 	s.audit(audit.Record{
 		Caller: caller, Method: method, Object: s.convert.name(h.Key), Decision: audit.Allowed,
-		DecisionReason: fmt.Sprintf("boot %q took over the lease", h.Boot), Code: codes.OK,
+		DecisionReason: fmt.Sprintf("boot %q took over the lease", h.Boot), Repeatable: true, Code: codes.OK,
 	})
 }
 
 func (s *Server) reportRelease(caller *authn.Caller, request *leasev1.ReleaseLeaseRequest, key session.Key, err error, took time.Duration) {
 	s.audit(audit.Record{
 		Caller: caller, Method: leasev1.HeartbeatService_ReleaseLease_FullMethodName, Object: s.convert.name(key), RequestID: request.RequestId,
-		Decision: audit.Allowed, Code: status.Code(err), Reason: string(rpcerror.ReasonOf(err)), Duration: took,
+		Decision: audit.Allowed, Repeatable: true, Code: status.Code(err), Reason: string(rpcerror.ReasonOf(err)), Duration: took,
 	})
 }

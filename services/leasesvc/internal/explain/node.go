@@ -77,7 +77,8 @@ func leaseLink(f Facts) Link {
 	return l.at(s.ExpireTime).say(ResultFailed, fmt.Sprintf("Its lease expired at %s: no heartbeat since %s.", deadline, beat), nextMachine)
 }
 
-// agentText says which agent beats, and when it last saw the kubelet; empty if the agent is not known.
+// agentText says which agent beats, and when it last saw the kubelet; empty if the agent is not
+// known.
 func agentText(f Facts) string {
 	switch s := f.Lease; {
 	case s.Agent == "":

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,12 +11,14 @@ import (
 )
 
 const (
-	// Each identity may write denialBurst denials, and one more in denialInterval.
-	denialBurst    = 10
-	denialInterval = 10 * time.Second
-	// maxIdentities bounds the users with counts of their own, and the addresses. Further users
-	// share one count, and further addresses another.
-	maxIdentities = 1000
+	// Each identity may write burst records of one kind, and one more in each interval.
+	burst    = 10
+	interval = 10 * time.Second
+	// maxDenied bounds the users with counts of their own, and the addresses. Further users share
+	// one count, and further addresses another. Callers of repeatable calls have an identity, which
+	// an attacker cannot invent: all nodes of a cluster may come back at once.
+	maxDenied     = 1_000
+	maxRepeatable = 20_000
 )
 
 // otherUsers and otherAddresses are the identities beyond the bound.
@@ -30,34 +33,35 @@ type identity struct {
 // others is what identities beyond the bound share.
 func (i identity) others() identity { return identity{anonymous: i.anonymous} }
 
-// denials limits the records of denials, for each identity. Its owner has the lock.
-type denials struct {
-	users, addresses map[identity]*denied
+// limits limits the records of one kind, for each identity. Its owner has the lock.
+type limits struct {
+	users, addresses map[identity]*account
+	maxIdentities    int
 }
 
-func newDenials() denials {
-	return denials{users: map[identity]*denied{}, addresses: map[identity]*denied{}}
+func newLimits(maxIdentities int) *limits {
+	return &limits{users: map[identity]*account{}, addresses: map[identity]*account{}, maxIdentities: maxIdentities}
 }
 
-// denied are the denials of one identity.
-type denied struct {
+// account counts the records of one identity.
+type account struct {
 	paid       time.Time // the time until which its records so far are paid
 	suppressed int       // since the last summary
 	last       Record    // of the suppressed ones
 }
 
-// admit says whether a denial may be written. It counts those that may not.
-func (d *denials) admit(record Record, now time.Time) bool {
-	of := d.of(identityOf(record.Caller))
+// admit says whether a record may be written. It counts those that may not.
+func (l *limits) admit(record Record, now time.Time) bool {
+	of := l.of(identityOf(record.Caller))
 	if of.paid.Before(now) {
 		of.paid = now
 	}
-	if of.paid.Sub(now) > (denialBurst-1)*denialInterval {
+	if of.paid.Sub(now) > (burst-1)*interval {
 		of.suppressed++
 		of.last = record
 		return false
 	}
-	of.paid = of.paid.Add(denialInterval)
+	of.paid = of.paid.Add(interval)
 	return true
 }
 
@@ -78,17 +82,17 @@ func identityOf(caller *authn.Caller) identity {
 	return identity{anonymous: true, name: address.String()}
 }
 
-func (d *denials) of(named identity) *denied {
-	known := d.users
+func (l *limits) of(named identity) *account {
+	known := l.users
 	if named.anonymous {
-		known = d.addresses
+		known = l.addresses
 	}
-	if known[named] == nil && len(known) >= maxIdentities {
+	if known[named] == nil && len(known) >= l.maxIdentities {
 		named = named.others()
 	}
 	found := known[named]
 	if found == nil {
-		found = &denied{}
+		found = &account{}
 		known[named] = found
 	}
 	return found
@@ -101,11 +105,22 @@ type summary struct {
 	last       Record
 }
 
+func (s summary) attributes(decision Decision) []slog.Attr {
+	all := []slog.Attr{
+		slog.String("decision", string(decision)), slog.Int("suppressed", s.suppressed),
+		slog.String("last_method", cut(s.last.Method)), slog.String("last_object", cut(s.last.Object)),
+	}
+	if s.identity == otherUsers || s.identity == otherAddresses {
+		return append(all, slog.Bool("several_users", true))
+	}
+	return append(all, slog.String("user", cut(s.last.Caller.User.Name)), slog.String("address", s.last.Caller.Address))
+}
+
 // summaries returns what was suppressed since the last call, ordered by identity, and forgets
 // identities that are within their rate.
-func (d *denials) summaries(now time.Time) []summary {
+func (l *limits) summaries(now time.Time) []summary {
 	var found []summary
-	for _, known := range []map[identity]*denied{d.users, d.addresses} {
+	for _, known := range []map[identity]*account{l.users, l.addresses} {
 		for named, of := range known {
 			if of.suppressed > 0 {
 				found = append(found, summary{identity: named, suppressed: of.suppressed, last: of.last})
