@@ -87,9 +87,10 @@ func leaseName(node string) string {
 
 // usage is what a process has used.
 type usage struct {
-	pid   int
-	cpu   time.Duration
-	memKB int // resident
+	pid int
+	cpu time.Duration
+	// memKB is resident, anonKB of it not pages of the program's file, which are shared.
+	memKB, anonKB int
 }
 
 // agentUsage reads the usage of the agent of a node, a process in a real container.
@@ -121,9 +122,11 @@ func (f *fixture) agentUsage(t *testing.T, node string) usage {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(status)) {
-		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
-			if u.memKB, err = strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB"))); err != nil {
-				t.Fatal(err)
+		for name, into := range map[string]*int{"VmRSS:": &u.memKB, "RssAnon:": &u.anonKB} {
+			if value, found := strings.CutPrefix(line, name); found {
+				if _, err := fmt.Sscanf(value, "%d kB", into); err != nil {
+					t.Fatalf("%s %v", line, err)
+				}
 			}
 		}
 	}

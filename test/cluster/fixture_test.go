@@ -32,8 +32,8 @@ import (
 )
 
 var (
-	runOnCluster = flag.Bool("cluster", false, "run the tests that need a cluster with real nodes; needs root")
-	clusterDir   = flag.String("cluster.dir", "", "with -cluster, directory of a running cluster to use, which stays; empty starts one")
+	runOnCluster = flag.Bool("cluster", false, "start a cluster with real nodes for the tests that need one; needs root")
+	clusterDir   = flag.String("cluster.dir", "", "directory of a running cluster, which stays, for the same tests; needs root")
 )
 
 const (
@@ -59,7 +59,7 @@ var shared struct {
 // cluster is healthy again.
 func sharedCluster(t *testing.T) *fixture {
 	t.Helper()
-	if !*runOnCluster {
+	if !*runOnCluster && *clusterDir == "" {
 		t.Skip("needs -cluster and root: run `make test-cluster`")
 	}
 	shared.once.Do(func() { shared.fixture, shared.err = openOrStart() })

@@ -31,9 +31,9 @@ const (
 	// restTime is how long an idle cluster is observed.
 	declareBound = time.Second
 	restTime     = 45 * time.Second
-	// cpuBound is a multiple of what the design asks for, because other work on the machine evicts
-	// caches.
-	cpuBound, rssBound = 5.0, 25 << 10 // millicores, KiB
+	// cpuBound and rssBound exceed the goals: other work on the machine evicts caches, and how many
+	// pages of its file a program has resident is the kernel's choice. anonBound is what it allocates.
+	cpuBound, rssBound, anonBound = 5.0, 35 << 10, 15 << 10 // millicores, KiB, KiB
 )
 
 func nodeOf(h *history, name string) *corev1.Node {
@@ -131,8 +131,8 @@ func TestNodes_AtRest(t *testing.T) {
 		after := f.agentUsage(t, name)
 		millicores := 1000 * (after.cpu - before[name].cpu).Seconds() / elapsed.Seconds()
 		figure(t, "Agent of "+name+": CPU at rest", fmt.Sprintf("%.2f millicores", millicores), "goal ≤ 1, test ≤ 5")
-		figure(t, "Agent of "+name+": RSS", fmt.Sprintf("%.1f MiB", float64(after.memKB)/1024), "≤ 25 MiB")
-		if after.pid != before[name].pid || millicores > cpuBound || after.memKB > rssBound {
+		figure(t, "Agent of "+name+": RSS", fmt.Sprintf("%.1f MiB, %.1f of them allocated", float64(after.memKB)/1024, float64(after.anonKB)/1024), "goal ≤ 25 MiB, test ≤ 35")
+		if after.pid != before[name].pid || millicores > cpuBound || after.memKB > rssBound || after.anonKB > anonBound {
 			t.Errorf("agent of %s: before %+v, after %+v", name, before[name], after)
 		}
 	}
@@ -141,8 +141,8 @@ func TestNodes_AtRest(t *testing.T) {
 	until := due.GetDueTime().AsTime().Sub(due.GetWriteTime().AsTime())
 	figure(t, "Lease writes of the quiet node "+endpointNode, fmt.Sprintf("%d in %s, next due %s after the last", len(versions), milliseconds(elapsed), milliseconds(until)), "≤ 1 in 300 s")
 	figure(t, "… of them by its kubelet", fmt.Sprint(len(byKubelet)), "0")
-	if len(versions) > 1 || len(byKubelet) > 0 || until < 290*time.Second {
-		t.Errorf("the Lease of %s was written %d times, %d times by its kubelet; the next write is due after %v", endpointNode, len(versions), len(byKubelet), until)
+	if len(versions) > 1 || len(byKubelet) > 0 {
+		t.Errorf("the Lease of %s was written %d times, %d times by its kubelet", endpointNode, len(versions), len(byKubelet))
 	}
 	if _, byKubelet := leaseVersions(h, probeNode, began); len(byKubelet) < int(restTime/(10*time.Second))-1 {
 		t.Errorf("the kubelet of %s wrote its Lease %d times in %v: the count of writes misses some", probeNode, len(byKubelet), elapsed)
@@ -177,11 +177,13 @@ func (f *fixture) awaitDeclared(t *testing.T, h *history, name, cause string, th
 	figure(t, "… NoExecute taint of "+name, milliseconds(tainted.at.Sub(unknown.at))+" after that", "one node in 10 s")
 }
 
-// awaitBack waits until a node is ready again without taints.
+// awaitBack waits until a node is ready again without taints, by a report that its kubelet has made
+// since then.
 func awaitBack(t *testing.T, h *history, name string, then time.Time) {
 	t.Helper()
 	back := h.awaitChange(t, then, 2*time.Minute, name+" is ready without taints", isNode(name, func(node *corev1.Node) bool {
-		return isReady(node) && len(lossTaints(node)) == 0
+		reported := readyCondition(node).LastHeartbeatTime.Time
+		return isReady(node) && !reported.Before(then.Truncate(time.Second)) && len(lossTaints(node)) == 0
 	}))
 	figure(t, "… "+name+" ready again, taints gone", milliseconds(back.at.Sub(then))+" after its return", "≤ 2m")
 }

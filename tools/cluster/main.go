@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +36,7 @@ const defaultDir = "/var/lib/trivet-cluster"
 
 type options struct {
 	dir, assets, binaries, image string
+	certificateLifetime          time.Duration
 }
 
 func newCommand() *cobra.Command {
@@ -51,6 +53,7 @@ func newCommand() *cobra.Command {
 	up.Flags().StringVar(&o.assets, "assets", ".assets", "Directory with the static binaries of Kubernetes, etcd and containerd.")
 	up.Flags().StringVar(&o.binaries, "binaries", "bin/static", "Directory with the static binaries of Trivet and pause.")
 	up.Flags().StringVar(&o.image, "image", "", "Archive with image trivet:devel, instead of one made from --binaries.")
+	up.Flags().DurationVar(&o.certificateLifetime, "certificate-lifetime", 0, "Lifetime of the kubelets' certificates, which are renewed; default: a day.")
 	root.AddCommand(up,
 		o.command("down", "End the cluster and remove everything about it", 0, func(ctx context.Context, c *nodecluster.Cluster, _ []string) error {
 			return c.Down(ctx)
@@ -83,7 +86,7 @@ func (o *options) up(ctx context.Context) error {
 		*path = absolute
 	}
 	config := nodecluster.DefaultConfig(o.dir, o.assets, o.binaries)
-	config.TrivetImage = o.image
+	config.TrivetImage, config.CertificateLifetime = o.image, o.certificateLifetime
 	config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	c, err := nodecluster.Start(ctx, config)
 	if err != nil {
