@@ -44,6 +44,7 @@ func TestServers_KilledAPIServerLeavesTheEndpointsAndComesBack(t *testing.T) {
 	figure(t, "kube-apiserver killed, address out of slice and Endpoints", milliseconds(left.Sub(began)), refusingLeaves.String())
 	ready := awaitAPIServer(t, f, other)
 	back := endpoints.awaitWith(t, other, readyReturns)
+	endpoints.checkAbsent(t, other, left, ready)
 	figure(t, "kube-apiserver ready again after its kill, address back", milliseconds(back.Sub(ready)), readyReturns.String())
 	endpoints.checkNeverEmpty(t, began)
 	checkNoNodeDeclared(t, endpoints.history, began)
@@ -65,6 +66,7 @@ func TestServers_FrozenAPIServerLeavesTheEndpointsAndComesBack(t *testing.T) {
 	}
 	ready := awaitAPIServer(t, f, other)
 	back := endpoints.awaitWith(t, other, readyReturns)
+	endpoints.checkAbsent(t, other, left, ready)
 	figure(t, "kube-apiserver ready again after its freeze, address back", milliseconds(back.Sub(ready)), readyReturns.String())
 	endpoints.checkNeverEmpty(t, began)
 	checkNoNodeDeclared(t, endpoints.history, began)
@@ -222,6 +224,18 @@ func (h *endpointHistory) checkNeverEmpty(t *testing.T, then time.Time) {
 	}
 	if seen < 4 {
 		t.Errorf("%d versions of slice and Endpoints, want at least one of each without and with the address", seen)
+	}
+}
+
+// checkAbsent looks at each version from the one after which the address of a node is out, until its
+// server is ready. The sidecar may have noticed that a little earlier than this test.
+func (h *endpointHistory) checkAbsent(t *testing.T, node *nodecluster.Node, left, ready time.Time) {
+	t.Helper()
+	for _, c := range h.since(left) {
+		early := ready.Sub(c.at)
+		if early > time.Second && c.object.GetName() == kubernetesService && slices.Contains(publishedBy(c.object), node.Address.String()) {
+			t.Errorf("%v before kube-apiserver was ready, the %s has its address", early, c.kind)
+		}
 	}
 }
 
