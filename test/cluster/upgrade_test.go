@@ -111,8 +111,8 @@ func TestUpgrade_ServersKilledDuringAReadinessFlip(t *testing.T) {
 	figure(t, "slicesvc and leasesvc killed during a readiness flip, slices right", milliseconds(time.Since(began)), killedStale.String())
 	f.makeReady(t, h)
 	h.await(t, time.Minute, func() error { return atRest(h, webReplicas) })
-	// The kubelet may take a while to say that the containers run again. leasesvc leads when it accepts
-	// a beat.
+	// The kubelet may take a while to say that the containers run again. leasesvc leads when it
+	// accepts a beat.
 	f.awaitBeats(t, time.Now())
 	figure(t, "slicesvc and leasesvc killed, beats of all workers again", milliseconds(time.Since(began)), "≤ 1m")
 	checkSlices(t, h, began, "servers killed", killedStale)
@@ -181,8 +181,8 @@ func running(h *history) []*corev1.Pod {
 	})
 }
 
-// startFlips changes the readiness of a Pod each second and deletes one every six seconds, until the
-// returned function is called or the test ends.
+// startFlips changes the readiness of a Pod each second and deletes one every six seconds, until
+// the returned function is called or the test ends.
 func (f *fixture) startFlips(t *testing.T, h *history) (end func() (flipped, deleted int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -226,7 +226,8 @@ func previousArchive(t *testing.T) string {
 	dir := t.TempDir()
 	source, binaries, archive := filepath.Join(dir, "source"), filepath.Join(dir, "binaries"), filepath.Join(dir, "previous.tar")
 	checkOut(t, *previousCommit, source)
-	// The same flags as those of `make image`, so that packages that have not changed are not compiled.
+	// The same flags as those of `make image`, so that packages that have not changed are not
+	// compiled.
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/",
 		"./cmd/leasesvc", "./cmd/bootstrapsvc", "./cmd/slicesvc", "./cmd/gateway", "./cmd/trivet-agent")
 	build.Dir = source
