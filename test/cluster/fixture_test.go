@@ -27,6 +27,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/nodecluster"
 )
@@ -92,7 +93,9 @@ func openOrStart() (*fixture, error) {
 		err = f.start(ctx)
 	}
 	if err == nil {
-		f.kube, err = f.Client(f.Nodes()[0])
+		config := f.RESTConfig(f.Nodes()[0])
+		config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
+		f.kube, err = kubernetes.NewForConfig(config)
 	}
 	if err == nil {
 		err = f.loadWeb(ctx)
