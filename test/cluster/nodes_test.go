@@ -383,7 +383,7 @@ func TestNodes_LeasesvcRolledAndAway(t *testing.T) {
 	})
 	away := time.Now()
 	letPass(t, time.Minute)
-	_, written := leaseVersions(h, endpointNode, began)
+	_, written := leaseVersions(h, endpointNode, away)
 	gap, last := time.Duration(0), away
 	for _, at := range written {
 		gap, last = max(gap, at.Sub(last)), at
