@@ -135,6 +135,10 @@ test-cluster: ## Tests on a cluster with real nodes, which this starts and ends,
 	@$(MAKE) assets-nodes binaries-nodes
 	go test -count=1 -v -timeout 40m -run '$(RUN)' ./test/cluster -args -cluster
 
+.PHONY: recordings
+recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's controllers and one with ours, and write docs/upstream-recordings.md: root, 15 minutes
+	go test -count=1 -v -timeout 40m ./test/cluster -run 'TestRecord' -args -record=upstream,ours -update
+
 .PHONY: check
 check: lint breaking gen-check import-rules ## All checks without a control plane: linters, language, API changes, generated code, import rules
 
