@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -179,13 +180,14 @@ func (f *fixture) awaitDeclared(t *testing.T, h *history, name, cause string, th
 
 // awaitBack waits until a node is ready again without taints, by a report that its kubelet has made
 // since then.
-func awaitBack(t *testing.T, h *history, name string, then time.Time) {
+func awaitBack(t *testing.T, h *history, name string, then time.Time) time.Time {
 	t.Helper()
 	back := h.awaitChange(t, then, 2*time.Minute, name+" is ready without taints", isNode(name, func(node *corev1.Node) bool {
 		reported := readyCondition(node).LastHeartbeatTime.Time
 		return isReady(node) && !reported.Before(then.Truncate(time.Second)) && len(lossTaints(node)) == 0
 	}))
 	figure(t, "… "+name+" ready again, taints gone", milliseconds(back.at.Sub(then))+" after its return", "≤ 2m")
+	return back.at
 }
 
 // TestNodes_PowerCut cuts the power of each worker in turn. Its Pods move to the other one.
@@ -241,7 +243,8 @@ func TestNodes_PowerCut(t *testing.T) {
 }
 
 // TestNodes_KubeletKilledUnderALivingAgent ends both kubelets. The agents live, the nodes are
-// declared.
+// declared. Then the Nodes are deleted, and the kubelets register new ones: nothing of the old Nodes
+// counts against these.
 func TestNodes_KubeletKilledUnderALivingAgent(t *testing.T) {
 	f := sharedCluster(t)
 	h := watchAll(t, f.kube, corev1.NamespaceDefault)
@@ -274,15 +277,25 @@ func TestNodes_KubeletKilledUnderALivingAgent(t *testing.T) {
 	if beat := passed.GetLastBeatTime().AsTime(); beat.After(killed[endpointNode].Add(time.Second)) {
 		t.Errorf("a beat of %s came %v after its kubelet's death", endpointNode, beat.Sub(killed[endpointNode]))
 	}
+	for _, name := range workers() {
+		if err := f.kube.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	released := time.Now()
 	for _, name := range workers() {
 		if err := f.node(t, name).ReleaseKubelet(); err != nil {
 			t.Fatal(err)
 		}
 	}
+	var back time.Time
 	for _, name := range workers() {
-		awaitBack(t, h, name, released)
+		if at := awaitBack(t, h, name, released); at.After(back) {
+			back = at
+		}
 	}
+	letPass(t, grace+2*time.Second)
+	assertNeverDeclared(t, h, back)
 }
 
 // TestNodes_AgentKilled ends both agents. The kubelets start them again before anything is declared.
