@@ -33,7 +33,8 @@ const (
 	declareBound = time.Second
 	restTime     = 45 * time.Second
 	// cpuBound and rssBound exceed the goals: other work on the machine evicts caches, and how many
-	// pages of its file a program has resident is the kernel's choice. anonBound is what it allocates.
+	// pages of its file a program has resident is the kernel's choice. anonBound is what it
+	// allocates.
 	cpuBound, rssBound, anonBound = 5.0, 35 << 10, 15 << 10 // millicores, KiB, KiB
 )
 
@@ -72,8 +73,8 @@ func isUnreachable(node *corev1.Node) bool {
 	})
 }
 
-// assertNeverDeclared fails the test for each version of a worker since then that is not ready or has
-// a taint of a lost node.
+// assertNeverDeclared fails the test for each version of a worker since then that is not ready or
+// has a taint of a lost node.
 func assertNeverDeclared(t *testing.T, h *history, then time.Time) {
 	t.Helper()
 	for _, c := range h.since(then) {
@@ -110,8 +111,8 @@ func lastWriter(lease *coordinationv1.Lease) string {
 	return writer
 }
 
-// TestNodes_AtRest measures agents of an idle cluster and counts writes of Leases. The probed kubelet
-// writes its own, so the count sees kubelets' writes.
+// TestNodes_AtRest measures agents of an idle cluster and counts writes of Leases. The probed
+// kubelet writes its own, so the count sees kubelets' writes.
 func TestNodes_AtRest(t *testing.T) {
 	f := sharedCluster(t)
 	h := watchAll(t, f.kube, corev1.NamespaceDefault)
@@ -243,8 +244,8 @@ func TestNodes_PowerCut(t *testing.T) {
 }
 
 // TestNodes_KubeletKilledUnderALivingAgent ends both kubelets. The agents live, the nodes are
-// declared. Then the Nodes are deleted, and the kubelets register new ones: nothing of the old Nodes
-// counts against these.
+// declared. Then the Nodes are deleted, and the kubelets register new ones: nothing of the old
+// Nodes counts against these.
 func TestNodes_KubeletKilledUnderALivingAgent(t *testing.T) {
 	f := sharedCluster(t)
 	h := watchAll(t, f.kube, corev1.NamespaceDefault)
@@ -298,7 +299,8 @@ func TestNodes_KubeletKilledUnderALivingAgent(t *testing.T) {
 	assertNeverDeclared(t, h, back)
 }
 
-// TestNodes_AgentKilled ends both agents. The kubelets start them again before anything is declared.
+// TestNodes_AgentKilled ends both agents. The kubelets start them again before anything is
+// declared.
 func TestNodes_AgentKilled(t *testing.T) {
 	f := sharedCluster(t)
 	h := watchAll(t, f.kube, corev1.NamespaceDefault)
