@@ -60,7 +60,7 @@ $(CURDIR)/.assets/containerd-$(GO): tools/containerd/go.mod tools/containerd/go.
 .PHONY: binaries-nodes
 binaries-nodes: ## Build all commands into bin/static, without a C library, for images FROM nothing
 	@mkdir -p bin/static
-	@CGO_ENABLED=0 go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./tools/cluster/pause
+	@CGO_ENABLED=0 go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./tools/cluster/pause ./tools/cluster/web
 	@go build -o bin/ ./tools/cluster
 
 # runc and the plugins of the nodes' network come from the distribution.

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -27,6 +26,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/nodecluster"
 )
@@ -55,8 +55,8 @@ var shared struct {
 	err     error
 }
 
-// sharedCluster returns the cluster of this run, healthy, and has the test wait at its end until the
-// cluster is healthy again.
+// sharedCluster returns the cluster of this run, healthy, and has the test wait at its end until
+// the cluster is healthy again.
 func sharedCluster(t *testing.T) *fixture {
 	t.Helper()
 	if !*runOnCluster && *clusterDir == "" {
@@ -92,7 +92,9 @@ func openOrStart() (*fixture, error) {
 		err = f.start(ctx)
 	}
 	if err == nil {
-		f.kube, err = f.Client(f.Nodes()[0])
+		config := f.RESTConfig(f.Nodes()[0])
+		config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
+		f.kube, err = kubernetes.NewForConfig(config)
 	}
 	if err == nil {
 		err = f.loadWeb(ctx)
@@ -181,12 +183,8 @@ func (f *fixture) loadWeb(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	program, archive := filepath.Join(dir, "web"), filepath.Join(dir, "web.tar")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./internal/web")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if output, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the program of Pods: %w: %s", err, output)
-	}
+	archive := filepath.Join(dir, "web.tar")
+	program := filepath.Join(*arguments.binaries, "web")
 	if err := nodecluster.WriteImage(archive, webImage, program); err != nil {
 		return err
 	}
@@ -198,8 +196,8 @@ func (f *fixture) loadWeb(ctx context.Context) error {
 	return nil
 }
 
-// awaitHealthy waits until nodes and static Pods are ready, kube-apiservers answer, and no taint of a
-// lost node is left.
+// awaitHealthy waits until nodes and static Pods are ready, kube-apiservers answer, and no taint of
+// a lost node is left.
 func (f *fixture) awaitHealthy(ctx context.Context) error {
 	if err := f.WaitReady(ctx, healthTimeout); err != nil {
 		return err
@@ -363,7 +361,8 @@ var figures struct {
 	rows []string
 }
 
-// figure adds a row: what was measured, the value, and what the design asks for or the test's bound.
+// figure adds a row: what was measured, the value, and what the design asks for or the test's
+// bound.
 func figure(t *testing.T, what, value, bound string) {
 	t.Helper()
 	t.Logf("%s: %s (%s)", what, value, bound)

@@ -46,7 +46,8 @@ const (
 	kindEndpoints = "Endpoints"
 )
 
-// watchAll starts a history that ends with the test. Everything has been listed once when it returns.
+// watchAll starts a history that ends with the test. Everything has been listed once when it
+// returns.
 func watchAll(t *testing.T, kube kubernetes.Interface, namespace string) *history {
 	t.Helper()
 	h := &history{current: map[string]metav1.Object{}, changed: make(chan struct{})}

@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -32,7 +33,8 @@ const (
 	declareBound = time.Second
 	restTime     = 45 * time.Second
 	// cpuBound and rssBound exceed the goals: other work on the machine evicts caches, and how many
-	// pages of its file a program has resident is the kernel's choice. anonBound is what it allocates.
+	// pages of its file a program has resident is the kernel's choice. anonBound is what it
+	// allocates.
 	cpuBound, rssBound, anonBound = 5.0, 35 << 10, 15 << 10 // millicores, KiB, KiB
 )
 
@@ -71,8 +73,8 @@ func isUnreachable(node *corev1.Node) bool {
 	})
 }
 
-// assertNeverDeclared fails the test for each version of a worker since then that is not ready or has
-// a taint of a lost node.
+// assertNeverDeclared fails the test for each version of a worker since then that is not ready or
+// has a taint of a lost node.
 func assertNeverDeclared(t *testing.T, h *history, then time.Time) {
 	t.Helper()
 	for _, c := range h.since(then) {
@@ -109,8 +111,8 @@ func lastWriter(lease *coordinationv1.Lease) string {
 	return writer
 }
 
-// TestNodes_AtRest measures agents of an idle cluster and counts writes of Leases. The probed kubelet
-// writes its own, so the count sees kubelets' writes.
+// TestNodes_AtRest measures agents of an idle cluster and counts writes of Leases. The probed
+// kubelet writes its own, so the count sees kubelets' writes.
 func TestNodes_AtRest(t *testing.T) {
 	f := sharedCluster(t)
 	h := watchAll(t, f.kube, corev1.NamespaceDefault)
@@ -179,13 +181,14 @@ func (f *fixture) awaitDeclared(t *testing.T, h *history, name, cause string, th
 
 // awaitBack waits until a node is ready again without taints, by a report that its kubelet has made
 // since then.
-func awaitBack(t *testing.T, h *history, name string, then time.Time) {
+func awaitBack(t *testing.T, h *history, name string, then time.Time) time.Time {
 	t.Helper()
 	back := h.awaitChange(t, then, 2*time.Minute, name+" is ready without taints", isNode(name, func(node *corev1.Node) bool {
 		reported := readyCondition(node).LastHeartbeatTime.Time
 		return isReady(node) && !reported.Before(then.Truncate(time.Second)) && len(lossTaints(node)) == 0
 	}))
 	figure(t, "… "+name+" ready again, taints gone", milliseconds(back.at.Sub(then))+" after its return", "≤ 2m")
+	return back.at
 }
 
 // TestNodes_PowerCut cuts the power of each worker in turn. Its Pods move to the other one.
@@ -241,7 +244,8 @@ func TestNodes_PowerCut(t *testing.T) {
 }
 
 // TestNodes_KubeletKilledUnderALivingAgent ends both kubelets. The agents live, the nodes are
-// declared.
+// declared. Then the Nodes are deleted, and the kubelets register new ones: nothing of the old
+// Nodes counts against these.
 func TestNodes_KubeletKilledUnderALivingAgent(t *testing.T) {
 	f := sharedCluster(t)
 	h := watchAll(t, f.kube, corev1.NamespaceDefault)
@@ -274,18 +278,29 @@ func TestNodes_KubeletKilledUnderALivingAgent(t *testing.T) {
 	if beat := passed.GetLastBeatTime().AsTime(); beat.After(killed[endpointNode].Add(time.Second)) {
 		t.Errorf("a beat of %s came %v after its kubelet's death", endpointNode, beat.Sub(killed[endpointNode]))
 	}
+	for _, name := range workers() {
+		if err := f.kube.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	released := time.Now()
 	for _, name := range workers() {
 		if err := f.node(t, name).ReleaseKubelet(); err != nil {
 			t.Fatal(err)
 		}
 	}
+	var back time.Time
 	for _, name := range workers() {
-		awaitBack(t, h, name, released)
+		if at := awaitBack(t, h, name, released); at.After(back) {
+			back = at
+		}
 	}
+	letPass(t, grace+2*time.Second)
+	assertNeverDeclared(t, h, back)
 }
 
-// TestNodes_AgentKilled ends both agents. The kubelets start them again before anything is declared.
+// TestNodes_AgentKilled ends both agents. The kubelets start them again before anything is
+// declared.
 func TestNodes_AgentKilled(t *testing.T) {
 	f := sharedCluster(t)
 	h := watchAll(t, f.kube, corev1.NamespaceDefault)
@@ -383,7 +398,7 @@ func TestNodes_LeasesvcRolledAndAway(t *testing.T) {
 	})
 	away := time.Now()
 	letPass(t, time.Minute)
-	_, written := leaseVersions(h, endpointNode, began)
+	_, written := leaseVersions(h, endpointNode, away)
 	gap, last := time.Duration(0), away
 	for _, at := range written {
 		gap, last = max(gap, at.Sub(last)), at

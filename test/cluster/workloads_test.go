@@ -81,8 +81,8 @@ func TestWorkloads_SlicesFollowPods(t *testing.T) {
 	}
 }
 
-// deploy creates the Deployment web, spread over the workers, and its Service. Its Pods leave a lost
-// node after two seconds.
+// deploy creates the Deployment web, spread over the workers, and its Service. Its Pods leave a
+// lost node after two seconds.
 func (f *fixture) deploy(t *testing.T, namespace string) {
 	t.Helper()
 	labels, replicas, grace, tolerated := map[string]string{"app": "web"}, int32(webReplicas), int64(1), int64(2)
@@ -187,8 +187,8 @@ func (l lagList) String() string {
 	return fmt.Sprintf("%d times, p50 %s, max %s", len(l), milliseconds(sorted[len(sorted)/2]), milliseconds(sorted[len(sorted)-1]))
 }
 
-// sliceLags replays a history until a time, and returns the disagreements that ended, or still were,
-// after from.
+// sliceLags replays a history until a time, and returns the disagreements that ended, or still
+// were, after from.
 func sliceLags(all []change, from, until time.Time) lags {
 	pods := map[types.UID]bool{} // ready and not being deleted
 	bySlice := map[string]map[types.UID]bool{}

@@ -1,5 +1,5 @@
-// Command web is the program of the Pods of tests: an HTTP server on port 8080 that is ready until it
-// is told otherwise. With arguments it prints them and ends.
+// Command web is the program of the Pods of tests: an HTTP server on port 8080 that is ready until
+// it is told otherwise. With arguments it prints them and ends.
 package main
 
 import (
