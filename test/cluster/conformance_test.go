@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -66,10 +67,13 @@ func sides() []side {
 	}
 }
 
+// The cluster of nodecluster.DefaultConfig.
+const nodes, servers = 4, 2
+
 func steps() []scenario.Step {
-	const first, second, other, otherAddress, servers = "w1", "w2", "cp2", "10.77.0.12", 2
+	const first, second, other, otherAddress = "w1", "w2", "cp2", "10.77.0.12"
 	return slices.Concat(
-		scenario.Workloads(first, servers),
+		scenario.Workloads(first),
 		scenario.APIServers(other, otherAddress, servers),
 		scenario.Nodes(first, second),
 	)
@@ -107,13 +111,16 @@ func record(t *testing.T, s side) {
 		Kube: kube, Recorder: r, Machines: &machines{cluster: cluster, manifests: map[string][]byte{}},
 		Logger: loggerOf(t), Image: podImage,
 	}
-	runErr := stage.Run(ctx, steps())
+	runErr := stage.Run(ctx, scenario.AtRest(nodes, servers), steps())
 	result := r.Finish()
 	stopped()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	result.Side, result.Versions = s.name, versions(t, kube)
+	if s.name == "ours" {
+		result.Versions["Trivet"] = revision(t)
+	}
 	// What was seen until a failure helps to explain it.
 	file := filepath.Join(*arguments.recordings, s.name+".jsonl")
 	if runErr != nil {
@@ -249,6 +256,16 @@ func versions(t *testing.T, kube kubernetes.Interface) map[string]string {
 		found["load average at the end"] = strings.Join(strings.Fields(string(load))[:3], " ")
 	}
 	return found
+}
+
+// revision is what Trivet's binaries say about their version.
+func revision(t *testing.T) string {
+	t.Helper()
+	said, err := exec.CommandContext(t.Context(), filepath.Join(absolute(t, *arguments.binaries), "leasesvc"), "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(string(said), "leasesvc "))
 }
 
 // The recordings differ as intended and in nothing else, and the page shows it.

@@ -41,8 +41,8 @@ const (
 // server is a static Pod of Trivet on a node.
 type server struct{ node, pod string }
 
-// servers are all of them, in the order of an upgrade.
-func servers() []server {
+// upgradedServers are all of them, in the order of an upgrade.
+func upgradedServers() []server {
 	return []server{
 		{"cp2", "bootstrapsvc"}, {"cp1", "bootstrapsvc"}, {"cp1", "leasesvc"}, {"cp1", "slicesvc"}, {"cp1", "gateway"},
 		{"w1", agentPod}, {"w2", agentPod},
@@ -61,11 +61,11 @@ func TestUpgrade_FromThePreviousCommitUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, s := range servers() {
+	for _, s := range upgradedServers() {
 		keepPods(t, f.node(t, s.node), s.pod)
 		s.setImage(t, f, previousImage)
 	}
-	for _, s := range servers() {
+	for _, s := range upgradedServers() {
 		s.awaitImage(t, f, previousImage)
 	}
 	namespace := f.namespace(t, "upgrade")
@@ -75,7 +75,7 @@ func TestUpgrade_FromThePreviousCommitUnderLoad(t *testing.T) {
 
 	began := time.Now()
 	load := f.startFlips(t, h)
-	for _, s := range servers() {
+	for _, s := range upgradedServers() {
 		replaced := time.Now()
 		s.setImage(t, f, trivetImage)
 		s.awaitImage(t, f, trivetImage)
@@ -84,7 +84,7 @@ func TestUpgrade_FromThePreviousCommitUnderLoad(t *testing.T) {
 	flips, deletions := load.stop()
 	f.makeReady(t, h)
 	h.await(t, time.Minute, func() error { return atRest(h, webReplicas) })
-	figure(t, "images upgraded under load", fmt.Sprintf("%d servers in %s, %d readiness flips, %d Pods deleted", len(servers()), milliseconds(time.Since(began)), flips, deletions), "0 wrong slices, 0 nodes declared")
+	figure(t, "images upgraded under load", fmt.Sprintf("%d servers in %s, %d readiness flips, %d Pods deleted", len(upgradedServers()), milliseconds(time.Since(began)), flips, deletions), "0 wrong slices, 0 nodes declared")
 	checkSlices(t, h, began, "images upgraded", upgradeStale)
 	checkNoNodeDeclared(t, h, began)
 }

@@ -62,8 +62,7 @@ func TestRecorder_RecordsWhatAClientSees(t *testing.T) {
 		"made: EndpointSlice web-slice-1: endpoint 10.0.0.1=not ready",
 		"made: EndpointSlice web-slice-1: exists=yes",
 		"made: EndpointSlice web-slice-1: service=web",
-		"made: Event Pod pod: Tested=Normal: took (duration)",
-		"made: Event Pod pod: Tested source=test",
+		"made: Event Pod pod: Tested=Normal from test: took (duration)",
 		"deleted: EndpointSlice web-slice-1: exists=",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

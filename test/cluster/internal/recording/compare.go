@@ -162,7 +162,11 @@ func (c *Comparison) compareField(upstream, ours []Change, tolerance Tolerance) 
 		}
 		left, right = nil, nil
 	}
-	for _, pair := range align(upstream, ours) {
+	lineUp := align
+	if len(upstream) > 0 && upstream[0].Kind == KindEvent {
+		lineUp = match
+	}
+	for _, pair := range lineUp(upstream, ours) {
 		switch {
 		case pair.Upstream.Step == "":
 			right = append(right, pair.Ours)
@@ -211,6 +215,26 @@ func align(upstream, ours []Change) []Pair {
 		}
 	}
 	return pairs
+}
+
+// match pairs equal values in any order, because events of one reason are sent side by side. The
+// remaining changes come last, with one side empty.
+func match(upstream, ours []Change) []Pair {
+	var pairs, rest []Pair
+	ours = slices.Clone(ours)
+	for _, u := range upstream {
+		i := slices.IndexFunc(ours, func(o Change) bool { return o.Value == u.Value })
+		if i < 0 {
+			rest = append(rest, Pair{Upstream: u})
+			continue
+		}
+		pairs = append(pairs, Pair{u, ours[i]})
+		ours = slices.Delete(ours, i, i+1)
+	}
+	for _, o := range ours {
+		rest = append(rest, Pair{Ours: o})
+	}
+	return append(pairs, rest...)
 }
 
 // compareRenewals compares how often a Lease was renewed. The steps of the two sides last

@@ -33,6 +33,10 @@ func renewed(count string) Change {
 	return Change{After: time.Minute, Kind: KindLease, Object: "w1", Field: fieldRenewals, Value: count}
 }
 
+func event(after time.Duration, message string) Change {
+	return Change{After: after, Kind: KindEvent, Object: "Node w1", Field: "Ready", Value: message}
+}
+
 var tolerance = Tolerance{Ratio: 1.5, Absolute: 2 * second}
 
 func TestCompare_EachKindOfDifference(t *testing.T) {
@@ -53,6 +57,7 @@ func TestCompare_EachKindOfDifference(t *testing.T) {
 		"the end of a field is missing":  {[]Change{taint(1*second, "present"), taint(4*second, "")}, []Change{taint(1*second, "present")}, []string{"missing unreachable 4→0"}},
 		"the opposite order":             {[]Change{ready(10*second, "x"), taint(13*second, "y")}, []Change{taint(10*second, "y"), ready(13*second, "x")}, []string{"other order Ready before taint unreachable 10→13"}},
 		"the opposite order, but nearly": {[]Change{ready(10*second, "x"), taint(11*second, "y")}, []Change{taint(10*second, "y"), ready(11*second, "x")}, nil},
+		"events in another order":        {[]Change{event(second, "a"), event(second, "b"), event(second, "x")}, []Change{event(second, "b"), event(second, "a"), event(second, "y")}, []string{"other value Ready 1→1"}},
 		"fewer renewals":                 {[]Change{renewed("6")}, []Change{renewed("1")}, []string{"slower renewals 60→60"}},
 		"no renewals":                    {[]Change{renewed("6")}, nil, []string{"slower renewals 60→60"}},
 		"more renewals":                  {[]Change{renewed("6")}, []Change{renewed("12")}, []string{"faster renewals 60→60"}},

@@ -46,6 +46,10 @@ var (
 	longHash = regexp.MustCompile(`\b[0-9a-f]{32,}\b`)
 	moment   = regexp.MustCompile(`\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( ?[+-]\d{4})?( ?[A-Z]{1,4}\b)?( m=[+-]?[\d.]+)?`)
 	duration = regexp.MustCompile(`\b(\d+(\.\d+)?(h|ms|m|s|µs|us|ns))+\b`)
+	// The volume of a Pod's token has a random name.
+	volume = regexp.MustCompile(`\bkube-api-access-[a-z0-9]{5}\b`)
+	// Whether a source combines events depends on how many came before.
+	combined = regexp.MustCompile(`\(combined from similar events\): `)
 	word     = regexp.MustCompile(`[0-9A-Za-z]([0-9A-Za-z.:-]*[0-9A-Za-z])?`)
 )
 
@@ -84,6 +88,8 @@ func withRoles(text string, roles map[string]string) string {
 
 func anonymous(text string) string {
 	text = moment.ReplaceAllString(text, "(time)")
+	text = volume.ReplaceAllString(text, "kube-api-access-(random)")
+	text = combined.ReplaceAllString(text, "")
 	text = longHash.ReplaceAllString(text, "(id)")
 	return duration.ReplaceAllString(text, "(duration)")
 }

@@ -25,7 +25,7 @@ func (c Comparison) Print(to io.Writer) error {
 		p.line("")
 		p.line("### Differences without a reason")
 		p.line("")
-		p.differences(open)
+		p.differences(open, len(open))
 	}
 	if len(c.Unused) > 0 {
 		p.line("")
@@ -41,7 +41,7 @@ func (c Comparison) Print(to io.Writer) error {
 		p.line("")
 		p.line("%s", because)
 		p.line("")
-		p.differences(slices.DeleteFunc(slices.Clone(c.Differences), func(d Difference) bool { return d.Because != because }))
+		p.differences(slices.DeleteFunc(slices.Clone(c.Differences), func(d Difference) bool { return d.Because != because }), shownOfReason)
 	}
 	p.line("")
 	p.line("### Times of the same changes")
@@ -51,29 +51,51 @@ func (c Comparison) Print(to io.Writer) error {
 	return err
 }
 
+// shownOfReason limits the differences that are shown of one reason.
+const shownOfReason = 12
+
 type printer struct{ strings.Builder }
 
 func (p *printer) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
-func (p *printer) differences(all []Difference) {
+// differences shows so many at most.
+func (p *printer) differences(all []Difference, limit int) {
 	p.line("| step | difference | what | upstream | ours |")
 	p.line("|---|---|---|---|---|")
-	for _, d := range all {
+	more := len(all) - limit
+	for _, d := range all[:min(len(all), limit)] {
 		p.line("| %s | %s | %s %s: %s | %s | %s |", d.Step, d.Difference, d.Kind, escape(d.Object), escape(d.Field),
 			cell(d.Upstream, d.UpstreamAfter), cell(d.Ours, d.OursAfter))
 	}
+	if more > 0 {
+		p.line("| | | %d more with this reason | | |", more)
+	}
 }
 
-// times leaves out Events, and what comes within a second on both sides.
+// times shows conditions and taints of Nodes, endpoints, Leases and evictions, except for what
+// comes within a second on both sides.
 func (p *printer) times(pairs []Pair) {
 	p.line("| step | what | value | upstream | ours |")
 	p.line("|---|---|---|---|---|")
 	for _, pair := range pairs {
 		u, o := pair.Upstream, pair.Ours
-		if u.Kind == KindEvent || max(u.After, o.After) < time.Second {
+		if !timed(u) || max(u.After, o.After) < time.Second {
 			continue
 		}
 		p.line("| %s | %s %s: %s | %s | %s | %s |", u.Step, u.Kind, escape(u.Object), escape(u.Field), escape(short(shown(u))), seconds(u.After), seconds(o.After))
+	}
+}
+
+func timed(c Change) bool {
+	switch c.Kind {
+	case KindNode:
+		return c.Field == "condition Ready" || c.Field == FieldExists || strings.HasPrefix(c.Field, "taint ")
+	case KindEndpointSlice, KindEndpoints, KindLease:
+		return true
+	case KindPod:
+		return c.Field == "deletion" || c.Field == "condition DisruptionTarget"
+	default:
+		return false
 	}
 }
 

@@ -95,14 +95,31 @@ func TestFinish_RunsThatDifferInNamesAloneAreEqual(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Pod web-2 | Started | Normal: Container of web-replicas-1 at (address of web-2):80 started in (duration)",
-		"Pod web-2 | Started source | kubelet",
+		"Pod web-2 | Started | Normal from kubelet: Container of web-replicas-1 at (address of web-2):80 started in (duration)",
 		"web-slice-1 | endpoint (address of web-1) | ready",
 		"web-slice-1 | endpoint (address of web-2) | ready",
 		"web-1 | exists | ",
 	}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+}
+
+func TestNormalize_WhatDiffersByChanceIsReplaced(t *testing.T) {
+	for text, want := range map[string]string{
+		"Normal: (combined from similar events): Created pod: x":        "Normal: Created pod: x",
+		"MountVolume.SetUp failed for volume \"kube-api-access-rm5mf\"": "MountVolume.SetUp failed for volume \"kube-api-access-(random)\"",
+		"pod web_default(0f8fad5b-d9cb-469f-a165-70867728950e)":         "pod web_default((uid))",
+		"took 1m2.5s":                           "took (duration)",
+		"at 2026-11-23T00:44:28.066Z":           "at (time)",
+		"at 2026-11-23 00:44:28 +0000 UTC":      "at (time)",
+		"0123456789abcdef0123456789abcdef gone": "(id) gone",
+		"Node w1 status is now: NodeReady":      "Node w1 status is now: NodeReady",
+	} {
+		got := normalize([]Change{{Kind: KindEvent, Value: text}}, nil)[0].Value
+		if got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
 	}
 }
 

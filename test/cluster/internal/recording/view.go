@@ -212,12 +212,10 @@ func ofSlice(slice *discoveryv1.EndpointSlice) View {
 
 // ofEvent reads both APIs of events, which are two forms of one object.
 func ofEvent(event *corev1.Event) View {
+	source := cmp.Or(event.ReportingController, event.Source.Component, "no source")
 	return View{
 		Kind: KindEvent, Name: event.InvolvedObject.Kind + " " + event.InvolvedObject.Name,
-		Fields: map[string]string{
-			event.Reason:             event.Type + ": " + event.Message,
-			event.Reason + " source": cmp.Or(event.ReportingController, event.Source.Component, "(none)"),
-		},
+		Fields: map[string]string{event.Reason: event.Type + " from " + source + ": " + event.Message},
 	}
 }
 

@@ -5,6 +5,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -58,10 +59,15 @@ type Stage struct {
 	Image string
 }
 
-// Run takes the cluster through all steps. The recorder must run. A step whose expectations are not
-// met in time ends the run with an error that says what is seen instead.
-func (s *Stage) Run(ctx context.Context, steps []Step) error {
+// Run takes the cluster through all steps, once atRest is met. The recorder must run. A step whose
+// expectations are not met in time ends the run with an error that says what is seen instead.
+func (s *Stage) Run(ctx context.Context, atRest []Expectation, steps []Step) error {
 	if err := s.Recorder.AwaitListed(ctx); err != nil {
+		return err
+	}
+	resting, cancel := context.WithTimeoutCause(ctx, stepTimeout, errors.New("the cluster does not come to rest"))
+	defer cancel()
+	if err := s.await(resting, atRest); err != nil {
 		return err
 	}
 	for _, step := range steps {
@@ -81,18 +87,21 @@ func (s *Stage) step(ctx context.Context, step Step) error {
 	if err := step.Do.run(ctx, s); err != nil {
 		return err
 	}
-	err := s.Recorder.Await(ctx, func(views recorder.Views) error {
-		for _, e := range step.Until {
+	if err := s.await(ctx, step.Until); err != nil {
+		return err
+	}
+	return s.Recorder.AwaitQuiet(ctx, quiet, quietLimit)
+}
+
+func (s *Stage) await(ctx context.Context, expectations []Expectation) error {
+	return s.Recorder.Await(ctx, func(views recorder.Views) error {
+		for _, e := range expectations {
 			if err := e.check(views(e.Kind)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return s.Recorder.AwaitQuiet(ctx, quiet, quietLimit)
 }
 
 func (e Expectation) check(views []recording.View) error {

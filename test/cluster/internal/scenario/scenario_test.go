@@ -1,21 +1,78 @@
 package scenario
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/cluster/internal/recorder"
 	"github.com/trivet-dev/trivet/test/cluster/internal/recording"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestRun_EachStepHasItsChangesAndItsFailureNamesIt(t *testing.T) {
+	kube := testkit.Kube(t)
+	if err := createNode(t, kube, "scenario-1"); err != nil {
+		t.Fatal(err)
+	}
+	r := recorder.New(kube)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	stage := Stage{Kube: kube, Recorder: r, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	exists := func(count int) []Expectation {
+		return []Expectation{{recording.KindNode, "scenario-*", recording.FieldExists, "yes", count}}
+	}
+	err := stage.Run(t.Context(), exists(1), []Step{
+		{"label removed", RemoveLabel{"scenario-1", "kubernetes.io/os"}, []Expectation{{recording.KindNode, "scenario-1", "label *", "*", 0}}},
+		{"Node deleted", DeleteNode{"scenario-1"}, exists(0)},
+		{"Node deleted again", DeleteNode{"scenario-1"}, exists(0)},
+	})
+	if !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), `step "Node deleted again"`) {
+		t.Errorf("error = %v, want that of the last step, with its name", err)
+	}
+	var got []string
+	for _, c := range r.Finish().Changes {
+		if c.After > 0 {
+			got = append(got, fmt.Sprintf("%s: %s %s=%s", c.Step, c.Object, c.Field, c.Value))
+		}
+	}
+	want := []string{"label removed: scenario-1 label kubernetes.io/os=", "Node deleted: scenario-1 exists="}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+}
+
+func createNode(t *testing.T, kube kubernetes.Interface, name string) error {
+	t.Helper()
+	_, err := kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}},
+	}, metav1.CreateOptions{})
+	return err
+}
 
 // A comparison lines steps up by their names, and a step without an expectation would end at once.
 func TestSteps_HaveNamesOfTheirOwnAndExpectations(t *testing.T) {
 	var names []string
-	for _, step := range slices.Concat(Workloads("w1", 2), Nodes("w1", "w2"), APIServers("cp2", "10.0.0.2", 2)) {
+	for _, step := range slices.Concat(Workloads("w1"), Nodes("w1", "w2"), APIServers("cp2", "10.0.0.2", 2)) {
 		if slices.Contains(names, step.Name) {
 			t.Errorf("two steps have the name %q", step.Name)
 		}

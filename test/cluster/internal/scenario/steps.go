@@ -6,12 +6,22 @@ import (
 
 const app = "web"
 
-// Workloads are the steps that need nodes with kubelets and change none of them. first is a worker,
-// and apiServers the number of kube-apiservers.
-func Workloads(first string, apiServers int) []Step {
+// AtRest is a cluster of so many nodes and kube-apiservers before the first step. A kubelet creates
+// its Lease some seconds after its Node is ready.
+func AtRest(nodes, apiServers int) []Expectation {
+	return []Expectation{
+		addresses(apiServers),
+		{recording.KindNode, "*", "condition Ready", "True*", nodes},
+		taint("*", "node.kubernetes.io/*", 0),
+		{recording.KindLease, "*", recording.FieldExists, "yes", nodes},
+	}
+}
+
+// Workloads are the steps that need nodes with kubelets and change none of them. first is a worker.
+func Workloads(first string) []Step {
 	const gated = "web-gated"
 	return []Step{
-		{"at rest", Nothing{}, []Expectation{addresses(apiServers)}},
+		{"at rest", Nothing{}, []Expectation{{recording.KindService, "kubernetes", recording.FieldExists, "yes", 1}}},
 		{"Deployment of 2", Deploy{app, 2}, []Expectation{endpoints("ready*", 2), pods(2)}},
 		{"gated Pod runs", RunGated{gated, app, first}, []Expectation{endpoints("not ready*", 1), endpoints("ready*", 2), pods(3)}},
 		{"gate opens", SetGate{gated, true}, []Expectation{endpoints("ready*", 3)}},
@@ -51,7 +61,11 @@ func Nodes(first, second string) []Step {
 // node, and count the number of all kube-apiservers.
 func APIServers(node, address string, count int) []Step {
 	gone := []Expectation{kubernetesAddress(address, 0), addresses(count - 1)}
-	back := []Expectation{kubernetesAddress(address, 1), addresses(count)}
+	// While its kube-apiserver is away, the node's own kubelet is silent, too.
+	back := []Expectation{
+		kubernetesAddress(address, 1), addresses(count),
+		condition(node, "True*"), taint(node, "node.kubernetes.io/*", 0),
+	}
 	return []Step{
 		{node + ": kube-apiserver stopped", StopAPIServer{node}, gone},
 		{node + ": kube-apiserver back", StartAPIServer{node}, back},
