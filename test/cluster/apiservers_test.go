@@ -22,8 +22,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/nodecluster"
 )
 
-// Bounds of docs/operations.md and of bootstrapsvc's flags, with as much again for a machine that is
-// busy.
+// Bounds of docs/operations.md and of bootstrapsvc's flags, with as much again for a machine that
+// is busy.
 const (
 	refusingLeaves = 8 * time.Second  // three probes, one second apart, and the write
 	silentLeaves   = 20 * time.Second // --unready-delay and as many probes
@@ -72,8 +72,8 @@ func TestServers_FrozenAPIServerLeavesTheEndpointsAndComesBack(t *testing.T) {
 	checkNoNodeDeclared(t, endpoints.history, began)
 }
 
-// A Pod that follows the endpoints, with a new connection for each request, sees neither the stop of
-// a kube-apiserver nor its start.
+// A Pod that follows the endpoints, with a new connection for each request, sees neither the stop
+// of a kube-apiserver nor its start.
 func TestServers_StopOfAnAPIServerFailsNoRequestThroughTheEndpoints(t *testing.T) {
 	f := sharedCluster(t)
 	endpoints, other := watchEndpoints(t, f), f.node(t, otherNode)
@@ -227,8 +227,8 @@ func (h *endpointHistory) checkNeverEmpty(t *testing.T, then time.Time) {
 	}
 }
 
-// checkAbsent looks at each version from the one after which the address of a node is out, until its
-// server is ready. The sidecar may have noticed that a little earlier than this test.
+// checkAbsent looks at each version from the one after which the address of a node is out, until
+// its server is ready. The sidecar may have noticed that a little earlier than this test.
 func (h *endpointHistory) checkAbsent(t *testing.T, node *nodecluster.Node, left, ready time.Time) {
 	t.Helper()
 	for _, c := range h.since(left) {

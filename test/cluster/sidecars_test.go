@@ -101,7 +101,8 @@ func TestServers_APIServerStartsBesideABrokenSidecar(t *testing.T) {
 
 const trivetImage = "trivet:devel" // of all static Pods of a cluster that starts
 
-// keepPods returns a function that puts manifests of static Pods back. The end of the test calls it, too.
+// keepPods returns a function that puts manifests of static Pods back. The end of the test calls
+// it, too.
 func keepPods(t *testing.T, node *nodecluster.Node, pods ...string) func() {
 	t.Helper()
 	manifests := map[string][]byte{}
@@ -176,8 +177,8 @@ func (f *fixture) containerIs(ctx context.Context, namespace, pod, container, im
 	return fmt.Errorf("Pod %s has no status of a container %s", pod, container)
 }
 
-// withImage returns bootstrapsvc's static Pod of a node with another image, and with the pull policy
-// of deploy/static-pods.
+// withImage returns bootstrapsvc's static Pod of a node with another image, and with the pull
+// policy of deploy/static-pods.
 func withImage(t *testing.T, node *nodecluster.Node, image string) *corev1.Pod {
 	t.Helper()
 	pod := podOf(t, node, bootstrapsvcPod)
@@ -199,7 +200,8 @@ func podOf(t *testing.T, node *nodecluster.Node, name string) *corev1.Pod {
 	return pod
 }
 
-// withSidecar returns kube-apiserver's static Pod of a node with what deploy/static-pods adds to it.
+// withSidecar returns kube-apiserver's static Pod of a node with what deploy/static-pods adds to
+// it.
 func withSidecar(t *testing.T, node *nodecluster.Node, image string) *corev1.Pod {
 	t.Helper()
 	pod := podOf(t, node, apiServerPod)

@@ -74,14 +74,14 @@ func TestUpgrade_FromThePreviousCommitUnderLoad(t *testing.T) {
 	h.await(t, rolloutLimit, func() error { return atRest(h, webReplicas) })
 
 	began := time.Now()
-	load := f.startFlips(t, h)
+	endFlips := f.startFlips(t, h)
 	for _, s := range upgradedServers() {
 		replaced := time.Now()
 		s.setImage(t, f, trivetImage)
 		s.awaitImage(t, f, trivetImage)
 		t.Logf("%s of %s replaced after %s", s.pod, s.node, milliseconds(time.Since(replaced)))
 	}
-	flips, deletions := load.stop()
+	flips, deletions := endFlips()
 	f.makeReady(t, h)
 	h.await(t, time.Minute, func() error { return atRest(h, webReplicas) })
 	figure(t, "images upgraded under load", fmt.Sprintf("%d servers in %s, %d readiness flips, %d Pods deleted", len(upgradedServers()), milliseconds(time.Since(began)), flips, deletions), "0 wrong slices, 0 nodes declared")
@@ -111,8 +111,8 @@ func TestUpgrade_ServersKilledDuringAReadinessFlip(t *testing.T) {
 	figure(t, "slicesvc and leasesvc killed during a readiness flip, slices right", milliseconds(time.Since(began)), killedStale.String())
 	f.makeReady(t, h)
 	h.await(t, time.Minute, func() error { return atRest(h, webReplicas) })
-	// The kubelet may take a while to say that the containers run again. leasesvc leads when it accepts
-	// a beat.
+	// The kubelet may take a while to say that the containers run again. leasesvc leads when it
+	// accepts a beat.
 	f.awaitBeats(t, time.Now())
 	figure(t, "slicesvc and leasesvc killed, beats of all workers again", milliseconds(time.Since(began)), "≤ 1m")
 	checkSlices(t, h, began, "servers killed", killedStale)
@@ -181,12 +181,9 @@ func running(h *history) []*corev1.Pod {
 	})
 }
 
-// flips changes the readiness of a Pod each second and deletes one every six seconds.
-type flips struct {
-	stop func() (flipped, deleted int)
-}
-
-func (f *fixture) startFlips(t *testing.T, h *history) flips {
+// startFlips changes the readiness of a Pod each second and deletes one every six seconds, until
+// the returned function is called or the test ends.
+func (f *fixture) startFlips(t *testing.T, h *history) (end func() (flipped, deleted int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -220,7 +217,7 @@ func (f *fixture) startFlips(t *testing.T, h *history) flips {
 			}
 		}
 	}()
-	return flips{stop: func() (int, int) { stop(); return flipped, deleted }}
+	return func() (int, int) { stop(); return flipped, deleted }
 }
 
 // previousArchive builds the commands of the previous commit and returns an image of them.
@@ -229,7 +226,8 @@ func previousArchive(t *testing.T) string {
 	dir := t.TempDir()
 	source, binaries, archive := filepath.Join(dir, "source"), filepath.Join(dir, "binaries"), filepath.Join(dir, "previous.tar")
 	checkOut(t, *previousCommit, source)
-	// The same flags as those of `make image`, so that packages that have not changed are not compiled.
+	// The same flags as those of `make image`, so that packages that have not changed are not
+	// compiled.
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/",
 		"./cmd/leasesvc", "./cmd/bootstrapsvc", "./cmd/slicesvc", "./cmd/gateway", "./cmd/trivet-agent")
 	build.Dir = source
@@ -247,7 +245,7 @@ func previousArchive(t *testing.T) string {
 	return archive
 }
 
-// checkOut writes the files of a commit into a directory. The repository has no work tree more.
+// checkOut writes the files of a commit into a directory. The repository stays as it is.
 func checkOut(t *testing.T, commit, dir string) {
 	t.Helper()
 	git := exec.CommandContext(t.Context(), "git", "archive", "--format=tar", commit)
