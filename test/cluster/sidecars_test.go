@@ -162,12 +162,14 @@ func (f *fixture) containerIs(ctx context.Context, namespace, pod, container, im
 	if err != nil {
 		return err
 	}
-	for i, status := range found.Status.ContainerStatuses {
+	for _, specified := range found.Spec.Containers {
+		if specified.Name == container && specified.Image != image {
+			return fmt.Errorf("container %s of Pod %s has image %s, want %s", container, pod, specified.Image, image)
+		}
+	}
+	for _, status := range found.Status.ContainerStatuses {
 		if status.Name != container {
 			continue
-		}
-		if specified := found.Spec.Containers[i].Image; specified != image {
-			return fmt.Errorf("container %s of Pod %s has image %s, want %s", container, pod, specified, image)
 		}
 		if err := check(status); err != nil {
 			return fmt.Errorf("container %s of Pod %s: %w", container, pod, err)
