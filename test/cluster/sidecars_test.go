@@ -155,9 +155,9 @@ func awaitNewAPIServer(t *testing.T, f *fixture, node *nodecluster.Node) time.Du
 	return time.Since(began)
 }
 
-// containerIs checks the status of a container of a static Pod. The kubelet is asked for it, because
-// its mirror Pods are late by a minute: its watches retry less and less often while kube-apiserver
-// restarts.
+// containerIs checks the status of a container of a static Pod. The kubelet is asked for it,
+// because its mirror Pods are late by a minute: its watches retry less and less often while
+// kube-apiserver restarts.
 func (f *fixture) containerIs(ctx context.Context, node, pod, container, image string, check func(corev1.ContainerStatus) error) error {
 	text, err := f.kube.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", node, "proxy/pods").DoRaw(ctx)
 	if err != nil {
