@@ -47,7 +47,7 @@ type leaseWriter struct {
 	// kubelet last wrote there or, before the first write, what it read.
 	known, settled *coordinationv1.Lease
 	refreshAt      time.Time
-	// reported is when the last heartbeat was sent.
+	// reported is when the kubelet was observed, by the last heartbeat.
 	reported time.Time
 
 	mu     sync.Mutex // guards the fields below
@@ -82,13 +82,14 @@ func (l *leaseWriter) serve(w http.ResponseWriter, r *http.Request) bool {
 	if err != nil || len(body) > leasewrite.MaxBodyBytes {
 		return false
 	}
+	arrived := time.Now()
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
 	case <-r.Context().Done():
 		return false
 	}
-	return l.write(w, r, form, body)
+	return l.write(w, r, form, body, arrived)
 }
 
 // restored is a body of which a part was read.
@@ -97,7 +98,7 @@ type restored struct {
 	io.Closer
 }
 
-func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewrite.Form, body []byte) bool {
+func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewrite.Form, body []byte, arrived time.Time) bool {
 	readErr := l.refresh(r.Context())
 	if l.known == nil && readErr == nil {
 		return false // there is no such Lease; kube-apiserver says so
@@ -113,7 +114,7 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	if verdict == leasewrite.Unusual {
 		return false
 	}
-	renewed := l.beat(r.Context(), leasewrite.Third(write))
+	renewed := l.beat(r.Context(), arrived, leasewrite.Third(write))
 	l.record(verdict, renewed)
 	switch {
 	case renewed && verdict == leasewrite.Renewal:
@@ -125,12 +126,14 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	return false
 }
 
-// beat sends a heartbeat, and reports whether leasesvc renews: its last renewal is younger than a
-// third of the Lease's duration.
-func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
+// beat sends a heartbeat of a kubelet whose write arrived at that time, and reports whether
+// leasesvc renews: its last renewal is younger than a third of the Lease's duration.
+func (l *leaseWriter) beat(ctx context.Context, arrived time.Time, third time.Duration) bool {
 	start, before := time.Now(), l.reported
-	l.reported = start
-	if err := l.heartbeats.Report(start); err != nil {
+	if arrived.After(before) { // else a later write had its turn first
+		l.reported = arrived
+	}
+	if err := l.heartbeats.Report(l.reported); err != nil {
 		l.logger.Warn("cannot send a heartbeat; the Lease write passes to kube-apiserver", "error", err)
 		return false
 	}

@@ -23,7 +23,11 @@ func Decode(form Form, body []byte, known *coordinationv1.Lease) (*coordinationv
 		}
 		return decodePatch(body, known)
 	}
-	return DecodeLease(form.In, body)
+	write, err := DecodeLease(form.In, body)
+	if err == nil && form.In == Protobuf {
+		err = wholly(body, write)
+	}
+	return write, err
 }
 
 // Verdict is what a write is.
