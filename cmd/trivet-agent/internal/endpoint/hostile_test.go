@@ -1,8 +1,12 @@
 package endpoint
 
 import (
+	"bufio"
 	"bytes"
+	"crypto/tls"
+	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,4 +53,32 @@ func leaseBody(t *testing.T, w *writer) []byte {
 		t.Fatal(err)
 	}
 	return body
+}
+
+// A request target that no server takes says nothing of the kube-apiservers. CONNECT asks for a
+// tunnel to any address.
+func TestServe_OnlyPathsPass(t *testing.T) {
+	f := newFixture(t, http.HandlerFunc(echo))
+	pair, err := tls.LoadX509KeyPair(f.cluster.CertFile, f.cluster.CertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"GET https:a/b", "CONNECT 10.0.0.1:1", "CONNECT /api"} {
+		dialer := tls.Dialer{Config: f.clientTLS(&pair)}
+		conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(f.url, "https://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		_, _ = response.Body.Close(), conn.Close()
+		if response.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s, want 400", line, response.Status)
+		}
+	}
 }
