@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/leasewrite"
@@ -80,5 +81,43 @@ func TestServe_OnlyPathsPass(t *testing.T) {
 		if response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s, want 400", line, response.Status)
 		}
+	}
+}
+
+// leasesvc accepts heartbeats. Readers of the Lease object, such as the node-lifecycle controller,
+// see only whether leasesvc writes it.
+func TestLease_PassesIfNothingRenewsTheRealLease(t *testing.T) {
+	const seconds = 4
+	for name, renewing := range map[string]bool{"leasesvc writes the Lease": true, "leasesvc does not write the Lease": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, nil)
+			w := newWriter(f, leasewrite.Protobuf)
+			w.held.Spec.LeaseDurationSeconds = new(int32(seconds))
+			w.mustRenew()
+			before := f.leases.Count(http.MethodPut)
+			written, longest := time.Now(), time.Duration(0)
+			for end := time.Now().Add(2 * seconds * time.Second); time.Now().Before(end); {
+				if renewing && time.Since(written) > seconds*time.Second/2 {
+					f.leases.Write(node, func(l *coordinationv1.Lease) { l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()} })
+					written = time.Now()
+				}
+				w.mustRenew()
+				longest = max(longest, time.Since(f.leases.Get(node).Spec.RenewTime.Time))
+				time.Sleep(100 * time.Millisecond) // as a kubelet does
+			}
+			writes := f.leases.Count(http.MethodPut) - before
+			switch {
+			case renewing && writes > 0:
+				t.Errorf("%d writes beside a leasesvc that writes, want 0", writes)
+			case !renewing && longest > seconds*time.Second:
+				t.Errorf("the real Lease was not renewed for %v, want at most its duration", longest)
+			case !renewing && writes > 3:
+				t.Errorf("%d writes in twice the duration, want those that keep the Lease alive", writes)
+			}
+			if reads := f.leases.Count(http.MethodGet); reads > 12 {
+				t.Errorf("%d reads in twice the duration", reads)
+			}
+		})
 	}
 }
