@@ -87,7 +87,7 @@ func TestServe_OnlyPathsPass(t *testing.T) {
 // leasesvc accepts heartbeats. Readers of the Lease object, such as the node-lifecycle controller,
 // see only whether leasesvc writes it.
 func TestLease_PassesIfNothingRenewsTheRealLease(t *testing.T) {
-	const seconds = 4
+	const seconds = 6
 	for name, renewing := range map[string]bool{"leasesvc writes the Lease": true, "leasesvc does not write the Lease": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +97,7 @@ func TestLease_PassesIfNothingRenewsTheRealLease(t *testing.T) {
 			w.mustRenew()
 			before := f.leases.Count(http.MethodPut)
 			written, longest := time.Now(), time.Duration(0)
-			for end := time.Now().Add(2 * seconds * time.Second); time.Now().Before(end); {
+			for end := time.Now().Add(seconds * time.Second * 3 / 2); time.Now().Before(end); {
 				if renewing && time.Since(written) > seconds*time.Second/2 {
 					f.leases.Write(node, func(l *coordinationv1.Lease) { l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()} })
 					written = time.Now()
@@ -113,11 +113,24 @@ func TestLease_PassesIfNothingRenewsTheRealLease(t *testing.T) {
 			case !renewing && longest > seconds*time.Second:
 				t.Errorf("the real Lease was not renewed for %v, want at most its duration", longest)
 			case !renewing && writes > 3:
-				t.Errorf("%d writes in twice the duration, want those that keep the Lease alive", writes)
+				t.Errorf("%d writes in one and a half durations, want those that keep the Lease alive", writes)
 			}
 			if reads := f.leases.Count(http.MethodGet); reads > 12 {
-				t.Errorf("%d reads in twice the duration", reads)
+				t.Errorf("%d reads in one and a half durations", reads)
 			}
 		})
+	}
+}
+
+// No kube-apiserver can say whether the Lease was renewed: heartbeats go on.
+func TestLease_AReadThatFailsIsNoReasonToPass(t *testing.T) {
+	f := newFixture(t, nil)
+	w := newWriter(f, leasewrite.Protobuf)
+	w.held.Spec.LeaseDurationSeconds = new(int32(2))
+	w.mustRenew()
+	f.server.Kill()
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		w.mustRenew()
+		time.Sleep(100 * time.Millisecond) // as a kubelet does
 	}
 }

@@ -25,7 +25,7 @@ const (
 	// something else has deleted or changed is noticed.
 	refreshPeriod = 5 * time.Minute
 	// refreshRetry is the pause after a read that failed.
-	refreshRetry = 30 * time.Second
+	refreshRetry = 10 * time.Second
 	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old because the
 	// kubelet was late. renewalPoll is the time between two looks.
 	renewalWait = time.Second
@@ -47,6 +47,11 @@ type leaseWriter struct {
 	// kubelet last wrote there or, before the first write, what it read.
 	known, settled *coordinationv1.Lease
 	refreshAt      time.Time
+	// renewedAt is when known was renewed by anything, and readAt when that was read or written.
+	renewedAt, readAt time.Time
+	// unwritten says that nothing but the kubelet renews the real Lease, although leasesvc accepts
+	// heartbeats.
+	unwritten bool
 	// reported is when the kubelet was observed, by the last heartbeat.
 	reported time.Time
 
@@ -63,6 +68,7 @@ type passthrough struct {
 	beats     uint64 // writes that became a heartbeat
 	passed    uint64 // writes that passed because leasesvc does not renew
 	changes   uint64 // writes that passed because they change the Lease
+	overdue   uint64 // writes that passed because leasesvc does not write the Lease
 	conflicts uint64 // conflicts with leasesvc that the kubelet did not see
 }
 
@@ -115,9 +121,10 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 		return false
 	}
 	renewed := l.beat(r.Context(), arrived, leasewrite.Third(write))
-	l.record(verdict, renewed)
+	overdue := renewed && l.overdue()
+	l.record(verdict, renewed, overdue)
 	switch {
-	case renewed && verdict == leasewrite.Renewal:
+	case renewed && verdict == leasewrite.Renewal && !overdue:
 		l.answer(w, form, leasewrite.Answer(write, l.known))
 		return true
 	case form.Kind == leasewrite.Replace:
@@ -180,11 +187,49 @@ func (l *leaseWriter) refresh(ctx context.Context) error {
 		l.logger.Warn("cannot read the Lease of the node", "error", err)
 		return err
 	}
-	l.known, l.refreshAt = read, now.Add(refreshPeriod)
+	renewedAt := time.Time{}
+	if read != nil {
+		renewedAt = leasewrite.RenewedAt(read, l.known, now, l.readAt, l.renewedAt)
+		l.noteWritten(read)
+	}
+	l.keep(read, renewedAt)
 	if read == nil {
-		l.settled, l.refreshAt = nil, time.Time{}
+		l.settled = nil
 	}
 	return nil
+}
+
+// keep sets what is known of the real Lease. It is read again when it is due, because leasesvc may
+// accept heartbeats and fail to write.
+func (l *leaseWriter) keep(lease *coordinationv1.Lease, renewedAt time.Time) {
+	now := time.Now()
+	l.known, l.renewedAt, l.readAt, l.refreshAt = lease, renewedAt, now, time.Time{}
+	if lease == nil {
+		return
+	}
+	l.refreshAt = now.Add(refreshPeriod)
+	if due := renewedAt.Add(leasewrite.DueAfter(lease)); due.Before(l.refreshAt) {
+		l.refreshAt = due
+	}
+}
+
+// overdue reports whether a read has found that nothing renewed the real Lease when it was due. A
+// read that failed says nothing.
+func (l *leaseWriter) overdue() bool {
+	overdue := l.known != nil && l.readAt.Sub(l.renewedAt) >= leasewrite.DueAfter(l.known)
+	if overdue && !l.unwritten {
+		l.unwritten = true
+		l.logger.Warn("leasesvc accepts heartbeats and does not write the Lease; the kubelet's writes keep it alive", "renewed", l.renewedAt)
+	}
+	return overdue
+}
+
+// noteWritten notes that something other than the kubelet has renewed the Lease that was read.
+func (l *leaseWriter) noteWritten(read *coordinationv1.Lease) {
+	if l.unwritten && l.known != nil && !leasewrite.SameRenewal(read, l.known) {
+		l.unwritten = false
+		l.logger.Info("the Lease is written again")
+	}
 }
 
 var errUnknownLease = errors.New("the Lease is not known")
@@ -264,7 +309,8 @@ func (l *leaseWriter) reread(ctx context.Context, write *coordinationv1.Lease) b
 func (l *leaseWriter) learn(answer answer, form leasewrite.Form, write *coordinationv1.Lease) {
 	if answer.code == http.StatusOK || answer.code == http.StatusCreated {
 		if stored, err := leasewrite.DecodeLease(form.Out, answer.body); err == nil {
-			l.known, l.settled, l.refreshAt = stored, write, time.Now().Add(refreshPeriod)
+			l.keep(stored, time.Now())
+			l.settled = write
 			return
 		}
 	}
@@ -333,7 +379,7 @@ func (l *leaseWriter) countConflict() {
 }
 
 // record notes what becomes of a write.
-func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed bool) {
+func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed, overdue bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, s := time.Now(), &l.state
@@ -343,6 +389,8 @@ func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed bool) {
 		s.passed++
 	case verdict == leasewrite.Change:
 		s.changes++
+	case overdue:
+		s.overdue++
 	default:
 		s.beats++
 	}
