@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/apiservertest"
 )
 
 var errBroken = errors.New("the body breaks off")
@@ -41,8 +43,11 @@ func TestRoundTrip_ABodyThatBreaksOffIsNoFaultOfTheServer(t *testing.T) {
 
 // The stored list may have been written by an earlier process, or by hand, since this one read it.
 func TestDiscover_AListThatIsStoredAlreadyIsUsed(t *testing.T) {
-	f := newFixture(t, 1)
-	f.cfg.Discover = true
+	cluster := apiservertest.NewCluster(t, node)
+	f := &fixture{cluster: cluster, servers: []*apiservertest.Server{cluster.Serve(t, named("0"))}}
+	f.Pool = f.open(t, t.TempDir(), nil)
+	defer f.connectionsClose()
+	f.cfg.Discover = true // nothing runs yet
 	addresses := []string{"127.0.0.1:1"}
 	if err := os.WriteFile(filepath.Join(f.cfg.StateDir, endpointsFile), []byte(`["127.0.0.1:1"]`), 0o600); err != nil {
 		t.Fatal(err)
