@@ -17,8 +17,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/leasewrite"
 )
 
-// A heartbeat says when the kubelet wrote, not when the endpoint got round to its write: the kubelet
-// may have ended meanwhile.
+// A heartbeat says when the write of the kubelet arrived, not when its turn came: the kubelet may
+// have ended meanwhile.
 func TestLease_ABeatIsAsOldAsItsWrite(t *testing.T) {
 	f := newFixture(t, nil)
 	w := newWriter(f, leasewrite.Protobuf)

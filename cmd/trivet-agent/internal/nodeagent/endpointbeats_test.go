@@ -11,8 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// An answer to a late or repeated beat does not make the kubelet's observation younger. The endpoint
-// must not wait a third of the Lease's duration from the answer on.
+// An answer to a late or repeated beat does not make the kubelet's observation younger. The
+// endpoint must not wait a third of the duration of the Lease from the answer on.
 func TestEndpointBeats_ARenewalIsAsOldAsItsObservation(t *testing.T) {
 	f := newFixture(t)
 	f.rotate(t, "node-1", "first.pem")
