@@ -49,10 +49,10 @@ const (
 type Heartbeats interface {
 	// Report sends a heartbeat, because the kubelet was observed at that time.
 	Report(observed time.Time) error
-	// Renewed returns when leasesvc last accepted a heartbeat; zero before the first. live says
-	// that leasesvc has a session of the node now, so that an answer to the last heartbeat can
-	// come.
-	Renewed() (accepted time.Time, live bool)
+	// Renewed returns the latest time of an observation whose heartbeat leasesvc has accepted; zero
+	// before the first. A late answer does not make it younger. live says that leasesvc has a
+	// session of the node now, so that an answer to the last heartbeat can come.
+	Renewed() (observed time.Time, live bool)
 }
 
 // Config configures an Endpoint. All fields but Listener and ClientCAFile are required.
@@ -207,6 +207,10 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request) {
 	recorder := &recorder{ResponseWriter: w, start: time.Now()}
 	defer e.metrics.observe(r, recorder)
 	e.conns.identified(r.Context())
+	if r.Method == http.MethodConnect || r.URL.Opaque != "" {
+		writeStatus(recorder, http.StatusBadRequest, "BadRequest", "the request target is no path")
+		return
+	}
 	if !e.pool.HasCertificate() {
 		writeStatus(recorder, http.StatusServiceUnavailable, "ServiceUnavailable", "trivet-agent cannot read the certificate of the node")
 		return

@@ -35,12 +35,14 @@ type leasesvc struct {
 	err      error      // of Report
 	accepted time.Time
 	reports  int
+	observed time.Time // the last one
 }
 
 func (l *leasesvc) Report(observed time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reports++
+	l.observed = observed
 	if !l.gone && !l.silent && l.err == nil {
 		l.accepted = observed
 	}

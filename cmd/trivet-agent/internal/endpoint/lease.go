@@ -25,7 +25,7 @@ const (
 	// something else has deleted or changed is noticed.
 	refreshPeriod = 5 * time.Minute
 	// refreshRetry is the pause after a read that failed.
-	refreshRetry = 30 * time.Second
+	refreshRetry = 10 * time.Second
 	// renewalWait bounds how long a write waits for leasesvc if the last renewal is old because the
 	// kubelet was late. renewalPoll is the time between two looks.
 	renewalWait = time.Second
@@ -47,7 +47,12 @@ type leaseWriter struct {
 	// kubelet last wrote there or, before the first write, what it read.
 	known, settled *coordinationv1.Lease
 	refreshAt      time.Time
-	// reported is when the last heartbeat was sent.
+	// renewedAt is when known was renewed by anything, and readAt when that was read or written.
+	renewedAt, readAt time.Time
+	// unwritten says that nothing but the kubelet renews the real Lease, although leasesvc accepts
+	// heartbeats.
+	unwritten bool
+	// reported is when the kubelet was observed, by the last heartbeat.
 	reported time.Time
 
 	mu     sync.Mutex // guards the fields below
@@ -63,6 +68,7 @@ type passthrough struct {
 	beats     uint64 // writes that became a heartbeat
 	passed    uint64 // writes that passed because leasesvc does not renew
 	changes   uint64 // writes that passed because they change the Lease
+	overdue   uint64 // writes that passed because leasesvc does not write the Lease
 	conflicts uint64 // conflicts with leasesvc that the kubelet did not see
 }
 
@@ -82,13 +88,14 @@ func (l *leaseWriter) serve(w http.ResponseWriter, r *http.Request) bool {
 	if err != nil || len(body) > leasewrite.MaxBodyBytes {
 		return false
 	}
+	arrived := time.Now()
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
 	case <-r.Context().Done():
 		return false
 	}
-	return l.write(w, r, form, body)
+	return l.write(w, r, form, body, arrived)
 }
 
 // restored is a body of which a part was read.
@@ -97,7 +104,7 @@ type restored struct {
 	io.Closer
 }
 
-func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewrite.Form, body []byte) bool {
+func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewrite.Form, body []byte, arrived time.Time) bool {
 	readErr := l.refresh(r.Context())
 	if l.known == nil && readErr == nil {
 		return false // there is no such Lease; kube-apiserver says so
@@ -113,10 +120,11 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	if verdict == leasewrite.Unusual {
 		return false
 	}
-	renewed := l.beat(r.Context(), leasewrite.Third(write))
-	l.record(verdict, renewed)
+	renewed := l.beat(r.Context(), arrived, leasewrite.Third(write))
+	overdue := renewed && l.overdue()
+	l.record(verdict, renewed, overdue)
 	switch {
-	case renewed && verdict == leasewrite.Renewal:
+	case renewed && verdict == leasewrite.Renewal && !overdue:
 		l.answer(w, form, leasewrite.Answer(write, l.known))
 		return true
 	case form.Kind == leasewrite.Replace:
@@ -125,12 +133,14 @@ func (l *leaseWriter) write(w http.ResponseWriter, r *http.Request, form leasewr
 	return false
 }
 
-// beat sends a heartbeat, and reports whether leasesvc renews: its last renewal is younger than a
-// third of the Lease's duration.
-func (l *leaseWriter) beat(ctx context.Context, third time.Duration) bool {
+// beat sends a heartbeat of a kubelet whose write arrived at that time, and reports whether
+// leasesvc renews: its last renewal is younger than a third of the Lease's duration.
+func (l *leaseWriter) beat(ctx context.Context, arrived time.Time, third time.Duration) bool {
 	start, before := time.Now(), l.reported
-	l.reported = start
-	if err := l.heartbeats.Report(start); err != nil {
+	if arrived.After(before) { // else a later write had its turn first
+		l.reported = arrived
+	}
+	if err := l.heartbeats.Report(l.reported); err != nil {
 		l.logger.Warn("cannot send a heartbeat; the Lease write passes to kube-apiserver", "error", err)
 		return false
 	}
@@ -177,11 +187,49 @@ func (l *leaseWriter) refresh(ctx context.Context) error {
 		l.logger.Warn("cannot read the Lease of the node", "error", err)
 		return err
 	}
-	l.known, l.refreshAt = read, now.Add(refreshPeriod)
+	renewedAt := time.Time{}
+	if read != nil {
+		renewedAt = leasewrite.RenewedAt(read, l.known, now, l.readAt, l.renewedAt)
+		l.noteWritten(read)
+	}
+	l.keep(read, renewedAt)
 	if read == nil {
-		l.settled, l.refreshAt = nil, time.Time{}
+		l.settled = nil
 	}
 	return nil
+}
+
+// keep sets what is known of the real Lease. It is read again when it is due, because leasesvc may
+// accept heartbeats and fail to write.
+func (l *leaseWriter) keep(lease *coordinationv1.Lease, renewedAt time.Time) {
+	now := time.Now()
+	l.known, l.renewedAt, l.readAt, l.refreshAt = lease, renewedAt, now, time.Time{}
+	if lease == nil {
+		return
+	}
+	l.refreshAt = now.Add(refreshPeriod)
+	if due := renewedAt.Add(leasewrite.DueAfter(lease)); due.Before(l.refreshAt) {
+		l.refreshAt = due
+	}
+}
+
+// overdue reports whether a read has found that nothing renewed the real Lease when it was due. A
+// read that failed says nothing.
+func (l *leaseWriter) overdue() bool {
+	overdue := l.known != nil && l.readAt.Sub(l.renewedAt) >= leasewrite.DueAfter(l.known)
+	if overdue && !l.unwritten {
+		l.unwritten = true
+		l.logger.Warn("leasesvc accepts heartbeats and does not write the Lease; the kubelet's writes keep it alive", "renewed", l.renewedAt)
+	}
+	return overdue
+}
+
+// noteWritten notes that something other than the kubelet has renewed the Lease that was read.
+func (l *leaseWriter) noteWritten(read *coordinationv1.Lease) {
+	if l.unwritten && l.known != nil && !leasewrite.SameRenewal(read, l.known) {
+		l.unwritten = false
+		l.logger.Info("the Lease is written again")
+	}
 }
 
 var errUnknownLease = errors.New("the Lease is not known")
@@ -261,7 +309,8 @@ func (l *leaseWriter) reread(ctx context.Context, write *coordinationv1.Lease) b
 func (l *leaseWriter) learn(answer answer, form leasewrite.Form, write *coordinationv1.Lease) {
 	if answer.code == http.StatusOK || answer.code == http.StatusCreated {
 		if stored, err := leasewrite.DecodeLease(form.Out, answer.body); err == nil {
-			l.known, l.settled, l.refreshAt = stored, write, time.Now().Add(refreshPeriod)
+			l.keep(stored, time.Now())
+			l.settled = write
 			return
 		}
 	}
@@ -330,7 +379,7 @@ func (l *leaseWriter) countConflict() {
 }
 
 // record notes what becomes of a write.
-func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed bool) {
+func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed, overdue bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, s := time.Now(), &l.state
@@ -340,6 +389,8 @@ func (l *leaseWriter) record(verdict leasewrite.Verdict, renewed bool) {
 		s.passed++
 	case verdict == leasewrite.Change:
 		s.changes++
+	case overdue:
+		s.overdue++
 	default:
 		s.beats++
 	}

@@ -109,7 +109,7 @@ var (
 	passthroughActive = prometheus.NewDesc("trivet_agent_endpoint_passthrough",
 		"1 while Lease writes pass to kube-apiserver, because leasesvc does not renew.", nil, nil)
 	leaseWrites = prometheus.NewDesc("trivet_agent_endpoint_lease_writes_total",
-		"Lease writes of the kubelet, by result: beat, passthrough, or change for one that changes more than the time.", []string{"result"}, nil)
+		"Lease writes of the kubelet, by result: beat; passthrough; change for one that changes more than the time; overdue for one that passed because nothing else renewed the Lease.", []string{"result"}, nil)
 	leaseConflicts = prometheus.NewDesc("trivet_agent_endpoint_lease_conflicts_total",
 		"Conflicts of Lease writes that were repeated with the version of the real Lease.", nil, nil)
 	openConnections = prometheus.NewDesc("trivet_agent_endpoint_connections",
@@ -151,6 +151,7 @@ func (e *Endpoint) Collect(ch chan<- prometheus.Metric) {
 	counter(leaseWrites, float64(s.beats), "beat")
 	counter(leaseWrites, float64(s.passed), "passthrough")
 	counter(leaseWrites, float64(s.changes), "change")
+	counter(leaseWrites, float64(s.overdue), "overdue")
 	counter(leaseConflicts, float64(s.conflicts))
 	strangers, nodes := e.conns.count()
 	gauge(openConnections, float64(strangers), "false")

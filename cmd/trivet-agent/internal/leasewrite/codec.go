@@ -68,6 +68,22 @@ func decodeProtobuf(body []byte, lease *coordinationv1.Lease) error {
 	return nil
 }
 
+// errUnknownField says that a protobuf body has a field that this version does not know, or that it
+// is encoded in an unusual way. The decoder drops such fields.
+var errUnknownField = errors.New("decode Lease: the body has more than is known")
+
+// wholly checks that a decoded Lease is all that its protobuf body has.
+func wholly(body []byte, lease *coordinationv1.Lease) error {
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(bytes.TrimPrefix(body, protobufMagic)); err != nil {
+		return fmt.Errorf("decode Lease: %w", err)
+	}
+	if len(envelope.Raw) != lease.Size() {
+		return errUnknownField
+	}
+	return nil
+}
+
 // EncodeLease encodes a Lease as kube-apiserver does.
 func EncodeLease(mediaType string, lease *coordinationv1.Lease) ([]byte, error) {
 	typed := lease.DeepCopy()

@@ -23,7 +23,11 @@ func Decode(form Form, body []byte, known *coordinationv1.Lease) (*coordinationv
 		}
 		return decodePatch(body, known)
 	}
-	return DecodeLease(form.In, body)
+	write, err := DecodeLease(form.In, body)
+	if err == nil && form.In == Protobuf {
+		err = wholly(body, write)
+	}
+	return write, err
 }
 
 // Verdict is what a write is.
@@ -135,4 +139,35 @@ func merge[T any](field *T, write, settled T) {
 // Third returns a third of the duration of a Lease.
 func Third(l *coordinationv1.Lease) time.Duration {
 	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second / 3
+}
+
+// DueAfter returns the age at which the renewal of a Lease is overdue: three quarters of its
+// duration. leasesvc renews before, and readers wait for the whole duration.
+func DueAfter(l *coordinationv1.Lease) time.Duration {
+	if l.Spec.LeaseDurationSeconds == nil {
+		return 0
+	}
+	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second * 3 / 4
+}
+
+// SameRenewal reports whether two versions of a Lease show the same renewal.
+func SameRenewal(a, b *coordinationv1.Lease) bool {
+	return equality.Semantic.DeepEqual(a.Spec.RenewTime, b.Spec.RenewTime)
+}
+
+// RenewedAt estimates when a Lease that is read now was renewed. known is what was read or written
+// at readAt, and its renewal was at renewedAt; known may be nil. renewTime is by the clock of the
+// writer. It is believed only as far as the reads permit.
+func RenewedAt(read, known *coordinationv1.Lease, now, readAt, renewedAt time.Time) time.Time {
+	if known != nil && SameRenewal(read, known) {
+		return renewedAt
+	}
+	if read.Spec.RenewTime == nil {
+		return readAt
+	}
+	estimate := now.Add(-max(now.Sub(read.Spec.RenewTime.Time), 0))
+	if known != nil && estimate.Before(readAt) {
+		return readAt
+	}
+	return estimate
 }

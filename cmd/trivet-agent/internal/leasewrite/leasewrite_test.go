@@ -325,3 +325,24 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// A newer kubelet may set a field that this version does not know. A renewal that dropped it would
+// answer for a change that nothing has stored.
+func TestDecode_RefusesAFieldThatItDoesNotKnow(t *testing.T) {
+	body, err := EncodeLease(Protobuf, lease())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(body[4:]); err != nil {
+		t.Fatal(err)
+	}
+	envelope.Raw = append(envelope.Raw, 0x7a, 1, 'x') // field 15 of Lease
+	changed, err := envelope.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Decode(Form{Kind: Replace, In: Protobuf}, append(body[:4:4], changed...), lease()); err == nil {
+		t.Errorf("Decode() = %v, want an error", l)
+	}
+}

@@ -85,6 +85,11 @@ func (c *CA) Run(ctx context.Context) error {
 func (c *CA) Rotate() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.rotate()
+}
+
+// rotate is Rotate with the mutex held.
+func (c *CA) rotate() error {
 	unlock, err := c.lock()
 	if err != nil {
 		return err
@@ -192,13 +197,19 @@ func (c *CA) publish(a certs.Authorities) error {
 	return replace(c.BundleFile(), bundle, 0o644)
 }
 
-// GetCertificate returns the serving certificate, which it renews in memory.
+// GetCertificate returns the serving certificate, which it renews in memory. If the authority has
+// ended or is not valid yet, because the clock was wrong when it was made, a new one is made first.
 func (c *CA) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	if s := c.serving; s != nil && now.Before(certs.RenewAt(s.Leaf)) && !now.Before(s.Leaf.NotBefore) {
 		return s, nil
+	}
+	if authority := c.authorities.Signing.Certificate(); now.Before(authority.NotBefore) || now.After(authority.NotAfter) {
+		if err := c.rotate(); err != nil {
+			return nil, err
+		}
 	}
 	pair, err := c.authorities.Signing.Issue(certs.Leaf{
 		User: "trivet-agent", DNSNames: []string{"localhost"},

@@ -122,3 +122,24 @@ func TestOpen_DamagedOrEndedAuthorityIsReplaced(t *testing.T) {
 		})
 	}
 }
+
+// A machine without a clock of its own starts with a wrong time. The endpoint does not wait for the
+// next check of the authority's age when the time becomes right.
+func TestGetCertificate_TheClockStepsWhileTheEndpointRuns(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"ahead": 24 * time.Hour, "behind": -20 * 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			c := &CA{dir: t.TempDir(), logger: slog.New(slog.DiscardHandler), now: func() time.Time { return time.Now().Add(wrong) }}
+			if err := c.Rotate(); err != nil {
+				t.Fatal(err)
+			}
+			bundle, serving := c.state(t)
+			trusted(t, bundle, serving, c.now())
+			c.now = time.Now
+			if _, err := c.GetCertificate(nil); err != nil {
+				t.Fatal(err)
+			}
+			bundle, serving = c.state(t)
+			trusted(t, bundle, serving, time.Now())
+		})
+	}
+}

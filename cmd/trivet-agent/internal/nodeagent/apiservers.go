@@ -180,7 +180,7 @@ func (n *node) files() (identity.Files, error) {
 type endpointBeats struct{ *beats }
 
 // Renewed implements endpoint.Heartbeats.
-func (e endpointBeats) Renewed() (accepted time.Time, live bool) {
+func (e endpointBeats) Renewed() (observed time.Time, live bool) {
 	renewal := e.beats.Renewed()
-	return renewal.Accepted, renewal.Live
+	return renewal.Observed, renewal.Live
 }

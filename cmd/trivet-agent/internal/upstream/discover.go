@@ -65,13 +65,19 @@ func (p *Pool) discover(ctx context.Context) {
 	}
 }
 
-// use sets and stores the endpoints if they differ from the stored ones.
+// use sets the endpoints if they differ from those in use, and stores them if they differ from the
+// stored ones.
 func (p *Pool) use(addresses []string) {
+	p.mu.Lock()
+	changed := !slices.Equal(addresses, p.endpoints)
+	p.mu.Unlock()
+	if changed {
+		p.cfg.Logger.Info("endpoints of default/kubernetes have changed", "endpoints", addresses)
+		p.setEndpoints(addresses)
+	}
 	if slices.Equal(addresses, p.loadEndpoints()) {
 		return
 	}
-	p.cfg.Logger.Info("endpoints of default/kubernetes have changed", "endpoints", addresses)
-	p.setEndpoints(addresses)
 	if err := p.storeEndpoints(addresses); err != nil {
 		p.cfg.Logger.Warn("cannot store the endpoints of default/kubernetes", "error", err)
 	}

@@ -157,8 +157,9 @@ type attempt struct {
 	repeatable bool
 	// sent says that the request has a connection, so that the server may have it.
 	sent atomic.Bool
-	// read says that the body was read.
-	read atomic.Bool
+	// read says that the body was read, and broken that its read failed, which is no fault of the
+	// server.
+	read, broken atomic.Bool
 }
 
 func (a *attempt) movable() bool { return a.repeatable || !a.sent.Load() && !a.read.Load() }

@@ -70,11 +70,13 @@ type Pool struct {
 	cfg         Config
 	credentials *credentials
 
-	mu       sync.Mutex // guards the fields below
-	targets  []*target  // in order of preference
-	current  *target
-	changed  chan struct{} // closed when targets changes
-	reloadAt time.Time     // the next read of missing credentials
+	mu      sync.Mutex // guards the fields below
+	targets []*target  // in order of preference
+	current *target
+	// endpoints are the addresses of the last setEndpoints.
+	endpoints []string
+	changed   chan struct{} // closed when targets changes
+	reloadAt  time.Time     // the next read of missing credentials
 }
 
 // New returns a Pool with the server of the kubeconfig and the stored endpoints.
@@ -216,6 +218,9 @@ func (p *Pool) roundTrip(request *http.Request, pick func(*connections) http.Rou
 			return nil, err // the caller has gone
 		}
 		failures = append(failures, fmt.Errorf("%s: %w", t.base.Host, err))
+		if a.broken.Load() {
+			return nil, fmt.Errorf("%w: %w", ErrAmbiguous, errors.Join(failures...))
+		}
 		p.failed(t, err)
 		if !a.movable() {
 			return nil, fmt.Errorf("%w: %w", ErrAmbiguous, errors.Join(failures...))
@@ -440,7 +445,7 @@ func (p *Pool) setEndpoints(addresses []string) {
 			p.current = nil
 		}
 	}
-	p.targets = next
+	p.targets, p.endpoints = next, addresses
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
@@ -456,10 +461,14 @@ type sharedBody struct {
 	attempt *attempt
 }
 
-// Read notes that the body cannot be sent again.
+// Read notes that the body cannot be sent again, and whether the caller breaks it off.
 func (b sharedBody) Read(p []byte) (int, error) {
 	b.attempt.read.Store(true)
-	return b.ReadCloser.Read(p)
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF { // io.EOF comes bare
+		b.attempt.broken.Store(true)
+	}
+	return n, err
 }
 
 // Close closes the body if no other attempt can follow.
