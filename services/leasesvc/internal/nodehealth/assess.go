@@ -108,7 +108,7 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 		}
 	}
 	kubelet, by := s.signs.lastOfKubelet(r.GracePeriod)
-	switch grace, since, reported := r.reportedGrace(s, c); {
+	switch grace, since, reported := r.reportedGrace(s, c, kubelet); {
 	case kubelet == 0:
 	case reported:
 		allow(kubelet, by, grace)
@@ -135,12 +135,15 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 // reportedGrace returns how long the kubelet of an expired session may give no sign of its own, if
 // its agent lives and says that the kubelet is silent, and the first moment at which that may count.
 // It is two renewals of the kubelet's Lease. Without such an agent, reported is false. It also is
-// while no kubelet renews a Lease: then kube-apiserver may take no writes.
-func (r Rules) reportedGrace(s *NodeState, c ClusterState) (grace time.Duration, since monotonic.Instant, reported bool) {
+// while kube-apiserver may take no writes: other kubelets renew no Lease either.
+func (r Rules) reportedGrace(s *NodeState, c ClusterState, own monotonic.Instant) (grace time.Duration, since monotonic.Instant, reported bool) {
 	if s.signs.reportedSince == 0 || s.signs.leaseDuration <= 0 || s.traits.ready == "" || c.renewals.paused {
 		return 0, 0, false
 	}
 	grace = min(max(s.signs.leaseDuration/2, r.SessionGrace), r.GracePeriod)
+	if c.renewals.excuse(own, grace) {
+		return 0, 0, false
+	}
 	since = s.signs.reportedSince
 	if c.renewals.resumed > 0 {
 		since = max(since, c.renewals.resumed.Add(grace))

@@ -15,6 +15,8 @@ type renewals struct {
 	resumed monotonic.Instant
 	// paused says that several kubelets renew Leases, and none did for too long.
 	paused bool
+	// several says that more than one kubelet renewed a Lease within a grace period.
+	several bool
 }
 
 // next returns the renewals after a pass. A kubelet counts for a grace period after its renewal.
@@ -36,12 +38,20 @@ func (n renewals) next(now monotonic.Instant, nodes []NodeState, r Rules) renewa
 	if n.last > 0 && last.Sub(n.last) > pause {
 		n.resumed = last
 	}
-	n.last, n.paused = last, kubelets > 1 && now.Sub(last) > pause
+	n.last, n.several = last, kubelets > 1
+	n.paused = n.several && now.Sub(last) > pause
 	return n
 }
 
-// renewalPause is how long no kubelet may renew a Lease before that is held against kube-apiserver:
-// three quarters of what one kubelet gets. A hostile duration cannot make it shorter than that.
+// excuse returns whether kube-apiserver may have taken no write since a kubelet's next renewal was
+// due: other kubelets renew, and none has after that. The renewal was due after half of grace, and
+// a kubelet delays it by 4 % at most.
+func (n renewals) excuse(own monotonic.Instant, grace time.Duration) bool {
+	return n.several && n.last.Sub(own) <= 21*grace/40
+}
+
+// renewalPause is how long no kubelet may renew a Lease before that is held against kube-apiserver: a
+// little more than one renewal. A hostile duration cannot make it shorter than that.
 func (r Rules) renewalPause(leaseDuration time.Duration) time.Duration {
-	return 3 * max(leaseDuration/2, r.SessionGrace) / 4
+	return 11 * max(leaseDuration/2, r.SessionGrace) / 20
 }
