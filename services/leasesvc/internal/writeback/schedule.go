@@ -190,8 +190,12 @@ func (s *Schedule) Policy(i uint32) uint8 { return s.slots.At(i).policy }
 // Status returns the state of a slot that was opened.
 func (s *Schedule) Status(i uint32) SlotStatus {
 	sl := s.slots.At(i)
+	state := sl.state
+	if sl.has(left) {
+		state = Left
+	}
 	return SlotStatus{
-		State: sl.state, Failures: int32(sl.failures), Reason: sl.reason, Due: sl.due, Scheduled: sl.place != notQueued,
+		State: state, Failures: int32(sl.failures), Reason: sl.reason, Due: sl.due, Scheduled: sl.place != notQueued,
 	}
 }
 

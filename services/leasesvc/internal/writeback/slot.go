@@ -20,6 +20,9 @@ const (
 	Retrying
 	// NoOwner means that the Lease is not written because the Node that must own it does not exist.
 	NoOwner
+	// Left means that the Lease is not written because another program writes it. It stands for the
+	// state before, which Take continues.
+	Left
 )
 
 // Reason is why a Lease is written.
