@@ -44,6 +44,40 @@ assets: ## Build etcd and kube-apiserver into .assets/: once, 3 to 4 minutes (KU
 assets-rivals: ## Build kube-controller-manager as well, which only measurements and conformance tests need: a minute more
 	@cd tools/controlplane && go run . --rivals --out "$(CURDIR)/.assets"
 
+.PHONY: assets-nodes
+assets-nodes: ## Build what nodes need as well: kubelet, kube-scheduler, kube-controller-manager and containerd; 5 minutes
+	@cd tools/controlplane && go run . --nodes --out "$(CURDIR)/.assets"
+	@$(MAKE) $(CURDIR)/.assets/containerd-$(GO)
+
+# containerd, its shim and ctr, static and without the file systems that need C libraries.
+CONTAINERD := github.com/containerd/containerd/v2/cmd
+$(CURDIR)/.assets/containerd-$(GO): tools/containerd/go.mod tools/containerd/go.sum
+	@echo "Building containerd into .assets, once (a minute or two) …"
+	@cd tools/containerd && CGO_ENABLED=0 go build -tags "no_btrfs no_zfs no_devmapper" -ldflags "-s -w" -o "$(CURDIR)/.assets/" \
+		$(CONTAINERD)/containerd $(CONTAINERD)/containerd-shim-runc-v2 $(CONTAINERD)/ctr
+	@touch $@
+
+.PHONY: binaries-nodes
+binaries-nodes: ## Build all commands into bin/static, without a C library, for images FROM nothing
+	@mkdir -p bin/static
+	@CGO_ENABLED=0 go build -ldflags "-s -w $(LDFLAGS)" -o bin/static/ ./cmd/... ./tools/cluster/pause
+	@go build -o bin/ ./tools/cluster
+
+# runc and the plugins of the nodes' network come from the distribution.
+.PHONY: cluster
+cluster: ## Start a cluster with real nodes on this machine; needs root, installs runc and containernetworking-plugins from Debian if they are missing
+	@[ "$$(id -u)" = 0 ] || { echo "make cluster needs root"; exit 1; }
+	@if ! command -v runc >/dev/null || ! [ -e /usr/lib/cni/bridge ]; then \
+		echo "Installing runc and containernetworking-plugins with apt-get"; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends runc containernetworking-plugins; \
+	fi
+	@$(MAKE) assets-nodes binaries-nodes
+	@bin/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## End that cluster and remove everything about it
+	@bin/cluster down
+
 ##@ Change
 
 .PHONY: test
@@ -92,6 +126,14 @@ conformance: assets-rivals ## Tests beside upstream's lease client and kube-cont
 	cd cmd/trivet-agent/conformance && go test -race -count=1 ./...
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+
+.PHONY: recordings
+recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's controllers and one with ours, and write docs/upstream-recordings.md: root, 15 minutes
+	go test -count=1 -v -timeout 40m ./test/cluster -run 'TestRecord' -args -record=upstream,ours -update
+
+.PHONY: test-cluster
+test-cluster: assets-nodes binaries-nodes ## Tests on a cluster with real nodes, which this starts and ends; needs root and what make cluster installs
+	go test -count=1 -v -timeout 60m -run 'TestCluster_' ./test/cluster -args -cluster
 
 .PHONY: check
 check: lint breaking gen-check import-rules ## All checks without a control plane: linters, language, API changes, generated code, import rules

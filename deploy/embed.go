@@ -6,8 +6,8 @@ import (
 	"io/fs"
 )
 
-//go:embed base components
+//go:embed base components static-pods
 var files embed.FS
 
-// Files returns the folders base and components.
+// Files returns the folders base, components and static-pods.
 func Files() fs.FS { return files }

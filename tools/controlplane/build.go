@@ -17,6 +17,7 @@ const (
 	progressEvery   = 10 * time.Second
 	stampName       = "versions"
 	rivalsStampName = "versions-of-rivals"
+	nodesStampName  = "versions-of-nodes"
 	partialSuffix   = ".partial"
 	// interruptGrace is what the go command gets to remove its work directory after an interrupt.
 	interruptGrace = 10 * time.Second

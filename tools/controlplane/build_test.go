@@ -151,17 +151,17 @@ func TestRun_ProvidedBinariesAreUsedAsTheyAre(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(provided, "etcd"), nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	err := run(t.Context(), out, false)
+	err := run(t.Context(), out, false, false)
 	if err == nil || !strings.Contains(err.Error(), "kube-apiserver") || strings.Contains(err.Error(), "misses etcd") {
 		t.Errorf("error %v, want one that misses kube-apiserver only", err)
 	}
 	if err := os.WriteFile(filepath.Join(provided, "kube-apiserver"), nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), out, false); err != nil {
+	if err := run(t.Context(), out, false, false); err != nil {
 		t.Error(err)
 	}
-	if err := run(t.Context(), out, true); err == nil || !strings.Contains(err.Error(), "kube-controller-manager") {
+	if err := run(t.Context(), out, true, false); err == nil || !strings.Contains(err.Error(), "kube-controller-manager") {
 		t.Errorf("with rivals: error %v, want one that misses kube-controller-manager", err)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {

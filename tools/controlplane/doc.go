@@ -4,7 +4,8 @@
 //	go run . --out ../../.assets
 //
 // With --rivals it also builds kube-controller-manager, which Trivet is measured against and tested
-// beside; nothing else needs it.
+// beside; nothing else needs it. With --nodes it builds kube-scheduler and kubelet as well, for a
+// cluster with real nodes.
 //
 // The versions are those of go.mod, which lists the modules as tools. A stamp beside the binaries
 // records their versions; while it matches, a run does nothing. An interrupted run leaves the

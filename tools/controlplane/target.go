@@ -16,26 +16,35 @@ type target struct {
 	ldflags string
 }
 
-// targetsOf reads the versions from the text of a go.mod: of the control plane, and of what is
-// compared with Trivet.
-func targetsOf(goMod string) (controlPlane, rivals []target, err error) {
+// targets are all binaries, by what needs them.
+type targets struct {
+	controlPlane []target // of a test
+	rivals       []target // of measurements and conformance tests
+	nodes        []target // of a cluster with real nodes, which needs rivals as well
+}
+
+// targetsOf reads the versions from the text of a go.mod.
+func targetsOf(goMod string) (targets, error) {
 	etcd, err := versionOf("go.etcd.io/etcd/server/v3", goMod)
 	if err != nil {
-		return nil, nil, err
+		return targets{}, err
 	}
 	kubernetes, err := versionOf("k8s.io/kubernetes", goMod)
 	if err != nil {
-		return nil, nil, err
+		return targets{}, err
 	}
 	stamped := "-s -w " + stampVersion(kubernetes)
-	controlPlane = []target{
-		{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", version: etcd, ldflags: "-s -w"},
-		{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", version: kubernetes, ldflags: stamped},
+	ofKubernetes := func(name string) target {
+		return target{name: name, pkg: "k8s.io/kubernetes/cmd/" + name, version: kubernetes, ldflags: stamped}
 	}
-	rivals = []target{
-		{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", version: kubernetes, ldflags: stamped},
-	}
-	return controlPlane, rivals, nil
+	return targets{
+		controlPlane: []target{
+			{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", version: etcd, ldflags: "-s -w"},
+			ofKubernetes("kube-apiserver"),
+		},
+		rivals: []target{ofKubernetes("kube-controller-manager")},
+		nodes:  []target{ofKubernetes("kube-scheduler"), ofKubernetes("kubelet")},
+	}, nil
 }
 
 // namesOf lists targets for people.

@@ -7,18 +7,18 @@ import (
 )
 
 func TestTargetsOf_OurGoModNamesEveryVersion(t *testing.T) {
-	controlPlane, rivals, err := targetsOf(goMod)
+	all, err := targetsOf(goMod)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, target := range slices.Concat(controlPlane, rivals) {
+	for _, target := range slices.Concat(all.controlPlane, all.rivals, all.nodes) {
 		names = append(names, target.name)
 		if !strings.HasPrefix(target.version, "v") {
 			t.Errorf("version of %s is %q", target.name, target.version)
 		}
 	}
-	if got := strings.Join(names, " "); got != "etcd kube-apiserver kube-controller-manager" {
+	if got := strings.Join(names, " "); got != "etcd kube-apiserver kube-controller-manager kube-scheduler kubelet" {
 		t.Errorf("targets are %q", got)
 	}
 }

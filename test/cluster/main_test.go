@@ -1,0 +1,27 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/trivet-dev/trivet/internal/nodecluster"
+)
+
+// TestMain is also the main function of a cluster's nodes, which are processes of this executable.
+func TestMain(m *testing.M) {
+	isChild, err := nodecluster.RunChild(context.Background(), os.Args)
+	if !isChild {
+		code := m.Run()
+		if err := endLive(); err != nil {
+			fmt.Fprintln(os.Stderr, "the end of the cluster:", err)
+			code = 1
+		}
+		os.Exit(code)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
