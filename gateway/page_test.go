@@ -16,6 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/httpaccess/httpaccesstest"
 	"github.com/trivet-dev/trivet/internal/testkit"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
@@ -120,6 +121,19 @@ func TestPage_ShowsTheVerdictOfTheAPI(t *testing.T) {
 	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), `"STATE_FAILED"`) {
 		t.Errorf("the API says %s %s, want STATE_FAILED", answer.Status, body)
 	}
+}
+
+func TestPage_PanelOfANodeSaysItsAgent(t *testing.T) {
+	leasesvc := newLeasesvc("l1")
+	leasesvc.put("node-1", "a", nodev1.NodeHealth_HEALTH_READY)
+	leasesvc.change(func() {
+		leasesvc.nodes["nodes/node-1"].Agent = &leasev1.Lease_Agent{Name: "trivet-agent", Version: "v1", Mode: "endpoint"}
+	})
+	_, l1 := leasesvc.start(t, "l1")
+	gateway := startGateway(t, newDirectory(l1), longTimeout)
+	window := startBrowser(t).open(t, "http://"+gateway.HTTPAddress()+"/#node/node-1")
+	window.wait(t, `[...document.querySelectorAll("trivet-node-panel dt")].find((dt) => dt.textContent === "Agent")?.nextSibling.textContent`,
+		"trivet-agent v1 in mode endpoint")
 }
 
 // dashboard is a proxy on loopback that adds the credentials of a caller, as `trivet dashboard`.

@@ -170,7 +170,7 @@ func kubeAPIServer(c Config, i int) *corev1.Pod {
 		"--service-account-issuer=https://kubernetes.default.svc."+clusterDomain,
 		"--service-account-key-file="+pki+verifyingKey, "--service-account-signing-key-file="+pki+signingKeyFile,
 		"--service-cluster-ip-range="+serviceCIDR,
-		"--shutdown-delay-duration=10s",
+		"--shutdown-delay-duration=10s", "--shutdown-watch-termination-grace-period=2s",
 		"--tls-cert-file="+pki+"apiserver.crt", "--tls-private-key-file="+pki+"apiserver.key",
 	)
 	grace := int64(75)

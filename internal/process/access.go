@@ -15,6 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/review"
+	"github.com/trivet-dev/trivet/internal/reviewclient"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
 
@@ -78,7 +79,7 @@ func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Reg
 	if err != nil {
 		return err
 	}
-	clients, err := review.NewClients(client)
+	clients, err := reviewclient.NewClients(client)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ func TestMain(m *testing.M) {
 	isChild, err := nodecluster.RunChild(context.Background(), os.Args)
 	if !isChild {
 		code := m.Run()
-		if err := endLive(); err != nil {
-			fmt.Fprintln(os.Stderr, "the end of the cluster:", err)
+		if err := finish(os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "end the cluster:", err)
 			code = 1
 		}
 		os.Exit(code)

@@ -198,6 +198,9 @@ func TestSharedPod_KubeAPIServerWaitsForNothingOfOurs(t *testing.T) {
 	if delay := "--shutdown-delay-duration=10s"; !slices.Contains(server.Command, delay) {
 		t.Errorf("kube-apiserver lacks %s, so it refuses before its address has left", delay)
 	}
+	if watches := "--shutdown-watch-termination-grace-period=2s"; !slices.Contains(server.Command, watches) {
+		t.Errorf("kube-apiserver lacks %s, so open watches hold up its stop by a minute", watches)
+	}
 }
 
 // In a Pod of its own or as a second container, a restart of bootstrapsvc is no stop of

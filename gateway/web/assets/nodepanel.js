@@ -18,6 +18,8 @@ const signalSources = {
 // heldWords say what is held, by the type of a condition.
 const heldWords = { DeclarationHeld: "Not set to Unknown", EvictionHeld: "No pod is evicted" };
 
+const agentText = ({ name, version, mode }) => [name, version, mode && `in mode ${mode}`].filter(Boolean).join(" ");
+
 class NodePanel extends PollPanel {
   gone = "NODE_NOT_FOUND";
 
@@ -40,6 +42,7 @@ class NodePanel extends PollPanel {
         fact("Zone", zoneText(node.zone)),
         fact("Ready", node.ready || "no condition"),
         node.signals.map((signal) => fact(signal.source in signalSources ? `Signal of ${signalSources[signal.source]}` : "No signal", this.signalText(signal))),
+        fact("Agent", node.agent && agentText(node.agent)),
         fact("Changed", node.changeTime && ago(this.clock.age(node.changeTime))),
         fact("Taints", node.taints.map((taint) => taint.replace("node.kubernetes.io/", "")).join(", ") || "none"),
         fact("Judged by", node.owner && `${node.owner.replicaId}, shard ${node.owner.shard}, epoch ${node.owner.epoch}`)),

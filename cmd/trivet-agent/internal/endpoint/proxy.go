@@ -16,7 +16,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/upstream"
 )
 
-const copyBytes = 32 << 10
+// copyBytes is small, because each watch keeps a buffer as long as it lasts.
+const copyBytes = 8 << 10
 
 // buffers are those of responses in progress.
 type buffers struct{ pool sync.Pool }

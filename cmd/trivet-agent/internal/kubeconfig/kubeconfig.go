@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/trivet-dev/trivet/cmd/trivet-agent/internal/localca"
 )
@@ -34,11 +36,10 @@ type File struct {
 // Load reads a kubeconfig. It does not read the files that the kubeconfig names, because a kubelet
 // has no certificate before its first registration.
 func Load(path string) (File, error) {
-	config, err := load(path)
+	cluster, user, err := load(path)
 	if err != nil {
 		return File{}, err
 	}
-	cluster, user := config.current()
 	server, err := url.Parse(cluster.Server)
 	if err != nil || server.Scheme != "https" || server.Host == "" {
 		return File{}, fmt.Errorf("kubeconfig %s: server %q must be an https URL", path, cluster.Server)
@@ -66,7 +67,7 @@ type Options struct {
 // Options.From, a bootstrap token too. It names the file of the local authority and does not embed
 // it, so that the kubelet follows its rotation.
 func Print(w io.Writer, o Options) error {
-	config, err := load(o.From)
+	_, user, err := load(o.From)
 	if err != nil {
 		return err
 	}
@@ -77,16 +78,18 @@ func Print(w io.Writer, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, user := config.current()
 	if user.Impersonate != "" || user.Exec != nil || user.AuthProvider != nil {
 		return fmt.Errorf("kubeconfig %s: the endpoint accepts a client certificate or a bootstrap token, and neither impersonation nor a plugin", o.From)
 	}
-	printed := clientcmdapi.NewConfig()
-	printed.Clusters["trivet-agent"] = &clientcmdapi.Cluster{Server: "https://" + o.Endpoint, CertificateAuthority: authority.BundleFile()}
-	printed.AuthInfos["kubelet"] = user
-	printed.Contexts["kubelet"] = &clientcmdapi.Context{Cluster: "trivet-agent", AuthInfo: "kubelet"}
-	printed.CurrentContext = "kubelet"
-	text, err := clientcmd.Write(*printed)
+	text, err := yaml.Marshal(clientcmdv1.Config{
+		APIVersion: version, Kind: kind,
+		Clusters: []clientcmdv1.NamedCluster{{Name: "trivet-agent", Cluster: clientcmdv1.Cluster{
+			Server: "https://" + o.Endpoint, CertificateAuthority: authority.BundleFile(),
+		}}},
+		AuthInfos:      []clientcmdv1.NamedAuthInfo{{Name: "kubelet", AuthInfo: *user}},
+		Contexts:       []clientcmdv1.NamedContext{{Name: "kubelet", Context: clientcmdv1.Context{Cluster: "trivet-agent", AuthInfo: "kubelet"}}},
+		CurrentContext: "kubelet",
+	})
 	if err != nil {
 		return fmt.Errorf("encode kubeconfig: %w", err)
 	}
@@ -94,35 +97,77 @@ func Print(w io.Writer, o Options) error {
 	return err
 }
 
-// loaded is a kubeconfig with a complete current context.
-type loaded struct{ *clientcmdapi.Config }
+const (
+	version = "v1"
+	kind    = "Config"
+)
 
-func load(path string) (loaded, error) {
-	config, err := clientcmd.LoadFromFile(path)
+// load reads the current context of a kubeconfig. Paths become absolute. As in client-go, a field
+// that is not known is no error. The types are those of client-go; its reader would link its REST
+// client, too.
+func load(path string) (*clientcmdv1.Cluster, *clientcmdv1.AuthInfo, error) {
+	cluster, user, err := read(path)
 	if err != nil {
-		return loaded{}, fmt.Errorf("kubeconfig %s: %w", path, err)
+		return nil, nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}
-	if err := clientcmd.ResolveLocalPaths(config); err != nil {
-		return loaded{}, fmt.Errorf("kubeconfig %s: %w", path, err)
-	}
-	current := config.Contexts[config.CurrentContext]
-	switch {
-	case current == nil:
-		err = fmt.Errorf("no context %q, which is the current one", config.CurrentContext)
-	case config.Clusters[current.Cluster] == nil:
-		err = fmt.Errorf("no cluster %q", current.Cluster)
-	case config.AuthInfos[current.AuthInfo] == nil:
-		err = fmt.Errorf("no user %q", current.AuthInfo)
-	case config.Clusters[current.Cluster].InsecureSkipTLSVerify:
-		err = errors.New("insecure-skip-tls-verify lets any server act as kube-apiserver")
-	}
-	if err != nil {
-		return loaded{}, fmt.Errorf("kubeconfig %s: %w", path, err)
-	}
-	return loaded{config}, nil
+	return cluster, user, nil
 }
 
-func (l loaded) current() (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo) {
-	current := l.Contexts[l.CurrentContext]
-	return l.Clusters[current.Cluster], l.AuthInfos[current.AuthInfo]
+func read(path string) (*clientcmdv1.Cluster, *clientcmdv1.AuthInfo, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	config := clientcmdv1.Config{}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		return nil, nil, err
+	}
+	if cmp.Or(config.APIVersion, version) != version || cmp.Or(config.Kind, kind) != kind {
+		return nil, nil, fmt.Errorf("it is a %s of %s, not a %s of %s", config.Kind, config.APIVersion, kind, version)
+	}
+	current, err := named(config.Contexts, "context", config.CurrentContext, func(c *clientcmdv1.NamedContext) string { return c.Name })
+	if err != nil {
+		return nil, nil, fmt.Errorf("current-context: %w", err)
+	}
+	cluster, err := named(config.Clusters, "cluster", current.Context.Cluster, func(c *clientcmdv1.NamedCluster) string { return c.Name })
+	if err != nil {
+		return nil, nil, err
+	}
+	user, err := named(config.AuthInfos, "user", current.Context.AuthInfo, func(u *clientcmdv1.NamedAuthInfo) string { return u.Name })
+	if err != nil {
+		return nil, nil, err
+	}
+	if cluster.Cluster.InsecureSkipTLSVerify {
+		return nil, nil, errors.New("insecure-skip-tls-verify lets any server act as kube-apiserver")
+	}
+	directory, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, file := range []*string{
+		&cluster.Cluster.CertificateAuthority, &user.AuthInfo.ClientCertificate, &user.AuthInfo.ClientKey, &user.AuthInfo.TokenFile,
+	} {
+		if *file != "" && !filepath.IsAbs(*file) {
+			*file = filepath.Join(directory, *file)
+		}
+	}
+	return &cluster.Cluster, &user.AuthInfo, nil
+}
+
+// named returns the entry with a name. A name that two entries have is an error, as in client-go.
+func named[T any](entries []T, what, name string, nameOf func(*T) string) (*T, error) {
+	var found *T
+	for i := range entries {
+		if nameOf(&entries[i]) != name {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("two entries are the %s %q", what, name)
+		}
+		found = &entries[i]
+	}
+	if found == nil {
+		return nil, fmt.Errorf("no %s %q", what, name)
+	}
+	return found, nil
 }

@@ -54,6 +54,8 @@ func TestLoad_RefusesWhatCannotBeTrusted(t *testing.T) {
 		"no context":    {"current-context: c", "current-context: d", `no context "d"`},
 		"no user":       {"user: b}", "user: d}", `no user "d"`},
 		"no cluster":    {"cluster: a,", "cluster: d,", `no cluster "d"`},
+		"two users":     {"users:\n", "users:\n- name: b\n  user: {token: x}\n", `two entries are the user "b"`},
+		"another kind":  {"kind: Config", "kind: Pod", "it is a Pod"},
 		"no kubeconfig": {kubelet, "no", "kubeconfig"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,46 +2,19 @@ package leasewrite
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	kubejson "sigs.k8s.io/json"
 )
 
-// codecs are the encodings of kube-apiserver, for Leases only.
-type codecs struct {
-	json, protobuf runtime.Serializer
-}
-
-var serializers = sync.OnceValue(func() codecs {
-	scheme := runtime.NewScheme()
-	addLease(scheme)
-	return codecs{
-		json:     jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, scheme, scheme, jsonserializer.SerializerOptions{Strict: true}),
-		protobuf: protobuf.NewSerializer(scheme, scheme),
-	}
-})
-
-// addLease registers Leases.
-func addLease(scheme *runtime.Scheme) {
-	version := schema.GroupVersion{Group: "coordination.k8s.io", Version: "v1"}
-	scheme.AddKnownTypes(version, &coordinationv1.Lease{})
-	metav1.AddToGroupVersion(scheme, version)
-}
-
-func (c codecs) of(mediaType string) runtime.Serializer {
-	if mediaType == Protobuf {
-		return c.protobuf
-	}
-	return c.json
-}
+// protobufMagic begins each protobuf message of kube-apiserver.
+var protobufMagic = []byte("k8s\x00")
 
 var errTrailing = errors.New("the body has more than one value")
 
@@ -50,26 +23,74 @@ func DecodeLease(mediaType string, body []byte) (*coordinationv1.Lease, error) {
 	if mediaType != Protobuf && !json.Valid(body) {
 		return nil, errTrailing
 	}
-	lease := &coordinationv1.Lease{}
-	decoded, kind, err := serializers().of(mediaType).Decode(body, nil, lease)
-	if err != nil {
+	lease, decode := &coordinationv1.Lease{}, decodeJSON
+	if mediaType == Protobuf {
+		decode = decodeProtobuf
+	}
+	if err := decode(body, lease); err != nil {
 		return nil, fmt.Errorf("decode Lease: %w", err)
 	}
-	if decoded != lease || *kind != coordinationv1.SchemeGroupVersion.WithKind("Lease") {
-		return nil, fmt.Errorf("decode Lease: the body is a %v", kind)
+	if !isLease(lease.TypeMeta) {
+		return nil, fmt.Errorf("decode Lease: the body is a %v", lease.TypeMeta)
 	}
 	return lease, nil
+}
+
+// isLease says whether a type is that of Leases. The URL of the request says it if the body does
+// not.
+func isLease(t metav1.TypeMeta) bool {
+	return cmp.Or(t.APIVersion, leaseType.APIVersion) == leaseType.APIVersion && cmp.Or(t.Kind, leaseType.Kind) == leaseType.Kind
+}
+
+var leaseType = metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"}
+
+func decodeJSON(body []byte, lease *coordinationv1.Lease) error {
+	problems, err := kubejson.UnmarshalStrict(body, lease)
+	return errors.Join(append(problems, err)...)
+}
+
+func decodeProtobuf(body []byte, lease *coordinationv1.Lease) error {
+	message, found := bytes.CutPrefix(body, protobufMagic)
+	if !found {
+		return errors.New("the body is no protobuf message of kube-apiserver")
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(message); err != nil {
+		return err
+	}
+	if envelope.ContentEncoding != "" || envelope.ContentType != "" {
+		return fmt.Errorf("the message has the encoding %q %q", envelope.ContentType, envelope.ContentEncoding)
+	}
+	if err := lease.Unmarshal(envelope.Raw); err != nil {
+		return err
+	}
+	lease.APIVersion, lease.Kind = envelope.APIVersion, envelope.Kind
+	return nil
 }
 
 // EncodeLease encodes a Lease as kube-apiserver does.
 func EncodeLease(mediaType string, lease *coordinationv1.Lease) ([]byte, error) {
 	typed := lease.DeepCopy()
-	typed.SetGroupVersionKind(coordinationv1.SchemeGroupVersion.WithKind("Lease"))
-	var body bytes.Buffer
-	if err := serializers().of(mediaType).Encode(typed, &body); err != nil {
+	typed.TypeMeta = leaseType
+	body, err := encode(mediaType, typed)
+	if err != nil {
 		return nil, fmt.Errorf("encode Lease: %w", err)
 	}
-	return body.Bytes(), nil
+	return body, nil
+}
+
+func encode(mediaType string, lease *coordinationv1.Lease) ([]byte, error) {
+	if mediaType != Protobuf {
+		body, err := json.Marshal(lease)
+		return append(body, '\n'), err
+	}
+	raw, err := lease.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	envelope := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: leaseType.APIVersion, Kind: leaseType.Kind}, Raw: raw}
+	message, err := envelope.Marshal()
+	return append(bytes.Clone(protobufMagic), message...), err
 }
 
 // patch is what a patch may have to become a heartbeat.

@@ -1,6 +1,7 @@
 package leasewrite
 
 import (
+	"bytes"
 	"net/textproto"
 	"net/url"
 	"testing"
@@ -8,7 +9,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 )
 
 const node = "node-1"
@@ -124,6 +129,34 @@ func TestCodec_BothEncodingsKeepTheLease(t *testing.T) {
 	}
 }
 
+func TestCodec_WritesTheBytesOfKubeAPIServer(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := coordinationv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for mediaType, upstream := range map[string]runtime.Serializer{
+		JSON:     jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, scheme, scheme, jsonserializer.SerializerOptions{Strict: true}),
+		Protobuf: protobuf.NewSerializer(scheme, scheme),
+	} {
+		typed := lease()
+		typed.TypeMeta = metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}
+		var want bytes.Buffer
+		if err := upstream.Encode(typed, &want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := EncodeLease(mediaType, lease())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want.Bytes()) {
+			t.Errorf("%s: EncodeLease() = %q, upstream writes %q", mediaType, got, want.Bytes())
+		}
+		if decoded, _, err := upstream.Decode(got, nil, nil); err != nil || !equality.Semantic.DeepEqual(decoded, typed) {
+			t.Errorf("%s: upstream reads %v, %v", mediaType, decoded, err)
+		}
+	}
+}
+
 func TestDecode_RefusesUnusualBodies(t *testing.T) {
 	for name, c := range map[string]struct{ mediaType, body string }{
 		"unknown field":     {JSON, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"newField":1}}`},
@@ -133,6 +166,8 @@ func TestDecode_RefusesUnusualBodies(t *testing.T) {
 		"two values":        {JSON, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease"}{}`},
 		"empty":             {Protobuf, ``},
 		"JSON as protobuf":  {Protobuf, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease"}`},
+		"compressed":        {Protobuf, "k8s\x00\x1a\x04gzip"},
+		"other protobuf":    {Protobuf, "k8s\x00\n\x09\n\x02v1\x12\x03Pod"},
 		"cut off":           {Protobuf, "k8s\x00\n\x1c"},
 		"patch with null":   {mergePatch, `{"spec":{"renewTime":"2026-01-01T00:00:00.000000Z","holderIdentity":null}}`},
 		"patch of a label":  {mergePatch, `{"metadata":{"labels":{"a":"b"}},"spec":{"renewTime":"2026-01-01T00:00:00.000000Z"}}`},

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"syscall"
 
@@ -24,10 +23,6 @@ const (
 	exitUsage   = 64 // EX_USAGE of sysexits.h
 )
 
-// gcPercent trades processor time, of which the agent uses almost none, for memory, which each node
-// has to give. GOGC overrides it.
-const gcPercent = 40
-
 // configKind is the kind of the configuration file.
 const configKind = "AgentConfiguration"
 
@@ -35,9 +30,7 @@ const configKind = "AgentConfiguration"
 // SIGINT or SIGTERM, 64 for wrong settings, 1 for other errors. A second signal ends the process at
 // once.
 func Main(args []string) int {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	limitMemory()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // restores the default action for the second signal

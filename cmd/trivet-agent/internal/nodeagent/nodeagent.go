@@ -38,6 +38,7 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger) error {
 	parts := newParts(ctx)
 	admin := observe.NewAdmin(cfg.Admin, observe.AdminDeps{Gatherer: n.registry, Live: observe.NewChecks(), Ready: n.ready, Logger: logger})
 	parts.start("admin server", func(ctx context.Context) error { return admin.Serve(ctx, listener) })
+	parts.start("trimmer of the memory", trimMemory)
 	parts.start("prober of the kubelet", n.prober.Run)
 	parts.start("list of replicas", n.finder.Run)
 	if cfg.Kubeconfig != "" {

@@ -254,7 +254,9 @@ type NodeHealth struct {
 	// resourceVersion of the Node.
 	ResourceVersion string `protobuf:"bytes,13,opt,name=resource_version,json=resourceVersion" json:"resource_version,omitempty"`
 	// The replica that judges it.
-	Owner         *v11.Owner `protobuf:"bytes,14,opt,name=owner" json:"owner,omitempty"`
+	Owner *v11.Owner `protobuf:"bytes,14,opt,name=owner" json:"owner,omitempty"`
+	// The program that sends its heartbeats. Absent in lists and watches: Get and Explain say it.
+	Agent         *v1.Lease_Agent `protobuf:"bytes,15,opt,name=agent" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,6 +385,13 @@ func (x *NodeHealth) GetResourceVersion() string {
 func (x *NodeHealth) GetOwner() *v11.Owner {
 	if x != nil {
 		return x.Owner
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetAgent() *v1.Lease_Agent {
+	if x != nil {
+		return x.Agent
 	}
 	return nil
 }
@@ -1489,7 +1498,7 @@ var File_trivet_node_v1_node_health_proto protoreflect.FileDescriptor
 
 const file_trivet_node_v1_node_health_proto_rawDesc = "" +
 	"\n" +
-	" trivet/node/v1/node_health.proto\x12\x0etrivet.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1btrivet/lease/v1/lease.proto\x1a\x1dtrivet/meta/v1/evidence.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\xf9\x05\n" +
+	" trivet/node/v1/node_health.proto\x12\x0etrivet.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1btrivet/lease/v1/lease.proto\x1a\x1dtrivet/meta/v1/evidence.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\xad\x06\n" +
 	"\n" +
 	"NodeHealth\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x129\n" +
@@ -1510,7 +1519,8 @@ const file_trivet_node_v1_node_health_proto_rawDesc = "" +
 	"conditions\x12\x10\n" +
 	"\x03uid\x18\f \x01(\tR\x03uid\x12)\n" +
 	"\x10resource_version\x18\r \x01(\tR\x0fresourceVersion\x12+\n" +
-	"\x05owner\x18\x0e \x01(\v2\x15.trivet.meta.v1.OwnerR\x05owner\"\x98\x01\n" +
+	"\x05owner\x18\x0e \x01(\v2\x15.trivet.meta.v1.OwnerR\x05owner\x122\n" +
+	"\x05agent\x18\x0f \x01(\v2\x1c.trivet.lease.v1.Lease.AgentR\x05agent\"\x98\x01\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fHEALTH_STARTING\x10\x01\x12\x10\n" +
@@ -1681,12 +1691,13 @@ var file_trivet_node_v1_node_health_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),     // 21: google.protobuf.Timestamp
 	(*v11.Condition)(nil),             // 22: trivet.meta.v1.Condition
 	(*v11.Owner)(nil),                 // 23: trivet.meta.v1.Owner
-	(*v11.Source)(nil),                // 24: trivet.meta.v1.Source
-	(*v11.MissingPart)(nil),           // 25: trivet.meta.v1.MissingPart
-	(v11.EventType)(0),                // 26: trivet.meta.v1.EventType
-	(*v11.Bookmark)(nil),              // 27: trivet.meta.v1.Bookmark
-	(*v11.Evidence)(nil),              // 28: trivet.meta.v1.Evidence
-	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
+	(*v1.Lease_Agent)(nil),            // 24: trivet.lease.v1.Lease.Agent
+	(*v11.Source)(nil),                // 25: trivet.meta.v1.Source
+	(*v11.MissingPart)(nil),           // 26: trivet.meta.v1.MissingPart
+	(v11.EventType)(0),                // 27: trivet.meta.v1.EventType
+	(*v11.Bookmark)(nil),              // 28: trivet.meta.v1.Bookmark
+	(*v11.Evidence)(nil),              // 29: trivet.meta.v1.Evidence
+	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
 }
 var file_trivet_node_v1_node_health_proto_depIdxs = []int32{
 	1,  // 0: trivet.node.v1.NodeHealth.health:type_name -> trivet.node.v1.NodeHealth.Health
@@ -1695,57 +1706,58 @@ var file_trivet_node_v1_node_health_proto_depIdxs = []int32{
 	21, // 3: trivet.node.v1.NodeHealth.change_time:type_name -> google.protobuf.Timestamp
 	22, // 4: trivet.node.v1.NodeHealth.conditions:type_name -> trivet.meta.v1.Condition
 	23, // 5: trivet.node.v1.NodeHealth.owner:type_name -> trivet.meta.v1.Owner
-	0,  // 6: trivet.node.v1.Signal.source:type_name -> trivet.node.v1.SignalSource
-	21, // 7: trivet.node.v1.Signal.seen_time:type_name -> google.protobuf.Timestamp
-	21, // 8: trivet.node.v1.Signal.expire_time:type_name -> google.protobuf.Timestamp
-	2,  // 9: trivet.node.v1.Zone.state:type_name -> trivet.node.v1.Zone.State
-	22, // 10: trivet.node.v1.Zone.conditions:type_name -> trivet.meta.v1.Condition
-	23, // 11: trivet.node.v1.Zone.owner:type_name -> trivet.meta.v1.Owner
-	21, // 12: trivet.node.v1.GetNodeHealthRequest.as_of_time:type_name -> google.protobuf.Timestamp
-	3,  // 13: trivet.node.v1.GetNodeHealthResponse.node:type_name -> trivet.node.v1.NodeHealth
-	24, // 14: trivet.node.v1.GetNodeHealthResponse.sources:type_name -> trivet.meta.v1.Source
-	1,  // 15: trivet.node.v1.ListNodeHealthRequest.healths:type_name -> trivet.node.v1.NodeHealth.Health
-	3,  // 16: trivet.node.v1.ListNodeHealthResponse.nodes:type_name -> trivet.node.v1.NodeHealth
-	24, // 17: trivet.node.v1.ListNodeHealthResponse.sources:type_name -> trivet.meta.v1.Source
-	25, // 18: trivet.node.v1.ListNodeHealthResponse.missing:type_name -> trivet.meta.v1.MissingPart
-	1,  // 19: trivet.node.v1.WatchNodeHealthRequest.healths:type_name -> trivet.node.v1.NodeHealth.Health
-	26, // 20: trivet.node.v1.WatchNodeHealthResponse.type:type_name -> trivet.meta.v1.EventType
-	3,  // 21: trivet.node.v1.WatchNodeHealthResponse.node:type_name -> trivet.node.v1.NodeHealth
-	27, // 22: trivet.node.v1.WatchNodeHealthResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
-	21, // 23: trivet.node.v1.ExplainNodeHealthRequest.as_of_time:type_name -> google.protobuf.Timestamp
-	3,  // 24: trivet.node.v1.ExplainNodeHealthResponse.node:type_name -> trivet.node.v1.NodeHealth
-	28, // 25: trivet.node.v1.ExplainNodeHealthResponse.evidence:type_name -> trivet.meta.v1.Evidence
-	29, // 26: trivet.node.v1.ExplainNodeHealthResponse.silence:type_name -> google.protobuf.Duration
-	24, // 27: trivet.node.v1.ExplainNodeHealthResponse.sources:type_name -> trivet.meta.v1.Source
-	21, // 28: trivet.node.v1.GetZoneRequest.as_of_time:type_name -> google.protobuf.Timestamp
-	5,  // 29: trivet.node.v1.GetZoneResponse.zone:type_name -> trivet.node.v1.Zone
-	24, // 30: trivet.node.v1.GetZoneResponse.sources:type_name -> trivet.meta.v1.Source
-	5,  // 31: trivet.node.v1.ListZonesResponse.zones:type_name -> trivet.node.v1.Zone
-	22, // 32: trivet.node.v1.ListZonesResponse.conditions:type_name -> trivet.meta.v1.Condition
-	24, // 33: trivet.node.v1.ListZonesResponse.sources:type_name -> trivet.meta.v1.Source
-	25, // 34: trivet.node.v1.ListZonesResponse.missing:type_name -> trivet.meta.v1.MissingPart
-	26, // 35: trivet.node.v1.WatchZonesResponse.type:type_name -> trivet.meta.v1.EventType
-	5,  // 36: trivet.node.v1.WatchZonesResponse.zone:type_name -> trivet.node.v1.Zone
-	27, // 37: trivet.node.v1.WatchZonesResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
-	6,  // 38: trivet.node.v1.NodeHealthService.GetNodeHealth:input_type -> trivet.node.v1.GetNodeHealthRequest
-	8,  // 39: trivet.node.v1.NodeHealthService.ListNodeHealth:input_type -> trivet.node.v1.ListNodeHealthRequest
-	10, // 40: trivet.node.v1.NodeHealthService.WatchNodeHealth:input_type -> trivet.node.v1.WatchNodeHealthRequest
-	12, // 41: trivet.node.v1.NodeHealthService.ExplainNodeHealth:input_type -> trivet.node.v1.ExplainNodeHealthRequest
-	14, // 42: trivet.node.v1.NodeHealthService.GetZone:input_type -> trivet.node.v1.GetZoneRequest
-	16, // 43: trivet.node.v1.NodeHealthService.ListZones:input_type -> trivet.node.v1.ListZonesRequest
-	18, // 44: trivet.node.v1.NodeHealthService.WatchZones:input_type -> trivet.node.v1.WatchZonesRequest
-	7,  // 45: trivet.node.v1.NodeHealthService.GetNodeHealth:output_type -> trivet.node.v1.GetNodeHealthResponse
-	9,  // 46: trivet.node.v1.NodeHealthService.ListNodeHealth:output_type -> trivet.node.v1.ListNodeHealthResponse
-	11, // 47: trivet.node.v1.NodeHealthService.WatchNodeHealth:output_type -> trivet.node.v1.WatchNodeHealthResponse
-	13, // 48: trivet.node.v1.NodeHealthService.ExplainNodeHealth:output_type -> trivet.node.v1.ExplainNodeHealthResponse
-	15, // 49: trivet.node.v1.NodeHealthService.GetZone:output_type -> trivet.node.v1.GetZoneResponse
-	17, // 50: trivet.node.v1.NodeHealthService.ListZones:output_type -> trivet.node.v1.ListZonesResponse
-	19, // 51: trivet.node.v1.NodeHealthService.WatchZones:output_type -> trivet.node.v1.WatchZonesResponse
-	45, // [45:52] is the sub-list for method output_type
-	38, // [38:45] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	24, // 6: trivet.node.v1.NodeHealth.agent:type_name -> trivet.lease.v1.Lease.Agent
+	0,  // 7: trivet.node.v1.Signal.source:type_name -> trivet.node.v1.SignalSource
+	21, // 8: trivet.node.v1.Signal.seen_time:type_name -> google.protobuf.Timestamp
+	21, // 9: trivet.node.v1.Signal.expire_time:type_name -> google.protobuf.Timestamp
+	2,  // 10: trivet.node.v1.Zone.state:type_name -> trivet.node.v1.Zone.State
+	22, // 11: trivet.node.v1.Zone.conditions:type_name -> trivet.meta.v1.Condition
+	23, // 12: trivet.node.v1.Zone.owner:type_name -> trivet.meta.v1.Owner
+	21, // 13: trivet.node.v1.GetNodeHealthRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	3,  // 14: trivet.node.v1.GetNodeHealthResponse.node:type_name -> trivet.node.v1.NodeHealth
+	25, // 15: trivet.node.v1.GetNodeHealthResponse.sources:type_name -> trivet.meta.v1.Source
+	1,  // 16: trivet.node.v1.ListNodeHealthRequest.healths:type_name -> trivet.node.v1.NodeHealth.Health
+	3,  // 17: trivet.node.v1.ListNodeHealthResponse.nodes:type_name -> trivet.node.v1.NodeHealth
+	25, // 18: trivet.node.v1.ListNodeHealthResponse.sources:type_name -> trivet.meta.v1.Source
+	26, // 19: trivet.node.v1.ListNodeHealthResponse.missing:type_name -> trivet.meta.v1.MissingPart
+	1,  // 20: trivet.node.v1.WatchNodeHealthRequest.healths:type_name -> trivet.node.v1.NodeHealth.Health
+	27, // 21: trivet.node.v1.WatchNodeHealthResponse.type:type_name -> trivet.meta.v1.EventType
+	3,  // 22: trivet.node.v1.WatchNodeHealthResponse.node:type_name -> trivet.node.v1.NodeHealth
+	28, // 23: trivet.node.v1.WatchNodeHealthResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
+	21, // 24: trivet.node.v1.ExplainNodeHealthRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	3,  // 25: trivet.node.v1.ExplainNodeHealthResponse.node:type_name -> trivet.node.v1.NodeHealth
+	29, // 26: trivet.node.v1.ExplainNodeHealthResponse.evidence:type_name -> trivet.meta.v1.Evidence
+	30, // 27: trivet.node.v1.ExplainNodeHealthResponse.silence:type_name -> google.protobuf.Duration
+	25, // 28: trivet.node.v1.ExplainNodeHealthResponse.sources:type_name -> trivet.meta.v1.Source
+	21, // 29: trivet.node.v1.GetZoneRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	5,  // 30: trivet.node.v1.GetZoneResponse.zone:type_name -> trivet.node.v1.Zone
+	25, // 31: trivet.node.v1.GetZoneResponse.sources:type_name -> trivet.meta.v1.Source
+	5,  // 32: trivet.node.v1.ListZonesResponse.zones:type_name -> trivet.node.v1.Zone
+	22, // 33: trivet.node.v1.ListZonesResponse.conditions:type_name -> trivet.meta.v1.Condition
+	25, // 34: trivet.node.v1.ListZonesResponse.sources:type_name -> trivet.meta.v1.Source
+	26, // 35: trivet.node.v1.ListZonesResponse.missing:type_name -> trivet.meta.v1.MissingPart
+	27, // 36: trivet.node.v1.WatchZonesResponse.type:type_name -> trivet.meta.v1.EventType
+	5,  // 37: trivet.node.v1.WatchZonesResponse.zone:type_name -> trivet.node.v1.Zone
+	28, // 38: trivet.node.v1.WatchZonesResponse.bookmark:type_name -> trivet.meta.v1.Bookmark
+	6,  // 39: trivet.node.v1.NodeHealthService.GetNodeHealth:input_type -> trivet.node.v1.GetNodeHealthRequest
+	8,  // 40: trivet.node.v1.NodeHealthService.ListNodeHealth:input_type -> trivet.node.v1.ListNodeHealthRequest
+	10, // 41: trivet.node.v1.NodeHealthService.WatchNodeHealth:input_type -> trivet.node.v1.WatchNodeHealthRequest
+	12, // 42: trivet.node.v1.NodeHealthService.ExplainNodeHealth:input_type -> trivet.node.v1.ExplainNodeHealthRequest
+	14, // 43: trivet.node.v1.NodeHealthService.GetZone:input_type -> trivet.node.v1.GetZoneRequest
+	16, // 44: trivet.node.v1.NodeHealthService.ListZones:input_type -> trivet.node.v1.ListZonesRequest
+	18, // 45: trivet.node.v1.NodeHealthService.WatchZones:input_type -> trivet.node.v1.WatchZonesRequest
+	7,  // 46: trivet.node.v1.NodeHealthService.GetNodeHealth:output_type -> trivet.node.v1.GetNodeHealthResponse
+	9,  // 47: trivet.node.v1.NodeHealthService.ListNodeHealth:output_type -> trivet.node.v1.ListNodeHealthResponse
+	11, // 48: trivet.node.v1.NodeHealthService.WatchNodeHealth:output_type -> trivet.node.v1.WatchNodeHealthResponse
+	13, // 49: trivet.node.v1.NodeHealthService.ExplainNodeHealth:output_type -> trivet.node.v1.ExplainNodeHealthResponse
+	15, // 50: trivet.node.v1.NodeHealthService.GetZone:output_type -> trivet.node.v1.GetZoneResponse
+	17, // 51: trivet.node.v1.NodeHealthService.ListZones:output_type -> trivet.node.v1.ListZonesResponse
+	19, // 52: trivet.node.v1.NodeHealthService.WatchZones:output_type -> trivet.node.v1.WatchZonesResponse
+	46, // [46:53] is the sub-list for method output_type
+	39, // [39:46] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_trivet_node_v1_node_health_proto_init() }

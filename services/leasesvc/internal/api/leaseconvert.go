@@ -28,9 +28,7 @@ func (s *leaseServer) leaseOf(l *sessioncontroller.Lease) *leasev1.Lease {
 		Sequence:     l.Sequence,
 		Duplicate:    duplicateOf(l.Duplicate),
 		Etag:         l.ETag(),
-	}
-	if agent := l.Agent; agent != (sessioncontroller.Agent{}) {
-		lease.Agent = &leasev1.Lease_Agent{Name: agent.Name, Version: agent.Version, Mode: agent.Mode}
+		Agent:        AgentOf(l.Agent),
 	}
 	for i := range l.Conditions {
 		lease.Conditions = append(lease.Conditions, conditionOf(&l.Conditions[i]))
@@ -39,6 +37,14 @@ func (s *leaseServer) leaseOf(l *sessioncontroller.Lease) *leasev1.Lease {
 		lease.Write = writeOf(&l.Write)
 	}
 	return lease
+}
+
+// AgentOf converts an agent; nil if it is not known.
+func AgentOf(agent sessioncontroller.Agent) *leasev1.Lease_Agent {
+	if agent == (sessioncontroller.Agent{}) {
+		return nil
+	}
+	return &leasev1.Lease_Agent{Name: agent.Name, Version: agent.Version, Mode: agent.Mode}
 }
 
 func conditionOf(c *sessioncontroller.Condition) *metav1.Condition {

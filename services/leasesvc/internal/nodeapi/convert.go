@@ -21,7 +21,7 @@ import (
 
 func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
 	node, status := v.node, v.status()
-	return &nodev1.NodeHealth{
+	health := &nodev1.NodeHealth{
 		Name:       "nodes/" + node.Object.Name,
 		Health:     healthOf(status.Health),
 		Reason:     status.Reason(),
@@ -38,6 +38,10 @@ func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
 		ResourceVersion: node.Object.ResourceVersion,
 		Owner:           api.OwnerOf(s.Replica, node.Shard, node.Epoch),
 	}
+	if v.lease != nil {
+		health.Agent = api.AgentOf(v.lease.Agent)
+	}
+	return health
 }
 
 func (s *Server) deletedNode(node *nodehealthcontroller.Node) *nodev1.NodeHealth {

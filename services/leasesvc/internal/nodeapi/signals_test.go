@@ -6,7 +6,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -84,6 +87,25 @@ func TestSignals_TheLatestFirstAndTheDecidingOneExpires(t *testing.T) {
 				t.Errorf("signals (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestNodeHealthOf_SaysTheAgentOfTheLease(t *testing.T) {
+	snapshot := &nodehealthcontroller.Snapshot{At: nodehealth.Moment{Instant: second(1000), Wall: now()}}
+	probe := sessioncontroller.Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}
+	for name, c := range map[string]struct {
+		lease *sessioncontroller.Lease
+		want  *leasev1.Lease_Agent
+	}{
+		"known":     {lease: &sessioncontroller.Lease{Agent: probe}, want: &leasev1.Lease_Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}},
+		"not known": {lease: &sessioncontroller.Lease{}},
+		"in a list": {},
+	} {
+		view := newNodeView(snapshot, &nodehealthcontroller.Node{Object: &corev1.Node{}})
+		view.lease = c.lease
+		if got := (&Server{}).nodeHealthOf(&view).Agent; !proto.Equal(got, c.want) {
+			t.Errorf("%s: agent %v, want %v", name, got, c.want)
+		}
 	}
 }
 

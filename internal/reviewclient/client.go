@@ -1,4 +1,6 @@
-package review
+// Package reviewclient creates TokenReviews and SubjectAccessReviews at a kube-apiserver. Package
+// review has the cache of their answers; it does not link client-go.
+package reviewclient
 
 import (
 	"context"
