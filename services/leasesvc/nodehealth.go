@@ -54,6 +54,7 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	if id, served := state.catalog.ByName(class.Node); served {
 		namespace = state.catalog.Get(id).Namespace
 		rules.FirstBeat += state.catalog.Get(id).HeartbeatInterval
+		rules.SessionGrace = state.catalog.Get(id).Grace
 	}
 	enabled, publisher := selection.Enabled(NodeHealthLoop, true), nodehealthcontroller.NewPublisher()
 	return &nodeHealth{

@@ -127,6 +127,8 @@ func writeCell(now time.Time, write *leasev1.Lease_Write) printer.Cell {
 		return printer.Cell{Text: "no node", Style: printer.Warning}
 	case leasev1.Lease_Write_STATE_PENDING:
 		return printer.Cell{Text: "not yet"}
+	case leasev1.Lease_Write_STATE_LEFT_TO_KUBELET:
+		return printer.Cell{Text: "by kubelet"}
 	default:
 		return printer.Cell{Text: "-"}
 	}

@@ -97,23 +97,27 @@ const (
 	Lease_Write_STATE_RETRYING Lease_Write_State = 3
 	// Not written, because the Node it would belong to does not exist.
 	Lease_Write_STATE_NO_OWNER Lease_Write_State = 4
+	// Not written, because the kubelet writes it: the mode of the agent is "probe".
+	Lease_Write_STATE_LEFT_TO_KUBELET Lease_Write_State = 6900
 )
 
 // Enum value maps for Lease_Write_State.
 var (
 	Lease_Write_State_name = map[int32]string{
-		0: "STATE_UNSPECIFIED",
-		1: "STATE_PENDING",
-		2: "STATE_WRITTEN",
-		3: "STATE_RETRYING",
-		4: "STATE_NO_OWNER",
+		0:    "STATE_UNSPECIFIED",
+		1:    "STATE_PENDING",
+		2:    "STATE_WRITTEN",
+		3:    "STATE_RETRYING",
+		4:    "STATE_NO_OWNER",
+		6900: "STATE_LEFT_TO_KUBELET",
 	}
 	Lease_Write_State_value = map[string]int32{
-		"STATE_UNSPECIFIED": 0,
-		"STATE_PENDING":     1,
-		"STATE_WRITTEN":     2,
-		"STATE_RETRYING":    3,
-		"STATE_NO_OWNER":    4,
+		"STATE_UNSPECIFIED":     0,
+		"STATE_PENDING":         1,
+		"STATE_WRITTEN":         2,
+		"STATE_RETRYING":        3,
+		"STATE_NO_OWNER":        4,
+		"STATE_LEFT_TO_KUBELET": 6900,
 	}
 )
 
@@ -715,8 +719,8 @@ func (x *WatchLeasesResponse) GetBookmark() *v1.Bookmark {
 	return nil
 }
 
-// Agent is a program that sends beats, as it describes itself: no decision depends on it. Texts are
-// cut to 64 characters.
+// Agent is a program that sends beats, as it describes itself. Its mode decides who writes the Lease
+// object of a Node, and nothing else depends on it. Texts are cut to 64 characters.
 type Lease_Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name, for example "trivet-agent".
@@ -958,7 +962,7 @@ var File_trivet_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\n" +
-	"\x1btrivet/lease/v1/lease.proto\x12\x0ftrivet.lease.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1ftrivet/lease/v1/heartbeat.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\xaf\f\n" +
+	"\x1btrivet/lease/v1/lease.proto\x12\x0ftrivet.lease.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1btrivet/auth/v1/access.proto\x1a\x1ftrivet/lease/v1/heartbeat.proto\x1a\x1btrivet/meta/v1/source.proto\x1a\x1ctrivet/meta/v1/verdict.proto\x1a\x1atrivet/meta/v1/watch.proto\"\xcc\f\n" +
 	"\x05Lease\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x12/\n" +
 	"\x06holder\x18\x02 \x01(\v2\x17.trivet.lease.v1.HolderR\x06holder\x122\n" +
@@ -986,7 +990,7 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\tDuplicate\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12J\n" +
 	"\x13last_rejection_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x11lastRejectionTime\x12'\n" +
-	"\x0frejection_count\x18\x03 \x01(\x03R\x0erejectionCount\x1a\xe3\x03\n" +
+	"\x0frejection_count\x18\x03 \x01(\x03R\x0erejectionCount\x1a\x80\x04\n" +
 	"\x05Write\x128\n" +
 	"\x05state\x18\x01 \x01(\x0e2\".trivet.lease.v1.Lease.Write.StateR\x05state\x129\n" +
 	"\n" +
@@ -998,13 +1002,14 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"last_error\x18\x05 \x01(\tR\tlastError\x12#\n" +
 	"\rfailure_count\x18\x06 \x01(\x05R\ffailureCount\x125\n" +
 	"\bdue_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"l\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\x88\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_PENDING\x10\x01\x12\x11\n" +
 	"\rSTATE_WRITTEN\x10\x02\x12\x12\n" +
 	"\x0eSTATE_RETRYING\x10\x03\x12\x12\n" +
-	"\x0eSTATE_NO_OWNER\x10\x04\"U\n" +
+	"\x0eSTATE_NO_OWNER\x10\x04\x12\x1a\n" +
+	"\x15STATE_LEFT_TO_KUBELET\x10\xf45\"U\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_ALIVE\x10\x01\x12\x11\n" +

@@ -115,6 +115,7 @@ func writeStateOf(state writeback.State) leasev1.Lease_Write_State {
 		writeback.Written:  leasev1.Lease_Write_STATE_WRITTEN,
 		writeback.Retrying: leasev1.Lease_Write_STATE_RETRYING,
 		writeback.NoOwner:  leasev1.Lease_Write_STATE_NO_OWNER,
+		writeback.Left:     leasev1.Lease_Write_STATE_LEFT_TO_KUBELET,
 	}[state]
 }
 

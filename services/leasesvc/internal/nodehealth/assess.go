@@ -101,19 +101,54 @@ func (r Rules) deadline(s *NodeState, c ClusterState, heldSince monotonic.Instan
 // deadlineAfterExpiry returns the expiry of the session, unless another sign of life, a new grace
 // period or a doubt about the receiver allows more.
 func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
-	heard, by := s.signs.lastBesideSession()
-	found := heard > 0
-	if s.traits.ready == "" && s.signs.first >= heard {
-		heard, by, found = s.signs.first, GraceStart, true // a node that beat keeps its startup grace period
+	a := Assessment{By: SessionBeat, Deadline: max(s.signs.expired, c.receiver.verdict(&s.signs, r.GracePeriod))}
+	allow := func(heard monotonic.Instant, by SignSource, grace time.Duration) {
+		if deadline := heard.Add(grace + c.slow.took); deadline > a.Deadline {
+			a = Assessment{Heard: heard, By: by, Deadline: deadline}
+		}
 	}
-	if start := c.silenceStart(r.GracePeriod); start > heard {
-		heard, by, found = start, GraceStart, true
+	kubelet, by := s.signs.lastOfKubelet(r.GracePeriod)
+	switch grace, since, reported := r.reportedGrace(s, c, kubelet); {
+	case kubelet == 0:
+	case reported:
+		allow(kubelet, by, grace)
+		if a.Deadline < since {
+			a = Assessment{Heard: kubelet, By: by, Deadline: since}
+		}
+	default:
+		allow(kubelet, by, r.graceOf(s))
 	}
-	expired := max(s.signs.expired, c.receiver.verdict(&s.signs, r.GracePeriod))
-	if deadline := heard.Add(r.graceOf(s) + c.slow.took); found && deadline > expired {
-		return Assessment{Heard: heard, By: by, Deadline: deadline}
+	if s.signs.released > 0 {
+		allow(s.signs.released, SessionBeat, r.graceOf(s)) // the end of an earlier session that had not expired
 	}
-	return Assessment{By: SessionBeat, Deadline: expired}
+	if s.traits.ready == "" || s.signs.kubeletsLease {
+		// A node that beat keeps its startup grace period. A kubelet that renews the Lease may have
+		// done so just before this process began.
+		allow(s.signs.first, GraceStart, r.graceOf(s))
+	}
+	if start := c.silenceStart(r.GracePeriod); start > 0 {
+		allow(start, GraceStart, r.graceOf(s))
+	}
+	return a
+}
+
+// reportedGrace returns how long the kubelet of an expired session may give no sign of its own, if
+// its agent lives and says that the kubelet is silent, and the first moment at which that may count.
+// It is two renewals of the kubelet's Lease. Without such an agent, reported is false. It also is
+// while kube-apiserver may take no writes: other kubelets renew no Lease either.
+func (r Rules) reportedGrace(s *NodeState, c ClusterState, own monotonic.Instant) (grace time.Duration, since monotonic.Instant, reported bool) {
+	if s.signs.reportedSince == 0 || s.signs.leaseDuration <= 0 || s.traits.ready == "" || c.renewals.paused {
+		return 0, 0, false
+	}
+	grace = min(max(s.signs.leaseDuration/2, r.SessionGrace), r.GracePeriod)
+	if c.renewals.excuse(own, grace) {
+		return 0, 0, false
+	}
+	since = s.signs.reportedSince
+	if c.renewals.resumed > 0 {
+		since = max(since, c.renewals.resumed.Add(grace))
+	}
+	return grace, since, true
 }
 
 // graceStart returns from when the silence of a Node without a session counts under this term.

@@ -47,6 +47,7 @@ type ClusterState struct {
 	slow slowCheck
 	// receiver is the doubt about the path on which beats arrive.
 	receiver receiverDoubt
+	renewals renewals
 	// newest is the newest Lease that was read and is newer than the cache.
 	newest Sample
 }

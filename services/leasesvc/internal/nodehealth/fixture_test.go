@@ -39,6 +39,7 @@ type fixture struct {
 	leases      map[string]nodehealth.Lease
 	sessions    map[string]session.State
 	observes    map[string]bool // whether the agent of the session observes the kubelet
+	agents      map[string]bool // whether the agent of an expired session is heard
 	written     map[string]string
 	states      map[string]nodehealth.NodeState
 	busy        map[string]bool
@@ -54,7 +55,7 @@ type fixture struct {
 func newFixture(t fataler, count int) *fixture {
 	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
-		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{}, observes: map[string]bool{},
+		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]session.State{}, observes: map[string]bool{}, agents: map[string]bool{},
 		written: map[string]string{}, states: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
 		ownership: map[string]nodehealth.Ownership{}, zones: true,
 	}
@@ -140,7 +141,7 @@ func (w *fixture) observe() []nodehealth.NodeState {
 		s := w.states[name]
 		s.Ownership = w.ownershipOf(name)
 		s = w.rules.Observe(w.now, s, nodehealth.Observation{
-			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], SessionObserves: w.observes[name], WrittenVersion: w.written[name],
+			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], SessionObserves: w.observes[name], AgentLives: w.agents[name], WrittenVersion: w.written[name],
 		})
 		s.Busy = w.busy[name]
 		w.states[name] = s

@@ -18,10 +18,11 @@ type Lease struct {
 	Version string
 	// RenewTime is by the clock of the writer, so it is only compared with itself.
 	RenewTime time.Time
-	// Duration is leaseDurationSeconds, Holder is holderIdentity. They are shown to readers and
-	// decide nothing, as in the node-lifecycle controller.
+	// Duration is leaseDurationSeconds. It never shortens a grace period below Rules.SessionGrace,
+	// nor does it extend one beyond Rules.GracePeriod: a kubelet renews after a quarter of it.
 	Duration time.Duration
-	Holder   string
+	// Holder is holderIdentity. It is shown to readers and decides nothing.
+	Holder string
 	// RenewedByUs says that this replica or a peer renewed it last, for a session. This is no sign
 	// of life of its own: the replica with the session judges the Node.
 	RenewedByUs bool
@@ -34,6 +35,7 @@ type Lease struct {
 type LeaseRenewedByOther struct {
 	Version   string
 	RenewTime time.Time
+	Duration  time.Duration
 }
 
 // Observation is what is known of a Node at one moment.
@@ -47,6 +49,9 @@ type Observation struct {
 	// Other beats prove the agent: they speak for the kubelet by contract, until its own signs
 	// contradict them.
 	SessionObserves bool
+	// AgentLives says that beats of a session that expired still arrive: the agent says that its
+	// kubelet is silent.
+	AgentLives bool
 	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this
 	// version the Lease is RenewedByUs.
 	WrittenVersion string
@@ -68,6 +73,8 @@ type NodeState struct {
 	// taintedAt is when the Node was observed to get its NoExecute taint; 0 if that was not
 	// observed.
 	taintedAt monotonic.Instant
+	// wasReady says that the Node was observed to be ready.
+	wasReady bool
 }
 
 // Ownership says which replica judges a Node: the holder of its shard, which has the sessions.
@@ -88,7 +95,7 @@ type Ownership struct {
 func (r Rules) Observe(now monotonic.Instant, s NodeState, o Observation) NodeState {
 	first := s.Node == nil || s.Node.UID != o.Node.UID
 	if first {
-		s.signs, s.unknownSince, s.taintedAt = r.firstSigns(now, o), 0, 0
+		s.signs, s.unknownSince, s.taintedAt, s.wasReady = r.firstSigns(now, o), 0, 0, false
 	} else {
 		s.signs = r.nextSigns(now, s.signs, o)
 	}
@@ -99,6 +106,7 @@ func (r Rules) Observe(now monotonic.Instant, s NodeState, o Observation) NodeSt
 			s.taintedAt = now
 		}
 	}
+	s.wasReady = s.wasReady || s.traits.ready == corev1.ConditionTrue
 	switch {
 	case !s.traits.unknown:
 		s.unknownSince = 0

@@ -39,7 +39,7 @@ func writers() map[string]writer {
 // counted from then. An expired session ends the grace period, unless the kubelet renews the Lease
 // itself. A session that ended without expiring leaves a full grace period. A session that goes on
 // keeps its node alive, unless only its agent is known to live and the kubelet stopped to renew.
-// The duration in the Lease changes nothing.
+// The duration in the Lease changes nothing here: no agent says that its kubelet is silent.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
 		never = 10 * time.Minute

@@ -24,6 +24,12 @@ type Rules struct {
 	// FirstBeat is the time within which a live node beats at a replica that it did not beat to
 	// before.
 	FirstBeat time.Duration
+	// SessionGrace is the silence after which a session expires. A Node whose living agent says that
+	// the kubelet is silent is marked Unknown once the kubelet's own signs are as old.
+	SessionGrace time.Duration
+	// UnreadyStart is how long a Node that was never ready gets no NoExecute taint: upstream looks
+	// at Nodes that rarely, and a kubelet needs a moment to become ready.
+	UnreadyStart time.Duration
 	// ExcludeLabels exclude the Nodes that have one of them from the count of their zone.
 	ExcludeLabels []string
 	// UnhealthyZoneThreshold is the share of nodes, of three at least, from which a zone is
@@ -44,6 +50,8 @@ func DefaultRules() Rules {
 		GracePeriod:            50 * time.Second,
 		StartupGracePeriod:     time.Minute,
 		FirstBeat:              10 * time.Second,
+		SessionGrace:           20 * time.Second,
+		UnreadyStart:           5 * time.Second,
 		ExcludeLabels:          []string{ExcludeDisruptionLabel},
 		UnhealthyZoneThreshold: 0.55,
 		LargeZoneSize:          50,
@@ -104,6 +112,7 @@ func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authori
 		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
 	}
 	p.doubtReceiver(nodes)
+	p.cluster.renewals = p.cluster.renewals.next(now.Instant, nodes, r)
 	for i := range nodes {
 		p.count(&nodes[i])
 	}
@@ -247,9 +256,14 @@ func (p *pass) canChange(s *NodeState) bool {
 	case p.cluster.allDown:
 		return s.traits.tainted
 	case s.traits.noExecute == addAtRate:
-		return p.rateAllows(s.traits.zone)
+		return !p.starts(s) && p.rateAllows(s.traits.zone)
 	}
 	return s.traits.noExecute == changeNow
+}
+
+// starts returns whether a Node was never ready and was first observed a short time ago.
+func (p *pass) starts(s *NodeState) bool {
+	return !s.wasReady && p.now.Instant.Sub(s.signs.first) < p.UnreadyStart
 }
 
 // rateAllows returns whether a zone may get its next NoExecute taint now.
@@ -268,6 +282,9 @@ func (p *pass) taintCandidate(s *NodeState) candidate {
 		c.noExecute = removeNoExecuteTaints(s.Node)
 	default:
 		c.noExecute, c.rateLimited = noExecuteTaints(s.Node, s.traits.ready)
+		if c.rateLimited && p.starts(s) {
+			c.noExecute, c.rateLimited = taintChange{}, false
+		}
 	}
 	switch {
 	case len(c.noExecute.add) > 0:

@@ -51,7 +51,7 @@ func newHistory(t *rapid.T) *history {
 func (h *history) happen() {
 	name := rapid.SampledFrom(h.names).Draw(h.rapid, "node")
 	status := rapid.SampledFrom([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse})
-	switch rapid.IntRange(0, 7).Draw(h.rapid, "what") {
+	switch rapid.IntRange(0, 8).Draw(h.rapid, "what") {
 	case 0:
 		if h.ready(name) != "" {
 			h.report(name, status.Draw(h.rapid, "ready"))
@@ -59,7 +59,9 @@ func (h *history) happen() {
 		}
 	case 1, 2:
 		h.renew(name, time.Duration(rapid.IntRange(-1000, 1000).Draw(h.rapid, "skew"))*time.Second)
-		h.alive[name] = h.now
+		lease := h.leases[name]
+		lease.Duration = rapid.SampledFrom([]time.Duration{0, 0, time.Second, 40 * time.Second, 60 * time.Second, 1000 * time.Second}).Draw(h.rapid, "duration")
+		h.leases[name], h.alive[name] = lease, h.now
 	case 3:
 		// An expired session ends the grace period; another end of a session leaves a full one.
 		before := h.sessions[name]
@@ -84,6 +86,8 @@ func (h *history) happen() {
 		h.cluster = h.cluster.Delayed(h.now)
 	case 7:
 		h.observes[name] = !h.observes[name]
+	case 8:
+		h.agents[name] = !h.agents[name]
 	}
 	h.observe()
 }
@@ -124,7 +128,21 @@ func (h *history) early(name string) bool {
 	if h.sessions[name] != session.Expired || h.ready(name) == "" || h.posted[name] > h.late[name] {
 		heard, ever = max(heard, h.posted[name]), true
 	}
+	if h.sessions[name] == session.Expired && h.ready(name) != "" && h.observes[name] && h.agents[name] {
+		// The living agent says that the kubelet is silent. The kubelet's own signs count as well.
+		return h.now.Sub(max(h.alive[name], h.posted[name])) <= h.silenceOfKubelet(name)
+	}
 	return ever && h.now.Sub(heard) <= h.rules.GracePeriod
+}
+
+// silenceOfKubelet is how long a kubelet may miss renewals whose agent says that it is silent.
+func (h *history) silenceOfKubelet(name string) time.Duration {
+	switch d := h.leases[name].Duration; d {
+	case 0:
+		return h.rules.GracePeriod
+	default:
+		return min(max(d/2, h.rules.SessionGrace), h.rules.GracePeriod)
+	}
 }
 
 func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {

@@ -48,12 +48,19 @@ type signs struct {
 	session   session.State
 	// observes says that the agent of the session says when it observed the kubelet last.
 	observes bool
+	// reportedSince is since when the agent of an expired session has been heard; 0 while it is
+	// not, or does not observe the kubelet.
+	reportedSince monotonic.Instant
 	// suspected and expired are when the session was observed to be. expiredHere says that the
 	// session did not expire at another replica.
 	suspected, expired monotonic.Instant
 	expiredHere        bool
 	// byOther is the last version of the Lease that another writer than leasesvc renewed.
 	byOther LeaseRenewedByOther
+	// kubeletsLease says that the present version is one. leaseDuration is that of the last one; 0
+	// if it has none.
+	kubeletsLease bool
+	leaseDuration time.Duration
 }
 
 // leaseSign is the Lease as last observed.
@@ -73,12 +80,35 @@ func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
 	s := signs{first: now, session: o.Session, observes: o.SessionObserves, suspected: now, expired: now.Add(r.FirstBeat), byOther: o.Lease.ByOther}
 	s.version, s.heartbeat, s.reported = statusOf(o.Node)
 	s.lease = leaseSign{version: o.Lease.Version, renewTime: o.Lease.RenewTime, at: now}
-	return s
+	return s.observeReporter(now, o).observeWriter(o)
 }
 
 func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
 	s.observes = o.SessionObserves
-	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeLease(now, o)
+	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeReporter(now, o).observeLease(now, o).observeWriter(o)
+}
+
+func (s signs) observeReporter(now monotonic.Instant, o Observation) signs {
+	switch {
+	case !o.AgentLives || !o.SessionObserves || o.Session != session.Expired:
+		s.reportedSince = 0
+	case s.reportedSince == 0:
+		s.reportedSince = max(now, 1) // 0 means that it is not heard
+	}
+	return s
+}
+
+// observeWriter takes into account whose the present version of the Lease is.
+func (s signs) observeWriter(o Observation) signs {
+	ours := o.Lease.RenewedByUs || o.WrittenVersion != "" && o.WrittenVersion == o.Lease.Version
+	s.kubeletsLease = o.Lease.Version != "" && !ours
+	switch {
+	case s.kubeletsLease:
+		s.leaseDuration = o.Lease.Duration
+	case o.Lease.ByOther.Version != "":
+		s.leaseDuration = o.Lease.ByOther.Duration
+	}
+	return s
 }
 
 func (s signs) observeStatus(now monotonic.Instant, node *corev1.Node) signs {
@@ -176,19 +206,15 @@ func (s signs) last() (heard monotonic.Instant, by SignSource) {
 	return heard, by
 }
 
-// lastBesideSession returns the last sign of life of a node whose session expired, other than that
-// session; 0 for none:
+// lastOfKubelet returns the kubelet's own last sign of life beside a session that expired; 0 for
+// none:
 //   - a renewal that is not RenewedByUs: the kubelet renews the Lease itself;
 //   - a heartbeat in the status that came while beats were missing. An earlier one proves no more
-//     than the beats did;
-//   - the end of an earlier session that had not expired.
-func (s signs) lastBesideSession() (at monotonic.Instant, by SignSource) {
+//     than the beats did, unless the kubelet renewed the Lease itself within a grace period before.
+func (s signs) lastOfKubelet(grace time.Duration) (at monotonic.Instant, by SignSource) {
 	at, by = s.lastRenewal(), LeaseRenewal
-	if s.posted > s.suspected && s.posted > at {
+	if s.posted > at && (s.posted > s.suspected || at > 0 && s.posted.Sub(at) <= grace) {
 		at, by = s.posted, StatusUpdate
-	}
-	if s.released > at {
-		at, by = s.released, SessionBeat
 	}
 	return at, by
 }

@@ -96,7 +96,7 @@ func TestPlan_NoExecuteTaintsKeepTheRate(t *testing.T) {
 			}
 		}
 	}
-	want := []time.Duration{100 * time.Millisecond, 10100 * time.Millisecond, 20100 * time.Millisecond, 30100 * time.Millisecond}
+	want := []time.Duration{5100 * time.Millisecond, 15100 * time.Millisecond, 25100 * time.Millisecond, 35100 * time.Millisecond} // none was ever ready
 	if !slices.Equal(tainted, want) {
 		t.Errorf("nodes were tainted at %v, want %v", tainted, want)
 	}
@@ -192,7 +192,7 @@ func TestPlan_NodeFirstSeenWhileUncertainHasAGracePeriodAfterDisruption(t *testi
 
 func TestPlan_ZoneThatWasEmptyKeepsItsRate(t *testing.T) {
 	w := cluster{"a": {4, 1}, "b": {1, 0}}.world(t)
-	w.pass()
+	w.run(w.rules.UnreadyStart + 100*time.Millisecond)
 	names := w.names
 	w.names = []string{"b-000"}
 	w.run(time.Second, "b-000")

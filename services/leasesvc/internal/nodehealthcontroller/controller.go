@@ -115,6 +115,8 @@ type NodeSession struct {
 	State session.State
 	// Observes says that the beats carry when the kubelet was observed last.
 	Observes bool
+	// AgentLives says that beats of the session still arrive, although it is expired.
+	AgentLives bool
 	// Written is the resourceVersion of the last write of the Lease by this replica; "" for none.
 	Written string
 }

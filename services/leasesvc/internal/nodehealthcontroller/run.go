@@ -254,7 +254,7 @@ func (r *run) observe(name string) {
 func (r *run) observation(node *corev1.Node) nodehealth.Observation {
 	s := r.Sessions.Session(node.Name)
 	return nodehealth.Observation{
-		Node: node, Lease: r.Cache.Lease(node.Name), Session: s.State, SessionObserves: s.Observes, WrittenVersion: s.Written,
+		Node: node, Lease: r.Cache.Lease(node.Name), Session: s.State, SessionObserves: s.Observes, AgentLives: s.AgentLives, WrittenVersion: s.Written,
 	}
 }
 

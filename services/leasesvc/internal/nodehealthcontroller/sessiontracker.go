@@ -92,7 +92,7 @@ func (t *SessionTracker) apply(events []sessioncontroller.Event) {
 		name := lease.Holder.Key.Name
 		switch events[i].Type {
 		case sessioncontroller.Added, sessioncontroller.Modified:
-			s := NodeSession{State: lease.State, Observes: lease.Observed}
+			s := NodeSession{State: lease.State, Observes: lease.Observed, AgentLives: lease.AgentLives}
 			if !lease.Write.WriteTime.IsZero() { // otherwise another writer wrote the Lease that was adopted
 				s.Written = lease.Write.ResourceVersion
 			}

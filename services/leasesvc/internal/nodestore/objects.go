@@ -111,7 +111,7 @@ func (s *slimmer) renewedByOther(name string, lease nodehealth.Lease) nodehealth
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !lease.RenewedByUs {
-		s.byOther[name] = nodehealth.LeaseRenewedByOther{Version: lease.Version, RenewTime: lease.RenewTime}
+		s.byOther[name] = nodehealth.LeaseRenewedByOther{Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration}
 	}
 	return s.byOther[name]
 }

@@ -1,9 +1,18 @@
 package sessioncontroller
 
-import "unique"
+import (
+	"unique"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
 
 // Agent is a program that sends beats, as it describes itself.
 type Agent struct{ Name, Version, Mode string }
+
+// probeMode is the Agent.Mode of a program beside a kubelet that writes its Lease itself.
+const probeMode = "probe"
 
 // updateAgent keeps the agent of a registration and returns whether readers see a change. Many
 // sessions share one Agent.
@@ -16,4 +25,17 @@ func (c *Controller) updateAgent(slot uint32, agent Agent) (changed bool) {
 	changed = *kept != next
 	*kept = next
 	return changed
+}
+
+// leaveToKubelet leaves the Lease of a Node to its kubelet while the agent only probes the kubelet.
+// After that, the Lease is read before it is written.
+func (c *Controller) leaveToKubelet(now monotonic.Instant, slot uint32, key session.Key) {
+	agent := *c.agents.At(slot)
+	switch probes := agent != (unique.Handle[Agent]{}) && agent.Value().Mode == probeMode; {
+	case probes && !c.cfg.Classes[key.Class].Unowned:
+		c.writes.Leave(slot)
+	case c.writes.Left(slot):
+		c.entries.At(slot).lease = writeback.LeaseRecord{}
+		c.writes.Take(now, slot)
+	}
 }

@@ -219,11 +219,14 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	}
 	if outcome == session.TookOver {
 		c.reports.remove(slot)
+		delete(c.reporters.heard, slot)
 		*c.observed.At(slot), *c.agents.At(slot) = false, unique.Handle[Agent]{}
 		c.reportReturn(ref, r.Holder)
 	}
 	changed := c.updateAgent(slot, r.Agent)
+	c.leaveToKubelet(now, slot, r.Holder.Key)
 	changed = c.updateReport(slot, received, r.Report) || changed
+	changed = c.updateReporter(slot, received) || changed
 	c.sessionChanged(now, slot, outcome, changed)
 	if !b.Unordered || outcome != session.Renewed {
 		// All holders of a message get the interval of the first one, so that they keep beating in
@@ -247,7 +250,8 @@ func (c *Controller) renewDeferred(now, observed monotonic.Instant, r *Registrat
 		return
 	}
 	outcome = c.table.Beat(now, observed, ref, r.Sequence)
-	c.sessionChanged(now, ref.Slot(), outcome, c.updateReport(ref.Slot(), now.Add(-r.Age), r.Report))
+	changed := c.updateReport(ref.Slot(), now.Add(-r.Age), r.Report)
+	c.sessionChanged(now, ref.Slot(), outcome, c.updateReporter(ref.Slot(), now.Add(-r.Age)) || changed)
 }
 
 // renew takes a beat that Beat has not taken.
@@ -270,7 +274,8 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	}
 	b.Renewed++
 	b.Grant = b.Grant.Min(grant)
-	c.sessionChanged(now, slot, outcome, c.updateReport(slot, now, report))
+	changed := c.updateReport(slot, now, report)
+	c.sessionChanged(now, slot, outcome, c.updateReporter(slot, now) || changed)
 }
 
 // sessionChanged updates the schedule and the watchers after an accepted beat. A session that was

@@ -111,6 +111,7 @@ type Controller struct {
 	exceptions   writeExceptions
 	problemSlots problemSlots
 	reports      reports
+	reporters    reporters
 	released     released
 	owners       owners
 	occupancies  uint64
@@ -138,7 +139,7 @@ func New(cfg Config) *Controller {
 		filled:     make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
 		changes:    newChangeList(),
-		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), released: newReleased(cfg.Limit),
+		exceptions: newWriteExceptions(), reports: newReports(cfg.Limit, cfg.Logger), reporters: newReporters(), released: newReleased(cfg.Limit),
 		owners: newOwners(cmp.Or(cfg.SessionsPerOwner, cfg.Limit)), alwaysReady: make(chan struct{}),
 	}
 	close(c.alwaysReady)
@@ -235,6 +236,7 @@ func (c *Controller) applyTransition(now monotonic.Instant, t session.Transition
 	slot := t.Ref.Slot()
 	switch t.To {
 	case session.Expired:
+		c.reporterAtExpiry(now, slot)
 		c.writes.HolderExpired(now, slot)
 		c.problemSlots.written(slot) // a write that is still wanted and fails adds it again
 		c.changes.touch(slot)
@@ -254,6 +256,7 @@ func (c *Controller) maintain() {
 		c.backlog.Store(&b)
 	}
 	c.updateProblems(now)
+	c.dropSilentReporters(now)
 }
 
 func (c *Controller) publishCounts() {

@@ -27,8 +27,11 @@ type Lease struct {
 	// Observed says that the agent observes the holder: a beat of this boot said when it was last
 	// observed. Otherwise a beat proves that the agent lives.
 	Observed bool
-	Deadline time.Time
-	Shard    int
+	// AgentLives says that beats of an Expired session arrive: its agent says that the holder is
+	// silent.
+	AgentLives bool
+	Deadline   time.Time
+	Shard      int
 	// Duplicate is a rejected boot of the holder that also beats; nil if there is none.
 	Duplicate *Duplicate
 	Write     WriteStatus
@@ -128,6 +131,7 @@ func (c *Controller) lease(s session.Session) Lease {
 	if d, ok := c.duplicate(now, s); ok {
 		l.Duplicate = &Duplicate{Boot: d.Boot, LastRejectionTime: c.clock.WallTime(now, d.Last), Rejections: d.Rejections}
 	}
+	_, l.AgentLives = c.reporters.heard[slot]
 	if agent := *c.agents.At(slot); agent != (unique.Handle[Agent]{}) {
 		l.Agent = agent.Value()
 	}
@@ -159,6 +163,7 @@ func (c *Controller) sessionGone(slot uint32, h session.Holder) {
 	c.changes.delete(deletion{slot: slot, holder: h, epoch: c.epoch(slot), shard: shard, shardLost: c.leaving[shard]})
 	c.writes.Close(slot)
 	c.reports.remove(slot)
+	delete(c.reporters.heard, slot)
 	c.owners.remove(slot)
 	c.problemSlots.remove(slot)
 	c.exceptions.notifyIdle(slot)

@@ -71,6 +71,9 @@ func (c *Controller) newJob(now monotonic.Instant, w writeback.Write) WriteJob {
 	}
 	if w.Reason == writeback.Expired {
 		job.ExpireTime = c.clock.WallTime(now, min(s.Deadline, now))
+		if e.writeTime == 0 {
+			job.Last = writeback.LeaseRecord{} // another program may have renewed the Lease that was adopted
+		}
 	}
 	return job
 }
@@ -221,6 +224,7 @@ func (c *Controller) reopenSlot(r *Release) {
 	if s, _ := c.table.At(r.slot); s.State == session.Expired {
 		c.writes.HolderExpired(now, r.slot)
 	}
+	c.leaveToKubelet(now, r.slot, r.holder.Key)
 	delete(c.exceptions.errors, r.slot)
 	c.problemSlots.written(r.slot)
 	*c.entries.At(r.slot) = leaseEntry{occupancy: r.occupancy}

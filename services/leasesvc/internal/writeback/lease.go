@@ -130,19 +130,21 @@ func OwnedByOtherNode(lease *coordinationv1.Lease, uid types.UID) bool {
 	})
 }
 
+// RenewedByOther reports whether another manager than this service set the current renewTime. It is
+// false for a Lease that was read without managed fields.
+func RenewedByOther(lease *coordinationv1.Lease) bool {
+	return slices.ContainsFunc(lease.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager != FieldManager && setsRenewTime(entry)
+	})
+}
+
+func setsRenewTime(entry metav1.ManagedFieldsEntry) bool {
+	return entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:renewTime"`)
+}
+
 // RenewedByUs reports whether this service was the only manager that set the current renewTime.
 func RenewedByUs(lease *coordinationv1.Lease) bool {
-	ours := false
-	for _, entry := range lease.ManagedFields {
-		if entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:renewTime"`) {
-			continue
-		}
-		if entry.Manager != FieldManager {
-			return false
-		}
-		ours = true
-	}
-	return ours
+	return slices.ContainsFunc(lease.ManagedFields, setsRenewTime) && !RenewedByOther(lease)
 }
 
 // Orphaned reports whether this service created and last renewed the Lease for a holder of the

@@ -155,8 +155,34 @@ func (s *Schedule) Resume(now monotonic.Instant, i uint32) {
 	s.enqueue(now, i)
 }
 
+// Leave keeps writes of the slot from starting until Take: the holder has another program that
+// writes its Lease. It may be repeated.
+func (s *Schedule) Leave(i uint32) {
+	sl := s.slots.At(i)
+	if sl.state == Idle || sl.has(left) {
+		return
+	}
+	s.dequeue(i)
+	sl.flags |= left
+}
+
+// Take ends Leave. The Lease is written at once, because the other program writes no more. It does
+// nothing without Leave.
+func (s *Schedule) Take(now monotonic.Instant, i uint32) {
+	sl := s.slots.At(i)
+	if !sl.has(left) {
+		return
+	}
+	sl.flags &^= left | leaseKnown
+	sl.shown, sl.shownBeat, sl.due = shownUnknown, min(sl.shownBeat, now), now
+	s.enqueue(now, i)
+}
+
 // Busy reports whether the slot is suspended or has a write in flight.
 func (s *Schedule) Busy(i uint32) bool { return s.slots.At(i).has(suspended | inFlight) }
+
+// Left reports whether the slot waits for Take.
+func (s *Schedule) Left(i uint32) bool { return s.slots.At(i).has(left) }
 
 // Policy returns the index of the slot's Policy.
 func (s *Schedule) Policy(i uint32) uint8 { return s.slots.At(i).policy }
@@ -164,8 +190,12 @@ func (s *Schedule) Policy(i uint32) uint8 { return s.slots.At(i).policy }
 // Status returns the state of a slot that was opened.
 func (s *Schedule) Status(i uint32) SlotStatus {
 	sl := s.slots.At(i)
+	state := sl.state
+	if sl.has(left) {
+		state = Left
+	}
 	return SlotStatus{
-		State: sl.state, Failures: int32(sl.failures), Reason: sl.reason, Due: sl.due, Scheduled: sl.place != notQueued,
+		State: state, Failures: int32(sl.failures), Reason: sl.reason, Due: sl.due, Scheduled: sl.place != notQueued,
 	}
 }
 

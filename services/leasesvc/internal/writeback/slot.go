@@ -20,6 +20,9 @@ const (
 	Retrying
 	// NoOwner means that the Lease is not written because the Node that must own it does not exist.
 	NoOwner
+	// Left means that the Lease is not written because another program writes it. It stands for the
+	// state before, which Take continues.
+	Left
 )
 
 // Reason is why a Lease is written.
@@ -117,6 +120,8 @@ const (
 	inFlight
 	// suspended slots start no write until Resume.
 	suspended
+	// left slots start no write until Take.
+	left
 )
 
 func (s *slot) has(f flags) bool { return s.flags&f != 0 }
@@ -124,7 +129,7 @@ func (s *slot) has(f flags) bool { return s.flags&f != 0 }
 // nextReason returns why the Lease is written next. It is false if no write is wanted.
 func (s *slot) nextReason(m Mode) (Reason, bool) {
 	switch {
-	case s.state == Idle || s.has(inFlight|suspended):
+	case s.state == Idle || s.has(inFlight|suspended|left):
 		return s.reason, false
 	case s.has(holderExpired) && (m != OnChange || s.shown == shownExpired):
 		return s.reason, false

@@ -57,7 +57,8 @@ func NewLeaseWriter(leases coordinationclient.LeasesGetter, nodes Nodes) *LeaseW
 // verb of the last write that it tried, also with an error. Errors wrap those of Nodes and of the
 // kube-apiserver, writeback.ErrForeignHolder and writeback.ErrTerminating.
 //
-// An expired holder gets no new Lease. A Lease that shows the expiry already is not written.
+// An expired holder gets no new Lease. A Lease that shows the expiry already is not written, nor is
+// one that another program renewed last: its renewals say whether the holder lives.
 func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (writeback.LeaseRecord, Verb, error) {
 	var node types.UID
 	var err error
@@ -76,6 +77,8 @@ func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (write
 		}
 		var written *coordinationv1.Lease
 		switch {
+		case last != nil && !u.ExpireTime.IsZero() && writeback.RenewedByOther(last):
+			return writeback.LeaseRecord{}, VerbNone, nil // the record would pass for our write
 		case last != nil:
 			written, verb, err = w.update(ctx, last, u, node)
 		case !u.ExpireTime.IsZero():

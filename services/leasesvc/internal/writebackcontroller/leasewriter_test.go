@@ -352,6 +352,23 @@ func TestWrite_ExpiryIsWrittenOnceAndEndsWithTheNextBeat(t *testing.T) {
 	f.expect(owner(f.node, uid), f.mustWrite(known, writebackcontroller.VerbUpdate))
 }
 
+func TestWrite_ExpiryIsNotWrittenOverTheRenewalOfAKubelet(t *testing.T) {
+	f := newLeaseFixture(t)
+	f.addNode()
+	known := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	kubelets := f.stored()
+	kubelets.Spec.LeaseDurationSeconds, kubelets.Spec.RenewTime = new(int32(40)), &metav1.MicroTime{Time: f.time.Add(time.Second)}
+	kubelets = f.put(kubelets)
+	for _, last := range []writeback.LeaseRecord{known, {}} {
+		_, verb := f.writeAgent(last, func(r *writeback.LeaseUpdate) {
+			r.Class, r.Duration, r.RenewTime, r.ExpireTime = "", 500*time.Second, f.time, f.time.Add(20*time.Second)
+		})
+		if got := f.stored(); got.ResourceVersion != kubelets.ResourceVersion {
+			t.Errorf("verb %s, the Lease is now %+v", verb, got.Spec)
+		}
+	}
+}
+
 func TestWrite_KeepsForeignAnnotationsAndOwners(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()

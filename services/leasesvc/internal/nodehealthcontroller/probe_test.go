@@ -1,0 +1,228 @@
+package nodehealthcontroller_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// probing is a cluster whose kubelets renew their Leases, with node health and sessions as
+// leasesvc has them. n0 and n1 have an agent that observes the kubelet every five seconds.
+type probing struct {
+	*fakeCluster
+	t        *testing.T
+	sessions *sessioncontroller.Controller
+
+	mu sync.Mutex // guards what follows
+	// deadKubelets renew nothing and answer no agent. deadAgents send no beats. deaf agents do not
+	// reach their kubelet.
+	deadKubelets, deadAgents, deaf map[string]bool
+}
+
+// probe runs a story in a bubble. All clients stop after it.
+func probe(t *testing.T, story func(*probing)) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &probing{
+			fakeCluster: newFakeCluster(6), t: t, deadKubelets: map[string]bool{}, deadAgents: map[string]bool{}, deaf: map[string]bool{},
+			sessions: sessioncontroller.New(sessioncontroller.Config{
+				Classes: []sessioncontroller.Class{{
+					Namespace: corev1.NamespaceNodeLease,
+					Session:   session.Class{Name: "node", Interval: 5 * time.Second, Suspect: 7500 * time.Millisecond, TTL: 20 * time.Second, Retention: time.Hour},
+					Writes:    writeback.Policy{Mode: writeback.OnChange, Renew: 5 * time.Minute, Duration: 500 * time.Second},
+				}},
+				Shards: 1, Limit: 100, Logger: slog.New(slog.DiscardHandler),
+			}),
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		tracker := nodehealthcontroller.NewSessionTracker([]bool{true})
+		terms := heldShards(ctx, 0)
+		held, _ := terms.Get(0)
+		cluster := p.cluster(terms)
+		cluster.Sessions = tracker
+		metrics, err := nodehealthcontroller.NewMetrics(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := func(what string, part func() error) {
+			running.Go(func() {
+				if err := part(); err != nil && ctx.Err() == nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			})
+		}
+		run("sessions", func() error { return p.sessions.Run(ctx) })
+		run("shard", func() error { return p.sessions.RunShard(held) })
+		run("node health", func() error { return nodehealthcontroller.New(config(t, metrics, 1)).Run(ctx, cluster, func(error) {}) })
+		running.Go(func() {
+			tracker.Run(ctx, func() nodehealthcontroller.SessionWatcher { return p.sessions })
+		})
+		for i := range 6 {
+			running.Go(func() { p.kubelet(ctx, fmt.Sprintf("n%d", i), time.Duration(i)*1700*time.Millisecond) })
+		}
+		for i := range 2 {
+			running.Go(func() { p.agent(ctx, fmt.Sprintf("n%d", i)) })
+		}
+		time.Sleep(2 * time.Minute)
+		p.expectWrites(t)
+		story(p)
+	})
+}
+
+func (p *probing) is(set map[string]bool, name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return set[name]
+}
+
+func (p *probing) put(set map[string]bool, name string, is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	set[name] = is
+}
+
+func (p *probing) kubelet(ctx context.Context, name string, phase time.Duration) {
+	for wait := phase; ; wait = 10 * time.Second {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if p.is(p.deadKubelets, name) {
+			continue
+		}
+		p.change(func() {
+			p.live.leases[name] = nodehealth.Lease{Version: p.next(), RenewTime: time.Now(), Duration: 40 * time.Second}
+			p.deliver(name)
+		})
+	}
+}
+
+// agent observes its kubelet and reports the age of the last observation.
+func (p *probing) agent(ctx context.Context, name string) {
+	observed := time.Now()
+	for sequence := uint64(1); ; sequence++ {
+		if !p.is(p.deadKubelets, name) && !p.is(p.deaf, name) {
+			observed = time.Now()
+		}
+		if !p.is(p.deadAgents, name) {
+			batch := sessioncontroller.NewBatch()
+			batch.Registrations = []sessioncontroller.Registration{{
+				Holder: session.Holder{Key: session.Key{Name: name}, Boot: "1"}, Sequence: sequence,
+				Report: &sessioncontroller.Report{Observed: true, ObservedAge: time.Since(observed)},
+				Agent:  sessioncontroller.Agent{Name: "trivet-agent", Mode: "probe"},
+			}}
+			if err := p.sessions.Process(ctx, batch); err != nil && ctx.Err() == nil {
+				p.t.Error(err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// unknownAfter returns when a node is marked Unknown, at most after a limit; 0 for not at all.
+func (p *probing) unknownAfter(name string, limit time.Duration) time.Duration {
+	for begin := time.Now(); time.Since(begin) < limit; time.Sleep(10 * time.Millisecond) {
+		if p.ready(name) == corev1.ConditionUnknown {
+			return time.Since(begin)
+		}
+	}
+	return 0
+}
+
+func TestRun_DeadKubeletBesideALivingAgentIsMarkedWithinTheGraceOfItsSession(t *testing.T) {
+	for phase := range 10 {
+		probe(t, func(p *probing) {
+			time.Sleep(time.Duration(phase) * 1013 * time.Millisecond)
+			p.put(p.deadKubelets, "n0", true)
+			switch after := p.unknownAfter("n0", time.Minute); {
+			case after == 0 || after > 20500*time.Millisecond:
+				t.Errorf("n0 was marked %v after its kubelet died", after)
+			case after < 10*time.Second: // its last sign may be ten seconds old
+				t.Errorf("n0 was marked only %v after its kubelet died", after)
+			}
+			if got := p.ready("n1"); got != corev1.ConditionTrue {
+				t.Errorf("n1 is %s", got)
+			}
+		})
+	}
+}
+
+func TestRun_KubeletThatRenewsItsLeaseIsNotMarkedWhateverItsAgentSays(t *testing.T) {
+	probe(t, func(p *probing) {
+		p.put(p.deaf, "n0", true)
+		p.put(p.deadAgents, "n1", true)
+		time.Sleep(10 * time.Minute)
+		p.expectWrites(t)
+	})
+}
+
+func TestRun_PowerCutBesideAProbingAgentIsMarkedAfterTheGracePeriodOfTheLease(t *testing.T) {
+	probe(t, func(p *probing) {
+		p.put(p.deadKubelets, "n0", true)
+		p.put(p.deadAgents, "n0", true)
+		if after := p.unknownAfter("n0", 2*time.Minute); after < 40*time.Second || after > 51*time.Second {
+			t.Errorf("n0 was marked %v after its power was cut, want the grace period after its last renewal", after)
+		}
+	})
+}
+
+// The agent says for ten seconds that the kubelet is silent, and falls silent itself.
+func TestRun_AgentThatFallsSilentAfterItsKubeletSaysNothing(t *testing.T) {
+	probe(t, func(p *probing) {
+		p.put(p.deadKubelets, "n0", true)
+		time.Sleep(8 * time.Second)
+		p.put(p.deadAgents, "n0", true)
+		if after := p.unknownAfter("n0", 2*time.Minute); after < 30*time.Second || after > 43*time.Second {
+			t.Errorf("n0 was marked %v after its agent died", after)
+		}
+	})
+}
+
+// kube-apiserver answers reads and takes no writes, so no kubelet renews its Lease.
+func TestRun_WritesThatKubeAPIServerDoesNotTakeMarkNoNodeThatItsAgentReportsSilent(t *testing.T) {
+	probe(t, func(p *probing) {
+		p.put(p.deaf, "n0", true)
+		time.Sleep(time.Minute)
+		for i := range 6 {
+			p.put(p.deadKubelets, fmt.Sprintf("n%d", i), true)
+		}
+		time.Sleep(30 * time.Second)
+		for i := range 6 {
+			p.put(p.deadKubelets, fmt.Sprintf("n%d", i), false)
+		}
+		time.Sleep(5 * time.Minute)
+		p.expectWrites(t)
+	})
+}
+
+// A watch that shows no Lease for a while marks no node that its agent reports silent.
+func TestRun_LateWatchMarksNoNodeThatItsAgentReportsSilent(t *testing.T) {
+	probe(t, func(p *probing) {
+		p.put(p.deaf, "n0", true)
+		time.Sleep(time.Minute)
+		p.change(func() { p.frozen = true })
+		time.Sleep(45 * time.Second)
+		p.thaw()
+		time.Sleep(5 * time.Minute)
+		p.expectWrites(t)
+	})
+}
