@@ -106,6 +106,9 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 	if s.traits.ready == "" && s.signs.first >= heard {
 		heard, by, found = s.signs.first, GraceStart, true // a node that beat keeps its startup grace period
 	}
+	if s.newerThanSession() && s.signs.first > heard {
+		heard, by, found = s.signs.first, GraceStart, true
+	}
 	if start := c.silenceStart(r.GracePeriod); start > heard {
 		heard, by, found = start, GraceStart, true
 	}
@@ -114,6 +117,12 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 		return Assessment{Heard: heard, By: by, Deadline: deadline}
 	}
 	return Assessment{By: SessionBeat, Deadline: expired}
+}
+
+// newerThanSession returns whether the Node appeared while this replica held its shard, with a
+// session that was expired already: that is the session of a deleted Node of the same name.
+func (s *NodeState) newerThanSession() bool {
+	return !s.signs.expiredHere && s.signs.first > s.Ownership.HeldSince
 }
 
 // graceStart returns from when the silence of a Node without a session counts under this term.
