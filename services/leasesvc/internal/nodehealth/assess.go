@@ -121,7 +121,7 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 	if s.signs.released > 0 {
 		allow(s.signs.released, SessionBeat, r.graceOf(s)) // the end of an earlier session that had not expired
 	}
-	if s.traits.ready == "" || s.signs.kubeletsLease {
+	if s.traits.ready == "" || s.signs.kubeletsLease || s.newerThanSession() {
 		// A node that beat keeps its startup grace period. A kubelet that renews the Lease may have
 		// done so just before this process began.
 		allow(s.signs.first, GraceStart, r.graceOf(s))
@@ -149,6 +149,12 @@ func (r Rules) reportedGrace(s *NodeState, c ClusterState, own monotonic.Instant
 		since = max(since, c.renewals.resumed.Add(grace))
 	}
 	return grace, since, true
+}
+
+// newerThanSession returns whether the Node appeared while this replica held its shard, with a
+// session that was expired already: that is the session of a deleted Node of the same name.
+func (s *NodeState) newerThanSession() bool {
+	return !s.signs.expiredHere && s.signs.first > s.Ownership.HeldSince
 }
 
 // graceStart returns from when the silence of a Node without a session counts under this term.

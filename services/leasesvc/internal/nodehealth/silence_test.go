@@ -145,6 +145,25 @@ func TestPlan_RecreatedNodeHasNoHistory(t *testing.T) {
 	w.expectReady("n0", corev1.ConditionTrue)
 }
 
+// The session of the deleted Node stays expired until the kubelet writes its first Lease, some ten
+// seconds after it has registered. Its status has a heartbeat of whole seconds, so that a second
+// report may look like the first one.
+func TestPlan_RecreatedNodeIsNotJudgedByTheSessionOfTheDeletedOne(t *testing.T) {
+	w := newFixture(t, 2)
+	w.sessions["n0"] = session.Alive
+	w.run(20*time.Second, "n1")
+	w.sessions["n0"] = session.Expired
+	w.run(300*time.Millisecond, "n1")
+	w.expectReady("n0", corev1.ConditionUnknown)
+	w.names = []string{"n1"}
+	w.run(time.Second, "n1")
+	w.add("n0", corev1.ConditionTrue)
+	w.run(49*time.Second, "n1")
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.run(2*time.Second, "n1")
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
 func TestPlan_ExpiredSessionIsDeadAtItsOwnDeadline(t *testing.T) {
 	w := newFixture(t, 2)
 	w.sessions["n0"] = session.Alive
