@@ -133,9 +133,9 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 }
 
 // reportedGrace returns how long the kubelet of an expired session may give no sign of its own, if
-// its agent lives and says that the kubelet is silent, and the first moment at which that may count.
-// It is two renewals of the kubelet's Lease. Without such an agent, reported is false. It also is
-// while kube-apiserver may take no writes: other kubelets renew no Lease either.
+// its agent lives and says that the kubelet is silent, and the first moment at which that may
+// count. It is two renewals of the kubelet's Lease. Without such an agent, reported is false. It
+// also is while kube-apiserver may take no writes: other kubelets renew no Lease either.
 func (r Rules) reportedGrace(s *NodeState, c ClusterState, own monotonic.Instant) (grace time.Duration, since monotonic.Instant, reported bool) {
 	if s.signs.reportedSince == 0 || s.signs.leaseDuration <= 0 || s.traits.ready == "" || c.renewals.paused {
 		return 0, 0, false

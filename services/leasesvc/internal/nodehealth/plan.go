@@ -24,8 +24,8 @@ type Rules struct {
 	// FirstBeat is the time within which a live node beats at a replica that it did not beat to
 	// before.
 	FirstBeat time.Duration
-	// SessionGrace is the silence after which a session expires. A Node whose living agent says that
-	// the kubelet is silent is marked Unknown once the kubelet's own signs are as old.
+	// SessionGrace is the silence after which a session expires. A Node whose living agent says
+	// that the kubelet is silent is marked Unknown once the kubelet's own signs are as old.
 	SessionGrace time.Duration
 	// UnreadyStart is how long a Node that was never ready gets no NoExecute taint: upstream looks
 	// at Nodes that rarely, and a kubelet needs a moment to become ready.

@@ -50,8 +50,8 @@ func (n renewals) excuse(own monotonic.Instant, grace time.Duration) bool {
 	return n.several && n.last.Sub(own) <= 21*grace/40
 }
 
-// renewalPause is how long no kubelet may renew a Lease before that is held against kube-apiserver: a
-// little more than one renewal. A hostile duration cannot make it shorter than that.
+// renewalPause is how long no kubelet may renew a Lease before that is held against kube-apiserver:
+// a little more than one renewal. A hostile duration cannot make it shorter than that.
 func (r Rules) renewalPause(leaseDuration time.Duration) time.Duration {
 	return 11 * max(leaseDuration/2, r.SessionGrace) / 20
 }

@@ -151,7 +151,7 @@ func TestPlan_RecreatedNodeHasNoHistory(t *testing.T) {
 func TestPlan_RecreatedNodeIsNotJudgedByTheSessionOfTheDeletedOne(t *testing.T) {
 	w := newFixture(t, 2)
 	w.sessions["n0"] = session.Alive
-	w.run(20*time.Second, "n1")
+	w.run(100*time.Second, "n1")
 	w.sessions["n0"] = session.Expired
 	w.run(300*time.Millisecond, "n1")
 	w.expectReady("n0", corev1.ConditionUnknown)
