@@ -105,25 +105,10 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	if calls > 0 && w.counted != nil {
 		w.limiter.called(w.counted)
 	}
-	if calls > 0 && !w.wait(w.calls.begin(calls, time.Now())) {
+	if calls > 0 && !waitUnlessClosed(w.closed, w.calls.begin(calls, time.Now())) {
 		return 0, net.ErrClosed
 	}
 	return n, err
-}
-
-// wait returns false if the connection was closed meanwhile.
-func (w *watchedConn) wait(pause time.Duration) bool {
-	if pause <= 0 {
-		return true
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-w.closed:
-		return false
-	}
 }
 
 // Close ends the wait of a reader, and closes the connection.

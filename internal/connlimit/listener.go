@@ -56,7 +56,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			}
 			continue
 		}
-		if !l.wait(l.limiter.pause(now)) {
+		if !waitUnlessClosed(l.closed, l.limiter.pause(now)) {
 			return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: closeBoth(c)}
 		}
 		limitUnacknowledged(raw)
@@ -75,7 +75,7 @@ func (l *listener) afterRefusal(from netip.Addr, reason string, now time.Time) b
 		return true
 	}
 	l.refused = 0
-	return !l.shutter.active() || l.wait(refusalPause)
+	return !l.shutter.active() || waitUnlessClosed(l.closed, refusalPause)
 }
 
 // closeBoth closes a connection whose listener is closed.
@@ -84,8 +84,8 @@ func closeBoth(c *conn) error {
 	return net.ErrClosed
 }
 
-// wait returns false if the listener was closed meanwhile.
-func (l *listener) wait(pause time.Duration) bool {
+// waitUnlessClosed returns false if closed ends the pause.
+func waitUnlessClosed(closed <-chan struct{}, pause time.Duration) bool {
 	if pause <= 0 {
 		return true
 	}
@@ -94,7 +94,7 @@ func (l *listener) wait(pause time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-l.closed:
+	case <-closed:
 		return false
 	}
 }

@@ -164,21 +164,17 @@ func publishedBy(object metav1.Object) []string {
 }
 
 // slice returns the addresses that clients use, which follow EndpointSlices.
-func (h *endpointHistory) slice() []string {
-	var addresses []string
-	for _, slice := range objects[*discoveryv1.EndpointSlice](h.history) {
-		if slice.Name == kubernetesService {
-			addresses = append(addresses, publishedBy(slice)...)
-		}
-	}
-	return addresses
-}
+func (h *endpointHistory) slice() []string { return addressesIn[*discoveryv1.EndpointSlice](h) }
 
-func (h *endpointHistory) endpoints() []string {
+func (h *endpointHistory) endpoints() []string { return addressesIn[*corev1.Endpoints](h) }
+
+// addressesIn returns the addresses that the objects of a kind publish. T is a pointer to the kind's
+// type.
+func addressesIn[T metav1.Object](h *endpointHistory) []string {
 	var addresses []string
-	for _, endpoints := range objects[*corev1.Endpoints](h.history) {
-		if endpoints.Name == kubernetesService {
-			addresses = append(addresses, publishedBy(endpoints)...)
+	for _, object := range objects[T](h.history) {
+		if object.GetName() == kubernetesService {
+			addresses = append(addresses, publishedBy(object)...)
 		}
 	}
 	return addresses

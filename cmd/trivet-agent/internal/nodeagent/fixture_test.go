@@ -254,7 +254,7 @@ func (f *fixture) config() Config {
 
 // process is a running agent.
 type process struct {
-	log     *logBuffer
+	log     *testkit.LogBuffer
 	cancel  context.CancelFunc
 	done    chan error
 	stopped atomic.Bool
@@ -266,7 +266,7 @@ func start(t *testing.T, cfg Config) *process {
 		t.Fatalf("config: %v", problems)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &process{log: &logBuffer{}, cancel: cancel, done: make(chan error, 1)}
+	p := &process{log: &testkit.LogBuffer{}, cancel: cancel, done: make(chan error, 1)}
 	go func() { p.done <- Run(ctx, cfg, slog.New(slog.NewTextHandler(io.MultiWriter(p.log, t.Output()), nil))) }()
 	t.Cleanup(func() { p.stop(t) })
 	return p
@@ -315,22 +315,4 @@ func (p *process) awaitReady(t *testing.T, want string) {
 		body, _ := p.get(t, "/readyz?verbose")
 		return strings.Contains(body, want)
 	})
-}
-
-// logBuffer is safe for concurrent use.
-type logBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

@@ -719,8 +719,9 @@ func (x *WatchLeasesResponse) GetBookmark() *v1.Bookmark {
 	return nil
 }
 
-// Agent is a program that sends beats, as it describes itself. Its mode decides who writes the Lease
-// object of a Node, and nothing else depends on it. Texts are cut to 64 characters.
+// Agent is a program that sends beats, in its own words. In mode "probe" the kubelet writes the
+// Lease object of the Node, otherwise leasesvc; nothing else depends on it. Texts are cut to 64
+// characters.
 type Lease_Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name, for example "trivet-agent".
