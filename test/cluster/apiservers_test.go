@@ -168,8 +168,8 @@ func (h *endpointHistory) slice() []string { return addressesIn[*discoveryv1.End
 
 func (h *endpointHistory) endpoints() []string { return addressesIn[*corev1.Endpoints](h) }
 
-// addressesIn returns the addresses that the objects of a kind publish. T is a pointer to the kind's
-// type.
+// addressesIn returns the addresses that the objects of a kind publish. T is a pointer to the
+// kind's type.
 func addressesIn[T metav1.Object](h *endpointHistory) []string {
 	var addresses []string
 	for _, object := range objects[T](h.history) {
