@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
+	"github.com/trivet-dev/trivet/bench/internal/sliceview"
 )
 
 const (
@@ -25,7 +28,7 @@ func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, sl
 	if err != nil {
 		return nil, err
 	}
-	view, err := podset.Watch(ctx, kube)
+	view, err := sliceview.Watch(ctx, kube, podset.Namespace, discoveryv1.LabelServiceName)
 	if err != nil {
 		return nil, err
 	}
@@ -35,11 +38,11 @@ func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, sl
 	}
 	setUp := time.Since(began)
 	var (
-		latencies podset.Latencies
+		latencies pace.Latencies
 		rate      float64
 	)
 	cpu, err := slice.Spent(func() (err error) {
-		latencies, rate, err = pods.Flip(ctx, podset.Flips{Count: cfg.flips, Rate: cfg.flipRate}, view)
+		latencies, rate, err = pods.Flip(ctx, pace.Steady{Count: cfg.flips, Rate: cfg.flipRate}, view)
 		return err
 	})
 	if err != nil {

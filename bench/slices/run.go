@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
+	"github.com/trivet-dev/trivet/bench/internal/sliceview"
+	"github.com/trivet-dev/trivet/bench/internal/slicewrites"
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
@@ -43,7 +47,7 @@ type cold struct {
 type flipping struct {
 	cpu       time.Duration
 	writes    int
-	latencies podset.Latencies
+	latencies pace.Latencies
 	rate      float64 // achieved flips per second
 	resident  int64
 }
@@ -62,7 +66,7 @@ type worldRun struct {
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface
 	set     *podset.Set
-	view    *podset.View
+	view    *sliceview.View
 	results results
 }
 
@@ -83,7 +87,7 @@ func (b *bench) run(ctx context.Context) (measured results, err error) {
 	if err != nil {
 		return results{}, err
 	}
-	view, err := podset.Watch(ctx, kube)
+	view, err := sliceview.Watch(ctx, kube, podset.Namespace, discoveryv1.LabelServiceName)
 	if err != nil {
 		return results{}, err
 	}
@@ -132,7 +136,7 @@ func (a *worldRun) turn(ctx context.Context, c contender, fresh bool, measure fu
 			return err
 		}
 	}
-	written, err := a.written(ctx)
+	written, err := slicewrites.Count(ctx, a.kube)
 	if err != nil {
 		return err
 	}
@@ -142,7 +146,7 @@ func (a *worldRun) turn(ctx context.Context, c contender, fresh bool, measure fu
 		return err
 	}
 	defer process.Stop()
-	ctx, stop := whileRunning(ctx, process)
+	ctx, stop := process.While(ctx)
 	defer stop()
 	if err := a.view.Exact(ctx, a.set); err != nil {
 		return errors.Join(err, context.Cause(ctx))
@@ -156,25 +160,12 @@ func (a *worldRun) turn(ctx context.Context, c contender, fresh bool, measure fu
 	return errors.Join(measure(ctx, c, process), context.Cause(ctx))
 }
 
-// whileRunning returns a context that ends when stop is called or the process exits early.
-func whileRunning(ctx context.Context, process *child.Child) (running context.Context, stop func()) {
-	running, cancel := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-running.Done():
-		case <-process.Ended():
-			cancel(process.Err())
-		}
-	}()
-	return running, func() { cancel(nil) }
-}
-
 func (a *worldRun) coldStart(ctx context.Context, process *child.Child, wall time.Duration, before int) (*cold, error) {
 	cpu, err := process.CPU()
 	if err != nil {
 		return nil, err
 	}
-	writes, err := a.written(ctx)
+	writes, err := slicewrites.Count(ctx, a.kube)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +175,7 @@ func (a *worldRun) coldStart(ctx context.Context, process *child.Child, wall tim
 
 func (a *worldRun) measureFlips(ctx context.Context, c contender, process *child.Child) (err error) {
 	a.progress("%v: %d flips at %d/s…", c, a.world.flips.Count, a.world.flips.Rate)
-	if _, _, err := a.set.Flip(ctx, podset.Flips{Count: warmUp, Rate: warmUp}, a.view); err != nil {
+	if _, _, err := a.set.Flip(ctx, pace.Steady{Count: warmUp, Rate: warmUp}, a.view); err != nil {
 		return err
 	}
 	f := &flipping{}
@@ -240,14 +231,14 @@ func (a *worldRun) settle(ctx context.Context, ideal int) error {
 
 // spent runs work and returns the CPU time of the process and the writes of slices during it.
 func (a *worldRun) spent(ctx context.Context, process *child.Child, work func() error) (cpu time.Duration, writes int, err error) {
-	before, err := a.written(ctx)
+	before, err := slicewrites.Count(ctx, a.kube)
 	if err != nil {
 		return 0, 0, err
 	}
 	if cpu, err = process.Spent(work); err != nil {
 		return 0, 0, err
 	}
-	after, err := a.written(ctx)
+	after, err := slicewrites.Count(ctx, a.kube)
 	return cpu, after - before, err
 }
 

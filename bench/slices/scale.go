@@ -15,10 +15,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
+	"github.com/trivet-dev/trivet/bench/internal/sliceview"
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
@@ -51,7 +54,7 @@ func measureScale(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	view, err := podset.Watch(ctx, kube)
+	view, err := sliceview.Watch(ctx, kube, podset.Namespace, discoveryv1.LabelServiceName)
 	if err != nil {
 		return err
 	}
@@ -62,7 +65,7 @@ func measureScale(ctx context.Context, cfg config) (err error) {
 		}
 		defer os.RemoveAll(cfg.logDir)
 	}
-	flips := podset.Flips{Count: 300, Rate: scaleRate}
+	flips := pace.Steady{Count: 300, Rate: scaleRate}
 	if cfg.short {
 		flips.Count = 100
 	}
@@ -83,8 +86,8 @@ type scaleRun struct {
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface
 	set     *podset.Set
-	view    *podset.View
-	flips   podset.Flips
+	view    *sliceview.View
+	flips   pace.Steady
 }
 
 func (s *scaleRun) measure(ctx context.Context, one scale) error {
@@ -117,7 +120,7 @@ func (s *scaleRun) measure(ctx context.Context, one scale) error {
 		return err
 	}
 	defer watching.stop()
-	if _, _, err := s.set.Flip(ctx, podset.Flips{Count: warmUp, Rate: scaleRate}, s.view); err != nil {
+	if _, _, err := s.set.Flip(ctx, pace.Steady{Count: warmUp, Rate: scaleRate}, s.view); err != nil {
 		return err
 	}
 	if err := s.view.Exact(ctx, s.set); err != nil {
@@ -142,7 +145,7 @@ func (s *scaleRun) measureFlips(ctx context.Context, one scale, replicas []*chil
 		return err
 	}
 	delivered := watching.events.Load()
-	var latencies podset.Latencies
+	var latencies pace.Latencies
 	serverCPU, err := child.Spent(func() (err error) {
 		latencies, _, err = s.set.Flip(ctx, s.flips, s.view)
 		return errors.Join(err, s.view.Exact(ctx, s.set))

@@ -34,26 +34,6 @@ func TestRow_Verdict(t *testing.T) {
 	}
 }
 
-func TestCountWrites_CountsWhatSucceeded(t *testing.T) {
-	const metrics = `# TYPE apiserver_request_total counter
-apiserver_request_total{code="201",group="discovery.k8s.io",resource="endpointslices",verb="POST"} 3
-apiserver_request_total{code="200",group="discovery.k8s.io",resource="endpointslices",verb="PUT"} 1.2e+01
-apiserver_request_total{code="409",group="discovery.k8s.io",resource="endpointslices",verb="PUT"} 100
-apiserver_request_total{code="200",group="discovery.k8s.io",resource="endpointslices",verb="LIST"} 100
-apiserver_request_total{code="200",group="discovery.k8s.io",resource="endpointslices",verb="DELETECOLLECTION"} 100
-apiserver_request_total{code="201",group="",resource="pods",verb="POST"} 100
-apiserver_request_total_other{code="201",resource="endpointslices",verb="POST"} 100
-apiserver_request_total{code="200",group="discovery.k8s.io",resource="endpointslices",verb="DELETE"} 2
-`
-	got, err := countWrites(metrics)
-	if err != nil || got != 17 {
-		t.Errorf("%d writes, %v; want 17", got, err)
-	}
-	if _, err := countWrites(`apiserver_request_total{code="201",resource="endpointslices",verb="POST"} many` + "\n"); err == nil {
-		t.Error("a sample that is no number is counted")
-	}
-}
-
 func TestChoose_ByNameInTheTablesOrder(t *testing.T) {
 	chosen, err := choose(worlds(false), "1000x20,50x100")
 	if want := []string{"50x100", "1000x20"}; err != nil || !slices.Equal(names(chosen), want) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/trivet-dev/trivet/bench/internal/pace"
 	"github.com/trivet-dev/trivet/bench/internal/podset"
 	"github.com/trivet-dev/trivet/bench/internal/selection"
 )
@@ -18,7 +19,7 @@ const sliceLimit = 100
 type world struct {
 	name               string
 	services, podsEach int
-	flips              podset.Flips
+	flips              pace.Steady
 	// coldTarget is the allowed share of upstream's time for a cold start; 0 for no target.
 	coldTarget float64
 	// massChange is the mass change to measure; nil for none.
@@ -35,7 +36,7 @@ type massChange struct {
 }
 
 func worlds(short bool) []world {
-	flips, services := podset.Flips{Count: 3000, Rate: 100}, 1000
+	flips, services := pace.Steady{Count: 3000, Rate: 100}, 1000
 	if short {
 		flips.Count, services = 500, 200
 	}

@@ -1,6 +1,7 @@
 package child
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -64,6 +65,20 @@ func (c *Child) Err() error {
 
 var errEnded = errors.New("it should have gone on")
 
+// While returns a context that ends when stop is called or the process exits early. An early exit
+// is its cause.
+func (c *Child) While(ctx context.Context) (running context.Context, stop func()) {
+	running, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-running.Done():
+		case <-c.Ended():
+			cancel(c.Err())
+		}
+	}()
+	return running, func() { cancel(nil) }
+}
+
 // Stop sends SIGTERM, kills the process after stopTimeout, and returns after its exit. It does
 // nothing on nil and after an exit.
 func (c *Child) Stop() {
@@ -90,6 +105,9 @@ func (c *Child) CPU() (time.Duration, error) { return CPU(c.PID()) }
 
 // Spent runs work and returns the CPU time of the process during it.
 func (c *Child) Spent(work func() error) (time.Duration, error) { return Spent(work, c.PID()) }
+
+// Peak returns the largest resident memory that the process had so far, in bytes.
+func (c *Child) Peak() (int64, error) { return Peak(c.PID()) }
 
 // Resident returns the resident memory of the process in bytes.
 func (c *Child) Resident() (int64, error) { return Resident(c.PID()) }

@@ -49,6 +49,21 @@ func Resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
+// Peak returns the largest resident memory that a process had so far, in bytes.
+func Peak(pid int) (int64, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(content)) {
+		var kibibytes int64
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kibibytes); err == nil {
+			return kibibytes << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("the kernel reports no peak of process %d", pid)
+}
+
 // Children returns the ids of child processes that run the named programs. A devcluster does not
 // expose the ids of its processes.
 func Children(names ...string) ([]int, error) {

@@ -29,6 +29,20 @@ func TestCPU_CountsTheWorkOfAProcess(t *testing.T) {
 	}
 }
 
+func TestPeak_IsNotBelowTheMemoryOfNow(t *testing.T) {
+	resident, err := Resident(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The kernel counts both in batches of pages.
+	if peak, err := Peak(os.Getpid()); err != nil || peak < resident-8<<20 {
+		t.Errorf("peak %d, %v; want %d at least", peak, err, resident)
+	}
+	if _, err := Peak(1 << 27); err == nil {
+		t.Error("a process that cannot exist has a peak")
+	}
+}
+
 func TestOurs_TellsChildrenByNameAndParent(t *testing.T) {
 	own := os.Getpid()
 	for _, c := range []struct {

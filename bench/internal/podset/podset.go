@@ -3,12 +3,18 @@ package podset
 import (
 	"context"
 	"fmt"
+	"iter"
+	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/bench/internal/pace"
+	"github.com/trivet-dev/trivet/bench/internal/sliceview"
 )
 
 const (
@@ -58,6 +64,17 @@ func (s *Set) Len() int {
 	return there
 }
 
+// All yields the name of each Pod and whether it is ready.
+func (s *Set) All() iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		for _, pod := range s.pods {
+			if pod != nil && !yield(pod.Name, isReady(pod)) {
+				return
+			}
+		}
+	}
+}
+
 // Ideal returns the minimal number of slices with limit endpoints that can hold the Pods.
 func (s *Set) Ideal(limit int) int {
 	of := make([]int, s.services)
@@ -105,6 +122,30 @@ func (s *Set) Delete(ctx context.Context, places []int) error {
 		s.pods[places[n]] = nil
 		return s.deletePod(ctx, old)
 	})
+}
+
+// Flip changes the readiness of Pods and waits until the view has all changes. The order depends
+// only on the size of the Set. All Pods must exist. A latency is from the acknowledged status to
+// the slice event on a watch. rate is the achieved number of flips per second.
+func (s *Set) Flip(ctx context.Context, steady pace.Steady, view *sliceview.View) (latencies pace.Latencies, rate float64, err error) {
+	order := rand.New(rand.NewPCG(1, 0)).Perm(len(s.pods))
+	return steady.Run(ctx, func(ctx context.Context, n int) (time.Duration, error) {
+		return s.flipOne(ctx, order[n%len(order)], view)
+	})
+}
+
+// flipOne flips one Pod. No concurrent flip has the same Pod if there are many more Pods than
+// concurrent flips.
+func (s *Set) flipOne(ctx context.Context, i int, view *sliceview.View) (time.Duration, error) {
+	wanted := !isReady(s.pods[i])
+	updated, err := s.setReady(ctx, s.pods[i].DeepCopy(), wanted)
+	if err != nil {
+		return 0, err
+	}
+	acknowledged := time.Now()
+	s.pods[i] = updated
+	at, err := view.When(ctx, updated.Name, wanted)
+	return max(0, at.Sub(acknowledged)), err
 }
 
 // each calls do concurrently for 0 to n-1.

@@ -1,24 +1,27 @@
-package main
+// Package slicewrites counts the writes of EndpointSlices by the metrics of kube-apiserver.
+package slicewrites
 
 import (
 	"context"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"k8s.io/client-go/kubernetes"
 )
 
-// written returns the number of successful write requests for slices since the start of the
-// cluster, by kube-apiserver's metrics. It includes writes without a change.
-func (a *worldRun) written(ctx context.Context) (int, error) {
-	text, err := a.kube.DiscoveryV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+// Count returns the number of successful write requests for slices since the start of
+// kube-apiserver. It includes writes without a change.
+func Count(ctx context.Context, kube kubernetes.Interface) (int, error) {
+	text, err := kube.DiscoveryV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return countWrites(string(text))
+	return count(string(text))
 }
 
-// countWrites adds up the successful writes of slices in Prometheus' text format.
-func countWrites(metrics string) (int, error) {
+// count adds up the successful writes of slices in Prometheus' text format.
+func count(metrics string) (int, error) {
 	sum := 0
 	for line := range strings.Lines(metrics) {
 		labels, sample, ok := strings.Cut(strings.TrimSpace(line), "} ")

@@ -1,7 +1,8 @@
-package podset
+package sliceview
 
 import (
 	"context"
+	"iter"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ func shown(t *testing.T) (*View, *watch.FakeWatcher) {
 	t.Helper()
 	kube, feed := fake.NewClientset(), watch.NewFake()
 	kube.PrependWatchReactor("endpointslices", clienttesting.DefaultWatchReactor(feed, nil))
-	view, err := Watch(t.Context(), kube)
+	view, err := Watch(t.Context(), kube, "bench", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +38,19 @@ func slice(name string, pods ...string) *discoveryv1.EndpointSlice {
 	return made
 }
 
-func setOf(names ...string) *Set {
-	s := &Set{services: 1}
-	for _, name := range names {
-		s.pods = append(s.pods, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
-		})
+// names are endpoints that are all ready.
+type names []string
+
+func (n names) Len() int { return len(n) }
+
+func (n names) All() iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		for _, name := range n {
+			if !yield(name, true) {
+				return
+			}
+		}
 	}
-	return s
 }
 
 func TestView_APodThatMovedBetweenSlicesIsShownOnce(t *testing.T) {
@@ -53,11 +58,11 @@ func TestView_APodThatMovedBetweenSlicesIsShownOnce(t *testing.T) {
 	feed.Add(slice("a", "x", "y"))
 	feed.Add(slice("b", "y"))
 	feed.Modify(slice("a", "x"))
-	if err := view.Exact(t.Context(), setOf("x", "y")); err != nil {
+	if err := view.Exact(t.Context(), names{"x", "y"}); err != nil {
 		t.Error(err)
 	}
 	feed.Delete(slice("b", "y"))
-	if err := view.Exact(t.Context(), setOf("x")); err != nil {
+	if err := view.Exact(t.Context(), names{"x"}); err != nil {
 		t.Error(err)
 	}
 	feed.Delete(slice("a", "x"))
@@ -66,40 +71,55 @@ func TestView_APodThatMovedBetweenSlicesIsShownOnce(t *testing.T) {
 	}
 }
 
+func TestView_AnEndpointWithoutATargetHasTheNameOfItsAddress(t *testing.T) {
+	view, feed := shown(t)
+	feed.Add(&discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "a"}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
+	})
+	if _, err := view.When(t.Context(), "10.0.0.1", false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestView_GoesOnAfterItsWatchEnded(t *testing.T) {
+	kube, feeds := fake.NewClientset(), []*watch.FakeWatcher{watch.NewFake(), watch.NewFake()}
+	versions := make(chan string, len(feeds))
+	kube.PrependWatchReactor("endpointslices", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		versions <- action.(clienttesting.WatchActionImpl).ListOptions.ResourceVersion
+		return true, feeds[len(versions)-1], nil
+	})
+	view, err := Watch(t.Context(), kube, "bench", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.Close()
+	first := slice("a", "x")
+	first.ResourceVersion = "7"
+	feeds[0].Add(first)
+	feeds[0].Stop()
+	feeds[1].Add(slice("b", "y"))
+	if err := view.Exact(t.Context(), names{"x", "y"}); err != nil {
+		t.Error(err)
+	}
+	if before, after := <-versions, <-versions; before != "" || after != "7" || view.Reopened() != 1 {
+		t.Errorf("watches from versions %q and %q, reopened %d times; want from none and 7, once", before, after, view.Reopened())
+	}
+	feeds[1].Error(&metav1.Status{Code: 410})
+	if _, err := view.When(t.Context(), "z", true); err == nil {
+		t.Error("a watch that cannot go on is waited for")
+	}
+}
+
 func TestView_WaitingCallsLearnOfTheEnd(t *testing.T) {
 	view, _ := shown(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := view.Exact(ctx, setOf("x")); err == nil {
+	if err := view.Exact(ctx, names{"x"}); err == nil {
 		t.Error("a Pod is shown that nothing has told of")
 	}
 	view.Close()
 	if _, err := view.When(t.Context(), "x", true); err == nil {
 		t.Error("a view without a watch still waits")
-	}
-}
-
-func TestSet_IdealCountsEachService(t *testing.T) {
-	s := setOf("a", "b", "c", "d", "e", "f", "g")
-	s.services = 3 // 3, 2 and 2 Pods
-	if got := s.Ideal(2); got != 4 {
-		t.Errorf("ideal is %d slices, want 4", got)
-	}
-	s.pods = make([]*corev1.Pod, 3)
-	if got := s.Ideal(2); got != 3 {
-		t.Errorf("without Pods ideal is %d slices, want one for each Service", got)
-	}
-}
-
-func TestLatencies_AtAQuantile(t *testing.T) {
-	l := Latencies{1, 2, 3, 4}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 2, 0.51: 3, 1: 4} {
-		if got := l.At(q); got != want {
-			t.Errorf("at %v: %v, want %v", q, got, want)
-		}
-	}
-	if got := (Latencies)(nil).At(0.5); got != 0 {
-		t.Errorf("of none: %v, want 0", got)
 	}
 }
 
@@ -111,7 +131,7 @@ func TestView_APodTooManyOrTooFewIsNotExact(t *testing.T) {
 	if _, err := view.When(t.Context(), "z", true); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*Set{setOf("x", "y", "z"), setOf("x", "y"), setOf("x", "y", "z", "v")} {
+	for _, s := range []names{{"x", "y", "z"}, {"x", "y"}, {"x", "y", "z", "v"}} {
 		view.mu.Lock()
 		if view.differs(s) == nil {
 			t.Errorf("two places of y, with %d Pods wanted, are exact", s.Len())
