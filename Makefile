@@ -91,9 +91,59 @@ test: ## Everything CI checks, each step with the time it took
 	done; \
 	echo "==== all of it passed: $$SECONDS s"
 
+.PHONY: helm
+helm: $(TOOLS)/helm-$(GO) ## Build helm into .tools/bin, once (a minute and a half); the tests of the chart need it
+
+# Tests start in the order of the packages: the slowest come first, so that none of them runs alone at the end. They mostly
+# wait, so three packages at a time keep two processors busy.
+SLOWEST := $(addprefix ./,test/robustness services/leasesvc test/faults/apiservers test/e2e services/bootstrapsvc internal/term \
+	services/slicesvc test/deploy test/faults/terms test/faults/damage test/hostile gateway internal/process internal/devcluster \
+	services/leasesvc/internal/writebackcontroller)
+
 .PHONY: test-go
-test-go: ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
-	go test -race -timeout 15m -p 2 $(PACKAGES)
+test-go: helm ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
+	go test -race -timeout 15m -p 3 $(if $(filter ./...,$(PACKAGES)),$(SLOWEST)) $(PACKAGES)
+
+.PHONY: metrics
+metrics: ## Write docs/metrics.md from the registries of all programs, and the table of alerts in docs/runbooks/README.md
+	go test ./docs -run TestMetrics -args -update
+	go test ./cmd/trivet-agent/internal/nodeagent -run TestMetrics -args -update
+	go test ./test/monitoring -run TestRunbooks_ListTheAlerts -args -update
+
+.PHONY: test-alerts
+test-alerts: $(TOOLS)/promtool-$(GO) ## Check with promtool that each alert fires in its fault, and no other one; builds promtool once (3 minutes)
+	$(TOOLS)/bin/promtool check rules deploy/monitoring/rules/*.yaml
+	go test -count=1 ./test/monitoring -args -promtool="$(TOOLS)/bin/promtool"
+
+# The page and the service discoveries of Prometheus are not needed: without the latter it builds in a third of the time.
+PROMETHEUS := $(TOOLS)/prometheus-$(GO)
+$(PROMETHEUS): tools/prometheus/go.mod tools/prometheus/go.sum
+	@echo "Building Prometheus into .tools/bin, once (a minute or two) …"
+	@mkdir -p $(TOOLS)/bin
+	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; cd tools/prometheus; go mod download github.com/prometheus/prometheus; \
+	cp -r "$$(go list -m -f '{{.Dir}}' github.com/prometheus/prometheus)/." "$$copy"; chmod -R u+w "$$copy"; \
+	rm "$$copy/plugins/plugins.go"; cd "$$copy"; go build -ldflags "-s -w" -o $(TOOLS)/bin/prometheus ./cmd/prometheus
+	@touch $@
+
+# SCALE divides the ranges and `for` of the rules. FAULTS has names of alerts, separated by commas.
+SCALE ?= 30
+
+.PHONY: scaled-rules
+scaled-rules:
+	@rm -rf bin/rules
+	@cd tools/prometheus && go run ./scale --by=$(SCALE) --out="$(CURDIR)/bin/rules" ../../deploy/monitoring/rules/*.yaml
+
+.PHONY: test-alerts-live
+test-alerts-live: assets $(PROMETHEUS) scaled-rules ## Inject the fault of each alert into running servers that Prometheus scrapes, 25 minutes; writes docs/alerts.md (FAULTS=TrivetNoLeader SCALE=30)
+	go test -count=1 -v -timeout 90m -run TestAlerts_FireOnRunningServers ./test/alerts -args -alerts.prometheus="$(TOOLS)/bin/prometheus" \
+		-alerts.rules="$(CURDIR)/bin/rules" -alerts.scale=$(SCALE) -alerts.faults="$(FAULTS)" -alerts.out="$(CURDIR)/docs/alerts.md"
+
+.PHONY: test-alerts-nodes
+test-alerts-nodes: $(PROMETHEUS) scaled-rules ## The same for faults of machines and static Pods, on a cluster with real nodes, 10 minutes; needs root and what make cluster installs
+	@[ "$$(id -u)" = 0 ] || { echo "make test-alerts-nodes needs root: its nodes have network namespaces, mounts and cgroups of their own"; exit 1; }
+	@$(MAKE) assets-nodes binaries-nodes
+	go test -count=1 -v -timeout 40m -run TestAlerts_OnNodes ./test/cluster -args -cluster \
+		-alerts.prometheus="$(TOOLS)/bin/prometheus" -alerts.rules="$(CURDIR)/bin/rules"
 
 # A seed reproduces its history: make faults FIRST=7 SEEDS=1 EACH=60. KEEP=dir keeps the logs of all processes.
 SEEDS ?= 40
@@ -118,16 +168,78 @@ damage: assets ## All kinds of damage to allocations, all interruptions of repai
 	go test -race -count=1 -v -timeout 30m ./test/faults/damage -args -damage.long
 	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
 
+# Each target runs for TIME, or until it has run EXECS inputs. ONLY is one RPC, such as
+# "leasesvc /trivet.lease.v1.HeartbeatService/Heartbeat", or one route, such as "page GET /v1/status". An input that fails
+# is written to testdata/fuzz beside the target, and belongs into the change that mends it.
+TIME   ?= 30s
+EXECS  ?=
+TARGET ?= Fuzz
+ONLY   ?=
+
+.PHONY: fuzz
+fuzz: assets ## Fuzz every RPC, every HTTP route and all parsers in turn (TIME=30s or EXECS=1000000, TARGET=FuzzRPC, ONLY=one)
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; failed=; \
+	while IFS=: read -r file name; do \
+		echo "==== $$name in $$(dirname $$file)"; \
+		TMPDIR="$$dir" go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(if $(EXECS),$(EXECS)x,$(TIME)) -fuzzminimizetime 20x -parallel 1 \
+			"./$$(dirname $$file)" $(if $(ONLY),-args -access.only="$(ONLY)") || failed="$$failed $$name"; \
+	done < <(grep -rEo '^func $(TARGET)[A-Za-z_]*\(' --include='*_test.go' agent cmd gateway internal services test | sed 's/func //; s/(//' | sort); \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
+# A seed reproduces its schedule: make robustness FIRST=7 SEEDS=1. FAULTS has names or numbers of faults, separated by
+# commas; EACH=0 injects each of them once. PAIRS=1 injects two at a time, SHRINK=8 spends 8 runs on the shortest schedule
+# with a violation. FULL=1 runs a world of 3 replicas, 200 agents and 50 kubelets, PROFILE=rollouts one traffic for all seeds.
+# Each run is added to SAVED, and docs/robustness.md is written from all runs of the same commit, so that pieces add up:
+#   make robustness FIRST=1 SEEDS=10 ; make robustness FIRST=11 SEEDS=10 ; make robustness FIRST=101 SEEDS=10 EACH=20 PAIRS=1
+ROBUSTNESS ?=
+FAULTS     ?=
+PAIRS      ?=
+SHRINK     ?= 0
+FULL       ?=
+PROFILE    ?=
+SAVED      ?= $(CURDIR)/.robustness/runs.jsonl
+# given is a variable of the command line or the environment, or another value: `make faults` has defaults of its own.
+given = $(if $(filter command environment,$(firstword $(origin $(1)))),$($(1)),$(2))
+
+.PHONY: robustness-restore
+robustness-restore: assets ## Take etcd back by seconds, restart the servers, and judge what follows; adds to docs/robustness.md
+	go test -count=1 -v -timeout 30m -run TestRestore ./test/robustness -args -robustness.restore=restart -robustness.first=$(call given,FIRST,1) \
+		-robustness.keep="$(KEEP)" -robustness.saved="$(SAVED)" -robustness.out="$(CURDIR)/docs/robustness.md" $(ROBUSTNESS)
+
+.PHONY: robustness
+robustness: assets ## All services under faults, judged by oracles (SEEDS=1 FIRST=1 EACH=0 FAULTS=F1 PAIRS=1 FULL=1 SHRINK=8); writes docs/robustness.md
+	go build -ldflags "-X github.com/trivet-dev/trivet/internal/identity.version=v0.0.0-other" -o bin/other/ ./cmd/leasesvc ./cmd/bootstrapsvc ./cmd/slicesvc
+	go test -count=1 -v -timeout 12h -run TestSchedules ./test/robustness -args -robustness.other="$(CURDIR)/bin/other" -robustness.seeds=$(call given,SEEDS,1) \
+		-robustness.first=$(call given,FIRST,1) -robustness.each=$(call given,EACH,0) -robustness.faults="$(FAULTS)" \
+		-robustness.pairs=$(if $(PAIRS),true,false) -robustness.shrink=$(SHRINK) -robustness.keep="$(KEEP)" \
+		-robustness.profile=$(PROFILE) $(if $(FULL),-robustness.replicas=3 -robustness.agents=200 -robustness.kubelets=50) \
+		-robustness.saved="$(SAVED)" -robustness.out="$(CURDIR)/docs/robustness.md" $(ROBUSTNESS)
+
+# RUN=TestHerd runs some of the tests; each writes its own section of the page. OUTAGE=30s shortens the outages.
+.PHONY: resources
+resources: assets ## Ended streams, 10,000 reconnections, slow readers, scarce memory and CPU, OUTAGE=5m of etcd and kube-apiserver; writes docs/resources.md (40 minutes, idle machine)
+	go test -count=1 -v -timeout 90m -run "$(call given,RUN,.)" ./test/resources \
+		-args -resources.long -resources.outage=$(OUTAGE) -resources.keep="$(KEEP)" -resources.out="$(CURDIR)/docs/resources.md"
+
 .PHONY: abuse
 abuse: ## Raw HTTP/2 and TLS attacks beside 1,000 heartbeat streams: latency and memory, 6 minutes on an idle machine
 	go test -count=1 -v -timeout 30m ./test/abuse -args -abuse.long
 
+.PHONY: hostile
+hostile: assets ## Hostile Kubernetes objects at their largest size beside the services, and the page in headless Chromium; 5 minutes
+	go test -count=1 -v -timeout 30m ./test/hostile -args -hostile.long
+
 .PHONY: conformance
-conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 6 minutes
+conformance: assets-rivals ## Tests beside upstream's lease client and kube-controller-manager without the replaced controllers: 9 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
 	cd cmd/trivet-agent/conformance && go test -race -count=1 ./...
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+	cd test/conformance && go test -race -count=1 -v ./mirroring -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+
+.PHONY: test-migrate
+test-migrate: assets-rivals ## Migrations with `trivet migrate` between a real kube-controller-manager and slicesvc: 6 minutes
+	go test -count=1 -v ./test/e2e -run TestMigrate_ -args -migrate
 
 RUN ?= .
 
@@ -136,6 +248,12 @@ test-cluster: ## Tests on a cluster with real nodes, which this starts and ends,
 	@[ "$$(id -u)" = 0 ] || { echo "make test-cluster needs root: its nodes have network namespaces, mounts and cgroups of their own"; exit 1; }
 	@$(MAKE) assets-nodes binaries-nodes
 	go test -count=1 -v -timeout 40m -run '$(RUN)' ./test/cluster -args -cluster
+
+.PHONY: test-install
+test-install: ## Install, upgrade, migrations and uninstall on a cluster of upstream's components, which this starts and ends, 15 minutes; root (RUN=TestInstall_)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-install needs root: its nodes have network namespaces, mounts and cgroups of their own"; exit 1; }
+	@$(MAKE) assets-nodes binaries-nodes chart
+	go test -count=1 -v -timeout 40m -run '$(RUN)' ./test/cluster -args -install
 
 .PHONY: recordings
 recordings: assets-nodes binaries-nodes ## Record a cluster with upstream's controllers and one with ours, and write docs/upstream-recordings.md: root, 15 minutes
@@ -180,8 +298,17 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 	diff gateway/internal/httpapi/openapi/openapi.swagger.json "$$fresh/gateway/internal/httpapi/openapi/openapi.swagger.json"; } || \
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
-# Modules of their own that hold Go code; tools/lint, tools/protocol and tools/vulncheck hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
+# Modules of their own that hold Go code; tools/helm, tools/lint, tools/promtool, tools/protocol and tools/vulncheck hold versions only.
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prometheus/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
+
+# axe-core is a tool of this test only; the page does not have it. Without chromium the test skips.
+AXE := axe-core@4.14.1
+.PHONY: test-page
+test-page: $(TOOLS)/axe/$(AXE) ## Check the accessibility of the page with axe in headless Chromium; 2 minutes, needs npm
+	go test ./gateway/web -run AxeFindsNothing -count 1 -args -axe "$(TOOLS)/axe/$(AXE)/node_modules/axe-core/axe.min.js"
+$(TOOLS)/axe/$(AXE):
+	@npm install --prefix "$@.new" --ignore-scripts --no-audit --no-fund --no-save --silent $(AXE)
+	@mv "$@.new" "$@"
 
 .PHONY: modules
 modules: ## Vet and test the modules with a go.mod of their own: tools, bench, conformance
@@ -203,6 +330,10 @@ bench-heartbeats: assets-rivals build ## Heartbeats, memory, a large fleet and d
 bench-slices: assets-rivals build ## EndpointSlices beside kube-controller-manager and a bare client-go program; 12 minutes (ARGS='-only 1x5000 -short')
 	cd bench && go run ./slices $(ARGS)
 
+.PHONY: bench-mirroring
+bench-mirroring: assets-rivals build ## Mirrored Endpoints beside kube-controller-manager: changes, starts, memory; 12 minutes (ARGS='-only 5000x20 -short')
+	cd bench && go run ./mirroring $(ARGS)
+
 .PHONY: bench-agent
 bench-agent: assets build ## Memory and CPU time of trivet-agent in both modes, beside a real kube-apiserver and leasesvc; 5 minutes (ARGS='-rest 20s')
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags "$(GOTAGS)" -ldflags "-s -w" -o bin/stripped/ ./cmd/trivet-agent
@@ -212,10 +343,14 @@ bench-agent: assets build ## Memory and CPU time of trivet-agent in both modes, 
 bench-audit: assets build ## Allocations and endpoints beside kube-apiserver's own repairers and reconciler; 12 minutes (ARGS='-only endpoints -short')
 	cd bench && go run ./audit $(ARGS)
 
+.PHONY: bench-page
+bench-page: ## The page with 130,000 Nodes and 10,000 Services in headless Chromium, while 1,000 Nodes change a second; a minute
+	go test ./gateway/web -run '^$$' -bench '^BenchmarkPage$$' -benchtime 1x
+
 .PHONY: picture
 picture: assets build ## Take docs/page.png anew: the page of a simulated cluster, in headless Chromium
 	cd tools/picture && go build -o "$(CURDIR)/.tools/bin/picture" .
-	.tools/bin/picture --out docs/page.png
+	.tools/bin/picture --out docs/page.png --size 1280x1700 --wait 30s
 
 .PHONY: count
 count: ## The size of the repository: lines, files and packages of each part
@@ -232,6 +367,14 @@ IMAGE_SOURCE = --version "$(VERSION)" --revision "$$(git rev-parse HEAD 2>/dev/n
 IMAGE_NAME  ?= trivet:$(VERSION)
 PLATFORMS   ?= linux/amd64,linux/arm64
 RUNTIME     ?= auto
+
+# A version of Helm begins with three numbers, and git's has none before the first tag.
+CHART_VERSION ?= $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//' || true)
+
+.PHONY: chart
+chart: helm ## Write the Helm chart into dist/, for the image of this version (CHART_VERSION=1.2.3)
+	@mkdir -p dist
+	@$(TOOLS)/bin/helm package deploy/chart --destination dist --version "$(or $(CHART_VERSION),0.1.0)" --app-version "$(VERSION)" 2>&1 | grep -v "symbolic link"
 
 .PHONY: image
 image: ## Build the container image for amd64 and arm64, and bills of materials, into dist/, without a container engine

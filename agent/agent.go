@@ -61,14 +61,16 @@ type Config struct {
 	// stream, one interval with BeatOnReport, and at least a second.
 	AnswerTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause before a reconnection, and before a holder
-	// registers again whose owner is unknown; 0 means 200 ms and 5 s. If a server asks for a longer
-	// pause, the Agent pauses up to a minute and a half.
+	// registers again whose owner is unknown; 0 means 200 ms and 5 s. A pause is at most a quarter
+	// of the granted TTL, if that is above MinBackoff. If a server asks for a longer pause, the
+	// Agent pauses up to a minute and a half.
 	MinBackoff, MaxBackoff time.Duration
 	// ReleaseOnStop ends the leases of all holders when Run ends, because they stop for good: their
-	// Lease objects are deleted. Without it, the leases expire. ReleaseTimeout bounds the time that
-	// this takes; 0 means 5 s.
-	ReleaseOnStop  bool
-	ReleaseTimeout time.Duration
+	// Lease objects are deleted. Without it, the leases expire. With KeepLeaseObjects the objects
+	// stay, because the holders live on without the Agent: Nodes get a new grace period.
+	// ReleaseTimeout bounds the time that this takes; 0 means 5 s.
+	ReleaseOnStop, KeepLeaseObjects bool
+	ReleaseTimeout                  time.Duration
 	// Logger gets a line for each connection that is established or lost; nil discards them.
 	Logger *slog.Logger
 }

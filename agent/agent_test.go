@@ -1,8 +1,10 @@
 package agent_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
@@ -205,6 +208,39 @@ func TestRun_BrokenStreamReconnectsWithinAQuarterOfTheInterval(t *testing.T) {
 		messages := s.received()
 		if len(messages) != 2 || messages[1].Registered != 1 || messages[1].At == 0 {
 			t.Errorf("messages %v, want a second registration after a pause", messages)
+		}
+	})
+}
+
+// The leases of a class may expire before the longest pause ends.
+func TestRun_PausesAreShortForALeaseThatExpiresSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		s.intervals = map[string]time.Duration{"node": time.Second} // and a TTL of 4 s
+		s.end = func(stream int) error {
+			if stream == 1 {
+				return rpcerror.ShuttingDown()
+			}
+			return nil
+		}
+		var mu sync.Mutex
+		absent := false
+		a := run(t, agent.Config{Targets: []string{"a"}, Holders: []agent.Holder{node("n1")}, Dial: func(target string) (*grpc.ClientConn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if absent {
+				return nil, errors.New("no such host")
+			}
+			absent = true
+			return network{"a": s}.dial(target)
+		}})
+		advance(time.Minute) // so many connections fail
+		mu.Lock()
+		absent = false
+		mu.Unlock()
+		advance(time.Second)
+		if got := a.Status(); got.Registered != 1 {
+			t.Errorf("status %+v a quarter of the TTL after the server came back, want registered", got)
 		}
 	})
 }

@@ -17,8 +17,9 @@ type backoffs struct {
 
 	mu sync.Mutex // guards the fields below
 	// reconnect bounds the first pause after a connection that worked, if it is longer than min.
-	reconnect time.Duration
-	failed    map[string]failure // by address
+	// survived bounds all pauses; 0 before the first grant.
+	reconnect, survived time.Duration
+	failed              map[string]failure // by address
 }
 
 // failure is the state of an address that failed recently.
@@ -50,18 +51,26 @@ func (b *backoffs) fail(address string, answered bool, asked time.Duration, now 
 	if answered {
 		longest = max(longest, b.reconnect)
 	}
-	longest = min(longest, b.max)
+	longest = min(longest, b.longest())
 	wait := max(b.min/2+rand.N(longest-b.min/2+1), asked)
 	maps.DeleteFunc(b.failed, func(_ string, f failure) bool { return now.Sub(f.until) > 2*b.max })
 	b.failed[address] = failure{times: f.times + 1, until: now.Add(wait)}
 	return wait
 }
 
-// succeed resets the backoff of an address.
-func (b *backoffs) succeed(address string, interval time.Duration) {
+// longest returns the longest pause: a session whose TTL is short does not survive max.
+func (b *backoffs) longest() time.Duration {
+	if b.survived == 0 {
+		return b.max
+	}
+	return min(b.max, max(b.min, b.survived))
+}
+
+// succeed resets the backoff of an address. ttl is that of the last grant; 0 before the first.
+func (b *backoffs) succeed(address string, interval, ttl time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.reconnect = interval / 4
+	b.reconnect, b.survived = interval/4, ttl/4
 	delete(b.failed, address)
 }
 
@@ -69,7 +78,9 @@ func (b *backoffs) succeed(address string, interval time.Duration) {
 // with each attempt. jitter is between 0 and 1; holders with the same jitter register in one
 // message.
 func (b *backoffs) unknownOwner(attempt int, jitter float64) time.Duration {
-	longest := min(b.min<<min(attempt, 16), b.max)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	longest := min(b.min<<min(attempt, 16), b.longest())
 	return b.min/2 + time.Duration(jitter*float64(longest-b.min/2))
 }
 

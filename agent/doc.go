@@ -43,5 +43,6 @@
 // both machines live, the lease stays with the one that registered last.
 //
 // When a holder is removed, or Run ends, the lease expires. With Config.ReleaseOnStop the end of
-// Run releases the leases, for holders that stop for good.
+// Run releases the leases: for holders that stop for good, or with Config.KeepLeaseObjects for
+// holders that live on without the Agent.
 package agent

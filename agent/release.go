@@ -68,7 +68,10 @@ func (a *Agent) releaseAll() {
 // release ends the lease of a holder, first at the replica at address. A lease that another boot
 // has is not the holder's any more.
 func (r *releaser) release(ctx context.Context, h Holder, address string) error {
-	request := &leasev1.ReleaseLeaseRequest{Holder: &leasev1.Holder{Class: h.Class, Name: h.Name, BootId: h.BootID}}
+	request := &leasev1.ReleaseLeaseRequest{
+		Holder:     &leasev1.Holder{Class: h.Class, Name: h.Name, BootId: h.BootID},
+		KeepObject: r.cfg.KeepLeaseObjects,
+	}
 	var last error
 	for attempt := 0; ; attempt++ {
 		err := r.call(ctx, address, request)

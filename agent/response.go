@@ -111,7 +111,7 @@ func (s *stream) recordAnswer(directive leasev1.StreamHeartbeatsResponse_Directi
 		return
 	}
 	if first {
-		s.backoffs.succeed(s.target.address, s.interval)
+		s.backoffs.succeed(s.target.address, s.interval, time.Duration(s.router.ttl.Load()))
 		s.cfg.Logger.Info("server answers heartbeats", "target", s.target.address)
 	}
 }

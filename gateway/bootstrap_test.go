@@ -158,14 +158,19 @@ func TestBootstrap_CallsForAnyReplicaSkipOneThatCannotAnswer(t *testing.T) {
 			one, m1 := c.start(t, "b1")
 			_, m2 := c.start(t, "b2")
 			client := bootstrapClient(t, newDirectory(m1, m2), time.Second)
-			if by, err := leaderCalls["ListFindings"](t, client); err != nil || by != "b1" {
-				t.Fatalf("ListFindings is answered by %q (%v), want b1, so that it is the known leader", by, err)
+			// On a busy machine a second is too short for a replica that can answer.
+			answered := func(name, want string, call func(*testing.T, clientOfBootstrapsvc) (string, error)) {
+				testkit.Eventually(t, time.Minute, func() error {
+					if by, err := call(t, client); err != nil || by != want {
+						return fmt.Errorf("%s is answered by %q (%w), want %s", name, by, err, want)
+					}
+					return nil
+				})
 			}
+			answered("ListFindings", "b1", leaderCalls["ListFindings"]) // so that it is the known leader
 			fail(one)
 			for name, read := range anyCalls {
-				if by, err := read(t, client); err != nil || by != "b2" {
-					t.Errorf("%s is answered by %q (%v), want b2", name, by, err)
-				}
+				answered(name, "b2", read)
 			}
 		})
 	}
@@ -376,7 +381,7 @@ func TestWatchFindings_NoLeaderAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := bootstrapClient(t, c.members(t), time.Second)
+			client := bootstrapClient(t, c.members(t), longTimeout)
 			stream, err := client.WatchFindings(t.Context(), &bootstrapv1.WatchFindingsRequest{})
 			if err == nil {
 				_, err = stream.Recv()
@@ -776,7 +781,7 @@ func TestBootstrap_FollowsAReplacedReplica(t *testing.T) {
 	_, m2 := c.start(t, "b2")
 	c.elect("b2")
 	members.set(m2)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if by, err := leaderCalls["ListFindings"](t, client); err != nil || by != "b2" {
 			return errors.Join(fmt.Errorf("ListFindings is answered by %q, want b2", by), err)
 		}

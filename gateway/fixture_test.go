@@ -352,12 +352,8 @@ func (s *failingStatus) GetStatus(context.Context, *statusv1.GetStatusRequest) (
 // dead returns a replica that is registered although its process is gone.
 func dead(t *testing.T, service, id string) term.Member {
 	t.Helper()
-	listener := listen(t)
 	member := replica(service, id)
-	member.GRPCAddress = listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatalf("close the port of %s: %v", id, err)
-	}
+	member.GRPCAddress = testkit.FreeAddress(t)
 	return member
 }
 
@@ -404,7 +400,7 @@ func startGateway(t testing.TB, members *directory, timeout time.Duration) *gate
 func run(t testing.TB, service *gateway.Service) (stop func()) {
 	t.Helper()
 	stop = background(t, "gateway", service.Run)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if service.HTTPAddress() == "" {
 			return errors.New("the gateway does not listen for HTTP yet")
 		}

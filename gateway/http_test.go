@@ -32,7 +32,7 @@ type errorJSON struct {
 func do(t *testing.T, request *http.Request) (*http.Response, []byte) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
-	return doWith(t, &http.Client{Transport: transport, Timeout: 10 * time.Second}, request)
+	return doWith(t, &http.Client{Transport: transport, Timeout: time.Minute}, request)
 }
 
 // doWith is do with the credentials of a client.
@@ -266,7 +266,7 @@ func TestHTTP_ServerDoesNotWaitForABody(t *testing.T) {
 		t.Fatalf("connect: %v", err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatalf("set a deadline: %v", err)
 	}
 	if _, err := io.WriteString(conn, "GET /v1/nodes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trivet-dev/trivet/gateway/web/webtest"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
 	"github.com/trivet-dev/trivet/internal/certs"
@@ -29,18 +30,18 @@ func TestPage_EightWindowsOfOneBrowserAreAlive(t *testing.T) {
 	}
 	_, l1 := leasesvc.start(t, "l1")
 	gateway := startGateway(t, newDirectory(l1), longTimeout)
-	browser := startBrowser(t)
-	var windows []window
+	browser := webtest.StartBrowser(t)
+	var windows []webtest.Window
 	for range 8 {
-		windows = append(windows, browser.open(t, "http://"+gateway.HTTPAddress()+"/"))
+		windows = append(windows, browser.Open(t, "http://"+gateway.HTTPAddress()+"/"))
 	}
 	show := func(nodes string) {
 		t.Helper()
-		testkit.Eventually(t, 20*time.Second, func() error {
+		testkit.Eventually(t, time.Minute, func() error {
 			for i, window := range windows {
-				count, err := window.text(`document.querySelector("trivet-nodes [data-part=count]").textContent`)
+				count, err := window.Text(`document.querySelector("trivet-nodes [data-part=count]").textContent`)
 				if err == nil && count != nodes {
-					notice, _ := window.text(`document.querySelector("trivet-nodes").textContent + document.querySelector("trivet-banner").textContent + document.visibilityState`)
+					notice, _ := window.Text(`document.querySelector("trivet-nodes").textContent + document.querySelector("trivet-banner").textContent + document.visibilityState`)
 					err = fmt.Errorf("window %d shows %q Nodes, want %s: %s", i+1, count, nodes, notice)
 				}
 				if err != nil {
@@ -54,22 +55,10 @@ func TestPage_EightWindowsOfOneBrowserAreAlive(t *testing.T) {
 	leasesvc.put("node-new", "a", nodev1.NodeHealth_HEALTH_READY)
 	show("21")
 	for i, window := range windows {
-		if title, err := window.text("document.title"); err != nil || title == "Trivet" || title == "? Trivet" {
+		if title, err := window.Text("document.title"); err != nil || title == "Trivet" || title == "? Trivet" {
 			t.Errorf("the title of window %d is %q (%v), want one with a status", i+1, title, err)
 		}
 	}
-}
-
-// wait waits until an expression has a value in the window.
-func (w window) wait(t *testing.T, expression, value string) {
-	t.Helper()
-	testkit.Eventually(t, 20*time.Second, func() error {
-		got, err := w.text(expression)
-		if err == nil && got != value {
-			err = fmt.Errorf("%s is %q, want %q", expression, got, value)
-		}
-		return err
-	})
 }
 
 const countedNodes = `document.querySelector("trivet-nodes [data-part=count]").textContent`
@@ -81,23 +70,23 @@ func TestPage_AHiddenPageRests(t *testing.T) {
 	leasesvc.put("node-2", "a", nodev1.NodeHealth_HEALTH_READY)
 	_, l1 := leasesvc.start(t, "l1")
 	gateway := startGateway(t, newDirectory(l1), longTimeout)
-	window := startBrowser(t).open(t, "http://"+gateway.HTTPAddress()+"/")
-	window.wait(t, countedNodes, "2")
+	window := webtest.StartBrowser(t).Open(t, "http://"+gateway.HTTPAddress()+"/")
+	window.Wait(t, countedNodes, "2")
 	show := func(hidden bool) {
 		t.Helper()
-		if _, err := window.text(fmt.Sprintf(`Object.defineProperty(document, "hidden", { value: %t, configurable: true }); document.dispatchEvent(new Event("visibilitychange"))`, hidden)); err != nil {
+		if _, err := window.Text(fmt.Sprintf(`Object.defineProperty(document, "hidden", { value: %t, configurable: true }); document.dispatchEvent(new Event("visibilitychange"))`, hidden)); err != nil {
 			t.Fatal(err)
 		}
 	}
 
 	show(true)
-	window.wait(t, "document.title", "Trivet · paused")
+	window.Wait(t, "document.title", "Trivet · paused")
 	leasesvc.put("node-3", "a", nodev1.NodeHealth_HEALTH_READY)
 	leasesvc.remove("node-1")
 	leasesvc.remove("node-2")
 	show(false)
-	window.wait(t, countedNodes, "1")
-	window.wait(t, "document.title", "▲ Trivet · test")
+	window.Wait(t, countedNodes, "1")
+	window.Wait(t, "document.title", "▲ Trivet · test")
 }
 
 // With two of three services gone, the title, the pill and the drawing say what the API says, and
@@ -107,15 +96,15 @@ func TestPage_ShowsTheVerdictOfTheAPI(t *testing.T) {
 	leasesvc.put("node-1", "a", nodev1.NodeHealth_HEALTH_UNKNOWN)
 	_, l1 := leasesvc.start(t, "l1")
 	gateway := startGateway(t, newDirectory(l1), longTimeout)
-	window := startBrowser(t).open(t, "http://"+gateway.HTTPAddress()+"/")
+	window := webtest.StartBrowser(t).Open(t, "http://"+gateway.HTTPAddress()+"/")
 
-	window.wait(t, "document.title", "▲ Trivet · test")
-	window.wait(t, `document.querySelector("trivet-summary .pill").textContent`, "Failed")
-	window.wait(t, "document.documentElement.dataset.health", "bad")
+	window.Wait(t, "document.title", "▲ Trivet · test")
+	window.Wait(t, `document.querySelector("trivet-summary .pill").textContent`, "Failed")
+	window.Wait(t, "document.documentElement.dataset.health", "bad")
 	for _, name := range []string{"bootstrapsvc", "slicesvc"} {
 		section := fmt.Sprintf(`document.querySelector("trivet-service[name=%s]")`, name)
-		window.wait(t, section+`.dataset.health`, "bad")
-		window.wait(t, section+`.querySelector(".problems li").title`, "NO_REPLICA services/"+name)
+		window.Wait(t, section+`.dataset.health`, "bad")
+		window.Wait(t, section+`.querySelector(".problems li").title`, "NO_REPLICA services/"+name)
 	}
 	answer, body := send(t, gateway, http.MethodGet, "/v1/status")
 	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), `"STATE_FAILED"`) {
@@ -131,8 +120,8 @@ func TestPage_PanelOfANodeSaysItsAgent(t *testing.T) {
 	})
 	_, l1 := leasesvc.start(t, "l1")
 	gateway := startGateway(t, newDirectory(l1), longTimeout)
-	window := startBrowser(t).open(t, "http://"+gateway.HTTPAddress()+"/#node/node-1")
-	window.wait(t, `[...document.querySelectorAll("trivet-node-panel dt")].find((dt) => dt.textContent === "Agent")?.nextSibling.textContent`,
+	window := webtest.StartBrowser(t).Open(t, "http://"+gateway.HTTPAddress()+"/#node/node-1")
+	window.Wait(t, `[...document.querySelectorAll("trivet-node-panel dt")].find((dt) => dt.textContent === "Agent")?.nextSibling.textContent`,
 		"trivet-agent v1 in mode endpoint")
 }
 
@@ -166,24 +155,24 @@ func TestPage_TellsWhichRightIsMissing(t *testing.T) {
 	leasesvc.access = newAccessOfReplicas(callers)
 	_, l1 := leasesvc.start(t, "l1")
 	g := startSecured(t, callers, newDirectory(l1), filesOf(t, callers.Authority, "gateway", certs.GatewayGroup))
-	browser := startBrowser(t)
-	has := func(window window, selector, text string) {
+	browser := webtest.StartBrowser(t)
+	has := func(window webtest.Window, selector, text string) {
 		t.Helper()
-		window.wait(t, fmt.Sprintf("document.querySelector(%q).innerText.includes(%q)", selector, text), "true")
+		window.Wait(t, fmt.Sprintf("document.querySelector(%q).innerText.includes(%q)", selector, text), "true")
 	}
 
-	some := browser.open(t, dashboard(t, g, httpaccesstest.Viewer)+"/")
-	some.wait(t, countedNodes, "3")
+	some := browser.Open(t, dashboard(t, g, httpaccesstest.Viewer)+"/")
+	some.Wait(t, countedNodes, "3")
 	has(some, "trivet-banner", "No access to the status")
 	has(some, "trivet-banner code", "kubectl auth can-i watch status.trivet.dev -A --as viewer")
 	has(some, "trivet-baseline .notice code", "can-i get baselines.trivet.dev")
 	has(some, "trivet-findings .notice", "No access: User \"viewer\" may not watch findings.trivet.dev")
 	has(some, "trivet-repairs .notice code", "can-i list repairs.trivet.dev")
 
-	none := browser.open(t, dashboard(t, g, httpaccesstest.Stranger)+"/")
+	none := browser.Open(t, dashboard(t, g, httpaccesstest.Stranger)+"/")
 	has(none, "trivet-nodes .notice code", "kubectl auth can-i watch nodes.trivet.dev -A --as stranger")
-	none.wait(t, `[...document.querySelectorAll("p.muted")].filter((p) => p.innerText.startsWith("Waiting")).length`, "0")
+	none.Wait(t, `[...document.querySelectorAll("p.muted")].filter((p) => p.innerText.startsWith("Waiting")).length`, "0")
 
-	unknown := browser.open(t, dashboard(t, g, httpaccesstest.None)+"/")
+	unknown := browser.Open(t, dashboard(t, g, httpaccesstest.None)+"/")
 	has(unknown, "body", "needs a client certificate or a bearer token; `trivet dashboard` presents")
 }

@@ -21,7 +21,7 @@ import (
 // sliceClient runs a gateway over the members and returns a client of its SliceService.
 func sliceClient(t *testing.T, members *directory) slicev1.SliceServiceClient {
 	t.Helper()
-	service := startGateway(t, members, time.Second)
+	service := startGateway(t, members, 2*time.Second) // enough for a busy machine
 	return slicev1.NewSliceServiceClient(testkit.Serve(t, service.Register))
 }
 
@@ -374,7 +374,7 @@ func TestWatchServiceSlices_NoReplicaAnswers(t *testing.T) {
 func TestHTTP_RoutesOfSlices(t *testing.T) {
 	p := newSlicesvcWithServices(3, "r1")
 	_, m1 := p.start(t, "r1")
-	service := startGateway(t, newDirectory(m1), time.Second)
+	service := startGateway(t, newDirectory(m1), longTimeout)
 	for path, want := range map[string]string{
 		"/v1/serviceslices":                                       `"name":"namespaces/shop/serviceslices/s02"`,
 		"/v1/serviceslices?pageSize=1":                            `"nextPageToken":"p`,
@@ -393,7 +393,7 @@ func TestHTTP_RoutesOfSlices(t *testing.T) {
 func TestHTTP_ReconcilesNothing(t *testing.T) {
 	p := newSlicesvcWithServices(1, "r1")
 	one, m1 := p.start(t, "r1")
-	service := startGateway(t, newDirectory(m1), time.Second)
+	service := startGateway(t, newDirectory(m1), longTimeout)
 	const path = "/v1/namespaces/shop/serviceslices/s00:reconcile"
 	for _, body := range []string{"", "{}", `{"validateOnly": false}`} {
 		if response, answer := postJSON(t, service, path, body); response.StatusCode != http.StatusMethodNotAllowed {

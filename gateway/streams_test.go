@@ -72,7 +72,7 @@ func openCombined(t *testing.T, client *http.Client, service *gateway.Service, w
 // next returns the next line that is wanted.
 func (s combinedStream) next(t *testing.T, what string, wanted func(combinedLine) bool) combinedLine {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		select {
 		case line, open := <-s.lines:
@@ -83,7 +83,7 @@ func (s combinedStream) next(t *testing.T, what string, wanted func(combinedLine
 				return line
 			}
 		case <-limit:
-			t.Fatalf("no %s within 20 s", what)
+			t.Fatalf("no %s within a minute", what)
 		}
 	}
 }

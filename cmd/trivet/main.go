@@ -13,14 +13,20 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/apiservers"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/check"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/dashboard"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/debugbundle"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/events"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/faultcommand"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/leases"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/migrate"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/repair"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/shards"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
@@ -44,7 +50,7 @@ func main() {
 	}
 	err := root.ExecuteContext(ctx)
 	exit.Report(reports, err)
-	os.Exit(exit.CodeOf(err))
+	os.Exit(exit.CodeIn(ctx, err))
 }
 
 func command(streams printer.Streams) *cobra.Command {
@@ -64,8 +70,10 @@ func command(streams printer.Streams) *cobra.Command {
 	root.AddCommand(
 		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), shards.NewCommand(streams), nodes.NewCommand(streams),
 		zones.NewCommand(streams), leases.NewCommand(streams), slices.NewCommand(streams), apiservers.NewCommand(streams),
-		findings.NewCommand(streams), repair.NewCommand(streams), explain.NewCommand(streams),
-		dashboard.NewCommand(streams), certs.NewCommand(streams), version.NewCommand(streams), repairs,
+		findings.NewCommand(streams), repair.NewCommand(streams), explain.NewCommand(streams), events.NewCommand(streams), shadow.NewCommand(streams),
+		dashboard.NewCommand(streams), certs.NewCommand(streams), check.NewCommand(streams), migrate.NewCommand(streams), version.NewCommand(streams), repairs,
+		faultcommand.NewBreakCommand(streams, os.Args[0]), faultcommand.NewRestoreCommand(streams, os.Args[0]),
+		debugbundle.NewCommand(streams, command),
 	)
 	return root
 }

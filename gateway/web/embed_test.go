@@ -65,8 +65,8 @@ func TestPage_KeepsItsOwnSecurityPolicy(t *testing.T) {
 func TestPage_EveryReferenceHasItsFile(t *testing.T) {
 	files := read(t)
 	referenced := map[string]bool{"index.html": true}
-	absolute := regexp.MustCompile(`(?:src=|href=|SharedWorker\()"/(assets/[\w.-]+)`)
-	relative := regexp.MustCompile(`(?:from|import) "\./([\w.-]+)"`)
+	absolute := regexp.MustCompile(`(?:src=|href=|href = |SharedWorker\()"/(assets/[\w.-]+)`)
+	relative := regexp.MustCompile(`(?:from|import)[ (]"\./([\w.-]+)"`)
 	for name, content := range files {
 		for _, match := range absolute.FindAllStringSubmatch(content, -1) {
 			check(t, files, referenced, name, match[1])

@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 )
@@ -10,14 +11,17 @@ import (
 // minFileBytes is the least limit of a file, which any record fits into.
 const minFileBytes = 1 << 20
 
-// file is a file that becomes a backup when it is full. One goroutine uses it.
+// file is a file that becomes a backup when it is full. A pipe or a device never is. One goroutine
+// uses it.
 type file struct {
 	path     string
 	maxBytes int64
 	backups  int
 
 	open *os.File // nil after a failure, until the next write
-	size int64
+	// regular says that it is neither a pipe nor a device, whose size is always 0.
+	regular bool
+	size    int64
 }
 
 // openFile opens a file to append to it.
@@ -36,11 +40,38 @@ func (f *file) reopen() error {
 	if err != nil {
 		return errors.Join(err, opened.Close())
 	}
-	f.open, f.size = opened, info.Size()
+	f.open, f.regular, f.size = opened, info.Mode().IsRegular(), 0
+	if !f.regular {
+		return nil
+	}
+	f.size = info.Size()
+	if f.endsInAPart(info.Size()) {
+		// A crash has cut the last record off. The next one gets a line of its own.
+		if _, err := f.open.WriteString("\n"); err != nil {
+			return errors.Join(err, f.Close())
+		}
+		f.size++
+	}
 	return nil
 }
 
-// Write appends one line. After a failure the next call opens the file again.
+// endsInAPart reports whether the end of the file is not the end of a line.
+func (f *file) endsInAPart(size int64) bool {
+	if size == 0 {
+		return false
+	}
+	reader, err := os.Open(f.path)
+	if err != nil {
+		return false // The user may write the file and not read it.
+	}
+	defer reader.Close()
+	last := []byte{'\n'}
+	_, err = reader.ReadAt(last, size-1)
+	return err == nil && last[0] != '\n'
+}
+
+// Write appends one line, or nothing: a part of a line would spoil the next one. After a failure
+// the next call opens the file again.
 func (f *file) Write(line []byte) (int, error) {
 	if f.size > 0 && f.size+int64(len(line)) > f.maxBytes {
 		if err := f.rotate(); err != nil {
@@ -53,11 +84,31 @@ func (f *file) Write(line []byte) (int, error) {
 		}
 	}
 	n, err := f.open.Write(line)
-	f.size += int64(n)
 	if err != nil {
-		return n, errors.Join(err, f.Close())
+		return n, errors.Join(err, f.cut(n), f.Close())
+	}
+	if f.regular {
+		f.size += int64(n)
 	}
 	return n, nil
+}
+
+// cut removes the written part of a line, after which the disk was full. Another program may have
+// cut the file off or appended to it before, so only where the write has ended counts. If one has
+// appended since, the part remains, and reopen ends its line.
+func (f *file) cut(written int) error {
+	if written == 0 || !f.regular {
+		return nil
+	}
+	end, err := f.open.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	info, err := f.open.Stat()
+	if err != nil || info.Size() != end {
+		return err
+	}
+	return f.open.Truncate(end - int64(written))
 }
 
 // rotate renames the file to path.1, path.1 to path.2, and so on. The oldest backup is removed.

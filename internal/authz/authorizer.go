@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 
@@ -137,6 +139,11 @@ func quote(word string) string {
 	}
 	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
 		return word
+	}
+	if !utf8.ValidString(word) || strings.IndexFunc(word, func(r rune) bool { return !strconv.IsPrint(r) }) >= 0 {
+		// Control characters would reach a terminal. $'…' has the escapes of Go's strings.
+		escaped := strconv.Quote(word)
+		return "$'" + strings.ReplaceAll(escaped[1:len(escaped)-1], "'", `\'`) + "'"
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

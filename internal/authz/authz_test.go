@@ -147,6 +147,7 @@ func TestNotAuthorized_HasTheCommandThatShowsIt(t *testing.T) {
 		`kubectl auth can-i list leases.trivet.dev -n n --as 'o'\''neil $(reboot)' --as-group 'a b' --as-group system:authenticated`:        {Verb: "list", Resource: "leases", Namespace: "n"},
 		`kubectl auth can-i get /metrics --as 'o'\''neil $(reboot)' --as-group 'a b' --as-group system:authenticated`:                       {Verb: "get", Path: "/metrics"},
 		`kubectl auth can-i get 'nodes.trivet.dev/a;reboot' -A --as 'o'\''neil $(reboot)' --as-group 'a b' --as-group system:authenticated`: {Verb: "get", Resource: "nodes", Name: "a;reboot"},
+		`kubectl auth can-i get $'/a\x00\x1b[2J\'\u202e' --as 'o'\''neil $(reboot)' --as-group 'a b' --as-group system:authenticated`:       {Verb: "get", Path: "/a\x00\x1b[2J'\u202e"},
 	} {
 		err := authz.NotAuthorized(user, asked, "no rule")
 		if rpcerror.ReasonOf(err) != rpcerror.NotAuthorizedReason || !strings.HasSuffix(err.Error(), want) {

@@ -47,6 +47,19 @@ func ServerLeaf(server, namespace, clusterDomain string, dnsNames ...string) Lea
 	}
 }
 
+// EtcdLeaf describes the certificate of the members of Trivet's own etcd: user trivet:etcd, which
+// is in no group. It is valid for headless Service etcd in the namespace, for each member behind
+// it, and for loopback.
+func EtcdLeaf(namespace, clusterDomain string) Leaf {
+	service := "etcd." + namespace + ".svc"
+	return Leaf{
+		User:     "trivet:etcd",
+		DNSNames: []string{"etcd", "etcd." + namespace, service, service + "." + clusterDomain, "*." + service, "*." + service + "." + clusterDomain, "localhost"},
+		IPs:      []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		Serves:   true,
+	}
+}
+
 // ClientLeaf describes the certificate of a user, which serves nothing.
 func ClientLeaf(user string, groups ...string) Leaf { return Leaf{User: user, Groups: groups} }
 

@@ -16,21 +16,23 @@ type Config struct {
 	MaxPerIdentity int
 	// MaxHandshakes limits the TLS handshakes in progress. One address may have a quarter of them.
 	MaxHandshakes int
-	// Rate is the number of new connections per second. One address may have a quarter of them, and
-	// a burst may have those of one second.
+	// Rate is the number of new connections per second. One address may have a tenth of them, and a
+	// burst may have those of one second.
 	Rate int
 	// TrustLoopback exempts loopback addresses from the limits of an address.
 	TrustLoopback bool
 }
 
-// DefaultConfig returns limits for ten thousand agents on one replica.
+// DefaultConfig returns limits for ten thousand agents on one replica. After a break of all their
+// connections, the rate lets them return within three seconds, less than an interval of their
+// beats.
 func DefaultConfig() Config {
 	return Config{
 		MaxConnections: 20_000,
 		MaxPerAddress:  5_000,
 		MaxPerIdentity: 50,
 		MaxHandshakes:  1_000,
-		Rate:           1_000,
+		Rate:           2_500,
 	}
 }
 
@@ -45,7 +47,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxHandshakes, "max-concurrent-handshakes", c.MaxHandshakes,
 		"TLS handshakes in progress at most; a quarter of them for one client address. 0 means no limit.")
 	fs.IntVar(&c.Rate, "connection-rate", c.Rate,
-		"New connections per second; a quarter of them for one client address. 0 means no limit.")
+		"New connections per second; a tenth of them for one client address. 0 means no limit.")
 	fs.BoolVar(&c.TrustLoopback, "unlimited-loopback", c.TrustLoopback,
 		"Exempt clients on loopback from the limits of one address and of one identity.")
 }

@@ -77,7 +77,7 @@ func TestLimiter_LimitsConnections(t *testing.T) {
 		"of an address":  {Config{MaxConnections: 50, MaxPerAddress: 30}, false, 30, tooManyOfAddress, 20},
 		"handshakes":     {Config{MaxHandshakes: 40}, true, 10, tooManyHandshakesOfOne, 10},
 		"no handshakes":  {Config{MaxHandshakes: 40}, false, 100, "", 100},
-		"rate":           {Config{Rate: 40}, false, 11, tooManyNewOfAddress, 11}, // one second of a quarter, and one
+		"rate":           {Config{Rate: 100}, false, 11, tooManyNewOfAddress, 11}, // one second of a tenth, and one
 		"no limit":       {Config{}, true, 100, "", 100},
 		"high handshake": {Config{MaxHandshakes: 400}, true, 100, "", 100},
 	} {
@@ -441,7 +441,7 @@ func TestLimiter_HostsOfOneIPv6NetworkAreApart(t *testing.T) {
 }
 
 func TestLimiter_FailuresCostMore(t *testing.T) {
-	l := newLimiter(t, Config{Rate: 400})
+	l := newLimiter(t, Config{Rate: 1000})
 	connectAndFail := func(n int) (failed int) {
 		for range n {
 			admitted, _ := connect(l, "10.0.0.1:1", true, time.Now(), 1)

@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// share is the part of the handshakes and of the rate that one address may have: 1/share.
-	share = 4
+	// share and rateShare are the parts of the handshakes and of the rate that one address may
+	// have: 1/share and 1/rateShare.
+	share     = 4
+	rateShare = 10
 	// burstSeconds is how many seconds of the rate may come at once.
 	burstSeconds = 1
 	// failureCost is what a handshake that fails costs of the rate of its address, in connections.
@@ -137,7 +139,7 @@ func (l *Limiter) admit(raw net.Conn, handshake bool, now time.Time) (*conn, str
 	}
 	if of != nil {
 		of.open++
-		of.paid = paidAfter(of.paid, now, 1, l.cfg.Rate/share)
+		of.paid = paidAfter(of.paid, now, 1, l.cfg.Rate/rateShare)
 		if handshake {
 			of.handshaking++
 		}
@@ -399,7 +401,7 @@ func (l *Limiter) charge(c *conn, now time.Time) {
 	}
 	cost := failureCost * min(maxFailureFactor, 1+c.of.failures/failuresInRow)
 	c.of.failures++
-	c.of.paid = paidAfter(c.of.paid, now, cost, l.cfg.Rate/share)
+	c.of.paid = paidAfter(c.of.paid, now, cost, l.cfg.Rate/rateShare)
 	if latest := now.Add(maxDebt); c.of.paid.After(latest) {
 		c.of.paid = latest
 	}

@@ -119,7 +119,7 @@ func TestTurn_AnAddressComputesAShareOfTheTime(t *testing.T) {
 
 func TestLimiter_FailuresInARowCostMore(t *testing.T) {
 	admitted := func(succeed bool) (total int) {
-		l, now := newLimiter(t, Config{Rate: 1000}), time.Now()
+		l, now := newLimiter(t, Config{Rate: 2500}), time.Now()
 		for range 10_000 { // 100 s
 			now = now.Add(10 * time.Millisecond)
 			connections, _ := connect(l, "10.0.0.1:1", true, now, 1)
@@ -145,7 +145,7 @@ func TestLimiter_FailuresInARowCostMore(t *testing.T) {
 // A connection without a call costs as much as a failed handshake.
 func TestLimiter_ConnectionsWithoutACallCostMore(t *testing.T) {
 	debt := func(call bool) time.Duration {
-		l := newLimiter(t, Config{Rate: 400})
+		l := newLimiter(t, Config{Rate: 1000})
 		now := time.Now()
 		connections, reason := connect(l, "10.0.0.1:1", true, now, 1)
 		if reason != "" {

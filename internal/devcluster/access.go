@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -72,8 +73,14 @@ func (c *Cluster) writeKubeconfig(path, server, commonName string, groups ...str
 	return nil
 }
 
-// EtcdEndpoints returns the client URLs of etcd.
-func (c *Cluster) EtcdEndpoints() []string { return []string{c.etcdURL()} }
+// EtcdEndpoints returns the client URLs of etcd, one for each member.
+func (c *Cluster) EtcdEndpoints() []string {
+	var urls []string
+	for _, member := range c.etcd {
+		urls = append(urls, fmt.Sprintf("https://127.0.0.1:%d", member.port))
+	}
+	return urls
+}
 
 // EtcdFiles returns the paths of the files of an etcd client: the authority of the server, and a
 // client certificate with its key.
@@ -101,7 +108,8 @@ func (c *Cluster) EtcdClient() (*clientv3.Client, error) {
 // Ports do not change after Start has returned, so they are read without the lock. Before that,
 // only the goroutine of Start reads them.
 
-func (c *Cluster) etcdURL() string { return fmt.Sprintf("https://127.0.0.1:%d", c.etcd.port) }
+// etcdURL has the URLs of all members.
+func (c *Cluster) etcdURL() string { return strings.Join(c.EtcdEndpoints(), ",") }
 
 func (c *Cluster) apiServerURL() string {
 	return fmt.Sprintf("https://127.0.0.1:%d", c.apiServer.port)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
+	"github.com/trivet-dev/trivet/internal/childprocess"
 	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
@@ -21,8 +23,8 @@ type Cluster struct {
 	beginStop context.CancelCauseFunc
 
 	mu        sync.Mutex // guards the fields below; serializes starts and stops
-	etcd      *server
-	apiServer *server // nil with Config.EtcdOnly
+	etcd      []*server  // its members
+	apiServer *server    // nil with Config.EtcdOnly
 	peers     []*server
 	stopped   bool
 	stopErr   error
@@ -56,7 +58,10 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	c := newCluster(cfg, dir, creds, paths)
+	c, err := newCluster(cfg, dir, creds, paths)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
 	if err := c.startServers(ctx); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
@@ -77,7 +82,11 @@ func findBinaries(cfg Config) (binaries, error) {
 	return binaries{etcd: etcd, apiServer: apiServer}, errors.Join(err, apiServerErr)
 }
 
-func newCluster(cfg Config, dir *workdir.Dir, creds *credentials, paths binaries) *Cluster {
+func newCluster(cfg Config, dir *workdir.Dir, creds *credentials, paths binaries) (*Cluster, error) {
+	etcd, err := newEtcd(cfg, creds, paths.etcd)
+	if err != nil {
+		return nil, err
+	}
 	stopping, beginStop := context.WithCancelCause(context.Background())
 	c := &Cluster{
 		cfg:       cfg,
@@ -86,16 +95,16 @@ func newCluster(cfg Config, dir *workdir.Dir, creds *credentials, paths binaries
 		stopping:  stopping,
 		beginStop: beginStop,
 		done:      make(chan struct{}),
+		etcd:      etcd,
 	}
-	c.etcd = newEtcd(cfg, creds, paths.etcd)
 	if !cfg.EtcdOnly {
 		c.apiServer = newAPIServer(cfg, creds, paths.apiServer, c.etcdURL)
 	}
-	return c
+	return c, nil
 }
 
 func (c *Cluster) startServers(ctx context.Context) error {
-	if err := c.startServer(ctx, c.etcd); err != nil || c.cfg.EtcdOnly {
+	if err := c.startServer(ctx, c.etcd...); err != nil || c.cfg.EtcdOnly {
 		return err
 	}
 	// An apiserver would wait for ever for an etcd that has died.
@@ -114,12 +123,22 @@ func (c *Cluster) startServers(ctx context.Context) error {
 	return c.WriteKubeconfig(c.Kubeconfig(), adminName, adminGroup)
 }
 
-// StopEtcd stops etcd only, as a fault; its data and port stay. It is idempotent.
-func (c *Cluster) StopEtcd() error { return c.stopServer(c.etcd) }
+// StopEtcd stops all members of etcd, as a fault; their data and ports stay. It is idempotent.
+func (c *Cluster) StopEtcd() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var stopping sync.WaitGroup
+	for _, s := range c.etcd {
+		stopping.Go(s.stop)
+	}
+	stopping.Wait()
+	return nil
+}
 
-// StartEtcd starts a stopped or dead etcd and returns when it is ready. It does nothing if etcd
-// runs, and fails after Stop. Done stays closed after a death, also after a restart.
-func (c *Cluster) StartEtcd() error { return c.startServer(context.Background(), c.etcd) }
+// StartEtcd starts the members of etcd that are stopped or dead, and returns when they are ready.
+// It does nothing if all run, and fails after Stop. Done stays closed after a death, also after a
+// restart.
+func (c *Cluster) StartEtcd() error { return c.startServer(context.Background(), c.etcd...) }
 
 // StopAPIServer stops kube-apiserver only, as StopEtcd does.
 func (c *Cluster) StopAPIServer() error { return c.stopServer(c.apiServer) }
@@ -131,8 +150,9 @@ func (c *Cluster) StartAPIServer() error {
 
 var errNoServer = errors.New("this cluster has no kube-apiserver: it was started with Config.EtcdOnly")
 
-func (c *Cluster) startServer(ctx context.Context, s *server) error {
-	if s == nil {
+// startServer starts those of some servers that do not run. They may need each other to be ready.
+func (c *Cluster) startServer(ctx context.Context, servers ...*server) error {
+	if slices.Contains(servers, nil) {
 		return errNoServer
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -141,16 +161,21 @@ func (c *Cluster) startServer(ctx context.Context, s *server) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopped {
-		return fmt.Errorf("start %s: %w", s.name, errStopped)
+		return fmt.Errorf("start %s: %w", servers[0].name, errStopped)
 	}
-	if s.child != nil && !s.child.gone() {
-		return nil
+	var idle []*server
+	for _, s := range servers {
+		if s.child == nil || s.child.Gone() {
+			idle = append(idle, s)
+		}
 	}
-	if err := s.start(ctx); err != nil {
+	if err := startAll(ctx, idle); err != nil {
 		return err
 	}
-	running := s.child
-	c.watchers.Go(func() { c.watch(running) })
+	for _, s := range idle {
+		name, running := s.name, s.child
+		c.watchers.Go(func() { c.watch(name, running) })
+	}
 	return nil
 }
 
@@ -165,13 +190,13 @@ func (c *Cluster) stopServer(s *server) error {
 }
 
 // watch waits for the end of a child and reports it if it was not requested.
-func (c *Cluster) watch(running *child) {
-	<-running.exited
-	if running.stopping.Load() {
+func (c *Cluster) watch(name string, running *childprocess.Child) {
+	<-running.Exited()
+	if running.Stopping() {
 		return
 	}
-	err := running.death()
-	c.cfg.Logger.Error("server died", "server", running.name, "error", err)
+	err := running.Death()
+	c.cfg.Logger.Error("server died", "server", name, "error", err)
 	c.finish(err)
 }
 
@@ -215,7 +240,9 @@ func (c *Cluster) Stop() error {
 	if c.apiServer != nil {
 		c.apiServer.stop()
 	}
-	c.etcd.stop()
+	for _, member := range c.etcd {
+		member.stop()
+	}
 	c.watchers.Wait()
 	if err := c.dir.Close(); err != nil {
 		c.stopErr = fmt.Errorf("remove data directory: %w", err)

@@ -35,6 +35,9 @@ type Config struct {
 	EtcdOnly bool
 	// APIServerArgs are appended to kube-apiserver's flags and override them.
 	APIServerArgs []string
+	// EtcdMembers is the number of members of etcd. 0: one. Several members have free ports and a
+	// temporary directory, because each Start gives them new addresses.
+	EtcdMembers int
 	// EtcdPort and APIServerPort are the ports to listen on; 0: any free one.
 	EtcdPort, APIServerPort int
 }
@@ -61,6 +64,9 @@ func (c Config) validate() error {
 		if _, err := netip.ParseAddr(c.AdvertiseAddress); err != nil {
 			problems = append(problems, fmt.Errorf("Config.AdvertiseAddress: %q is not an IP address: %w", c.AdvertiseAddress, err))
 		}
+	}
+	if c.EtcdMembers < 0 || c.EtcdMembers > 1 && (c.DataDir != "" || c.EtcdPort != 0) {
+		problems = append(problems, fmt.Errorf("Config.EtcdMembers: %d members cannot start with Config.DataDir %q and Config.EtcdPort %d", c.EtcdMembers, c.DataDir, c.EtcdPort))
 	}
 	problems = append(problems, validPort("Config.EtcdPort", c.EtcdPort), validPort("Config.APIServerPort", c.APIServerPort))
 	if c.EtcdPort != 0 && c.EtcdPort == c.APIServerPort {

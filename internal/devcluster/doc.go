@@ -6,7 +6,9 @@
 // fails or is cancelled. When this process dies, its children die with it (on Linux by the kernel,
 // see parentdeath_linux.go). The next Start then removes the temporary directory.
 //
-// AddAPIServer adds a kube-apiserver on the same etcd.
+// AddAPIServer adds a kube-apiserver on the same etcd. Config.EtcdMembers gives etcd several
+// members, which KillEtcdMember ends alone; CopyEtcd and RestoreEtcd take the data of all back to a
+// moment.
 //
 // # Invariants
 //

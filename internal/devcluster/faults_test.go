@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,8 +23,24 @@ func put(t *testing.T, c *Cluster, key, value string) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.Put(t.Context(), key, value); err != nil {
-		t.Fatal(err)
+	whileElecting(t, func() error {
+		_, err := client.Put(t.Context(), key, value)
+		return err
+	})
+}
+
+// whileElecting repeats a request that etcd gives up while its members elect a leader.
+func whileElecting(t *testing.T, request func() error) {
+	t.Helper()
+	for begin := time.Now(); ; {
+		err := request()
+		switch {
+		case err == nil:
+			return
+		case t.Context().Err() != nil || time.Since(begin) > time.Minute:
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
@@ -34,10 +51,11 @@ func get(t *testing.T, c *Cluster, key string) string {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	answer, err := client.Get(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var answer *clientv3.GetResponse
+	whileElecting(t, func() error {
+		answer, err = client.Get(t.Context(), key)
+		return err
+	})
 	if len(answer.Kvs) == 0 {
 		return ""
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,9 +84,9 @@ func (c *Cluster) pids() []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var pids []int
-	for _, s := range []*server{c.etcd, c.apiServer} {
+	for _, s := range append(slices.Clone(c.etcd), c.apiServer) {
 		if s != nil && s.child != nil {
-			pids = append(pids, s.child.process.Pid)
+			pids = append(pids, s.child.PID())
 		}
 	}
 	return pids

@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
-	"syscall"
-	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/childprocess"
 )
 
 // PeerConfig configures an additional kube-apiserver.
@@ -75,6 +71,14 @@ func (p *Peer) RESTConfig() *rest.Config {
 	return config
 }
 
+// Name returns the name of this kube-apiserver in the logs of the cluster.
+func (p *Peer) Name() string { return p.server.name }
+
+// WriteKubeconfig is Cluster.WriteKubeconfig for this kube-apiserver.
+func (p *Peer) WriteKubeconfig(path, commonName string, groups ...string) error {
+	return p.cluster.writeKubeconfig(path, p.url(), commonName, groups...)
+}
+
 // url needs no lock, because the port does not change after AddAPIServer.
 func (p *Peer) url() string { return fmt.Sprintf("https://127.0.0.1:%d", p.server.port) }
 
@@ -95,47 +99,27 @@ func (p *Peer) Kill() {
 // Freeze suspends this kube-apiserver until Thaw, and returns when no thread of it runs. The kernel
 // still accepts connections on its port, without a response.
 func (p *Peer) Freeze() error {
-	if err := p.signal(syscall.SIGSTOP); err != nil {
-		return err
+	child, err := p.child()
+	if err != nil {
+		return fmt.Errorf("freeze %s: %w", p.server.name, err)
 	}
-	// The signal stops one thread after another, and answers go on meanwhile.
-	for deadline := time.Now().Add(freezeTimeout); p.isRunning(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("freeze %s: its threads still run after %v", p.server.name, freezeTimeout)
-		}
-	}
-	return nil
-}
-
-const freezeTimeout = 10 * time.Second
-
-// isRunning says whether a thread of the process is not stopped, as far as /proc tells.
-func (p *Peer) isRunning() bool {
-	p.cluster.mu.Lock()
-	child := p.server.child
-	p.cluster.mu.Unlock()
-	if child == nil {
-		return false
-	}
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", child.process.Pid))
-	return slices.ContainsFunc(threads, func(thread string) bool {
-		text, err := os.ReadFile(thread)
-		_, state, found := strings.Cut(string(text), ") ")
-		return err == nil && found && !strings.HasPrefix(state, "T")
-	})
+	return child.Freeze()
 }
 
 // Thaw resumes a frozen kube-apiserver.
-func (p *Peer) Thaw() error { return p.signal(syscall.SIGCONT) }
+func (p *Peer) Thaw() error {
+	child, err := p.child()
+	if err != nil {
+		return fmt.Errorf("thaw %s: %w", p.server.name, err)
+	}
+	return child.Thaw()
+}
 
-func (p *Peer) signal(signal syscall.Signal) error {
+func (p *Peer) child() (*childprocess.Child, error) {
 	p.cluster.mu.Lock()
 	defer p.cluster.mu.Unlock()
 	if p.server.child == nil {
-		return fmt.Errorf("send %s to %s: it is stopped", signal, p.server.name)
+		return nil, errors.New("it is stopped")
 	}
-	if err := p.server.child.process.Signal(signal); err != nil {
-		return fmt.Errorf("send %s to %s: %w", signal, p.server.name, err)
-	}
-	return nil
+	return p.server.child, nil
 }

@@ -9,7 +9,10 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/childprocess"
 )
 
 const (
@@ -45,7 +48,34 @@ type server struct {
 	grace           time.Duration                             // from SIGTERM to SIGKILL
 	logger          *slog.Logger
 
-	child *child // nil while stopped
+	child *childprocess.Child // nil while stopped
+}
+
+// startAll starts servers that may need each other, and returns when all are ready. After an error
+// none of them runs.
+func startAll(ctx context.Context, servers []*server) error {
+	if len(servers) == 1 {
+		return servers[0].start(ctx)
+	}
+	failed := make([]error, len(servers))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var starting sync.WaitGroup
+	for i, s := range servers {
+		starting.Go(func() {
+			if failed[i] = s.start(ctx); failed[i] != nil {
+				cancel(failed[i])
+			}
+		})
+	}
+	starting.Wait()
+	err := errors.Join(failed...)
+	if err != nil {
+		for _, s := range servers {
+			s.stop()
+		}
+	}
+	return err
 }
 
 // start returns when the server is ready. After an error no process remains.
@@ -57,7 +87,7 @@ func (s *server) start(ctx context.Context) error {
 		err := s.startOnce(ctx)
 		if err == nil {
 			s.pinned = true
-			s.logger.Info("server is ready", "server", s.name, "port", s.port, "pid", s.child.process.Pid, "took", time.Since(begin).Round(time.Millisecond))
+			s.logger.Info("server is ready", "server", s.name, "port", s.port, "pid", s.child.PID(), "took", time.Since(begin).Round(time.Millisecond))
 			return nil
 		}
 		taken := new(PortTakenError)
@@ -72,12 +102,12 @@ func (s *server) startOnce(ctx context.Context) error {
 	if err := s.choosePort(); err != nil {
 		return err
 	}
-	child, err := startChild(s.name, s.path, s.dir, s.args(s.port))
+	child, err := childprocess.Start(s.name, s.path, s.dir, s.args(s.port))
 	if err != nil {
 		return err
 	}
 	if err := s.awaitReady(ctx, child); err != nil {
-		child.stop(s.grace)
+		child.Stop(s.grace)
 		return err
 	}
 	s.child = child
@@ -86,7 +116,7 @@ func (s *server) startOnce(ctx context.Context) error {
 
 func (s *server) choosePort() error {
 	if !s.pinned {
-		port, err := freePort()
+		port, err := FreePort()
 		s.port = port
 		return err
 	}
@@ -100,7 +130,7 @@ func (s *server) taken() error {
 	return &PortTakenError{Server: s.name, Field: s.field, Port: s.port}
 }
 
-func (s *server) awaitReady(ctx context.Context, child *child) error {
+func (s *server) awaitReady(ctx context.Context, child *childprocess.Child) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -109,11 +139,11 @@ func (s *server) awaitReady(ctx context.Context, child *child) error {
 			return nil
 		}
 		select {
-		case <-child.exited:
-			if tail, _ := child.logTail(); strings.Contains(tail, "address already in use") {
+		case <-child.Exited():
+			if tail, _ := child.LogTail(); strings.Contains(tail, "address already in use") {
 				return s.taken()
 			}
-			return child.death()
+			return child.Death()
 		case <-ctx.Done():
 			return fmt.Errorf("start %s: %w; last error: %w", s.name, context.Cause(ctx), err)
 		case <-tick.C:
@@ -126,7 +156,7 @@ func (s *server) stop() {
 	if s.child == nil {
 		return
 	}
-	s.child.stop(s.grace)
+	s.child.Stop(s.grace)
 	s.child = nil
 }
 
@@ -135,7 +165,7 @@ func (s *server) kill() {
 	if s.child == nil {
 		return
 	}
-	s.child.kill()
+	s.child.Kill()
 	s.child = nil
 }
 
@@ -147,7 +177,8 @@ const (
 	lastPort  = 29999
 )
 
-func freePort() (int, error) {
+// FreePort returns a port that is free now and is no local port of outgoing connections.
+func FreePort() (int, error) {
 	for range 100 {
 		if port := firstPort + rand.IntN(lastPort-firstPort+1); portIsFree(port) {
 			return port, nil

@@ -3,6 +3,7 @@ package faultproxy_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -65,6 +66,40 @@ func TestKubeProxy_DisturbsOnlyWhatIsSelected(t *testing.T) {
 			t.Fatalf("after stop: %v", err)
 		}
 	})
+}
+
+func TestKubeProxy_RecordsChanges(t *testing.T) {
+	proxy := faultproxy.NewKube(t, testkit.Cluster(t).RESTConfig())
+	changes := make(chan faultproxy.Change, 10)
+	proxy.Record(func(c faultproxy.Change) { changes <- c })
+	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		config := proxy.RESTConfig()
+		config.ContentType = contentType
+		kube, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		namespace := testkit.Namespace(t, testkit.Kube(t))
+		begin := time.Now()
+		made, err := kube.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kube.CoreV1().ConfigMaps(namespace).Get(t.Context(), made.Name, metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kube.CoreV1().ConfigMaps(namespace).Create(t.Context(), made, metav1.CreateOptions{}); err == nil {
+			t.Fatal("a ConfigMap with a resourceVersion was created")
+		}
+		got := <-changes
+		if got.Request.Verb != "create" || got.Namespace != namespace || got.Name != made.Name || fmt.Sprint(got.Revision) != made.ResourceVersion ||
+			got.Received.Before(begin) || got.Answered.Before(got.Received) {
+			t.Errorf("%s: recorded %+v, want the creation of %s at %s", contentType, got, made.Name, made.ResourceVersion)
+		}
+		if len(changes) != 0 {
+			t.Errorf("%s: also recorded %+v", contentType, <-changes)
+		}
+	}
 }
 
 func TestKubeProxy_HoldsAndDelaysEvents(t *testing.T) {
@@ -163,29 +198,35 @@ func TestRelay_DelaysBlocksAndDisconnects(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	echo := func() (time.Duration, error) {
+	echo := func(within time.Duration) (time.Duration, error) {
 		begin := time.Now()
 		if _, err := conn.Write([]byte("x")); err != nil {
 			return 0, err
 		}
-		_ = conn.SetReadDeadline(begin.Add(500 * time.Millisecond))
+		_ = conn.SetReadDeadline(begin.Add(within))
 		_, err := conn.Read(make([]byte, 1))
 		return time.Since(begin), err
 	}
 
 	relay.SetDelay(50 * time.Millisecond)
-	if took, err := echo(); err != nil || took < 100*time.Millisecond {
+	if took, err := echo(time.Minute); err != nil || took < 100*time.Millisecond {
 		t.Fatalf("the echo took %v and ended with %v; want 50 ms each way", took, err)
 	}
 	relay.SetDelay(0)
+	stop := relay.Lose(faultproxy.Loss{Delay: 20 * time.Millisecond, Jitter: 20 * time.Millisecond, Share: 1, Least: 50 * time.Millisecond, Most: 60 * time.Millisecond})
+	if took, err := echo(time.Minute); err != nil || took < 100*time.Millisecond {
+		t.Fatalf("the echo took %v and ended with %v; want 50 ms at least each way, as each packet is lost once", took, err)
+	}
+	stop()
+	stop() // does nothing
 	relay.BlockToTarget(true)
 	relay.BlockToTarget(true) // an overlapping fault
 	relay.BlockToTarget(false)
-	if _, err := echo(); err == nil {
+	if _, err := echo(500 * time.Millisecond); err == nil {
 		t.Fatal("the relay forwards while it is blocked")
 	}
 	relay.BlockToTarget(false)
-	if _, err := echo(); err != nil {
+	if _, err := echo(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	relay.Disconnect(true)
@@ -196,7 +237,7 @@ func TestRelay_DelaysBlocksAndDisconnects(t *testing.T) {
 	if conn, err = net.Dial("tcp", relay.Addr()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := echo(); err != nil {
+	if _, err := echo(time.Minute); err != nil {
 		t.Fatalf("after the disconnection: %v", err)
 	}
 }

@@ -28,6 +28,7 @@ type KubeProxy struct {
 	mu      sync.Mutex // guards the following fields
 	rules   map[*rule]bool
 	watches map[*watchBody]bool
+	record  func(Change)
 }
 
 // rule disturbs the requests that match selects.
@@ -61,6 +62,7 @@ func NewKube(t testing.TB, config *rest.Config) *KubeProxy {
 		ModifyResponse: p.track,
 	}
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(context.WithValue(r.Context(), receivedKey{}, time.Now()))
 		if p.disturb(w, r) {
 			forward.ServeHTTP(promptHeader{w}, r)
 		}
@@ -88,12 +90,22 @@ func (w promptHeader) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // RESTConfig returns a new configuration of clients of the proxy, without a client-side rate limit.
 func (p *KubeProxy) RESTConfig() *rest.Config { return &rest.Config{Host: p.server.URL, QPS: -1} }
 
+// Addr returns the host and port of the proxy.
+func (p *KubeProxy) Addr() string { return p.server.Listener.Addr().String() }
+
 // Kubeconfig writes a kubeconfig of the proxy, for a process under test, and returns its path.
 func (p *KubeProxy) Kubeconfig(t testing.TB) string {
 	t.Helper()
+	return p.KubeconfigThrough(t, p.Addr())
+}
+
+// KubeconfigThrough is Kubeconfig for a process that reaches the proxy through a relay at an
+// address.
+func (p *KubeProxy) KubeconfigThrough(t testing.TB, address string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"proxy": {Server: p.server.URL}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"proxy": {Server: "http://" + address}},
 		Contexts:       map[string]*clientcmdapi.Context{"proxy": {Cluster: "proxy"}},
 		CurrentContext: "proxy",
 	}, path); err != nil {
@@ -240,6 +252,9 @@ func (r *rule) wait(ctx context.Context) bool {
 // track puts a watchBody around the body of a watch.
 func (p *KubeProxy) track(response *http.Response) error {
 	request := parse(response.Request)
+	if err := p.recordChange(request, response); err != nil {
+		return err
+	}
 	if request.Verb != "watch" || response.StatusCode != http.StatusOK {
 		return nil
 	}

@@ -1,7 +1,9 @@
 package faultproxy
 
 import (
+	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +48,22 @@ func (r *Relay) Addr() string { return r.listener.Addr().String() }
 func (r *Relay) SetDelay(delay time.Duration) {
 	r.toTarget.set(func(d *direction) { d.delay = delay })
 	r.fromTarget.set(func(d *direction) { d.delay = delay })
+}
+
+// Lose makes the bytes of both directions late, as a link with loss does, until stop is called. TCP
+// loses no byte: the first segment that is lost holds up those that follow it until it is sent
+// again.
+func (r *Relay) Lose(loss Loss) (stop func()) {
+	for _, d := range []*direction{r.toTarget, r.fromTarget} {
+		d.set(func(d *direction) { d.losses = append(d.losses, &loss) })
+	}
+	return sync.OnceFunc(func() {
+		for _, d := range []*direction{r.toTarget, r.fromTarget} {
+			d.set(func(d *direction) {
+				d.losses = slices.DeleteFunc(d.losses, func(each *Loss) bool { return each == &loss })
+			})
+		}
+	})
 }
 
 // BlockToTarget holds the bytes to the target until it was called with false as often as with true,
@@ -135,6 +153,7 @@ type direction struct {
 	blocks  int // blocked by as many calls
 	ended   bool
 	delay   time.Duration
+	losses  []*Loss
 }
 
 func newDirection() *direction { return &direction{changed: make(chan struct{})} }
@@ -149,11 +168,22 @@ func (d *direction) set(change func(*direction)) {
 
 func (d *direction) end() { d.set(func(d *direction) { d.ended = true }) }
 
-// wait returns when bytes that arrived at a time may pass.
-func (d *direction) wait(arrived time.Time) {
+// lag draws how late the losses make a chunk.
+func (d *direction) lag() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var lag time.Duration
+	for _, loss := range d.losses {
+		lag += loss.lag()
+	}
+	return lag
+}
+
+// wait returns when bytes may pass.
+func (d *direction) wait(next chunk) {
 	for {
 		d.mu.Lock()
-		changed, blocked, ended, late := d.changed, d.blocks > 0, d.ended, time.Until(arrived.Add(d.delay))
+		changed, blocked, ended, late := d.changed, d.blocks > 0, d.ended, time.Until(next.arrived.Add(d.delay+next.lag))
 		d.mu.Unlock()
 		if ended || !blocked && late <= 0 {
 			return
@@ -180,7 +210,7 @@ func (d *direction) copyBytes(to, from net.Conn) {
 			buffer := make([]byte, 32<<10)
 			n, err := from.Read(buffer)
 			if n > 0 {
-				queue <- chunk{bytes: buffer[:n], arrived: time.Now()}
+				queue <- chunk{bytes: buffer[:n], arrived: time.Now(), lag: d.lag()}
 			}
 			if err != nil {
 				return
@@ -189,7 +219,7 @@ func (d *direction) copyBytes(to, from net.Conn) {
 	})
 	failed := false
 	for next := range queue {
-		d.wait(next.arrived)
+		d.wait(next)
 		if failed {
 			continue
 		}
@@ -199,4 +229,24 @@ func (d *direction) copyBytes(to, from net.Conn) {
 		}
 	}
 	reader.Wait()
+}
+
+// Loss is what a caller sees of a link that loses and delays packets. Each chunk that arrives at
+// the relay is one packet.
+type Loss struct {
+	// Delay is the latency of the link in one direction. It varies by Jitter in both directions.
+	Delay, Jitter time.Duration
+	// Share is the share of the packets that are lost, from 0 to 1. A lost packet arrives after a
+	// further time between Least and Most, in which its sender notices the loss.
+	Share       float64
+	Least, Most time.Duration
+}
+
+// lag draws how late one packet arrives.
+func (l Loss) lag() time.Duration {
+	lag := l.Delay + time.Duration((2*rand.Float64()-1)*float64(l.Jitter))
+	if rand.Float64() < l.Share {
+		lag += l.Least + time.Duration(rand.Float64()*float64(l.Most-l.Least))
+	}
+	return max(0, lag)
 }

@@ -25,6 +25,7 @@ type watchBody struct {
 type chunk struct {
 	bytes   []byte
 	arrived time.Time
+	lag     time.Duration // of a link with loss
 }
 
 func newWatchBody(request Request, body io.ReadCloser) *watchBody {

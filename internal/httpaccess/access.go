@@ -128,12 +128,17 @@ func (a *Access) Known(r *http.Request) (*http.Request, error) {
 
 // MayGet returns nil if the caller of a request from Identify may get a path. The error is a gRPC
 // status.
-func (a *Access) MayGet(r *http.Request, path string) error {
+func (a *Access) MayGet(r *http.Request, path string) error { return a.may(r, "get", path) }
+
+// MayPut is MayGet for a change of a path.
+func (a *Access) MayPut(r *http.Request, path string) error { return a.may(r, "put", path) }
+
+func (a *Access) may(r *http.Request, verb, path string) error {
 	if a.Insecure() {
 		return nil
 	}
 	caller := authn.FromContext(r.Context())
-	err := a.cfg.Authorizer.Authorize(r.Context(), caller, authz.Attributes{Verb: "get", Path: path})
+	err := a.cfg.Authorizer.Authorize(r.Context(), caller, authz.Attributes{Verb: verb, Path: path})
 	if err != nil {
 		a.cfg.Refused(r, caller, err)
 	}

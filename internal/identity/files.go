@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 )
 
 // Files are the PEM files of a process: its certificate and key, and the authorities of its peers.
@@ -211,6 +212,15 @@ func wholeBlocks(text []byte) error {
 		return fmt.Errorf("%d of %d blocks are cut off or damaged", begun-found, begun)
 	}
 	return nil
+}
+
+// and returns the authorities of both. They have no text, so the next read differs from them.
+func (a authorities) and(other authorities) authorities {
+	both := authorities{pool: x509.NewCertPool(), certificates: slices.Concat(a.certificates, other.certificates)}
+	for _, certificate := range both.certificates {
+		both.pool.AddCert(certificate)
+	}
+	return both
 }
 
 // lacks says whether an authority of other is missing from a.

@@ -250,6 +250,45 @@ func TestClient_AuthoritiesAreReloaded(t *testing.T) {
 	})
 }
 
+// A process without a handshake during the overlap of two authorities reads only what is left. Its
+// next handshake succeeds, and a later one does not trust the former authority.
+func TestTLS_OverlapWithoutAHandshakeIsNotNeeded(t *testing.T) {
+	before, after := identitytest.NewAuthority(t, "before"), identitytest.NewAuthority(t, "after")
+	serverFiles, clientFiles := before.Files(t, "server", before), before.Files(t, "client", before)
+	former := before.Files(t, "former", after)
+	synctest.Test(t, func(t *testing.T) {
+		server, err := serverFiles.ServerTLS(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := clientFiles.Client(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, files := range map[string]identity.Files{"server": serverFiles, "client": clientFiles} {
+			certificate, key := after.Issue(t, name)
+			identitytest.Replace(t, files.CertFile, certificate)
+			identitytest.Replace(t, files.KeyFile, key)
+			identitytest.Replace(t, files.CAFile, identitytest.Bundle(after))
+		}
+		time.Sleep(time.Hour)
+		if _, serverErr, clientErr := handshake(t, server, client.TLS()); serverErr != nil || clientErr != nil {
+			t.Errorf("the first handshake after the overlap: server says %v, client says %v", serverErr, clientErr)
+		}
+		time.Sleep(pause)
+		late, err := former.Client(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, serverErr, _ := handshake(t, server, late.TLS()); serverErr == nil {
+			t.Error("a second read has not ended the trust in the former authority")
+		}
+		if _, serverErr, clientErr := handshake(t, server, client.TLS()); serverErr != nil || clientErr != nil {
+			t.Errorf("a later handshake: server says %v, client says %v", serverErr, clientErr)
+		}
+	})
+}
+
 // handshake returns the common name of the server's certificate and the errors of both sides.
 func handshake(t *testing.T, server, client *tls.Config) (name string, serverErr, clientErr error) {
 	t.Helper()

@@ -79,8 +79,8 @@ func (s *source) reload(now time.Time) {
 		next.keyPair = pair
 	}
 	peers, peersErr := s.files.readAuthorities(before.authorities)
-	if peersErr == nil && s.confirmed(peers, before.authorities) {
-		next.authorities = peers
+	if peersErr == nil {
+		next.authorities = s.accept(peers, before.authorities)
 	}
 	changed := next.certificate != before.certificate || next.pool != before.pool
 	if changed {
@@ -90,14 +90,19 @@ func (s *source) reload(now time.Time) {
 	s.report(now, errors.Join(pairErr, peersErr))
 }
 
-// confirmed says whether read may replace inUse.
-func (s *source) confirmed(read, inUse authorities) bool {
+// accept returns the authorities to use after a read. One that is missing is kept until the next
+// read. One that is new counts at once: a process without handshakes does not read the files while
+// both authorities are in them.
+func (s *source) accept(read, inUse authorities) authorities {
 	if read.pool == inUse.pool || !read.lacks(inUse) || bytes.Equal(read.text, s.shrunk) {
 		s.shrunk = nil
-		return true
+		return read
 	}
 	s.shrunk = read.text
-	return false
+	if !inUse.lacks(read) {
+		return inUse
+	}
+	return inUse.and(read)
 }
 
 // report warns that the files cannot be used, once for each cause and then once in warnPeriod.
@@ -116,7 +121,7 @@ func (s *source) report(now time.Time, err error) {
 }
 
 // Authorities returns the authorities of peers in use; nil without a CAFile. The pool is another
-// one when the content of the file has changed, and only then. Callers must not change it.
+// one after the content of the file has changed, and only then. Callers must not change it.
 func (s *source) Authorities() *x509.CertPool { return s.current().pool }
 
 func (s *source) names() slog.Attr {

@@ -27,13 +27,15 @@ var domains = `^(` + strings.Join([]string{
 	`services/slicesvc/internal/(` + sliceDomains + `)`,
 	`gateway/internal/(` + gatewayDomains + `)`,
 	`cmd/trivet-agent/internal/leasewrite`,
+	`cmd/trivet/internal/diagnosis`,
+	`internal/shadow/difference`,
 }, `|`) + `)/`
 
 const (
-	leaseDomains     = `class|session|writeback|checkpoint|nodehealth|eviction|explain`
-	bootstrapDomains = `baseline|apiservers|allocation`
-	sliceDomains     = `index|desired|pack|hints|explain`
-	gatewayDomains   = `(merge|verdict)`
+	leaseDomains     = `shadow|class|session|writeback|checkpoint|nodehealth|eviction|explain`
+	bootstrapDomains = `shadow|baseline|apiservers|allocation`
+	sliceDomains     = `shadow|index|desired|pack|hints|mirror|explain`
+	gatewayDomains   = `(history|merge|verdict)`
 )
 
 var bans = []ban{
@@ -46,9 +48,11 @@ var bans = []ban{
 		except: []string{
 			// The merge is a function of the API's own messages; domain copies of them would repeat
 			// them.
-			`^gateway/internal/(merge|verdict)/.* imports ` + module + `(proto/.*|internal/term|gateway/internal/verdict)$`,
+			`^gateway/internal/(history|merge|verdict)/.* imports ` + module + `(proto/.*|internal/term|gateway/internal/verdict)$`,
 			// A pure function on whose result replicas must agree.
 			` imports ` + module + `internal/shard$`,
+			// The values that a comparison finds.
+			` imports ` + module + `internal/shadow/difference$`,
 		},
 		because: "a domain package imports neither the API nor the shared packages",
 	},
@@ -85,6 +89,7 @@ var bans = []ban{
 		except: []string{
 			// The one API that every process serves, and what all APIs share.
 			`^internal/(status|process)/.* imports ` + module + `proto/trivet/(meta|status)/v1$`,
+			`^internal/shadowapi/.* imports ` + module + `proto/trivet/(meta|shadow)/v1$`,
 			`^internal/(watchcache|rpcserver)/.* imports ` + module + `proto/trivet/(meta|auth)/v1$`,
 		},
 		because: "a shared package serves any API and depends on none",
@@ -102,8 +107,8 @@ var bans = []ban{
 		because: "the client must not pull a server into its users' programs",
 	},
 	{
-		from: `.`, to: `^` + module + `internal/(testkit|faultproxy|term/termtest|importrules)$`,
-		except:  []string{`^internal/testkit/`, `^internal/faultproxy/`, `^internal/term/termtest/`},
+		from: `.`, to: `^` + module + `(internal/(testkit|faultproxy|term/termtest|importrules)|gateway/web/webtest)$`,
+		except:  []string{`^internal/testkit/`, `^internal/faultproxy/`, `^internal/term/termtest/`, `^gateway/web/webtest/`},
 		because: "test kits serve tests only",
 	},
 	{

@@ -50,7 +50,7 @@ func TestFailFastOnThrottle_ThrottledWriteFailsAtOnce(t *testing.T) {
 		throttled  bool
 		seconds    int
 	}{
-		"throttled":                 {code: http.StatusTooManyRequests, retryAfter: "1", throttled: true, seconds: 1},
+		"throttled":                 {code: http.StatusTooManyRequests, retryAfter: "20", throttled: true, seconds: 20},
 		"throttled without a pause": {code: http.StatusTooManyRequests, retryAfter: "0", throttled: true},
 		"out of order":              {code: http.StatusServiceUnavailable, retryAfter: "3600", seconds: 3600},
 		"nothing is said":           {code: http.StatusInternalServerError},
@@ -61,7 +61,7 @@ func TestFailFastOnThrottle_ThrottledWriteFailsAtOnce(t *testing.T) {
 			leases := promptClient(t, cfg).CoordinationV1().Leases("agents")
 			begin := time.Now()
 			_, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
-			if took := time.Since(begin); took > 900*time.Millisecond || writes.Load() != 1 {
+			if took := time.Since(begin); took > 15*time.Second || writes.Load() != 1 {
 				t.Errorf("%d writes in %v, want one and no sleep", writes.Load(), took)
 			}
 			var status apierrors.APIStatus

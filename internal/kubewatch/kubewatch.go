@@ -82,7 +82,7 @@ func New[L runtime.Object](objects Client[L], clientset any, cfg Config) cache.L
 		options.FieldSelector = cfg.FieldSelector
 		return options
 	}
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	return cache.ToListWatcherWithWatchListSemantics(Persistent(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
@@ -105,7 +105,7 @@ func New[L runtime.Object](objects Client[L], clientset any, cfg Config) cache.L
 			}
 			return newStream(ctx, cancel, incoming, cfg), nil
 		},
-	}, clientset)
+	}), clientset)
 }
 
 // answered sends a request and cancels it at the silence limit.

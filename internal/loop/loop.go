@@ -42,6 +42,9 @@ type Loop struct {
 	// means never. A loop that waits for an event reports from time to time, so that it can have
 	// one.
 	Stall time.Duration
+	// Shadow does in place of Run what a dry run does: it plans, compares and writes nothing. Nil
+	// for a loop that has no counterpart to compare with.
+	Shadow func(ctx context.Context, report Report) error
 	// Run does the work until ctx ends and calls report after each finished pass. It returns after
 	// its goroutines have. An earlier return, with or without an error, is a failed pass, and the
 	// runner restarts the loop after a backoff.
@@ -84,6 +87,26 @@ const everything = "*"
 // Selection selects the enabled loops. The zero value enables the loops that are on by default.
 type Selection struct {
 	entries []string
+}
+
+// ParseDryRun checks the values of --dry-run against --loops and returns them ordered, each once.
+// capable are the loops with a dry run. A loop in dry run is enabled, so that one which is off by
+// default needs no other flag; to disable it in spec is a contradiction.
+func ParseDryRun(capable, dryRun, spec []string) ([]string, error) {
+	var problems []string
+	for _, name := range dryRun {
+		switch {
+		case !slices.Contains(capable, name):
+			problems = append(problems, fmt.Sprintf("%q has no dry run", name))
+		case slices.Contains(spec, "-"+name):
+			problems = append(problems, fmt.Sprintf("%q is disabled by --loops", name))
+		}
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("--dry-run: %s; loops with a dry run: %s",
+			strings.Join(problems, ", "), strings.Join(slices.Sorted(slices.Values(capable)), ", "))
+	}
+	return slices.Compact(slices.Sorted(slices.Values(dryRun))), nil
 }
 
 // ParseSelection parses spec, the values of --loops: "name" enables a loop, "-name" disables it,

@@ -22,6 +22,7 @@ const (
 type record struct {
 	loop    Loop
 	enabled bool
+	shadow  bool // Run is that of the dry run
 
 	mu          sync.Mutex // guards the fields below; not held while a loop runs
 	runs        int64
@@ -109,7 +110,7 @@ func (r *record) status(now time.Time) Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	status := Status{
-		Name: r.loop.Name, State: Disabled,
+		Name: r.loop.Name, State: Disabled, DryRun: r.shadow,
 		LastRun: r.lastRun, LastSuccess: r.lastSuccess, LastError: r.lastError,
 		Runs: r.runs, Failures: r.failures,
 	}
@@ -134,6 +135,9 @@ func (r *record) status(now time.Time) Status {
 func (r *record) dead(now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.shadow {
+		return nil // a restart would interrupt the loops that do work
+	}
 	for s := range r.current {
 		if s.state(now, r.loop.Stall) == Stalled {
 			return fmt.Errorf("loop %s stalled: no pass finished for %s, expected one every %s",
@@ -146,11 +150,12 @@ func (r *record) dead(now time.Time) error {
 	return nil
 }
 
-// unready returns why the loop is not ready, or nil. A loop that should not run here is ready.
+// unready returns why the loop is not ready, or nil. A loop that should not run here, or that only
+// compares, is ready.
 func (r *record) unready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.enabled || (r.loop.Scope == Leader && len(r.current) == 0) {
+	if !r.enabled || r.shadow || (r.loop.Scope == Leader && len(r.current) == 0) {
 		return nil
 	}
 	for s := range r.current {

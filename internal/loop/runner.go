@@ -20,6 +20,8 @@ type Config struct {
 	Loops []Loop
 	// Selection is the value of --loops, see [ParseSelection].
 	Selection []string
+	// DryRun are the loops that call Shadow in place of Run; see [ParseDryRun].
+	DryRun []string
 	// StartJitter is the largest random delay of the first start of a loop.
 	StartJitter time.Duration
 	// Logger logs failures, recoveries and panics of loops; nil discards them.
@@ -46,7 +48,14 @@ func NewRunner(cfg Config) (*Runner, error) {
 		names = append(names, l.Name)
 	}
 	selection, err := ParseSelection(names, cfg.Selection)
-	if err := errors.Join(checkLoops(cfg.Loops), err); err != nil {
+	var capable []string
+	for _, l := range cfg.Loops {
+		if l.Shadow != nil {
+			capable = append(capable, l.Name)
+		}
+	}
+	dryRun, dryRunErr := ParseDryRun(capable, cfg.DryRun, cfg.Selection)
+	if err := errors.Join(checkLoops(cfg.Loops), err, dryRunErr); err != nil {
 		return nil, err
 	}
 	m, err := newMetrics(cfg.Metrics)
@@ -59,14 +68,20 @@ func NewRunner(cfg Config) (*Runner, error) {
 		metrics: m,
 	}
 	for _, l := range cfg.Loops {
-		r.add(l, selection.Enabled(l.Name, l.OffByDefault))
+		shadow := slices.Contains(dryRun, l.Name)
+		if shadow {
+			l.Run = l.Shadow
+		}
+		r.add(l, shadow || selection.Enabled(l.Name, l.OffByDefault), shadow)
 	}
 	slices.SortFunc(r.records, func(a, b *record) int { return cmp.Compare(a.loop.Name, b.loop.Name) })
 	return r, nil
 }
 
-func (r *Runner) add(l Loop, enabled bool) {
-	r.records = append(r.records, newRecord(l, enabled))
+func (r *Runner) add(l Loop, enabled, shadow bool) {
+	rec := newRecord(l, enabled)
+	rec.shadow = shadow
+	r.records = append(r.records, rec)
 	if enabled {
 		r.metrics.expect(l.Name)
 	}
@@ -102,7 +117,7 @@ func (r *Runner) Status() []Status {
 }
 
 // Check is the check of /livez. It fails for each loop that is stalled or has panicked three times
-// in a row, because only a restart of the process can help.
+// in a row, because only a restart of the process can help. It ignores loops in dry run.
 func (r *Runner) Check() error {
 	now := time.Now()
 	var problems []error
@@ -113,7 +128,8 @@ func (r *Runner) Check() error {
 }
 
 // CheckReady is the check of /readyz. It fails for each enabled loop that has not succeeded since
-// the process started, or has failed three times in a row. Leader loops count only during a term.
+// the process started, or has failed three times in a row. Leader loops count only during a term,
+// and loops in dry run never.
 func (r *Runner) CheckReady() error {
 	var problems []error
 	for _, rec := range r.records {

@@ -305,3 +305,33 @@ func TestRunner_PassesTheTermsContext(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A dry run is no work: neither its failures nor its hanging take the replica from the other loops.
+func TestRunner_ChecksIgnoreLoopsInDryRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := func(ctx context.Context, _ loop.Report) error {
+			<-ctx.Done()
+			return nil
+		}
+		fails := func(context.Context, loop.Report) error { return errBroken }
+		for _, dryRun := range [][]string{{"fails", "hangs"}, nil} {
+			runner, err := loop.NewRunner(loop.Config{DryRun: dryRun, Loops: []loop.Loop{
+				{Name: "hangs", Stall: time.Minute, Shadow: hangs, Run: hangs}, {Name: "fails", Shadow: fails, Run: fails},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			end := begin(t, runner.Run)
+			after(3 * time.Minute)
+			live, ready := runner.Check(), runner.CheckReady()
+			if wanted := dryRun == nil; (live != nil) != wanted || (ready != nil) != wanted {
+				t.Errorf("in dry run %v: live %v, ready %v", dryRun, live, ready)
+			}
+			if got := states(runner); got["hangs"] != "stalled" || got["fails"] != "failing" {
+				t.Errorf("in dry run %v: states %v, want that the status tells", dryRun, got)
+			}
+			end()
+		}
+	})
+}

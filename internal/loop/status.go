@@ -62,6 +62,8 @@ type Status struct {
 	Name string `json:"name"`
 	// State is the worst state among the terms that run it now.
 	State State `json:"state"`
+	// DryRun says that the loop plans and writes nothing.
+	DryRun bool `json:"dry_run,omitempty"`
 	// LastRun is when a pass last finished, successful or not.
 	LastRun time.Time `json:"last_run,omitzero"`
 	// LastSuccess is when a pass last finished without an error.

@@ -181,6 +181,9 @@ func (c *Cluster) Dir() string { return c.config.Dir }
 // Kubeconfig is the administrator's file, for the relay on 127.0.0.1.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.config.Dir, adminKubeconfig) }
 
+// WithoutTrivet reports whether the cluster was started without servers and agents of Trivet.
+func (c *Cluster) WithoutTrivet() bool { return c.config.WithoutTrivet }
+
 // Nodes returns the nodes in the order of the configuration.
 func (c *Cluster) Nodes() []*Node { return c.nodes }
 
@@ -273,14 +276,14 @@ func (c *Cluster) writeImages() error {
 	if err := WriteImage(all[0], pauseImage, filepath.Join(c.config.Trivet, "pause")); err != nil {
 		return err
 	}
-	if !c.config.WithoutTrivet {
-		archive := c.config.TrivetImage
-		if archive == "" {
-			archive = filepath.Join(images, "trivet.tar")
-			if err := WriteImage(archive, "docker.io/library/"+trivetImage, c.trivetPrograms()...); err != nil {
-				return err
-			}
+	archive := c.config.TrivetImage
+	if programs := c.trivetPrograms(); archive == "" && len(programs) > 0 {
+		archive = filepath.Join(images, "trivet.tar")
+		if err := WriteImage(archive, "docker.io/library/"+trivetImage, programs...); err != nil {
+			return err
 		}
+	}
+	if archive != "" {
 		all = append(all, archive)
 	}
 	all = append(all, c.config.Images...)

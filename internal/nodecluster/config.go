@@ -58,19 +58,29 @@ type Config struct {
 
 // ReplacingControllers is the value of kube-controller-manager's --controllers with which Trivet
 // replaces what it can.
-const ReplacingControllers = "*,-endpointslice-controller,-node-lifecycle-controller,-taint-eviction-controller"
+const ReplacingControllers = "*,-endpointslice-controller,-endpointslice-mirroring-controller,-node-lifecycle-controller,-taint-eviction-controller"
 
-// DefaultConfig returns two control-plane nodes and two workers. assets and trivet are directories
-// with binaries.
+// DefaultConfig returns two control-plane nodes and two workers, each with an agent. A kubelet on a
+// control-plane node needs no agent to reach its own kube-apiserver, so these agents probe. assets
+// and trivet are directories with binaries.
 func DefaultConfig(dir, assets, trivet string) Config {
 	return Config{
 		Dir: dir, Assets: assets, Trivet: trivet,
 		Nodes: []NodeConfig{
-			{Name: "cp1", ControlPlane: true},
-			{Name: "cp2", ControlPlane: true},
+			{Name: "cp1", ControlPlane: true, Agent: ProbeAgent},
+			{Name: "cp2", ControlPlane: true, Agent: ProbeAgent},
 			{Name: "w1", Agent: EndpointAgent},
 			{Name: "w2", Agent: ProbeAgent},
 		},
+	}
+}
+
+// UseUpstream makes the cluster one that has never heard of Trivet: upstream's controllers and
+// endpoint reconciler run, and no server and no agent of Trivet. Nodes still have its image.
+func (c *Config) UseUpstream() {
+	c.Controllers, c.UpstreamEndpoints, c.WithoutTrivet = "*", true, true
+	for i := range c.Nodes {
+		c.Nodes[i].Agent = NoAgent
 	}
 }
 

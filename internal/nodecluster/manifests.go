@@ -119,7 +119,10 @@ func adaptTrivet(pod *corev1.Pod, folder string) {
 	default:
 		setEnv(main, "TRIVET_ETCD_ENDPOINTS", fmt.Sprintf("https://%s:2379", nodeAddress(0)))
 	}
-	if folder == "leasesvc" {
+	switch folder {
+	case "slicesvc":
+		setEnv(main, "TRIVET_LOOPS", "*,endpointslice-mirroring")
+	case "leasesvc":
 		setEnv(main, "TRIVET_LOOPS", "*,node-health,taint-eviction")
 		// The node-lifecycle controller is off, so nothing compares when renewTime last changed.
 		setEnv(main, "TRIVET_WRITE_POLICY", "on-change")

@@ -54,8 +54,8 @@ func TestAddresses_OfNodesAndPodsDoNotOverlap(t *testing.T) {
 func TestStaticPods_EveryNodeRunsWhatItIsFor(t *testing.T) {
 	config := DefaultConfig("/dir", "/assets", "/trivet").withDefaults()
 	for i, want := range []string{
-		"bootstrapsvc etcd gateway kube-apiserver kube-controller-manager kube-scheduler leasesvc slicesvc",
-		"bootstrapsvc kube-apiserver",
+		"bootstrapsvc etcd gateway kube-apiserver kube-controller-manager kube-scheduler leasesvc slicesvc trivet-agent",
+		"bootstrapsvc kube-apiserver trivet-agent",
 		"trivet-agent",
 		"trivet-agent",
 	} {
@@ -74,10 +74,10 @@ func TestStaticPods_AreThoseOfDeployWithTheSettingsOfTheCluster(t *testing.T) {
 	config.ServerArgs = map[string][]string{"leasesvc": {"--log-level=debug"}}
 	leasesvc := podsOf(t, config, 0)["leasesvc"]
 	main := leasesvc.Spec.Containers[0]
-	env := map[string]string{}
-	for _, variable := range main.Env {
-		env[variable.Name] = variable.Value
+	if loops := envOf(podsOf(t, config, 0)["slicesvc"])["TRIVET_LOOPS"]; loops != "*,endpointslice-mirroring" {
+		t.Errorf("loops of slicesvc are %q", loops)
 	}
+	env := envOf(leasesvc)
 	if env["TRIVET_ETCD_ENDPOINTS"] != "https://10.77.0.11:2379" || env["TRIVET_LOOPS"] != "*,node-health,taint-eviction" {
 		t.Errorf("settings of leasesvc are %v", env)
 	}
@@ -87,17 +87,24 @@ func TestStaticPods_AreThoseOfDeployWithTheSettingsOfTheCluster(t *testing.T) {
 	if !slices.Contains(main.Args, "--log-level=debug") || main.Image != trivetImage {
 		t.Errorf("leasesvc runs %s with %v", main.Image, main.Args)
 	}
-	endpoint, probe := podsOf(t, config, 2)["trivet-agent"], podsOf(t, config, 3)["trivet-agent"]
-	if !slices.Contains(endpoint.Spec.Containers[0].Args, "--kubelet-endpoint="+kubeletEndpoint) {
-		t.Errorf("the agent in endpoint mode has arguments %v", endpoint.Spec.Containers[0].Args)
-	}
-	if slices.Contains(probe.Spec.Containers[0].Args, "--kubelet-endpoint="+kubeletEndpoint) {
-		t.Errorf("the agent in probe mode has arguments %v", probe.Spec.Containers[0].Args)
+	for i, node := range config.Nodes {
+		args := podsOf(t, config, i)["trivet-agent"].Spec.Containers[0].Args
+		if got, want := slices.Contains(args, "--kubelet-endpoint="+kubeletEndpoint), node.Agent == EndpointAgent; got != want {
+			t.Errorf("the agent of %s has an endpoint: %v, want %v; its arguments are %v", node.Name, got, want, args)
+		}
 	}
 	manager := podsOf(t, config, 0)["kube-controller-manager"]
 	if !slices.Contains(manager.Spec.Containers[0].Args, "--controllers="+ReplacingControllers) {
 		t.Errorf("kube-controller-manager has arguments %v", manager.Spec.Containers[0].Args)
 	}
+}
+
+func envOf(pod *corev1.Pod) map[string]string {
+	env := map[string]string{}
+	for _, variable := range pod.Spec.Containers[0].Env {
+		env[variable.Name] = variable.Value
+	}
+	return env
 }
 
 func podsOf(t *testing.T, config Config, i int) map[string]*corev1.Pod {

@@ -58,7 +58,7 @@ func (c *Cluster) applyObjects(ctx context.Context) error {
 	if c.config.WithoutTrivet {
 		return nil
 	}
-	folders := []string{"base", "components/node-health", "components/taint-eviction"}
+	folders := []string{"base", "components/node-health", "components/taint-eviction", "components/endpointslice-mirroring"}
 	if err := roles.Apply(ctx, c.RESTConfig(c.nodes[0]), deploy.Files(), folders...); err != nil {
 		return err
 	}

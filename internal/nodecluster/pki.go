@@ -184,15 +184,22 @@ func (a *authorities) equipControlPlane(i int, root string) error {
 	issue(a.etcd, "apiserver-etcd-client", certs.ClientLeaf("kube-apiserver-etcd-client"))
 	issue(a.etcd, "etcd/server", certs.Leaf{User: "etcd", IPs: local, DNSNames: []string{"localhost"}, Serves: true})
 	problems = append(problems, writeFile(pki("etcd/ca.crt"), a.etcd.CertPEM(), 0o644))
-	for _, file := range []string{signingKeyFile, verifyingKey, kubernetesCA + ".key"} {
-		content, err := os.ReadFile(filepath.Join(a.dir, file))
-		problems = append(problems, err, writeFile(pki(file), content, 0o600))
+	for from, to := range map[string]string{
+		signingKeyFile: signingKeyFile, verifyingKey: verifyingKey, kubernetesCA + ".key": kubernetesCA + ".key", etcdCA + ".key": "etcd/ca.key",
+	} {
+		content, err := os.ReadFile(filepath.Join(a.dir, from))
+		problems = append(problems, err, writeFile(pki(to), content, 0o600))
 	}
-	for file, user := range map[string]string{"controller-manager.conf": "system:kube-controller-manager", "scheduler.conf": "system:kube-scheduler"} {
-		pair, err := a.kubernetes.Issue(certs.ClientLeaf(user), certs.LeafLifetime, time.Now())
-		problems = append(problems, err, a.writeKubeconfig(filepath.Join(root, "/etc/kubernetes", file),
-			fmt.Sprintf("https://127.0.0.1:%d", apiServerPort), pair))
+	account := func(file, server string, leaf certs.Leaf) {
+		pair, err := a.kubernetes.Issue(leaf, certs.LeafLifetime, time.Now())
+		problems = append(problems, err, a.writeKubeconfig(filepath.Join(root, "/etc/kubernetes", file), server, pair))
 	}
+	own := fmt.Sprintf("https://127.0.0.1:%d", apiServerPort)
+	account("controller-manager.conf", own, certs.ClientLeaf("system:kube-controller-manager"))
+	account("scheduler.conf", own, certs.ClientLeaf("system:kube-scheduler"))
+	// The ClusterIP leads to a ready kube-apiserver, as the balancer in front of a control plane
+	// does.
+	account("admin.conf", fmt.Sprintf("https://%s:443", kubernetesIP), certs.ClientLeaf(adminUser, adminGroup))
 	return errors.Join(problems...)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 )
 
@@ -59,7 +60,12 @@ type AdminDeps struct {
 	Live, Ready *Checks
 	// Loops returns the value of /loops, which is served as JSON; nil means an empty list.
 	Loops func() any
-	// Logger receives errors of the HTTP server, at debug; nil discards them.
+	// LogLevel is the level that LogLevelPath shows and changes; nil means no such path.
+	LogLevel *LogLevel
+	// Flags are the values of all flags, which FlagsPath shows; nil means no such path.
+	Flags map[string]string
+	// Logger receives changes of the log level, and errors of the HTTP server at debug; nil
+	// discards them.
 	Logger *slog.Logger
 	// Access decides about the requests; nil serves plain HTTP on loopback.
 	Access *httpaccess.Access
@@ -145,7 +151,11 @@ const index = `/livez            whether this process is alive; ?verbose names t
 /metrics          for Prometheus
 `
 
-// routes are the admin server's paths. Probes are open; every other path needs the right to get it.
+// FlagsPath is the path of the flags on the admin server.
+const FlagsPath = "/flags"
+
+// routes are the admin server's paths. Probes are open; every other path needs the right to get it,
+// or to put it for a change.
 func routes(cfg AdminConfig, deps AdminDeps) http.Handler {
 	mux := http.NewServeMux()
 	paths := index
@@ -153,15 +163,25 @@ func routes(cfg AdminConfig, deps AdminDeps) http.Handler {
 		paths += "/debug/pprof/     profiles\n"
 		routeProfiles(mux)
 	}
+	if deps.LogLevel != nil {
+		paths += LogLevelPath + "  the log level; PUT ?level=debug&for=10m changes it\n"
+		mux.HandleFunc("GET "+LogLevelPath, deps.LogLevel.serve)
+		mux.HandleFunc("PUT "+LogLevelPath, deps.LogLevel.serve)
+		mux.HandleFunc("DELETE "+LogLevelPath, deps.LogLevel.serve)
+	}
+	if deps.Flags != nil {
+		paths += FlagsPath + "            the values of all flags, as JSON\n"
+		mux.HandleFunc("GET "+FlagsPath, jsonOf(func() any { return deps.Flags }))
+	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(paths))
 	})
-	mux.HandleFunc("GET /loops", loops(deps.Loops))
+	mux.HandleFunc("GET /loops", jsonOf(deps.Loops))
 	mux.Handle("GET /metrics", metrics(deps.Gatherer))
 	probes := http.NewServeMux()
 	probes.HandleFunc("GET /livez", Probe("livez", deps.Live, deps.Access))
 	probes.HandleFunc("GET /readyz", Probe("readyz", deps.Ready, deps.Access))
-	closed := authorized(deps.Access, mux)
+	closed := authorized(deps.Access, deps.Logger, mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/livez" || r.URL.Path == "/readyz" {
 			probes.ServeHTTP(w, r)
@@ -183,19 +203,44 @@ func ownNamesOnly(next http.Handler) http.Handler {
 	})
 }
 
-// authorized lets a request through if its caller may get its path.
-func authorized(access *httpaccess.Access, next http.Handler) http.Handler {
+// authorized lets a request through if its caller may get its path, or put it for a change, which
+// is logged.
+func authorized(access *httpaccess.Access, logger *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		known, err := access.Known(r)
 		if err == nil {
-			err = access.MayGet(known, known.URL.Path)
+			err = permitted(access, known)
 		}
 		if err != nil {
 			http.Error(w, status.Convert(err).Message(), httpaccess.Refuse(w.Header(), err))
 			return
 		}
+		if logger != nil && !isRead(known.Method) {
+			logger.Log(known.Context(), levelOfChange(logger), "change by a request", "method", known.Method, "path", known.URL.Path,
+				"level", known.URL.Query().Get("level"), "for", known.URL.Query().Get("for"), "user", authn.FromContext(known.Context()).User.Name)
+		}
 		next.ServeHTTP(w, known)
 	})
+}
+
+// levelOfChange returns the level of a record that the log must have: a changed log level must not
+// hide the next change.
+func levelOfChange(logger *slog.Logger) slog.Level {
+	if logger.Enabled(context.Background(), slog.LevelWarn) {
+		return slog.LevelWarn
+	}
+	return slog.LevelError
+}
+
+func isRead(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+}
+
+func permitted(access *httpaccess.Access, known *http.Request) error {
+	if isRead(known.Method) {
+		return access.MayGet(known, known.URL.Path)
+	}
+	return access.MayPut(known, known.URL.Path)
 }
 
 // routeProfiles adds the handlers that net/http/pprof registers on the default mux.
@@ -241,19 +286,26 @@ func metrics(gatherer prometheus.Gatherer) http.Handler {
 	})
 }
 
-func loops(status func() any) http.HandlerFunc {
+// jsonOf returns a handler that answers with a value as it is then; without value, with an empty
+// list.
+func jsonOf(value func() any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		var value any = []struct{}{}
-		if status != nil {
-			value = status()
+		var answer any = []struct{}{}
+		if value != nil {
+			answer = value()
 		}
-		body, err := json.MarshalIndent(value, "", "  ")
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write(append(body, '\n'))
+		body, err := json.MarshalIndent(answer, "", "  ")
+		writeJSON(w, body, err)
 	}
+}
+
+// writeJSON answers with an encoded value, or with the error of its encoding.
+func writeJSON(w http.ResponseWriter, body []byte, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(append(body, '\n'))
 }

@@ -8,6 +8,6 @@
 //     of concurrent costly requests. Probes read memory.
 //   - A check never blocks. The code that adds a check keeps its result up to date.
 //
-// The admin server is plain HTTP without authentication, for loopback or a Pod network. It changes
-// nothing.
+// The admin server asks for credentials and rights, except for its probes; with --insecure it is on
+// loopback. It changes nothing but the log level, which returns by itself.
 package observe

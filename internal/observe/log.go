@@ -39,8 +39,12 @@ func (c *LogConfig) Validate() []error {
 
 // NewLogger returns a logger that writes to w. Invalid values of cfg mean the defaults.
 func NewLogger(w io.Writer, cfg LogConfig) *slog.Logger {
-	lowest, _ := level(cfg.Level)
-	options := &slog.HandlerOptions{Level: lowest}
+	return NewLoggerAt(w, cfg, NewLogLevel(cfg))
+}
+
+// NewLoggerAt is NewLogger with a level that may change.
+func NewLoggerAt(w io.Writer, cfg LogConfig, lowest *LogLevel) *slog.Logger {
+	options := &slog.HandlerOptions{Level: &lowest.current}
 	if cfg.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}

@@ -2,6 +2,7 @@ package pagetoken_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -48,4 +49,24 @@ func TestParse_RefusesOtherTokens(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A token that is taken is the one that Encode makes of its position.
+func FuzzParse(f *testing.F) {
+	f.Add("", "List")
+	f.Add(pagetoken.Encode("node-a", "List"), "List")
+	f.Add(pagetoken.Encode("../\x00\xff", "List", "\x00"), "List\x00")
+	f.Add("AAAAAAAAAAA", "")
+	f.Fuzz(func(t *testing.T, token, argument string) {
+		position, err := pagetoken.Parse(token, argument)
+		if err != nil {
+			if !errors.Is(err, pagetoken.ErrInvalid) || position != "" {
+				t.Errorf("Parse(%q) = %q, %v", token, position, err)
+			}
+			return
+		}
+		if pagetoken.Encode(position, argument) != strings.NewReplacer("\r", "", "\n", "").Replace(token) {
+			t.Errorf("Parse(%q) accepts a token that Encode does not make", token)
+		}
+	})
 }

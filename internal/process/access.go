@@ -1,11 +1,14 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/audit"
@@ -45,7 +48,7 @@ func (c *Config) reviews() bool {
 func newAccess(cfg Config, logger *slog.Logger, registry prometheus.Registerer) (*access, error) {
 	found := &access{authorizer: authz.New(nil)}
 	var err error
-	if found.quota, err = quota.New(quota.Methods(), registry); err != nil {
+	if found.quota, err = quota.New(cfg.Limits, registry); err != nil {
 		return nil, err
 	}
 	if found.audit, err = audit.New(cfg.Audit, logger, registry); err != nil {
@@ -104,6 +107,26 @@ func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Reg
 		a.close = append(a.close, reviewer.Close)
 	}
 	return nil
+}
+
+// isServer returns whether the connection of a call is of one of Trivet's own servers. With
+// --insecure every caller is as trusted as they are.
+func (a *access) isServer(ctx context.Context) bool {
+	if a.authenticator == nil {
+		return true
+	}
+	remote, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	secured, ok := remote.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return false
+	}
+	caller, err := a.authenticator.Authenticate(ctx, authn.Request{
+		TLS: &secured.State, Address: remote.Addr.String(), Values: func(string) []string { return nil },
+	})
+	return err == nil && caller.IsPeer(authn.Gateway, authn.Server)
 }
 
 // reviewClient returns a config of its own: reviews change nothing, so they need no term, and they

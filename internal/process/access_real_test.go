@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -32,6 +33,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
@@ -47,6 +49,9 @@ type guarded struct {
 	process   *Process
 	log       testkit.LogBuffer
 	auditFile string
+	// peers is how the process dials other servers, with the certificates in pair.
+	peers rpcclient.Config
+	pair  identity.Files
 }
 
 // slicesOf serves slices that no handler computes: a call that reaches it ends with UNIMPLEMENTED,
@@ -75,7 +80,8 @@ func startGuarded(t *testing.T) *guarded {
 	}
 	g.authority = authority
 	cfg := config("http://127.0.0.1:1")
-	cfg.RPC.Insecure, cfg.RPC.TLS = false, g.files(certs.ServerLeaf("slicesvc", "trivet-system", "cluster.local"))
+	g.pair = g.files(certs.ServerLeaf("slicesvc", "trivet-system", "cluster.local"))
+	cfg.RPC.Insecure, cfg.RPC.TLS = false, g.pair
 	cfg.Kube.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"proxy": {Server: g.proxy.RESTConfig().Host}},
@@ -90,6 +96,7 @@ func startGuarded(t *testing.T) *guarded {
 	served := program(&recorder{})
 	build := served.Build
 	served.Build = func(deps Deps) (Service, error) {
+		g.peers = deps.Peers
 		built, err := build(deps)
 		r, _ := built.(*recorder)
 		return slicesOf{recorder: r}, err
@@ -366,7 +373,7 @@ func (g *guarded) noneOf(tokens ...string) {
 		}
 		return string(text), err
 	}
-	testkit.Eventually(g.t, 10*time.Second, func() error { _, err := audit(); return err })
+	testkit.Eventually(g.t, time.Minute, func() error { _, err := audit(); return err })
 	records, _ := audit()
 	for place, text := range map[string]string{"log": g.log.String(), "audit log": records, "metrics": metrics} {
 		for _, token := range tokens {
@@ -384,5 +391,26 @@ func (g *guarded) noneOf(tokens ...string) {
 		if !strings.Contains(place, want) {
 			g.t.Errorf("%q is missing in %d bytes of log, audit log or metrics", want, len(place))
 		}
+	}
+}
+
+// A certificate is replaced before its key, and a process dials other servers in between.
+func TestPeers_CertificatesInUseStayWhileTheirFilesAreReplaced(t *testing.T) {
+	g := startGuarded(t)
+	next, err := g.authority.Issue(certs.ServerLeaf("slicesvc", "trivet-system", "cluster.local"), certs.LeafLifetime, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(g.pair.CertFile, next.CertPEM, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.peers.ServerName = "slicesvc"
+	connection, err := rpcclient.Dial(g.process.Member().GRPCAddress, g.peers, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	if _, err := healthv1.NewHealthClient(connection).Check(t.Context(), &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Errorf("a call between the replacements of certificate and key: %v", err)
 	}
 }

@@ -16,7 +16,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/internal/shadow"
+	"github.com/trivet-dev/trivet/internal/tracing"
 )
 
 // Config has the settings of every Trivet server. Start from [DefaultConfig]; the zero value is
@@ -29,12 +32,29 @@ type Config struct {
 	AdvertiseAddress string
 	// Loops selects the loops to run, in the syntax of kube-controller-manager's --controllers.
 	Loops []string
-	RPC   rpcserver.Config
-	Admin observe.AdminConfig
-	Log   observe.LogConfig
-	Etcd  etcdconn.Config
-	Kube  kubeconn.Config
-	Audit audit.Config
+	// DryRun selects the loops that plan and write nothing.
+	DryRun shadow.Config
+	RPC    rpcserver.Config
+	Admin  observe.AdminConfig
+	Log    observe.LogConfig
+	// Runtime has what the admin server shows and changes. Main sets it; the zero value has
+	// nothing.
+	Runtime Runtime
+	// Tracing has no endpoint by default.
+	Tracing tracing.Config
+	Etcd    etcdconn.Config
+	Kube    kubeconn.Config
+	Audit   audit.Config
+	// Limits are the limits of each caller. No flag sets them.
+	Limits quota.Table
+}
+
+// Runtime is what the admin server shows of a running process, and may change.
+type Runtime struct {
+	// LogLevel is that of the process's logger.
+	LogLevel *observe.LogLevel
+	// Flags are the values of all flags, without secrets.
+	Flags map[string]string
 }
 
 // DefaultConfig returns the defaults of a program.
@@ -42,12 +62,15 @@ func DefaultConfig(program Program) Config {
 	return Config{
 		Cluster: "default",
 		Loops:   []string{"*"},
+		DryRun:  shadow.DefaultConfig(program.DryRuns...),
 		RPC:     rpcserver.DefaultConfig(loopback(program.GRPCPort)),
 		Admin:   observe.AdminConfig{Listen: loopback(program.AdminPort)},
 		Log:     observe.LogConfig{Level: "info", Format: "text"},
 		Etcd:    etcdconn.DefaultConfig(),
 		Kube:    kubeDefaults(program),
 		Audit:   audit.DefaultConfig(),
+		Limits:  quota.Methods(),
+		Tracing: tracing.DefaultConfig(),
 	}
 }
 
@@ -70,12 +93,14 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"host or host:port under which other replicas reach this gRPC server (default: where it listens)")
 	fs.StringSliceVar(&c.Loops, "loops", c.Loops,
 		"loops to run: '*' all that are on by default, 'name' this one, '-name' not this one; see /loops for the names")
+	c.DryRun.RegisterFlags(fs)
 	c.RPC.RegisterFlags(fs)
 	c.Admin.RegisterFlags(fs)
 	c.Log.RegisterFlags(fs)
 	c.Etcd.RegisterFlags(fs)
 	c.Kube.RegisterFlags(fs)
 	c.Audit.RegisterFlags(fs)
+	c.Tracing.RegisterFlags(fs)
 }
 
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
@@ -93,6 +118,7 @@ func (c *Config) Validate(program Program) []error {
 	if _, err := loop.ParseSelection(program.Loops, c.Loops); err != nil {
 		problems = append(problems, err)
 	}
+	problems = append(problems, c.DryRun.Validate(c.Loops)...)
 	problems = append(problems, c.RPC.Validate()...)
 	problems = append(problems, c.Admin.Validate()...)
 	var http *httpaccess.Access // nil with --insecure
@@ -105,6 +131,7 @@ func (c *Config) Validate(program Program) []error {
 	problems = append(problems, c.Log.Validate()...)
 	problems = append(problems, c.Etcd.Validate()...)
 	problems = append(problems, c.Audit.Validate()...)
+	problems = append(problems, c.Tracing.Validate()...)
 	if program.Kube || c.reviews() {
 		problems = append(problems, c.Kube.Validate()...)
 	}

@@ -96,7 +96,7 @@ func TestLivez_FailsWithTheReasonWhileABodyIgnoresTheEndOfItsTerm(t *testing.T) 
 		return nil
 	})
 	close(s.release)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if code, body := get(t, p, "/livez"); code != http.StatusOK {
 			return errors.New(body)
 		}

@@ -3,8 +3,10 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,14 +14,18 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/connlimit"
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/internal/shadow"
+	"github.com/trivet-dev/trivet/internal/shadowapi"
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/tracing"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -42,7 +48,10 @@ type Process struct {
 	http      httpServers
 	probe     *kubeconn.Probe // nil unless the program talks to Kubernetes
 	access    *access
+	decisions *decisions.Log   // nil unless Program.Decides
+	tracing   *tracing.Tracing // nil without --tracing-endpoint
 	ready     *observe.Checks
+	shadow    *shadow.Trackers
 	rpc       *rpcserver.Server
 	admin     *observe.Admin
 	rpcAt     net.Listener
@@ -53,6 +62,9 @@ type Process struct {
 // *UsageError is a mistake in the configuration. After an error nothing remains open.
 func New(cfg Config, program Program, logger *slog.Logger) (*Process, error) {
 	p := &Process{program: program, ready: observe.NewChecks()}
+	if program.Decides {
+		p.decisions = decisions.NewLog()
+	}
 	if err := p.listen(cfg, logger); err != nil {
 		p.close()
 		return nil, &UsageError{Err: err}
@@ -102,7 +114,8 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 		return &UsageError{Err: err}
 	}
 	p.candidate, err = term.New(p.etcd, term.Config{
-		Member: p.member, Shards: p.program.shards(), TTL: term.DefaultTTL, Starting: true, Logger: logger, Metrics: registry,
+		Member: p.member, Shards: p.program.shards(), DryRun: cfg.DryRun.String(), TTL: term.DefaultTTL, Starting: true, Logger: logger, Metrics: registry,
+		OnChange: func(change term.Change) { p.decisions.Record(termDecision(change)) },
 	})
 	if err != nil {
 		return err
@@ -111,6 +124,12 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if p.program.shards() > 0 {
 		lead := &leaderSeen{holdings: func() []term.ShardStatus { return p.candidate.Status().Shards }}
 		p.ready.Add("leadership", forServingOnly(lead.check))
+	}
+	p.tracing, err = tracing.New(cfg.Tracing, tracing.Process{
+		Service: p.member.Service, Version: p.member.Version, Replica: p.member.ID, Cluster: p.member.Cluster,
+	}, p.logger, registry)
+	if err != nil {
+		return &UsageError{Err: err}
 	}
 	kube, err := p.connectKube(cfg)
 	if err != nil {
@@ -122,17 +141,37 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if p.http, err = newHTTPServers(cfg, p.access, p.logger, registry); err != nil {
 		return &UsageError{Err: err}
 	}
+	peers, err := peersOf(cfg, p.logger)
+	if err != nil {
+		return &UsageError{Err: err}
+	}
+	if p.shadow, err = shadow.New(cfg.DryRun, registry); err != nil {
+		return err
+	}
+	peers.Tracing = p.tracing.Client()
 	p.service, err = p.program.Build(Deps{
 		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
 		Authenticator: p.access.authenticator, Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, HTTP: p.http.service,
-		Peers:  rpcclient.Config{TLS: cfg.RPC.PeerFiles(), Insecure: cfg.RPC.Insecure},
-		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
+		Peers: peers, Tracer: p.tracing.Tracer(p.program.Name), Logger: p.logger, Metrics: registry, Ready: p.ready, Decisions: p.decisions, LoopSelection: cfg.Loops, Shadow: p.shadow,
 	})
 	if err != nil {
 		return &UsageError{Err: err} // constructors contact no server, so only a setting can make them fail
 	}
 	p.ready.Add("loops", forServingOnly(p.service.Loops().CheckReady))
 	return p.buildServers(cfg, registry)
+}
+
+// peersOf returns how to dial other servers. All connections have one identity, so that a new one
+// has the certificates in use while their files are replaced.
+func peersOf(cfg Config, logger *slog.Logger) (rpcclient.Config, error) {
+	if cfg.RPC.Insecure {
+		return rpcclient.Config{Insecure: true}, nil
+	}
+	client, err := cfg.RPC.PeerFiles().Client(logger)
+	if err != nil {
+		return rpcclient.Config{}, fmt.Errorf("certificates: %w", err)
+	}
+	return rpcclient.Config{Identity: client}, nil
 }
 
 func (p *Process) connectKube(cfg Config) (*rest.Config, error) {
@@ -145,6 +184,7 @@ func (p *Process) connectKube(cfg Config) (*rest.Config, error) {
 	}
 	p.probe = kubeconn.NewProbe(config, kubeProbePeriod)
 	p.ready.Add("kube-apiserver", p.probe.Check)
+	config.Wrap(p.tracing.WrapTransport)
 	return kubeconn.Fence(config), nil
 }
 
@@ -159,6 +199,7 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	deps := rpcserver.Deps{
 		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated, Cluster: p.member.Cluster,
 		Authorizer: p.access.authorizer, Quota: p.access.quota, Audit: p.access.audit, Connections: connections,
+		Tracing: p.tracing.Server(p.access.isServer),
 	}
 	if p.access.authenticator != nil { // an interface with a nil pointer is not nil
 		deps.Authenticator = p.access.authenticator
@@ -173,14 +214,41 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 		Loops: p.service.Loops().Status, Dependencies: p.dependencies, Counts: p.service.Counts, Problems: p.problems,
 		ListShards: p.listShards(),
 	}).Register)
+	if p.program.Decides {
+		p.rpc.Register(status.NewDecisionServer(p.member, p.decisions).Register)
+	}
+	if len(p.program.DryRuns) > 0 {
+		p.rpc.Register(shadowapi.New(p.member, p.shadow).Register)
+	}
 	live := observe.NewChecks()
 	live.Add("loops", p.service.Loops().Check)
 	live.Add("terms", p.candidate.CheckAlive)
 	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
 		Gatherer: registry, Live: live, Ready: p.ready,
 		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger, Access: p.http.admin,
+		LogLevel: cfg.Runtime.LogLevel, Flags: cfg.Runtime.Flags,
 	})
 	return nil
+}
+
+// termDecision describes the begin or the end of a term.
+func termDecision(change term.Change) decisions.Decision {
+	decision := decisions.Decision{
+		Action: decisions.TermTaken, Shard: int32(change.Shard), Epoch: change.Epoch,
+		Object:  decisions.Object{Kind: "Shard", Name: strconv.Itoa(change.Shard)},
+		Message: "this replica leads the shard",
+	}
+	switch change.Kind {
+	case term.GivenUp:
+		decision.Action = decisions.TermGivenUp
+	case term.Lost:
+		decision.Action = decisions.TermLost
+	case term.Taken:
+	}
+	if change.Cause != nil {
+		decision.Message = change.Cause.Error()
+	}
+	return decision
 }
 
 // listShards returns how the service lists the shards of all services; nil if it does not.

@@ -199,7 +199,7 @@ func TestRun_StopsInOrder(t *testing.T) {
 			}
 		}
 	}()
-	testkit.Eventually(t, 10*time.Second, func() error { _, err := watch.Header(); return err })
+	testkit.Eventually(t, time.Minute, func() error { _, err := watch.Header(); return err })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -251,14 +251,17 @@ func TestNew_ShardsAreReadAfterTheFlags(t *testing.T) {
 	}
 }
 
+// noBridge leaves the process-wide loggers of gRPC and client-go to the other tests of the process.
+func noBridge(*slog.Logger) {}
+
 func TestMain_EveryMistakeAndExitCode64(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), invocation{
-		args:    []string{"--listen=0.0.0.0:1", "--insecure", "--cluster=Not/valid", "--nonsense", "--admin-listen=there", "--loops=idle"},
-		environ: []string{"TRIVET_LOG_LEVEL=loud"}, stdout: &stdout, stderr: &stderr,
-	}, program(&recorder{}))
-	if code != exitUsage {
-		t.Errorf("exit code = %d, want %d", code, exitUsage)
+	code := run(t.Context(), settings.Invocation{
+		Args:    []string{"--listen=0.0.0.0:1", "--insecure", "--cluster=Not/valid", "--nonsense", "--admin-listen=there", "--loops=idle"},
+		Environ: []string{"TRIVET_LOG_LEVEL=loud"}, Stdout: &stdout, Stderr: &stderr,
+	}, program(&recorder{}), noBridge)
+	if code != settings.ExitUsage {
+		t.Errorf("exit code = %d, want %d", code, settings.ExitUsage)
 	}
 	for _, flag := range []string{"--listen", "--cluster", "--nonsense", "--admin-listen", "--log-level", "--loops"} {
 		if !strings.Contains(stderr.String(), flag) {
@@ -273,8 +276,8 @@ func TestMain_EveryMistakeAndExitCode64(t *testing.T) {
 func TestMain_HelpAndVersionSucceed(t *testing.T) {
 	for flag, want := range map[string]string{"--help": "--etcd-endpoints", "--version": "testsvc "} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), invocation{args: []string{flag}, stdout: &stdout, stderr: &stderr}, program(&recorder{}))
-		if code != exitOK || !strings.Contains(stdout.String(), want) {
+		code := run(t.Context(), settings.Invocation{Args: []string{flag}, Stdout: &stdout, Stderr: &stderr}, program(&recorder{}), noBridge)
+		if code != settings.ExitOK || !strings.Contains(stdout.String(), want) {
 			t.Errorf("%s: exit code %d, output %q, want 0 and %q in it", flag, code, stdout.String(), want)
 		}
 	}
@@ -284,11 +287,11 @@ func TestMain_UnknownVariableIsLogged(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // the process stops as soon as it has started
-	code := run(ctx, invocation{
-		args:    []string{"--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--insecure", "--etcd-endpoints=http://127.0.0.1:1"},
-		environ: []string{"TRIVET_LISTN=127.0.0.1:1"}, stdout: &stdout, stderr: &stderr,
-	}, program(&recorder{}))
-	if code != exitOK || !strings.Contains(stderr.String(), "level=WARN") || !strings.Contains(stderr.String(), "TRIVET_LISTN") {
+	code := run(ctx, settings.Invocation{
+		Args:    []string{"--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--insecure", "--etcd-endpoints=http://127.0.0.1:1"},
+		Environ: []string{"TRIVET_LISTN=127.0.0.1:1"}, Stdout: &stdout, Stderr: &stderr,
+	}, program(&recorder{}), noBridge)
+	if code != settings.ExitOK || !strings.Contains(stderr.String(), "level=WARN") || !strings.Contains(stderr.String(), "TRIVET_LISTN") {
 		t.Errorf("exit code %d; the log does not name the variable:\n%s", code, stderr.String())
 	}
 }

@@ -13,12 +13,15 @@ import (
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/httpaccess"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/tracing"
 )
 
 // Program describes one server. Its functions are called in the order RegisterFlags, Validate,
@@ -42,6 +45,11 @@ type Program struct {
 	KubeBurst int
 	// Loops are the names that --loops may select.
 	Loops []string
+	// Decides says that the service records decisions, which the process then serves.
+	Decides bool
+	// DryRuns are the names that --dry-run may select: the loops with loop.Loop.Shadow. The flags
+	// of dry runs exist only if there are some.
+	DryRuns []string
 	// Unvalidated are full gRPC methods whose messages the service validates itself.
 	Unvalidated []string
 	// RegisterFlags adds the service's own flags; nil if it has none.
@@ -98,11 +106,17 @@ type Deps struct {
 	// is nil without an audit log, and nil records nothing.
 	Audit *audit.Log
 	// HTTP decides about the requests of further HTTP servers; nil with --insecure.
-	HTTP    *httpaccess.Access
+	HTTP *httpaccess.Access
+	// Tracer starts the spans of the service. It is off without --tracing-endpoint.
+	Tracer  tracing.Tracer
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 	// Ready has the checks of /readyz. A service may add checks before Run.
 	Ready *observe.Checks
+	// Decisions is nil unless Program.Decides, and nil records nothing.
+	Decisions *decisions.Log
 	// LoopSelection is the value of --loops.
 	LoopSelection []string
+	// Shadow has a tracker for each loop in dry run.
+	Shadow *shadow.Trackers
 }

@@ -43,11 +43,11 @@ func (p *Process) notReadyForTerms() error {
 }
 
 // failing returns the loops that are stalled, and those that are failing if readiness counts
-// failures. Readiness ignores a single failure.
+// failures. Readiness ignores a single failure, and loops in dry run.
 func failing(loops []loop.Status, unready error) error {
 	var found []error
 	for _, l := range loops {
-		if l.State == loop.Stalled || l.State == loop.Failing && unready != nil {
+		if !l.DryRun && (l.State == loop.Stalled || l.State == loop.Failing && unready != nil) {
 			found = append(found, fmt.Errorf("loop %s is %v: %s", l.Name, l.State, l.LastError))
 		}
 	}

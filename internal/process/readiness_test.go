@@ -115,7 +115,7 @@ func TestRun_TermMovesToReplicaWithCaches(t *testing.T) {
 	empty, full := &worker{}, &worker{}
 	empty.unfilled.Store(true)
 	empty.begin(t)
-	testkit.Eventually(t, 5*time.Second, empty.acts) // there is no other replica
+	testkit.Eventually(t, 20*time.Second, empty.acts) // there is no other replica
 	full.begin(t)
 	testkit.Eventually(t, 20*time.Second, full.acts)
 	if reason := empty.candidate.Status().Session.LastError; !strings.Contains(reason, "caches: being filled") {

@@ -28,6 +28,7 @@ func (p *Process) Run(ctx context.Context) error {
 	if p.access.audit != nil { // ends last, so that it has the records of calls that end
 		admin.start(p.access.audit.Run)
 	}
+	admin.start(p.tracing.Run) // ends after the service, so that it has the last spans
 	p.startWork(work)
 	serve.start(func(ctx context.Context) error { return p.rpc.Serve(ctx, p.rpcAt) })
 	serve.start(p.followChecks)

@@ -26,6 +26,7 @@ import (
 	_ "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	_ "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	_ "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	_ "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 	_ "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	_ "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )

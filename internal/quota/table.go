@@ -91,10 +91,16 @@ func Methods() Table {
 		"/trivet.slice.v1.SliceService/ExplainEndpoint":        explain,
 
 		"/trivet.gateway.v1.ClusterService/GetClusterStatus":   get,
+		"/trivet.gateway.v1.ClusterService/GetStatusHistory":   list,
 		"/trivet.gateway.v1.ClusterService/WatchClusterStatus": watch,
+
+		"/trivet.shadow.v1.ShadowService/ListDifferences": list,
 
 		"/trivet.status.v1.StatusService/GetStatus":  get,
 		"/trivet.status.v1.StatusService/ListShards": list,
+
+		"/trivet.status.v1.DecisionService/ListDecisions":  list,
+		"/trivet.status.v1.DecisionService/WatchDecisions": watch,
 
 		"/grpc.health.v1.Health/Check": probe,
 		"/grpc.health.v1.Health/List":  probe,

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
 
 	"github.com/trivet-dev/trivet/internal/identity"
 )
@@ -35,6 +36,8 @@ type Config struct {
 	// target. Certificates of Trivet's servers have the name of the service, because addresses of
 	// replicas change.
 	ServerName string
+	// Tracing records the calls; nil records none.
+	Tracing stats.Handler
 	// Insecure connects without TLS. Trivet's servers accept that over loopback only.
 	Insecure bool
 }
@@ -47,7 +50,11 @@ func Dial(target string, cfg Config, logger *slog.Logger, extra ...grpc.DialOpti
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", target, err)
 	}
-	conn, err := grpc.NewClient(target, append(defaults(transport, cfg.ServerName), extra...)...)
+	options := defaults(transport, cfg.ServerName)
+	if cfg.Tracing != nil {
+		options = append(options, grpc.WithStatsHandler(cfg.Tracing))
+	}
+	conn, err := grpc.NewClient(target, append(options, extra...)...)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", target, err)
 	}

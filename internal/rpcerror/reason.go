@@ -29,6 +29,7 @@ const (
 	WrongClusterReason            Reason = "WRONG_CLUSTER"
 	ValidationFailedReason        Reason = "VALIDATION_FAILED"
 	UnknownFieldReason            Reason = "UNKNOWN_FIELD"
+	MalformedMessageReason        Reason = "MALFORMED_MESSAGE"
 	RequestIDReusedReason         Reason = "REQUEST_ID_REUSED"
 	ETagMismatchReason            Reason = "ETAG_MISMATCH"
 	HistoryUnavailableReason      Reason = "HISTORY_UNAVAILABLE"

@@ -27,6 +27,9 @@ func (c chain) guardUnary(ctx context.Context, request any, info *grpc.UnaryServ
 		c.deny(caller, info.FullMethod, nil, refused)
 		return nil, refused
 	}
+	if err := malformedIn(ctx); err != nil {
+		return nil, err
+	}
 	if err := c.quota.CheckSize(info.FullMethod, request); err != nil {
 		return nil, err
 	}

@@ -169,8 +169,11 @@ func TestServer_RefusedCallersHaveNoRequestDecoded(t *testing.T) {
 	if err := invoke(t.Context()); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("anonymous: %v, want %v", err, codes.Unauthenticated)
 	}
-	if err := invoke(as(t.Context(), "ann")); status.Code(err) != codes.Internal {
-		t.Errorf("with a name: %v, want %v of a request that cannot be decoded", err, codes.Internal)
+	if err := invoke(as(t.Context(), "ann")); status.Code(err) != codes.InvalidArgument || rpcerror.ReasonOf(err) != rpcerror.MalformedMessageReason {
+		t.Errorf("with a name: %v, want %v of a request that cannot be decoded", err, rpcerror.MalformedMessageReason)
+	}
+	if r.log.calls(t, "GetLease") == nil {
+		t.Error("the log has no line of a request that cannot be decoded")
 	}
 }
 

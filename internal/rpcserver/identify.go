@@ -73,7 +73,8 @@ func anonymous(address string) *authn.Caller {
 
 // identifyBeforeDecoding returns a copy of a service whose unary methods find the caller first.
 // gRPC would decode a request before the first interceptor. The request of a caller that is refused
-// anyway remains encoded; the interceptors answer it.
+// anyway remains encoded; the interceptors answer it. They also answer a request that cannot be
+// decoded: it counts for the limits, the metrics and the log.
 func (c chain) identifyBeforeDecoding(service *grpc.ServiceDesc) *grpc.ServiceDesc {
 	guarded := *service
 	guarded.Methods = make([]grpc.MethodDesc, len(service.Methods))
@@ -81,10 +82,24 @@ func (c chain) identifyBeforeDecoding(service *grpc.ServiceDesc) *grpc.ServiceDe
 		inner, name := method.Handler, fmt.Sprintf("/%s/%s", service.ServiceName, method.MethodName)
 		method.Handler = func(srv any, ctx context.Context, decode func(any) error, chained grpc.UnaryServerInterceptor) (any, error) {
 			ctx, _, refused := c.identify(ctx, name)
-			if refused != nil {
-				decode = func(any) error { return nil }
-			}
-			return inner(srv, ctx, decode, chained)
+			var malformed error
+			return inner(srv, ctx, func(request any) error {
+				if refused == nil {
+					received := received{message: request}
+					if err := decode(&received); err != nil {
+						return err
+					}
+					if received.err != nil {
+						malformed = received.malformed()
+					}
+				}
+				return nil
+			}, func(_ context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				if malformed != nil {
+					return chained(context.WithValue(ctx, malformedKey{}, malformed), request, info, handler)
+				}
+				return chained(ctx, request, info, handler)
+			})
 		}
 		guarded.Methods[i] = method
 	}
@@ -93,5 +108,5 @@ func (c chain) identifyBeforeDecoding(service *grpc.ServiceDesc) *grpc.ServiceDe
 
 func (c chain) identifyStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, _, _ := c.identify(stream.Context(), info.FullMethod)
-	return handler(service, &streamWithContext{ServerStream: stream, ctx: ctx})
+	return handler(service, &decodingStream{ServerStream: stream, ctx: ctx})
 }

@@ -20,6 +20,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
 
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authn"
@@ -68,6 +69,8 @@ type Deps struct {
 	Audit *audit.Log
 	// Connections limits the connections; nil accepts all.
 	Connections *connlimit.Limiter
+	// Tracing records the calls; nil records none.
+	Tracing stats.Handler
 	// Cluster is the name of the cluster, with which [ClusterKey] of a call has to agree.
 	Cluster string
 }
@@ -126,11 +129,16 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.chain = chain{logger: deps.Logger, metrics: metrics, rules: s.rules, answers: newAnswers(), stopping: stopping, cluster: deps.Cluster,
 		authenticator: deps.Authenticator, authorizer: deps.Authorizer, quota: deps.Quota, audit: deps.Audit}
-	s.grpc = grpc.NewServer(append(TransportOptions(cfg),
+	options := TransportOptions(cfg)
+	if deps.Tracing != nil {
+		options = append(options, grpc.StatsHandler(deps.Tracing))
+	}
+	s.grpc = grpc.NewServer(append(options,
 		grpc.Creds(transport),
 		grpc.ChainUnaryInterceptor(s.chain.unary()...),
 		grpc.ChainStreamInterceptor(s.chain.stream()...),
 		grpc.UnknownServiceHandler(unknownMethod),
+		grpc.ForceServerCodecV2(newCodec()),
 	)...)
 	healthv1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)

@@ -182,3 +182,13 @@ func TestUnknownVariables_AreReportedButNotThoseOfAService(t *testing.T) {
 		t.Errorf("reported variables (-want +got):\n%s", diff)
 	}
 }
+
+// The values of flags are shown on the admin server. A password may have an @ itself.
+func TestValues_HasNoPasswordsOfURLs(t *testing.T) {
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	fs.StringSlice("etcd-endpoints", []string{"https://root:p@ss@one:2379", "https://two:2379"}, "")
+	want := "[https://REDACTED@one:2379,https://two:2379]"
+	if got := Values(fs)["etcd-endpoints"]; got != want {
+		t.Errorf("the value is %q, want %q", got, want)
+	}
+}

@@ -1,5 +1,6 @@
 // Package simulate writes a small fleet of Nodes, Services and Pods to a kube-apiserver and changes
 // it, so that Trivet's services have work without a kubelet, a scheduler or a workload controller.
+// One more Service has no selector, and a hand-made Endpoints object.
 //
 // Changes depend only on the state of the fleet and a seed, so a seed reproduces them. Only
 // [Fleet.Create] and [Fleet.Churn] write. All objects have the label trivet.dev/simulated=true. A

@@ -22,8 +22,8 @@ type Fleet struct {
 	random *rand.Rand
 }
 
-// New returns a fleet. It writes nothing. The client must be allowed to write Nodes, Services and
-// Pods.
+// New returns a fleet. It writes nothing. The client must be allowed to write Nodes, Services,
+// Endpoints and Pods.
 func New(cfg Config, kube kubernetes.Interface, logger *slog.Logger) *Fleet {
 	return &Fleet{
 		kube: kube, logger: logger, state: newFleet(cfg),
@@ -60,10 +60,31 @@ func (f *Fleet) Create(ctx context.Context) error {
 			return fmt.Errorf("create Service %s: %w", serviceName(i), err)
 		}
 	}
+	if err := f.restoreAddresses(ctx); err != nil {
+		return err
+	}
+	if f.state.cfg.Services > 0 {
+		if err := f.createOutside(ctx); err != nil {
+			return err
+		}
+	}
 	for _, p := range f.state.pods {
 		if err := f.createPod(ctx, p); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// createOutside creates a Service of servers outside of the cluster, with its Endpoints object.
+func (f *Fleet) createOutside(ctx context.Context) error {
+	_, err := f.kube.CoreV1().Services(f.namespace()).Create(ctx, outsideService(f.namespace()), metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create Service %s: %w", outsideName, err)
+	}
+	_, err = f.kube.CoreV1().Endpoints(f.namespace()).Create(ctx, outsideEndpoints(f.namespace()), metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create Endpoints %s: %w", outsideName, err)
 	}
 	return nil
 }
@@ -83,6 +104,27 @@ func (f *Fleet) Churn(ctx context.Context, period time.Duration) error {
 		case <-time.After(pause):
 		}
 		c, ok := f.state.next(f.random)
+		if !ok {
+			continue
+		}
+		if err := f.apply(ctx, c); err != nil && ctx.Err() == nil {
+			f.logger.Warn("skipping a simulated change", "pod", c.before.name, "error", err)
+			continue
+		}
+		f.state.applied(c)
+	}
+}
+
+// RollOut replaces one Pod a period until ctx ends: all Pods of one Service, then all of the next.
+// A change that fails is logged and skipped.
+func (f *Fleet) RollOut(ctx context.Context, period time.Duration) {
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(period):
+		}
+		c, ok := f.state.rollOut(i)
 		if !ok {
 			continue
 		}

@@ -51,6 +51,9 @@ func TestCreate_TwiceOnARealAPIServerIsOneFleet(t *testing.T) {
 	if diff := cmp.Diff(want, podNames(t, kube, cfg.Namespace)); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
 	}
+	if outside, err := kube.CoreV1().Endpoints(cfg.Namespace).Get(t.Context(), outsideName, metav1.GetOptions{}); err != nil || len(outside.Subsets) != 1 {
+		t.Errorf("Endpoints %s: %v, %v; want one subset", outsideName, outside, err)
+	}
 	for i := range cfg.Nodes {
 		made, err := kube.CoreV1().Nodes().Get(t.Context(), nodeName(i), metav1.GetOptions{})
 		if err != nil {

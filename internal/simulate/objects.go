@@ -31,7 +31,7 @@ func node(i int, now time.Time) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(
 			corev1.LabelHostname, name,
 			corev1.LabelTopologyRegion, "sim",
-			corev1.LabelTopologyZone, fmt.Sprintf("sim-%c", 'a'+rune(i%3)),
+			corev1.LabelTopologyZone, zoneName(i),
 			corev1.LabelOSStable, "linux",
 			corev1.LabelArchStable, "amd64",
 		)},
@@ -71,6 +71,28 @@ func service(namespace string, i int) *corev1.Service {
 		s.Spec.PublishNotReadyAddresses = true
 	}
 	return s
+}
+
+// outsideName is the name of a Service without a selector, and of its Endpoints object.
+const outsideName = "outside-database"
+
+func outsideService(namespace string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: outsideName, Labels: labels()},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "sql", Port: 5432}}},
+	}
+}
+
+// outsideEndpoints has two ready addresses and one that is not, all of TEST-NET-2 (RFC 5737).
+func outsideEndpoints(namespace string) *corev1.Endpoints {
+	return &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: outsideName, Labels: labels()},
+		Subsets: []corev1.EndpointSubset{{
+			Addresses:         []corev1.EndpointAddress{{IP: "198.51.100.1"}, {IP: "198.51.100.2"}},
+			NotReadyAddresses: []corev1.EndpointAddress{{IP: "198.51.100.3"}},
+			Ports:             []corev1.EndpointPort{{Name: "sql", Port: 5432}},
+		}},
+	}
 }
 
 func podObject(namespace string, p pod) *corev1.Pod {

@@ -98,6 +98,18 @@ func (f *fleet) next(random *rand.Rand) (change, bool) {
 	}
 }
 
+// rollOut returns change number i of a roll-out of all Services: the Pods of one are replaced after
+// those of another. The result is false for an empty fleet.
+func (f *fleet) rollOut(i int) (change, bool) {
+	if len(f.pods) == 0 {
+		return change{}, false
+	}
+	each := max(1, len(f.pods)/f.cfg.Services) // The Services have the Pods in turn.
+	at := i%each*f.cfg.Services + i/each%f.cfg.Services
+	before := f.pods[at%len(f.pods)]
+	return change{verb: replace, before: before, after: f.newPod(before.service, true)}, true
+}
+
 // applied records that a change was written.
 func (f *fleet) applied(c change) {
 	i := slices.IndexFunc(f.pods, func(p pod) bool { return p.name == c.before.name })
@@ -108,3 +120,5 @@ func (f *fleet) applied(c change) {
 
 func nodeName(i int) string    { return fmt.Sprintf("sim-node-%04d", i) }
 func serviceName(i int) string { return fmt.Sprintf("app-%03d", i) }
+
+func zoneName(i int) string { return fmt.Sprintf("sim-%c", 'a'+rune(i%3)) }

@@ -72,3 +72,25 @@ func TestPodIP_DistinctForAWholeFleet(t *testing.T) {
 		seen[ip] = n
 	}
 }
+
+func TestRollOut_ReplacesAllPodsOfOneServiceAfterAnother(t *testing.T) {
+	f := newFleet(Config{Nodes: 2, Services: 3, Pods: 12, Seed: 1})
+	before := map[string]bool{}
+	for _, p := range f.pods {
+		before[p.name] = true
+	}
+	for i := range 12 {
+		c, ok := f.rollOut(i)
+		if !ok || c.before.service != i/4 || c.after.service != i/4 || !before[c.before.name] || before[c.after.name] {
+			t.Errorf("change %d replaces %+v by %+v, want a first Pod of Service %d", i, c.before, c.after, i/4)
+		}
+		delete(before, c.before.name)
+		f.applied(c)
+	}
+	if len(before) > 0 {
+		t.Errorf("left out: %v", before)
+	}
+	if _, ok := newFleet(Config{}).rollOut(0); ok {
+		t.Error("an empty fleet is rolled out")
+	}
+}

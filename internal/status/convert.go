@@ -9,9 +9,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/prototime"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -25,7 +25,7 @@ func replica(member term.Member) *statusv1.Replica {
 		Version:      member.Version,
 		GrpcAddress:  member.GRPCAddress,
 		AdminAddress: member.AdminAddress,
-		StartTime:    timestamp(member.StartTime),
+		StartTime:    prototime.New(member.StartTime),
 	}
 }
 
@@ -57,7 +57,7 @@ func shardList(service string, statuses []term.ShardStatus) []*statusv1.ShardSta
 		converted := &statusv1.ShardStatus{
 			Name: fmt.Sprintf("shards/%s/%d", service, shard), Service: service, Shard: &shard,
 			LeaderId: s.ReplicaID, LeaderAddress: s.GRPCAddress, Epoch: s.Epoch,
-			AcquireTime: timestamp(s.AcquireTime), ReleaseTime: timestamp(s.ReleaseTime), Move: move(s.Move),
+			AcquireTime: prototime.New(s.AcquireTime), ReleaseTime: prototime.New(s.ReleaseTime), Move: move(s.Move),
 		}
 		if s.Here {
 			converted.Remaining = durationpb.New(max(s.Remaining, 0))
@@ -70,7 +70,7 @@ func move(m term.Move) *statusv1.Move {
 	if m.State == term.Staying {
 		return nil
 	}
-	return &statusv1.Move{ToReplicaId: m.To, State: moveState(m.State), StartTime: timestamp(m.Since)}
+	return &statusv1.Move{ToReplicaId: m.To, State: moveState(m.State), StartTime: prototime.New(m.Since)}
 }
 
 func moveState(state term.MoveState) statusv1.Move_State {
@@ -87,12 +87,16 @@ func moveState(state term.MoveState) statusv1.Move_State {
 func loopList(statuses []loop.Status) []*statusv1.Loop {
 	ordered := slices.SortedStableFunc(slices.Values(statuses), func(a, b loop.Status) int { return cmp.Compare(a.Name, b.Name) })
 	return mapped(ordered, func(s loop.Status) *statusv1.Loop {
+		mode := metav1.Mode_MODE_ENFORCE
+		if s.DryRun {
+			mode = metav1.Mode_MODE_SHADOW
+		}
 		return &statusv1.Loop{
 			Name:            s.Name,
 			State:           loopState(s.State),
-			Mode:            metav1.Mode_MODE_ENFORCE,
-			LastRunTime:     timestamp(s.LastRun),
-			LastSuccessTime: timestamp(s.LastSuccess),
+			Mode:            mode,
+			LastRunTime:     prototime.New(s.LastRun),
+			LastSuccessTime: prototime.New(s.LastSuccess),
 			LastError:       text(s.LastError),
 			RunCount:        s.Runs,
 			FailureCount:    s.Failures,
@@ -124,7 +128,7 @@ func dependencyList(dependencies []Dependency) []*statusv1.Dependency {
 			Name:            d.Name,
 			Healthy:         d.Healthy,
 			Message:         text(d.Reason),
-			LastContactTime: timestamp(d.LastContact),
+			LastContactTime: prototime.New(d.LastContact),
 		}
 	})
 }
@@ -137,14 +141,14 @@ func mapped[From, To any](from []From, convert func(From) To) []To {
 	return to
 }
 
-// timestamp returns nil for the zero time, which would read as the year 1.
-func timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
-
 func text(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// duration returns nil for none.
+func duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/pagetoken"
+	"github.com/trivet-dev/trivet/internal/prototime"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -139,7 +140,7 @@ func afterToken(token, arguments string) (int32, error) {
 func (s *Server) source(shards []term.ShardStatus) *metav1.Source {
 	return &metav1.Source{
 		Service: s.deps.Member.Service, ReplicaId: s.deps.Member.ID, Epoch: epochHere(shards), Shards: ledHere(shards),
-		ReadTime: timestamp(time.Now()),
+		ReadTime: prototime.New(time.Now()),
 	}
 }
 

@@ -63,6 +63,9 @@ type Config struct {
 	// is a member, holds no terms and runs no body. All replicas of a service should have the same
 	// number; see the promises of the package.
 	Shards int
+	// DryRun names the loops that this replica plans and does not write, ordered and separated by
+	// commas. Replicas that differ in it do not hold shards side by side, as with Shards.
+	DryRun string
 	// TTL of the session, in whole seconds; 0 means DefaultTTL. etcd may grant more, never less.
 	TTL time.Duration
 	// MovesPerSecond limits how many running shards are released when members join; 0 means
@@ -80,7 +83,31 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics registers the candidate's metrics; nil means none.
 	Metrics prometheus.Registerer
+	// OnChange is called with each term that begins, is given up or is lost; optional. It must not
+	// block.
+	OnChange func(Change)
 }
+
+// Change is the begin or the end of a term of this replica.
+type Change struct {
+	Kind  ChangeKind
+	Shard int
+	Epoch int64
+	// Cause is why the term ended; nil for one that begins.
+	Cause error
+}
+
+// ChangeKind is what happened to a term.
+type ChangeKind int
+
+const (
+	// Taken terms begin.
+	Taken ChangeKind = iota
+	// GivenUp terms end because this replica releases the shard.
+	GivenUp
+	// Lost terms end although this replica did not release the shard.
+	Lost
+)
 
 func (c Config) withDefaults() Config {
 	if c.TTL == 0 {

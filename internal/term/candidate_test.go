@@ -55,6 +55,7 @@ func TestCandidate_OneOfThreeHoldsTheShardAndAllAgree(t *testing.T) {
 
 func TestCandidate_TermMatchesItsKey(t *testing.T) {
 	terms := make(chan *term.Term, 1)
+	var changes []term.Change // Run's goroutine appends, and has ended when they are read
 	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
 		if carried, ok := term.FromContext(ctx); !ok || carried != held {
 			t.Errorf("the body's context carries %v, %t", carried, ok)
@@ -62,7 +63,7 @@ func TestCandidate_TermMatchesItsKey(t *testing.T) {
 		terms <- held
 		<-ctx.Done()
 		return nil
-	})
+	}, func(cfg *term.Config) { cfg.OnChange = func(change term.Change) { changes = append(changes, change) } })
 	held := receive(t, terms)
 	answer, err := p.client.Get(t.Context(), termKey(t, 0))
 	if err != nil || len(answer.Kvs) != 1 {
@@ -77,6 +78,10 @@ func TestCandidate_TermMatchesItsKey(t *testing.T) {
 	}
 	if err := p.leave(); err != nil {
 		t.Fatal(err)
+	}
+	if len(changes) != 2 || changes[0] != (term.Change{Kind: term.Taken, Epoch: held.Epoch()}) ||
+		changes[1].Kind != term.GivenUp || changes[1].Epoch != held.Epoch() || changes[1].Cause == nil {
+		t.Errorf("changes %+v, want that the term began and was given up", changes)
 	}
 	if err := held.Check(); !errors.Is(err, term.ErrEnded) {
 		t.Errorf("Check after the end = %v, want ErrEnded", err)
@@ -277,6 +282,7 @@ func TestCandidate_Metrics(t *testing.T) {
 	want := map[string]float64{
 		"trivet_terms_held": 3, "trivet_term_takeovers_total": 6, "trivet_term_losses_total": 3, "trivet_term_releases_total": 0,
 		"trivet_term_gap_seconds": 0, "trivet_term_ready": 1, "trivet_session_ttl_seconds": 2,
+		"trivet_session_losses_total": 1, // one, however many terms end with it
 	}
 	testkit.Eventually(t, testTimeout, func() error {
 		got := values(t, registry)

@@ -14,7 +14,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 	}
 	// After a failed test, leaked goroutines are a consequence and would hide the cause.
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := testkit.FindLeak(); err != nil {
 			fmt.Fprintf(os.Stderr, "goroutines outlived the tests: %v\n", err)
 			code = 1
 		}

@@ -118,6 +118,8 @@ type announcement struct {
 	Member
 	// Shards is the replica's number of shards, 0 if it holds none.
 	Shards int `json:"shards,omitempty"`
+	// DryRun is that of Config. Older versions do not write it and write what they plan.
+	DryRun string `json:"dry_run,omitempty"`
 	// Leaving says that the replica stops: it releases its shards and should get no others.
 	Leaving bool `json:"leaving,omitempty"`
 	// Unready says that the replica should get no shards while others are ready. Older versions do

@@ -15,7 +15,7 @@ const (
 	releaseReturned = "returned" // the body returned during its term
 )
 
-// Reasons of trivet_term_losses_total.
+// Reasons of trivet_term_losses_total, and without lossKey of trivet_session_losses_total.
 const (
 	lossLapsed  = "lapsed"       // no renewal was acknowledged in time
 	lossLease   = "lease_gone"   // etcd expired or revoked the lease; the member key shows it first
@@ -26,6 +26,7 @@ const (
 type metrics struct {
 	takeovers prometheus.Counter
 	losses    *prometheus.CounterVec
+	sessions  *prometheus.CounterVec
 	releases  *prometheus.CounterVec
 	gaps      prometheus.Histogram
 }
@@ -38,6 +39,10 @@ func newMetrics(r prometheus.Registerer, id string, status func() Status) (*metr
 		}),
 		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_term_losses_total", Help: "Terms that ended although this replica did not release them, by reason.",
+		}, []string{"reason"}),
+		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_session_losses_total",
+			Help: "Sessions with etcd that ended although this replica did not stop, by reason. With each, all of its terms end.",
 		}, []string{"reason"}),
 		releases: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_term_releases_total", Help: "Terms released by this replica, by reason.",
@@ -71,6 +76,9 @@ func newMetrics(r prometheus.Registerer, id string, status func() Status) (*metr
 	for _, reason := range []string{lossLapsed, lossLease, lossKey, lossSession} {
 		m.losses.WithLabelValues(reason) // a rate needs the initial 0
 	}
+	for _, reason := range []string{lossLapsed, lossLease, lossSession} {
+		m.sessions.WithLabelValues(reason)
+	}
 	for _, reason := range []string{releaseStopped, releaseReturned, string(sharding.Moved), string(sharding.Unready), string(sharding.Divided)} {
 		m.releases.WithLabelValues(reason)
 	}
@@ -78,7 +86,7 @@ func newMetrics(r prometheus.Registerer, id string, status func() Status) (*metr
 		return m, nil
 	}
 	var problems []error
-	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, m.gaps, held, remaining, ttl, ready} {
+	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.sessions, m.releases, m.gaps, held, remaining, ttl, ready} {
 		problems = append(problems, r.Register(collector))
 	}
 	return m, errors.Join(problems...)

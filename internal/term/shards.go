@@ -73,6 +73,7 @@ func (r *replica) startTerm(shard int, known record, borrowed bool, log *shardLo
 	}
 	log.add(shard, fmt.Sprintf("borrowed=%t paused=%t", borrowed, wait > 0), "borrowed", borrowed, "pause", wait)
 	r.logger.Debug("shard claimed", "shard", shard, "epoch", known.epoch, "borrowed", borrowed, "pause", wait)
+	r.notify(Change{Kind: Taken, Shard: shard, Epoch: known.epoch})
 	go func() {
 		h.run(r.body, wait)
 		r.finished <- h
@@ -123,6 +124,14 @@ func (r *replica) giveUp(h *heldShard, reason string, cause error, log *shardLog
 		r.metrics.releases.WithLabelValues(reason).Inc()
 		log.add(h.shard, cause.Error(), "reason", cause)
 		r.logger.Debug("shard given up; waiting for its body", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
+		r.notify(Change{Kind: GivenUp, Shard: h.shard, Epoch: h.term.Epoch(), Cause: cause})
+	}
+}
+
+// notify calls Config.OnChange.
+func (r *replica) notify(change Change) {
+	if r.cfg.OnChange != nil {
+		r.cfg.OnChange(change)
 	}
 }
 
@@ -131,6 +140,7 @@ func (r *replica) recordLoss(h *heldShard, reason string, cause error, log *shar
 	r.metrics.losses.WithLabelValues(reason).Inc()
 	log.add(h.shard, cause.Error(), "reason", cause)
 	r.logger.Debug("shard lost", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
+	r.notify(Change{Kind: Lost, Shard: h.shard, Epoch: h.term.Epoch(), Cause: cause})
 }
 
 // collectReturned records h and every further body that has returned by now, so that one
@@ -234,7 +244,7 @@ func (r *replica) heldShards(selected func(*heldShard) bool) []*heldShard {
 
 // announcement returns the value that the member key should have.
 func (r *replica) announcement() announcement {
-	next := announcement{Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving, Released: r.announced.Released}
+	next := announcement{Member: r.cfg.Member, Shards: r.cfg.Shards, DryRun: r.cfg.DryRun, Leaving: r.leaving, Released: r.announced.Released}
 	if r.cfg.Shards > 0 {
 		rank := r.eligibility.rank()
 		next.Unready, next.Able = rank != sharding.Ready, rank == sharding.Able

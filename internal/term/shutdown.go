@@ -86,6 +86,7 @@ func (r *replica) endSession(err error) {
 		s.lease.End(errStopped)
 	} else {
 		s.lease.End(err)
+		r.metrics.sessions.WithLabelValues(lossReason(err)).Inc()
 		r.logger.Warn("session ended; joining again", "reason", err)
 	}
 	now := time.Now()

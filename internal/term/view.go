@@ -201,7 +201,7 @@ func (v *view) shardingMembers(now time.Time) []sharding.Member {
 	for _, id := range slices.Sorted(maps.Keys(v.members)) {
 		m := v.members[id]
 		members = append(members, sharding.Member{
-			ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving, Rank: m.rank(), RankFor: now.Sub(m.rankSince),
+			ID: id, Shards: m.Shards, DryRun: m.DryRun, Joined: m.joined, Leaving: m.Leaving, Rank: m.rank(), RankFor: now.Sub(m.rankSince),
 		})
 	}
 	return members

@@ -14,6 +14,8 @@ package testkit
 import (
 	"fmt"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,12 +32,22 @@ func Main(m *testing.M) {
 	}
 	// After a failed test, remaining goroutines are a consequence and would hide the cause.
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := FindLeak(); err != nil {
 			fmt.Fprintf(os.Stderr, "goroutines outlived the tests: %v\n", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
+}
+
+// FindLeak returns an error if a goroutine remains that does not end soon. Package goleak waits
+// half a second, which may be too short for goroutines that are about to end on a busy machine.
+func FindLeak() error {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 const pollEvery = 20 * time.Millisecond
@@ -55,4 +67,24 @@ func Eventually(t testing.TB, timeout time.Duration, condition func() error) {
 		}
 		time.Sleep(pollEvery)
 	}
+}
+
+// LogBuffer is a log that a test reads while several goroutines write it. The zero value is empty.
+type LogBuffer struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (b *LogBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String returns everything that was written.
+func (b *LogBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -50,7 +52,7 @@ func startAdoptingReplica(t *testing.T, address string, adopted apiserverscontro
 	service, err := assemble(configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }), Deps{
 		Member: member, Leadership: candidate, Logger: logger,
 	}, parts{
-		repairs: emptyStore{},
+		allocations: emptyCluster{}, ranges: emptyRanges{}, repairs: emptyStore{},
 		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr(address)}},
 		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), probe: (&fakeProber{}).Probe,
 		masterLeases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry").Read, probeOf: func(netip.Addr) apiserverscontroller.Probe { return adopted },
@@ -93,7 +95,7 @@ func pointersTo[T any](values []T) []*T {
 	return pointers
 }
 
-// sliceMonitor polls the slice.
+// sliceMonitor watches the slice, because two writers can change it twice within a poll.
 type sliceMonitor struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -104,28 +106,56 @@ type sliceMonitor struct {
 func monitorSlice(t *testing.T, kube kubernetes.Interface, address string) *sliceMonitor {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	changes, err := kube.DiscoveryV1().EndpointSlices("default").Watch(ctx, metav1.ListOptions{
+		LabelSelector: "kubernetes.io/service-name=kubernetes",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	v := &sliceMonitor{stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(v.done)
-		ticker := time.NewTicker(20 * time.Millisecond)
-		defer ticker.Stop()
-		held, was := time.Now(), true
-		for ctx.Err() == nil {
-			if now, err := inSlice(ctx, kube); err == nil {
-				if is := slices.Contains(now, address); was && !is {
-					v.missing.Add(1)
-					was = false
-				} else {
-					was = is
-				}
-				if len(now) > 0 {
-					held = time.Now()
-				}
-				v.empty.Store(max(v.empty.Load(), int64(time.Since(held))))
+		defer changes.Stop()
+		var emptySince time.Time // zero while the slice has addresses
+		had := false
+		observeEmpty := func() {
+			if !emptySince.IsZero() {
+				v.empty.Store(max(v.empty.Load(), int64(time.Since(emptySince))))
 			}
+		}
+		for {
 			select {
 			case <-ctx.Done():
-			case <-ticker.C:
+				observeEmpty()
+				return
+			case event, open := <-changes.ResultChan():
+				if !open {
+					if ctx.Err() == nil {
+						t.Error("the watch of the slice ended")
+					}
+					return
+				}
+				slice, is := event.Object.(*discoveryv1.EndpointSlice)
+				if !is {
+					t.Errorf("the watch of the slice sent %v", event.Object)
+					return
+				}
+				now := apiservers.PublishedInSlices([]*discoveryv1.EndpointSlice{slice})
+				if event.Type == watch.Deleted {
+					now = nil
+				}
+				has := slices.Contains(now, address)
+				if had && !has {
+					v.missing.Add(1)
+				}
+				had = has
+				observeEmpty()
+				switch {
+				case len(now) > 0:
+					emptySince = time.Time{}
+				case emptySince.IsZero():
+					emptySince = time.Now()
+				}
 			}
 		}
 	}()

@@ -17,10 +17,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/kubewatch"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/tracing"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
@@ -44,10 +47,16 @@ type Deps struct {
 	// Leadership is run by the service, with one shard.
 	Leadership Leadership
 	Logger     *slog.Logger
+	// Tracer starts the spans of the reconcile loops.
+	Tracer tracing.Tracer
 	// Metrics may be nil: then nothing is registered.
 	Metrics prometheus.Registerer
+	// Decisions records what the loops decide; nil records nothing.
+	Decisions *decisions.Log
 	// LoopSelection is --loops; empty means all loops.
 	LoopSelection []string
+	// Shadow has the trackers of the loops in dry run; nil for none.
+	Shadow *shadow.Trackers
 }
 
 // Service is one replica of bootstrapsvc. Its methods are safe for concurrent use. Run may be
@@ -58,6 +67,7 @@ type Service struct {
 	baseline   *baselinecontroller.Controller
 	apiservers *apiserverscontroller.Controller
 	events     *baselinecontroller.Events
+	shadow     *shadow.Trackers
 	allocation *allocationcontroller.Controller
 	runner     *loop.Runner
 	server     *api.Server
@@ -145,13 +155,17 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
 	metrics := baselinecontroller.NewMetrics(deps.Metrics)
-	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership), events: baselinecontroller.NewEvents(deps.Kube)}
+	s := &Service{logger: deps.Logger, leadership: newLeadership(deps.Leadership), shadow: deps.Shadow, events: baselinecontroller.NewEvents(deps.Kube)}
+	applied := func(change baseline.Change) {
+		s.events.Applied(change)
+		recordChange(deps.Decisions, change, s.leadership.epoch())
+	}
 	s.baseline = baselinecontroller.New(baselinecontroller.Config{
 		ServiceRanges: ranges,
 		Service: baseline.Service{
 			TargetPort: made.local.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
 		},
-	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Metrics: metrics, Applied: s.events.Applied})
+	}, baselinecontroller.Deps{Objects: made.objects, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: metrics, Applied: applied, DryRun: s.dryRun})
 	endpoints, err := cfg.controller(made.local, extra)
 	if err != nil {
 		return nil, err
@@ -159,24 +173,25 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	s.apiservers = apiserverscontroller.New(endpoints, apiserverscontroller.Deps{
 		ReplicaID: deps.Member.ID, Keys: made.keys, Session: deps.Leadership.Session, Probe: made.probe, ProbeOf: made.probeOf,
 		MasterLeases: made.masterLeases, LookupIP: made.lookupIP, Objects: made.objects, ObserveService: s.baseline.ObserveService,
-		YieldLeadership: deps.Leadership.YieldLeadership, PreferOthers: deps.Leadership.PreferOthers, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
-		Applied: s.events.Applied,
+		YieldLeadership: deps.Leadership.YieldLeadership, PreferOthers: deps.Leadership.PreferOthers, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
+		Applied: applied, DryRun: s.dryRun(apiserverscontroller.EndpointsLoop),
 	})
 	audited, err := cfg.Audit.controller()
 	if err != nil {
 		return nil, err
 	}
 	s.allocation = allocationcontroller.New(audited, allocationcontroller.Deps{
-		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger,
+		Cluster: made.allocations, Ranges: made.ranges, RepairStore: made.repairs, Logger: deps.Logger, Decisions: deps.Decisions,
 		Reporter: allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics),
 	})
 	loops := slices.Concat([]loop.Loop{s.allocation.Loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
 	s.runner, err = loop.NewRunner(loop.Config{
-		Loops: loops, Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loops: loops, Selection: deps.LoopSelection, DryRun: deps.Shadow.Loops(), Logger: deps.Logger, Metrics: deps.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
+	s.endComparisons()
 	s.server = s.newServer(deps.Member)
 	audit := s.allocationConfig(deps.Member)
 	s.findings, s.repairs = api.NewFindingServer(audit), api.NewRepairServer(audit)
@@ -196,7 +211,7 @@ func (s *Service) allocationConfig(member term.Member) api.AllocationConfig {
 
 func (s *Service) newServer(member term.Member) *api.Server {
 	loopOf := func(reconciler *baselinecontroller.Reconciler) api.Loop {
-		return api.Loop{Name: reconciler.Loop, Reconciler: reconciler, Enabled: s.isRunning(reconciler.Loop)}
+		return api.Loop{Name: reconciler.Loop, Reconciler: reconciler, Enabled: s.isRunning(reconciler.Loop) && s.shadow.Tracker(reconciler.Loop) == nil}
 	}
 	reconcilers := s.reconcilers()
 	return api.New(api.Config{
@@ -230,7 +245,7 @@ func (s *Service) Loops() *loop.Runner { return s.runner }
 // Counts are "baseline_writes", the writes to the baseline since the process started, and facts
 // that only the leader knows: "namespaces" (existing system namespaces), "apiservers",
 // "ready_apiservers", "endpoint_addresses", "open_findings", "pending_findings" and
-// "ignored_findings".
+// "ignored_findings". "adopts_master_leases" is 1 with --adopt-master-leases.
 func (s *Service) Counts() map[string]int64 {
 	counts := map[string]int64{}
 	writes := int64(0)
@@ -240,6 +255,9 @@ func (s *Service) Counts() map[string]int64 {
 	}
 	s.allocation.CountInto(counts)
 	counts["baseline_writes"] = writes
+	if s.apiservers.AdoptMasterLeases {
+		counts["adopts_master_leases"] = 1 // `trivet migrate endpoints` looks for it
+	}
 	return counts
 }
 
@@ -277,7 +295,9 @@ func (s *Service) Run(ctx context.Context) error {
 // lead is the body of a term.
 func (s *Service) lead(ctx context.Context) error {
 	defer s.events.Start(ctx)()
+	s.beginComparisons()
 	defer func() {
+		s.endComparisons()
 		s.baseline.Forget()
 		s.apiservers.Forget()
 	}()
@@ -288,7 +308,7 @@ func (s *Service) lead(ctx context.Context) error {
 // does it, because its watch has seen that the key is gone.
 func (s *Service) withdraw() {
 	held := s.leadership.Term()
-	if held == nil || !s.isRunning(apiserverscontroller.EndpointsLoop) {
+	if held == nil || !s.isRunning(apiserverscontroller.EndpointsLoop) || s.shadow.Tracker(apiserverscontroller.EndpointsLoop) != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(held.Context(), baselinecontroller.PassTimeout)
@@ -308,7 +328,9 @@ func Program(cfg *Config) process.Program {
 		AdminPort:     7612,
 		Shards:        func() int { return 1 },
 		Kube:          true,
+		Decides:       true,
 		Loops:         loopNames(),
+		DryRuns:       []string{baselinecontroller.NamespacesLoop, baselinecontroller.ServiceLoop, apiserverscontroller.EndpointsLoop},
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
 		Build:         func(deps process.Deps) (process.Service, error) { return build(*cfg, deps) },
@@ -327,8 +349,11 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Etcd:          deps.Etcd,
 		Leadership:    deps.Candidate,
 		Logger:        deps.Logger,
+		Tracer:        deps.Tracer,
 		Metrics:       deps.Metrics,
+		Decisions:     deps.Decisions,
 		LoopSelection: deps.LoopSelection,
+		Shadow:        deps.Shadow,
 	})
 }
 
@@ -369,6 +394,14 @@ func (l *leadership) run(ctx context.Context, body func(context.Context) error) 
 
 // stop says that the service stops. It may be called once.
 func (l *leadership) stop() { close(l.stopping) }
+
+// epoch is that of the term that is held here; 0 without one.
+func (l *leadership) epoch() int64 {
+	if held := l.Term(); held != nil {
+		return held.Epoch()
+	}
+	return 0
+}
 
 // Term is the term that is held here; nil without one.
 func (l *leadership) Term() *term.Term { return l.held.Load() }

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
@@ -62,6 +64,20 @@ func TestEndpoints_SilentServerIsRemovedWithinFifteenSecondsAndNotAtOnce(t *test
 		f.prober.hang(false)
 		time.Sleep(4 * time.Second)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
+		of := func(action decisions.Action) (own []string) {
+			for _, text := range testkit.Decisions(f.decisions, action) {
+				if strings.HasSuffix(text, " 10.1.0.1") {
+					own = append(own, text)
+				}
+			}
+			return own
+		}
+		if added, removed := of(decisions.APIServerAdded), of(decisions.APIServerRemoved); len(added) != 2 || len(removed) != 1 {
+			t.Errorf("decisions %v and %v, want that the own address was added, removed and added", added, removed)
+		}
+		if written := testkit.Decisions(f.decisions, decisions.BaselineWritten); !slices.Contains(written, "BASELINE_WRITTEN kubernetes") {
+			t.Errorf("written objects: %v", written)
+		}
 	})
 }
 

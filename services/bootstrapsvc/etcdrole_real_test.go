@@ -30,16 +30,16 @@ const (
 	rolePassword = "of-this-test-only"
 )
 
-// permission is one line of the role in docs/operations.md.
+// permission is one line of the role in docs/deployment.md.
 type permission struct {
 	key, end string
 	kind     clientv3.PermissionType
 }
 
-// documentedRole returns the role that docs/operations.md gives to the client of bootstrapsvc.
+// documentedRole returns the role that docs/deployment.md gives to the client of bootstrapsvc.
 func documentedRole(t *testing.T) []permission {
 	t.Helper()
-	file, err := os.Open("../../docs/operations.md")
+	file, err := os.Open("../../docs/deployment.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func documentedRole(t *testing.T) []permission {
 		role = append(role, p)
 	}
 	if err := lines.Err(); err != nil || len(role) == 0 {
-		t.Fatalf("docs/operations.md has the role %v, %v", role, err)
+		t.Fatalf("docs/deployment.md has the role %v, %v", role, err)
 	}
 	return role
 }

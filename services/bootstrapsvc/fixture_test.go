@@ -20,7 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -52,6 +54,7 @@ type fixture struct {
 	prober       *fakeProber
 	adopted      *fakeProber // answers for every kube-apiserver without a sidecar
 	candidate    *termtest.Candidate
+	decisions    *decisions.Log
 	stop         context.CancelFunc
 	ended        chan error
 }
@@ -68,17 +71,23 @@ func newFixture(t testing.TB, selection ...string) *fixture {
 // newFixtureWith is newFixture with another configuration.
 func newFixtureWith(t testing.TB, cfg Config, selection ...string) *fixture {
 	t.Helper()
+	return newShadowFixture(t, cfg, nil, selection...)
+}
+
+// newShadowFixture runs the loops of the trackers in dry run.
+func newShadowFixture(t testing.TB, cfg Config, trackers *shadow.Trackers, selection ...string) *fixture {
+	t.Helper()
 	f := &fixture{
 		objects: newFakeObjects(), keys: newFakeKeys(), prober: &fakeProber{}, adopted: &fakeProber{},
 		masterLeases: &fakeMasterLeases{}, resolver: &fakeResolver{},
-		candidate: termtest.NewCandidate(self(), 1),
-		ended:     make(chan error, 1),
+		candidate: termtest.NewCandidate(self(), 1), decisions: decisions.NewLog(),
+		ended: make(chan error, 1),
 	}
 	var err error
 	f.Service, err = assemble(cfg, Deps{
-		Member: self(), Leadership: f.candidate,
+		Member: self(), Leadership: f.candidate, Decisions: f.decisions,
 		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Metrics: prometheus.NewRegistry(), LoopSelection: selection,
+		Metrics: prometheus.NewRegistry(), LoopSelection: selection, Shadow: trackers,
 	}, parts{
 		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr("10.1.0.1")}},
 		objects: f.objects, keys: f.keys, probe: f.prober.Probe, masterLeases: f.masterLeases.Read, lookupIP: f.resolver.LookupNetIP,

@@ -111,7 +111,7 @@ func TestListAPIServers_HasSourceAndReasonOfEachServer(t *testing.T) {
 		Name: "apiservers/10.1.0.9", Key: "/registry/masterleases/10.1.0.9", Source: "MASTER_LEASE", Problem: "APISERVER_KEY_UNLEASED",
 		Reason: "NOT_READY", Published: "FALSE",
 	}}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		got, err := client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 		if err != nil {
 			return err

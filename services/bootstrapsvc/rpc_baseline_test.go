@@ -53,7 +53,7 @@ func lead(t *testing.T, f *fixture) {
 	t.Helper()
 	f.start(t)
 	t.Cleanup(func() { f.end(t) })
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if counts := f.Counts(); counts["namespaces"] != 4 || counts["endpoint_addresses"] != 1 {
 			return fmt.Errorf("counts are %v", counts)
 		}
@@ -350,7 +350,7 @@ func TestReconcileBaseline_DeniedWriteIsFailed(t *testing.T) {
 	if outcome := outcomes["Namespace denied by an admission webhook"]; outcome != metav1.Change_OUTCOME_FAILED {
 		t.Errorf("outcomes = %v, want the denied Namespace FAILED", outcomes)
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if endpoints, err := f.objects.Endpoints(t.Context()); endpoints == nil || err != nil {
 			return fmt.Errorf("endpoints = %v, %v", endpoints, err)
 		}
@@ -413,7 +413,7 @@ func TestReconcileBaseline_DisabledLoopIsSkipped(t *testing.T) {
 	f.start(t)
 	t.Cleanup(func() { f.end(t) })
 	client := serve(t, f)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		_, err := client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
 		return err
 	})

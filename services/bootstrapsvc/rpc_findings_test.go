@@ -84,7 +84,7 @@ func TestAudit_EmptyClusterHasNoFindings(t *testing.T) {
 	f := newFixture(t)
 	client := serveAudit(t, f)
 	lead(t, f)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		answer, err := client.AuditAllocations(t.Context(), &bootstrapv1.AuditAllocationsRequest{})
 		if err != nil {
 			return err

@@ -248,8 +248,8 @@ func (c *Config) warn(logger *slog.Logger, nodeHealth bool) {
 // NodeHealthConfig configures the loop node-health. A flag has the name that it has in
 // kube-controller-manager, if any.
 type NodeHealthConfig struct {
-	// Rules are the settings of the decisions. FirstBeat has no flag: New derives it from the class
-	// "node".
+	// Rules are the settings of the decisions. FirstBeat and LeastSilence have no flags: New
+	// derives them from the class "node".
 	nodehealth.Rules
 	// ConcurrentWrites is how many Nodes and pods are written at the same time.
 	ConcurrentWrites int

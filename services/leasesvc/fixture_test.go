@@ -26,6 +26,7 @@ import (
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
@@ -33,7 +34,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // fixture is a running service behind the production interceptors.
 type fixture struct {
@@ -60,6 +61,7 @@ type setup struct {
 	leadership *fakeLeadership
 	loops      []string // selected in addition to the default ones
 	etcd       clientv3.KV
+	shadow     *shadow.Trackers // nil for no dry run
 }
 
 // newFixture starts a service. Without a leadership, it waits until the service holds all shards.
@@ -84,6 +86,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 	f.service, err = leasesvc.New(cfg, leasesvc.Deps{
 		Member: member, Kube: f.kube, Leadership: leadership, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Metrics: f.registry, LoopSelection: slices.Concat([]string{"*"}, s.loops), Etcd: s.etcd,
+		Shadow: s.shadow,
 	})
 	if err != nil {
 		t.Fatal(err)

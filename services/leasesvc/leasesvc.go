@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
@@ -45,6 +46,7 @@ type Service struct {
 	member     string // the ID of this replica
 	leadership Leadership
 	logger     *slog.Logger
+	decisions  *decisions.Log
 
 	leases     *writebackcontroller.LeaseWriter
 	writes     *writebackcontroller.Metrics
@@ -70,7 +72,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards, cfg.AgentServiceAccounts...), heldShards: sessioncontroller.NewHeldShards()},
-		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, logger: deps.Logger,
+		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, logger: deps.Logger, decisions: deps.Decisions,
 	}
 	var err error
 	if s.nodeHealth, err = newNodeHealth(&s.cfg, s.state, deps); err != nil {
@@ -89,7 +91,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.leaseAPI, s.nodeAPI = s.newLeaseAPI(deps), s.newNodeAPI(deps)
 	s.runner, err = loop.NewRunner(loop.Config{
-		Loops: s.loops(), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loops: s.loops(), Selection: deps.LoopSelection, DryRun: deps.Shadow.Loops(), Logger: deps.Logger, Metrics: deps.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -112,7 +114,7 @@ func newCheckpoints(s *Service, deps Deps) *sessioncontroller.Checkpoints {
 		NodeGrace: s.cfg.NodeHealth.GracePeriod,
 	}
 	if s.nodeHealth.enabled {
-		cfg.NodeSilences = (&nodeSilences{publisher: s.nodeHealth.publisher}).of
+		cfg.NodeSilences = nodeSilencesOf(s.nodeHealth.publisher)
 	}
 	return sessioncontroller.NewCheckpoints(cfg)
 }
@@ -149,10 +151,10 @@ func (s *Service) newLeaseAPI(deps Deps) *api.Server {
 
 func (s *Service) newNodeAPI(deps Deps) *nodeapi.Server {
 	return nodeapi.New(nodeapi.Config{
-		Service: ServiceName, Replica: deps.Member.ID, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled,
+		Service: ServiceName, Replica: deps.Member.ID, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled, DryRun: s.nodeHealth.shadow != nil,
 		Catalog: s.catalog, Namespace: s.nodeHealth.namespace, Excludes: s.nodeHealth.rules.Excludes,
 		Owners: s.owners, HeldShards: s.heldShards, Publisher: s.nodeHealth.publisher, Store: s.nodeHealth.store,
-		Evictions: s.eviction.controller,
+		Evictions: s.eviction,
 		Sessions: func() nodeapi.Sessions {
 			if sessions := s.sessions.Load(); sessions != nil {
 				return sessions
@@ -193,7 +195,7 @@ func (s *Service) Receipts() sessioncontroller.Receipts { return s.leaseAPI.Rece
 // Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.
 // It returns after ctx has ended and all its goroutines have returned.
 func (s *Service) Run(ctx context.Context) error {
-	s.cfg.warn(s.logger, s.nodeHealth.enabled)
+	s.cfg.warn(s.logger, s.nodeHealth.writes())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.nodeHealth.store.Run(ctx) })
 	// The loops outlive the terms, because the session controller must end the sessions of a shard

@@ -75,11 +75,11 @@ func (s *Service) loops() []loop.Loop {
 		},
 		{
 			Name: NodeHealthLoop, Doc: "marks silent nodes as unknown, taints them and marks their pods", Scope: loop.Always,
-			OffByDefault: true, Stall: cacheStall, Run: s.nodeHealth.run,
+			OffByDefault: true, Stall: cacheStall, Run: s.nodeHealth.run, Shadow: s.nodeHealth.compare,
 		},
 		{
 			Name: TaintEvictionLoop, Doc: "deletes pods from nodes whose taints they do not tolerate", Scope: loop.Leader,
-			OffByDefault: true, Stall: cacheStall, Run: s.eviction.run,
+			OffByDefault: true, Stall: cacheStall, Run: s.eviction.run, Shadow: s.eviction.compare,
 		},
 	}
 }
@@ -112,7 +112,7 @@ func (s *Service) runSessions(ctx context.Context, report loop.Report) error {
 		Classes: classes, Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, AdoptLeases: true,
 		SessionsPerOwner: s.cfg.MaxLeasesPerIdentity,
 		FillTime:         cmp.Or(s.cfg.FillTime, interval+sessioncontroller.ReconnectTime),
-		OnTick:           func() { report(nil) }, OnDuplicate: s.duplicates.report, Logger: s.logger,
+		OnTick:           func() { report(nil) }, OnDuplicate: s.duplicates.report, Logger: s.logger, Decisions: s.decisions,
 	})
 	s.sessions.Store(sessions)
 	defer s.sessions.CompareAndSwap(sessions, nil)

@@ -125,7 +125,7 @@ func TestGetNodeHealth_NamesTheLeadersOfOtherShards(t *testing.T) {
 	}
 }
 
-func TestGetNodeHealth_ShowsTheSignals(t *testing.T) {
+func TestNodeHealth_ShowsTheSignalsAndTheAgent(t *testing.T) {
 	f := newNodeAPIFixture(t)
 	got, err := f.getHealth(f.nodes[0])
 	if err != nil {
@@ -134,9 +134,15 @@ func TestGetNodeHealth_ShowsTheSignals(t *testing.T) {
 	if s := got.Signals; len(s) != 1 || s[0].Source != nodev1.SignalSource_SIGNAL_SOURCE_NONE || s[0].SeenTime == nil || s[0].ExpireTime == nil {
 		t.Errorf("signals %v, want the begin of the grace period", s)
 	}
+	stream, sequence := f.open(), uint64(0)
+	watched := f.watch(&nodev1.WatchNodeHealthRequest{})
 	begin := time.Now()
 	f.eventually(func() error {
-		f.beat(1, holder(f.nodes[0], "1")) // rejected until the shard is served
+		sequence++ // rejected until the shard is served
+		exchange(t, stream, &leasev1.StreamHeartbeatsRequest{
+			Sequence: sequence, ClientInfo: &apiv1.ClientInfo{Agent: "trivet-agent", Version: "v1", Mode: "probe"},
+			Registrations: []*leasev1.Registration{{Holder: holder(f.nodes[0], "1")}},
+		})
 		got, err := f.getHealth(f.nodes[0])
 		if err != nil {
 			return err
@@ -151,7 +157,7 @@ func TestGetNodeHealth_ShowsTheSignals(t *testing.T) {
 		if kubelet.SeenTime.AsTime().Before(begin) || agent.SeenTime.AsTime().Before(begin) {
 			t.Errorf("signals %v, want those of the beat", got.Signals)
 		}
-		if left := time.Until(kubelet.ExpireTime.AsTime()); left <= 0 || left > 20*time.Second || agent.ExpireTime != nil {
+		if left := time.Until(kubelet.ExpireTime.AsTime()); left <= 0 || left > 20*time.Second+time.Millisecond || agent.ExpireTime != nil {
 			t.Errorf("the kubelet's signal expires in %v, the agent's at %v", left, agent.ExpireTime)
 		}
 		return nil
@@ -160,9 +166,19 @@ func TestGetNodeHealth_ShowsTheSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, node := range list.Nodes {
-		if node.Name == "nodes/"+f.nodes[0] && (len(node.Signals) != 2 || node.Signals[0].SeenTime != nil || node.Signals[1].SeenTime != nil) {
-			t.Errorf("signals %v in a list, want them without times", node.Signals)
+	i := slices.IndexFunc(list.Nodes, func(n *nodev1.NodeHealth) bool { return n.Name == "nodes/"+f.nodes[0] })
+	listed := list.Nodes[i]
+	if s := listed.Signals; len(s) != 2 || s[0].SeenTime.AsTime().Before(begin) || s[1].SeenTime.AsTime().Before(begin) {
+		t.Errorf("signals %v in a list, want those of the beat", listed.Signals)
+	}
+	event := watched.awaitNode("nodes/"+f.nodes[0], leasev1.Lease_STATE_ALIVE)
+	if s := event.Signals; len(s) != 2 || s[0].SeenTime != nil || s[1].SeenTime != nil {
+		t.Errorf("signals %v in a watch, want them without times", event.Signals)
+	}
+	want := &leasev1.Lease_Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}
+	for what, node := range map[string]*nodev1.NodeHealth{"list": listed, "watch": event} {
+		if diff := cmp.Diff(want, node.Agent, protocmp.Transform()); diff != "" {
+			t.Errorf("%s: agent (-want +got):\n%s", what, diff)
 		}
 	}
 }
@@ -343,6 +359,20 @@ func (w *nodeWatch) next() string {
 	}
 	what := strings.TrimPrefix(event.Type.String(), "EVENT_TYPE_")
 	return fmt.Sprintf("%s %s %v %d", what, event.Node.Name, event.Node.Health, event.Node.Owner.GetEpoch())
+}
+
+// awaitNode skips events until a Node's lease has that state.
+func (w *nodeWatch) awaitNode(name string, state leasev1.Lease_State) *nodev1.NodeHealth {
+	w.t.Helper()
+	for {
+		event, err := w.stream.Recv()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if node := event.Node; node.GetName() == name && node.LeaseState == state {
+			return node
+		}
+	}
 }
 
 // await skips events until the wanted one.

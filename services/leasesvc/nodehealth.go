@@ -2,12 +2,15 @@ package leasesvc
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
@@ -15,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/shadowcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -34,6 +38,10 @@ type nodeHealth struct {
 	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
 	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
+	// shadow is nil unless the loop is in dry run.
+	shadow    *shadow.Tracker
+	decisions *decisions.Log
+	logger    *slog.Logger
 	// evictions and receipts are set before run.
 	evictions nodehealthcontroller.Evictions
 	receipts  func() sessioncontroller.Receipts
@@ -50,35 +58,57 @@ func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	}
 	// The class "node" need not be served.
 	namespace, rules := corev1.NamespaceNodeLease, cfg.NodeHealth.Rules
-	rules.FirstBeat = sessioncontroller.ReconnectTime
+	rules.FirstBeat, rules.LeastSilence = sessioncontroller.ReconnectTime, sessioncontroller.ReconnectTime
 	if id, served := state.catalog.ByName(class.Node); served {
 		namespace = state.catalog.Get(id).Namespace
 		rules.FirstBeat += state.catalog.Get(id).HeartbeatInterval
+		rules.LeastSilence = rules.FirstBeat + state.catalog.Get(id).HeartbeatInterval
 		rules.SessionGrace = state.catalog.Get(id).Grace
 	}
-	enabled, publisher := selection.Enabled(NodeHealthLoop, true), nodehealthcontroller.NewPublisher()
+	tracker := deps.Shadow.Tracker(NodeHealthLoop)
+	enabled, publisher := tracker != nil || selection.Enabled(NodeHealthLoop, true), nodehealthcontroller.NewPublisher()
 	return &nodeHealth{
 		enabled: enabled, state: state, namespace: namespace, kube: deps.Kube, rules: rules, publisher: publisher,
+		shadow: tracker, decisions: deps.Decisions, logger: deps.Logger,
 		store: nodestore.New(deps.Kube, nodestore.Config{
 			Namespace: namespace, Labels: cfg.NodeHealth.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
-			NodeHealth: enabled, Eviction: selection.Enabled(TaintEvictionLoop, true),
+			NodeHealth: enabled, Eviction: selection.Enabled(TaintEvictionLoop, true) || deps.Shadow.Tracker(TaintEvictionLoop) != nil,
 			WatchSilenceLimit: cfg.WatchSilenceLimit, Metrics: deps.Metrics,
 		}),
 		controller: nodehealthcontroller.New(nodehealthcontroller.Config{
 			Rules: rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: publisher,
 			ShardOf: func(node string) int { return state.catalog.Shard(class.Node, node) },
-			Metrics: metrics, Logger: deps.Logger,
+			Metrics: metrics, Logger: deps.Logger, Tracer: deps.Tracer,
 		}),
 	}, nil
 }
 
 func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
+	events := nodestore.NewEvents(ctx, n.kube, nodestore.NodeHealthSource)
+	defer events.Close()
+	return n.judge(ctx, func(ctx context.Context, cluster nodehealthcontroller.Cluster) error {
+		cluster.Writer, cluster.Events, cluster.Decisions = n.store.Writer(), events, n.decisions
+		return n.controller.Run(ctx, cluster, report)
+	})
+}
+
+// compare is run in dry run: it gets no Writer that could write.
+func (n *nodeHealth) compare(ctx context.Context, report loop.Report) error {
+	dry := shadowcontroller.New(shadowcontroller.Config{
+		Tracker: n.shadow, NodeHealth: n.controller, Snapshot: n.publisher.Snapshot,
+		Reader: n.store.Writer(), Pods: n.store.Pods, Logger: n.logger,
+	})
+	return n.judge(ctx, func(ctx context.Context, cluster nodehealthcontroller.Cluster) error {
+		return dry.Run(ctx, cluster, report)
+	})
+}
+
+// judge calls run with a cluster that has no Writer, Events and Decisions.
+func (n *nodeHealth) judge(ctx context.Context, run func(context.Context, nodehealthcontroller.Cluster) error) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := nodestore.NewEvents(ctx, n.kube, nodestore.NodeHealthSource)
-	defer events.Close()
 	sessions := nodehealthcontroller.NewSessionTracker(n.state.catalog.Mark(n.namespace))
 	running.Go(func() {
 		sessions.Run(ctx, func() nodehealthcontroller.SessionWatcher {
@@ -88,11 +118,21 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 			return nil
 		})
 	})
-	return n.controller.Run(ctx, nodehealthcontroller.Cluster{
-		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
-		Writer: n.store.Writer(), Events: events, Sessions: sessions, Evictions: n.evictions,
-		HeldShards: n.state.heldShards, Receipts: n.receipts,
-	}, report)
+	return run(ctx, nodehealthcontroller.Cluster{
+		Cache:    n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
+		Sessions: sessions, Evictions: n.evictions, HeldShards: n.state.heldShards, Receipts: n.receipts,
+	})
+}
+
+// writes is false if upstream's controller marks and taints Nodes: the loop is off or in dry run.
+func (n *nodeHealth) writes() bool { return n.enabled && n.shadow == nil }
+
+// taintHolds says which taints are unreliable; nil if upstream's controller sets them.
+func (n *nodeHealth) taintHolds() evictioncontroller.NodeHealth {
+	if !n.writes() {
+		return nil
+	}
+	return n.publisher
 }
 
 // taintEviction is the loop taint-eviction. It runs on the replica that holds shard 0.
@@ -100,6 +140,9 @@ type taintEviction struct {
 	kube       kubernetes.Interface
 	controller *evictioncontroller.Controller
 	nodes      *nodeHealth
+	// shadow is nil unless the loop is in dry run.
+	shadow *shadow.Tracker
+	logger *slog.Logger
 }
 
 func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*taintEviction, error) {
@@ -107,10 +150,14 @@ func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*t
 	if err != nil {
 		return nil, err
 	}
+	tracker, recorded := deps.Shadow.Tracker(TaintEvictionLoop), deps.Decisions
+	if tracker != nil {
+		recorded = nil // what a dry run would do is no decision
+	}
 	return &taintEviction{
-		kube: deps.Kube, nodes: nodes,
+		kube: deps.Kube, nodes: nodes, shadow: tracker, logger: deps.Logger,
 		controller: evictioncontroller.New(evictioncontroller.Config{
-			Rules: eviction.Rules{Rate: cfg.QPS}, Workers: evictionWorkers, Metrics: metrics, Logger: deps.Logger,
+			Rules: eviction.Rules{Rate: cfg.QPS}, Workers: evictionWorkers, Metrics: metrics, Logger: deps.Logger, Decisions: recorded,
 		}),
 	}, nil
 }
@@ -122,12 +169,30 @@ func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	defer cancel()
 	events := nodestore.NewEvents(ctx, e.kube, nodestore.EvictionSource)
 	defer events.Close()
-	cluster := evictioncontroller.Cluster{
-		Cache:  e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
-		Writer: e.nodes.store.Writer(), Events: events,
-	}
-	if e.nodes.enabled {
-		cluster.NodeHealth = e.nodes.publisher
-	}
+	cluster := e.cluster()
+	cluster.Writer, cluster.Events = e.nodes.store.Writer(), events
 	return e.controller.Run(ctx, cluster, report)
+}
+
+// compare is run in dry run: it gets no Writer that could write.
+func (e *taintEviction) compare(ctx context.Context, report loop.Report) error {
+	return shadowcontroller.NewEvictions(shadowcontroller.EvictionsConfig{
+		Tracker: e.shadow, Evictions: e.controller, Reader: e.nodes.store.Writer(), Logger: e.logger,
+	}).Run(ctx, e.cluster(), report)
+}
+
+// cluster has no Writer and no Events.
+func (e *taintEviction) cluster() evictioncontroller.Cluster {
+	return evictioncontroller.Cluster{
+		Cache:      e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
+		NodeHealth: e.nodes.taintHolds(),
+	}
+}
+
+// Pending returns the Pods that must leave a Node. running is false if this replica evicts none.
+func (e *taintEviction) Pending(node string) (pending []evictioncontroller.PendingEviction, running bool) {
+	if e.shadow != nil {
+		return nil, false
+	}
+	return e.controller.Pending(node)
 }

@@ -110,12 +110,13 @@ func (s *Service) nodeProblems(add addProblem) {
 			"This replica has not read all Nodes yet, so it judges none.", nextAPIServer)
 		return
 	}
-	if hold := snapshot.Hold(); hold.Active() && snapshot.At.Instant.Sub(hold.Since) >= holdTolerance {
+	writes := s.nodeHealth.writes() // else upstream marks silent Nodes, whatever holds the loop
+	if hold := snapshot.Hold(); writes && hold.Active() && snapshot.At.Instant.Sub(hold.Since) >= holdTolerance {
 		add(metav1.Problem_SEVERITY_UNKNOWN, "MARKING_SUSPENDED", "replicas/"+s.member,
 			fmt.Sprintf("No silent Node is marked Unknown since %s: %s.", snapshot.Wall(hold.Since).UTC().Format(time.DateTime+" UTC"), hold.Message),
 			"It ends by itself once the cause is gone; trivet_node_marking_suspended has the cause. "+nextAPIServer)
 	}
-	if doubt := snapshot.ReceiverDoubt; doubt != nil && snapshot.At.Instant < doubt.Until {
+	if doubt := snapshot.ReceiverDoubt; writes && doubt != nil && snapshot.At.Instant < doubt.Until {
 		add(metav1.Problem_SEVERITY_UNKNOWN, "RECEIVER_DOUBTED", "replicas/"+s.member,
 			fmt.Sprintf("Most sessions or connections of this replica fell silent together at %s. Expired sessions mark no Node before %s.",
 				snapshot.Wall(doubt.Since).UTC().Format(time.DateTime+" UTC"), snapshot.Wall(doubt.Until).UTC().Format(time.TimeOnly)),
@@ -127,7 +128,9 @@ func (s *Service) nodeProblems(add addProblem) {
 				fmt.Sprintf("%s %s: %s.", countIs(nodes.Count, "Node"), is, list(nodes.First, nodes.Count)), nextExplain)
 		}
 	}
-	addNodes(metav1.Problem_SEVERITY_UNKNOWN, "NODES_SILENT", snapshot.Held(), "silent and not marked Unknown, because that is held")
+	if writes {
+		addNodes(metav1.Problem_SEVERITY_UNKNOWN, "NODES_SILENT", snapshot.Held(), "silent and not marked Unknown, because that is held")
+	}
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_UNKNOWN", snapshot.Unknown(), "silent and marked Unknown")
 	addNodes(metav1.Problem_SEVERITY_WARNING, "NODES_NOT_READY", snapshot.NotReady(), "alive and not ready")
 	if snapshot.ZoneEpoch != 0 {

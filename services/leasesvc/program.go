@@ -13,11 +13,14 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/audit"
 	"github.com/trivet-dev/trivet/internal/authz"
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/tracing"
 )
 
 // Leadership assigns shards to replicas. *term.Candidate implements it.
@@ -46,6 +49,8 @@ type Deps struct {
 	Authorizer *authz.Authorizer
 	// Audit records takeovers, releases and refused holders; nil records nothing.
 	Audit *audit.Log
+	// Tracer starts the spans of node health.
+	Tracer tracing.Tracer
 	// Logger is required.
 	Logger *slog.Logger
 	// Metrics gets trivet_lease_*, trivet_node_*, trivet_watch_* and node_collector_*; nil leaves
@@ -53,8 +58,12 @@ type Deps struct {
 	Metrics prometheus.Registerer
 	// Ready gets the check "nodes"; it may be nil.
 	Ready *observe.Checks
+	// Decisions records what the loops decide; nil records nothing.
+	Decisions *decisions.Log
 	// LoopSelection is the value of --loops.
 	LoopSelection []string
+	// Shadow has the trackers of the loops in dry run; nil for none.
+	Shadow *shadow.Trackers
 }
 
 // kubeRate is far above what the writers can send. The number of writers limits the load, so that
@@ -72,9 +81,11 @@ func Program(cfg *Config) process.Program {
 		AdminPort:     7611,
 		Shards:        func() int { return cfg.Shards },
 		Kube:          true,
+		Decides:       true,
 		KubeQPS:       kubeRate,
 		KubeBurst:     kubeRate,
 		Loops:         loopNames(),
+		DryRuns:       []string{NodeHealthLoop, TaintEvictionLoop},
 		Unvalidated:   Unvalidated(),
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
@@ -95,10 +106,13 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Dial:          dialer(deps),
 		Authorizer:    deps.Authorizer,
 		Audit:         deps.Audit,
+		Tracer:        deps.Tracer,
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,
 		Ready:         deps.Ready,
+		Decisions:     deps.Decisions,
 		LoopSelection: deps.LoopSelection,
+		Shadow:        deps.Shadow,
 	})
 }
 

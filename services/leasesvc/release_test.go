@@ -52,3 +52,25 @@ func TestRelease_AgentReleasesItsLeasesWhenItIsToldTo(t *testing.T) {
 		t.Errorf("the kept lease is %v", lease.State)
 	}
 }
+
+// An agent that stops while its kubelet lives on releases the lease and keeps the object.
+func TestRelease_KeepsTheLeaseObjectWhenAsked(t *testing.T) {
+	f := newFixture(t, setup{})
+	holder := &leasev1.Holder{Class: leasesvc.NodeClass, Name: "n1", BootId: "1"}
+	f.beat(1, holder)
+	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	for range 2 { // the second call finds no lease
+		if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder, KeepObject: true}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := f.leases.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName("n1")})
+		expectError(t, "the released lease", err, codes.NotFound, "LEASE_NOT_FOUND")
+		if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), "n1", metav1.GetOptions{}); err != nil {
+			t.Errorf("the Lease object: %v, want it kept", err)
+		}
+	}
+	f.beat(2, holder)
+	if lease := f.get("n1"); lease.State != leasev1.Lease_STATE_ALIVE {
+		t.Errorf("the lease of an agent that is back is %v", lease.State)
+	}
+}

@@ -16,8 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
@@ -34,7 +36,13 @@ type evictionFixture struct {
 // newEvictionFixture creates the nodes and starts the service after prepare has returned.
 func newEvictionFixture(t *testing.T, prepare func(*evictionFixture)) *evictionFixture {
 	t.Helper()
-	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
+	return newShadowEvictionFixture(t, testkit.Cluster(t).RESTConfig(), prepare, nil)
+}
+
+// newShadowEvictionFixture is newEvictionFixture with a client configuration and dry runs.
+func newShadowEvictionFixture(t *testing.T, config *rest.Config, prepare func(*evictionFixture), trackers *shadow.Trackers) *evictionFixture {
+	t.Helper()
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +61,7 @@ func newEvictionFixture(t *testing.T, prepare func(*evictionFixture)) *evictionF
 		})
 	}
 	prepare(c)
-	c.fixture = newFixture(t, setup{kube: fenced, loops: []string{leasesvc.TaintEvictionLoop}, config: func(cfg *leasesvc.Config) {
+	c.fixture = newFixture(t, setup{kube: fenced, shadow: trackers, loops: []string{leasesvc.TaintEvictionLoop}, config: func(cfg *leasesvc.Config) {
 		cfg.Shards = 2
 		cfg.Classes[0].Namespace = c.namespace
 	}})

@@ -2,7 +2,6 @@ package leasesvc_test
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // memoryKV keeps keys in memory. Its transactions always succeed.
@@ -63,13 +63,17 @@ func (t *memoryTxn) Commit() (*clientv3.TxnResponse, error) {
 }
 
 // A Node has no session, and its kubelet is silent. A new term of its shard continues the grace
-// period of the previous one, except for the time of two renewals, which is half of this short one.
+// period of the previous one, but observes the Node itself for the time in which an agent that lost
+// its server beats again.
 func TestTakeover_SilenceOfANodeWithoutASessionIsRemembered(t *testing.T) {
-	const grace = 6 * time.Second
+	t.Parallel()
+	const grace, least = 12 * time.Second, sessioncontroller.ReconnectTime + 200*time.Millisecond
 	kube := newKube()
 	f := newFixture(t, setup{
 		kube: kube, leadership: newFakeLeadership(2), loops: []string{leasesvc.NodeHealthLoop}, etcd: &memoryKV{values: map[string][]byte{}},
-		config: func(c *leasesvc.Config) { c.Shards, c.NodeHealth.GracePeriod = 2, grace },
+		config: func(c *leasesvc.Config) {
+			c.Shards, c.NodeHealth.GracePeriod, c.Classes[0].HeartbeatInterval = 2, grace, 100*time.Millisecond
+		},
 	})
 	silent := f.nameIn(1, "silent")
 	node := nodeObject(silent)
@@ -82,21 +86,31 @@ func TestTakeover_SilenceOfANodeWithoutASessionIsRemembered(t *testing.T) {
 	f.leadership.hold(0, 10)
 	f.leadership.hold(1, 10)
 	f.awaitShard(1, "LEASE_NOT_FOUND")
-	time.Sleep(grace * 4 / 5) // the silence that the first term observes
+	// The other Nodes beat: a replica that hears none of its Nodes passes on no silence.
+	sequence := uint64(0)
+	liveUntil := func(done func() bool) {
+		for ; !done(); time.Sleep(50 * time.Millisecond) {
+			sequence++
+			f.beat(sequence, holder("n1", "1"), holder("n2", "1"), holder("n3", "1"))
+		}
+	}
+	begin := time.Now()
+	liveUntil(func() bool { return time.Since(begin) > grace*3/4 }) // the first term observes the silence
 	f.lose(1, "")
 	f.leadership.hold(1, 11)
-	begin := time.Now()
-	f.eventually(func() error {
+	begin = time.Now()
+	liveUntil(func() bool {
 		node, err := kube.CoreV1().Nodes().Get(t.Context(), silent, metav1.GetOptions{})
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		if ready := node.Status.Conditions[0].Status; ready != corev1.ConditionUnknown {
-			return fmt.Errorf("the silent Node is Ready=%v", ready)
+		ready := node.Status.Conditions[0].Status
+		if time.Since(begin) > grace-time.Second {
+			t.Fatalf("the silent Node is Ready=%v %v after the new term began; its grace period is %v in all", ready, time.Since(begin), grace)
 		}
-		return nil
+		return ready == corev1.ConditionUnknown
 	})
-	if after := time.Since(begin); after < grace*2/5 || after > grace*4/5 {
-		t.Errorf("marked Unknown %v after the new term began, want the second half of its %v", after, grace)
+	if after := time.Since(begin); after < least {
+		t.Errorf("marked Unknown %v after the new term began, want %v of own observation", after, least)
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 )
 
 // UpstreamManagedBy is the managed-by label of the slices that kube-controller-manager writes.
@@ -26,6 +28,8 @@ const (
 	// its controller of Services of type LoadBalancer, which has no part in slices.
 	syncsFlag       = "concurrent-service-endpoint-syncs"
 	formerSyncsFlag = "concurrent-service-syncs"
+
+	mirroringSyncsFlag = "mirroring-concurrent-service-endpoint-syncs"
 )
 
 // Config is the configuration of slicesvc.
@@ -49,6 +53,23 @@ type Config struct {
 	// CleanUpSelectorless deletes the slices of a Service that has lost its selector or has become
 	// ExternalName.
 	CleanUpSelectorless bool
+	// Mirroring configures the loop endpointslice-mirroring.
+	Mirroring Mirroring
+}
+
+// Mirroring is the configuration of the loop that mirrors Endpoints. Its flags have upstream's
+// names, except for the last.
+type Mirroring struct {
+	// ConcurrentSyncs is how many Endpoints objects a replica syncs at the same time, 1 to 50.
+	ConcurrentSyncs int
+	// MaxEndpointsPerSubset is how many addresses of a subset are mirrored, and how many endpoints
+	// a slice has, 1 to 1000.
+	MaxEndpointsPerSubset int
+	// UpdatesBatchPeriod is how long the answer to a change of a mirrored slice by another writer
+	// waits, up to a minute.
+	UpdatesBatchPeriod time.Duration
+	// Spill puts the addresses above MaxEndpointsPerSubset into further slices.
+	Spill bool
 }
 
 // DefaultConfig returns upstream's defaults, and 64 shards.
@@ -58,6 +79,7 @@ func DefaultConfig() Config {
 		MaxEndpointsPerSlice:   100,
 		ConcurrentServiceSyncs: 5,
 		ManagedBy:              UpstreamManagedBy,
+		Mirroring:              Mirroring{ConcurrentSyncs: 5, MaxEndpointsPerSubset: maxEndpointsPerSlice},
 	}
 }
 
@@ -77,6 +99,32 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ManagedBy, "managed-by", c.ManagedBy,
 		"Value of the endpointslice.kubernetes.io/managed-by label of the EndpointSlices that slicesvc writes. With the default, slices of kube-controller-manager are adopted; "+
 			"its own controller must then be off (--controllers=*,-endpointslice-controller).")
+	c.Mirroring.registerFlags(fs)
+}
+
+func (m *Mirroring) registerFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&m.ConcurrentSyncs, mirroringSyncsFlag, m.ConcurrentSyncs,
+		"Number of hand-made Endpoints that this replica mirrors at the same time, over all its shards, 1 to 50. Used by the loop endpointslice-mirroring, as are all flags with this prefix.")
+	fs.IntVar(&m.MaxEndpointsPerSubset, "mirroring-max-endpoints-per-subset", m.MaxEndpointsPerSubset,
+		"Maximum number of addresses of one subset of hand-made Endpoints that are mirrored, 1 to 1000. The rest is in no EndpointSlice, which an Event says, unless --mirroring-spill is set.")
+	fs.DurationVar(&m.UpdatesBatchPeriod, "mirroring-endpointslice-updates-batch-period", m.UpdatesBatchPeriod,
+		"How long slicesvc waits before it answers a change that another writer made to a mirrored EndpointSlice, up to 1m. Changes of Endpoints and Services do not wait.")
+	fs.BoolVar(&m.Spill, "mirroring-spill", m.Spill,
+		"Put the addresses above --mirroring-max-endpoints-per-subset into further EndpointSlices. Without this flag they are in none, as with kube-controller-manager.")
+}
+
+func (m *Mirroring) validate() []error {
+	var problems []error
+	if m.ConcurrentSyncs < 1 || m.ConcurrentSyncs > maxServiceSyncs {
+		problems = append(problems, fmt.Errorf("--%s is %d, must be 1 to %d", mirroringSyncsFlag, m.ConcurrentSyncs, maxServiceSyncs))
+	}
+	if m.MaxEndpointsPerSubset < 1 || m.MaxEndpointsPerSubset > maxEndpointsPerSlice {
+		problems = append(problems, fmt.Errorf("--mirroring-max-endpoints-per-subset is %d, must be 1 to %d", m.MaxEndpointsPerSubset, maxEndpointsPerSlice))
+	}
+	if m.UpdatesBatchPeriod < 0 || m.UpdatesBatchPeriod > maxBatchPeriod {
+		problems = append(problems, fmt.Errorf("--mirroring-endpointslice-updates-batch-period is %v, must be 0 to %v", m.UpdatesBatchPeriod, maxBatchPeriod))
+	}
+	return problems
 }
 
 // addFormerName adds a deprecated name of a flag. Its use prints a warning. The order of precedence
@@ -122,6 +170,7 @@ func (c *Config) Validate() []error {
 	if c.UpdatesBatchPeriod < 0 || c.UpdatesBatchPeriod > maxBatchPeriod {
 		problems = append(problems, fmt.Errorf("--endpointslice-updates-batch-period is %v, must be 0 to %v", c.UpdatesBatchPeriod, maxBatchPeriod))
 	}
+	problems = append(problems, c.Mirroring.validate()...)
 	return append(problems, checkManagedBy(c.ManagedBy)...)
 }
 
@@ -131,6 +180,9 @@ func checkManagedBy(value string) []error {
 	}
 	if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
 		return []error{fmt.Errorf("--managed-by is %q, must be a label value: %s", value, strings.Join(problems, "; "))}
+	}
+	if value == mirror.ManagedBy {
+		return []error{fmt.Errorf("--managed-by is %q, which mirrored EndpointSlices have", value)}
 	}
 	return nil
 }

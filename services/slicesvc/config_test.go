@@ -19,13 +19,17 @@ func TestDefaultConfig_HasUpstreamDefaults(t *testing.T) {
 	got := map[string]string{}
 	fs.VisitAll(func(flag *pflag.Flag) { got[flag.Name] = flag.DefValue })
 	want := map[string]string{
-		"shards":                             "64",
-		"max-endpoints-per-slice":            "100",
-		"concurrent-service-endpoint-syncs":  "5",
-		"concurrent-service-syncs":           "5", // the former name
-		"endpointslice-updates-batch-period": "0s",
-		"managed-by":                         "endpointslice-controller.k8s.io",
-		"cleanup-selectorless":               "false",
+		"shards":                  "64",
+		"max-endpoints-per-slice": "100",
+		"mirroring-concurrent-service-endpoint-syncs":  "5",
+		"mirroring-endpointslice-updates-batch-period": "0s",
+		"mirroring-max-endpoints-per-subset":           "1000",
+		"mirroring-spill":                              "false",
+		"concurrent-service-endpoint-syncs":            "5",
+		"concurrent-service-syncs":                     "5", // the former name
+		"endpointslice-updates-batch-period":           "0s",
+		"managed-by":                                   "endpointslice-controller.k8s.io",
+		"cleanup-selectorless":                         "false",
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -71,14 +75,20 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 		want []string
 	}{
 		"all at once": {
-			cfg:  slicesvc.Config{ManagedBy: "not a label"},
-			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-endpoint-syncs is 0", `--managed-by is "not a label"`},
+			cfg: slicesvc.Config{ManagedBy: "not a label"},
+			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-endpoint-syncs is 0",
+				"--mirroring-concurrent-service-endpoint-syncs is 0", "--mirroring-max-endpoints-per-subset is 0", `--managed-by is "not a label"`},
 		},
 		"above the bounds": {
-			cfg: slicesvc.Config{Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51, UpdatesBatchPeriod: 61 * time.Second},
+			cfg: slicesvc.Config{
+				Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51, UpdatesBatchPeriod: 61 * time.Second,
+				Mirroring: slicesvc.Mirroring{ConcurrentSyncs: 51, MaxEndpointsPerSubset: 1001, UpdatesBatchPeriod: 61 * time.Second},
+			},
 			want: []string{
 				"--shards is 4097", "--max-endpoints-per-slice is 1001", "--concurrent-service-endpoint-syncs is 51",
-				"--endpointslice-updates-batch-period is 1m1s", "--managed-by is empty",
+				"--endpointslice-updates-batch-period is 1m1s",
+				"--mirroring-concurrent-service-endpoint-syncs is 51", "--mirroring-max-endpoints-per-subset is 1001",
+				"--mirroring-endpointslice-updates-batch-period is 1m1s", "--managed-by is empty",
 			},
 		},
 		"a negative period": {
@@ -90,7 +100,18 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 			want: []string{"--endpointslice-updates-batch-period is -1ns"},
 		},
 		"the bounds": {
-			cfg: slicesvc.Config{Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, UpdatesBatchPeriod: time.Minute, ManagedBy: "x"},
+			cfg: slicesvc.Config{
+				Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, UpdatesBatchPeriod: time.Minute, ManagedBy: "x",
+				Mirroring: slicesvc.Mirroring{ConcurrentSyncs: 50, MaxEndpointsPerSubset: 1000, UpdatesBatchPeriod: time.Minute, Spill: true},
+			},
+		},
+		"the label of mirrored slices": {
+			cfg: func() slicesvc.Config {
+				cfg := slicesvc.DefaultConfig()
+				cfg.ManagedBy = "endpointslicemirroring-controller.k8s.io"
+				return cfg
+			}(),
+			want: []string{"--managed-by is \"endpointslicemirroring-controller.k8s.io\", which mirrored EndpointSlices have"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,5 +1,7 @@
 // Package slicesvc writes the EndpointSlices of every Service that has a selector, in place of the
-// endpointslice controller of kube-controller-manager.
+// endpointslice controller of kube-controller-manager. With the loop endpointslice-mirroring, which
+// is off by default, it also writes the slices of hand-made Endpoints, in place of the
+// endpointslice-mirroring controller.
 //
 // Promise: once changes stop, every such Service has the endpoints that the upstream controller
 // would give it, in no more slices. A slice has one address family and one set of ports, and is
@@ -8,10 +10,17 @@
 // left behind, under the same managed-by label, are adopted as they are. Slices of a Service that
 // is quiet are compacted.
 //
+// Mirroring: the Endpoints object of a Service without a selector has the slices that the upstream
+// controller would give it, unless the label endpointslice.kubernetes.io/skip-mirror or the
+// annotation of a leader election forbids it. Slices without such an object are deleted. A slice
+// that kube-apiserver refuses holds up no other. Addresses above
+// --mirroring-max-endpoints-per-subset are in no slice, which an Event and a Problem say; with
+// --mirroring-spill they are in further slices. Endpoints are read only while the loop is selected.
+//
 // Invariants:
-//   - Decisions are pure: internal/index, desired, hints, pack. A sync plans the changed Pods or
-//     the whole Service; both plans are equal. PlanService shows the plan of the whole Service,
-//     without compaction.
+//   - Decisions are pure: internal/index, desired, hints, mirror, pack. A sync plans the changed
+//     Pods or the whole Service; both plans are equal. A sync of an Endpoints object plans all of
+//     its slices. PlanServiceSlices shows the whole plan, without compaction.
 //   - A write happens only in a held term of the Service's shard. An update carries the
 //     resourceVersion of the slice that it was planned from, a deletion also the UID. Names of new
 //     slices derive from their content. So a write of a replica whose term ended is refused.
@@ -27,11 +36,11 @@
 // last leader.
 //
 // Owned in Kubernetes: EndpointSlices with the managed-by label: labels, endpoints, ports, the
-// annotation endpoints.kubernetes.io/last-change-trigger-time. Owned in etcd: the terms of this
-// service.
+// annotation endpoints.kubernetes.io/last-change-trigger-time; of mirrored slices also the
+// annotations of the Endpoints object. Owned in etcd: the terms of this service.
 //
 // Not done: slices of a Service that is ExternalName or has lost its selector stay as they are,
-// unless --cleanup-selectorless is set. The garbage collector deletes the slices of a deleted
-// Service. Hand-written Endpoints are not mirrored. If another writer keeps reverting slices,
-// slicesvc reports it and backs off.
+// unless --cleanup-selectorless is set. Then they are deleted, but if the Service's Endpoints are
+// mirrored, only when the mirrored slices are written. The garbage collector deletes the slices of
+// a deleted Service. If another writer keeps reverting slices, slicesvc reports it and backs off.
 package slicesvc

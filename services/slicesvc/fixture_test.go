@@ -22,6 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/internal/tracing"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
@@ -37,6 +38,7 @@ type fixture struct {
 	namespace string
 	candidate *termtest.Candidate
 	client    slicev1.SliceServiceClient
+	tracer    tracing.Tracer
 	stop      func()
 }
 
@@ -49,12 +51,17 @@ func newFixture(t *testing.T) *fixture {
 
 func newFixtureOn(t *testing.T, config *rest.Config) *fixture {
 	t.Helper()
+	return newTracedFixture(t, config, tracing.Tracer{})
+}
+
+func newTracedFixture(t *testing.T, config *rest.Config, tracer tracing.Tracer) *fixture {
+	t.Helper()
 	config.WarningHandler = rest.NoWarnings{}
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients)}
+	f := &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients), tracer: tracer}
 	f.startService(config)
 	return f
 }
@@ -71,6 +78,7 @@ func (f *fixture) startService(config *rest.Config) {
 		Member:     member(),
 		Kube:       clients,
 		Leadership: f.candidate,
+		Tracer:     f.tracer,
 		Logger:     slog.New(slog.NewTextHandler(f.t.Output(), nil)),
 		Ready:      observe.NewChecks(),
 	}

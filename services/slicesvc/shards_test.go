@@ -208,6 +208,7 @@ func TestShards_WritesHappenInTermsWhileReplicasChange(t *testing.T) {
 	since := revision(t, etcd)
 	first := f.join("replica-1")
 	f.churn(40)
+	testkit.Eventually(t, testTimeout, f.checkSlices) // only replica-1 can have written them
 	second := f.join("replica-2")
 	f.churn(40)
 	third := f.join("replica-3")
@@ -220,7 +221,13 @@ func TestShards_WritesHappenInTermsWhileReplicasChange(t *testing.T) {
 	first.leave()
 	f.churn(40)
 	fourth := f.join("replica-4")
-	f.churn(20)
+	testkit.Eventually(t, testTimeout, func() error {
+		f.churn(20)
+		if _, _, replicas := f.audit.counts(); replicas != 4 {
+			return fmt.Errorf("%d replicas have written, want 4", replicas)
+		}
+		return nil
+	})
 	f.revokeSession(third)
 	f.revokeSession(fourth)
 	f.churn(40)

@@ -1,6 +1,7 @@
 package slicesvc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,16 +9,20 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/shadow"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/tracing"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -42,7 +47,9 @@ func Program(cfg *Config) process.Program {
 		GRPCPort: 7603, AdminPort: 7613,
 		Shards:        func() int { return cfg.Shards },
 		Kube:          true,
-		Loops:         []string{LoopName},
+		Decides:       true,
+		Loops:         loopNames(),
+		DryRuns:       loopNames(),
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
 		Build: func(deps process.Deps) (process.Service, error) {
@@ -52,7 +59,7 @@ func Program(cfg *Config) process.Program {
 			}
 			return New(*cfg, Deps{
 				Member: deps.Member, Kube: clients, Leadership: deps.Candidate,
-				Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection,
+				Tracer: deps.Tracer, Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, Decisions: deps.Decisions, Shadow: deps.Shadow, LoopSelection: deps.LoopSelection,
 			})
 		},
 	}
@@ -81,20 +88,30 @@ type Deps struct {
 	// Kube are the clients of kube-apiserver; see Connect.
 	Kube       kube.Clients
 	Leadership Leadership
-	Logger     *slog.Logger
-	// Metrics registers trivet_slice_* and upstream's endpoint_slice_controller_*.
+	// Tracer starts the spans of the syncs.
+	Tracer tracing.Tracer
+	Logger *slog.Logger
+	// Metrics registers trivet_slice_* and upstream's endpoint_slice_controller_* and
+	// endpoint_slice_mirroring_controller_*.
 	Metrics prometheus.Registerer
 	// Ready gets the check "caches".
 	Ready *observe.Checks
+	// Decisions records what the loops decide; nil records nothing.
+	Decisions *decisions.Log
 	// LoopSelection is the value of --loops.
 	LoopSelection []string
+	// Shadow has the trackers of the loops in dry run; nil for none.
+	Shadow *shadow.Trackers
 }
 
 // Service is slicesvc. Its methods are safe for concurrent use. Run must be called once.
 type Service struct {
 	leadership Leadership
 	controller *slicecontroller.Controller
+	mirrors    *mirrors // nil unless its loop is selected
 	watches    *kube.Watches
+	shadow     *shadow.Trackers
+	logger     *slog.Logger
 	api        *api.Server
 	runner     *loop.Runner
 }
@@ -107,43 +124,68 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
+	selectors, mirroring, err := loopsSelected(deps.LoopSelection)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{leadership: deps.Leadership, shadow: deps.Shadow, logger: deps.Logger}
+	selectorsDry, mirroringDry := deps.Shadow.Tracker(LoopName) != nil, deps.Shadow.Tracker(MirrorLoopName) != nil
 	slices := kube.NewSliceClient(deps.Kube.Slices, cfg.ManagedBy)
-	watches := kube.NewWatches(deps.Kube.Objects, cfg.WatchSilenceLimit, deps.Logger)
-	controller, err := slicecontroller.New(slicecontroller.Config{
+	s.watches = kube.NewWatches(deps.Kube.Objects, cfg.WatchSilenceLimit, deps.Logger)
+	writer := slicecontroller.Writer(slices)
+	if selectorsDry {
+		writer = refusingWriter{loop: LoopName}
+	}
+	s.controller, err = slicecontroller.New(slicecontroller.Config{
 		ManagedBy:             cfg.ManagedBy,
 		Shards:                cfg.Shards,
 		MaxEndpointsPerSlice:  cfg.MaxEndpointsPerSlice,
 		Workers:               cfg.ConcurrentServiceSyncs,
 		DeleteUnmanagedSlices: cfg.CleanUpSelectorless,
-		CompactAfter:          compactAfter,
+		MayDeleteUnmanaged: func(key slicecontroller.Key) bool {
+			return s.mirrors == nil || mirroringDry || s.mirrors.controller.Written(key) // a dry run writes no mirrored slices to wait for
+		},
+		CompactAfter: compactAfter,
 	}, slicecontroller.Deps{
-		Writer:  slices,
+		Writer:  writer,
 		Reader:  slices,
-		Watches: watches,
+		Watches: s.watches.Inputs(),
 		Batcher: slicecontroller.NewLoadBatcher(cfg.UpdatesBatchPeriod, cfg.ConcurrentServiceSyncs),
+		Tracer:  deps.Tracer,
 		Logger:  deps.Logger,
 		Metrics: deps.Metrics,
 		Events:  deps.Kube.Events,
+
+		Decisions: deps.Decisions,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{
-		leadership: deps.Leadership,
-		controller: controller,
-		watches:    watches,
+	if mirroring || mirroringDry {
+		if s.mirrors, err = newMirrors(cfg, deps, s.watches, s.controller); err != nil {
+			return nil, err
+		}
 	}
-	s.api = api.New(api.Config{
+	served := api.Config{
 		ReplicaID:            deps.Member.ID,
-		Controller:           controller,
+		Controller:           s.controller,
 		Leadership:           deps.Leadership,
-		CheckCaches:          s.watches.Check,
+		SelectorLoopOff:      !selectors || selectorsDry,
+		MirrorLoopOff:        mirroringDry,
+		SelectorDryRun:       selectorsDry,
+		MirrorDryRun:         mirroringDry,
+		CheckCaches:          s.watches.CheckSlices,
 		Caches:               s.watches.Status,
 		MaxEndpointsPerSlice: cfg.MaxEndpointsPerSlice,
-	})
+	}
+	if s.mirrors != nil {
+		served.Mirrors, served.CheckMirrors = s.mirrors.controller, s.checkEndpoints
+	}
+	s.api = api.New(served)
 	s.runner, err = loop.NewRunner(loop.Config{
-		Loops:     []loop.Loop{s.sliceLoop()},
+		Loops:     []loop.Loop{s.sliceLoop(), s.mirrorLoop()},
 		Selection: deps.LoopSelection,
+		DryRun:    deps.Shadow.Loops(),
 		Logger:    deps.Logger,
 		Metrics:   deps.Metrics,
 	})
@@ -151,18 +193,27 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	if deps.Ready != nil {
-		deps.Ready.AddWithDetail("caches", s.watches.Check, s.watches.Detail)
-	}
-	if deps.Metrics != nil {
-		if err := deps.Metrics.Register(watches); err != nil {
-			return nil, fmt.Errorf("register metrics of the watches: %w", err)
+		check := s.watches.Check
+		if mirroringDry {
+			check = s.watches.CheckSlices // a role that lacks the rights of mirroring stops only its dry run
 		}
+		deps.Ready.AddWithDetail("caches", check, s.watches.Detail)
 	}
-	return s, nil
+	return s, registerWatches(deps.Metrics, s.watches)
+}
+
+// checkEndpoints returns nil once the cache has every Endpoints object.
+func (s *Service) checkEndpoints() error {
+	select {
+	case <-s.watches.EndpointsSynced():
+		return nil
+	default:
+		return cmp.Or(s.watches.Check(), errors.New("endpoints are being listed"))
+	}
 }
 
 func (s *Service) sliceLoop() loop.Loop {
-	return loop.Loop{
+	return s.withShadow(loop.Loop{
 		Name:  LoopName,
 		Doc:   "keeps the EndpointSlices of every Service with a selector",
 		Scope: loop.Leader,
@@ -172,28 +223,28 @@ func (s *Service) sliceLoop() loop.Loop {
 			if !ok {
 				return term.ErrNone
 			}
-			if !s.awaitCaches(ctx, report) {
+			if !awaitCaches(ctx, s.watches.Synced(), s.watches.CheckSlices, report) {
 				return nil
 			}
-			return s.controller.RunShard(ctx, held.Shard(), report)
+			return s.controller.RunShard(tracing.With(ctx, attribute.Int64("trivet.epoch", held.Epoch())), held.Shard(), report)
 		},
-	}
+	}, s.compareSlices)
 }
 
-// awaitCaches waits until the caches are filled, and returns false if ctx ends first. Meanwhile it
+// awaitCaches waits until synced is closed, and returns false if ctx ends first. Meanwhile it
 // reports the cause of the delay: an unreachable cluster is a failure, not a stall, and a restart
 // does not help.
-func (s *Service) awaitCaches(ctx context.Context, report loop.Report) bool {
+func awaitCaches(ctx context.Context, synced <-chan struct{}, check func() error, report loop.Report) bool {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-s.watches.Synced():
+		case <-synced:
 			return true
 		case <-ticker.C:
-			if err := s.watches.Check(); err != nil {
+			if err := check(); err != nil {
 				report(err)
 			}
 		}
@@ -205,8 +256,11 @@ func (s *Service) awaitCaches(ctx context.Context, report loop.Report) bool {
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, s.api.Stop)()
-	group.Go(func() error { return s.watches.Run(ctx, s.controller) })
+	group.Go(func() error { return s.watches.Run(ctx, s.handler()) })
 	group.Go(func() error { return s.controller.Run(ctx) })
+	if s.mirrors != nil {
+		group.Go(func() error { return s.mirrors.controller.Run(ctx) })
+	}
 	group.Go(func() error { return s.runner.Run(ctx) })
 	group.Go(func() error { return s.api.Run(ctx) })
 	group.Go(func() error {
@@ -215,6 +269,14 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	})
 	return group.Wait()
+}
+
+// handler returns what receives the watched objects.
+func (s *Service) handler() kube.Handler {
+	if s.mirrors == nil {
+		return s.controller
+	}
+	return objectHandler{Controller: s.controller, mirrors: s.mirrors.controller}
 }
 
 // Register adds the SliceService to a gRPC server.
@@ -231,18 +293,32 @@ func (s *Service) Problems() []*metav1.Problem { return s.api.Problems() }
 // a sync. Every object of the cluster is in one shard; a Pod is in the shard of its own name. So
 // the counts of all replicas add up to those of the cluster.
 func (s *Service) Counts() map[string]int64 {
-	var held []int
-	for _, shard := range s.leadership.Status().Shards {
-		if shard.Here {
-			held = append(held, shard.Shard)
-		}
-	}
+	held := s.heldShards()
 	counts := s.controller.Counts(held)
-	return map[string]int64{
+	all := map[string]int64{
 		"services":        int64(counts.Services),
 		"endpoint_slices": int64(counts.EndpointSlices),
 		"endpoints":       int64(counts.Endpoints),
 		"pods":            int64(counts.Pods),
 		"queue":           int64(s.controller.QueueLength()),
 	}
+	if s.mirrors != nil {
+		mirrored := s.mirrors.controller.Counts(held)
+		all["mirrored_endpoints_objects"] = int64(mirrored.Mirrored)
+		all["dropped_addresses"] = int64(mirrored.DroppedAddresses)
+		all["mirrored_endpoint_slices"] = int64(mirrored.EndpointSlices)
+		all["mirroring_queue"] = int64(s.mirrors.controller.QueueLength())
+	}
+	return all
+}
+
+// registerWatches registers the metrics of the watches.
+func registerWatches(registerer prometheus.Registerer, watches *kube.Watches) error {
+	if registerer == nil {
+		return nil
+	}
+	if err := registerer.Register(watches); err != nil {
+		return fmt.Errorf("register metrics of the watches: %w", err)
+	}
+	return nil
 }

@@ -34,7 +34,7 @@ type method struct {
 }
 
 // methodsOf asks each server which services it has, as grpcurl does, and returns all methods.
-func methodsOf(t *testing.T, by connected) []method {
+func methodsOf(t testing.TB, by connected) []method {
 	t.Helper()
 	var found []method
 	for server, conn := range by.conns {
@@ -68,7 +68,7 @@ func methodsOf(t *testing.T, by connected) []method {
 }
 
 // checkAllServed fails for a method of Trivet that no server has.
-func checkAllServed(t *testing.T, found []method) {
+func checkAllServed(t testing.TB, found []method) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
@@ -84,7 +84,7 @@ func checkAllServed(t *testing.T, found []method) {
 
 // requestOf returns a request that is valid, names objects that do not exist where it would change
 // them, and is about the own node and the tenant's namespace.
-func requestOf(t *testing.T, m method) proto.Message {
+func requestOf(t testing.TB, m method) proto.Message {
 	t.Helper()
 	holder := `{"class": "node", "name": "` + ownNode + `", "bootId": "boot-1"}`
 	byName := map[string]string{
@@ -138,7 +138,7 @@ const leaderPause = 50 * time.Millisecond
 // call makes one call, and returns how the server decided and what it said. A server that asks the
 // caller to come back later has not decided, and a leasesvc without a term refuses a stream before
 // it knows for which holder the stream is.
-func (c connected) call(t *testing.T, m method, request proto.Message) (answer, string) {
+func (c connected) call(t testing.TB, m method, request proto.Message) (answer, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, callLimit)
 	defer cancel()

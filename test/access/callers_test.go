@@ -21,8 +21,8 @@ const (
 type caller struct {
 	name     string
 	right    right
-	files    func(*testing.T, *world) rpcclient.Config
-	metadata func(*testing.T, *world) metadata.MD
+	files    func(testing.TB, *world) rpcclient.Config
+	metadata func(testing.TB, *world) metadata.MD
 	// user and groups are those of a certificate or of a forwarded user.
 	user   string
 	groups []string
@@ -76,7 +76,7 @@ func callers() []caller {
 		{token("agent token of the own node claims to forward an admin", ownNodes, ownNode, audience), "admin", []string{"system:masters"}},
 	} {
 		own := claim.by.metadata
-		claim.by.metadata = func(t *testing.T, w *world) metadata.MD {
+		claim.by.metadata = func(t testing.TB, w *world) metadata.MD {
 			joined := forwarding(claim.user, claim.in...)(t, w)
 			if own != nil {
 				joined = metadata.Join(joined, own(t, w))
@@ -93,14 +93,14 @@ func callers() []caller {
 	return append(all, asServer, asAnonymous)
 }
 
-func withoutCertificate(_ *testing.T, w *world) rpcclient.Config {
+func withoutCertificate(_ testing.TB, w *world) rpcclient.Config {
 	config := rpcclient.Config{}
 	config.TLS.CAFile = w.ownFile
 	return config
 }
 
 func certificate(name string, may right, user string, groups ...string) caller {
-	return caller{name: name, right: may, user: user, groups: groups, files: func(t *testing.T, w *world) rpcclient.Config {
+	return caller{name: name, right: may, user: user, groups: groups, files: func(t testing.TB, w *world) rpcclient.Config {
 		return rpcclient.Config{TLS: w.files(t, w.own, certs.ClientLeaf(user, groups...), w.ownFile)}
 	}}
 }
@@ -108,24 +108,24 @@ func certificate(name string, may right, user string, groups ...string) caller {
 // foreign is a caller whose certificate another trusted authority has signed. The groups of peers
 // do not count in it.
 func foreign(name, user string, groups ...string) caller {
-	return caller{name: name, right: nothing, user: user, files: func(t *testing.T, w *world) rpcclient.Config {
+	return caller{name: name, right: nothing, user: user, files: func(t testing.TB, w *world) rpcclient.Config {
 		return rpcclient.Config{TLS: w.files(t, w.foreign, certs.ClientLeaf(user, groups...), w.ownFile)}
 	}}
 }
 
 func token(name string, may right, node, forAudience string) caller {
-	return caller{name: name, right: may, files: withoutCertificate, metadata: func(t *testing.T, w *world) metadata.MD {
+	return caller{name: name, right: may, files: withoutCertificate, metadata: func(t testing.TB, w *world) metadata.MD {
 		return metadata.Pairs("authorization", "Bearer "+w.agentToken(t, node, forAudience))
 	}}
 }
 
-func bearer(text string) func(*testing.T, *world) metadata.MD {
-	return func(*testing.T, *world) metadata.MD { return metadata.Pairs("authorization", "Bearer "+text) }
+func bearer(text string) func(testing.TB, *world) metadata.MD {
+	return func(testing.TB, *world) metadata.MD { return metadata.Pairs("authorization", "Bearer "+text) }
 }
 
 // forwarding returns the metadata in which a gateway names the original caller.
-func forwarding(user string, groups ...string) func(*testing.T, *world) metadata.MD {
-	return func(*testing.T, *world) metadata.MD {
+func forwarding(user string, groups ...string) func(testing.TB, *world) metadata.MD {
+	return func(testing.TB, *world) metadata.MD {
 		named := metadata.Pairs("x-remote-user", user)
 		named.Append("x-remote-group", groups...)
 		return named
@@ -139,7 +139,7 @@ type connected struct {
 	conns map[string]*grpc.ClientConn
 }
 
-func (c caller) connect(t *testing.T, w *world) connected {
+func (c caller) connect(t testing.TB, w *world) connected {
 	t.Helper()
 	found := connected{caller: c, ctx: t.Context(), conns: map[string]*grpc.ClientConn{}}
 	if c.metadata != nil {

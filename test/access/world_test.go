@@ -22,7 +22,9 @@ import (
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/certs"
 	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/quota"
 	"github.com/trivet-dev/trivet/internal/roles"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -52,13 +54,23 @@ type world struct {
 	clients      string            // file with both
 	issued       int               // certificates
 	addresses    map[string]string // of the gRPC servers
-	log          *testkit.LogBuffer
+	// http has the addresses of the HTTP servers: the admin server of each program, and "page".
+	http   map[string]func() string
+	limits quota.Table // of each caller; nil: those of a server
+	log    *testkit.LogBuffer
 }
 
 // newWorld starts the servers and returns once all of them are ready.
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := newEmptyWorld(t)
+	w.startAll(t)
+	return w
+}
+
+// startAll starts the four servers and returns once all of them are ready.
+func (w *world) startAll(t testing.TB) {
+	t.Helper()
 	if err := roles.Apply(t.Context(), testkit.Cluster(t).RESTConfig(), deploy.Files(), "base", "components/node-health"); err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +83,12 @@ func newWorld(t *testing.T) *world {
 		w.start(t, program)
 	}
 	w.awaitReady(t)
-	return w
 }
 
 // newEmptyWorld starts no server.
-func newEmptyWorld(t *testing.T) *world {
+func newEmptyWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{dir: t.TempDir(), kube: testkit.Kube(t), addresses: map[string]string{}, log: &testkit.LogBuffer{}}
+	w := &world{dir: t.TempDir(), kube: testkit.Kube(t), addresses: map[string]string{}, http: map[string]func() string{}, log: &testkit.LogBuffer{}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the servers said:\n%s", w.log)
@@ -89,7 +100,7 @@ func newEmptyWorld(t *testing.T) *world {
 	return w
 }
 
-func authority(t *testing.T, name string) *certs.Authority {
+func authority(t testing.TB, name string) *certs.Authority {
 	t.Helper()
 	a, err := certs.NewAuthority(name, time.Hour, time.Now())
 	if err != nil {
@@ -98,7 +109,7 @@ func authority(t *testing.T, name string) *certs.Authority {
 	return a
 }
 
-func (w *world) file(t *testing.T, name string, content []byte) string {
+func (w *world) file(t testing.TB, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(w.dir, name)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -108,7 +119,7 @@ func (w *world) file(t *testing.T, name string, content []byte) string {
 }
 
 // files issues a certificate and returns the files of its owner.
-func (w *world) files(t *testing.T, issuer *certs.Authority, leaf certs.Leaf, peers string) identity.Files {
+func (w *world) files(t testing.TB, issuer *certs.Authority, leaf certs.Leaf, peers string) identity.Files {
 	t.Helper()
 	pair, err := issuer.Issue(leaf, time.Hour, time.Now())
 	if err != nil {
@@ -122,7 +133,7 @@ func (w *world) files(t *testing.T, issuer *certs.Authority, leaf certs.Leaf, pe
 }
 
 // start runs a server under its service account, as deploy/ does.
-func (w *world) start(t *testing.T, program process.Program) {
+func (w *world) start(t testing.TB, program process.Program) {
 	t.Helper()
 	user, groups := roles.User(program.Name)
 	kubeconfig := filepath.Join(w.dir, "kubeconfig-"+program.Name)
@@ -133,7 +144,7 @@ func (w *world) start(t *testing.T, program process.Program) {
 }
 
 // run starts a server and returns where it listens.
-func (w *world) run(t *testing.T, program process.Program, kubeconfig string) term.Member {
+func (w *world) run(t testing.TB, program process.Program, kubeconfig string) term.Member {
 	t.Helper()
 	cluster := testkit.Cluster(t)
 	cfg := process.DefaultConfig(program)
@@ -147,6 +158,11 @@ func (w *world) run(t *testing.T, program process.Program, kubeconfig string) te
 	if program.Name == "leasesvc" {
 		cfg.Loops = append(cfg.Loops, "node-health")
 	}
+	if w.limits != nil {
+		cfg.Limits = w.limits
+	}
+	cfg.Runtime = process.Runtime{LogLevel: observe.NewLogLevel(cfg.Log), Flags: map[string]string{"cluster": cfg.Cluster}}
+	program.Build = w.seen(program.Build)
 	server, err := process.New(cfg, program, slog.New(slog.NewTextHandler(io.Writer(w.log), nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -160,11 +176,23 @@ func (w *world) run(t *testing.T, program process.Program, kubeconfig string) te
 			t.Errorf("%s: %v", program.Name, err)
 		}
 	})
+	w.http[program.Name] = func() string { return server.Member().AdminAddress }
 	return server.Member()
 }
 
+// seen remembers where a service serves its page.
+func (w *world) seen(build func(process.Deps) (process.Service, error)) func(process.Deps) (process.Service, error) {
+	return func(deps process.Deps) (process.Service, error) {
+		service, err := build(deps)
+		if page, ok := service.(interface{ HTTPAddress() string }); ok {
+			w.http["page"] = page.HTTPAddress
+		}
+		return service, err
+	}
+}
+
 // awaitReady asks the gateway as its own kind of peer, which needs no review.
-func (w *world) awaitReady(t *testing.T) {
+func (w *world) awaitReady(t testing.TB) {
 	t.Helper()
 	conn, err := rpcclient.Dial(w.addresses["gateway"], rpcclient.Config{TLS: w.files(t, w.own, certs.ClientLeaf("trivet:test", certs.ServerGroup), w.ownFile)}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -191,7 +219,7 @@ func (w *world) awaitReady(t *testing.T) {
 }
 
 // makeSubjects makes the Nodes, the agents' Pods, and the bindings of users to the shipped roles.
-func (w *world) makeSubjects(t *testing.T) {
+func (w *world) makeSubjects(t testing.TB) {
 	t.Helper()
 	for _, node := range []string{ownNode, otherNode} {
 		_, err := w.kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
@@ -222,7 +250,7 @@ func subjects(user string) []rbacv1.Subject {
 }
 
 // must takes an object of an earlier run of the same binary.
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
@@ -230,7 +258,7 @@ func must(t *testing.T, err error) {
 }
 
 // agentToken returns a token of the agent's account, bound to a Pod on a node.
-func (w *world) agentToken(t *testing.T, node string, audiences ...string) string {
+func (w *world) agentToken(t testing.TB, node string, audiences ...string) string {
 	t.Helper()
 	name := "agent-" + node
 	pod, err := w.kube.CoreV1().Pods(roles.Namespace).Create(t.Context(), &corev1.Pod{

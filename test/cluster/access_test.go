@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 // exec runs a command in a Pod's container, as kubectl exec does.
@@ -79,6 +80,19 @@ func (f *fixture) lease(t *testing.T, node string) *leasev1.Lease {
 		t.Fatal(err)
 	}
 	return response.GetLease()
+}
+
+// nodeHealth returns what leasesvc believes of a node.
+func (f *fixture) nodeHealth(ctx context.Context, node string) (*nodev1.NodeHealth, error) {
+	conn, err := f.dial("leasesvc", leasesvcAddress)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	response, err := nodev1.NewNodeHealthServiceClient(conn).GetNodeHealth(ctx, &nodev1.GetNodeHealthRequest{Name: "nodes/" + node})
+	return response.GetNode(), err
 }
 
 func leaseName(node string) string {

@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/nodecluster"
 )
 
-// Bounds of docs/operations.md and of bootstrapsvc's flags, with as much again for a machine that
+// Bounds of docs/deployment.md and of bootstrapsvc's flags, with as much again for a machine that
 // is busy.
 const (
 	refusingLeaves = 8 * time.Second  // three probes, one second apart, and the write

@@ -57,12 +57,7 @@ type side struct {
 
 func sides() []side {
 	return []side{
-		{"upstream", func(c *nodecluster.Config) {
-			c.Controllers, c.UpstreamEndpoints, c.WithoutTrivet = "*", true, true
-			for i := range c.Nodes {
-				c.Nodes[i].Agent = nodecluster.NoAgent
-			}
-		}},
+		{"upstream", (*nodecluster.Config).UseUpstream},
 		{"ours", func(*nodecluster.Config) {}},
 	}
 }

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/trivet-dev/trivet/internal/nodecluster"
 )
@@ -39,21 +40,25 @@ var (
 const (
 	webImage      = "localhost/web:1"
 	healthTimeout = 3 * time.Minute
-	agentAdmin    = "127.0.0.1:7605" // of each worker
+	agentAdmin    = "127.0.0.1:7605" // of each node
 )
 
-// fixture is the cluster that all tests of a run share. A test leaves it healthy.
+// fixture is a cluster that tests of a run share. A test leaves it healthy.
 type fixture struct {
 	*nodecluster.Cluster
-	kube  kubernetes.Interface // of the first node
+	kube  kubernetes.Interface // of the first node, or of any ready one in a cluster of upstream's
 	owned string               // the directory, if this run has started the cluster
 }
 
-var shared struct {
+// onceFixture is a cluster that starts with the first test that needs it.
+type onceFixture struct {
 	once    sync.Once
 	fixture *fixture
 	err     error
 }
+
+// shared is the cluster with Trivet, and bare the one in which tests install it.
+var shared, bare onceFixture
 
 // sharedCluster returns the cluster of this run, healthy, and has the test wait at its end until
 // the cluster is healthy again.
@@ -62,11 +67,16 @@ func sharedCluster(t *testing.T) *fixture {
 	if !*runOnCluster && *clusterDir == "" {
 		t.Skip("needs -cluster and root: run `make test-cluster`")
 	}
-	shared.once.Do(func() { shared.fixture, shared.err = openOrStart() })
-	if shared.err != nil {
-		t.Fatal(shared.err)
+	return shared.forTest(t, func() (*fixture, error) { return openOrStart(*clusterDir, func(*nodecluster.Config) {}) })
+}
+
+func (o *onceFixture) forTest(t *testing.T, start func() (*fixture, error)) *fixture {
+	t.Helper()
+	o.once.Do(func() { o.fixture, o.err = start() })
+	if o.err != nil {
+		t.Fatal(o.err)
 	}
-	f := shared.fixture
+	f := o.fixture
 	if err := f.awaitHealthy(t.Context()); err != nil {
 		t.Fatalf("before the test: %v", err)
 	}
@@ -78,7 +88,7 @@ func sharedCluster(t *testing.T) *fixture {
 	return f
 }
 
-func openOrStart() (*fixture, error) {
+func openOrStart(dir string, configure func(*nodecluster.Config)) (*fixture, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
 	defer cancel()
 	// A signal ends the start and not this process, which then removes what exists of the cluster.
@@ -86,15 +96,13 @@ func openOrStart() (*fixture, error) {
 	defer stop()
 	f := &fixture{}
 	var err error
-	if *clusterDir != "" {
-		f.Cluster, err = nodecluster.Open(*clusterDir)
+	if dir != "" {
+		f.Cluster, err = nodecluster.Open(dir)
 	} else {
-		err = f.start(ctx)
+		err = f.start(ctx, configure)
 	}
 	if err == nil {
-		config := f.RESTConfig(f.Nodes()[0])
-		config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
-		f.kube, err = kubernetes.NewForConfig(config)
+		err = f.connect()
 	}
 	if err == nil {
 		err = f.loadWeb(ctx)
@@ -104,6 +112,22 @@ func openOrStart() (*fixture, error) {
 	}
 	go f.endOnSignal()
 	return f, nil
+}
+
+// connect makes the client. The tests that restart each kube-apiserver use any ready one.
+func (f *fixture) connect() error {
+	config := f.RESTConfig(f.Nodes()[0])
+	if f.WithoutTrivet() {
+		var err error
+		if config, err = clientcmd.BuildConfigFromFlags("", f.Kubeconfig()); err != nil {
+			return err
+		}
+		config.QPS = -1
+	}
+	config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
+	var err error
+	f.kube, err = kubernetes.NewForConfig(config)
+	return err
 }
 
 // endOnSignal keeps an interrupted run from leaving its cluster.
@@ -117,7 +141,7 @@ func (f *fixture) endOnSignal() {
 	os.Exit(1)
 }
 
-func (f *fixture) start(ctx context.Context) error {
+func (f *fixture) start(ctx context.Context, configure func(*nodecluster.Config)) error {
 	assets, err := filepath.Abs(*arguments.assets)
 	if err != nil {
 		return err
@@ -131,6 +155,7 @@ func (f *fixture) start(ctx context.Context) error {
 	}
 	config := nodecluster.DefaultConfig(filepath.Join(f.owned, "cluster"), assets, binaries)
 	config.Logger = slog.New(slog.NewTextHandler(os.Stdout, nil))
+	configure(&config)
 	f.Cluster, err = nodecluster.Start(ctx, config)
 	return err
 }
@@ -374,7 +399,7 @@ func figure(t *testing.T, what, value, bound string) {
 // milliseconds is a duration as figures show it.
 func milliseconds(d time.Duration) string { return d.Round(time.Millisecond).String() }
 
-// finish prints the figures of the run and ends its cluster.
+// finish prints the figures of the run and ends its clusters.
 func finish(out io.Writer) error {
 	figures.mu.Lock()
 	defer figures.mu.Unlock()
@@ -385,8 +410,8 @@ func finish(out io.Writer) error {
 			fmt.Fprintln(table, row)
 		}
 		if err := table.Flush(); err != nil {
-			return errors.Join(err, shared.fixture.end())
+			return errors.Join(err, shared.fixture.end(), bare.fixture.end())
 		}
 	}
-	return shared.fixture.end()
+	return errors.Join(shared.fixture.end(), bare.fixture.end())
 }

@@ -15,8 +15,8 @@ const introduction = `# Recordings beside upstream
 Two clusters with real nodes went through the same steps, one after the other on one machine: two control-plane nodes and two
 workers with kubelet, containerd and runc. On the side "upstream", kube-controller-manager ran all of its controllers, and
 each kube-apiserver published its own address; no program of Trivet ran. On the side "ours", Trivet replaced the controllers
-of EndpointSlices, of node health and of taint eviction, and the publication of addresses. There, w1 has an agent in endpoint
-mode and w2 one in probe mode.
+of EndpointSlices, of node health and of taint eviction, and the publication of addresses. There, each node has an agent: w1 in
+endpoint mode, the others in probe mode.
 
 A client of kube-apiserver recorded Nodes (conditions, taints, labels), their Leases, and the Pods, Services, Endpoints,
 EndpointSlices and Events of the namespaces "default" and "recorded". Each change has the time since its step began. Names and

@@ -140,7 +140,7 @@ func TestRotation_ServersCertificates(t *testing.T) {
 	if calls < 10 {
 		t.Errorf("only %d calls were made", calls)
 	}
-	assertNeverDeclared(t, h, began)
+	checkNoNodeDeclared(t, h, began)
 }
 
 // callOnce makes one call on a new connection.
@@ -220,7 +220,7 @@ func TestRotation_KubeletsClientCertificate(t *testing.T) {
 	letPass(t, max(0, left+10*time.Second-time.Since(began)))
 	f.awaitBeats(t, time.Now())
 	f.awaitBeats(t, time.Now())
-	assertNeverDeclared(t, h, began)
+	checkNoNodeDeclared(t, h, began)
 }
 
 func removed(file string) error {

@@ -22,9 +22,11 @@ import (
 )
 
 const (
-	bootstrapsvcPod  = "bootstrapsvc"
-	trivetNamespace  = "trivet-system"
-	sidecarFailsSoon = time.Minute
+	bootstrapsvcPod = "bootstrapsvc"
+	trivetNamespace = "trivet-system"
+	// sidecarFailsSoon includes the time in which the kubelet answers nothing: it asks a
+	// kube-apiserver that is being replaced about each caller.
+	sidecarFailsSoon = 2 * time.Minute
 )
 
 // brokenImages are images of bootstrapsvc that do not work, by what is wrong with them.

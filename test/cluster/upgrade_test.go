@@ -45,7 +45,7 @@ type server struct{ node, pod string }
 func upgradedServers() []server {
 	return []server{
 		{"cp2", "bootstrapsvc"}, {"cp1", "bootstrapsvc"}, {"cp1", "leasesvc"}, {"cp1", "slicesvc"}, {"cp1", "gateway"},
-		{"w1", agentPod}, {"w2", agentPod},
+		{"cp1", agentPod}, {"cp2", agentPod}, {"w1", agentPod}, {"w2", agentPod},
 	}
 }
 
@@ -114,7 +114,7 @@ func TestUpgrade_ServersKilledDuringAReadinessFlip(t *testing.T) {
 	// The kubelet may take a while to say that the containers run again. leasesvc leads when it
 	// accepts a beat.
 	f.awaitBeats(t, time.Now())
-	figure(t, "slicesvc and leasesvc killed, beats of all workers again", milliseconds(time.Since(began)), "≤ 1m")
+	figure(t, "slicesvc and leasesvc killed, beats of all nodes again", milliseconds(time.Since(began)), "≤ 1m")
 	checkSlices(t, h, began, "servers killed", killedStale)
 	checkNoNodeDeclared(t, h, began)
 }

@@ -276,6 +276,110 @@ func TestSliceLags_MeasuresDisagreement(t *testing.T) {
 	}
 }
 
+// TestWorkloads_HandMadeEndpointsAreMirrored writes Endpoints of a Service without a selector.
+func TestWorkloads_HandMadeEndpointsAreMirrored(t *testing.T) {
+	f := sharedCluster(t)
+	namespace := f.namespace(t, "mirrored")
+	h := watchAll(t, f.kube, namespace)
+	f.deploy(t, namespace)
+	h.await(t, rolloutLimit, func() error { return atRest(h, webReplicas) })
+
+	const name = "by-hand"
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
+		Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}},
+	}}
+	if _, err := f.kube.CoreV1().Services(namespace).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: name}, Subsets: []corev1.EndpointSubset{{
+		Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}},
+	}}}
+	subset := &endpoints.Subsets[0]
+	for _, pod := range objects[*corev1.Pod](h) {
+		// kube-apiserver's proxy skips an address that refers to no Pod of the namespace.
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
+			IP: pod.Status.PodIP, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pod.Name, UID: pod.UID},
+		})
+	}
+	written := time.Now()
+	endpoints, err := f.kube.CoreV1().Endpoints(namespace).Create(t.Context(), endpoints, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(what string, count int) {
+		t.Helper()
+		at := h.await(t, time.Minute, func() error { return mirrored(h, name, count) })
+		figure(t, "Endpoints by hand "+what+", mirrored", milliseconds(at.Sub(written)), "≤ "+sliceBound.String())
+		if at.Sub(written) > sliceBound {
+			t.Errorf("Endpoints %s are mirrored after %v, want %v at most", what, at.Sub(written), sliceBound)
+		}
+	}
+	expect("created", webReplicas)
+	for _, node := range []string{stayingNode, otherNode} {
+		f.checkProxied(t, node, h, name)
+	}
+	endpoints.Subsets[0].Addresses = endpoints.Subsets[0].Addresses[1:]
+	written = time.Now()
+	if _, err := f.kube.CoreV1().Endpoints(namespace).Update(t.Context(), endpoints, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("changed", webReplicas-1)
+	written = time.Now()
+	if err := f.kube.CoreV1().Endpoints(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("deleted", 0)
+	if err := atRest(h, webReplicas); err != nil {
+		t.Errorf("the slices of the Service with a selector: %v", err)
+	}
+}
+
+// checkProxied calls a Service through the proxy of a kube-apiserver, which knows EndpointSlices
+// only, until each Pod has answered.
+func (f *fixture) checkProxied(t *testing.T, apiServer string, h *history, service string) {
+	t.Helper()
+	kube, err := f.Client(f.node(t, apiServer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing, namespace := map[string]bool{}, ""
+	for _, pod := range objects[*corev1.Pod](h) {
+		missing[pod.Name], namespace = true, pod.Namespace
+	}
+	began := time.Now()
+	mustEventually(t, time.Minute, func(ctx context.Context) error {
+		answer, err := kube.CoreV1().Services(namespace).ProxyGet("http", service, "http", "/name", nil).DoRaw(ctx)
+		if err != nil {
+			return fmt.Errorf("through the kube-apiserver of %s: %w", apiServer, err)
+		}
+		delete(missing, strings.TrimSpace(string(answer)))
+		if len(missing) > 0 {
+			return fmt.Errorf("through the kube-apiserver of %s: %q answers, not yet: %v", apiServer, answer, missing)
+		}
+		return nil
+	})
+	figure(t, "all Pods answer through the proxy of "+apiServer, milliseconds(time.Since(began)), "≤ 1m")
+}
+
+// mirrored returns an error unless the slices of a Service have so many endpoints, all of them
+// mirrored.
+func mirrored(h *history, service string, want int) error {
+	got := 0
+	for _, slice := range objects[*discoveryv1.EndpointSlice](h) {
+		if slice.Labels[discoveryv1.LabelServiceName] != service {
+			continue
+		}
+		if manager := slice.Labels[discoveryv1.LabelManagedBy]; manager != "endpointslicemirroring-controller.k8s.io" {
+			return fmt.Errorf("slice %s is managed by %q", slice.Name, manager)
+		}
+		got += len(slice.Endpoints)
+	}
+	if got != want {
+		return fmt.Errorf("%d endpoints of %s are mirrored, want %d", got, service, want)
+	}
+	return nil
+}
+
 // TestWorkloads_KubeletBehindTheEndpoint uses logs, exec and registration of the node whose kubelet
 // knows the agent's endpoint only.
 func TestWorkloads_KubeletBehindTheEndpoint(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
 // settled is how long a kube-apiserver may take to use a role or a policy that was just written.
@@ -185,6 +187,68 @@ func TestStaticPods_UsersHaveTheRolesOfTheAccounts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Endpoints are watched only where the loop that mirrors them is on: the component brings its
+// rights and the loop together, and the manifests without it have neither.
+func TestMirroring_TheLoopAndItsRightsGoTogether(t *testing.T) {
+	rights := func(tree string) []string {
+		var found []string
+		for _, g := range grantsOf(t, render(t, tree), "slicesvc") {
+			if strings.HasPrefix(g.resource, "endpoints") && g.group == "" {
+				found = append(found, g.resource+" "+g.verb)
+			}
+		}
+		return found
+	}
+	loops := func(tree string) string {
+		objects := render(t, tree)
+		for _, server := range servers(pods(t, objects)["slicesvc"]) {
+			return server.settings(t, objects)["loops"]
+		}
+		t.Fatalf("%s has no slicesvc", tree)
+		return ""
+	}
+	want := []string{"endpoints list", "endpoints watch"} // and endpoints/finalizers, which grantsOf leaves out
+	for tree, mirrors := range map[string]bool{
+		"base": false, "overlays/standalone": false, "overlays/sidecar": false, "overlays/static-pods": false, everything: true, staticEverything: true,
+	} {
+		if got := rights(tree); mirrors != slices.Equal(got, want) || !mirrors && len(got) > 0 {
+			t.Errorf("%s grants %q, and mirrors: %v", tree, got, mirrors)
+		}
+	}
+	for tree, mirrors := range map[string]bool{
+		"base": false, "overlays/standalone": false, everything: true, "static-pods/slicesvc": false, mirroringPod: true,
+	} {
+		if got := loops(tree); mirrors != (got == "*,"+slicesvc.MirrorLoopName) || !mirrors && got != "" {
+			t.Errorf("%s has loops %q, and mirrors: %v", tree, got, mirrors)
+		}
+	}
+}
+
+// What component endpointslice-mirroring grants is enough to read Endpoints, and not to change
+// them.
+func TestMirroring_MayReadEndpointsAndChangeNone(t *testing.T) {
+	applyRoles(t, testkit.Cluster(t), render(t, everything))
+	account := impersonate(t, username("slicesvc"), "system:serviceaccounts", "system:serviceaccounts:"+system)
+	endpoints := account.CoreV1().Endpoints("default")
+	object := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "none"}}
+	expectRights(t, map[string]func(context.Context) error{
+		"list Endpoints": func(ctx context.Context) error {
+			_, err := account.CoreV1().Endpoints("").List(ctx, metav1.ListOptions{})
+			return err
+		},
+	}, map[string]func(context.Context) error{
+		"create Endpoints": func(ctx context.Context) error {
+			_, err := endpoints.Create(ctx, object, metav1.CreateOptions{})
+			return err
+		},
+		"update Endpoints": func(ctx context.Context) error {
+			_, err := endpoints.Update(ctx, object, metav1.UpdateOptions{})
+			return err
+		},
+		"delete Endpoints": func(ctx context.Context) error { return endpoints.Delete(ctx, "none", metav1.DeleteOptions{}) },
+	})
 }
 
 // subjects are the subjects of each binding of a tree, as kind/name.

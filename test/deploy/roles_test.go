@@ -35,7 +35,7 @@ const stirred = time.Minute
 func TestRoles_GrantWhatIsUsedAndNothingElse(t *testing.T) {
 	for tree, servers := range map[string]map[string]func(*testing.T, place) func() error{
 		"base":     {"leasesvc": exerciseHeartbeats, "bootstrapsvc": exerciseBootstrap, "slicesvc": exerciseSlices},
-		everything: {"leasesvc": exerciseNodeHealth},
+		everything: {"leasesvc": exerciseNodeHealth, "slicesvc": exerciseMirroring},
 	} {
 		t.Run(filepath.Base(tree), func(t *testing.T) {
 			cluster, log := startAudited(t)
@@ -103,12 +103,12 @@ func applyRoles(t *testing.T, cluster *devcluster.Cluster, objects []*unstructur
 	}
 }
 
-// unshown are grants that no request shows. The permission to have a Service wait for its slices is
-// looked up by admission; without it no slice is created, and that shows. The others need a race:
-// slicesvc reads a slice after another writer changed it under a plan, and an Event is repeated
-// soon after the first.
+// unshown are grants that no request shows. The permission to have a Service or an Endpoints object
+// wait for its slices is looked up by admission; without it no slice is created, and that shows.
+// The others need a race: slicesvc reads a slice after another writer changed it under a plan, and
+// an Event is repeated soon after the first.
 var unshown = map[string][]string{
-	"slicesvc":     {"services/finalizers update", "endpointslices get", "events patch"},
+	"slicesvc":     {"services/finalizers update", "endpoints/finalizers update", "endpointslices get", "events patch"},
 	"bootstrapsvc": {"events patch"},
 }
 
@@ -192,8 +192,8 @@ func startBootstrap(t *testing.T, in place) *grpc.ClientConn {
 	return start(t, in, bootstrapsvc.Program(&cfg))
 }
 
-func startSlices(t *testing.T, in place) {
+func startSlices(t *testing.T, in place, loops ...string) {
 	t.Helper()
 	cfg := slicesvc.DefaultConfig()
-	start(t, in, slicesvc.Program(&cfg))
+	start(t, in, slicesvc.Program(&cfg), loops...)
 }

@@ -46,6 +46,14 @@ func pods(t *testing.T, objects []*unstructured.Unstructured) map[string]corev1.
 	for _, daemons := range ofKind[appsv1.DaemonSet](t, objects, "DaemonSet") {
 		found["daemonset/"+daemons.Name] = daemons.Spec.Template.Spec
 	}
+	for _, set := range ofKind[appsv1.StatefulSet](t, objects, "StatefulSet") {
+		spec := set.Spec.Template.Spec
+		for _, claim := range set.Spec.VolumeClaimTemplates { // as the controller adds them to a Pod
+			source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name}}
+			spec.Volumes = append(spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: source})
+		}
+		found["statefulset/"+set.Name] = spec
+	}
 	for _, job := range ofKind[batchv1.Job](t, objects, "Job") {
 		found["job/"+job.Name] = job.Spec.Template.Spec
 	}
@@ -152,6 +160,7 @@ func TestTrees_RunTheServersTheyAreFor(t *testing.T) {
 		"static-pods/bootstrapsvc": {"bootstrapsvc"},
 		"static-pods/leasesvc":     {"leasesvc"},
 		"static-pods/slicesvc":     {"slicesvc"},
+		mirroringPod:               {"slicesvc"},
 		"static-pods/gateway":      {"gateway"},
 		sharedPod:                  {"bootstrapsvc"},
 	} {

@@ -19,10 +19,15 @@ import (
 
 // serverPods are the static Pods of the servers, agentPods those of the agent.
 func serverPods() []string {
-	return []string{"static-pods/bootstrapsvc", "static-pods/leasesvc", "static-pods/slicesvc", "static-pods/gateway"}
+	return []string{
+		"static-pods/bootstrapsvc", "static-pods/leasesvc", "static-pods/slicesvc", mirroringPod, "static-pods/gateway",
+	}
 }
 
 func agentPods() []string { return []string{"static-pods/agent", "static-pods/agent-endpoint"} }
+
+// mirroringPod is the static Pod of slicesvc with the loop that mirrors Endpoints.
+const mirroringPod = "static-pods/slicesvc-mirroring"
 
 // sharedPod is that of kube-apiserver with bootstrapsvc as a second container.
 const sharedPod = "static-pods/kube-apiserver"

@@ -314,10 +314,22 @@ func mistypeSlice(ctx context.Context, kube kubernetes.Interface) error {
 	return err
 }
 
-// exerciseSlices has a pod become ready and not ready, and adds superfluous slices beside the right
-// one.
+// exerciseSlices has the loops that are on by default, and a Service with a selector.
 func exerciseSlices(t *testing.T, in place) func() error {
 	startSlices(t, in)
+	return servedPod(t, in)
+}
+
+// exerciseMirroring does what exerciseSlices does, and mirrors Endpoints.
+func exerciseMirroring(t *testing.T, in place) func() error {
+	startSlices(t, in, slicesvc.MirrorLoopName)
+	serve, mirror := servedPod(t, in), mirroredEndpoints(t, in.kube)
+	return func() error { return errors.Join(serve(), mirror()) }
+}
+
+// servedPod has a pod become ready and not ready, and adds superfluous slices beside the right one.
+func servedPod(t *testing.T, in place) func() error {
+	t.Helper()
 	addNode(t, in.kube, "serving")
 	labels := map[string]string{"app": "roles"}
 	_, err := in.kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
@@ -345,6 +357,45 @@ func exerciseSlices(t *testing.T, in place) func() error {
 			addNeedless(t.Context(), in.kube, fmt.Sprintf("roles-needless-%d", round)),
 		)
 		return errors.Join(err, soon(func() error { return oneSlice(t.Context(), in.kube, round%2 == 0) }))
+	}
+}
+
+// mirroredEndpoints returns what gives a hand-made Endpoints object another address, and waits
+// until its slice has that one.
+func mirroredEndpoints(t *testing.T, kube kubernetes.Interface) func() error {
+	t.Helper()
+	const name = "mirrored"
+	_, err := kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: name}, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: "10.1.0.1"}}, Ports: []corev1.EndpointPort{{Port: 80}},
+	}}}
+	if endpoints, err = kube.CoreV1().Endpoints("default").Create(t.Context(), endpoints, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	round := 0
+	return func() error {
+		round++
+		address := fmt.Sprintf("10.1.%d.%d", round/250, round%250+1)
+		endpoints.ResourceVersion = "" // whatever it is now
+		endpoints.Subsets[0].Addresses[0].IP = address
+		if _, err := kube.CoreV1().Endpoints("default").Update(t.Context(), endpoints, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		return soon(func() error {
+			found, err := kube.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+			if err != nil {
+				return err
+			}
+			if len(found.Items) != 1 || len(found.Items[0].Endpoints) != 1 || found.Items[0].Endpoints[0].Addresses[0] != address {
+				return fmt.Errorf("of %d slices there should be one, with %s in it alone", len(found.Items), address)
+			}
+			return nil
+		})
 	}
 }
 

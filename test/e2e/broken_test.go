@@ -20,6 +20,7 @@ import (
 // A replica that reaches etcd and not its kube-apiserver is a member like any other, and must cost
 // the healthy one nothing.
 func TestServers_AReplicaWithoutItsAPIServerGetsNoShard(t *testing.T) {
+	t.Parallel() // it mostly waits, and needs Services only
 	cluster, kube := testkit.Cluster(t), testkit.Kube(t)
 	namespace := testkit.Namespace(t, kube)
 	all := float64(slicesvc.DefaultConfig().Shards)

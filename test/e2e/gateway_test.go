@@ -74,7 +74,7 @@ func (a answer) leads(service string) bool {
 
 func TestGateway_FindsServersAndNamesTheOneThatIsKilled(t *testing.T) {
 	cluster := testkit.Cluster(t)
-	page := freeAddress(t)
+	page := testkit.FreeAddress(t)
 	gateway := serve(t, cluster, "gateway", "--cluster=gateway", "--http-listen="+page)
 	slicesvc := serve(t, cluster, "slicesvc", "--cluster=gateway")
 	testkit.Eventually(t, 30*time.Second, func() error {

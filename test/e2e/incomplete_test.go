@@ -31,21 +31,24 @@ const (
 	// incompleteTime is for how long answers are read after a replica was killed: its term ends,
 	// the other replica claims its shards, and reads what they have.
 	incompleteTime = 15 * time.Second
+	// filledTimeout bounds the half minute in which agents find the replica of a shard.
+	filledTimeout = 2 * time.Minute
 )
 
 // A replica of leasesvc is killed. Until the other one has its shards, each list and each watch
 // either has everything or names what is missing.
 func TestGateway_AListThatLacksShardsNamesThem(t *testing.T) {
+	t.Parallel() // it mostly waits, and needs Nodes only
 	cluster, kube := testkit.Cluster(t), testkit.Kube(t)
 	names := nodesWithZone(t, kube, "incomplete", "zone-a", incompleteNodes)
-	page := "https://" + freeAddress(t)
+	page := "https://" + testkit.FreeAddress(t)
 	gateway := serve(t, cluster, "gateway", "--cluster=incomplete", "--http-listen="+strings.TrimPrefix(page, "https://"))
 	first := serve(t, cluster, "leasesvc", "--cluster=incomplete", "--loops=*,node-health")
 	testkit.Eventually(t, 30*time.Second, first.ready)
 	second := serve(t, cluster, "leasesvc", "--cluster=incomplete", "--loops=*,node-health")
 	beat(t, names, first.grpc, second.grpc)
 	lists := []string{"/v1/nodes", "/v1/leases"}
-	testkit.Eventually(t, 60*time.Second, func() error {
+	testkit.Eventually(t, filledTimeout, func() error {
 		for _, path := range lists {
 			if got := list(page+path, names); got.err != nil || got.items != incompleteNodes || got.missing > 0 {
 				return fmt.Errorf("%s: %+v", path, got)
@@ -67,7 +70,7 @@ func TestGateway_AListThatLacksShardsNamesThem(t *testing.T) {
 		checkNoSilentGap(t, end, "trivet nodes", func() answered { return printed(t, gateway.grpc, names) })
 	})
 	running.Wait()
-	testkit.Eventually(t, 60*time.Second, func() error {
+	testkit.Eventually(t, filledTimeout, func() error {
 		for _, path := range lists {
 			if got := list(page+path, names); got.items != incompleteNodes || got.missing > 0 {
 				return fmt.Errorf("%s: %+v", path, got)

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -65,7 +63,7 @@ func run(t *testing.T, name string, args ...string) *running {
 func serve(t *testing.T, cluster *devcluster.Cluster, name string, args ...string) *running {
 	t.Helper()
 	ca, cert, key := cluster.EtcdFiles()
-	grpc, admin := freeAddress(t), freeAddress(t)
+	grpc, admin := testkit.FreeAddress(t), testkit.FreeAddress(t)
 	r := run(t, name, append(append(serverFlags(t, cluster, name),
 		"--etcd-endpoints="+strings.Join(cluster.EtcdEndpoints(), ","),
 		"--etcd-ca-file="+ca, "--etcd-cert-file="+cert, "--etcd-key-file="+key,
@@ -73,25 +71,6 @@ func serve(t *testing.T, cluster *devcluster.Cluster, name string, args ...strin
 	), args...)...)
 	r.grpc, r.admin = grpc, admin
 	return r
-}
-
-// given are the addresses that freeAddress has returned. The system may offer one again before its
-// process listens.
-var given sync.Map
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		address := l.Addr().String()
-		_ = l.Close()
-		if _, again := given.LoadOrStore(address, true); !again {
-			return address
-		}
-	}
 }
 
 // said returns nil once the command has said the text, and an error while it has not; an ended

@@ -82,7 +82,7 @@ func TestServers_EveryMistakeIsToldAtOnce(t *testing.T) {
 
 func TestServers_UnreachableDependenciesKeepThemUnreadyWithReasons(t *testing.T) {
 	cluster := testkit.Cluster(t)
-	admin := freeAddress(t)
+	admin := testkit.FreeAddress(t)
 	server := run(t, "slicesvc", "--listen=127.0.0.1:0", "--admin-listen="+admin, "--insecure",
 		"--kubeconfig="+cluster.Kubeconfig(), "--etcd-endpoints=http://127.0.0.1:1")
 	server.admin = admin

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -166,8 +165,13 @@ func slicesAreKept(t *testing.T, kube kubernetes.Interface) {
 		for _, slice := range slices.Items {
 			endpoints[slice.Labels["kubernetes.io/service-name"]] += len(slice.Endpoints)
 		}
+		const mirrored, addresses = "outside-database", 3 // the addresses of its Endpoints object
+		if endpoints[mirrored] != addresses {
+			return fmt.Errorf("Service %s has %d mirrored endpoints, want %d", mirrored, endpoints[mirrored], addresses)
+		}
+		delete(endpoints, mirrored)
 		if len(endpoints) != upServices {
-			return fmt.Errorf("slices of %d Services, want %d", len(endpoints), upServices)
+			return fmt.Errorf("slices of %d Services with a selector, want %d", len(endpoints), upServices)
 		}
 		for service, n := range endpoints {
 			if n != upPods/upServices {
@@ -228,20 +232,6 @@ func (r *running) lineOf(t *testing.T, name string) string {
 		t.Fatalf("trivet up does not say %q", name)
 	}
 	return match
-}
-
-func TestUp_KilledLeavesNoProcess(t *testing.T) {
-	up := startUp(t, "--pods=0", "--services=0")
-	below := children(t, up.command.Process.Pid)
-	up.stop(t, syscall.SIGKILL, 10*time.Second)
-	testkit.Eventually(t, 10*time.Second, func() error {
-		for _, pid := range below {
-			if alive(pid) {
-				return fmt.Errorf("process %d outlived trivet up", pid)
-			}
-		}
-		return nil
-	})
 }
 
 func TestUp_WithoutBinariesSaysWhatToDo(t *testing.T) {

@@ -28,7 +28,7 @@ func TestGateway_OneVerdictWhileThingsAreBroken(t *testing.T) {
 	cluster, kube := testkit.Cluster(t), testkit.Kube(t)
 	silent := nodesWithZone(t, kube, "silent", "zone-dark", 3)
 	alive := nodesWithZone(t, kube, "alive", "zone-lit", 3)
-	page := freeAddress(t)
+	page := testkit.FreeAddress(t)
 	gateway := serve(t, cluster, "gateway", "--cluster=verdict", "--http-listen="+page)
 	leasesvc := serve(t, cluster, "leasesvc", "--cluster=verdict", "--loops=*,node-health",
 		"--node-monitor-grace-period=5s", "--node-startup-grace-period=5s")
@@ -54,6 +54,14 @@ func TestGateway_OneVerdictWhileThingsAreBroken(t *testing.T) {
 		if code, body, err := fetch("https://" + page + "/v1/nodes/" + name); err != nil || code != http.StatusOK || !strings.Contains(body, "HEALTH_UNKNOWN") {
 			t.Errorf("node %s: %d %s (%v), want HEALTH_UNKNOWN", name, code, body, err)
 		}
+		code, body, err := fetch("https://" + page + "/v1/decisions?resources=nodes/" + name)
+		if err != nil || code != http.StatusOK || !strings.Contains(body, "ACTION_NODE_MARKED_UNKNOWN") || strings.Contains(body, "no replica is registered") {
+			t.Errorf("decisions about node %s: %d %s (%v), want that it was marked", name, code, body, err)
+		}
+	}
+	code, body, err := fetch("https://" + page + "/v1/decisions?actions=ACTION_FINDING_OPENED&actions=ACTION_TERM_TAKEN")
+	if err != nil || code != http.StatusOK || !strings.Contains(body, fmt.Sprint(port)) || !strings.Contains(body, "shards/slicesvc/0") {
+		t.Errorf("decisions: %d %s (%v), want the finding about port %d and the terms", code, body, err, port)
 	}
 
 	leasesvc.stop(t, syscall.SIGKILL, 10*time.Second)

@@ -37,6 +37,7 @@ const defaultDir = "/var/lib/trivet-cluster"
 type options struct {
 	dir, assets, binaries, image string
 	certificateLifetime          time.Duration
+	bare                         bool
 }
 
 func newCommand() *cobra.Command {
@@ -54,6 +55,7 @@ func newCommand() *cobra.Command {
 	up.Flags().StringVar(&o.binaries, "binaries", "bin/static", "Directory with the static binaries of Trivet and pause.")
 	up.Flags().StringVar(&o.image, "image", "", "Archive with image trivet:devel, instead of one made from --binaries.")
 	up.Flags().DurationVar(&o.certificateLifetime, "certificate-lifetime", 0, "Lifetime of the kubelets' certificates, which are renewed; default: a day.")
+	up.Flags().BoolVar(&o.bare, "bare", false, "Start a cluster with upstream's controllers and without servers and agents of Trivet, to install Trivet in.")
 	root.AddCommand(up,
 		o.command("down", "End the cluster and remove everything about it", 0, func(ctx context.Context, c *nodecluster.Cluster, _ []string) error {
 			return c.Down(ctx)
@@ -87,13 +89,18 @@ func (o *options) up(ctx context.Context) error {
 	}
 	config := nodecluster.DefaultConfig(o.dir, o.assets, o.binaries)
 	config.TrivetImage, config.CertificateLifetime = o.image, o.certificateLifetime
+	if o.bare {
+		config.UseUpstream()
+	}
 	config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	c, err := nodecluster.Start(ctx, config)
 	if err != nil {
 		return fmt.Errorf("%w\nThe logs are below %s; end what has started with: cluster down", err, o.dir)
 	}
-	if err := startPage(ctx, c, filepath.Join(o.binaries, "trivet")); err != nil {
-		return err
+	if !o.bare {
+		if err := startPage(ctx, c, filepath.Join(o.binaries, "trivet")); err != nil {
+			return err
+		}
 	}
 	return printStatus(ctx, c, os.Stdout)
 }

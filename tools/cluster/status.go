@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,10 +15,13 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/nodecluster"
+	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
 
 const (
@@ -81,6 +86,16 @@ func printStatus(ctx context.Context, c *nodecluster.Cluster, out io.Writer) err
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", node.Name, node.Address, power, node.LogDir())
 	}
 	problem := errors.Join(printObjects(ctx, c, table), table.Flush())
+	if c.WithoutTrivet() {
+		pki := filepath.Join(c.Dir(), "pki")
+		fmt.Fprintf(out, `
+kubectl    export KUBECONFIG=%s
+Install    docs/install.md, with image docker.io/library/trivet:devel, which all nodes have, etcd at https://%s:2379,
+           --etcd-ca-cert %s --etcd-ca-key %s
+End it     cluster down
+`, c.Kubeconfig(), c.Nodes()[0].Address, filepath.Join(pki, "etcd-ca.crt"), filepath.Join(pki, "etcd-ca.key"))
+		return problem
+	}
 	relays, err := c.Relays()
 	if err != nil {
 		return errors.Join(problem, err)
@@ -120,9 +135,20 @@ func printObjects(ctx context.Context, c *nodecluster.Cluster, table io.Writer) 
 			problems = append(problems, err)
 			continue
 		}
-		fmt.Fprintln(table, "\nNODE\tREADY\t\tTAINTS")
+		var healths map[string]*nodev1.NodeHealth
+		var silent error
+		if !c.WithoutTrivet() {
+			healths, silent = nodeHealths(ctx, c)
+		}
+		fmt.Fprintln(table, "\nNODE\tREADY\tAGENT\tKUBELET SEEN\tTAINTS")
 		for i := range nodes.Items {
-			fmt.Fprintf(table, "%s\t%s\t\t%s\n", nodes.Items[i].Name, ready(nodes.Items[i].Status.Conditions), taints(&nodes.Items[i]))
+			name := nodes.Items[i].Name
+			health := healths["nodes/"+name]
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", name, ready(nodes.Items[i].Status.Conditions),
+				cmp.Or(health.GetAgent().GetMode(), "-"), kubeletSeen(health), taints(&nodes.Items[i]))
+		}
+		if silent != nil {
+			fmt.Fprintln(table, "leasesvc does not say the agents:", silent)
 		}
 		fmt.Fprintln(table, "\nNAMESPACE\tPOD\tPHASE\tNODE")
 		for i := range pods.Items {
@@ -132,6 +158,42 @@ func printObjects(ctx context.Context, c *nodecluster.Cluster, table io.Writer) 
 		return nil
 	}
 	return errors.Join(append([]error{errors.New("no kube-apiserver answers")}, problems...)...)
+}
+
+// nodeHealths returns what leasesvc says of the nodes, by their resource names.
+func nodeHealths(ctx context.Context, c *nodecluster.Cluster) (map[string]*nodev1.NodeHealth, error) {
+	config, err := c.TLSConfig("leasesvc")
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///%s:7601", c.Nodes()[0].Address), grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return c.DialContext(ctx, "tcp", address) }))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, questionTime/2)
+	defer cancel()
+	response, err := nodev1.NewNodeHealthServiceClient(conn).ListNodeHealth(ctx, &nodev1.ListNodeHealthRequest{})
+	if err != nil {
+		return nil, err
+	}
+	healths := map[string]*nodev1.NodeHealth{}
+	for _, health := range response.GetNodes() {
+		healths[health.GetName()] = health
+	}
+	return healths, nil
+}
+
+// kubeletSeen returns the age of the kubelet's own last signal.
+func kubeletSeen(health *nodev1.NodeHealth) string {
+	for _, signal := range health.GetSignals() {
+		if source := signal.GetSource(); signal.GetSeenTime() != nil &&
+			source != nodev1.SignalSource_SIGNAL_SOURCE_AGENT && source != nodev1.SignalSource_SIGNAL_SOURCE_NONE {
+			return time.Since(signal.GetSeenTime().AsTime()).Round(100*time.Millisecond).String() + " ago"
+		}
+	}
+	return "-"
 }
 
 func ready(conditions []corev1.NodeCondition) corev1.ConditionStatus {

@@ -3,6 +3,8 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
 // nonRoot is the user and group of Trivet's own image; deploy/ and deploy/Dockerfile name it too.
@@ -199,4 +203,30 @@ func writeTreeFile(target string, f file) error {
 		return err
 	}
 	return os.Chmod(target, f.mode)
+}
+
+// rootsModule is the module that publicRoots reads. Its version in go.mod is the version of the
+// bundle.
+const rootsModule = "golang.org/x/crypto/x509roots/fallback"
+
+// publicRoots returns the public authorities of Mozilla's program as PEM, each with its name.
+//
+// They come from a module, not from this machine, so that equal sources make equal images. An
+// authority whose trust Mozilla limits by date is left out: a PEM file cannot hold the limit.
+func publicRoots() ([]byte, error) {
+	var out bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		certificate, err := x509.ParseCertificate(root.Certificate)
+		if err != nil {
+			return nil, fmt.Errorf("parse an authority of %s: %w", rootsModule, err)
+		}
+		fmt.Fprintf(&out, "# %s\n", certificate.Subject)
+		if err := pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), nil
 }

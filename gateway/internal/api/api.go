@@ -11,6 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/term"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 )
 
 // Directory has the registered replicas. Its methods return at once and are safe for concurrent
@@ -53,13 +54,14 @@ func New(cfg Config) *Server {
 	s := &Server{replicaID: cfg.ReplicaID, cluster: newClusterServer(cfg)}
 	leases, slices, bootstrap := newService(cfg, "leasesvc"), newService(cfg, "slicesvc"), newService(cfg, "bootstrapsvc")
 	s.services = []*service{leases, bootstrap, slices}
-	s.routes = s.table(leases, slices, bootstrap)
+	s.routes = s.table(leases, slices, bootstrap, newServices(cfg, "leasesvc", "bootstrapsvc", "slicesvc"))
 	return s
 }
 
 // Register adds the services, except StatusService; see [Server.ListShards].
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	gatewayv1.RegisterClusterServiceServer(registrar, s.cluster)
+	shadowv1.RegisterShadowServiceServer(registrar, shadowServer{server: s})
 	for _, route := range s.routes {
 		route.register(registrar, s.replicaID)
 	}
@@ -69,6 +71,7 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.cluster.poller.Run(ctx) })
+	group.Go(func() error { return s.cluster.record(ctx) })
 	for _, hub := range s.hubs {
 		group.Go(func() error { return hub.Run(ctx) })
 	}

@@ -50,12 +50,12 @@ func (s *service) unreachable(summary string, failures []fanout.Failure, options
 	if len(causes) == 0 {
 		summary = s.absent()
 	}
-	return unreachable(s.cluster, summary, causes, s.directory.Check(), append(options, rpcerror.WithMetadata("service", s.name))...)
+	return unreachable(s.cluster, summary, causes, s.directory.Check(), append(options, rpcerror.WithMetadata("service", strings.Join(s.names, ",")))...)
 }
 
 // absent says that no replica of the service is registered, and what is.
 func (s *service) absent() string {
-	return fmt.Sprintf("no replica of %s is registered in etcd; %s", s.name, registered(s.directory.Members()))
+	return fmt.Sprintf("no replica of %s is registered in etcd; %s", strings.Join(s.names, ", "), registered(s.directory.Members()))
 }
 
 // registered says how many replicas of each service are registered.

@@ -67,11 +67,7 @@ func (c *collection) listAll(sizes pages) unary {
 		if more { // possibly an empty page in the middle
 			set(response, "next_page_token", at.Encode(m.name()+"\x00"+arguments))
 		}
-		leaders := c.leadersNow(ctx)
-		missing := merge.Missing(c.name, leaders, answers.sources, fanout.Parts(answers.failures))
-		if len(leaders) == 0 {
-			missing = append(missing, merge.UnknownShards(c.name))
-		}
+		missing := c.missing(ctx, answers)
 		appendTo(response, "sources", answers.sources)
 		appendTo(response, "missing", missing)
 		if len(missing) == 0 {
@@ -81,11 +77,25 @@ func (c *collection) listAll(sizes pages) unary {
 	}
 }
 
+// missing returns what the answers of a round lack.
+func (c *collection) missing(ctx context.Context, answers round) []*metav1.MissingPart {
+	if c.ownership == merge.Local {
+		missing := merge.Missing(c.name, nil, answers.sources, fanout.Parts(answers.failures))
+		return append(missing, c.absentServices()...)
+	}
+	leaders := c.leadersNow(ctx)
+	missing := merge.Missing(c.name, leaders, answers.sources, fanout.Parts(answers.failures))
+	if len(leaders) == 0 {
+		missing = append(missing, merge.UnknownShards(c.name))
+	}
+	return missing
+}
+
 // askRound asks each replica once. The error is INVALID_ARGUMENT or a refusal of the caller, which
 // each replica would return, or that no replica answered.
 func (c *collection) askRound(ctx context.Context, m method, request proto.Message, limit int, token string) (round, error) {
 	members := c.members()
-	if c.ownership == merge.Partitioned {
+	if c.ownership.DividesItems() {
 		limit = max(1, limit/max(1, len(members))) // together they fill a page
 	}
 	request = proto.Clone(request)

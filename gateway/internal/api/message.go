@@ -105,6 +105,11 @@ func argumentsOf(request proto.Message) string {
 
 // valuesOf returns the values of a field as text.
 func valuesOf(desc protoreflect.FieldDescriptor, value protoreflect.Value) []string {
+	if !desc.IsList() && desc.Message() != nil {
+		// Value.String is not the same twice.
+		encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(value.Message().Interface()) // it was decoded, so it is valid
+		return []string{string(encoded)}
+	}
 	if !desc.IsList() {
 		return []string{value.String()}
 	}
@@ -115,17 +120,20 @@ func valuesOf(desc protoreflect.FieldDescriptor, value protoreflect.Value) []str
 	return values
 }
 
-// filteredField returns the field of the item that a filter is about.
-func filteredField(filter protoreflect.FieldDescriptor) field {
+// filteredField returns the field of an item that a filter is about: for a repeated filter the one
+// in the singular, or one of the same name that has several values. Nil means that there is none.
+func filteredField(filter protoreflect.FieldDescriptor, item protoreflect.MessageDescriptor) protoreflect.FieldDescriptor {
+	fields := item.Fields()
 	if filter.IsList() {
-		return field(strings.TrimSuffix(string(filter.Name()), "s"))
+		if of := fields.ByName(field(strings.TrimSuffix(string(filter.Name()), "s"))); of != nil {
+			return of
+		}
 	}
-	return filter.Name()
+	return fields.ByName(filter.Name())
 }
 
 // selectorOf returns whether the filter of a watch wants an item, or nil if it wants all. A
-// repeated field names the accepted values of the field of the item in the singular; "parent" is a
-// prefix of the name.
+// repeated field names the accepted values of filteredField; "parent" is a prefix of the name.
 func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func(merge.Item) bool {
 	var conditions []func(merge.Item) bool
 	request.ProtoReflect().Range(func(desc protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -136,9 +144,9 @@ func selectorOf(request proto.Message, item protoreflect.MessageDescriptor) func
 				conditions = append(conditions, func(item merge.Item) bool { return strings.HasPrefix(item.GetName(), parent+"/") })
 			}
 		default:
-			accepted, of := valuesOf(desc, value), item.Fields().ByName(filteredField(desc))
+			accepted, of := valuesOf(desc, value), filteredField(desc, item)
 			conditions = append(conditions, func(item merge.Item) bool {
-				return slices.Contains(accepted, item.ProtoReflect().Get(of).String())
+				return slices.ContainsFunc(valuesOf(of, item.ProtoReflect().Get(of)), func(one string) bool { return slices.Contains(accepted, one) })
 			})
 		}
 		return true

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,17 +14,21 @@ import (
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/leader"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
 // service is one service of the cluster, and how to ask its replicas.
 type service struct {
 	cluster, name string
-	directory     Directory
-	connections   *fanout.Pool
-	timeout       time.Duration
-	router        *leader.Router
+	// names are the services whose replicas are asked: name, or several without a common name.
+	names       []string
+	directory   Directory
+	connections *fanout.Pool
+	timeout     time.Duration
+	router      *leader.Router
 
 	mu sync.Mutex // guards the fields below
 	// leaders has the leader of each shard, as a replica told at read.
@@ -32,20 +37,39 @@ type service struct {
 }
 
 func newService(cfg Config, name string) *service {
-	s := &service{cluster: cfg.Cluster, name: name, directory: cfg.Directory, connections: cfg.Connections, timeout: cfg.Timeout}
+	s := newServices(cfg, name)
+	s.name = name
+	return s
+}
+
+// newServices returns several services whose replicas are asked together.
+func newServices(cfg Config, names ...string) *service {
+	s := &service{cluster: cfg.Cluster, names: names, directory: cfg.Directory, connections: cfg.Connections, timeout: cfg.Timeout}
 	s.router = leader.New(s.members, cfg.Connections, cfg.Timeout)
 	return s
 }
 
-// members returns the replicas of the service.
+// members returns the replicas of the service, or of all services.
 func (s *service) members() []term.Member {
 	var own []term.Member
 	for _, member := range s.directory.Members() {
-		if member.Service == s.name {
+		if slices.Contains(s.names, member.Service) {
 			own = append(own, member)
 		}
 	}
 	return own
+}
+
+// absentServices returns the services without a registered replica.
+func (s *service) absentServices() []*metav1.MissingPart {
+	members := s.directory.Members()
+	var absent []*metav1.MissingPart
+	for _, name := range s.names {
+		if !slices.ContainsFunc(members, func(m term.Member) bool { return m.Service == name }) {
+			absent = append(absent, merge.Absent(name))
+		}
+	}
+	return absent
 }
 
 // keyOf returns the key of the leader that answers a request.

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -123,11 +122,14 @@ func (s *Server) askForShards(ctx context.Context, services []string) ([]*status
 		response.Missing = append(response.Missing, merge.Missing(failure.Member.Service, nil, nil, fanout.Parts([]fanout.Failure{failure}))...)
 	}
 	for _, service := range absent {
-		response.Missing = append(response.Missing, &metav1.MissingPart{
-			Service: service, Code: code.Code_UNAVAILABLE, Message: "no replica is registered",
-		})
+		response.Missing = append(response.Missing, merge.Absent(service))
 	}
-	return merge.Shards(reports), response, nil
+	shards := merge.Shards(reports)
+	for _, service := range s.services {
+		of := slices.DeleteFunc(slices.Clone(shards), func(shard *statusv1.ShardStatus) bool { return shard.GetService() != service.name })
+		response.Missing = append(response.Missing, merge.Disowned(service.name, merge.Leaders(of), sources)...)
+	}
+	return shards, response, nil
 }
 
 // allShards asks one replica for all shards of its service.

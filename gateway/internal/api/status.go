@@ -20,8 +20,9 @@ const defaultInterval = time.Second
 type clusterServer struct {
 	gatewayv1.UnimplementedClusterServiceServer
 
-	cfg    Config
-	poller *fanin.Poller[*gatewayv1.GetClusterStatusResponse]
+	cfg     Config
+	poller  *fanin.Poller[*gatewayv1.GetClusterStatusResponse]
+	history statusHistory
 }
 
 func newClusterServer(cfg Config) *clusterServer {

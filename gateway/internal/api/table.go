@@ -28,7 +28,7 @@ var (
 )
 
 // table has a handler for each RPC.
-func (s *Server) table(leases, slices, bootstrap *service) []route {
+func (s *Server) table(leases, slices, bootstrap, all *service) []route {
 	lease := s.collection(leases, "trivet.lease.v1.LeaseService.WatchLeases", merge.Partitioned)
 	lease.same = sameBut([]field{"last_beat_time", "expire_time", "sequence", "observe_time"}, "start_time")
 	node := s.collection(leases, "trivet.node.v1.NodeHealthService.WatchNodeHealth", merge.Partitioned)
@@ -43,9 +43,15 @@ func (s *Server) table(leases, slices, bootstrap *service) []route {
 	finding.ended, finding.complete, finding.everything = endedUnseen, standingFindings, everyFinding
 	repair := s.collection(bootstrap, "trivet.bootstrap.v1.RepairService.WatchRepairs", merge.Exclusive)
 
+	decision := s.collection(all, "trivet.status.v1.DecisionService.WatchDecisions", merge.Local)
+
 	zoneLeader, leader := constant(zonesKey), constant(leaderKey)
 	short, long := leases.timeout, slow*leases.timeout
 	return []route{
+		{"trivet.status.v1.DecisionService", handlers{
+			"ListDecisions":  decision.listAll(normalPages),
+			"WatchDecisions": decision.watchAll(),
+		}},
 		{"trivet.lease.v1.LeaseService", handlers{
 			"GetLease":    leases.leader(byName, short),
 			"ListLeases":  lease.listAll(normalPages),

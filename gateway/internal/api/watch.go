@@ -53,7 +53,11 @@ func (c *collection) watchAll() streaming {
 	open := func(ctx context.Context, member term.Member, token string) (fanin.Stream, error) {
 		return fanout.CallMember(ctx, c.connections, member, c.open(token))
 	}
-	return c.serve(fanin.Config{Sources: sources, Open: open, Leaders: c.askLeaders}, c.allFailed)
+	cfg := fanin.Config{Sources: sources, Open: open, Leaders: c.askLeaders}
+	if c.ownership == merge.Local {
+		cfg.Leaders, cfg.Absent = nil, c.absentServices
+	}
+	return c.serve(cfg, c.allFailed)
 }
 
 // watchLeader returns a handler that follows the leader of a key from replica to replica.

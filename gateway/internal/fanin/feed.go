@@ -98,6 +98,9 @@ func (f *feed) missing(sources []*metav1.Source) []*metav1.MissingPart {
 	if f.cfg.Leaders != nil && len(f.leaders) == 0 {
 		missing = append(missing, merge.UnknownShards(f.cfg.Service))
 	}
+	if f.cfg.Absent != nil {
+		missing = append(missing, f.cfg.Absent()...)
+	}
 	return missing
 }
 

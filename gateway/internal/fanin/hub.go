@@ -45,6 +45,8 @@ type Config struct {
 	// Leaders returns the leader of each shard, as merge.Missing takes it, or nil if no replica
 	// tells. Nil means that the items are not divided into shards.
 	Leaders func(ctx context.Context) []string
+	// Absent returns further parts that are missing, from memory. Optional.
+	Absent func() []*metav1.MissingPart
 	// SilenceTimeout is how long a source may pause before its first bookmark.
 	SilenceTimeout time.Duration
 	Ownership      merge.Ownership

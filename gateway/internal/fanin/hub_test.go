@@ -460,7 +460,7 @@ func TestHub_StreamsResumeUnlessTheTokenExpired(t *testing.T) {
 	})
 }
 
-func TestHub_PausesOfReplicasGrowToTenSeconds(t *testing.T) {
+func TestHub_PausesOfReplicasGrowToFourSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newReplicas(t, func(id, token string) ([]message, error) {
 			if id == "b" {
@@ -472,8 +472,8 @@ func TestHub_PausesOfReplicasGrowToTenSeconds(t *testing.T) {
 		c.checkEvents(time.Second, map[string]string{"of-a": "added new"})
 		c.checkMissing("b: down")
 		time.Sleep(5 * time.Minute)
-		if attempts := len(f.attempts()); attempts < 20 || attempts > 80 {
-			t.Errorf("%d attempts in 5 minutes, want one in ten seconds", attempts)
+		if attempts := len(f.attempts()); attempts < 50 || attempts > 160 {
+			t.Errorf("%d attempts in 5 minutes, want one in four seconds", attempts)
 		}
 	})
 }

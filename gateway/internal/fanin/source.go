@@ -21,7 +21,7 @@ import (
 const (
 	// shortestPause and longestPause bound the pause before a stream to a replica is opened again.
 	shortestPause = 250 * time.Millisecond
-	longestPause  = 10 * time.Second
+	longestPause  = 4 * time.Second
 	// longestLeaderPause is for the one source of an exclusive Hub, because another replica may
 	// lead.
 	longestLeaderPause = 2 * time.Second

@@ -22,7 +22,7 @@ type Failure struct {
 
 // Part returns the failure as an answer names it.
 func (f Failure) Part() merge.Failure {
-	return merge.Failure{ReplicaID: f.Member.ID, Code: code.Code(status.Code(f.Err)), Message: messageOf(f.Err, f.After)}
+	return merge.Failure{Service: f.Member.Service, ReplicaID: f.Member.ID, Code: code.Code(status.Code(f.Err)), Message: messageOf(f.Err, f.After)}
 }
 
 // Parts returns failures as an answer names them.

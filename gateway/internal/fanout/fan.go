@@ -126,7 +126,7 @@ func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 		source.Answer = nil
 		source.Code, source.Message = code.Code(status.Code(err)), messageOf(err, f.timeout)
 	}
-	f.answers.WithLabelValues(member.Service, codeName(err)).Inc()
+	f.answers.WithLabelValues(member.Service, codeLabel(err)).Inc()
 	f.seconds.WithLabelValues(member.Service).Observe(source.Latency.Seconds())
 	return source
 }
@@ -175,4 +175,13 @@ func codeName(err error) string {
 		return name
 	}
 	return fmt.Sprintf("CODE_%d", c)
+}
+
+// codeLabel is codeName as a label. A replica chooses the number of its code, and each would be a
+// series, so numbers without a name count as UNKNOWN.
+func codeLabel(err error) string {
+	if _, named := code.Code_name[int32(status.Code(err))]; !named {
+		return code.Code_UNKNOWN.String()
+	}
+	return codeName(err)
 }

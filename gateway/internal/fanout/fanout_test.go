@@ -291,7 +291,7 @@ func TestPool_DialThatFailsNamesTheAddress(t *testing.T) {
 
 func TestFailure_NamesReplicaCodeAndCause(t *testing.T) {
 	failure := fanout.Failure{Member: member("a"), Err: status.Error(codes.DeadlineExceeded, "context deadline exceeded"), After: 20 * time.Millisecond}
-	want := merge.Failure{ReplicaID: "a", Code: code.Code_DEADLINE_EXCEEDED, Message: "no answer within 20ms"}
+	want := merge.Failure{Service: "leasesvc", ReplicaID: "a", Code: code.Code_DEADLINE_EXCEEDED, Message: "no answer within 20ms"}
 	if diff := cmp.Diff([]merge.Failure{want}, fanout.Parts([]fanout.Failure{failure})); diff != "" {
 		t.Errorf("Parts() (-want +got):\n%s", diff)
 	}

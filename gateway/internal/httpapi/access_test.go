@@ -66,6 +66,7 @@ func withoutHandlers(r grpc.ServiceRegistrar) {
 	bootstrapv1.RegisterFindingServiceServer(r, bootstrapv1.UnimplementedFindingServiceServer{})
 	bootstrapv1.RegisterRepairServiceServer(r, bootstrapv1.UnimplementedRepairServiceServer{})
 	statusv1.RegisterStatusServiceServer(r, statusv1.UnimplementedStatusServiceServer{})
+	statusv1.RegisterDecisionServiceServer(r, statusv1.UnimplementedDecisionServiceServer{})
 	gatewayv1.RegisterClusterServiceServer(r, gatewayv1.UnimplementedClusterServiceServer{})
 }
 

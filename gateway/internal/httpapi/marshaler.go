@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/trivet-dev/trivet/internal/prototime"
 )
 
 // maxItemBytes bounds the memory of encoded items. A full memory is emptied.
@@ -33,9 +35,23 @@ func (m *marshaler) Marshal(value any) ([]byte, error) {
 	line, isMap := value.(map[string]any)
 	message, isLine := line["result"].(proto.Message)
 	if !isMap || len(line) != 1 || !isLine {
-		return m.JSONPb.Marshal(value)
+		return m.whole(value)
 	}
-	return m.line(message.ProtoReflect())
+	text, err := m.line(message.ProtoReflect())
+	if err != nil {
+		return m.line(prototime.Limited(message).ProtoReflect())
+	}
+	return text, nil
+}
+
+// whole encodes an answer. A replica may send a time that JSON does not have, and one item must not
+// fail the answer that it is in.
+func (m *marshaler) whole(value any) ([]byte, error) {
+	text, err := m.JSONPb.Marshal(value)
+	if message, is := value.(proto.Message); is && err != nil {
+		return m.JSONPb.Marshal(prototime.Limited(message))
+	}
+	return text, err
 }
 
 // line encodes an event with the JSON of its item that another watch has encoded.
@@ -49,9 +65,11 @@ func (m *marshaler) line(event protoreflect.Message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	content := event.Get(field)
 	event.Clear(field) // the event was received for this line only
 	rest, err := m.MarshalAppend(nil, event.Interface())
 	if err != nil {
+		event.Set(field, content)
 		return nil, err
 	}
 	empty := []byte(`"` + field.JSONName() + `":`)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,6 +51,24 @@ func TestMarshaler_LinesAreThoseOfProtojson(t *testing.T) {
 		}
 		if diff := cmp.Diff(map[string]any{"result": wanted}, line); diff != "" {
 			t.Errorf("line (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// One replica's time out of the range of JSON fails neither its item nor the answer around it.
+func TestMarshaler_ATimeOutOfRangeFailsNoAnswer(t *testing.T) {
+	odd := &timestamppb.Timestamp{Seconds: 1 << 40}
+	m := newMarshaler()
+	for name, value := range map[string]any{
+		"answer": &nodev1.ListNodeHealthResponse{Nodes: []*nodev1.NodeHealth{{Name: "nodes/a", ChangeTime: odd}, {Name: "nodes/b"}}},
+		"item":   map[string]any{"result": &nodev1.WatchNodeHealthResponse{Node: &nodev1.NodeHealth{Name: "nodes/b", ChangeTime: odd}}},
+		"rest": map[string]any{"result": &nodev1.WatchNodeHealthResponse{
+			Node: &nodev1.NodeHealth{Name: "nodes/b"}, Bookmark: &metav1.Bookmark{Sources: []*metav1.Source{{ReadTime: odd}}},
+		}},
+	} {
+		text, err := m.Marshal(value)
+		if err != nil || !json.Valid(text) || !strings.Contains(string(text), "nodes/b") || !strings.Contains(string(text), "9999-12-31T23:59:59") {
+			t.Errorf("%s: %v, %s; want everything with the last valid time", name, err, text)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,6 +23,9 @@ const (
 	watchParameter = "watch"
 	// maxWatches bounds the watches of one combined stream.
 	maxWatches = 16
+	// flushPause is the shortest time between two flushes, so that the first events of 130,000
+	// Nodes are not as many packets.
+	flushPause = 10 * time.Millisecond
 )
 
 // combine serves several watches over one response, because a browser opens six connections to a
@@ -40,6 +44,7 @@ func combine(watches http.Handler, logger *slog.Logger) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusOK)
 		out := &combined{to: w, control: http.NewResponseController(w)}
+		defer out.end()
 		var running sync.WaitGroup
 		for i, request := range requests {
 			running.Go(func() {
@@ -82,6 +87,9 @@ type combined struct {
 	mu      sync.Mutex // guards the fields below
 	to      http.ResponseWriter
 	control *http.ResponseController
+	flushed time.Time // the last time
+	// waiting is whether a flush is due later; ended is whether the response must not be used.
+	waiting, ended bool
 }
 
 func (c *combined) write(parts ...[]byte) error {
@@ -91,10 +99,42 @@ func (c *combined) write(parts ...[]byte) error {
 	return err
 }
 
+// flush sends what is written, at once or after flushPause.
 func (c *combined) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.waiting {
+		return
+	}
+	if wait := flushPause - time.Since(c.flushed); wait > 0 {
+		c.waiting = true
+		time.AfterFunc(wait, c.flushLate)
+		return
+	}
+	c.flushNow()
+}
+
+func (c *combined) flushLate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = false
+	if !c.ended {
+		c.flushNow()
+	}
+}
+
+// flushNow sends what is written. The caller holds the lock.
+func (c *combined) flushNow() {
 	_ = c.control.Flush() // fails only without a connection
+	c.flushed = time.Now()
+}
+
+// end sends what is written. The response is not used afterwards.
+func (c *combined) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flushNow()
+	c.ended = true
 }
 
 // lineWriter is the response of one watch of a combined stream. It is for one goroutine.

@@ -21,6 +21,7 @@ import (
 	gatewayroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/gateway/v1"
 	leaseroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/lease/v1"
 	noderoutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/node/v1"
+	shadowroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/shadow/v1"
 	sliceroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/slice/v1"
 	statusroutes "github.com/trivet-dev/trivet/gateway/internal/httpapi/routes/status/v1"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -29,6 +30,7 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -40,6 +42,8 @@ var services = []struct {
 }{
 	{gatewayv1.File_trivet_gateway_v1_cluster_proto, gatewayroutes.RegisterClusterServiceHandler},
 	{statusv1.File_trivet_status_v1_status_proto, statusroutes.RegisterStatusServiceHandler},
+	{statusv1.File_trivet_status_v1_decision_proto, statusroutes.RegisterDecisionServiceHandler},
+	{shadowv1.File_trivet_shadow_v1_shadow_proto, shadowroutes.RegisterShadowServiceHandler},
 	{leasev1.File_trivet_lease_v1_lease_proto, leaseroutes.RegisterLeaseServiceHandler},
 	{nodev1.File_trivet_node_v1_node_health_proto, noderoutes.RegisterNodeHealthServiceHandler},
 	{slicev1.File_trivet_slice_v1_slice_proto, sliceroutes.RegisterSliceServiceHandler},

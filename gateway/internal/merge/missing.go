@@ -11,6 +11,8 @@ import (
 
 // Failure says why a replica is not a source of an answer.
 type Failure struct {
+	// Service is that of the replica; empty for the service of the answer.
+	Service   string
 	ReplicaID string
 	Code      code.Code
 	Message   string
@@ -22,11 +24,34 @@ func UnknownShards(service string) *metav1.MissingPart {
 	return &metav1.MissingPart{Service: service, Code: code.Code_UNAVAILABLE, Message: "no replica tells which shards there are"}
 }
 
+// Absent is what an answer lacks if no replica of a service is registered.
+func Absent(service string) *metav1.MissingPart {
+	return &metav1.MissingPart{Service: service, Code: code.Code_UNAVAILABLE, Message: "no replica is registered"}
+}
+
 // Missing returns what an answer of a service lacks: each shard that no source covers, and each
 // replica that failed. leaders has the leader of each shard, "" for none; it is empty when the
 // answer needs no shards or their number is unknown.
 func Missing(service string, leaders []string, sources []*metav1.Source, failures []Failure) []*metav1.MissingPart {
 	return missingParts(service, uncovered(leaders, sources), sources, failures)
+}
+
+// Disowned returns the shards that have a leader in a list, although that leader answered and does
+// not have them in its own part. It has lost them, for example with its session while etcd is
+// unreachable, and no replica knows of another leader: the list may be out of date.
+func Disowned(service string, leaders []string, sources []*metav1.Source) []*metav1.MissingPart {
+	sources = slices.DeleteFunc(slices.Clone(sources), func(s *metav1.Source) bool { return s.GetService() != service })
+	var parts []*metav1.MissingPart
+	for leader, shards := range uncovered(leaders, sources) {
+		if leader != "" && slices.ContainsFunc(sources, func(s *metav1.Source) bool { return s.GetReplicaId() == leader }) {
+			parts = append(parts, &metav1.MissingPart{
+				Service: service, Shards: shards, ReplicaId: leader, Code: code.Code_UNAVAILABLE,
+				Message: "it does not lead the shards any more, and no later leader is known",
+			})
+		}
+	}
+	slices.SortFunc(parts, func(a, b *metav1.MissingPart) int { return cmp.Compare(a.ReplicaId, b.ReplicaId) })
+	return parts
 }
 
 // missingParts returns the shards that are lacking, by leader, and each replica that failed.
@@ -51,7 +76,7 @@ func missingParts(service string, lacking map[string][]int32, sources []*metav1.
 		named := func(part *metav1.MissingPart) bool { return part.ReplicaId == failure.ReplicaID }
 		if failure.ReplicaID == "" || !slices.ContainsFunc(missing, named) {
 			missing = append(missing, &metav1.MissingPart{
-				Service: service, ReplicaId: failure.ReplicaID, Code: failure.Code, Message: failure.Message,
+				Service: cmp.Or(failure.Service, service), ReplicaId: failure.ReplicaID, Code: failure.Code, Message: failure.Message,
 			})
 		}
 	}

@@ -74,6 +74,30 @@ func shard(number int32, leader string, epoch int64, by string) *statusv1.ShardS
 	return report
 }
 
+func TestDisowned_NamesShardsThatTheirLeaderHasLost(t *testing.T) {
+	other := &metav1.Source{Service: "slicesvc", ReplicaId: "s", Shards: []int32{0, 1, 2}}
+	const lost = "it does not lead the shards any more, and no later leader is known"
+	for name, c := range map[string]struct {
+		leaders []string
+		sources []*metav1.Source
+		want    []*metav1.MissingPart
+	}{
+		"each leader has its shards": {leaders: []string{"a", "b"}, sources: []*metav1.Source{covering("a", 0), covering("b", 1), other}},
+		"no leader":                  {leaders: []string{"a", ""}, sources: []*metav1.Source{covering("a", 0), covering("b"), other}},
+		"the leader does not answer": {leaders: []string{"a", "b"}, sources: []*metav1.Source{covering("a", 0), other}},
+		"both have lost their sessions": {
+			leaders: []string{"b", "a", "b"}, sources: []*metav1.Source{covering("a"), covering("b"), other},
+			want: []*metav1.MissingPart{part("a", code.Code_UNAVAILABLE, lost, 1), part("b", code.Code_UNAVAILABLE, lost, 0, 2)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, merge.Disowned("leasesvc", c.leaders, c.sources), protocmp.Transform()); diff != "" {
+				t.Errorf("missing (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestShards_LaterReportWins(t *testing.T) {
 	reports := []merge.ShardReport{
 		{Service: "leasesvc", Shards: []*statusv1.ShardStatus{shard(1, "b", 4, "of a"), shard(0, "a", 7, "of a")}},

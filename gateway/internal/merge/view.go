@@ -21,7 +21,15 @@ const (
 	// Exclusive means that there is one source, whose streams come from one replica after the
 	// other.
 	Exclusive
+	// Local means that each item belongs to one source, without a shard, and is gone with it.
+	Local
 )
+
+// countsReporters returns whether an item exists as long as a source reports it.
+func (o Ownership) countsReporters() bool { return o == Replicated || o == Local }
+
+// DividesItems returns whether the sources have different items.
+func (o Ownership) DividesItems() bool { return o == Partitioned || o == Local }
 
 // MaxShards bounds the shards of a service: numbers of shards come from the wire.
 const MaxShards = maxShards
@@ -121,7 +129,7 @@ func (v *View) SetSources(ids []string) {
 			}
 		}
 	}
-	if v.cfg.Ownership == Replicated && v.Synced() {
+	if v.cfg.Ownership.countsReporters() && v.Synced() {
 		v.removeUnreported()
 	}
 }
@@ -192,10 +200,10 @@ func (v *View) Put(id string, item Item) {
 		e = &entry{}
 		v.entries[item.GetName()] = e
 	}
-	if v.cfg.Ownership == Replicated {
+	if v.cfg.Ownership.countsReporters() {
 		e.addReporter(id, s.clock)
 	}
-	if known && epoch < v.rankOf(e, s) && (v.cfg.Ownership != Replicated || e.source != id) {
+	if known && epoch < v.rankOf(e, s) && (!v.cfg.Ownership.countsReporters() || e.source != id) {
 		return // the leader of a replicated item lowers the epoch itself when it gives up the shard
 	}
 	if epoch > s.newest[shard] {
@@ -244,7 +252,7 @@ func (v *View) Bookmark(id string, reported *metav1.Source, first bool) {
 			swept[shard] = true
 		}
 	}
-	if v.cfg.Ownership == Replicated {
+	if v.cfg.Ownership.countsReporters() {
 		if !s.swept {
 			v.withdraw(id, func(clock uint64) bool { return clock < s.base })
 			v.removeUnreported()
@@ -388,7 +396,7 @@ func (v *View) isOutdated(id string, shard int32, epoch int64) bool {
 
 // withdraw removes a source from the reporters of the items that it reported at the given clocks.
 func (v *View) withdraw(id string, isOld func(clock uint64) bool) {
-	if v.cfg.Ownership != Replicated {
+	if !v.cfg.Ownership.countsReporters() {
 		return
 	}
 	for _, e := range v.entries {

@@ -16,8 +16,11 @@ package verdict
 import (
 	"cmp"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
 
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -179,8 +182,19 @@ func (s Service) reported(replica Replica) []*metav1.Problem {
 			}
 			problems[i] = own
 		}
+		if link := problem.GetHelpUrl(); link != "" && !isHelpURL(link) {
+			problems[i] = proto.CloneOf(problems[i])
+			problems[i].HelpUrl = ""
+		}
 	}
 	return problems
+}
+
+// isHelpURL reports whether a page may link to a URL: it is https and names a host. A replica
+// chooses it.
+func isHelpURL(text string) bool {
+	parsed, err := url.Parse(text)
+	return err == nil && parsed.Scheme == "https" && parsed.Host != "" && parsed.User == nil
 }
 
 // allLack reports whether no replica that answered reaches a dependency.

@@ -208,3 +208,20 @@ func TestOf_KeepsTheWorstOfManyProblems(t *testing.T) {
 		t.Errorf("%d problems, first %s; want 200 with E first", len(got.Problems), got.Problems[0].Code)
 	}
 }
+
+// A replica chooses the link of a problem. One that is no page of documentation is dropped, and the
+// replica's own message stays as it was.
+func TestOf_ALinkIsHTTPSOrNone(t *testing.T) {
+	for link, want := range map[string]string{
+		"https://trivet.dev/docs/runbooks/NO_REPLICA": "https://trivet.dev/docs/runbooks/NO_REPLICA",
+		"javascript:alert(1)":                         "", "JaVaScRiPt:alert(1)": "", " https://x": "", "data:text/html,x": "", "//evil.example": "", "http://x": "",
+		"https://user@evil.example/": "", "https:evil": "", "docs/operations.md": "", "\x00": "",
+	} {
+		problem := &metav1.Problem{Code: "A", Service: "leasesvc", Severity: metav1.Problem_SEVERITY_WARNING, HelpUrl: link}
+		replica := answered("a", func(status *statusv1.ReplicaStatus) { status.Problems = []*metav1.Problem{problem} })
+		all := verdict.Of([]verdict.Service{{Name: "leasesvc", Replicas: []verdict.Replica{replica}}}).GetProblems()
+		if len(all) != 1 || all[0].GetHelpUrl() != want || problem.GetHelpUrl() != link {
+			t.Errorf("link %q: %v, want the link %q", link, all, want)
+		}
+	}
+}

@@ -1,8 +1,8 @@
 // The sections of bootstrapsvc that poll: the baseline, the kube-apiservers and recent repairs.
 
 import { ago, Clock, conditionOf, count, nameOf, plural, sentence } from "./format.js";
-import { PollSection } from "./section.js";
-import { fact, failed, h, isRefusal, muted, render } from "./view.js";
+import { PollSection, tell } from "./section.js";
+import { cell, fact, failed, h, isRefusal, muted, render, row, table } from "./view.js";
 
 const longestList = 5;
 
@@ -20,16 +20,22 @@ class Baseline extends PollSection {
   period = 5000;
 
   heading(answer) {
-    if (!answer) return h("h2", {}, "Baseline");
-    const { plan, conditions } = answer.baseline;
-    const asPlanned = plan.changes.length === 0 && conditions.length === 0;
-    return [
-      h("h2", {}, "Baseline"),
-      h("span", { class: "pill", "data-health": asPlanned ? "good" : "fair", role: "status" }, asPlanned ? "As it should be" : "Differs"),
-    ];
+    if (!answer) {
+      tell(this, "not known", "off");
+      return h("h2", {}, "Baseline");
+    }
+    const fits = asPlanned(answer);
+    tell(this, fits ? "as it should be" : "differs", fits ? "good" : "fair");
+    return [h("h2", {}, "Baseline"), h("span", { class: "pill", "data-health": fits ? "good" : "fair" }, fits ? "As it should be" : "Differs")];
   }
 
-  body({ baseline }) {
+  // body folds a baseline that is as it should be.
+  body(answer) {
+    const fits = asPlanned(answer);
+    return h("details", { key: `fold ${fits}`, initial: { open: !fits }, class: "fold" }, h("summary", {}, "Objects of the baseline"), this.objects(answer));
+  }
+
+  objects({ baseline }) {
     const { namespaces, kubernetesService, serviceCidr, endpointReconciler, conditions, plan: { changes } } = baseline;
     return [
       h("dl", { key: "facts", class: "panel-facts" },
@@ -43,6 +49,10 @@ class Baseline extends PollSection {
         h("li", { key: `${place} ${change.reason}` }, h("strong", {}, changeText(change)), " ", h("span", { class: "muted" }, sentence(change.message || change.reason))))),
     ];
   }
+}
+
+function asPlanned({ baseline: { plan, conditions } }) {
+  return plan.changes.length === 0 && conditions.length === 0;
 }
 
 function serviceFacts(service) {
@@ -70,12 +80,14 @@ class APIServers extends PollSection {
   heading(answer) {
     const all = answer?.apiservers ?? [];
     const ready = all.filter(({ ready }) => ready).length;
+    tell(this, answer ? `${count(ready)} of ${count(all.length)} ready` : "not known", !answer ? "off" : ready < all.length ? "fair" : "good");
     return [h("h2", {}, "API servers"), all.length > 0 && h("strong", {}, `${count(ready)} of ${count(all.length)} ready`)];
   }
 
   body({ apiservers }) {
     if (apiservers.length === 0) return muted("none", "None: no sidecar reports a kube-apiserver.");
-    return h("ul", { key: "list", class: "apiservers" }, apiservers.map(apiserverView));
+    const worstFirst = apiservers.toSorted((a, b) => a.ready - b.ready || (a.name < b.name ? -1 : 1));
+    return table("kube-apiservers", ["API server", "State", "Endpoint", ["Known from", "wide"], "Why"], worstFirst.map(apiserverView));
   }
 }
 
@@ -83,21 +95,19 @@ const apiserverSources = {
   REGISTRATION_SOURCE_SIDECAR: "its sidecar", REGISTRATION_SOURCE_MASTER_LEASE: "its own key", REGISTRATION_SOURCE_STATIC: "a flag",
 };
 
-function apiserverView({ name, address, port, ready, conditions, probeDetail, registrationSource, replicaId }) {
+function apiserverView({ name, address, port, ready, conditions, probeDetail, registrationSource }) {
   const published = conditionOf(conditions, "Published");
   const isEndpoint = published?.is === "TRUE";
   const wrong = conditions.filter(({ type, status }) => type !== "Published" && status !== "STATUS_TRUE");
   const health = ready ? (wrong.length > 0 ? "fair" : "good") : "bad";
   const why = ready && isEndpoint ? "" : published?.message || (ready ? "" : probeDetail);
-  const origin = apiserverSources[registrationSource] && `known from ${apiserverSources[registrationSource]}`;
-  return h("li", { key: name, "data-health": health },
-    h("span", { class: "dot", "data-health": health }),
-    h("span", { class: "id" }, address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`),
-    isEndpoint ? h("span", { class: "badge" }, "endpoint") : h("span", { class: "muted" }, "no endpoint"),
-    h("span", { class: "muted end" }, [ready ? "ready" : "not ready", origin].filter(Boolean).join(", ")),
-    why && h("p", { key: "why", class: "muted" }, sentence(why)),
-    wrong.map(({ type, message, reason }) => h("p", { key: type, class: "error" }, sentence(message || reason))),
-    replicaId && h("span", { class: "hidden-text" }, ` on the machine of ${replicaId}`));
+  return row(name, { "data-health": health }, [
+    h("span", { class: "named" }, h("span", { class: "dot", "data-health": health }), h("span", { class: "id" }, address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`)),
+    ready ? "ready" : h("strong", { class: "tone" }, "not ready"),
+    isEndpoint ? "yes" : "no",
+    cell("wide muted", apiserverSources[registrationSource] ?? ""),
+    [why && h("p", { key: "why" }, sentence(why)), wrong.map(({ type, message, reason }) => h("p", { key: type, class: "error" }, sentence(message || reason)))],
+  ]);
 }
 
 // <trivet-repairs> lists the recent repairs. It is hidden while there is none; a failed poll

@@ -3,11 +3,10 @@
 
 import { chain } from "./evidence.js";
 import { ago, count, missingText, nameOf, plural, sentence } from "./format.js";
-import { WatchSection } from "./section.js";
+import { tell, WatchSection } from "./section.js";
 import { ask, plain } from "./stream.js";
-import { fact, h, muted, notice, render } from "./view.js";
+import { fact, h, more, muted, notice, render } from "./view.js";
 
-const longestList = 100;
 const explainLimit = 8000;
 const endedShown = 20000; // how long a finding that ended is shown
 
@@ -99,6 +98,8 @@ class Findings extends WatchSection {
     this.part("list").hidden = all.length === 0;
     this.part("search").hidden = all.length <= 10 && this.search === "";
     if (all.length > 0) this.drawList(all);
+    const unknown = !this.complete || this.failure || this.missing.length > 0;
+    tell(this, open > 0 ? `${count(open)} open` : unknown ? "not known" : "none open", open > 0 ? "fair" : unknown ? "off" : "good");
   }
 
   notices(known) {
@@ -109,19 +110,19 @@ class Findings extends WatchSection {
     }
     if (known) return [];
     if (!this.complete) return muted("waiting", "Waiting for the first answer…");
-    return h("p", { key: "none", class: "no-findings", role: "status", "data-health": "good" }, h("span", { class: "dot", "data-health": "good" }),
+    return h("p", { key: "none", class: "no-findings", "data-health": "good" }, h("span", { class: "dot", "data-health": "good" }),
       "No findings: what Services use is allocated to them, and nothing else is allocated.");
   }
 
   drawList(all) {
     const found = all.filter((finding) => [finding.subject, finding.message, finding.name].some((text) => text.toLowerCase().includes(this.search)));
     found.sort((a, b) => priorityOf(a) - priorityOf(b) || a.since - b.since || (a.name < b.name ? -1 : 1));
-    const more = found.length - longestList;
     render(
       this.part("lines"),
-      found.slice(0, longestList).map((finding) => this.line(finding)),
-      found.length === 0 && h("li", { key: "none", class: "muted" }, "No finding matches."),
-      more > 0 && h("li", { key: "more", class: "muted" }, `And ${count(more)} more: search for them.`),
+      found.length > 0 && h("p", { key: "columns", class: "columns", "aria-hidden": "true" }, ["", "Subject", "Finding", "Message", "Repair", "Age"].map((title) => h("span", {}, title))),
+      found.length > 0 && h("ul", { key: "lines", class: "findings", "aria-label": "Findings, the worst first" }, found.slice(0, this.lines).map((finding) => this.line(finding))),
+      found.length === 0 && muted("none", "No finding matches."),
+      more(found.length - this.lines, "findings"),
     );
   }
 
@@ -168,18 +169,18 @@ function ignoreText({ caller, createTime, comment }, seen) {
 }
 
 const repairModes = {
-  REPAIR_MODE_AUTO: ["good", "repair: auto", "bootstrapsvc repairs it"],
-  REPAIR_MODE_PLAN: ["fair", "repair: plan", "the repair may do harm: apply a plan"],
-  REPAIR_MODE_MANUAL: ["bad", "repair: manual", "no write repairs it"],
+  REPAIR_MODE_AUTO: ["auto", "bootstrapsvc repairs it"],
+  REPAIR_MODE_PLAN: ["by a plan", "the repair may do harm: apply a plan"],
+  REPAIR_MODE_MANUAL: ["manual", "no write repairs it"],
 };
 
-// repairMode says how a finding is repaired.
+// repairMode says how a finding is repaired. It has no color: it is no measure of what is wrong.
 function repairMode({ state, repairMode }) {
-  const pill = (health, words, title) => h("span", { class: "pill", "data-health": health, title }, words);
-  if (endings[state]) return pill("good", endings[state]);
-  if (state === "STATE_PENDING") return pill("off", "pending", "the grace period has not passed");
-  if (state === "STATE_IGNORED") return pill("off", "ignored");
-  return pill(...(repairModes[repairMode] ?? ["off", repairMode]));
+  const text = (words, title) => h("span", { class: "repair-mode", title }, words);
+  if (endings[state]) return h("span", { class: "pill", "data-health": "good" }, endings[state]);
+  if (state === "STATE_PENDING") return text("pending", "the grace period has not passed");
+  if (state === "STATE_IGNORED") return text("ignored");
+  return text(...(repairModes[repairMode] ?? [repairMode]));
 }
 
 function priorityOf({ code, state }) {

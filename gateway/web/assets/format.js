@@ -89,6 +89,13 @@ export function conditionOf(conditions, type) {
   return found && { ...found, is: found.status.replace("STATUS_", "") };
 }
 
+// sourceText names what the endpoints of slices come from; "" without slices.
+export function sourceText(slices) {
+  const sources = new Set(slices.map(({ source }) => source));
+  if (sources.size > 1) return "both";
+  return sources.has("SLICE_SOURCE_ENDPOINTS") ? "Endpoints" : sources.has("SLICE_SOURCE_SELECTOR") ? "selector" : "";
+}
+
 // zoneText turns zones/eu:a into eu:a.
 export function zoneText(name) {
   return name === "zones/none" ? "no zone" : name.replace(/^zones\//, "");

@@ -8,14 +8,24 @@
 const silenceLimit = 8000;
 // A watch with bookmarks sends one every thirty seconds.
 const bookmarkLimit = 95000;
+// How long a browser that was busy may take to read what it has received.
+const slowLimit = 2000;
 const longestPause = 10000;
 // Readers that join in one moment share one connection.
 const joinPause = 20;
+
+// slimmers cut events down to what the page shows of many items. With 130,000 Nodes this is most of
+// the memory of worker and page, and of the time to copy events between them.
+const slimmers = {
+  "/v1/nodes:watch": ({ node, ...event }) =>
+    node ? { ...event, node: { name: node.name, zone: node.zone, health: node.health, message: node.message, changeTime: node.changeTime, agent: node.agent } } : event,
+};
 
 // Watch is what is known of one watch: where it goes on, and its state for readers that join.
 class Watch {
   constructor(path) {
     this.path = path;
+    this.slim = slimmers[path] ?? ((event) => event);
     this.readers = new Set();
     this.failures = 0;
     this.failure = null;
@@ -37,21 +47,23 @@ class Watch {
   }
 
   // take returns what readers get of an event.
-  take(event) {
+  take(whole) {
     this.failures = 0;
     this.failure = null;
+    const event = this.slim(whole);
     if (event.resumeToken) this.token = event.resumeToken;
     const item = itemOf(event);
     if (event.bookmark) this.bookmark = { ...event.bookmark, initialEventsEnd: true };
     else if (!item) this.latest = event;
     else if (event.type === "EVENT_TYPE_DELETED") this.items.delete(item.name);
-    else this.items.set(item.name, { ...event, type: "EVENT_TYPE_ADDED" });
+    else this.items.set(item.name, event);
+    if (item) delete event.resumeToken;
     return { event };
   }
 
   // replay returns what a reader gets that joins now.
   replay() {
-    const messages = [{ begin: true }, ...[...this.items.values()].map((event) => ({ event }))];
+    const messages = [{ begin: true }, ...[...this.items.values()].map((event) => ({ event: { ...event, type: "EVENT_TYPE_ADDED" } }))];
     if (this.latest) messages.push({ event: this.latest });
     if (this.bookmark) messages.push({ event: { type: "EVENT_TYPE_BOOKMARK", bookmark: this.bookmark } });
     if (this.failure) messages.push(this.failure);
@@ -183,9 +195,11 @@ class Connection {
         this.failed(index, { cause: message, reason });
         continue;
       }
-      this.heard(index);
       const watch = this.watches[index];
-      if (!told.has(watch)) told.set(watch, []);
+      if (!told.has(watch)) {
+        told.set(watch, []);
+        this.heard(index);
+      }
       if (this.fresh.delete(index)) {
         watch.begin();
         told.get(watch).push({ begin: true });
@@ -199,9 +213,22 @@ class Connection {
   heard(index) {
     clearTimeout(this.silence.get(index));
     clearTimeout(this.silence.get(this));
-    const silent = () => this.failed(index, { cause: "the gateway sends nothing" });
-    this.silence.set(index, setTimeout(silent, this.watches[index].bookmark ? bookmarkLimit : silenceLimit));
-    this.silence.set(this, setTimeout(() => this.failAll({ cause: "the gateway sends nothing" }), silenceLimit));
+    const cause = "the gateway sends nothing";
+    this.expect(index, this.watches[index].bookmark ? bookmarkLimit : silenceLimit, () => this.failed(index, { cause }));
+    this.expect(this, silenceLimit, () => this.failAll({ cause }));
+  }
+
+  // expect calls silent if nothing is heard in time. Two things are no silence: a browser that was
+  // busy has received more than it has read; and behind the first report of 130,000 Nodes, the lines
+  // of other watches wait.
+  expect(what, limit, silent) {
+    const end = () => (what !== this && this.isLoading() ? this.expect(what, limit, silent) : silent());
+    this.silence.set(what, setTimeout(() => this.silence.set(what, setTimeout(end, slowLimit)), limit));
+  }
+
+  // isLoading is whether the first report of a watch is coming in.
+  isLoading() {
+    return [...this.going].some((index) => this.watches[index].items.size > 0 && !this.watches[index].bookmark);
   }
 
   failAll(failure) {

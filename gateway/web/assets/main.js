@@ -2,10 +2,13 @@
 // follow their own streams.
 
 import "./bootstrap.js";
+import "./decisions.js";
 import "./findings.js";
+import "./history.js";
 import "./nodepanel.js";
 import "./nodes.js";
 import "./planpanel.js";
+import "./problems.js";
 import "./servicepanel.js";
 import "./service.js";
 import "./slices.js";
@@ -16,7 +19,7 @@ import { healthOf } from "./verdict.js";
 import { isRefusal } from "./view.js";
 
 const banner = document.querySelector("trivet-banner");
-const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-findings, trivet-sources");
+const views = document.querySelectorAll("trivet-problems, trivet-summary, trivet-pot, trivet-service, trivet-nodes, trivet-findings, trivet-decisions, trivet-sources");
 const nodes = document.querySelector("trivet-nodes");
 const slices = document.querySelector("trivet-slices");
 const nodePanel = document.querySelector("trivet-node-panel");
@@ -50,10 +53,10 @@ function colorDrawing(status) {
 
 banner.addEventListener("retry", () => feed.resume());
 addEventListener("online", () => document.hidden || feed.resume());
-nodes.addEventListener("news", ({ detail }) => nodePanel.refreshSoon(detail));
+nodes.onNews = (name) => nodePanel.refreshSoon(name);
 nodePanel.addEventListener("chosen", ({ detail }) => nodes.choose(detail));
 nodes.choose(nodePanel.subject);
-slices.addEventListener("news", ({ detail }) => servicePanel.refreshSoon(detail));
+slices.onNews = (name) => servicePanel.refreshSoon(name);
 
 // A hidden page rests: it follows nothing, and its title claims nothing.
 const hiddenLimit = 5000;
@@ -68,3 +71,6 @@ document.addEventListener("visibilitychange", () => {
 });
 
 stream.follow();
+
+// Only the page of `trivet up --demo` has the panel that breaks it.
+fetch("/demo/", { cache: "no-store" }).then(({ ok }) => ok && import("./demo.js"), () => {});

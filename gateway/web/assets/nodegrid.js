@@ -1,14 +1,19 @@
 // <trivet-node-grid> draws each Node as a cell, zone by zone.
 //
-// Each zone has one canvas. A Node that changes repaints its own cell. When Nodes come or leave,
-// the zone is painted again, a few times a second at most, so that ten thousand Nodes stay smooth.
+// Each zone has one canvas. A Node that changes repaints its own cell. When Nodes come or leave, the
+// zone is painted again, one zone in a frame, and less often the longer that takes. So 130,000 Nodes
+// stay smooth.
 
 import { conditionOf, count, zoneText } from "./format.js";
-import { healths, onThemeChange, spritesOf } from "./nodehealth.js";
+import { colorOf, healths, onThemeChange, spritesOf } from "./nodehealth.js";
 import { h, render } from "./view.js";
 
-const layoutPause = 300;
+const shortestPause = 300; // between two layouts
+const pauseShare = 8; // a layout takes this part of the time at most
+const manyChanges = 50;
+const manyPause = 500; // between two paintings of many changes
 const tallest = 1000;
+const smallestSymbol = 5; // a smaller cell is a square of the color
 
 const zoneStates = {
   STATE_NORMAL: { word: "normal", health: "good" },
@@ -20,7 +25,10 @@ class NodeGrid extends HTMLElement {
   connectedCallback() {
     this.plots = new Map(); // by zone
     this.zoneStates = new Map();
-    this.laidOut = -Infinity;
+    this.unpainted = new Set(); // plots
+    this.batch = new Set(); // changed Nodes that are painted in these frames
+    this.laidOut = this.painted = -Infinity;
+    this.cost = 0; // of the last layout, in milliseconds
     [this.tip, this.pointed, this.chosenCell] = ["tip", "cell pointed", "cell chosen"].map((name) => {
       const element = document.createElement("div");
       element.className = name;
@@ -64,13 +72,14 @@ class NodeGrid extends HTMLElement {
 
   markChosen() {
     const node = this.nodes?.byName.get(`nodes/${this.chosen}`);
-    if (node?.plot) this.frameCell(this.chosenCell, node);
+    if (node?.plot && node.plot.nodes[node.place] === node) this.frameCell(this.chosenCell, node);
     else this.chosenCell.hidden = true;
   }
 
+  // repaint paints everything again, for example in another size.
   repaint() {
+    this.everything = true;
     this.laidOut = -Infinity;
-    if (this.nodes) this.nodes.moved = true;
     this.schedule();
   }
 
@@ -86,42 +95,96 @@ class NodeGrid extends HTMLElement {
 
   frame(now) {
     const { nodes } = this;
-    if (nodes.moved && now - this.laidOut >= layoutPause) {
+    const isDue = nodes.moved.size > 0 || this.everything;
+    const pause = Math.max(shortestPause, pauseShare * this.cost);
+    if (this.unpainted.size > 0) {
+      this.paintNext();
+    } else if (isDue && now - this.laidOut >= pause) {
       this.laidOut = now;
-      nodes.moved = false;
-      nodes.changed.clear();
-      this.layOut(nodes.zones());
+      this.cost = 0;
+      this.timed(() => this.layOut());
+    } else {
+      this.paintChanged(now);
+      if (isDue) setTimeout(() => this.schedule(), pause);
       return;
     }
-    for (const node of nodes.changed) this.paint(node);
-    nodes.changed.clear();
-    if (nodes.moved) setTimeout(() => this.schedule(), layoutPause);
+    if (this.unpainted.size > 0 || nodes.changed.size + this.batch.size > 0) this.schedule();
   }
 
-  layOut(zones) {
+  // paintChanged paints the cells of one zone, because the browser draws a canvas as a whole. Many
+  // changes are painted twice a second.
+  paintChanged(now) {
+    const { changed } = this.nodes;
+    if (this.batch.size === 0) {
+      const wait = changed.size > manyChanges ? this.painted + manyPause - now : 0;
+      if (wait > 0) {
+        setTimeout(() => this.schedule(), wait);
+        return;
+      }
+      [this.batch, this.nodes.changed] = [changed, this.batch];
+    }
+    const [{ plot } = {}] = this.batch;
+    for (const node of this.batch) {
+      if (node.plot !== plot) continue;
+      this.paint(node);
+      this.batch.delete(node);
+    }
+    if (this.batch.size > 0) this.schedule();
+    else this.painted = now;
+  }
+
+  timed(work) {
+    const started = performance.now();
+    work();
+    this.cost += performance.now() - started;
+  }
+
+  // layOut finds the place of each zone, and the zones to paint.
+  layOut() {
     const width = this.clientWidth;
     if (width === 0) return;
-    this.pitch = pitchFor(this.nodes.byName.size, width);
-    this.ratio = Math.min(2, devicePixelRatio || 1);
-    this.sprites = spritesOf(Math.round((this.pitch - gapFor(this.pitch)) * this.ratio));
+    const { nodes } = this;
+    const zones = nodes.zones();
+    const pitch = pitchFor(nodes.byName.size, width);
+    const ratio = Math.min(2, devicePixelRatio || 1);
+    const all = this.everything || pitch !== this.pitch || ratio !== this.ratio || width !== this.width;
+    this.everything = false;
+    Object.assign(this, { pitch, ratio, width });
+    if (all) {
+      this.cell = Math.max(1, Math.round((pitch - gapFor(pitch)) * ratio));
+      this.sprites = spritesOf(this.cell);
+      this.colors = healths.map(colorOf);
+    }
     for (const [zone, plot] of this.plots) {
-      if (!zones.has(zone)) {
-        plot.section.remove();
-        this.plots.delete(zone);
-      }
+      if (zones.has(zone)) continue;
+      plot.section.remove();
+      this.plots.delete(zone);
     }
     let before = null;
     for (const [zone, members] of zones) {
-      const plot = this.plots.get(zone) ?? this.plot(zone);
+      const known = this.plots.has(zone);
+      const plot = known ? this.plots.get(zone) : this.plot(zone);
       if (!plot.section.isConnected || plot.section.previousElementSibling !== before) this.insertBefore(plot.section, before ? before.nextSibling : this.firstChild);
       before = plot.section;
-      plot.nodes = members;
-      plot.columns = Math.max(1, Math.floor(width / this.pitch));
-      this.paintAll(plot, width);
-      this.head(plot);
+      plot.next = members;
+      if (all || !known || nodes.moved.has(zone)) this.unpainted.add(plot);
     }
+    nodes.moved.clear();
     this.unpoint();
-    this.markChosen();
+  }
+
+  // paintNext paints one zone.
+  paintNext() {
+    const [plot] = this.unpainted;
+    this.unpainted.delete(plot);
+    if (this.plots.get(plot.zone) !== plot) return;
+    this.timed(() => {
+      plot.nodes = plot.next;
+      plot.columns = Math.max(1, Math.floor(this.width / this.pitch));
+      this.paintAll(plot, this.width);
+      this.head(plot);
+    });
+    if (this.unpainted.size === 0) this.markChosen();
   }
 
   plot(zone) {
@@ -139,9 +202,9 @@ class NodeGrid extends HTMLElement {
   head({ zone, header, canvas, nodes }) {
     const state = this.zoneStates.get(zone);
     const known = state && zoneStates[state.state];
-    const held = state && conditionOf(state.conditions, "DeclarationsHeld");
+    const held = state && conditionOf(state.conditions, "MarkingSuspended");
     const name = zoneText(zone);
-    canvas.setAttribute("aria-label", `${count(nodes.length)} nodes of ${name}. The list has each.`);
+    canvas.setAttribute("aria-label", `${count(nodes.length)} nodes of ${name}. The table has each.`);
     render(
       header,
       h("h3", {}, name),
@@ -167,7 +230,7 @@ class NodeGrid extends HTMLElement {
   }
 
   paint(node) {
-    if (!node.plot) return; // not in a plot yet
+    if (!node.plot || this.unpainted.has(node.plot)) return; // it is painted with its zone
     const [x, y] = this.cornerOf(node);
     const size = this.pitch * this.ratio;
     node.plot.context.clearRect(x, y, size, size);
@@ -178,7 +241,9 @@ class NodeGrid extends HTMLElement {
     const { context } = node.plot;
     const [x, y] = this.cornerOf(node);
     context.globalAlpha = this.emphasis == null || this.emphasis === node.rank ? 1 : 0.14;
-    context.drawImage(this.sprites[node.rank], x, y);
+    if (this.cell >= smallestSymbol) return context.drawImage(this.sprites[node.rank], x, y);
+    context.fillStyle = this.colors[node.rank];
+    context.fillRect(x, y, this.cell, this.cell);
   }
 
   cornerOf({ plot, place }) {
@@ -226,9 +291,9 @@ function place(element, left, top) {
 }
 
 // pitchFor is the distance of cells in pixels: as large as possible while all fit on about one
-// screen.
+// screen. A larger grid scrolls.
 function pitchFor(nodes, width) {
-  return Math.max(7, Math.min(24, Math.floor(Math.sqrt((width * tallest) / Math.max(1, nodes)))));
+  return Math.max(4, Math.min(24, Math.floor(Math.sqrt((width * tallest) / Math.max(1, nodes)))));
 }
 
 function gapFor(pitch) {

@@ -16,7 +16,7 @@ const signalSources = {
 };
 
 // heldWords say what is held, by the type of a condition.
-const heldWords = { DeclarationHeld: "Not set to Unknown", EvictionHeld: "No pod is evicted" };
+const heldWords = { MarkingSuspended: "Not set to Unknown", EvictionSuspended: "No pod is evicted" };
 
 const agentText = ({ name, version, mode }) => [name, version, mode && `in mode ${mode}`].filter(Boolean).join(" ");
 

@@ -1,25 +1,31 @@
-// <trivet-nodes> is the section of all Nodes: a count of each health, and each Node as a cell of a
-// grid or a line of a list.
+// <trivet-nodes> is the section of all Nodes: a count of each health, a table with the worst first,
+// and a map with a cell for each Node.
 
 import { conditionOf, count, missingText, sentence, zoneText } from "./format.js";
 import "./nodegrid.js";
 import { colorOf, healths, onThemeChange, spritesOf } from "./nodehealth.js";
 import { NodeModel } from "./nodemodel.js";
-import { WatchSection } from "./section.js";
+import { tell, WatchSection } from "./section.js";
 import { ask } from "./stream.js";
-import { h, muted, notice, render } from "./view.js";
+import { cell, h, more, muted, notice, render, row, table } from "./view.js";
 
-const longestList = 200;
 const zonesPause = 5000;
 const symbolSize = 28;
+const linesBesideMap = 8;
+const linesInTable = 40;
+
+const allRanks = healths.map((_, rank) => rank);
+// unhealthyRanks are the healths for which a person may be needed.
+const unhealthyRanks = allRanks.filter((rank) => !["HEALTH_STARTING", "HEALTH_READY"].includes(healths[rank].code));
 
 class Nodes extends WatchSection {
   path = "/v1/nodes:watch";
+  firstLines = linesBesideMap;
 
   prepare() {
     this.nodes = new NodeModel();
     this.emphasis = null; // rank of the health that is emphasized
-    this.asList = false;
+    this.asTable = false;
     this.grid = this.querySelector("trivet-node-grid");
     this.addEventListener("click", (event) => this.click(event));
     onThemeChange(() => this.draw());
@@ -29,6 +35,12 @@ class Nodes extends WatchSection {
   // choose marks the Node of the open panel; null marks none.
   choose(name) {
     this.grid.choose(name);
+  }
+
+  // show takes the clock by which ages are measured.
+  show(_, { clock }) {
+    this.clock = clock;
+    this.redrawSoon();
   }
 
   begin() {
@@ -54,7 +66,7 @@ class Nodes extends WatchSection {
       if (follows) {
         try {
           const { zones, conditions } = await ask("/v1/zones?page_size=5000", AbortSignal.timeout(zonesPause));
-          const held = conditionOf(conditions, "DeclarationsHeld");
+          const held = conditionOf(conditions, "MarkingSuspended");
           this.held = held?.is === "TRUE" ? held.message : "";
           this.grid.showZones(zones);
         } catch {
@@ -73,12 +85,14 @@ class Nodes extends WatchSection {
     if (button.dataset.rank !== undefined) {
       const rank = Number(button.dataset.rank);
       this.emphasis = this.emphasis === rank ? null : rank;
+      this.lines = this.firstLines;
       this.grid.emphasize(this.emphasis);
     } else if (button.dataset.as) {
-      this.asList = button.dataset.as === "list";
+      this.asTable = button.dataset.as === "table";
+      this.lines = this.firstLines = this.asTable ? linesInTable : linesBesideMap;
     }
     this.draw();
-    if (button.dataset.as === "grid") this.grid.repaint();
+    if (button.dataset.as === "map") this.grid.repaint();
   }
 
   draw() {
@@ -88,14 +102,21 @@ class Nodes extends WatchSection {
     this.dataset.old = this.failure && known ? "yes" : "no";
     render(this.part("count"), known ? `${count(byName.size)}${complete ? "" : "…"}` : "");
     render(this.part("notice"), off ? disabled() : this.notices());
-    this.part("modes").hidden = this.part("legend").hidden = !known;
-    this.grid.hidden = !known || this.asList;
-    this.part("list").hidden = !known || !this.asList;
+    this.part("modes").hidden = this.part("legend").hidden = this.part("list").hidden = !known;
+    this.grid.parentElement.hidden = !known || this.asTable;
     if (known) {
       this.drawModes();
       this.drawLegend();
-      if (this.asList) this.drawList();
+      this.drawTable();
     }
+    this.tell(known);
+  }
+
+  tell(known) {
+    const { byName, byRank, complete } = this.nodes;
+    const unhealthy = unhealthyRanks.reduce((sum, rank) => sum + byRank[rank].size, 0);
+    const words = !known ? "not known" : unhealthy > 0 ? `${count(unhealthy)} of ${count(byName.size)} not healthy` : `${count(byName.size)}${complete ? "" : "…"}`;
+    tell(this, words, !known ? "off" : unhealthy > 0 ? "fair" : "good");
   }
 
   notices() {
@@ -112,7 +133,7 @@ class Nodes extends WatchSection {
       notices.push(notice("held", "fair", h("strong", {}, "No Node is set to Unknown at present. "), sentence(this.held)));
     }
     if (missing.length > 0) {
-      notices.push(h("div", { key: "missing", class: "notice", role: "status", "data-health": "fair" },
+      notices.push(h("div", { key: "missing", class: "notice", "data-health": "fair" },
         h("p", {}, h("strong", {}, "Incomplete. "), "Nodes of these parts are missing or old:"),
         h("ul", {}, missing.map((part, place) => h("li", { key: place }, missingText(part))))));
     }
@@ -121,16 +142,17 @@ class Nodes extends WatchSection {
 
   drawModes() {
     for (const button of this.part("modes").querySelectorAll("button")) {
-      button.setAttribute("aria-pressed", String((button.dataset.as === "list") === this.asList));
+      button.setAttribute("aria-pressed", String((button.dataset.as === "table") === this.asTable));
     }
   }
 
   drawLegend() {
     const legend = this.part("legend");
+    const { counts } = this.nodes;
     render(legend, healths.map(({ word, meaning }, rank) =>
       h("li", { key: word },
         h("button", { type: "button", "data-rank": rank, title: meaning, "aria-pressed": String(this.emphasis === rank) },
-          h("canvas", { "aria-hidden": "true", width: symbolSize, height: symbolSize }), h("span", {}, word), h("b", {}, count(this.nodes.counts[rank]))))));
+          h("canvas", { "aria-hidden": "true", width: symbolSize, height: symbolSize }), h("span", {}, word), " ", h("b", {}, count(counts[rank]))))));
     if (this.painted === colorOf(healths[0])) return;
     this.painted = colorOf(healths[0]);
     const sprites = spritesOf(symbolSize);
@@ -141,20 +163,29 @@ class Nodes extends WatchSection {
     });
   }
 
-  drawList() {
-    const fits = ({ name, zone, rank }) => (this.emphasis === null || rank === this.emphasis) && (name.includes(this.search) || zone.includes(this.search));
-    const { nodes, more } = this.nodes.worst(longestList, fits);
+  // drawTable shows all Nodes; beside the map only those that are not healthy, or are searched.
+  drawTable() {
+    const { search, emphasis } = this;
+    const ranks = emphasis !== null ? [emphasis] : this.asTable || search ? allRanks : unhealthyRanks;
+    const fits = search && (({ name, zone, agent }) => name.includes(search) || zone.includes(search) || agent.includes(search));
+    const { nodes, more: rest } = this.nodes.worst(this.lines, ranks, fits || null);
     render(
       this.part("lines"),
-      nodes.map(({ name, rank, zone, message }) =>
-        h("li", { key: name },
-          h("a", { href: `#node/${name}` }, h("span", { class: "id" }, name)),
-          h("span", { class: `health health-${rank}` }, healths[rank].word),
-          h("span", { class: "muted" }, zoneText(zone)),
-          h("span", { class: "muted" }, message))),
-      nodes.length === 0 && h("li", { key: "none", class: "muted" }, "No Node matches."),
-      more > 0 && h("li", { key: "more", class: "muted" }, `And ${count(more)} more: search, or choose a state above.`),
+      nodes.length > 0 && table("Nodes, the least healthy first", ["Node", "State", ["Since", "wide"], ["Agent", "wide"], ["Zone", "wide"], "Why"], nodes.map((node) => this.line(node))),
+      nodes.length === 0 && (search || emphasis !== null || this.asTable ? muted("none", "No Node matches.") : muted("none", "All Nodes are healthy.")),
+      more(rest, "Nodes"),
     );
+  }
+
+  line({ name, rank, zone, message, agent, changeTime }) {
+    return row(name, {}, [
+      h("a", { href: `#node/${name}`, class: "id" }, name),
+      h("span", { class: `health health-${rank}` }, healths[rank].word),
+      cell("wide muted", this.clock && changeTime ? this.clock.age(changeTime) : ""),
+      cell("wide muted", agent || "none"),
+      cell("wide muted", zoneText(zone)),
+      cell("muted", message),
+    ]);
   }
 }
 

@@ -46,7 +46,7 @@ export class Panel extends HTMLElement {
 
 // panelHeader is the title of a panel and its close button.
 export function panelHeader(title, attributes) {
-  return h("header", {},
+  return h("div", { class: "heading" },
     h("h2", { tabindex: "-1", ...attributes }, title),
     h("button", { type: "button", "data-do": "close", "aria-label": "Close" }, "✕"));
 }

@@ -4,19 +4,24 @@ import { ask, plain, Stream } from "./stream.js";
 import { failed, h, muted, render } from "./view.js";
 
 const redrawPause = 250;
+const linesStep = 100; // lines that "show more" adds
 const pollLimit = 16000; // the gateway may ask several replicas in turn
 
 // WatchSection follows a watch by name.
 //
 // A subclass sets path, and has subjectOf(event), summaryOf(subject), newsOf(subject) and draw().
-// It may override removed(subject), and apply(event) with begin() to keep its own model.
+// It may override removed(subject), and apply(event) with begin() to keep its own model. The lines of
+// its list are limited to this.lines, which the button of more() raises.
 export class WatchSection extends HTMLElement {
+  firstLines = 40;
+
   connectedCallback() {
     this.byName = new Map();
     this.missing = [];
     this.round = 0;
     this.complete = false; // the stream has sent all that existed at its start
     this.search = "";
+    this.lines = this.firstLines;
     this.prepare?.();
     this.stream = new Stream(this.path, {
       opened: () => this.begin(),
@@ -28,9 +33,19 @@ export class WatchSection extends HTMLElement {
     });
     this.addEventListener("input", ({ target }) => {
       this.search = target.value.trim().toLowerCase();
+      this.lines = this.firstLines;
+      this.draw();
+    });
+    this.addEventListener("click", ({ target }) => {
+      if (!target.closest("[data-do=more]")) return;
+      this.lines += linesStep;
       this.draw();
     });
     this.draw();
+    this.follow();
+  }
+
+  follow() {
     this.stream.follow();
   }
 
@@ -49,7 +64,7 @@ export class WatchSection extends HTMLElement {
     this.apply(event);
     this.redrawSoon();
     const subject = this.subjectOf(event);
-    if (subject) this.dispatchEvent(new CustomEvent("news", { detail: this.newsOf(subject) }));
+    if (subject) this.onNews?.(this.newsOf(subject)); // no event: there are a thousand in a second
   }
 
   apply(event) {
@@ -125,12 +140,24 @@ export class PollSection extends HTMLElement {
     this.dataset.old = failure && answer ? "yes" : "no";
     render(
       this,
-      h("header", {}, this.heading(answer)),
+      h("div", { class: "heading" }, this.heading(answer)),
       failure && failed(Boolean(answer), failure),
       !answer && !failure && muted("waiting", "Waiting for the first answer…"),
       answer && this.body(answer),
     );
   }
+}
+
+// overview has what each section says of itself in a few words, by its id. changed is called when
+// that changes.
+export const overview = { words: new Map(), changed: () => {} };
+
+// tell says what a section has in a few words, and how healthy it is.
+export function tell({ id }, words, health) {
+  const known = overview.words.get(id);
+  if (known?.words === words && known.health === health) return;
+  overview.words.set(id, { words, health });
+  overview.changed();
 }
 
 // shown waits until the page is visible.

@@ -14,7 +14,12 @@ const loopStates = {
 };
 
 // countWords are the labels of counts whose names say too little.
-const countWords = { queue: "queued services", streams: "heartbeat streams" };
+const countWords = {
+  mirrored_endpoints_objects: "mirrored Endpoints",
+  mirroring_queue: "queued Endpoints",
+  queue: "queued services",
+  streams: "heartbeat streams",
+};
 
 class Service extends HTMLElement {
   connectedCallback() {
@@ -31,13 +36,13 @@ class Service extends HTMLElement {
     const service = status.services.find(({ service }) => service === name);
     if (!service) return;
     this.dataset.health = healthOf(service.verdict);
-    this.draw({ verdict: service.verdict, body: [leadership(service), counts(service), replicaList(service, { clock, missing })] });
+    this.draw({ verdict: service.verdict, body: [leadership(service), counts(service), replicaFold(service, { clock, missing })] });
   }
 
   draw({ verdict, body }) {
     render(
       this,
-      h("header", {},
+      h("div", { class: "heading" },
         h("h2", {}, this.getAttribute("name")),
         verdict && verdictPill(verdict),
         h("p", { class: "muted" }, this.getAttribute("description"))),
@@ -86,6 +91,17 @@ function counts({ replicas }) {
     h("div", { key: name }, h("dd", {}, count(value)), h("dt", {}, countWords[name] ?? name.replaceAll("_", " ")))));
 }
 
+// replicaFold folds the replicas while the service has no problem.
+function replicaFold(service, context) {
+  const { verdict, replicas } = service;
+  if (replicas.length === 0) return null;
+  const answered = replicas.filter(({ status }) => status).length;
+  const well = healthOf(verdict) === "good";
+  return h("details", { key: `replicas ${well}`, initial: { open: !well }, class: "fold" },
+    h("summary", {}, answered === replicas.length ? plural(replicas.length, "replica") : `${count(answered)} of ${plural(replicas.length, "replica")} answered`),
+    replicaList(service, context));
+}
+
 function replicaList({ shardCount, replicas }, { clock, missing }) {
   const only = replicas.length === 1;
   return h("div", { class: "replicas" }, replicas.map(({ replica, status }) =>
@@ -103,7 +119,7 @@ function roleOf(led, shards) {
 // replicaView shows a replica that answered. Its details are open if it has a role or is the only
 // one. The problems of the service say why it is not ready.
 function replicaView({ replica, ready, loops }, { clock, role, only }) {
-  return h("details", { key: `replica ${replica.id}`, initial: { open: role !== "" || only }, class: "replica" },
+  return h("details", { key: `replica ${replica.id}`, initial: { open: loops.some(({ lastError }) => lastError) || only }, class: "replica" },
     h("summary", {},
       h("span", { class: "dot", "data-health": ready ? "good" : "fair" }),
       h("span", { class: "id", title: `${replica.id}\n${replica.grpcAddress}\n${replica.version}` }, replica.id),

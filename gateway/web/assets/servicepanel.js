@@ -2,9 +2,9 @@
 // wrote, what the next one would write, and which other writer interferes. It shows the Service of
 // the fragment #service/NAMESPACE/NAME.
 
-import { ago, conditionOf, count, label, milliseconds, plural, sentence } from "./format.js";
+import { ago, conditionOf, count, label, milliseconds, plural, sentence, sourceText } from "./format.js";
 import { PollPanel } from "./panel.js";
-import { planText } from "./slices.js";
+import { lastSync, planText } from "./slices.js";
 import { ask } from "./stream.js";
 import { fact, h, muted, notice } from "./view.js";
 
@@ -34,13 +34,18 @@ class ServicePanel extends PollPanel {
     }
     const contended = conditionOf(service.conditions, "Contended");
     const hints = conditionOf(service.conditions, "TopologyHints");
+    const dropped = conditionOf(service.conditions, "AddressesDropped");
+    const overlap = conditionOf(service.conditions, "SourcesOverlap");
     const failing = service.syncs.find(({ lastError }) => lastError);
     return [
       h("p", { key: "summary", class: "panel-summary" }, h("strong", {}, `${count(service.readyEndpointCount)} of ${plural(service.endpointCount, "endpoint")} ready. `),
         `${plural(service.slices.length, "slice")}, ideally ${count(service.idealSliceCount)}.`),
       contended?.is === "TRUE" && alert("contended", "bad", "Contended. ", sentence(contended.message)),
       failing && alert("error", "bad", `The last ${failing.failureCount > 1 ? `${count(failing.failureCount)} syncs` : "sync"} failed. `, failing.lastError),
+      dropped?.is === "TRUE" && alert("dropped", "fair", "Addresses in no slice. ", sentence(dropped.message)),
+      overlap?.is === "TRUE" && alert("overlap", "fair", "Slices of both sources. ", sentence(overlap.message)),
       hints?.is === "FALSE" && alert("topology", "fair", "No hints. ", sentence(hints.message)),
+      managed?.reason === "MIRRORED" && muted("mirrored", sentence(managed.message)),
       h("dl", { key: "facts", class: "panel-facts" }, this.facts(service, sources)),
       h("h3", { key: "slices" }, "Slices"),
       h("ol", { key: "list", class: "slice-list" },
@@ -51,11 +56,12 @@ class ServicePanel extends PollPanel {
     ];
   }
 
-  facts({ syncs, topology, owner }, sources) {
-    const { lastPlan, lastSuccessTime } = syncs[0] ?? {};
+  facts({ slices, syncs, topology, owner }, sources) {
+    const { lastPlan, lastSuccessTime } = lastSync(syncs) ?? {};
     const dropped = syncs.reduce((sum, { droppedAddressCount }) => sum + droppedAddressCount, 0);
     const latency = lastPlan?.latency && milliseconds(lastPlan.latency);
     return [
+      fact("Endpoints from", { both: "the selector and the Endpoints object", Endpoints: "the Endpoints object", selector: "the selector" }[sourceText(slices)]),
       fact("Last plan", lastPlan && `${planText(lastPlan)}, ${ago(this.clock.age(lastPlan.startTime))}`),
       fact("From change to write", latency),
       fact("Last sync", lastSuccessTime && ago(this.clock.age(lastSuccessTime))),
@@ -65,8 +71,9 @@ class ServicePanel extends PollPanel {
     ];
   }
 
-  slice({ name, addressType, ports, endpointCount, readyEndpointCount, hintedEndpointCount, capacity, createTime, writeTime }) {
+  slice({ name, addressType, ports, endpointCount, readyEndpointCount, hintedEndpointCount, capacity, createTime, writeTime, source, lastError }) {
     const details = [
+      source === "SLICE_SOURCE_ENDPOINTS" && "mirrored",
       addressType, ports.map(portText).join(", ") || "no ports",
       `${count(readyEndpointCount)} ready`, hintedEndpointCount > 0 && `${count(hintedEndpointCount)} with hints`,
       createTime && `${this.clock.age(createTime)} old`, writeTime && `written ${ago(this.clock.age(writeTime))}`,
@@ -75,7 +82,8 @@ class ServicePanel extends PollPanel {
       h("span", { class: "id" }, name),
       h("meter", { min: 0, max: capacity, value: endpointCount, "aria-label": "fill" }, `${endpointCount} of ${capacity}`),
       h("span", { class: "figure" }, `${count(endpointCount)}/${count(capacity)}`),
-      h("span", { class: "muted" }, details.filter(Boolean).join(" · ")));
+      h("span", { class: "muted" }, details.filter(Boolean).join(" · ")),
+      lastError && h("p", { class: "error" }, lastError));
   }
 }
 

@@ -1,15 +1,16 @@
 // <trivet-slices> is the section of all Services: the fill of each EndpointSlice, the number of
-// slices, and what the last sync wrote. Services with problems come first; each has a panel.
+// slices, what their endpoints come from, and what the last sync wrote. Services with problems come
+// first; each has a panel.
 
-import { count, label, missingText } from "./format.js";
-import { WatchSection } from "./section.js";
-import { h, muted, notice, render } from "./view.js";
+import { conditionOf, count, label, missingText, sourceText } from "./format.js";
+import { tell, WatchSection } from "./section.js";
+import { cell, h, more, muted, notice, render, row, table } from "./view.js";
 
-const longestList = 40;
 const mostMeters = 12;
 
 class Slices extends WatchSection {
   path = "/v1/serviceslices:watch";
+  firstLines = 12;
 
   subjectOf({ serviceSlices }) {
     return serviceSlices;
@@ -20,19 +21,24 @@ class Slices extends WatchSection {
   }
 
   summaryOf({ name, conditions, slices, endpointCount, readyEndpointCount, idealSliceCount, syncs }) {
-    const unmanaged = conditions.find(({ type, status }) => type === "Managed" && status === "STATUS_FALSE");
-    const contended = conditions.find(({ type, status }) => type === "Contended" && status === "STATUS_TRUE");
-    const withoutHints = conditions.find(({ type, status }) => type === "TopologyHints" && status === "STATUS_FALSE");
+    const messageOf = (type, value) => {
+      const condition = conditionOf(conditions, type);
+      return condition?.is === value ? condition.message : "";
+    };
+    const managing = conditionOf(conditions, "Managed");
+    const managed = managing?.is !== "FALSE";
+    const contended = messageOf("Contended", "TRUE");
+    const lacking = messageOf("AddressesDropped", "TRUE") || messageOf("SourcesOverlap", "TRUE");
     const failed = syncs.find(({ failureCount }) => failureCount > 0);
     const failing = Boolean(contended || failed);
-    const managed = !unmanaged;
     const surplus = slices.length - idealSliceCount;
     return {
       name: shortName(name),
       fills: slices.map(({ name, endpointCount, capacity }) => ({ name, endpoints: endpointCount, capacity })),
-      endpoints: endpointCount, ready: readyEndpointCount, ideal: idealSliceCount, managed, unmanagedReason: unmanaged?.reason,
-      lastPlan: syncs[0]?.lastPlan, reason: contended?.message || failed?.lastError || withoutHints?.message || "", failing,
-      priority: failing ? 1000 : surplus > 1 && managed ? surplus : 0,
+      endpoints: endpointCount, ready: readyEndpointCount, ideal: idealSliceCount, managed, unmanagedReason: managing?.reason,
+      source: sourceText(slices), lastPlan: lastSync(syncs)?.lastPlan,
+      reason: contended || failed?.lastError || lacking || messageOf("TopologyHints", "FALSE"), failing, lacking: Boolean(lacking),
+      priority: failing ? 2000 : lacking ? 1000 : surplus > 1 && managed ? surplus : 0,
     };
   }
 
@@ -43,6 +49,7 @@ class Slices extends WatchSection {
     render(this.part("notice"), this.notices(known));
     this.part("list").hidden = !known;
     if (known) this.drawList();
+    this.tell(known);
   }
 
   total() {
@@ -65,36 +72,58 @@ class Slices extends WatchSection {
   }
 
   drawList() {
-    const found = [...this.byName.values()].filter(({ name }) => name.includes(this.search));
+    const found = [...this.byName.values()].filter(({ name, source }) => name.includes(this.search) || source.toLowerCase() === this.search);
     found.sort((a, b) => b.priority - a.priority || (a.name < b.name ? -1 : 1));
-    const more = found.length - longestList;
     render(
       this.part("lines"),
-      found.length > 0 && columns(),
-      found.slice(0, longestList).map(line),
-      found.length === 0 && h("li", { key: "none", class: "muted" }, "No Service matches."),
-      more > 0 && h("li", { key: "more", class: "muted" }, `And ${count(more)} more: search for them.`),
+      found.length > 0 && table("Services, those with problems first", columns, found.slice(0, this.lines).map(line)),
+      found.length === 0 && muted("none", "No Service matches."),
+      more(found.length - this.lines, "Services"),
     );
+  }
+
+  tell(known) {
+    let failing = 0;
+    let lacking = 0;
+    for (const service of this.byName.values()) {
+      if (service.failing) failing++;
+      else if (service.lacking) lacking++;
+    }
+    const words = !known ? "not known" : failing + lacking > 0 ? `${count(failing + lacking)} of ${count(this.byName.size)} with problems` : count(this.byName.size);
+    tell(this, words, !known ? "off" : failing > 0 ? "bad" : lacking > 0 ? "fair" : "good");
   }
 }
 
-function columns() {
-  return h("li", { key: "columns", class: "columns", "aria-hidden": "true" },
-    ["Service", "Ready", "Slices", "Fill", "Last sync", "Problem"].map((title) => h("span", {}, title)));
+const columns = ["Service", ["Ready", "figure"], ["Slices", "figure"], ["Fill", "wide"], ["Source", "wide"], ["Last sync", "wide"], "Problem"];
+
+const unmanagedTexts = {
+  EXTERNAL_NAME: "an ExternalName",
+  LEADER_ANNOTATION: "a lock of leader election",
+  NO_ENDPOINTS: "no selector, no Endpoints",
+  NO_SELECTOR: "no selector",
+  SKIP_MIRROR_LABEL: "label skip-mirror",
+};
+
+function line({ name, fills, endpoints, ready, ideal, managed, unmanagedReason, source, lastPlan, reason, failing, lacking }) {
+  const text = (number, all) => ({ name: "figure", content: managed ? `${count(number)}/${count(all)}` : "–" });
+  return row(name, { "data-health": failing ? "bad" : lacking ? "fair" : managed ? "good" : "off" }, [
+    h("a", { href: `#service/${name}`, class: "id" }, name),
+    text(ready, endpoints),
+    text(fills.length, ideal),
+    cell("wide", h("span", { class: "fills" }, fills.slice(0, mostMeters).map((slice) =>
+      h("meter", { key: slice.name, min: 0, max: slice.capacity, value: slice.endpoints, "aria-label": `fill of ${slice.name}`, title: `${slice.name}: ${slice.endpoints} of ${slice.capacity}` },
+        `${slice.endpoints} of ${slice.capacity}`)),
+      fills.length > mostMeters && h("span", { key: "more", class: "muted" }, `+${count(fills.length - mostMeters)}`))),
+    cell("wide muted", source),
+    cell("wide muted", managed ? planText(lastPlan) : unmanagedTexts[unmanagedReason] ?? label(unmanagedReason)),
+    cell(failing || lacking ? "reason" : "reason muted", reason),
+  ]);
 }
 
-function line({ name, fills, endpoints, ready, ideal, managed, unmanagedReason, lastPlan, reason, failing }) {
-  return h("li", { key: name, "data-health": failing ? "bad" : managed ? "good" : "off" },
-    h("a", { href: `#service/${name}`, class: "id" }, name),
-    h("span", { class: "figure", title: "ready endpoints, of all" }, managed ? `${count(ready)}/${count(endpoints)}` : "–"),
-    h("span", { class: "figure", title: "slices, and the smallest possible number" }, managed ? `${count(fills.length)}/${count(ideal)}` : "–"),
-    h("span", { class: "fills" },
-      fills.slice(0, mostMeters).map((slice) =>
-        h("meter", { key: slice.name, min: 0, max: slice.capacity, value: slice.endpoints, title: `${slice.name}: ${slice.endpoints} of ${slice.capacity}` },
-          `${slice.endpoints} of ${slice.capacity}`)),
-      fills.length > mostMeters && h("span", { key: "more", class: "muted" }, `+${count(fills.length - mostMeters)}`)),
-    h("span", { class: "muted" }, managed ? planText(lastPlan) : unmanagedReason === "EXTERNAL_NAME" ? "an ExternalName" : "no selector"),
-    h("span", { class: failing ? "reason" : "reason muted" }, reason));
+// lastSync returns the sync that began last, of the sources of a Service.
+export function lastSync(syncs) {
+  const began = ({ lastPlan }) => Date.parse(lastPlan?.startTime ?? 0) || 0;
+  return syncs.reduce((last, sync) => (!last || began(sync) > began(last) ? sync : last), undefined);
 }
 
 // planText says how many slices the last sync wrote, and its trigger.

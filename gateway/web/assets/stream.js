@@ -9,7 +9,7 @@ const wantPause = 2000;
 // A worker that does not answer for so long has ended.
 const workerLimit = 10000;
 // The version of the messages between page and worker: a worker of an earlier build may still run.
-const version = "1";
+const version = "2";
 
 // Feed has the watches of this page: from the worker that all windows share, or from a Hub of its
 // own if the browser has no shared workers.

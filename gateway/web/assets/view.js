@@ -20,7 +20,7 @@ function isShown(child) {
 // render makes the children of parent match the descriptions.
 export function render(parent, ...descriptions) {
   const wanted = descriptions.flat(Infinity).filter(isShown);
-  const keyed = new Map([...parent.childNodes].filter((node) => node.trivetKey !== undefined).map((node) => [node.trivetKey, node]));
+  const keyed = nodesByKey(parent);
   let place = parent.firstChild;
   for (const description of wanted) {
     const node = reuse(description, place, keyed) ?? create(description);
@@ -38,9 +38,21 @@ export function render(parent, ...descriptions) {
   }
 }
 
+// nodesByKey has the nodes of each key. A node is used once, so that descriptions with the same key
+// do not replace each other.
+function nodesByKey(parent) {
+  const keyed = new Map();
+  for (const node of parent.childNodes) {
+    if (node.trivetKey === undefined) continue;
+    if (keyed.has(node.trivetKey)) keyed.get(node.trivetKey).push(node);
+    else keyed.set(node.trivetKey, [node]);
+  }
+  return keyed;
+}
+
 function reuse(description, place, keyed) {
   if (description.key !== undefined) {
-    const node = keyed.get(description.key);
+    const node = keyed.get(description.key)?.shift();
     return node && fits(node, description) ? node : undefined;
   }
   return place && place.trivetKey === undefined && fits(place, description) ? place : undefined;
@@ -51,9 +63,12 @@ function fits(node, description) {
   return node.nodeType === Node.ELEMENT_NODE && node.localName === description.tag;
 }
 
+const svg = "http://www.w3.org/2000/svg";
+const svgTags = new Set(["svg", "path", "line", "circle", "rect"]);
+
 function create(description) {
   if (description.tag === undefined) return document.createTextNode("");
-  const element = document.createElement(description.tag);
+  const element = svgTags.has(description.tag) ? document.createElementNS(svg, description.tag) : document.createElement(description.tag);
   element.trivetKey = description.key;
   for (const [name, value] of Object.entries(description.initial ?? {})) {
     if (isSet(value)) element.setAttribute(name, value === true ? "" : value);
@@ -108,9 +123,42 @@ export function failed(hasData, { cause: text, reason }) {
   return notice("failure", "bad", lead, cause(text));
 }
 
-// notice is a highlighted paragraph.
+// notice is a highlighted paragraph. It is no live region: the verdict and the banner speak for the
+// page.
 export function notice(key, health, ...content) {
-  return h("p", { key, class: "notice", role: "status", "data-health": health }, content);
+  return h("p", { key, class: "notice", "data-health": health }, content);
+}
+
+// table is a table with a caption for screen readers and column titles. A column is a title, or a
+// title and a class. Rows are descriptions of <tr>.
+export function table(caption, columns, rows) {
+  return h("table", { key: "table", class: "table" },
+    h("caption", { class: "hidden-text" }, caption),
+    h("thead", {}, h("tr", {}, columns.map((column) => {
+      const [title, name] = [column].flat();
+      return h("th", { key: title, scope: "col", class: name }, title);
+    }))),
+    h("tbody", {}, rows));
+}
+
+// row is a line of a table. Its first cell is the header of the row. A cell is its content, or
+// content and the class of its column.
+export function row(key, attributes, cells) {
+  return h("tr", { key, ...attributes }, cells.map((cell, place) => {
+    const { content, name } = cell?.content === undefined ? { content: cell } : cell;
+    return place === 0 ? h("th", { scope: "row", class: name }, content) : h("td", { class: name }, content);
+  }));
+}
+
+// cell is the content of a cell with the class of its column.
+export function cell(name, ...content) {
+  return { name, content };
+}
+
+// more is the button that shows more lines, and how many there are.
+export function more(number, noun) {
+  return number > 0 && h("p", { key: "more", class: "more muted" }, `And ${number.toLocaleString()} more. `,
+    h("button", { type: "button", class: "button", "data-do": "more" }, `Show more ${noun}`));
 }
 
 // muted is a paragraph of secondary text.

@@ -5,12 +5,17 @@ import { Hub } from "./hub.js";
 // A window says what it wants every two seconds. One that is silent for so long is closed or frozen.
 const silenceLimit = 15000;
 
+// The page takes so many events in one task, so that it stays responsive while it learns all items.
+const largestPost = 2000;
+
 const hub = new Hub();
 
 addEventListener("connect", ({ ports: [port] }) => {
   const joined = new Set();
   let silence = 0;
-  const reader = (path, messages) => port.postMessage({ path, messages });
+  const reader = (path, messages) => {
+    for (let first = 0; first < messages.length; first += largestPost) port.postMessage({ path, messages: messages.slice(first, first + largestPost) });
+  };
   const follow = (wanted) => {
     for (const path of joined) {
       if (wanted.includes(path)) continue;

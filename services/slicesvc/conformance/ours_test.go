@@ -33,7 +33,7 @@ func (w clusterState) input() pack.Input {
 	}
 	snapshot.Shares = topology.Shares()
 	return pack.Input{
-		Snapshot: snapshot, Endpoints: desired.Resolve(w.service, candidates), Limit: w.limit, ManagedBy: managedBy,
+		Snapshot: snapshot, Owner: pack.ServiceOwner(w.service), Endpoints: desired.Resolve(w.service, candidates), Limit: w.limit, ManagedBy: managedBy,
 	}
 }
 

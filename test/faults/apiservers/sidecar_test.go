@@ -1,22 +1,20 @@
 package apiservers
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	"github.com/trivet-dev/trivet/test/faults/internal/child"
+	"github.com/trivet-dev/trivet/test/internal/child"
 )
 
 // stopTimeout is twice the interval of the endpoints loop plus a margin for a loaded machine.
@@ -43,7 +41,7 @@ func (f fixture) sidecar(kubeconfig string, args ...string) *sidecar {
 		t.Fatal(err)
 	}
 	ca, cert, key := f.cluster.EtcdFiles()
-	address := freeAddress(t)
+	address := testkit.FreeAddress(t)
 	command := exec.Command(self, append([]string{
 		"--cluster=" + f.name, "--kubeconfig=" + kubeconfig,
 		"--etcd-endpoints=" + strings.Join(f.cluster.EtcdEndpoints(), ","),
@@ -87,24 +85,8 @@ func (s *sidecar) kill() { s.process.Kill() }
 
 // stop sends SIGTERM and returns an error unless the process exits with code 0.
 func (s *sidecar) stop() error {
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.process.Stop(stopTimeout); err != nil {
 		return fmt.Errorf("stop a sidecar: %w", err)
 	}
-	if err := s.process.Wait(stopTimeout); err != nil {
-		return fmt.Errorf("wait for a sidecar after SIGTERM: %w", err)
-	}
-	if state := s.process.State(); !state.Success() {
-		return errors.New("a stopped sidecar exited with " + state.String())
-	}
 	return nil
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }

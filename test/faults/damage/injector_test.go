@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"strconv"
 	"testing"
 	"time"
 
@@ -56,6 +57,23 @@ func (inj *injector) cleanUp() {
 			inj.Error(err)
 		}
 	}
+	if err := inj.freeUnused(ctx); err != nil {
+		inj.Error(err)
+	}
+}
+
+// freeUnused frees what a repair has allocated for a Service that was deleted at the same moment:
+// the next test would find it.
+func (inj *injector) freeUnused(ctx context.Context) error {
+	var errs []error
+	for _, subject := range inj.observer.unused() {
+		if port, err := strconv.ParseInt(subject, 10, 32); err == nil {
+			errs = append(errs, inj.writePortBit(ctx, int32(port), 0))
+		} else if err := inj.kube.NetworkingV1().IPAddresses().Delete(ctx, subject, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // createService creates a valid Service through the API.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,7 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
-	"github.com/trivet-dev/trivet/test/faults/internal/child"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/test/internal/child"
 )
 
 // readyTimeout is well above the start time of etcd on a loaded machine.
@@ -44,7 +43,7 @@ func startEtcd(t testing.TB, dir string, n int) []*etcdMember {
 	var members []*etcdMember
 	var peers []string
 	for i := range n {
-		m := &etcdMember{name: fmt.Sprintf("etcd-%d", i), dir: dir, binary: binary, client: freeAddress(t), peer: freeAddress(t)}
+		m := &etcdMember{name: fmt.Sprintf("etcd-%d", i), dir: dir, binary: binary, client: testkit.FreeAddress(t), peer: testkit.FreeAddress(t)}
 		members, peers = append(members, m), append(peers, m.name+"=http://"+m.peer)
 	}
 	for _, m := range members {
@@ -146,21 +145,6 @@ func etcdBinary() (string, error) {
 		return "", fmt.Errorf("%w: run `make assets`", err)
 	}
 	return binary, nil
-}
-
-// freeAddress returns a free loopback address with a port below the kernel's ephemeral range. A
-// client that redials a killed etcd could otherwise get etcd's port as its local port.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(10000))
-		if listener, err := net.Listen("tcp", address); err == nil {
-			listener.Close()
-			return address
-		}
-	}
-	t.Fatal("100 ports tried on 127.0.0.1 are all taken")
-	return ""
 }
 
 // connect returns a client with the production configuration.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/faultproxy"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/test/faults/internal/child"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+	"github.com/trivet-dev/trivet/test/internal/child"
 )
 
 const (

@@ -1,5 +1,5 @@
-// Command web is the program of the Pods of tests: an HTTP server on port 8080 that is ready until
-// it is told otherwise. With arguments it prints them and ends.
+// Command web is the program of the Pods of tests: an HTTP server on port 8080 that says the name
+// of its Pod and is ready until it is told otherwise. With arguments it prints them and ends.
 package main
 
 import (
@@ -27,8 +27,13 @@ func main() {
 }
 
 func serve() error {
+	name, err := os.Hostname() // of a container: the name of its Pod
+	if err != nil {
+		return err
+	}
 	var unready atomic.Bool
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /name", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, name) })
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if unready.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -49,11 +54,11 @@ func serve() error {
 	go func() { failed <- server.ListenAndServe() }()
 	fmt.Println("listening on", server.Addr)
 	select {
-	case err := <-failed:
+	case err = <-failed:
 		return err
 	case <-ctx.Done():
 	}
-	if err := server.Close(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err = server.Close(); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

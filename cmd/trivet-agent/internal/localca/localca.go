@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/atomicfile"
 	"github.com/trivet-dev/trivet/internal/certs"
 )
 
@@ -186,7 +187,7 @@ func (c *CA) write(a certs.Authorities) error {
 	if err != nil {
 		return fmt.Errorf("encode local authority: %w", err)
 	}
-	return replace(filepath.Join(c.dir, keyFile), text, 0o600)
+	return atomicfile.WriteWith(filepath.Join(c.dir, keyFile), text, 0o600, giveToOwner)
 }
 
 func (c *CA) publish(a certs.Authorities) error {
@@ -194,7 +195,7 @@ func (c *CA) publish(a certs.Authorities) error {
 	if old, err := os.ReadFile(c.BundleFile()); err == nil && string(old) == string(bundle) {
 		return nil
 	}
-	return replace(c.BundleFile(), bundle, 0o644)
+	return atomicfile.WriteWith(c.BundleFile(), bundle, 0o644, giveToOwner)
 }
 
 // GetCertificate returns the serving certificate, which it renews in memory. If the authority has
@@ -224,23 +225,6 @@ func (c *CA) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	c.serving = &certificate
 	return c.serving, nil
-}
-
-// replace writes a file so that a power cut leaves the old or the new content.
-func replace(path string, content []byte, mode os.FileMode) error {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = file.Write(content)
-	err = errors.Join(err, giveToOwner(file), file.Chmod(mode), file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(file.Name()))
-	}
-	return nil
 }
 
 // giveToOwner gives a file that root makes to the owner of its directory: root runs the command

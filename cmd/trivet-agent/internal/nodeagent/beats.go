@@ -114,16 +114,18 @@ func (b *beats) run(ctx context.Context, files func() (identity.Files, error)) e
 
 func (b *beats) newAgent(found nodeIdentity) (*agent.Agent, error) {
 	holder := agent.Holder{Class: "node", Name: found.node, BootID: found.bootID}
+	carriesWrites := b.cfg.Endpoint.Listen != ""
 	a, err := agent.New(agent.Config{
 		Lookup:  b.addresses,
 		Dial:    func(target string) (*grpc.ClientConn, error) { return b.dial(target, found.client) },
 		Cluster: b.cfg.Cluster, TokenFile: b.cfg.TokenFile,
 		Name: "trivet-agent", Version: identity.Version(), Mode: b.cfg.mode(),
 		Holders:      []agent.Holder{holder},
-		BeatOnReport: b.cfg.Endpoint.Listen != "", AgeTolerance: ageTolerance,
+		BeatOnReport: carriesWrites, AgeTolerance: ageTolerance,
 		AnswerTimeout: answerTimeout,
-		ReleaseOnStop: b.cfg.ReleaseOnStop,
-		Logger:        b.logger,
+		// While the endpoint is away the kubelet writes nothing, so its silence proves nothing.
+		ReleaseOnStop: b.cfg.ReleaseOnStop || carriesWrites, KeepLeaseObjects: !b.cfg.ReleaseOnStop,
+		Logger: b.logger,
 	})
 	if err != nil {
 		return nil, err

@@ -125,7 +125,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"Address on loopback of the HTTP server with /livez, /readyz and /metrics, host:port.")
 	fs.BoolVar(&c.Admin.Profiling, "profiling", false, "Serve profiles at /debug/pprof of --admin-listen.")
 	fs.BoolVar(&c.ReleaseOnStop, "release-on-stop", c.ReleaseOnStop,
-		"End the lease of the node when the agent gets SIGTERM, because the node stops for good. Without it, the lease outlives a restart of the agent.")
+		"Delete the Lease of the node when the agent gets SIGTERM, because the node stops for good. Without it, the Lease outlives a restart of the agent.")
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "Name of the cluster; leasesvc of another cluster is refused (default: any).")
 	c.Log.RegisterFlags(fs)
 }

@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,19 +16,7 @@ import (
 // endpoint must not wait a third of the duration of the Lease from the answer on.
 func TestEndpointBeats_ARenewalIsAsOldAsItsObservation(t *testing.T) {
 	f := newFixture(t)
-	f.rotate(t, "node-1", "first.pem")
-	cfg := f.config()
-	cfg.Endpoint.Listen = "127.0.0.1:7604"
-	b := newBeats(&cfg, func() []string { return []string{f.leasesvc.address} }, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(t.Output(), nil)))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- b.run(ctx, func() (identity.Files, error) { return cfg.credentialFiles(nil) }) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	b, _ := f.beatsOfEndpoint(t, f.config())
 	observed := time.Now().Add(-9 * time.Second)
 	if err := b.Report(observed); err != nil {
 		t.Fatal(err)
@@ -41,4 +30,58 @@ func TestEndpointBeats_ARenewalIsAsOldAsItsObservation(t *testing.T) {
 	if renewed.After(observed) {
 		t.Errorf("renewed %v after the observation", renewed.Sub(observed))
 	}
+}
+
+// A kubelet writes nothing while its endpoint is away. The end of an agent must not leave the
+// kubelet with the rest of a grace period, nor without its Lease.
+func TestEndpointBeats_AnAgentThatStopsReleasesTheLeaseAndKeepsItsObject(t *testing.T) {
+	for name, want := range map[string]struct{ registered, forGood, released, kept bool }{
+		"restart":                   {registered: true, released: true, kept: true},
+		"the node stops for good":   {registered: true, forGood: true, released: true},
+		"the kubelet wrote no beat": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			cfg := f.config()
+			cfg.ReleaseOnStop = want.forGood
+			b, stop := f.beatsOfEndpoint(t, cfg)
+			if want.registered {
+				if err := b.Report(time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				await(t, "leasesvc accepts the beat", func() bool {
+					_, live := endpointBeats{b}.Renewed()
+					return live
+				})
+			}
+			stop()
+			f.leasesvc.mu.Lock()
+			defer f.leasesvc.mu.Unlock()
+			if got := len(f.leasesvc.released) == 1; got != want.released {
+				t.Fatalf("released %v, want %v", f.leasesvc.released, want.released)
+			}
+			if want.released && f.leasesvc.released[0].KeepObject != want.kept {
+				t.Errorf("the object stays: %v, want %v", !want.kept, want.kept)
+			}
+		})
+	}
+}
+
+// beatsOfEndpoint runs the beats of an agent in endpoint mode until stop, or the end of the test.
+func (f *fixture) beatsOfEndpoint(t *testing.T, cfg Config) (b *beats, stop func()) {
+	t.Helper()
+	f.rotate(t, "node-1", "first.pem")
+	cfg.Endpoint.Listen = "127.0.0.1:7604"
+	b = newBeats(&cfg, func() []string { return []string{f.leasesvc.address} }, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.run(ctx, func() (identity.Files, error) { return cfg.credentialFiles(nil) }) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return b, stop
 }

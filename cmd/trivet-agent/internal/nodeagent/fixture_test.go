@@ -56,7 +56,7 @@ type fakeLeasesvc struct {
 
 	mu       sync.Mutex // guards the fields below
 	beats    []beat
-	released []string
+	released []*leasev1.ReleaseLeaseRequest
 	reauth   bool
 }
 
@@ -139,7 +139,7 @@ func (s *fakeLeasesvc) StreamHeartbeats(rpc grpc.BidiStreamingServer[leasev1.Str
 func (s *fakeLeasesvc) ReleaseLease(_ context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.released = append(s.released, request.Holder.Name)
+	s.released = append(s.released, request)
 	return &leasev1.ReleaseLeaseResponse{}, nil
 }
 

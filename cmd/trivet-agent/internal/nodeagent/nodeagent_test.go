@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/settings"
 )
 
 func TestProbe_TheAgeOfASilentKubeletGrowsWhileTheAgentLives(t *testing.T) {
@@ -107,7 +109,7 @@ func TestStop_ReleasesOnlyWhenToldTo(t *testing.T) {
 		f.leasesvc.awaitBeat(t, "registered", 0, func(b beat) bool { return b.registered })
 		p.awaitReady(t, "[+]leasesvc ok")
 		p.stop(t)
-		if got := len(f.leasesvc.released) == 1; got != release {
+		if got := len(f.leasesvc.released) == 1 && !f.leasesvc.released[0].KeepObject; got != release {
 			t.Errorf("release on stop %v: released %v", release, f.leasesvc.released)
 		}
 		// The agent comes back as the same boot.
@@ -148,11 +150,11 @@ func TestRun_AnAddressInUseEndsIt(t *testing.T) {
 	}
 	defer listener.Close()
 	var stderr bytes.Buffer
-	code := run(t.Context(), invocation{
-		args:   []string{"--leasesvc-insecure", "--leasesvc-address=127.0.0.1:1", "--node-name=n", "--state-dir=" + t.TempDir(), "--admin-listen=" + listener.Addr().String()},
-		stderr: &stderr,
+	code := run(t.Context(), settings.Invocation{
+		Args:   []string{"--leasesvc-insecure", "--leasesvc-address=127.0.0.1:1", "--node-name=n", "--state-dir=" + t.TempDir(), "--admin-listen=" + listener.Addr().String()},
+		Stderr: &stderr,
 	})
-	if code != exitFailure || !strings.Contains(stderr.String(), "--admin-listen") {
+	if code != settings.ExitFailure || !strings.Contains(stderr.String(), "--admin-listen") {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }
@@ -172,7 +174,7 @@ func TestMain_NamesEveryProblem(t *testing.T) {
 		"unknown":     {[]string{"--kubelet-helthz=x"}, []string{"--kubelet-helthz: unknown flag"}},
 	} {
 		var stderr bytes.Buffer
-		if code := run(t.Context(), invocation{args: test.args, stderr: &stderr}); code != exitUsage {
+		if code := run(t.Context(), settings.Invocation{Args: test.args, Stderr: &stderr}); code != settings.ExitUsage {
 			t.Errorf("%s: exit code %d", name, code)
 		}
 		for _, want := range test.want {
@@ -185,8 +187,8 @@ func TestMain_NamesEveryProblem(t *testing.T) {
 
 func TestMain_EveryFlagIsAVariable(t *testing.T) {
 	var stderr bytes.Buffer
-	code := run(t.Context(), invocation{environ: []string{"TRIVET_KUBELET_PROBE_INTERVAL=1ms", "NODE_NAME=Node One"}, stderr: &stderr})
-	if code != exitUsage || !strings.Contains(stderr.String(), "--kubelet-probe-interval 1ms") || !strings.Contains(stderr.String(), `"Node One" is no name`) {
+	code := run(t.Context(), settings.Invocation{Environ: []string{"TRIVET_KUBELET_PROBE_INTERVAL=1ms", "NODE_NAME=Node One"}, Stderr: &stderr})
+	if code != settings.ExitUsage || !strings.Contains(stderr.String(), "--kubelet-probe-interval 1ms") || !strings.Contains(stderr.String(), `"Node One" is no name`) {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }
@@ -195,14 +197,14 @@ func TestKubeconfig_IsPrinted(t *testing.T) {
 	f := newFixture(t)
 	f.write(t, "kubelet.conf", kubeconfigOf("https://10.0.0.1:6443", f.path("ca.crt"), f.path("kubelet-client-current.pem")))
 	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), invocation{
-		args:   []string{"kubeconfig", "--from", f.path("kubelet.conf"), "--state-dir", f.path("state")},
-		stdout: &stdout, stderr: &stderr,
+	code := run(t.Context(), settings.Invocation{
+		Args:   []string{"kubeconfig", "--from", f.path("kubelet.conf"), "--state-dir", f.path("state")},
+		Stdout: &stdout, Stderr: &stderr,
 	})
-	if code != exitOK || !strings.Contains(stdout.String(), "server: https://127.0.0.1:7604") {
+	if code != settings.ExitOK || !strings.Contains(stdout.String(), "server: https://127.0.0.1:7604") {
 		t.Errorf("exit code %d:\n%s%s", code, stdout.String(), stderr.String())
 	}
-	if code := run(t.Context(), invocation{args: []string{"kubeconfig"}, stderr: &stderr}); code != exitUsage || !strings.Contains(stderr.String(), "--from") {
+	if code := run(t.Context(), settings.Invocation{Args: []string{"kubeconfig"}, Stderr: &stderr}); code != settings.ExitUsage || !strings.Contains(stderr.String(), "--from") {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }

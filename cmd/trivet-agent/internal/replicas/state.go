@@ -9,8 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
+
+	"github.com/trivet-dev/trivet/internal/atomicfile"
 )
 
 // maxStateBytes bounds the file that is read.
@@ -73,23 +74,11 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// writeState replaces the file at once, so that a crash leaves the old content or the new one.
+// writeState replaces the file.
 func writeState(file, source string, addresses []string) error {
 	text, err := json.Marshal(state{Source: source, Addresses: addresses})
 	if err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(append(text, '\n'))
-	err = errors.Join(err, temporary.Sync(), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), file)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary.Name()))
-	}
-	return nil
+	return atomicfile.Write(file, append(text, '\n'), 0o600)
 }

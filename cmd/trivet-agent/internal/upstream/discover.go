@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/atomicfile"
 )
 
 const (
@@ -220,11 +222,7 @@ func (p *Pool) storeEndpoints(addresses []string) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(p.cfg.StateDir, endpointsFile)
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.Write(filepath.Join(p.cfg.StateDir, endpointsFile), append(text, '\n'), 0o600)
 }
 
 func hostPort(u *url.URL) string {

@@ -32,9 +32,13 @@ type fixture struct {
 	servers []*apiservertest.Server
 }
 
-// named answers with the name of the server and the user of the certificate.
+// named answers a whole request with the name of the server and the user of the certificate.
 func named(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
 		user := "anonymous"
 		if len(r.TLS.PeerCertificates) > 0 {
 			user = r.TLS.PeerCertificates[0].Subject.CommonName

@@ -23,6 +23,8 @@ const (
 	authoritySecret = "trivet-ca"
 	trustConfigMap  = "trivet-ca"
 	etcdSecret      = "trivet-etcd"
+	// etcdUser is the user of the servers at etcd.
+	etcdUser = "trivet"
 	// trustKey has Trivet's authorities. clientTrustKey has also those of other clients.
 	trustKey       = "ca.crt"
 	clientTrustKey = "client-ca.crt"
@@ -114,7 +116,7 @@ func (r *run) applyObjects(ctx context.Context, authorities certs.Authorities) e
 		problems = append(problems, r.applyLeaf(ctx, leaf, authorities, authorities.Bundle()))
 	}
 	if r.etcd != nil {
-		leaf := leaf{secret: etcdSecret, Leaf: certs.ClientLeaf("trivet")}
+		leaf := leaf{secret: etcdSecret, Leaf: certs.ClientLeaf(etcdUser)}
 		problems = append(problems, r.applyLeaf(ctx, leaf, certs.Authorities{Signing: r.etcd}, r.etcd.CertPEM()))
 	}
 	return errors.Join(problems...)

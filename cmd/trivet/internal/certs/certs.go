@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/certs"
@@ -28,7 +29,7 @@ const minOverlap = 2 * time.Minute
 // options are the flags of all subcommands.
 type options struct {
 	namespace, clusterDomain         string
-	servers, dnsNames                []string
+	servers, dnsNames, issue         []string
 	caCert, caKey, etcdCert, etcdKey string
 	clientCAFiles                    []string
 	authorityLifetime, lifetime      time.Duration
@@ -130,6 +131,7 @@ server. A file that is up to date stays as it is. The key of the authority is on
 
 func newStatusCommand(streams printer.Streams) *cobra.Command {
 	opts := defaults()
+	var flags client.OutputFlags
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show the certificates of an installation and what the next run of apply does",
@@ -141,19 +143,21 @@ Exit codes:
   1   A certificate is missing, has expired, or should have been renewed.
   2   The cluster gave no answer.
   64  The command line is wrong.`,
-		Example: `  trivet certs status`,
+		Example: `  trivet certs status
+  trivet certs status -o json | jq -r '.certificates[] | select(.wrong) | .name'`,
 		RunE: func(command *cobra.Command, args []string) error {
 			settings, err := opts.settings(args)
-			if err != nil {
+			if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 				return err
 			}
 			objects, err := connect(&opts)
 			if err != nil {
 				return err
 			}
-			return showStatus(command.Context(), streams, objects, settings, time.Now())
+			return showStatus(command.Context(), &flags, objects, settings, time.Now())
 		},
 	}
+	flags.Register(command, streams, "table", "name")
 	opts.register(command.Flags())
 	opts.registerCluster(command.Flags())
 	command.ValidArgsFunction = cobra.NoFileCompletions
@@ -170,6 +174,8 @@ func defaults() options {
 func (o *options) register(flags *pflag.FlagSet) {
 	o.registerTrust(flags)
 	flags.StringVar(&o.clusterDomain, "cluster-domain", o.clusterDomain, "Domain of the cluster's Services.")
+	flags.StringSliceVar(&o.issue, "issue", nil,
+		"Further certificates of Trivet's authority: etcd (the members of Trivet's own etcd, and Secret trivet-etcd), metrics (user trivet:metrics, for Prometheus).")
 	flags.StringSliceVar(&o.dnsNames, "dns-name", nil, "Further DNS name of a server, as server=name; repeat it for more.")
 	flags.StringVar(&o.caCert, "ca-cert", "", "PEM file with your authority, followed by its issuers; empty: one is made.")
 	flags.StringVar(&o.caKey, "ca-key", "", "PEM file with the key of --ca-cert. It is not stored in the cluster.")
@@ -204,7 +210,7 @@ type settings struct {
 	includeClusterClientCA bool
 }
 
-// leaf is the certificate of a server and the Secret that has it.
+// leaf is a certificate and the Secret that has it.
 type leaf struct {
 	secret string
 	certs.Leaf
@@ -236,6 +242,9 @@ func (o *options) settings(args []string) (settings, error) {
 	add(err)
 	s.etcd, err = readAuthority("--etcd-ca-cert", o.etcdCert, "--etcd-ca-key", o.etcdKey)
 	add(err)
+	if s.etcd != nil && slices.Contains(o.issue, "etcd") {
+		add(errors.New("--issue=etcd and --etcd-ca-cert both issue Secret trivet-etcd: give one of them"))
+	}
 	for _, path := range o.clientCAFiles {
 		text, err := os.ReadFile(path)
 		if err == nil {
@@ -269,7 +278,29 @@ func (o *options) leaves() ([]leaf, error) {
 			Leaf:   certs.ServerLeaf(server, o.namespace, o.clusterDomain, further[server]...),
 		})
 	}
+	for _, name := range o.issue {
+		issued := o.furtherLeaves(name)
+		if issued == nil {
+			problems = append(problems, fmt.Errorf("--issue %q: give etcd or metrics", name))
+		}
+		leaves = append(leaves, issued...)
+	}
 	return leaves, errors.Join(problems...)
+}
+
+// furtherLeaves returns the certificates that --issue names, nil if it knows no such name.
+func (o *options) furtherLeaves(name string) []leaf {
+	switch name {
+	case "etcd":
+		return []leaf{
+			{secret: "trivet-etcd-server-tls", Leaf: certs.EtcdLeaf(o.namespace, o.clusterDomain)},
+			{secret: etcdSecret, Leaf: certs.ClientLeaf(etcdUser)},
+		}
+	case "metrics":
+		return []leaf{{secret: "trivet-metrics-tls", Leaf: certs.ClientLeaf("trivet:metrics")}}
+	default:
+		return nil
+	}
 }
 
 func readAuthority(certFlag, certPath, keyFlag, keyPath string) (*certs.Authority, error) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/certs"
@@ -192,6 +194,35 @@ func TestApply_CertificatesVerifyAndTheSecondRunWritesNothing(t *testing.T) {
 	}
 	if strings.Contains(f.out.String(), "PRIVATE KEY") {
 		t.Error("the output has a private key")
+	}
+}
+
+// Trivet's authority also issues the certificates of an etcd of its own and of Prometheus. None of
+// them has a group that servers believe.
+func TestApply_IssuesFurtherCertificates(t *testing.T) {
+	f, s := newFixture(t), settingsOf(t, func(o *options) { o.issue = []string{"etcd", "metrics"} })
+	f.mustApply(s, start)
+	member := f.secret("trivet-etcd-server-tls").Data["tls.crt"]
+	for _, name := range []string{"etcd.trivet-system.svc", "etcd-2.etcd.trivet-system.svc", "etcd-0.etcd.trivet-system.svc.cluster.local", "127.0.0.1"} {
+		if err := verify(t, f.trust("ca.crt"), member, name, x509.ExtKeyUsageServerAuth, start); err != nil {
+			t.Errorf("member of etcd as %s: %v", name, err)
+		}
+	}
+	for secret, user := range map[string]string{"trivet-etcd-server-tls": "trivet:etcd", "trivet-etcd": "trivet", "trivet-metrics-tls": "trivet:metrics"} {
+		data := f.secret(secret).Data
+		chain, err := certs.ParseCertificates(data["tls.crt"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if subject := chain[0].Subject; subject.CommonName != user || len(subject.Organization) > 0 {
+			t.Errorf("%s is of %v, want user %s without a group", secret, subject, user)
+		}
+		if err := verify(t, data["ca.crt"], data["tls.crt"], "", x509.ExtKeyUsageClientAuth, start); err != nil {
+			t.Errorf("%s as client: %v", secret, err)
+		}
+	}
+	if got := f.mustApply(s, start.Add(day)); len(got) != 0 {
+		t.Errorf("the second run wrote %v", got)
 	}
 }
 
@@ -556,7 +587,9 @@ func TestStatus_SaysWhatIsAndWhatTheNextRunDoes(t *testing.T) {
 		t.Helper()
 		var out strings.Builder
 		f.kube.ClearActions()
-		err := showStatus(t.Context(), printer.Streams{Out: &out, Env: func(string) string { return "" }}, f.objects(), s, now)
+		var flags client.OutputFlags
+		flags.Register(&cobra.Command{}, printer.Streams{Out: &out, Env: func(string) string { return "" }}, "table")
+		err := showStatus(t.Context(), &flags, f.objects(), s, now)
 		if writes := f.writes(); len(writes) != 0 {
 			t.Errorf("status wrote %v", writes)
 		}
@@ -586,10 +619,11 @@ func TestOptions_EveryMistakeIsNamed(t *testing.T) {
 	opts := defaults()
 	opts.namespace, opts.overlap, opts.lifetime = "", time.Second, time.Minute
 	opts.servers, opts.dnsNames = []string{"gateway", "x"}, []string{"leasesvc=a"}
+	opts.issue = []string{"y"}
 	opts.caCert, opts.etcdCert, opts.etcdKey, opts.clientCAFiles = "absent", "absent", "absent", []string{"absent"}
 	_, err := opts.settings([]string{"extra"})
 	for _, want := range []string{
-		"no arguments", "--namespace", "--overlap", "--lifetime", `--servers "x"`, "--dns-name", "--ca-cert and --ca-key", "--etcd-ca-cert", "--client-ca-file absent",
+		"no arguments", "--namespace", "--overlap", "--lifetime", `--servers "x"`, `--issue "y"`, "--dns-name", "--ca-cert and --ca-key", "--etcd-ca-cert", "--client-ca-file absent",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q:\n%v", want, err)

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/atomicfile"
 	"github.com/trivet-dev/trivet/internal/certs"
 )
 
@@ -86,23 +87,5 @@ func replaceFile(path string, content []byte) error {
 	if filepath.Ext(path) == ".key" {
 		mode = keyMode
 	}
-	next, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(next.Name()) // after the rename there is none
-	_, err = next.Write(content)
-	if err == nil {
-		err = next.Chmod(mode)
-	}
-	if err == nil {
-		err = next.Sync()
-	}
-	if closeErr := next.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(next.Name(), path)
+	return atomicfile.Write(path, content, mode)
 }

@@ -3,46 +3,100 @@ package certs
 import (
 	"context"
 	"crypto/x509"
-	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/certs"
 )
 
+// status is the answer of `trivet certs status`.
+type status struct {
+	Certificates []row `json:"certificates"`
+	// NextRun has what the next run of apply would do; empty if nothing.
+	NextRun []string `json:"nextRun"`
+}
+
+// row is an authority or a certificate.
+type row struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// ExpireTime and RenewTime are nil without a certificate.
+	ExpireTime *time.Time `json:"expireTime"`
+	RenewTime  *time.Time `json:"renewTime"`
+	// Wrong says that it is missing, has expired, or should have been renewed.
+	Wrong bool `json:"wrong"`
+}
+
 // showStatus prints what exists, and what a run of apply would do to a copy of it.
-func showStatus(ctx context.Context, streams printer.Streams, from objects, s settings, now time.Time) error {
+func showStatus(ctx context.Context, flags *client.OutputFlags, from objects, s settings, now time.Time) error {
 	copied, err := copyOf(ctx, from, s)
 	if err != nil {
 		return &exit.Error{Code: exit.Undetermined, Summary: "cannot read the certificates", Err: err}
 	}
-	table := &printer.Table{Width: streams.Width()}
-	table.AddStyled(printer.Bold, "CERTIFICATE", "STATE", "EXPIRES", "RENEWED FROM")
-	wrong := copied.addAuthorities(table, now)
+	found := status{Certificates: copied.authorities(now), NextRun: []string{}}
 	for _, leaf := range s.leaves {
-		wrong += addCertificate(table, leaf.secret, copied.secrets[leaf.secret], now)
+		found.Certificates = append(found.Certificates, rowOf(leaf.secret, copied.secrets[leaf.secret], now))
 	}
-	wrong += addCertificate(table, etcdSecret, copied.secrets[etcdSecret], now)
-	if _, err := table.WriteTo(streams.Out); err != nil {
-		return &exit.Error{Code: exit.Undetermined, Summary: "cannot print the certificates", Err: err}
+	if !slices.ContainsFunc(s.leaves, func(l leaf) bool { return l.secret == etcdSecret }) {
+		found.Certificates = append(found.Certificates, rowOf(etcdSecret, copied.secrets[etcdSecret], now))
 	}
-	pending := 0
-	err = applyRepeatedly(ctx, copied, s, func() time.Time { return now }, func(change change) {
+	planned := applyRepeatedly(ctx, copied, s, func() time.Time { return now }, func(change change) {
 		if change.what != "unchanged" {
-			pending++
-			fmt.Fprintln(streams.Out, "next run:", change)
+			found.NextRun = append(found.NextRun, change.String())
 		}
 	})
+	if err := flags.Print(found, func() error { return found.print(flags, now) }); err != nil {
+		return client.CannotPrint("certificates", err)
+	}
+	wrong := 0
+	for _, row := range found.Certificates {
+		if row.Wrong {
+			wrong++
+		}
+	}
 	switch {
-	case err != nil:
-		return err
+	case planned != nil:
+		return planned
 	case wrong > 0:
 		return &exit.Error{Code: exit.Findings, Summary: printer.Count(wrong, "certificate") + " missing, expired or not renewed in time", Try: "trivet certs apply"}
-	case pending == 0:
-		fmt.Fprintln(streams.Out, "next run: nothing to do")
+	default:
+		return nil
+	}
+}
+
+func (s status) print(flags *client.OutputFlags, now time.Time) error {
+	if flags.Output == "name" {
+		for _, row := range s.Certificates {
+			if err := flags.PrintLine(row.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	table := flags.NewTable("CERTIFICATE", "STATE", "EXPIRES", "RENEWED FROM")
+	for _, row := range s.Certificates {
+		style := printer.Normal
+		if row.Wrong {
+			style = printer.Failure
+		}
+		table.AddStyled(style, row.Name, row.State, moment(now, row.ExpireTime), moment(now, row.RenewTime))
+	}
+	if err := flags.WriteTable(table); err != nil {
+		return err
+	}
+	next := s.NextRun
+	if len(next) == 0 {
+		next = []string{"nothing to do"}
+	}
+	for _, change := range next {
+		if err := flags.PrintLine("next run: " + change); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -76,71 +130,80 @@ func copyOf(ctx context.Context, from objects, s settings) (*memory, error) {
 	return copied, err
 }
 
-// addAuthorities adds a row for each authority of the Secret, and returns how many are wrong.
-func (m *memory) addAuthorities(table *printer.Table, now time.Time) (wrong int) {
+// authorities returns a row for each authority of the Secret.
+func (m *memory) authorities(now time.Time) []row {
 	secret := m.secrets[authoritySecret]
 	if secret == nil {
-		return addCertificate(table, authoritySecret, nil, now)
+		return []row{rowOf(authoritySecret, nil, now)}
 	}
 	authorities, err := certs.Decode(secret.Data)
 	if err != nil {
-		table.AddStyled(printer.Failure, authoritySecret, "cannot be read: "+err.Error())
-		return 1
+		return []row{{Name: authoritySecret, State: "cannot be read: " + err.Error(), Wrong: true}}
 	}
+	var rows []row
 	add := func(authority *certs.Authority, role string) {
-		table.AddStyled(printer.Normal, "authority "+authority.Fingerprint(), role,
-			date(authority.Certificate().NotAfter), date(certs.RenewAt(authority.Certificate())))
+		row := row{Name: "authority " + authority.Fingerprint(), State: role}
+		row.setTimes(authority.Certificate())
+		rows = append(rows, row)
 	}
 	add(authorities.Signing, "signs")
 	if authorities.Next != nil {
 		role := "not yet trusted everywhere"
 		if !authorities.NextTrusted.IsZero() {
-			role = "trusted since " + date(authorities.NextTrusted)
+			role = "trusted since " + authorities.NextTrusted.UTC().Format(time.RFC3339)
 		}
 		add(authorities.Next, role)
 	}
 	for _, former := range authorities.Former {
 		role := "signed certificates in use"
 		if !former.Unused.IsZero() {
-			role = "unused since " + date(former.Unused)
+			role = "unused since " + former.Unused.UTC().Format(time.RFC3339)
 		}
 		add(former.Authority, role)
 	}
-	return 0
+	return rows
 }
 
-// addCertificate adds the row of a Secret, and returns 1 if its certificate is wrong. The
-// certificate for etcd may come from elsewhere, and then only its end counts.
-func addCertificate(table *printer.Table, name string, secret *corev1.Secret, now time.Time) (wrong int) {
+// rowOf returns the row of a Secret. The certificate for etcd may come from elsewhere, and then
+// only its end counts.
+func rowOf(name string, secret *corev1.Secret, now time.Time) row {
 	if secret == nil {
-		table.AddStyled(printer.Failure, name, "missing")
-		return 1
+		return row{Name: name, State: "missing", Wrong: true}
 	}
 	chain, err := certs.ParseCertificates(secret.Data[corev1.TLSCertKey])
 	if err != nil {
-		table.AddStyled(printer.Failure, name, "cannot be read: "+err.Error())
-		return 1
+		return row{Name: name, State: "cannot be read: " + err.Error(), Wrong: true}
 	}
+	row := row{Name: name}
+	row.setTimes(chain[0])
 	ours := secret.Labels[managedBy] == managedValue
-	state, style := stateOf(chain[0], ours, now)
-	table.AddStyled(style, name, state, date(chain[0].NotAfter), date(certs.RenewAt(chain[0])))
-	if style == printer.Failure {
-		return 1
-	}
-	return 0
+	row.State, row.Wrong = stateOf(chain[0], ours, now)
+	return row
 }
 
-func stateOf(certificate *x509.Certificate, ours bool, now time.Time) (string, printer.Style) {
+func (r *row) setTimes(certificate *x509.Certificate) {
+	expire, renew := certificate.NotAfter.UTC(), certs.RenewAt(certificate).UTC()
+	r.ExpireTime, r.RenewTime = &expire, &renew
+}
+
+func stateOf(certificate *x509.Certificate, ours bool, now time.Time) (state string, wrong bool) {
 	switch {
 	case now.After(certificate.NotAfter):
-		return "expired", printer.Failure
+		return "expired", true
 	case now.After(certs.RenewAt(certificate)):
-		return "to be renewed", printer.Failure
+		return "to be renewed", true
 	case !ours:
-		return "valid, made elsewhere", printer.Normal
+		return "valid, made elsewhere", false
 	default:
-		return "valid", printer.Normal
+		return "valid", false
 	}
 }
 
-func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
+// moment returns a time with its distance from now: "2026-01-02T03:04:05Z (in 5m0s)"; empty for
+// nil.
+func moment(now time.Time, t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Format(time.RFC3339) + " (" + printer.Until(t.Sub(now)) + ")"
+}

@@ -28,41 +28,32 @@ import (
 
 // Flags are the flags of every command that calls the gateway.
 type Flags struct {
+	OutputFlags
+
 	Gateway Gateway
-	// Output is one of the formats that were given to Register.
-	Output string
-	// Color is "auto", "always" or "never".
-	Color string
 	// Timeout limits one call. Its value before Register is the flag's default; 0 means 10 s.
 	Timeout time.Duration
-
-	formats []string
 }
 
-// Register adds the flags and their shell completion to a command. The first format is the default.
-func (f *Flags) Register(command *cobra.Command, streams printer.Streams, formats ...string) {
-	f.formats = formats
-	last := len(formats) - 1
+// Register adds the flags and their shell completion to a command. The forms are those of
+// [OutputFlags.Register].
+func (f *Flags) Register(command *cobra.Command, streams printer.Streams, forms ...string) {
+	f.OutputFlags.Register(command, streams, forms...)
 	fs := command.Flags()
 	f.Gateway.RegisterFlags(fs, streams.Env)
-	fs.StringVarP(&f.Output, "output", "o", formats[0], fmt.Sprintf("Output format: %s or %s.", strings.Join(formats[:last], ", "), formats[last]))
-	fs.StringVar(&f.Color, "color", "auto", "Colours: auto, always or never. auto uses them on a terminal without NO_COLOR.")
 	fs.DurationVar(&f.Timeout, "timeout", cmp.Or(f.Timeout, 10*time.Second), "Timeout of one call to the gateway.")
-	CompleteFlag(command, "output", formats...)
-	CompleteFlag(command, "color", colorModes()...)
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
+	mustComplete(command, "context", f.Gateway.completeContext)
+	mustComplete(command, "trivet-namespace", cobra.NoFileCompletions)
 }
 
 // Validate returns all problems, each with its flag.
 func (f *Flags) Validate() []error {
-	problems := append(f.Gateway.Validate(), OneOf("--output", f.Output, f.formats...), OneOf("--color", f.Color, colorModes()...))
+	problems := append(f.Gateway.Validate(), f.OutputFlags.Validate()...)
 	if f.Timeout <= 0 {
 		problems = append(problems, fmt.Errorf("--timeout=%s: must be positive", f.Timeout))
 	}
-	return slices.DeleteFunc(problems, func(problem error) bool { return problem == nil })
+	return problems
 }
-
-func colorModes() []string { return []string{"auto", "always", "never"} }
 
 // OneOf returns an error if the value of a flag is none of the known ones.
 func OneOf(flag, value string, known ...string) error {
@@ -80,33 +71,6 @@ func EachOf(flag string, values []string, known ...string) error {
 		}
 	}
 	return nil
-}
-
-// CompleteListFlag lets the shell complete the last of the values of a flag, which are separated by
-// commas.
-func CompleteListFlag(command *cobra.Command, flag string, values ...string) {
-	complete := func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		before := prefix[:strings.LastIndex(prefix, ",")+1]
-		given := strings.Split(before, ",")
-		var completions []cobra.Completion
-		for _, value := range values {
-			if !slices.Contains(given, value) {
-				completions = append(completions, before+value)
-			}
-		}
-		return completions, cobra.ShellCompDirectiveNoFileComp
-	}
-	if err := command.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // the flag does not exist, or is registered twice; every test of the command fails
-	}
-}
-
-// CompleteFlag lets the shell complete the values of a flag, which must exist.
-func CompleteFlag(command *cobra.Command, flag string, values ...string) {
-	completion := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-	if err := command.RegisterFlagCompletionFunc(flag, completion); err != nil {
-		panic(err) // the flag does not exist, or is registered twice; every test of the command fails
-	}
 }
 
 // Connect returns a connection to the gateway, which the caller closes. It connects with the first
@@ -130,7 +94,9 @@ func Call[Response any](ctx context.Context, f *Flags, subject string, call func
 	defer conn.Close()
 	callCtx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
+	progress := f.Slow("waiting for the " + subject + " from " + f.Gateway.Where())
 	response, err := call(callCtx, conn)
+	progress.Stop()
 	if err != nil {
 		return none, f.NoAnswer(ctx, subject, err)
 	}

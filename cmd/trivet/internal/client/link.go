@@ -221,19 +221,31 @@ func (g *Gateway) Where() string {
 	return "the gateway"
 }
 
+// certificateHint is what helps if the gateway does not accept a client certificate.
+const certificateHint = "its --client-ca-file must have the authority; --as-serviceaccount needs no certificate"
+
 // explain returns what helps against a call without an answer, and its cause without the text that
 // gRPC adds. The former is empty if the reason of the cause says it.
 func (g *Gateway) explain(err error) (try string, cause error) {
 	// gRPC gives the alert of a refused client certificate as the error of the first read.
 	for _, alert := range []string{"unknown certificate authority", "bad certificate", "certificate required"} {
 		if strings.Contains(err.Error(), "remote error: tls: "+alert) {
-			return "the gateway does not accept the client certificate: its --client-ca-file must have the authority; --as-serviceaccount needs no certificate", err
+			return "the gateway does not accept the client certificate: " + certificateHint, err
 		}
 	}
-	if g.link == nil || g.link.lastFailure() == nil {
+	if g.link == nil {
 		return "", err
 	}
 	cause = g.link.lastFailure()
+	if cause == nil {
+		// A forwarder on the way can lose the alert: the gateway closes the connection behind it.
+		for _, end := range []string{"EOF", "connection reset by peer"} {
+			if strings.Contains(err.Error(), "error reading server preface: ") && strings.Contains(err.Error(), end) {
+				return "the gateway closed the connection after the TLS handshake; if it does not accept the client certificate, " + certificateHint, err
+			}
+		}
+		return "", err
+	}
 	if coded, ok := errors.AsType[*exit.Error](cause); ok {
 		try = coded.Try
 	}

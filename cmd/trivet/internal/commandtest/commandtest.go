@@ -27,7 +27,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // runTimeout limits a run that does not reach its end; the transcript then shows how far it came.
-const runTimeout = 10 * time.Second
+const runTimeout = time.Minute
 
 // Terminal is the environment of a command.
 type Terminal struct {
@@ -66,17 +66,35 @@ func Run(t testing.TB, terminal Terminal, newCommand NewCommand, args ...string)
 		In:            strings.NewReader(terminal.Typed), InIsTerminal: terminal.Typed != "",
 		Env:  func(name string) string { return terminal.Env[name] },
 		Size: func() (int, int) { return terminal.Width, terminal.Height },
+
+		ProgressDelay: runTimeout, // a loaded machine changes no transcript
 	}
 	err := Execute(ctx, streams, newCommand, args...)
 	exit.Report(streams.Err, err)
 	return Transcript{Stdout: outputs.stdout.String(), Stderr: outputs.stderr.String(), Code: exit.CodeOf(err)}
 }
 
+// Complete runs a completion until its standard output is as wanted. A completion gives up after a
+// second, which may be too short for a gateway on a busy machine.
+func Complete(t testing.TB, newCommand NewCommand, want string, args ...string) {
+	t.Helper()
+	for began := time.Now(); ; {
+		got := Run(t, Terminal{}, newCommand, append([]string{"__complete"}, args...)...)
+		if got.Stdout == want {
+			return
+		}
+		if time.Since(began) > runTimeout {
+			t.Errorf("%q: stdout = %q, want %q\n%s", args, got.Stdout, want, got.Stderr)
+			return
+		}
+	}
+}
+
 // Execute runs a command as main does, but does not print its error.
 func Execute(ctx context.Context, streams printer.Streams, newCommand NewCommand, args ...string) error {
 	command := newCommand(streams)
 	command.SilenceUsage, command.SilenceErrors = true, true
-	command.SetArgs(args)
+	command.SetArgs(append([]string{}, args...)) // with nil it would take those of the test binary
 	command.SetOut(streams.Out)
 	command.SetErr(streams.Err)
 	return command.ExecuteContext(ctx)
@@ -84,7 +102,7 @@ func Execute(ctx context.Context, streams printer.Streams, newCommand NewCommand
 
 // Pipe returns streams that are not terminals, without an environment.
 func Pipe(stdout, stderr io.Writer) printer.Streams {
-	return printer.Streams{Out: stdout, Err: stderr, Env: func(string) string { return "" }}
+	return printer.Streams{Out: stdout, Err: stderr, Env: func(string) string { return "" }, ProgressDelay: runTimeout}
 }
 
 // recorder keeps both outputs. It interrupts the command when they contain all texts.
@@ -130,6 +148,9 @@ func Ahead(d time.Duration) *timestamppb.Timestamp {
 func HideAddresses(text string) string {
 	return regexp.MustCompile(`127\.0\.0\.1:[0-9]+`).ReplaceAllString(text, "ADDRESS")
 }
+
+// Updating reports whether tests write their expected files.
+func Updating() bool { return *update }
 
 // Golden compares a text after [HideAddresses] with testdata/name; -update writes the file.
 func Golden(t testing.TB, name, got string) {

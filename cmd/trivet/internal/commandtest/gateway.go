@@ -3,7 +3,6 @@ package commandtest
 import (
 	"context"
 	"log/slog"
-	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -34,8 +34,10 @@ type Gateway struct {
 	bootstrapv1.UnimplementedFindingServiceServer
 	bootstrapv1.UnimplementedRepairServiceServer
 	statusv1.UnimplementedStatusServiceServer
+	statusv1.UnimplementedDecisionServiceServer
+	shadowv1.UnimplementedShadowServiceServer
 
-	// Nodes to Shards are all items, in the order of the API.
+	// Nodes to Decisions are all items, in the order of the API.
 	Nodes      []*nodev1.NodeHealth
 	Leases     []*leasev1.Lease
 	Services   []*slicev1.ServiceSlices
@@ -44,6 +46,9 @@ type Gateway struct {
 	Plans      []*bootstrapv1.RepairPlan
 	Repairs    []*bootstrapv1.Repair
 	Shards     []*statusv1.ShardStatus
+	Decisions  []*statusv1.Decision
+	// Differences are the answers of ListDifferences in turn; the last one repeats.
+	Differences []*shadowv1.ListDifferencesResponse
 	// Zones is the answer of ListZones; nil is an error.
 	Zones *nodev1.ListZonesResponse
 
@@ -67,7 +72,7 @@ type Gateway struct {
 	// ApplyErrs are the answers of the first calls of ApplyRepairPlan.
 	ApplyErrs []error
 
-	// NodeWatches to RepairWatches have the events of each opened watch in order.
+	// NodeWatches to DecisionWatches have the events of each opened watch in order.
 	NodeWatches      []Watch[nodev1.WatchNodeHealthResponse]
 	ZoneWatches      []Watch[nodev1.WatchZonesResponse]
 	LeaseWatches     []Watch[leasev1.WatchLeasesResponse]
@@ -75,6 +80,7 @@ type Gateway struct {
 	APIServerWatches []Watch[bootstrapv1.WatchAPIServersResponse]
 	FindingWatches   []Watch[bootstrapv1.WatchFindingsResponse]
 	RepairWatches    []Watch[bootstrapv1.WatchRepairsResponse]
+	DecisionWatches  []Watch[statusv1.WatchDecisionsResponse]
 
 	mu       sync.Mutex // guards the fields below
 	requests []proto.Message
@@ -196,6 +202,8 @@ func Serve(t testing.TB, gateway *Gateway) string {
 		bootstrapv1.RegisterFindingServiceServer(r, gateway)
 		bootstrapv1.RegisterRepairServiceServer(r, gateway)
 		statusv1.RegisterStatusServiceServer(r, gateway)
+		statusv1.RegisterDecisionServiceServer(r, gateway)
+		shadowv1.RegisterShadowServiceServer(r, gateway)
 	})
 }
 
@@ -229,16 +237,5 @@ func ServeServices(t testing.TB, register func(grpc.ServiceRegistrar)) string {
 			t.Errorf("gateway: %v", err)
 		}
 	})
-	return listener.Addr().String()
-}
-
-// UnusedAddress returns an address without a listener.
-func UnusedAddress(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("listen: %v", err)
-	}
-	defer listener.Close()
 	return listener.Addr().String()
 }

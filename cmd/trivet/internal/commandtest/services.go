@@ -2,6 +2,7 @@ package commandtest
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -10,6 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
+	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -111,10 +113,33 @@ func (g *Gateway) ExplainEndpoint(_ context.Context, request *slicev1.ExplainEnd
 	return g.EndpointExplanation, g.take(request)
 }
 
+// ListDifferences returns the next of Differences.
+func (g *Gateway) ListDifferences(_ context.Context, request *shadowv1.ListDifferencesRequest) (*shadowv1.ListDifferencesResponse, error) {
+	if err := g.take(request); err != nil {
+		return nil, err
+	}
+	asked := len(RequestsOf[*shadowv1.ListDifferencesRequest](g))
+	return g.Differences[min(asked, len(g.Differences))-1], nil
+}
+
 // ListShards returns a page of the selected Shards.
 func (g *Gateway) ListShards(_ context.Context, request *statusv1.ListShardsRequest) (*statusv1.ListShardsResponse, error) {
 	page, next, err := pageOf(g, request, g.Shards, func(shard *statusv1.ShardStatus) bool {
 		return isSelected(request.GetServices(), shard.GetService())
 	})
 	return &statusv1.ListShardsResponse{Shards: page, NextPageToken: next, Sources: g.Sources, Missing: g.Missing}, err
+}
+
+// ListDecisions returns a page of the selected Decisions.
+func (g *Gateway) ListDecisions(_ context.Context, request *statusv1.ListDecisionsRequest) (*statusv1.ListDecisionsResponse, error) {
+	page, next, err := pageOf(g, request, g.Decisions, func(decision *statusv1.Decision) bool {
+		return isSelected(request.GetServices(), decision.GetService()) && isSelected(request.GetActions(), decision.GetAction()) &&
+			(len(request.GetResources()) == 0 || slices.ContainsFunc(decision.GetResources(), func(of string) bool { return slices.Contains(request.GetResources(), of) }))
+	})
+	return &statusv1.ListDecisionsResponse{Decisions: page, NextPageToken: next, Sources: g.Sources, Missing: g.Missing}, err
+}
+
+// WatchDecisions sends the events of the next of DecisionWatches.
+func (g *Gateway) WatchDecisions(request *statusv1.WatchDecisionsRequest, stream grpc.ServerStreamingServer[statusv1.WatchDecisionsResponse]) error {
+	return serveWatch(g, request, g.DecisionWatches, stream)
 }

@@ -24,12 +24,17 @@ type relay struct {
 	port    string
 	key     string
 	proxy   *httputil.ReverseProxy
+	// own answers the paths below ownPath in place of the gateway; nil for none.
+	own     http.Handler
+	ownPath string
 }
 
 // Handler returns the page behind transport with its credentials, for the server at address, and
-// the URL with a new key that a browser opens. The URL gives the rights of transport.
-func Handler(transport http.RoundTripper, address string) (handler http.Handler, url string) {
+// the URL with a new key that a browser opens. The URL gives the rights of transport. own, unless
+// it is nil, answers the paths below ownPath; it is protected as the page is.
+func Handler(transport http.RoundTripper, address, ownPath string, own http.Handler) (handler http.Handler, url string) {
 	r := newRelay(transport, address, rand.Text())
+	r.own, r.ownPath = own, ownPath
 	return r, r.url()
 }
 
@@ -64,6 +69,8 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		refuse(w, http.StatusForbidden, "open the URL that trivet dashboard printed; it has the key")
 	case !isOfOwnPage(request):
 		refuse(w, http.StatusForbidden, "the request comes from another page")
+	case r.own != nil && strings.HasPrefix(request.URL.Path, r.ownPath):
+		r.own.ServeHTTP(w, request)
 	default:
 		r.proxy.ServeHTTP(w, request)
 	}

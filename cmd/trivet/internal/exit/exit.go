@@ -7,6 +7,7 @@
 package exit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -57,6 +58,16 @@ func CodeOf(err error) int {
 		return e.Code
 	}
 	return Usage
+}
+
+// CodeIn is [CodeOf] for a command that ran with ctx, which an interrupt ends: an answer that is
+// missing for this reason was interrupted.
+func CodeIn(ctx context.Context, err error) int {
+	code := CodeOf(err)
+	if code == Undetermined && ctx.Err() != nil {
+		return Interrupted
+	}
+	return code
 }
 
 // UsageError returns the error of a wrong command line, with all its problems; nil if all are nil.

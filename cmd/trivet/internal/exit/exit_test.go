@@ -1,6 +1,7 @@
 package exit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -89,6 +90,23 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// Servers choose messages and reasons. They must neither change the terminal nor add lines that
+// look like those of this program.
+func TestReport_TextOfServersStaysText(t *testing.T) {
+	const hostile = "\x1b[2Jno\ntry: run this\u202e"
+	for name, err := range map[string]error{
+		"RPC":           status.Error(codes.Internal, hostile),
+		"cause of RPC":  &exit.Error{Code: exit.Undetermined, Summary: "no answer", Err: status.Error(codes.Internal, hostile)},
+		"cause of HTTP": &exit.Error{Code: exit.Undetermined, Summary: "no answer", Err: errors.New(hostile)},
+	} {
+		var out strings.Builder
+		exit.Report(&out, err)
+		if strings.ContainsAny(out.String(), "\x1b\u202e") || strings.Contains(out.String(), "\ntry: run this") {
+			t.Errorf("%s: %q", name, out.String())
+		}
+	}
+}
+
 func TestCodeOf(t *testing.T) {
 	tests := []struct {
 		name string
@@ -110,5 +128,27 @@ func TestCodeOf(t *testing.T) {
 func TestUsageError_WithoutProblemsIsNil(t *testing.T) {
 	if err := exit.UsageError(nil, nil); err != nil {
 		t.Errorf("UsageError() = %v, want nil", err)
+	}
+}
+
+func TestCodeIn_OnlyAMissingAnswerIsInterrupted(t *testing.T) {
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		ctx  context.Context
+		code int
+		want int
+	}{
+		{interrupted, exit.Undetermined, exit.Interrupted},
+		{interrupted, exit.Findings, exit.Findings},
+		{interrupted, exit.Usage, exit.Usage},
+		{t.Context(), exit.Undetermined, exit.Undetermined},
+	} {
+		if got := exit.CodeIn(test.ctx, &exit.Error{Code: test.code}); got != test.want {
+			t.Errorf("CodeIn(%v, %d) = %d, want %d", test.ctx.Err(), test.code, got, test.want)
+		}
+	}
+	if got := exit.CodeIn(interrupted, nil); got != exit.OK {
+		t.Errorf("without an error: %d", got)
 	}
 }

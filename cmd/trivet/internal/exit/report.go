@@ -14,12 +14,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	registryv1 "github.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1"
 )
 
 // Report writes an error for a person: a line "error[REASON]: …" and, where known, the lines
-// "cause: …" and "try: …". It writes nothing for nil and for an error without text.
+// "cause: …" and "try: …". It writes nothing for nil and for an error without text. Servers choose
+// parts of the text: it has no control characters, and no line of a cause begins as another one.
 func Report(w io.Writer, err error) {
 	if err == nil || err.Error() == "" {
 		return
@@ -34,20 +36,27 @@ func Report(w io.Writer, err error) {
 		prefix += "[" + reason + "]"
 	}
 	for line := range strings.SplitSeq(strings.TrimSpace(summary), "\n") { // several problems of a command line
-		fmt.Fprintln(w, prefix+": "+line)
+		fmt.Fprintln(w, plain(prefix+": "+line))
 		prefix = "error"
 	}
 	if cause != "" {
-		fmt.Fprintln(w, "cause:", cause)
+		start := "cause: "
+		for line := range strings.SplitSeq(cause, "\n") {
+			fmt.Fprintln(w, start+plain(line))
+			start = "  "
+		}
 	}
 	hint := hintFor(reason)
 	if e, ok := errors.AsType[*Error](err); ok {
 		hint = cmp.Or(e.Try, hint)
 	}
 	if hint != "" {
-		fmt.Fprintln(w, "try:", hint)
+		fmt.Fprintln(w, "try:", plain(hint))
 	}
 }
+
+// plain returns one line without control characters.
+func plain(line string) string { return printer.Sanitize(strings.ReplaceAll(line, "\t", " ")) }
 
 // reasonOf returns the reason in the ErrorInfo of an RPC error; without one, its canonical code.
 func reasonOf(err error) string {
@@ -111,7 +120,7 @@ func hints() map[string]string {
 		"UNIMPLEMENTED":          otherPort,
 		"UNKNOWN_METHOD":         otherPort,
 		"UNKNOWN_FIELD":          "update the gateway and the services: they are older than this trivet",
-		"LOOP_DISABLED":          "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/operations.md)",
+		"LOOP_DISABLED":          "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/migrate.md)",
 		"NODE_NOT_FOUND":         "list the Nodes with `trivet nodes`",
 		"ZONE_NOT_FOUND":         "list the zones with `trivet zones`",
 		"APISERVER_NOT_FOUND":    "list the kube-apiservers with `trivet apiservers`",

@@ -36,12 +36,11 @@ type headline struct {
 
 // show writes an explanation in the chosen format.
 func show(streams printer.Streams, flags *client.Flags, e explanation, headline headline) error {
-	if written, err := printer.WriteMessage(streams.Out, flags.Output, e.response); written || err != nil {
+	return flags.Print(e.response, func() error {
+		c := chain{colors: flags.Colors(), width: streams.Width(), now: time.Now()}
+		_, err := io.WriteString(streams.Out, c.draw(e, headline))
 		return err
-	}
-	c := chain{colors: streams.Colors(flags.Color), width: streams.Width(), now: time.Now()}
-	_, err := io.WriteString(streams.Out, c.draw(e, headline))
-	return err
+	})
 }
 
 // firstFailed returns the first failed link; nil without one.

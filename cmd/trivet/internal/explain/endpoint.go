@@ -47,22 +47,12 @@ Exit codes:
 			return explainEndpoint(command.Context(), streams, &flags, args)
 		},
 	}
-	flags.Register(command, streams, "text", "json", "yaml")
+	flags.Register(command, streams, "text")
 	command.Flags().StringVar(&flags.service, "service", "", "The Service: NAMESPACE/NAME, or NAME with --namespace.")
 	command.Flags().StringVarP(&flags.namespace, "namespace", "n", "", "The namespace of the Service and the Pod.")
 	command.ValidArgsFunction = cobra.NoFileCompletions
-	if err := command.RegisterFlagCompletionFunc("service", completeService(&flags.Flags)); err != nil {
-		panic(err) // the flag does not exist; every test of the command fails
-	}
+	slices.CompleteFlag(command, "service", &flags.Flags, &flags.namespace)
 	return command
-}
-
-// completeService completes the name of a Service, whatever arguments precede the flag.
-func completeService(flags *client.Flags) cobra.CompletionFunc {
-	complete := slices.Complete(flags)
-	return func(command *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return complete(command, nil, prefix)
-	}
 }
 
 func explainEndpoint(ctx context.Context, streams printer.Streams, flags *endpointFlags, args []string) error {

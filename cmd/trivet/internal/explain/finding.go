@@ -36,7 +36,7 @@ Exit codes:
 			return explainFinding(command.Context(), streams, &flags, args)
 		},
 	}
-	flags.Register(command, streams, "text", "json", "yaml")
+	flags.Register(command, streams, "text")
 	command.ValidArgsFunction = findings.Complete(&flags)
 	return command
 }

@@ -58,6 +58,7 @@ of its Pods. The first line answers the question. Each link has a mark:
   ·  does not apply
 
 ▶ marks the first failed link; the failed links below it are its consequences. → says what to do there.
+"trivet events --for node/NAME" shows what was decided about the Node before.
 
 Exit codes:
   0   No link failed.
@@ -71,7 +72,7 @@ Exit codes:
 			return explainNode(command.Context(), streams, &flags, args)
 		},
 	}
-	flags.Register(command, streams, "text", "json", "yaml")
+	flags.Register(command, streams, "text")
 	command.ValidArgsFunction = nodes.Complete(&flags)
 	return command
 }

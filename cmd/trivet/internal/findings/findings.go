@@ -96,11 +96,18 @@ func selected(states []string, ended bool) []string {
 	return states
 }
 
-// Complete completes the name of a finding.
+// Complete completes the name of one finding.
 func Complete(flags *client.Flags) cobra.CompletionFunc {
-	return list.CompleteName(flags, kind, func(conn grpc.ClientConnInterface) list.Source[*bootstrapv1.Finding] {
-		return source(conn, filter{})
-	}, shortNameOf)
+	return list.CompleteName(flags, kind, unfiltered, shortNameOf)
+}
+
+// CompleteMany completes the names of findings, each once.
+func CompleteMany(flags *client.Flags) cobra.CompletionFunc {
+	return list.CompleteNames(flags, kind, unfiltered, shortNameOf)
+}
+
+func unfiltered(conn grpc.ClientConnInterface) list.Source[*bootstrapv1.Finding] {
+	return source(conn, filter{})
 }
 
 // prefix begins the API's names.

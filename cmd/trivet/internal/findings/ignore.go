@@ -58,7 +58,7 @@ func newIgnoreCommand(streams printer.Streams) *cobra.Command {
 			if flags.duration > 0 {
 				ttl = durationpb.New(flags.duration)
 			}
-			return ignore(command.Context(), streams, &flags, ttl)
+			return ignore(command.Context(), &flags, ttl)
 		},
 	}
 	flags.register(command, streams)
@@ -78,7 +78,7 @@ func newUnignoreCommand(streams printer.Streams) *cobra.Command {
 			if err := flags.parse(command, args); err != nil {
 				return err
 			}
-			return unignore(command.Context(), streams, &flags)
+			return unignore(command.Context(), &flags)
 		},
 	}
 	flags.register(command, streams)
@@ -86,7 +86,7 @@ func newUnignoreCommand(streams printer.Streams) *cobra.Command {
 }
 
 func (f *ignoreFlags) register(command *cobra.Command, streams printer.Streams) {
-	f.Register(command, streams, "text", "json", "yaml")
+	f.Register(command, streams, "text")
 	command.Flags().BoolVar(&f.dryRun, "dry-run", false, "Check everything and change nothing.")
 	command.ValidArgsFunction = Complete(&f.Flags)
 }
@@ -109,34 +109,30 @@ func (f *ignoreFlags) parse(command *cobra.Command, args []string) error {
 	return exit.UsageError(problems...)
 }
 
-func ignore(ctx context.Context, streams printer.Streams, flags *ignoreFlags, ttl *durationpb.Duration) error {
+func ignore(ctx context.Context, flags *ignoreFlags, ttl *durationpb.Duration) error {
 	response, err := client.Mutate(ctx, &flags.Flags, "answer about "+flags.name, func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*bootstrapv1.IgnoreFindingResponse, error) {
 		return bootstrapv1.NewFindingServiceClient(conn).IgnoreFinding(ctx, &bootstrapv1.IgnoreFindingRequest{
 			Name: flags.name, Ttl: ttl, Comment: flags.comment, ValidateOnly: flags.dryRun, RequestId: requestID,
 		})
 	})
-	return report(streams, flags, response, response.GetFinding(), err)
+	return report(flags, response, response.GetFinding(), err)
 }
 
-func unignore(ctx context.Context, streams printer.Streams, flags *ignoreFlags) error {
+func unignore(ctx context.Context, flags *ignoreFlags) error {
 	response, err := client.Mutate(ctx, &flags.Flags, "answer about "+flags.name, func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*bootstrapv1.UnignoreFindingResponse, error) {
 		return bootstrapv1.NewFindingServiceClient(conn).UnignoreFinding(ctx, &bootstrapv1.UnignoreFindingRequest{
 			Name: flags.name, ValidateOnly: flags.dryRun, RequestId: requestID,
 		})
 	})
-	return report(streams, flags, response, response.GetFinding(), err)
+	return report(flags, response, response.GetFinding(), err)
 }
 
 // report prints the finding as it is after the call, unless the call failed.
-func report(streams printer.Streams, flags *ignoreFlags, response proto.Message, finding *bootstrapv1.Finding, err error) error {
+func report(flags *ignoreFlags, response proto.Message, finding *bootstrapv1.Finding, err error) error {
 	if err != nil {
 		return err
 	}
-	written, err := printer.WriteMessage(streams.Out, flags.Output, response)
-	if err == nil && !written {
-		_, err = fmt.Fprintln(streams.Out, printer.Sanitize(ignoreResult(flags, finding)))
-	}
-	if err != nil {
+	if err := flags.Print(response, func() error { return flags.PrintLine(ignoreResult(flags, finding)) }); err != nil {
 		return client.CannotPrint("finding", err)
 	}
 	return nil

@@ -11,8 +11,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -75,6 +77,15 @@ func Load(cfg Config) (*Access, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	return access, nil
+}
+
+// Contexts returns the sorted names of the contexts of the kubeconfig; none if it cannot be read.
+func Contexts(cfg Config) []string {
+	config, err := cfg.loadingRules().Load()
+	if err != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(config.Contexts))
 }
 
 func (c Config) loadingRules() *clientcmd.ClientConfigLoadingRules {

@@ -51,6 +51,12 @@ the last beat of an alive lease, because it gets no event for a single beat.`,
 		RegisterFlags: func(command *cobra.Command) {
 			fs := command.Flags()
 			fs.StringVarP(&namespace, "namespace", "n", "", "Only leases with Lease objects in this namespace, which NAME then omits.")
+			client.CompleteFlagFrom(command, "namespace", list.Complete(&flags.Flags, func(conn grpc.ClientConnInterface) list.Source[*leasev1.Lease] {
+				return source(conn, "", nil)
+			}, func(lease *leasev1.Lease) (word, description string) {
+				namespace, _ := splitName(lease.GetName())
+				return namespace, ""
+			}))
 			fs.StringSliceVar(&states, "state", nil, "Only leases in these states: "+strings.Join(stateWords(), ", ")+".")
 			client.CompleteListFlag(command, "state", stateWords()...)
 		},

@@ -186,10 +186,8 @@ func TestLeases_CompletesNames(t *testing.T) {
 		{"", "kube-node-lease/node-7\talive\nmesh/s-1\tsuspect\n:4\n"},
 		{"--namespace=mesh", "s-1\tsuspect\n:4\n"},
 	} {
-		args := append([]string{"__complete", "--server", server}, strings.Fields(test.args)...)
-		if got := commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, append(args, "")...); got.Stdout != test.want {
-			t.Errorf("%q: stdout = %q, want %q\n%s", test.args, got.Stdout, test.want, got.Stderr)
-		}
+		args := append([]string{"--server", server}, strings.Fields(test.args)...)
+		commandtest.Complete(t, leases.NewCommand, test.want, append(args, "")...)
 	}
 }
 

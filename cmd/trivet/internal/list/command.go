@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -19,9 +18,10 @@ type Flags struct {
 	client.Flags
 
 	// Name is the API's name of the item in the argument; empty for all items.
-	Name      string
-	Watch     bool
-	NoHeaders bool
+	Name  string
+	Watch bool
+	// SortBy is a column or a JSONPath of an item; empty keeps the order of the API.
+	SortBy string
 }
 
 // Command describes a list command. All fields but the optional ones are required.
@@ -61,7 +61,8 @@ func commonHelp(exitOne string) string {
 	return `
 
 Counts, notes and missing parts go to standard error. Ages use the clock of this machine. On a terminal
-the last column is cut to the width; -o wide cuts nothing.
+the last column is cut to the width; -o wide cuts nothing. --sort-by orders numbers, ages and times by value,
+and what is unknown comes last.
 
 Exit codes:
   0   Nothing needs attention.` + exitOne + `
@@ -85,12 +86,14 @@ func NewCommand[T Item](streams printer.Streams, c Command[T]) *cobra.Command {
 			return c.run(command.Context(), streams)
 		},
 	}
-	c.Flags.Register(command, streams, "table", "wide", "json", "yaml", "name")
+	c.Flags.Register(command, streams, "table", "wide", "name")
 	fs := command.Flags()
 	if c.NotChanges != "" {
 		fs.BoolVarP(&c.Flags.Watch, "watch", "w", false, "Watch: in place on a terminal, elsewhere one line for each change. "+c.NotChanges)
 	}
-	fs.BoolVar(&c.Flags.NoHeaders, "no-headers", false, "Omit the column titles.")
+	columns := titles(c.Kind().Columns)
+	fs.StringVar(&c.Flags.SortBy, "sort-by", "", "Sort by a column, one of "+strings.Join(columns, ", ")+"; or by a JSONPath of an item, such as {.name}.")
+	client.CompleteFlag(command, "sort-by", columns...)
 	if c.RegisterFlags != nil {
 		c.RegisterFlags(command)
 	}
@@ -102,7 +105,10 @@ func NewCommand[T Item](streams printer.Streams, c Command[T]) *cobra.Command {
 }
 
 func (c Command[T]) parse(command *cobra.Command, args []string) error {
-	problems := c.Flags.Validate()
+	problems := append(c.Flags.Validate(), checkSort(c.Flags.SortBy, c.Kind().Columns))
+	if c.Flags.SortBy != "" && c.Flags.Watch && c.Flags.IsDocument() {
+		problems = append(problems, fmt.Errorf("--sort-by cannot order the events of --watch with -o %s", c.Flags.Output))
+	}
 	if c.Validate != nil {
 		problems = append(problems, c.Validate()...)
 	}
@@ -130,7 +136,7 @@ func (c Command[T]) run(ctx context.Context, streams printer.Streams) error {
 		return err
 	}
 	defer conn.Close()
-	l := &lister[T]{Flags: *c.Flags, streams: streams, kind: c.Kind(), source: c.Source(conn), selects: c.Selects}
+	l := &lister[T]{Flags: c.Flags, streams: streams, kind: c.Kind(), source: c.Source(conn), selects: c.Selects}
 	switch {
 	case l.Watch:
 		return l.watch(ctx)
@@ -138,34 +144,5 @@ func (c Command[T]) run(ctx context.Context, streams printer.Streams) error {
 		return l.get(ctx)
 	default:
 		return l.list(ctx)
-	}
-}
-
-// completionTimeout is how long the shell waits after the Tab key.
-const completionTimeout = time.Second
-
-// CompleteName completes the name of an item as the only argument of a command. If the list fails
-// or takes too long, the pages until then are used.
-func CompleteName[T Item](flags *client.Flags, kind func() Kind[T], source func(grpc.ClientConnInterface) Source[T], shortName func(T) string) cobra.CompletionFunc {
-	return func(command *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 || len(flags.Validate()) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		conn, err := flags.Connect()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		defer conn.Close()
-		ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
-		defer cancel()
-		var completions []cobra.Completion
-		_ = eachPage(ctx, source(conn), completionTimeout, func(page Page[T]) {
-			for _, item := range page.Items {
-				if name := shortName(item); strings.HasPrefix(name, prefix) && name == printer.Sanitize(name) {
-					completions = append(completions, cobra.CompletionWithDesc(name, kind().State(item)))
-				}
-			}
-		})
-		return completions, cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -8,7 +8,7 @@ import (
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
 
-// eventView prints each event as a line of JSON or as a document of YAML.
+// eventView prints each event in a form for programs.
 type eventView[T Item] struct {
 	*lister[T]
 
@@ -21,7 +21,7 @@ func newEventView[T Item](l *lister[T]) *eventView[T] { return &eventView[T]{lis
 // beginAnew tells a reader that keeps its own list to begin it anew, too.
 func (v *eventView[T]) beginAnew() error {
 	if v.bookmarked && v.lostNotice != "" {
-		v.printNotes("the watch cannot be resumed; all items come again")
+		v.Warn("the watch cannot be resumed; all items come again")
 	}
 	return nil
 }
@@ -29,30 +29,18 @@ func (v *eventView[T]) beginAnew() error {
 func (v *eventView[T]) handle(event watch.Event[T]) error {
 	v.lostNotice = ""
 	v.bookmarked = v.bookmarked || event.EndsInitial()
-	if event.Type != metav1.EventType_EVENT_TYPE_BOOKMARK && !v.isWatched(event.Item) {
+	if event.Type != metav1.EventType_EVENT_TYPE_BOOKMARK && !v.isWatched(event.Item) ||
+		event.Type == metav1.EventType_EVENT_TYPE_DELETED && v.kind.AppendOnly {
 		return nil
 	}
-	if v.Output == "yaml" {
-		document, err := printer.YAML(event.Message)
-		if err != nil {
-			return err
-		}
-		_, err = v.streams.Out.Write(append([]byte("---\n"), document...))
-		return err
-	}
-	line, err := printer.JSONLine(event.Message)
-	if err != nil {
-		return err
-	}
-	_, err = v.streams.Out.Write(append(line, '\n'))
-	return err
+	return printer.WriteEvent(v.streams.Out, v.Output, event.Message)
 }
 
 func (*eventView[T]) setNotes([]string) error { return nil }
 
 func (v *eventView[T]) disconnected(notice string) error {
 	if notice != v.lostNotice {
-		v.printNotes(notice)
+		v.Warn(notice)
 	}
 	v.lostNotice = notice
 	return nil

@@ -10,7 +10,8 @@
 //
 // A watch ends only when it is interrupted and continues through restarts of the gateway. On a
 // terminal it shows a table in place, elsewhere one line for each change; changes of ages are not
-// shown. If not all rows fit on the terminal, the most severe come first.
+// shown. If not all rows fit on the terminal, the most severe come first, unless --sort-by orders
+// them.
 package list
 
 import (
@@ -45,6 +46,9 @@ type Kind[T Item] struct {
 	Problem  func(item T) string
 	// CriticalWord is the adjective for critical items; empty means that they need attention.
 	CriticalWord string
+	// AppendOnly says that items never change and that old ones are forgotten. A watch prints each
+	// item once, as a line, also on a terminal.
+	AppendOnly bool
 	// EmptyProblem is the error of an empty list; empty if an empty list is no problem.
 	EmptyProblem string
 	// Summary returns the number of items in each state.

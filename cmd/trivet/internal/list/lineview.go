@@ -23,7 +23,7 @@ type lineView[T Item] struct {
 }
 
 func newLineView[T Item](l *lister[T]) *lineView[T] {
-	v := &lineView[T]{lister: l, store: newStore(l.kind), table: l.newTable()}
+	v := &lineView[T]{lister: l, store: newStore(l.kind), table: l.NewTable()}
 	var widths []int
 	for _, column := range l.kind.Columns {
 		if l.shows(column) {
@@ -49,7 +49,7 @@ func (v *lineView[T]) handle(event watch.Event[T]) error {
 	case metav1.EventType_EVENT_TYPE_DELETED:
 		last, existed := v.store.remove(event.Item.GetName())
 		switch {
-		case !v.listed || !existed || !v.isWatched(last):
+		case !v.listed || !existed || !v.isWatched(last) || v.kind.AppendOnly:
 		case v.leftFilter(event.Item):
 			return v.printItems(event.Item)
 		default:
@@ -66,9 +66,9 @@ func (v *lineView[T]) handleBookmark(event watch.Event[T]) error {
 	switch {
 	case slices.Equal(missing, v.missing):
 	case len(missing) == 0:
-		v.printNotes("complete: no part is missing")
+		v.Note("complete: no part is missing")
 	default:
-		v.printNotes(missing...)
+		v.Warn(missing...)
 	}
 	v.missing = missing
 	switch v.store.bookmark(event); {
@@ -76,18 +76,25 @@ func (v *lineView[T]) handleBookmark(event watch.Event[T]) error {
 		v.listed = true
 		return v.printList()
 	case v.listed:
-		return v.printDeleted(v.onlyWatched(v.store.prune())...)
+		pruned := v.store.prune()
+		if v.kind.AppendOnly {
+			return nil
+		}
+		return v.printDeleted(v.onlyWatched(pruned)...)
 	}
 	return nil
 }
 
 func (v *lineView[T]) printList() error {
 	items := v.onlyWatched(v.store.items())
+	if err := v.sort(items); err != nil {
+		return err
+	}
 	if err := v.printItems(items...); err != nil {
 		return err
 	}
 	if v.isTable() {
-		v.printNotes(v.kind.Summary(items))
+		v.Note(v.kind.Summary(items))
 	}
 	return nil
 }
@@ -113,7 +120,7 @@ func (v *lineView[T]) printRows(row func(time.Time, T) []printer.Cell, items []T
 	}
 	if len(items) > 0 && !v.hasTitles && !v.NoHeaders {
 		v.hasTitles = true
-		v.addTitles(v.table)
+		v.table.AddStyled(printer.Bold, v.titles()...)
 	}
 	now := time.Now()
 	for _, item := range items {
@@ -125,7 +132,7 @@ func (v *lineView[T]) printRows(row func(time.Time, T) []printer.Cell, items []T
 
 func (v *lineView[T]) setNotes(notes []string) error {
 	if v.isTable() && !slices.Equal(notes, v.lastNotes) {
-		v.printNotes(notes...)
+		v.Note(notes...)
 	}
 	v.lastNotes = notes
 	return nil
@@ -133,7 +140,7 @@ func (v *lineView[T]) setNotes(notes []string) error {
 
 func (v *lineView[T]) disconnected(notice string) error {
 	if notice != v.lostNotice { // each attempt may fail in the same way, for hours
-		v.printNotes(notice)
+		v.Warn(notice)
 	}
 	v.lostNotice = notice
 	return nil

@@ -17,7 +17,7 @@ import (
 
 // lister is one run of a list command.
 type lister[T Item] struct {
-	Flags
+	*Flags
 
 	streams printer.Streams
 	kind    Kind[T]
@@ -27,18 +27,23 @@ type lister[T Item] struct {
 
 // list shows all items of the source.
 func (l *lister[T]) list(ctx context.Context) error {
-	all, err := All(ctx, l.source, l.Timeout)
+	progress := l.Slow("reading the list of " + l.kind.Noun + "s from " + l.Gateway.Where())
+	all, err := allPages(ctx, l.source, l.Timeout, progress.Count)
+	progress.Stop()
 	if err != nil {
 		return l.NoAnswer(ctx, "list of "+l.kind.Noun+"s", err)
+	}
+	if err := l.sort(all.Items); err != nil {
+		return client.CannotPrint(l.kind.Noun+"s", err)
 	}
 	if err := l.print(all, l.source.Response(all)); err != nil {
 		return client.CannotPrint(l.kind.Noun+"s", err)
 	}
-	if l.isTable() {
-		l.printNotes(l.kind.Summary(all.Items))
-		l.printNotes(l.notes(ctx)...)
+	if l.isTable() && !l.Quiet {
+		l.Note(l.kind.Summary(all.Items))
+		l.Note(l.notes(ctx)...)
 	}
-	l.printNotes(printer.Missing(all.Missing)...)
+	l.Warn(printer.Missing(all.Missing)...)
 	return l.verdict(all)
 }
 
@@ -46,7 +51,9 @@ func (l *lister[T]) list(ctx context.Context) error {
 func (l *lister[T]) get(ctx context.Context) error {
 	callCtx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
+	progress := l.Slow("waiting for " + l.Name + " from " + l.Gateway.Where())
 	item, response, err := l.source.Get(callCtx, l.Name)
+	progress.Stop()
 	if err != nil {
 		return l.NoAnswer(ctx, "answer about "+l.Name, err)
 	}
@@ -57,11 +64,13 @@ func (l *lister[T]) get(ctx context.Context) error {
 	return l.verdict(one)
 }
 
-// All returns all pages of a list as one. The timeout applies to each page.
-func All[T Item](ctx context.Context, source Source[T], timeout time.Duration) (Page[T], error) {
+// allPages returns all pages of a list as one, and counts the items of each page at once. The
+// timeout applies to each page.
+func allPages[T Item](ctx context.Context, source Source[T], timeout time.Duration, count func(items int)) (Page[T], error) {
 	var all Page[T]
 	err := eachPage(ctx, source, timeout, func(page Page[T]) {
 		all.Items = append(all.Items, page.Items...)
+		count(len(all.Items))
 		all.ResumeToken = cmp.Or(all.ResumeToken, page.ResumeToken) // the first page has it
 		for _, replica := range page.Sources {
 			all.Sources = addSource(all.Sources, replica)
@@ -129,12 +138,6 @@ func (l *lister[T]) notes(ctx context.Context) []string {
 	return l.source.Notes(ctx)
 }
 
-func (l *lister[T]) printNotes(notes ...string) {
-	for _, note := range notes {
-		fmt.Fprintln(l.streams.Err, printer.Sanitize(note))
-	}
-}
-
 // verdict returns the exit code of a list.
 func (l *lister[T]) verdict(list Page[T]) error {
 	var critical []T
@@ -171,16 +174,12 @@ func Incomplete(missing []*metav1.MissingPart) error {
 
 // print writes a list in the chosen format; response is the API's message for it.
 func (l *lister[T]) print(list Page[T], response proto.Message) error {
-	switch l.Output {
-	case "json":
-		return printer.WriteJSON(l.streams.Out, response)
-	case "yaml":
-		return printer.WriteYAML(l.streams.Out, response)
-	case "name":
-		return l.printNames(list.Items...)
-	default:
+	return l.Print(response, func() error {
+		if l.Output == "name" {
+			return l.printNames(list.Items...)
+		}
 		return l.printTable(list.Items)
-	}
+	})
 }
 
 func (l *lister[T]) printNames(items ...T) error {
@@ -197,38 +196,20 @@ func (l *lister[T]) printTable(items []T) error {
 	if len(items) == 0 {
 		return nil
 	}
-	table := l.newTable()
-	if !l.NoHeaders {
-		l.addTitles(table)
-	}
+	table := l.NewTable(l.titles()...)
 	now := time.Now()
 	for _, item := range items {
 		l.addRow(table, l.kind.Row(now, item))
 	}
-	_, err := table.WriteTo(l.streams.Out)
-	return err
+	return l.WriteTable(table)
 }
 
-// isTable reports whether the output is for people.
+// isTable reports whether the output is a table.
 func (l *lister[T]) isTable() bool { return l.Output == "table" || l.Output == "wide" }
 
-// newTable returns an empty table; -o wide is never cut.
-func (l *lister[T]) newTable() *printer.Table {
-	table := &printer.Table{Colors: l.streams.Colors(l.Color)}
-	if l.Output == "table" {
-		table.Width = l.streams.Width()
-	}
-	return table
-}
-
-func (l *lister[T]) addTitles(table *printer.Table) {
-	var titles []string
-	for _, column := range l.kind.Columns {
-		if l.shows(column) {
-			titles = append(titles, column.Title)
-		}
-	}
-	table.AddStyled(printer.Bold, titles...)
+// titles returns the titles of the shown columns.
+func (l *lister[T]) titles() []string {
+	return titles(slices.DeleteFunc(slices.Clone(l.kind.Columns), func(column Column) bool { return !l.shows(column) }))
 }
 
 func (l *lister[T]) addRow(table *printer.Table, cells []printer.Cell) {

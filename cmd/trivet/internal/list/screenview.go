@@ -93,7 +93,7 @@ func (v *screenView[T]) draw(now time.Time) error {
 
 // header returns the lines above the table.
 func (v *screenView[T]) header(items []T) []string {
-	colors := v.streams.Colors(v.Color)
+	colors := v.Colors()
 	header := []string{colors.Apply(printer.Bold, printer.Sanitize(v.kind.Summary(items)))}
 	for _, line := range slices.Concat([]string{v.lostNotice}, v.missing, v.lastNotes) {
 		if line != "" {
@@ -108,14 +108,18 @@ func (v *screenView[T]) writeTable(text *strings.Builder, now time.Time, items [
 	if len(items) == 0 {
 		return nil
 	}
-	table, hidden := v.newTable(), 0
+	if err := v.sort(items); err != nil {
+		return err
+	}
+	table, hidden := v.NewTable(v.titles()...), 0
 	if !v.NoHeaders {
-		v.addTitles(table)
 		headerLines++
 	}
 	if visible := v.screen.Height() - headerLines - 1; v.screen.Height() > 0 && len(items) > visible { // the cursor has its own line
 		shown := max(visible-1, 1)
-		slices.SortStableFunc(items, func(a, b T) int { return cmp.Compare(v.kind.Severity(b), v.kind.Severity(a)) })
+		if v.SortBy == "" {
+			slices.SortStableFunc(items, func(a, b T) int { return cmp.Compare(v.kind.Severity(b), v.kind.Severity(a)) })
+		}
 		items, hidden = items[:shown], len(items)-shown
 	}
 	for _, item := range items {
@@ -126,7 +130,7 @@ func (v *screenView[T]) writeTable(text *strings.Builder, now time.Time, items [
 	}
 	if hidden > 0 {
 		line := "… and " + printer.Count(hidden, "more "+v.kind.Noun)
-		text.WriteString(v.streams.Colors(v.Color).Apply(printer.Dim, line) + "\n")
+		text.WriteString(v.Colors().Apply(printer.Dim, line) + "\n")
 	}
 	return nil
 }

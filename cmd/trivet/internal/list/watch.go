@@ -97,9 +97,9 @@ func LostNotice(err error) string {
 
 func (l *lister[T]) newView() view[T] {
 	switch {
-	case l.Output == "json" || l.Output == "yaml":
+	case l.IsDocument():
 		return newEventView(l)
-	case l.streams.OutIsTerminal && l.isTable():
+	case l.streams.OutIsTerminal && l.isTable() && !l.kind.AppendOnly:
 		return newScreenView(l)
 	default:
 		return newLineView(l)

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/atomicfile"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
@@ -32,7 +33,12 @@ type Settings struct {
 	Server, HTTPServer string
 	// TLS has the authorities of the gateway and the client certificate of the user.
 	TLS identity.Files
+	// DemoSocket is the socket for `trivet break`; empty without --demo.
+	DemoSocket string
 }
+
+// DemoSocketVariable is the environment variable of Settings.DemoSocket.
+const DemoSocketVariable = "TRIVET_DEMO_SOCKET"
 
 // Environment returns the settings as lines NAME=value.
 func (s Settings) Environment() string {
@@ -54,6 +60,7 @@ func (s *Settings) variables() []variable {
 	return []variable{
 		{"TRIVET_SERVER", &s.Server}, {"TRIVET_HTTP_SERVER", &s.HTTPServer},
 		{"TRIVET_CA_FILE", &s.TLS.CAFile}, {"TRIVET_CERT_FILE", &s.TLS.CertFile}, {"TRIVET_KEY_FILE", &s.TLS.KeyFile},
+		{DemoSocketVariable, &s.DemoSocket},
 	}
 }
 
@@ -71,7 +78,7 @@ func Publish(env func(string) string, settings Settings) (remove func(), err err
 		return nil, fmt.Errorf("publish the address of the gateway: %w", err)
 	}
 	text := []byte(settings.Environment())
-	if err := replace(file, text); err != nil {
+	if err := atomicfile.Write(file, text, 0o600); err != nil {
 		return nil, fmt.Errorf("publish the address of the gateway: %w", err)
 	}
 	return func() {
@@ -79,23 +86,6 @@ func Publish(env func(string) string, settings Settings) (remove func(), err err
 			_ = os.Remove(file)
 		}
 	}, nil
-}
-
-// replace writes a file that only its owner reads, in one step.
-func replace(file string, text []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(file), fileName+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temporary.Name()) // fails after the rename
-	_, err = temporary.Write(text)
-	if closeErr := temporary.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(temporary.Name(), file)
 }
 
 // Find returns the published settings. It reports false without any, if another user is able to

@@ -45,7 +45,8 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 
 SEEN is the age of the last signal of life, or "live" where only missing signals are reported. SIGNAL is its
 source: the agent, the kubelet, the Lease object or the status of the Node. LEASE is the state of the Node's
-lease at leasesvc. Standard error lists disrupted zones.`,
+lease at leasesvc. With -o wide, AGENT is the mode of the agent, "endpoint" or "probe", or "none", and KUBELET
+the age of the kubelet's own last signal. Standard error lists disrupted zones.`,
 		ExitOne: "A Node is not-ready, silent or unknown.",
 		Example: `  trivet nodes
   trivet nodes --health silent,unknown
@@ -56,6 +57,7 @@ lease at leasesvc. Standard error lists disrupted zones.`,
 		RegisterFlags: func(command *cobra.Command) {
 			fs := command.Flags()
 			fs.StringSliceVar(&only, "zone", nil, "Only Nodes of these zones, as in the column ZONE.")
+			client.CompleteListFlagFrom(command, "zone", zones.Complete(&flags.Flags))
 			fs.StringSliceVar(&healths, "health", nil, "Only Nodes of these healths: "+strings.Join(healthWords(), ", ")+".")
 			client.CompleteListFlag(command, "health", healthWords()...)
 		},

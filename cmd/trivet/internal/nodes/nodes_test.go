@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
@@ -60,11 +61,11 @@ func markedUnknown(n *nodev1.NodeHealth) {
 // everyHealth returns one Node of each health, and a second ready one.
 func everyHealth() []*nodev1.NodeHealth {
 	return []*nodev1.NodeHealth{
-		node("node-1", nodev1.NodeHealth_HEALTH_READY),
+		node("node-1", nodev1.NodeHealth_HEALTH_READY, agentOf("trivet-agent", "endpoint")),
 		node("node-2", nodev1.NodeHealth_HEALTH_READY, func(n *nodev1.NodeHealth) {
 			n.Signals[0].Source, n.LeaseState, n.Message, n.Zone = nodev1.SignalSource_SIGNAL_SOURCE_LEASE_OBJECT, 0, "its kubelet renews its Lease", "zones/none"
 		}),
-		node("node-3", nodev1.NodeHealth_HEALTH_NOT_READY, message("the container runtime is down"), func(n *nodev1.NodeHealth) {
+		node("node-3", nodev1.NodeHealth_HEALTH_NOT_READY, message("the container runtime is down"), agentOf("own-agent", ""), func(n *nodev1.NodeHealth) {
 			n.Ready = "False"
 			n.Taints = []string{"node.kubernetes.io/disk-pressure:NoSchedule", "node.kubernetes.io/not-ready:NoExecute", "node.kubernetes.io/not-ready:NoSchedule"}
 		}),
@@ -75,7 +76,7 @@ func everyHealth() []*nodev1.NodeHealth {
 			n.LeaseState, n.Ready, n.Reason, n.Message = 0, "", "STARTUP_GRACE", "it has no Ready condition yet"
 			n.Signals = signals(nodev1.SignalSource_SIGNAL_SOURCE_NONE, commandtest.Ago(time.Hour), commandtest.Ahead(90*time.Minute))
 		}),
-		node("node-6", nodev1.NodeHealth_HEALTH_SUSPECT, message("two beats are missing"), withAgent),
+		node("node-6", nodev1.NodeHealth_HEALTH_SUSPECT, message("two beats are missing"), withAgent, agentOf("trivet-agent", "probe")),
 		node("node-7.example.com", nodev1.NodeHealth_HEALTH_UNKNOWN, markedUnknown),
 	}
 }
@@ -86,6 +87,10 @@ func readyNodes() []*nodev1.NodeHealth { return everyHealth()[:2] }
 func withAgent(n *nodev1.NodeHealth) {
 	n.Signals[0].SeenTime = commandtest.Ago(2 * time.Hour)
 	n.Signals = append(signals(nodev1.SignalSource_SIGNAL_SOURCE_AGENT, commandtest.Ago(time.Hour), nil), n.Signals...)
+}
+
+func agentOf(name, mode string) func(*nodev1.NodeHealth) {
+	return func(n *nodev1.NodeHealth) { n.Agent = &leasev1.Lease_Agent{Name: name, Version: "v1.0.0", Mode: mode} }
 }
 
 func held(conditionType, message string) []*metav1.Condition {
@@ -203,7 +208,7 @@ func TestNodes_WrongCommandLines(t *testing.T) {
 
 func TestNodes_NoGateway(t *testing.T) {
 	for _, args := range [][]string{{}, {"-w"}, {"node-1"}} {
-		got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, append(args, "--server", commandtest.UnusedAddress(t))...)
+		got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, append(args, "--server", testkit.FreeAddress(t))...)
 		if got.Code != exit.Undetermined || got.Stdout != "" || !strings.Contains(got.Stderr, "error[UNAVAILABLE]") {
 			t.Errorf("%q: %+v, want exit code %d and the reason", args, got, exit.Undetermined)
 		}
@@ -238,7 +243,7 @@ func TestNodes_InterruptedPrintsNoError(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, args := range [][]string{{}, {"node-1"}, {"-w"}} {
-		args = append(args, "--server", commandtest.UnusedAddress(t))
+		args = append(args, "--server", testkit.FreeAddress(t))
 		err := commandtest.Execute(ctx, commandtest.Pipe(io.Discard, io.Discard), nodes.NewCommand, args...)
 		if code := exit.CodeOf(err); code != exit.Interrupted || err.Error() != "" {
 			t.Errorf("%q: exit code = %d (%v), want %d and no text", args, code, err, exit.Interrupted)
@@ -261,14 +266,11 @@ func TestNodes_CompletesNamesFlagsAndValues(t *testing.T) {
 		{name: "only one name", args: []string{"node-1", ""}, want: ":4\n"},
 		{name: "health", args: []string{"--health", "s"}, want: "starting\nready\nnot-ready\nsuspect\nsilent\nunknown\n:4\n"},
 		{name: "second health", args: []string{"--health", "silent,"}, want: "silent,starting\nsilent,ready\nsilent,not-ready\nsilent,suspect\nsilent,unknown\n:4\n"},
-		{name: "no gateway", args: []string{"--server", commandtest.UnusedAddress(t), ""}, want: ":4\n"},
+		{name: "no gateway", args: []string{"--server", testkit.FreeAddress(t), ""}, want: ":4\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, append([]string{"__complete", "--server", server}, test.args...)...)
-			if got.Stdout != test.want {
-				t.Errorf("stdout = %q, want %q\n%s", got.Stdout, test.want, got.Stderr)
-			}
+			commandtest.Complete(t, nodes.NewCommand, test.want, append([]string{"--server", server}, test.args...)...)
 		})
 	}
 }

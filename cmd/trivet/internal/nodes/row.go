@@ -10,6 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	nodev1 "github.com/trivet-dev/trivet/proto/trivet/node/v1"
 )
@@ -20,6 +21,7 @@ func kind() list.Kind[*nodev1.NodeHealth] {
 		Columns: []list.Column{
 			{Title: "NAME"}, {Title: "HEALTH", State: true, MinWidth: len("not-ready")}, {Title: "READY", MinWidth: len("Unknown")},
 			{Title: "ZONE"}, {Title: "SEEN", MinWidth: len("59m59s")}, {Title: "SIGNAL", MinWidth: len("lease-object")}, {Title: "LEASE"},
+			{Title: "AGENT", Wide: true}, {Title: "KUBELET", Wide: true, MinWidth: len("59m59s")},
 			{Title: "EXPIRES", Wide: true}, {Title: "CHANGED", Wide: true}, {Title: "SHARD", Wide: true}, {Title: "EPOCH", Wide: true},
 			{Title: "REPLICA", Wide: true}, {Title: "VERSION", Wide: true}, {Title: "UID", Wide: true}, {Title: "REASON", Wide: true},
 			{Title: "TAINTS"}, {Title: "MESSAGE"},
@@ -61,9 +63,9 @@ func row(now time.Time, node *nodev1.NodeHealth) []printer.Cell {
 	shard, epoch, replica := printer.Owner(node.GetOwner())
 	return []printer.Cell{
 		{Text: ShortName(node)}, {Text: Word(node.GetHealth()), Style: severity(node.GetHealth()).Style()}, {Text: cmp.Or(node.GetReady(), "-")},
-		{Text: cmp.Or(strings.TrimPrefix(node.GetZone(), "zones/"), "-")}, {Text: seen(now, node)},
+		{Text: cmp.Or(strings.TrimPrefix(node.GetZone(), "zones/"), "-")}, {Text: age(now, node, lastSignal(node))},
 		{Text: printer.EnumWord(lastSignal(node).GetSource(), "SIGNAL_SOURCE_")}, {Text: printer.EnumWord(node.GetLeaseState(), "STATE_")},
-		{Text: printer.Due(now, expireTime(node))}, {Text: printer.Since(now, node.GetChangeTime())}, {Text: shard}, {Text: epoch},
+		{Text: agent(node)}, {Text: age(now, node, kubeletSignal(node))}, {Text: printer.Due(now, expireTime(node))}, {Text: printer.Since(now, node.GetChangeTime())}, {Text: shard}, {Text: epoch},
 		{Text: replica}, {Text: cmp.Or(node.GetResourceVersion(), "-")}, {Text: cmp.Or(node.GetUid(), "-")}, {Text: cmp.Or(node.GetReason(), "-")},
 		{Text: taintList(node.GetTaints())}, {Text: message(node)},
 	}
@@ -88,10 +90,29 @@ func expireTime(node *nodev1.NodeHealth) *timestamppb.Timestamp {
 	return last
 }
 
-// seen returns the age of the last signal of life; "live" if only missing signals are reported. It
-// is "-" for a Node that is alive by its conditions, of which its new leader has no signal yet.
-func seen(now time.Time, node *nodev1.NodeHealth) string {
-	switch signal := lastSignal(node); {
+// kubeletSignal returns the latest signal of the kubelet itself; nil without one.
+func kubeletSignal(node *nodev1.NodeHealth) *nodev1.Signal {
+	for _, signal := range node.GetSignals() {
+		if signal.GetSource() != nodev1.SignalSource_SIGNAL_SOURCE_AGENT {
+			return signal
+		}
+	}
+	return nil
+}
+
+// agent returns the mode of the agent, or the name of one that says no mode. It is "none" for a
+// Node without a lease, and "-" if the replica does not know the agent of the lease yet.
+func agent(node *nodev1.NodeHealth) string {
+	if node.GetAgent() == nil && node.GetLeaseState() == leasev1.Lease_STATE_UNSPECIFIED {
+		return "none"
+	}
+	return cmp.Or(node.GetAgent().GetMode(), node.GetAgent().GetName(), "-")
+}
+
+// age returns the age of a signal of life; "live" if only missing signals are reported. It is "-"
+// for a Node that is alive by its conditions, of which its new leader has no signal yet.
+func age(now time.Time, node *nodev1.NodeHealth, signal *nodev1.Signal) string {
+	switch {
 	case signal == nil || signal.GetSource() == nodev1.SignalSource_SIGNAL_SOURCE_NONE:
 		if isAlive(node) && node.GetHealth() != nodev1.NodeHealth_HEALTH_STARTING {
 			return "-"

@@ -201,3 +201,25 @@ func (g *Gateway) forbidden(err error, rights ...string) error {
 	}
 	return &exit.Error{Code: exit.Undetermined, Err: err, Try: "ask for the right that " + strings.Join(checks, " and ") + " checks; docs/cli.md has the Role"}
 }
+
+// serversSelector selects the Pods of all servers.
+const serversSelector = "app.kubernetes.io/part-of=trivet"
+
+// Servers returns the running Pods of Trivet that have a port with a name.
+func (g *Gateway) Servers(ctx context.Context, portName string) ([]corev1.Pod, error) {
+	list, err := g.kube.CoreV1().Pods(g.namespace).List(ctx, metav1.ListOptions{LabelSelector: serversSelector})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, g.forbidden(err, "list pods")
+	case err != nil:
+		return nil, fmt.Errorf("list the Pods of Trivet: %w", err)
+	}
+	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
+		return pod.Status.Phase != corev1.PodRunning || portOf(pod, portName) == 0
+	}), nil
+}
+
+// DialPod connects to the port with a name of one Pod.
+func (g *Gateway) DialPod(ctx context.Context, pod corev1.Pod, portName string) (net.Conn, error) {
+	return g.dialPod(ctx, pod, portName)
+}

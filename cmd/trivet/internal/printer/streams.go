@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 	"unicode"
 
 	"golang.org/x/term"
@@ -26,8 +27,11 @@ type Streams struct {
 	InIsTerminal bool
 	// Env looks up an environment variable, as os.Getenv does.
 	Env func(string) string
-	// Size returns the columns and lines of the terminal of Out; nil or zeros if unknown.
+	// Size returns the columns and lines of the terminal; nil or zeros if unknown.
 	Size func() (width, height int)
+	// ProgressDelay is how long a call may take before the command says what it waits for; 0 means
+	// two seconds.
+	ProgressDelay time.Duration
 }
 
 // Standard returns the streams of the process.
@@ -40,11 +44,12 @@ func Standard() Streams {
 		InIsTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		Env:           os.Getenv,
 		Size: func() (width, height int) {
-			width, height, err := term.GetSize(int(os.Stdout.Fd()))
-			if err != nil {
-				return 0, 0
+			for _, output := range []*os.File{os.Stdout, os.Stderr} { // one of them may be a pipe
+				if width, height, err := term.GetSize(int(output.Fd())); err == nil {
+					return width, height
+				}
 			}
-			return width, height
+			return 0, 0
 		},
 	}
 }
@@ -60,6 +65,15 @@ func (s Streams) size() (width, height int) {
 		return 0, 0
 	}
 	return s.Size()
+}
+
+// errWidth returns the largest number of columns of a line on Err; 0 means no limit.
+func (s Streams) errWidth() int {
+	if !s.ErrIsTerminal || s.Size == nil {
+		return 0
+	}
+	width, _ := s.Size()
+	return width
 }
 
 // Colors returns the colours for Out. The mode is "always", "never" or "auto": colours on a
@@ -107,11 +121,15 @@ func Sanitize(text string) string {
 		return text
 	}
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' {
+		if isControl(r) {
 			return unicode.ReplacementChar
 		}
 		return r
 	}, text)
+}
+
+func isControl(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
 }
 
 func isPrintableASCII(text string) bool {

@@ -78,7 +78,7 @@ func applyStored(ctx context.Context, streams printer.Streams, flags *writeFlags
 	}
 	plan := response.GetRepairPlan()
 	if !flags.yes && !flags.dryRun && flags.Output == "table" {
-		if err := printSteps(streams, &flags.Flags, plan.GetSteps(), false); err != nil {
+		if err := printSteps(&flags.Flags, plan.GetSteps(), false); err != nil {
 			return client.CannotPrint("plan", err)
 		}
 	}
@@ -110,13 +110,13 @@ func confirmAndApply(ctx context.Context, streams printer.Streams, flags *writeF
 		return err
 	}
 	if !flags.dryRun && response.GetRepair().GetState() == bootstrapv1.Repair_STATE_RUNNING {
-		last, err := follow(ctx, streams, flags, response.GetRepair())
+		last, err := follow(ctx, flags, response.GetRepair())
 		if err != nil {
 			return err
 		}
 		response.Repair = last
 	}
-	if err := printRepair(streams, &flags.Flags, response, response.GetRepair()); err != nil {
+	if err := printRepair(&flags.Flags, response, response.GetRepair()); err != nil {
 		return client.CannotPrint("repair", err)
 	}
 	if flags.dryRun {

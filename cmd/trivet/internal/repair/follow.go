@@ -2,7 +2,6 @@ package repair
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 
 // follow shows the progress of a repair on standard error until it ends or --wait-duration is over,
 // and returns its last state.
-func follow(ctx context.Context, streams printer.Streams, flags *writeFlags, repair *bootstrapv1.Repair) (*bootstrapv1.Repair, error) {
+func follow(ctx context.Context, flags *writeFlags, repair *bootstrapv1.Repair) (*bootstrapv1.Repair, error) {
 	conn, err := flags.Connect()
 	if err != nil {
 		return nil, err
@@ -35,12 +34,10 @@ func follow(ctx context.Context, streams printer.Streams, flags *writeFlags, rep
 	goroutines.Go(func() {
 		watch.Watch[*bootstrapv1.Repair]{Open: openRepairs(conn, nil), Timeout: flags.Timeout}.Run(waitCtx, updates)
 	})
-	shown, lost := "", ""
+	progress := flags.Progress()
+	defer progress.Stop()
+	progress.Set(summaryOf(repair))
 	for repair.GetState() == bootstrapv1.Repair_STATE_RUNNING {
-		if summary := printer.Sanitize(summaryOf(repair)); summary != shown {
-			fmt.Fprintln(streams.Err, summary)
-			shown = summary
-		}
 		select {
 		case <-waitCtx.Done():
 			if ctx.Err() != nil {
@@ -48,9 +45,8 @@ func follow(ctx context.Context, streams printer.Streams, flags *writeFlags, rep
 			}
 			return repair, nil
 		case update := <-updates:
-			if notice := printer.Sanitize(list.LostNotice(update.Lost)); update.Lost != nil && notice != lost {
-				fmt.Fprintln(streams.Err, notice) // each attempt may fail in the same way
-				lost = notice
+			if update.Lost != nil {
+				progress.Set(list.LostNotice(update.Lost))
 			}
 			if update.Event == nil || update.Event.Item.GetName() != repair.GetName() {
 				continue
@@ -58,7 +54,9 @@ func follow(ctx context.Context, streams printer.Streams, flags *writeFlags, rep
 			if update.Event.Type == metav1.EventType_EVENT_TYPE_DELETED {
 				return nil, &exit.Error{Code: exit.Undetermined, Summary: printer.Sanitize(repair.GetName() + " is not remembered any more")}
 			}
-			repair = update.Event.Item
+			if repair = update.Event.Item; repair.GetState() == bootstrapv1.Repair_STATE_RUNNING {
+				progress.Set(summaryOf(repair))
+			}
 		}
 	}
 	return repair, nil

@@ -15,38 +15,37 @@ import (
 
 // printPlan writes the steps of a plan; the findings that it skips and how to apply it go to
 // standard error.
-func printPlan(streams printer.Streams, flags *client.Flags, response proto.Message, plan *bootstrapv1.RepairPlan) error {
-	if written, err := printer.WriteMessage(streams.Out, flags.Output, response); written || err != nil {
-		return err
-	}
-	if flags.Output == "name" {
-		if plan.GetName() == "" || len(plan.GetSteps()) == 0 {
-			return nil
+func printPlan(flags *client.Flags, response proto.Message, plan *bootstrapv1.RepairPlan) error {
+	return flags.Print(response, func() error {
+		hasSteps := len(plan.GetSteps()) > 0
+		if flags.Output == "name" {
+			if plan.GetName() == "" || !hasSteps {
+				return nil
+			}
+			return flags.PrintLine(plan.GetName())
 		}
-		_, err := fmt.Fprintln(streams.Out, printer.Sanitize(plan.GetName()))
-		return err
-	}
-	if err := printSteps(streams, flags, plan.GetSteps(), false); err != nil {
-		return err
-	}
-	printSkipped(streams, plan)
-	switch {
-	case len(plan.GetSteps()) == 0 || plan.GetName() == "":
-	case plan.GetRepair() != "":
-		fmt.Fprintf(streams.Err, "applied by %s\n", printer.Sanitize(plan.GetRepair()))
-	default:
-		fmt.Fprintf(streams.Err, "to apply it%s: trivet repair apply %s\n", expiry(plan), printer.Sanitize(plan.GetName()))
-	}
-	return nil
+		if err := printSteps(flags, plan.GetSteps(), false); err != nil {
+			return err
+		}
+		printSkipped(flags, plan)
+		switch {
+		case !hasSteps || plan.GetName() == "":
+		case plan.GetRepair() != "":
+			flags.Note("applied by " + plan.GetRepair())
+		default:
+			flags.Note(fmt.Sprintf("to apply it%s: trivet repair apply %s", expiry(plan), plan.GetName()))
+		}
+		return nil
+	})
 }
 
-func printSkipped(streams printer.Streams, plan *bootstrapv1.RepairPlan) {
+func printSkipped(flags *client.Flags, plan *bootstrapv1.RepairPlan) {
 	for _, finding := range plan.GetSkippedFindings() {
 		reason := cmp.Or(finding.GetRepairModeMessage(), finding.GetMessage(), "no write would repair it")
-		fmt.Fprintf(streams.Err, "skipped: %s: %s\n", printer.Sanitize(findings.ShortName(finding.GetName())), printer.Sanitize(reason))
+		flags.Warn("skipped: " + findings.ShortName(finding.GetName()) + ": " + reason)
 	}
 	if more := int(plan.GetSkippedFindingCount()) - len(plan.GetSkippedFindings()); more > 0 {
-		fmt.Fprintf(streams.Err, "skipped: %d more; `trivet findings` lists them\n", more)
+		flags.Warn(fmt.Sprintf("skipped: %d more; `trivet findings` lists them", more))
 	}
 }
 
@@ -55,19 +54,18 @@ func expiry(plan *bootstrapv1.RepairPlan) string {
 	if plan.GetExpireTime() == nil {
 		return ""
 	}
-	return ", until " + plan.GetExpireTime().AsTime().UTC().Format(time.DateTime) + " UTC"
+	return ", until " + plan.GetExpireTime().AsTime().UTC().Format(time.RFC3339)
 }
 
 // printRepair writes the steps of a repair with what came of each, and a summary.
-func printRepair(streams printer.Streams, flags *client.Flags, response proto.Message, repair *bootstrapv1.Repair) error {
-	if written, err := printer.WriteMessage(streams.Out, flags.Output, response); written || err != nil {
-		return err
-	}
-	if err := printSteps(streams, flags, repair.GetSteps(), true); err != nil {
-		return err
-	}
-	fmt.Fprintln(streams.Err, printer.Sanitize(summaryOf(repair)))
-	return nil
+func printRepair(flags *client.Flags, response proto.Message, repair *bootstrapv1.Repair) error {
+	return flags.Print(response, func() error {
+		if err := printSteps(flags, repair.GetSteps(), true); err != nil {
+			return err
+		}
+		flags.Note(summaryOf(repair))
+		return nil
+	})
 }
 
 // summaryOf returns the state of a repair: "repairs/a1: running: 3 steps: 1 applied, 2 planned".
@@ -81,24 +79,21 @@ func summaryOf(repair *bootstrapv1.Repair) string {
 }
 
 // printSteps writes the steps of a plan with the repair mode, or of a repair with the outcome.
-func printSteps(streams printer.Streams, flags *client.Flags, steps []*bootstrapv1.RepairStep, outcomes bool) error {
+func printSteps(flags *client.Flags, steps []*bootstrapv1.RepairStep, outcomes bool) error {
 	if len(steps) == 0 {
-		_, err := fmt.Fprintln(streams.Out, "nothing to write")
-		return err
+		return flags.PrintLine("nothing to write")
 	}
-	table := &printer.Table{Colors: streams.Colors(flags.Color), Width: streams.Width()}
 	title, stateCell := "REPAIR", modeCell
 	if outcomes {
 		title, stateCell = "OUTCOME", func(step *bootstrapv1.RepairStep) printer.Cell { return printer.Outcome(step.GetChange().GetOutcome()) }
 	}
-	table.AddStyled(printer.Bold, "STEP", "CHANGE", "OBJECT", "FINDING", title, "MESSAGE")
+	table := flags.NewTable("STEP", "CHANGE", "OBJECT", "FINDING", title, "MESSAGE")
 	for i, step := range steps {
 		object := cmp.Or(printer.ObjectWithKind(step.GetChange().GetObject()), "-")
 		table.Add(printer.Cell{Text: fmt.Sprint(i + 1)}, printer.Verb(step.GetChange().GetVerb()), printer.Cell{Text: object},
 			printer.Cell{Text: findings.ShortName(step.GetFinding())}, stateCell(step), printer.Cell{Text: stepMessage(step)})
 	}
-	_, err := table.WriteTo(streams.Out)
-	return err
+	return flags.WriteTable(table)
 }
 
 // modeCell says whether the service would apply a step by itself.

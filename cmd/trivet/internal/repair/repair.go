@@ -41,7 +41,7 @@ type writeFlags struct {
 
 func (f *writeFlags) register(command *cobra.Command, streams printer.Streams) {
 	f.Timeout = callTimeout
-	f.Register(command, streams, "table", "json", "yaml")
+	f.Register(command, streams, "table")
 	fs := command.Flags()
 	fs.BoolVarP(&f.yes, "yes", "y", false, "Write without asking.")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "Check everything, show the steps and write nothing.")
@@ -92,7 +92,7 @@ Exit codes:
 	}
 	flags.register(command, streams)
 	registerAll(command, &all)
-	command.ValidArgsFunction = findings.Complete(&flags.Flags)
+	command.ValidArgsFunction = findings.CompleteMany(&flags.Flags)
 	command.AddCommand(newPlanCommand(streams), newApplyCommand(streams), newPlansCommand(streams), NewListCommand(streams, "list"),
 		newShowCommand(streams), newCancelCommand(streams))
 	return command
@@ -131,11 +131,11 @@ func repairFindings(ctx context.Context, streams printer.Streams, flags *writeFl
 	steps := len(plan.GetSteps())
 	nothingFollows := flags.dryRun || steps == 0
 	if nothingFollows || !flags.yes && flags.Output == "table" { // else the repair shows the same steps
-		if err := printPlan(streams, &flags.Flags, response, plan); err != nil {
+		if err := printPlan(&flags.Flags, response, plan); err != nil {
 			return client.CannotPrint("plan", err)
 		}
 	} else {
-		printSkipped(streams, plan)
+		printSkipped(&flags.Flags, plan)
 	}
 	switch {
 	case steps == 0:
@@ -177,23 +177,23 @@ Exit codes, as those of kubectl diff:
 			if err := exit.UsageError(append(problems, flags.Validate()...)...); err != nil {
 				return err
 			}
-			return planFindings(command.Context(), streams, &flags, names, dryRun)
+			return planFindings(command.Context(), &flags, names, dryRun)
 		},
 	}
-	flags.Register(command, streams, "table", "json", "yaml", "name")
+	flags.Register(command, streams, "table", "name")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "Show the plan and do not store it.")
 	registerAll(command, &all)
-	command.ValidArgsFunction = findings.Complete(&flags)
+	command.ValidArgsFunction = findings.CompleteMany(&flags)
 	return command
 }
 
-func planFindings(ctx context.Context, streams printer.Streams, flags *client.Flags, names []string, dryRun bool) error {
+func planFindings(ctx context.Context, flags *client.Flags, names []string, dryRun bool) error {
 	response, err := createPlan(ctx, flags, names, dryRun)
 	if err != nil {
 		return err
 	}
 	plan := response.GetRepairPlan()
-	if err := printPlan(streams, flags, response, plan); err != nil {
+	if err := printPlan(flags, response, plan); err != nil {
 		return client.CannotPrint("plan", err)
 	}
 	if steps := len(plan.GetSteps()); steps > 0 {

@@ -336,10 +336,7 @@ func TestRepair_CompletesNames(t *testing.T) {
 	for command, want := range map[string]string{
 		"plan": "leaked.node-ports.30081\topen\n:4\n", "apply": "p1\tstored\n:4\n", "show": "a1\trunning\n:4\n", "cancel": "a1\trunning\n:4\n", "list": ":4\n", "plans": ":4\n",
 	} {
-		got := commandtest.Run(t, commandtest.Terminal{}, repair.NewCommand, "__complete", command, "--server", server, "")
-		if got.Stdout != want {
-			t.Errorf("%s: stdout = %q, want %q\n%s", command, got.Stdout, want, got.Stderr)
-		}
+		commandtest.Complete(t, repair.NewCommand, want, command, "--server", server, "")
 	}
 }
 

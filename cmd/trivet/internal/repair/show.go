@@ -2,7 +2,6 @@ package repair
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,22 +40,22 @@ Exit codes of a plan: 0 nothing to write, 1 steps, 2 no answer.`,
 				return err
 			}
 			if prefix == planPrefix {
-				return showPlan(command.Context(), streams, &flags, name)
+				return showPlan(command.Context(), &flags, name)
 			}
-			return showRepair(command.Context(), streams, &flags, name)
+			return showRepair(command.Context(), &flags, name)
 		},
 	}
-	flags.Register(command, streams, "table", "json", "yaml")
+	flags.Register(command, streams, "table")
 	command.ValidArgsFunction = completeRepair(&flags)
 	return command
 }
 
-func showPlan(ctx context.Context, streams printer.Streams, flags *client.Flags, name string) error {
+func showPlan(ctx context.Context, flags *client.Flags, name string) error {
 	response, err := getPlan(ctx, flags, name)
 	if err != nil {
 		return err
 	}
-	if err := printPlan(streams, flags, response, response.GetRepairPlan()); err != nil {
+	if err := printPlan(flags, response, response.GetRepairPlan()); err != nil {
 		return client.CannotPrint("plan", err)
 	}
 	if steps := len(response.GetRepairPlan().GetSteps()); steps > 0 {
@@ -65,12 +64,12 @@ func showPlan(ctx context.Context, streams printer.Streams, flags *client.Flags,
 	return nil
 }
 
-func showRepair(ctx context.Context, streams printer.Streams, flags *client.Flags, name string) error {
+func showRepair(ctx context.Context, flags *client.Flags, name string) error {
 	response, err := getRepair(ctx, flags, name)
 	if err != nil {
 		return err
 	}
-	if err := printRepair(streams, flags, response, response.GetRepair()); err != nil {
+	if err := printRepair(flags, response, response.GetRepair()); err != nil {
 		return client.CannotPrint("repair", err)
 	}
 	return verdict(response.GetRepair())
@@ -94,27 +93,27 @@ Exit codes:
 			if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 				return err
 			}
-			return cancelRepair(command.Context(), streams, &flags, name, dryRun)
+			return cancelRepair(command.Context(), &flags, name, dryRun)
 		},
 	}
-	flags.Register(command, streams, "table", "json", "yaml")
+	flags.Register(command, streams, "table")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "Check everything and change nothing.")
 	command.ValidArgsFunction = completeRepair(&flags)
 	return command
 }
 
-func cancelRepair(ctx context.Context, streams printer.Streams, flags *client.Flags, name string, dryRun bool) error {
+func cancelRepair(ctx context.Context, flags *client.Flags, name string, dryRun bool) error {
 	response, err := client.Mutate(ctx, flags, "answer about "+name, func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*bootstrapv1.CancelRepairResponse, error) {
 		return bootstrapv1.NewRepairServiceClient(conn).CancelRepair(ctx, &bootstrapv1.CancelRepairRequest{Name: name, ValidateOnly: dryRun, RequestId: requestID})
 	})
 	if err != nil {
 		return err
 	}
-	if err := printRepair(streams, flags, response, response.GetRepair()); err != nil {
+	if err := printRepair(flags, response, response.GetRepair()); err != nil {
 		return client.CannotPrint("repair", err)
 	}
 	if dryRun {
-		fmt.Fprintln(streams.Err, "dry run: nothing was changed")
+		flags.Note("dry run: nothing was changed")
 	}
 	return nil
 }

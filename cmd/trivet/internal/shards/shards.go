@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +28,7 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	var services []string
 	return list.NewCommand(streams, list.Command[*statusv1.ShardStatus]{
 		Flags:   &flags,
-		Use:     "shards",
+		Use:     "shards [SERVICE/SHARD]",
 		Aliases: []string{"shard"},
 		Short:   "Show which replica leads each shard of each service",
 		Long: `Show which replica leads each shard of each service, and where it is reached. EPOCH grows with each leader.
@@ -34,14 +36,18 @@ SINCE is the age of the claim, or of the loss of the last leader. MOVE is the mo
 replica: "waiting" until its turn comes, "draining" while the leader finishes its work.`,
 		ExitOne: "A shard has no leader.",
 		Example: `  trivet shards
+  trivet shards leasesvc/3
   trivet shards --service leasesvc,slicesvc -o wide
   trivet shards -o json | jq -r '.shards[] | select(.leaderId == "") | .name'`,
 		RegisterFlags: func(command *cobra.Command) {
 			command.Flags().StringSliceVar(&services, "service", nil, "Only shards of these services: "+strings.Join(serviceWords(), ", ")+".")
 			client.CompleteListFlag(command, "service", serviceWords()...)
 		},
-		Validate: func() []error { return []error{client.EachOf("--service", services, serviceWords()...)} },
-		Kind:     kind,
+		Filters:   []string{"service"},
+		ParseName: parseName,
+		ShortName: func(shard *statusv1.ShardStatus) string { return strings.TrimPrefix(shard.GetName(), prefix) },
+		Validate:  func() []error { return []error{client.EachOf("--service", services, serviceWords()...)} },
+		Kind:      kind,
 		Source: func(conn grpc.ClientConnInterface) list.Source[*statusv1.ShardStatus] {
 			return source(conn, services)
 		},
@@ -51,20 +57,56 @@ replica: "waiting" until its turn comes, "draining" while the leader finishes it
 // serviceWords returns the services that have shards.
 func serviceWords() []string { return []string{"leasesvc", "bootstrapsvc", "slicesvc"} }
 
+// prefix begins the API's names.
+const prefix = "shards/"
+
+// parseName returns the API's name for SERVICE/SHARD, with or without "shards/".
+func parseName(text string) (string, error) {
+	service, number, _ := strings.Cut(strings.TrimPrefix(text, prefix), "/")
+	if _, err := strconv.ParseUint(number, 10, 31); err != nil || !slices.Contains(serviceWords(), service) {
+		return "", fmt.Errorf("%q is not the name of a shard: SERVICE/NUMBER, such as leasesvc/3", text)
+	}
+	return prefix + service + "/" + number, nil
+}
+
 // pageSize is the API's limit.
 const pageSize = 5000
 
 func source(conn grpc.ClientConnInterface, services []string) list.Source[*statusv1.ShardStatus] {
+	page := func(ctx context.Context, services []string, token string) (*statusv1.ListShardsResponse, error) {
+		return statusv1.NewStatusServiceClient(conn).ListShards(ctx, &statusv1.ListShardsRequest{Services: services, PageSize: pageSize, PageToken: token})
+	}
 	return list.Source[*statusv1.ShardStatus]{
+		Get: func(ctx context.Context, name string) (*statusv1.ShardStatus, proto.Message, error) {
+			return get(ctx, page, name)
+		},
 		Page: func(ctx context.Context, token string) (list.Page[*statusv1.ShardStatus], error) {
-			response, err := statusv1.NewStatusServiceClient(conn).ListShards(ctx, &statusv1.ListShardsRequest{
-				Services: services, PageSize: pageSize, PageToken: token,
-			})
+			response, err := page(ctx, services, token)
 			return list.PageOf(response, response.GetShards(), err)
 		},
 		Response: func(all list.Page[*statusv1.ShardStatus]) proto.Message {
 			return &statusv1.ListShardsResponse{Shards: all.Items, Sources: all.Sources, Missing: all.Missing}
 		},
+	}
+}
+
+// get returns a shard from the list of its service, because the API has no method for one shard.
+func get(ctx context.Context, page func(context.Context, []string, string) (*statusv1.ListShardsResponse, error), name string) (*statusv1.ShardStatus, proto.Message, error) {
+	service, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "/")
+	for token := ""; ; {
+		response, err := page(ctx, []string{service}, token)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, shard := range response.GetShards() {
+			if shard.GetName() == name {
+				return shard, &statusv1.ListShardsResponse{Shards: []*statusv1.ShardStatus{shard}, Sources: response.GetSources(), Missing: response.GetMissing()}, nil
+			}
+		}
+		if next := response.GetNextPageToken(); next == "" || next == token {
+			return nil, nil, fmt.Errorf("there is no %s; `trivet shards --service %s` lists the shards", name, service)
+		}
+		token = response.GetNextPageToken()
 	}
 }
 

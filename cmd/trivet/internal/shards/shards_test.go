@@ -53,6 +53,8 @@ func TestShards_Transcripts(t *testing.T) {
 		{name: "all", gateway: gateway, code: exit.Findings},
 		{name: "wide", gateway: gateway, args: []string{"-o", "wide"}, code: exit.Findings},
 		{name: "one-service", gateway: gateway, args: []string{"--service=leasesvc,slicesvc"}, code: exit.OK},
+		{name: "one", gateway: gateway, args: []string{"shards/leasesvc/0"}, code: exit.OK},
+		{name: "unknown", gateway: gateway, args: []string{"leasesvc/99"}, code: exit.Undetermined},
 		{name: "names", gateway: gateway, args: []string{"-o", "name"}, code: exit.Findings},
 		{name: "json", gateway: &commandtest.Gateway{Shards: []*statusv1.ShardStatus{{Name: "shards/leasesvc/0", Shard: proto.Int32(0), LeaderId: "a"}}, Missing: missing}, args: []string{"-o", "json"}, code: exit.Undetermined},
 		{name: "none", gateway: &commandtest.Gateway{}, code: exit.Findings},

@@ -27,9 +27,10 @@ type serviceFlags struct {
 }
 
 func (f *serviceFlags) register(command *cobra.Command, streams printer.Streams) {
-	f.Register(command, streams, "table", "wide", "json", "yaml")
+	f.Register(command, streams, "table", "wide")
 	command.Flags().StringVarP(&f.namespace, "namespace", "n", "", "The namespace of the Service, which NAME then omits.")
-	command.ValidArgsFunction = Complete(&f.Flags)
+	command.ValidArgsFunction = complete(&f.Flags, &f.namespace)
+	client.CompleteFlagFrom(command, "namespace", completeNamespace(&f.Flags))
 }
 
 func (f *serviceFlags) parse(command *cobra.Command, args []string) error {
@@ -61,14 +62,14 @@ Exit codes, as those of kubectl diff:
 			if err := flags.parse(command, args); err != nil {
 				return err
 			}
-			return plan(command.Context(), streams, &flags)
+			return plan(command.Context(), &flags)
 		},
 	}
 	flags.register(command, streams)
 	return command
 }
 
-func plan(ctx context.Context, streams printer.Streams, flags *serviceFlags) error {
+func plan(ctx context.Context, flags *serviceFlags) error {
 	service := ShortName(flags.name)
 	response, err := client.Call(ctx, &flags.Flags, "plan for "+service, func(ctx context.Context, conn grpc.ClientConnInterface) (*slicev1.PlanServiceSlicesResponse, error) {
 		return slicev1.NewSliceServiceClient(conn).PlanServiceSlices(ctx, &slicev1.PlanServiceSlicesRequest{Name: flags.name})
@@ -77,12 +78,12 @@ func plan(ctx context.Context, streams printer.Streams, flags *serviceFlags) err
 		return err
 	}
 	plan := response.GetPlan()
-	if err := printPlan(streams, &flags.Flags, response, plan); err != nil {
+	if err := printPlan(&flags.Flags, response, plan); err != nil {
 		return client.CannotPrint("plan", err)
 	}
 	if changes := len(plan.GetChanges()); changes > 0 {
 		if plan.GetEtag() != "" {
-			fmt.Fprintf(streams.Err, "to write exactly this: trivet slices reconcile %s --etag %s\n", service, printer.Sanitize(plan.GetEtag()))
+			flags.Note(fmt.Sprintf("to write exactly this: trivet slices reconcile %s --etag %s", service, plan.GetEtag()))
 		}
 		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s to be written for %s", printer.Count(changes, "change"), service)}
 	}
@@ -123,7 +124,7 @@ Exit codes:
 			if err := flags.parse(command, args); err != nil {
 				return err
 			}
-			return reconcile(command.Context(), streams, &flags)
+			return reconcile(command.Context(), &flags)
 		},
 	}
 	flags.register(command, streams)
@@ -132,7 +133,7 @@ Exit codes:
 	return command
 }
 
-func reconcile(ctx context.Context, streams printer.Streams, flags *reconcileFlags) error {
+func reconcile(ctx context.Context, flags *reconcileFlags) error {
 	service := ShortName(flags.name)
 	response, err := client.Mutate(ctx, &flags.Flags, "reconciliation of "+service, func(ctx context.Context, conn grpc.ClientConnInterface, requestID string) (*slicev1.ReconcileServiceSlicesResponse, error) {
 		return slicev1.NewSliceServiceClient(conn).ReconcileServiceSlices(ctx, &slicev1.ReconcileServiceSlicesRequest{
@@ -141,11 +142,11 @@ func reconcile(ctx context.Context, streams printer.Streams, flags *reconcileFla
 	})
 	if err != nil {
 		if tried := triedPlan(err); tried != nil { // else nothing was written
-			_ = printPlan(streams, &flags.Flags, &slicev1.ReconcileServiceSlicesResponse{Plan: tried}, tried) // err is the result
+			_ = printPlan(&flags.Flags, &slicev1.ReconcileServiceSlicesResponse{Plan: tried}, tried) // err is the result
 		}
 		return err
 	}
-	if err := printPlan(streams, &flags.Flags, response, response.GetPlan()); err != nil {
+	if err := printPlan(&flags.Flags, response, response.GetPlan()); err != nil {
 		return client.CannotPrint("changes", err)
 	}
 	if flags.dryRun {
@@ -175,33 +176,24 @@ func triedPlan(err error) *metav1.Plan {
 }
 
 // printPlan writes a plan, and what it waits for to standard error.
-func printPlan(streams printer.Streams, flags *client.Flags, response proto.Message, plan *metav1.Plan) error {
-	if written, err := printer.WriteMessage(streams.Out, flags.Output, response); err != nil {
+func printPlan(flags *client.Flags, response proto.Message, plan *metav1.Plan) error {
+	if err := flags.Print(response, func() error { return printChanges(flags, plan.GetChanges()) }); err != nil {
 		return err
-	} else if !written {
-		if err := printChanges(streams, flags, plan.GetChanges()); err != nil {
-			return err
-		}
 	}
 	for _, reason := range plan.GetIncompleteReasons() {
-		fmt.Fprintln(streams.Err, "waiting: "+printer.Sanitize(cmp.Or(reason.GetMessage(), reason.GetReason())))
+		flags.Warn("waiting: " + cmp.Or(reason.GetMessage(), reason.GetReason()))
 	}
 	if plan.GetMode() == metav1.Mode_MODE_SHADOW {
-		fmt.Fprintln(streams.Err, "mode: shadow: slicesvc compares such plans and does not write them by itself")
+		flags.Warn("mode: shadow: slicesvc compares such plans and does not write them by itself")
 	}
 	return nil
 }
 
-func printChanges(streams printer.Streams, flags *client.Flags, changes []*metav1.Change) error {
+func printChanges(flags *client.Flags, changes []*metav1.Change) error {
 	if len(changes) == 0 {
-		_, err := fmt.Fprintln(streams.Out, "nothing to write")
-		return err
+		return flags.PrintLine("nothing to write")
 	}
-	table := &printer.Table{Colors: streams.Colors(flags.Color)}
-	if flags.Output == "table" {
-		table.Width = streams.Width()
-	}
-	table.AddStyled(printer.Bold, "CHANGE", "SLICE", "OUTCOME", "REASON", "MESSAGE")
+	table := flags.NewTable("CHANGE", "SLICE", "OUTCOME", "REASON", "MESSAGE")
 	for _, change := range changes {
 		message := change.GetMessage()
 		if failure := change.GetError(); failure != "" {
@@ -215,6 +207,5 @@ func printChanges(streams printer.Streams, flags *client.Flags, changes []*metav
 			}
 		}
 	}
-	_, err := table.WriteTo(streams.Out)
-	return err
+	return flags.WriteTable(table)
 }

@@ -20,6 +20,8 @@ const (
 	kept      = "kept"
 	failing   = "failing"
 	contended = "contended"
+	partial   = "partial"
+	mixed     = "mixed"
 	unmanaged = "unmanaged"
 )
 
@@ -28,9 +30,9 @@ func kind() list.Kind[*slicev1.ServiceSlices] {
 		Noun: "service",
 		Columns: []list.Column{
 			{Title: "NAME"}, {Title: "STATE", State: true, MinWidth: len(contended)}, {Title: "READY", MinWidth: len("100/100")},
-			{Title: "SLICES", MinWidth: len("10/10")}, {Title: "FILL", MinWidth: barWidth + len(" 100%")}, {Title: "PLANNED", MinWidth: len("59m59s")},
-			{Title: "FOR", MinWidth: len("COMPACTION")}, {Title: "WRITES", MinWidth: len("+1 ~1 -1")},
-			{Title: "SOURCE", Wide: true}, {Title: "TOPOLOGY", Wide: true}, {Title: "LATENCY", Wide: true}, {Title: "SYNCED", Wide: true},
+			{Title: "SOURCE", MinWidth: len("endpoints")}, {Title: "SLICES", MinWidth: len("10/10")}, {Title: "FILL", MinWidth: barWidth + len(" 100%")}, {Title: "PLANNED", MinWidth: len("59m59s")},
+			{Title: "TRIGGER", MinWidth: len("COMPACTION")}, {Title: "WRITES", MinWidth: len("+1 ~1 -1")},
+			{Title: "DROPPED", Wide: true}, {Title: "TOPOLOGY", Wide: true}, {Title: "LATENCY", Wide: true}, {Title: "SYNCED", Wide: true},
 			{Title: "SHARD", Wide: true}, {Title: "EPOCH", Wide: true}, {Title: "REPLICA", Wide: true}, {Title: "UID", Wide: true}, {Title: "MESSAGE"},
 		},
 		Row:             row,
@@ -44,19 +46,35 @@ func kind() list.Kind[*slicev1.ServiceSlices] {
 
 func state(service *slicev1.ServiceSlices) string {
 	switch {
-	case isContended(service):
+	case isTrue(service, contendedByOther):
 		return contended
 	case isFailing(service):
 		return failing
 	case !isManaged(service):
 		return unmanaged
+	case isTrue(service, addressesDropped) || droppedAddresses(service) > 0:
+		return partial
+	case isTrue(service, sourcesOverlap):
+		return mixed
 	default:
 		return kept
 	}
 }
 
-func isContended(service *slicev1.ServiceSlices) bool {
-	return printer.Condition(service.GetConditions(), "Contended").GetStatus() == metav1.Condition_STATUS_TRUE
+// Types of conditions.
+const (
+	contendedByOther = "Contended"
+	addressesDropped = "AddressesDropped"
+	sourcesOverlap   = "SourcesOverlap"
+)
+
+func isTrue(service *slicev1.ServiceSlices, condition string) bool {
+	return printer.Condition(service.GetConditions(), condition).GetStatus() == metav1.Condition_STATUS_TRUE
+}
+
+// whileTrue returns the message of a condition that is TRUE; empty otherwise.
+func whileTrue(service *slicev1.ServiceSlices, condition string) string {
+	return printer.ConditionMessage(service.GetConditions(), condition, metav1.Condition_STATUS_TRUE)
 }
 
 func isManaged(service *slicev1.ServiceSlices) bool {
@@ -87,8 +105,10 @@ func severity(service *slicev1.ServiceSlices) list.Severity {
 	switch state(service) {
 	case contended, failing:
 		return list.Critical
+	case partial, mixed:
+		return list.Warning
 	}
-	if noHints(service) != "" || droppedAddresses(service) > 0 {
+	if noHints(service) != "" {
 		return list.Warning
 	}
 	return list.Fine
@@ -113,6 +133,8 @@ func stateStyle(service *slicev1.ServiceSlices) printer.Style {
 		return printer.Success
 	case unmanaged:
 		return printer.Dim
+	case partial, mixed:
+		return printer.Warning
 	default:
 		return printer.Failure
 	}
@@ -128,14 +150,28 @@ func row(now time.Time, service *slicev1.ServiceSlices) []printer.Cell {
 	shard, epoch, replica := printer.Owner(service.GetOwner())
 	return []printer.Cell{
 		{Text: ShortName(service.GetName())}, {Text: state(service), Style: stateStyle(service)},
-		{Text: fmt.Sprintf("%d/%d", service.GetReadyEndpointCount(), service.GetEndpointCount())}, {Text: sliceCount(service)}, {Text: fill(service)},
+		{Text: fmt.Sprintf("%d/%d", service.GetReadyEndpointCount(), service.GetEndpointCount())},
+		{Text: sources(service)}, {Text: sliceCount(service)}, {Text: fill(service)},
 		{Text: printer.Since(now, plan.GetStartTime())}, {Text: cmp.Or(plan.GetTrigger(), "-")}, {Text: writes(plan)},
-		{Text: sources(service)}, {Text: cmp.Or(service.GetTopology(), "-")}, {Text: latency}, {Text: printer.Since(now, sync.GetLastSuccessTime())},
+		dropped(service), {Text: cmp.Or(service.GetTopology(), "-")}, {Text: latency}, {Text: printer.Since(now, sync.GetLastSuccessTime())},
 		{Text: shard}, {Text: epoch}, {Text: replica}, {Text: cmp.Or(service.GetUid(), "-")}, {Text: message(service)},
 	}
 }
 
-// sources returns what the endpoints of the slices come from: "selector" or "endpoints".
+// dropped returns how many addresses of the Endpoints object are in no slice, as far as the leader
+// of the shard answered.
+func dropped(service *slicev1.ServiceSlices) printer.Cell {
+	switch count := droppedAddresses(service); {
+	case count > 0:
+		return printer.Cell{Text: fmt.Sprint(count), Style: printer.Warning}
+	case isTrue(service, addressesDropped):
+		return printer.Cell{Text: "some", Style: printer.Warning}
+	default:
+		return printer.Cell{Text: "-"}
+	}
+}
+
+// sources returns what the endpoints of the slices come from: "selector", "endpoints" or "both".
 func sources(service *slicev1.ServiceSlices) string {
 	var words []string
 	for _, slice := range service.GetSlices() {
@@ -143,7 +179,14 @@ func sources(service *slicev1.ServiceSlices) string {
 			words = append(words, word)
 		}
 	}
-	return cmp.Or(strings.Join(words, "+"), "-")
+	switch len(words) {
+	case 0:
+		return "-"
+	case 1:
+		return words[0]
+	default:
+		return "both"
+	}
 }
 
 // sliceCount returns the number of slices, and the smallest possible number of a managed Service.
@@ -187,16 +230,21 @@ func wroteNothing(plan *slicev1.ServiceSlices_LastPlan) bool {
 // message returns what is wrong, or why the Service is unmanaged.
 func message(service *slicev1.ServiceSlices) string {
 	var parts []string
-	if isContended(service) {
-		parts = append(parts, printer.ConditionMessage(service.GetConditions(), "Contended", metav1.Condition_STATUS_TRUE))
+	if isTrue(service, contendedByOther) {
+		parts = append(parts, whileTrue(service, contendedByOther))
 	}
 	for _, sync := range service.GetSyncs() {
 		if sync.GetLastError() != "" {
 			parts = append(parts, fmt.Sprintf("%s failed: %s", printer.Count(int(sync.GetFailureCount()), "sync"), sync.GetLastError()))
 		}
 	}
-	if dropped := droppedAddresses(service); dropped > 0 {
+	if isTrue(service, addressesDropped) {
+		parts = append(parts, whileTrue(service, addressesDropped))
+	} else if dropped := droppedAddresses(service); dropped > 0 {
 		parts = append(parts, printer.Count(dropped, "address is in no slice", "addresses are in no slice"))
+	}
+	if isTrue(service, sourcesOverlap) {
+		parts = append(parts, whileTrue(service, sourcesOverlap))
 	}
 	if problem := noHints(service); problem != "" {
 		parts = append(parts, "no hints: "+problem)
@@ -219,7 +267,7 @@ func summary(services []*slicev1.ServiceSlices) string {
 		endpoints += int(service.GetEndpointCount())
 	}
 	return fmt.Sprintf("%s: %s; %s in %s, at least %d", printer.Count(len(services), "service"),
-		printer.Counts(counts, kept, failing, contended, unmanaged), printer.Count(endpoints, "endpoint"), printer.Count(sliceTotal, "slice"), ideal)
+		printer.Counts(counts, kept, failing, contended, partial, mixed, unmanaged), printer.Count(endpoints, "endpoint"), printer.Count(sliceTotal, "slice"), ideal)
 }
 
 // withoutVolatile omits versions, syncs without writes, and the fields that depend on the replica

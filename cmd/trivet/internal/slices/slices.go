@@ -34,11 +34,17 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 		Short:   "Show the EndpointSlices of Services",
 		Long: `Show the EndpointSlices of Services: the ready endpoints, the number of slices and the smallest possible
 number, their fill, and the age, the trigger and the writes of the last sync: +created ~updated -deleted.
+SOURCE is what the endpoints come from: the Pods that the Service selects (selector), its Endpoints object
+(endpoints), or both.
 
   kept       The slices are up to date.
   failing    The last sync failed.
   contended  Another writer keeps reverting the slices.
-  unmanaged  Trivet writes no slices for the Service: it has no selector, or is an ExternalName.
+  partial    Addresses of the Endpoints object are in no slice: they are too many, or invalid. -o wide counts
+             them (DROPPED); MESSAGE says what to do.
+  mixed      There are slices of both sources, and traffic goes to the endpoints of both.
+  unmanaged  Trivet writes no slices for the Service: it has no selector and no mirrored Endpoints object, or is
+             an ExternalName.
 
 Only the leader of the Service's shard knows its syncs; without a leader, their columns are empty.`,
 		ExitOne: "A Service is failing or contended.",
@@ -49,6 +55,7 @@ Only the leader of the Service's shard knows its syncs; without a leader, their 
 		NotChanges: "Syncs without writes are not changes.",
 		RegisterFlags: func(command *cobra.Command) {
 			command.Flags().StringVarP(&namespace, "namespace", "n", "", "Only Services of this namespace, which NAME then omits.")
+			client.CompleteFlagFrom(command, "namespace", completeNamespace(&flags.Flags))
 		},
 		Validate:  func() []error { return []error{checkNamespace(namespace)} },
 		ParseName: func(text string) (string, error) { return ParseName(text, namespace) },
@@ -138,9 +145,28 @@ func source(conn grpc.ClientConnInterface, parent string) list.Source[*slicev1.S
 	}
 }
 
-// Complete completes the name of a Service, NAMESPACE/NAME.
-func Complete(flags *client.Flags) cobra.CompletionFunc {
+// CompleteFlag completes the name of a Service as the value of a flag: NAMESPACE/NAME, or NAME with
+// the given namespace. It also completes the flag --namespace.
+func CompleteFlag(command *cobra.Command, flag string, flags *client.Flags, namespace *string) {
+	client.CompleteFlagFrom(command, flag, complete(flags, namespace))
+	client.CompleteFlagFrom(command, "namespace", completeNamespace(flags))
+}
+
+// complete completes the name of a Service as an argument.
+func complete(flags *client.Flags, namespace *string) cobra.CompletionFunc {
 	return list.CompleteName(flags, kind, func(conn grpc.ClientConnInterface) list.Source[*slicev1.ServiceSlices] {
+		return source(conn, parent("", *namespace))
+	}, func(service *slicev1.ServiceSlices) string {
+		return strings.TrimPrefix(ShortName(service.GetName()), *namespace+"/")
+	})
+}
+
+// completeNamespace completes the namespaces of Services.
+func completeNamespace(flags *client.Flags) cobra.CompletionFunc {
+	return list.Complete(flags, func(conn grpc.ClientConnInterface) list.Source[*slicev1.ServiceSlices] {
 		return source(conn, "")
-	}, func(service *slicev1.ServiceSlices) string { return ShortName(service.GetName()) })
+	}, func(service *slicev1.ServiceSlices) (word, description string) {
+		namespace, _, _ := strings.Cut(ShortName(service.GetName()), "/")
+		return namespace, ""
+	})
 }

@@ -77,6 +77,35 @@ func unhealthy() []*slicev1.ServiceSlices {
 	)
 }
 
+// mirrored are Services whose slices come from Endpoints objects.
+func mirrored() []*slicev1.ServiceSlices {
+	fromEndpoints := func(conditions []*metav1.Condition, dropped int32) func(*slicev1.ServiceSlices) {
+		return func(s *slicev1.ServiceSlices) {
+			s.Syncs[0].Source, s.Syncs[0].LastPlan.Trigger, s.Syncs[0].DroppedAddressCount = slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS, "ENDPOINTS", dropped
+			for _, slice := range s.Slices {
+				slice.Source, slice.Capacity = slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS, 1000
+			}
+			s.IdealSliceCount, s.Conditions = int32(len(s.Slices)), conditions
+		}
+	}
+	const tooMany = "500 addresses of the Endpoints object are in no slice, because a subset may have 1000. With --mirroring-spill, further slices hold them."
+	large := condition("AddressesDropped", metav1.Condition_STATUS_TRUE, "TOO_MANY_ADDRESSES", tooMany)
+	return []*slicev1.ServiceSlices{
+		service("database", fromEndpoints(condition("Managed", metav1.Condition_STATUS_TRUE, "MIRRORED", "it is mirrored"), 0), 3),
+		service("kubelets", fromEndpoints(large, 500), 1000),
+		service("kubelets-elsewhere", func(s *slicev1.ServiceSlices) { fromEndpoints(large, 0)(s); s.Syncs = nil }, 1000),
+		service("migrated", func(s *slicev1.ServiceSlices) {
+			s.Conditions = condition("SourcesOverlap", metav1.Condition_STATUS_TRUE, "SELECTOR_REMOVED",
+				"The Service has lost its selector, and 1 slice is left of the Pods that it selected. Delete it, or start slicesvc with --cleanup-selectorless.")
+			s.Slices[1].Source = slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS
+			s.Syncs = append(s.Syncs, &slicev1.ServiceSlices_Sync{
+				Source: slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS, LastSuccessTime: commandtest.Ago(time.Hour),
+				LastPlan: &slicev1.ServiceSlices_LastPlan{StartTime: commandtest.Ago(time.Hour), Trigger: "ENDPOINTS", CreateCount: 1},
+			})
+		}, 4, 2),
+	}
+}
+
 func missing() []*metav1.MissingPart {
 	return []*metav1.MissingPart{{
 		Service: "slicesvc", ReplicaId: "node-2-slow1", Shards: []int32{8, 9, 10, 31}, Code: code.Code_DEADLINE_EXCEEDED, Message: "no answer within 1s",
@@ -128,6 +157,8 @@ func TestSlices_Transcripts(t *testing.T) {
 		{name: "terminal", slices: all, where: narrow, code: exit.Findings},
 		{name: "names", slices: all, where: pipe, args: []string{"-o", "name", "-n", "shop"}, code: exit.Findings},
 		{name: "healthy", slices: &commandtest.Gateway{Services: healthy()}, where: pipe, code: exit.OK},
+		{name: "mirrored", slices: &commandtest.Gateway{Services: mirrored()}, where: pipe, code: exit.OK},
+		{name: "mirrored-wide", slices: &commandtest.Gateway{Services: mirrored()}, where: pipe, args: []string{"-o", "wide"}, code: exit.OK},
 		{name: "none", slices: &commandtest.Gateway{}, where: pipe, code: exit.OK},
 		{name: "missing", slices: &commandtest.Gateway{Services: healthy(), Missing: missing()}, where: pipe, code: exit.Undetermined},
 		{name: "one", slices: all, where: pipe, args: []string{"web", "-n", "shop"}, code: exit.OK},

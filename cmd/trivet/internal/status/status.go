@@ -36,7 +36,6 @@ type command struct {
 	interval     time.Duration
 
 	streams printer.Streams
-	encoder encoder
 	client  gatewayv1.ClusterServiceClient
 }
 
@@ -78,7 +77,8 @@ Exit codes:
 			return c.run(cobraCommand.Context())
 		},
 	}
-	c.Register(cobraCommand, streams, "table", "json", "yaml")
+	c.Register(cobraCommand, streams, "table")
+	cobraCommand.ValidArgsFunction = cobra.NoFileCompletions
 	fs := cobraCommand.Flags()
 	fs.BoolVar(&c.wait, "wait", false, "Wait until the verdict is OK, then show the status.")
 	fs.DurationVar(&c.waitDuration, "wait-duration", 5*time.Minute, "Timeout of --wait.")
@@ -108,7 +108,6 @@ func (c *command) run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	c.client = gatewayv1.NewClusterServiceClient(conn)
-	c.encoder = encoder{output: c.Output, colors: c.streams.Colors(c.Color)}
 	switch {
 	case c.watch:
 		return c.runWatch(ctx)
@@ -120,7 +119,9 @@ func (c *command) run(ctx context.Context) error {
 }
 
 func (c *command) runOnce(ctx context.Context) error {
+	progress := c.Slow("waiting for the status from " + c.Gateway.Where())
 	response, err := c.get(ctx)
+	progress.Stop()
 	if err != nil {
 		return c.NoAnswer(ctx, "status", err)
 	}
@@ -135,7 +136,7 @@ func (c *command) get(ctx context.Context) (*gatewayv1.GetClusterStatusResponse,
 
 // finish prints the status and returns its exit code.
 func (c *command) finish(response *gatewayv1.GetClusterStatusResponse) error {
-	if err := c.encoder.write(c.streams.Out, response); err != nil {
+	if err := c.write(response); err != nil {
 		return client.CannotPrint("status", err)
 	}
 	return verdictError(response, "")

@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 )
@@ -95,7 +96,7 @@ func serve(t *testing.T, replies ...reply) string {
 	return commandtest.ServeCluster(t, &gateway{replies: replies})
 }
 
-func unusedAddress(t *testing.T) string { return commandtest.UnusedAddress(t) }
+func unusedAddress(t *testing.T) string { return testkit.FreeAddress(t) }
 
 // result is the result of a run.
 type result struct {
@@ -182,7 +183,7 @@ func TestStatus_UsageErrorHasAllProblems(t *testing.T) {
 	}
 	want := []string{
 		`--server="gateway": must be host:port, for example "127.0.0.1:7600"`,
-		`--output="xml": must be one of table, json, yaml`,
+		`--output="xml": must be one of table, json, yaml, jsonpath=TEMPLATE`,
 		`--color="sometimes": must be one of auto, always, never`,
 		"--timeout=0s: must be positive",
 		"--wait and --watch cannot be combined: only --wait ends",
@@ -249,7 +250,7 @@ func TestStatusWait_Interrupted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 
-	got := run(ctx, "--server", commandtest.UnusedAddress(t), "--wait")
+	got := run(ctx, "--server", testkit.FreeAddress(t), "--wait")
 
 	if got.code != exit.Interrupted || got.err.Error() != "" {
 		t.Errorf("exit code = %d (%v), want %d and no text", got.code, got.err, exit.Interrupted)
@@ -336,7 +337,7 @@ func TestStatusWatch_InPlaceOnATerminal(t *testing.T) {
 }
 
 func TestStatusWatch_NoGateway(t *testing.T) {
-	if got := run(t.Context(), "--server", commandtest.UnusedAddress(t), "-w"); got.code != exit.Undetermined {
+	if got := run(t.Context(), "--server", testkit.FreeAddress(t), "-w"); got.code != exit.Undetermined {
 		t.Errorf("exit code = %d (%v), want %d", got.code, got.err, exit.Undetermined)
 	}
 }

@@ -15,16 +15,16 @@ import (
 
 // drawTable returns a status for people: the verdict, its problems, a row for each replica, and the
 // details of what fails. It depends on the status alone; ages are relative to its merge time.
-func drawTable(response *gatewayv1.GetClusterStatusResponse, colors printer.Colors) string {
+func (c *command) drawTable(response *gatewayv1.GetClusterStatusResponse) string {
+	colors := c.Colors()
 	status := response.GetStatus()
 	var text strings.Builder
 	fmt.Fprintln(&text, headline(status, colors))
 	writeProblems(&text, colors, status.GetVerdict().GetProblems())
 	fmt.Fprintln(&text)
-	table := printer.Table{Colors: colors}
-	table.AddStyled(printer.Bold, "SERVICE", "VERDICT", "REPLICA", "ROLE", "READY", "LOOPS", "UP", "COUNTS")
+	table := c.NewTable("SERVICE", "VERDICT", "REPLICA", "ROLE", "READY", "LOOPS", "UP", "COUNTS")
 	for _, service := range status.GetServices() {
-		addService(&table, status, service)
+		addService(table, status, service)
 	}
 	_, _ = table.WriteTo(&text) // a strings.Builder never fails
 	writeDetails(&text, colors, status)
@@ -127,19 +127,19 @@ func readiness(answer *statusv1.ReplicaStatus) printer.Cell {
 // loopSummary returns the number of loops in each state, the worst state first.
 func loopSummary(loops []*statusv1.Loop) string {
 	counts := map[statusv1.Loop_State]int{}
-	shadows := 0
+	var dry []string
 	for _, loop := range loops {
 		counts[loop.GetState()]++
 		if loop.GetMode() == metav1.Mode_MODE_SHADOW {
-			shadows++
+			dry = append(dry, printer.Sanitize(loop.GetName()))
 		}
 	}
 	var parts []string
 	for _, state := range slices.Backward(slices.Sorted(maps.Keys(counts))) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[state], printer.EnumWord(state, "STATE_")))
 	}
-	if shadows > 0 {
-		parts = append(parts, fmt.Sprintf("%d of them in shadow mode", shadows))
+	if len(dry) > 0 {
+		parts = append(parts, "in dry run, writing nothing: "+strings.Join(dry, ", "))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }

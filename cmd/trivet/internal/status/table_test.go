@@ -2,7 +2,6 @@ package status
 
 import (
 	"cmp"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -132,16 +132,16 @@ func states() map[string]*gatewayv1.GetClusterStatusResponse {
 func TestTable(t *testing.T) {
 	for name, response := range states() {
 		t.Run(name, func(t *testing.T) {
-			commandtest.Golden(t, name+".table", drawTable(response, printer.Colors{}))
+			commandtest.Golden(t, name+".table", new(command).drawTable(response))
 		})
 	}
 }
 
 func TestTable_ColoursKeepTheColumns(t *testing.T) {
 	escapes := regexp.MustCompile("\x1b\\[[0-9]+m")
-	colour := printer.Streams{Env: os.Getenv}.Colors("always")
+	always := &command{Flags: client.Flags{OutputFlags: client.OutputFlags{Color: "always"}}}
 	for name, response := range states() {
-		plain, coloured := drawTable(response, printer.Colors{}), drawTable(response, colour)
+		plain, coloured := new(command).drawTable(response), always.drawTable(response)
 		if !strings.Contains(coloured, "\x1b[") {
 			t.Errorf("%s: no colours", name)
 		}
@@ -151,13 +151,13 @@ func TestTable_ColoursKeepTheColumns(t *testing.T) {
 	}
 }
 
-func TestEncoder_JSONAndYAML(t *testing.T) {
+func TestDocument_JSONAndYAML(t *testing.T) {
 	response := cluster(service("leasesvc", verdict(problem(metav1.Problem_SEVERITY_WARNING, "leasesvc", "nodes/n1", "n1 is silent", "look")),
 		replica("leasesvc", "a", time.Hour, 1, []int32{0}, map[string]int64{"leases": 3}, running("expiry"))))
 	response.Missing = []*metav1.MissingPart{{Service: "slicesvc", ReplicaId: "s", Code: code.Code_DEADLINE_EXCEEDED, Message: "no answer within 1s"}}
 	for _, form := range []string{"json", "yaml"} {
 		var got strings.Builder
-		if err := (encoder{output: form}).write(&got, response); err != nil {
+		if _, err := printer.WriteDocument(&got, form, response); err != nil {
 			t.Fatalf("print %s: %v", form, err)
 		}
 		commandtest.Golden(t, "partial."+form, got.String())

@@ -2,7 +2,6 @@ package status
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -96,7 +95,7 @@ func (v *view) show(response *gatewayv1.GetClusterStatusResponse) error {
 	}
 	first := !v.shown
 	v.shown, v.lastKey = true, key
-	return v.encoder.writeNext(v.streams.Out, response, first)
+	return v.writeNext(response, first)
 }
 
 // disconnected shows that the last status is outdated, and the cause.
@@ -105,7 +104,7 @@ func (v *view) disconnected(notice string) error {
 		return v.draw(notice)
 	}
 	if v.lastKey != "" || notice != v.lostNotice { // each attempt may fail in the same way, for hours
-		fmt.Fprintln(v.streams.Err, printer.Sanitize(notice))
+		v.Warn(notice)
 	}
 	v.lastKey, v.lostNotice = "", notice // shows the next status, even without a change
 	return nil
@@ -113,9 +112,9 @@ func (v *view) disconnected(notice string) error {
 
 func (v *view) draw(notice string) error {
 	v.shown = true
-	text, err := v.encoder.encodeWithNotice(v.last, notice)
-	if err != nil {
-		return err
+	text := v.drawTable(v.last)
+	if notice != "" {
+		text = v.Colors().Apply(printer.Warning, printer.Sanitize(notice)) + "\n" + text
 	}
 	return v.screen.Show(text)
 }

@@ -22,6 +22,7 @@ type controlPlane struct {
 	kubeconfig string // the administrator's
 	etcd       etcdconn.Config
 	cluster    *devcluster.Cluster // nil for an existing cluster
+	second     *devcluster.Peer    // a second kube-apiserver; nil without a demo
 	advertise  string              // address of kube-apiserver for Pods; empty lets bootstrapsvc find it
 	// clientCA has the authorities of the cluster's users, as PEM; empty for an existing cluster.
 	clientCA []byte
@@ -48,12 +49,21 @@ func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPla
 	if err := roles.Apply(ctx, cluster.RESTConfig(), deploy.Files(), manifests()...); err != nil {
 		return nil, errors.Join(fmt.Errorf("give the servers their roles: %w", err), cluster.Stop())
 	}
+	if opts.Demo {
+		control.advertise = documentationAddress
+		control.second, err = cluster.AddAPIServer(ctx, devcluster.PeerConfig{AdvertiseAddress: secondDocumentationAddress})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("second kube-apiserver: %w", err), cluster.Stop())
+		}
+	}
 	return control, nil
 }
 
 // manifests are the folders of deploy/ whose roles the servers get: those of the loops that run in
 // a cluster without controllers.
-func manifests() []string { return []string{"base", "components/node-health"} }
+func manifests() []string {
+	return []string{"base", "components/node-health", "components/endpointslice-mirroring"}
+}
 
 // kubeconfigOf returns the kubeconfig of a server. In a cluster that was started here it is that of
 // the service account of deploy/, which has no other rights; an existing cluster has one for all.
@@ -66,10 +76,21 @@ func (c *controlPlane) kubeconfigOf(server string) (string, error) {
 	return path, c.cluster.WriteKubeconfig(path, user, groups...)
 }
 
+// secondKubeconfigOf returns the kubeconfig of a server that reaches the second kube-apiserver
+// only.
+func (c *controlPlane) secondKubeconfigOf(server string) (string, error) {
+	user, groups := roles.User(server)
+	path := filepath.Join(c.dir, "kubeconfig-"+server+"-2")
+	return path, c.second.WriteKubeconfig(path, user, groups...)
+}
+
 // documentationAddress is the endpoint on a machine with loopback addresses only, because
 // Kubernetes rejects those in endpoints. It is of TEST-NET-1 (RFC 5737) and not reachable; no
 // simulated Pod uses it.
 const documentationAddress = "192.0.2.1"
+
+// secondDocumentationAddress is the endpoint of the second kube-apiserver of a demo.
+const secondDocumentationAddress = "192.0.2.2"
 
 func advertiseAddress() string {
 	addresses, err := net.InterfaceAddrs()
@@ -87,6 +108,9 @@ func advertiseAddress() string {
 func (c *controlPlane) describe() string {
 	if c.cluster == nil {
 		return "existing cluster of " + c.kubeconfig
+	}
+	if c.second != nil {
+		return fmt.Sprintf("etcd and two kube-apiservers, one at %s", c.cluster.RESTConfig().Host)
 	}
 	return fmt.Sprintf("etcd and kube-apiserver at %s", c.cluster.RESTConfig().Host)
 }

@@ -2,6 +2,7 @@ package up
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -58,38 +59,72 @@ func (t *tasks) stop() {
 	t.group.Wait()
 }
 
-// heartbeats are the agents of the simulated nodes, one for each node.
-type heartbeats []*agent.Agent
+// heartbeats are the agents of the simulated nodes, one for each node. It is safe for concurrent
+// use.
+type heartbeats struct {
+	agents map[string]*agent.Agent // by node
+	boot   string                  // the same for all simulated nodes
 
-// newHeartbeats returns agents that send heartbeats to the leasesvc of this process, each with the
+	mu     sync.Mutex      // guards silent, and changes of it
+	silent map[string]bool // nodes without heartbeats
+}
+
+// newHeartbeats returns agents that send heartbeats to the replicas of leasesvc, each with the
 // certificate of its node.
-func newHeartbeats(address string, creds *credentials, nodes []string, logger *slog.Logger) (heartbeats, error) {
-	boot := identity.NewReplicaID() // the same boot for all simulated nodes
-	var agents heartbeats
+func newHeartbeats(targets []string, creds *credentials, nodes []string, logger *slog.Logger) (*heartbeats, error) {
+	h := &heartbeats{agents: map[string]*agent.Agent{}, boot: identity.NewReplicaID(), silent: map[string]bool{}}
 	for _, node := range nodes {
 		files, err := creds.node(node)
 		if err != nil {
 			return nil, err
 		}
-		a, err := agent.New(agent.Config{
-			Targets: []string{address},
+		h.agents[node], err = agent.New(agent.Config{
+			Targets: targets,
 			Dial: func(target string) (*grpc.ClientConn, error) {
 				return rpcclient.Dial(target, rpcclient.Config{TLS: files}, logger)
 			},
-			Holders: []agent.Holder{{Class: "node", Name: node, BootID: boot}},
+			Holders: []agent.Holder{h.holder(node)},
 		})
 		if err != nil {
 			return nil, err
 		}
-		agents = append(agents, a)
 	}
-	return agents, nil
+	return h, nil
+}
+
+func (h *heartbeats) holder(node string) agent.Holder {
+	return agent.Holder{Class: "node", Name: node, BootID: h.boot}
+}
+
+// SetSilent stops the heartbeats of the nodes in silent and starts those of all others.
+func (h *heartbeats) SetSilent(silent map[string]bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for node, a := range h.agents {
+		switch {
+		case silent[node] == h.silent[node]:
+		case silent[node]:
+			a.Remove(h.holder(node))
+		default:
+			errs = append(errs, a.Add(h.holder(node)))
+		}
+	}
+	h.silent = silent
+	return errors.Join(errs...)
+}
+
+// IsSilent reports whether a node sends no heartbeats.
+func (h *heartbeats) IsSilent(node string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.silent[node]
 }
 
 // Run sends heartbeats until ctx is done, even without nodes.
-func (h heartbeats) Run(ctx context.Context) error {
+func (h *heartbeats) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, a := range h {
+	for _, a := range h.agents {
 		group.Go(func() error { return a.Run(ctx) })
 	}
 	group.Go(func() error {

@@ -25,7 +25,10 @@ func NewCommand(streams printer.Streams, name string) *cobra.Command {
 		Short: "Run a control plane, all services and a simulated fleet on this machine",
 		Long: `Starts etcd, kube-apiserver, leasesvc, bootstrapsvc, slicesvc, the gateway and a small simulated fleet, prints
 their addresses, and stops everything on Ctrl-C. With --kubeconfig and --etcd-endpoints it serves an existing
-cluster and simulates nothing, unless --fleet=on.`,
+cluster and simulates nothing, unless --fleet=on.
+
+With --demo each service has two replicas, and there are two kube-apiservers, each a process of its own. trivet break
+breaks a Node, a zone, a replica, a kube-apiserver, an address or the Pods of a Service, and trivet restore undoes it.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if problems := opts.Validate(); len(problems) > 0 {
@@ -37,8 +40,11 @@ cluster and simulates nothing, unless --fleet=on.`,
 			}
 			return &exit.Error{Code: exit.Findings, Summary: "trivet up ended", Err: err}
 		},
+		Example: `  trivet up
+  trivet up --nodes 100 --services 40 --pods 400`,
 	}
 	opts.RegisterFlags(command.Flags())
+	command.AddCommand(newReplicaCommand())
 	return command
 }
 
@@ -55,6 +61,9 @@ type Options struct {
 	// Fleet is "auto", "on" or "off". auto simulates a fleet only in a cluster that `trivet up`
 	// started.
 	Fleet string
+	// Demo runs two replicas of each service and a second kube-apiserver, each in a process of its
+	// own, so that `trivet break` is able to break them.
+	Demo bool
 	// Kubeconfig is the kubeconfig of an existing cluster; empty starts one.
 	Kubeconfig string
 	// Etcd is the etcd for the keys of Trivet; used with Kubeconfig only.
@@ -92,6 +101,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Pods, "pods", o.Pods, "simulated Pods, written to the real kube-apiserver")
 	fs.DurationVar(&o.Churn, "churn", o.Churn, "mean time between two changes in the simulated fleet; 0 means none")
 	fs.StringVar(&o.Fleet, "fleet", o.Fleet, "simulate a fleet: on, off, or auto (only in a cluster started here)")
+	fs.BoolVar(&o.Demo, "demo", o.Demo, "run two replicas of each service and two kube-apiservers, with findings that wait for a person; trivet break breaks a part")
 	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "use this cluster instead of starting one, and the etcd of --etcd-endpoints for the keys of Trivet")
 	fs.StringVar(&o.AssetsDir, "assets-dir", o.AssetsDir, "folder with the binaries of etcd and kube-apiserver (default: KUBEBUILDER_ASSETS, else .assets)")
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "keep data, logs and the kubeconfig in this folder (default: a temporary one)")
@@ -114,6 +124,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.Fleet != "auto" && o.Fleet != "on" && o.Fleet != "off" {
 		problems = append(problems, fmt.Errorf("--fleet: %q is none of auto, on, off", o.Fleet))
+	}
+	if o.Demo && (o.Kubeconfig != "" || !o.simulates()) {
+		problems = append(problems, errors.New("--demo: breaks only a cluster and a fleet of its own, so neither --kubeconfig nor --fleet=off goes with it"))
 	}
 	if o.ReadyTimeout <= 0 {
 		problems = append(problems, fmt.Errorf("--ready-timeout: %v is not positive", o.ReadyTimeout))

@@ -43,6 +43,14 @@ func TestValidate_ReturnsAllProblems(t *testing.T) {
 		"etcd without its cluster":   {func(o *Options) { o.Etcd.Endpoints = []string{"http://10.0.0.1:2379"} }, []string{"--kubeconfig"}},
 		"etcd files without cluster": {func(o *Options) { o.Etcd.CAFile = "ca.crt" }, []string{"--kubeconfig"}},
 		"missing kubeconfig":         {func(o *Options) { o.Kubeconfig, o.Etcd.Endpoints = "/does/not/exist", nil }, []string{"--kubeconfig /does/not/exist", "--etcd-endpoints"}},
+		"a demo without a fleet": {
+			func(o *Options) { o.Demo, o.Fleet = true, "off" },
+			[]string{"--demo"},
+		},
+		"a demo of an existing cluster": {
+			func(o *Options) { o.Demo, o.Kubeconfig = true, "/kubeconfig" },
+			[]string{"--demo", "--kubeconfig /kubeconfig"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := DefaultOptions()

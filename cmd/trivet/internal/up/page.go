@@ -15,6 +15,7 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/dashboard"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/faultcontroller"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/localgateway"
 )
 
@@ -34,8 +35,8 @@ type page struct {
 	transport *client.HTTPTransport
 }
 
-// newPage listens. It sends no request.
-func newPage(settings localgateway.Settings, opts Options) (*page, error) {
+// newPage listens. It sends no request. demo answers the buttons of the page; nil without a demo.
+func newPage(settings localgateway.Settings, opts Options, demo http.Handler) (*page, error) {
 	gateway := client.Gateway{}
 	gateway.RegisterFlags(pflag.NewFlagSet("page", pflag.ContinueOnError), func(string) string { return "" })
 	gateway.Server, gateway.HTTPServer, gateway.TLS = settings.Server, settings.HTTPServer, settings.TLS
@@ -52,7 +53,7 @@ func newPage(settings localgateway.Settings, opts Options) (*page, error) {
 		return nil, fmt.Errorf("page: %w", err)
 	}
 	p := &page{listener: listener, transport: transport}
-	p.handler, p.url = dashboard.Handler(transport, listener.Addr().String())
+	p.handler, p.url = dashboard.Handler(transport, listener.Addr().String(), faultcontroller.Path, demo)
 	return p, nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/localgateway"
 	"github.com/trivet-dev/trivet/internal/simulate"
@@ -73,6 +74,8 @@ type instance struct {
 	servers *servers
 	fleet   *simulate.Fleet
 	load    *tasks // heartbeats and churn
+	beats   *heartbeats
+	demo    *demo // nil without --demo
 }
 
 func (u *instance) start(ctx context.Context) error {
@@ -94,7 +97,15 @@ func (u *instance) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return u.progress.step("all services ready", func() (string, error) { return u.awaitReady(ctx) })
+	if err := u.progress.step("all services ready", func() (string, error) { return u.awaitReady(ctx) }); err != nil {
+		return err
+	}
+	if u.opts.Demo {
+		if err := u.progress.step("demo", func() (string, error) { return u.startDemo(ctx) }); err != nil {
+			return err
+		}
+	}
+	return u.servers.servePage(u.opts, u.demo.pageHandler())
 }
 
 func (u *instance) startControlPlane(ctx context.Context) (string, error) {
@@ -122,6 +133,7 @@ func (u *instance) startFleet(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	config.WarningHandler = rest.NoWarnings{} // the fleet has an Endpoints object, which is deprecated
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return "", err
@@ -132,12 +144,12 @@ func (u *instance) startFleet(ctx context.Context) (string, error) {
 	if err := u.fleet.Create(ctx); err != nil {
 		return "", err
 	}
-	beats, err := newHeartbeats(u.servers.addressOf("leasesvc"), u.creds, u.fleet.Nodes(), u.servers.logger)
+	u.beats, err = newHeartbeats(u.servers.addressesOf("leasesvc"), u.creds, u.fleet.Nodes(), u.servers.logger)
 	if err != nil {
 		return "", err
 	}
 	u.load = newTasks()
-	u.load.start("heartbeats", beats.Run)
+	u.load.start("heartbeats", u.beats.Run)
 	u.load.start("churn", func(ctx context.Context) error { return u.fleet.Churn(ctx, u.opts.Churn) })
 	return fmt.Sprintf("%d nodes, %d services, %d pods in namespace demo", u.opts.Nodes, u.opts.Services, u.opts.Pods), nil
 }
@@ -197,6 +209,7 @@ func (u *instance) printNext(file string, found bool) {
 		p.line("              --etcd-cert-file %s --etcd-key-file %s", etcd.CertFile, etcd.KeyFile)
 	}
 	p.line("  logs        %s", u.servers.logPath)
+	u.demo.describe(p)
 	p.line("")
 	p.line("Try next:")
 	if !found {
@@ -204,13 +217,18 @@ func (u *instance) printNext(file string, found bool) {
 	}
 	p.line("  %s status", u.opts.Executable)
 	p.line("  %s nodes -w", u.opts.Executable)
+	if u.demo != nil {
+		p.line("  %s break node", u.opts.Executable)
+		p.line("  %s break --list", u.opts.Executable)
+		p.line("  %s findings", u.opts.Executable)
+	}
 	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", u.control.kubeconfig)
 	p.line("  curl --cacert %s --cert %s --key %s %sv1/status", admin.CAFile, admin.CertFile, admin.KeyFile, u.servers.apiURL())
 	p.line("")
 	p.line("Ctrl-C stops everything.")
 }
 
-// existingClusterWarning is for an existing cluster; see docs/operations.md.
+// existingClusterWarning is for an existing cluster; see docs/migrate.md.
 const existingClusterWarning = "This cluster has its own controllers. Disable the endpointslice controller of kube-controller-manager first:\n" +
 	"otherwise both write the same slices. bootstrapsvc does not write the endpoints of kube-apiserver here."
 
@@ -230,6 +248,8 @@ func (u *instance) wait(ctx context.Context) error {
 		return withPortHint(err)
 	case err := <-u.load.failed():
 		return err
+	case err := <-u.demo.failed():
+		return err
 	case <-u.control.done():
 		return fmt.Errorf("control plane: %w", u.control.err())
 	}
@@ -238,8 +258,9 @@ func (u *instance) wait(ctx context.Context) error {
 // stop stops everything in reverse order. It may be called at any stage of the start.
 func (u *instance) stop() error {
 	began := time.Now()
+	err := u.demo.stop()
 	u.load.stop()
-	err := errors.Join(u.servers.stop(), u.control.stop())
+	err = errors.Join(err, u.servers.stop(), u.control.stop())
 	u.progress.line("stopped in %.1fs", time.Since(began).Seconds())
 	return err
 }

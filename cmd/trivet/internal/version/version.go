@@ -1,8 +1,5 @@
-// Package version is `trivet version`: the version of this program and of the servers that the
-// gateway reaches.
-//
-// A replica of another version than this program is marked, because a rolling update that stopped
-// half-way looks like this. That is no failure: versions of one API work together.
+// Package version is `trivet version`: the versions of this program and of the servers that the
+// gateway reaches, and their skew.
 package version
 
 import (
@@ -28,84 +25,139 @@ func NewCommand(streams printer.Streams) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of this program and of the servers",
-		Long: `Show the version of this program and of each replica that the gateway reaches. A replica of another version
-than this program is marked; its API is the same.
+		Long: `Show the version of this program and of each replica that the gateway reaches. SKEW compares a replica with
+this program:
+
+  none          The versions are equal.
+  supported     The minor versions differ by one at most.
+  unsupported   They differ by more. Two replicas must not differ by more either.
+  not-released  One of them is a build of a commit, which has no place in the order of releases.
+  unknown       The replica did not tell its version.
 
 Exit codes:
-  0   Every replica told its version, or --client was given.
+  0   Every replica told its version and no skew is unsupported, or --client was given.
+  1   A skew is unsupported.
   2   The gateway or a replica gave no answer.
   64  The command line is wrong.`,
 		Example: `  trivet version
-  trivet version --client`,
+  trivet version --client
+  trivet version -o jsonpath='{.servers[?(@.skew!="none")].replicaId}'`,
 		RunE: func(command *cobra.Command, args []string) error {
 			problems := flags.Validate()
 			if len(args) > 0 {
 				problems = append(problems, fmt.Errorf("version takes no arguments, got %q", args))
 			}
-			if clientOnly && flags.Output != "table" {
-				problems = append(problems, errors.New("--client has the table only"))
-			}
 			if err := exit.UsageError(problems...); err != nil {
 				return err
 			}
-			return show(command.Context(), streams, &flags, clientOnly)
+			return run(command.Context(), &flags, clientOnly)
 		},
 	}
-	flags.Register(command, streams, "table", "json", "yaml")
+	flags.Register(command, streams, "table", "name")
 	command.Flags().BoolVar(&clientOnly, "client", false, "Ask no server.")
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	return command
 }
 
-func show(ctx context.Context, streams printer.Streams, flags *client.Flags, clientOnly bool) error {
-	table := &printer.Table{Colors: streams.Colors(flags.Color), Width: streams.Width()}
-	table.AddStyled(printer.Bold, "COMPONENT", "VERSION", "REPLICA")
-	table.AddStyled(printer.Normal, "trivet", identity.Version(), fmt.Sprintf("this program, %s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH))
-	if clientOnly {
-		return write(streams, table)
+// versions is the answer.
+type versions struct {
+	Client program `json:"client"`
+	// Servers is empty if none was asked.
+	Servers []server `json:"servers"`
+	// Skew is the largest one of all pairs.
+	Skew Skew `json:"skew"`
+	// MaxMinorSkew is the largest supported difference of minor versions.
+	MaxMinorSkew int `json:"maxMinorSkew"`
+
+	between string // the pair with the largest skew
+	silent  int    // replicas that gave no answer
+}
+
+type program struct {
+	Version   string `json:"version"`
+	GoVersion string `json:"goVersion"`
+	Platform  string `json:"platform"`
+}
+
+type server struct {
+	Service   string `json:"service"`
+	ReplicaID string `json:"replicaId"`
+	Version   string `json:"version"`
+	// Skew compares it with this program.
+	Skew Skew `json:"skew"`
+	// Answered is false if the replica is registered and did not answer.
+	Answered bool `json:"answered"`
+}
+
+func run(ctx context.Context, flags *client.Flags, clientOnly bool) error {
+	var status *gatewayv1.ClusterStatus
+	var noAnswer error
+	if !clientOnly {
+		response, err := client.Call(ctx, flags, "version", func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.GetClusterStatusResponse, error) {
+			return gatewayv1.NewClusterServiceClient(conn).GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
+		})
+		status, noAnswer = response.GetStatus(), err
 	}
-	response, err := client.Call(ctx, flags, "version", func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.GetClusterStatusResponse, error) {
-		return gatewayv1.NewClusterServiceClient(conn).GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
-	})
-	if err != nil {
-		return errors.Join(write(streams, table), err)
+	all := compare(identity.Version(), status)
+	if err := flags.Print(all, func() error { return printFor(flags, all) }); err != nil {
+		return errors.Join(noAnswer, client.CannotPrint("versions", err))
 	}
-	if written, err := printer.WriteMessage(streams.Out, flags.Output, response); err != nil {
-		return client.CannotPrint("versions", err)
-	} else if written {
+	switch {
+	case noAnswer != nil:
+		return noAnswer
+	case all.Skew == Unsupported:
+		return &exit.Error{
+			Code:    exit.Findings,
+			Summary: printer.Sanitize("unsupported skew between the versions " + all.between),
+			Try:     fmt.Sprintf("update the older one: minor versions may differ by %d at most", maxMinorSkew),
+		}
+	case all.silent > 0:
+		return &exit.Error{Code: exit.Undetermined, Summary: printer.Count(all.silent, "replica") + " gave no answer"}
+	default:
 		return nil
 	}
-	silent := addReplicas(table, response.GetStatus())
-	if err := write(streams, table); err != nil {
-		return err
-	}
-	if silent > 0 {
-		return &exit.Error{Code: exit.Undetermined, Summary: printer.Count(silent, "replica") + " gave no answer"}
-	}
-	return nil
 }
 
-func write(streams printer.Streams, table *printer.Table) error {
-	if _, err := table.WriteTo(streams.Out); err != nil {
-		return client.CannotPrint("versions", err)
+// compare returns the versions of all replicas of a status, which may be nil.
+func compare(own string, status *gatewayv1.ClusterStatus) versions {
+	all := versions{
+		Client:  program{Version: own, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH},
+		Servers: []server{}, MaxMinorSkew: maxMinorSkew,
 	}
-	return nil
-}
-
-// addReplicas adds a row for each replica, and returns how many gave no answer.
-func addReplicas(table *printer.Table, status *gatewayv1.ClusterStatus) (silent int) {
+	told := []string{own}
 	for _, service := range status.GetServices() {
-		for _, replica := range service.GetReplicas() {
-			cell := printer.Cell{Text: replica.GetReplica().GetVersion()}
-			switch {
-			case replica.GetStatus() == nil:
-				silent++
-				cell = printer.Cell{Text: "no answer", Style: printer.Failure}
-			case cell.Text != identity.Version():
-				cell.Style = printer.Warning
+		for _, result := range service.GetReplicas() {
+			version := result.GetReplica().GetVersion()
+			answered := result.GetStatus() != nil
+			if !answered {
+				all.silent++
 			}
-			table.Add(printer.Cell{Text: service.GetService()}, cell, printer.Cell{Text: replica.GetReplica().GetId()})
+			told = append(told, version)
+			all.Servers = append(all.Servers, server{service.GetService(), result.GetReplica().GetId(), version, SkewOf(own, version), answered})
 		}
 	}
-	return silent
+	all.Skew, all.between = worstOf(told)
+	return all
+}
+
+func printFor(flags *client.Flags, all versions) error {
+	if flags.Output == "name" {
+		for _, server := range all.Servers {
+			if err := flags.PrintLine(server.Service + "/" + server.ReplicaID); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	table := flags.NewTable("COMPONENT", "VERSION", "SKEW", "REPLICA")
+	table.AddStyled(printer.Normal, "trivet", all.Client.Version, "-", fmt.Sprintf("this program, %s %s", all.Client.GoVersion, all.Client.Platform))
+	for _, server := range all.Servers {
+		version := printer.Cell{Text: server.Version}
+		if !server.Answered {
+			version = printer.Cell{Text: "no answer", Style: printer.Failure}
+		}
+		styles := map[Skew]printer.Style{Supported: printer.Warning, NotReleased: printer.Warning, Unknown: printer.Warning, Unsupported: printer.Failure}
+		table.Add(printer.Cell{Text: server.Service}, version, printer.Cell{Text: string(server.Skew), Style: styles[server.Skew]}, printer.Cell{Text: server.ReplicaID})
+	}
+	return flags.WriteTable(table)
 }

@@ -46,8 +46,17 @@ func TestVersion(t *testing.T) {
 	}
 
 	got := run("--server", server(replica("a", identity.Version(), true), replica("b", "v0.0.1", true)))
-	if got.Code != exit.OK || !strings.Contains(got.Stdout, "leasesvc   v0.0.1") {
+	if got.Code != exit.OK || !strings.Contains(got.Stdout, "leasesvc   v0.0.1   not-released") {
 		t.Errorf("two replicas: %s", got)
+	}
+	apart := server(replica("a", "v0.1.0", true), replica("b", "v0.3.0", true))
+	got = run("--server", apart)
+	if got.Code != exit.Findings || !strings.Contains(got.Stderr, "unsupported skew between the versions v0.1.0 and v0.3.0") {
+		t.Errorf("two minor versions apart: %s", got)
+	}
+	got = run("--server", apart, "-o", `jsonpath={.skew} {.servers[1].version}`)
+	if got.Code != exit.Findings || got.Stdout != "unsupported v0.3.0" {
+		t.Errorf("the document: %s", got)
 	}
 	got = run("--server", server(replica("a", identity.Version(), true), replica("b", "", false)))
 	if got.Code != exit.Undetermined || !strings.Contains(got.Stdout, "no answer") || !strings.Contains(got.Stderr, "1 replica gave no answer") {
@@ -57,11 +66,32 @@ func TestVersion(t *testing.T) {
 	if got.Code != exit.Undetermined || !strings.Contains(got.Stdout, "this program") {
 		t.Errorf("no gateway: %s; want the version of the program all the same", got)
 	}
-	got = run("--client")
-	if got.Code != exit.OK || !strings.Contains(got.Stdout, identity.Version()) {
+	got = run("--client", "-o", "yaml")
+	if got.Code != exit.OK || !strings.Contains(got.Stdout, "version: "+identity.Version()) || !strings.Contains(got.Stdout, "servers: []") {
 		t.Errorf("--client: %s", got)
 	}
 	if got = run("extra"); got.Code != exit.Usage {
 		t.Errorf("an argument: %s", got)
+	}
+}
+
+func TestSkewOf(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want version.Skew
+	}{
+		{"v0.3.1", "v0.3.1", version.None},
+		{"9e79ee60", "9e79ee60", version.None},
+		{"v0.3.1", "v0.4.0", version.Supported},
+		{"v0.4.0-2-gabcdef0", "v0.3.9", version.Supported},
+		{"v0.5.0", "v0.3.9", version.Unsupported},
+		{"v1.0.0", "v0.9.0", version.Unsupported},
+		{"v0.3.1", "9e79ee60", version.NotReleased},
+		{"v0.3.1", "\x1b[2J", version.NotReleased},
+		{"v0.3.1", "", version.Unknown},
+	} {
+		if got, back := version.SkewOf(test.a, test.b), version.SkewOf(test.b, test.a); got != test.want || back != test.want {
+			t.Errorf("SkewOf(%q, %q) = %s and %s, want %s", test.a, test.b, got, back, test.want)
+		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/watch"
@@ -52,6 +53,11 @@ says why no Node of the zone is marked Unknown.`,
 		Kind:       kind,
 		Source:     source,
 	})
+}
+
+// Complete completes the name of a zone.
+func Complete(flags *client.Flags) cobra.CompletionFunc {
+	return list.CompleteName(flags, kind, source, shortName)
 }
 
 // prefix begins the API's names.

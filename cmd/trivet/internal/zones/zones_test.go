@@ -91,8 +91,5 @@ func TestZones_WatchShowsChanges(t *testing.T) {
 
 func TestZones_CompletesNames(t *testing.T) {
 	server := commandtest.Serve(t, &commandtest.Gateway{Zones: disrupted()})
-	got := commandtest.Run(t, commandtest.Terminal{}, zones.NewCommand, "__complete", "--server", server, "eu")
-	if want := "eu:a\tnormal\neu:b\tpartial-disruption\n:4\n"; got.Stdout != want {
-		t.Errorf("stdout = %q, want %q\n%s", got.Stdout, want, got.Stderr)
-	}
+	commandtest.Complete(t, zones.NewCommand, "eu:a\tnormal\neu:b\tpartial-disruption\n:4\n", "--server", server, "eu")
 }

@@ -269,9 +269,9 @@ func (p *planner) wait(wait time.Duration) {
 // blocked returns why the replica may claim nothing, or "". A replica that is not a member must not
 // claim, because the members expect another holder.
 func blocked(in Input) string {
-	shardsOf := make(map[string]int, len(in.Members))
+	shardsOf, dryRunOf := make(map[string]int, len(in.Members)), make(map[string]string, len(in.Members))
 	for _, m := range in.Members {
-		shardsOf[m.ID] = m.Shards
+		shardsOf[m.ID], dryRunOf[m.ID] = m.Shards, m.DryRun
 	}
 	if shardsOf[in.Self] != len(in.Shards) {
 		return fmt.Sprintf("this replica is not among the members that announced %d shards", len(in.Shards))
@@ -279,11 +279,16 @@ func blocked(in Input) string {
 	if anchor, found := Anchor(in.Members); found && anchor.Shards != len(in.Shards) {
 		return fmt.Sprintf("replica %q, which joined first, divides the work into %d shards and this one into %d",
 			anchor.ID, anchor.Shards, len(in.Shards))
+	} else if found && anchor.DryRun != dryRunOf[in.Self] {
+		return fmt.Sprintf("replica %q, which joined first, has --dry-run=%q and this one %q", anchor.ID, anchor.DryRun, dryRunOf[in.Self])
 	}
 	for _, holder := range in.Holders {
 		if n, member := shardsOf[holder]; member && n != len(in.Shards) {
 			return fmt.Sprintf("replica %q still holds a shard of %d and this one divides the work into %d",
 				holder, n, len(in.Shards))
+		}
+		if dryRun, member := dryRunOf[holder]; member && dryRun != dryRunOf[in.Self] {
+			return fmt.Sprintf("replica %q still holds a shard with --dry-run=%q and this one has %q", holder, dryRun, dryRunOf[in.Self])
 		}
 	}
 	return ""

@@ -13,6 +13,8 @@ type Member struct {
 	ID string
 	// Shards is the number of shards into which the member divides the work.
 	Shards int
+	// DryRun names the loops that the member plans and does not write.
+	DryRun string
 	// Joined is the create revision of the member's key. It orders the members by the time they
 	// joined.
 	Joined int64
@@ -38,8 +40,8 @@ const (
 	Unable
 )
 
-// Anchor returns the member that joined first. Its number of shards counts. Members that announce
-// no shards are ignored. The result is false if no member is left.
+// Anchor returns the member that joined first. Its number of shards and its DryRun count. Members
+// that announce no shards are ignored. The result is false if no member is left.
 func Anchor(members []Member) (anchor Member, found bool) {
 	for _, m := range members {
 		if m.Shards < 1 {
@@ -59,12 +61,12 @@ func Owner(shard int, members []Member) string {
 	return best.ID
 }
 
-// participants returns the members that have the anchor's number of shards and are not leaving.
+// participants returns the members that agree with the anchor and are not leaving.
 func participants(members []Member) []Member {
 	anchor, _ := Anchor(members)
 	var found []Member
 	for _, m := range members {
-		if m.Shards > 0 && m.Shards == anchor.Shards && !m.Leaving {
+		if m.Shards > 0 && m.Shards == anchor.Shards && m.DryRun == anchor.DryRun && !m.Leaving {
 			found = append(found, m)
 		}
 	}

@@ -482,6 +482,184 @@ func (x *WatchClusterStatusResponse) GetMissing() []*v1.MissingPart {
 	return nil
 }
 
+// GetStatusHistoryRequest asks for the history of the status.
+type GetStatusHistoryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusHistoryRequest) Reset() {
+	*x = GetStatusHistoryRequest{}
+	mi := &file_trivet_gateway_v1_cluster_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusHistoryRequest) ProtoMessage() {}
+
+func (x *GetStatusHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_gateway_v1_cluster_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusHistoryRequest.ProtoReflect.Descriptor instead.
+func (*GetStatusHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_gateway_v1_cluster_proto_rawDescGZIP(), []int{7}
+}
+
+// GetStatusHistoryResponse is the history of the status as one replica of the gateway has seen it.
+type GetStatusHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the replica of the gateway.
+	ReplicaId string `protobuf:"bytes,1,opt,name=replica_id,json=replicaId" json:"replica_id,omitempty"`
+	// The time of the last value of each series, by the gateway's clock.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=end_time,json=endTime" json:"end_time,omitempty"`
+	// The time between two values.
+	Interval *durationpb.Duration `protobuf:"bytes,3,opt,name=interval" json:"interval,omitempty"`
+	// What was measured, ordered by service and name.
+	Series        []*GetStatusHistoryResponse_Series `protobuf:"bytes,4,rep,name=series" json:"series,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusHistoryResponse) Reset() {
+	*x = GetStatusHistoryResponse{}
+	mi := &file_trivet_gateway_v1_cluster_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusHistoryResponse) ProtoMessage() {}
+
+func (x *GetStatusHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_gateway_v1_cluster_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusHistoryResponse.ProtoReflect.Descriptor instead.
+func (*GetStatusHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_gateway_v1_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetStatusHistoryResponse) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *GetStatusHistoryResponse) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *GetStatusHistoryResponse) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *GetStatusHistoryResponse) GetSeries() []*GetStatusHistoryResponse_Series {
+	if x != nil {
+		return x.Series
+	}
+	return nil
+}
+
+// Series is one figure of one service over time.
+type GetStatusHistoryResponse_Series struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service.
+	Service string `protobuf:"bytes,1,opt,name=service" json:"service,omitempty"`
+	// A name of ReplicaStatus.counts, or one of the gateway: "problems",
+	// "replicas", "replicas_answering", "shards_without_leader", "answer_seconds" (the slowest
+	// answer), "contact_age_seconds" (since the last contact of a replica with etcd or
+	// kube-apiserver, the longest one).
+	Name string `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	// The values, the oldest first. All series have the same number of values. NaN is a gap: the
+	// value was not known, for example because the leader did not answer.
+	Values        []float64 `protobuf:"fixed64,3,rep,packed,name=values" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatusHistoryResponse_Series) Reset() {
+	*x = GetStatusHistoryResponse_Series{}
+	mi := &file_trivet_gateway_v1_cluster_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatusHistoryResponse_Series) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatusHistoryResponse_Series) ProtoMessage() {}
+
+func (x *GetStatusHistoryResponse_Series) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_gateway_v1_cluster_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatusHistoryResponse_Series.ProtoReflect.Descriptor instead.
+func (*GetStatusHistoryResponse_Series) Descriptor() ([]byte, []int) {
+	return file_trivet_gateway_v1_cluster_proto_rawDescGZIP(), []int{8, 0}
+}
+
+func (x *GetStatusHistoryResponse_Series) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *GetStatusHistoryResponse_Series) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetStatusHistoryResponse_Series) GetValues() []float64 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 var File_trivet_gateway_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_trivet_gateway_v1_cluster_proto_rawDesc = "" +
@@ -517,7 +695,18 @@ const file_trivet_gateway_v1_cluster_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\x0e2\x19.trivet.meta.v1.EventTypeR\x04type\x128\n" +
 	"\x06status\x18\x02 \x01(\v2 .trivet.gateway.v1.ClusterStatusR\x06status\x120\n" +
 	"\asources\x18\x03 \x03(\v2\x16.trivet.meta.v1.SourceR\asources\x125\n" +
-	"\amissing\x18\x04 \x03(\v2\x1b.trivet.meta.v1.MissingPartR\amissing2\xca\x02\n" +
+	"\amissing\x18\x04 \x03(\v2\x1b.trivet.meta.v1.MissingPartR\amissing\"\x19\n" +
+	"\x17GetStatusHistoryRequest\"\xc3\x02\n" +
+	"\x18GetStatusHistoryResponse\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x125\n" +
+	"\bend_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x125\n" +
+	"\binterval\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12J\n" +
+	"\x06series\x18\x04 \x03(\v22.trivet.gateway.v1.GetStatusHistoryResponse.SeriesR\x06series\x1aN\n" +
+	"\x06Series\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06values\x18\x03 \x03(\x01R\x06values2\xe7\x03\n" +
 	"\x0eClusterService\x12\x92\x01\n" +
 	"\x10GetClusterStatus\x12*.trivet.gateway.v1.GetClusterStatusRequest\x1a+.trivet.gateway.v1.GetClusterStatusResponse\"%\xb2\xa4$\x0f\n" +
 	"\r\n" +
@@ -525,7 +714,10 @@ const file_trivet_gateway_v1_cluster_proto_rawDesc = "" +
 	"/v1/status\x12\xa2\x01\n" +
 	"\x12WatchClusterStatus\x12,.trivet.gateway.v1.WatchClusterStatusRequest\x1a-.trivet.gateway.v1.WatchClusterStatusResponse\"-\xb2\xa4$\x11\n" +
 	"\x0f\n" +
-	"\x05watch\x12\x06status\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/status:watch0\x01BEZ>github.com/trivet-dev/trivet/proto/trivet/gateway/v1;gatewayv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x05watch\x12\x06status\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/status:watch0\x01\x12\x9a\x01\n" +
+	"\x10GetStatusHistory\x12*.trivet.gateway.v1.GetStatusHistoryRequest\x1a+.trivet.gateway.v1.GetStatusHistoryResponse\"-\xb2\xa4$\x0f\n" +
+	"\r\n" +
+	"\x03get\x12\x06status\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/status:historyBEZ>github.com/trivet-dev/trivet/proto/trivet/gateway/v1;gatewayv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_gateway_v1_cluster_proto_rawDescOnce sync.Once
@@ -539,51 +731,59 @@ func file_trivet_gateway_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_trivet_gateway_v1_cluster_proto_rawDescData
 }
 
-var file_trivet_gateway_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_trivet_gateway_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_trivet_gateway_v1_cluster_proto_goTypes = []any{
-	(*ClusterStatus)(nil),              // 0: trivet.gateway.v1.ClusterStatus
-	(*ServiceStatus)(nil),              // 1: trivet.gateway.v1.ServiceStatus
-	(*ReplicaResult)(nil),              // 2: trivet.gateway.v1.ReplicaResult
-	(*GetClusterStatusRequest)(nil),    // 3: trivet.gateway.v1.GetClusterStatusRequest
-	(*GetClusterStatusResponse)(nil),   // 4: trivet.gateway.v1.GetClusterStatusResponse
-	(*WatchClusterStatusRequest)(nil),  // 5: trivet.gateway.v1.WatchClusterStatusRequest
-	(*WatchClusterStatusResponse)(nil), // 6: trivet.gateway.v1.WatchClusterStatusResponse
-	(*v1.Verdict)(nil),                 // 7: trivet.meta.v1.Verdict
-	(*timestamppb.Timestamp)(nil),      // 8: google.protobuf.Timestamp
-	(*v11.Replica)(nil),                // 9: trivet.status.v1.Replica
-	(*v11.ReplicaStatus)(nil),          // 10: trivet.status.v1.ReplicaStatus
-	(*durationpb.Duration)(nil),        // 11: google.protobuf.Duration
-	(*v1.Source)(nil),                  // 12: trivet.meta.v1.Source
-	(*v1.MissingPart)(nil),             // 13: trivet.meta.v1.MissingPart
-	(v1.EventType)(0),                  // 14: trivet.meta.v1.EventType
+	(*ClusterStatus)(nil),                   // 0: trivet.gateway.v1.ClusterStatus
+	(*ServiceStatus)(nil),                   // 1: trivet.gateway.v1.ServiceStatus
+	(*ReplicaResult)(nil),                   // 2: trivet.gateway.v1.ReplicaResult
+	(*GetClusterStatusRequest)(nil),         // 3: trivet.gateway.v1.GetClusterStatusRequest
+	(*GetClusterStatusResponse)(nil),        // 4: trivet.gateway.v1.GetClusterStatusResponse
+	(*WatchClusterStatusRequest)(nil),       // 5: trivet.gateway.v1.WatchClusterStatusRequest
+	(*WatchClusterStatusResponse)(nil),      // 6: trivet.gateway.v1.WatchClusterStatusResponse
+	(*GetStatusHistoryRequest)(nil),         // 7: trivet.gateway.v1.GetStatusHistoryRequest
+	(*GetStatusHistoryResponse)(nil),        // 8: trivet.gateway.v1.GetStatusHistoryResponse
+	(*GetStatusHistoryResponse_Series)(nil), // 9: trivet.gateway.v1.GetStatusHistoryResponse.Series
+	(*v1.Verdict)(nil),                      // 10: trivet.meta.v1.Verdict
+	(*timestamppb.Timestamp)(nil),           // 11: google.protobuf.Timestamp
+	(*v11.Replica)(nil),                     // 12: trivet.status.v1.Replica
+	(*v11.ReplicaStatus)(nil),               // 13: trivet.status.v1.ReplicaStatus
+	(*durationpb.Duration)(nil),             // 14: google.protobuf.Duration
+	(*v1.Source)(nil),                       // 15: trivet.meta.v1.Source
+	(*v1.MissingPart)(nil),                  // 16: trivet.meta.v1.MissingPart
+	(v1.EventType)(0),                       // 17: trivet.meta.v1.EventType
 }
 var file_trivet_gateway_v1_cluster_proto_depIdxs = []int32{
-	7,  // 0: trivet.gateway.v1.ClusterStatus.verdict:type_name -> trivet.meta.v1.Verdict
+	10, // 0: trivet.gateway.v1.ClusterStatus.verdict:type_name -> trivet.meta.v1.Verdict
 	1,  // 1: trivet.gateway.v1.ClusterStatus.services:type_name -> trivet.gateway.v1.ServiceStatus
-	8,  // 2: trivet.gateway.v1.ClusterStatus.merge_time:type_name -> google.protobuf.Timestamp
-	7,  // 3: trivet.gateway.v1.ServiceStatus.verdict:type_name -> trivet.meta.v1.Verdict
+	11, // 2: trivet.gateway.v1.ClusterStatus.merge_time:type_name -> google.protobuf.Timestamp
+	10, // 3: trivet.gateway.v1.ServiceStatus.verdict:type_name -> trivet.meta.v1.Verdict
 	2,  // 4: trivet.gateway.v1.ServiceStatus.replicas:type_name -> trivet.gateway.v1.ReplicaResult
-	9,  // 5: trivet.gateway.v1.ReplicaResult.replica:type_name -> trivet.status.v1.Replica
-	10, // 6: trivet.gateway.v1.ReplicaResult.status:type_name -> trivet.status.v1.ReplicaStatus
-	11, // 7: trivet.gateway.v1.ReplicaResult.latency:type_name -> google.protobuf.Duration
-	8,  // 8: trivet.gateway.v1.GetClusterStatusRequest.as_of_time:type_name -> google.protobuf.Timestamp
+	12, // 5: trivet.gateway.v1.ReplicaResult.replica:type_name -> trivet.status.v1.Replica
+	13, // 6: trivet.gateway.v1.ReplicaResult.status:type_name -> trivet.status.v1.ReplicaStatus
+	14, // 7: trivet.gateway.v1.ReplicaResult.latency:type_name -> google.protobuf.Duration
+	11, // 8: trivet.gateway.v1.GetClusterStatusRequest.as_of_time:type_name -> google.protobuf.Timestamp
 	0,  // 9: trivet.gateway.v1.GetClusterStatusResponse.status:type_name -> trivet.gateway.v1.ClusterStatus
-	12, // 10: trivet.gateway.v1.GetClusterStatusResponse.sources:type_name -> trivet.meta.v1.Source
-	13, // 11: trivet.gateway.v1.GetClusterStatusResponse.missing:type_name -> trivet.meta.v1.MissingPart
-	11, // 12: trivet.gateway.v1.WatchClusterStatusRequest.interval:type_name -> google.protobuf.Duration
-	14, // 13: trivet.gateway.v1.WatchClusterStatusResponse.type:type_name -> trivet.meta.v1.EventType
+	15, // 10: trivet.gateway.v1.GetClusterStatusResponse.sources:type_name -> trivet.meta.v1.Source
+	16, // 11: trivet.gateway.v1.GetClusterStatusResponse.missing:type_name -> trivet.meta.v1.MissingPart
+	14, // 12: trivet.gateway.v1.WatchClusterStatusRequest.interval:type_name -> google.protobuf.Duration
+	17, // 13: trivet.gateway.v1.WatchClusterStatusResponse.type:type_name -> trivet.meta.v1.EventType
 	0,  // 14: trivet.gateway.v1.WatchClusterStatusResponse.status:type_name -> trivet.gateway.v1.ClusterStatus
-	12, // 15: trivet.gateway.v1.WatchClusterStatusResponse.sources:type_name -> trivet.meta.v1.Source
-	13, // 16: trivet.gateway.v1.WatchClusterStatusResponse.missing:type_name -> trivet.meta.v1.MissingPart
-	3,  // 17: trivet.gateway.v1.ClusterService.GetClusterStatus:input_type -> trivet.gateway.v1.GetClusterStatusRequest
-	5,  // 18: trivet.gateway.v1.ClusterService.WatchClusterStatus:input_type -> trivet.gateway.v1.WatchClusterStatusRequest
-	4,  // 19: trivet.gateway.v1.ClusterService.GetClusterStatus:output_type -> trivet.gateway.v1.GetClusterStatusResponse
-	6,  // 20: trivet.gateway.v1.ClusterService.WatchClusterStatus:output_type -> trivet.gateway.v1.WatchClusterStatusResponse
-	19, // [19:21] is the sub-list for method output_type
-	17, // [17:19] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	15, // 15: trivet.gateway.v1.WatchClusterStatusResponse.sources:type_name -> trivet.meta.v1.Source
+	16, // 16: trivet.gateway.v1.WatchClusterStatusResponse.missing:type_name -> trivet.meta.v1.MissingPart
+	11, // 17: trivet.gateway.v1.GetStatusHistoryResponse.end_time:type_name -> google.protobuf.Timestamp
+	14, // 18: trivet.gateway.v1.GetStatusHistoryResponse.interval:type_name -> google.protobuf.Duration
+	9,  // 19: trivet.gateway.v1.GetStatusHistoryResponse.series:type_name -> trivet.gateway.v1.GetStatusHistoryResponse.Series
+	3,  // 20: trivet.gateway.v1.ClusterService.GetClusterStatus:input_type -> trivet.gateway.v1.GetClusterStatusRequest
+	5,  // 21: trivet.gateway.v1.ClusterService.WatchClusterStatus:input_type -> trivet.gateway.v1.WatchClusterStatusRequest
+	7,  // 22: trivet.gateway.v1.ClusterService.GetStatusHistory:input_type -> trivet.gateway.v1.GetStatusHistoryRequest
+	4,  // 23: trivet.gateway.v1.ClusterService.GetClusterStatus:output_type -> trivet.gateway.v1.GetClusterStatusResponse
+	6,  // 24: trivet.gateway.v1.ClusterService.WatchClusterStatus:output_type -> trivet.gateway.v1.WatchClusterStatusResponse
+	8,  // 25: trivet.gateway.v1.ClusterService.GetStatusHistory:output_type -> trivet.gateway.v1.GetStatusHistoryResponse
+	23, // [23:26] is the sub-list for method output_type
+	20, // [20:23] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_trivet_gateway_v1_cluster_proto_init() }
@@ -597,7 +797,7 @@ func file_trivet_gateway_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_gateway_v1_cluster_proto_rawDesc), len(file_trivet_gateway_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

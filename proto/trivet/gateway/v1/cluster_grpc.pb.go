@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ClusterService_GetClusterStatus_FullMethodName   = "/trivet.gateway.v1.ClusterService/GetClusterStatus"
 	ClusterService_WatchClusterStatus_FullMethodName = "/trivet.gateway.v1.ClusterService/WatchClusterStatus"
+	ClusterService_GetStatusHistory_FullMethodName   = "/trivet.gateway.v1.ClusterService/GetStatusHistory"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -57,6 +58,16 @@ type ClusterServiceClient interface {
 	// Errors: as GetClusterStatus for the first event; later failures are named in missing and do not
 	// end the watch. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchClusterStatus(ctx context.Context, in *WatchClusterStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchClusterStatusResponse], error)
+	// GetStatusHistory returns what this replica of the gateway has seen of the counts and the lag of
+	// all services in the last hour.
+	//
+	// Caller: the page, people.
+	// Access: get status.
+	// Leadership: none; each gateway replica has a history of its own, which begins at its start.
+	// Idempotency: a read without side effects, from memory.
+	// Limits: one hour, a value every five seconds, at most 128 series.
+	// Errors: UNAVAILABLE (SHUTTING_DOWN).
+	GetStatusHistory(ctx context.Context, in *GetStatusHistoryRequest, opts ...grpc.CallOption) (*GetStatusHistoryResponse, error)
 }
 
 type clusterServiceClient struct {
@@ -96,6 +107,16 @@ func (c *clusterServiceClient) WatchClusterStatus(ctx context.Context, in *Watch
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterService_WatchClusterStatusClient = grpc.ServerStreamingClient[WatchClusterStatusResponse]
 
+func (c *clusterServiceClient) GetStatusHistory(ctx context.Context, in *GetStatusHistoryRequest, opts ...grpc.CallOption) (*GetStatusHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetStatusHistoryResponse)
+	err := c.cc.Invoke(ctx, ClusterService_GetStatusHistory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -128,6 +149,16 @@ type ClusterServiceServer interface {
 	// Errors: as GetClusterStatus for the first event; later failures are named in missing and do not
 	// end the watch. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchClusterStatus(*WatchClusterStatusRequest, grpc.ServerStreamingServer[WatchClusterStatusResponse]) error
+	// GetStatusHistory returns what this replica of the gateway has seen of the counts and the lag of
+	// all services in the last hour.
+	//
+	// Caller: the page, people.
+	// Access: get status.
+	// Leadership: none; each gateway replica has a history of its own, which begins at its start.
+	// Idempotency: a read without side effects, from memory.
+	// Limits: one hour, a value every five seconds, at most 128 series.
+	// Errors: UNAVAILABLE (SHUTTING_DOWN).
+	GetStatusHistory(context.Context, *GetStatusHistoryRequest) (*GetStatusHistoryResponse, error)
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -143,6 +174,9 @@ func (UnimplementedClusterServiceServer) GetClusterStatus(context.Context, *GetC
 }
 func (UnimplementedClusterServiceServer) WatchClusterStatus(*WatchClusterStatusRequest, grpc.ServerStreamingServer[WatchClusterStatusResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchClusterStatus not implemented")
+}
+func (UnimplementedClusterServiceServer) GetStatusHistory(context.Context, *GetStatusHistoryRequest) (*GetStatusHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStatusHistory not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -194,6 +228,24 @@ func _ClusterService_WatchClusterStatus_Handler(srv interface{}, stream grpc.Ser
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterService_WatchClusterStatusServer = grpc.ServerStreamingServer[WatchClusterStatusResponse]
 
+func _ClusterService_GetStatusHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStatusHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).GetStatusHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_GetStatusHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).GetStatusHistory(ctx, req.(*GetStatusHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -204,6 +256,10 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetClusterStatus",
 			Handler:    _ClusterService_GetClusterStatus_Handler,
+		},
+		{
+			MethodName: "GetStatusHistory",
+			Handler:    _ClusterService_GetStatusHistory_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

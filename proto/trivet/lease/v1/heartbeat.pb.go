@@ -1446,7 +1446,10 @@ type ReleaseLeaseRequest struct {
 	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
 	// A UUID. A repeated call with the same one, within ten minutes and at the same replica, gets the
 	// first answer, unless that was an error after which the call may be repeated.
-	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
+	// Keep the Lease object, because the holder lives on without its agent. A Node then has a new
+	// grace period, as one without an agent; one whose lease has expired has none.
+	KeepObject    bool `protobuf:"varint,5,opt,name=keep_object,json=keepObject" json:"keep_object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1507,6 +1510,13 @@ func (x *ReleaseLeaseRequest) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *ReleaseLeaseRequest) GetKeepObject() bool {
+	if x != nil {
+		return x.KeepObject
+	}
+	return false
 }
 
 // ReleaseLeaseResponse confirms that the lease is gone, or would be.
@@ -1646,13 +1656,15 @@ const file_trivet_lease_v1_heartbeat_proto_rawDesc = "" +
 	"\x06result\"b\n" +
 	"\x0eRejectedHandle\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x128\n" +
-	"\trejection\x18\x02 \x01(\v2\x1a.trivet.lease.v1.RejectionR\trejection\"\xc0\x01\n" +
+	"\trejection\x18\x02 \x01(\v2\x1a.trivet.lease.v1.RejectionR\trejection\"\xe1\x01\n" +
 	"\x13ReleaseLeaseRequest\x12:\n" +
 	"\x06holder\x18\x01 \x01(\v2\x17.trivet.lease.v1.HolderB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x06holder\x12\x1c\n" +
 	"\x04etag\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04etag\x12#\n" +
 	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\x12*\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\trequestId\"\x16\n" +
+	"request_id\x18\x04 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
+	"\vkeep_object\x18\x05 \x01(\bR\n" +
+	"keepObject\"\x16\n" +
 	"\x14ReleaseLeaseResponse2\xc8\x02\n" +
 	"\x10HeartbeatService\x12Z\n" +
 	"\tHeartbeat\x12!.trivet.lease.v1.HeartbeatRequest\x1a\".trivet.lease.v1.HeartbeatResponse\"\x06\xb2\xa4$\x02\x12\x00\x12s\n" +

@@ -98,9 +98,10 @@ type HeartbeatServiceClient interface {
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).
 	StreamHeartbeats(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[StreamHeartbeatsRequest, StreamHeartbeatsResponse], error)
-	// ReleaseLease ends a lease on purpose and deletes its Lease object, if the object belongs to it.
+	// ReleaseLease ends a lease on purpose and deletes its Lease object, if the object belongs to it,
+	// unless the object is to stay.
 	//
-	// Caller: the holder, when it stops for good.
+	// Caller: the holder, when it stops for good; an agent that stops while its holder lives on.
 	// Access: the holder by its class's rule; a Node's agent for its own Node.
 	// Leadership: the leader of the holder's shard.
 	// Idempotency: releasing a lease that does not exist succeeds. A repeated request_id gets the
@@ -225,9 +226,10 @@ type HeartbeatServiceServer interface {
 	// UNAVAILABLE (NO_LEADER, SHUTTING_DOWN; REGISTRATION_RATE_LIMITED with RetryInfo while too many
 	// streams are opened).
 	StreamHeartbeats(grpc.BidiStreamingServer[StreamHeartbeatsRequest, StreamHeartbeatsResponse]) error
-	// ReleaseLease ends a lease on purpose and deletes its Lease object, if the object belongs to it.
+	// ReleaseLease ends a lease on purpose and deletes its Lease object, if the object belongs to it,
+	// unless the object is to stay.
 	//
-	// Caller: the holder, when it stops for good.
+	// Caller: the holder, when it stops for good; an agent that stops while its holder lives on.
 	// Access: the holder by its class's rule; a Node's agent for its own Node.
 	// Leadership: the leader of the holder's shard.
 	// Idempotency: releasing a lease that does not exist succeeds. A repeated request_id gets the

@@ -146,7 +146,7 @@ const (
 	Change_OUTCOME_NOT_NEEDED Change_Outcome = 3
 	// It was tried and failed; error says with what.
 	Change_OUTCOME_FAILED Change_Outcome = 4
-	// It was not tried, because an earlier change failed or its base has changed.
+	// It was not tried, because an earlier change failed, its base has changed, or its loop is in dry run.
 	Change_OUTCOME_SKIPPED Change_Outcome = 5
 )
 

@@ -255,7 +255,7 @@ type NodeHealth struct {
 	ResourceVersion string `protobuf:"bytes,13,opt,name=resource_version,json=resourceVersion" json:"resource_version,omitempty"`
 	// The replica that judges it.
 	Owner *v11.Owner `protobuf:"bytes,14,opt,name=owner" json:"owner,omitempty"`
-	// The program that sends its heartbeats. Absent in lists and watches: Get and Explain say it.
+	// The program that sends its heartbeats; absent if it has none, or none that is known.
 	Agent         *v1.Lease_Agent `protobuf:"bytes,15,opt,name=agent" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -401,8 +401,8 @@ type Signal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What gives it.
 	Source SignalSource `protobuf:"varint,1,opt,name=source,enum=trivet.node.v1.SignalSource" json:"source,omitempty"`
-	// When it was last seen, by the server's clock. Absent in lists and watches while a lease keeps
-	// the Node alive: Get and Explain say it.
+	// When it was last seen, by the server's clock. Absent in watches while a lease keeps the Node
+	// alive: Get, List and Explain say it.
 	SeenTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=seen_time,json=seenTime" json:"seen_time,omitempty"`
 	// When it expires if no other follows; absent where it does not decide.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime" json:"expire_time,omitempty"`

@@ -305,49 +305,58 @@ type SliceChangeReason int32
 
 const (
 	// Not stated.
-	SliceChangeReason_SLICE_CHANGE_REASON_UNSPECIFIED       SliceChangeReason = 0
-	SliceChangeReason_SLICE_CHANGE_REASON_NEW_ENDPOINTS     SliceChangeReason = 1
-	SliceChangeReason_SLICE_CHANGE_REASON_PLACEHOLDER       SliceChangeReason = 2
-	SliceChangeReason_SLICE_CHANGE_REASON_ENDPOINTS_CHANGED SliceChangeReason = 3
-	SliceChangeReason_SLICE_CHANGE_REASON_LABELS_CHANGED    SliceChangeReason = 4
-	SliceChangeReason_SLICE_CHANGE_REASON_RECYCLED          SliceChangeReason = 5
-	SliceChangeReason_SLICE_CHANGE_REASON_EMPTIED           SliceChangeReason = 6
-	SliceChangeReason_SLICE_CHANGE_REASON_PORTS_GONE        SliceChangeReason = 7
-	SliceChangeReason_SLICE_CHANGE_REASON_FAMILY_GONE       SliceChangeReason = 8
-	SliceChangeReason_SLICE_CHANGE_REASON_NOT_OWNED         SliceChangeReason = 9
-	SliceChangeReason_SLICE_CHANGE_REASON_SELECTOR_GONE     SliceChangeReason = 10
-	SliceChangeReason_SLICE_CHANGE_REASON_COMPACTED         SliceChangeReason = 11
+	SliceChangeReason_SLICE_CHANGE_REASON_UNSPECIFIED         SliceChangeReason = 0
+	SliceChangeReason_SLICE_CHANGE_REASON_NEW_ENDPOINTS       SliceChangeReason = 1
+	SliceChangeReason_SLICE_CHANGE_REASON_PLACEHOLDER         SliceChangeReason = 2
+	SliceChangeReason_SLICE_CHANGE_REASON_ENDPOINTS_CHANGED   SliceChangeReason = 3
+	SliceChangeReason_SLICE_CHANGE_REASON_LABELS_CHANGED      SliceChangeReason = 4
+	SliceChangeReason_SLICE_CHANGE_REASON_RECYCLED            SliceChangeReason = 5
+	SliceChangeReason_SLICE_CHANGE_REASON_EMPTIED             SliceChangeReason = 6
+	SliceChangeReason_SLICE_CHANGE_REASON_PORTS_GONE          SliceChangeReason = 7
+	SliceChangeReason_SLICE_CHANGE_REASON_FAMILY_GONE         SliceChangeReason = 8
+	SliceChangeReason_SLICE_CHANGE_REASON_NOT_OWNED           SliceChangeReason = 9
+	SliceChangeReason_SLICE_CHANGE_REASON_SELECTOR_GONE       SliceChangeReason = 10
+	SliceChangeReason_SLICE_CHANGE_REASON_COMPACTED           SliceChangeReason = 11
+	SliceChangeReason_SLICE_CHANGE_REASON_NOT_MIRRORED        SliceChangeReason = 7200
+	SliceChangeReason_SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED SliceChangeReason = 7201
+	SliceChangeReason_SLICE_CHANGE_REASON_OWNER_CHANGED       SliceChangeReason = 7202
 )
 
 // Enum value maps for SliceChangeReason.
 var (
 	SliceChangeReason_name = map[int32]string{
-		0:  "SLICE_CHANGE_REASON_UNSPECIFIED",
-		1:  "SLICE_CHANGE_REASON_NEW_ENDPOINTS",
-		2:  "SLICE_CHANGE_REASON_PLACEHOLDER",
-		3:  "SLICE_CHANGE_REASON_ENDPOINTS_CHANGED",
-		4:  "SLICE_CHANGE_REASON_LABELS_CHANGED",
-		5:  "SLICE_CHANGE_REASON_RECYCLED",
-		6:  "SLICE_CHANGE_REASON_EMPTIED",
-		7:  "SLICE_CHANGE_REASON_PORTS_GONE",
-		8:  "SLICE_CHANGE_REASON_FAMILY_GONE",
-		9:  "SLICE_CHANGE_REASON_NOT_OWNED",
-		10: "SLICE_CHANGE_REASON_SELECTOR_GONE",
-		11: "SLICE_CHANGE_REASON_COMPACTED",
+		0:    "SLICE_CHANGE_REASON_UNSPECIFIED",
+		1:    "SLICE_CHANGE_REASON_NEW_ENDPOINTS",
+		2:    "SLICE_CHANGE_REASON_PLACEHOLDER",
+		3:    "SLICE_CHANGE_REASON_ENDPOINTS_CHANGED",
+		4:    "SLICE_CHANGE_REASON_LABELS_CHANGED",
+		5:    "SLICE_CHANGE_REASON_RECYCLED",
+		6:    "SLICE_CHANGE_REASON_EMPTIED",
+		7:    "SLICE_CHANGE_REASON_PORTS_GONE",
+		8:    "SLICE_CHANGE_REASON_FAMILY_GONE",
+		9:    "SLICE_CHANGE_REASON_NOT_OWNED",
+		10:   "SLICE_CHANGE_REASON_SELECTOR_GONE",
+		11:   "SLICE_CHANGE_REASON_COMPACTED",
+		7200: "SLICE_CHANGE_REASON_NOT_MIRRORED",
+		7201: "SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED",
+		7202: "SLICE_CHANGE_REASON_OWNER_CHANGED",
 	}
 	SliceChangeReason_value = map[string]int32{
-		"SLICE_CHANGE_REASON_UNSPECIFIED":       0,
-		"SLICE_CHANGE_REASON_NEW_ENDPOINTS":     1,
-		"SLICE_CHANGE_REASON_PLACEHOLDER":       2,
-		"SLICE_CHANGE_REASON_ENDPOINTS_CHANGED": 3,
-		"SLICE_CHANGE_REASON_LABELS_CHANGED":    4,
-		"SLICE_CHANGE_REASON_RECYCLED":          5,
-		"SLICE_CHANGE_REASON_EMPTIED":           6,
-		"SLICE_CHANGE_REASON_PORTS_GONE":        7,
-		"SLICE_CHANGE_REASON_FAMILY_GONE":       8,
-		"SLICE_CHANGE_REASON_NOT_OWNED":         9,
-		"SLICE_CHANGE_REASON_SELECTOR_GONE":     10,
-		"SLICE_CHANGE_REASON_COMPACTED":         11,
+		"SLICE_CHANGE_REASON_UNSPECIFIED":         0,
+		"SLICE_CHANGE_REASON_NEW_ENDPOINTS":       1,
+		"SLICE_CHANGE_REASON_PLACEHOLDER":         2,
+		"SLICE_CHANGE_REASON_ENDPOINTS_CHANGED":   3,
+		"SLICE_CHANGE_REASON_LABELS_CHANGED":      4,
+		"SLICE_CHANGE_REASON_RECYCLED":            5,
+		"SLICE_CHANGE_REASON_EMPTIED":             6,
+		"SLICE_CHANGE_REASON_PORTS_GONE":          7,
+		"SLICE_CHANGE_REASON_FAMILY_GONE":         8,
+		"SLICE_CHANGE_REASON_NOT_OWNED":           9,
+		"SLICE_CHANGE_REASON_SELECTOR_GONE":       10,
+		"SLICE_CHANGE_REASON_COMPACTED":           11,
+		"SLICE_CHANGE_REASON_NOT_MIRRORED":        7200,
+		"SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED": 7201,
+		"SLICE_CHANGE_REASON_OWNER_CHANGED":       7202,
 	}
 )
 
@@ -393,21 +402,23 @@ const (
 	SyncTrigger_SYNC_TRIGGER_RETRY       SyncTrigger = 7
 	SyncTrigger_SYNC_TRIGGER_REQUEST     SyncTrigger = 8
 	SyncTrigger_SYNC_TRIGGER_COMPACTION  SyncTrigger = 9
+	SyncTrigger_SYNC_TRIGGER_ENDPOINTS   SyncTrigger = 7200
 )
 
 // Enum value maps for SyncTrigger.
 var (
 	SyncTrigger_name = map[int32]string{
-		0: "SYNC_TRIGGER_UNSPECIFIED",
-		1: "SYNC_TRIGGER_TERM",
-		2: "SYNC_TRIGGER_SERVICE",
-		3: "SYNC_TRIGGER_POD",
-		4: "SYNC_TRIGGER_NODE",
-		5: "SYNC_TRIGGER_SLICE",
-		6: "SYNC_TRIGGER_CONFLICT",
-		7: "SYNC_TRIGGER_RETRY",
-		8: "SYNC_TRIGGER_REQUEST",
-		9: "SYNC_TRIGGER_COMPACTION",
+		0:    "SYNC_TRIGGER_UNSPECIFIED",
+		1:    "SYNC_TRIGGER_TERM",
+		2:    "SYNC_TRIGGER_SERVICE",
+		3:    "SYNC_TRIGGER_POD",
+		4:    "SYNC_TRIGGER_NODE",
+		5:    "SYNC_TRIGGER_SLICE",
+		6:    "SYNC_TRIGGER_CONFLICT",
+		7:    "SYNC_TRIGGER_RETRY",
+		8:    "SYNC_TRIGGER_REQUEST",
+		9:    "SYNC_TRIGGER_COMPACTION",
+		7200: "SYNC_TRIGGER_ENDPOINTS",
 	}
 	SyncTrigger_value = map[string]int32{
 		"SYNC_TRIGGER_UNSPECIFIED": 0,
@@ -420,6 +431,7 @@ var (
 		"SYNC_TRIGGER_RETRY":       7,
 		"SYNC_TRIGGER_REQUEST":     8,
 		"SYNC_TRIGGER_COMPACTION":  9,
+		"SYNC_TRIGGER_ENDPOINTS":   7200,
 	}
 )
 
@@ -501,6 +513,78 @@ func (EvictionReason) EnumDescriptor() ([]byte, []int) {
 	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{5}
 }
 
+// DifferenceReason lists why a loop in dry run differs on purpose from the program that writes.
+type DifferenceReason int32
+
+const (
+	// Not stated.
+	DifferenceReason_DIFFERENCE_REASON_UNSPECIFIED               DifferenceReason = 0
+	DifferenceReason_DIFFERENCE_REASON_SLICES_PACKED_OTHERWISE   DifferenceReason = 8400
+	DifferenceReason_DIFFERENCE_REASON_HINTS_ALLOCATED_OTHERWISE DifferenceReason = 8401
+	DifferenceReason_DIFFERENCE_REASON_SELECTOR_CLEANED_UP       DifferenceReason = 8402
+	DifferenceReason_DIFFERENCE_REASON_MIRROR_SPILLED            DifferenceReason = 8403
+	DifferenceReason_DIFFERENCE_REASON_PORT_NAMES_REPEATED       DifferenceReason = 8404
+	DifferenceReason_DIFFERENCE_REASON_EARLIER_VERDICT           DifferenceReason = 8405
+	DifferenceReason_DIFFERENCE_REASON_TAINT_RATE                DifferenceReason = 8407
+	DifferenceReason_DIFFERENCE_REASON_ALL_ZONES_DOWN            DifferenceReason = 8408
+	DifferenceReason_DIFFERENCE_REASON_SECOND_FAMILY             DifferenceReason = 8409
+)
+
+// Enum value maps for DifferenceReason.
+var (
+	DifferenceReason_name = map[int32]string{
+		0:    "DIFFERENCE_REASON_UNSPECIFIED",
+		8400: "DIFFERENCE_REASON_SLICES_PACKED_OTHERWISE",
+		8401: "DIFFERENCE_REASON_HINTS_ALLOCATED_OTHERWISE",
+		8402: "DIFFERENCE_REASON_SELECTOR_CLEANED_UP",
+		8403: "DIFFERENCE_REASON_MIRROR_SPILLED",
+		8404: "DIFFERENCE_REASON_PORT_NAMES_REPEATED",
+		8405: "DIFFERENCE_REASON_EARLIER_VERDICT",
+		8407: "DIFFERENCE_REASON_TAINT_RATE",
+		8408: "DIFFERENCE_REASON_ALL_ZONES_DOWN",
+		8409: "DIFFERENCE_REASON_SECOND_FAMILY",
+	}
+	DifferenceReason_value = map[string]int32{
+		"DIFFERENCE_REASON_UNSPECIFIED":               0,
+		"DIFFERENCE_REASON_SLICES_PACKED_OTHERWISE":   8400,
+		"DIFFERENCE_REASON_HINTS_ALLOCATED_OTHERWISE": 8401,
+		"DIFFERENCE_REASON_SELECTOR_CLEANED_UP":       8402,
+		"DIFFERENCE_REASON_MIRROR_SPILLED":            8403,
+		"DIFFERENCE_REASON_PORT_NAMES_REPEATED":       8404,
+		"DIFFERENCE_REASON_EARLIER_VERDICT":           8405,
+		"DIFFERENCE_REASON_TAINT_RATE":                8407,
+		"DIFFERENCE_REASON_ALL_ZONES_DOWN":            8408,
+		"DIFFERENCE_REASON_SECOND_FAMILY":             8409,
+	}
+)
+
+func (x DifferenceReason) Enum() *DifferenceReason {
+	p := new(DifferenceReason)
+	*p = x
+	return p
+}
+
+func (x DifferenceReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DifferenceReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[6].Descriptor()
+}
+
+func (DifferenceReason) Type() protoreflect.EnumType {
+	return &file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes[6]
+}
+
+func (x DifferenceReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DifferenceReason.Descriptor instead.
+func (DifferenceReason) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP(), []int{6}
+}
+
 var File_trivet_registry_v1alpha1_change_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
@@ -563,7 +647,7 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"!REPAIR_CHANGE_REASON_WRONG_LABELS\x10\x03\x1a_\xc2\xf3\x18[25The Service's IPAddress lacks the allocator's labels.J\"The labels are corrected in place.\x12\x96\x01\n" +
 	"\x1bREPAIR_CHANGE_REASON_LEAKED\x10\x04\x1au\xc2\xf3\x18q2@Nothing has used the address or port for the whole grace period.J-The bit is cleared, or the IPAddress deleted.\x12\x8b\x01\n" +
 	"\x1bREPAIR_CHANGE_REASON_ORPHAN\x10\x05\x1aj\xc2\xf3\x18f2IThe Service of an IPAddress does not exist, and nothing uses the address.J\x19The IPAddress is deleted.\x1a\xa2\x01\xc2\xf3\x18\x9d\x01\n" +
-	"\x06reason\x12\x92\x01\x12\x1dReasons of what repairs write\x1aqEach change of a repair has one. [findings](findings/README.md) explains the findings, with a page for each code.*\xa4\f\n" +
+	"\x06reason\x12\x92\x01\x12\x1dReasons of what repairs write\x1aqEach change of a repair has one. [findings](findings/README.md) explains the findings, with a page for each code.*\xcd\x11\n" +
 	"\x11SliceChangeReason\x12#\n" +
 	"\x1fSLICE_CHANGE_REASON_UNSPECIFIED\x10\x00\x12p\n" +
 	"!SLICE_CHANGE_REASON_NEW_ENDPOINTS\x10\x01\x1aI\xc2\xf3\x18E2.Endpoints do not fit into the existing slices.J\x13A slice is created.\x12^\n" +
@@ -577,8 +661,11 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x1dSLICE_CHANGE_REASON_NOT_OWNED\x10\t\x1av\xc2\xf3\x18r2YA slice has Trivet's label but belongs to no Service, as after its Service was recreated.J\x15The slice is deleted.\x12\xa3\x01\n" +
 	"!SLICE_CHANGE_REASON_SELECTOR_GONE\x10\n" +
 	"\x1a|\xc2\xf3\x18x2]The Service lost its selector or became an ExternalName, and `--cleanup-selectorless` is set.J\x17Its slices are deleted.\x12\xf4\x01\n" +
-	"\x1dSLICE_CHANGE_REASON_COMPACTED\x10\v\x1a\xd0\x01\xc2\xf3\x18\xcb\x012\x80\x01The endpoints of a slice fit into another slice that is written anyway, or, when the Service does not change, into fewer slices.JFThe endpoints are moved; once they have arrived, the slice is deleted.\x1a0\xc2\xf3\x18,\n" +
-	"\x06reason\x12\"\x12 Reasons of what slicesvc changes*\xc7\x06\n" +
+	"\x1dSLICE_CHANGE_REASON_COMPACTED\x10\v\x1a\xd0\x01\xc2\xf3\x18\xcb\x012\x80\x01The endpoints of a slice fit into another slice that is written anyway, or, when the Service does not change, into fewer slices.JFThe endpoints are moved; once they have arrived, the slice is deleted.\x12\xab\x02\n" +
+	" SLICE_CHANGE_REASON_NOT_MIRRORED\x10\xa08\x1a\x83\x02\xc2\xf3\x18\xfe\x012\xdb\x01The slice has no Endpoints object to mirror: there is none or no Service of its name, the Service has a selector, or the label `endpointslice.kubernetes.io/skip-mirror` or the annotation of a leader election forbids it.J\x1eThe mirrored slice is deleted.\x12\xbb\x01\n" +
+	"'SLICE_CHANGE_REASON_ANNOTATIONS_CHANGED\x10\xa18\x1a\x8c\x01\xc2\xf3\x18\x87\x012SOnly the annotations of a mirrored slice differ from those of the Endpoints object.J0The slice is rewritten, with the same endpoints.\x12\xba\x01\n" +
+	"!SLICE_CHANGE_REASON_OWNER_CHANGED\x10\xa28\x1a\x91\x01\xc2\xf3\x18\x8c\x012bA mirrored slice is not owned by the Endpoints object, for example because that was created again.J&The slice is rewritten with its owner.\x1a0\xc2\xf3\x18,\n" +
+	"\x06reason\x12\"\x12 Reasons of what slicesvc changes*\x9a\a\n" +
 	"\vSyncTrigger\x12\x1c\n" +
 	"\x18SYNC_TRIGGER_UNSPECIFIED\x10\x00\x12A\n" +
 	"\x11SYNC_TRIGGER_TERM\x10\x01\x1a*\xc2\xf3\x18&2$A term of the Service's shard began.\x124\n" +
@@ -589,7 +676,8 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x15SYNC_TRIGGER_CONFLICT\x10\x06\x1a+\xc2\xf3\x18'2%A slice changed while it was written.\x127\n" +
 	"\x12SYNC_TRIGGER_RETRY\x10\a\x1a\x1f\xc2\xf3\x18\x1b2\x19The previous sync failed.\x12R\n" +
 	"\x14SYNC_TRIGGER_REQUEST\x10\b\x1a8\xc2\xf3\x18422A request asked for it: `trivet slices reconcile`.\x12\\\n" +
-	"\x17SYNC_TRIGGER_COMPACTION\x10\t\x1a?\xc2\xf3\x18;29The Service did not change, and its slices can be merged.\x1af\xc2\xf3\x18b\n" +
+	"\x17SYNC_TRIGGER_COMPACTION\x10\t\x1a?\xc2\xf3\x18;29The Service did not change, and its slices can be merged.\x12Q\n" +
+	"\x16SYNC_TRIGGER_ENDPOINTS\x10\xa08\x1a4\xc2\xf3\x1802.The Endpoints object that is mirrored changed.\x1af\xc2\xf3\x18b\n" +
 	"\atrigger\x12W\x12\x11Triggers of syncs\x1aBThe trigger of a sync is its cause; of several causes, the oldest.*\x90\x06\n" +
 	"\x0eEvictionReason\x12\x1f\n" +
 	"\x1bEVICTION_REASON_UNSPECIFIED\x10\x00\x12\xa2\x02\n" +
@@ -597,7 +685,19 @@ const file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc = "" +
 	"\x16DeletionByTaintManager*$condition `DisruptionTarget`, `True`2\xac\x01The Pod is about to be deleted, because its node has a NoExecute taint that it does not tolerate, or no longer. The message names the taint. A finished Pod does not get it.\x12\x99\x02\n" +
 	"&EVICTION_REASON_TAINT_MANAGER_EVICTION\x10\x02\x1a\xec\x01\xc2\xf3\x18\xe7\x01\n" +
 	"\x14TaintManagerEviction*/Event, `Normal`, of `taint-eviction-controller`2\x9d\x01\"deleted from node …\": the Pod was deleted for the named taint. \"may stay on node …\": the eviction was cancelled, because the taint is gone or tolerated.\x1a\x9b\x01\xc2\xf3\x18\x96\x01\n" +
-	"\x06reason\x12\x8b\x01\x12\"What taint eviction writes to Pods\x1aeThe loop `taint-eviction` of leasesvc writes these. The reasons are upstream's, the messages are not.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x06reason\x12\x8b\x01\x12\"What taint eviction writes to Pods\x1aeThe loop `taint-eviction` of leasesvc writes these. The reasons are upstream's, the messages are not.*\xb0\x11\n" +
+	"\x10DifferenceReason\x12!\n" +
+	"\x1dDIFFERENCE_REASON_UNSPECIFIED\x10\x00\x12\x90\x02\n" +
+	")DIFFERENCE_REASON_SLICES_PACKED_OTHERWISE\x10\xd0A\x1a\xdf\x01\xc2\xf3\x18\xda\x012\x89\x01The same endpoints lie in other slices, or in more slices than are needed. slicesvc fills and merges slices in another way than upstream.JLslicesvc rewrites the slices after the switch, without a change for clients.\x12\x91\x02\n" +
+	"+DIFFERENCE_REASON_HINTS_ALLOCATED_OTHERWISE\x10\xd1A\x1a\xde\x01\xc2\xf3\x18\xd9\x012\xa5\x01Only hints differ, and the Service has the annotation `service.kubernetes.io/topology-mode: Auto`. Which endpoints serve a zone depends on earlier allocations there.J/slicesvc writes its own hints after the switch.\x12\xba\x01\n" +
+	"%DIFFERENCE_REASON_SELECTOR_CLEANED_UP\x10\xd2A\x1a\x8d\x01\xc2\xf3\x18\x88\x012]`--cleanup-selectorless` deletes slices that upstream leaves to a Service without a selector.J'slicesvc deletes them after the switch.\x12\xad\x01\n" +
+	" DIFFERENCE_REASON_MIRROR_SPILLED\x10\xd3A\x1a\x85\x01\xc2\xf3\x18\x80\x012L`--mirroring-spill` mirrors addresses above the limit, which upstream drops.J0slicesvc writes further slices after the switch.\x12\xd1\x01\n" +
+	"%DIFFERENCE_REASON_PORT_NAMES_REPEATED\x10\xd4A\x1a\xa4\x01\xc2\xf3\x18\x9f\x012oAn Endpoints object has one port name twice. Upstream writes both into one slice, which kube-apiserver refuses.J,slicesvc writes two slices after the switch.\x12\x9a\x02\n" +
+	"!DIFFERENCE_REASON_EARLIER_VERDICT\x10\xd5A\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x92\x01The Node is silent for longer than node-health waits, and not for as long as the node-lifecycle-controller does: its session or its agent says so.JUThe Node is marked earlier after the switch. `trivet shadow nodes` shows by how much.\x12\xad\x01\n" +
+	"\x1cDIFFERENCE_REASON_TAINT_RATE\x10\xd7A\x1a\x89\x01\xc2\xf3\x18\x84\x012WA NoExecute taint waits for the rate of its zone, of which several Nodes are not ready.J)None: upstream adds it at that rate, too.\x12\x9a\x01\n" +
+	" DIFFERENCE_REASON_ALL_ZONES_DOWN\x10\xd8A\x1as\xc2\xf3\x18o2DAll zones are fully disrupted, so that no Node has NoExecute taints.J'None: upstream removes the taints, too.\x12\xbe\x01\n" +
+	"\x1fDIFFERENCE_REASON_SECOND_FAMILY\x10\xd9A\x1a\x97\x01\xc2\xf3\x18\x92\x012_`--dual-stack-endpoints` publishes a slice of the second family, which kube-apiserver does not.J/bootstrapsvc writes the slice after the switch.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
+	"\x06reason\x12\xd5\x01\x12\x1fReasons of intended differences\x1a\xb1\x01A loop in dry run (`--dry-run`) finds differences. One with a reason is intended: `trivet shadow` shows it and its exit code does not count it. docs/shadow.md explains dry runs.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_registry_v1alpha1_change_reasons_proto_rawDescOnce sync.Once
@@ -611,7 +711,7 @@ func file_trivet_registry_v1alpha1_change_reasons_proto_rawDescGZIP() []byte {
 	return file_trivet_registry_v1alpha1_change_reasons_proto_rawDescData
 }
 
-var file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_trivet_registry_v1alpha1_change_reasons_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_trivet_registry_v1alpha1_change_reasons_proto_goTypes = []any{
 	(LeaseWriteReason)(0),     // 0: trivet.registry.v1alpha1.LeaseWriteReason
 	(BaselineChangeReason)(0), // 1: trivet.registry.v1alpha1.BaselineChangeReason
@@ -619,6 +719,7 @@ var file_trivet_registry_v1alpha1_change_reasons_proto_goTypes = []any{
 	(SliceChangeReason)(0),    // 3: trivet.registry.v1alpha1.SliceChangeReason
 	(SyncTrigger)(0),          // 4: trivet.registry.v1alpha1.SyncTrigger
 	(EvictionReason)(0),       // 5: trivet.registry.v1alpha1.EvictionReason
+	(DifferenceReason)(0),     // 6: trivet.registry.v1alpha1.DifferenceReason
 }
 var file_trivet_registry_v1alpha1_change_reasons_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
@@ -639,7 +740,7 @@ func file_trivet_registry_v1alpha1_change_reasons_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc), len(file_trivet_registry_v1alpha1_change_reasons_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   0,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -160,6 +160,7 @@ const (
 	// Not stated.
 	EndpointEvidenceCode_ENDPOINT_EVIDENCE_CODE_UNSPECIFIED EndpointEvidenceCode = 0
 	EndpointEvidenceCode_ENDPOINT_EVIDENCE_CODE_SERVICE     EndpointEvidenceCode = 1
+	EndpointEvidenceCode_ENDPOINT_EVIDENCE_CODE_ENDPOINTS   EndpointEvidenceCode = 7300
 	EndpointEvidenceCode_ENDPOINT_EVIDENCE_CODE_SELECTOR    EndpointEvidenceCode = 2
 	EndpointEvidenceCode_ENDPOINT_EVIDENCE_CODE_PHASE       EndpointEvidenceCode = 3
 	EndpointEvidenceCode_ENDPOINT_EVIDENCE_CODE_ADDRESS     EndpointEvidenceCode = 4
@@ -174,21 +175,23 @@ const (
 // Enum value maps for EndpointEvidenceCode.
 var (
 	EndpointEvidenceCode_name = map[int32]string{
-		0:  "ENDPOINT_EVIDENCE_CODE_UNSPECIFIED",
-		1:  "ENDPOINT_EVIDENCE_CODE_SERVICE",
-		2:  "ENDPOINT_EVIDENCE_CODE_SELECTOR",
-		3:  "ENDPOINT_EVIDENCE_CODE_PHASE",
-		4:  "ENDPOINT_EVIDENCE_CODE_ADDRESS",
-		5:  "ENDPOINT_EVIDENCE_CODE_NODE",
-		6:  "ENDPOINT_EVIDENCE_CODE_READINESS",
-		7:  "ENDPOINT_EVIDENCE_CODE_TERMINATION",
-		8:  "ENDPOINT_EVIDENCE_CODE_PORTS",
-		9:  "ENDPOINT_EVIDENCE_CODE_SLICE",
-		10: "ENDPOINT_EVIDENCE_CODE_HINTS",
+		0:    "ENDPOINT_EVIDENCE_CODE_UNSPECIFIED",
+		1:    "ENDPOINT_EVIDENCE_CODE_SERVICE",
+		7300: "ENDPOINT_EVIDENCE_CODE_ENDPOINTS",
+		2:    "ENDPOINT_EVIDENCE_CODE_SELECTOR",
+		3:    "ENDPOINT_EVIDENCE_CODE_PHASE",
+		4:    "ENDPOINT_EVIDENCE_CODE_ADDRESS",
+		5:    "ENDPOINT_EVIDENCE_CODE_NODE",
+		6:    "ENDPOINT_EVIDENCE_CODE_READINESS",
+		7:    "ENDPOINT_EVIDENCE_CODE_TERMINATION",
+		8:    "ENDPOINT_EVIDENCE_CODE_PORTS",
+		9:    "ENDPOINT_EVIDENCE_CODE_SLICE",
+		10:   "ENDPOINT_EVIDENCE_CODE_HINTS",
 	}
 	EndpointEvidenceCode_value = map[string]int32{
 		"ENDPOINT_EVIDENCE_CODE_UNSPECIFIED": 0,
 		"ENDPOINT_EVIDENCE_CODE_SERVICE":     1,
+		"ENDPOINT_EVIDENCE_CODE_ENDPOINTS":   7300,
 		"ENDPOINT_EVIDENCE_CODE_SELECTOR":    2,
 		"ENDPOINT_EVIDENCE_CODE_PHASE":       3,
 		"ENDPOINT_EVIDENCE_CODE_ADDRESS":     4,
@@ -395,21 +398,22 @@ const file_trivet_registry_v1alpha1_codes_proto_rawDesc = "" +
 	"\x0eadd-no-execute2hA NoExecute taint is added at the rate of its zone, or replaces the other at once, in a term of shard 0.\x12s\n" +
 	"!NODE_WRITE_STEP_REMOVE_NO_EXECUTE\x10\x04\x1aL\xc2\xf3\x18H\n" +
 	"\x11remove-no-execute23NoExecute taints are removed, in a term of shard 0.\x1ar\xc2\xf3\x18n\n" +
-	"\x04step\x12f\x12\x14Steps of node health\x1aNThe loop `node-health` logs each write to a Node as `wrote node`, with `step`.*\xbe\r\n" +
+	"\x04step\x12f\x12\x14Steps of node health\x1aNThe loop `node-health` logs each write to a Node as `wrote node`, with `step`.*\xe0\x11\n" +
 	"\x14EndpointEvidenceCode\x12&\n" +
-	"\"ENDPOINT_EVIDENCE_CODE_UNSPECIFIED\x10\x00\x12v\n" +
-	"\x1eENDPOINT_EVIDENCE_CODE_SERVICE\x10\x01\x1aR\xc2\xf3\x18N* Whether the Service gets slices.:*It has no selector, or is an ExternalName.\x12\x8f\x01\n" +
+	"\"ENDPOINT_EVIDENCE_CODE_UNSPECIFIED\x10\x00\x12\x9a\x01\n" +
+	"\x1eENDPOINT_EVIDENCE_CODE_SERVICE\x10\x01\x1av\xc2\xf3\x18r* Whether the Service gets slices.:NIt has no selector and is not mirrored, is an ExternalName, or does not exist.\x12\x92\x03\n" +
+	" ENDPOINT_EVIDENCE_CODE_ENDPOINTS\x10\x849\x1a\xea\x02\xc2\xf3\x18\xe5\x02*\x97\x01Whether the Endpoints object of the Service is mirrored. The link follows SERVICE, for a Service without a selector and for an address that no Pod has.:\xc8\x01It is not mirrored: there is none, there is no Service, it has the label `endpointslice.kubernetes.io/skip-mirror` or the annotation of a leader election, or the loop `endpointslice-mirroring` is off.\x12\x8f\x01\n" +
 	"\x1fENDPOINT_EVIDENCE_CODE_SELECTOR\x10\x02\x1aj\xc2\xf3\x18f*4One label of the selector; there is a link for each.:.The Pod lacks the label, or has another value.\x12U\n" +
-	"\x1cENDPOINT_EVIDENCE_CODE_PHASE\x10\x03\x1a3\xc2\xf3\x18/*\x10The Pod's phase.:\x1bIt has failed or succeeded.\x12\x96\x01\n" +
-	"\x1eENDPOINT_EVIDENCE_CODE_ADDRESS\x10\x04\x1ar\xc2\xf3\x18n*PThe Pod's address of one family; there is a link for each family of the Service.:\x1aIt has none of any family.\x12\xa2\x01\n" +
+	"\x1cENDPOINT_EVIDENCE_CODE_PHASE\x10\x03\x1a3\xc2\xf3\x18/*\x10The Pod's phase.:\x1bIt has failed or succeeded.\x12\xeb\x01\n" +
+	"\x1eENDPOINT_EVIDENCE_CODE_ADDRESS\x10\x04\x1a\xc6\x01\xc2\xf3\x18\xc1\x01*sThe Pod's address of one family; there is a link for each family of the Service. Of a mirrored address, its subset.:JIt has none of any family; the Endpoints object lacks it, or has too many.\x12\xa2\x01\n" +
 	"\x1bENDPOINT_EVIDENCE_CODE_NODE\x10\x05\x1a\x80\x01\xc2\xf3\x18|*\"The Node that the Pod is bound to.:VIt is not bound, or the Node does not exist, unless `publishNotReadyAddresses` is set.\x12\x82\x01\n" +
 	" ENDPOINT_EVIDENCE_CODE_READINESS\x10\x06\x1a\\\xc2\xf3\x18X*\x1aThe Pod's condition Ready.::It is not ready, unless `publishNotReadyAddresses` is set.\x12\x99\x01\n" +
 	"\"ENDPOINT_EVIDENCE_CODE_TERMINATION\x10\a\x1aq\xc2\xf3\x18m*!Whether the Pod is being deleted.:HThe Pod is being deleted: it gets traffic only if no other Pod is ready.\x12\x99\x01\n" +
 	"\x1cENDPOINT_EVIDENCE_CODE_PORTS\x10\b\x1aw\xc2\xf3\x18s*\x1fThe Service's ports on the Pod.:PNo container has a port with a name that the Service uses, and it uses no other.\x12\x90\x01\n" +
 	"\x1cENDPOINT_EVIDENCE_CODE_SLICE\x10\t\x1an\xc2\xf3\x18j*CThe Pod's place in a slice of one family; there is a link for each.:#No slice has it, though one should.\x12\x92\x01\n" +
 	"\x1cENDPOINT_EVIDENCE_CODE_HINTS\x10\n" +
-	"\x1ap\xc2\xf3\x18l*-Whether the endpoint serves a zone or a node.:;Never. It is WARNING when hints are configured and missing.\x1a\xf9\x01\xc2\xf3\x18\xf4\x01\n" +
-	"\x04code\x12\xeb\x01\x12\x15Evidence of endpoints\x1a\xd1\x01`ExplainEndpoint` returns these links, always all and in this order. One that is FAILED keeps the Pod from the Service's traffic. One that is WARNING is about to change, or costs the Pod a part of the traffic.*\xf1\a\n" +
+	"\x1ap\xc2\xf3\x18l*-Whether the endpoint serves a zone or a node.:;Never. It is WARNING when hints are configured and missing.\x1a\x8c\x02\xc2\xf3\x18\x87\x02\n" +
+	"\x04code\x12\xfe\x01\x12\x15Evidence of endpoints\x1a\xe4\x01`ExplainEndpoint` returns these links, always all and in this order, but for ENDPOINTS. One that is FAILED keeps the Pod from the Service's traffic. One that is WARNING is about to change, or costs the Pod a part of the traffic.*\xf1\a\n" +
 	"\x13FindingEvidenceCode\x12%\n" +
 	"!FINDING_EVIDENCE_CODE_UNSPECIFIED\x10\x00\x12\x96\x01\n" +
 	"!FINDING_EVIDENCE_CODE_SERVICE_USE\x10\x01\x1ao\xc2\xf3\x18k*CWhat one Service uses; there is a link for each of the first eight.:$Its value is not an address or port.\x12\x9d\x01\n" +

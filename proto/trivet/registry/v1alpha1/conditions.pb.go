@@ -116,34 +116,52 @@ const (
 	ConditionReason_CONDITION_REASON_SHARED_ADDRESS_NOT_READY      ConditionReason = 20
 	ConditionReason_CONDITION_REASON_NAMESPACE_TERMINATING         ConditionReason = 100
 	ConditionReason_CONDITION_REASON_APISERVER_DENIED              ConditionReason = 300
+	ConditionReason_CONDITION_REASON_MIRRORED                      ConditionReason = 7300
+	ConditionReason_CONDITION_REASON_SKIP_MIRROR_LABEL             ConditionReason = 7301
+	ConditionReason_CONDITION_REASON_LEADER_ANNOTATION             ConditionReason = 7302
+	ConditionReason_CONDITION_REASON_TOO_MANY_ADDRESSES            ConditionReason = 7303
+	ConditionReason_CONDITION_REASON_INVALID_ADDRESSES             ConditionReason = 7304
+	ConditionReason_CONDITION_REASON_SELECTOR_REMOVED              ConditionReason = 7305
+	ConditionReason_CONDITION_REASON_HAS_SELECTOR                  ConditionReason = 7306
+	ConditionReason_CONDITION_REASON_NO_ENDPOINTS                  ConditionReason = 7307
+	ConditionReason_CONDITION_REASON_NO_SERVICE                    ConditionReason = 7308
 )
 
 // Enum value maps for ConditionReason.
 var (
 	ConditionReason_name = map[int32]string{
-		0:   "CONDITION_REASON_UNSPECIFIED",
-		1:   "CONDITION_REASON_SELECTOR",
-		2:   "CONDITION_REASON_NO_SELECTOR",
-		3:   "CONDITION_REASON_EXTERNAL_NAME",
-		4:   "CONDITION_REASON_ANOTHER_WRITER",
-		5:   "CONDITION_REASON_HINTED",
-		6:   "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
-		7:   "CONDITION_REASON_NO_ZONES",
-		8:   "CONDITION_REASON_SELF_CHECK_PENDING",
-		9:   "CONDITION_REASON_APISERVER_UNREACHABLE",
-		10:  "CONDITION_REASON_CACHE_STALE",
-		11:  "CONDITION_REASON_PROCESS_LATE",
-		12:  "CONDITION_REASON_MASS_SILENCE",
-		13:  "CONDITION_REASON_CACHE_NOT_SYNCED",
-		14:  "CONDITION_REASON_NO_ZONE_READY",
-		15:  "CONDITION_REASON_READY",
-		16:  "CONDITION_REASON_NOT_READY",
-		17:  "CONDITION_REASON_STATIC_ADDRESS",
-		18:  "CONDITION_REASON_NOT_SELECTED",
-		19:  "CONDITION_REASON_ENDPOINTS_UNMANAGED",
-		20:  "CONDITION_REASON_SHARED_ADDRESS_NOT_READY",
-		100: "CONDITION_REASON_NAMESPACE_TERMINATING",
-		300: "CONDITION_REASON_APISERVER_DENIED",
+		0:    "CONDITION_REASON_UNSPECIFIED",
+		1:    "CONDITION_REASON_SELECTOR",
+		2:    "CONDITION_REASON_NO_SELECTOR",
+		3:    "CONDITION_REASON_EXTERNAL_NAME",
+		4:    "CONDITION_REASON_ANOTHER_WRITER",
+		5:    "CONDITION_REASON_HINTED",
+		6:    "CONDITION_REASON_NOT_ENOUGH_NODES_OR_ENDPOINTS",
+		7:    "CONDITION_REASON_NO_ZONES",
+		8:    "CONDITION_REASON_SELF_CHECK_PENDING",
+		9:    "CONDITION_REASON_APISERVER_UNREACHABLE",
+		10:   "CONDITION_REASON_CACHE_STALE",
+		11:   "CONDITION_REASON_PROCESS_LATE",
+		12:   "CONDITION_REASON_MASS_SILENCE",
+		13:   "CONDITION_REASON_CACHE_NOT_SYNCED",
+		14:   "CONDITION_REASON_NO_ZONE_READY",
+		15:   "CONDITION_REASON_READY",
+		16:   "CONDITION_REASON_NOT_READY",
+		17:   "CONDITION_REASON_STATIC_ADDRESS",
+		18:   "CONDITION_REASON_NOT_SELECTED",
+		19:   "CONDITION_REASON_ENDPOINTS_UNMANAGED",
+		20:   "CONDITION_REASON_SHARED_ADDRESS_NOT_READY",
+		100:  "CONDITION_REASON_NAMESPACE_TERMINATING",
+		300:  "CONDITION_REASON_APISERVER_DENIED",
+		7300: "CONDITION_REASON_MIRRORED",
+		7301: "CONDITION_REASON_SKIP_MIRROR_LABEL",
+		7302: "CONDITION_REASON_LEADER_ANNOTATION",
+		7303: "CONDITION_REASON_TOO_MANY_ADDRESSES",
+		7304: "CONDITION_REASON_INVALID_ADDRESSES",
+		7305: "CONDITION_REASON_SELECTOR_REMOVED",
+		7306: "CONDITION_REASON_HAS_SELECTOR",
+		7307: "CONDITION_REASON_NO_ENDPOINTS",
+		7308: "CONDITION_REASON_NO_SERVICE",
 	}
 	ConditionReason_value = map[string]int32{
 		"CONDITION_REASON_UNSPECIFIED":                   0,
@@ -169,6 +187,15 @@ var (
 		"CONDITION_REASON_SHARED_ADDRESS_NOT_READY":      20,
 		"CONDITION_REASON_NAMESPACE_TERMINATING":         100,
 		"CONDITION_REASON_APISERVER_DENIED":              300,
+		"CONDITION_REASON_MIRRORED":                      7300,
+		"CONDITION_REASON_SKIP_MIRROR_LABEL":             7301,
+		"CONDITION_REASON_LEADER_ANNOTATION":             7302,
+		"CONDITION_REASON_TOO_MANY_ADDRESSES":            7303,
+		"CONDITION_REASON_INVALID_ADDRESSES":             7304,
+		"CONDITION_REASON_SELECTOR_REMOVED":              7305,
+		"CONDITION_REASON_HAS_SELECTOR":                  7306,
+		"CONDITION_REASON_NO_ENDPOINTS":                  7307,
+		"CONDITION_REASON_NO_SERVICE":                    7308,
 	}
 )
 
@@ -294,47 +321,51 @@ const (
 	ConditionType_CONDITION_TYPE_PORTS_MATCH                   ConditionType = 34
 	ConditionType_CONDITION_TYPE_CREATION_REFUSED              ConditionType = 100
 	ConditionType_CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED    ConditionType = 600
+	ConditionType_CONDITION_TYPE_ADDRESSES_DROPPED             ConditionType = 7300
+	ConditionType_CONDITION_TYPE_SOURCES_OVERLAP               ConditionType = 7301
 )
 
 // Enum value maps for ConditionType.
 var (
 	ConditionType_name = map[int32]string{
-		0:   "CONDITION_TYPE_UNSPECIFIED",
-		1:   "CONDITION_TYPE_MARKING_SUSPENDED",
-		3:   "CONDITION_TYPE_EVICTION_SUSPENDED",
-		4:   "CONDITION_TYPE_MANAGED",
-		5:   "CONDITION_TYPE_CONTENDED",
-		6:   "CONDITION_TYPE_TOPOLOGY_HINTS",
-		7:   "CONDITION_TYPE_PUBLISHED",
-		8:   "CONDITION_TYPE_REGISTERED",
-		9:   "CONDITION_TYPE_NAMESPACES_ACTIVE",
-		10:  "CONDITION_TYPE_NAMESPACES_LABELLED",
-		11:  "CONDITION_TYPE_SERVICE_ACTIVE",
-		12:  "CONDITION_TYPE_CLUSTER_IP_AS_CONFIGURED",
-		13:  "CONDITION_TYPE_CLUSTER_IP_KNOWN",
-		14:  "CONDITION_TYPE_SERVICE_DUAL_STACK",
-		15:  "CONDITION_TYPE_SERVICE_CIDR_PRESENT",
-		16:  "CONDITION_TYPE_SERVICE_CIDR_ACTIVE",
-		17:  "CONDITION_TYPE_SERVICE_CIDR_READY",
-		18:  "CONDITION_TYPE_SERVICE_CIDR_AS_CONFIGURED",
-		19:  "CONDITION_TYPE_SERVICE_CIDR_READABLE",
-		20:  "CONDITION_TYPE_ENDPOINT_SLICES_OWNED",
-		21:  "CONDITION_TYPE_APISERVERS_REPORTING",
-		22:  "CONDITION_TYPE_APISERVERS_READY",
-		23:  "CONDITION_TYPE_ADDRESS_FAMILIES_MATCH",
-		24:  "CONDITION_TYPE_ADDRESS_FAMILY_KNOWN",
-		25:  "CONDITION_TYPE_ADDRESSES_ROUTABLE",
-		26:  "CONDITION_TYPE_STATIC_ADDRESS_RESOLVED",
-		27:  "CONDITION_TYPE_PUBLISHED_APISERVERS_READY",
-		28:  "CONDITION_TYPE_APISERVER_COUNT_AS_CONFIGURED",
-		29:  "CONDITION_TYPE_LAST_APISERVER_PRESENT",
-		30:  "CONDITION_TYPE_KEYS_LEASED",
-		31:  "CONDITION_TYPE_KEY_LEASES_ALIVE",
-		32:  "CONDITION_TYPE_KEYS_READABLE",
-		33:  "CONDITION_TYPE_APISERVERS_ANSWERING",
-		34:  "CONDITION_TYPE_PORTS_MATCH",
-		100: "CONDITION_TYPE_CREATION_REFUSED",
-		600: "CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED",
+		0:    "CONDITION_TYPE_UNSPECIFIED",
+		1:    "CONDITION_TYPE_MARKING_SUSPENDED",
+		3:    "CONDITION_TYPE_EVICTION_SUSPENDED",
+		4:    "CONDITION_TYPE_MANAGED",
+		5:    "CONDITION_TYPE_CONTENDED",
+		6:    "CONDITION_TYPE_TOPOLOGY_HINTS",
+		7:    "CONDITION_TYPE_PUBLISHED",
+		8:    "CONDITION_TYPE_REGISTERED",
+		9:    "CONDITION_TYPE_NAMESPACES_ACTIVE",
+		10:   "CONDITION_TYPE_NAMESPACES_LABELLED",
+		11:   "CONDITION_TYPE_SERVICE_ACTIVE",
+		12:   "CONDITION_TYPE_CLUSTER_IP_AS_CONFIGURED",
+		13:   "CONDITION_TYPE_CLUSTER_IP_KNOWN",
+		14:   "CONDITION_TYPE_SERVICE_DUAL_STACK",
+		15:   "CONDITION_TYPE_SERVICE_CIDR_PRESENT",
+		16:   "CONDITION_TYPE_SERVICE_CIDR_ACTIVE",
+		17:   "CONDITION_TYPE_SERVICE_CIDR_READY",
+		18:   "CONDITION_TYPE_SERVICE_CIDR_AS_CONFIGURED",
+		19:   "CONDITION_TYPE_SERVICE_CIDR_READABLE",
+		20:   "CONDITION_TYPE_ENDPOINT_SLICES_OWNED",
+		21:   "CONDITION_TYPE_APISERVERS_REPORTING",
+		22:   "CONDITION_TYPE_APISERVERS_READY",
+		23:   "CONDITION_TYPE_ADDRESS_FAMILIES_MATCH",
+		24:   "CONDITION_TYPE_ADDRESS_FAMILY_KNOWN",
+		25:   "CONDITION_TYPE_ADDRESSES_ROUTABLE",
+		26:   "CONDITION_TYPE_STATIC_ADDRESS_RESOLVED",
+		27:   "CONDITION_TYPE_PUBLISHED_APISERVERS_READY",
+		28:   "CONDITION_TYPE_APISERVER_COUNT_AS_CONFIGURED",
+		29:   "CONDITION_TYPE_LAST_APISERVER_PRESENT",
+		30:   "CONDITION_TYPE_KEYS_LEASED",
+		31:   "CONDITION_TYPE_KEY_LEASES_ALIVE",
+		32:   "CONDITION_TYPE_KEYS_READABLE",
+		33:   "CONDITION_TYPE_APISERVERS_ANSWERING",
+		34:   "CONDITION_TYPE_PORTS_MATCH",
+		100:  "CONDITION_TYPE_CREATION_REFUSED",
+		600:  "CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED",
+		7300: "CONDITION_TYPE_ADDRESSES_DROPPED",
+		7301: "CONDITION_TYPE_SOURCES_OVERLAP",
 	}
 	ConditionType_value = map[string]int32{
 		"CONDITION_TYPE_UNSPECIFIED":                   0,
@@ -373,6 +404,8 @@ var (
 		"CONDITION_TYPE_PORTS_MATCH":                   34,
 		"CONDITION_TYPE_CREATION_REFUSED":              100,
 		"CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED":    600,
+		"CONDITION_TYPE_ADDRESSES_DROPPED":             7300,
+		"CONDITION_TYPE_SOURCES_OVERLAP":               7301,
 	}
 )
 
@@ -443,46 +476,50 @@ const (
 	ProblemCode_PROBLEM_CODE_NODES_NOT_READY         ProblemCode = 32
 	ProblemCode_PROBLEM_CODE_HOLDER_LIMIT_REACHED    ProblemCode = 33
 	ProblemCode_PROBLEM_CODE_RECEIVER_DOUBTED        ProblemCode = 300
+	ProblemCode_PROBLEM_CODE_ADDRESSES_DROPPED       ProblemCode = 7300
+	ProblemCode_PROBLEM_CODE_SLICE_SOURCES_OVERLAP   ProblemCode = 7301
 )
 
 // Enum value maps for ProblemCode.
 var (
 	ProblemCode_name = map[int32]string{
-		0:   "PROBLEM_CODE_UNSPECIFIED",
-		1:   "PROBLEM_CODE_NO_REPLICA",
-		2:   "PROBLEM_CODE_SERVICE_UNKNOWN",
-		3:   "PROBLEM_CODE_REPLICA_UNREACHABLE",
-		4:   "PROBLEM_CODE_REPLICA_NOT_READY",
-		5:   "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
-		6:   "PROBLEM_CODE_LEADER_NOT_REGISTERED",
-		7:   "PROBLEM_CODE_LOOP_FAILING",
-		8:   "PROBLEM_CODE_LOOP_STALLED",
-		9:   "PROBLEM_CODE_SHARD_BLOCKED",
-		10:  "PROBLEM_CODE_CACHE_NOT_SYNCED",
-		11:  "PROBLEM_CODE_WATCH_SILENT",
-		12:  "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
-		13:  "PROBLEM_CODE_FINDINGS_OPEN",
-		14:  "PROBLEM_CODE_REPAIR_FAILED",
-		15:  "PROBLEM_CODE_AUDIT_FAILED",
-		16:  "PROBLEM_CODE_MARKING_SUSPENDED",
-		17:  "PROBLEM_CODE_NODES_SILENT",
-		18:  "PROBLEM_CODE_NODES_UNKNOWN",
-		19:  "PROBLEM_CODE_ZONE_DISRUPTED",
-		20:  "PROBLEM_CODE_LEASES_NOT_WRITTEN",
-		21:  "PROBLEM_CODE_DUPLICATE_HOLDERS",
-		22:  "PROBLEM_CODE_LEASES_WITHOUT_NODE",
-		23:  "PROBLEM_CODE_EVICTIONS_FAILING",
-		24:  "PROBLEM_CODE_SLICE_SYNCS_FAILING",
-		25:  "PROBLEM_CODE_SLICES_CONTENDED",
-		26:  "PROBLEM_CODE_NO_APISERVER_READY",
-		27:  "PROBLEM_CODE_ENDPOINTS_EMPTY",
-		28:  "PROBLEM_CODE_ENDPOINTS_STALE",
-		29:  "PROBLEM_CODE_BASELINE_NOT_RECONCILED",
-		30:  "PROBLEM_CODE_BASELINE_CONDITION",
-		31:  "PROBLEM_CODE_EVICTIONS_SUSPENDED",
-		32:  "PROBLEM_CODE_NODES_NOT_READY",
-		33:  "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
-		300: "PROBLEM_CODE_RECEIVER_DOUBTED",
+		0:    "PROBLEM_CODE_UNSPECIFIED",
+		1:    "PROBLEM_CODE_NO_REPLICA",
+		2:    "PROBLEM_CODE_SERVICE_UNKNOWN",
+		3:    "PROBLEM_CODE_REPLICA_UNREACHABLE",
+		4:    "PROBLEM_CODE_REPLICA_NOT_READY",
+		5:    "PROBLEM_CODE_SHARDS_WITHOUT_LEADER",
+		6:    "PROBLEM_CODE_LEADER_NOT_REGISTERED",
+		7:    "PROBLEM_CODE_LOOP_FAILING",
+		8:    "PROBLEM_CODE_LOOP_STALLED",
+		9:    "PROBLEM_CODE_SHARD_BLOCKED",
+		10:   "PROBLEM_CODE_CACHE_NOT_SYNCED",
+		11:   "PROBLEM_CODE_WATCH_SILENT",
+		12:   "PROBLEM_CODE_DEPENDENCY_UNREACHABLE",
+		13:   "PROBLEM_CODE_FINDINGS_OPEN",
+		14:   "PROBLEM_CODE_REPAIR_FAILED",
+		15:   "PROBLEM_CODE_AUDIT_FAILED",
+		16:   "PROBLEM_CODE_MARKING_SUSPENDED",
+		17:   "PROBLEM_CODE_NODES_SILENT",
+		18:   "PROBLEM_CODE_NODES_UNKNOWN",
+		19:   "PROBLEM_CODE_ZONE_DISRUPTED",
+		20:   "PROBLEM_CODE_LEASES_NOT_WRITTEN",
+		21:   "PROBLEM_CODE_DUPLICATE_HOLDERS",
+		22:   "PROBLEM_CODE_LEASES_WITHOUT_NODE",
+		23:   "PROBLEM_CODE_EVICTIONS_FAILING",
+		24:   "PROBLEM_CODE_SLICE_SYNCS_FAILING",
+		25:   "PROBLEM_CODE_SLICES_CONTENDED",
+		26:   "PROBLEM_CODE_NO_APISERVER_READY",
+		27:   "PROBLEM_CODE_ENDPOINTS_EMPTY",
+		28:   "PROBLEM_CODE_ENDPOINTS_STALE",
+		29:   "PROBLEM_CODE_BASELINE_NOT_RECONCILED",
+		30:   "PROBLEM_CODE_BASELINE_CONDITION",
+		31:   "PROBLEM_CODE_EVICTIONS_SUSPENDED",
+		32:   "PROBLEM_CODE_NODES_NOT_READY",
+		33:   "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
+		300:  "PROBLEM_CODE_RECEIVER_DOUBTED",
+		7300: "PROBLEM_CODE_ADDRESSES_DROPPED",
+		7301: "PROBLEM_CODE_SLICE_SOURCES_OVERLAP",
 	}
 	ProblemCode_value = map[string]int32{
 		"PROBLEM_CODE_UNSPECIFIED":             0,
@@ -520,6 +557,8 @@ var (
 		"PROBLEM_CODE_NODES_NOT_READY":         32,
 		"PROBLEM_CODE_HOLDER_LIMIT_REACHED":    33,
 		"PROBLEM_CODE_RECEIVER_DOUBTED":        300,
+		"PROBLEM_CODE_ADDRESSES_DROPPED":       7300,
+		"PROBLEM_CODE_SLICE_SOURCES_OVERLAP":   7301,
 	}
 )
 
@@ -564,7 +603,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	" NODE_HEALTH_REASON_LEASE_EXPIRED\x10\x05\x1aJ\xc2\xf3\x18F2DThe lease of the Node expired, and there is no other signal of life.\x12N\n" +
 	"\"NODE_HEALTH_REASON_SIGNALS_EXPIRED\x10\x06\x1a&\xc2\xf3\x18\"2 The last signal of life expired.\x12^\n" +
 	"\x1dNODE_HEALTH_REASON_NEVER_SEEN\x10\a\x1a;\xc2\xf3\x18725No signal of life came since the Node was first seen.\x1a&\xc2\xf3\x18\"\n" +
-	"\x06reason\x12\x18\x12\x16Reasons of node health*\xb4\x1c\n" +
+	"\x06reason\x12\x18\x12\x16Reasons of node health*\xad*\n" +
 	"\x0fConditionReason\x12 \n" +
 	"\x1cCONDITION_REASON_UNSPECIFIED\x10\x00\x12w\n" +
 	"\x19CONDITION_REASON_SELECTOR\x10\x01\x1aX\xc2\xf3\x18T*\x16`Managed` of a Service2:The Service has a selector, so slicesvc writes its slices.\x12\x8c\x01\n" +
@@ -589,14 +628,23 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"$CONDITION_REASON_ENDPOINTS_UNMANAGED\x10\x13\x1ad\xc2\xf3\x18`*\x1f`Published` of a kube-apiserver2=Endpoints are not written: `--endpoint-reconciler-type=none`.\x12\x9b\x01\n" +
 	")CONDITION_REASON_SHARED_ADDRESS_NOT_READY\x10\x14\x1al\xc2\xf3\x18h* `Registered` of a kube-apiserver2DBehind the same address there is a kube-apiserver that is not ready.\x12\xdd\x01\n" +
 	"&CONDITION_REASON_NAMESPACE_TERMINATING\x10d\x1a\xb0\x01\xc2\xf3\x18\xab\x01*\x1e`CreationRefused` of a Service2\x88\x01The namespace of the Service is being deleted, so kube-apiserver creates no object in it. Existing slices are still updated and deleted.\x12\x95\x01\n" +
-	"!CONDITION_REASON_APISERVER_DENIED\x10\xac\x02\x1am\xc2\xf3\x18i*\x12`MarkingSuspended`2SThe kube-apiserver refuses to show Leases to the replica, which needs another role.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
+	"!CONDITION_REASON_APISERVER_DENIED\x10\xac\x02\x1am\xc2\xf3\x18i*\x12`MarkingSuspended`2SThe kube-apiserver refuses to show Leases to the replica, which needs another role.\x12\x9f\x01\n" +
+	"\x19CONDITION_REASON_MIRRORED\x10\x849\x1a\x7f\xc2\xf3\x18{*\x16`Managed` of a Service2aThe Service has no selector, so slicesvc writes its slices from the Endpoints object of its name.\x12\xe8\x01\n" +
+	"\"CONDITION_REASON_SKIP_MIRROR_LABEL\x10\x859\x1a\xbe\x01\xc2\xf3\x18\xb9\x01*\x16`Managed` of a Service2\x9e\x01The Service has no selector, and its Endpoints object has the label `endpointslice.kubernetes.io/skip-mirror`. Another controller or a user writes its slices.\x12\xdf\x01\n" +
+	"\"CONDITION_REASON_LEADER_ANNOTATION\x10\x869\x1a\xb5\x01\xc2\xf3\x18\xb0\x01*\x16`Managed` of a Service2\x95\x01The Service has no selector, and its Endpoints object has the annotation `control-plane.alpha.kubernetes.io/leader`: it is a lock of leader election.\x12\xef\x01\n" +
+	"#CONDITION_REASON_TOO_MANY_ADDRESSES\x10\x879\x1a\xc4\x01\xc2\xf3\x18\xbf\x01*\x1f`AddressesDropped` of a Service2\x9b\x01A subset of the Endpoints object has more addresses than `--mirroring-max-endpoints-per-subset` allows. With `--mirroring-spill`, further slices hold them.\x12\xba\x01\n" +
+	"\"CONDITION_REASON_INVALID_ADDRESSES\x10\x889\x1a\x90\x01\xc2\xf3\x18\x8b\x01*\x1f`AddressesDropped` of a Service2hThe Endpoints object has addresses that are no IP addresses. The message names the writer of the object.\x12\xd9\x01\n" +
+	"!CONDITION_REASON_SELECTOR_REMOVED\x10\x899\x1a\xb0\x01\xc2\xf3\x18\xab\x01*\x1d`SourcesOverlap` of a Service2\x89\x01The Service has lost its selector, and the slices of the Pods that it selected stay. slicesvc deletes them with `--cleanup-selectorless`.\x12\x91\x01\n" +
+	"\x1dCONDITION_REASON_HAS_SELECTOR\x10\x8a9\x1am\xc2\xf3\x18i*\x1d`SourcesOverlap` of a Service2HThe Service has got a selector, and mirrored slices are not deleted yet.\x12\xaf\x01\n" +
+	"\x1dCONDITION_REASON_NO_ENDPOINTS\x10\x8b9\x1a\x8a\x01\xc2\xf3\x18\x85\x01*\x16`Managed` of a Service2kThe Service has neither a selector nor an Endpoints object. Another controller or a user writes its slices.\x12\xb6\x01\n" +
+	"\x1bCONDITION_REASON_NO_SERVICE\x10\x8c9\x1a\x93\x01\xc2\xf3\x18\x8e\x01*0`mirror_reason` of the error `SERVICE_NOT_FOUND`2ZThere is an Endpoints object of the name. It is not mirrored, because there is no Service.\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\n" +
 	"\x06reason\x12\xd5\x01\x12\x15Reasons of conditions\x1a\xbb\x01The subject is the type of the condition. Conditions of the baseline and of kube-apiservers have the reasons of [what bootstrapsvc changes](#reasons-of-what-bootstrapsvc-changes) as well.*\xec\x03\n" +
 	"\x14PlanIncompleteReason\x12&\n" +
 	"\"PLAN_INCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\x8c\x01\n" +
 	"#PLAN_INCOMPLETE_REASON_NODE_MISSING\x10\x01\x1ac\xc2\xf3\x18_2]A Pod of the Service is bound to a Node that does not exist. The endpoint waits for the Node.\x12v\n" +
 	"\"PLAN_INCOMPLETE_REASON_CATCHING_UP\x10\x02\x1aN\xc2\xf3\x18J2HThe leader has not read yet what the previous leader of the shard wrote.\x12x\n" +
 	"$PLAN_INCOMPLETE_REASON_LOOP_DISABLED\x10\x03\x1aN\xc2\xf3\x18J2HA loop is disabled by `--loops`, so what it would change is not planned.\x1a+\xc2\xf3\x18'\n" +
-	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\x9c'\n" +
+	"\x06reason\x12\x1d\x12\x1bReasons of incomplete plans*\xd6)\n" +
 	"\rConditionType\x12\x1e\n" +
 	"\x1aCONDITION_TYPE_UNSPECIFIED\x10\x00\x12\x8b\x01\n" +
 	" CONDITION_TYPE_MARKING_SUSPENDED\x10\x01\x1ae\xc2\xf3\x18a\n" +
@@ -672,9 +720,13 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1fCONDITION_TYPE_CREATION_REFUSED\x10d\x1a\x81\x01\xc2\xf3\x18}\n" +
 	"\x0fCreationRefused*\ta Service2_TRUE when kube-apiserver refused to create a slice in the last sync, and a retry does not help.\x12\xae\x01\n" +
 	")CONDITION_TYPE_SERVICE_TYPE_AS_CONFIGURED\x10\xd8\x04\x1a~\xc2\xf3\x18z\n" +
-	"\x17ServiceTypeAsConfigured*\fthe baseline2QFALSE when the type or the node ports of the Service are not the configured ones.\x1az\xc2\xf3\x18v\n" +
+	"\x17ServiceTypeAsConfigured*\fthe baseline2QFALSE when the type or the node ports of the Service are not the configured ones.\x12\x87\x01\n" +
+	" CONDITION_TYPE_ADDRESSES_DROPPED\x10\x849\x1a`\xc2\xf3\x18\\\n" +
+	"\x10AddressesDropped*\ta Service2=TRUE while addresses of its Endpoints object are in no slice.\x12\xad\x01\n" +
+	"\x1eCONDITION_TYPE_SOURCES_OVERLAP\x10\x859\x1a\x87\x01\xc2\xf3\x18\x82\x01\n" +
+	"\x0eSourcesOverlap*\ta Service2eTRUE while it has slices of selected Pods and mirrored slices. Traffic goes to the endpoints of both.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xb0/\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\x933\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -711,7 +763,9 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	" PROBLEM_CODE_EVICTIONS_SUSPENDED\x10\x1f\x1a\xa4\x01\xc2\xf3\x18\x9f\x012KPods of Nodes are due and none is evicted, because node health is not sure.RGLook at the message, and explain the first Node: `trivet explain node`.Z\aUNKNOWN\x12\xad\x01\n" +
 	"\x1cPROBLEM_CODE_NODES_NOT_READY\x10 \x1a\x8a\x01\xc2\xf3\x18\x85\x012:Nodes give signals, and their Ready condition is not True.R>Look at the kubelet of the first one: `kubectl describe node`.Z\aWARNING\x12\xbc\x01\n" +
 	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\x96\x02\n" +
-	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x1aL\xc2\xf3\x18H\n" +
+	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x12\xed\x01\n" +
+	"\x1ePROBLEM_CODE_ADDRESSES_DROPPED\x10\x849\x1a\xc7\x01\xc2\xf3\x18\xc2\x012GAddresses of Endpoints objects are in no slice, so they get no traffic.RnSet `--mirroring-spill` for those over the limit; correct the writer of invalid ones, which the message names.Z\aWARNING\x12\xf0\x01\n" +
+	"\"PROBLEM_CODE_SLICE_SOURCES_OVERLAP\x10\x859\x1a\xc6\x01\xc2\xf3\x18\xc1\x012aServices have slices of selected Pods and mirrored slices. Traffic goes to the endpoints of both.RSDelete the slices of the selector, or start slicesvc with `--cleanup-selectorless`.Z\aWARNING\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (

@@ -89,72 +89,76 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_CALLS            ErrorReason = 400
 	ErrorReason_ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT  ErrorReason = 401
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE         ErrorReason = 402
+	ErrorReason_ERROR_REASON_LOOP_DRY_RUN              ErrorReason = 8400
+	ErrorReason_ERROR_REASON_MALFORMED_MESSAGE         ErrorReason = 9300
 )
 
 // Enum value maps for ErrorReason.
 var (
 	ErrorReason_name = map[int32]string{
-		0:   "ERROR_REASON_UNSPECIFIED",
-		1:   "ERROR_REASON_NOT_LEADER",
-		2:   "ERROR_REASON_NO_LEADER",
-		3:   "ERROR_REASON_SHUTTING_DOWN",
-		4:   "ERROR_REASON_NOT_AUTHENTICATED",
-		5:   "ERROR_REASON_NOT_AUTHORIZED",
-		6:   "ERROR_REASON_WRONG_CLUSTER",
-		7:   "ERROR_REASON_VALIDATION_FAILED",
-		8:   "ERROR_REASON_UNKNOWN_FIELD",
-		9:   "ERROR_REASON_REQUEST_ID_REUSED",
-		10:  "ERROR_REASON_ETAG_MISMATCH",
-		11:  "ERROR_REASON_HISTORY_UNAVAILABLE",
-		12:  "ERROR_REASON_INVALID_PAGE_TOKEN",
-		13:  "ERROR_REASON_RESUME_TOKEN_EXPIRED",
-		14:  "ERROR_REASON_WATCH_TOO_SLOW",
-		15:  "ERROR_REASON_CACHE_NOT_SYNCED",
-		16:  "ERROR_REASON_CONFLICT",
-		17:  "ERROR_REASON_APISERVER_UNREACHABLE",
-		18:  "ERROR_REASON_ETCD_UNREACHABLE",
-		19:  "ERROR_REASON_UNKNOWN_METHOD",
-		20:  "ERROR_REASON_CANCELLED",
-		21:  "ERROR_REASON_DEADLINE_EXCEEDED",
-		22:  "ERROR_REASON_RESOURCE_EXHAUSTED",
-		23:  "ERROR_REASON_UNAVAILABLE",
-		24:  "ERROR_REASON_INTERNAL",
-		25:  "ERROR_REASON_PANIC",
-		26:  "ERROR_REASON_UNKNOWN_CLASS",
-		27:  "ERROR_REASON_SUPERSEDED",
-		28:  "ERROR_REASON_REGISTRATION_RATE_LIMITED",
-		29:  "ERROR_REASON_REGISTRATION_REQUIRED",
-		30:  "ERROR_REASON_UNKNOWN_HANDLE",
-		31:  "ERROR_REASON_LEASE_NOT_FOUND",
-		32:  "ERROR_REASON_TOO_MANY_MESSAGES",
-		33:  "ERROR_REASON_TOO_MANY_HOLDERS",
-		34:  "ERROR_REASON_SEQUENCE_NOT_INCREASING",
-		35:  "ERROR_REASON_LEASE_NOT_DELETED",
-		36:  "ERROR_REASON_LOOP_DISABLED",
-		37:  "ERROR_REASON_NODE_NOT_FOUND",
-		38:  "ERROR_REASON_ZONE_NOT_FOUND",
-		39:  "ERROR_REASON_APISERVER_NOT_FOUND",
-		40:  "ERROR_REASON_FINDING_NOT_FOUND",
-		41:  "ERROR_REASON_PLAN_NOT_FOUND",
-		42:  "ERROR_REASON_PLAN_EXPIRED",
-		43:  "ERROR_REASON_PLAN_DRIFTED",
-		44:  "ERROR_REASON_REPAIR_NOT_FOUND",
-		45:  "ERROR_REASON_REPAIR_RUNNING",
-		46:  "ERROR_REASON_REPAIR_NOT_CANCELLABLE",
-		47:  "ERROR_REASON_SERVICE_NOT_FOUND",
-		48:  "ERROR_REASON_POD_NOT_FOUND",
-		49:  "ERROR_REASON_SERVICE_UNMANAGED",
-		50:  "ERROR_REASON_REPLICAS_UNREACHABLE",
-		51:  "ERROR_REASON_UNKNOWN_PATH",
-		52:  "ERROR_REASON_METHOD_NOT_ALLOWED",
-		53:  "ERROR_REASON_UNEXPECTED_BODY",
-		54:  "ERROR_REASON_FOREIGN_HOST",
-		600: "ERROR_REASON_ETCD_DENIED",
-		700: "ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE",
-		900: "ERROR_REASON_CROSS_ORIGIN",
-		400: "ERROR_REASON_TOO_MANY_CALLS",
-		401: "ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT",
-		402: "ERROR_REASON_MESSAGE_TOO_LARGE",
+		0:    "ERROR_REASON_UNSPECIFIED",
+		1:    "ERROR_REASON_NOT_LEADER",
+		2:    "ERROR_REASON_NO_LEADER",
+		3:    "ERROR_REASON_SHUTTING_DOWN",
+		4:    "ERROR_REASON_NOT_AUTHENTICATED",
+		5:    "ERROR_REASON_NOT_AUTHORIZED",
+		6:    "ERROR_REASON_WRONG_CLUSTER",
+		7:    "ERROR_REASON_VALIDATION_FAILED",
+		8:    "ERROR_REASON_UNKNOWN_FIELD",
+		9:    "ERROR_REASON_REQUEST_ID_REUSED",
+		10:   "ERROR_REASON_ETAG_MISMATCH",
+		11:   "ERROR_REASON_HISTORY_UNAVAILABLE",
+		12:   "ERROR_REASON_INVALID_PAGE_TOKEN",
+		13:   "ERROR_REASON_RESUME_TOKEN_EXPIRED",
+		14:   "ERROR_REASON_WATCH_TOO_SLOW",
+		15:   "ERROR_REASON_CACHE_NOT_SYNCED",
+		16:   "ERROR_REASON_CONFLICT",
+		17:   "ERROR_REASON_APISERVER_UNREACHABLE",
+		18:   "ERROR_REASON_ETCD_UNREACHABLE",
+		19:   "ERROR_REASON_UNKNOWN_METHOD",
+		20:   "ERROR_REASON_CANCELLED",
+		21:   "ERROR_REASON_DEADLINE_EXCEEDED",
+		22:   "ERROR_REASON_RESOURCE_EXHAUSTED",
+		23:   "ERROR_REASON_UNAVAILABLE",
+		24:   "ERROR_REASON_INTERNAL",
+		25:   "ERROR_REASON_PANIC",
+		26:   "ERROR_REASON_UNKNOWN_CLASS",
+		27:   "ERROR_REASON_SUPERSEDED",
+		28:   "ERROR_REASON_REGISTRATION_RATE_LIMITED",
+		29:   "ERROR_REASON_REGISTRATION_REQUIRED",
+		30:   "ERROR_REASON_UNKNOWN_HANDLE",
+		31:   "ERROR_REASON_LEASE_NOT_FOUND",
+		32:   "ERROR_REASON_TOO_MANY_MESSAGES",
+		33:   "ERROR_REASON_TOO_MANY_HOLDERS",
+		34:   "ERROR_REASON_SEQUENCE_NOT_INCREASING",
+		35:   "ERROR_REASON_LEASE_NOT_DELETED",
+		36:   "ERROR_REASON_LOOP_DISABLED",
+		37:   "ERROR_REASON_NODE_NOT_FOUND",
+		38:   "ERROR_REASON_ZONE_NOT_FOUND",
+		39:   "ERROR_REASON_APISERVER_NOT_FOUND",
+		40:   "ERROR_REASON_FINDING_NOT_FOUND",
+		41:   "ERROR_REASON_PLAN_NOT_FOUND",
+		42:   "ERROR_REASON_PLAN_EXPIRED",
+		43:   "ERROR_REASON_PLAN_DRIFTED",
+		44:   "ERROR_REASON_REPAIR_NOT_FOUND",
+		45:   "ERROR_REASON_REPAIR_RUNNING",
+		46:   "ERROR_REASON_REPAIR_NOT_CANCELLABLE",
+		47:   "ERROR_REASON_SERVICE_NOT_FOUND",
+		48:   "ERROR_REASON_POD_NOT_FOUND",
+		49:   "ERROR_REASON_SERVICE_UNMANAGED",
+		50:   "ERROR_REASON_REPLICAS_UNREACHABLE",
+		51:   "ERROR_REASON_UNKNOWN_PATH",
+		52:   "ERROR_REASON_METHOD_NOT_ALLOWED",
+		53:   "ERROR_REASON_UNEXPECTED_BODY",
+		54:   "ERROR_REASON_FOREIGN_HOST",
+		600:  "ERROR_REASON_ETCD_DENIED",
+		700:  "ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE",
+		900:  "ERROR_REASON_CROSS_ORIGIN",
+		400:  "ERROR_REASON_TOO_MANY_CALLS",
+		401:  "ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT",
+		402:  "ERROR_REASON_MESSAGE_TOO_LARGE",
+		8400: "ERROR_REASON_LOOP_DRY_RUN",
+		9300: "ERROR_REASON_MALFORMED_MESSAGE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":               0,
@@ -218,6 +222,8 @@ var (
 		"ERROR_REASON_TOO_MANY_CALLS":            400,
 		"ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT":  401,
 		"ERROR_REASON_MESSAGE_TOO_LARGE":         402,
+		"ERROR_REASON_LOOP_DRY_RUN":              8400,
+		"ERROR_REASON_MALFORMED_MESSAGE":         9300,
 	}
 )
 
@@ -252,7 +258,7 @@ var File_trivet_registry_v1alpha1_reasons_proto protoreflect.FileDescriptor
 
 const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"\n" +
-	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xedV\n" +
+	"&trivet/registry/v1alpha1/reasons.proto\x12\x18trivet.registry.v1alpha1\x1a'trivet/registry/v1alpha1/registry.proto*\xa5Z\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x9e\x01\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10\x01\x1a\x80\x01\xc2\xf3\x18|\x12\x05every\x18\t \x012MAnother replica leads the shard. Metadata `redirect_address` has its address.@\x02R\x1eSend the call to that address.\x12\xad\x01\n" +
@@ -308,21 +314,23 @@ const file_trivet_registry_v1alpha1_reasons_proto_rawDesc = "" +
 	"2WAnother repair is being applied, or an unfinished one has changes of the same findings.@\x01R=Wait for its end, or cancel it; the list of repairs shows it.\x12}\n" +
 	"#ERROR_REASON_REPAIR_NOT_CANCELLABLE\x10.\x1aT\xc2\xf3\x18P\x12\fbootstrapsvc\x18\t2\x15The repair has ended.@\x02R%None; read the repair for its result.\x12\x8c\x01\n" +
 	"\x1eERROR_REASON_SERVICE_NOT_FOUND\x10/\x1ah\xc2\xf3\x18d\x12\bslicesvc\x18\x0527The cache of the replica has no Service with this name.@\x02R\x1bCompare namespace and name.\x12\xce\x01\n" +
-	"\x1aERROR_REASON_POD_NOT_FOUND\x100\x1a\xad\x01\xc2\xf3\x18\xa8\x01\x12\bslicesvc\x18\x052SThe cache of the replica has no Pod with this name in the namespace of the Service.@\x02RCCompare the name; a Service selects Pods of its own namespace only.\x12\xd2\x01\n" +
-	"\x1eERROR_REASON_SERVICE_UNMANAGED\x101\x1a\xad\x01\xc2\xf3\x18\xa8\x01\x12\bslicesvc\x18\t2^The Service gets no slices: it has no selector, or is an ExternalName. The message says which.@\x02R8Give it a selector, or leave its slices to their writer.\x12\xd6\x01\n" +
+	"\x1aERROR_REASON_POD_NOT_FOUND\x100\x1a\xad\x01\xc2\xf3\x18\xa8\x01\x12\bslicesvc\x18\x052SThe cache of the replica has no Pod with this name in the namespace of the Service.@\x02RCCompare the name; a Service selects Pods of its own namespace only.\x12\x8a\x02\n" +
+	"\x1eERROR_REASON_SERVICE_UNMANAGED\x101\x1a\xe5\x01\xc2\xf3\x18\xe0\x01\x12\bslicesvc\x18\t2\x7fThe Service gets no slices: it has no selector and no mirrored Endpoints object, or is an ExternalName. The message says which.@\x02ROGive it a selector or an Endpoints object, or leave its slices to their writer.\x12\xd6\x01\n" +
 	"!ERROR_REASON_REPLICAS_UNREACHABLE\x102\x1a\xae\x01\xc2\xf3\x18\xa9\x01\x12\agateway\x18\x0e2WNo replica that can answer has answered. The message names each replica and each cause.@\x01RAStart with the causes; often certificates or a wrong `--cluster`.\x12x\n" +
 	"\x19ERROR_REASON_UNKNOWN_PATH\x103\x1aY\xc2\xf3\x18U\x12\agateway\x18\x052\x1fHTTP: this path does not exist.@\x02R%See `/v1/openapi.json` for the paths.\x12\x8f\x01\n" +
 	"\x1fERROR_REASON_METHOD_NOT_ALLOWED\x104\x1aj\xc2\xf3\x18f\x12\agateway\x18\f2.HTTP: the path does not have this HTTP method.@\x02R'See `/v1/openapi.json` for the methods.\x12|\n" +
 	"\x1cERROR_REASON_UNEXPECTED_BODY\x105\x1aZ\xc2\xf3\x18V\x12\agateway\x18\x032=HTTP: a request without a body in `/v1/openapi.json` has one.@\x02R\bOmit it.\x12\xc0\x01\n" +
 	"\x19ERROR_REASON_FOREIGN_HOST\x106\x1a\xa0\x01\xc2\xf3\x18\x9b\x01\x12\agateway\x18\a2kHTTP: the server listens on loopback and the request names another host, as a page of a foreign site would.@\x02R\x1fUse `127.0.0.1` or `localhost`.\x12\xa5\x01\n" +
-	"\x18ERROR_REASON_ETCD_DENIED\x10\xd8\x04\x1a\x85\x01\xc2\xf3\x18\x80\x01\x12\fbootstrapsvc\x18\t2*etcd denies the replica a read or a write.@\x02R@Extend the role of the client's user as docs/operations.md says.\x12\xee\x01\n" +
+	"\x18ERROR_REASON_ETCD_DENIED\x10\xd8\x04\x1a\x85\x01\xc2\xf3\x18\x80\x01\x12\fbootstrapsvc\x18\t2*etcd denies the replica a read or a write.@\x02R@Extend the role of the client's user as docs/deployment.md says.\x12\xee\x01\n" +
 	"&ERROR_REASON_ACCESS_REVIEW_UNAVAILABLE\x10\xbc\x05\x1a\xc0\x01\xc2\xf3\x18\xbb\x01\x12\x05every\x18\x0e \x012XThe kube-apiserver does not answer whether the caller may do this, or whose token it is.@\x01RRLook at the kube-apiserver; a recent decision about a read still counts meanwhile.\x12\xd8\x01\n" +
 	"\x19ERROR_REASON_CROSS_ORIGIN\x10\x84\a\x1a\xb7\x01\xc2\xf3\x18\xb2\x01\x12\agateway\x18\a2UHTTP: a browser sends a request that may change something for a page of another site.@\x02RLUse the page of this gateway, `trivet` or another client that is no browser.\x12\xb9\x01\n" +
 	"\x1bERROR_REASON_TOO_MANY_CALLS\x10\x90\x03\x1a\x96\x01\xc2\xf3\x18\x91\x01\x12\x05every\x18\b2RThe caller makes more calls of a method per second than the quota of one identity.@\x01R0Retry after the pause; watch instead of polling.\x12\xca\x01\n" +
 	"%ERROR_REASON_TOO_MANY_CALLS_IN_FLIGHT\x10\x91\x03\x1a\x9d\x01\xc2\xf3\x18\x98\x01\x12\x05every\x18\b2ZThe caller has more calls or streams of a method in flight than the quota of one identity.@\x01R/End a call or stream, or retry after the pause.\x12y\n" +
-	"\x1eERROR_REASON_MESSAGE_TOO_LARGE\x10\x92\x03\x1aT\xc2\xf3\x18P\x12\x05every\x18\b2*A request is larger than its method takes.@\x02R\x17Send a smaller request.\x1a\xd3\x05\xc2\xf3\x18\xce\x05\n" +
-	"\x06reason\x12\xf0\x02\n" +
-	"\x05every\x12\x17Errors of every service\"\xcd\x02gRPC itself sends some errors before Trivet's code runs. They have no ErrorInfo: RESOURCE_EXHAUSTED for a request above `--max-recv-bytes`, INTERNAL for bytes that are not the message of the method, UNIMPLEMENTED for an unknown compression. The services of gRPC itself, such as health checks, have the name of the code as the reason.\x12\x1e\n" +
+	"\x1eERROR_REASON_MESSAGE_TOO_LARGE\x10\x92\x03\x1aT\xc2\xf3\x18P\x12\x05every\x18\b2*A request is larger than its method takes.@\x02R\x17Send a smaller request.\x12\xb3\x01\n" +
+	"\x19ERROR_REASON_LOOP_DRY_RUN\x10\xd0A\x1a\x92\x01\xc2\xf3\x18\x8d\x01\x12\bslicesvc\x18\t2FA loop of slicesvc runs with `--dry-run`: it plans and writes nothing.@\x02R5Read the plan, or start slicesvc without `--dry-run`.\x12\xce\x01\n" +
+	"\x1eERROR_REASON_MALFORMED_MESSAGE\x10\xd4H\x1a\xa8\x01\xc2\xf3\x18\xa3\x01\x12\x05every\x18\x032UThe bytes of a request are not the message of the method, or text in it is not UTF-8.@\x02R?Correct the client; the message names the field if it is known.\x1a\xcc\x05\xc2\xf3\x18\xc7\x05\n" +
+	"\x06reason\x12\xe9\x02\n" +
+	"\x05every\x12\x17Errors of every service\"\xc6\x02gRPC itself sends some errors before Trivet's code runs. They have no ErrorInfo: RESOURCE_EXHAUSTED for a request above `--max-recv-bytes`, INTERNAL for a message whose compression is broken, UNIMPLEMENTED for an unknown compression. The services of gRPC itself, such as health checks, have the name of the code as the reason.\x12\x1e\n" +
 	"\bleasesvc\x12\x12Errors of leasesvc\x12&\n" +
 	"\fbootstrapsvc\x12\x16Errors of bootstrapsvc\x12\xe6\x01\n" +
 	"\bslicesvc\x12\x12Errors of slicesvc\"\xc5\x01`CONFLICT` of ReconcileServiceSlices: a slice changed while it was written. The sync is repeated in any case. `NOT_LEADER`, of ReconcileServiceSlices alone, names the leader of the Service's shard.\x12 \n" +

@@ -100,10 +100,12 @@ type ServiceSlices struct {
 	// How traffic is kept near: "", "Auto", "PreferClose", "PreferSameZone" or "PreferSameNode".
 	Topology string `protobuf:"bytes,7,opt,name=topology" json:"topology,omitempty"`
 	// The conditions: "Managed" is FALSE when slicesvc leaves the Service alone (NO_SELECTOR,
-	// EXTERNAL_NAME); "Contended" is TRUE while another writer keeps changing what slicesvc writes in
-	// the same slices, which annotations and further labels are not; "CreationRefused" is TRUE when
-	// slices are missing because the namespace is being deleted; "TopologyHints" is FALSE when hints
-	// are asked for and there are none. An absent one does not apply.
+	// NO_ENDPOINTS, EXTERNAL_NAME, SKIP_MIRROR_LABEL, LEADER_ANNOTATION); "AddressesDropped" is TRUE
+	// while addresses of its Endpoints object are in no slice; "SourcesOverlap" is TRUE while it has
+	// slices of both sources; "Contended" is TRUE while another writer keeps changing what slicesvc
+	// writes in the same slices, which annotations and further labels are not; "CreationRefused" is
+	// TRUE when slices are missing because the namespace is being deleted; "TopologyHints" is FALSE
+	// when hints are asked for and there are none. An absent one does not apply.
 	Conditions []*v1.Condition `protobuf:"bytes,8,rep,name=conditions" json:"conditions,omitempty"`
 	// What the leader of the shard did for the Service, one for each source that it has slices of;
 	// empty when the answer does not come from the leader.
@@ -239,7 +241,10 @@ type SliceSummary struct {
 	// writers do not change it.
 	WriteTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=write_time,json=writeTime" json:"write_time,omitempty"`
 	// What its endpoints come from.
-	Source        SliceSource `protobuf:"varint,11,opt,name=source,enum=trivet.slice.v1.SliceSource" json:"source,omitempty"`
+	Source SliceSource `protobuf:"varint,11,opt,name=source,enum=trivet.slice.v1.SliceSource" json:"source,omitempty"`
+	// Why kube-apiserver refuses the change that the leader plans for it; empty if it does not. Only
+	// this slice waits.
+	LastError     string `protobuf:"bytes,12,opt,name=last_error,json=lastError" json:"last_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +354,13 @@ func (x *SliceSummary) GetSource() SliceSource {
 		return x.Source
 	}
 	return SliceSource_SLICE_SOURCE_UNSPECIFIED
+}
+
+func (x *SliceSummary) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
 }
 
 // GetServiceSlicesRequest names a Service.
@@ -844,7 +856,8 @@ type ReconcileServiceSlicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "namespaces/{namespace}/serviceslices/{service}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Plan.etag of the plan that was read; empty for whatever the plan is now.
+	// Plan.etag of the plan that was read, which covers the changes of all sources; empty for
+	// whatever the plan is now.
 	Etag string `protobuf:"bytes,2,opt,name=etag" json:"etag,omitempty"`
 	// Check everything and change nothing.
 	ValidateOnly bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
@@ -1081,8 +1094,9 @@ type ExplainEndpointResponse struct {
 	Included bool `protobuf:"varint,1,opt,name=included" json:"included,omitempty"`
 	// Whether that is as it should be now; false while a write is due.
 	Settled bool `protobuf:"varint,2,opt,name=settled" json:"settled,omitempty"`
-	// The links in their order: SERVICE, SELECTOR (one for each label), PHASE, ADDRESS (one for each
-	// family), NODE, READINESS, TERMINATION, PORTS, SLICE (one for each family), HINTS.
+	// The links in their order: SERVICE, ENDPOINTS (if the Service has no selector, or an address is
+	// that of no Pod), SELECTOR (one for each label), PHASE, ADDRESS (one for each family), NODE,
+	// READINESS, TERMINATION, PORTS, SLICE (one for each family), HINTS.
 	Evidence []*v1.Evidence `protobuf:"bytes,3,rep,name=evidence" json:"evidence,omitempty"`
 	// The place in evidence of the first failed link; absent when none is.
 	BrokenIndex *int32 `protobuf:"varint,4,opt,name=broken_index,json=brokenIndex" json:"broken_index,omitempty"`
@@ -1453,7 +1467,7 @@ const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\fcreate_count\x18\x04 \x01(\x05R\vcreateCount\x12!\n" +
 	"\fupdate_count\x18\x05 \x01(\x05R\vupdateCount\x12!\n" +
 	"\fdelete_count\x18\x06 \x01(\x05R\vdeleteCount:k\xeaAh\n" +
-	"\x18trivet.dev/ServiceSlices\x12.namespaces/{namespace}/serviceslices/{service}*\rserviceslices2\rserviceslices\"\xf7\x04\n" +
+	"\x18trivet.dev/ServiceSlices\x12.namespaces/{namespace}/serviceslices/{service}*\rserviceslices2\rserviceslices\"\x96\x05\n" +
 	"\fSliceSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\faddress_type\x18\x02 \x01(\tR\vaddressType\x128\n" +
@@ -1468,7 +1482,9 @@ const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\n" +
 	"write_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\twriteTime\x124\n" +
-	"\x06source\x18\v \x01(\x0e2\x1c.trivet.slice.v1.SliceSourceR\x06source\x1at\n" +
+	"\x06source\x18\v \x01(\x0e2\x1c.trivet.slice.v1.SliceSourceR\x06source\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\f \x01(\tR\tlastError\x1at\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x19\n" +

@@ -96,10 +96,10 @@ type SliceServiceClient interface {
 	// changed between read and write and the writes of others stand: call again; UNAVAILABLE
 	// (NO_LEADER, CACHE_NOT_SYNCED, SHUTTING_DOWN, APISERVER_UNREACHABLE with RetryInfo when
 	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway). An error after the
-	// first write was tried carries the trivet.meta.v1.Plan as a detail of its status: its
-	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
-	// denies (admission, quota, a namespace that is being deleted) are no error of the call: their
-	// change is FAILED with the answer of kube-apiserver, and changes that depend on it are SKIPPED.
+	// first write was tried carries the trivet.meta.v1.Plan as a detail of its status: its changes
+	// say what was written, what failed and what was skipped. Writes that kube-apiserver denies
+	// (admission, quota, a namespace that is being deleted) are no error of the call: their change is
+	// FAILED with the answer of kube-apiserver, and changes that depend on it are SKIPPED.
 	ReconcileServiceSlices(ctx context.Context, in *ReconcileServiceSlicesRequest, opts ...grpc.CallOption) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.
@@ -108,7 +108,8 @@ type SliceServiceClient interface {
 	// Access: get serviceslices.
 	// Leadership: none needed.
 	// Idempotency: a read without side effects, from the cache.
-	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); else as GetServiceSlices.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, unless there are Endpoints of its name; POD_NOT_FOUND);
+	// else as GetServiceSlices.
 	ExplainEndpoint(ctx context.Context, in *ExplainEndpointRequest, opts ...grpc.CallOption) (*ExplainEndpointResponse, error)
 }
 
@@ -256,10 +257,10 @@ type SliceServiceServer interface {
 	// changed between read and write and the writes of others stand: call again; UNAVAILABLE
 	// (NO_LEADER, CACHE_NOT_SYNCED, SHUTTING_DOWN, APISERVER_UNREACHABLE with RetryInfo when
 	// kube-apiserver asks for a pause; REPLICAS_UNREACHABLE from the gateway). An error after the
-	// first write was tried carries the trivet.meta.v1.Plan as a detail of its status: its
-	// changes say what was written, what failed and what was skipped. Writes that kube-apiserver
-	// denies (admission, quota, a namespace that is being deleted) are no error of the call: their
-	// change is FAILED with the answer of kube-apiserver, and changes that depend on it are SKIPPED.
+	// first write was tried carries the trivet.meta.v1.Plan as a detail of its status: its changes
+	// say what was written, what failed and what was skipped. Writes that kube-apiserver denies
+	// (admission, quota, a namespace that is being deleted) are no error of the call: their change is
+	// FAILED with the answer of kube-apiserver, and changes that depend on it are SKIPPED.
 	ReconcileServiceSlices(context.Context, *ReconcileServiceSlicesRequest) (*ReconcileServiceSlicesResponse, error)
 	// ExplainEndpoint says why a Pod or an address is an endpoint of a Service or is not, link by
 	// link.
@@ -268,7 +269,8 @@ type SliceServiceServer interface {
 	// Access: get serviceslices.
 	// Leadership: none needed.
 	// Idempotency: a read without side effects, from the cache.
-	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); else as GetServiceSlices.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, unless there are Endpoints of its name; POD_NOT_FOUND);
+	// else as GetServiceSlices.
 	ExplainEndpoint(context.Context, *ExplainEndpointRequest) (*ExplainEndpointResponse, error)
 	mustEmbedUnimplementedSliceServiceServer()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -187,6 +188,7 @@ func (r *reconciler) cancelRepair(ctx context.Context, request CancelRequest) (r
 	}
 	repair.Cancelled, repair.Ended = &cancellation, cancellation.Time
 	r.Logger.InfoContext(ctx, "repair cancelled", "repair", repair.ID, "caller", request.Caller.User)
+	r.recordRepair(decisions.RepairCancelled, repair.ID, request.Caller.User+" cancels it")
 	if unfinished := r.repairs.find(repair.ID); unfinished != nil {
 		unfinished.Repair = repair
 		_, err := r.finish(ctx, unfinished)

@@ -104,7 +104,7 @@ func TestControllerReal_RepairsAddressBitmapsOfOldClusters(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if current := r.current(t); len(current) != 0 {
 			return fmt.Errorf("%v are still current", current)
 		}

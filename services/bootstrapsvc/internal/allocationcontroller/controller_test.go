@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -81,6 +83,14 @@ func TestController_RepairsSafeFindingsAndStoresTheRepairs(t *testing.T) {
 		}
 		if opened := r.reporter.openedNames(); len(opened) != 5 {
 			t.Errorf("opened %v, want each of five once", opened)
+		}
+		for action, want := range map[decisions.Action]int{decisions.FindingOpened: 5, decisions.RepairApplied: 6, decisions.FindingClosed: 5} {
+			if recorded := testkit.Decisions(r.log, action); len(recorded) != want {
+				t.Errorf("decisions %v, want %d times %v", recorded, want, action)
+			}
+		}
+		if started, ended := testkit.Decisions(r.log, decisions.RepairStarted), testkit.Decisions(r.log, decisions.RepairEnded); len(started) == 0 || len(started) != len(ended) {
+			t.Errorf("repairs that started %v and ended %v", started, ended)
 		}
 		before := w.writesDone()
 		time.Sleep(30 * time.Minute)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
@@ -46,13 +47,15 @@ type Config struct {
 	GracePeriods allocation.GracePeriods
 }
 
-// Deps are the dependencies of a Controller. All are required.
+// Deps are the dependencies of a Controller. All but Decisions are required.
 type Deps struct {
 	Cluster     Cluster
 	Ranges      Ranges
 	RepairStore RepairStore
 	Reporter    Reporter
 	Logger      *slog.Logger
+	// Decisions records findings and repairs; nil records nothing.
+	Decisions *decisions.Log
 }
 
 // Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it and describes the

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -472,6 +473,7 @@ func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 type leadership struct {
 	*Controller
 	reporter *fakeReporter
+	log      *decisions.Log
 	ctx      context.Context
 	lose     func()
 	ended    chan struct{}
@@ -491,9 +493,9 @@ func (w *fakeCluster) config() Config { return Config{FindingHistory: 10, Repair
 func (w *fakeCluster) lead(t testing.TB, cfg Config) *leadership {
 	t.Helper()
 	_, ctx, lose := termtest.NewTerm(0, 1)
-	r := &leadership{reporter: &fakeReporter{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
+	r := &leadership{reporter: &fakeReporter{}, log: decisions.NewLog(), ctx: ctx, lose: lose, ended: make(chan struct{})}
 	r.Controller = New(cfg, Deps{
-		Cluster: fakeObjects{w}, Ranges: fakeRanges{w}, RepairStore: fakeStore{w}, Reporter: r.reporter,
+		Cluster: fakeObjects{w}, Ranges: fakeRanges{w}, RepairStore: fakeStore{w}, Reporter: r.reporter, Decisions: r.log,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	go func() {

@@ -10,7 +10,7 @@ const (
 	// storeTimeout bounds the writes to the store of one call.
 	storeTimeout = 10 * time.Second
 	// storeBackoffMin and storeBackoffMax bound the pause after a write to the store that failed.
-	storeBackoffMin, storeBackoffMax = time.Second, 20 * time.Second
+	storeBackoffMin, storeBackoffMax = time.Second, 5 * time.Second
 	// maxDoublings bounds the doubling of a pause: far beyond every maximum, far from overflow.
 	maxDoublings = 10
 )

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/watchcache"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
@@ -270,8 +271,10 @@ func (r *reconciler) compare(now time.Time) {
 }
 
 func (r *reconciler) updateFindings(delta allocation.Delta, now time.Time) {
+	r.recordClosed(delta.Ended)
 	for _, opened := range r.findings.update(delta, now) {
 		r.Reporter.FindingOpened(opened)
+		r.recordFinding(decisions.FindingOpened, opened, opened.Message)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -57,6 +58,7 @@ func (r *reconciler) begin(ctx context.Context, now time.Time, start repairstore
 		return nil, err
 	}
 	r.Logger.InfoContext(ctx, "repair started", "repair", start.ID, "requester", start.Requester.User, "steps", len(start.Steps))
+	r.recordRepair(decisions.RepairStarted, start.ID, fmt.Sprintf("%s starts it with %d steps", start.Requester.User, len(start.Steps)))
 	begun := newUnfinishedRepair(repairstore.Repair{Start: start, Results: make([]repairstore.StepResult, len(start.Steps))})
 	r.repairs.add(begun)
 	for finding := range begun.pendingFindings() {
@@ -115,6 +117,7 @@ func (r *reconciler) recorded(ctx context.Context, repair *unfinishedRepair, num
 	r.Logger.InfoContext(ctx, "repair step", "repair", repair.ID, "verb", step.Verb, "store", step.Store,
 		"subject", step.Subject, "reason", step.Reason, "state", result.State, "error", result.Error)
 	r.Reporter.StepFinished(step, result)
+	r.recordRepairStep(repair.ID, step, result)
 }
 
 // end stores the end of a repair without pending steps, and deletes the oldest repairs.
@@ -125,6 +128,7 @@ func (r *reconciler) end(ctx context.Context, repair *unfinishedRepair) error {
 	}
 	repair.Ended = ended
 	r.Logger.InfoContext(ctx, "repair ended", "repair", repair.ID, "complete", repair.Complete())
+	r.recordRepair(decisions.RepairEnded, repair.ID, fmt.Sprintf("complete: %t", repair.Complete()))
 	_, err := r.finish(ctx, repair)
 	return err
 }

@@ -28,7 +28,7 @@ func TestRepairBackoff_OfEachFinding(t *testing.T) {
 		return pauses
 	}
 	second := time.Second
-	retries := []time.Duration{second, 2 * second, 4 * second, 8 * second, 16 * second, 20 * second, 20 * second, 20 * second}
+	retries := []time.Duration{second, 2 * second, 4 * second, 5 * second, 5 * second, 5 * second, 5 * second, 5 * second}
 	if diff := cmp.Diff(retries, pauses(q.failed)); diff != "" {
 		t.Errorf("pauses between retries (-want +got):\n%s", diff)
 	}

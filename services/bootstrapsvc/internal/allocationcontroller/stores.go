@@ -51,16 +51,19 @@ func (r *reconciler) discoverStores(now time.Time) {
 		answer, err := r.Cluster.Stores(ctx)
 		return func() {
 			stores.asking = false
-			if err == nil {
-				stores.take(answer)
+			if err != nil {
+				return
+			}
+			if seen := stores.seen; stores.take(answer) != seen {
+				r.requestPass(time.Now()) // which publishes what is unclear, or that nothing is
 			}
 		}
 	})
 }
 
 // take takes an answer of kube-apiserver. The stores have changed once the same other answer has
-// come sameAnswers times in a row.
-func (s *discoveredStores) take(answer Stores) {
+// come sameAnswers times in a row. It returns how often the answer came, 0 if it is the known one.
+func (s *discoveredStores) take(answer Stores) (seen int) {
 	switch {
 	case slices.Equal(answer.Present, s.Present):
 		s.other, s.seen = Stores{}, 0
@@ -71,6 +74,7 @@ func (s *discoveredStores) take(answer Stores) {
 		s.other, s.seen = answer, 1
 	}
 	s.changed = s.seen >= sameAnswers
+	return s.seen
 }
 
 // isUnclear reports whether the answers about a store differ.

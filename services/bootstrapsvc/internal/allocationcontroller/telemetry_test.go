@@ -79,7 +79,7 @@ func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 		"Service/twice PortAlreadyAllocated " + ports:             1,
 		"Service/high PortOutOfRange " + ports:                    1,
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		got.mu.Lock()
 		defer got.mu.Unlock()
 		if diff := cmp.Diff(want, got.events); diff != "" {

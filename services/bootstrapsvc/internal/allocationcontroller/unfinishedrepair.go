@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
@@ -240,7 +241,7 @@ const (
 	// that cannot be repaired must not be tried in a loop.
 	startBackoffMin, startBackoffMax = time.Second, time.Minute
 	// retryBackoffMin and retryBackoffMax bound the pause after a step that could not be written.
-	retryBackoffMin, retryBackoffMax = time.Second, 20 * time.Second
+	retryBackoffMin, retryBackoffMax = time.Second, kubeconn.MaxOutagePause
 	// refusedBackoffMax bounds the pause after a step that was refused.
 	refusedBackoffMax = 2 * time.Minute
 	// rejectedBackoffMin and rejectedBackoffMax bound the pause after a live read that contradicted

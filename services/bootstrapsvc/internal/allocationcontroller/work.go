@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
@@ -258,6 +259,7 @@ func (r *reconciler) retry(repair *unfinishedRepair, step allocation.Step, err e
 		backoff.refused(step.Finding, now)
 		r.Logger.Warn("repair step refused; it is tried again", "repair", repair.ID, "verb", step.Verb, "subject", step.Subject, "error", err)
 		r.Reporter.StepRefused(step, err)
+		r.recordFindingNamed(decisions.WriteRefused, step.Finding, fmt.Sprintf("%s %s %s: %v; it is tried again", step.Verb, step.Store, step.Subject, err))
 	default:
 		backoff.failed(step.Finding, now)
 	}

@@ -235,11 +235,3 @@ func pageOf[T any, M proto.Message](items []T, size int, after func(T) bool, con
 	}
 	return page, last, false
 }
-
-// wallTime converts a time and leaves the zero time out.
-func wallTime(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/trivet-dev/trivet/internal/prototime"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
@@ -69,7 +70,7 @@ func apiServerOf(group []apiserverscontroller.KnownServer, found *apiserverscont
 		Port:               server.Port,
 		Ready:              server.Ready,
 		ProbeDetail:        server.Detail,
-		ProbeTime:          wallTime(server.ProbeTime),
+		ProbeTime:          prototime.New(server.ProbeTime),
 		RegistrationSource: registrationSourceOf(server.Source),
 		EtcdKey:            server.Key,
 	}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/prototime"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
@@ -125,7 +126,7 @@ func triedChange(try baselinecontroller.Try) *metav1.Change {
 	case try.Err != nil:
 		tried.Outcome, tried.Error = metav1.Change_OUTCOME_FAILED, strings.ToValidUTF8(try.Err.Error(), "\uFFFD")
 	default:
-		tried.Outcome, tried.ApplyTime = metav1.Change_OUTCOME_APPLIED, wallTime(try.Time)
+		tried.Outcome, tried.ApplyTime = metav1.Change_OUTCOME_APPLIED, prototime.New(try.Time)
 	}
 	return tried
 }

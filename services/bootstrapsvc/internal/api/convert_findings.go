@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/trivet-dev/trivet/internal/prototime"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -28,13 +29,13 @@ func storesOf(snapshot *allocationcontroller.Snapshot) []*bootstrapv1.AuditAlloc
 func (s *allocationServer) findingOf(f allocation.Finding, audited time.Time) *bootstrapv1.Finding {
 	converted := &bootstrapv1.Finding{
 		Name: f.Name, Code: f.Code.APIName(), Store: bootstrapv1.Store(f.Store), Subject: f.Subject, Message: f.Message,
-		FirstObserveTime: wallTime(f.FirstSeen), LastObserveTime: wallTime(f.LastSeen), ObservationCount: int32(f.Observations),
+		FirstObserveTime: prototime.New(f.FirstSeen), LastObserveTime: prototime.New(f.LastSeen), ObservationCount: int32(f.Observations),
 		Repair: f.Repair, RepairMode: repairModeOf(f), RepairModeMessage: f.UnsafeReason,
-		State: stateOf(f), EndTime: wallTime(f.Ended), Ignore: ignoreOf(f.Ignore), Etag: f.Etag(),
+		State: stateOf(f), EndTime: prototime.New(f.Ended), Ignore: ignoreOf(f.Ignore), Etag: f.Etag(),
 		Owner: &metav1.Owner{ReplicaId: s.ReplicaID, Shard: new(int32(0)), Epoch: s.epoch()},
 	}
 	if f.End == allocation.NotEnded && audited.After(f.LastSeen) {
-		converted.LastObserveTime = wallTime(audited)
+		converted.LastObserveTime = prototime.New(audited)
 	}
 	if f.RepairedBy != "" {
 		converted.RepairedBy = repairName(f.RepairedBy)
@@ -78,7 +79,7 @@ func ignoreOf(ignore *allocation.Ignore) *bootstrapv1.Finding_Ignore {
 		return nil
 	}
 	return &bootstrapv1.Finding_Ignore{
-		Caller: callerMessage(ignore.Caller), CreateTime: wallTime(ignore.Created), ExpireTime: wallTime(ignore.Expires), Comment: ignore.Comment,
+		Caller: callerMessage(ignore.Caller), CreateTime: prototime.New(ignore.Created), ExpireTime: prototime.New(ignore.Expires), Comment: ignore.Comment,
 	}
 }
 
@@ -89,7 +90,7 @@ func callerMessage(caller allocation.Caller) *metav1.Caller {
 func evidenceOf(e allocation.Evidence, seen time.Time, replica string) *metav1.Evidence {
 	converted := &metav1.Evidence{
 		Code: string(e.Code), Result: metav1.Evidence_RESULT_OK, Message: e.Finding, Next: e.Next, Source: e.Source,
-		ReplicaId: replica, Version: e.Version, ObserveTime: wallTime(seen),
+		ReplicaId: replica, Version: e.Version, ObserveTime: prototime.New(seen),
 	}
 	if e.Broken {
 		converted.Result = metav1.Evidence_RESULT_FAILED

@@ -8,6 +8,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/trivet-dev/trivet/internal/prototime"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -18,7 +19,7 @@ import (
 func (s *allocationServer) planOf(plan repairstore.Plan) *bootstrapv1.RepairPlan {
 	converted := &bootstrapv1.RepairPlan{
 		Steps: stepsOf(plan.Steps), SkippedFindingCount: int32(plan.SkippedCount), Etag: plan.Etag,
-		Requester: callerMessage(plan.Requester), CreateTime: wallTime(plan.Created), ExpireTime: wallTime(plan.Expires),
+		Requester: callerMessage(plan.Requester), CreateTime: prototime.New(plan.Created), ExpireTime: prototime.New(plan.Expires),
 	}
 	if plan.ID != "" {
 		converted.Name = planName(plan.ID)
@@ -35,7 +36,7 @@ func (s *allocationServer) planOf(plan repairstore.Plan) *bootstrapv1.RepairPlan
 func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	converted := &bootstrapv1.Repair{
 		Name: repairName(repair.ID), Requester: callerMessage(repair.Requester), State: repairStateOf(repair), Steps: stepsOf(repair.Steps),
-		AttemptCount: int32(repair.Progress.Attempts), StartTime: wallTime(repair.Started), EndTime: wallTime(repair.Ended), Etag: repair.Etag(),
+		AttemptCount: int32(repair.Progress.Attempts), StartTime: prototime.New(repair.Started), EndTime: prototime.New(repair.Ended), Etag: repair.Etag(),
 	}
 	if repair.Plan != "" {
 		converted.Plan = planName(repair.Plan)
@@ -89,7 +90,7 @@ func repairStateOf(repair repairstore.Repair) bootstrapv1.Repair_State {
 func setOutcome(change *metav1.Change, result repairstore.StepResult, lastError string, cancelled bool) {
 	switch {
 	case result.State == repairstore.StepDone:
-		change.Outcome, change.ApplyTime = metav1.Change_OUTCOME_APPLIED, wallTime(result.Time)
+		change.Outcome, change.ApplyTime = metav1.Change_OUTCOME_APPLIED, prototime.New(result.Time)
 	case result.State == repairstore.StepUnneeded:
 		change.Outcome = metav1.Change_OUTCOME_NOT_NEEDED
 	case result.State == repairstore.StepFailed:

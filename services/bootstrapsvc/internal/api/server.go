@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/prototime"
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
@@ -159,7 +160,7 @@ func (r replica) untilStop(ctx context.Context) (context.Context, func()) {
 
 // sources is the source of an answer for which no term is needed.
 func (r replica) sources(read time.Time) []*metav1.Source {
-	return []*metav1.Source{{Service: r.Service, ReplicaId: r.ReplicaID, ReadTime: wallTime(read)}}
+	return []*metav1.Source{{Service: r.Service, ReplicaId: r.ReplicaID, ReadTime: prototime.New(read)}}
 }
 
 // leaderSources is the source of an answer under a term.

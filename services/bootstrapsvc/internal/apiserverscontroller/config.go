@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/tracing"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
@@ -91,13 +92,17 @@ type Deps struct {
 	// ObserveService observes default/kubernetes, whose ClusterIP gives the address family.
 	ObserveService func(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 	// YieldLeadership and PreferOthers are those of term.Candidate.
-	YieldLeadership   func(reason error)
-	PreferOthers      func(reason error)
-	Logger            *slog.Logger
+	YieldLeadership func(reason error)
+	PreferOthers    func(reason error)
+	Logger          *slog.Logger
+	// Tracer starts the spans of the passes. The zero Tracer starts none.
+	Tracer            tracing.Tracer
 	Metrics           prometheus.Registerer
 	ReconcilerMetrics *baselinecontroller.Metrics
 	// Applied is that of baselinecontroller.ReconcilerConfig; it may be nil.
 	Applied func(baseline.Change)
+	// DryRun is that of baselinecontroller.ReconcilerConfig, for the endpoints.
+	DryRun func(baselinecontroller.Observation, error)
 }
 
 type metrics struct {

@@ -68,8 +68,8 @@ func New(cfg Config, deps Deps) *Controller {
 		sidecar: &sidecar{Config: cfg, Deps: deps, metrics: metrics},
 	}
 	c.endpoints = baselinecontroller.NewReconciler(baselinecontroller.ReconcilerConfig{
-		Loop: EndpointsLoop, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
-		Observe: c.observe(nil), Logger: deps.Logger, Metrics: deps.ReconcilerMetrics, Applied: deps.Applied,
+		Loop: EndpointsLoop, DryRun: deps.DryRun, Period: endpointsPeriod, Writer: deps.Objects, Reasons: endpointsReasons(),
+		Observe: c.observe(nil), Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.ReconcilerMetrics, Applied: deps.Applied,
 	})
 	c.serviceIP.Store(&netip.Addr{})
 	c.unreported = newUnreported(cfg, deps, c.endpoints.Trigger)
@@ -93,7 +93,7 @@ func (c *Controller) ProbeLoops() []loop.Loop {
 // EndpointsLoop runs on the leader.
 func (c *Controller) EndpointsLoop() loop.Loop {
 	return loop.Loop{
-		Name: EndpointsLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.runEndpoints,
+		Name: EndpointsLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.runEndpoints, Shadow: c.runEndpoints,
 		Doc: "Keeps the endpoints of default/kubernetes at the ready kube-apiservers.",
 	}
 }

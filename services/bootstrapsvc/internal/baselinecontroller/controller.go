@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/tracing"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -55,9 +56,13 @@ type Config struct {
 type Deps struct {
 	Objects Objects
 	Logger  *slog.Logger
+	// Tracer starts the spans of the passes. The zero Tracer starts none.
+	Tracer  tracing.Tracer
 	Metrics *Metrics
 	// Applied is that of ReconcilerConfig.
 	Applied func(baseline.Change)
+	// DryRun returns that of ReconcilerConfig for a loop. It may be nil.
+	DryRun func(loop string) func(Observation, error)
 }
 
 // Controller reconciles the system namespaces and the Service default/kubernetes. Its methods are
@@ -71,8 +76,14 @@ type Controller struct {
 // New returns a controller and starts nothing.
 func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{cfg: cfg, objects: deps.Objects}
+	dryRun := func(name string) func(Observation, error) {
+		if deps.DryRun == nil {
+			return nil
+		}
+		return deps.DryRun(name)
+	}
 	c.namespaces = NewReconciler(ReconcilerConfig{
-		Loop: NamespacesLoop, Period: namespacesPeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loop: NamespacesLoop, DryRun: dryRun(NamespacesLoop), Period: namespacesPeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics, Tracer: deps.Tracer,
 		Reasons: []baseline.Reason{baseline.NamespaceTerminating, baseline.NamespaceMislabelled},
 		Observe: func(ctx context.Context) (Observation, error) {
 			found, err := c.ObserveNamespaces(ctx)
@@ -82,7 +93,7 @@ func New(cfg Config, deps Deps) *Controller {
 		},
 	})
 	c.service = NewReconciler(ReconcilerConfig{
-		Loop: ServiceLoop, Period: servicePeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics,
+		Loop: ServiceLoop, DryRun: dryRun(ServiceLoop), Period: servicePeriod, Writer: deps.Objects, Applied: deps.Applied, Logger: deps.Logger, Metrics: deps.Metrics, Tracer: deps.Tracer,
 		Reasons: []baseline.Reason{
 			baseline.ServiceTerminating, baseline.NodePortsHeld, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown, baseline.SingleFamily,
 			baseline.CIDRMissing, baseline.CIDRTerminating, baseline.CIDRNotReady, baseline.CIDRDiffers, baseline.CIDRUnreadable,
@@ -101,10 +112,10 @@ func (c *Controller) Reconcilers() []*Reconciler { return []*Reconciler{c.namesp
 // Loops run on the leader.
 func (c *Controller) Loops() []loop.Loop {
 	return []loop.Loop{{
-		Name: NamespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: c.namespaces.Run,
+		Name: NamespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: c.namespaces.Run, Shadow: c.namespaces.Run,
 		Doc: "Creates missing system namespaces.",
 	}, {
-		Name: ServiceLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.service.Run,
+		Name: ServiceLoop, Scope: loop.Leader, Stall: time.Minute, Run: c.service.Run, Shadow: c.service.Run,
 		Doc: "Repairs the service default/kubernetes.",
 	}}
 }

@@ -26,7 +26,7 @@ func TestEvents_EachWriteIsAnEventAboutItsObject(t *testing.T) {
 	stop := events.Start(t.Context())
 	defer stop()
 	events.Applied(change)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		sent, err := kube.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err

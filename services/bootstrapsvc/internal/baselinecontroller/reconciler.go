@@ -15,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/tracing"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
@@ -23,7 +25,8 @@ import (
 const (
 	// PassTimeout bounds one pass, so that a call that hangs cannot stop a loop.
 	PassTimeout = 10 * time.Second
-	// minBackoff is the pause after a first failure. It doubles up to the period.
+	// minBackoff is the pause after a first failure. It doubles up to the period, and less while
+	// kube-apiserver is away.
 	minBackoff = time.Second
 	// maxRounds bounds how often one pass observes and writes. The first round writes, the second
 	// finds nothing left. The remaining rounds are for concurrent writers.
@@ -37,6 +40,8 @@ var (
 	ErrWrite = errors.New("cannot write")
 	// ErrDrifted: the plan is not the given one any more.
 	ErrDrifted = errors.New("the plan has changed")
+	// ErrDryRun: the loop is in dry run and writes no plan.
+	ErrDryRun = errors.New("the loop is in dry run and writes nothing")
 	// errAbandoned: the pass ended without a result, because it panicked.
 	errAbandoned = errors.New("the pass ended without a result")
 )
@@ -61,7 +66,7 @@ type Writer interface {
 	Apply(ctx context.Context, step baseline.Change) error
 }
 
-// ReconcilerConfig describes one loop. All fields but Reasons and Applied are required.
+// ReconcilerConfig describes one loop. All fields but Reasons, Tracer and Applied are required.
 type ReconcilerConfig struct {
 	// Loop is the name of the loop, for --loops, logs and metrics.
 	Loop    string
@@ -73,8 +78,13 @@ type ReconcilerConfig struct {
 	Reasons []baseline.Reason
 	Logger  *slog.Logger
 	Metrics *Metrics
+	// Tracer starts the spans of the passes. The zero Tracer starts none.
+	Tracer tracing.Tracer
 	// Applied is called after each write. It must not block.
 	Applied func(baseline.Change)
+	// DryRun, unless it is nil, gets each observation instead of the Writer, or the error of the
+	// observation. It must not block.
+	DryRun func(Observation, error)
 }
 
 // Reconciler is one reconcile loop: it observes, plans and applies until nothing is left to write.
@@ -85,6 +95,8 @@ type Reconciler struct {
 
 	// triggers holds one, so that a burst of triggers makes one pass.
 	triggers chan struct{}
+	// triggered is when the waiting trigger came; only with tracing.
+	triggered atomic.Pointer[time.Time]
 	// requests is unbuffered: a send succeeds only once Run has taken the request.
 	requests chan request
 	// counts is nil while this replica does not lead.
@@ -167,6 +179,9 @@ func (r *Reconciler) Run(ctx context.Context, report loop.Report) error {
 		pause := r.Period
 		if err != nil {
 			pause = backoff.Step()
+			if errors.Is(err, guarded.ErrUnavailable) {
+				pause = min(pause, kubeconn.MaxOutagePause)
+			}
 		} else {
 			backoff = r.newBackoff()
 		}
@@ -182,6 +197,10 @@ func (r *Reconciler) newBackoff() wait.Backoff {
 func (r *Reconciler) Trigger() {
 	select {
 	case r.triggers <- struct{}{}:
+		if r.Tracer.On() {
+			now := time.Now()
+			r.triggered.Store(&now)
+		}
 	default:
 	}
 }
@@ -228,22 +247,27 @@ func (r *Reconciler) pass(ctx context.Context, asked request) error {
 	if asked.reply != nil {
 		defer close(asked.reply) // also after a panic: the caller must not wait for a pass that is over
 	}
+	ctx, span := r.startSpan(ctx, asked)
 	result, err := r.reconcile(ctx, asked)
+	endSpan(span, &result, err)
 	r.remember(err)
 	if asked.reply != nil {
 		asked.reply <- reply{result: result, err: err}
 	}
-	if errors.Is(err, ErrDrifted) {
+	if errors.Is(err, ErrDrifted) || errors.Is(err, ErrDryRun) {
 		return nil // the caller's plan failed, not the loop
 	}
 	return err
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, asked request) (Result, error) {
+	if r.DryRun != nil {
+		return r.compare(ctx, asked)
+	}
 	var tries []Try
 	var conflict error
 	for range maxRounds {
-		observation, err := asked.observe(ctx)
+		observation, err := r.tracedObserve(ctx, asked.observe)
 		if err != nil {
 			return Result{Tries: tries}, err
 		}
@@ -268,6 +292,22 @@ func (r *Reconciler) reconcile(ctx context.Context, asked request) (Result, erro
 		conflict = err
 	}
 	return Result{Tries: tries}, errors.Join(fmt.Errorf("%w: %w", errContended, guarded.ErrConflict), conflict)
+}
+
+// compare observes and writes nothing. A caller that asked for a pass gets ErrDryRun.
+func (r *Reconciler) compare(ctx context.Context, asked request) (Result, error) {
+	observation, err := r.Observe(ctx)
+	r.DryRun(observation, err)
+	if err != nil {
+		return Result{}, err
+	}
+	r.counts.Store(&observation.Counts)
+	reports := baseline.Reports(observation.Changes)
+	r.showReports(reports)
+	if asked.reply != nil {
+		return Result{Reports: reports}, ErrDryRun
+	}
+	return Result{Reports: reports}, observation.Incomplete
 }
 
 // settle returns the tries of earlier rounds, given the writes that are missing now. A write that
@@ -327,7 +367,7 @@ func (r *Reconciler) apply(ctx context.Context, writes []baseline.Change) ([]Try
 
 func (r *Reconciler) try(ctx context.Context, step baseline.Change) Try {
 	try := Try{Change: step, Time: time.Now()}
-	if try.Err = r.Writer.Apply(ctx, step); try.Err == nil {
+	if try.Err = r.tracedApply(ctx, step); try.Err == nil {
 		r.writes.Add(1)
 		r.Logger.InfoContext(ctx, "applied change", "kind", step.Kind().Kind, "name", step.Object.GetName(),
 			"verb", step.Verb, "reason", step.Reason, "detail", step.Detail)
@@ -337,7 +377,7 @@ func (r *Reconciler) try(ctx context.Context, step baseline.Change) Try {
 
 // remember publishes what the pass found.
 func (r *Reconciler) remember(err error) {
-	if errors.Is(err, ErrDrifted) {
+	if errors.Is(err, ErrDrifted) || errors.Is(err, ErrDryRun) {
 		return
 	}
 	state := &State{Reports: r.reports, Err: err}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/guarded"
 )
@@ -94,6 +95,24 @@ func TestReconciler_BackoffDoublesUpToThePeriodAndEndsWithASuccess(t *testing.T)
 		}
 		if diff := cmp.Diff(want, pauses[:min(len(want), len(pauses))]); diff != "" {
 			t.Errorf("pauses (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A pass follows soon after kube-apiserver is back, also if the period is long.
+func TestReconciler_BackoffIsShortWhileKubeAPIServerIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const outage = 5 * time.Minute
+		var passes []time.Time
+		r := newReconciler(t, time.Hour, func(context.Context) (Observation, error) {
+			passes = append(passes, time.Now())
+			return Observation{}, guarded.ErrUnavailable
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), outage)
+		defer cancel()
+		_ = r.Run(ctx, func(error) {})
+		if n := len(passes); n < 2 || passes[n-1].Sub(passes[n-2]) > kubeconn.MaxOutagePause {
+			t.Errorf("passes at %v, want one every %v", passes, kubeconn.MaxOutagePause)
 		}
 	})
 }

@@ -22,7 +22,7 @@ var (
 	ErrUnavailable = errors.New("kube-apiserver unavailable")
 	// ErrEtcdDenied: etcd answered that this client may not do that. An operator must extend the
 	// role of its user.
-	ErrEtcdDenied = errors.New("etcd denies access; extend the role of the client's user (docs/operations.md has it)")
+	ErrEtcdDenied = errors.New("etcd denies access; extend the role of the client's user (docs/deployment.md has it)")
 )
 
 // ClassifyEtcd wraps an error of an etcd client with ErrEtcdDenied if etcd denies access, else with

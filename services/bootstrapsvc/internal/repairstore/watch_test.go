@@ -45,7 +45,7 @@ func (f *follower) OnError(error) {}
 
 func (f *follower) want(t *testing.T, states, deleted map[string]State) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if !maps.Equal(states, f.states) || !maps.Equal(deleted, f.deleted) {

@@ -7,12 +7,12 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 func TestAgent_IsThatOfTheLastRegistration(t *testing.T) {
 	f := newFixture(t, setup{})
-	register := func(info *metav1.ClientInfo, boot string) sessioncontroller.Agent {
+	register := func(info *metav1.ClientInfo, boot string) session.Agent {
 		t.Helper()
 		h := holders(0, 1)[0]
 		h.BootId = boot
@@ -23,7 +23,7 @@ func TestAgent_IsThatOfTheLastRegistration(t *testing.T) {
 		}
 		return lease.Agent
 	}
-	want := sessioncontroller.Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}
+	want := session.Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}
 	if got := register(&metav1.ClientInfo{Agent: "trivet-agent", Version: "v1", Mode: "probe"}, "b-1"); got != want {
 		t.Errorf("agent %+v, want %+v", got, want)
 	}
@@ -34,7 +34,7 @@ func TestAgent_IsThatOfTheLastRegistration(t *testing.T) {
 	if got := register(&metav1.ClientInfo{Agent: "trivet-agent", Version: "v1", Mode: "endpoint"}, "b-1"); got != want {
 		t.Errorf("agent %+v, want %+v", got, want)
 	}
-	if got := register(nil, "b-2"); got != (sessioncontroller.Agent{}) {
+	if got := register(nil, "b-2"); got != (session.Agent{}) {
 		t.Errorf("agent %+v of the former boot", got)
 	}
 	long := register(&metav1.ClientInfo{Agent: "\x1b[31m" + strings.Repeat("ä", 1000)}, "b-2").Name

@@ -36,8 +36,8 @@ func (c converter) registration(h *leasev1.Holder, report *leasev1.Report, seque
 const maxAgentText = 64
 
 // agentFrom returns what a client says of itself, without characters that a terminal would act on.
-func agentFrom(client *metav1.ClientInfo) sessioncontroller.Agent {
-	return sessioncontroller.Agent{
+func agentFrom(client *metav1.ClientInfo) session.Agent {
+	return session.Agent{
 		Name: shortText(client.GetAgent()), Version: shortText(client.GetVersion()), Mode: shortText(client.GetMode()),
 	}
 }

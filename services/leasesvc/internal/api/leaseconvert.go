@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/prototime"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 
@@ -40,8 +41,8 @@ func (s *leaseServer) leaseOf(l *sessioncontroller.Lease) *leasev1.Lease {
 }
 
 // AgentOf converts an agent; nil if it is not known.
-func AgentOf(agent sessioncontroller.Agent) *leasev1.Lease_Agent {
-	if agent == (sessioncontroller.Agent{}) {
+func AgentOf(agent session.Agent) *leasev1.Lease_Agent {
+	if agent == (session.Agent{}) {
 		return nil
 	}
 	return &leasev1.Lease_Agent{Name: agent.Name, Version: agent.Version, Mode: agent.Mode}
@@ -120,9 +121,4 @@ func writeStateOf(state writeback.State) leasev1.Lease_Write_State {
 }
 
 // Timestamp returns nil for the zero time.
-func Timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
+func Timestamp(t time.Time) *timestamppb.Timestamp { return prototime.New(t) }

@@ -241,9 +241,14 @@ func (s *Server) admitRegistrations(sender *sender, now time.Time, n int) int {
 	return s.registrations.admit(now, n)
 }
 
-// admitStream returns whether a sender may open a stream now.
+// admitStream returns whether a sender may open a stream now. Otherwise holders that live may not
+// reach this replica in time.
 func (s *Server) admitStream(sender *sender, now time.Time) bool {
-	return (sender == nil || sender.meter.newStreams.admit(now, 1) == 1) && s.newStreams.admit(now, 1) == 1
+	if (sender == nil || sender.meter.newStreams.admit(now, 1) == 1) && s.newStreams.admit(now, 1) == 1 {
+		return true
+	}
+	s.refusedHolders.Add(1)
+	return false
 }
 
 // directive counts a message and returns what the sender must be told beside the answer. An error

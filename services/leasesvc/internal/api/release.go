@@ -14,8 +14,8 @@ import (
 // deleteTimeout bounds the requests to the kube-apiserver for one release.
 const deleteTimeout = 10 * time.Second
 
-// ReleaseLease deletes the Lease object of a holder, and then its session. A second call does
-// nothing.
+// ReleaseLease deletes the Lease object of a holder, unless that is to stay, and then its session.
+// A second call does nothing.
 func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
 	holder, served := s.convert.holder(request.Holder)
 	if !served {
@@ -35,7 +35,7 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 		err = sessions.CheckRelease(ctx, holder, s.Catalog.ShardOf(holder.Key), request.Etag)
 	} else {
 		begun := time.Now()
-		err = s.statusOf(s.release(ctx, sessions, holder, request.Etag))
+		err = s.statusOf(s.release(ctx, sessions, holder, request))
 		s.reportRelease(caller, request, holder.Key, err, time.Since(begun))
 	}
 	if err != nil {
@@ -46,13 +46,18 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 
 // release deletes the Lease object before the session, so that the client can retry after a failure
 // in between.
-func (s *Server) release(ctx context.Context, sessions Sessions, holder session.Holder, etag string) error {
-	release, err := sessions.BeginRelease(ctx, holder, s.Catalog.ShardOf(holder.Key), etag)
-	if err != nil {
+func (s *Server) release(ctx context.Context, sessions Sessions, holder session.Holder, request *leasev1.ReleaseLeaseRequest) error {
+	release, err := sessions.BeginRelease(ctx, holder, s.Catalog.ShardOf(holder.Key), request.Etag)
+	switch {
+	case err != nil:
 		return err
-	}
-	if release == nil {
+	case release == nil && request.KeepObject:
+		return nil
+	case release == nil:
 		return s.releaseWithoutSession(ctx, sessions, holder.Key)
+	case request.KeepObject:
+		sessions.CompleteRelease(release)
+		return nil
 	}
 	deleted := false
 	defer func() {

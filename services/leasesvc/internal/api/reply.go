@@ -56,6 +56,7 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 	}
 	if result.Deferred {
 		r.server.metrics.deferred.Inc()
+		r.server.refusedHolders.Add(1)
 		// Each holder returns at another time, and before its next beat is due.
 		interval := r.server.Catalog.Get(registration.Holder.Key.Class).HeartbeatInterval
 		pause := jitter(min(2*r.server.registrations.retryAfter(time.Now()), interval))
@@ -73,6 +74,9 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
+	if result.Outcome == session.Full {
+		r.server.refusedHolders.Add(1)
+	}
 	if result.Outcome == session.TookOver {
 		r.server.reportTakeover(r.caller, r.method, registration.Holder)
 	}

@@ -41,13 +41,13 @@ type responder struct {
 	sender   *sender
 	serving  serving
 
-	handles  []handle                // a handle on the wire is an index plus one
-	boots    []string                // referenced by handles
-	grants   []grant                 // referenced by handles
-	live     int                     // handles that have not been rejected
-	sequence uint64                  // of the last message
-	agent    sessioncontroller.Agent // of the first message
-	early    int                     // early messages in a row
+	handles  []handle      // a handle on the wire is an index plus one
+	boots    []string      // referenced by handles
+	grants   []grant       // referenced by handles
+	live     int           // handles that have not been rejected
+	sequence uint64        // of the last message
+	agent    session.Agent // of the first message
+	early    int           // early messages in a row
 	// batches is set once the caller may register all holders of a class.
 	batches bool
 

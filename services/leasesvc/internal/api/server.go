@@ -116,6 +116,7 @@ type Server struct {
 	// servingStreams are the open streams on which a holder was registered.
 	servingStreams atomic.Int64
 	lostStreams    atomic.Uint64
+	refusedHolders atomic.Uint64
 	beats          atomic.Uint64 // received of callers that may send them
 }
 
@@ -151,7 +152,7 @@ func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
 // caller that may not beat is in them: they are evidence about the network.
 func (s *Server) Receipts() sessioncontroller.Receipts {
 	return sessioncontroller.Receipts{
-		Beats: s.beats.Load(), Streams: int(s.servingStreams.Load()), LostStreams: s.lostStreams.Load(),
+		Beats: s.beats.Load(), Streams: int(s.servingStreams.Load()), LostStreams: s.lostStreams.Load(), Refused: s.refusedHolders.Load(),
 	}
 }
 

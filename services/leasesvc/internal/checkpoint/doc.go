@@ -11,6 +11,7 @@
 //     and however long no replica held the shard.
 //   - A holder whose stored silence is below TTL + MinGrace keeps at least MinGrace to beat at the
 //     next replica.
+//   - A stored silence is brought up to date while it grows and the next replica would count more.
 //   - A holder with a longer stored silence was expired when the checkpoint was written, and had
 //     MinGrace since to come back. It stays expired until its next beat. If it beat after the last
 //     look of a lost replica, it is shown as expired until its next beat, at most MinGrace later.

@@ -54,6 +54,12 @@ func (r Rule) Inherited(silence time.Duration) time.Duration {
 	return max(0, min(silence, r.TTL-r.MinGrace))
 }
 
+// lags reports whether the stored silence is so much shorter that the next replica should learn of
+// it.
+func (r Rule) lags(stored, silence time.Duration) bool {
+	return !r.StaysExpired(stored) && r.Inherited(silence)-r.Inherited(stored) >= minWriteInterval
+}
+
 const (
 	// minCorrectionInterval is the minimum time between two writes if the second removes an untrue
 	// silence, and minWriteInterval that between other writes.
@@ -191,12 +197,14 @@ func (t Tracker) hasUntrue(worth []Entry) bool {
 	return stillTrue != len(t.stored)
 }
 
-// hasNew reports whether a holder is not stored yet, or has begun to stay expired.
+// hasNew reports whether a holder is not stored yet, whether its stored silence lags, or whether it
+// has begun to stay expired.
 func (t Tracker) hasNew(entries []Entry) bool {
 	return slices.ContainsFunc(entries, func(e Entry) bool {
 		last, stored := t.stored[e.key()]
 		rule := t.rules[e.Class]
-		return !stored || rule.StaysExpired(last.Silence) != rule.StaysExpired(e.Silence.Truncate(silenceUnit))
+		silence := e.Silence.Truncate(silenceUnit)
+		return !stored || rule.StaysExpired(last.Silence) != rule.StaysExpired(silence) || rule.lags(last.Silence, silence)
 	})
 }
 

@@ -112,6 +112,24 @@ func TestTracker_ExpiredHoldersAreRefreshed(t *testing.T) {
 	f.expect("session gone", f.look(), checkpoint.Delete)
 }
 
+// While a silence grows, and the next replica would count more of it, it is brought up to date as
+// seldom as other writes.
+func TestTracker_GrowingSilencesAreRefreshed(t *testing.T) {
+	f := newFixture(t)
+	f.tracker = checkpoint.NewTracker(map[string]checkpoint.Rule{"node": {TTL: 20 * time.Second}}, true)
+	at := func(seconds int) checkpoint.Entry { return silent("n1", time.Duration(seconds)*time.Second) }
+	f.expect("silent", f.look(at(5)), checkpoint.Put, at(5))
+	for seconds := 6; seconds <= 40; seconds++ {
+		f.now = f.now.Add(time.Second)
+		f.look(at(seconds))
+	}
+	// 5 s, then every 3 s up to 20 s, the grace period: a longer silence counts no more.
+	if want := 6; f.writes != want {
+		t.Errorf("%d writes, want %d", f.writes, want)
+	}
+	f.expect("beyond the grace period", f.look(at(41)), checkpoint.None, at(20))
+}
+
 // A holder may beat and fall silent again between two looks, under the same boot or another.
 func TestTracker_NewSilenceReplacesTheOldOne(t *testing.T) {
 	for what, next := range map[string]checkpoint.Entry{

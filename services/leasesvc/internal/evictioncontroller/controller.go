@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -25,13 +26,15 @@ const (
 	reportEvery = time.Second
 )
 
-// Config is the configuration of a Controller. All fields are required.
+// Config is the configuration of a Controller. All fields but Decisions are required.
 type Config struct {
 	Rules eviction.Rules
 	// Workers is how many evictions run at the same time.
 	Workers int
 	Metrics *Metrics
 	Logger  *slog.Logger
+	// Decisions records evictions; nil records nothing.
+	Decisions *decisions.Log
 }
 
 // Cluster is what one Run works on.
@@ -39,7 +42,7 @@ type Cluster struct {
 	Cache  Cache
 	Writer Writer
 	Events Events
-	// NodeHealth is nil in a process that does not run node health: the taints of upstream's
+	// NodeHealth is nil in a process whose node health sets no taints: the taints of upstream's
 	// controller are always reliable.
 	NodeHealth NodeHealth
 }
@@ -106,6 +109,26 @@ func (c *Controller) Pending(node string) (pending []PendingEviction, running bo
 		return nil, false
 	}
 	return s.pending(node), true
+}
+
+// EachPending calls visit for each Pod that must leave its Node, in no order, with the time since
+// when it may leave: 0 if it may not yet, or is held. It returns false if the Controller does not
+// run here or has not listed the cluster yet.
+func (c *Controller) EachPending(now time.Time, visit func(p eviction.PendingPod, due time.Duration)) bool {
+	s := c.snapshot.Load()
+	if s == nil {
+		return false
+	}
+	for name, node := range s.nodes {
+		for _, pending := range node.Pending {
+			due := time.Duration(0)
+			if cause := pending.CauseNow(s.unreliable[name].Active()); cause != nil {
+				due = max(0, now.Sub(s.origin.Add(cause.Due.Sub(0))))
+			}
+			visit(pending, due)
+		}
+	}
+	return true
 }
 
 // Holds returns why the due Pods of Nodes are not evicted, by the names of the Nodes. It is nil if

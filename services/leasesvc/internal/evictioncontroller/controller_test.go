@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 )
@@ -29,6 +31,7 @@ type fixture struct {
 	cluster    *fakeCluster
 	controller *evictioncontroller.Controller
 	registry   *prometheus.Registry
+	decisions  *decisions.Log
 
 	mu      sync.Mutex // guards reports
 	reports []error
@@ -37,7 +40,7 @@ type fixture struct {
 // run runs a controller on a fake cluster while story happens.
 func run(t *testing.T, rate float64, story func(*fixture)) {
 	synctest.Test(t, func(t *testing.T) {
-		begin := &fixture{t: t, cluster: newFakeCluster(), registry: prometheus.NewRegistry()}
+		begin := &fixture{t: t, cluster: newFakeCluster(), registry: prometheus.NewRegistry(), decisions: decisions.NewLog()}
 		begin.run(rate, story)
 	})
 }
@@ -49,7 +52,7 @@ func (x *fixture) run(rate float64, story func(*fixture)) {
 		x.t.Fatal(err)
 	}
 	x.controller = evictioncontroller.New(evictioncontroller.Config{
-		Rules: eviction.Rules{Rate: rate}, Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(x.t.Output(), nil)),
+		Rules: eviction.Rules{Rate: rate}, Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(x.t.Output(), nil)), Decisions: x.decisions,
 	})
 	if _, running := x.controller.Pending("a1"); running {
 		x.t.Error("it says that it runs before it does")
@@ -116,6 +119,10 @@ func TestRun_EvictsEachPodWhenItIsDue(t *testing.T) {
 		if err := x.lastReport(); err != nil {
 			t.Errorf("reported %v", err)
 		}
+		want := []string{"POD_EVICTED elsewhere", "POD_EVICTED plain", "POD_EVICTED brief", "POD_EVICTED newcomer", "POD_EVICTED long"}
+		if diff := cmp.Diff(want, testkit.Decisions(x.decisions, decisions.PodEvicted)); diff != "" {
+			t.Errorf("decisions (-want +got):\n%s", diff)
+		}
 	})
 }
 
@@ -125,6 +132,7 @@ func TestRun_TaintRemovedInTimeEvictsNoPod(t *testing.T) {
 		x.cluster.pod("tolerating", "a1", 30)
 		time.Sleep(29 * time.Second)
 		x.cluster.node("a1")
+		time.Sleep(time.Second)
 		x.cluster.node("a2", "maintenance")
 		x.cluster.pod("vanishing", "a2", 30)
 		time.Sleep(29 * time.Second)
@@ -136,6 +144,10 @@ func TestRun_TaintRemovedInTimeEvictsNoPod(t *testing.T) {
 		x.expect(map[string]float64{})
 		if diff := cmp.Diff([]string{"tolerating"}, x.cluster.cancelled); diff != "" {
 			t.Errorf("cancelled evictions (-want +got):\n%s", diff)
+		}
+		want := []string{"EVICTION_SCHEDULED tolerating", "EVICTION_CANCELLED tolerating", "EVICTION_SCHEDULED vanishing"}
+		if diff := cmp.Diff(want, testkit.Decisions(x.decisions)); diff != "" {
+			t.Errorf("decisions (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -216,7 +228,7 @@ func TestRun_UnreliableNodeHealthHoldsItsTaintsOnly(t *testing.T) {
 
 func TestRun_FailureIsRetriedAndDelaysNoOtherPod(t *testing.T) {
 	run(t, 0, func(x *fixture) {
-		broken := apierrors.NewInternalError(errors.New("no disk"))
+		broken := apierrors.NewInternalError(errors.New(`failed calling webhook "policy.example": no disk`))
 		x.cluster.answerWith(func(pod string) error {
 			if pod == "bad" {
 				return broken

@@ -39,7 +39,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "trivet_taint_eviction_tries_total", Help: "Evictions tried, by result, and evictions cancelled before they were due.",
 		}, []string{"result"}),
 	}
-	for _, result := range []string{"ok", "gone", "withdrawn", "conflict", "error", "cancelled"} {
+	for _, result := range []string{"ok", "gone", "withdrawn", "conflict", "dry_run", "error", "cancelled"} {
 		m.results.WithLabelValues(result)
 	}
 	if registerer == nil {
@@ -82,6 +82,8 @@ func outcomeOf(err error) string {
 		return "conflict"
 	case errors.Is(err, errWithdrawn):
 		return "withdrawn"
+	case errors.Is(err, ErrDryRun):
+		return "dry_run"
 	}
 	return "error"
 }

@@ -2,6 +2,7 @@ package evictioncontroller
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -125,7 +127,9 @@ func (r *run) observe(name string) {
 		r.Logger.Info("eviction cancelled", "pod", pod.Namespace+"/"+pod.Name, "node", name, "taint", cancelled.Taint.ToString())
 		r.Metrics.cancelled()
 		r.Events.EvictionCancelled(cancelled)
+		r.record(decisions.EvictionCancelled, name, pod, "the taint "+cancelled.Taint.ToString()+" does not evict it any more")
 	}
+	r.recordScheduled(name, before, after)
 	r.nodes[name] = after
 	r.setPending(name, nodehealth.ZoneOf(node.Labels), after)
 }
@@ -173,11 +177,14 @@ func (r *run) noteHeld(plan *eviction.Plan) {
 	r.heldOn, r.changed = plan.HeldOn, true
 	if plan.Held == 0 {
 		r.Logger.Info("no eviction is held any more")
+		r.Decisions.Record(decisions.Decision{Action: decisions.EvictionsResumed, Message: "no eviction is held any more"})
 		return
 	}
 	node := plan.HeldOn[0]
 	r.Logger.Warn("due evictions are held while node health is unreliable", "pods", plan.Held, "nodes", len(plan.HeldOn),
 		"node", node, "reason", r.unreliable[node].Reason)
+	r.Decisions.Record(decisions.Decision{Action: decisions.EvictionsHeld, Message: fmt.Sprintf(
+		"%d due evictions on %d nodes wait while node health is unreliable, first on %q: %s", plan.Held, len(plan.HeldOn), node, r.unreliable[node].Reason)})
 }
 
 func (r *run) reportFailure() {

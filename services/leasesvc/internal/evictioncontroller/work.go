@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -23,9 +24,15 @@ const (
 	conflictMax = 5 * time.Second
 	// donePause is longer than the watch takes to deliver the deletion of a Pod.
 	donePause = 5 * time.Second
+	// dryRunRetry is the time between two refusals of the same eviction in a dry run.
+	dryRunRetry = 5 * time.Second
 	// running means that an eviction is running, so the attempt has no end yet.
 	running = monotonic.Instant(1<<63 - 1)
 )
+
+// ErrDryRun is returned by the Writer of a dry run. The eviction is tried again later, and is no
+// failure.
+var ErrDryRun = errors.New("this loop is in dry run and evicts no Pod")
 
 // errWithdrawn ends an eviction that does not hold any more.
 var errWithdrawn = errors.New("the Node has changed and the Pod need not leave now")
@@ -140,10 +147,16 @@ func (r *run) take(result result) {
 		r.failed = nil
 		r.Logger.Info("evicted pod", "pod", pod, "node", e.Node, "taint", e.Taint.ToString(), "tolerated", e.Due.Sub(e.Since), "late", late)
 		r.Events.Evicted(e)
+		r.record(decisions.PodEvicted, e.Node, e.Pod, fmt.Sprintf("the taint %s evicts it, which it tolerated for %v", e.Taint.ToString(), e.Due.Sub(e.Since).Round(time.Millisecond)))
+	case errors.Is(result.err, ErrDryRun):
+		r.failed = nil
 	case errors.Is(result.err, errWithdrawn):
 		r.observeLive(result.live)
 	case after.failures > before.failures:
 		r.failed = fmt.Errorf("evict pod %s from node %q: %w", pod, e.Node, result.err)
+		if before.failures == 0 {
+			r.record(decisions.WriteRefused, e.Node, e.Pod, fmt.Sprintf("evict: %v; it is tried again", result.err))
+		}
 		r.Logger.Warn("cannot evict pod, retrying", "pod", pod, "node", e.Node, "failures", after.failures, "error", result.err)
 	}
 }
@@ -164,6 +177,8 @@ func (r *run) nextAttempt(a attempt, err error) attempt {
 	switch {
 	case err == nil, apierrors.IsNotFound(err), errors.Is(err, errGone):
 		return attempt{until: r.now.Add(donePause)}
+	case errors.Is(err, ErrDryRun):
+		return attempt{until: r.now.Add(dryRunRetry)}
 	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
 		wait := min(conflictMin<<min(a.conflicts, 10), conflictMax)
 		return attempt{until: r.now.Add(wait), failures: a.failures, err: a.err, conflicts: a.conflicts + 1}

@@ -24,9 +24,9 @@ func noScheduleLink(f Facts) Link {
 	}
 	switch {
 	case len(missing) > 0:
-		return l.say(ResultWarning, fmt.Sprintf("%s is about to be added, as its conditions ask for.", strings.Join(missing, ", ")))
+		return l.say(ResultWarning, fmt.Sprintf("%s %s, as its conditions ask for.", strings.Join(missing, ", "), f.due("added")))
 	case len(extra) > 0:
-		return l.say(ResultWarning, fmt.Sprintf("%s is about to be removed, as its conditions do not ask for it.", strings.Join(extra, ", ")))
+		return l.say(ResultWarning, fmt.Sprintf("%s %s, as its conditions do not ask for it.", strings.Join(extra, ", "), f.due("removed")))
 	case len(keys) == 0:
 		return l.say(ResultOK, "No condition keeps new pods away.")
 	case len(keys) == 1 && keys[0] == corev1.TaintNodeUnschedulable:
@@ -54,6 +54,8 @@ func zoneLink(f Facts) Link {
 			"It ends by itself once a self-check has passed.")
 	case f.Zone.State == nodehealth.Normal:
 		return l.say(ResultOK, fmt.Sprintf("%s is normal, with %s.", zone, count))
+	case f.DryRun:
+		return l.say(ResultWarning, fmt.Sprintf("%s is %s, with %s; node-health is in dry run and adds no taint.", zone, disrupted, count), nextZone)
 	case f.Zone.Rate == 0:
 		return l.say(ResultWarning, fmt.Sprintf("%s is %s, with %s: no node of it gets a taint that evicts.", zone, disrupted, count), nextZone)
 	}
@@ -68,14 +70,16 @@ func noExecuteLink(f Facts) Link {
 	case present != "" && present == wanted:
 		return l.at(added).say(ResultFailed, fmt.Sprintf("It has %s:NoExecute: pods that do not tolerate that have to leave.", present))
 	case present != "" && wanted == "":
-		return l.at(added).say(ResultWarning, fmt.Sprintf("It has %s:NoExecute, which is about to be removed.", present))
+		return l.at(added).say(ResultWarning, fmt.Sprintf("It has %s:NoExecute, which %s.", present, f.due("removed")))
 	case present != "":
-		return l.say(ResultFailed, fmt.Sprintf("It has %s:NoExecute, which is about to be replaced by %s.", present, wanted))
+		return l.say(ResultFailed, fmt.Sprintf("It has %s:NoExecute, which %s.", present, f.due("replaced by "+wanted)))
 	case wanted == "":
 		return l.say(ResultOK, "No taint evicts its pods.")
 	}
 	needs := fmt.Sprintf("It needs %s:NoExecute, ", wanted)
 	switch {
+	case f.DryRun:
+		return l.say(ResultWarning, needs+"which node-health, in dry run, does not add.")
 	case f.TaintHold.Active():
 		return l.say(ResultWarning, needs+fmt.Sprintf("but no taint is added now: %s.", f.TaintHold.Message))
 	case f.Zone.Rate == 0:
@@ -105,7 +109,7 @@ func podsLink(f Facts) Link {
 	case c == nil || c.Status == corev1.ConditionTrue:
 		return l.say(ResultOK, fmt.Sprintf("It has %s, %d ready.", pods, ready))
 	case toMark > 0:
-		return l.say(ResultWarning, fmt.Sprintf("It has %s, of which %d still count as ready and are about to be marked.", pods, toMark))
+		return l.say(ResultWarning, fmt.Sprintf("It has %s, of which %d still count as ready, and each %s.", pods, toMark, f.due("marked")))
 	}
 	return l.say(ResultFailed, fmt.Sprintf("It has %s, %d ready: no other gets the traffic of Services.", pods, ready))
 }

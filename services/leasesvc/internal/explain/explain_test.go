@@ -235,6 +235,22 @@ func situations() map[string]func() explain.Facts {
 			f.Pods = append(f.Pods, pod("late", corev1.ConditionTrue, time.Hour))
 			return f
 		},
+		"dry run, silent": func() explain.Facts {
+			f := dead()
+			f.DryRun, f.Node, f.Health, f.Deadline = true, node(corev1.ConditionTrue, time.Hour), explain.Silent, before(200*time.Millisecond)
+			return f
+		},
+		"dry run, suspect kubelet": func() explain.Facts {
+			f := renews()
+			f.DryRun, f.Health, f.Heard, f.Deadline = true, explain.Suspect, before(30*time.Second), now().Add(20*time.Second)
+			return f
+		},
+		"dry run, marked unknown by another controller": func() explain.Facts {
+			f := dead()
+			f.DryRun, f.Zone.State, f.Zone.Rate, f.Zone.NotReady = true, nodehealth.PartialDisruption, 0.01, 30
+			f.Pods = append(f.Pods, pod("late", corev1.ConditionTrue, time.Hour))
+			return f
+		},
 		"no leases here": func() explain.Facts {
 			f := renews()
 			f.Sessions = false

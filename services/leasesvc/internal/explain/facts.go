@@ -62,6 +62,8 @@ type NodeStatus struct {
 	Hold nodehealth.Hold
 	// Session is the state of its session; session.Gone if it has none.
 	Session session.State
+	// DryRun says that node-health writes nothing: another controller marks and taints Nodes.
+	DryRun bool
 }
 
 // Facts are what a replica knows of a Node.

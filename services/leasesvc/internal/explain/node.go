@@ -31,6 +31,14 @@ func (f *Facts) alive() bool {
 // silent returns whether the grace period of the node is over.
 func (f *Facts) silent() bool { return f.Health == Silent || f.Health == Unknown }
 
+// due says that node-health does something soon, or would do it.
+func (s *NodeStatus) due(participle string) string {
+	if s.DryRun {
+		return fmt.Sprintf("would be %s if node-health was not in dry run", participle)
+	}
+	return "is about to be " + participle
+}
+
 // say sets the result of a link. next is optional.
 func (l Link) say(result Result, message string, next ...string) Link {
 	l.Result, l.Message = result, message
@@ -148,9 +156,11 @@ func expireTimeLink(f Facts) Link {
 		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago, but it is not marked Unknown: %s.", at, past, f.Hold.Message),
 			"No node is marked before that has passed; the metrics trivet_node_marking_suspended and trivet_node_held show for how long. If it stays, the log of this replica says why.")
 	case f.Health == Silent:
-		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago: it is about to be marked Unknown.", at, past))
+		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, %s ago: it %s.", at, past, f.due("marked Unknown")))
 	case f.Health == Unknown:
 		return l.say(ResultFailed, fmt.Sprintf("Its grace period ended at %s, so it was marked Unknown.", at))
+	case f.Health == Suspect && f.DryRun:
+		return l.say(ResultWarning, fmt.Sprintf("Without a signal of life its grace period ends at %s, in %s; node-health is in dry run and does not mark it.", at, left))
 	case f.Health == Suspect:
 		return l.say(ResultWarning, fmt.Sprintf("Without a signal of life it is marked Unknown at %s, in %s.", at, left))
 	case deadline.IsZero():

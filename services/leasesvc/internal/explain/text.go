@@ -60,7 +60,7 @@ func (s *NodeStatus) Message() string {
 		if s.Hold.Active() {
 			return s.lastSignal() + "; it is not marked Unknown yet: " + s.Hold.Message + "."
 		}
-		return s.lastSignal() + "; it is about to be marked Unknown."
+		return s.lastSignal() + "; it " + s.due("marked Unknown") + "."
 	case Unknown:
 	}
 	if ready == nil {

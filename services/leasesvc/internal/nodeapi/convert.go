@@ -20,8 +20,8 @@ import (
 )
 
 func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
-	node, status := v.node, v.status()
-	health := &nodev1.NodeHealth{
+	node, status := v.node, s.status(v)
+	return &nodev1.NodeHealth{
 		Name:       "nodes/" + node.Object.Name,
 		Health:     healthOf(status.Health),
 		Reason:     status.Reason(),
@@ -37,11 +37,8 @@ func (s *Server) nodeHealthOf(v *nodeView) *nodev1.NodeHealth {
 		Uid:             string(node.Object.UID),
 		ResourceVersion: node.Object.ResourceVersion,
 		Owner:           api.OwnerOf(s.Replica, node.Shard, node.Epoch),
+		Agent:           v.agent(),
 	}
-	if v.lease != nil {
-		health.Agent = api.AgentOf(v.lease.Agent)
-	}
-	return health
 }
 
 func (s *Server) deletedNode(node *nodehealthcontroller.Node) *nodev1.NodeHealth {

@@ -3,7 +3,11 @@ package nodeapi
 import (
 	"context"
 	"strings"
+	"unique"
 
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -12,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// nodeView is one Node as it is shown. lease is nil in lists and watches, and if the Node has none.
+// nodeView is one Node as it is shown. lease is nil in watches, and if the Node has none.
 type nodeView struct {
 	snapshot *nodehealthcontroller.Snapshot
 	node     *nodehealthcontroller.Node
@@ -37,6 +41,40 @@ func (s *Server) leaseOf(ctx context.Context, node *nodehealthcontroller.Node) *
 	return &lease
 }
 
+// leasesOf returns the sessions of Nodes by their names. Without a session, or if the sessions
+// cannot be read, a Node is missing.
+func (s *Server) leasesOf(ctx context.Context, nodes []*nodehealthcontroller.Node) map[string]*sessioncontroller.Lease {
+	sessions := s.Sessions()
+	id, served := s.Catalog.ByName(class.Node)
+	if sessions == nil || !served {
+		return nil
+	}
+	keys := make([]session.Key, len(nodes))
+	for i, node := range nodes {
+		keys[i] = session.Key{Class: id, Name: node.Object.Name}
+	}
+	found, err := sessions.GetAll(ctx, keys)
+	if err != nil {
+		return nil
+	}
+	leases := make(map[string]*sessioncontroller.Lease, len(found))
+	for i := range found {
+		leases[found[i].Holder.Key.Name] = &found[i]
+	}
+	return leases
+}
+
+// agent returns the agent of the Node; nil if it has none, or none that is known.
+func (v *nodeView) agent() *leasev1.Lease_Agent {
+	switch {
+	case v.lease != nil:
+		return api.AgentOf(v.lease.Agent)
+	case v.node.Agent != (unique.Handle[session.Agent]{}):
+		return api.AgentOf(v.node.Agent.Value())
+	}
+	return nil
+}
+
 // status returns the status of the Node. Without a lease it has no time of the last beat if a
 // session keeps the Node alive.
 func (v *nodeView) status() explain.NodeStatus {
@@ -56,11 +94,17 @@ func (v *nodeView) status() explain.NodeStatus {
 	return status
 }
 
+func (s *Server) status(v *nodeView) explain.NodeStatus {
+	status := v.status()
+	status.DryRun = s.DryRun
+	return status
+}
+
 // facts collects what this replica knows about a Node.
 func (s *Server) facts(v *nodeView) explain.Facts {
 	name := v.node.Object.Name
 	f := explain.Facts{
-		NodeStatus: v.status(), Now: v.snapshot.At.Wall, Epoch: v.node.Epoch,
+		NodeStatus: s.status(v), Now: v.snapshot.At.Wall, Epoch: v.node.Epoch,
 		Sessions: s.Sessions() != nil, Lease: leaseFacts(v.lease),
 		Namespace: s.Namespace, Excluded: s.Excludes(v.node.Object),
 		Pods: s.Store.Pods(name), LeaseObject: s.Store.Lease(name), TaintHold: s.Publisher.TaintHold(v.node.Zone),
@@ -90,7 +134,7 @@ func leaseFacts(lease *sessioncontroller.Lease) *explain.Lease {
 }
 
 // agentName returns the name of an agent, with its version and mode; empty if it is not known.
-func agentName(a sessioncontroller.Agent) string {
+func agentName(a session.Agent) string {
 	name := strings.TrimSpace(a.Name + " " + a.Version)
 	if a.Mode != "" {
 		name = strings.TrimSpace(name + " in mode " + a.Mode)

@@ -36,7 +36,7 @@ func (s *Server) GetNodeHealth(ctx context.Context, request *nodev1.GetNodeHealt
 	}, nil
 }
 
-func (s *Server) ListNodeHealth(_ context.Context, request *nodev1.ListNodeHealthRequest) (*nodev1.ListNodeHealthResponse, error) {
+func (s *Server) ListNodeHealth(ctx context.Context, request *nodev1.ListNodeHealthRequest) (*nodev1.ListNodeHealthResponse, error) {
 	feed, _, err := s.feed()
 	if err != nil {
 		return nil, s.statusOf(err)
@@ -50,8 +50,10 @@ func (s *Server) ListNodeHealth(_ context.Context, request *nodev1.ListNodeHealt
 	}
 	snapshot := feed.Snapshot() // after the resume token, so that a watch from there misses nothing
 	page, more := snapshot.Page(after, api.PageSize(request.PageSize), filter.selects)
+	leases := s.leasesOf(ctx, page)
 	for _, node := range page {
 		view := newNodeView(snapshot, node)
+		view.lease = leases[node.Object.Name]
 		response.Nodes = append(response.Nodes, s.nodeHealthOf(&view))
 	}
 	if more {

@@ -28,6 +28,8 @@ type Config struct {
 	// Loop is the name of the loop node-health, and Enabled whether it runs.
 	Loop    string
 	Enabled bool
+	// DryRun is whether it writes nothing.
+	DryRun  bool
 	Catalog *class.Catalog
 	// Namespace contains the Leases of Nodes.
 	Namespace string
@@ -57,6 +59,8 @@ type Publisher interface {
 // Sessions reads sessions. *sessioncontroller.Controller implements it.
 type Sessions interface {
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
+	// GetAll returns those that exist, in no order.
+	GetAll(ctx context.Context, keys []session.Key) ([]sessioncontroller.Lease, error)
 }
 
 // Store reads what belongs to a Node, from a cache. *nodestore.Store implements it.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
@@ -42,7 +43,7 @@ func TestSignals_TheLatestFirstAndTheDecidingOneExpires(t *testing.T) {
 		lease  *sessioncontroller.Lease
 		want   []string
 	}{
-		"a lease keeps it alive, in a list": {result: alive, want: []string{"KUBELET", "AGENT", "NODE_STATUS -1m40s"}},
+		"a lease keeps it alive, in a watch": {result: alive, want: []string{"KUBELET", "AGENT", "NODE_STATUS -1m40s"}},
 		"a lease keeps it alive": {
 			result: alive, lease: lease(session.Alive, 3, 3, -17), want: []string{"KUBELET -3s until 17s", "AGENT -3s", "NODE_STATUS -1m40s"},
 		},
@@ -50,7 +51,7 @@ func TestSignals_TheLatestFirstAndTheDecidingOneExpires(t *testing.T) {
 			result: expired, lease: lease(session.Expired, 30, 1, 10),
 			want: []string{"AGENT -1s", "KUBELET -30s until -10s", "NODE_STATUS -1m20s", "LEASE_OBJECT -1m30s"},
 		},
-		"a lease expired, in a list": {
+		"a lease expired, in a watch": {
 			result: expired, want: []string{"KUBELET until -10s", "NODE_STATUS -1m20s", "LEASE_OBJECT -1m30s"},
 		},
 		"the kubelet renews its Lease object": {
@@ -90,18 +91,23 @@ func TestSignals_TheLatestFirstAndTheDecidingOneExpires(t *testing.T) {
 	}
 }
 
-func TestNodeHealthOf_SaysTheAgentOfTheLease(t *testing.T) {
+func TestNodeHealthOf_SaysTheAgent(t *testing.T) {
 	snapshot := &nodehealthcontroller.Snapshot{At: nodehealth.Moment{Instant: second(1000), Wall: now()}}
-	probe := sessioncontroller.Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}
+	probe := session.Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}
 	for name, c := range map[string]struct {
-		lease *sessioncontroller.Lease
-		want  *leasev1.Lease_Agent
+		lease  *sessioncontroller.Lease
+		result nodehealthcontroller.Result
+		want   *leasev1.Lease_Agent
 	}{
 		"known":     {lease: &sessioncontroller.Lease{Agent: probe}, want: &leasev1.Lease_Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"}},
 		"not known": {lease: &sessioncontroller.Lease{}},
-		"in a list": {},
+		"none":      {},
+		"in a watch": {
+			result: nodehealthcontroller.Result{Agent: unique.Make(probe)},
+			want:   &leasev1.Lease_Agent{Name: "trivet-agent", Version: "v1", Mode: "probe"},
+		},
 	} {
-		view := newNodeView(snapshot, &nodehealthcontroller.Node{Object: &corev1.Node{}})
+		view := newNodeView(snapshot, &nodehealthcontroller.Node{Object: &corev1.Node{}, Result: c.result})
 		view.lease = c.lease
 		if got := (&Server{}).nodeHealthOf(&view).Agent; !proto.Equal(got, c.want) {
 			t.Errorf("%s: agent %v, want %v", name, got, c.want)

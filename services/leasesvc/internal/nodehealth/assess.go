@@ -51,12 +51,12 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 	if s.traits.unknown {
 		// A Node that is marked stays dead until a later sign of life. A new grace period does not
 		// revive it.
-		if a := r.deadline(s, ClusterState{}, 0); a.Heard <= s.unknownSince || now > a.Deadline {
+		if a := r.deadline(s, ClusterState{}, Ownership{}); a.Heard <= s.unknownSince || now > a.Deadline {
 			a.Health = Dead
 			return a
 		}
 	}
-	a := r.deadline(s, c, s.Ownership.graceStart())
+	a := r.deadline(s, c, s.Ownership)
 	switch {
 	case now > a.Deadline:
 		a.Health = Silent
@@ -77,25 +77,34 @@ func (r Rules) kubeletStopped(now monotonic.Instant, c ClusterState, s *NodeStat
 	if s.signs.observes || s.signs.lastRenewal() == 0 {
 		return false
 	}
-	return now > r.deadline(s, c, s.Ownership.graceStart()).Deadline
+	return now > r.deadline(s, c, s.Ownership).Deadline
 }
 
 // deadline returns Heard, By and Deadline of a node without a session that speaks for it. The grace
-// period starts at the grace start of the cluster or at heldSince at the earliest. heldSince does
-// not count for a session that expired here: the previous holder of the shard handed over its
-// silence.
-func (r Rules) deadline(s *NodeState, c ClusterState, heldSince monotonic.Instant) Assessment {
+// period starts at the grace start of the cluster at the earliest, and when this replica gained the
+// shard, less the silence that it inherited. The gain of the shard does not count for a session
+// that expired here: the previous holder of the shard handed over its silence.
+func (r Rules) deadline(s *NodeState, c ClusterState, o Ownership) Assessment {
 	if s.signs.session == session.Expired {
 		return r.deadlineAfterExpiry(s, c)
 	}
+	inherited := c.inherited(o)
 	heard, by := s.signs.last()
 	if by == GraceStart {
-		heard = heard.Add(-s.Ownership.Inherited)
+		heard = heard.Add(-inherited)
 	}
-	if start := max(c.silenceStart(r.GracePeriod), heldSince); start > heard {
+	start := o.HeldSince.Add(-inherited) // before the process began, perhaps
+	if restart := c.silenceStart(r.GracePeriod); restart > 0 {
+		start = max(start, restart)
+	}
+	if start > heard {
 		heard, by = start, GraceStart
 	}
-	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s) + c.slow.took)}
+	deadline := heard.Add(r.graceOf(s))
+	if inherited > 0 && heard < o.HeldSince {
+		deadline = max(deadline, r.leastDeadline(s, o))
+	}
+	return Assessment{Heard: heard, By: by, Deadline: deadline.Add(c.slow.took)}
 }
 
 // deadlineAfterExpiry returns the expiry of the session, unless another sign of life, a new grace
@@ -129,7 +138,24 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
 	if start := c.silenceStart(r.GracePeriod); start > 0 {
 		allow(start, GraceStart, r.graceOf(s))
 	}
+	a.Deadline = max(a.Deadline, r.leastExpiry(s, c))
 	return a
+}
+
+// leastExpiry returns the first moment of this term at which an expired session may count. One that
+// expired here may rest on an inherited silence, or on an old beat that came through another
+// replica: its agent has the time to reach this replica. A holder that this replica refused in this
+// term has the full grace period.
+func (r Rules) leastExpiry(s *NodeState, c ClusterState) monotonic.Instant {
+	switch o := s.Ownership; {
+	case o.HeldSince == 0:
+		return 0
+	case c.refusedIn(o):
+		return o.HeldSince.Add(r.graceOf(s))
+	case s.signs.expiredHere:
+		return o.HeldSince.Add(min(r.LeastSilence, r.graceOf(s)))
+	}
+	return 0
 }
 
 // reportedGrace returns how long the kubelet of an expired session may give no sign of its own, if
@@ -156,9 +182,6 @@ func (r Rules) reportedGrace(s *NodeState, c ClusterState, own monotonic.Instant
 func (s *NodeState) newerThanSession() bool {
 	return !s.signs.expiredHere && s.signs.first > s.Ownership.HeldSince
 }
-
-// graceStart returns from when the silence of a Node without a session counts under this term.
-func (o Ownership) graceStart() monotonic.Instant { return o.HeldSince.Add(-o.Inherited) }
 
 // graceOf returns the grace period of a Node.
 func (r Rules) graceOf(s *NodeState) time.Duration {

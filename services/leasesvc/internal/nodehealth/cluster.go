@@ -48,6 +48,10 @@ type ClusterState struct {
 	// receiver is the doubt about the path on which beats arrive.
 	receiver receiverDoubt
 	renewals renewals
+	// mostSilent says that most Nodes of the held shards were silent in this pass.
+	mostSilent bool
+	// refused is when this replica last refused a holder for lack of capacity; 0 for never.
+	refused monotonic.Instant
 	// newest is the newest Lease that was read and is newer than the cache.
 	newest Sample
 }
@@ -136,6 +140,13 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 	return c
 }
 
+// HolderRefused notes that this replica refused a holder for lack of capacity. The holder may be a
+// living Node that this replica does not hear.
+func (c ClusterState) HolderRefused(now monotonic.Instant) ClusterState {
+	c.refused = max(now, 1) // 0 means never
+	return c
+}
+
 // CheckPassed notes the answers of a self-check that began at started. newer are Leases that are
 // newer than in the cache. With one of them the check only ends the outage. After a slow answer the
 // grace periods are as much longer as it was slow.
@@ -189,10 +200,10 @@ func (c ClusterState) CheckRuns(started, now monotonic.Instant) ClusterState {
 	return c
 }
 
-// silenceStart returns the moment before which silence does not count. After an outage every node
-// gets a new grace period: kubelets could not renew Leases either. After an outage that recurs it
-// is half a grace period, which is more than two renewals: otherwise short outages in a row would
-// forbid every verdict.
+// silenceStart returns the moment before which silence does not count; 0 if there is none. After an
+// outage every node gets a new grace period: kubelets could not renew Leases either. After an
+// outage that recurs it is half a grace period, which is more than two renewals: otherwise short
+// outages in a row would forbid every verdict.
 func (c ClusterState) silenceStart(grace time.Duration) monotonic.Instant {
 	if c.recurring {
 		return max(c.graceStart, c.recovered.Add(-grace/2))

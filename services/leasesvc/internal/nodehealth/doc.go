@@ -42,12 +42,37 @@
 //     off: they count one grace period later, or MaxReceiverDoubt later as long as renewed Leases
 //     contradict them.
 //   - Without a session the grace period counts from the last sign of life, or from when the shard
-//     was gained.
+//     was gained, less the silence that earlier holders of the shard observed. See Silences.
+//
+// # Changes of the holder
+//
+// A holder passes on for how long a Node has been silent, once that is longer than the time between
+// two signs of a living node: a quarter of the grace period by default. The next one adds its own
+// observation, and observes the Node for Rules.LeastSilence at least. A silence is a duration and
+// does not age, so a time without a holder counts as no silence.
+//
+// A change of the holder delays the mark of a dead Node by the time without a holder, and by
+// LeastSilence or what was not stored. With the default times that is 15 s, or up to 22.5 s: 12.5 s
+// before the silence is stored, 5 s until the write, and 5 s in which the holder was cut off from
+// etcd. Once a silence is stored, each further holder adds its term less 10 s. Holders that change
+// more often than every 15 s mark no Node, because living agents have not reached the last one.
+//
+// A session that expired in the term of a holder counts after LeastSilence too: a beat that another
+// replica forwarded late may have opened it, before the agent has reached the holder. After a
+// refusal for lack of capacity it counts after a grace period.
+//
+// Nothing is inherited that a holder may not have observed. A holder that is uncertain, that doubts
+// its receiver, or most of whose Nodes are silent passes on what it inherited and adds nothing. It
+// does not count what it inherited while most of its Nodes are silent, nor in a term in which it
+// refused a holder of a session for lack of capacity. After an outage of kube-apiserver that it
+// saw, silence from before does not count.
 //
 // # Invariants
 //
-//   - No Node is marked Unknown before a grace period without a sign of life, seen by one process,
-//     or the end of its session.
+//   - No Node is marked Unknown before a grace period without a sign of life, seen by the holders
+//     of its shard, or the end of its session. A sign that a holder saw counts unless it lost the
+//     term before the next write of its checkpoint. In that case, LeastSilence lets a living Node
+//     be heard again.
 //   - Planning the result of a plan yields no step.
 //   - In any time window a zone gets at most its rate of NoExecute taints, plus one.
 //   - Taints with other keys, conditions of other types and other labels stay as they are.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -52,6 +53,8 @@ type Observation struct {
 	// AgentLives says that beats of a session that expired still arrive: the agent says that its
 	// kubelet is silent.
 	AgentLives bool
+	// Agent registered the session; the zero Handle if that is not known. Readers see it.
+	Agent unique.Handle[session.Agent]
 	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this
 	// version the Lease is RenewedByUs.
 	WrittenVersion string
@@ -84,10 +87,10 @@ type Ownership struct {
 	// Held says that this replica holds the shard.
 	Held bool
 	// HeldSince is when this replica gained the shard. From there a node without a session has a
-	// full grace period to find it.
+	// full grace period to find it, less what is Inherited.
 	HeldSince monotonic.Instant
-	// Inherited is how long the Node had been silent under the previous term, without a session; 0
-	// if that is not known.
+	// Inherited is for how long holders of earlier terms observed the Node without a sign of life,
+	// or less; 0 if that is not known.
 	Inherited time.Duration
 }
 
@@ -95,6 +98,9 @@ type Ownership struct {
 func (r Rules) Observe(now monotonic.Instant, s NodeState, o Observation) NodeState {
 	first := s.Node == nil || s.Node.UID != o.Node.UID
 	if first {
+		if s.Node != nil {
+			s.Ownership.Inherited = 0 // it is the silence of a deleted Node of the same name
+		}
 		s.signs, s.unknownSince, s.taintedAt, s.wasReady = r.firstSigns(now, o), 0, 0, false
 	} else {
 		s.signs = r.nextSigns(now, s.signs, o)
@@ -122,6 +128,9 @@ func (s *NodeState) LeaseVersion() string { return s.signs.lease.version }
 
 // Session returns the state of the session as last observed.
 func (s *NodeState) Session() session.State { return s.signs.session }
+
+// Agent returns what registered the session as last observed; the zero Handle is not known.
+func (s *NodeState) Agent() unique.Handle[session.Agent] { return s.signs.agent }
 
 // LastRenewal returns when the kubelet renewed the Lease last; 0 if that was not observed.
 func (s *NodeState) LastRenewal() monotonic.Instant { return s.signs.lastRenewal() }

@@ -24,6 +24,9 @@ type Rules struct {
 	// FirstBeat is the time within which a live node beats at a replica that it did not beat to
 	// before.
 	FirstBeat time.Duration
+	// LeastSilence is how long a replica that gained a shard observes a Node itself, whatever
+	// silence it inherited. A living agent that lost its server without a word beats here by then.
+	LeastSilence time.Duration
 	// SessionGrace is the silence after which a session expires. A Node whose living agent says
 	// that the kubelet is silent is marked Unknown once the kubelet's own signs are as old.
 	SessionGrace time.Duration
@@ -50,6 +53,7 @@ func DefaultRules() Rules {
 		GracePeriod:            50 * time.Second,
 		StartupGracePeriod:     time.Minute,
 		FirstBeat:              10 * time.Second,
+		LeastSilence:           15 * time.Second,
 		SessionGrace:           20 * time.Second,
 		UnreadyStart:           5 * time.Second,
 		ExcludeLabels:          []string{ExcludeDisruptionLabel},
@@ -156,6 +160,7 @@ type pass struct {
 
 // doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
 func (p *pass) doubtReceiver(nodes []NodeState) {
+	p.cluster = p.withMostSilent(p.now.Instant, p.cluster, nodes)
 	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod, p.FirstBeat)
 	for i := range nodes {
 		count.add(&nodes[i])

@@ -2,6 +2,7 @@ package nodehealth
 
 import (
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -46,7 +47,8 @@ type signs struct {
 	reported  bool
 	lease     leaseSign
 	session   session.State
-	// observes says that the agent of the session says when it observed the kubelet last.
+	// agent is that of the session. observes says that it says when it observed the kubelet last.
+	agent    unique.Handle[session.Agent]
 	observes bool
 	// reportedSince is since when the agent of an expired session has been heard; 0 while it is
 	// not, or does not observe the kubelet.
@@ -77,14 +79,14 @@ type leaseSign struct {
 // firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no
 // sign of life, and its grace period begins.
 func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
-	s := signs{first: now, session: o.Session, observes: o.SessionObserves, suspected: now, expired: now.Add(r.FirstBeat), byOther: o.Lease.ByOther}
+	s := signs{first: now, session: o.Session, agent: o.Agent, observes: o.SessionObserves, suspected: now, expired: now.Add(r.FirstBeat), byOther: o.Lease.ByOther}
 	s.version, s.heartbeat, s.reported = statusOf(o.Node)
 	s.lease = leaseSign{version: o.Lease.Version, renewTime: o.Lease.RenewTime, at: now}
 	return s.observeReporter(now, o).observeWriter(o)
 }
 
 func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
-	s.observes = o.SessionObserves
+	s.agent, s.observes = o.Agent, o.SessionObserves
 	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeReporter(now, o).observeLease(now, o).observeWriter(o)
 }
 

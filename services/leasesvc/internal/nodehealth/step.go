@@ -54,8 +54,10 @@ type Step struct {
 	NeedsShard, NeedsZones bool
 	// Shard is the shard of the Node.
 	Shard int
-	// Reason is for logs.
+	// Reason is for logs and decisions.
 	Reason string
+	// InputAge is the age of the last sign of life, for MarkUnknown; 0 if it is not known.
+	InputAge time.Duration
 }
 
 // candidate is a step that may be chosen. Building a Step is more expensive, and few candidates
@@ -77,7 +79,7 @@ func (c *candidate) step(now Moment) Step {
 		return Step{
 			Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, Lease: sampleOf(s),
 			DespiteSession: s.signs.sessionSpeaks(),
-			Conditions:     unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant),
+			Conditions:     unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant), InputAge: c.silenceAge(now.Instant),
 		}
 	}
 	step := Step{
@@ -113,6 +115,13 @@ func taintReason(step Step, noSchedule, noExecute taintChange) string {
 		return reason + "as Ready is " + string(ready.Status)
 	}
 	return reason + "as there is no Ready condition"
+}
+
+func (c *candidate) silenceAge(now monotonic.Instant) time.Duration {
+	if c.silence.Heard == 0 {
+		return 0
+	}
+	return now.Sub(c.silence.Heard)
 }
 
 func (c *candidate) silenceReason(now monotonic.Instant) string {

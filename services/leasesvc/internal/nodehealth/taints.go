@@ -21,6 +21,10 @@ func NoScheduleDrift(node *corev1.Node) (missing, extra []string) {
 	return missing, extra
 }
 
+// LabelDrift returns the labels that a Node must get: the beta labels that differ from their stable
+// ones.
+func LabelDrift(node *corev1.Node) map[string]string { return missingLabels(node.Labels) }
+
 // NoExecuteTaints returns the keys of the NoExecute taint that a Node needs for its Ready
 // condition, and of the one that it has. A key is "" for none. If both taints of node health are
 // present, it returns the one that is not wanted.

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/tracing"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -26,6 +29,8 @@ const (
 	maxTimeout = time.Minute
 	// reportEvery is the time between two reports.
 	reportEvery = time.Second
+	// silencesEvery is how soon the checkpoint of a shard may know of a silent Node.
+	silencesEvery = time.Second
 	// logHoldAfter is how long the process may be uncertain before that is logged.
 	logHoldAfter = 5 * time.Second
 	// relistAfter is how long the cache of Leases may be behind before everything is listed again.
@@ -39,7 +44,7 @@ var errBehind = fmt.Errorf("the cache of Leases has been behind for %v, so all o
 // zone follows from all its Nodes.
 const ZoneShard = 0
 
-// Config is the configuration of a Controller. All fields are required.
+// Config is the configuration of a Controller. All fields except Tracer are required.
 type Config struct {
 	Rules   nodehealth.Rules
 	Workers int
@@ -50,14 +55,18 @@ type Config struct {
 	Publisher *Publisher
 	Metrics   *Metrics
 	Logger    *slog.Logger
+	// Tracer starts the spans of verdicts and writes. The zero Tracer starts none.
+	Tracer tracing.Tracer
 }
 
-// Cluster is what one Run works on. All fields are required.
+// Cluster is what one Run works on. All fields except Decisions are required.
 type Cluster struct {
 	Cache    Cache
 	Writer   Writer
 	Events   Events
 	Sessions Sessions
+	// Decisions records what is written and suspended; nil records nothing.
+	Decisions *decisions.Log
 	// Evictions are those of this replica.
 	Evictions Evictions
 	// Receipts returns from memory what this replica receives of the beats of all holders.
@@ -117,6 +126,8 @@ type NodeSession struct {
 	Observes bool
 	// AgentLives says that beats of the session still arrive, although it is expired.
 	AgentLives bool
+	// Agent registered it; the zero Handle if that is not known.
+	Agent unique.Handle[session.Agent]
 	// Written is the resourceVersion of the last write of the Lease by this replica; "" for none.
 	Written string
 }

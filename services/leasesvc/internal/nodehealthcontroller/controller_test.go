@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -43,7 +45,7 @@ func heldShards(ctx context.Context, shards ...int) *sessioncontroller.HeldShard
 
 // cluster is the fake cluster for a replica that holds the terms and has no sessions.
 func (f *fakeCluster) cluster(terms *sessioncontroller.HeldShards) nodehealthcontroller.Cluster {
-	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms, Receipts: noReceipts}
+	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NewSessionTracker(nil), Evictions: noEvictions{}, HeldShards: terms, Receipts: noReceipts, Decisions: f.decisions}
 }
 
 // run runs a controller in a bubble while story happens, and returns the registry of its metrics.
@@ -53,7 +55,9 @@ func run(t *testing.T, f *fakeCluster, story func()) *prometheus.Registry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loop := nodehealthcontroller.New(config(t, metrics, 1))
+	cfg := config(t, metrics, 1)
+	f.decisions = decisions.NewLog()
+	loop := nodehealthcontroller.New(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	cluster := f.cluster(heldShards(t.Context(), 0))
@@ -116,6 +120,14 @@ func TestRun_SilentNodeIsMarkedTaintedAndItsPodsMarkedWithinASecond(t *testing.T
 		})
 		if diff := cmp.Diff([]string{"not ready n0", "not ready pod-n0"}, f.events); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		want := []string{"NODE_MARKED_UNKNOWN n0", "TAINT_ADDED n0", "POD_MARKED_NOT_READY pod-n0", "NODE_BACK n0", "TAINT_REMOVED n0"}
+		if diff := cmp.Diff(want, testkit.Decisions(f.decisions)); diff != "" {
+			t.Errorf("decisions (-want +got):\n%s", diff)
+		}
+		kept, _, _ := f.decisions.After(decisions.Cursor{})
+		if marked := kept[0]; marked.Epoch != 1 || marked.InputAge < 40*time.Second || !strings.Contains(marked.Message, "no sign of life") {
+			t.Errorf("decision to mark a Node: %+v", marked)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -57,6 +58,8 @@ type fakeCluster struct {
 	stubborn map[string]bool
 	writes   []string
 	events   []string
+	// decisions are those of the controller that run runs.
+	decisions *decisions.Log
 	// onEvent is called for each Event, by the goroutine that sends it.
 	onEvent func()
 	// onCompare is called before Leases are read, by the goroutine that reads.

@@ -1,8 +1,11 @@
 package nodehealthcontroller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,8 +24,20 @@ type Metrics struct {
 	health           *prometheus.GaugeVec
 	held             prometheus.Gauge
 	markingSuspended *prometheus.GaugeVec
+	silences         *prometheus.GaugeVec
 	writes           *prometheus.CounterVec
+
+	mu sync.Mutex // guards zones
+	// zones are those with series of their own.
+	zones map[string]struct{}
 }
+
+const (
+	// maxZoneSeries bounds the zones with series of their own. A kubelet may choose its zone.
+	maxZoneSeries = 50
+	// otherZones is the name of all further zones in metrics. It is no value of a label of a Node.
+	otherZones = "(other)"
+)
 
 // NewMetrics registers the metrics; nil leaves them unregistered.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
@@ -50,6 +65,10 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		markingSuspended: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_node_marking_suspended", Help: "1 while no node may be marked Unknown, by cause.",
 		}, []string{"cause"}),
+		silences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_node_silences",
+			Help: "Silent nodes whose silence the next leader of their shard inherits: all of it, or with part=inherited only that of earlier leaders.",
+		}, []string{"part"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_node_writes_total", Help: "Writes for node health, by step and result.",
 		}, []string{"what", "result"}),
@@ -58,7 +77,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		return m, nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.markingSuspended, m.writes,
+		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.markingSuspended, m.silences, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of node health: %w", err)
@@ -80,6 +99,18 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 	}
 }
 
+func (m *Metrics) observeSilences(silences *nodehealth.Silences) {
+	part, silent := "all", 0
+	if silences.Doubted {
+		part = "inherited"
+	}
+	for _, of := range silences.ByShard {
+		silent += len(of)
+	}
+	m.silences.Reset()
+	m.silences.WithLabelValues(part).Set(float64(silent))
+}
+
 // observeZones sets the metrics of zones on the holder of ZoneShard only, so that a sum over
 // replicas counts each zone once.
 func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {
@@ -89,7 +120,7 @@ func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {
 	if !holdsZones {
 		return
 	}
-	for _, zone := range plan.Zones {
+	for _, zone := range m.shownZones(plan.Zones) {
 		m.zoneSize.WithLabelValues(zone.Name).Set(float64(zone.Size))
 		m.unhealthy.WithLabelValues(zone.Name).Set(float64(zone.NotReady))
 		healthy := 100.0
@@ -101,9 +132,55 @@ func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {
 	}
 }
 
+// shownZones returns the zones as the metrics show them. A zone with series keeps them while it has
+// Nodes. The largest of the remaining zones follow, and the rest is one zone.
+func (m *Metrics) shownZones(zones []nodehealth.Zone) []nodehealth.Zone {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rank := func(zone nodehealth.Zone) int {
+		if _, shown := m.zones[zone.Name]; shown {
+			return 0
+		}
+		return 1
+	}
+	ranked := slices.SortedStableFunc(slices.Values(zones), func(a, b nodehealth.Zone) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Size, a.Size))
+	})
+	shown := ranked[:min(len(ranked), maxZoneSeries)]
+	kept := make(map[string]struct{}, len(shown))
+	for _, zone := range shown {
+		kept[zone.Name] = struct{}{}
+	}
+	for name := range m.zones {
+		if _, still := kept[name]; !still {
+			m.evictions.DeleteLabelValues(name)
+		}
+	}
+	m.zones = kept
+	if len(ranked) == len(shown) {
+		return shown
+	}
+	rest := nodehealth.Zone{Name: otherZones}
+	for _, zone := range ranked[len(shown):] {
+		rest.Size += zone.Size
+		rest.NotReady += zone.NotReady
+	}
+	return append(shown[:len(shown):len(shown)], rest)
+}
+
+// shownZone returns the name of a zone in metrics.
+func (m *Metrics) shownZone(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, shown := m.zones[name]; shown {
+		return name
+	}
+	return otherZones
+}
+
 // reset removes what a stopped controller does not know.
 func (m *Metrics) reset() {
-	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.markingSuspended} {
+	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.markingSuspended, m.silences} {
 		gauge.Reset()
 	}
 	m.held.Set(0)
@@ -117,7 +194,7 @@ func (m *Metrics) written(r result) {
 	}
 	m.writes.WithLabelValues(r.step.Kind.String(), outcome).Inc()
 	if r.step.RateLimited && r.err == nil {
-		m.evictions.WithLabelValues(r.step.Zone).Inc()
+		m.evictions.WithLabelValues(m.shownZone(r.step.Zone)).Inc()
 	}
 }
 
@@ -131,6 +208,8 @@ func outcomeOf(err error) string {
 		return "conflict"
 	case errors.Is(err, errTermOver):
 		return "term-over"
+	case errors.Is(err, ErrDryRun):
+		return "dry-run"
 	}
 	return "error"
 }

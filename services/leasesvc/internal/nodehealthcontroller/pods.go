@@ -99,7 +99,7 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
 			r.podJobs.add(job{
 				pod: pod, terms: []*sessioncontroller.HeldShard{r.terms[s.Ownership.Shard]}, verify: uncertain,
-				timeout: r.timeoutAfter(b.failures),
+				timeout: r.timeoutAfter(b.failures), span: r.spanOf(s.Node.Name),
 			})
 		}
 		scan.note(pod.UID)
@@ -113,6 +113,7 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 func (r *run) podMarked(res result) {
 	r.Metrics.podMarked(res.err)
 	r.noteFailure(res.err)
+	r.recordPod(&res, r.podBackoffs[res.pod.UID].failures > 0)
 	if res.err == nil {
 		delete(r.podBackoffs, res.pod.UID) // the watch delivers the Pod before the next scan
 		r.Events.PodNotReady(res.pod)

@@ -18,8 +18,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// probing is a cluster whose kubelets renew their Leases, with node health and sessions as
-// leasesvc has them. n0 and n1 have an agent that observes the kubelet every five seconds.
+// probing is a cluster whose kubelets renew their Leases, with node health and sessions as leasesvc
+// has them. n0 and n1 have an agent that observes the kubelet every five seconds.
 type probing struct {
 	*fakeCluster
 	t        *testing.T
@@ -124,7 +124,7 @@ func (p *probing) agent(ctx context.Context, name string) {
 			batch.Registrations = []sessioncontroller.Registration{{
 				Holder: session.Holder{Key: session.Key{Name: name}, Boot: "1"}, Sequence: sequence,
 				Report: &sessioncontroller.Report{Observed: true, ObservedAge: time.Since(observed)},
-				Agent:  sessioncontroller.Agent{Name: "trivet-agent", Mode: "probe"},
+				Agent:  session.Agent{Name: "trivet-agent", Mode: "probe"},
 			}}
 			if err := p.sessions.Process(ctx, batch); err != nil && ctx.Err() == nil {
 				p.t.Error(err)

@@ -29,6 +29,8 @@ type replica struct {
 	sessions       map[string]session.State
 	observes       map[string]bool
 	sessionChanges map[string]struct{}
+	refused        uint64
+	stop           time.Duration // for which the next pass stands still
 }
 
 // replicas run side by side in a bubble until end is called.
@@ -115,8 +117,13 @@ func (s sessions) Session(node string) nodehealthcontroller.NodeSession {
 // received returns what the replica receives: a stream for each session.
 func (r *replica) received() sessioncontroller.Receipts {
 	r.mu.Lock()
+	stop := r.stop
+	r.stop = 0
+	r.mu.Unlock()
+	time.Sleep(stop)
+	r.mu.Lock()
 	defer r.mu.Unlock()
-	return sessioncontroller.Receipts{Streams: len(r.sessions)}
+	return sessioncontroller.Receipts{Streams: len(r.sessions), Refused: r.refused}
 }
 
 // observe says that the agent of a node observes its kubelet.

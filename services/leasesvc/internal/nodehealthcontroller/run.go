@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -52,6 +53,9 @@ type run struct {
 	checkTimeout time.Duration     // of the next self-check
 	denied       error             // of the last self-check, if kube-apiserver refused it
 	connections  connectionWindow
+	refusals     uint64               // as last read of Receipts
+	silences     *nodehealth.Silences // nil before they are due
+	silencesAt   monotonic.Instant    // when they were determined
 	reportAt     monotonic.Instant
 	failed       error                  // of the last write
 	loggedCause  nodehealth.Cause       // as last logged
@@ -60,6 +64,8 @@ type run struct {
 	// evictionHolds are those of this pass, by the names of Nodes.
 	evictionHolds map[string]nodehealth.Hold
 	holds         map[Holds]*Holds // those that sharedHolds returned
+
+	verdicts verdicts // by the names of Nodes; empty without tracing
 
 	nodeJobs, podJobs jobQueue
 	checkJobs         chan job // has its own worker, so that no write delays a self-check
@@ -71,7 +77,7 @@ func newRun(cfg Config, cluster Cluster, report func(error)) *run {
 	close(unread) // HeldShards has not been read yet
 	r := &run{
 		Config: cfg, Cluster: cluster, report: report,
-		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
+		verdicts: verdicts{}, answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
 		checkTimeout: minTimeout, connections: connectionWindow{length: cfg.Rules.GracePeriod}, scans: map[string]*podScan{}, holds: map[Holds]*Holds{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
 		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
 	}
@@ -114,14 +120,18 @@ func (r *run) pass() error {
 	r.updateOwnership()
 	r.collectResults()
 	r.observeChanges()
-	zones := r.terms[ZoneShard] != nil
+	receipts, zones := r.Receipts(), r.terms[ZoneShard] != nil
+	if receipts.Refused != r.refusals {
+		r.refusals, r.state = receipts.Refused, r.state.HolderRefused(now)
+	}
 	if r.checking {
 		r.state = r.state.CheckRuns(r.checkBegun, r.now.Instant)
 	}
 	plan, state := r.Rules.Plan(r.now, r.state, r.nodes, nodehealth.Authority{
-		MaxSteps: r.nodeJobs.free(), HoldsZones: zones, Connections: r.connections.next(r.now.Instant, r.Receipts()),
+		MaxSteps: r.nodeJobs.free(), HoldsZones: zones, Connections: r.connections.next(r.now.Instant, receipts),
 	})
 	r.state = state
+	r.updateSilences()
 	for _, step := range plan.Steps {
 		r.startStep(step)
 	}
@@ -159,6 +169,7 @@ func (r *run) updateOwnership() {
 	if !changed {
 		return
 	}
+	r.silences = nil
 	for i := range r.nodes {
 		s := &r.nodes[i]
 		s.Ownership = r.ownershipOf(s.Ownership.Shard, s.Node)
@@ -172,6 +183,22 @@ func (r *run) ownershipOf(shard int, node *corev1.Node) nodehealth.Ownership {
 		ownership.Inherited = held.NodeSilence(node.Name, node.UID)
 	}
 	return ownership
+}
+
+// updateSilences determines what the next holders of the held shards inherit, once in silencesEvery
+// and when a shard was gained or lost.
+func (r *run) updateSilences() {
+	if r.silences != nil && r.now.Instant.Sub(r.silencesAt) < silencesEvery {
+		return
+	}
+	silences := r.Rules.Silences(r.now.Instant, r.state, r.nodes)
+	for id, held := range r.terms {
+		if held != nil && silences.ByShard[id] == nil {
+			silences.ByShard[id] = []nodehealth.Silence{} // it has no Nodes
+		}
+	}
+	r.silences, r.silencesAt = &silences, r.now.Instant
+	r.Metrics.observeSilences(&silences)
 }
 
 // observeChanges takes in what changed, and ends backoffs.
@@ -224,6 +251,7 @@ func (r *run) dropDeleted(s nodehealth.NodeState) bool {
 		return false
 	}
 	delete(r.answers, s.Node.Name)
+	delete(r.verdicts, s.Node.Name)
 	if s.Ownership.Held {
 		r.Events.NodeRemoved(s.Node)
 	}
@@ -243,18 +271,22 @@ func (r *run) observe(name string) {
 		node = answer
 	}
 	s := &r.nodes[index]
-	wasReady, uid := s.Ready() == corev1.ConditionTrue, s.Node.UID
+	before, uid := s.Ready(), s.Node.UID
 	*s = r.Rules.Observe(r.now.Instant, *s, r.observation(node))
 	// A kubelet that reports itself not ready sends its own Event.
-	if s.Ownership.Held && wasReady && s.Ready() == corev1.ConditionUnknown && uid == node.UID {
+	if s.Ownership.Held && before == corev1.ConditionTrue && s.Ready() == corev1.ConditionUnknown && uid == node.UID {
 		r.Events.NodeNotReady(node)
+	}
+	if uid == node.UID {
+		r.recordReadiness(s, before)
 	}
 }
 
 func (r *run) observation(node *corev1.Node) nodehealth.Observation {
 	s := r.Sessions.Session(node.Name)
 	return nodehealth.Observation{
-		Node: node, Lease: r.Cache.Lease(node.Name), Session: s.State, SessionObserves: s.Observes, AgentLives: s.AgentLives, WrittenVersion: s.Written,
+		Node: node, Lease: r.Cache.Lease(node.Name), Session: s.State, SessionObserves: s.Observes, AgentLives: s.AgentLives,
+		Agent: s.Agent, WrittenVersion: s.Written,
 	}
 }
 
@@ -277,7 +309,7 @@ func (r *run) release(name string) {
 
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
-	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence}
+	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence, Silences: r.silences}
 	if since, until, doubts := r.state.ReceiverDoubt(); doubts {
 		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until}
 	}
@@ -302,7 +334,7 @@ func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
 		return Result{}
 	}
 	result := Result{
-		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(),
+		Held: true, Epoch: r.terms[s.Ownership.Shard].Epoch(), Session: s.Session(), Agent: s.Agent(),
 		Assessment: r.Rules.Assess(r.now.Instant, r.state, s), LeaseRenewed: s.LastRenewal(), StatusUpdated: s.LastStatus(),
 	}
 	if result.Session == session.Alive && result.Assessment.By == nodehealth.SessionBeat {
@@ -338,9 +370,13 @@ func (r *run) logState(plan *nodehealth.Plan) {
 	case uncertain && r.now.Instant.Sub(uncertainty.Since) >= logHoldAfter && r.loggedCause != uncertainty.Cause:
 		r.loggedCause = uncertainty.Cause
 		r.Logger.Warn("marking is suspended: no node is marked Unknown", "cause", uncertainty.Cause, "detail", uncertainty.Detail)
+		r.Decisions.Record(decisions.Decision{
+			Action: decisions.MarkingSuspended, Message: fmt.Sprintf("%s: %s", uncertainty.Cause, uncertainty.Detail), InputAge: r.now.Instant.Sub(uncertainty.Since),
+		})
 	case !uncertain && r.loggedCause != "":
 		r.loggedCause = ""
 		r.Logger.Info("marking is not suspended any more")
+		r.Decisions.Record(decisions.Decision{Action: decisions.MarkingResumed, Message: "silent nodes are marked Unknown again"})
 	}
 	if _, until, doubts := r.state.ReceiverDoubt(); doubts != r.loggedDoubt {
 		if r.loggedDoubt = doubts; doubts {
@@ -354,6 +390,7 @@ func (r *run) logState(plan *nodehealth.Plan) {
 		r.loggedMass = plan.MassSilence
 		r.Logger.Warn("nodes of a zone or shard that fell silent together wait for a self-check", "zones", plan.MassSilence.Zones,
 			"shards", plan.MassSilence.Shards, "held", plan.Held)
+		r.Decisions.Record(decisions.Decision{Action: decisions.NodesHeld, Message: massSilenceText(plan.MassSilence, plan.Held)})
 	}
 }
 

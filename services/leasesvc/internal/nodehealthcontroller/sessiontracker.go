@@ -5,9 +5,11 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -93,6 +95,9 @@ func (t *SessionTracker) apply(events []sessioncontroller.Event) {
 		switch events[i].Type {
 		case sessioncontroller.Added, sessioncontroller.Modified:
 			s := NodeSession{State: lease.State, Observes: lease.Observed, AgentLives: lease.AgentLives}
+			if lease.Agent != (session.Agent{}) {
+				s.Agent = unique.Make(lease.Agent)
+			}
 			if !lease.Write.WriteTime.IsZero() { // otherwise another writer wrote the Lease that was adopted
 				s.Written = lease.Write.ResourceVersion
 			}

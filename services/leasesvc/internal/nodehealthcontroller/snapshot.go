@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -28,6 +29,9 @@ type Snapshot struct {
 	ReceiverDoubt *ReceiverDoubt
 	// Shards are the held ones.
 	Shards sessioncontroller.ServedShards
+	// Silences are what the next holders of the held shards inherit. They are at most silencesEvery
+	// older than the snapshot, and have an entry for each held shard.
+	Silences *nodehealth.Silences
 
 	nodes []*Node // ordered by name
 	// unknown, held and notReady are Nodes of held shards.
@@ -180,6 +184,8 @@ type Result struct {
 	// for times that were not observed.
 	LeaseRenewed, StatusUpdated monotonic.Instant
 	Session                     session.State
+	// Agent registered the session; the zero Handle if that is not known.
+	Agent unique.Handle[session.Agent]
 	// Holds are shared by Nodes, so equal ones are the same pointer. It is nil for most Nodes.
 	Holds *Holds
 }

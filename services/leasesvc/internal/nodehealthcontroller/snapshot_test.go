@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"unique"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
@@ -141,6 +143,10 @@ func TestPublish_ShowsChangesButNoSignsOfLife(t *testing.T) {
 		if got := o.Snapshot().Node("a").Result; got != v {
 			t.Errorf("a reader sees %v, want the sign of life %v", got, v)
 		}
+		v.Agent = unique.Make(session.Agent{Name: "trivet-agent", Mode: "probe"})
+		o.results["a"] = v
+		o.publish()
+		w.expect("modified a alive")
 		o.set("a", nodehealth.Suspect)
 		o.touch("b")
 		o.nodes["b"].Spec.Taints = []corev1.Taint{{Key: "t", Effect: corev1.TaintEffectNoExecute}}

@@ -25,7 +25,13 @@ const (
 	conflictBackoff = Tick
 	// checkRetry is the time from a failed self-check to the next one.
 	checkRetry = time.Second
+	// dryRunRetry is the time between two refusals of the same write in a dry run.
+	dryRunRetry = 5 * time.Second
 )
+
+// ErrDryRun is returned by the Writer of a dry run. The write is planned again later, and counts as
+// no failure.
+var ErrDryRun = errors.New("this loop is in dry run and writes nothing")
 
 var (
 	// errTermOver says that a write was not made because a term that it needs has ended.
@@ -57,6 +63,7 @@ type job struct {
 	timeout time.Duration
 	// verify says that the Node of the Pod is read past the cache first.
 	verify bool
+	span   jobSpan
 }
 
 // result is the end of a job.
@@ -76,7 +83,7 @@ func (r *run) startStep(step nodehealth.Step) {
 	if index, known := r.find(name); known {
 		r.nodes[index].Busy = true
 	}
-	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step), timeout: r.timeoutAfter(r.nodeBackoffs[name].failures)})
+	r.nodeJobs.add(job{step: &step, terms: r.termsOf(&step), timeout: r.timeoutAfter(r.nodeBackoffs[name].failures), span: r.spanOfStep(&step)})
 }
 
 // timeoutAfter bounds the next write of an object.
@@ -122,7 +129,9 @@ func (r *run) do(ctx context.Context, j job) result {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	var res result
+	span := r.startSpan(&j)
 	res.err = underTerms(ctx, j.terms, func(ctx context.Context) (err error) {
+		ctx = span.In(ctx)
 		switch {
 		case j.check != nil:
 			res.newer, err = r.Writer.NewerLeases(ctx, j.check.Samples)
@@ -135,6 +144,7 @@ func (r *run) do(ctx context.Context, j job) result {
 		}
 		return err
 	})
+	endSpan(span, &res)
 	return res
 }
 
@@ -269,6 +279,7 @@ func (r *run) written(res result) {
 	for _, sample := range res.newer {
 		r.state = r.state.CacheBehind(r.now.Instant, sample)
 	}
+	r.recordStep(&res, r.nodeBackoffs[name].failures > 0)
 	r.nodeBackoffs[name] = r.nextBackoff(r.nodeBackoffs[name], res.err)
 	if r.nodeBackoffs[name].until <= r.now.Instant {
 		r.release(name)
@@ -290,6 +301,8 @@ func (r *run) nextBackoff(b backoff, err error) backoff {
 		return backoff{until: r.now.Instant}
 	case errors.Is(err, errRecovered):
 		return backoff{until: r.now.Instant.Add(checkRetry), failures: b.failures}
+	case errors.Is(err, ErrDryRun):
+		return backoff{until: r.now.Instant.Add(dryRunRetry)}
 	case overtaken(err):
 		return backoff{until: r.now.Instant.Add(conflictBackoff), failures: b.failures}
 	}
@@ -306,7 +319,8 @@ func (r *run) noteFailure(err error) {
 
 // overtaken returns whether a write failed because the object or the term changed meanwhile.
 func overtaken(err error) bool {
-	return apierrors.IsConflict(err) || errors.Is(err, errTermOver) || errors.Is(err, errHeard) || errors.Is(err, errRecovered)
+	return apierrors.IsConflict(err) || errors.Is(err, errTermOver) || errors.Is(err, errHeard) || errors.Is(err, errRecovered) ||
+		errors.Is(err, ErrDryRun)
 }
 
 // jobsPerWorker is how many jobs a queue may hold for each worker.

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
 // Cache is the cluster as far as it is cached; *Subscription is one. Its methods, except Run,
@@ -113,8 +115,13 @@ const (
 )
 
 // RetryDelay returns how long to wait after a failed write. It doubles with each earlier failure.
+// It is shorter if kube-apiserver could not answer.
 func RetryDelay(err error, failures int) time.Duration {
-	delay := min(minRetryDelay<<min(failures, 10), MaxRetryDelay)
+	longest := MaxRetryDelay
+	if kubeconn.Unavailable(err) {
+		longest = kubeconn.MaxOutagePause
+	}
+	delay := min(minRetryDelay<<min(failures, 10), longest)
 	if seconds, given := apierrors.SuggestsClientDelay(err); given {
 		delay = max(delay, min(time.Duration(seconds)*time.Second, maxSuggestedDelay))
 	}

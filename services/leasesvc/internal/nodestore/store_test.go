@@ -164,7 +164,7 @@ func TestSubscription_ChangedNamesTheNode(t *testing.T) {
 	f.must(f.kube.CoordinationV1().Leases(f.namespace).Delete(t.Context(), f.node.Name, metav1.DeleteOptions{}))
 	await("the deletion of the lease")
 	f.must(f.kube.CoreV1().Pods(f.namespace).Delete(t.Context(), f.pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		_, changed := f.cache.Changed()[f.node.Name]
 		if left := f.cache.Pods(f.node.Name); !changed || len(left) > 0 {
 			return fmt.Errorf("changed %v, with the pods %v", changed, left)
@@ -191,7 +191,7 @@ func (w *watches) count(clientset *fake.Clientset) {
 // expect waits until the resources have been listed as often.
 func (w *watches) expect(t *testing.T, want map[string]int) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if diff := cmp.Diff(want, w.lists); diff != "" {
@@ -217,7 +217,7 @@ func TestStore_WatchesEachKindOnceAndOnlyWhileItIsNeeded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- store.Run(ctx) }()
-	testkit.Eventually(t, 10*time.Second, store.Check)
+	testkit.Eventually(t, time.Minute, store.Check)
 	w.expect(t, map[string]int{"nodes": 1}) // neither controller runs, so no Pod is watched
 	stopHealth := run(t, store.Subscribe(healthKinds, nodestore.Nodes|nodestore.Leases))
 	stopEviction := run(t, store.Subscribe(evictionKinds, evictionKinds))
@@ -264,7 +264,7 @@ func TestSubscription_RelistReplacesTheCacheOfAllSubscribers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- store.Run(ctx) }()
-	testkit.Eventually(t, 10*time.Second, store.Check)
+	testkit.Eventually(t, time.Minute, store.Check)
 	health, other := store.Subscribe(healthKinds, nodestore.Nodes|nodestore.Leases), store.Subscribe(evictionKinds, evictionKinds)
 	run(t, health)
 	run(t, other)
@@ -276,7 +276,7 @@ func TestSubscription_RelistReplacesTheCacheOfAllSubscribers(t *testing.T) {
 	}
 	health.Relist()
 	w.expect(t, map[string]int{"nodes": 2, "leases": 2, "pods": 2})
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if uid, err := store.UID("n1"); err != nil || uid != "u1" {
 			return fmt.Errorf("n1: UID %q, error %w", uid, err)
 		}
@@ -288,7 +288,7 @@ func TestSubscription_RelistReplacesTheCacheOfAllSubscribers(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		for _, s := range []*nodestore.Subscription{health, other} {
 			if _, named := s.Changed()["n2"]; named {
 				continue
@@ -320,7 +320,7 @@ func TestStore_UIDDiffersBetweenNotListedAndMissing(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	testkit.Eventually(t, 10*time.Second, store.Check)
+	testkit.Eventually(t, time.Minute, store.Check)
 	if uid, err := store.UID("n1"); err != nil || uid != "u1" {
 		t.Errorf("n1: UID %q, error %v; want u1", uid, err)
 	}

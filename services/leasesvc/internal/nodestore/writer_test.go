@@ -170,7 +170,7 @@ func TestWriter_EvictMarksAPodAndDeletesIt(t *testing.T) {
 	if diff := cmp.Diff([]string{"DisruptionTarget True DeletionByTaintManager", "PodScheduled True ", "Ready True Probed", "example.org/Warm True "}, got); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if f.cache.Pods(f.node.Name)[0].DeletionTimestamp == nil {
 			return errors.New("the watch does not know that the pod is being deleted")
 		}

@@ -55,6 +55,9 @@ type Holder struct {
 	Boot string
 }
 
+// Agent is a program that sends beats, as it describes itself. The zero Agent is not known.
+type Agent struct{ Name, Version, Mode string }
+
 // Silence is the time since the last beat of a holder.
 type Silence struct {
 	Holder Holder

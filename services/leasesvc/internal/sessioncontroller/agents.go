@@ -8,16 +8,13 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// Agent is a program that sends beats, as it describes itself.
-type Agent struct{ Name, Version, Mode string }
-
 // probeMode is the Agent.Mode of a program beside a kubelet that writes its Lease itself.
 const probeMode = "probe"
 
 // updateAgent keeps the agent of a registration and returns whether readers see a change. Many
-// sessions share one Agent.
-func (c *Controller) updateAgent(slot uint32, agent Agent) (changed bool) {
-	if agent == (Agent{}) {
+// sessions share one session.Agent.
+func (c *Controller) updateAgent(slot uint32, agent session.Agent) (changed bool) {
+	if agent == (session.Agent{}) {
 		return false
 	}
 	kept := c.agents.At(slot)
@@ -31,7 +28,7 @@ func (c *Controller) updateAgent(slot uint32, agent Agent) (changed bool) {
 // After that, the Lease is read before it is written.
 func (c *Controller) leaveToKubelet(now monotonic.Instant, slot uint32, key session.Key) {
 	agent := *c.agents.At(slot)
-	switch probes := agent != (unique.Handle[Agent]{}) && agent.Value().Mode == probeMode; {
+	switch probes := agent != (unique.Handle[session.Agent]{}) && agent.Value().Mode == probeMode; {
 	case probes && !c.cfg.Classes[key.Class].Unowned:
 		c.writes.Leave(slot)
 	case c.writes.Left(slot):

@@ -14,7 +14,7 @@ func beatAs(t *testing.T, ctl *sessioncontroller.Controller, mode string, sequen
 	t.Helper()
 	batch := sessioncontroller.NewBatch()
 	batch.Registrations = []sessioncontroller.Registration{{
-		Holder: node("a", "1"), Sequence: sequence, Agent: sessioncontroller.Agent{Name: "trivet-agent", Mode: mode},
+		Holder: node("a", "1"), Sequence: sequence, Agent: session.Agent{Name: "trivet-agent", Mode: mode},
 		Report: &sessioncontroller.Report{Observed: true, ObservedAge: age},
 	}}
 	if err := ctl.Process(t.Context(), batch); err != nil {

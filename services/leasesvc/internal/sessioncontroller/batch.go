@@ -56,7 +56,7 @@ type Registration struct {
 	// Report is nil if the holder was observed just now.
 	Report *Report
 	// Agent describes the program that sends the beat; the zero Agent is not known.
-	Agent Agent
+	Agent session.Agent
 	// Owner counts as the owner of the session if the registration opens it; see
 	// Config.SessionsPerOwner. Empty for none.
 	Owner string
@@ -220,7 +220,7 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	if outcome == session.TookOver {
 		c.reports.remove(slot)
 		delete(c.reporters.heard, slot)
-		*c.observed.At(slot), *c.agents.At(slot) = false, unique.Handle[Agent]{}
+		*c.observed.At(slot), *c.agents.At(slot) = false, unique.Handle[session.Agent]{}
 		c.reportReturn(ref, r.Holder)
 	}
 	changed := c.updateAgent(slot, r.Agent)

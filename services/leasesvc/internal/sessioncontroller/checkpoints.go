@@ -33,9 +33,6 @@ const (
 	// leaseOnlyClass marks the Nodes without a session in a checkpoint. No class can have this
 	// name. The boot of such an entry is the UID of the Node.
 	leaseOnlyClass = "node.lease"
-	// kubeletRenewals is the time of two renewals of a kubelet's Lease. A new leader of the shard
-	// observes a Node for as long before it can call it silent, whatever the checkpoint says.
-	kubeletRenewals = 20 * time.Second
 )
 
 // CheckpointsConfig configures Checkpoints. Metrics may be nil, and NodeSilences if node health
@@ -46,8 +43,8 @@ type CheckpointsConfig struct {
 	Classes []class.Class
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
-	// NodeSilences returns the Nodes of a shard that have no session and are silent for more than
-	// half their grace period; false while node health does not judge the shard. It does not block.
+	// NodeSilences returns the Nodes of a shard that have no session and are silent; false while
+	// node health does not judge the shard. It does not block.
 	NodeSilences func(shard int) (silences []NodeSilence, judged bool)
 	// NodeGrace is the grace period of Nodes without a session.
 	NodeGrace time.Duration
@@ -91,7 +88,8 @@ func NewCheckpoints(cfg CheckpointsConfig) *Checkpoints {
 		c.rules[s.Name] = checkpoint.Rule{Suspect: s.Suspect, TTL: s.TTL, MinGrace: s.Interval + ReconnectTime}
 	}
 	if c.NodeSilences != nil {
-		c.rules[leaseOnlyClass] = checkpoint.Rule{Suspect: c.NodeGrace / 2, TTL: c.NodeGrace, MinGrace: min(c.NodeGrace/2, kubeletRenewals)}
+		// Node health decides which silences are stored, and how long it observes a Node itself.
+		c.rules[leaseOnlyClass] = checkpoint.Rule{TTL: c.NodeGrace}
 	}
 	return c
 }
@@ -129,16 +127,14 @@ func (c *Checkpoints) Restore(ctx context.Context, t *term.Term) Inherited {
 	return inherited
 }
 
-// restoreNode appends a Node without a session. However long it was silent, it keeps MinGrace: its
-// kubelet may have renewed the Lease since, and only a second renewal shows that here.
+// restoreNode appends a Node without a session.
 func (c *Checkpoints) restoreNode(nodes []NodeSilence, e checkpoint.Entry, shard int) []NodeSilence {
-	rule, judged := c.rules[leaseOnlyClass]
-	if !judged || c.Catalog.Shard(class.Node, e.Name) != shard {
+	if c.NodeSilences == nil || c.Catalog.Shard(class.Node, e.Name) != shard {
 		c.holders.WithLabelValues("foreign").Inc()
 		return nodes
 	}
 	c.holders.WithLabelValues("less_grace").Inc()
-	return append(nodes, NodeSilence{Name: e.Name, UID: types.UID(e.Boot), For: min(e.Silence, rule.TTL-rule.MinGrace)})
+	return append(nodes, NodeSilence{Name: e.Name, UID: types.UID(e.Boot), For: e.Silence})
 }
 
 func (c *Checkpoints) restoreEntry(e checkpoint.Entry, shard int) (_ session.Silence, silent bool) {

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -68,6 +69,8 @@ type Config struct {
 	OnDuplicate func(DuplicateBoots)
 	// Logger is required.
 	Logger *slog.Logger
+	// Decisions records expired sessions and duplicates; nil records nothing.
+	Decisions *decisions.Log
 }
 
 // DuplicateBoots are two boots that send heartbeats under one name.
@@ -103,10 +106,10 @@ type Controller struct {
 	filled       []bool              // by shard: Config.FillTime has passed
 	adoptions    adoptions
 	writes       *writeback.Schedule
-	shards       session.Slab[uint16]               // by slot
-	entries      session.Slab[leaseEntry]           // by slot
-	observed     session.Slab[bool]                 // by slot: Lease.Observed
-	agents       session.Slab[unique.Handle[Agent]] // by slot: Lease.Agent
+	shards       session.Slab[uint16]                       // by slot
+	entries      session.Slab[leaseEntry]                   // by slot
+	observed     session.Slab[bool]                         // by slot: Lease.Observed
+	agents       session.Slab[unique.Handle[session.Agent]] // by slot: Lease.Agent
 	changes      changeList
 	exceptions   writeExceptions
 	problemSlots problemSlots
@@ -236,6 +239,7 @@ func (c *Controller) applyTransition(now monotonic.Instant, t session.Transition
 	slot := t.Ref.Slot()
 	switch t.To {
 	case session.Expired:
+		c.recordLease(decisions.LeaseExpired, slot, t.Holder.Key, "its session expired: no heartbeat came in time", now)
 		c.reporterAtExpiry(now, slot)
 		c.writes.HolderExpired(now, slot)
 		c.problemSlots.written(slot) // a write that is still wanted and fails adds it again
@@ -309,4 +313,7 @@ type Receipts struct {
 	// LostStreams are the streams that ended although neither this replica nor the client ended
 	// them in order: the connection was lost, or the client is gone.
 	LostStreams uint64
+	// Refused are the holders that were refused for lack of capacity, at the rate of registrations
+	// or because the table was full, and the streams that were refused at the rate of new streams.
+	Refused uint64
 }

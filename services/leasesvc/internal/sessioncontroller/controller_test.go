@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -52,13 +53,18 @@ func TestController_WatchShowsStatesInOrder(t *testing.T) {
 
 func TestStartWrites_ExpiredHolderIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctl := newController()
+		log := decisions.NewLog()
+		ctl := newRecordingController(log)
 		defer run(t, ctl)()
 		register(t, ctl, node("a", "1"))
 		time.Sleep(41 * time.Second)
 		jobs, err := ctl.StartWrites(t.Context(), 10)
 		if err != nil || jobs != nil {
 			t.Errorf("jobs %v, error %v; want none", jobs, err)
+		}
+		kept, _, _ := log.After(decisions.Cursor{})
+		if len(kept) != 1 || kept[0].Action != decisions.LeaseExpired || kept[0].Node != "a" || kept[0].Epoch != 7 || kept[0].InputAge < 40*time.Second {
+			t.Errorf("decisions %+v, want that the lease of node a expired", kept)
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
@@ -38,6 +39,11 @@ var classes = []sessioncontroller.Class{
 		},
 		Writes: writeback.Policy{Renew: time.Second, Duration: 5 * time.Second},
 	},
+}
+
+// newRecordingController returns a controller that records its decisions.
+func newRecordingController(log *decisions.Log) *sessioncontroller.Controller {
+	return sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: 10_000, Logger: slog.New(slog.DiscardHandler), Decisions: log})
 }
 
 func newController() *sessioncontroller.Controller {

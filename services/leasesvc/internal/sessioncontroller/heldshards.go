@@ -29,8 +29,8 @@ func NewHeldShard(ctx context.Context, id int, epoch int64) *HeldShard {
 	return &HeldShard{ctx: ctx, id: id, epoch: epoch}
 }
 
-// NodeSilence is the silence of a Node without a session: only its Lease and its status show signs
-// of life.
+// NodeSilence is for how long the holders of a shard have observed a Node without a session and
+// without another sign of life.
 type NodeSilence struct {
 	Name string
 	UID  types.UID

@@ -37,8 +37,8 @@ type Lease struct {
 	Write     WriteStatus
 	// Conditions are those that the agent last reported, ordered by type.
 	Conditions []Condition
-	// Agent registered the holder; the zero Agent is not known.
-	Agent Agent
+	// Agent registered the holder.
+	Agent session.Agent
 }
 
 // ETag changes with the boot and the term of the lease.
@@ -132,7 +132,7 @@ func (c *Controller) lease(s session.Session) Lease {
 		l.Duplicate = &Duplicate{Boot: d.Boot, LastRejectionTime: c.clock.WallTime(now, d.Last), Rejections: d.Rejections}
 	}
 	_, l.AgentLives = c.reporters.heard[slot]
-	if agent := *c.agents.At(slot); agent != (unique.Handle[Agent]{}) {
+	if agent := *c.agents.At(slot); agent != (unique.Handle[session.Agent]{}) {
 		l.Agent = agent.Value()
 	}
 	c.addReport(now, slot, s.LastBeat, &l)
@@ -169,5 +169,5 @@ func (c *Controller) sessionGone(slot uint32, h session.Holder) {
 	c.exceptions.notifyIdle(slot)
 	delete(c.exceptions.errors, slot)
 	*c.shards.At(slot), *e, *c.observed.At(slot) = noShard, leaseEntry{}, false
-	*c.agents.At(slot) = unique.Handle[Agent]{}
+	*c.agents.At(slot) = unique.Handle[session.Agent]{}
 }

@@ -113,6 +113,20 @@ func (c *Controller) Get(ctx context.Context, key session.Key, shard int) (lease
 	return lease, found, err
 }
 
+// GetAll returns the sessions that exist of those with the given keys, in no order. It does not say
+// whether the shards of the others are held.
+func (c *Controller) GetAll(ctx context.Context, keys []session.Key) ([]Lease, error) {
+	found := make([]Lease, 0, len(keys))
+	for chunk := range slices.Chunk(keys, listChunk) {
+		leases, err := c.leasesOf(ctx, chunk, &Selection{})
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, leases...)
+	}
+	return found, nil
+}
+
 func (c *Controller) leasesOf(ctx context.Context, keys []session.Key, selection *Selection) ([]Lease, error) {
 	var leases []Lease
 	err := c.do(ctx, func() {

@@ -2,6 +2,7 @@ package sessioncontroller_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -44,6 +45,33 @@ func TestList_ReturnsEverySessionOnceInOrder(t *testing.T) {
 				t.Errorf("expired: got %v, want none", got)
 			}
 		})
+	})
+}
+
+func TestGetAll_ReturnsTheSessionsThatExist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctl := newController()
+		defer run(t, ctl)()
+		var keys []session.Key
+		want := map[session.Key]string{}
+		for i := range 1200 { // more than one step of the controller
+			h := node(fmt.Sprintf("n%d", i), fmt.Sprintf("boot-%d", i))
+			if keys = append(keys, h.Key); i%3 > 0 {
+				register(t, ctl, h)
+				want[h.Key] = h.Boot
+			}
+		}
+		leases, err := ctl.GetAll(t.Context(), keys)
+		got := map[session.Key]string{}
+		for _, lease := range leases {
+			got[lease.Holder.Key] = lease.Holder.Boot
+		}
+		if err != nil || !maps.Equal(got, want) || len(leases) != len(want) {
+			t.Errorf("%d leases, %v; want %d", len(leases), err, len(want))
+		}
+		if leases, err := ctl.GetAll(t.Context(), nil); err != nil || len(leases) > 0 {
+			t.Errorf("of no keys: %d leases, %v", len(leases), err)
+		}
 	})
 }
 

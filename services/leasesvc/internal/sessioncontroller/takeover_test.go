@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -87,7 +89,8 @@ func TestBeat_RenewsAliveSessionsWithoutTheOwner(t *testing.T) {
 
 func TestProcess_DuplicateBootIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctl := newController()
+		log := decisions.NewLog()
+		ctl := newRecordingController(log)
 		defer run(t, ctl)()
 		sub := watch(t, ctl, nil)
 		defer sub.Close()
@@ -107,6 +110,9 @@ func TestProcess_DuplicateBootIsReported(t *testing.T) {
 		}
 		if got := ctl.Duplicates(); got != 1 {
 			t.Errorf("%d episodes, want 1", got)
+		}
+		if diff := cmp.Diff([]string{"LEASE_DUPLICATED a"}, testkit.Decisions(log)); diff != "" {
+			t.Errorf("decisions (-want +got):\n%s", diff)
 		}
 	})
 }

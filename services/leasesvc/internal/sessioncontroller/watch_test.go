@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -273,19 +274,21 @@ func TestWatch_DoesNotDelayBatches(t *testing.T) {
 		}
 		read <- seen
 	}()
-	// The machine may be loaded, so a tenth of the batches may wait longer.
-	var waits, long int
+	var waits []time.Duration
+	listing := time.Now()
 	for ctx.Err() == nil {
 		begin := time.Now()
 		register(t, ctl, node("node-7", "1"))
-		if waits++; time.Since(begin) > 20*time.Millisecond {
-			long++
-		}
+		waits = append(waits, time.Since(begin))
 	}
+	// On a busy machine everything takes longer, the list as well; and some batches wait for a
+	// turn.
+	took := time.Since(listing)
+	slices.Sort(waits)
 	if seen := <-read; seen != holders+1 {
 		t.Errorf("%d events, want %d sessions and a bookmark", seen, holders)
 	}
-	if waits < 20 || long > waits/10 {
-		t.Errorf("%d of %d batches waited longer than 20 ms", long, waits)
+	if n := len(waits); n < 20 || waits[n*9/10] > took/20 {
+		t.Errorf("of %d batches during a list of %v, a tenth waited %v and longer", n, took, waits[n*9/10])
 	}
 }

@@ -201,8 +201,8 @@ func (c *Controller) AbortRelease(r *Release) {
 	c.endRelease(r, func() { c.writes.Resume(c.now(), r.slot) })
 }
 
-// CompleteRelease ends the session after its Lease was deleted. If another boot took the session
-// over meanwhile, the session continues and gets a new Lease.
+// CompleteRelease ends the session after its Lease was deleted, or is to stay. If another boot took
+// the session over meanwhile, the session continues and gets a new Lease.
 func (c *Controller) CompleteRelease(r *Release) {
 	c.endRelease(r, func() {
 		if _, outcome := c.table.Release(r.holder); outcome == session.Renewed {

@@ -65,7 +65,7 @@ func (f *leaseFixture) addNode() types.UID {
 			f.t.Error(err)
 		}
 	})
-	testkit.Eventually(f.t, 10*time.Second, func() error {
+	testkit.Eventually(f.t, time.Minute, func() error {
 		uid, err := f.index.UID(f.node)
 		if err == nil && uid != node.UID {
 			return errors.New("the index still has the earlier Node")
@@ -181,7 +181,7 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 
 func TestWrite_WithoutNodeCreatesNoLease(t *testing.T) {
 	f := newLeaseFixture(t)
-	testkit.Eventually(t, 10*time.Second, f.index.Check)
+	testkit.Eventually(t, time.Minute, f.index.Check)
 	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodestore.ErrNodeMissing) || verb != writebackcontroller.VerbNone {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}

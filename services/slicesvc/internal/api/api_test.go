@@ -193,7 +193,7 @@ func TestHintsCondition_SaysWhyThereAreNone(t *testing.T) {
 		"cannot be divided":  {state: slicecontroller.ServiceState{Topology: "Auto", TopologyProblem: "no node is ready"}, ready: 2, status: metav1.Condition_STATUS_FALSE, reason: "NOT_ENOUGH_NODES_OR_ENDPOINTS"},
 		"gets no slices now": {state: slicecontroller.ServiceState{Topology: "Auto", Unmanaged: "NO_SELECTOR"}, ready: 2},
 	} {
-		condition := hintsCondition(c.state, &slicev1.ServiceSlices{
+		condition := hintsCondition(serviceState{ServiceState: c.state}, &slicev1.ServiceSlices{
 			ReadyEndpointCount: c.ready,
 			Slices:             []*slicev1.SliceSummary{{HintedEndpointCount: c.hinted}},
 		})

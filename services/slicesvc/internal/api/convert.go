@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/internal/pagetoken"
+	"github.com/trivet-dev/trivet/internal/prototime"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
@@ -44,9 +44,8 @@ func parseParent(parent string) (namespace string) {
 
 // convertState omits the syncs unless this replica leads the shard of the Service: another
 // replica's syncs are not known here.
-func (s *Server) convertState(state slicecontroller.ServiceState, leaders leaders) *slicev1.ServiceSlices {
+func (s *Server) convertState(state serviceState, leaders leaders) *slicev1.ServiceSlices {
 	key := slicecontroller.Key{Namespace: state.Service.Namespace, Name: state.Service.Name}
-	capacity := s.cfg.MaxEndpointsPerSlice
 	converted := &slicev1.ServiceSlices{
 		Name:     resourceName(key),
 		Uid:      string(state.Service.UID),
@@ -54,21 +53,24 @@ func (s *Server) convertState(state slicecontroller.ServiceState, leaders leader
 		Owner:    leaders.owner(key),
 	}
 	if state.Unmanaged == "" {
-		converted.IdealSliceCount = int32(pack.MinSlices(state.Slices, len(desired.Families(state.Service)), capacity))
+		converted.IdealSliceCount = int32(pack.MinSlices(state.Slices, len(desired.Families(state.Service)), s.cfg.MaxEndpointsPerSlice))
 	}
-	ordered := slices.Clone(state.Slices)
-	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
-		return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name))
+	if state.mirrored() {
+		converted.IdealSliceCount += int32(pack.MinSlices(state.mirror.Slices, 0, state.limits.PerSlice()))
+	}
+	converted.Slices = append(
+		convertSlices(state.Slices, slicev1.SliceSource_SLICE_SOURCE_SELECTOR, s.cfg.MaxEndpointsPerSlice, state.WriteTimes, nil),
+		convertSlices(state.mirror.Slices, slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS, state.limits.PerSlice(), state.mirror.WriteTimes, state.mirror.Refused)...)
+	slices.SortFunc(converted.Slices, func(a, b *slicev1.SliceSummary) int {
+		return cmp.Or(cmp.Compare(a.GetAddressType(), b.GetAddressType()), cmp.Compare(a.GetName(), b.GetName()))
 	})
 	leads := converted.GetOwner().GetEpoch() != 0
-	for _, slice := range ordered {
-		one := convertSlice(slice, capacity)
-		if leads {
-			one.WriteTime = timestamp(state.WriteTimes[slice.Name])
+	for _, slice := range converted.Slices {
+		converted.EndpointCount += slice.GetEndpointCount()
+		converted.ReadyEndpointCount += slice.GetReadyEndpointCount()
+		if !leads {
+			slice.WriteTime, slice.LastError = nil, ""
 		}
-		converted.Slices = append(converted.Slices, one)
-		converted.EndpointCount += one.GetEndpointCount()
-		converted.ReadyEndpointCount += one.GetReadyEndpointCount()
 	}
 	if leads {
 		converted.Syncs = convertSyncs(state)
@@ -77,18 +79,28 @@ func (s *Server) convertState(state slicecontroller.ServiceState, leaders leader
 	return converted
 }
 
-// convertSyncs returns nothing for a Service without slices that slicesvc leaves alone.
-func convertSyncs(state slicecontroller.ServiceState) []*slicev1.ServiceSlices_Sync {
-	if state.Unmanaged != "" && len(state.Slices) == 0 && state.History.Failures == 0 {
-		return nil
+// convertSyncs returns no sync of a source that the Service has no slices of.
+func convertSyncs(state serviceState) []*slicev1.ServiceSlices_Sync {
+	var syncs []*slicev1.ServiceSlices_Sync
+	if state.Unmanaged == "" || len(state.Slices) > 0 || state.History.Failures > 0 {
+		syncs = append(syncs, convertSync(slicev1.SliceSource_SLICE_SOURCE_SELECTOR, state.History, state.LastPlan))
 	}
-	return []*slicev1.ServiceSlices_Sync{{
-		Source:          slicev1.SliceSource_SLICE_SOURCE_SELECTOR,
-		LastSuccessTime: timestamp(state.History.LastSuccess),
-		LastError:       validUTF8(state.History.LastError),
-		FailureCount:    int32(state.History.Failures),
-		LastPlan:        convertLastPlan(state.LastPlan),
-	}}
+	if state.handlesMirrors() {
+		sync := convertSync(slicev1.SliceSource_SLICE_SOURCE_ENDPOINTS, state.mirror.History, state.mirror.LastPlan)
+		sync.DroppedAddressCount = int32(state.droppedAddresses())
+		syncs = append(syncs, sync)
+	}
+	return syncs
+}
+
+func convertSync(source slicev1.SliceSource, history slicecontroller.SyncHistory, last slicecontroller.LastPlan) *slicev1.ServiceSlices_Sync {
+	return &slicev1.ServiceSlices_Sync{
+		Source:          source,
+		LastSuccessTime: prototime.New(history.LastSuccess),
+		LastError:       validUTF8(history.LastError),
+		FailureCount:    int32(history.Failures),
+		LastPlan:        convertLastPlan(last),
+	}
 }
 
 func convertLastPlan(last slicecontroller.LastPlan) *slicev1.ServiceSlices_LastPlan {
@@ -105,17 +117,28 @@ func convertLastPlan(last slicecontroller.LastPlan) *slicev1.ServiceSlices_LastP
 	return converted
 }
 
-// convertSlice leaves the time of the last write to the caller. No address is dropped: a Pod has
-// few addresses, and kube-apiserver accepts no invalid one.
-func convertSlice(slice *discoveryv1.EndpointSlice, capacity int) *slicev1.SliceSummary {
+func convertSlices(all []*discoveryv1.EndpointSlice, source slicev1.SliceSource, capacity int,
+	writeTimes map[string]time.Time, refused map[string]slicecontroller.SliceRefusal) []*slicev1.SliceSummary {
+	converted := make([]*slicev1.SliceSummary, 0, len(all))
+	for _, slice := range all {
+		one := convertSlice(slice)
+		one.Source, one.Capacity, one.WriteTime = source, int32(capacity), prototime.New(writeTimes[slice.Name])
+		if refusal, ok := refused[slice.Name]; ok {
+			one.LastError = validUTF8(refusal.Err.Error())
+		}
+		converted = append(converted, one)
+	}
+	return converted
+}
+
+// convertSlice leaves what the slice itself does not say to the caller.
+func convertSlice(slice *discoveryv1.EndpointSlice) *slicev1.SliceSummary {
 	converted := &slicev1.SliceSummary{
 		Name:            slice.Name,
 		AddressType:     string(slice.AddressType),
 		EndpointCount:   int32(len(slice.Endpoints)),
-		Capacity:        int32(capacity),
 		ResourceVersion: slice.ResourceVersion,
-		CreateTime:      timestamp(slice.CreationTimestamp.Time),
-		Source:          slicev1.SliceSource_SLICE_SOURCE_SELECTOR,
+		CreateTime:      prototime.New(slice.CreationTimestamp.Time),
 	}
 	for i := range slice.Endpoints {
 		// The API defines a missing condition as ready.
@@ -148,93 +171,6 @@ func convertPort(port discoveryv1.EndpointPort) *slicev1.SliceSummary_Port {
 	return converted
 }
 
-// Types of conditions, and their reasons.
-const (
-	conditionContended       = "Contended"
-	conditionCreationRefused = "CreationRefused"
-	conditionManaged         = "Managed"
-	conditionTopologyHints   = "TopologyHints"
-
-	reasonAnotherWriter = "ANOTHER_WRITER"
-	reasonSelector      = "SELECTOR"
-	reasonHinted        = "HINTED"
-	reasonNotAllocated  = "NOT_ENOUGH_NODES_OR_ENDPOINTS"
-	reasonNoZones       = "NO_ZONES"
-
-	reasonNamespaceTerminating = "NAMESPACE_TERMINATING"
-)
-
-// conditions returns the conditions of a Service, ordered by type.
-func conditions(state slicecontroller.ServiceState, of *slicev1.ServiceSlices) []*metav1.Condition {
-	var all []*metav1.Condition
-	leads := of.GetOwner().GetEpoch() != 0
-	if state.ContendedBy != "" && leads {
-		all = append(all, &metav1.Condition{
-			Type:           conditionContended,
-			Status:         metav1.Condition_STATUS_TRUE,
-			Reason:         reasonAnotherWriter,
-			Message:        validUTF8(fmt.Sprintf("%q keeps reverting the slices. Changes of endpoints are still written; changes of labels, zones and hints wait up to a minute.", state.ContendedBy)),
-			TransitionTime: timestamp(state.ContendedSince),
-		})
-	}
-	if !state.CreationRefusedSince.IsZero() && leads {
-		all = append(all, &metav1.Condition{
-			Type:           conditionCreationRefused,
-			Status:         metav1.Condition_STATUS_TRUE,
-			Reason:         reasonNamespaceTerminating,
-			Message:        "The namespace is being deleted, so kube-apiserver refuses new slices. Endpoints that need one are in none.",
-			TransitionTime: timestamp(state.CreationRefusedSince),
-		})
-	}
-	all = append(all, managedCondition(state))
-	if hints := hintsCondition(state, of); hints != nil {
-		all = append(all, hints)
-	}
-	return all
-}
-
-func managedCondition(state slicecontroller.ServiceState) *metav1.Condition {
-	if state.Unmanaged == "" {
-		return &metav1.Condition{
-			Type: conditionManaged, Status: metav1.Condition_STATUS_TRUE, Reason: reasonSelector,
-			Message: "The Service has a selector, so slicesvc writes its slices.",
-		}
-	}
-	return &metav1.Condition{
-		Type: conditionManaged, Status: metav1.Condition_STATUS_FALSE, Reason: string(state.Unmanaged),
-		Message: fmt.Sprintf("slicesvc writes no slices: %s.", unmanagedText(string(state.Unmanaged))),
-	}
-}
-
-// hintsCondition returns nil if no hints are asked for, or if there is no ready endpoint yet that
-// could have one.
-func hintsCondition(state slicecontroller.ServiceState, of *slicev1.ServiceSlices) *metav1.Condition {
-	if state.Unmanaged != "" || state.Topology == "" {
-		return nil
-	}
-	var hinted int32
-	for _, slice := range of.GetSlices() {
-		hinted += slice.GetHintedEndpointCount()
-	}
-	ready := of.GetReadyEndpointCount()
-	condition := &metav1.Condition{Type: conditionTopologyHints, Status: metav1.Condition_STATUS_FALSE}
-	switch {
-	case state.TopologyProblem != "":
-		condition.Reason = reasonNotAllocated
-		condition.Message = validUTF8(fmt.Sprintf("The Service asks for %s, and has no hints: %s.", state.Topology, state.TopologyProblem))
-	case ready == 0:
-		return nil
-	case hinted >= ready:
-		condition.Status, condition.Reason = metav1.Condition_STATUS_TRUE, reasonHinted
-		condition.Message = fmt.Sprintf("The ready endpoints have hints because of %s.", state.Topology)
-	default:
-		condition.Reason = reasonNoZones
-		condition.Message = fmt.Sprintf("The Service asks for %s, and %d of %d ready endpoints have no hint; kube-proxy uses hints only if each has one.",
-			state.Topology, ready-hinted, ready)
-	}
-	return condition
-}
-
 // convertChain leaves the sources to the caller.
 func convertChain(chain explain.Chain, replicaID string) *slicev1.ExplainEndpointResponse {
 	response := &slicev1.ExplainEndpointResponse{Included: chain.Included, Settled: chain.Settled}
@@ -251,7 +187,7 @@ func convertChain(chain explain.Chain, replicaID string) *slicev1.ExplainEndpoin
 func convertLink(link *explain.Link, replicaID string) *metav1.Evidence {
 	converted := &metav1.Evidence{
 		Code: link.Code, Result: convertResult(link.Result), Message: validUTF8(link.Message), Next: validUTF8(link.Next),
-		Source: link.Source, ReplicaId: replicaID, Version: link.Version, ObserveTime: timestamp(link.Time),
+		Source: link.Source, ReplicaId: replicaID, Version: link.Version, ObserveTime: prototime.New(link.Time),
 	}
 	if of := link.Object; of != (explain.Object{}) {
 		converted.Object = &metav1.ObjectReference{ApiVersion: of.APIVersion, Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Uid: of.UID}
@@ -271,13 +207,6 @@ func convertResult(result explain.Result) metav1.Evidence_Result {
 		return metav1.Evidence_RESULT_NOT_APPLICABLE
 	}
 	return metav1.Evidence_RESULT_UNSPECIFIED
-}
-
-func timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }
 
 // validUTF8 makes text of Kubernetes objects and errors sendable: proto strings must be UTF-8.

@@ -13,6 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
@@ -25,6 +26,8 @@ const (
 	// ServiceUnmanagedReason means that slicesvc writes no slices for the Service: it has no
 	// selector or is ExternalName.
 	ServiceUnmanagedReason rpcerror.Reason = "SERVICE_UNMANAGED"
+	// LoopDryRunReason means that a loop plans and writes nothing.
+	LoopDryRunReason rpcerror.Reason = "LOOP_DRY_RUN"
 )
 
 // retryDelay is the RetryInfo of errors that a later call may not meet.
@@ -35,6 +38,7 @@ const serviceName = "slicesvc"
 
 var (
 	errStopping = errors.New("this replica is stopping")
+	errDryRun   = errors.New("the loop that would write these slices is in dry run")
 )
 
 type cacheNotSyncedError struct{ cause error }
@@ -47,9 +51,24 @@ func (e *cacheNotSyncedError) Unwrap() error { return e.cause }
 type serviceNotFoundError struct {
 	name   string
 	source *metav1.Source
+	// orphan says that there is an Endpoints object of the name.
+	orphan bool
 }
 
-func (e *serviceNotFoundError) Error() string { return fmt.Sprintf("no service %q", e.name) }
+func (e *serviceNotFoundError) Error() string {
+	if e.orphan {
+		return fmt.Sprintf("no service %q; the Endpoints object of its name is not mirrored without one", e.name)
+	}
+	return fmt.Sprintf("no service %q", e.name)
+}
+
+func (e *serviceNotFoundError) metadata() []rpcerror.Option {
+	options := append(cacheMetadata(e.source, "Service"), rpcerror.WithMetadata("name", e.name))
+	if e.orphan {
+		options = append(options, rpcerror.WithMetadata("mirror_reason", string(mirror.NoService)))
+	}
+	return options
+}
 
 type podNotFoundError struct {
 	namespace, name string
@@ -88,8 +107,10 @@ func toStatus(err error) error {
 		return nil
 	case errors.Is(err, errStopping):
 		return rpcerror.ShuttingDown()
+	case errors.Is(err, errDryRun):
+		return rpcerror.New(codes.FailedPrecondition, LoopDryRunReason, err.Error())
 	case errors.As(err, &service):
-		return rpcerror.New(codes.NotFound, ServiceNotFoundReason, err.Error(), append(cacheMetadata(service.source, "Service"), rpcerror.WithMetadata("name", service.name))...)
+		return rpcerror.New(codes.NotFound, ServiceNotFoundReason, err.Error(), service.metadata()...)
 	case errors.As(err, &pod):
 		return rpcerror.New(codes.NotFound, PodNotFoundReason, err.Error(), append(cacheMetadata(pod.source, "Pod"), rpcerror.WithMetadata("pod", pod.name))...)
 	case errors.As(err, &unmanaged):

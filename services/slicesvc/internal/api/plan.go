@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/trivet-dev/trivet/internal/prototime"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
@@ -25,12 +26,16 @@ func (s *Server) PlanServiceSlices(_ context.Context, request *slicev1.PlanServi
 		return nil, toStatus(err)
 	}
 	source := s.source(s.leadersNow().of(key))
-	preview, ok := s.cfg.Controller.Preview(key)
-	if !ok {
-		return nil, toStatus(&serviceNotFoundError{name: request.GetName(), source: source})
+	writers, planned, err := s.plansOf(key)
+	switch {
+	case errors.Is(err, slicecontroller.ErrUnmanaged): // an empty plan
+	case errors.Is(err, slicecontroller.ErrServiceNotFound):
+		return nil, toStatus(s.serviceNotFound(key, source))
+	case err != nil:
+		return nil, toStatus(err)
 	}
 	return &slicev1.PlanServiceSlicesResponse{
-		Plan:    convertPlan(preview, nil),
+		Plan:    convertPlan(reconciled{previews: planned, shadow: allDry(writers)}),
 		Sources: []*metav1.Source{source},
 	}, nil
 }
@@ -41,30 +46,16 @@ func (s *Server) ReconcileServiceSlices(ctx context.Context, request *slicev1.Re
 		return nil, toStatus(err)
 	}
 	source := s.source(s.leadersNow().of(key))
-	reconcile := s.cfg.Controller.Reconcile
+	reconcile := s.reconcile
 	if request.GetValidateOnly() {
 		reconcile = s.validate
 	}
 	result, err := reconcile(ctx, key, request.GetEtag())
-	plan := convertPlan(result.Preview, result.Outcomes)
-	if err := s.reconcileError(key, source, result.Outcomes, err); err != nil {
+	plan := convertPlan(result)
+	if err := s.reconcileError(key, source, slices.Concat(result.outcomes...), err); err != nil {
 		return nil, withPlan(toStatus(err), plan)
 	}
 	return &slicev1.ReconcileServiceSlicesResponse{Plan: plan, Sources: []*metav1.Source{source}}, nil
-}
-
-// validate returns what Reconcile would write, and fails as it would, on any replica.
-func (s *Server) validate(_ context.Context, key slicecontroller.Key, fingerprint string) (slicecontroller.Reconciled, error) {
-	preview, ok := s.cfg.Controller.Preview(key)
-	switch {
-	case !ok:
-		return slicecontroller.Reconciled{}, slicecontroller.ErrServiceNotFound
-	case preview.Unmanaged:
-		return slicecontroller.Reconciled{}, slicecontroller.ErrUnmanaged
-	case fingerprint != "" && fingerprint != preview.Fingerprint:
-		return slicecontroller.Reconciled{}, slicecontroller.ErrPlanChanged
-	}
-	return slicecontroller.Reconciled{Preview: preview}, nil
 }
 
 // reconcileError returns the error of the call after a failed sync. Writes that kube-apiserver
@@ -74,13 +65,14 @@ func (s *Server) reconcileError(key slicecontroller.Key, source *metav1.Source, 
 	case err == nil:
 		return nil
 	case errors.Is(err, slicecontroller.ErrServiceNotFound):
-		return &serviceNotFoundError{name: resourceName(key), source: source}
+		return s.serviceNotFound(key, source)
 	case errors.Is(err, slicecontroller.ErrUnmanaged):
-		state, ok := s.cfg.Controller.State(key)
+		state, ok := s.state(key)
 		if !ok {
-			return &serviceNotFoundError{name: resourceName(key), source: source}
+			return s.serviceNotFound(key, source)
 		}
-		return &unmanagedError{name: resourceName(key), reason: unmanagedText(string(state.Unmanaged))}
+		_, text := state.unmanaged()
+		return &unmanagedError{name: resourceName(key), reason: text}
 	case errors.Is(err, slicecontroller.ErrShardNotHeld):
 		leader := s.leadersNow().of(key).shards[0]
 		if leader.Here {
@@ -109,29 +101,46 @@ func (s *Server) reconcileError(key slicecontroller.Key, source *metav1.Source, 
 	}
 }
 
-func convertPlan(preview slicecontroller.Preview, outcomes []slicecontroller.Outcome) *metav1.Plan {
-	plan := &metav1.Plan{Etag: preview.Fingerprint, Mode: metav1.Mode_MODE_ENFORCE}
-	for i := range preview.Plan.Changes {
-		converted := convertChange(&preview.Plan.Changes[i])
-		if outcomes != nil {
-			setOutcome(converted, outcomes[i])
-		}
-		plan.Changes = append(plan.Changes, converted)
+// convertPlan converts the plans of all writers of a Service into one plan.
+func convertPlan(result reconciled) *metav1.Plan {
+	plan := &metav1.Plan{Etag: result.previews.etag(), Mode: metav1.Mode_MODE_ENFORCE}
+	if result.shadow {
+		plan.Mode = metav1.Mode_MODE_SHADOW
 	}
+	for i := range result.previews {
+		preview := &result.previews[i]
+		for j := range preview.Plan.Changes {
+			converted := convertChange(&preview.Plan.Changes[j])
+			switch {
+			case result.outcomes == nil:
+			case result.outcomes[i] == nil: // an earlier writer failed, or this one is in dry run
+				converted.Outcome = metav1.Change_OUTCOME_SKIPPED
+			default:
+				setOutcome(converted, result.outcomes[i][j])
+			}
+			plan.Changes = append(plan.Changes, converted)
+		}
+		plan.IncompleteReasons = append(plan.IncompleteReasons, incompleteReasons(preview)...)
+	}
+	return plan
+}
+
+func incompleteReasons(preview *slicecontroller.Preview) []*metav1.IncompleteReason {
+	var reasons []*metav1.IncompleteReason
 	for _, node := range preview.MissingNodes {
-		plan.IncompleteReasons = append(plan.IncompleteReasons, &metav1.IncompleteReason{
+		reasons = append(reasons, &metav1.IncompleteReason{
 			Reason:  reasonNodeMissing,
 			Message: validUTF8(fmt.Sprintf("Node %q does not exist, though Pods of the Service are bound to it.", node)),
 			Object:  &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: node},
 		})
 	}
 	if preview.CatchingUp {
-		plan.IncompleteReasons = append(plan.IncompleteReasons, &metav1.IncompleteReason{
+		reasons = append(reasons, &metav1.IncompleteReason{
 			Reason:  reasonCatchingUp,
 			Message: "This replica began to lead the shard just now and still reads what the previous leader wrote.",
 		})
 	}
-	return plan
+	return reasons
 }
 
 func convertChange(change *pack.Change) *metav1.Change {
@@ -175,18 +184,10 @@ func setOutcome(change *metav1.Change, outcome slicecontroller.Outcome) {
 	case slicecontroller.Skipped:
 		change.Outcome = metav1.Change_OUTCOME_SKIPPED
 	case slicecontroller.Applied:
-		change.Outcome, change.ApplyTime = metav1.Change_OUTCOME_APPLIED, timestamp(outcome.Time)
+		change.Outcome, change.ApplyTime = metav1.Change_OUTCOME_APPLIED, prototime.New(outcome.Time)
 	case slicecontroller.NotNeeded:
 		change.Outcome = metav1.Change_OUTCOME_NOT_NEEDED
 	case slicecontroller.Failed:
 		change.Outcome, change.Error = metav1.Change_OUTCOME_FAILED, validUTF8(outcome.Err.Error())
 	}
-}
-
-// unmanagedText says why a Service gets no slices.
-func unmanagedText(reason string) string {
-	if reason == string(index.ExternalName) {
-		return "it is an ExternalName, which stands for a DNS name"
-	}
-	return "it has no selector, so another controller or a user writes its slices"
 }

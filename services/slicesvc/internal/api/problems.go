@@ -7,6 +7,7 @@ import (
 	"time"
 
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirrorcontroller"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
@@ -17,6 +18,9 @@ const (
 	problemCacheNotSynced = "CACHE_NOT_SYNCED"
 	problemWatchSilent    = "WATCH_SILENT"
 	problemShardBlocked   = "SHARD_BLOCKED"
+
+	problemAddressesDropped = "ADDRESSES_DROPPED"
+	problemSourcesOverlap   = "SLICE_SOURCES_OVERLAP"
 )
 
 const (
@@ -31,29 +35,74 @@ const (
 func (s *Server) Problems() []*metav1.Problem {
 	now := time.Now()
 	health := s.cfg.Controller.Health()
-	problems := s.blockedShards(health.Shards, now)
-	if failing := health.Failing; failing.Count > 0 {
+	var mirrors mirrorcontroller.Health
+	var problems []*metav1.Problem
+	if !s.cfg.SelectorLoopOff {
+		problems = s.blockedShards(health.Shards, now, "does no work on them", "the loop that writes slices has not begun; see its state and the readiness of the replica")
+	}
+	if s.cfg.Mirrors != nil {
+		mirrors = s.cfg.Mirrors.Health()
+	}
+	if s.cfg.Mirrors != nil && !s.cfg.MirrorLoopOff {
+		problems = append(problems, s.blockedShards(mirrors.Shards, now, "mirrors no Endpoints in them", "the loop that mirrors Endpoints has not begun; see its state and the readiness of the replica")...)
+	}
+	problems = append(problems, s.failing(health.Failing, "slices")...)
+	problems = append(problems, s.failing(mirrors.Failing, "mirrored slices")...)
+	problems = append(problems, s.cacheProblems(now)...)
+	problems = append(problems, s.contended(health.Contended, "slices", "endpointslice-controller")...)
+	problems = append(problems, s.contended(mirrors.Contended, "mirrored slices", "endpointslice-mirroring-controller")...)
+	if dropping := mirrors.Dropping; dropping.Count > 0 {
 		problems = append(problems, s.problem(&metav1.Problem{
-			Code:     problemSyncsFailing,
-			Severity: metav1.Problem_SEVERITY_ERROR,
-			Object:   objectOf(failing),
-			Message: fmt.Sprintf("The slices of %s cannot be written since %s; %s failed last: %s",
-				names(failing), clock(failing.Since), failing.Latest, failing.Cause),
-			Next: "Look at the error; slicesvc tries again by itself.",
+			Code:     problemAddressesDropped,
+			Severity: metav1.Problem_SEVERITY_WARNING,
+			Object:   objectOf(dropping),
+			Message: fmt.Sprintf("Addresses in the Endpoints of %s are in no slice since %s; of %s: %s",
+				names(dropping), clock(dropping.Since), dropping.Latest, dropping.Cause),
+			Next: "Set --mirroring-spill for addresses over the limit; correct the writer of invalid addresses, which trivet slices names.",
 		}))
 	}
-	problems = append(problems, s.cacheProblems(now)...)
-	if contended := health.Contended; contended.Count > 0 {
+	if overlapping := mirrors.BothSources; overlapping.Count > 0 {
 		problems = append(problems, s.problem(&metav1.Problem{
-			Code:     problemContended,
+			Code:     problemSourcesOverlap,
 			Severity: metav1.Problem_SEVERITY_WARNING,
-			Object:   objectOf(contended),
-			Message: fmt.Sprintf("Another writer keeps changing the slices of %s since %s; of %s it is %q.",
-				names(contended), clock(contended.Since), contended.Latest, contended.Cause),
-			Next: "Stop the other writer. If it is kube-controller-manager, disable its endpointslice-controller.",
+			Object:   objectOf(overlapping),
+			Message: fmt.Sprintf("Slices of Pods and mirrored slices of %s exist side by side since %s, and traffic goes to the endpoints of both.",
+				names(overlapping), clock(overlapping.Since)),
+			Next: "Delete the slices that the former selector has left, or start slicesvc with --cleanup-selectorless.",
 		}))
 	}
 	return problems
+}
+
+// failing reports the Services whose syncs fail; of is what they write.
+func (s *Server) failing(group slicecontroller.ServiceGroup, of string) []*metav1.Problem {
+	if group.Count == 0 {
+		return nil
+	}
+	return []*metav1.Problem{s.problem(&metav1.Problem{
+		Code:     problemSyncsFailing,
+		Severity: metav1.Problem_SEVERITY_ERROR,
+		Object:   objectOf(group),
+		Message: fmt.Sprintf("The %s of %s cannot be written since %s; %s failed last: %s",
+			of, names(group), clock(group.Since), group.Latest, group.Cause),
+		Next: "Look at the error; slicesvc tries again by itself.",
+	})}
+}
+
+// contended reports the Services with another writer; rival is the controller of
+// kube-controller-manager that writes the same slices.
+func (s *Server) contended(group slicecontroller.ServiceGroup, of, rival string) []*metav1.Problem {
+	if group.Count == 0 {
+		return nil
+	}
+	return []*metav1.Problem{s.problem(&metav1.Problem{
+		Code:     problemContended,
+		Severity: metav1.Problem_SEVERITY_WARNING,
+		Object:   objectOf(group),
+		Message: fmt.Sprintf("Another writer keeps changing the %s of %s since %s; of %s it is %q.",
+			of, names(group), clock(group.Since), group.Latest, group.Cause),
+		Next: fmt.Sprintf("Stop the other writer. If it is kube-controller-manager, disable its %s.", rival),
+	})}
 }
 
 // problem completes a problem. Its texts come from errors and objects, which may have any bytes.
@@ -77,15 +126,15 @@ func objectOf(group slicecontroller.ServiceGroup) *metav1.ObjectReference {
 	return &metav1.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: only.Namespace, Name: only.Name}
 }
 
-// blockedShards reports the shards that this replica leads and on which no sync runs.
-func (s *Server) blockedShards(held []slicecontroller.HeldShard, now time.Time) []*metav1.Problem {
+// blockedShards reports the shards that this replica leads and on which no sync of one controller
+// runs. lacks is the predicate of the sentence; cause is that of a loop that has not begun.
+func (s *Server) blockedShards(held []slicecontroller.HeldShard, now time.Time, lacks, cause string) []*metav1.Problem {
 	working := map[int]slicecontroller.HeldShard{}
 	for _, shard := range held {
 		working[shard.Shard] = shard
 	}
 	var blocked []string
 	var since time.Time
-	cause := "the loop that writes slices has not begun; see its state and the readiness of the replica"
 	for _, status := range s.leadersNow().shards {
 		shard, begun := working[status.Shard]
 		began := status.AcquireTime
@@ -106,8 +155,8 @@ func (s *Server) blockedShards(held []slicecontroller.HeldShard, now time.Time) 
 	return []*metav1.Problem{s.problem(&metav1.Problem{
 		Code:     problemShardBlocked,
 		Severity: metav1.Problem_SEVERITY_ERROR,
-		Message: fmt.Sprintf("This replica leads shards %s and does no work on them since %s: %s",
-			listed(blocked, len(blocked)), clock(since), cause),
+		Message: fmt.Sprintf("This replica leads shards %s and %s since %s: %s",
+			listed(blocked, len(blocked)), lacks, clock(since), cause),
 		Next: "Look at the cause and at the log of the replica.",
 	})}
 }

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -12,8 +14,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
@@ -41,11 +45,22 @@ type Leadership interface {
 	Status() term.Status
 }
 
-// Config configures a Server. All fields are required.
+// Config configures a Server. All fields are required but Mirrors, the two LoopOff and the two
+// DryRun.
 type Config struct {
 	ReplicaID  string
 	Controller Controller
 	Leadership Leadership
+	// SelectorLoopOff tells that the loop that the Controller serves is not selected.
+	SelectorLoopOff bool
+	// MirrorLoopOff tells that Mirrors does not write.
+	MirrorLoopOff bool
+	// SelectorDryRun and MirrorDryRun tell that the Controller or Mirrors plans and writes nothing.
+	SelectorDryRun, MirrorDryRun bool
+	// Mirrors is the mirror controller; nil if its loop is off. CheckMirrors returns nil once the
+	// Endpoints are known, before that what delays them; it is required with Mirrors.
+	Mirrors      Mirrors
+	CheckMirrors func() error
 	// CheckCaches returns nil once the caches are filled, before that what delays them.
 	CheckCaches func() error
 	// Caches returns how fresh the caches are, ordered by kind. It reads memory only.
@@ -84,9 +99,9 @@ func (s *Server) GetServiceSlices(_ context.Context, request *slicev1.GetService
 	}
 	leaders := s.leadersNow()
 	source := s.source(leaders.of(key))
-	state, ok := s.cfg.Controller.State(key)
+	state, ok := s.state(key)
 	if !ok {
-		return nil, toStatus(&serviceNotFoundError{name: request.GetName(), source: source})
+		return nil, toStatus(s.serviceNotFound(key, source))
 	}
 	return &slicev1.GetServiceSlicesResponse{
 		ServiceSlices: s.convertState(state, leaders),
@@ -116,7 +131,7 @@ func (s *Server) ListServiceSlices(_ context.Context, request *slicev1.ListServi
 	}
 	for _, key := range keys {
 		// A Service that was deleted since KeysAfter is left out.
-		if state, ok := s.cfg.Controller.State(key); ok {
+		if state, ok := s.state(key); ok {
 			response.ServiceSlices = append(response.ServiceSlices, s.convertState(state, leaders))
 		}
 	}
@@ -133,7 +148,7 @@ func (s *Server) ExplainEndpoint(_ context.Context, request *slicev1.ExplainEndp
 	facts, err := s.facts(key, request)
 	switch {
 	case errors.Is(err, slicecontroller.ErrServiceNotFound):
-		return nil, toStatus(&serviceNotFoundError{name: request.GetName(), source: source})
+		return nil, toStatus(s.serviceNotFound(key, source))
 	case errors.Is(err, slicecontroller.ErrPodNotFound):
 		return nil, toStatus(&podNotFoundError{namespace: key.Namespace, name: request.GetPod(), source: source})
 	case err != nil:
@@ -146,11 +161,42 @@ func (s *Server) ExplainEndpoint(_ context.Context, request *slicev1.ExplainEndp
 	return response, nil
 }
 
-func (s *Server) facts(key slicecontroller.Key, request *slicev1.ExplainEndpointRequest) (explain.Facts, error) {
-	if address := request.GetAddress(); address != "" {
-		return s.cfg.Controller.EndpointAt(key, address)
+// facts fails with slicecontroller.ErrServiceNotFound, ErrPodNotFound, or a cacheNotSyncedError. An
+// address of an Endpoints object is explained without its Service, too.
+func (s *Server) facts(key slicecontroller.Key, request *slicev1.ExplainEndpointRequest) (facts explain.Facts, err error) {
+	address := request.GetAddress()
+	if address == "" {
+		facts, err = s.cfg.Controller.Endpoint(key, request.GetPod())
+	} else {
+		facts, err = s.cfg.Controller.EndpointAt(key, address)
 	}
-	return s.cfg.Controller.Endpoint(key, request.GetPod())
+	missing := errors.Is(err, slicecontroller.ErrServiceNotFound)
+	if s.cfg.Mirrors == nil || err != nil && (!missing || address == "") {
+		return facts, err
+	}
+	if unread := s.cfg.CheckMirrors(); unread != nil {
+		if missing || len(facts.Service.Spec.Selector) == 0 {
+			return explain.Facts{}, cmp.Or[error](err, &cacheNotSyncedError{cause: unread})
+		}
+		return facts, nil
+	}
+	facts.Mirror = s.mirrorFacts(key)
+	if missing && facts.Mirror.Endpoints != nil {
+		facts.Now, facts.Address, err = time.Now(), desired.CanonicalAddress(address), nil
+	}
+	return facts, err
+}
+
+func (s *Server) mirrorFacts(key slicecontroller.Key) *explain.MirrorFacts {
+	state, ok := s.cfg.Mirrors.State(key)
+	if !ok {
+		state.Reason = mirror.NoEndpoints
+	}
+	return &explain.MirrorFacts{
+		Namespace: key.Namespace, Name: key.Name,
+		Endpoints: state.Endpoints, ContentKnown: state.ContentKnown, Reason: state.Reason, Limits: s.cfg.Mirrors.Limits(),
+		Slices: state.Slices, Pending: state.Pending, Writer: state.Writer,
+	}
 }
 
 // serviceKey parses the name of a request for one Service. It fails if no RPC can be answered now.

@@ -180,7 +180,7 @@ func (w *serviceWatch) sendChanges() (changed <-chan struct{}, err error) {
 // sendService sends the current state of a Service. A Service that was deleted meanwhile is
 // skipped: the change log has its deletion.
 func (w *serviceWatch) sendService(key slicecontroller.Key, leaders leaders, event metav1.EventType, token string) error {
-	state, ok := w.cfg.Controller.State(key)
+	state, ok := w.state(key)
 	if !ok {
 		return nil
 	}

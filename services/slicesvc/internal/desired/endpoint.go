@@ -16,7 +16,7 @@ type Identity struct {
 	Addresses string
 	// Hostname is empty for none.
 	Hostname string
-	// PodNamespace and PodName name the Pod of the endpoint.
+	// PodNamespace and PodName name the Pod of the endpoint, or the target of a mirrored one.
 	PodNamespace, PodName string
 }
 
@@ -24,11 +24,14 @@ type Identity struct {
 type Endpoint struct {
 	Identity
 
-	PodUID types.UID
+	Target Target
 	// Node and Zone are empty when not known.
 	Node, Zone string
 
 	Ready, Serving, Terminating bool
+	// Mirrored tells that the endpoint is an address of an Endpoints object: Ready is its only
+	// condition, it may have any target or none, and its hints belong to other writers.
+	Mirrored bool
 
 	// HintZone and HintNode are the hints; empty for none.
 	HintZone, HintNode string
@@ -36,6 +39,9 @@ type Endpoint struct {
 
 // Object returns the endpoint in the API's type.
 func (e Endpoint) Object() discoveryv1.Endpoint {
+	if e.Mirrored {
+		return e.mirroredObject()
+	}
 	// The API's type has pointers to all of these. Pointers into one small object do not keep all
 	// of e in memory.
 	values := &struct {
@@ -53,7 +59,7 @@ func (e Endpoint) Object() discoveryv1.Endpoint {
 			Kind:      "Pod",
 			Namespace: e.PodNamespace,
 			Name:      e.PodName,
-			UID:       e.PodUID,
+			UID:       types.UID(e.Target),
 		},
 	}
 	if e.Node != "" {
@@ -85,8 +91,9 @@ func (e Endpoint) hints() *discoveryv1.EndpointHints {
 }
 
 // FromObject reads an endpoint from the API's type. It is exact when Object returns the same again,
-// except for the resourceVersion of the target, which earlier versions of upstream wrote. An
-// inexact endpoint was written by another writer: its identity is valid, its other fields may be
+// except for the resourceVersion of a Pod, which earlier versions of upstream wrote, and for the
+// hints of a mirrored endpoint. An endpoint with no condition but ready is mirrored. An inexact
+// endpoint was written by another writer: its identity is valid, its other fields may be
 // incomplete.
 func FromObject(object *discoveryv1.Endpoint) (endpoint Endpoint, exact bool) {
 	exact = len(object.DeprecatedTopology) == 0
@@ -98,8 +105,11 @@ func FromObject(object *discoveryv1.Endpoint) (endpoint Endpoint, exact bool) {
 	endpoint.Ready, exact = required(object.Conditions.Ready, exact)
 	endpoint.Serving, exact = required(object.Conditions.Serving, exact)
 	endpoint.Terminating, exact = required(object.Conditions.Terminating, exact)
+	if object.Conditions.Ready != nil && object.Conditions.Serving == nil && object.Conditions.Terminating == nil {
+		return endpoint.readMirrored(object)
+	}
 	if target := object.TargetRef; target != nil {
-		endpoint.PodNamespace, endpoint.PodName, endpoint.PodUID = target.Namespace, target.Name, target.UID
+		endpoint.PodNamespace, endpoint.PodName, endpoint.Target = target.Namespace, target.Name, Target(target.UID)
 		exact = exact && target.Kind == "Pod" && target.APIVersion == "" && target.FieldPath == ""
 	} else {
 		exact = false

@@ -3,7 +3,6 @@ package desired
 import (
 	"hash/fnv"
 	"net/netip"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -60,13 +59,14 @@ func hashOf(text string) uint32 {
 }
 
 // Addresses returns the Pod's addresses of one family, canonical and joined as in Identity; empty
-// when it has none.
+// when it has none. It leaves out the addresses that kube-apiserver refuses in slices: one such
+// address, which a kubelet may report, would hold up the slice with all its other endpoints.
 func Addresses(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	var all string
 	for i := range pod.Status.PodIPs {
-		address, of, ok := canonicalAddress(pod.Status.PodIPs[i].IP)
+		address, of, ok := ParseAddress(pod.Status.PodIPs[i].IP)
 		switch {
-		case !ok || of != family:
+		case !ok || of != family || Special(address):
 		case all == "":
 			all = address
 		default:
@@ -76,9 +76,16 @@ func Addresses(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	return all
 }
 
+// Special reports whether kube-apiserver refuses a canonical address in slices: it is unspecified,
+// a loopback address, or link-local.
+func Special(address string) bool {
+	ip, err := netip.ParseAddr(address)
+	return err == nil && (ip.IsUnspecified() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsLinkLocalMulticast())
+}
+
 // CanonicalAddress returns an IP address in its canonical form, and an invalid one as it is.
 func CanonicalAddress(text string) string {
-	if address, _, ok := canonicalAddress(text); ok {
+	if address, _, ok := ParseAddress(text); ok {
 		return address
 	}
 	return text
@@ -86,14 +93,14 @@ func CanonicalAddress(text string) string {
 
 // FamilyOf returns the family of an IP address; false for an invalid one.
 func FamilyOf(text string) (discoveryv1.AddressType, bool) {
-	_, family, ok := canonicalAddress(text)
+	_, family, ok := ParseAddress(text)
 	return family, ok
 }
 
-// canonicalAddress returns an IP address in its canonical form, and its family. It accepts what
-// kube-apiservers have accepted: leading zeros in dotted decimals, and IPv4 mapped into IPv6, both
-// mean the IPv4 address. ok is false for an invalid address and for one with a zone.
-func canonicalAddress(text string) (address string, family discoveryv1.AddressType, ok bool) {
+// ParseAddress returns an IP address in its canonical form, and its family. It accepts what
+// kube-apiservers have accepted: leading zeros, and IPv4 mapped into IPv6, which means the IPv4
+// address. ok is false for an invalid address and for one with a zone.
+func ParseAddress(text string) (address string, family discoveryv1.AddressType, ok bool) {
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
 		ip, err = netip.ParseAddr(withoutLeadingZeros(text))
@@ -113,16 +120,19 @@ func canonicalAddress(text string) (address string, family discoveryv1.AddressTy
 	return text, family, true // without an allocation
 }
 
+// withoutLeadingZeros removes the leading zeros of every number in an address.
 func withoutLeadingZeros(text string) string {
-	octets := strings.Split(text, ".")
-	for i, octet := range octets {
-		if trimmed := strings.TrimLeft(octet, "0"); trimmed != "" {
-			octets[i] = trimmed
-		} else if octet != "" {
-			octets[i] = "0"
+	separates := func(c byte) bool { return c == '.' || c == ':' }
+	trimmed := make([]byte, 0, len(text))
+	for i := range len(text) {
+		begins := len(trimmed) == 0 || separates(trimmed[len(trimmed)-1])
+		ends := i+1 == len(text) || separates(text[i+1])
+		if text[i] == '0' && begins && !ends {
+			continue
 		}
+		trimmed = append(trimmed, text[i])
 	}
-	return strings.Join(octets, ".")
+	return string(trimmed)
 }
 
 // Families returns the address families that a Service is served in, IPv4 first. A Service without
@@ -151,7 +161,7 @@ func familiesOfClusterIP(service *corev1.Service) (v4, v6 bool) {
 	if Headless(service) {
 		return true, true
 	}
-	_, family, _ := canonicalAddress(service.Spec.ClusterIP)
+	_, family, _ := ParseAddress(service.Spec.ClusterIP)
 	return family != discoveryv1.AddressTypeIPv6, family == discoveryv1.AddressTypeIPv6
 }
 

@@ -148,7 +148,7 @@ func (r *resolver) endpoint(candidate Candidate, addresses string) Endpoint {
 			PodNamespace: pod.Namespace,
 			PodName:      pod.Name,
 		},
-		PodUID:      pod.UID,
+		Target:      Target(pod.UID),
 		Node:        pod.Spec.NodeName,
 		Zone:        candidate.Zone,
 		Ready:       service.Spec.PublishNotReadyAddresses || (serving && !terminating),

@@ -29,7 +29,7 @@ func TestResolve_Endpoint(t *testing.T) {
 	got := one(t, slicetest.Service("web"), slicetest.Candidate(slicetest.Pod("web-0", "10.1.0.1")))
 	want := desired.Endpoint{
 		Identity: desired.Identity{Addresses: "10.1.0.1", PodNamespace: "shop", PodName: "web-0"},
-		PodUID:   "uid-of-web-0",
+		Target:   "uid-of-web-0",
 		Node:     "node-a",
 		Zone:     "zone-a",
 		Ready:    true,
@@ -144,6 +144,8 @@ func TestResolve_Addresses(t *testing.T) {
 		"long IPv6":                {families: both[:1], ips: []string{"FD00:0:0::01"}, want: map[discoveryv1.AddressType]string{"IPv6": "fd00::1"}},
 		"IPv4 in IPv6":             {families: both, ips: []string{"::ffff:10.1.0.1"}, want: map[discoveryv1.AddressType]string{"IPv4": "10.1.0.1"}},
 		"a zone is no address":     {families: both, ips: []string{"fe80::1%eth0"}, want: map[discoveryv1.AddressType]string{}},
+		"special":                  {families: both, ips: []string{"127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "::1", "fe80::1", "::", "ff02::1"}, want: map[discoveryv1.AddressType]string{}},
+		"special among others":     {families: both, ips: []string{"::ffff:127.0.0.1", "10.1.0.1", "239.1.1.1"}, want: map[discoveryv1.AddressType]string{"IPv4": "10.1.0.1,239.1.1.1"}},
 		"invalid":                  {families: both, ips: []string{"", "a.b.c.d", "1.2.3.4.5", "256.1.1.1"}, want: map[discoveryv1.AddressType]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -283,7 +285,7 @@ func TestKeyOf_DiffersForDifferentSets(t *testing.T) {
 func TestObserve_ReadsBackWhatObjectRenders(t *testing.T) {
 	for _, want := range []desired.Endpoint{
 		{},
-		{Identity: desired.Identity{Addresses: "10.1.0.1,10.1.0.2", Hostname: "h", PodNamespace: "n", PodName: "p"}, PodUID: "u", Node: "a", Zone: "z", Ready: true},
+		{Identity: desired.Identity{Addresses: "10.1.0.1,10.1.0.2", Hostname: "h", PodNamespace: "n", PodName: "p"}, Target: "u", Node: "a", Zone: "z", Ready: true},
 		{Identity: desired.Identity{Addresses: "fd00::1", PodName: "p"}, Serving: true, Terminating: true},
 		{Identity: desired.Identity{Addresses: "10.1.0.1"}, HintZone: "z"},
 		{Identity: desired.Identity{Addresses: "10.1.0.1"}, HintZone: "z", HintNode: "n"},

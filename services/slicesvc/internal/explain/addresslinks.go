@@ -21,6 +21,7 @@ func explainAddress(f Facts) Chain {
 		Settled:     !f.Pending && len(places) == 0,
 	}
 	chain.add(f, serviceLink(f))
+	chain.add(f, unmirroredLinks(f)...)
 	for range max(len(f.Service.Spec.Selector), 1) {
 		chain.add(f, noPodLink(CodeSelector))
 	}

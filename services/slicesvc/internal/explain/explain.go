@@ -26,12 +26,16 @@ type Chain struct {
 
 // Explain returns the chain of the facts.
 func Explain(f Facts) Chain {
+	if f.concernsMirror() {
+		return explainMirror(f)
+	}
 	if f.Candidate.Pod == nil {
 		return explainAddress(f)
 	}
 	families := findFamilies(f)
 	chain := Chain{BrokenIndex: -1, Settled: !f.Pending}
 	chain.add(f, serviceLink(f))
+	chain.add(f, unmirroredLinks(f)...)
 	for _, link := range selectorLinks(f) {
 		chain.add(f, link)
 	}
@@ -83,6 +87,7 @@ func (r Result) String() string {
 // Codes of the links, in order.
 const (
 	CodeService     = "SERVICE"
+	CodeEndpoints   = "ENDPOINTS"
 	CodeSelector    = "SELECTOR"
 	CodePhase       = "PHASE"
 	CodeAddress     = "ADDRESS"
@@ -97,8 +102,11 @@ const (
 // Facts is what one replica knows of one Pod or address in one Service.
 type Facts struct {
 	// Now is the time of the explanation.
-	Now     time.Time
+	Now time.Time
+	// Service is nil if Mirror has an Endpoints object without a Service.
 	Service *corev1.Service
+	// Mirror is nil if slicesvc does not mirror Endpoints.
+	Mirror *MirrorFacts
 	// Candidate has the Pod and its Node. Its Pod is nil if no Pod of the namespace has Address.
 	Candidate desired.Candidate
 	// Address is the canonical address that was asked for; empty if a Pod was.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,10 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -94,6 +97,10 @@ func fixtures() map[string]fixture {
 			after: func(pod *corev1.Pod) { pod.Status.PodIPs, pod.Status.Phase = nil, corev1.PodPending },
 			facts: withoutSlices,
 		},
+		"special address": {
+			after: func(pod *corev1.Pod) { pod.Status.PodIPs = []corev1.PodIP{{IP: "169.254.169.254"}} },
+			facts: withoutSlices,
+		},
 		"only the other family": {
 			service: func(service *corev1.Service) { service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} },
 			facts:   withoutSlices,
@@ -169,6 +176,63 @@ func fixtures() map[string]fixture {
 			service: func(service *corev1.Service) { service.Spec.Selector = nil },
 			facts:   func(f *explain.Facts) { f.Candidate, f.Address, f.Slices = desired.Candidate{}, "fd00::7", nil },
 		},
+		"mirrored":                                   mirrored(nil, nil),
+		"mirrored, not ready":                        mirrored(func(e *corev1.Endpoints) { notReady(&e.Subsets[0]) }, nil),
+		"mirrored, ready for one port":               mirrored(addSubset(notReady), nil),
+		"mirrored, ready for one subset of the port": mirrored(addSubset(notReady, func(subset *corev1.EndpointSubset) { subset.Ports[0].Name, subset.Ports[0].Port = "http", 8080 }), nil),
+		"mirrored for two ports":                     mirrored(addSubset(), nil),
+		"mirrored, in no subset":                     mirrored(func(e *corev1.Endpoints) { e.Subsets[0].Addresses = e.Subsets[0].Addresses[1:] }, func(f *explain.Facts) { f.Mirror.Slices = nil }),
+		"mirrored, over the limit": mirrored(nil, func(f *explain.Facts) {
+			f.Mirror.Limits.PerSubset, f.Address, f.Mirror.Slices = 2, "10.0.0.3", nil
+		}),
+		"mirrored, with an invalid address": mirrored(func(e *corev1.Endpoints) { e.Subsets[0].Addresses[1].IP = "not\xff an address" }, func(f *explain.Facts) {
+			f.Mirror.Pending = true
+		}),
+		"mirrored, without ports": mirrored(func(e *corev1.Endpoints) { e.Subsets[0].Ports = nil }, nil),
+		"mirrored, skip label":    mirrored(nil, reason(mirror.SkipMirrorLabel)),
+		"mirrored, leader":        mirrored(nil, reason(mirror.LeaderAnnotation)),
+		"mirrored, content of the Endpoints is unknown": mirrored(nil, func(f *explain.Facts) {
+			reason(mirror.SkipMirrorLabel)(f)
+			f.Mirror.ContentKnown, f.Mirror.Endpoints.Subsets = false, nil
+		}),
+		"mirrored, no Endpoints": mirrored(nil, func(f *explain.Facts) {
+			reason(mirror.NoEndpoints)(f)
+			f.Mirror.Endpoints, f.Mirror.ContentKnown = nil, false
+		}),
+		"mirrored, no Service": mirrored(nil, func(f *explain.Facts) {
+			reason(mirror.NoService)(f)
+			f.Service = nil
+		}),
+		"mirrored, ExternalName": mirrored(nil, func(f *explain.Facts) { f.Service.Spec.Type = corev1.ServiceTypeExternalName }),
+		"mirrored, IPv6":         mirrored(func(e *corev1.Endpoints) { e.Subsets[0].Addresses[0].IP = "fd00::1" }, func(f *explain.Facts) { f.Address = "fd00::1" }),
+		"mirrored, not written":  mirrored(nil, func(f *explain.Facts) { f.Mirror.Slices, f.Mirror.Pending = nil, true }),
+		"mirrored, drifted": mirrored(nil, func(f *explain.Facts) {
+			for _, endpoint := range f.Mirror.Slices[0].Endpoints {
+				*endpoint.Conditions.Ready = false
+			}
+		}),
+		"mirrored, being deleted": mirrored(func(e *corev1.Endpoints) { e.DeletionTimestamp = &metav1.Time{Time: now()} }, nil),
+		"mirrored, and of the former selector": mirrored(nil, func(f *explain.Facts) {
+			former := f.Mirror.Slices[0].DeepCopy()
+			former.Name = "db-former"
+			f.Slices = []*discoveryv1.EndpointSlice{former}
+		}),
+		"mirrored, only of the former selector": mirrored(nil, func(f *explain.Facts) {
+			f.Slices, f.Mirror.Slices, f.Mirror.Endpoints.Subsets = f.Mirror.Slices, nil, nil
+		}),
+		"mirrored, a pod": mirrored(nil, func(f *explain.Facts) {
+			f.Address, f.Candidate = "", slicetest.Candidate(slicetest.Pod("db-0", "10.1.0.1"))
+		}),
+		"mirrored, a pod that is not listed": mirrored(nil, func(f *explain.Facts) {
+			f.Address, f.Candidate = "", slicetest.Candidate(slicetest.Pod("web-1", "10.1.0.1"))
+		}),
+		"mirrored, a pod without an address": mirrored(nil, func(f *explain.Facts) {
+			f.Address, f.Candidate = "", slicetest.Candidate(slicetest.Pod("web-1", "", func(pod *corev1.Pod) { pod.Status.PodIPs = nil }))
+		}),
+		"address without a pod, Endpoints not mirrored": {facts: func(f *explain.Facts) {
+			f.Candidate, f.Address = desired.Candidate{}, "10.0.0.1"
+			f.Mirror = &explain.MirrorFacts{Namespace: "shop", Name: "web", Endpoints: endpoints(), Reason: mirror.HasSelector}
+		}},
 		"hints impossible": {
 			service: func(service *corev1.Service) {
 				service.Annotations = map[string]string{corev1.AnnotationTopologyMode: "Auto"}
@@ -176,6 +240,68 @@ func fixtures() map[string]fixture {
 			facts: func(f *explain.Facts) { f.TopologyProblem = "3 endpoints are too few for 4 zones" },
 		},
 	}
+}
+
+// endpoints has the addresses 10.0.0.1 of Pod db-0, 10.0.0.2 and 10.0.0.3.
+func endpoints() *corev1.Endpoints {
+	node := "node-a"
+	return &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "uid-of-endpoints", ResourceVersion: "50"},
+		Subsets: []corev1.EndpointSubset{{
+			Addresses: []corev1.EndpointAddress{
+				{IP: "10.0.0.1", NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "db-0"}}, {IP: "10.0.0.2"}, {IP: "10.0.0.3"},
+			},
+			Ports: []corev1.EndpointPort{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}},
+		}},
+	}
+}
+
+// mirrored is address 10.0.0.1 of a mirrored Endpoints object, whose slices are up to date before
+// facts changes them.
+func mirrored(object func(*corev1.Endpoints), facts func(*explain.Facts)) fixture {
+	return fixture{
+		service: func(service *corev1.Service) { service.Name, service.Spec.Selector = "db", nil },
+		facts: func(f *explain.Facts) {
+			m := &explain.MirrorFacts{
+				Namespace: "shop", Name: "db", Endpoints: endpoints(), ContentKnown: true,
+				Limits: mirror.Limits{PerSubset: 1000}, Writer: "kubectl-create",
+			}
+			apply(object)(m.Endpoints)
+			for _, family := range mirror.Resolve(m.Endpoints, m.Limits).Families {
+				for _, group := range family.Groups {
+					slice := slicetest.Slice(f.Service, fmt.Sprintf("db-%d", len(m.Slices)), nil, func(slice *discoveryv1.EndpointSlice) {
+						slice.AddressType, slice.Ports = family.AddressType, group.Ports
+					})
+					for i := range group.Endpoints {
+						slice.Endpoints = append(slice.Endpoints, group.Endpoints[i].Object())
+					}
+					m.Slices = append(m.Slices, slice)
+				}
+			}
+			f.Candidate, f.Address, f.Mirror, f.Slices = desired.Candidate{}, "10.0.0.1", m, nil
+			apply(facts)(f)
+		},
+	}
+}
+
+func reason(reason mirror.Reason) func(*explain.Facts) {
+	return func(f *explain.Facts) { f.Mirror.Reason, f.Mirror.Slices = reason, nil }
+}
+
+// addSubset adds a subset with the same addresses, on port admin.
+func addSubset(changes ...func(*corev1.EndpointSubset)) func(*corev1.Endpoints) {
+	return func(e *corev1.Endpoints) {
+		subset := e.Subsets[0].DeepCopy()
+		subset.Ports[0].Name, subset.Ports[0].Port = "admin", 9090
+		for _, change := range changes {
+			change(subset)
+		}
+		e.Subsets = append(e.Subsets, *subset)
+	}
+}
+
+func notReady(subset *corev1.EndpointSubset) {
+	subset.Addresses, subset.NotReadyAddresses = nil, subset.Addresses
 }
 
 func deleted(service *corev1.Service) {
@@ -240,6 +366,7 @@ func TestExplain_ChainIsComplete(t *testing.T) {
 				t.Errorf("%s: link %s is incomplete: %+v", name, l.Code, l)
 			}
 		}
+		codes = slices.DeleteFunc(codes, func(code string) bool { return code == "ENDPOINTS" }) // not for Services with a selector
 		want := []string{"SERVICE", "SELECTOR", "PHASE", "ADDRESS", "NODE", "READINESS", "TERMINATION", "PORTS", "SLICE", "HINTS"}
 		if diff := cmp.Diff(want, codes); diff != "" {
 			t.Errorf("%s: codes (-want +got):\n%s", name, diff)
@@ -255,6 +382,11 @@ func TestExplain_IsPure(t *testing.T) {
 		facts, chain := fixture.explain()
 		before := facts
 		before.Service, before.Candidate.Pod = facts.Service.DeepCopy(), facts.Candidate.Pod.DeepCopy() // nil stays nil
+		if facts.Mirror != nil {
+			copied := *facts.Mirror
+			copied.Endpoints = facts.Mirror.Endpoints.DeepCopy()
+			before.Mirror = &copied
+		}
 		before.Slices = nil
 		for _, slice := range facts.Slices {
 			before.Slices = append(before.Slices, slice.DeepCopy())

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -87,6 +88,10 @@ func addressLink(f Facts, of family, all []family) Link {
 	case len(pod.Status.PodIPs) == 0:
 		l.Result, l.Message = Failed, fmt.Sprintf("It has no %s address yet: it gets one with its sandbox on the node.", of.addressType)
 		l.Next = "Check the pod's events: it may wait for a node, an image or the network plugin."
+	case specialAddress(pod, of.addressType) != "":
+		l.Result = Failed
+		l.Message = fmt.Sprintf("Its address %s is a loopback, link-local or unspecified one, which kube-apiserver refuses in slices.", specialAddress(pod, of.addressType))
+		l.Next = "Check the kubelet and the network plugin of its node, which reported the address."
 	case other:
 		l.Result, l.Message = Warning, fmt.Sprintf("It has no %s address, only one of another family.", of.addressType)
 	default:
@@ -94,6 +99,16 @@ func addressLink(f Facts, of family, all []family) Link {
 		l.Next = "Set spec.ipFamilies of the Service to the family of the pods."
 	}
 	return l
+}
+
+// specialAddress returns the first address of a family that is left out of slices; empty for none.
+func specialAddress(pod *corev1.Pod, addressType discoveryv1.AddressType) string {
+	for i := range pod.Status.PodIPs {
+		if address, family, ok := desired.ParseAddress(pod.Status.PodIPs[i].IP); ok && family == addressType && desired.Special(address) {
+			return address
+		}
+	}
+	return ""
 }
 
 func nodeLink(f Facts) Link {

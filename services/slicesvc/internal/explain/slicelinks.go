@@ -201,7 +201,7 @@ func (m *family) drift(at place) string {
 		has.HintZone, has.HintNode, wants.HintZone, wants.HintNode = "", "", "", ""
 	}
 	switch {
-	case has.PodUID != wants.PodUID:
+	case has.Target != wants.Target:
 		return "but as an earlier pod of that name"
 	case has.Identity != wants.Identity:
 		return "but with the address " + has.Addresses

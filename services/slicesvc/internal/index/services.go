@@ -57,6 +57,56 @@ func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, 
 	return found.object, ns.slicesOf(key.Name), true
 }
 
+// SlicesOf returns the managed slices that name a Service, which may not exist, in no particular
+// order.
+func (x *Index) SlicesOf(service Key) []*discoveryv1.EndpointSlice {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ns := x.namespaces[service.Namespace]
+	if ns == nil {
+		return nil
+	}
+	return ns.slicesOf(service.Name)
+}
+
+// SliceOwners returns the Services of a shard that managed slices name. They may not exist.
+func (x *Index) SliceOwners(number int) []Key {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var keys []Key
+	for within, ns := range x.namespaces {
+		for name := range ns.byService {
+			if key := (Key{Namespace: within, Name: name}); x.shardOf(key) == &x.shards[number] {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+// SnapshotOfSlices returns a snapshot with the managed slices that name a Service, which may not
+// exist, and the names that are taken.
+func (x *Index) SnapshotOfSlices(service Key) Snapshot {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ns := x.namespaces[service.Namespace]
+	if ns == nil {
+		return Snapshot{}
+	}
+	return Snapshot{Slices: ns.slicesOf(service.Name), SliceNames: ns.sliceNames[SliceNamePrefix(service.Name)]}
+}
+
+// Slice returns a managed slice; nil if there is none of that name.
+func (x *Index) Slice(key Key) *discoveryv1.EndpointSlice {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ns := x.namespaces[key.Namespace]
+	if ns == nil || ns.slices[key.Name] == nil {
+		return nil
+	}
+	return ns.slices[key.Name].object
+}
+
 // PutService adds or replaces a Service.
 func (x *Index) PutService(object *corev1.Service) {
 	x.mu.Lock()

@@ -20,6 +20,7 @@ const (
 	pods           = "pods"
 	nodes          = "nodes"
 	endpointSlices = "endpointslices"
+	endpoints      = "endpoints"
 )
 
 // ObjectClient lists and watches the objects of one kind in all namespaces. It is safe for
@@ -46,6 +47,11 @@ func NewObjectClient(cfg *rest.Config) (ObjectClient, error) {
 	if client.core, err = newRESTClient(own, corev1.SchemeGroupVersion, codecs); err != nil {
 		return nil, err
 	}
+	quiet := rest.CopyConfig(own)
+	quiet.WarningHandlerWithContext = rest.NoWarnings{} // each answer says that Endpoints are deprecated
+	if client.endpoints, err = newRESTClient(quiet, corev1.SchemeGroupVersion, codecs); err != nil {
+		return nil, err
+	}
 	if client.discovery, err = newRESTClient(own, discoveryv1.SchemeGroupVersion, codecs); err != nil {
 		return nil, err
 	}
@@ -53,8 +59,8 @@ func NewObjectClient(cfg *rest.Config) (ObjectClient, error) {
 }
 
 type objectClient struct {
-	core, discovery rest.Interface
-	parameters      runtime.ParameterCodec
+	core, discovery, endpoints rest.Interface
+	parameters                 runtime.ParameterCodec
 }
 
 func (c objectClient) List(ctx context.Context, kind string, options metav1.ListOptions) (runtime.Object, error) {
@@ -66,6 +72,8 @@ func (c objectClient) List(ctx context.Context, kind string, options metav1.List
 		list = &corev1.PodList{}
 	case nodes:
 		list = &corev1.NodeList{}
+	case endpoints:
+		list = &corev1.EndpointsList{}
 	default:
 		list = &discoveryv1.EndpointSliceList{}
 	}
@@ -86,8 +94,11 @@ func (c objectClient) Watch(ctx context.Context, kind string, options metav1.Lis
 
 func (c objectClient) request(kind string, options metav1.ListOptions) *rest.Request {
 	group := c.core
-	if kind == endpointSlices {
+	switch kind {
+	case endpointSlices:
 		group = c.discovery
+	case endpoints:
+		group = c.endpoints
 	}
 	request := group.Get().UseProtobufAsDefault().Resource(kind).VersionedParams(&options, c.parameters)
 	if options.TimeoutSeconds != nil {
@@ -142,6 +153,8 @@ func (d maskedDecoder) decodeKind(kind string, object []byte, into runtime.Objec
 		return d.masks.decodeNamed(object, d.masks.service, &corev1.Service{})
 	case "discovery.k8s.io/v1 EndpointSlice":
 		return d.decodeSlice(object)
+	case "v1 Endpoints":
+		return d.decodeEndpoints(object)
 	default:
 		return nil
 	}
@@ -182,4 +195,13 @@ func (d maskedDecoder) decodeSlice(object []byte) runtime.Object {
 		return nil
 	}
 	return &lazySlice{ObjectMeta: slice.ObjectMeta, encoded: object, masks: d.masks}
+}
+
+// decodeEndpoints decodes only the metadata of an Endpoints object.
+func (d maskedDecoder) decodeEndpoints(object []byte) runtime.Object {
+	var decoded corev1.Endpoints
+	if !d.masks.decode(object, d.masks.sliceMeta, &decoded) || decoded.Name == "" {
+		return nil
+	}
+	return &lazyEndpoints{ObjectMeta: decoded.ObjectMeta, encoded: object, masks: d.masks}
 }

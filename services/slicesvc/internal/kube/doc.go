@@ -11,6 +11,9 @@
 // by an event or bookmark of that version, or by a list that shows nothing new. A late kind delays
 // only the caller of Await.
 //
+// Endpoints are watched only after WatchEndpoints. Only their metadata is decoded, unless the
+// handler asks for the object. Warnings about their deprecation are not logged.
+//
 // Writes: an update carries the resourceVersion, and a deletion also the UID, of the slice that it
 // was planned from; a creation names its slice. So a plan from an older state fails with
 // ErrConflict. No write is repeated here. The transport of the client refuses writes outside of a

@@ -11,8 +11,8 @@ import (
 // generated.proto files, where a number never changes its meaning. A mask contains at least the
 // fields that the strip function of its kind keeps.
 type kindMasks struct {
-	pod, node, service, slice, sliceMeta fieldMask
-	podList, nodeList                    fieldMask
+	pod, node, service, slice, mirroredSlice, endpoints, sliceMeta fieldMask
+	podList, nodeList                                              fieldMask
 	// buffers has *[]byte for filtered messages.
 	buffers sync.Pool
 }
@@ -44,6 +44,8 @@ func newKindMasks() *kindMasks {
 		// all but the field sets of managed fields
 		meta  = union(wholeFields(1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14), fieldMask{17: wholeFields(1, 2, 4)})
 		slice = union(wholeFields(2, 3, 4), fieldMask{1: meta})
+		// with the field sets, which name the writer of each annotation
+		mirroredSlice = union(wholeFields(2, 3, 4), fieldMask{1: wholeFields(1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17)})
 	)
 	return &kindMasks{
 		buffers:   sync.Pool{New: func() any { return new([]byte) }},
@@ -51,9 +53,12 @@ func newKindMasks() *kindMasks {
 		node:      node,
 		service:   service,
 		slice:     slice,
+		endpoints: union(wholeFields(2), fieldMask{1: meta}), // subsets
 		sliceMeta: fieldMask{1: meta},
-		podList:   fieldMask{1: nil, 2: pod},
-		nodeList:  fieldMask{1: nil, 2: node},
+
+		mirroredSlice: mirroredSlice,
+		podList:       fieldMask{1: nil, 2: pod},
+		nodeList:      fieldMask{1: nil, 2: node},
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 )
 
 // lazySlice is a slice of which only the metadata may be decoded.
@@ -39,7 +41,11 @@ func (l *lazySlice) decode() (*discoveryv1.EndpointSlice, error) {
 		return stripSlice(l.decoded), nil
 	}
 	slice := &discoveryv1.EndpointSlice{}
-	if !l.masks.decode(l.encoded, l.masks.slice, slice) {
+	mask := l.masks.slice
+	if l.Labels[discoveryv1.LabelManagedBy] == mirror.ManagedBy {
+		mask = l.masks.mirroredSlice
+	}
+	if !l.masks.decode(l.encoded, mask, slice) {
 		return nil, fmt.Errorf("endpointslice %s/%s of version %s cannot be decoded", l.Namespace, l.Name, l.ResourceVersion)
 	}
 	return stripSlice(slice), nil
@@ -80,5 +86,47 @@ func (l *lazyPod) DeepCopyObject() runtime.Object {
 	clone := *l
 	l.DeepCopyInto(&clone.ObjectMeta)
 	clone.encoded = slices.Clone(l.encoded)
+	return &clone
+}
+
+// lazyEndpoints is an Endpoints object of which only the metadata may be decoded: the Endpoints of
+// a Service with a selector are as large as its slices, and are not mirrored.
+type lazyEndpoints struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	// decoded is the object if the client decoded it. Otherwise encoded is its message.
+	decoded *corev1.Endpoints
+	encoded []byte
+	masks   *kindMasks
+}
+
+// lazyEndpointsOf returns false for an object that is no Endpoints object.
+func lazyEndpointsOf(object any) (*lazyEndpoints, bool) {
+	switch typed := object.(type) {
+	case *lazyEndpoints:
+		return typed, true
+	case *corev1.Endpoints:
+		return &lazyEndpoints{ObjectMeta: typed.ObjectMeta, decoded: typed}, true
+	default:
+		return nil, false
+	}
+}
+
+// decode returns the stripped object.
+func (l *lazyEndpoints) decode() (*corev1.Endpoints, error) {
+	if l.decoded != nil {
+		return stripEndpoints(l.decoded), nil
+	}
+	decoded := &corev1.Endpoints{}
+	if !l.masks.decode(l.encoded, l.masks.endpoints, decoded) {
+		return nil, fmt.Errorf("endpoints %s/%s of version %s cannot be decoded", l.Namespace, l.Name, l.ResourceVersion)
+	}
+	return stripEndpoints(decoded), nil
+}
+
+func (l *lazyEndpoints) DeepCopyObject() runtime.Object {
+	clone := *l
+	l.DeepCopyInto(&clone.ObjectMeta)
+	clone.decoded, clone.encoded = l.decoded.DeepCopy(), slices.Clone(l.encoded)
 	return &clone
 }

@@ -156,7 +156,7 @@ func (c *SliceClient) Get(ctx context.Context, slice types.NamespacedName) (*dis
 	case err != nil:
 		return nil, fmt.Errorf("get endpointslice %s: %w", slice, err)
 	}
-	found.ManagedFields = NewestManager(found.ManagedFields)
+	found.ManagedFields = keptManagers(&found.ObjectMeta)
 	return found, nil
 }
 
@@ -246,9 +246,12 @@ func sendSlice(ctx context.Context, sent *discoveryv1.EndpointSlice, request *re
 	}
 	stored := *sent
 	stored.ObjectMeta = answer.ObjectMeta
-	stored.ManagedFields = NewestManager(stored.ManagedFields)
+	stored.ManagedFields = keptManagers(&stored.ObjectMeta)
 	if maps.Equal(stored.Labels, sent.Labels) {
 		stored.Labels = sent.Labels // slices of a Service may share them
+	}
+	if maps.Equal(stored.Annotations, sent.Annotations) {
+		stored.Annotations = sent.Annotations // each mirrored slice has those of its Endpoints object
 	}
 	return &stored, nil
 }

@@ -2,11 +2,15 @@ package kube_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -17,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -64,6 +69,36 @@ func TestWrite_ReturnsTheStoredSlice(t *testing.T) {
 	}
 	if diff := gocmp.Diff(slice, stored, bookkeeping); diff != "" {
 		t.Errorf("stored (-sent +got):\n%s", diff)
+	}
+}
+
+// A stored slice shares its annotations with the one that was sent: an Endpoints object may have
+// large ones and very many slices.
+func TestWrite_KeepsNoCopyOfAnnotations(t *testing.T) {
+	sent := sample()
+	sent.Annotations = map[string]string{"large": strings.Repeat("x", 1000)}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer := metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"},
+			ObjectMeta: *sent.ObjectMeta.DeepCopy(),
+		}
+		answer.ResourceVersion = "77"
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	requests, err := kube.NewMetadataOnlyRequests(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := kube.NewSliceClient(requests, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Update, Slice: sent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored.ResourceVersion != "77" || unsafe.StringData(stored.Annotations["large"]) != unsafe.StringData(sent.Annotations["large"]) {
+		t.Errorf("stored version %s has a copy of the annotations", stored.ResourceVersion)
 	}
 }
 

@@ -172,11 +172,11 @@ func TestAwait_ReopensALateWatch(t *testing.T) {
 		client := &scriptedClient{version: "5", pods: []corev1.Pod{*podAt("web-0", "4")}}
 		w, seen := runWatches(t, client)
 		client.set("9", *podAt("web-1", "8"))
-		versions, err := w.CurrentVersions(t.Context())
+		versions, err := w.Inputs().CurrentVersions(t.Context())
 		must(t, err)
 		done := make(chan bool, 1)
 		var late error
-		go func() { done <- w.Await(t.Context(), versions, func(err error) { late = err }) }()
+		go func() { done <- w.Inputs().Await(t.Context(), versions, func(err error) { late = err }) }()
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
 		if late == nil || !strings.Contains(late.Error(), "watch of pods is late: version 9") || strings.Contains(late.Error(), "nodes") {
@@ -220,11 +220,11 @@ func TestCurrentVersions_ListProvesAQuietCache(t *testing.T) {
 				client := &scriptedClient{version: "5", pods: []corev1.Pod{*podAt("web-0", "4")}}
 				w, _ := runWatches(t, client)
 				client.set("9", test.now...)
-				versions, err := w.CurrentVersions(t.Context())
+				versions, err := w.Inputs().CurrentVersions(t.Context())
 				must(t, err)
 				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("late"))
 				defer cancel()
-				if got := w.Await(ctx, versions, func(error) {}); got != test.want {
+				if got := w.Inputs().Await(ctx, versions, func(error) {}); got != test.want {
 					t.Errorf("proven is %v, want %v", got, test.want)
 				}
 			})

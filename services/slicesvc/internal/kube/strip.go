@@ -1,11 +1,14 @@
 package kube
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/mirror"
 )
 
 // The strip functions return a new object with only the fields that slices are made from. They are
@@ -152,8 +155,36 @@ func selectKeys(from map[string]string, keys []string) map[string]string {
 // stripSlice keeps everything that a later update must send back unchanged, and the last writer.
 func stripSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	stripped := *slice
-	stripped.ManagedFields = NewestManager(slice.ManagedFields)
+	stripped.ManagedFields = keptManagers(&slice.ObjectMeta)
 	return &stripped
+}
+
+// keptManagers returns the managed fields that are used of a slice: its last writer, and of a
+// mirrored slice also which annotations the programs that mirror have set.
+func keptManagers(slice *metav1.ObjectMeta) []metav1.ManagedFieldsEntry {
+	newest := NewestManager(slice.ManagedFields)
+	if slice.Labels[discoveryv1.LabelManagedBy] == mirror.ManagedBy {
+		return append(newest, mirror.AnnotationFields(slice.ManagedFields)...)
+	}
+	return newest
+}
+
+// stripEndpoints keeps what mirrored slices are made from, and the last writer.
+func stripEndpoints(object *corev1.Endpoints) *corev1.Endpoints {
+	return &corev1.Endpoints{ObjectMeta: stripEndpointsMeta(&object.ObjectMeta), Subsets: object.Subsets}
+}
+
+// stripEndpointsMeta leaves out the annotation of kubectl, which repeats the whole object and is
+// not mirrored.
+func stripEndpointsMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
+	stripped := stripMeta(meta)
+	stripped.ManagedFields = NewestManager(meta.ManagedFields)
+	stripped.Annotations = meta.Annotations
+	if _, applied := meta.Annotations[corev1.LastAppliedConfigAnnotation]; applied {
+		stripped.Annotations = maps.Clone(meta.Annotations)
+		delete(stripped.Annotations, corev1.LastAppliedConfigAnnotation)
+	}
+	return stripped
 }
 
 // NewestManager keeps the last writer and its time, which is enough to name another writer.

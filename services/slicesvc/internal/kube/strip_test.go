@@ -59,6 +59,7 @@ func TestStrip_KeepsEveryUsedField(t *testing.T) {
 	plan := func(service *corev1.Service, pod *corev1.Pod) pack.Plan {
 		return pack.Make(pack.Input{
 			Snapshot:  index.Snapshot{Service: service},
+			Owner:     pack.ServiceOwner(service),
 			Endpoints: desired.Resolve(service, []desired.Candidate{slicetest.Candidate(pod)}),
 			Limit:     100,
 			ManagedBy: slicetest.ManagedBy,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,21 +24,42 @@ const (
 // Versions are resourceVersions that the cluster had at one moment, by the resource of the kind.
 type Versions map[string]string
 
-// inputs are the kinds that slices are made from. Slices themselves are listed when a term begins.
-var inputs = []string{nodes, pods, services}
+// Inputs are the watches of the kinds that some slices are made from. Slices themselves are listed
+// when a term begins.
+type Inputs struct {
+	watches   *Watches
+	resources []string
+}
 
-// CurrentVersions reads the current version of each kind that slices are made from, with a list of
-// at most one object. If a watch does not show that version at once, and there are not too many
-// objects, a list of their metadata may prove that the Handler has them all.
-func (w *Watches) CurrentVersions(ctx context.Context) (Versions, error) {
+// Inputs are the watches that the slices of Services with a selector are made from.
+func (w *Watches) Inputs() *Inputs {
+	return &Inputs{watches: w, resources: []string{nodes, pods, services}}
+}
+
+// ComparedInputs are the watches that slices are made from and the watch of slices, for a
+// comparison outside of a term.
+func (w *Watches) ComparedInputs(of *Inputs) *Inputs {
+	return &Inputs{watches: w, resources: append(slices.Clone(of.resources), sliceResource)}
+}
+
+// MirrorInputs are the watches that mirrored slices are made from.
+func (w *Watches) MirrorInputs() *Inputs {
+	return &Inputs{watches: w, resources: []string{endpoints, services}}
+}
+
+// CurrentVersions reads the current version of each kind, with a list of at most one object. If a
+// watch does not show that version at once, and there are not too many objects, a list of their
+// metadata may prove that the Handler has them all.
+func (i *Inputs) CurrentVersions(ctx context.Context) (Versions, error) {
+	w := i.watches
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	read := make([]string, len(inputs))
+	read := make([]string, len(i.resources))
 	group, ctx := errgroup.WithContext(ctx)
-	for i, resource := range inputs {
+	for place, resource := range i.resources {
 		group.Go(func() (err error) {
-			if read[i], err = w.currentVersion(ctx, resource); err == nil {
-				w.compareIfLate(ctx, w.status(resource), read[i])
+			if read[place], err = w.currentVersion(ctx, resource); err == nil {
+				w.compareIfLate(ctx, w.status(resource), read[place])
 			}
 			return err
 		})
@@ -46,8 +68,8 @@ func (w *Watches) CurrentVersions(ctx context.Context) (Versions, error) {
 		return nil, err
 	}
 	versions := Versions{}
-	for i, resource := range inputs {
-		versions[resource] = read[i]
+	for place, resource := range i.resources {
+		versions[resource] = read[place]
 	}
 	return versions, nil
 }
@@ -92,18 +114,18 @@ func (w *Watches) compareIfLate(ctx context.Context, status *kindStatus, version
 
 // Await blocks until the Handler has everything up to the versions, and returns false if ctx ends
 // first. Every 3 s it reports which watches are late. A watch that stays late is reopened.
-func (w *Watches) Await(ctx context.Context, versions Versions, late func(error)) bool {
+func (i *Inputs) Await(ctx context.Context, versions Versions, late func(error)) bool {
 	ticker := time.NewTicker(awaitReportPeriod)
 	defer ticker.Stop()
-	for _, resource := range inputs {
-		status := w.status(resource)
+	for _, resource := range i.resources {
+		status := i.watches.status(resource)
 		for reached := status.want(versions[resource]); reached != nil; reached = status.want(versions[resource]) {
 			select {
 			case <-ctx.Done():
 				return false
 			case <-reached:
 			case <-ticker.C:
-				late(w.lateness(versions))
+				late(i.lateness(versions))
 			}
 		}
 	}
@@ -111,10 +133,10 @@ func (w *Watches) Await(ctx context.Context, versions Versions, late func(error)
 }
 
 // lateness names the watches that have not shown the versions.
-func (w *Watches) lateness(versions Versions) error {
+func (i *Inputs) lateness(versions Versions) error {
 	var problems []error
-	for _, resource := range inputs {
-		status := w.status(resource)
+	for _, resource := range i.resources {
+		status := i.watches.status(resource)
 		if status.want(versions[resource]) == nil {
 			continue
 		}

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/trivet-dev/trivet/internal/kubewatch"
 )
 
 // Handler receives the watched objects. One goroutine for each kind calls it. Its methods must not
@@ -48,6 +50,8 @@ type Watches struct {
 	synced       chan struct{} // closed by Run
 
 	kinds []*kindStatus // ordered by Kind
+	// endpoints is nil unless WatchEndpoints was called.
+	endpoints *endpointsWatch
 }
 
 // NewWatches returns Watches. It starts nothing. A watch of which nothing is heard for silenceLimit
@@ -72,15 +76,21 @@ func (w *Watches) Run(ctx context.Context, handler Handler) error {
 	var reflectors sync.WaitGroup
 	defer reflectors.Wait()
 	var filling []chan struct{}
+	var servicesFilled chan struct{}
 	for _, status := range w.kinds {
+		if status.resource == endpoints {
+			continue
+		}
 		filled := make(chan struct{})
 		filling = append(filling, filled)
-		store := w.storeOf(status, handler, sync.OnceFunc(func() { close(filled) }))
-		reflector := cache.NewReflectorWithOptions(w.listerWatcher(status), nil, store, cache.ReflectorOptions{
-			Name:            "slicesvc " + status.resource,
-			TypeDescription: status.resource,
-		})
+		if status.resource == services {
+			servicesFilled = filled
+		}
+		reflector := newReflector(w, status, w.storeOf(status, handler, sync.OnceFunc(func() { close(filled) })))
 		reflectors.Go(func() { reflector.RunWithContext(logged) })
+	}
+	if w.endpoints != nil {
+		reflectors.Go(func() { w.endpoints.run(logged, w, servicesFilled) })
 	}
 	for _, filled := range filling {
 		select {
@@ -95,19 +105,37 @@ func (w *Watches) Run(ctx context.Context, handler Handler) error {
 	return nil
 }
 
-// Synced is closed when the Handler has every object that the cluster had at the start.
+func newReflector(w *Watches, status *kindStatus, store cache.ReflectorStore) *cache.Reflector {
+	return cache.NewReflectorWithOptions(w.listerWatcher(status), nil, store, cache.ReflectorOptions{
+		Name:            "slicesvc " + status.resource,
+		TypeDescription: status.resource,
+	})
+}
+
+// Synced is closed when the Handler has every object that the cluster had at the start. Endpoints
+// do not count.
 func (w *Watches) Synced() <-chan struct{} { return w.synced }
 
-// Check returns nil once Synced is closed, before that an error with the causes of the delay.
+// Check returns nil once the handlers have every object that the cluster had at the start, before
+// that an error with the causes of the delay.
 func (w *Watches) Check() error {
+	synced := w.synced
+	if w.endpoints != nil {
+		synced = w.endpoints.synced
+	}
+	return w.check(synced, func(*kindStatus) bool { return true })
+}
+
+// check returns nil if synced is closed, else the causes of the delay.
+func (w *Watches) check(synced <-chan struct{}, concerns func(*kindStatus) bool) error {
 	select {
-	case <-w.synced:
+	case <-synced:
 		return nil
 	default:
 	}
 	problems := []error{errors.New("caches are being filled")}
 	for _, status := range w.kinds {
-		if failure := status.snapshot().Failure; failure != nil {
+		if failure := status.snapshot().Failure; failure != nil && concerns(status) {
 			problems = append(problems, failure)
 		}
 	}
@@ -132,7 +160,7 @@ func (w *Watches) listerWatcher(status *kindStatus) cache.ListerWatcher {
 		w.recordAnswer(status, err)
 		return events, err
 	}
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	return cache.ToListWatcherWithWatchListSemantics(kubewatch.Persistent(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			ctx, cancel := context.WithTimeout(ctx, w.silenceLimit)
 			defer cancel()
@@ -147,7 +175,7 @@ func (w *Watches) listerWatcher(status *kindStatus) cache.ListerWatcher {
 			}
 			return events, nil
 		},
-	}, w.client)
+	}), w.client)
 }
 
 // recordAnswer records whether kube-apiserver answered a list or opened a watch. It logs at debug

@@ -120,6 +120,7 @@ func newPlacement(b *testing.B, x *index.Index) *pack.Placement {
 func benchInput(snapshot index.Snapshot) pack.Input {
 	return pack.Input{
 		Snapshot:  snapshot,
+		Owner:     pack.ServiceOwner(snapshot.Service),
 		Endpoints: desired.ResolveEach(snapshot.Service, snapshot.Candidates()),
 		Limit:     100,
 		ManagedBy: slicetest.ManagedBy,

@@ -198,12 +198,12 @@ func TestMake_NamesAreDeterministic(t *testing.T) {
 	}
 
 	in.SliceNames = nil
-	in.Service = slicetest.Service("web", func(service *corev1.Service) { service.UID = "another" })
+	in.Owner = pack.ServiceOwner(slicetest.Service("web", func(service *corev1.Service) { service.UID = "another" }))
 	if again := names(in); again[0] == first[0] {
 		t.Errorf("a replaced Service uses the name %s of the earlier one", again[0])
 	}
 
-	in.Service = slicetest.Service(strings.Repeat("x", 51) + "-" + strings.Repeat("y", 11))
+	in.Owner = pack.ServiceOwner(slicetest.Service(strings.Repeat("x", 51) + "-" + strings.Repeat("y", 11)))
 	if name := names(in)[0]; len(name) > 63 || strings.Contains(name, "--") {
 		t.Errorf("name %q of %d characters, want at most 63 and one dash", name, len(name))
 	}

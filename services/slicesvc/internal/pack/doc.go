@@ -1,4 +1,5 @@
-// Package pack decides how the endpoints of a Service lie in EndpointSlices.
+// Package pack decides how the endpoints of a Service, or of an Endpoints object that is mirrored,
+// lie in EndpointSlices.
 //
 // Promise: Make compares what a Service should have with the slices it has, and returns the writes
 // that lead from one to the other, each with its reason. A Placement returns the same plan for a
@@ -37,6 +38,15 @@
 //   - Annotations, finalizers and further owners stay, except for the time of the last change.
 //   - A slice that the Service does not own is never updated but replaced.
 //   - A slice that is being deleted is ignored.
+//
+// For the slices of an Endpoints object, Make uses MirrorRules. They follow the endpointslice
+// mirroring controller of kube-controller-manager, with these differences:
+//
+//   - Each family is planned by itself, and a set of ports keeps its slice.
+//   - Endpoints are compared as a multiset. A slice with one endpoint twice is corrected.
+//   - The owner must have the UID of the Endpoints object.
+//   - A slice that is being deleted counts for nothing.
+//   - Annotations, finalizers, owners and hints of other writers stay.
 //
 // Invariants: no I/O, no clock. Inputs are never changed. The slices of a plan may share memory
 // with the inputs and must not be changed. The order of inputs does not matter. After a plan is

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
@@ -24,6 +23,8 @@ type draft struct {
 	added, removed, changed int
 	// moved tells that some of the removed endpoints, or their Pods, go to other slices.
 	moved bool
+	// duplicate tells that other slices have all endpoints of a slice that is not needed.
+	duplicate bool
 }
 
 // unchangedDraft returns the draft of a slice that is as it should be. To append to its endpoints
@@ -119,7 +120,7 @@ func (d *drafts) drop(slice *discoveryv1.EndpointSlice, reason Reason) {
 // markMoved marks the emptied slices whose Pods have endpoints elsewhere, with another address or
 // hostname. These endpoints must be written before the slice is deleted.
 func (d *drafts) markMoved(family desired.Family) {
-	var wanted map[types.UID]struct{} // made when it is needed, which is rare
+	var wanted map[desired.Target]struct{} // made when it is needed, which is rare
 	for _, dropped := range d.delete {
 		if dropped.reason != Emptied {
 			continue
@@ -131,18 +132,18 @@ func (d *drafts) markMoved(family desired.Family) {
 			if gone.TargetRef == nil {
 				return false
 			}
-			_, elsewhere := wanted[gone.TargetRef.UID]
+			_, elsewhere := wanted[desired.Target(gone.TargetRef.UID)]
 			return elsewhere
 		})
 	}
 }
 
 // podsOf returns the UIDs of the Pods that have endpoints in a family.
-func podsOf(family desired.Family) map[types.UID]struct{} {
-	pods := map[types.UID]struct{}{}
+func podsOf(family desired.Family) map[desired.Target]struct{} {
+	pods := map[desired.Target]struct{}{}
 	for _, group := range family.Groups {
 		for i := range group.Endpoints {
-			pods[group.Endpoints[i].PodUID] = struct{}{}
+			pods[group.Endpoints[i].Target] = struct{}{}
 		}
 	}
 	return pods

@@ -20,7 +20,7 @@ func TestPlan_FingerprintIsOfTheWritesAndTheirBase(t *testing.T) {
 		pod(candidates[1].Pod)
 		input := input(of, candidates, existing)
 		in(&input)
-		return pack.Make(input).Fingerprint(of)
+		return pack.Make(input).Fingerprint(input.Owner)
 	}
 	noService, noSlice, noPod, noInput := func(*corev1.Service) {}, func(*discoveryv1.EndpointSlice) {}, func(*corev1.Pod) {}, func(*pack.Input) {}
 	base := plan(noService, noSlice, noPod, noInput)

@@ -20,6 +20,7 @@ import (
 func input(service *corev1.Service, candidates []desired.Candidate, existing ...*discoveryv1.EndpointSlice) pack.Input {
 	return pack.Input{
 		Snapshot:  snapshot(service, candidates, existing...),
+		Owner:     pack.ServiceOwner(service),
 		Endpoints: desired.Resolve(service, candidates),
 		Limit:     100,
 		ManagedBy: slicetest.ManagedBy,

@@ -18,7 +18,7 @@ func Clear(in Input) Plan {
 	p := newPlanner(in, nil)
 	var all drafts
 	for _, slice := range sorted(in.Slices) {
-		if p.owns(slice) {
+		if p.Owner.owns(slice) {
 			all.drop(slice, SelectorGone)
 		}
 	}
@@ -51,7 +51,7 @@ func (p *planner) planFamily(family desired.Family, existing []*discoveryv1.Endp
 	var result drafts
 	byPorts := map[desired.PortKey][]*discoveryv1.EndpointSlice{}
 	for _, slice := range existing {
-		if !p.owns(slice) {
+		if !p.Owner.canUse(slice) {
 			result.drop(slice, NotOwned)
 			continue
 		}
@@ -64,22 +64,30 @@ func (p *planner) planFamily(family desired.Family, existing []*discoveryv1.Endp
 		delete(byPorts, group.Key)
 	}
 	for _, slice := range existing {
-		if _, left := byPorts[desired.KeyOf(slice.Ports)]; left && p.owns(slice) {
+		if _, left := byPorts[desired.KeyOf(slice.Ports)]; left && p.Owner.canUse(slice) {
 			result.drop(slice, PortsGone)
 		}
 	}
-	if len(result.create) == 0 && len(result.delete) == len(existing) && !p.scope.hasOthers(family.AddressType) {
+	if p.Owner.Mirror == nil && len(result.create) == 0 && len(result.delete) == len(existing) && !p.scope.hasOthers(family.AddressType) {
 		p.addPlaceholder(&result, family.AddressType)
 	}
-	p.recycle(&result)
-	result.markMoved(family)
+	if !p.WithoutRecycling {
+		p.recycle(&result)
+	}
+	if p.Owner.Mirror == nil {
+		result.markMoved(family)
+	} else {
+		result.markMovedAddresses(family)
+	}
 	return result
 }
 
 // planGroup plans the slices of one set of ports. existing is sorted.
 func (p *planner) planGroup(addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
 	unplaced := newPool(group.Endpoints)
+	existing, surplus := p.splitSurplus(existing, unplaced)
 	result, unchanged := p.compare(existing, unplaced)
+	result.dropSurplus(surplus, unplaced)
 	if rest := unplaced.rest(); len(rest) > 0 {
 		placer := placer{
 			planner:     p,
@@ -88,32 +96,41 @@ func (p *planner) planGroup(addressType discoveryv1.AddressType, group *desired.
 			written:     result.update,
 			unchanged:   unchanged,
 		}
-		created, opened := placer.place(rest)
+		place := placer.place
+		if p.Owner.Mirror != nil {
+			place = placer.fill
+		}
+		created, opened := place(rest)
 		result.create = created
 		result.update = append(result.update, opened...)
+	}
+	if p.Owner.Mirror != nil {
+		result.dropEmptied()
 	}
 	staying, going := merge(result.update, p.Limit)
 	// After an earlier plan was applied in part, a duplicate endpoint may leave a slice and come
 	// back from another one.
-	result.update = slices.DeleteFunc(staying, func(d *draft) bool { return !p.labelsDiffer(d.from) && d.unchanged() })
+	result.update = slices.DeleteFunc(staying, func(d *draft) bool { return p.metadataChange(d.from) == "" && d.unchanged() })
 	result.delete = append(result.delete, going...)
 	return result
 }
 
 // compare takes from the wanted endpoints those that a slice holds already. written are the slices
-// whose content or labels must change, unchanged the remaining ones.
+// whose content or metadata must change, unchanged the remaining ones.
 func (p *planner) compare(existing []*discoveryv1.EndpointSlice, wanted *pool) (written drafts, unchanged []*draft) {
 	for _, slice := range existing {
 		draft := p.keep(slice, wanted)
 		switch {
-		case draft.touched() && len(draft.endpoints) == 0:
+		case draft.touched() && len(draft.endpoints) == 0 && p.Owner.Mirror == nil:
 			written.drop(slice, Emptied)
 		case draft.touched():
 			written.update = append(written.update, draft)
-		case p.labelsDiffer(slice):
-			draft.reason = LabelsChanged
-			written.update = append(written.update, draft)
 		default:
+			if reason := p.metadataChange(slice); reason != "" {
+				draft.reason = reason
+				written.update = append(written.update, draft)
+				continue
+			}
 			unchanged = append(unchanged, draft)
 		}
 	}
@@ -142,7 +159,7 @@ func (p *planner) addPlaceholder(to *drafts, addressType discoveryv1.AddressType
 func (p *planner) recycle(d *drafts) {
 	var remaining []*draft
 	for _, dropped := range d.delete {
-		if len(d.create) == 0 || !p.owns(dropped.from) || dropped.reason == Compacted {
+		if len(d.create) == 0 || !p.Owner.canUse(dropped.from) || (dropped.reason == Compacted && !dropped.duplicate) {
 			remaining = append(remaining, dropped)
 			continue
 		}

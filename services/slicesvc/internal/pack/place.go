@@ -236,6 +236,13 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 			kept.removed++
 		case exact && want == found:
 			stay(i)
+		case want.Mirrored:
+			endpoints[n] = want.Object()
+			endpoints[n].Hints = slice.Endpoints[i].Hints
+			n++
+			if !exact || !want.SameMirrored(found) {
+				kept.changed++
+			}
 		default:
 			endpoints[n] = want.Object()
 			n++

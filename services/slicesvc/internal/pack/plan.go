@@ -15,14 +15,20 @@ import (
 
 // Input is what a plan is made from.
 type Input struct {
-	// Snapshot has the Service and its slices, which may have other owners.
+	// Snapshot has the slices, which may have other owners. Its Service, Pods and Shares are used
+	// only for the slices of a Service.
 	index.Snapshot
-	// Endpoints are the endpoints that the Service should have.
+	// Owner is the object that owns the slices.
+	Owner Owner
+	// Endpoints are the endpoints that the slices should have.
 	Endpoints desired.Endpoints
 	// Limit is how many endpoints a slice may have; less than 1 counts as 1.
 	Limit int
 	// ManagedBy is the value of the managed-by label.
 	ManagedBy string
+	// WithoutRecycling tells that no slice is rewritten for another set of ports. kube-apiserver
+	// refuses a slice of this plan, and must not thereby keep a slice that is to be deleted.
+	WithoutRecycling bool
 	// ChangeTime is when the change happened that the plan answers; zero when not known.
 	ChangeTime time.Time
 }
@@ -96,6 +102,13 @@ const (
 	NotOwned Reason = "NOT_OWNED"
 	// Compacted: the endpoints of several slices fit into fewer.
 	Compacted Reason = "COMPACTED"
+	// AnnotationsChanged: only the annotations differ from those of the Endpoints object.
+	AnnotationsChanged Reason = "ANNOTATIONS_CHANGED"
+	// OwnerChanged: the slice has the endpoints of the Endpoints object, but another owner, for
+	// example an earlier Endpoints object of the same name.
+	OwnerChanged Reason = "OWNER_CHANGED"
+	// NotMirrored: there is no Endpoints object, or it is not mirrored any more.
+	NotMirrored Reason = "NOT_MIRRORED"
 	// SelectorGone: the Service gets no slices any more, and those it had are deleted.
 	SelectorGone Reason = "SELECTOR_GONE"
 )
@@ -132,7 +145,13 @@ func (c Change) Message() string {
 	case Placeholder:
 		return fmt.Sprintf("no %s endpoints: one empty slice says so", c.Slice.AddressType)
 	case LabelsChanged:
-		return "labels differ from the Service's"
+		return fmt.Sprintf("labels differ from the %s's", sourceOf(c.Slice))
+	case AnnotationsChanged:
+		return fmt.Sprintf("annotations differ from the %s's", sourceOf(c.Slice))
+	case OwnerChanged:
+		return fmt.Sprintf("not owned by this %s", sourceOf(c.Slice))
+	case NotMirrored:
+		return "no mirrored Endpoints object has this slice"
 	case Recycled:
 		return fmt.Sprintf("now %d %s endpoints for ports %s", c.Added, c.Slice.AddressType, ports)
 	case Emptied:
@@ -140,7 +159,7 @@ func (c Change) Message() string {
 	case PortsGone:
 		return fmt.Sprintf("no endpoint serves ports %s", ports)
 	case FamilyGone:
-		return fmt.Sprintf("the Service has no %s addresses", c.Slice.AddressType)
+		return fmt.Sprintf("the %s has no %s addresses", sourceOf(c.Slice), c.Slice.AddressType)
 	case NotOwned:
 		return "not owned by this Service"
 	case SelectorGone:
@@ -153,4 +172,14 @@ func (c Change) Message() string {
 	default:
 		return fmt.Sprintf("%d endpoints added, %d removed, %d changed", c.Added, c.Removed, c.Changed)
 	}
+}
+
+// sourceOf names the kind of object that a slice has its endpoints from.
+func sourceOf(slice *discoveryv1.EndpointSlice) string {
+	for i := range slice.OwnerReferences {
+		if slice.OwnerReferences[i].Kind == "Endpoints" {
+			return "Endpoints object"
+		}
+	}
+	return "Service"
 }

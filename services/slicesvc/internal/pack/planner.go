@@ -30,8 +30,8 @@ func newPlanner(in Input, scope *scope) *planner {
 	return &planner{Input: in, scope: scope}
 }
 
-// ending reports whether the Service is being deleted.
-func (p *planner) ending() bool { return p.Service.DeletionTimestamp != nil }
+// ending reports whether the owner is being deleted.
+func (p *planner) ending() bool { return p.Owner.Object.DeletionTimestamp != nil }
 
 // affinity returns the affinity of a Pod; 0 for one that the Service does not select.
 func (p *planner) affinity(pod string) uint32 {
@@ -44,27 +44,15 @@ func (p *planner) affinity(pod string) uint32 {
 	return p.affinities[pod]
 }
 
-// owns reports whether a slice belongs to this very Service, not to an earlier one of the same
-// name.
-func (p *planner) owns(slice *discoveryv1.EndpointSlice) bool {
-	for i := range slice.OwnerReferences {
-		owner := &slice.OwnerReferences[i]
-		if owner.UID == p.Service.UID && owner.Kind == "Service" && owner.APIVersion == "v1" {
-			return true
-		}
-	}
-	return false
-}
-
 // newSlice returns the object of a draft that has no existing slice.
 func (p *planner) newSlice(d *draft, names *namer) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            names.next(groupKey{addressType: d.addressType, ports: d.key}),
-			Namespace:       p.Service.Namespace,
+			Namespace:       p.Owner.Object.Namespace,
 			Labels:          p.labels(),
 			Annotations:     p.annotations(nil),
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.Service, corev1.SchemeGroupVersion.WithKind("Service"))},
+			OwnerReferences: []metav1.OwnerReference{p.Owner.reference()},
 		},
 		AddressType: d.addressType,
 		Endpoints:   nonNil(d.endpoints),
@@ -77,17 +65,27 @@ func (p *planner) newSlice(d *draft, names *namer) *discoveryv1.EndpointSlice {
 func (p *planner) nextVersion(d *draft) *discoveryv1.EndpointSlice {
 	next := *d.from
 	next.Labels = p.labels()
-	next.Annotations = p.annotations(d.from.Annotations)
+	next.Annotations = p.annotations(d.from)
+	if p.Owner.Mirror != nil {
+		next.OwnerReferences = p.Owner.references(d.from.OwnerReferences)
+		next.ManagedFields = nil // kube-apiserver keeps its own
+	}
 	next.Endpoints = nonNil(d.endpoints)
 	next.Ports = d.ports
 	return &next
 }
 
-// annotations returns a copy of the annotations with the time of the change. When that is not
-// known, it removes an earlier time, from which a reader would conclude that the change took so
-// long.
-func (p *planner) annotations(existing map[string]string) map[string]string {
-	annotations := maps.Clone(existing)
+// annotations returns the annotations of a new slice (existing is nil), or the next ones of an
+// existing slice. For a Service they have the time of the change. When that is not known, an
+// earlier time is removed, from which a reader would conclude that the change took so long.
+func (p *planner) annotations(existing *discoveryv1.EndpointSlice) map[string]string {
+	var annotations map[string]string
+	if existing != nil {
+		annotations = maps.Clone(existing.Annotations)
+	}
+	if p.Owner.Mirror != nil {
+		return p.Owner.Mirror.annotations(existing, annotations)
+	}
 	if p.ChangeTime.IsZero() {
 		delete(annotations, corev1.EndpointsLastChangeTriggerTime)
 		return annotations
@@ -106,33 +104,50 @@ func nonNil(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 	return endpoints
 }
 
-// labels returns a new map with the labels of every slice of the Service: the Service's own, and
-// the three reserved ones.
+// labels returns a new map with the labels of every slice: those of the owner, and the reserved
+// ones.
 func (p *planner) labels() map[string]string {
-	labels := make(map[string]string, len(p.Service.Labels)+3)
-	for key, value := range p.Service.Labels {
-		if !reserved(key) {
+	labels := make(map[string]string, len(p.Owner.Object.Labels)+3)
+	for key, value := range p.Owner.Object.Labels {
+		if !p.Owner.reserved(key) {
 			labels[key] = value
 		}
 	}
-	if desired.Headless(p.Service) {
+	if p.Owner.Mirror == nil && desired.Headless(p.Service) {
 		labels[corev1.IsHeadlessService] = ""
 	}
-	labels[discoveryv1.LabelServiceName] = p.Service.Name
+	labels[discoveryv1.LabelServiceName] = p.Owner.Object.Name
 	labels[discoveryv1.LabelManagedBy] = p.ManagedBy
 	return labels
 }
 
-// labelsDiffer reports whether a slice's labels differ from the Service's. As upstream has it, the
+// metadataChange returns the reason to write a slice whose endpoints are as they should be; empty
+// for none.
+func (p *planner) metadataChange(slice *discoveryv1.EndpointSlice) Reason {
+	switch {
+	case p.labelsDiffer(slice):
+		return LabelsChanged
+	case p.Owner.Mirror == nil:
+		return ""
+	case p.Owner.Mirror.annotationsDiffer(slice):
+		return AnnotationsChanged
+	case !p.Owner.owns(slice):
+		return OwnerChanged
+	default:
+		return ""
+	}
+}
+
+// labelsDiffer reports whether a slice's labels differ from the owner's. As upstream has it, the
 // reserved keys do not count.
 func (p *planner) labelsDiffer(slice *discoveryv1.EndpointSlice) bool {
-	return !covers(p.Service.Labels, slice.Labels) || !covers(slice.Labels, p.Service.Labels)
+	return !p.covers(p.Owner.Object.Labels, slice.Labels) || !p.covers(slice.Labels, p.Owner.Object.Labels)
 }
 
 // covers reports whether a has every label of b that is not reserved.
-func covers(a, b map[string]string) bool {
+func (p *planner) covers(a, b map[string]string) bool {
 	for key, value := range b {
-		if reserved(key) {
+		if p.Owner.reserved(key) {
 			continue
 		}
 		if has, ok := a[key]; !ok || has != value {
@@ -142,18 +157,9 @@ func covers(a, b map[string]string) bool {
 	return true
 }
 
-func reserved(key string) bool {
-	switch key {
-	case discoveryv1.LabelServiceName, discoveryv1.LabelManagedBy, corev1.IsHeadlessService:
-		return true
-	default:
-		return false
-	}
-}
-
 // isPlaceholder reports whether a slice is the one that addPlaceholder would create.
 func (p *planner) isPlaceholder(slice *discoveryv1.EndpointSlice) bool {
-	return p.owns(slice) &&
+	return p.Owner.owns(slice) &&
 		len(slice.Endpoints) == 0 &&
 		len(slice.Ports) == 0 &&
 		maps.Equal(slice.Labels, p.labels())
@@ -162,18 +168,18 @@ func (p *planner) isPlaceholder(slice *discoveryv1.EndpointSlice) bool {
 // hashLength is the number of characters, of five bits each, behind the dash of a slice's name.
 const hashLength = 10
 
-// namer names the new slices of a plan after the Service, the group and a running number, so that
-// two writers with the same view choose the same names, and one of them is refused.
+// namer names the new slices of a plan after the owner, the group and a running number, so that two
+// writers with the same view choose the same names, and one of them is refused.
 type namer struct {
 	*planner
-	// used has the names of the Service's slices and of this plan. Like numbers, it is made for the
+	// used has the names of the owner's slices and of this plan. Like numbers, it is made for the
 	// first name.
 	used map[string]struct{}
 	// numbers has the next number to try.
 	numbers map[groupKey]uint64
 }
 
-// groupKey identifies the slices of one Service that may share endpoints.
+// groupKey identifies the slices of one owner that may share endpoints.
 type groupKey struct {
 	addressType discoveryv1.AddressType
 	ports       desired.PortKey
@@ -199,11 +205,11 @@ func (n *namer) next(group groupKey) string {
 
 func (n *namer) name(group groupKey, number uint64) string {
 	hash := sha256.New()
-	for _, part := range []string{string(n.Service.UID), string(group.addressType), string(group.ports)} {
+	for _, part := range []string{string(n.Owner.Object.UID), string(group.addressType), string(group.ports)} {
 		hash.Write(binary.AppendUvarint(nil, uint64(len(part))))
 		hash.Write([]byte(part))
 	}
 	hash.Write(binary.AppendUvarint(nil, number))
 	suffix := strings.ToLower(base32.StdEncoding.EncodeToString(hash.Sum(nil)))[:hashLength]
-	return index.SliceNamePrefix(n.Service.Name) + "-" + suffix
+	return index.SliceNamePrefix(n.Owner.Object.Name) + "-" + suffix
 }

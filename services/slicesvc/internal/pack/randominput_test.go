@@ -25,6 +25,7 @@ func randomInput(t *rapid.T) pack.Input {
 	random.Shares = drawShares(t)
 	return pack.Input{
 		Snapshot:   random,
+		Owner:      pack.ServiceOwner(service),
 		Endpoints:  desired.Resolve(service, candidates),
 		Limit:      rapid.IntRange(1, 8).Draw(t, "limit"),
 		ManagedBy:  slicetest.ManagedBy,
@@ -127,8 +128,10 @@ func drawContainers(t *rapid.T) []corev1.Container {
 // another writer change them.
 func drawSlices(t *rapid.T, service *corev1.Service, candidates []desired.Candidate) []*discoveryv1.EndpointSlice {
 	var existing []*discoveryv1.EndpointSlice
+	live := withoutDeletion(service)
 	before := pack.Make(pack.Input{
-		Snapshot:  snapshot(withoutDeletion(service), nil),
+		Snapshot:  snapshot(live, nil),
+		Owner:     pack.ServiceOwner(live),
 		Endpoints: desired.Resolve(service, drawSubset(t, candidates)),
 		Limit:     rapid.IntRange(1, 12).Draw(t, "limit before"),
 		ManagedBy: slicetest.ManagedBy,

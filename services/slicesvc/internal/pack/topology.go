@@ -11,11 +11,14 @@ import (
 )
 
 // hinted returns the wanted families with the hints of all modes, and what became of them in each
-// family: nothing for a Service that wants no hints, or for the plan of a change, which cannot
-// tell.
+// family: nothing for a Service that wants no hints, for an Endpoints object, or for the plan of a
+// change, which cannot tell.
 func (p *planner) hinted(existing []*discoveryv1.EndpointSlice) ([]desired.Family, []FamilyHints) {
+	if p.scope != nil || p.Owner.Mirror != nil {
+		return p.Endpoints.Families, nil
+	}
 	mode := hints.ModeOf(p.Service)
-	if mode == hints.Off || p.scope != nil {
+	if mode == hints.Off {
 		return p.Endpoints.Families, nil
 	}
 	families := slices.Clone(p.Endpoints.Families)
@@ -91,7 +94,7 @@ func (p *planner) allocated(family desired.Family, existing []*discoveryv1.Endpo
 func (p *planner) currentHints(existing []*discoveryv1.EndpointSlice) map[desired.Identity]hints.Endpoint {
 	found := map[desired.Identity]hints.Endpoint{}
 	for _, slice := range existing {
-		if !p.owns(slice) {
+		if !p.Owner.owns(slice) {
 			continue
 		}
 		for i := range slice.Endpoints {

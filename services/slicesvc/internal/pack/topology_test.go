@@ -101,6 +101,7 @@ func TestMake_HintsOfEachMode(t *testing.T) {
 				t.Errorf("the second plan is not empty: %v", reasons(again))
 			}
 			in.Service = slicetest.Service("web")
+			in.Owner = pack.ServiceOwner(in.Service)
 			in.Endpoints = desired.Resolve(in.Service, pods)
 			for pod, hint := range hintsOf(apply(t, in.Slices, pack.Make(in).Changes)) {
 				if hint != "" {

@@ -1,9 +1,11 @@
 package slicecontroller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +25,9 @@ const maxThrottleDelay = 10 * time.Second
 
 // planApplier applies the plan of one sync.
 type planApplier struct {
-	*Controller
+	*Syncer
+	// ctx is that of the term, with the span of the sync.
+	ctx   context.Context
 	owned *ownedShard
 	key   Key
 
@@ -33,16 +37,18 @@ type planApplier struct {
 	interruptible bool
 	// placement is what the plan was made from; nil for a plan of the whole Service.
 	placement *pack.Placement
-	errs      []error
+	// moves says that some changes of the plan remove endpoints which others add.
+	moves bool
+	errs  []error
 }
 
 // applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
-// last, one after the other, and only if no write failed. Otherwise a failed write does not stop
-// the others, except that all stop if kube-apiserver throttles or the term ends. No further write
-// of an interruptible plan begins after the Service has changed.
-func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, placement *pack.Placement, interruptible bool) {
+// last, one after the other; after a failed write the source says which of them wait. Otherwise a
+// failed write does not stop the others, except that all stop if kube-apiserver throttles or the
+// term ends. No further write of an interruptible plan begins after the Service has changed.
+func (c *Syncer) applyPlan(ctx context.Context, owned *ownedShard, key Key, result *syncResult, placement *pack.Placement, interruptible bool) {
 	result.replan = true // until an error that a new plan does not solve
-	a := &planApplier{Controller: c, owned: owned, key: key, result: result, interruptible: interruptible, placement: placement}
+	a := &planApplier{Syncer: c, ctx: ctx, owned: owned, key: key, result: result, interruptible: interruptible, placement: placement}
 	result.outcomes = make([]Outcome, len(result.plan.Changes))
 	var independent, dependent []int // places in the plan
 	for i := range result.plan.Changes {
@@ -52,10 +58,15 @@ func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, p
 			independent = append(independent, i)
 		}
 	}
+	a.moves = len(dependent) > 0
 	a.applyConcurrently(independent)
 	for _, i := range dependent {
-		if len(a.errs) > 0 || result.terminating || a.stopped() {
+		if a.stopped() {
 			break
+		}
+		if incomplete := len(a.errs) > 0 || result.terminating || len(result.postponed) > 0; incomplete &&
+			a.source.waitsFor(result.plan.Changes[i], a.failed()) {
+			continue
 		}
 		a.apply(i)
 	}
@@ -99,6 +110,19 @@ func (a *planApplier) applyRecovering(i int) {
 		}
 	}()
 	a.apply(i)
+}
+
+// failed returns the changes whose writes have failed, or wait because they failed.
+func (a *planApplier) failed() []pack.Change {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	failed := slices.Clone(a.result.postponed)
+	for i := range a.result.outcomes {
+		if a.result.outcomes[i].State == Failed {
+			failed = append(failed, a.result.plan.Changes[i])
+		}
+	}
+	return failed
 }
 
 // stopped returns whether no further write may begin.
@@ -162,7 +186,35 @@ func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.Endpoi
 	case !a.placement.Put(stored):
 		return fmt.Errorf("%s endpointslice %s/%s: what was stored is not what was written", change.Verb, stored.Namespace, stored.Name)
 	}
+	if !a.moves || change.Verb == pack.Delete {
+		return nil
+	}
+	if address, ok := missingAddress(change.Slice, stored); ok {
+		return fmt.Errorf("%s endpointslice %s/%s: it was stored without %s, which was written; look for an admission webhook that changes EndpointSlices",
+			change.Verb, stored.Namespace, stored.Name, address)
+	}
 	return nil
+}
+
+// missingAddress returns an address that is in the first slice and not in the second.
+func missingAddress(written, stored *discoveryv1.EndpointSlice) (address string, ok bool) {
+	if slices.EqualFunc(written.Endpoints, stored.Endpoints, func(a, b discoveryv1.Endpoint) bool { return slices.Equal(a.Addresses, b.Addresses) }) {
+		return "", false
+	}
+	has := map[string]bool{}
+	for _, endpoint := range stored.Endpoints {
+		for _, address := range endpoint.Addresses {
+			has[address] = true
+		}
+	}
+	for _, endpoint := range written.Endpoints {
+		for _, address := range endpoint.Addresses {
+			if !has[address] {
+				return address, true
+			}
+		}
+	}
+	return "", false
 }
 
 func (a *planApplier) recordTerminating() {
@@ -208,7 +260,7 @@ func (a *planApplier) write(change pack.Change) (*discoveryv1.EndpointSlice, err
 			a.owned.failWrite(a.key, name, true)
 		}
 	}()
-	stored, err := a.deps.Writer.Write(a.owned.ctx, change)
+	stored, err := a.tracedWrite(change)
 	returned = true
 	now := time.Now()
 	if a.deps.Batcher != nil {

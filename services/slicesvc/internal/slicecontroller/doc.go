@@ -5,6 +5,11 @@
 // sync of it. A sync that fails is repeated with a growing pause until it succeeds, and does not
 // delay other Services. Reads are answered from the same cache, for the Services of all shards.
 //
+// A Syncer queues, plans, writes, retries and takes over shards. Its source says what the slices
+// are made from: Controller is the source of the slices of Services. Package mirrorcontroller has
+// another Source and a Syncer of its own, which always plans all slices of an object. That Syncer
+// also retries a refused slice without delaying the other slices of its object.
+//
 // A Pod event goes this way: package kube calls PutPod; the index says which Services it concerns;
 // they wait in a queue, most urgent first, for as long as the Batcher says; a worker syncs each:
 // plan, write, and store the result in the cache.

@@ -9,11 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
@@ -110,6 +113,7 @@ func TestRun_ConflictDelaysOnlyItsSlice(t *testing.T) {
 func TestRun_FailingServiceDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)
+		log := cluster.decisions
 		for _, name := range []string{"failing", "good", "fine"} {
 			controller.PutService(slicetest.Service(name))
 		}
@@ -139,6 +143,13 @@ func TestRun_FailingServiceDelaysNoOther(t *testing.T) {
 		}
 		if want := "panic: no such thing"; failing.History.LastError != want {
 			t.Errorf("last error is %q, want %q", failing.History.LastError, want)
+		}
+		if diff := cmp.Diff([]string{"WRITE_REFUSED failing"}, testkit.Decisions(log, decisions.WriteRefused)); diff != "" {
+			t.Errorf("refusals (-want +got):\n%s", diff)
+		}
+		written := testkit.Decisions(log, decisions.SlicesWritten)
+		if !slices.Contains(written, "SLICES_WRITTEN web") || !slices.Contains(written, "SLICES_WRITTEN good") {
+			t.Errorf("written slices: %v", written)
 		}
 	})
 }
@@ -245,6 +256,61 @@ func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
 			t.Errorf("%d endpoints in the end, want 50", got)
 		}
 	})
+}
+
+// A webhook that shortens slices must not lose an endpoint: the slice that had it stays.
+func TestRun_NothingIsDeletedIfItsReplacementIsStoredOtherwise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster := start(t, func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 5 * time.Second })
+		holdAllShards(t, controller)
+		putService(controller, "web", 200)
+		advance(time.Second)
+		for i := range 200 {
+			if i%4 != 0 {
+				controller.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+				advance(10 * time.Millisecond)
+			}
+		}
+		if cluster.size() < 2 {
+			t.Fatal("one slice, so there is nothing to join")
+		}
+		shortened := 0
+		cluster.alter = func(slice *discoveryv1.EndpointSlice) {
+			if len(slice.Endpoints) > 30 {
+				shortened++
+				slice.Endpoints = slice.Endpoints[:30]
+			}
+		}
+		cluster.refuseWith(func(change pack.Change) error {
+			if change.Verb != pack.Delete {
+				return nil
+			}
+			for address := range left(change.Slice, cluster.slices) {
+				t.Errorf("%s is deleted, and no other slice has %s", change.Slice.Name, address)
+			}
+			return nil
+		})
+		advance(2 * time.Minute)
+		if shortened == 0 {
+			t.Fatal("no write was shortened, so the test shows nothing")
+		}
+	})
+}
+
+// left returns the addresses of a slice that no other slice has.
+func left(slice *discoveryv1.EndpointSlice, all map[string]*discoveryv1.EndpointSlice) map[string]bool {
+	addresses := map[string]bool{}
+	for _, endpoint := range slice.Endpoints {
+		addresses[endpoint.Addresses[0]] = true
+	}
+	for _, other := range all {
+		if other.Name != slice.Name {
+			for _, endpoint := range other.Endpoints {
+				delete(addresses, endpoint.Addresses[0])
+			}
+		}
+	}
+	return addresses
 }
 
 // throttle refuses and counts all writes, with a Retry-After.

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -34,6 +35,8 @@ var errBusy = errors.New("busy")
 // versions, and sends every change to its replicas, in order and after a lag. Tests use it in a
 // synctest bubble.
 type fakeCluster struct {
+	decisions *decisions.Log // of all replicas
+
 	t *testing.T
 
 	mu       sync.Mutex // guards all below
@@ -51,6 +54,8 @@ type fakeCluster struct {
 	reads int
 	// refuse, if set, may refuse a write.
 	refuse func(pack.Change) error
+	// alter, if set, may change what a write stores, as a mutating webhook does.
+	alter func(*discoveryv1.EndpointSlice)
 	// lose, if set, may replace the answer of a stored write by an error.
 	lose func(pack.Change) error
 	// unanswered counts, by shard, the writes without an answer yet.
@@ -70,8 +75,8 @@ func start(t *testing.T, changes ...func(*slicecontroller.Config, *slicecontroll
 	t.Helper()
 	cluster := &fakeCluster{
 		t:      t,
-		slices: map[string]*discoveryv1.EndpointSlice{},
-		lag:    500 * time.Microsecond,
+		slices: map[string]*discoveryv1.EndpointSlice{}, decisions: decisions.NewLog(),
+		lag: 500 * time.Microsecond,
 	}
 	return cluster.join(t, changes...).Controller, cluster
 }
@@ -89,6 +94,9 @@ func (c *fakeCluster) join(t *testing.T, changes ...func(*slicecontroller.Config
 	deps := slicecontroller.Deps{
 		Writer: r,
 		Reader: r,
+
+		Decisions: c.decisions,
+
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, change := range changes {
@@ -274,7 +282,11 @@ func (c *fakeCluster) write(change pack.Change) (*discoveryv1.EndpointSlice, err
 	if change.Verb == pack.Delete {
 		c.remove(change.Slice.Name)
 	} else {
-		stored = c.store(change.Slice)
+		if c.alter != nil {
+			stored = stored.DeepCopy()
+			c.alter(stored)
+		}
+		stored = c.store(stored)
 	}
 	if c.lose != nil {
 		return stored, c.lose(change)

@@ -24,7 +24,8 @@ type ServiceGroup struct {
 	at time.Time
 }
 
-func (g *ServiceGroup) add(key Key, since, at time.Time, cause string) {
+// Add adds a Service. at is the time of the cause.
+func (g *ServiceGroup) Add(key Key, since, at time.Time, cause string) {
 	g.Count++
 	if g.Since.IsZero() || since.Before(g.Since) {
 		g.Since = since
@@ -57,7 +58,7 @@ type Health struct {
 }
 
 // Health returns the health of the held shards. It costs what is wrong.
-func (c *Controller) Health() Health {
+func (c *Syncer) Health() Health {
 	var health Health
 	now := time.Now()
 	for _, owned := range c.shards.held() {
@@ -71,24 +72,22 @@ func (s *ownedShard) addHealth(to *Health, now time.Time) {
 	defer s.mu.Unlock()
 	to.Shards = append(to.Shards, HeldShard{Shard: s.shard, Blocked: s.blocked, Since: s.blockedSince})
 	for key, failed := range s.failures {
-		to.Failing.add(key, failed.since, failed.at, failed.err.Error())
+		to.Failing.Add(key, failed.since, failed.at, failed.err.Error())
 	}
 	for key := range s.contended {
 		contention := s.records[key].contention
 		if writer := contention.writer(now); writer != "" {
-			to.Contended.add(key, contention.since, contention.latest, writer)
+			to.Contended.Add(key, contention.since, contention.latest, writer)
 		}
 	}
 }
 
 // expireContentions records a change of each Service whose other writer has stopped.
-func (c *Controller) expireContentions(held []*ownedShard) {
+func (c *Syncer) expireContentions(held []*ownedShard) {
 	now := time.Now()
 	for _, owned := range held {
 		for _, key := range owned.expireContentions(now) {
-			if service, ok := c.index.Service(key); ok {
-				c.changes.record(ServiceChange{Key: key, UID: service.UID})
-			}
+			c.source.changed(key)
 		}
 	}
 }

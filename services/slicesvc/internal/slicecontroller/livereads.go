@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -14,7 +17,7 @@ import (
 
 // readPending reads slices of a Service whose state in the cache is stale. Slices that cannot be
 // read stay pending.
-func (c *Controller) readPending(owned *ownedShard, key Key, names map[string]struct{}) error {
+func (c *Syncer) readPending(owned *ownedShard, key Key, names map[string]struct{}) error {
 	if c.deps.Reader == nil {
 		return nil // the watch must show them again
 	}
@@ -29,9 +32,8 @@ func (c *Controller) readPending(owned *ownedShard, key Key, names map[string]st
 }
 
 // cachedSlice returns a slice of a Service, nil if there is none of that name.
-func (c *Controller) cachedSlice(service Key, name string) *discoveryv1.EndpointSlice {
-	_, all, _ := c.index.Slices(service)
-	for _, slice := range all {
+func (c *Syncer) cachedSlice(service Key, name string) *discoveryv1.EndpointSlice {
+	for _, slice := range c.index.SlicesOf(service) {
 		if slice.Name == name {
 			return slice
 		}
@@ -41,7 +43,7 @@ func (c *Controller) cachedSlice(service Key, name string) *discoveryv1.Endpoint
 
 // readOrphaned reads the slices whose term ended before they were read, until the queue is shut
 // down. A watch does not show them again, and a read needs no term.
-func (c *Controller) readOrphaned(ctx context.Context) {
+func (c *Syncer) readOrphaned(ctx context.Context) {
 	for {
 		slice, shutDown := c.orphans.Get()
 		if shutDown {
@@ -59,18 +61,71 @@ func (c *Controller) readOrphaned(ctx context.Context) {
 
 // readSlice caches the current state of a slice. If there is none, cached is recorded as deleted;
 // cached may be nil.
-func (c *Controller) readSlice(ctx context.Context, slice Key, cached *discoveryv1.EndpointSlice) error {
+func (c *Syncer) readSlice(ctx context.Context, slice Key, cached *discoveryv1.EndpointSlice) error {
+	read := c.reads.begin(slice)
+	defer c.reads.end(slice, read)
 	current, err := c.deps.Reader.Get(ctx, slice)
-	if err != nil {
-		return fmt.Errorf("read endpointslice %s: %w", slice, err)
-	}
 	switch {
-	case current != nil:
-		c.PutSlice(current)
-	case cached != nil && cached.UID != "":
+	case err != nil:
+		return fmt.Errorf("read endpointslice %s: %w", slice, err)
+	case current == nil && (cached == nil || cached.UID == ""):
+	case current == nil:
 		c.index.PutTombstone(cached)
+	case !c.reads.deletedDuring(read, current.UID):
+		c.PutSlice(current)
+		if c.reads.deletedDuring(read, current.UID) { // the deletion came before PutSlice
+			c.DeleteSlice(current)
+		}
 	}
 	return nil
+}
+
+// liveReads knows which slices are being read, so that an answer does not bring back a slice whose
+// deletion a watch has shown meanwhile. It is safe for concurrent use.
+type liveReads struct {
+	mu      sync.Mutex // guards all below
+	running map[Key]map[*liveRead]struct{}
+}
+
+// liveRead has the UIDs of the slices that were deleted during the read.
+type liveRead struct{ deleted []types.UID }
+
+func (r *liveReads) begin(slice Key) *liveRead {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	read := &liveRead{}
+	if r.running == nil {
+		r.running = map[Key]map[*liveRead]struct{}{}
+	}
+	if r.running[slice] == nil {
+		r.running[slice] = map[*liveRead]struct{}{}
+	}
+	r.running[slice][read] = struct{}{}
+	return read
+}
+
+func (r *liveReads) end(slice Key, read *liveRead) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running[slice], read)
+	if len(r.running[slice]) == 0 {
+		delete(r.running, slice)
+	}
+}
+
+// recordDeletion must be called before the cache drops a slice.
+func (r *liveReads) recordDeletion(slice *discoveryv1.EndpointSlice) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for read := range r.running[keyOf(slice.Namespace, slice.Name)] {
+		read.deleted = append(read.deleted, slice.UID)
+	}
+}
+
+func (r *liveReads) deletedDuring(read *liveRead, uid types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(read.deleted, uid)
 }
 
 // maxCatchUpDelay bounds the pause between two attempts to begin a term. All shards share them.
@@ -79,7 +134,7 @@ const maxCatchUpDelay = 2 * time.Second
 // catchUp makes the cache show the writes of the last leader of the shard, and everything that the
 // last leader may have planned them from. It retries until it succeeds, and reports errors and late
 // watches meanwhile. It returns false if the term ends first.
-func (c *Controller) catchUp(owned *ownedShard) bool {
+func (c *Syncer) catchUp(owned *ownedShard) bool {
 	if c.deps.Reader == nil {
 		return true
 	}
@@ -101,7 +156,7 @@ func (c *Controller) catchUp(owned *ownedShard) bool {
 // readChangedSlices compares the cache with a list of the slices. It reads the slices of the shard
 // that are missing in the cache, older in the cache than in the list, or missing in the list. It
 // returns the versions that the watches must show.
-func (c *Controller) readChangedSlices(owned *ownedShard) (current kube.Versions, err error) {
+func (c *Syncer) readChangedSlices(owned *ownedShard) (current kube.Versions, err error) {
 	list, err := c.lists.list(owned.ctx)
 	if err != nil {
 		return nil, err
@@ -118,9 +173,8 @@ func (c *Controller) readChangedSlices(owned *ownedShard) (current kube.Versions
 			return nil, err
 		}
 	}
-	for _, service := range c.index.ShardKeys(owned.shard) {
-		_, slices, _ := c.index.Slices(service)
-		for _, slice := range slices {
+	for _, service := range c.source.shardKeys(owned.shard) {
+		for _, slice := range c.index.SlicesOf(service) {
 			key := keyOf(slice.Namespace, slice.Name)
 			if _, ok := listed[key]; ok || index.CompareVersions(slice.ResourceVersion, list.resourceVersion) > 0 {
 				continue

@@ -29,31 +29,32 @@ type metrics struct {
 	contentions prometheus.Counter
 }
 
-func newMetrics(registerer prometheus.Registerer, queueLength func() int) (*metrics, error) {
+// newMetrics registers the metrics.
+func newMetrics(registerer prometheus.Registerer, cfg SyncerConfig, queueLength func() int) (*metrics, error) {
 	m := &metrics{
 		syncs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_slice_syncs_total",
-			Help: "Syncs of a Service by result: success; conflict (a slice changed after it was planned); error.",
+			Name: cfg.MetricNames.Syncs,
+			Help: "Syncs of " + cfg.Subject + " by result: success; conflict (a slice changed after it was planned); error.",
 		}, []string{"result"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_slice_changes_total",
+			Name: cfg.MetricNames.Changes,
 			Help: "EndpointSlices written by operation: create, update, delete.",
 		}, []string{"operation"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "trivet_slice_sync_duration_seconds",
-			Help:    "Duration of a sync of a Service, including its writes.",
+			Name:    cfg.MetricNames.Duration,
+			Help:    "Duration of a sync of " + cfg.Subject + ", including its writes.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
 		}),
 		contentions: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "trivet_slice_contentions_total",
-			Help: "How often it was found, or was still so after ten minutes, that another writer keeps reverting slices of a Service.",
+			Name: cfg.MetricNames.Contentions,
+			Help: "How often it was found, or was still so after ten minutes, that another writer keeps reverting slices of " + cfg.Subject + ".",
 		}),
 	}
 	initialize(m.syncs, resultSuccess, resultConflict, resultError)
 	initialize(m.writes, string(pack.Create), string(pack.Update), string(pack.Delete))
 	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "trivet_slice_queue_depth",
-		Help: "Services that wait for a sync; 0 on a replica that holds no shard.",
+		Name: cfg.MetricNames.QueueDepth,
+		Help: "How many wait for a sync of " + cfg.Subject + "; 0 on a replica that holds no shard.",
 	}, func() float64 { return float64(queueLength()) })
 	return m, register(registerer, m.syncs, m.writes, m.duration, m.contentions, depth)
 }
@@ -117,7 +118,7 @@ func endpointsHistogram(name, help string) prometheus.Histogram {
 func (m *upstreamMetrics) observeSync(service *corev1.Service, changes []pack.Change, outcomes []Outcome, err error) {
 	count, added, removed := 0, 0, 0
 	for i := range outcomes {
-		if !outcomes[i].stored() {
+		if !outcomes[i].Stored() {
 			continue
 		}
 		change := &changes[i]

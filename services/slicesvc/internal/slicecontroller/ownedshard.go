@@ -5,11 +5,9 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 // ownedShard is one shard for one term, with the records of its Services. The records end with the
@@ -26,7 +24,9 @@ type ownedShard struct {
 	reportFunc func(error)
 	// caughtUp says that the cache has the writes of the last leader. No sync begins before.
 	caughtUp bool
-	records  map[Key]*serviceRecord
+	// isolateSlices retries a refused slice without delaying the other changes of its Service.
+	isolateSlices bool
+	records       map[Key]*serviceRecord
 	// failures has the failing Services.
 	failures map[Key]failure
 	// contended has the Services with contention, until the other writer stops.
@@ -126,19 +126,20 @@ func (s *ownedShard) deferPods(key Key, pods []Key) {
 	}
 }
 
-// addWaiter requests a sync whose result is sent to the waiter.
-func (s *ownedShard) addWaiter(key Key, waiting waiter, now time.Time) {
+// addWaiter requests a sync whose result is sent to the waiter. span is that of the request, or
+// nil.
+func (s *ownedShard) addWaiter(key Key, waiting waiter, span *trace.SpanContext, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.record(key)
-	record.pending.add(key.Namespace, syncCause{trigger: ByRequest}, now)
+	record.pending.add(key.Namespace, syncCause{trigger: ByRequest, span: span}, now)
 	record.pending.waiters = append(record.pending.waiters, waiting)
 }
 
 // startSync starts a sync with everything that is pending, or a compaction if nothing is pending
 // and the budget allows it. ok is false if nothing is due; a positive wait says when something will
 // be.
-func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compactionBudget, now time.Time) (input syncInput, wait time.Duration, ok bool) {
+func (s *ownedShard) startSync(key Key, object Object, budget *compactionBudget, now time.Time) (input syncInput, wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.records[key]
@@ -156,9 +157,10 @@ func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compact
 	}
 	input = syncInput{
 		pendingSync:      record.pending,
-		service:          service,
+		object:           object,
 		unread:           record.unread,
-		firstSync:        record.service == nil || record.service.UID != service.UID,
+		refusals:         record.refusals,
+		firstSync:        record.object == nil || record.object.GetUID() != object.GetUID(),
 		contended:        record.contention.pausedFor(now) > 0,
 		relabelled:       record.relabelling.pausedFor(now) > 0,
 		compacting:       record.pending.empty(),
@@ -169,13 +171,14 @@ func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compact
 	} else {
 		input.takeDeferred(record)
 	}
-	if record.service == service {
+	if record.object == object {
 		input.placement = record.placement
 	}
 	if input.firstSync {
 		record.writes, record.maybeStored, record.lastPlan = nil, nil, LastPlan{}
+		record.refusals, input.refusals = nil, nil
 	}
-	record.service, record.placement, record.pending, record.syncing = service, nil, pendingSync{}, true
+	record.object, record.placement, record.pending, record.syncing = object, nil, pendingSync{}, true
 	record.unread = nil
 	return input, 0, true
 }
@@ -194,15 +197,34 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 		record.lastPlan = result.lastPlan
 		record.scheduleCompaction(input, result, now)
 		record.recordRefusal(result.terminating, now)
+		record.refusals = nextRefusals(input.refusals, result, now)
 	}
-	if result.err != nil {
+	isolated := s.isolateSlices && len(record.refusals) > 0 && deniedOnly(result)
+	switch {
+	case isolated:
+		failed := s.failures[key]
+		if result.err != nil {
+			failed = failed.next(result, now)
+		}
+		failed.isolated = true
+		s.failures[key] = failed
+		delay := untilRetry(record.refusals, now)
+		switch {
+		case record.pending.whole: // a slice changed during the sync
+			delay = record.contention.reactionDelay(now)
+		case result.paused:
+			delay = min(delay, max(record.pauseEnd(now), minRetryDelay))
+		}
+		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, urgency: input.urgency, span: input.span}, now)
+		return nextSync{needed: true, priority: input.priority(), delay: delay}
+	case result.err != nil:
 		failed := s.failures[key].next(result, now)
 		s.failures[key] = failed
 		trigger := ByRetry
 		if result.conflict {
 			trigger = ByConflict
 		}
-		record.pending.add(key.Namespace, syncCause{trigger: trigger, urgency: input.urgency, changeTime: input.changeTime}, now)
+		record.pending.add(key.Namespace, syncCause{trigger: trigger, urgency: input.urgency, changeTime: input.changeTime, span: input.span}, now)
 		return nextSync{needed: true, priority: input.priority(), delay: failed.delay(result.replan)}
 	}
 	delete(s.failures, key)
@@ -212,7 +234,7 @@ func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now
 		// next sync finds what this one left out because of a pause.
 		return nextSync{needed: true, priority: priorityOf(record.pending.urgency), delay: record.contention.reactionDelay(now)}
 	case result.paused:
-		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime}, now)
+		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, changeTime: input.changeTime, span: input.span}, now)
 		return nextSync{needed: true, priority: background, delay: max(record.pauseEnd(now), minRetryDelay)}
 	case !record.pending.empty():
 		return nextSync{} // changes of Pods during the sync: requestSync has queued the Service
@@ -233,68 +255,6 @@ func (s *ownedShard) forget(key Key, err error) {
 	delete(s.records, key)
 	delete(s.failures, key)
 	delete(s.contended, key)
-}
-
-// beginWrite records that a write of a slice begins. Until its answer, events of the slice may be
-// of that write.
-func (s *ownedShard) beginWrite(key Key, name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	record := s.record(key)
-	if record.observed == nil {
-		record.observed = map[string]*observedVersion{}
-	}
-	record.observed[name] = &observedVersion{}
-}
-
-// finishWrite records the answer of a write. If a watch showed a newer version meanwhile, another
-// writer changed the slice since, and finishWrite returns that version.
-func (s *ownedShard) finishWrite(key Key, verb pack.Verb, stored *discoveryv1.EndpointSlice, now time.Time) (newer observedVersion) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	record := s.record(key)
-	observed := record.observed[stored.Name]
-	delete(record.observed, stored.Name)
-	delete(record.maybeStored, stored.Name)
-	if verb == pack.Delete {
-		delete(record.writes, stored.Name)
-		return observedVersion{}
-	}
-	if record.writes == nil {
-		record.writes = map[string]sliceWrite{}
-	}
-	record.writes[stored.Name] = sliceWrite{at: now}
-	if observed == nil || !observed.observed || (!observed.deleted && index.CompareVersions(observed.version, stored.ResourceVersion) <= 0) {
-		return observedVersion{}
-	}
-	record.pending.add(key.Namespace, syncCause{trigger: BySlice, urgency: index.Urgent}, now)
-	return *observed
-}
-
-// failWrite records a write without a conclusive answer. If a watch showed the slice meanwhile, the
-// slice must be read. maybeStored says that the write may be stored.
-func (s *ownedShard) failWrite(key Key, name string, maybeStored bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	record := s.record(key)
-	observed := record.observed[name]
-	delete(record.observed, name)
-	if maybeStored {
-		record.maybeStored = addName(record.maybeStored, name)
-	}
-	if observed != nil && observed.observed && !observed.deleted {
-		record.unread = addName(record.unread, name)
-	}
-}
-
-// addUnread records that the cache has an old state of a slice. The next sync of the Service reads
-// the slice first, and plans the whole Service.
-func (s *ownedShard) addUnread(key Key, name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	record := s.record(key)
-	record.unread = addName(record.unread, name)
-	record.pending.add(key.Namespace, syncCause{trigger: BySlice, urgency: index.Urgent}, time.Now())
 }
 
 // sliceChanged records that a slice of a Service is not as this replica wrote it. It returns the
@@ -351,7 +311,7 @@ func (s *ownedShard) failing() (count int, last Key, latest failure) {
 }
 
 // describe sets the fields of state that the term knows.
-func (s *ownedShard) describe(key Key, state *ServiceState, now time.Time) {
+func (s *ownedShard) describe(key Key, state *SyncStatus, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record := s.records[key]
@@ -364,6 +324,7 @@ func (s *ownedShard) describe(key Key, state *ServiceState, now time.Time) {
 		state.WriteTimes[name] = write.at
 	}
 	state.CreationRefusedSince = record.refusedSince
+	state.Refused = record.refusals
 	if state.ContendedBy = record.contention.writer(now); state.ContendedBy != "" {
 		state.ContendedSince = record.contention.since
 	}

@@ -28,8 +28,10 @@ const (
 	maxStaleEntries = 128
 )
 
-// priorityQueue orders Services by priority, then first in, first out. It orders a workqueue, which
-// keeps each Service in it once and calls it under its own lock.
+// priorityQueue orders Services by priority. Within a priority namespaces take turns, each first
+// in, first out: a tenant whose thousand Services change at once delays one Service of another
+// tenant by one of its own. It orders a workqueue, which keeps each Service in it once and calls it
+// under its own lock.
 type priorityQueue struct {
 	mu sync.Mutex // guards all below
 	// wanted has the priority of Services that wait or soon will.
@@ -37,7 +39,7 @@ type priorityQueue struct {
 	// queued has the priority with which a Service waits. Entries of keys under another priority
 	// are stale and skipped.
 	queued map[Key]priority
-	keys   [requested + 1][]Key
+	keys   [requested + 1]turns
 }
 
 var _ workqueue.Queue[Key] = &priorityQueue{}
@@ -71,8 +73,8 @@ func (q *priorityQueue) Push(key Key) {
 // push needs q.mu.
 func (q *priorityQueue) push(key Key, at priority) {
 	q.queued[key] = at
-	q.keys[at] = append(q.keys[at], key)
-	if len(q.keys[at]) > 2*len(q.queued)+maxStaleEntries {
+	q.keys[at].push(key)
+	if q.keys[at].size > 2*len(q.queued)+maxStaleEntries {
 		q.removeStale(at)
 	}
 }
@@ -81,7 +83,7 @@ func (q *priorityQueue) push(key Key, at priority) {
 // happen while more urgent Services come.
 func (q *priorityQueue) removeStale(from priority) {
 	seen := map[Key]struct{}{}
-	q.keys[from] = slices.DeleteFunc(q.keys[from], func(key Key) bool {
+	q.keys[from].deleteFunc(func(key Key) bool {
 		at, queued := q.queued[key]
 		_, duplicate := seen[key]
 		seen[key] = struct{}{}
@@ -100,15 +102,72 @@ func (q *priorityQueue) Pop() Key {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for next := len(q.keys) - 1; next >= 0; next-- {
-		for len(q.keys[next]) > 0 {
-			key := q.keys[next][0]
-			q.keys[next] = q.keys[next][1:]
-			if at, ok := q.queued[key]; ok && int(at) == next {
-				delete(q.queued, key)
-				delete(q.wanted, key)
-				return key
-			}
+		key, found := q.keys[next].pop(func(key Key) bool {
+			at, queued := q.queued[key]
+			return !queued || int(at) != next
+		})
+		if found {
+			delete(q.queued, key)
+			delete(q.wanted, key)
+			return key
 		}
 	}
 	return Key{}
+}
+
+// turns are the entries of one priority. The zero value is empty.
+type turns struct {
+	size int
+	// namespaces have entries, in the order of their turns.
+	namespaces []string
+	entries    map[string][]Key
+}
+
+func (t *turns) push(key Key) {
+	if t.entries == nil {
+		t.entries = map[string][]Key{}
+	}
+	if len(t.entries[key.Namespace]) == 0 {
+		t.namespaces = append(t.namespaces, key.Namespace)
+	}
+	t.entries[key.Namespace] = append(t.entries[key.Namespace], key)
+	t.size++
+}
+
+// pop returns the first entry that is not stale of the first namespace that has one. A stale entry
+// takes no turn.
+func (t *turns) pop(isStale func(Key) bool) (key Key, found bool) {
+	for len(t.namespaces) > 0 && !found {
+		namespace := t.namespaces[0]
+		t.namespaces = t.namespaces[1:]
+		entries := t.entries[namespace]
+		for len(entries) > 0 && !found {
+			key, entries, found = entries[0], entries[1:], !isStale(entries[0])
+			t.size--
+		}
+		if len(entries) == 0 {
+			delete(t.entries, namespace)
+			continue
+		}
+		t.entries[namespace] = entries
+		t.namespaces = append(t.namespaces, namespace)
+	}
+	if !found {
+		return Key{}, false
+	}
+	return key, true
+}
+
+func (t *turns) deleteFunc(isStale func(Key) bool) {
+	t.size = 0
+	t.namespaces = slices.DeleteFunc(t.namespaces, func(namespace string) bool {
+		kept := slices.DeleteFunc(t.entries[namespace], isStale)
+		t.size += len(kept)
+		if len(kept) == 0 {
+			delete(t.entries, namespace)
+			return true
+		}
+		t.entries[namespace] = kept
+		return false
+	})
 }

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -21,7 +20,14 @@ const reportPeriod = time.Second
 // Run syncs the Services of the held shards until ctx ends and its workers have returned. It must
 // be called once, concurrently with RunShard.
 func (c *Controller) Run(ctx context.Context) error {
-	c.events.start(ctx)
+	c.events.Start(ctx)
+	defer c.events.Stop()
+	return c.Syncer.Run(ctx)
+}
+
+// Run syncs the keys of the held shards until ctx ends and its workers have returned. It must be
+// called once, concurrently with RunShard.
+func (c *Syncer) Run(ctx context.Context) error {
 	queue := c.shards.openQueue()
 	c.orphans = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Key](minRetryDelay, maxRetryDelay))
 	close(c.running)
@@ -36,7 +42,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	c.reportHealth(ctx, &busy)
 
-	c.events.stop()
 	c.shards.closeQueue()
 	queue.ShutDown()
 	c.orphans.ShutDown()
@@ -48,13 +53,14 @@ func (c *Controller) Run(ctx context.Context) error {
 // have returned. Every write uses ctx. The cache must be filled before. About once a second it
 // reports the health of all held shards together: one failing Service is no failure of the loop.
 // Different shards may run concurrently.
-func (c *Controller) RunShard(ctx context.Context, shard int, report func(error)) error {
+func (c *Syncer) RunShard(ctx context.Context, shard int, report func(error)) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-c.running:
 	}
 	owned := newOwnedShard(ctx, shard, report)
+	owned.isolateSlices = c.isolateSlices
 	if err := c.shards.acquire(owned); err != nil {
 		return err
 	}
@@ -67,7 +73,8 @@ func (c *Controller) RunShard(ctx context.Context, shard int, report func(error)
 		return nil
 	}
 	owned.markCaughtUp()
-	for _, key := range c.index.ShardKeys(shard) {
+	c.source.termBegan(shard)
+	for _, key := range c.source.shardKeys(shard) {
 		c.requestSync(key, syncCause{trigger: ByTerm, urgency: index.Normal})
 	}
 	<-ctx.Done()
@@ -76,7 +83,7 @@ func (c *Controller) RunShard(ctx context.Context, shard int, report func(error)
 
 // work syncs Services until the queue is shut down and empty. While kube-apiserver throttles, the
 // worker pauses without a Service, so the most urgent one is next after the pause.
-func (c *Controller) work(ctx context.Context, queue serviceQueue, busy *atomic.Int32) {
+func (c *Syncer) work(ctx context.Context, queue serviceQueue, busy *atomic.Int32) {
 	for {
 		key, shutDown := queue.Get()
 		if shutDown {
@@ -98,25 +105,24 @@ func (c *Controller) work(ctx context.Context, queue serviceQueue, busy *atomic.
 
 // process syncs a Service if a sync is due, and requests the next one if it is needed. It returns
 // how long kube-apiserver asks to pause.
-func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duration) {
-	service, ok := c.index.Service(key)
-	switch {
-	case !ok:
-		c.forget(key, ErrServiceNotFound)
-		return 0
-	case !c.handles(service):
-		c.forget(key, ErrUnmanaged)
+func (c *Syncer) process(owned *ownedShard, key Key) (throttled time.Duration) {
+	object, err := c.source.object(key)
+	if err != nil {
+		c.forget(key, err)
 		return 0
 	}
 	start := time.Now()
-	input, wait, ok := owned.startSync(key, service, c.budget, start)
+	input, wait, ok := owned.startSync(key, object, c.budget, start)
 	if !ok {
 		if wait > 0 {
 			c.shards.enqueue(key, background, wait)
 		}
 		return 0
 	}
-	result := c.sync(owned, key, &input)
+	ctx, span := c.startSpan(owned, key, &input, start)
+	input.span = span.Reference()
+	result := c.sync(ctx, owned, key, &input)
+	endSpan(span, &result)
 	if input.compacting {
 		c.budget.finish(input.compactionWrites - len(result.plan.Changes))
 	}
@@ -131,31 +137,33 @@ func (c *Controller) process(owned *ownedShard, key Key) (throttled time.Duratio
 	next := owned.finishSync(key, input, result, now)
 	if !result.rejected {
 		c.shards.recordSync(key, result.complete(), now)
-		c.report(key, service, result, now.Sub(start))
+		c.report(key, result, now.Sub(start))
+		c.recordSync(owned, key, object, &result, failedBefore)
+		c.source.finished(key, object, &result, now.Sub(start))
 	}
 	if result.lastPlan.writes() > 0 || input.firstSync || failedBefore || result.err != nil {
-		c.changes.record(ServiceChange{Key: key, UID: service.UID})
+		c.source.changed(key)
 	}
 	input.notify(result)
 	if next.needed {
 		c.shards.enqueue(key, next.priority, next.delay)
+	} else if _, err := c.source.object(key); err != nil {
+		c.forget(key, err) // the sync deleted the last slice
 	}
 	return result.throttled
 }
 
 // forget drops the record of a Service that needs no sync. If the Service came back meanwhile, the
 // causes that were dropped are replaced by a new one.
-func (c *Controller) forget(key Key, reason error) {
+func (c *Syncer) forget(key Key, reason error) {
 	c.shards.forget(key, reason)
-	if service, ok := c.index.Service(key); ok && c.handles(service) {
+	if _, err := c.source.object(key); err == nil {
 		c.requestSync(key, syncCause{trigger: ByService, urgency: index.Urgent})
 	}
 }
 
-// report publishes the result of a sync as metrics, Events and log messages.
-func (c *Controller) report(key Key, service *corev1.Service, result syncResult, took time.Duration) {
-	c.upstream.observeSync(service, result.plan.Changes, result.outcomes, result.err)
-	c.events.syncFinished(service, result.plan.Topology, result.err)
+// report publishes the result of a sync as metrics and log messages.
+func (c *Syncer) report(key Key, result syncResult, took time.Duration) {
 	switch {
 	case errors.Is(result.err, kube.ErrConflict):
 		c.metrics.observeSync(resultConflict, took)
@@ -173,7 +181,7 @@ func (c *Controller) report(key Key, service *corev1.Service, result syncResult,
 
 // reportHealth reports about once a second until ctx ends. Every held shard gets the same report: a
 // shard may have a single Service, whose failure is not one of the shard.
-func (c *Controller) reportHealth(ctx context.Context, busy *atomic.Int32) {
+func (c *Syncer) reportHealth(ctx context.Context, busy *atomic.Int32) {
 	ticker := time.NewTicker(reportPeriod)
 	defer ticker.Stop()
 	for {
@@ -184,6 +192,7 @@ func (c *Controller) reportHealth(ctx context.Context, busy *atomic.Int32) {
 		}
 		held := c.shards.held()
 		c.expireContentions(held)
+		c.echoes.expire(time.Now())
 		idle := c.QueueLength() == 0 && busy.Load() == 0
 		// If all workers are stuck no sync finishes. Without a report the loop counts as stalled.
 		if syncs := c.shards.takeSyncCount(); syncs == 0 && !idle {
@@ -200,7 +209,7 @@ func (c *Controller) reportHealth(ctx context.Context, busy *atomic.Int32) {
 
 // health returns an error if at least half of the managed Services of the held shards fail: then
 // the cause is not the Services.
-func (c *Controller) health(held []*ownedShard) error {
+func (c *Syncer) health(held []*ownedShard) error {
 	var shards []int
 	var failing int
 	var last Key
@@ -213,7 +222,7 @@ func (c *Controller) health(held []*ownedShard) error {
 			last, latest = key, failed
 		}
 	}
-	managed := c.Counts(shards).Managed
+	managed := c.source.managed(shards)
 	if failing == 0 || 2*failing < managed {
 		return nil
 	}

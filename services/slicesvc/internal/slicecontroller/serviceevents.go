@@ -1,14 +1,12 @@
 package slicecontroller
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
@@ -37,12 +35,9 @@ const maxHintStates = 10_000
 // serviceEvents records Events of Services, with upstream's names. An Event is recorded only if
 // something changed. Its methods do not block and are safe for concurrent use.
 type serviceEvents struct {
-	sink record.EventSink
+	*EventRecorder
 
-	mu sync.Mutex // guards all below
-	// recorder is nil before start and after stop; then no Event is recorded.
-	recorder record.EventRecorder
-	shutdown func()
+	hintMu sync.Mutex // guards hintStates
 	// hintStates has the last published problem of each family, hintsEnabled if it has hints.
 	hintStates map[serviceFamily]string
 }
@@ -55,49 +50,24 @@ type serviceFamily struct {
 
 const hintsEnabled = ""
 
-// newServiceEvents accepts a nil sink. Then start has no effect.
+// newServiceEvents accepts a nil sink. Then Start has no effect.
 func newServiceEvents(sink record.EventSink) *serviceEvents {
-	return &serviceEvents{sink: sink, hintStates: map[serviceFamily]string{}}
-}
-
-// start sends Events until stop is called or ctx ends.
-func (e *serviceEvents) start(ctx context.Context) {
-	if e.sink == nil {
-		return
-	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(e.sink)
-	scheme := runtime.NewScheme() // an ObjectReference has its own kind
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.recorder = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: eventComponent})
-	e.shutdown = broadcaster.Shutdown
-}
-
-// stop drops the Events that are not sent yet.
-func (e *serviceEvents) stop() {
-	e.mu.Lock()
-	shutdown := e.shutdown
-	e.recorder, e.shutdown = nil, nil
-	e.mu.Unlock()
-	if shutdown != nil {
-		shutdown()
-	}
+	return &serviceEvents{EventRecorder: NewEventRecorder(sink, eventComponent, "Service"), hintStates: map[serviceFamily]string{}}
 }
 
 // syncFinished records a failed sync, or hints that come or go. A conflict is no failure, because
 // the next sync follows at once. While kube-apiserver throttles, an Event would add to its load.
 func (e *serviceEvents) syncFinished(service *corev1.Service, topology []pack.FamilyHints, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.hintMu.Lock()
+	defer e.hintMu.Unlock()
 	_, throttled := kube.RetryAfter(err)
 	switch {
-	case e.recorder == nil:
+	case !e.recording():
 	case errors.Is(err, kube.ErrConflict), throttled:
 	case errors.Is(err, ErrSlicesUnread):
-		e.record(service, corev1.EventTypeWarning, reasonListFailed, fmt.Sprintf("cannot read the EndpointSlices, will retry: %v", err))
+		e.Record(service, corev1.EventTypeWarning, reasonListFailed, fmt.Sprintf("cannot read the EndpointSlices, will retry: %v", err))
 	case err != nil:
-		e.record(service, corev1.EventTypeWarning, reasonUpdateFailed, fmt.Sprintf("cannot update the EndpointSlices, will retry: %v", err))
+		e.Record(service, corev1.EventTypeWarning, reasonUpdateFailed, fmt.Sprintf("cannot update the EndpointSlices, will retry: %v", err))
 	case hints.ModeOf(service) == hints.Auto:
 		for _, family := range topology {
 			e.hintsPlanned(service, family)
@@ -107,7 +77,7 @@ func (e *serviceEvents) syncFinished(service *corev1.Service, topology []pack.Fa
 	}
 }
 
-// hintsPlanned needs e.mu. It records a change of the hints of a family.
+// hintsPlanned needs e.hintMu. It records a change of the hints of a family.
 func (e *serviceEvents) hintsPlanned(service *corev1.Service, planned pack.FamilyHints) {
 	family := serviceFamily{service: service.UID, addressType: planned.AddressType}
 	before, ok := e.hintStates[family]
@@ -119,42 +89,26 @@ func (e *serviceEvents) hintsPlanned(service *corev1.Service, planned pack.Famil
 	}
 	e.hintStates[family] = planned.Problem
 	if planned.Problem == hintsEnabled {
-		e.record(service, corev1.EventTypeNormal, reasonHintsEnabled, fmt.Sprintf("endpoints have hints (%s)", family.addressType))
+		e.Record(service, corev1.EventTypeNormal, reasonHintsEnabled, fmt.Sprintf("endpoints have hints (%s)", family.addressType))
 		return
 	}
-	e.record(service, corev1.EventTypeWarning, reasonHintsDisabled, fmt.Sprintf("endpoints have no hints (%s): %s", family.addressType, planned.Problem))
+	e.Record(service, corev1.EventTypeWarning, reasonHintsDisabled, fmt.Sprintf("endpoints have no hints (%s): %s", family.addressType, planned.Problem))
 }
 
-// hintsUnwanted needs e.mu. It records that a Service with hints no longer asks for them.
+// hintsUnwanted needs e.hintMu. It records that a Service with hints no longer asks for them.
 func (e *serviceEvents) hintsUnwanted(service *corev1.Service) {
 	for _, addressType := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
 		family := serviceFamily{service: service.UID, addressType: addressType}
 		before, ok := e.hintStates[family]
 		delete(e.hintStates, family)
 		if ok && before == hintsEnabled {
-			e.record(service, corev1.EventTypeNormal, reasonHintsDisabled, fmt.Sprintf("endpoints no longer have hints (%s): the Service asks for none", addressType))
+			e.Record(service, corev1.EventTypeNormal, reasonHintsDisabled, fmt.Sprintf("endpoints no longer have hints (%s): the Service asks for none", addressType))
 		}
 	}
 }
 
 // contended records that another writer keeps reverting the slices of a Service.
 func (e *serviceEvents) contended(service *corev1.Service, writer string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.recorder != nil {
-		e.record(service, corev1.EventTypeWarning, reasonContended, fmt.Sprintf("%q keeps reverting the EndpointSlices. Changes of endpoints are still written, others wait up to a minute. "+
-			"If it is kube-controller-manager, disable its endpointslice-controller", writer))
-	}
-}
-
-// record needs e.mu and a recorder.
-func (e *serviceEvents) record(service *corev1.Service, eventType, reason, message string) {
-	e.recorder.Event(&corev1.ObjectReference{
-		APIVersion:      "v1",
-		Kind:            "Service",
-		Namespace:       service.Namespace,
-		Name:            service.Name,
-		UID:             service.UID,
-		ResourceVersion: service.ResourceVersion,
-	}, eventType, reason, message)
+	e.Record(service, corev1.EventTypeWarning, reasonContended, fmt.Sprintf("%q keeps reverting the EndpointSlices. Changes of endpoints are still written, others wait up to a minute. "+
+		"If it is kube-controller-manager, disable its endpointslice-controller", writer))
 }

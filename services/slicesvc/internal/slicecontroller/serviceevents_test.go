@@ -103,7 +103,7 @@ func TestServiceEvents_RecordChangesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		events := newServiceEvents(slicetest.Clientset{Interface: client}.Events())
-		events.start(t.Context())
+		events.Start(t.Context())
 		hinted, unhinted := slicetest.Service("web", auto), slicetest.Service("web")
 		for _, step := range []struct {
 			name string
@@ -165,7 +165,7 @@ func TestServiceEvents_RecordChangesOnly(t *testing.T) {
 				t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
 			}
 		}
-		events.stop()
+		events.Stop()
 		events.contended(unhinted, "other") // dropped, without blocking
 	})
 }

@@ -4,25 +4,15 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"go.opentelemetry.io/otel/trace"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-const (
-	// A failed sync is repeated after minRetryDelay, then after twice as long each time up to
-	// maxRetryDelay, without end.
-	minRetryDelay = 100 * time.Millisecond
-	maxRetryDelay = time.Minute
-	// maxEventRetryDelay bounds the delay of a failing Service whose Pods change.
-	maxEventRetryDelay = time.Second
-	// maxConflictDelay bounds the delay after conflicts: a writer that often changes a slice, for
-	// example its annotations, must not delay what the Service needs.
-	maxConflictDelay = time.Second
-	// metadataDelay is the delay of the sync that only learns new versions of slices.
-	metadataDelay = time.Second
-)
+// metadataDelay is the delay of the sync that only learns new versions of slices.
+const metadataDelay = time.Second
 
 // Trigger is what a sync was for.
 type Trigger string
@@ -30,6 +20,8 @@ type Trigger string
 const (
 	// ByTerm means that a term of the Service's shard began here.
 	ByTerm Trigger = "TERM"
+	// ByEndpoints means that the Endpoints object changed that is mirrored.
+	ByEndpoints Trigger = "ENDPOINTS"
 	// ByService means that the Service changed.
 	ByService Trigger = "SERVICE"
 	// ByPod means that a Pod changed that the Service selects or selected.
@@ -66,9 +58,9 @@ func (p LastPlan) writes() int { return p.Creates + p.Updates + p.Deletes }
 // serviceRecord is what one term knows of a Service besides the cache. The owned shard's mutex
 // guards it.
 type serviceRecord struct {
-	// service is the version of the Service that was synced last. A Service created again under its
+	// object is the version of the Service that was synced last. A Service created again under its
 	// name is another one.
-	service *corev1.Service
+	object Object
 	// placement is which slice has which endpoint; nil if the next sync must plan the whole
 	// Service. A running sync owns it.
 	placement *pack.Placement
@@ -88,6 +80,9 @@ type serviceRecord struct {
 	maybeStored map[string]struct{}
 	// contention is about what slicesvc writes, relabelling about labels that it does not set.
 	contention, relabelling contention
+	// refusals has the slices that kube-apiserver does not accept, by name. A map is replaced, not
+	// changed.
+	refusals map[string]SliceRefusal
 	// refusedSince is when kube-apiserver first refused to create a slice because the namespace is
 	// being deleted; zero if the last sync was not refused.
 	refusedSince time.Time
@@ -201,6 +196,8 @@ type pendingSync struct {
 	// urgency is that of the most urgent cause. caused says that there is a cause besides requests.
 	urgency index.Urgency
 	caused  bool
+	// events are the spans of the causes, maxEvents at most; nil without tracing.
+	events []trace.SpanContext
 	// waiters get the result.
 	waiters []waiter
 }
@@ -222,6 +219,10 @@ type syncCause struct {
 	pods []Key
 	// changeTime is zero if unknown.
 	changeTime time.Time
+	// object is the object that changed; nil if it is not known. span is that of the change or of
+	// the sync that is repeated; nil without tracing.
+	object metav1.Object
+	span   *trace.SpanContext
 }
 
 func (p *pendingSync) empty() bool { return p.trigger == "" }
@@ -235,6 +236,9 @@ func (p *pendingSync) add(namespace string, cause syncCause, now time.Time) {
 	p.whole = p.whole || len(cause.pods) == 0
 	p.urgency = max(p.urgency, cause.urgency)
 	p.caused = p.caused || cause.trigger != ByRequest
+	if cause.span != nil && len(p.events) < maxEvents {
+		p.events = append(p.events, *cause.span)
+	}
 	for _, pod := range cause.pods {
 		if pod.Namespace == namespace {
 			p.pods = addName(p.pods, pod.Name)
@@ -255,21 +259,25 @@ func (p *pendingSync) notify(result syncResult) {
 // syncInput is what a sync starts from.
 type syncInput struct {
 	pendingSync
-	service   *corev1.Service
+	object    Object
 	placement *pack.Placement
 	// deferred are the Pods among pods that did not cause the sync.
 	deferred map[string]struct{}
 	// unread are slices to read before planning.
 	unread map[string]struct{}
+	// refusals has the slices that kube-apiserver did not accept.
+	refusals map[string]SliceRefusal
 	// firstSync says that the term has not synced this Service before.
 	firstSync bool
-	// contended pauses changes without an effect on traffic, relabelled those of labels: another
-	// writer keeps reverting them.
+	// contended pauses changes without an effect on traffic, relabelled those of labels and
+	// annotations: another writer keeps reverting them.
 	contended, relabelled bool
 	// compacting says that nothing is pending, so the sync compacts, with at most compactionWrites
 	// writes.
 	compacting       bool
 	compactionWrites int
+	// span is that of the sync; nil without tracing.
+	span *trace.SpanContext
 }
 
 // takeDeferred adds the deferred Pods of the record to those of the sync.
@@ -289,11 +297,10 @@ func (r *serviceRecord) restoreDeferred(input syncInput) {
 
 // rejectStale answers the waiters that want another plan with ErrPlanChanged. It returns whether
 // nothing else asked for the sync, so that the plan must not be applied.
-func (i *syncInput) rejectStale(plan pack.Plan) (rejected bool) {
+func (i *syncInput) rejectStale(fingerprint string) (rejected bool) {
 	if len(i.waiters) == 0 {
 		return false
 	}
-	fingerprint := plan.Fingerprint(i.service)
 	i.waiters = slices.DeleteFunc(i.waiters, func(waiting waiter) bool {
 		stale := waiting.fingerprint != "" && waiting.fingerprint != fingerprint
 		if stale {
@@ -318,6 +325,8 @@ func (i *syncInput) podsOnly() bool { return i.placement != nil && !i.whole }
 // syncResult is how a sync went.
 type syncResult struct {
 	plan pack.Plan
+	// fingerprint is that of the plan; empty if nothing waits for it.
+	fingerprint string
 	// outcomes say what came of each change of the plan; nil if the plan was not applied.
 	outcomes []Outcome
 	// missingNodes delay endpoints until they exist.
@@ -331,6 +340,9 @@ type syncResult struct {
 	conflict, replan bool
 	// throttled is how long kube-apiserver asks to pause; 0 if it does not.
 	throttled time.Duration
+	// postponed are the changes that were left out because kube-apiserver did not accept them a
+	// short time ago.
+	postponed []pack.Change
 	// paused says that changes were left out because another writer keeps reverting them.
 	// terminating says that a slice cannot be created in a namespace that is being deleted.
 	// interrupted says that a compaction ended early because the Service changed.
@@ -345,53 +357,5 @@ type syncResult struct {
 
 // complete returns whether everything that was planned was written.
 func (r *syncResult) complete() bool {
-	return r.err == nil && !r.paused && !r.terminating && !r.interrupted
-}
-
-// nextSync is the sync that follows without another cause.
-type nextSync struct {
-	needed   bool
-	priority priority
-	delay    time.Duration
-}
-
-// failure is how a Service fails since its last success.
-type failure struct {
-	count int
-	err   error
-	// since and at are the times of the first and of the last failure.
-	since, at time.Time
-	// throttled is how long kube-apiserver asked to pause.
-	throttled time.Duration
-}
-
-// next returns the failure after another failed sync.
-func (f failure) next(result syncResult, now time.Time) failure {
-	if f.count == 0 {
-		f.since = now
-	}
-	return failure{count: f.count + 1, err: result.err, since: f.since, at: now, throttled: result.throttled}
-}
-
-// delay returns the delay of the next retry. replan says that only conflicts caused the failure.
-func (f failure) delay(replan bool) time.Duration {
-	switch {
-	case replan && f.count == 1:
-		return 0
-	case replan:
-		return min(retryDelay(f.count-1), maxConflictDelay)
-	default:
-		return max(retryDelay(f.count), f.throttled)
-	}
-}
-
-// delayAfterEvent returns the delay of the next sync after a change of the Service.
-func (f failure) delayAfterEvent(now time.Time) time.Duration {
-	return max(min(retryDelay(f.count), maxEventRetryDelay), f.throttled-now.Sub(f.at))
-}
-
-// retryDelay returns the delay after that many failures in a row.
-func retryDelay(failures int) time.Duration {
-	doublings := min(max(failures-1, 0), 20) // far beyond maxRetryDelay, far below an overflow
-	return min(minRetryDelay<<doublings, maxRetryDelay)
+	return r.err == nil && len(r.postponed) == 0 && !r.paused && !r.terminating && !r.interrupted
 }

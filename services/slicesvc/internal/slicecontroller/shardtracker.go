@@ -157,7 +157,7 @@ func (t *shardTracker) forget(key Key, err error) {
 }
 
 // describe sets the fields of state that do not come from the cache.
-func (t *shardTracker) describe(key Key, state *ServiceState, now time.Time) {
+func (t *shardTracker) describe(key Key, state *SyncStatus, now time.Time) {
 	t.mu.Lock()
 	owned := t.owner(key)
 	state.History.LastSuccess = t.synced[key]

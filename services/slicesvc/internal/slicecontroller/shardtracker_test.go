@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
+
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
@@ -50,8 +52,8 @@ func TestPriorityQueue_StaleEntriesAreBounded(t *testing.T) {
 		}
 	}
 	for priority, keys := range q.keys {
-		if len(keys) > 1000 {
-			t.Errorf("priority %d has %d entries, and no Service waits", priority, len(keys))
+		if keys.size > 1000 || len(keys.entries) > 1 {
+			t.Errorf("priority %d has %d entries, and no Service waits", priority, keys.size)
 		}
 	}
 	if got := q.Len(); got != 0 {
@@ -81,6 +83,64 @@ func TestPriorityQueue_RemovingStaleEntriesKeepsTheOrder(t *testing.T) {
 	}
 	if got := q.Len(); got != 0 {
 		t.Errorf("%d Services wait", got)
+	}
+}
+
+// A tenant whose Services all change at once delays a Service of another namespace by one sync.
+func TestPriorityQueue_NamespacesTakeTurns(t *testing.T) {
+	q := newPriorityQueue()
+	const hostile = 1000
+	for i := range hostile {
+		q.Push(keyOf("hostile", fmt.Sprint("svc-", i)))
+	}
+	for i := range 3 {
+		q.Push(keyOf("shop", fmt.Sprint("svc-", i)))
+		q.Push(keyOf("bank", fmt.Sprint("svc-", i)))
+	}
+	var order []string
+	for range 9 {
+		order = append(order, q.Pop().String())
+	}
+	want := []string{
+		"hostile/svc-0", "shop/svc-0", "bank/svc-0", "hostile/svc-1", "shop/svc-1", "bank/svc-1", "hostile/svc-2", "shop/svc-2", "bank/svc-2",
+	}
+	if diff := gocmp.Diff(want, order); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	for i := 3; i < hostile; i++ {
+		if got, want := q.Pop(), keyOf("hostile", fmt.Sprint("svc-", i)); got != want {
+			t.Fatalf("%v is next, want %v", got, want)
+		}
+	}
+	for at, keys := range q.keys {
+		if keys.size != 0 || len(keys.entries) != 0 || len(keys.namespaces) != 0 {
+			t.Errorf("priority %d keeps %v", at, keys)
+		}
+	}
+}
+
+// The entries that remain of Services with a higher priority since take no turn of their namespace.
+func TestPriorityQueue_StaleEntriesTakeNoTurn(t *testing.T) {
+	q := newPriorityQueue()
+	for i := range 50 {
+		q.Push(keyOf("shop", fmt.Sprint("raised-", i)))
+	}
+	q.Push(keyOf("shop", "waits"))
+	for i := range 1000 {
+		q.Push(keyOf("hostile", fmt.Sprint("svc-", i)))
+	}
+	for i := range 50 {
+		key := keyOf("shop", fmt.Sprint("raised-", i))
+		q.raise(key, priorityOf(index.Urgent))
+		q.Touch(key)
+		if got := q.Pop(); got != key {
+			t.Fatalf("%v is next, want the urgent %v", got, key)
+		}
+	}
+	for i := 1; q.Pop() != keyOf("shop", "waits"); i++ {
+		if i == 2 {
+			t.Fatal("a Service waits for more than one of another namespace")
+		}
 	}
 }
 

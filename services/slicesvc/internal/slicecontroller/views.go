@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/trivet-dev/trivet/internal/tracing"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
@@ -105,7 +106,8 @@ type Outcome struct {
 	Time time.Time
 }
 
-func (o Outcome) stored() bool { return o.State == Applied || o.State == NotNeeded }
+// Stored returns whether the cluster is as the change wants it.
+func (o Outcome) Stored() bool { return o.State == Applied || o.State == NotNeeded }
 
 // Reconciled is what a requested sync planned and did.
 type Reconciled struct {
@@ -115,19 +117,51 @@ type Reconciled struct {
 	Outcomes []Outcome
 }
 
+// SyncStatus is what a Syncer knows of a key besides its objects. Without a held shard only
+// History.LastSuccess is set.
+type SyncStatus struct {
+	History SyncHistory
+	// LastPlan is the last sync of this term; its Time is zero if there was none.
+	LastPlan LastPlan
+	// WriteTimes has the time of this replica's last write in this term, by the name of the slice.
+	WriteTimes map[string]time.Time
+	// ContendedBy names another writer that keeps reverting slices; empty if there is none.
+	// ContendedSince is when that was found.
+	ContendedBy    string
+	ContendedSince time.Time
+	// CreationRefusedSince is when kube-apiserver first refused to create a slice because the
+	// namespace is being deleted; zero if it does not.
+	CreationRefusedSince time.Time
+	// Refused has the slices that kube-apiserver does not accept, by name.
+	Refused map[string]SliceRefusal
+}
+
+// SyncStatus returns what is known of a key.
+func (c *Syncer) SyncStatus(key Key) SyncStatus {
+	var status SyncStatus
+	c.shards.describe(key, &status, time.Now())
+	return status
+}
+
 // State returns false if there is no such Service.
 func (c *Controller) State(key Key) (ServiceState, bool) {
 	service, slices, ok := c.index.Slices(key)
 	if !ok {
 		return ServiceState{}, false
 	}
+	status := c.SyncStatus(key)
 	state := ServiceState{
-		Service:   service,
-		Unmanaged: index.UnmanagedReasonOf(service),
-		Slices:    slices,
-		Topology:  hints.ModeName(service),
+		Service:              service,
+		Unmanaged:            index.UnmanagedReasonOf(service),
+		Slices:               slices,
+		History:              status.History,
+		LastPlan:             status.LastPlan,
+		WriteTimes:           status.WriteTimes,
+		ContendedBy:          status.ContendedBy,
+		ContendedSince:       status.ContendedSince,
+		CreationRefusedSince: status.CreationRefusedSince,
+		Topology:             hints.ModeName(service),
 	}
-	c.shards.describe(key, &state, time.Now())
 	if hints.ModeOf(service) == hints.Auto {
 		state.TopologyProblem = c.topologyProblem(key)
 	}
@@ -166,7 +200,7 @@ func (c *Controller) Preview(key Key) (Preview, bool) {
 		preview.Plan = c.planUnmanaged(snapshot)
 	}
 	preview.Unmanaged = !c.handles(snapshot.Service)
-	preview.Fingerprint = preview.Plan.Fingerprint(snapshot.Service)
+	preview.Fingerprint = preview.Plan.Fingerprint(pack.ServiceOwner(snapshot.Service))
 	return preview, true
 }
 
@@ -213,20 +247,16 @@ func (c *Controller) facts(service Key) (explain.Facts, bool) {
 // is not that of the plan, it fails with ErrPlanChanged, and writes nothing for this call. It fails
 // with ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is retried
 // anyway. The result of a failed sync says what it planned and did.
-func (c *Controller) Reconcile(ctx context.Context, key Key, fingerprint string) (Reconciled, error) {
-	service, ok := c.index.Service(key)
-	switch {
-	case !ok:
-		return Reconciled{}, ErrServiceNotFound
-	case !c.handles(service):
-		return Reconciled{}, ErrUnmanaged
+func (c *Syncer) Reconcile(ctx context.Context, key Key, fingerprint string) (Reconciled, error) {
+	if _, err := c.source.object(key); err != nil {
+		return Reconciled{}, err
 	}
 	owned := c.shards.ownerOf(key)
 	if owned == nil {
 		return Reconciled{}, ErrShardNotHeld
 	}
 	done := make(chan syncResult, 1) // notify must not block
-	owned.addWaiter(key, waiter{fingerprint: fingerprint, result: done}, time.Now())
+	owned.addWaiter(key, waiter{fingerprint: fingerprint, result: done}, tracing.Reference(ctx), time.Now())
 	c.shards.enqueue(key, requested, 0)
 	select {
 	case <-ctx.Done():
@@ -237,13 +267,26 @@ func (c *Controller) Reconcile(ctx context.Context, key Key, fingerprint string)
 		return Reconciled{
 			Preview: Preview{
 				Plan:         result.plan,
-				Fingerprint:  result.plan.Fingerprint(service),
+				Fingerprint:  result.fingerprint,
 				MissingNodes: result.missingNodes,
 			},
 			Outcomes: result.outcomes,
 		}, result.err
 	}
 }
+
+// RecordChange records a change of a Service that a reader of Changes must see: of its mirrored
+// slices.
+func (c *Controller) RecordChange(key Key) { c.changed(key) }
+
+// Service returns a Service; false if there is none of that name.
+func (c *Controller) Service(key Key) (*corev1.Service, bool) { return c.index.Service(key) }
+
+// Keys returns the keys of the Services of a shard.
+func (c *Controller) Keys(shard int) []Key { return c.index.ShardKeys(shard) }
+
+// SliceCount returns how many slices a Service has that are written here.
+func (c *Controller) SliceCount(service Key) int { return len(c.index.SlicesOf(service)) }
 
 // Revision returns the revision of the latest change. A reader calls it, lists the Services, and
 // then calls Changes.
@@ -256,8 +299,6 @@ func (c *Controller) Changes(since uint64) Changes { return c.changes.since(sinc
 // RecordShardChange records a change of each Service of a shard: another replica leads the shard.
 func (c *Controller) RecordShardChange(shard int) {
 	for _, key := range c.index.ShardKeys(shard) {
-		if service, ok := c.index.Service(key); ok {
-			c.changes.record(ServiceChange{Key: key, UID: service.UID})
-		}
+		c.changed(key)
 	}
 }

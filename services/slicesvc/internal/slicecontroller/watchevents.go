@@ -1,6 +1,9 @@
 package slicecontroller
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -21,7 +25,7 @@ func (c *Controller) PutService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
 	before, _ := c.index.Service(key)
 	c.index.PutService(service)
-	c.requestSync(key, syncCause{trigger: ByService, urgency: serviceUrgency(before, service)})
+	c.requestSync(key, syncCause{trigger: ByService, urgency: serviceUrgency(before, service), object: service})
 	c.changes.record(ServiceChange{Key: key, UID: service.UID})
 }
 
@@ -54,7 +58,7 @@ func (c *Controller) DeleteService(service *corev1.Service) {
 // PutPod caches a new or changed Pod.
 func (c *Controller) PutPod(pod *corev1.Pod) {
 	effect := c.index.PutPod(pod)
-	c.requestSyncs(effect, ByPod)
+	c.requestSyncs(effect, ByPod, pod)
 }
 
 // DeletePod removes a Pod.
@@ -63,7 +67,7 @@ func (c *Controller) DeletePod(pod *corev1.Pod) {
 	if effect.Time.IsZero() && isWatchedDeletion(pod) {
 		effect.Time = time.Now()
 	}
-	c.requestSyncs(effect, ByPod)
+	c.requestSyncs(effect, ByPod, pod)
 }
 
 // isWatchedDeletion returns whether a watch showed the deletion, so that it happened just now. A
@@ -74,19 +78,24 @@ func isWatchedDeletion(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZ
 // PutNode caches a new or changed Node.
 func (c *Controller) PutNode(node *corev1.Node) {
 	effect := c.index.PutNode(node.Name, hints.NodeOf(node))
-	c.requestSyncs(effect, ByNode)
+	c.requestSyncs(effect, ByNode, node)
 }
 
 // DeleteNode removes a Node.
 func (c *Controller) DeleteNode(node *corev1.Node) {
 	effect := c.index.DeleteNode(node.Name)
-	c.requestSyncs(effect, ByNode)
+	c.requestSyncs(effect, ByNode, node)
 }
 
 // PutSlice caches a new or changed slice of any manager. It ignores a slice that the cache has in
 // that version or a newer one, as every slice that was written here.
-func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
+func (c *Syncer) PutSlice(slice *discoveryv1.EndpointSlice) {
+	before := c.index.Slice(keyOf(slice.Namespace, slice.Name))
 	services, edit := c.index.PutSlice(slice)
+	if before != nil && edit == index.EditedMetadata && !maps.Equal(before.Annotations, slice.Annotations) &&
+		slices.ContainsFunc(services, func(key Key) bool { return c.source.annotationsEdited(key, before, slice) }) {
+		edit = index.EditedForeignLabels
+	}
 	event := sliceEvent{
 		name:    slice.Name,
 		version: slice.ResourceVersion,
@@ -101,7 +110,11 @@ func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
 }
 
 // DeleteSlice removes a slice.
-func (c *Controller) DeleteSlice(slice *discoveryv1.EndpointSlice) {
+func (c *Syncer) DeleteSlice(slice *discoveryv1.EndpointSlice) {
+	if c.deps.Tracer.On() {
+		c.echoes.observed(&slice.ObjectMeta, true)
+	}
+	c.reads.recordDeletion(slice)
 	services := c.index.DeleteSlice(slice)
 	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, edit: index.EditedContent, deleted: true})
 	// The answer of an earlier write may have put the slice back before sliceChanged recorded the
@@ -111,7 +124,7 @@ func (c *Controller) DeleteSlice(slice *discoveryv1.EndpointSlice) {
 
 // SlicesListed removes the slices that are older than a list and not in it. No watch shows the
 // deletion of a slice that was written here and deleted while no watch was open.
-func (c *Controller) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
+func (c *Syncer) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
 	for _, slice := range c.index.Unlisted(listed, resourceVersion) {
 		c.DeleteSlice(slice)
 	}
@@ -121,9 +134,18 @@ func (c *Controller) SlicesListed(listed map[Key]struct{}, resourceVersion strin
 // PutSlice must follow. That is not needed if the slice is not ours, or if the cache has that
 // version or a newer one. It is not needed during a write of the slice either: the answer of the
 // write settles its state.
-func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
+func (c *Syncer) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
+	if c.deps.Tracer.On() {
+		c.echoes.observed(meta, false)
+	}
 	service := meta.Labels[discoveryv1.LabelServiceName]
-	if meta.Labels[discoveryv1.LabelManagedBy] != c.cfg.ManagedBy || service == "" || meta.DeletionTimestamp != nil {
+	ours := meta.Labels[discoveryv1.LabelManagedBy] == c.cfg.ManagedBy && service != ""
+	if !ours && c.ownSlicesOnly {
+		if _, _, _, known := c.index.SliceVersion(keyOf(meta.Namespace, meta.Name)); !known {
+			return false
+		}
+	}
+	if !ours || meta.DeletionTimestamp != nil {
 		// The metadata is all that the index uses of such a slice.
 		c.PutSlice(&discoveryv1.EndpointSlice{ObjectMeta: *meta})
 		return false
@@ -139,44 +161,48 @@ func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) 
 
 // sliceChanged requests syncs of the Services that a slice names or named, after another writer
 // changed the slice.
-func (c *Controller) sliceChanged(services []Key, event sliceEvent) {
+func (c *Syncer) sliceChanged(services []Key, event sliceEvent) {
 	for _, key := range services {
-		service, ok := c.index.Service(key)
-		if ok {
-			c.changes.record(ServiceChange{Key: key, UID: service.UID})
-		}
+		c.source.changed(key)
 		owned := c.shards.ownerOf(key)
 		if owned == nil {
 			continue
 		}
 		next, contender := owned.sliceChanged(key, event, time.Now())
 		if next.needed {
-			c.shards.enqueue(key, next.priority, next.delay)
+			c.shards.enqueue(key, next.priority, max(next.delay, c.cfg.SliceEventDelay))
 		}
-		if contender != "" && ok {
-			c.reportContention(service, contender)
+		if contender != "" {
+			c.reportContention(key, contender)
 		}
 	}
 }
 
-func (c *Controller) reportContention(service *corev1.Service, writer string) {
-	c.logger.Warn("another writer keeps reverting the slices of a service",
-		"service", service.Namespace+"/"+service.Name, "writer", writer)
+func (c *Syncer) reportContention(key Key, writer string) {
+	object, err := c.source.object(key)
+	if err != nil {
+		return
+	}
+	c.logger.Warn("another writer keeps reverting the slices of a service", "service", key.String(), "writer", writer)
 	c.metrics.contentions.Inc()
-	c.events.contended(service, writer)
+	c.deps.Decisions.Record(decisions.Decision{
+		Action: decisions.SlicesContended, Object: recordedObject(key, object),
+		Message: fmt.Sprintf("the writer %q keeps reverting its EndpointSlices; repairs wait longer each time", writer),
+	})
+	c.source.contended(object, writer)
 }
 
 // requestSyncs requests a sync of every Service that a change concerns.
-func (c *Controller) requestSyncs(effect index.Effect, trigger Trigger) {
+func (c *Controller) requestSyncs(effect index.Effect, trigger Trigger, object metav1.Object) {
 	for _, key := range effect.Services {
 		if effect.Deferred {
 			c.deferPods(key, effect.Pods)
 			continue
 		}
-		c.requestSync(key, syncCause{trigger: trigger, urgency: effect.Urgency, pods: effect.Pods, changeTime: effect.Time})
+		c.requestSync(key, syncCause{trigger: trigger, urgency: effect.Urgency, pods: effect.Pods, changeTime: effect.Time, object: object})
 	}
 	for _, key := range effect.Hinted {
-		c.requestSync(key, syncCause{trigger: trigger, urgency: index.Lazy})
+		c.requestSync(key, syncCause{trigger: trigger, urgency: index.Lazy, object: object})
 	}
 }
 
@@ -189,10 +215,13 @@ func (c *Controller) deferPods(key Key, pods []Key) {
 
 // requestSync records why a Service needs a sync and queues the Service if its shard is held. The
 // Batcher may delay a sync after changes of Pods and Nodes.
-func (c *Controller) requestSync(key Key, cause syncCause) {
+func (c *Syncer) requestSync(key Key, cause syncCause) {
 	owned := c.shards.ownerOf(key)
 	if owned == nil {
 		return
+	}
+	if c.deps.Tracer.On() {
+		cause.span = c.spanOfChange(owned, key, cause)
 	}
 	now := time.Now()
 	since, urgency, wait, caughtUp := owned.addCause(key, cause, now)

@@ -39,6 +39,8 @@ func (c Clientset) List(ctx context.Context, kind string, options metav1.ListOpt
 		return c.CoreV1().Nodes().List(ctx, options)
 	case "endpointslices":
 		return c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).List(ctx, options)
+	case "endpoints":
+		return c.CoreV1().Endpoints(metav1.NamespaceAll).List(ctx, options)
 	default:
 		return nil, fmt.Errorf("unexpected list of %s", kind)
 	}
@@ -79,6 +81,8 @@ func (c Clientset) Watch(ctx context.Context, kind string, options metav1.ListOp
 		return c.CoreV1().Nodes().Watch(ctx, options)
 	case "endpointslices":
 		return c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).Watch(ctx, options)
+	case "endpoints":
+		return c.CoreV1().Endpoints(metav1.NamespaceAll).Watch(ctx, options)
 	default:
 		return nil, fmt.Errorf("unexpected watch of %s", kind)
 	}

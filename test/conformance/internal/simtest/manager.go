@@ -1,12 +1,6 @@
 package simtest
 
 import (
-	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
@@ -19,36 +13,9 @@ func StartManager(t *testing.T, cluster *devcluster.Cluster, binary, controllers
 	return StartManagerWith(t, cluster.Kubeconfig(), binary, controllers)
 }
 
-// StartManagerWith is StartManager for the cluster of a kubeconfig.
-func StartManagerWith(t *testing.T, kubeconfig, binary, controllers string) (stop func()) {
+// StartManagerWith is StartManager for the cluster of a kubeconfig, with further flags.
+func StartManagerWith(t *testing.T, kubeconfig, binary, controllers string, flags ...string) (stop func()) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), "kube-controller-manager.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(binary, "--kubeconfig="+kubeconfig,
-		"--controllers="+controllers, "--leader-elect=false", "--secure-port=0")
-	command.Stdout, command.Stderr = log, log
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = command.Wait() // it is killed in the end
-	}()
-	stop = sync.OnceFunc(func() {
-		killed := command.Process.Kill()
-		<-ended
-		if errors.Is(killed, os.ErrProcessDone) {
-			t.Error("kube-controller-manager has ended by itself")
-		}
-		if content, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
-			t.Logf("kube-controller-manager said:\n%s", content[max(0, len(content)-8<<10):])
-		}
-		_ = log.Close()
-	})
-	t.Cleanup(stop)
-	return stop
+	args := []string{"--kubeconfig=" + kubeconfig, "--controllers=" + controllers, "--leader-elect=false", "--secure-port=0"}
+	return StartChild(t, ChildConfig{Name: "kube-controller-manager", Path: binary, Args: append(args, flags...)}).Kill
 }

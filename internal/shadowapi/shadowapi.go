@@ -1,0 +1,131 @@
+// Package shadowapi serves what the loops in dry run of a process find.
+package shadowapi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/trivet-dev/trivet/internal/prototime"
+	"github.com/trivet-dev/trivet/internal/shadow"
+	"github.com/trivet-dev/trivet/internal/shadow/difference"
+	"github.com/trivet-dev/trivet/internal/term"
+	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	shadowv1 "github.com/trivet-dev/trivet/proto/trivet/shadow/v1"
+)
+
+const (
+	// maxListed is the limit of the API for one loop of one replica. With its fields, the largest
+	// answer stays below the 4 MiB of a gRPC message.
+	maxListed = 200
+	// staleAfter is the age from which the last pass says nothing. It is far above the time between
+	// two passes of any loop.
+	staleAfter = 5 * time.Minute
+)
+
+// Server implements ShadowService.
+type Server struct {
+	shadowv1.UnimplementedShadowServiceServer
+	member   term.Member
+	trackers *shadow.Trackers
+}
+
+// New returns a server of the trackers of a replica.
+func New(member term.Member, trackers *shadow.Trackers) *Server {
+	return &Server{member: member, trackers: trackers}
+}
+
+// Register adds the service to registrar.
+func (s *Server) Register(registrar grpc.ServiceRegistrar) {
+	shadowv1.RegisterShadowServiceServer(registrar, s)
+}
+
+// ListDifferences returns what the loops in dry run of this replica have found.
+func (s *Server) ListDifferences(_ context.Context, request *shadowv1.ListDifferencesRequest) (*shadowv1.ListDifferencesResponse, error) {
+	response := &shadowv1.ListDifferencesResponse{Sources: []*metav1.Source{{
+		Service: s.member.Service, ReplicaId: s.member.ID, ReadTime: timestamppb.New(time.Now()),
+	}}}
+	for _, tracker := range s.trackers.All() {
+		comparison := tracker.Comparison(maxListed)
+		if loops := request.GetLoops(); comparison.Idle || len(loops) > 0 && !slices.Contains(loops, comparison.Loop) {
+			continue
+		}
+		response.Comparisons = append(response.Comparisons, s.comparison(&comparison))
+		for i := range comparison.Differences {
+			response.Differences = append(response.Differences, s.difference(comparison.Loop, &comparison.Differences[i]))
+		}
+	}
+	return response, nil
+}
+
+func (s *Server) comparison(c *shadow.Comparison) *shadowv1.Comparison {
+	converted := &shadowv1.Comparison{
+		Loop: c.Loop, ReplicaId: s.member.ID, ComparedCount: int64(c.Compared), SettlingCount: int64(c.Settling),
+		SettleDuration: durationpb.New(c.Settle), SinceTime: prototime.New(c.Since), PassTime: prototime.New(c.Ended),
+		Undetermined: text(undetermined(c, time.Now())), PassCount: c.Passes, VerdictCount: c.Both, EarlierCount: c.Earlier,
+	}
+	for _, kind := range difference.Kinds() {
+		for _, explained := range []bool{false, true} {
+			if n := c.Counts[shadow.Count{Kind: kind, Explained: explained}]; n > 0 {
+				converted.Counts = append(converted.Counts, &shadowv1.KindCount{Kind: kindOf(kind), Explained: explained, Count: int64(n)})
+			}
+		}
+	}
+	for _, verdict := range c.Verdicts {
+		converted.Verdicts = append(converted.Verdicts, &shadowv1.Verdict{
+			Node: text(verdict.Node), TrivetTime: prototime.New(verdict.Trivet), UpstreamTime: prototime.New(verdict.Written),
+			Lead: durationpb.New(verdict.Lead()),
+		})
+	}
+	return converted
+}
+
+// undetermined returns why the comparison says nothing yet.
+func undetermined(c *shadow.Comparison, now time.Time) string {
+	if age := now.Sub(c.Ended); c.Undetermined == "" && age > staleAfter {
+		return fmt.Sprintf("the last pass ended %s ago", age.Round(time.Second))
+	}
+	if held := c.Ended.Sub(c.Since); c.Undetermined == "" && held < c.Settle {
+		return fmt.Sprintf("it compares since %s and a difference counts after %s", held.Round(time.Second), c.Settle)
+	}
+	return c.Undetermined
+}
+
+func (s *Server) difference(loop string, d *shadow.Difference) *shadowv1.Difference {
+	object := d.Object.Name
+	if d.Object.Namespace != "" {
+		object = d.Object.Namespace + "/" + d.Object.Name
+	}
+	if d.Part != "" {
+		object += "/" + d.Part
+	}
+	converted := &shadowv1.Difference{
+		Name: text(fmt.Sprintf("differences/%s/%s/%s/%s", loop, d.Kind, strings.ToLower(d.Object.Kind), object)),
+		Loop: loop, Kind: kindOf(d.Kind), Subject: text(d.Subject),
+		Object: &metav1.ObjectReference{
+			ApiVersion: text(d.Object.APIVersion), Kind: text(d.Object.Kind), Namespace: text(d.Object.Namespace), Name: text(d.Object.Name), Uid: text(d.Object.UID),
+		},
+		Reason: d.Reason, Message: text(d.Message), Writer: text(d.Writer), ResourceVersion: text(d.Version),
+		FieldCount: int32(max(d.FieldCount, len(d.Fields))), SinceTime: prototime.New(d.Since), ReplicaId: s.member.ID,
+	}
+	for _, field := range d.Fields {
+		converted.FieldChanges = append(converted.FieldChanges, &metav1.FieldChange{
+			Path: value(field.Path), Before: value(field.Before), After: value(field.After),
+		})
+	}
+	return converted
+}
+
+func kindOf(kind difference.Kind) shadowv1.Difference_Kind {
+	return shadowv1.Difference_Kind(shadowv1.Difference_Kind_value["KIND_"+strings.ToUpper(string(kind))])
+}
+
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func value(s string) string { return text(s[:min(len(s), difference.MaxValue)]) }

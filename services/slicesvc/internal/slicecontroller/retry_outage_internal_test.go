@@ -1,0 +1,29 @@
+package slicecontroller
+
+import (
+	"errors"
+	"net/url"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+)
+
+// A Service that could not be synced for minutes is synced soon after kube-apiserver is back.
+func TestFailure_DelayIsShortAfterAnOutage(t *testing.T) {
+	away := failure{count: 40, err: errors.Join(&url.Error{Op: "Patch", Err: syscall.ECONNREFUSED})}
+	if got := away.delay(false); got != kubeconn.MaxOutagePause {
+		t.Errorf("delay after an outage is %v, want %v", got, kubeconn.MaxOutagePause)
+	}
+	refused := failure{count: 40, err: apierrors.NewBadRequest("no")}
+	if got := refused.delay(false); got != maxRetryDelay {
+		t.Errorf("delay after refusals is %v, want %v", got, maxRetryDelay)
+	}
+	throttled := failure{count: 1, err: apierrors.NewTooManyRequests("busy", 8), throttled: 8 * time.Second}
+	if got := throttled.delay(false); got != 8*time.Second {
+		t.Errorf("delay after 429 with Retry-After is %v, want 8 s", got)
+	}
+}

@@ -1,0 +1,52 @@
+package alerts
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/term"
+)
+
+// revokeOneSession revokes the etcd lease of a replica of a service.
+func (w *world) revokeOneSession(ctx context.Context, service string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	members, err := w.etcd.Get(ctx, term.Prefix(clusterName)+"members/"+service+"/", clientv3.WithPrefix(), clientv3.WithLimit(1))
+	if err != nil || len(members.Kvs) == 0 {
+		return err
+	}
+	if _, err := w.etcd.Revoke(ctx, clientv3.LeaseID(members.Kvs[0].Lease)); err != nil && !strings.Contains(err.Error(), "lease not found") {
+		return err
+	}
+	return nil
+}
+
+// fullEtcd raises the alarm that etcd raises at its quota: it refuses all writes of keys. A node
+// dies, so that leasesvc has something to store.
+func fullEtcd(w *world) func() {
+	dead := w.fleet.Nodes()[2]
+	w.die(dead)
+	alarm := func(action pb.AlarmRequest_AlarmAction) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		status, err := w.etcd.Status(ctx, w.cluster.EtcdEndpoints()[0])
+		if err == nil {
+			_, err = pb.NewMaintenanceClient(w.etcd.ActiveConnection()).Alarm(ctx, &pb.AlarmRequest{
+				Action: action, MemberID: status.Header.MemberId, Alarm: pb.AlarmType_NOSPACE,
+			})
+		}
+		if err != nil {
+			w.Fatal(errors.Join(errors.New("set the alarm of etcd"), err))
+		}
+	}
+	alarm(pb.AlarmRequest_ACTIVATE)
+	return func() {
+		alarm(pb.AlarmRequest_DEACTIVATE)
+		w.live(dead, "boot-after-"+w.stamp())
+	}
+}

@@ -1,0 +1,107 @@
+package alerts
+
+import (
+	"context"
+	"flag"
+	"os"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc"
+)
+
+var (
+	prometheusPath = flag.String("alerts.prometheus", "", "the program prometheus; without it the live test is skipped")
+	rulesDir       = flag.String("alerts.rules", "", "folder with the rules, their durations divided by -alerts.scale")
+	scale          = flag.Float64("alerts.scale", 20, "by how much the ranges and `for` of the rules are shorter than shipped")
+	only           = flag.String("alerts.faults", "", "alerts or quiet entries to try, separated by commas; empty: all")
+	out            = flag.String("alerts.out", "", "file for the table, in Markdown")
+)
+
+const (
+	// serviceVariable makes the test binary run a service instead of the tests.
+	serviceVariable = "TRIVET_ALERTS_SERVICE"
+	// panicHeader makes the handler of a call panic.
+	panicHeader = "test-panic"
+)
+
+func TestMain(m *testing.M) {
+	if service := os.Getenv(serviceVariable); service != "" {
+		os.Exit(process.Main(os.Args[1:], panicking(program(service))))
+	}
+	testkit.Main(m)
+}
+
+func program(service string) process.Program {
+	switch service {
+	case "leasesvc":
+		cfg := leasesvc.DefaultConfig()
+		return leasesvc.Program(&cfg)
+	case "bootstrapsvc":
+		cfg := bootstrapsvc.DefaultConfig()
+		return bootstrapsvc.Program(&cfg)
+	case "slicesvc":
+		cfg := slicesvc.DefaultConfig()
+		return slicesvc.Program(&cfg)
+	default:
+		cfg := gateway.DefaultConfig()
+		return gateway.Program(&cfg)
+	}
+}
+
+// panicking returns a program whose unary handlers panic if a caller asks for it.
+func panicking(p process.Program) process.Program {
+	build := p.Build
+	p.Build = func(deps process.Deps) (process.Service, error) {
+		service, err := build(deps)
+		if err != nil {
+			return nil, err
+		}
+		return panickingService{service}, nil
+	}
+	return p
+}
+
+type panickingService struct{ process.Service }
+
+func (s panickingService) Register(to grpc.ServiceRegistrar) {
+	s.Service.Register(panickingRegistrar{to})
+}
+
+type panickingRegistrar struct{ grpc.ServiceRegistrar }
+
+func (r panickingRegistrar) RegisterService(desc *grpc.ServiceDesc, implementation any) {
+	hooked := *desc
+	hooked.Methods = nil
+	for _, method := range desc.Methods {
+		handle := method.Handler
+		method.Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			return handle(srv, ctx, decode, panicsIfAsked(interceptor))
+		}
+		hooked.Methods = append(hooked.Methods, method)
+	}
+	r.ServiceRegistrar.RegisterService(&hooked, implementation)
+}
+
+// panicsIfAsked puts the panic inside of all interceptors of the server, where a handler's is.
+func panicsIfAsked(outer grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		inner := func(ctx context.Context, request any) (any, error) {
+			if len(metadata.ValueFromIncomingContext(ctx, panicHeader)) > 0 {
+				panic("a caller asked for a panic")
+			}
+			return handler(ctx, request)
+		}
+		if outer == nil {
+			return inner(ctx, request)
+		}
+		return outer(ctx, request, info, inner)
+	}
+}

@@ -1,0 +1,326 @@
+package resources
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/certs"
+	"github.com/trivet-dev/trivet/test/internal/child"
+)
+
+const (
+	// herdInterval and herdGrace are leasesvc's defaults for nodes.
+	herdInterval = 5 * time.Second
+	herdGrace    = 20 * time.Second
+	// shortHerd is the number of agents of the short form.
+	shortHerd = 100
+	// maxHerdMemory bounds the memory of leasesvc during a herd, for each agent. A connection with
+	// TLS needs a fifth of it at rest.
+	maxHerdMemory = 256 << 10
+)
+
+// connections are the client's ends of the open connections of all agents.
+type connections struct {
+	mu   sync.Mutex // guards open
+	open map[net.Conn]bool
+}
+
+// dialFrom connects from an address of its own for each agent, as agents on different nodes do.
+func (c *connections) dialFrom(number int) func(ctx context.Context, address string) (net.Conn, error) {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(number>>8), byte(number))}}
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		counted := &countedConn{Conn: conn, all: c}
+		c.open[counted] = true
+		return counted, nil
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	all *connections
+}
+
+func (c *countedConn) Close() error {
+	c.all.mu.Lock()
+	delete(c.all.open, c)
+	c.all.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// closeAll closes all connections at the same moment, and returns their number.
+func (c *connections) closeAll() int {
+	c.mu.Lock()
+	open := c.open
+	c.open = map[net.Conn]bool{}
+	c.mu.Unlock()
+	for conn := range open {
+		_ = conn.(*countedConn).Conn.Close()
+	}
+	return len(open)
+}
+
+// herd is one leasesvc with many agents.
+type herd struct {
+	*world
+	leasesvc    *server
+	agents      *beating
+	connections *connections
+}
+
+func herdNode(number int) string { return fmt.Sprintf("herd-%05d", number) }
+
+func newHerd(t *testing.T, size int, secure bool) *herd {
+	t.Helper()
+	h := &herd{world: newWorld(t, *long), connections: &connections{open: map[net.Conn]bool{}}}
+	if *long {
+		h.createNodes(size)
+	}
+	args, transport := insecureArgs(), func(int) credentials.TransportCredentials { return insecure.NewCredentials() }
+	var admin *http.Client
+	if secure {
+		args, transport, admin = h.secure(size)
+	}
+	h.leasesvc = h.newServer(leases, 0, append(args, "--loops=*,node-health")...)
+	if secure {
+		h.leasesvc.client, h.leasesvc.scheme = admin, "https"
+	}
+	h.leasesvc.start()
+	h.leasesvc.awaitReady()
+	holders := make([]string, size)
+	for number := range holders {
+		holders[number] = herdNode(number)
+	}
+	begin := time.Now()
+	h.agents = h.beat(nodeHolders(holders), []string{h.leasesvc.grpc}, func(number int) func(string) (*grpc.ClientConn, error) {
+		own, from := transport(number), h.connections.dialFrom(number)
+		return func(target string) (*grpc.ClientConn, error) {
+			return grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(own), grpc.WithContextDialer(from),
+				grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
+		}
+	})
+	h.renewedSince(h.agents, begin, startTimeout)
+	return h
+}
+
+// createNodes creates ready Nodes, as kubelets register them.
+func (h *herd) createNodes(size int) {
+	h.Helper()
+	group, ctx := errgroup.WithContext(context.Background())
+	group.SetLimit(16)
+	for number := range size {
+		group.Go(func() error {
+			now := metav1.Now()
+			_, err := h.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: herdNode(number)},
+				Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
+					Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test", LastHeartbeatTime: now, LastTransitionTime: now,
+				}}},
+			}, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// secure returns the flags of a server with TLS, the credentials of each agent, and a client of the
+// administrative address.
+func (h *herd) secure(size int) (args []string, transport func(int) credentials.TransportCredentials, admin *http.Client) {
+	h.Helper()
+	now := time.Now()
+	authority, err := certs.NewAuthority("herd", time.Hour, now)
+	if err != nil {
+		h.Fatal(err)
+	}
+	issue := func(leaf certs.Leaf) certs.KeyPair {
+		pair, err := authority.Issue(leaf, time.Hour, now)
+		if err != nil {
+			h.Fatal(err)
+		}
+		return pair
+	}
+	write := func(name string, content []byte) string {
+		path := filepath.Join(h.dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			h.Fatal(err)
+		}
+		return path
+	}
+	pair := issue(certs.ServerLeaf(leases, "trivet-system", "cluster.local"))
+	args = []string{
+		"--tls-cert-file=" + write("server.crt", pair.CertPEM), "--tls-key-file=" + write("server.key", pair.KeyPEM),
+		"--client-ca-file=" + write("ca.crt", authority.CertPEM()), "--audit-log-file=",
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.CertPEM())
+	clientOf := func(leaf certs.Leaf) *tls.Config {
+		own := issue(leaf)
+		certificate, err := tls.X509KeyPair(own.CertPEM, own.KeyPEM)
+		if err != nil {
+			h.Fatal(err)
+		}
+		return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}, ServerName: leases, MinVersion: tls.VersionTLS13}
+	}
+	all := make([]*tls.Config, size)
+	for number := range all {
+		all[number] = clientOf(certs.NodeLeaf(herdNode(number)))
+	}
+	administrator := &http.Transport{TLSClientConfig: clientOf(certs.ClientLeaf("administrator", "system:masters"))}
+	h.Cleanup(administrator.CloseIdleConnections)
+	return args, func(number int) credentials.TransportCredentials { return credentials.NewTLS(all[number]) }, &http.Client{Transport: administrator}
+}
+
+// disturb does something to all connections, and measures until each agent is renewed again.
+func (h *herd) disturb(tb *table, what string, do func() (since time.Time)) {
+	h.Helper()
+	lost, answers := h.counters()
+	client, err := child.UsageOf(os.Getpid())
+	if err != nil {
+		h.Fatal(err)
+	}
+	since := do()
+	server := h.leasesvc.kernel()
+	if err := h.leasesvc.process.ResetPeak(); err != nil {
+		h.Fatal(err)
+	}
+	var peak atomic.Int64
+	watching, stop := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		for watching.Err() == nil {
+			if text, err := h.leasesvc.get(watching, "/metrics"); err == nil {
+				peak.Store(max(peak.Load(), int64(sumOf(text, "trivet_connection_handshakes"))))
+			}
+			pause(watching, 500*time.Millisecond)
+		}
+	})
+	took := h.renewedSince(h.agents, since, startTimeout)
+	stop()
+	done.Wait()
+	after := h.leasesvc.kernel()
+	clientAfter, err := child.UsageOf(os.Getpid())
+	if err != nil {
+		h.Fatal(err)
+	}
+	bound := herdInterval
+	if !*long {
+		bound = startTimeout // the short form says nothing about time
+	}
+	size := time.Duration(len(h.agents.agents))
+	tb.add(what+": half of the agents renewed after", "%s", duration(percentile(took, 0.5)))
+	tb.add(what+": 99 % of the agents renewed after", "%s", duration(percentile(took, 0.99)))
+	atMost(tb, what+": all agents renewed after", percentile(took, 1), bound, duration)
+	tb.add(what+": processor time of leasesvc meanwhile, for each agent", "%s, %s in all", duration((after.CPU-server.CPU)/size), duration(after.CPU-server.CPU))
+	tb.add(what+": processor time of all agents meanwhile, on the same machine", "%s", duration(clientAfter.CPU-client.CPU))
+	atMost(tb, what+": largest memory of leasesvc", after.Peak, h.memoryBound(), mebibytes)
+	tb.add(what+": TLS handshakes at a time, at most seen", "%d", peak.Load())
+	lostAfter, answersAfter := h.counters()
+	tb.add(what+": streams lost by agents, a reconnection that is refused included", "%d", lostAfter-lost)
+	tb.add(what+": answers with an interval and no directive, and with one", "%d, %d", answersAfter["none"]-answers["none"], directed(answersAfter)-directed(answers))
+	m := h.leasesvc.metrics()
+	tb.add(what+": connections and streams that leasesvc refused", "%.0f, %.0f", m["trivet_connections_refused_total"], m["trivet_lease_rejected_streams_total"])
+	if *long {
+		atMost(tb, what+": Nodes that were marked", len(h.marked()), 0, count)
+	}
+}
+
+// memoryBound is that of all agents, beside what the process needs without them.
+func (h *herd) memoryBound() int64 {
+	const empty = 512 << 20 // with the race detector
+	return empty + int64(len(h.agents.agents))*maxHerdMemory
+}
+
+func directed(answers map[string]uint64) (sum uint64) {
+	for directive, n := range answers {
+		if directive != "none" {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// counters returns the streams that agents have lost, and the answers that they got, by directive.
+func (h *herd) counters() (lost uint64, answers map[string]uint64) {
+	answers = map[string]uint64{}
+	for _, a := range h.agents.agents {
+		s := a.Status()
+		lost += s.LostStreams
+		for directive, n := range s.Answers {
+			answers[directive] += n
+		}
+	}
+	return lost, answers
+}
+
+func testHerd(t *testing.T, secure bool) {
+	size, name := shortHerd, "without TLS"
+	if *long {
+		size = *agents
+	}
+	if secure {
+		name = "with TLS"
+	}
+	h := newHerd(t, size, secure)
+	tb := newTable(t, fmt.Sprintf("%d agents reconnect at once, %s", size, name))
+	tb.add("interval of the beats, and grace period", "%v, %v", herdInterval, herdGrace)
+	tb.add("processors of the machine", "%d", runtime.NumCPU())
+	h.disturb(tb, "all connections closed", func() time.Time {
+		closed := h.connections.closeAll()
+		if closed < size {
+			t.Errorf("%d connections were closed, want %d at least", closed, size)
+		}
+		return time.Now()
+	})
+	if !*long {
+		return
+	}
+	h.disturb(tb, "the only replica restarted", func() time.Time {
+		h.leasesvc.stop()
+		h.leasesvc.start()
+		h.await(startTimeout, func(ctx context.Context) error {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.leasesvc.grpc)
+			return errors.Join(err, closed(conn))
+		})
+		return time.Now()
+	})
+}
+
+func closed(conn net.Conn) error {
+	if conn == nil {
+		return nil
+	}
+	return conn.Close()
+}
+
+func TestHerd_Plaintext(t *testing.T) { testHerd(t, false) }
+
+func TestHerd_TLS(t *testing.T) {
+	full(t)
+	testHerd(t, true)
+}

@@ -1,0 +1,157 @@
+package resources
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trivet-dev/trivet/agent"
+)
+
+// probe is a Pod with a Service, whose readiness a test changes to see how long a change takes.
+type probe struct {
+	*world
+	name  string
+	pod   *corev1.Pod
+	ready bool
+}
+
+func (w *world) newProbe(name, address string) *probe {
+	w.Helper()
+	ctx := context.Background()
+	if _, err := w.kube.CoreV1().Services(namespace).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": name},
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	pod, err := w.kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{NodeName: "sim-node-0000", Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app:1"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}}
+	return &probe{world: w, name: name, pod: pod}
+}
+
+// change makes the Pod ready, or not ready.
+func (p *probe) change(ctx context.Context) error {
+	ready := corev1.ConditionTrue
+	if p.ready {
+		ready = corev1.ConditionFalse
+	}
+	pod := p.pod.DeepCopy()
+	pod.ResourceVersion = ""
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}
+	if _, err := p.kube.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	p.ready = !p.ready
+	return nil
+}
+
+// applied returns an error unless the EndpointSlice of the Service has the present readiness.
+func (p *probe) applied(ctx context.Context) error {
+	list, err := p.kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + p.name})
+	if err != nil {
+		return err
+	}
+	for _, slice := range list.Items {
+		for _, endpoint := range slice.Endpoints {
+			if endpoint.Conditions.Ready != nil && *endpoint.Conditions.Ready == p.ready {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no slice of %s has an endpoint whose readiness is %v", p.name, p.ready)
+}
+
+// beating are agents, each with one holder and a connection of its own.
+type beating struct {
+	agents  []*agent.Agent
+	holders []agent.Holder
+	running sync.WaitGroup
+	cancel  context.CancelFunc
+}
+
+// beat starts agents for holders. The test's cleanup ends them.
+func (w *world) beat(holders []agent.Holder, targets []string, dial func(number int) func(target string) (*grpc.ClientConn, error)) *beating {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	b := &beating{holders: holders, cancel: cancel}
+	w.Cleanup(b.end)
+	for number, holder := range holders {
+		a, err := agent.New(agent.Config{
+			Targets: targets, Cluster: clusterName, Name: "resources", Logger: slog.New(slog.DiscardHandler),
+			Dial: dial(number), Holders: []agent.Holder{holder},
+		})
+		if err != nil {
+			w.Fatal(err)
+		}
+		b.agents = append(b.agents, a)
+		b.running.Go(func() { _ = a.Run(ctx) }) // nil after cancel
+	}
+	return b
+}
+
+func (b *beating) end() {
+	b.cancel()
+	b.running.Wait()
+}
+
+// missing returns an error unless each agent has an accepted beat after a time.
+func (b *beating) missing(since time.Time) error {
+	for i, a := range b.agents {
+		if r := a.Renewed(b.holders[i]); !r.Accepted.After(since) {
+			return fmt.Errorf("%s has no accepted beat since: %s", b.holders[i].Name, a.Status().LastError)
+		}
+	}
+	return nil
+}
+
+// renewedSince waits until each agent has an accepted beat after a time, and returns when that was.
+func (w *world) renewedSince(b *beating, since time.Time, within time.Duration) []time.Duration {
+	w.Helper()
+	took := make([]time.Duration, len(b.agents))
+	w.await(within, func(context.Context) error {
+		missing := 0
+		var reason string
+		for i, a := range b.agents {
+			if took[i] > 0 {
+				continue
+			}
+			if r := a.Renewed(b.holders[i]); r.Accepted.After(since) {
+				took[i] = r.Accepted.Sub(since)
+			} else {
+				missing++
+				reason = a.Status().LastError
+			}
+		}
+		if missing > 0 {
+			return fmt.Errorf("%d of %d agents have no accepted beat since; one of them: %s", missing, len(b.agents), reason)
+		}
+		return nil
+	})
+	return took
+}
+
+// nodeHolders returns the holders of the Nodes of package simulate.
+func nodeHolders(nodes []string) []agent.Holder {
+	holders := make([]agent.Holder, len(nodes))
+	for i, name := range nodes {
+		holders[i] = agent.Holder{Class: "node", Name: name, BootID: "boot"}
+	}
+	return holders
+}

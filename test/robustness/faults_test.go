@@ -1,0 +1,295 @@
+package robustness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/faultproxy"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
+)
+
+// restartPause is the time until a killed process is replaced.
+const restartPause = 2 * time.Second
+
+// inject injects the faults of a step at their times, and returns after the end of the last one.
+func (w *world) inject(number int, step schedule.Step) error {
+	began := time.Now()
+	w.present.Store(&step)
+	results := make([]error, len(step))
+	var injecting sync.WaitGroup
+	for i, f := range step {
+		injecting.Go(func() {
+			pause(context.Background(), f.Start-time.Since(began))
+			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
+			err := w.injectOne(f)
+			if window.To = window.From; f.Duration > 0 {
+				window.To = w.now()
+			}
+			entry := schedule.EntryOf(f.Kind)
+			window.Graceful = entry.Graceful
+			switch {
+			case entry.Excuses:
+				window.Excused = window.To
+			case entry.Notice > 0:
+				window.Excused = min(window.To, window.From+entry.Notice)
+			}
+			w.mu.Lock()
+			w.record.Windows = append(w.record.Windows, window)
+			w.mu.Unlock()
+			if err != nil {
+				results[i] = fmt.Errorf("%v: %w", f, err)
+			}
+		})
+	}
+	injecting.Wait()
+	return errors.Join(results...)
+}
+
+// injectOne injects one fault and reverts it after its duration.
+func (w *world) injectOne(f schedule.Fault) error {
+	target := w.leader(f.Service)
+	if inject := programInjections()[f.Kind]; inject != nil {
+		return inject(w, target, f)
+	}
+	switch f.Kind {
+	case schedule.Kill:
+		w.down(target, 0)
+		target.kill()
+		pause(context.Background(), restartPause)
+		return target.start()
+	case schedule.Freeze:
+		if err := target.signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		w.down(target, f.Duration)
+		pause(context.Background(), f.Duration)
+		return target.signal(syscall.SIGCONT)
+	case schedule.Revoke:
+		return w.revoke(target)
+	case schedule.CutBoth:
+		hold(f.Duration, target.etcd.BlockToTarget, target.etcd.BlockFromTarget)
+	case schedule.CutTwice:
+		hold(f.Duration/3, target.etcd.BlockToTarget, target.etcd.BlockFromTarget)
+		pause(context.Background(), f.Duration/3)
+		hold(f.Duration/3, target.etcd.BlockToTarget, target.etcd.BlockFromTarget)
+	case schedule.CutToEtcd:
+		hold(f.Duration, target.etcd.BlockToTarget)
+	case schedule.CutFromEtcd:
+		hold(f.Duration, target.etcd.BlockFromTarget)
+	case schedule.EtcdFrozen:
+		var blocks []func(bool)
+		for _, s := range w.slots {
+			blocks = append(blocks, s.etcd.BlockToTarget, s.etcd.BlockFromTarget)
+		}
+		hold(f.Duration, blocks...)
+	case schedule.Compact:
+		return w.compact(target, f.Duration)
+	case schedule.CallsCut:
+		hold(f.Duration, target.calls.BlockToTarget)
+	case schedule.CallsSlow:
+		target.calls.SetDelay(200 * time.Millisecond)
+		pause(context.Background(), f.Duration)
+		target.calls.SetDelay(0)
+	case schedule.EtcdStopped:
+		return w.stopEtcd(f.Duration)
+	case schedule.Herd:
+		for _, s := range w.slots {
+			s.calls.Disconnect(true)
+			s.calls.Disconnect(false)
+		}
+	case schedule.Starved:
+		return starve(target, f.Duration)
+	case schedule.AddressFreed:
+		return w.freeAddressInUse()
+	case schedule.APIServerKilled:
+		return w.killAPIServer(f.Duration)
+	default:
+		if inject := etcdInjections()[f.Kind]; inject != nil {
+			return inject(w, f)
+		}
+		return w.disturbKube(f)
+	}
+	return nil
+}
+
+// down records that the process of a slot does not run for a time from now on, or for ever.
+func (w *world) down(target *slot, duration time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d := history.Down{Process: target.processName(), From: w.now()}
+	if duration > 0 {
+		d.To = d.From + duration
+	}
+	w.record.Downs = append(w.record.Downs, d)
+}
+
+// disturbKube disturbs the requests of all replicas of a service to kube-apiserver.
+func (w *world) disturbKube(f schedule.Fault) error {
+	for _, s := range w.slots {
+		if s.service != f.Service {
+			continue
+		}
+		var stop func()
+		switch f.Kind {
+		case schedule.SlowAPIServer:
+			stop = s.kube.Delay(everything, time.Second)
+		case schedule.Throttled:
+			stop = s.kube.Refuse(func(r faultproxy.Request) bool { return r.Resource != "" && r.Verb != "watch" }, 429, metav1.StatusReasonTooManyRequests)
+		case schedule.Conflicts:
+			stop = s.kube.Refuse(func(r faultproxy.Request) bool { return r.Verb == "update" || r.Verb == "patch" }, 409, metav1.StatusReasonConflict)
+		case schedule.StalledWatches:
+			stop = s.kube.HoldOpenWatches(everything)
+		case schedule.LateWatches:
+			stop = s.kube.DelayEvents(everything, 2*time.Second)
+		default:
+			return fmt.Errorf("fault %q has no injection", f.Kind)
+		}
+		defer stop()
+	}
+	pause(context.Background(), f.Duration)
+	return nil
+}
+
+func everything(faultproxy.Request) bool { return true }
+
+// hold blocks directions of relays for a duration.
+func hold(duration time.Duration, blocks ...func(bool)) {
+	for _, block := range blocks {
+		block(true)
+	}
+	pause(context.Background(), duration)
+	for _, block := range blocks {
+		block(false)
+	}
+}
+
+// leader returns the slot whose process holds the most shards of a service.
+func (w *world) leader(service string) *slot {
+	held := w.recorder.holders(service)
+	var best *slot
+	for _, s := range w.slots {
+		if s.service == service && (best == nil || held[s.processName()] > held[best.processName()]) {
+			best = s
+		}
+	}
+	return best
+}
+
+// replicaID returns the id of the present process of a slot.
+func (w *world) replicaID(s *slot) (string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(w.recorder.processes)) {
+		if w.recorder.processes[id] == s.processName() {
+			return id, nil
+		}
+	}
+	return "", fmt.Errorf("%s has not registered", s.processName())
+}
+
+// revoke revokes the etcd lease of a replica.
+func (w *world) revoke(target *slot) error {
+	id, err := w.replicaID(target)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	answer, err := w.etcd.Get(ctx, term.Prefix(clusterName)+"members/"+target.service+"/"+id)
+	if err != nil {
+		return err
+	}
+	for _, entry := range answer.Kvs {
+		if _, err := w.etcd.Revoke(ctx, clientv3.LeaseID(entry.Lease)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compact compacts etcd's history while a replica is disconnected.
+func (w *world) compact(target *slot, duration time.Duration) error {
+	target.etcd.Disconnect(true)
+	defer target.etcd.Disconnect(false)
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout+duration)
+	defer cancel()
+	marker, err := w.etcd.Put(ctx, markerKey, "")
+	if err != nil {
+		return err
+	}
+	for w.recorder.lastRevision() < marker.Header.Revision && ctx.Err() == nil {
+		pause(ctx, 20*time.Millisecond)
+	}
+	if _, err := w.etcd.Compact(ctx, marker.Header.Revision); err != nil {
+		return err
+	}
+	pause(ctx, duration)
+	return nil
+}
+
+// markerKey has no meaning but its revision.
+const markerKey = "/robustness/marker"
+
+// killAPIServer kills the second kube-apiserver and restarts it.
+func (w *world) killAPIServer(duration time.Duration) error {
+	w.server(false)
+	w.peer.Kill()
+	pause(context.Background(), duration)
+	if err := w.peer.Start(); err != nil {
+		return err
+	}
+	w.server(true)
+	return nil
+}
+
+// stopEtcd stops etcd for a duration, and returns when both kube-apiservers answer again.
+func (w *world) stopEtcd(duration time.Duration) error {
+	if err := w.cluster.StopEtcd(); err != nil {
+		return err
+	}
+	pause(context.Background(), duration)
+	if err := w.cluster.StartEtcd(); err != nil {
+		return err
+	}
+	return w.awaitAPIServers()
+}
+
+// starve lets a process run a tenth of the time.
+func starve(target *slot, duration time.Duration) error {
+	const turn = 100 * time.Millisecond
+	for end := time.Now().Add(duration); time.Now().Before(end); {
+		if err := target.signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		pause(context.Background(), turn*9/10)
+		if err := target.signal(syscall.SIGCONT); err != nil {
+			return err
+		}
+		pause(context.Background(), turn/10)
+	}
+	return nil
+}
+
+// server records that the second kube-apiserver runs or does not run from now on.
+func (w *world) server(running bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	address := advertised()[1]
+	for i := range w.record.Servers {
+		if s := &w.record.Servers[i]; s.Address == address && s.To == 0 {
+			s.To = w.now()
+		}
+	}
+	w.record.Servers = append(w.record.Servers, history.Server{Address: address, Running: running, From: w.now()})
+}

@@ -1,0 +1,149 @@
+package oracle
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+)
+
+// Violation is one breach of a rule.
+type Violation struct {
+	Rule, Service string
+	At            time.Duration
+	// Step is the step of the schedule whose faults preceded it, or -1.
+	Step int
+	Text string
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("%v %s %s: %s", v.At.Round(time.Millisecond), v.Service, v.Rule, v.Text)
+}
+
+// Measure is the longest time in one step for which a rule with a bound did not hold.
+type Measure struct {
+	Rule, Service string
+	Step          int
+	// Stalled is the part of Took in which the machine did not run the world.
+	Took, Stalled, Bound time.Duration
+	What                 string
+}
+
+// Bounds are the times that the rules allow.
+type Bounds struct {
+	// Promised are the times by rule. Margin is what a loaded machine may need in addition.
+	Promised map[string]time.Duration
+	Margin   time.Duration
+	// Observation is what the rule "dead" allows for changes of the leader.
+	Observation Observation
+}
+
+// Report is the result of Check.
+type Report struct {
+	// Violations are ordered by time.
+	Violations []Violation
+	// Measures has one entry for each rule, service and step with a lag.
+	Measures []Measure
+	// Traffic counts what the rules judged, by rule.
+	Traffic map[string]int
+}
+
+// finding collects what one rule finds.
+type finding struct {
+	lags       []history.Lag
+	violations []Violation
+	traffic    map[string]int
+	// observation is that of the Bounds.
+	observation Observation
+}
+
+func (f *finding) breach(rule, service string, at time.Duration, format string, args ...any) {
+	f.violations = append(f.violations, Violation{Rule: rule, Service: service, At: at, Text: fmt.Sprintf(format, args...)})
+}
+
+func (f *finding) lag(rule, service string, from, to time.Duration, what string) {
+	if to > from {
+		f.lags = append(f.lags, history.Lag{Rule: rule, Service: service, What: what, From: from, To: to})
+	}
+}
+
+// whole adds a lag that only an excuse divides.
+func (f *finding) whole(rule, service string, from, to time.Duration, what string) {
+	if to > from {
+		f.lags = append(f.lags, history.Lag{Rule: rule, Service: service, What: what, From: from, To: to, Whole: true})
+	}
+}
+
+func (f *finding) count(rule string, n int) { f.traffic[rule] += n }
+
+// judge is a function that finds the breaches of some rules.
+type judge struct {
+	rules string
+	find  func(history.History, *finding)
+}
+
+func judges(bounds Bounds) []judge {
+	return []judge{
+		{"holder", holders}, {"act", acts}, {"stale", stale}, {"living dead", nodes}, {"lease regress", leases},
+		{"present absent duplicate", pods}, {"empty published unpublished", servers}, {"unallocated shared", allocations},
+		{"foreign", foreign}, {"answer silence", answers}, {"lost", mutations}, {"told", readings}, {"level", levels}, {"labelled", labels},
+		{"call", func(h history.History, f *finding) { calls(h, bounds, f) }},
+	}
+}
+
+// Check judges a history by some rules, or by all if none is named. A rule with a lag and without a
+// bound is a mistake of the caller, and gives a violation.
+func Check(h history.History, bounds Bounds, only ...string) Report {
+	f := &finding{traffic: map[string]int{}, observation: bounds.Observation}
+	for _, j := range judges(bounds) {
+		if len(only) == 0 || slices.ContainsFunc(strings.Fields(j.rules), func(rule string) bool { return slices.Contains(only, rule) }) {
+			j.find(h, f)
+		}
+	}
+	report := Report{Traffic: f.traffic}
+	worst := map[Measure]Measure{} // by rule, service and step
+	for _, lag := range f.lags {
+		bound, known := bounds.Promised[lag.Rule]
+		part := h.Unexcused(lag)
+		if part.Net() <= 0 {
+			continue
+		}
+		if part.Net() > bound+bounds.Margin || !known {
+			f.breach(lag.Rule, lag.Service, part.At, "%s: from %v to %v, %v of that without a fault and %v without the machine; the bound is %v",
+				lag.What, lag.From.Round(time.Millisecond), lag.To.Round(time.Millisecond), part.Took.Round(time.Millisecond),
+				part.Stalled.Round(time.Millisecond), bound)
+		}
+		key := Measure{Rule: lag.Rule, Service: lag.Service, Step: h.StepAt(part.At)}
+		if part.Net() > worst[key].Took-worst[key].Stalled {
+			worst[key] = Measure{
+				Rule: lag.Rule, Service: lag.Service, Step: key.Step, Took: part.Took, Stalled: part.Stalled, Bound: bound, What: lag.What,
+			}
+		}
+	}
+	for _, m := range worst {
+		report.Measures = append(report.Measures, m)
+	}
+	slices.SortFunc(report.Measures, func(a, b Measure) int {
+		return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Rule, b.Rule))
+	})
+	for _, v := range f.violations {
+		if v.At < h.Begin || v.At > h.End {
+			continue
+		}
+		v.Step = h.StepAt(v.At)
+		report.Violations = append(report.Violations, v)
+	}
+	slices.SortStableFunc(report.Violations, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
+	return report
+}
+
+// until returns the end of a time that may last to the end of the history.
+func until(h history.History, to time.Duration) time.Duration {
+	if to == 0 {
+		return h.End
+	}
+	return to
+}

@@ -1,0 +1,250 @@
+package oracle
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+)
+
+const s = time.Second
+
+// bounds allow the lags of the sound history and no spoiled one.
+func bounds() Bounds {
+	all := Bounds{Promised: map[string]time.Duration{}, Observation: Observation{Grace: 5 * s, Least: 2 * s, Quiet: 2 * s, Unstored: s}}
+	for _, rule := range []string{"holder", "dead", "lease", "present", "absent", "duplicate", "published", "unpublished", "unallocated", "silence", "told", "call"} {
+		all.Promised[rule] = 6 * s
+	}
+	return all
+}
+
+// sound is a history in which every rule has something to judge, and none is broken. The leader of
+// the only shard of slicesvc is killed at 20 s.
+func sound() history.History {
+	web := map[string]string{"app": "web"}
+	renewed := time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
+	return history.History{
+		Begin: 10 * s, End: 60 * s, Shards: map[string]int{history.Slicesvc: 1},
+		Calls:   []history.Call{{Method: "Get", Target: history.Gateway, From: 11 * s, To: 12 * s}},
+		Levels:  []history.Level{{At: 59 * s, Service: history.Slicesvc, Process: "b", What: "memory", Value: 1, Most: 2}},
+		Windows: []history.Window{{Fault: "leader killed", Service: history.Slicesvc, From: 20 * s, To: 20 * s}},
+		Downs:   []history.Down{{Process: "a", From: 20 * s}},
+		Claims: []history.Claim{
+			{Service: history.Slicesvc, Holder: "a", Epoch: 5, Gone: 40, From: 1 * s, To: 24 * s},
+			{Service: history.Slicesvc, Holder: "b", Epoch: 41, From: 25 * s},
+		},
+		Acts: []history.Act{
+			{Service: history.Slicesvc, Process: "a", Object: "slices demo/web-1", Verb: "create", Sent: 12 * s, Answered: 13 * s, Revision: 22},
+			{Service: history.Slicesvc, Process: "b", Object: "slices demo/web-1", Verb: "update", Sent: 31 * s, Answered: 32 * s, Revision: 52},
+			{Service: history.Leasesvc, Process: "c", Shard: history.AnyShard, Object: "nodes n2", Verb: "patch", Sent: 31 * s, Answered: 32 * s, Revision: 55},
+		},
+		Nodes: []history.NodeVersion{
+			{Revision: 6, At: 2 * s, Name: "n1", Ready: "True"}, {Revision: 7, At: 2 * s, Name: "n2", Ready: "True"},
+			{Revision: 55, At: 34 * s, Name: "n2", Ready: "Unknown"},
+		},
+		Lives: []history.Life{{Node: "n1", From: 3 * s}, {Node: "n2", Kubelet: true, From: 3 * s, To: 29 * s}},
+		Renewals: []history.Renewal{
+			{Revision: 10, At: 5 * s, Node: "n1", Renewed: renewed, Duration: 40 * s},
+			{Revision: 53, At: 33 * s, Node: "n1", Renewed: renewed.Add(28 * s), Duration: 40 * s},
+		},
+		Services: []history.ServiceVersion{
+			{Revision: 20, At: 10 * s, Name: "demo/web", Selector: web, Uses: []string{"10.0.0.1", "30001"}},
+			{Revision: 23, At: 15 * s, Name: "demo/other", Uses: []string{"10.0.0.2"}},
+		},
+		Pods: []history.PodVersion{
+			{Revision: 21, At: 11 * s, Namespace: "demo", Name: "web-a", Labels: web, Address: "10.1.0.1", Ready: true},
+			{Revision: 51, At: 30 * s, Namespace: "demo", Name: "web-a", Labels: web, Address: "10.1.0.1"},
+			{Revision: 54, At: 33 * s, Namespace: "demo", Name: "web-a", Gone: true},
+		},
+		Slices: []history.SliceVersion{
+			{Revision: 22, At: 12 * s, Name: "demo/web-1", Service: "demo/web", Ready: map[string]bool{"10.1.0.1": true}},
+			{Revision: 52, At: 32 * s, Name: "demo/web-1", Service: "demo/web", Ready: map[string]bool{"10.1.0.1": false}},
+		},
+		Servers: []history.Server{
+			{Address: "10.99.0.1", Running: true, From: 0},
+			{Address: "10.99.0.2", Running: true, From: 0, To: 40 * s}, {Address: "10.99.0.2", From: 40 * s},
+		},
+		Endpoints: []history.EndpointsVersion{
+			{Revision: 8, At: 3 * s, Addresses: []string{"10.99.0.1", "10.99.0.2"}},
+			{Revision: 60, At: 44 * s, Addresses: []string{"10.99.0.1"}},
+		},
+		Allocation: []history.AllocationVersion{
+			{Revision: 18, At: 9 * s, Subject: "10.0.0.1"}, {Revision: 19, At: 9 * s, Subject: "30001"}, {Revision: 22, At: 14 * s, Subject: "10.0.0.2"},
+		},
+		Foreign: []history.ForeignVersion{{Revision: 9, At: 4 * s, Object: "slices demo/by-hand", Owner: history.Slicesvc}},
+		Answers: []history.Answer{
+			{Asked: 12 * s, Answered: 13 * s, Leaders: []history.Leader{{Service: history.Slicesvc, Holder: "a", Epoch: 5}}},
+			{Asked: 27 * s, Answered: 27 * s, Partial: map[string]bool{history.Slicesvc: true}, Leaders: []history.Leader{{Service: history.Slicesvc, Holder: "a", Epoch: 5}}},
+			{Asked: 28 * s, Answered: 28 * s, Failed: "no answer"},
+			{Asked: 30 * s, Answered: 31 * s, Leaders: []history.Leader{{Service: history.Slicesvc, Holder: "b", Epoch: 41}}},
+		},
+		Readings: []history.Reading{
+			{Asked: 12 * s, Answered: 13 * s, Kind: history.NodesRead, Service: history.Leasesvc, Objects: map[string]string{"n1": "6", "n2": "7"}},
+			{Asked: 36 * s, Answered: 36 * s, Kind: history.NodesRead, Service: history.Leasesvc, Age: s, Objects: map[string]string{"n1": "6", "n2": "7"}},
+			{Asked: 50 * s, Answered: 50 * s, Kind: history.NodesRead, Service: history.Leasesvc, Objects: map[string]string{"n2": "55"}, Partial: true},
+			{Asked: 33 * s, Answered: 33 * s, Kind: history.SlicesRead, Service: history.Slicesvc, Objects: map[string]string{"demo/web-1": "52"}},
+			{Asked: 38 * s, Answered: 38 * s, Kind: history.FindingsRead, Service: history.Bootstrapsvc, Objects: map[string]string{"findings/f": "1"}},
+		},
+		Mutations: []history.Mutation{
+			{Sent: 20 * s, Answered: 22 * s, Value: "1", Accepted: true}, {Sent: 40 * s, Answered: 41 * s},
+			{Sent: 50 * s, Answered: 51 * s, Value: "2"},
+		},
+		Marked: "findings/f",
+		Marks:  []history.MarkVersion{{Revision: 35, At: 21 * s, Value: "1"}, {Revision: 58, At: 43 * s}, {Revision: 61, At: 55 * s, Value: "2"}},
+	}
+}
+
+// withLeader adds the claim of leasesvc that the write to the Node needs.
+func withLeader(h history.History) history.History {
+	h.Claims = append(h.Claims, history.Claim{Service: history.Leasesvc, Holder: "c", Epoch: 4, From: 1 * s})
+	h.Shards[history.Leasesvc] = 1
+	return h
+}
+
+func TestCheck_SoundHistoryHasNoViolation(t *testing.T) {
+	report := Check(withLeader(sound()), bounds())
+	for _, v := range report.Violations {
+		t.Error(v)
+	}
+	if len(report.Measures) < 6 {
+		t.Errorf("%d rules measured a lag, want one for most: %v", len(report.Measures), report.Measures)
+	}
+	for _, rule := range []string{"holder", "act", "stale", "living", "dead", "lease", "present", "published", "unallocated", "foreign", "answer"} {
+		if report.Traffic[rule] == 0 {
+			t.Errorf("rule %s judged nothing", rule)
+		}
+	}
+}
+
+// Each case spoils the sound history in one point.
+func TestCheck_EveryRuleFindsItsBreach(t *testing.T) {
+	for name, c := range map[string]struct {
+		rule  string
+		spoil func(*history.History)
+	}{
+		"no leader for long": {"holder", func(h *history.History) { h.Claims[1].From = 31 * s }},
+		"leader is frozen": {"holder", func(h *history.History) {
+			h.Downs = append(h.Downs, history.Down{Process: "b", From: 40 * s, To: 47 * s})
+		}},
+		"leader is dead and keeps its key": {"holder", func(h *history.History) { h.Downs[0].From = 17 * s; h.Windows[0].From, h.Windows[0].To = 17*s, 17*s }},
+		"no leader at the end":             {"holder", func(h *history.History) { h.Claims[1].To = 50 * s }},
+		"write after the end of the term":  {"act", func(h *history.History) { h.Acts[0].Sent, h.Acts[0].Answered = 27*s, 28*s }},
+		"write between two terms": {"act", func(h *history.History) {
+			h.Acts[1].Sent, h.Acts[1].Answered = 24100*time.Millisecond, 24200*time.Millisecond
+		}},
+		"write of a replica without a shard":    {"act", func(h *history.History) { h.Acts[2].Process = "d" }},
+		"write over one of a later term":        {"stale", func(h *history.History) { h.Acts[0].Revision, h.Acts[0].Answered = 53, 33*s }},
+		"living node is marked":                 {"living", func(h *history.History) { h.Nodes[2].Name = "n1" }},
+		"node with a stopped agent lives again": {"living", func(h *history.History) { h.Lives[1].To, h.Lives[1].Kubelet = 36*s, false }},
+		"kubelet that renews is marked": {"living", func(h *history.History) {
+			h.Lives[1].To, h.Grace = 0, 10*s
+			h.Renewals = append(h.Renewals, history.Renewal{Revision: 54, At: 33 * s, Node: "n2"})
+		}},
+		"dead node is marked late":      {"dead", func(h *history.History) { h.Nodes[2].At = 36 * s }},
+		"dead node is never marked":     {"dead", func(h *history.History) { h.Nodes = h.Nodes[:2] }},
+		"Lease lapses":                  {"lease", func(h *history.History) { h.Renewals[0].Duration = 20 * s }},
+		"Lease is deleted":              {"lease", func(h *history.History) { h.Renewals[1].Gone = true }},
+		"Lease goes back":               {"regress", func(h *history.History) { h.Renewals[1].Renewed = h.Renewals[0].Renewed.Add(-s) }},
+		"unready Pod stays an endpoint": {"present", func(h *history.History) { h.Slices[1].At = 37 * s }},
+		"gone Pod stays an endpoint":    {"present", func(h *history.History) { h.Slices = h.Slices[:1] }},
+		"ready Pod is no endpoint":      {"absent", func(h *history.History) { h.Slices[0].Service = "demo/other" }},
+		"address in two slices": {"duplicate", func(h *history.History) {
+			second := h.Slices[0]
+			second.Name, second.Revision = "demo/web-2", 24
+			h.Slices = append(h.Slices, second)
+		}},
+		"no endpoint of a kube-apiserver": {"empty", func(h *history.History) { h.Endpoints[1].Addresses = nil }},
+		"dead kube-apiserver stays":       {"published", func(h *history.History) { h.Endpoints[1].At = 47 * s }},
+		"running kube-apiserver leaves":   {"unpublished", func(h *history.History) { h.Endpoints[1].Addresses = []string{"10.99.0.3"} }},
+		"address in use is freed": {"unallocated", func(h *history.History) {
+			h.Allocation = append(h.Allocation, history.AllocationVersion{Revision: 30, At: 26 * s, Subject: "10.0.0.1", Gone: true})
+		}},
+		"port is never allocated": {"unallocated", func(h *history.History) { h.Allocation[1].Subject = "30002" }},
+		"address is given twice":  {"shared", func(h *history.History) { h.Services[1].Uses = []string{"10.0.0.1"} }},
+		"object of another program": {"foreign", func(h *history.History) {
+			h.Foreign = append(h.Foreign, history.ForeignVersion{Revision: 33, At: 29 * s, Object: h.Foreign[0].Object})
+		}},
+		"gateway names a former leader":     {"answer", func(h *history.History) { h.Answers[1].Partial = nil }},
+		"gateway names no such term":        {"answer", func(h *history.History) { h.Answers[3].Leaders[0].Epoch = 42 }},
+		"gateway answers late":              {"silence", func(h *history.History) { h.Answers[3].Answered = 38 * s }},
+		"gateway fails for long":            {"silence", func(h *history.History) { h.Answers[3].Failed = "no answer" }},
+		"a list has an old version":         {"told", func(h *history.History) { h.Readings[1].Asked = 45 * s; h.Readings[1].Answered = 45 * s }},
+		"a list has no such version":        {"told", func(h *history.History) { h.Readings[3].Objects = map[string]string{"demo/web-1": "53"} }},
+		"a list leaves a Node out":          {"told", func(h *history.History) { h.Readings[2].Partial = false }},
+		"a list has an old mark":            {"told", func(h *history.History) { h.Readings[4].Objects = map[string]string{"findings/f": ""} }},
+		"an accepted mark is not stored":    {"lost", func(h *history.History) { h.Marks = h.Marks[1:] }},
+		"a mark is stored after the answer": {"lost", func(h *history.History) { h.Mutations[0].Answered = 20500 * time.Millisecond }},
+		"a mark vanishes":                   {"lost", func(h *history.History) { h.Marks[1].At = 39 * s }},
+		"a mark comes back": {"lost", func(h *history.History) {
+			h.Marks = append(h.Marks, history.MarkVersion{Revision: 59, At: 44 * s, Value: "1"})
+		}},
+		"rule without a bound is a mistake": {"silence", func(h *history.History) { h.Answers[0].Answered = 14 * s }},
+		"lag of a service without the fault": {"holder", func(h *history.History) {
+			h.Windows[0].Service = history.Leasesvc
+			h.Claims[0].To = 18900 * time.Millisecond
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := withLeader(sound())
+			c.spoil(&h)
+			allowed := bounds()
+			if strings.HasPrefix(name, "rule without") {
+				delete(allowed.Promised, c.rule)
+			}
+			report := Check(h, allowed)
+			if !slices.ContainsFunc(report.Violations, func(v Violation) bool { return v.Rule == c.rule }) {
+				t.Errorf("violations are %v, want one of rule %s", report.Violations, c.rule)
+			}
+		})
+	}
+}
+
+// A write without an order is found among many that have one.
+func TestActs_ManyWritesOfTwoTerms(t *testing.T) {
+	h := history.History{End: 1000 * s}
+	const terms = 40
+	for i := range terms {
+		holder := string(rune('a' + i%3))
+		from := time.Duration(20*i) * s
+		h.Claims = append(h.Claims, history.Claim{Service: history.Slicesvc, Holder: holder, Epoch: int64(100*i + 1), From: from + s, To: from + 19*s})
+		for n := range 15 {
+			sent := from + time.Duration(1+n)*s
+			h.Acts = append(h.Acts, history.Act{Service: history.Slicesvc, Process: holder, Object: "o", Sent: sent, Answered: sent + 3*s, Revision: int64(100*i + 2 + n)})
+		}
+	}
+	if report := Check(h, bounds()); len(report.Violations) > 0 {
+		t.Fatalf("%d violations, the first: %v", len(report.Violations), report.Violations[0])
+	}
+	late := h.Acts[20]
+	late.Sent, late.Answered, late.Revision = late.Sent+20*s, late.Answered+20*s, late.Revision+100
+	h.Acts = append(h.Acts, late)
+	if report := Check(h, bounds()); len(report.Violations) == 0 {
+		t.Error("a write under a term of another replica is not found")
+	}
+}
+
+// The spoilers, with which each real record is checked too, break their rules.
+func TestSpoilers_BreakTheirRules(t *testing.T) {
+	spoilers := Spoilers()
+	for rule, spoil := range spoilers {
+		t.Run(rule, func(t *testing.T) {
+			h := withLeader(sound())
+			if !spoil(&h) {
+				t.Fatal("the sound history has nothing to spoil")
+			}
+			if report := Check(h, bounds(), rule); !slices.ContainsFunc(report.Violations, func(v Violation) bool { return v.Rule == rule }) {
+				t.Errorf("violations are %v, want one of rule %s", report.Violations, rule)
+			}
+			if empty := (history.History{}); spoil(&empty) {
+				t.Error("an empty history was spoiled")
+			}
+		})
+	}
+	for rule := range bounds().Promised {
+		if spoilers[rule] == nil {
+			t.Errorf("rule %s has no spoiler", rule)
+		}
+	}
+}

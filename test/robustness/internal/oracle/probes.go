@@ -1,0 +1,63 @@
+package oracle
+
+import (
+	"slices"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+)
+
+// calls finds calls that failed, although no fault disturbed them. A fault that a client must not
+// notice excuses nothing. Other faults excuse until the bound after their end. A machine that did
+// not run the services for half of the time of a takeover ends terms as a fault does. Short stalls
+// that add up to that in a longer time end none, so they excuse no call that hangs.
+func calls(h history.History, bounds Bounds, f *finding) {
+	takeover := bounds.Promised["call"]
+	for _, c := range h.Calls {
+		f.count("call", 1)
+		if 2*h.MostStalled(c.From-takeover, c.To, takeover) > takeover {
+			continue
+		}
+		if c.Failed != "" && !slices.ContainsFunc(h.Windows, func(w history.Window) bool {
+			return w.Fault != "" && !w.Graceful && w.From <= c.To && c.From <= w.To+takeover+bounds.Margin
+		}) {
+			f.breach("call", history.Gateway, c.To, "%s of %s, begun at %v: %s", c.Method, c.Target, c.From.Round(time.Millisecond), c.Failed)
+		}
+	}
+}
+
+// levels finds quantities out of their limits.
+func levels(h history.History, f *finding) {
+	for _, l := range h.Levels {
+		f.count("level", 1)
+		if l.Value < l.Least || l.Value > l.Most {
+			f.breach("level", l.Service, l.At, "%s: %s is %g, want %g to %g", l.Process, l.What, l.Value, l.Least, l.Most)
+		}
+	}
+}
+
+// signalled is longer than a signal needs to stop a process.
+const signalled = 100 * time.Millisecond
+
+// labels finds answers that hide that a leader does not run. A process leads until its claim ends,
+// also while it does not run.
+func labels(h history.History, f *finding) {
+	for _, d := range h.Downs {
+		for _, c := range h.Claims {
+			from, to := max(c.From, d.From)+signalled, min(until(h, c.To), until(h, d.To))-slack
+			if c.Holder != d.Process || from >= to {
+				continue
+			}
+			for _, a := range h.Answers {
+				if a.Failed != "" || a.Asked < from || a.Answered > to {
+					continue
+				}
+				f.count("labelled", 1)
+				if !a.Partial[c.Service] {
+					f.breach("labelled", history.Gateway, a.Answered, "an answer to a question at %v lacks nothing of %s, whose leader %s of shard %d does not run",
+						a.Asked.Round(time.Millisecond), c.Service, c.Holder, c.Shard)
+				}
+			}
+		}
+	}
+}

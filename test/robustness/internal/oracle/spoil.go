@@ -1,0 +1,264 @@
+package oracle
+
+import (
+	"slices"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+)
+
+// later is an epoch above every real one.
+const later = int64(1) << 60
+
+// Spoilers returns, for each rule, a change of a history that breaks the rule. A change returns
+// false if the history has nothing for it to spoil, so that the rule could not have been broken. It
+// changes the slices of its argument, not their elements' maps.
+func Spoilers() map[string]func(*history.History) bool {
+	return map[string]func(*history.History) bool{
+		"holder": func(h *history.History) bool {
+			return drop(&h.Claims, func(c history.Claim) bool { return c.Service == history.Slicesvc && c.Shard == 0 })
+		},
+		"act": func(h *history.History) bool {
+			return edit(h.Acts, func(a *history.Act) bool {
+				spoiled := a.Shard != history.AnyShard && within(h, a.Sent)
+				if spoiled {
+					a.Process = "stranger"
+				}
+				return spoiled
+			})
+		},
+		"stale":  spoilStale,
+		"living": spoilLiving,
+		"dead":   spoilDead,
+		"lease": func(h *history.History) bool {
+			return drop(&h.Renewals, func(r history.Renewal) bool { return r.At > h.Begin })
+		},
+		"regress": spoilRegress,
+		"present": func(h *history.History) bool {
+			return drop(&h.Slices, func(s history.SliceVersion) bool { return s.At > h.Begin+early })
+		},
+		"absent":      func(h *history.History) bool { return drop(&h.Slices, func(history.SliceVersion) bool { return true }) },
+		"duplicate":   spoilDuplicate,
+		"empty":       func(h *history.History) bool { return spoilEndpoints(h, nil) },
+		"published":   spoilPublished,
+		"unpublished": func(h *history.History) bool { return spoilEndpoints(h, []string{"another"}) },
+		"unallocated": func(h *history.History) bool {
+			return drop(&h.Allocation, func(history.AllocationVersion) bool { return true })
+		},
+		"shared": spoilShared,
+		"foreign": func(h *history.History) bool {
+			if len(h.Foreign) == 0 {
+				return false
+			}
+			h.Foreign = append(h.Foreign, history.ForeignVersion{Object: h.Foreign[0].Object, Revision: later, At: h.End})
+			return true
+		},
+		"answer": func(h *history.History) bool {
+			return edit(h.Answers, func(a *history.Answer) bool {
+				if len(a.Leaders) == 0 || len(a.Partial) > 0 || a.Failed != "" || !within(h, a.Answered) {
+					return false
+				}
+				a.Leaders = slices.Clone(a.Leaders)
+				a.Leaders[0].Holder, a.Leaders[0].Epoch = "stranger", later
+				return true
+			})
+		},
+		"told": spoilTold,
+		"lost": func(h *history.History) bool {
+			return edit(h.Mutations, func(m *history.Mutation) bool {
+				spoiled := m.Accepted && within(h, m.Answered)
+				if spoiled {
+					m.Value = "another"
+				}
+				return spoiled
+			})
+		},
+		"labelled": spoilLabels,
+		"call":     spoilCalls,
+		"level":    spoilLevels,
+		"silence": func(h *history.History) bool {
+			spoiled := false
+			for i := range h.Answers {
+				h.Answers[i].Failed, spoiled = "no answer", true
+			}
+			return spoiled
+		},
+	}
+}
+
+// spoilTold lets the lists tell the first version of an object for ever.
+func spoilTold(h *history.History) bool {
+	if len(h.Readings) == 0 {
+		return false
+	}
+	spoiled := false
+	for _, kind := range []string{history.NodesRead, history.SlicesRead} {
+		versions, _ := objectsOf(*h, kind)
+		for i, r := range h.Readings {
+			if r.Kind != kind || r.Partial || len(r.Missing) > 0 || !within(h, r.Asked) {
+				continue
+			}
+			for name := range r.Objects {
+				if of := versions[name]; len(of) > 1 && !of[0].gone && of[1].at < r.Asked {
+					h.Readings[i].Objects = map[string]string{name: "-1"}
+					spoiled = true
+					break
+				}
+			}
+		}
+	}
+	return spoiled
+}
+
+// early is the time after the begin in which changes of Pods reach the slices.
+const early = 5 * time.Second
+
+func within(h *history.History, at time.Duration) bool { return h.Begin < at && at < h.End }
+
+func drop[V any](from *[]V, which func(V) bool) bool {
+	before := len(*from)
+	*from = slices.DeleteFunc(*from, which)
+	return len(*from) < before
+}
+
+func edit[V any](all []V, spoil func(*V) bool) bool {
+	for i := range all {
+		if spoil(&all[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func spoilStale(h *history.History) bool {
+	for _, a := range h.Acts {
+		if a.Shard != history.AnyShard && a.Revision > 1 && within(h, a.Answered) {
+			h.Claims = append(h.Claims, history.Claim{Service: a.Service, Shard: a.Shard, Holder: "later", Epoch: later})
+			before := a
+			before.Process, before.Revision = "later", a.Revision-1
+			h.Acts = append(h.Acts, before)
+			return true
+		}
+	}
+	return false
+}
+
+func spoilLiving(h *history.History) bool {
+	for _, l := range h.Lives {
+		for at := max(l.From, h.Begin) + time.Millisecond; at < until(*h, l.To) && at < h.End; at += time.Second {
+			if heard(*h, l, at) {
+				h.Nodes = slices.DeleteFunc(h.Nodes, func(v history.NodeVersion) bool { return v.Name == l.Node })
+				h.Nodes = append(h.Nodes, history.NodeVersion{Name: l.Node, Ready: unknown, Revision: later, At: at})
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// spoilDead lets a node be dead from the start on, and never marked.
+func spoilDead(h *history.History) bool {
+	for _, l := range h.Lives {
+		if l.To == 0 {
+			continue
+		}
+		h.Begin, h.Windows = 0, nil
+		h.Lives = []history.Life{{Node: l.Node, Kubelet: l.Kubelet, To: time.Millisecond}}
+		h.Nodes = slices.DeleteFunc(h.Nodes, func(v history.NodeVersion) bool { return v.Ready == unknown || v.Gone })
+		return true
+	}
+	return false
+}
+
+func spoilRegress(h *history.History) bool {
+	for _, r := range h.Renewals {
+		if !r.Gone && !renewedByKubelet(*h, r.Node) {
+			r.Revision, r.At, r.Renewed = later, h.End, r.Renewed.Add(-time.Hour)
+			// The last version before it must not be a deletion.
+			h.Renewals = slices.DeleteFunc(h.Renewals, func(o history.Renewal) bool { return o.Node == r.Node && o.Gone })
+			h.Renewals = append(h.Renewals, r)
+			return true
+		}
+	}
+	return false
+}
+
+// spoilDuplicate adds a copy of each slice.
+func spoilDuplicate(h *history.History) bool {
+	spoiled := false
+	for _, s := range slices.Clone(h.Slices) {
+		if !s.Gone && len(s.Ready) > 0 {
+			s.Name += "-copy"
+			h.Slices = append(h.Slices, s)
+			spoiled = true
+		}
+	}
+	return spoiled
+}
+
+// spoilEndpoints gives default/kubernetes other endpoints from the begin on.
+func spoilEndpoints(h *history.History, addresses []string) bool {
+	if len(h.Endpoints) == 0 || len(h.Servers) == 0 {
+		return false
+	}
+	first := slices.MinFunc(h.Endpoints, func(a, b history.EndpointsVersion) int { return int(a.Revision - b.Revision) })
+	first.Addresses = []string{h.Servers[0].Address}
+	h.Endpoints = []history.EndpointsVersion{first, {Revision: later, At: h.Begin, Addresses: addresses}}
+	return true
+}
+
+func spoilPublished(h *history.History) bool {
+	for _, v := range h.Endpoints {
+		if len(v.Addresses) > 0 && v.At < h.End {
+			h.Endpoints = []history.EndpointsVersion{v}
+			h.Servers = append(h.Servers, history.Server{Address: v.Addresses[0], From: h.Begin})
+			return true
+		}
+	}
+	return false
+}
+
+// spoilShared lets another Service use, at the end, what a Service uses that is not deleted.
+func spoilShared(h *history.History) bool {
+	for _, s := range h.Services {
+		lasts := !slices.ContainsFunc(h.Services, func(o history.ServiceVersion) bool { return o.Name == s.Name && o.Gone })
+		if lasts && len(s.Uses) > 0 {
+			s.Name, s.Revision, s.At = s.Name+"-copy", later, h.End
+			h.Services = append(h.Services, s)
+			return true
+		}
+	}
+	return false
+}
+
+// spoilCalls makes each call fail. Some are far from any fault.
+func spoilCalls(h *history.History) bool {
+	spoiled := false
+	for i := range h.Calls {
+		h.Calls[i].Failed = "spoiled"
+		spoiled = spoiled || within(h, h.Calls[i].To)
+	}
+	return spoiled
+}
+
+// spoilLevels puts a level above its limit.
+func spoilLevels(h *history.History) bool {
+	return edit(h.Levels, func(l *history.Level) bool {
+		l.Value = l.Most + 1
+		return within(h, l.At)
+	})
+}
+
+// spoilLabels stops a leader around a complete answer.
+func spoilLabels(h *history.History) bool {
+	for _, a := range h.Answers {
+		for _, c := range h.Claims {
+			if a.Failed == "" && !a.Partial[c.Service] && within(h, a.Answered) &&
+				c.From+signalled < a.Asked && a.Answered+slack < until(*h, c.To) && c.Holder != "" {
+				h.Downs = append(h.Downs, history.Down{Process: c.Holder, From: a.Asked - 2*signalled, To: a.Answered + 2*slack})
+				return true
+			}
+		}
+	}
+	return false
+}

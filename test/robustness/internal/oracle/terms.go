@@ -1,0 +1,195 @@
+package oracle
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+)
+
+// checkTimeout bounds the search for a linearization of one shard.
+const checkTimeout = 20 * time.Second
+
+type shardOf struct {
+	service string
+	shard   int
+}
+
+// claimsByShard returns the claims of each shard, in order.
+func claimsByShard(h history.History) map[shardOf][]history.Claim {
+	claims := map[shardOf][]history.Claim{}
+	for _, c := range h.Claims {
+		key := shardOf{c.Service, c.Shard}
+		claims[key] = append(claims[key], c)
+	}
+	for _, list := range claims {
+		slices.SortFunc(list, func(a, b history.Claim) int { return cmp.Compare(a.Epoch, b.Epoch) })
+	}
+	return claims
+}
+
+// holders finds the times in which a shard has no leader that runs.
+func holders(h history.History, f *finding) {
+	claims := claimsByShard(h)
+	for service, shards := range h.Shards {
+		for shard := range shards {
+			what := fmt.Sprintf("shard %d has no leader", shard)
+			led := h.Begin
+			for _, c := range claims[shardOf{service, shard}] {
+				f.count("holder", 1)
+				for _, part := range running(h, c) {
+					f.lag("holder", service, led, part.From, what)
+					led = max(led, part.To)
+				}
+			}
+			f.lag("holder", service, led, h.End, what)
+		}
+	}
+}
+
+// running returns the parts of a claim in which its holder runs, in order.
+func running(h history.History, c history.Claim) []history.Down {
+	var parts []history.Down
+	since, end := c.From, until(h, c.To)
+	downs := slices.SortedFunc(slices.Values(h.Downs), func(a, b history.Down) int { return cmp.Compare(a.From, b.From) })
+	for _, d := range downs {
+		if d.Process != c.Holder || d.From >= end || until(h, d.To) <= since {
+			continue
+		}
+		if d.From > since {
+			parts = append(parts, history.Down{From: since, To: d.From})
+		}
+		since = until(h, d.To)
+	}
+	if since < end {
+		parts = append(parts, history.Down{From: since, To: end})
+	}
+	return parts
+}
+
+// acts checks that each write was sent while its process led. The keys of the terms and the writes
+// of one shard are the operations of one register that holds the leader: a claim sets it, an end
+// clears it, and a write is possible only while it holds the writer. Porcupine searches an order
+// that respects the times. A write of AnyShard needs any shard of the service.
+func acts(h history.History, f *finding) {
+	byShard := map[shardOf][]history.Act{}
+	for _, a := range h.Acts {
+		f.count("act", 1)
+		if a.Shard != history.AnyShard {
+			key := shardOf{a.Service, a.Shard}
+			byShard[key] = append(byShard[key], a)
+			continue
+		}
+		if !slices.ContainsFunc(h.Claims, func(c history.Claim) bool { return c.Service == a.Service && overlaps(h, c, a) }) {
+			f.breach("act", a.Service, a.Sent, "%s sent %s %s while it led no shard", a.Process, a.Verb, a.Object)
+		}
+	}
+	claims := claimsByShard(h)
+	for key, list := range byShard {
+		switch porcupine.CheckOperationsTimeout(leaderModel(), operations(h, claims[key], list), checkTimeout) {
+		case porcupine.Ok:
+		case porcupine.Unknown:
+			f.breach("act", key.service, h.End, "shard %d: no linearization found within %v", key.shard, checkTimeout)
+		case porcupine.Illegal:
+			f.breach("act", key.service, list[0].Sent, "shard %d: its writes and terms are not linearizable", key.shard)
+			for _, a := range list {
+				if !slices.ContainsFunc(claims[key], func(c history.Claim) bool { return overlaps(h, c, a) }) {
+					f.breach("act", key.service, a.Sent, "%s sent %s %s while it did not lead shard %d", a.Process, a.Verb, a.Object, key.shard)
+				}
+			}
+		}
+	}
+}
+
+// slack is longer than a change in etcd needs to reach the record while the machine runs the test.
+const slack = 300 * time.Millisecond
+
+// recordedFrom returns the earliest time at which a change can have been made that reached the
+// record at a time.
+func recordedFrom(h history.History, at time.Duration) time.Duration {
+	return at - slack - h.Stalled(at-10*slack, at)
+}
+
+// overlaps says whether an act can have been sent under a claim.
+func overlaps(h history.History, c history.Claim, a history.Act) bool {
+	return c.Holder == a.Process && recordedFrom(h, c.From) <= a.Answered && a.Sent <= until(h, c.To)
+}
+
+// operation is a claim, the end of one, or a write.
+type operation struct {
+	kind   string // "claim", "end" or "write"
+	holder string
+	epoch  int64
+}
+
+func operations(h history.History, claims []history.Claim, writes []history.Act) []porcupine.Operation {
+	var out []porcupine.Operation
+	add := func(op operation, call, answer time.Duration) {
+		out = append(out, porcupine.Operation{ClientId: len(out), Input: op, Call: int64(call), Return: int64(max(answer, call))})
+	}
+	for _, c := range claims {
+		add(operation{kind: "claim", holder: c.Holder, epoch: c.Epoch}, recordedFrom(h, c.From), c.From)
+		if c.To != 0 {
+			add(operation{kind: "end", holder: c.Holder, epoch: c.Epoch}, recordedFrom(h, c.To), c.To)
+		}
+	}
+	for _, w := range writes {
+		add(operation{kind: "write", holder: w.Process}, w.Sent, w.Answered)
+	}
+	return out
+}
+
+// leaderModel is the register of the leader of one shard.
+func leaderModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return operation{} },
+		Step: func(state, input, _ any) (bool, any) {
+			present, isState := state.(operation)
+			op, isInput := input.(operation)
+			if !isState || !isInput {
+				return false, state
+			}
+			switch op.kind {
+			case "claim":
+				return present.holder == "" && op.epoch > present.epoch, operation{holder: op.holder, epoch: op.epoch}
+			case "end":
+				return present.epoch == op.epoch && present.holder != "", operation{epoch: op.epoch}
+			default:
+				return present.holder == op.holder, present
+			}
+		},
+	}
+}
+
+// stale checks that no term changed an object after a later term had changed it. The term of a
+// write is the last one that its process had claimed when it sent the write.
+func stale(h history.History, f *finding) {
+	claims := claimsByShard(h)
+	type change struct {
+		epoch int64
+		by    string
+	}
+	last := map[string]change{}
+	ordered := slices.SortedFunc(slices.Values(h.Acts), func(a, b history.Act) int { return cmp.Compare(a.Revision, b.Revision) })
+	for _, a := range ordered {
+		if a.Shard == history.AnyShard || a.Revision == 0 {
+			continue
+		}
+		f.count("stale", 1)
+		var epoch int64
+		for _, c := range claims[shardOf{a.Service, a.Shard}] {
+			if c.Holder == a.Process && recordedFrom(h, c.From) <= a.Answered {
+				epoch = c.Epoch
+			}
+		}
+		if before := last[a.Object]; epoch < before.epoch {
+			f.breach("stale", a.Service, a.Answered, "%s: revision %d by %s under epoch %d is over one by %s under epoch %d",
+				a.Object, a.Revision, a.Process, epoch, before.by, before.epoch)
+		}
+		last[a.Object] = change{epoch: max(epoch, last[a.Object].epoch), by: a.Process}
+	}
+}

@@ -1,0 +1,191 @@
+package schedule
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Fault is one scheduled fault.
+type Fault struct {
+	Kind Kind
+	// Service has the fault, or is empty for a fault of all.
+	Service string
+	// Start is the time since the begin of the step. Duration is 0 for a fault that is over at
+	// once.
+	Start, Duration time.Duration
+}
+
+func (f Fault) String() string {
+	text := string(f.Kind)
+	if f.Service != "" {
+		text += " (" + f.Service + ")"
+	}
+	if f.Start > 0 {
+		text += fmt.Sprintf(" after %v", f.Start)
+	}
+	if f.Duration > 0 {
+		text += fmt.Sprintf(" for %v", f.Duration)
+	}
+	return text
+}
+
+// Step is one fault, or several at overlapping times.
+type Step []Fault
+
+func (s Step) String() string {
+	names := make([]string, len(s))
+	for i, f := range s {
+		names[i] = f.String()
+	}
+	return strings.Join(names, " with ")
+}
+
+// End returns the time at which the last fault of a step is over.
+func (s Step) End() time.Duration {
+	var end time.Duration
+	for _, f := range s {
+		end = max(end, f.Start+f.Duration)
+	}
+	return end
+}
+
+// Setting says what to draw.
+type Setting struct {
+	// Entries are the rows of the table to draw from.
+	Entries []Entry
+	// Steps is the number of steps. 0 gives each entry one step.
+	Steps int
+	// Pairs injects two faults in each step, of different services if they can have different ones.
+	Pairs bool
+	// Brief gives each fault its least duration.
+	Brief bool
+}
+
+// Draw returns the steps of a seed. A row comes a second time only after each has come once. With
+// Steps of 0, a pair is left single if nothing that remains goes with its fault.
+func Draw(seed uint64, setting Setting) []Step {
+	d := &drawing{random: rand.New(rand.NewPCG(seed, 0)), setting: setting}
+	var steps []Step
+	for len(steps) < setting.Steps || setting.Steps == 0 && d.drawn < len(setting.Entries) {
+		d.refill()
+		first := d.next(func(Entry) bool { return true })
+		step := Step{first}
+		if second, found := d.partner(first); found {
+			step = append(step, second)
+		}
+		steps = append(steps, step)
+	}
+	return steps
+}
+
+// drawing draws rows without putting them back, until none remains.
+type drawing struct {
+	random    *rand.Rand
+	setting   Setting
+	remaining []Entry
+	drawn     int
+}
+
+// next draws the first remaining row that is allowed. It must have one.
+func (d *drawing) next(allowed func(Entry) bool) Fault {
+	i := slices.IndexFunc(d.remaining, allowed)
+	entry := d.remaining[i]
+	d.remaining = slices.Delete(d.remaining, i, i+1)
+	d.drawn++
+	return d.draw(entry)
+}
+
+// refill puts all rows back, in a new order, if none remains.
+func (d *drawing) refill() {
+	if len(d.remaining) == 0 {
+		d.remaining = slices.Clone(d.setting.Entries)
+		d.random.Shuffle(len(d.remaining), func(i, j int) { d.remaining[i], d.remaining[j] = d.remaining[j], d.remaining[i] })
+	}
+}
+
+// partner draws the second fault of a step.
+func (d *drawing) partner(first Fault) (second Fault, found bool) {
+	if !d.setting.Pairs {
+		return Fault{}, false
+	}
+	of := EntryOf(first.Kind)
+	if d.setting.Steps > 0 {
+		d.refill()
+	}
+	allowed := func(e Entry) bool { return goTogether(of, e) }
+	if !slices.ContainsFunc(d.remaining, allowed) {
+		return Fault{}, false
+	}
+	second = d.next(allowed)
+	if others := without(EntryOf(second.Kind).Services, first.Service); second.Service == first.Service && len(others) > 0 {
+		second.Service = others[d.random.IntN(len(others))]
+	}
+	second.Start = between(d.random, 0, max(first.Duration, 2*time.Second))
+	return second, true
+}
+
+// goTogether says whether two faults can be in one step.
+func goTogether(a, b Entry) bool {
+	sameProcess := a.Signals && b.Signals && (len(a.Services) == 1 && slices.Contains(b.Services, a.Services[0]) || len(b.Services) == 1 && slices.Contains(a.Services, b.Services[0]))
+	return !a.Alone && !b.Alone && (!a.OfEtcd || !b.OfEtcd) && !sameProcess
+}
+
+func without(all []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == one })
+}
+
+func (d *drawing) draw(entry Entry) Fault {
+	f := Fault{Kind: entry.Kind}
+	if len(entry.Services) > 0 {
+		f.Service = entry.Services[d.random.IntN(len(entry.Services))]
+	}
+	switch {
+	case d.setting.Brief:
+		f.Duration = entry.Least
+	case entry.Most > 0:
+		f.Duration = between(d.random, entry.Least, entry.Most)
+	}
+	return f
+}
+
+// between returns tenths of seconds, which are easy to read.
+func between(random *rand.Rand, least, most time.Duration) time.Duration {
+	const tenth = 100 * time.Millisecond
+	return (least + time.Duration(random.Int64N(int64(most-least)+1))).Round(tenth)
+}
+
+// Shrink returns the shortest schedule that it finds for which fails returns true: it leaves out
+// steps, then faults of steps. steps itself must fail. Each try is one call of fails, at most tries
+// of them.
+func Shrink(steps []Step, tries int, fails func([]Step) bool) []Step {
+	for size := max(1, len(steps)/2); ; size /= 2 {
+		for from := 0; from < len(steps) && len(steps) > 1 && tries > 0; {
+			shorter := slices.Concat(steps[:from], steps[min(from+size, len(steps)):])
+			tries--
+			if len(shorter) > 0 && fails(shorter) {
+				steps = shorter
+			} else {
+				from += size
+			}
+		}
+		if size <= 1 {
+			break
+		}
+	}
+	for i := range steps {
+		for at := 0; at < len(steps[i]) && len(steps[i]) > 1 && tries > 0; {
+			shorter := slices.Clone(steps)
+			shorter[i] = slices.Delete(slices.Clone(steps[i]), at, at+1)
+			tries--
+			if fails(shorter) {
+				steps = shorter
+			} else {
+				at++
+			}
+		}
+	}
+	return steps
+}

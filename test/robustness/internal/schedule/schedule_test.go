@@ -1,0 +1,127 @@
+package schedule
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+func TestDraw_SeedIsReproducibleAndHasEachRowOnce(t *testing.T) {
+	for seed := range uint64(50) {
+		steps := Draw(seed, Setting{Entries: Table()})
+		if again := Draw(seed, Setting{Entries: Table()}); !reflect.DeepEqual(steps, again) {
+			t.Fatalf("seed %d gives %v, then %v", seed, steps, again)
+		}
+		count := map[Kind]int{}
+		for _, step := range steps {
+			for _, f := range step {
+				count[f.Kind]++
+				entry := EntryOf(f.Kind)
+				if f.Duration < entry.Least || f.Duration > entry.Most {
+					t.Errorf("%v is outside of %v to %v", f, entry.Least, entry.Most)
+				}
+				if len(entry.Services) > 0 && !slices.Contains(entry.Services, f.Service) {
+					t.Errorf("%v: %q cannot have it", f, f.Service)
+				}
+			}
+		}
+		for _, entry := range Table() {
+			if count[entry.Kind] != 1 {
+				t.Errorf("seed %d has %q %d times", seed, entry.Kind, count[entry.Kind])
+			}
+		}
+	}
+	if reflect.DeepEqual(Draw(1, Setting{Entries: Table()}), Draw(2, Setting{Entries: Table()})) {
+		t.Error("two seeds give one schedule")
+	}
+}
+
+func TestDraw_PairsOverlap(t *testing.T) {
+	for seed := range uint64(50) {
+		for _, step := range Draw(seed, Setting{Entries: Table(), Steps: 9, Pairs: true}) {
+			first := EntryOf(step[0].Kind)
+			if len(step) == 1 && first.Alone {
+				continue
+			}
+			if len(step) != 2 || step[0].Kind == step[1].Kind {
+				t.Fatalf("step %v is no pair", step)
+			}
+			if second := EntryOf(step[1].Kind); first.OfEtcd && second.OfEtcd || first.Alone || second.Alone {
+				t.Errorf("%v: two faults that cannot be together", step)
+			}
+			if step[0].Service == step[1].Service && EntryOf(step[0].Kind).Signals && EntryOf(step[1].Kind).Signals {
+				t.Errorf("%v: two faults signal one process", step)
+			}
+			if step[1].Start > max(step[0].Duration, 2*s) {
+				t.Errorf("%v: the second fault begins after the first one", step)
+			}
+		}
+	}
+}
+
+// A pair of each row at its least duration is what the short form runs.
+func TestDraw_BriefPairsHaveEachRowOnce(t *testing.T) {
+	for seed := range uint64(50) {
+		steps := Draw(seed, Setting{Entries: Table(), Pairs: true, Brief: true})
+		count, single := map[Kind]int{}, 0
+		for _, step := range steps {
+			if len(step) == 1 && !EntryOf(step[0].Kind).Alone {
+				single++
+			}
+			for _, f := range step {
+				count[f.Kind]++
+				if f.Duration != EntryOf(f.Kind).Least {
+					t.Errorf("%v is longer than %v", f, EntryOf(f.Kind).Least)
+				}
+			}
+		}
+		for _, entry := range Table() {
+			if count[entry.Kind] != 1 {
+				t.Errorf("seed %d has %q %d times", seed, entry.Kind, count[entry.Kind])
+			}
+		}
+		if single > 4 {
+			t.Errorf("seed %d leaves %d faults alone: %v", seed, single, steps)
+		}
+	}
+}
+
+func TestSelect_ByNameAndByNumber(t *testing.T) {
+	for names, want := range map[string]int{"": len(Table()), "F1": 1, "F1,leader frozen": 2, "F4": 10} {
+		if got, err := Select(names); err != nil || len(got) != want {
+			t.Errorf("Select(%q) = %d rows, %v; want %d", names, len(got), err, want)
+		}
+	}
+	for _, entry := range Table() {
+		if got, err := Select(string(entry.Kind)); err != nil || len(got) != 1 {
+			t.Errorf("Select(%q) = %d rows, %v; want its own", entry.Kind, len(got), err)
+		}
+	}
+	if _, err := Select("F1,F0"); err == nil {
+		t.Error("an unknown fault is accepted")
+	}
+}
+
+// Whatever faults are needed, the shrunk schedule has these and no others.
+func TestShrink_LeavesWhatIsNeeded(t *testing.T) {
+	steps := Draw(7, Setting{Entries: Table(), Steps: 16, Pairs: true})
+	for _, needed := range [][]Fault{{steps[3][1]}, {steps[0][0], steps[15][1]}, {steps[5][0], steps[5][1]}} {
+		t.Run(fmt.Sprint(needed), func(t *testing.T) {
+			fails := func(tried []Step) bool {
+				return !slices.ContainsFunc(needed, func(f Fault) bool {
+					return !slices.ContainsFunc(tried, func(step Step) bool { return slices.Contains(step, f) })
+				})
+			}
+			got := slices.Concat(Shrink(steps, 1000, fails)...)
+			if !reflect.DeepEqual([]Fault(got), needed) {
+				t.Errorf("shrunk to %v, want %v", got, needed)
+			}
+		})
+	}
+	calls := 0
+	Shrink(steps, 5, func([]Step) bool { calls++; return false })
+	if calls > 5 {
+		t.Errorf("%d tries, want 5 at most", calls)
+	}
+}

@@ -1,0 +1,118 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+)
+
+// Kind names a fault of the table.
+type Kind string
+
+// Faults.
+const (
+	Kill            Kind = "leader killed"
+	Freeze          Kind = "leader frozen"
+	Revoke          Kind = "session revoked"
+	CutBoth         Kind = "etcd link cut"
+	CutToEtcd       Kind = "etcd link cut towards etcd"
+	CutFromEtcd     Kind = "etcd link cut from etcd"
+	EtcdFrozen      Kind = "etcd frozen"
+	Compact         Kind = "compaction while cut off"
+	SlowAPIServer   Kind = "kube-apiserver slow"
+	Throttled       Kind = "429 storm"
+	Conflicts       Kind = "409 storm"
+	StalledWatches  Kind = "watches stalled"
+	LateWatches     Kind = "watches late"
+	CallsCut        Kind = "calls cut towards the replica"
+	CallsSlow       Kind = "calls slow"
+	APIServerKilled Kind = "kube-apiserver killed"
+	EtcdStopped     Kind = "etcd stopped"
+	Herd            Kind = "all connections closed"
+	Starved         Kind = "leader starved of CPU"
+	AddressFreed    Kind = "address in use freed"
+	CutTwice        Kind = "etcd link cut twice"
+)
+
+// Entry is one row of the table.
+type Entry struct {
+	Kind Kind
+	// Number is the row of the fault matrix.
+	Number string
+	// Services can have the fault. Empty: it concerns all of them at once.
+	Services []string
+	// Least and Most bound its duration. Both are 0 for a fault that is over at once.
+	Least, Most time.Duration
+	// Excuses says that the services cannot do their work before the fault is over.
+	Excuses bool
+	// Notice is how long a service has to see the fault before it acts on it.
+	Notice time.Duration
+	// Signals says that the fault is made of signals to one process. A service has one such fault
+	// at a time: SIGCONT would end another one early.
+	Signals bool
+	// Graceful says that no client may notice the fault: a call with retries succeeds.
+	Graceful bool
+	// OfEtcd says that the fault stops or starts members of etcd. A step has one such fault,
+	// because the end of one would end another one early.
+	OfEtcd bool
+	// Alone says that no other fault can be in the same step, and Long that the short form has none
+	// of it: the fault takes long, or differs from another one in its direction or extent only.
+	Alone, Long bool
+	// What describes the injection.
+	What string
+}
+
+const s = time.Second
+
+// Table returns all faults. A seed depends on their order.
+func Table() []Entry {
+	leaders := []string{history.Leasesvc, history.Bootstrapsvc, history.Slicesvc}
+	return slices.Concat([]Entry{
+		{Kind: Kill, Signals: true, Number: "F1", Services: leaders, What: "SIGKILL to the replica with the most shards; a new process takes its place 2 s later"},
+		{Kind: Freeze, Signals: true, Number: "F2", Services: leaders, Least: 8 * s, Most: 12 * s, What: "SIGSTOP for longer than a session, then SIGCONT"},
+		{Kind: Revoke, Number: "F3", Services: leaders, What: "the replica's etcd lease is revoked"},
+		{Kind: CutBoth, Long: true, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes between one replica and etcd"},
+		{Kind: CutToEtcd, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes from one replica to etcd"},
+		{Kind: CutFromEtcd, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes from etcd to one replica"},
+		{Kind: EtcdFrozen, Number: "F4", Least: 7 * s, Most: 12 * s, Excuses: true, What: "no byte passes between etcd and any replica"},
+		{Kind: Compact, Number: "F5", Services: leaders, Least: s, Most: 3 * s, What: "etcd compacts its history while a replica is cut off, so that its watches cannot resume"},
+		{Kind: SlowAPIServer, Number: "F6", Services: leaders, Least: 8 * s, Most: 12 * s, What: "kube-apiserver answers each request of the service one second later"},
+		{Kind: Throttled, Number: "F6", Services: leaders, Least: 6 * s, Most: 10 * s, Excuses: true, What: "each request of the service that is no watch is answered with 429"},
+		{Kind: Conflicts, Number: "F6", Services: leaders, Least: 6 * s, Most: 10 * s, Excuses: true, What: "each update and patch of the service is answered with 409"},
+		{Kind: StalledWatches, Number: "F7", Services: leaders, Least: 6 * s, Most: 10 * s, Excuses: true, What: "the open watches of the service deliver nothing, and then everything"},
+		{Kind: LateWatches, Number: "F7", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the watches of the service deliver two seconds late"},
+		{Kind: CallsCut, Number: "F8", Services: []string{history.Leasesvc}, Least: 6 * s, Most: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica; its answers leave"},
+		{Kind: CallsSlow, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "bytes between one replica and its callers arrive 200 ms late in both directions"},
+		{Kind: APIServerKilled, Number: "F6", Least: 8 * s, Most: 12 * s, Notice: 10 * s, What: "SIGKILL to one of two kube-apiservers, and a restart; its replicas have no other one"},
+		{Kind: EtcdStopped, Long: true, OfEtcd: true, Number: "F4", Least: 7 * s, Most: 12 * s, Excuses: true, What: "etcd is stopped and started again; the fault is over when both kube-apiservers answer"},
+		{Kind: Herd, Number: "F10", What: "each connection of agents, gateways and replicas to any replica is closed at the same moment"},
+		{Kind: Starved, Signals: true, Number: "F11", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the replica with the most shards runs 10 ms of each 100 ms"},
+		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
+		{Kind: AddressFreed, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
+	}, programEntries(), etcdEntries())
+}
+
+// Select returns the entries that names name, separated by commas; all of them for an empty text.
+func Select(names string) ([]Entry, error) {
+	if names == "" {
+		return Table(), nil
+	}
+	var out []Entry
+	for _, name := range strings.Split(names, ",") {
+		matching := slices.DeleteFunc(Table(), func(e Entry) bool { return string(e.Kind) != name && e.Number != name })
+		if len(matching) == 0 {
+			return nil, fmt.Errorf("%q is neither a fault nor a number of the table", name)
+		}
+		out = append(out, matching...)
+	}
+	return out, nil
+}
+
+// EntryOf returns the row of a kind.
+func EntryOf(kind Kind) Entry {
+	i := slices.IndexFunc(Table(), func(e Entry) bool { return e.Kind == kind })
+	return Table()[i]
+}

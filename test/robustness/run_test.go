@@ -1,0 +1,403 @@
+package robustness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/test/robustness/internal/history"
+	"github.com/trivet-dev/trivet/test/robustness/internal/oracle"
+	"github.com/trivet-dev/trivet/test/robustness/internal/report"
+	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
+)
+
+// takeover is the time from a crash of a leader until the next one works: its session ends, and the
+// next owner claims the shard.
+const takeover = term.DefaultTTL + time.Second
+
+// bounds are the promised times. A rule whose subject needs a leader has the time of a takeover in
+// it.
+func bounds() oracle.Bounds {
+	return oracle.Bounds{
+		// A loaded machine with two cores runs a control plane and all services.
+		Margin: 4 * time.Second,
+		// A leader knows a silence two seconds late at most, writes it within three, and is cut off
+		// from etcd for a TTL before its term ends. In the last second of that it has stopped, and
+		// a mark needs a pass and two requests.
+		Observation: oracle.Observation{
+			Grace: nodeGrace, Least: 2*beatInterval + reconnectTime, Quiet: beatInterval + reconnectTime,
+			Unstored: 5*time.Second + term.DefaultTTL, Stopped: term.DefaultTTL/5 + time.Second,
+		},
+		Promised: map[string]time.Duration{
+			"holder":      takeover,
+			"dead":        nodeGrace + 2*time.Second,
+			"lease":       takeover + 2*beatInterval,
+			"present":     takeover + 2*time.Second,
+			"absent":      takeover + 2*time.Second,
+			"duplicate":   takeover + 2*time.Second,
+			"published":   takeover,
+			"unpublished": takeover + 4*time.Second,
+			"unallocated": takeover + 2*time.Second,
+			"silence":     2 * time.Second,
+			"told":        2 * time.Second,
+			"call":        takeover,
+		},
+	}
+}
+
+// reconnectTime is that of leasesvc: the longest time, beyond an interval, in which an agent finds
+// another server.
+const reconnectTime = 5 * time.Second
+
+const (
+	// calm is the time before each step in which the traffic is counted, and briefCalm that of the
+	// short form. A step waits for traffic for at most longestCalm.
+	calm        = 6 * time.Second
+	briefCalm   = 3 * time.Second
+	longestCalm = time.Minute
+	// After a step, the run waits until the dead nodes are marked and all shards are held. With the
+	// calm of the next step, leastSettle is longer than the other bounds with their margin.
+	leastSettle = 6 * time.Second
+	mostSettle  = takeover + nodeGrace + 4*time.Second
+)
+
+// floor is far below the traffic of a loaded machine in a time of calm.
+func (w *world) floor() history.Floor {
+	least := history.Floor{Over: w.calm, Renewals: 2, Answers: 2}
+	if w.profile.pods() {
+		least.Pods = 3
+	}
+	if w.profile.services() {
+		least.Services = 2
+	}
+	return least
+}
+
+// TestEachFault is the short form: each fault of the table that is not Long once, two at a time in
+// different services, each of its least duration.
+func TestEachFault(t *testing.T) {
+	if *seeds > 0 || *kept != "" || testing.Short() {
+		t.Skip("another test of this package was asked for, or -short")
+	}
+	entries := slices.DeleteFunc(schedule.Table(), func(e schedule.Entry) bool { return e.Long })
+	runSchedule(t, plan{
+		seed: 1, name: "brief", calm: briefCalm, profile: mixed, command: "go test -count=1 -run TestEachFault ./test/robustness",
+		steps: schedule.Draw(1, schedule.Setting{Entries: entries, Pairs: true, Brief: true}),
+	})
+}
+
+// plan says what to run.
+type plan struct {
+	seed    uint64
+	name    string
+	steps   []schedule.Step
+	calm    time.Duration
+	profile traffic
+	// command runs it again.
+	command string
+}
+
+// TestSchedules runs the schedules of the seeds. No run has a violation, and every step has traffic
+// before its faults.
+func TestSchedules(t *testing.T) {
+	if *seeds == 0 {
+		t.Skip("-robustness.seeds=0; `make robustness` runs the schedules")
+	}
+	entries, err := schedule.Select(*names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs []report.Run
+	for seed := *first; seed < *first+uint64(*seeds); seed++ {
+		p := plan{
+			seed: seed, name: fmt.Sprintf("seed=%d", seed), calm: calm, profile: profileOf(seed), command: reproduce(seed),
+			steps: schedule.Draw(seed, schedule.Setting{Entries: entries, Steps: *each, Pairs: *pairs}),
+		}
+		run, ok := runSchedule(t, p)
+		if !ok {
+			continue
+		}
+		if len(run.Report.Violations) > 0 && *shrink > 0 {
+			run.Shrunk = shrunk(t, p)
+		}
+		runs = append(runs, run)
+		save(t, run)
+	}
+	t.Logf("\n%s\nViolations:\n\n%s", report.Table(runs), report.Violations(runs))
+	publish(t, runs)
+}
+
+// shrunk runs shorter schedules while they fail, and describes the shortest one.
+func shrunk(t *testing.T, p plan) string {
+	tries := 0
+	shortest := schedule.Shrink(p.steps, *shrink, func(tried []schedule.Step) bool {
+		tries++
+		shorter := p
+		shorter.name, shorter.steps = fmt.Sprintf("seed=%d,try=%d", p.seed, tries), tried
+		run, ok := runSchedule(t, shorter)
+		return ok && len(run.Report.Violations) > 0
+	})
+	texts := make([]string, len(shortest))
+	for i, step := range shortest {
+		texts[i] = step.String()
+	}
+	return strings.Join(texts, "; then ")
+}
+
+// runSchedule runs a schedule in a world of its own. The result is false if the run shows nothing,
+// because the world did not start or the test itself had a problem.
+func runSchedule(t *testing.T, p plan) (run report.Run, ok bool) {
+	t.Run(p.name, func(t *testing.T) {
+		t.Logf("reproduce with: %s", p.command)
+		w := newWorld(t, p)
+		w.record.Begin = w.now()
+		used := newUsage()
+		t.Logf("all services work after %v; traffic %v", w.now().Round(time.Millisecond), p.profile)
+		for number, step := range p.steps {
+			t.Logf("%v: step %d: %v", w.now().Round(time.Millisecond), number+1, step)
+			w.runStep(number, step)
+		}
+		cpu := used.cores()
+		h := w.finish()
+		w.keepRecord(h)
+		run = judge(t, p, h, w.floor())
+		run.World, run.Cores, run.Took = describe(p.profile), cpu, h.End
+		run.Busy = busy(h)
+		t.Logf("the world used %.2f cores, and waited for a processor in %.0f %% of the time; %d changes of the traffic failed", cpu, 100*run.Busy, w.missed.Load())
+		checkBites(t, h, p.profile)
+		ok = len(w.problems) == 0
+	})
+	return run, ok
+}
+
+// runStep injects a step into the traffic, beside which one node of each kind dies.
+func (w *world) runStep(number int, step schedule.Step) {
+	w.Helper()
+	ctx := context.Background()
+	pause(ctx, w.calm)
+	w.awaitTraffic()
+	victims := w.fleet.victims(number)
+	for _, n := range victims {
+		w.fleet.die(n)
+	}
+	if err := w.inject(number, step); err != nil {
+		w.note(fmt.Errorf("inject %v: %w", step, err))
+	}
+	w.settle(victims)
+	for _, n := range victims {
+		w.fleet.revive(w.recorder.context, n)
+	}
+}
+
+// awaitTraffic waits until there is twice the traffic of the floor. A step without is judged by
+// what there was.
+func (w *world) awaitTraffic() {
+	ctx, cancel := context.WithTimeout(context.Background(), longestCalm)
+	defer cancel()
+	twice := w.floor()
+	twice.Pods, twice.Services, twice.Renewals, twice.Answers = 2*twice.Pods, 2*twice.Services, 2*twice.Renewals, 2*twice.Answers
+	for ctx.Err() == nil {
+		w.mu.Lock()
+		below := w.record.TrafficBelow(twice, w.now())
+		w.mu.Unlock()
+		if len(below) == 0 {
+			return
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+// settle waits for the end of a step. What is not as it should be by then is for the oracles.
+func (w *world) settle(victims []*simulatedNode) {
+	ctx, cancel := context.WithTimeout(context.Background(), mostSettle)
+	defer cancel()
+	pause(ctx, leastSettle)
+	for ctx.Err() == nil && !w.settled(victims) {
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (w *world) settled(victims []*simulatedNode) bool {
+	for service, shards := range w.shards {
+		held := 0
+		for _, n := range w.recorder.holders(service) {
+			held += n
+		}
+		if held < shards {
+			return false
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(victims, func(n *simulatedNode) bool { return w.recorder.ready[n.name] == string(corev1.ConditionTrue) })
+}
+
+// finish stops the traffic and returns the record once it is complete.
+func (w *world) finish() history.History {
+	w.Helper()
+	w.measureMemory()
+	w.mu.Lock()
+	w.record.End = w.now()
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	marker, err := w.etcd.Put(ctx, markerKey, "")
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.await(requestTimeout, func(context.Context) error {
+		if seen := w.recorder.lastRevision(); seen < marker.Header.Revision {
+			return fmt.Errorf("the record is at revision %d of %d", seen, marker.Header.Revision)
+		}
+		return nil
+	})
+	for _, s := range w.slots {
+		if err := s.stop(); err != nil {
+			w.Error(err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.problems) > 0 {
+		w.Errorf("the run shows nothing: %v", errors.Join(w.problems...))
+	}
+	h := w.record
+	h.Shards, h.Grace = w.shards, nodeGrace
+	h.Acts = append(slices.Clone(h.Acts), w.actsOfSlices()...)
+	return h
+}
+
+// recordName is the name of the record among the logs of a run.
+const recordName = "record.json"
+
+// keepRecord writes the record beside the logs of the processes.
+func (w *world) keepRecord(h history.History) {
+	w.Helper()
+	text, err := json.Marshal(h)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(w.dir, recordName), text, 0o600)
+	}
+	if err != nil {
+		w.Error(err)
+	}
+}
+
+// TestRecord judges a record that an earlier run has kept.
+func TestRecord(t *testing.T) {
+	if *kept == "" {
+		t.Skip("no -robustness.record")
+	}
+	text, err := os.ReadFile(filepath.Join(*kept, recordName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h history.History
+	if err := json.Unmarshal(text, &h); err != nil {
+		t.Fatal(err)
+	}
+	run := judge(t, plan{}, h, history.Floor{})
+	checkBites(t, h, profileNamed(*profileName))
+	t.Logf("\n%s", report.Table([]report.Run{run}))
+}
+
+// checkBites spoils the record in one point for each rule. A record that no spoiler can spoil, or
+// in which the oracle does not notice it, could not have shown a violation. For the rules that
+// judge times, that is no failure on a machine that is too busy, and for no rule of one step, which
+// is shorter than some bounds.
+func checkBites(t *testing.T, h history.History, profile traffic) {
+	t.Helper()
+	for rule, spoil := range oracle.Spoilers() {
+		complain := t.Errorf
+		if h.StepAt(h.End) < 1 || busy(h) > mostBusy && judgesTimes(rule) {
+			complain = t.Logf
+		}
+		spoiled := h.Clone()
+		switch {
+		case rule == "present" && !profile.pods(): // No Pod changes.
+		case !spoil(&spoiled):
+			complain("the record has nothing that breaks the rule %s", rule)
+		case !slices.ContainsFunc(oracle.Check(spoiled, bounds(), rule).Violations, func(v oracle.Violation) bool { return v.Rule == rule }):
+			complain("the record was spoiled, and the rule %s did not notice it", rule)
+		}
+	}
+}
+
+// judgesTimes says whether a rule has a bound, or subtracts stalls.
+func judgesTimes(rule string) bool {
+	_, bounded := bounds().Promised[rule]
+	return bounded || slices.Contains([]string{"living", "answer", "labelled"}, rule)
+}
+
+// mostBusy is the share of waits for a processor above which a run shows little.
+const mostBusy = 0.3
+
+// busy returns the share of the time in which a process of the world waited for a processor.
+func busy(h history.History) float64 {
+	return h.Stalled(h.Begin, h.End).Seconds() / (h.End - h.Begin).Seconds()
+}
+
+// injectedText describes an injected fault.
+func injectedText(w history.Window) string {
+	text := w.Fault
+	if w.Service != "" {
+		text += " (" + w.Service + ")"
+	}
+	if w.To > w.From {
+		text += fmt.Sprintf(" for %.1f s", (w.To - w.From).Seconds())
+	}
+	return text
+}
+
+// judge fails the test for each violation and for each step below the floor.
+func judge(t *testing.T, p plan, h history.History, floor history.Floor) report.Run {
+	t.Helper()
+	run := report.Run{Seed: p.seed, Command: p.command, Report: oracle.Check(h, bounds())}
+	steps := 0
+	for _, w := range h.Windows {
+		if w.Fault != "" {
+			steps = max(steps, w.Step+1)
+		}
+	}
+	for number := range steps {
+		step := report.Step{Faults: h.FaultsOf(number), TooQuiet: h.BelowFloor(number, floor)}
+		for _, w := range h.Windows {
+			if w.Fault == "" || w.Step != number {
+				continue
+			}
+			step.Injected = append(step.Injected, injectedText(w))
+			if w.Service != "" && !slices.Contains(step.Services, w.Service) {
+				step.Services = append(step.Services, w.Service)
+			}
+		}
+		slices.Sort(step.Services)
+		run.Steps = append(run.Steps, step)
+		for _, why := range step.TooQuiet {
+			t.Errorf("step %d does not count: %s", number+1, why)
+		}
+	}
+	if len(run.Report.Violations) > 0 {
+		t.Errorf("%d violations:\n%s", len(run.Report.Violations), report.Violations([]report.Run{run}))
+	}
+	for _, m := range run.Report.Measures {
+		t.Logf("step %d: %s %s: %v of %v (the machine stalled for %v): %s", m.Step+1, m.Service, m.Rule, m.Took.Round(time.Millisecond), m.Bound,
+			m.Stalled.Round(time.Millisecond), m.What)
+	}
+	stalls := 0
+	for _, w := range h.Windows {
+		if w.Fault == "" {
+			stalls++
+		}
+	}
+	t.Logf("judged: %v; %d stalls of the machine", run.Report.Traffic, stalls)
+	return run
+}

@@ -1,0 +1,177 @@
+package robustness
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/robustness/internal/report"
+	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
+)
+
+// savedRun is one line of the file of -robustness.saved.
+type savedRun struct {
+	Commit, Command string
+	Ended           time.Time
+	Run             report.Run
+}
+
+// save adds a run to the file of -robustness.saved. Tests that run at the same time may add to one
+// file.
+func save(t *testing.T, run report.Run) {
+	t.Helper()
+	if *saved == "" {
+		return
+	}
+	line, err := json.Marshal(savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(*saved), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(*saved, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = file.Write(append(line, '\n'))
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish writes the report: of the saved runs of this commit, or of these runs if none are saved.
+func publish(t *testing.T, runs []report.Run) {
+	t.Helper()
+	if *out == "" {
+		return
+	}
+	header := report.Header{
+		First: time.Now(), Last: time.Now(), Commit: commit(), Commands: []string{command()},
+		Machine: fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version()),
+	}
+	if *saved != "" {
+		text, err := os.ReadFile(*saved)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := savedOf(text, header.Commit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs, header.Commands = nil, nil
+		for _, s := range all {
+			runs = append(runs, s.Run)
+			if !slices.Contains(header.Commands, s.Command) {
+				header.Commands = append(header.Commands, s.Command)
+			}
+		}
+		if len(all) > 0 {
+			header.First, header.Last = all[0].Ended, all[len(all)-1].Ended
+		}
+	}
+	if err := os.WriteFile(*out, []byte(report.Document(header, schedule.Table(), runs)), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
+// savedOf returns the saved runs of a commit, in order. Of runs with one command in equal worlds
+// only the last one counts.
+func savedOf(text []byte, commit string) ([]savedRun, error) {
+	var all []savedRun
+	lines := bufio.NewScanner(strings.NewReader(string(text)))
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var next savedRun
+		if err := json.Unmarshal(lines.Bytes(), &next); err != nil {
+			return nil, fmt.Errorf("read the saved runs: %w", err)
+		}
+		if next.Commit != commit {
+			continue
+		}
+		all = slices.DeleteFunc(all, func(s savedRun) bool { return s.Run.Command == next.Run.Command && s.Run.World == next.Run.World })
+		all = append(all, next)
+	}
+	return all, lines.Err()
+}
+
+// TestSavedOf_PiecesAddUp holds what a run of hours in pieces needs.
+func TestSavedOf_PiecesAddUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "runs.jsonl")
+	before := *saved
+	*saved = path
+	defer func() { *saved = before }()
+	for _, command := range []string{"FIRST=1", "FIRST=2", "FIRST=1"} {
+		save(t, report.Run{Command: command, Took: time.Minute})
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := savedOf(text, commit())
+	if err != nil || len(all) != 2 || all[0].Run.Command != "FIRST=2" || all[1].Run.Command != "FIRST=1" {
+		t.Errorf("saved runs are %+v, %v; want each command once, the last ones", all, err)
+	}
+	if all, err := savedOf(text, "another"); err != nil || len(all) != 0 {
+		t.Errorf("runs of another commit: %v, %v", all, err)
+	}
+	if _, err := savedOf([]byte("{"), "another"); err == nil {
+		t.Error("half a line is no error")
+	}
+}
+
+// commit names the code that is tested. Pages may differ, because the test writes one.
+func commit() string {
+	head, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	name := strings.TrimSpace(string(head))
+	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs").Output(); err != nil || len(changed) > 0 {
+		name += " with changes"
+	}
+	return name
+}
+
+// command is the command of this piece.
+func command() string {
+	return fmt.Sprintf("make robustness FIRST=%d SEEDS=%d%s", *first, *seeds, settings())
+}
+
+// reproduce returns the command that runs the schedule of a seed again.
+func reproduce(seed uint64) string {
+	return fmt.Sprintf("make robustness FIRST=%d SEEDS=1%s", seed, settings())
+}
+
+// settings are the variables of make that both need.
+func settings() string {
+	text := fmt.Sprintf(" EACH=%d", *each)
+	if *names != "" {
+		text += fmt.Sprintf(" FAULTS=%q", *names)
+	}
+	if *pairs {
+		text += " PAIRS=1"
+	}
+	if *profileName != "" {
+		text += " PROFILE=" + *profileName
+	}
+	if *replicas == 3 && *agents == 200 && *kubelets == 50 {
+		return text + " FULL=1"
+	}
+	return text
+}
+
+// describe describes the world.
+func describe(profile traffic) string {
+	return fmt.Sprintf("%d replicas of each service, 2 kube-apiservers, %d members of etcd, %d nodes with an agent, %d whose kubelet renews its Lease, traffic %q",
+		*replicas, etcdMembers, *agents, *kubelets, profile)
+}
