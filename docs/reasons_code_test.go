@@ -35,6 +35,7 @@ var reasonFolders = map[string][]string{
 	"EndpointEvidenceCode": {"services/slicesvc"},
 	"FindingEvidenceCode":  {"services/bootstrapsvc"},
 	"FindingCode":          {"services/bootstrapsvc"},
+	"DifferenceReason":     {"services"},
 }
 
 // Every reason of the registry is a string literal of the code that sends it. Metrics and names of
