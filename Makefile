@@ -100,9 +100,16 @@ SLOWEST := $(addprefix ./,test/robustness services/leasesvc test/faults/apiserve
 	services/slicesvc test/deploy test/faults/terms test/faults/damage test/hostile gateway internal/process internal/devcluster \
 	services/leasesvc/internal/writebackcontroller)
 
+# Tests with bounds in seconds can fail on a machine that does other work. Up to ten failed tests and subtests run once more, alone
+# on the machine, and are named at the end: such a test is to be mended. A data race or a broken package fails at once.
 .PHONY: test-go
-test-go: helm ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
-	go test -race -timeout 15m -p 3 $(if $(filter ./...,$(PACKAGES)),$(SLOWEST)) $(PACKAGES)
+test-go: helm $(TOOLS)/gotestsum-$(GO) ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
+	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; status=0; \
+	$(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=10 --rerun-fails-run-root-test \
+		--rerun-fails-abort-on-data-race --rerun-fails-report "$$report" \
+		--packages "$(if $(filter ./...,$(PACKAGES)),$(SLOWEST)) $(PACKAGES)" -- -race -timeout 15m -p 3 || status=$$?; \
+	if [ -s "$$report" ]; then echo "tests that failed and ran once more (runs, failures):"; cat "$$report"; fi; \
+	exit $$status
 
 .PHONY: metrics
 metrics: ## Write docs/metrics.md from the registries of all programs, and the table of alerts in docs/runbooks/README.md
@@ -298,7 +305,7 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 	diff gateway/internal/httpapi/openapi/openapi.swagger.json "$$fresh/gateway/internal/httpapi/openapi/openapi.swagger.json"; } || \
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
-# Modules of their own that hold Go code; tools/helm, tools/lint, tools/promtool, tools/protocol and tools/vulncheck hold versions only.
+# Modules of their own that hold Go code; tools/gotestsum, tools/helm, tools/lint, tools/promtool, tools/protocol and tools/vulncheck hold versions only.
 MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prometheus/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
 
 # axe-core is a tool of this test only; the page does not have it. Without chromium the test skips.

@@ -48,6 +48,7 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 
 	damages := map[string]damage{}
 	expected := map[subject]bool{}
+	var beyond []time.Duration
 	for _, name := range slices.Sorted(maps.Keys(damageKinds())) {
 		injected := damageKinds()[name](inj)
 		began := time.Now()
@@ -58,10 +59,14 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 				testkit.Eventually(t, waitTimeout, func() error {
 					return errors.Join(recorder.checkGone(injected.subject), checkAllocated(inj, injected.used))
 				})
-				checkRepairTime(t, time.Since(began), echoes.slowest(t, began))
+				took, slowestEcho := time.Since(began), echoes.slowest(t, began)
+				t.Logf("repaired after %v, promised within %v; the slowest echo took %v",
+					took.Round(time.Millisecond), repairTime, slowestEcho.Round(time.Millisecond))
+				beyond = append(beyond, took-repairTime-repairSteps*slowestEcho)
 			}
 		})
 	}
+	checkRepairTimes(t, beyond)
 	load.end(t)
 	checkUnused(t, inj, recorder)
 
@@ -76,13 +81,14 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 
-func checkRepairTime(t *testing.T, took, slowestEcho time.Duration) {
+// checkRepairTimes checks the median of what repairs took beyond the promised time and the slowness
+// of the machine: on a loaded machine one repair may be late for a reason that no echo shows.
+func checkRepairTimes(t *testing.T, beyond []time.Duration) {
 	t.Helper()
-	verdict := fmt.Sprintf("repaired after %v, promised within %v; the slowest echo took %v",
-		took.Round(time.Millisecond), repairTime, slowestEcho.Round(time.Millisecond))
-	t.Log(verdict)
-	if took > repairTime+loadMargin+repairSteps*slowestEcho {
-		t.Error(verdict)
+	slices.Sort(beyond)
+	if median := beyond[len(beyond)/2]; median > loadMargin {
+		t.Errorf("half of %d repairs took %v or more beyond %v and %d times the slowest echo: %v",
+			len(beyond), median.Round(time.Millisecond), repairTime, repairSteps, beyond)
 	}
 }
 
