@@ -43,8 +43,8 @@ type fakeCluster struct {
 	foreign string
 	// stale are the kinds whose events are not sent.
 	stale map[Kind]bool
-	// readErr is the error of reads of the range.
-	readErr error
+	// readErr is the error of reads of the range. getErr is that of reads of one object.
+	readErr, getErr error
 	// lists counts the lists of all Services. listErr is their error.
 	lists   int
 	listErr error
@@ -330,9 +330,9 @@ func (c fakeObjects) Service(_ context.Context, key allocation.Key) (*allocation
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if service, ok := c.services[key]; ok {
-		return &service, nil
+		return &service, c.getErr
 	}
-	return nil, nil
+	return nil, c.getErr
 }
 
 func (c fakeObjects) Identity(context.Context) (*rangestore.ClusterIdentity, error) {
@@ -355,9 +355,9 @@ func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAd
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if address, ok := c.addresses[name]; ok {
-		return &address, nil
+		return &address, c.getErr
 	}
-	return nil, nil
+	return nil, c.getErr
 }
 
 func (c fakeObjects) Create(ctx context.Context, wanted allocation.IPAddress) error {
@@ -447,10 +447,11 @@ func (r fakeRanges) VerifyCluster(_ context.Context, of rangestore.ClusterIdenti
 	return r.foreign, nil
 }
 
-// fakeReporter records the findings that opened.
+// fakeReporter records the findings that opened, and counts the refused attempts by verb.
 type fakeReporter struct {
-	mu     sync.Mutex // guards opened
-	opened []string
+	mu      sync.Mutex // guards the following fields
+	opened  []string
+	refused map[allocation.Verb]int
 }
 
 func (s *fakeReporter) FindingOpened(finding allocation.Finding) {
@@ -464,9 +465,27 @@ func (s *fakeReporter) openedNames() []string {
 	defer s.mu.Unlock()
 	return slices.Clone(s.opened)
 }
+
+func (s *fakeReporter) StepRefused(step allocation.Step, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused == nil {
+		s.refused = map[allocation.Verb]int{}
+	}
+	s.refused[step.Verb]++
+}
+
+// takeRefused returns the refused attempts since the last call.
+func (s *fakeReporter) takeRefused() map[allocation.Verb]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refused := s.refused
+	s.refused = nil
+	return refused
+}
+
 func (*fakeReporter) Start(context.Context) func()                         { return func() {} }
 func (*fakeReporter) PassFinished(time.Duration, *Snapshot, error)         {}
-func (*fakeReporter) StepRefused(allocation.Step, error)                   {}
 func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 
 // leadership is one term of a controller over a fakeCluster.

@@ -207,3 +207,87 @@ func TestController_OutageCausesFewRequests(t *testing.T) {
 		}
 	})
 }
+
+// An automatic repair that is refused for ever is no failed step, so each refused attempt counts,
+// whatever refuses it. After the cause is gone, none does.
+func TestController_RefusedAttemptsOfAutomaticRepairsCount(t *testing.T) {
+	refuseCreate := func(err error) func(*fakeCluster) {
+		return func(w *fakeCluster) {
+			w.onWrite(func(write string, after bool) error {
+				if write == "create 10.0.0.1" && !after {
+					return err
+				}
+				return nil
+			})
+		}
+	}
+	denied := errors.New("denied by a policy")
+	missing := func(t *testing.T) *fakeCluster {
+		w := newFakeCluster(t)
+		w.addService("a", "10.0.0.1")
+		return w
+	}
+	for name, c := range map[string]struct {
+		damaged func(t *testing.T) *fakeCluster
+		refuse  func(*fakeCluster)
+		within  time.Duration
+		verb    allocation.Verb
+	}{
+		"the read before the repair": {
+			damaged: missing, refuse: func(w *fakeCluster) { w.locked(func() { w.getErr = denied }) }, within: time.Minute, verb: allocation.Create,
+		},
+		"the write": {damaged: missing, refuse: refuseCreate(denied), within: time.Minute, verb: allocation.Create},
+		"the dry run before the write": {
+			damaged: replacing, within: time.Minute, verb: allocation.Delete,
+			refuse: func(w *fakeCluster) { w.locked(func() { w.refused = map[string]error{"10.0.0.1": denied} }) },
+		},
+		"the second half of a replacement": {damaged: replacing, refuse: refuseCreate(denied), within: time.Minute, verb: allocation.Create},
+		"a webhook that never answers":     {damaged: missing, refuse: refuseCreate(guarded.ErrUnavailable), within: 10 * time.Minute, verb: allocation.Create},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := c.damaged(t)
+				c.refuse(w)
+				r := w.lead(t, w.autoRepairConfig())
+				defer r.end()
+				time.Sleep(c.within)
+				if refused := r.reporter.takeRefused(); refused[c.verb] <= 3 || len(refused) != 1 {
+					t.Errorf("refused attempts within %v: %v, want more than 3 of %s", c.within, refused, c.verb)
+				}
+				time.Sleep(15 * time.Minute) // the range of the alert
+				if refused := r.reporter.takeRefused(); refused[c.verb] <= 3 {
+					t.Errorf("refused attempts in the next 15 minutes: %v, want more than 3", refused)
+				}
+				w.onWrite(nil)
+				w.locked(func() { w.getErr, w.refused = nil, nil })
+				time.Sleep(refusedBackoffMax + time.Second)
+				w.wantAllocatedWithin(t, time.Second, "10.0.0.1")
+				r.reporter.takeRefused()
+				time.Sleep(15 * time.Minute)
+				if refused := r.reporter.takeRefused(); len(refused) > 0 {
+					t.Errorf("refused attempts after the cause is gone: %v", refused)
+				}
+			})
+		})
+	}
+}
+
+// An outage of a minute is no refusal, and neither is a refused read while nothing is repaired
+// without approval.
+func TestController_OutagesAndRepairsThatWaitForApprovalCountNoRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDamagedCluster(t)
+		w.onWrite(func(string, bool) error { return guarded.ErrUnavailable })
+		r := w.lead(t, w.autoRepairConfig())
+		time.Sleep(time.Minute)
+		r.end()
+		w.onWrite(nil)
+		w.locked(func() { w.getErr = errors.New("forbidden") })
+		approved := w.lead(t, w.config())
+		time.Sleep(time.Minute)
+		approved.end()
+		if outage, waiting := r.reporter.takeRefused(), approved.reporter.takeRefused(); len(outage)+len(waiting) > 0 {
+			t.Errorf("refused attempts in the outage: %v, without automatic repairs: %v, want none", outage, waiting)
+		}
+	})
+}

@@ -33,7 +33,7 @@ type Telemetry struct {
 	portErrors, addressErrors     *prometheus.CounterVec
 	portFailures, addressFailures prometheus.Counter
 	findings, allocated, capacity *prometheus.GaugeVec
-	steps                         *prometheus.CounterVec
+	steps, refusals               *prometheus.CounterVec
 	duration                      prometheus.Histogram
 }
 
@@ -75,6 +75,10 @@ func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) *
 			Name: "trivet_bootstrap_repair_steps_total",
 			Help: "Steps of repairs, by verb (create, relabel, delete, set, clear) and result (done, unneeded, failed, skipped).",
 		}, []string{"verb", "result"}),
+		refusals: register.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_bootstrap_repair_refusals_total",
+			Help: "Attempts of repairs that were refused and are repeated, by the verb of the step. An attempt without an answer counts after many.",
+		}, []string{"verb"}),
 		duration: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "trivet_bootstrap_audit_seconds", Buckets: prometheus.ExponentialBuckets(0.000_01, 4, 10),
 			Help: "Duration of a comparison of what is used with what is allocated, in seconds.",
@@ -95,6 +99,7 @@ func (t *Telemetry) createSeries() {
 		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed, repairstore.StepSkipped} {
 			t.steps.WithLabelValues(string(verb), string(state))
 		}
+		t.refusals.WithLabelValues(string(verb))
 	}
 }
 
@@ -206,8 +211,10 @@ func (t *Telemetry) StepFinished(step allocation.Step, result repairstore.StepRe
 	}
 }
 
-// StepRefused sends an Event about the Service for which the step would allocate.
+// StepRefused counts the attempt, and sends an Event about the Service for which the step would
+// allocate.
 func (t *Telemetry) StepRefused(step allocation.Step, err error) {
+	t.refusals.WithLabelValues(string(step.Verb)).Inc()
 	t.sendRepairEvent(step, corev1.EventTypeWarning, reasonRepairFailed,
 		fmt.Sprintf("%s %s is not repaired yet: %v", step.Store, step.Subject, err))
 }

@@ -133,6 +133,7 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	h.PassFinished(0, nil, rangestore.ErrUnavailable)
 	h.PassFinished(0, nil, errors.New("both"))
 	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
+	h.StepRefused(allocation.Step{Verb: allocation.Create}, errors.New("forbidden"))
 	want := map[string]float64{
 		"apiserver_clusterip_repair_ip_errors_total duplicate": 1, "apiserver_clusterip_repair_ip_errors_total full": 1,
 		"apiserver_clusterip_repair_ip_errors_total invalid": 1, "apiserver_clusterip_repair_ip_errors_total leak": 2,
@@ -147,6 +148,7 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 		"trivet_bootstrap_allocation_capacity node-ports":        2768,
 		"trivet_bootstrap_allocation_findings leaked node-ports": 2,
 		"trivet_bootstrap_audit_seconds":                         1,
+		"trivet_bootstrap_repair_refusals_total create":          1,
 		"trivet_bootstrap_repair_steps_total done clear":         1,
 	}
 	if diff := cmp.Diff(want, seriesOf(t, registry)); diff != "" {

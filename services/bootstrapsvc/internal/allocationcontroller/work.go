@@ -144,13 +144,20 @@ func (r *reconciler) confirmWork(finding string, steps []allocation.Step) func(c
 func (r *reconciler) confirmed(finding string, steps []allocation.Step, result allocation.CheckResult, err error) {
 	now := time.Now()
 	isNeeded := err == nil && (result == allocation.CheckPassed || result == allocation.CheckUnneeded && len(steps) > 1)
-	_, opens := r.unconfirmed[finding]
+	unconfirmed, opens := r.unconfirmed[finding]
 	indexed, _ := r.index.Finding(finding)
 	isSame := indexed.State == allocation.StateOpen && len(indexed.Steps) > 0 && indexed.Steps[0].Material() == steps[0].Material()
 	switch {
 	case err != nil:
 		r.repairs.readErrs[finding] = err
 		r.repairs.backoff.failed(finding, now)
+		toRepair := r.findings.current[finding]
+		if opens {
+			toRepair = &unconfirmed
+		}
+		if isRejected(err) && toRepair != nil && r.repairsAlone(toRepair) {
+			r.Reporter.StepRefused(steps[0], err) // the repair cannot even begin
+		}
 	case opens && !isNeeded:
 		r.repairs.read(finding)
 		r.repairs.backoff.rejected(finding, now)
@@ -242,23 +249,29 @@ func (r *reconciler) applied(id string, numbers []int, outcomes []outcome) {
 		default:
 			repair.tried(number, of.err)
 			repair.retries[step.Finding] = of.err
-			r.retry(repair, step, of.err, now)
+			r.retry(repair, number, of.err, now)
 		}
 		repair.wasTried(step.Finding)
 	}
 	r.requestPass(now.Add(changeDelay))
 }
 
+// manyAttempts is after how many attempts of a step one without an answer counts as refused: about
+// five minutes. A webhook that never answers looks like a kube-apiserver that is down.
+const manyAttempts = 60
+
 // retry queues a finding whose step could not be written.
-func (r *reconciler) retry(repair *unfinishedRepair, step allocation.Step, err error, now time.Time) {
-	backoff := r.repairs.backoff
+func (r *reconciler) retry(repair *unfinishedRepair, number int, err error, now time.Time) {
+	step, backoff := repair.Steps[number], r.repairs.backoff
+	if isRejected(err) || repair.Progress.Steps[number].Attempts >= manyAttempts {
+		r.Reporter.StepRefused(step, err)
+	}
 	switch {
 	case repair.isHalfReplaced(step.Finding):
 		backoff.halfReplaced(step.Finding, now)
 	case isRejected(err):
 		backoff.refused(step.Finding, now)
 		r.Logger.Warn("repair step refused; it is tried again", "repair", repair.ID, "verb", step.Verb, "subject", step.Subject, "error", err)
-		r.Reporter.StepRefused(step, err)
 		r.recordFindingNamed(decisions.WriteRefused, step.Finding, fmt.Sprintf("%s %s %s: %v; it is tried again", step.Verb, step.Store, step.Subject, err))
 	default:
 		backoff.failed(step.Finding, now)

@@ -23,6 +23,7 @@ type Metrics struct {
 
 	health           *prometheus.GaugeVec
 	held             prometheus.Gauge
+	receiverDoubted  prometheus.Gauge
 	markingSuspended *prometheus.GaugeVec
 	silences         *prometheus.GaugeVec
 	writes           *prometheus.CounterVec
@@ -62,6 +63,10 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "trivet_node_held", Help: "Silent nodes that are not marked Unknown before a self-check has passed.",
 		}),
+		receiverDoubted: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "trivet_node_receiver_doubted",
+			Help: "1 while expired sessions mark no node, because most sessions or connections of this replica fell silent together.",
+		}),
 		markingSuspended: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_node_marking_suspended", Help: "1 while no node may be marked Unknown, by cause.",
 		}, []string{"cause"}),
@@ -77,7 +82,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		return m, nil
 	}
 	for _, collector := range []prometheus.Collector{
-		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.markingSuspended, m.silences, m.writes,
+		m.zoneHealth, m.zoneSize, m.unhealthy, m.evictions, m.write, m.pass, m.health, m.held, m.receiverDoubted,
+		m.markingSuspended, m.silences, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of node health: %w", err)
@@ -93,6 +99,10 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 		m.health.WithLabelValues(nodehealth.Health(health).String()).Set(float64(count))
 	}
 	m.held.Set(float64(plan.Held))
+	m.receiverDoubted.Set(0)
+	if _, _, doubts := cluster.ReceiverDoubt(); doubts {
+		m.receiverDoubted.Set(1)
+	}
 	m.markingSuspended.Reset()
 	if uncertainty, uncertain := cluster.Uncertain(); uncertain {
 		m.markingSuspended.WithLabelValues(string(uncertainty.Cause)).Set(1)
@@ -184,6 +194,7 @@ func (m *Metrics) reset() {
 		gauge.Reset()
 	}
 	m.held.Set(0)
+	m.receiverDoubted.Set(0)
 }
 
 func (m *Metrics) written(r result) {
