@@ -11,8 +11,8 @@
 //
 //   - world: etcd, two kube-apiservers, two replicas of each service and a gateway, each a process
 //     with certificates and the shipped roles; twelve nodes with an agent, Services and Pods.
-//   - replica: the process, its links to etcd and to kube-apiserver, and its certificate. The links
-//     are proxies of package faultproxy.
+//   - replica: the process, its links to etcd, to kube-apiserver and from agents, and its
+//     certificate. The links are proxies of package faultproxy.
 //   - prometheus: the server, with the rules of deploy/monitoring. Its ranges and `for` are shorter
 //     by one factor, which tools/prometheus/scale applies to the parsed expressions. Thresholds are
 //     the shipped ones.

@@ -127,6 +127,7 @@ func faults() []fault {
 		}},
 		{Alert: "TrivetNodesHeld", What: "most nodes die while kube-apiserver does not answer the reads of leasesvc", Inject: heldNodes, Slow: time.Minute,
 			Also: map[string]string{"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass"}},
+		{Alert: "TrivetNodesUnheard", What: "all agents are cut off from leasesvc while kube-apiserver answers", Inject: cutAgents},
 		{Alert: "TrivetLeaseWritesLate", What: "kube-apiserver does not answer the Lease writes of leasesvc", Inject: func(w *world) func() {
 			var stops []func()
 			for _, r := range w.of("leasesvc") {
@@ -372,6 +373,19 @@ func manyNodePorts(w *world) func() {
 			w.must(w.kube.CoreV1().Services(namespace).Delete(ctx, name(i), metav1.DeleteOptions{}))
 		}
 	}
+}
+
+// cutAgents cuts the agents off from both replicas: cut off from one, they beat by way of the other.
+// kube-apiserver answers. The fault is undone before the replicas believe that the nodes
+// are dead.
+func cutAgents(w *world) func() {
+	cut := func(is bool) {
+		for _, r := range w.of("leasesvc") {
+			r.agents.Disconnect(is)
+		}
+	}
+	cut(true)
+	return func() { cut(false) }
 }
 
 func heldNodes(w *world) func() {

@@ -30,6 +30,7 @@ type replica struct {
 	service, name string
 	etcd          *faultproxy.Relay
 	kube          *faultproxy.KubeProxy
+	agents        *faultproxy.Relay // from the agents to listen
 	listen, admin string
 	dir           string // certificate, audit log, log
 	args          []string
@@ -55,6 +56,7 @@ func (w *world) newReplica(service string, number int, args ...string) *replica 
 	}
 	r.kube = faultproxy.NewKube(w.T, loadConfig(w.T, kubeconfig))
 	r.etcd = faultproxy.NewRelay(w.T, strings.TrimPrefix(w.cluster.EtcdEndpoints()[0], "https://"))
+	r.agents = faultproxy.NewRelay(w.T, r.listen)
 	w.reissue(r, w.authority, leafLifetime)
 	ca, cert, key := w.cluster.EtcdFiles()
 	r.args = append([]string{

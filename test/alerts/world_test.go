@@ -231,7 +231,12 @@ func (w *world) live(node, boot string) {
 	files := w.client("system:node:"+node, "system:nodes")
 	a, err := agent.New(agent.Config{
 		Targets: targets, Cluster: clusterName, Name: "alerts",
-		Dial: func(target string) (*grpc.ClientConn, error) {
+		Dial: func(target string) (*grpc.ClientConn, error) { // of Targets, or what a replica advertises
+			for _, r := range w.of("leasesvc") {
+				if r.listen == target {
+					target = r.agents.Addr()
+				}
+			}
 			return rpcclient.Dial(target, rpcclient.Config{TLS: files}, slog.New(slog.DiscardHandler))
 		},
 		Holders: []agent.Holder{{Class: "node", Name: node, BootID: boot}},

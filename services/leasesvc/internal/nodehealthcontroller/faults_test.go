@@ -126,8 +126,20 @@ func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
 				all[0].session(fmt.Sprintf("n%d", i), state)
 			}
 		}
+		expect := func(when string, doubted, suspect, dead float64) {
+			t.Helper()
+			got := sample(t, all[0].registry)
+			for name, want := range map[string]float64{
+				"trivet_node_receiver_doubted": doubted, "trivet_node_health suspect": suspect, "trivet_node_health dead": dead,
+			} {
+				if got[name] != want {
+					t.Errorf("%s %s is %v, want %v", when, name, got[name], want)
+				}
+			}
+		}
 		set(session.Alive)
 		time.Sleep(time.Minute)
+		expect("while all agents beat", 0, 0, 0)
 		set(session.Suspect)
 		time.Sleep(7 * time.Second)
 		set(session.Expired)
@@ -135,10 +147,12 @@ func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
 		if got := f.dead(); got > 0 {
 			t.Errorf("%d nodes are marked 30s after all sessions expired together", got)
 		}
+		expect("30s after all sessions expired together", 1, 100, 0)
 		time.Sleep(30 * time.Second)
 		if got := f.dead(); got != 100 {
 			t.Errorf("%d nodes are marked a minute after all sessions expired, want all", got)
 		}
+		expect("a minute after all sessions expired", 0, 0, 100)
 	})
 }
 

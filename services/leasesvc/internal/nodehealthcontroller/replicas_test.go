@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
@@ -24,6 +25,7 @@ type replica struct {
 	changed   map[string]struct{}
 	terms     *sessioncontroller.HeldShards
 	publisher *nodehealthcontroller.Publisher
+	registry  *prometheus.Registry
 
 	mu             sync.Mutex // guards what follows
 	sessions       map[string]session.State
@@ -41,6 +43,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 		r := &replica{
 			fakeCluster: f, name: name, changed: map[string]struct{}{}, terms: sessioncontroller.NewHeldShards(), publisher: nodehealthcontroller.NewPublisher(),
 			sessions: map[string]session.State{}, observes: map[string]bool{}, sessionChanges: map[string]struct{}{},
+			registry: prometheus.NewRegistry(),
 		}
 		f.change(func() {
 			f.replicas = append(f.replicas, r)
@@ -48,7 +51,7 @@ func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []
 				r.changed[node] = struct{}{}
 			}
 		})
-		metrics, err := nodehealthcontroller.NewMetrics(nil)
+		metrics, err := nodehealthcontroller.NewMetrics(r.registry)
 		if err != nil {
 			t.Fatal(err)
 		}
