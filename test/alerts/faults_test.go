@@ -119,6 +119,12 @@ func faults() []fault {
 		}, Slow: time.Minute},
 		{Alert: "TrivetRepairFailed", What: "an IPAddress in use is deleted, and kube-apiserver forbids the repair that a person applies", Inject: refusedRepair,
 			Also: map[string]string{"TrivetAllocationFinding": "the finding stays until it is repaired"}},
+		{Alert: "TrivetRepairFailed", What: "an IPAddress in use is deleted, and kube-apiserver forbids the automatic repair", Inject: refusedAutomaticRepair,
+			Also: map[string]string{
+				"TrivetAllocationFinding": "the finding stays until it is repaired",
+				"TrivetLoopFails":         "a pass that leaves a repair undone has failed",
+				"TrivetReplicaUnready":    "a replica whose loop fails lets another one try, and is not ready for a minute or more",
+			}},
 		{Alert: "TrivetRangeNearlyFull", What: "26 Services take 2,600 node ports", Inject: manyNodePorts, Slow: time.Minute},
 		{Alert: "TrivetNodeMarkingSuspended", What: "kube-apiserver refuses to show Leases to leasesvc", Inject: func(w *world) func() {
 			return w.refuse("leasesvc", func(r faultproxy.Request) bool {
@@ -347,6 +353,33 @@ func refusedRepair(w *world) func() {
 	return func() {
 		stop()
 		w.must(w.fleet.RestoreAddress(ctx, with[1]))
+	}
+}
+
+// refusedAutomaticRepair deletes the IPAddress of a Service while bootstrapsvc repairs by itself. The
+// repair succeeds after the fault, without help.
+func refusedAutomaticRepair(w *world) func() {
+	ctx := context.Background()
+	restart := func(autoRepair string) {
+		for _, r := range w.of("bootstrapsvc") {
+			w.must(r.stop())
+			r.args = append(r.args, "--auto-repair="+autoRepair)
+			w.mustStart(r)
+			w.await(startTimeout, w.works)
+		}
+	}
+	restart("safe")
+	stop := w.refuse("bootstrapsvc", faultproxy.Resource("ipaddresses", "create"), 403, metav1.StatusReasonForbidden)
+	_, with := w.fleet.Services()
+	address, err := w.fleet.DeleteAddress(ctx, with[1])
+	w.must(err)
+	return func() {
+		stop()
+		w.await(endTime, func(ctx context.Context) error {
+			_, err := w.kube.NetworkingV1().IPAddresses().Get(ctx, address, metav1.GetOptions{})
+			return err
+		})
+		restart("off")
 	}
 }
 

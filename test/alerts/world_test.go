@@ -75,9 +75,6 @@ func newWorld(t *testing.T) *world {
 	ctx, end := context.WithCancel(context.Background())
 	w.context = ctx
 	t.Cleanup(func() {
-		for _, r := range w.replicas {
-			r.kill()
-		}
 		end()
 		w.background.Wait()
 		if t.Failed() {
@@ -96,6 +93,11 @@ func newWorld(t *testing.T) *world {
 	}
 	w.makeObjects(ctx)
 	w.makeReplicas()
+	t.Cleanup(func() { // before their proxies, which wait for open watches
+		for _, r := range w.replicas {
+			r.kill()
+		}
+	})
 	for _, r := range w.replicas {
 		if err := r.start(); err != nil {
 			t.Fatal(err)
