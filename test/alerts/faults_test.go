@@ -356,8 +356,8 @@ func refusedRepair(w *world) func() {
 	}
 }
 
-// refusedAutomaticRepair deletes the IPAddress of a Service while bootstrapsvc repairs by itself. The
-// repair succeeds after the fault, without help.
+// refusedAutomaticRepair deletes the IPAddress of a Service while bootstrapsvc repairs by itself.
+// The repair succeeds after the fault, without help.
 func refusedAutomaticRepair(w *world) func() {
 	ctx := context.Background()
 	restart := func(autoRepair string) {
