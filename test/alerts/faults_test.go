@@ -408,9 +408,8 @@ func manyNodePorts(w *world) func() {
 	}
 }
 
-// cutAgents cuts the agents off from both replicas: cut off from one, they beat by way of the other.
-// kube-apiserver answers. The fault is undone before the replicas believe that the nodes
-// are dead.
+// cutAgents cuts the agents off from both replicas: cut off from one, they beat through the other.
+// The fault is undone before the replicas believe that the nodes are dead.
 func cutAgents(w *world) func() {
 	cut := func(is bool) {
 		for _, r := range w.of("leasesvc") {

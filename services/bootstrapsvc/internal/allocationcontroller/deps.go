@@ -113,8 +113,8 @@ type Reporter interface {
 	// PassFinished has the duration of the comparison, the snapshot (nil if there is none), and the
 	// error of the pass.
 	PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error)
-	// StepRefused is called for an attempt of a step that was refused, before its write or by it, and
-	// that is repeated. A person's step that is refused is finished instead.
+	// StepRefused is called for an attempt of a step that was refused, before its write or by it,
+	// and that is repeated. A person's step that is refused is finished instead.
 	StepRefused(step allocation.Step, err error)
 	// StepFinished is called for a step that is done, unneeded, failed or skipped.
 	StepFinished(step allocation.Step, result repairstore.StepResult)
