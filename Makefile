@@ -117,20 +117,20 @@ metrics: ## Write docs/metrics.md from the registries of all programs, and the t
 	go test ./cmd/trivet-agent/internal/nodeagent -run TestMetrics -args -update
 	go test ./test/monitoring -run TestRunbooks_ListTheAlerts -args -update
 
-.PHONY: test-alerts
-test-alerts: $(TOOLS)/promtool-$(GO) ## Check with promtool that each alert fires in its fault, and no other one; builds promtool once (3 minutes)
-	$(TOOLS)/bin/promtool check rules deploy/monitoring/rules/*.yaml
-	go test -count=1 ./test/monitoring -args -promtool="$(TOOLS)/bin/promtool"
-
 # The page and the service discoveries of Prometheus are not needed: without the latter it builds in a third of the time.
 PROMETHEUS := $(TOOLS)/prometheus-$(GO)
 $(PROMETHEUS): tools/prometheus/go.mod tools/prometheus/go.sum
-	@echo "Building Prometheus into .tools/bin, once (a minute or two) …"
+	@echo "Building Prometheus and promtool into .tools/bin, once (a minute or two) …"
 	@mkdir -p $(TOOLS)/bin
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; cd tools/prometheus; go mod download github.com/prometheus/prometheus; \
 	cp -r "$$(go list -m -f '{{.Dir}}' github.com/prometheus/prometheus)/." "$$copy"; chmod -R u+w "$$copy"; \
-	rm "$$copy/plugins/plugins.go"; cd "$$copy"; go build -ldflags "-s -w" -o $(TOOLS)/bin/prometheus ./cmd/prometheus
+	rm "$$copy/plugins/plugins.go"; cd "$$copy"; go build -ldflags "-s -w" -o $(TOOLS)/bin/ ./cmd/prometheus ./cmd/promtool
 	@touch $@
+
+.PHONY: test-alerts
+test-alerts: $(PROMETHEUS) ## Check with promtool that each alert fires in its fault, and no other one; builds promtool once (2 minutes)
+	$(TOOLS)/bin/promtool check rules deploy/monitoring/rules/*.yaml
+	go test -count=1 ./test/monitoring -args -promtool="$(TOOLS)/bin/promtool"
 
 # SCALE divides the ranges and `for` of the rules. FAULTS has names of alerts, separated by commas.
 SCALE ?= 30
@@ -305,7 +305,7 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 	diff gateway/internal/httpapi/openapi/openapi.swagger.json "$$fresh/gateway/internal/httpapi/openapi/openapi.swagger.json"; } || \
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
-# Modules of their own that hold Go code; tools/gotestsum, tools/helm, tools/lint, tools/promtool, tools/protocol and tools/vulncheck hold versions only.
+# Modules of their own that hold Go code; tools/gotestsum, tools/helm, tools/lint, tools/protocol and tools/vulncheck hold versions only.
 MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prometheus/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
 
 # axe-core is a tool of this test only; the page does not have it. Without chromium the test skips.
