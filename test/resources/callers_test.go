@@ -25,8 +25,9 @@ import (
 )
 
 const (
-	// newCallersPerSecond is below the rate at which a server sends reviews.
-	newCallersPerSecond = 600
+	// newCallersPerSecond is below the rate at which a server sends reviews, and leaves processors
+	// to the other callers.
+	newCallersPerSecond = 400
 	// callersAtOnce is how many calls of new callers are in progress.
 	callersAtOnce = 16
 	// Of each certificateShare callers one has a certificate and a connection of its own, and of
@@ -266,7 +267,8 @@ func (c *callers) caches(tb *table, number int, kept []int) {
 	}{
 		{"users of tokens kept", review.MaxAnswers, number / 2},
 		{"rights kept", review.MaxAnswers, number / 2},
-		{"refusals kept", review.MaxRefusals, number / strangerShare / 2},
+		// A refusal is kept for a short time, so its bound is out of reach at this rate.
+		{"refusals kept", review.MaxRefusals, min(number, newCallersPerSecond*int(review.Fresh.Seconds())) / strangerShare / 2},
 		{"certificates kept", authn.MaxCertificates, number / certificateShare / 2},
 		// An identity is forgotten within moments of its only call.
 		{"identities with limits of their own", min(quota.MaxUsers, number/2), regulars},
