@@ -133,7 +133,8 @@ func (c *Syncer) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
 // ObserveSliceMetadata records that a watch showed the metadata of a slice. It returns whether
 // PutSlice must follow. That is not needed if the slice is not ours, or if the cache has that
 // version or a newer one. It is not needed during a write of the slice either: the answer of the
-// write settles its state.
+// write settles its state, and after a failed write the Reader does. Without a Reader only PutSlice
+// can.
 func (c *Syncer) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
 	if c.deps.Tracer.On() {
 		c.echoes.observed(meta, false)
@@ -156,7 +157,7 @@ func (c *Syncer) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
 	}
 	key := keyOf(meta.Namespace, service)
 	owned := c.shards.ownerOf(key)
-	return owned == nil || !owned.observeDuringWrite(key, meta.Name, meta.ResourceVersion)
+	return c.deps.Reader == nil || owned == nil || !owned.observeDuringWrite(key, meta.Name, meta.ResourceVersion)
 }
 
 // sliceChanged requests syncs of the Services that a slice names or named, after another writer
