@@ -224,7 +224,7 @@ robustness: assets ## All services under faults, judged by oracles (SEEDS=1 FIRS
 
 # RUN=TestHerd runs some of the tests; each writes its own section of the page. OUTAGE=30s shortens the outages.
 .PHONY: resources
-resources: assets ## Ended streams, 10,000 reconnections, slow readers, scarce memory and CPU, OUTAGE=5m of etcd and kube-apiserver; writes docs/resources.md (40 minutes, idle machine)
+resources: assets ## Ended streams, 10,000 reconnections, 100,000 callers, slow readers, scarce memory and CPU, OUTAGE=5m of etcd and kube-apiserver; writes docs/resources.md (40 minutes, idle machine)
 	go test -count=1 -v -timeout 90m -run "$(call given,RUN,.)" ./test/resources \
 		-args -resources.long -resources.outage=$(OUTAGE) -resources.keep="$(KEEP)" -resources.out="$(CURDIR)/docs/resources.md"
 

@@ -59,6 +59,9 @@ type Authenticator struct {
 // New returns an Authenticator. It contacts no server.
 func New(cfg Config) *Authenticator { return &Authenticator{cfg: cfg, certificates: newCertificates()} }
 
+// Certificates returns how many certificates have a kept caller, at most MaxCertificates.
+func (a *Authenticator) Certificates() int { return len(a.certificates.known.Keys()) }
+
 // Authenticate returns the caller of a call, which is anonymous without credentials. The error is a
 // gRPC status: NOT_AUTHENTICATED, or ACCESS_REVIEW_UNAVAILABLE if a token could not be reviewed.
 func (a *Authenticator) Authenticate(ctx context.Context, request Request) (*Caller, error) {

@@ -13,8 +13,8 @@ const (
 	// maxCertificateLife keeps the end of a certificate that never expires within the range of a
 	// time.Duration.
 	maxCertificateLife = 100 * 365 * 24 * time.Hour
-	// maxCertificates bounds the certificates whose callers are kept.
-	maxCertificates = 4096
+	// MaxCertificates bounds the certificates whose callers an Authenticator keeps.
+	MaxCertificates = 4096
 	// certificateAge is how long the caller of a certificate is kept. Connections end earlier.
 	certificateAge = time.Hour
 )
@@ -32,7 +32,7 @@ type known struct {
 }
 
 func newCertificates() *certificates {
-	return &certificates{known: cache.NewLRUExpireCache(maxCertificates)}
+	return &certificates{known: cache.NewLRUExpireCache(MaxCertificates)}
 }
 
 // caller needs a verified chain.

@@ -72,7 +72,7 @@ func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Reg
 	}
 	if !cfg.reviews() {
 		a.authenticator = authn.New(callers)
-		return nil
+		return registerCertificates(a.authenticator, registry)
 	}
 	metrics, err := review.NewMetrics(registry)
 	if err != nil {
@@ -105,6 +105,16 @@ func (a *access) decide(cfg Config, logger *slog.Logger, registry prometheus.Reg
 		reviewer := authz.NewAccessReviews(clients.Access, metrics)
 		a.authorizer = authz.New(reviewer)
 		a.close = append(a.close, reviewer.Close)
+	}
+	return registerCertificates(a.authenticator, registry)
+}
+
+func registerCertificates(of *authn.Authenticator, registry prometheus.Registerer) error {
+	err := registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_access_certificates", Help: "Client certificates whose callers are kept.",
+	}, func() float64 { return float64(of.Certificates()) }))
+	if err != nil {
+		return fmt.Errorf("register the metric of certificates: %w", err)
 	}
 	return nil
 }

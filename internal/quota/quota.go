@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// maxUsers, maxReplicas and maxAddresses bound the identities with meters of their own.
-	maxUsers     = 10_000
+	// MaxUsers, maxReplicas and maxAddresses bound the identities with meters of their own.
+	MaxUsers     = 10_000
 	maxReplicas  = 1_000
 	maxAddresses = 10_000
 	// peerFactor multiplies the limits of gateways and servers.
@@ -75,7 +75,7 @@ func New(table Table, registerer prometheus.Registerer) (*Quota, error) {
 		callers = append(callers, newLimit(of, 1))
 		peers = append(peers, newLimit(of, peerFactor))
 	}
-	q.users = newPopulation[string](callers, maxUsers)
+	q.users = newPopulation[string](callers, MaxUsers)
 	q.replicas = newPopulation[string](peers, maxReplicas)
 	q.addresses = newPopulation[netip.Addr](callers, maxAddresses)
 	return q, q.register(registerer)

@@ -227,7 +227,7 @@ func TestRefund_LeavesTheRateAsItWas(t *testing.T) {
 // fill gives every place of users to an identity with a call in flight.
 func fill(t *testing.T, q *Quota, now time.Time) (slots []Slot) {
 	t.Helper()
-	for i := range maxUsers {
+	for i := range MaxUsers {
 		slot, err := q.Admit(User(fmt.Sprint("filler ", i)), "/a/A", now)
 		if err != nil {
 			t.Fatal(err)
@@ -257,8 +257,8 @@ func TestAdmit_IdentitiesBeyondTheBoundShareOneMeter(t *testing.T) {
 	if got := calls(q, Address("10.0.0.1:1"), "/a/A", now, 3); got != 3 {
 		t.Errorf("%d of 3 calls of an address are admitted", got)
 	}
-	if len(q.users.order) != maxUsers || len(q.users.accounts) != maxUsers {
-		t.Errorf("%d and %d users are kept, want %d", len(q.users.order), len(q.users.accounts), maxUsers)
+	if len(q.users.order) != MaxUsers || len(q.users.accounts) != MaxUsers {
+		t.Errorf("%d and %d users are kept, want %d", len(q.users.order), len(q.users.accounts), MaxUsers)
 	}
 	for _, slot := range slots {
 		slot.Release()

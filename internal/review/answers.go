@@ -16,7 +16,7 @@ func (k Key) owner() owner { return owner(k[:ownerBytes]) }
 // questions does not displace the answers for others. It is safe for concurrent use.
 type answers[V any] struct {
 	mu     sync.Mutex             // guards the fields below
-	byKey  map[Key]*keptAnswer[V] // at most maxAnswers
+	byKey  map[Key]*keptAnswer[V] // at most MaxAnswers
 	used   *list.List             // of Key; the last used first
 	owners map[owner]*list.List   // of Key; at most maxOwned each; the last used first
 }
@@ -53,7 +53,7 @@ func (a *answers[V]) add(key Key, answer *entry[V]) {
 	a.drop(key)
 	if owned := a.owners[key.owner()]; owned != nil && owned.Len() >= maxOwned {
 		a.dropLast(owned)
-	} else if a.used.Len() >= maxAnswers {
+	} else if a.used.Len() >= MaxAnswers {
 		a.dropLast(a.used)
 	}
 	owned := a.owners[key.owner()]
@@ -68,6 +68,12 @@ func (a *answers[V]) remove(key Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.drop(key)
+}
+
+func (a *answers[V]) size() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.byKey)
 }
 
 // dropLast needs a.mu.

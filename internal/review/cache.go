@@ -36,11 +36,11 @@ const (
 	// ownConcurrent and ownWaiting bound those of one owner.
 	ownConcurrent = maxConcurrent / 4
 	ownWaiting    = maxWaiting / 8
-	// maxAnswers and maxRefusals bound what is kept; the answers that were used last stay.
-	maxAnswers  = 20_000
-	maxRefusals = 5_000
+	// MaxAnswers and MaxRefusals bound what a Cache keeps; the answers that were used last stay.
+	MaxAnswers  = 20_000
+	MaxRefusals = 5_000
 	// maxOwned bounds the positive answers of one owner.
-	maxOwned = maxAnswers / 20
+	maxOwned = MaxAnswers / 20
 )
 
 // Ask asks the kube-apiserver. wasPositive says that the answer before was positive; positive says
@@ -97,11 +97,13 @@ type flight[V any] struct {
 // NewCache returns an empty cache whose reviews are counted as kind. It starts nothing.
 func NewCache[V any](metrics *Metrics, kind string) *Cache[V] {
 	life, end := context.WithCancel(context.Background())
-	return &Cache[V]{
+	c := &Cache[V]{
 		metrics: metrics.of(kind),
-		kept:    newAnswers[V](), shares: map[owner]*share{}, refused: cache.NewLRUExpireCache(maxRefusals),
+		kept:    newAnswers[V](), shares: map[owner]*share{}, refused: cache.NewLRUExpireCache(MaxRefusals),
 		slots: make(chan struct{}, maxConcurrent), life: life, end: end, flights: map[Key]*flight[V]{},
 	}
+	metrics.sizes.add(kind, func() (allowed, denied int) { return c.kept.size(), len(c.refused.Keys()) })
+	return c
 }
 
 // Close cancels the reviews in progress and waits for them. Later questions without a fresh answer

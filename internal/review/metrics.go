@@ -2,6 +2,8 @@ package review
 
 import (
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +15,37 @@ type Metrics struct {
 	seconds *prometheus.HistogramVec
 	hits    *prometheus.CounterVec
 	stale   *prometheus.CounterVec
+	sizes   *sizes
+}
+
+// sizes is a collector of how many answers each cache keeps. It is safe for concurrent use.
+type sizes struct {
+	kept *prometheus.Desc
+
+	mu sync.Mutex // guards of
+	of map[string]func() (allowed, denied int)
+}
+
+// add adds the cache of a kind, or replaces it.
+func (s *sizes) add(kind string, count func() (allowed, denied int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[kind] = count
+}
+
+// Describe implements prometheus.Collector.
+func (s *sizes) Describe(into chan<- *prometheus.Desc) { into <- s.kept }
+
+// Collect implements prometheus.Collector.
+func (s *sizes) Collect(into chan<- prometheus.Metric) {
+	s.mu.Lock()
+	all := maps.Clone(s.of)
+	s.mu.Unlock()
+	for kind, count := range all {
+		allowed, denied := count()
+		into <- prometheus.MustNewConstMetric(s.kept, prometheus.GaugeValue, float64(allowed), kind, "allowed")
+		into <- prometheus.MustNewConstMetric(s.kept, prometheus.GaugeValue, float64(denied), kind, "denied")
+	}
 }
 
 // NewMetrics registers the collectors with into unless it is nil.
@@ -34,11 +67,13 @@ func NewMetrics(into prometheus.Registerer) (*Metrics, error) {
 			Name: "trivet_access_review_stale_answers_total",
 			Help: "Answers older than 10 seconds that were used because the kube-apiserver did not answer.",
 		}, []string{"kind"}),
+		sizes: &sizes{of: map[string]func() (int, int){}, kept: prometheus.NewDesc("trivet_access_review_answers",
+			"Answers of the kube-apiserver that are kept, by kind (token, access) and result (allowed, denied).", []string{"kind", "result"}, nil)},
 	}
 	if into == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{m.reviews, m.seconds, m.hits, m.stale} {
+	for _, collector := range []prometheus.Collector{m.reviews, m.seconds, m.hits, m.stale, m.sizes} {
 		if err := into.Register(collector); err != nil {
 			return nil, fmt.Errorf("register the metrics of reviews: %w", err)
 		}

@@ -33,6 +33,10 @@ func registerMetrics(registerer prometheus.Registerer, state *state, openStreams
 		Name: "trivet_lease_paused_seconds",
 		Help: "Time, since the loop sessions started, in which the process did not run and could receive no heartbeat. Deadlines move by this time.",
 	}, state.ofSessions(func(c *sessioncontroller.Controller) float64 { return c.PausedTime().Seconds() }))
+	register.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_lease_late_seconds",
+		Help: "Time, since the loop sessions started, by which it ran later than it should each 25 ms. It includes pauses; the rest moves no deadline.",
+	}, state.ofSessions(func(c *sessioncontroller.Controller) float64 { return c.LateTime().Seconds() }))
 }
 
 // ofSessions returns a metric of the session controller; it is 0 while its loop does not run.

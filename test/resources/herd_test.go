@@ -3,13 +3,11 @@ package resources
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -153,47 +151,16 @@ func (h *herd) createNodes(size int) {
 // administrative address.
 func (h *herd) secure(size int) (args []string, transport func(int) credentials.TransportCredentials, admin *http.Client) {
 	h.Helper()
-	now := time.Now()
-	authority, err := certs.NewAuthority("herd", time.Hour, now)
-	if err != nil {
-		h.Fatal(err)
-	}
-	issue := func(leaf certs.Leaf) certs.KeyPair {
-		pair, err := authority.Issue(leaf, time.Hour, now)
-		if err != nil {
-			h.Fatal(err)
-		}
-		return pair
-	}
-	write := func(name string, content []byte) string {
-		path := filepath.Join(h.dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			h.Fatal(err)
-		}
-		return path
-	}
-	pair := issue(certs.ServerLeaf(leases, "trivet-system", "cluster.local"))
-	args = []string{
-		"--tls-cert-file=" + write("server.crt", pair.CertPEM), "--tls-key-file=" + write("server.key", pair.KeyPEM),
-		"--client-ca-file=" + write("ca.crt", authority.CertPEM()), "--audit-log-file=",
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority.CertPEM())
-	clientOf := func(leaf certs.Leaf) *tls.Config {
-		own := issue(leaf)
-		certificate, err := tls.X509KeyPair(own.CertPEM, own.KeyPEM)
-		if err != nil {
-			h.Fatal(err)
-		}
-		return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}, ServerName: leases, MinVersion: tls.VersionTLS13}
-	}
+	i := h.newIssuer(leases)
 	all := make([]*tls.Config, size)
 	for number := range all {
-		all[number] = clientOf(certs.NodeLeaf(herdNode(number)))
+		own, err := i.client(certs.NodeLeaf(herdNode(number)))
+		if err != nil {
+			h.Fatal(err)
+		}
+		all[number] = own
 	}
-	administrator := &http.Transport{TLSClientConfig: clientOf(certs.ClientLeaf("administrator", "system:masters"))}
-	h.Cleanup(administrator.CloseIdleConnections)
-	return args, func(number int) credentials.TransportCredentials { return credentials.NewTLS(all[number]) }, &http.Client{Transport: administrator}
+	return i.args(), func(number int) credentials.TransportCredentials { return credentials.NewTLS(all[number]) }, i.administrator()
 }
 
 // disturb does something to all connections, and measures until each agent is renewed again.

@@ -15,11 +15,12 @@ import (
 )
 
 var (
-	long   = flag.Bool("resources.long", false, "full sizes, beside a real kube-apiserver, with all bounds")
-	agents = flag.Int("resources.agents", 10_000, "agents that reconnect at once in the long form")
-	outage = flag.Duration("resources.outage", 30*time.Second, "how long etcd, and kube-apiserver, are stopped in the long form")
-	out    = flag.String("resources.out", "", "page whose sections the tests that run write")
-	keep   = flag.String("resources.keep", "", "directory that keeps the logs of all processes")
+	long       = flag.Bool("resources.long", false, "full sizes, beside a real kube-apiserver, with all bounds")
+	agents     = flag.Int("resources.agents", 10_000, "agents that reconnect at once in the long form")
+	identities = flag.Int("resources.identities", 100_000, "identities that call one server in the long form")
+	outage     = flag.Duration("resources.outage", 30*time.Second, "how long etcd, and kube-apiserver, are stopped in the long form")
+	out        = flag.String("resources.out", "", "page whose sections the tests that run write")
+	keep       = flag.String("resources.keep", "", "directory that keeps the logs of all processes")
 )
 
 // serviceVariable makes the test binary run a service instead of the tests.

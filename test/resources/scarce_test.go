@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 const (
@@ -18,10 +20,10 @@ const (
 )
 
 // newBeating starts one leasesvc, and agents that beat there.
-func newBeating(t *testing.T) (w *world, s *server, b *beating) {
+func newBeating(t *testing.T, args ...string) (w *world, s *server, b *beating) {
 	t.Helper()
 	w = newWorld(t, false)
-	s = w.newServer(leases, 0, insecureArgs()...)
+	s = w.newServer(leases, 0, insecureArgs(args...)...)
 	s.start()
 	size := 20
 	if *long {
@@ -37,37 +39,90 @@ func newBeating(t *testing.T) (w *world, s *server, b *beating) {
 	return w, s, b
 }
 
-// A process that runs a tenth of the time detects that, expires no session, and works soon after.
-func TestScarceProcessor(t *testing.T) {
-	w, s, b := newBeating(t)
-	tb := newTable(t, fmt.Sprintf("leasesvc with %d agents runs 10 ms of each 100 ms", len(b.agents)))
-	starved := 3 * time.Second
-	if *long {
-		starved = 30 * time.Second
-	}
-	const turn = 100 * time.Millisecond
-	before := s.kernel()
-	for end := time.Now().Add(starved); time.Now().Before(end); {
+// starve lets a process run a part of each turn, for some time, and returns how long that took.
+func (s *server) starve(turn, running, total time.Duration) time.Duration {
+	s.Helper()
+	begin := time.Now()
+	for time.Since(begin) < total {
 		if err := s.process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
+			s.Fatal(err)
 		}
-		pause(context.Background(), turn*9/10)
+		pause(context.Background(), turn-running)
 		if err := s.process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
+			s.Fatal(err)
 		}
-		pause(context.Background(), turn/10)
+		pause(context.Background(), running)
 	}
-	after := time.Now()
-	tb.add("processor time in that time", "%s of %s", duration(s.kernel().CPU-before.CPU), duration(starved))
-	took := w.renewedSince(b, after, startTimeout)
-	atMost(tb, "time after which all agents are renewed", percentile(took, 1), bounded(herdInterval+time.Second), duration)
-	text, err := s.get(context.Background(), "/metrics")
+	return time.Since(begin)
+}
+
+// expiries returns how many sessions have expired since the server started, also those that
+// returned.
+func (s *server) expiries() int {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	reply, err := statusv1.NewDecisionServiceClient(s.dial(s.grpc)).ListDecisions(ctx, &statusv1.ListDecisionsRequest{
+		Actions: []statusv1.Decision_Action{statusv1.Decision_ACTION_LEASE_EXPIRED},
+	})
 	if err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	paused := sumOf(text, "trivet_lease_paused_seconds")
-	tb.add("time in which leasesvc noticed that it did not run", "%.1f s", paused)
-	atMost(tb, "sessions that expired", int(valueOf(text, `trivet_lease_sessions{state="expired"}`)), 0, count)
+	return len(reply.GetDecisions())
+}
+
+// starvedInterval and starvedGrace are shorter than the defaults, so that a stop that costs no term
+// is longer than the grace period.
+const starvedInterval, starvedGrace = time.Second, 3 * time.Second
+
+// starved is how a process runs a tenth of the time.
+type starved struct {
+	turn time.Duration
+	// late and paused are the least parts of the time that the process must notice.
+	late, paused float64
+}
+
+// A process that runs a tenth of the time, in short turns, is late but counts each beat in time. In
+// long turns it cannot, so the time in which it does not run moves the deadlines. Neither expires
+// the session of an agent that beats.
+func TestScarceProcessor(t *testing.T) {
+	for _, c := range []starved{
+		{turn: 100 * time.Millisecond, late: 0.5},
+		{turn: starvedGrace + 500*time.Millisecond, late: 0.5, paused: 0.5},
+	} {
+		t.Run(c.turn.String(), func(t *testing.T) { testScarceProcessor(t, c) })
+	}
+}
+
+func testScarceProcessor(t *testing.T, c starved) {
+	w, s, b := newBeating(t, "--heartbeat-interval="+starvedInterval.String(), "--heartbeat-grace-period="+starvedGrace.String())
+	tb := newTable(t, fmt.Sprintf("leasesvc with %d agents runs a tenth of each %v", len(b.agents), c.turn))
+	total := 3 * time.Second
+	if *long {
+		total = 30 * time.Second
+	}
+	cpu, before := s.kernel().CPU, s.metrics()
+	took := s.starve(c.turn, c.turn/10, total)
+	oldest, after := worstRenewal(b), s.metrics()
+	tb.add("interval of the beats, and grace period", "%v, %v", starvedInterval, starvedGrace)
+	tb.add("processor time in that time", "%s of %s", duration(s.kernel().CPU-cpu), duration(took))
+	for _, noticed := range []struct {
+		what, metric string
+		least        float64
+	}{
+		{"late", "trivet_lease_late_seconds", c.late},
+		{"paused, which moves the deadlines", "trivet_lease_paused_seconds", c.paused},
+	} {
+		seconds := after[noticed.metric] - before[noticed.metric]
+		tb.add("time in which leasesvc noticed that it was "+noticed.what, "%.1f s", seconds)
+		if least := noticed.least * took.Seconds(); seconds < least {
+			t.Errorf("leasesvc noticed %.1f s in which it was %s, want %.1f s at least", seconds, noticed.what, least)
+		}
+	}
+	tb.add("oldest accepted beat at the end of that time", "%s", duration(oldest))
+	renewed := w.renewedSince(b, time.Now(), startTimeout)
+	atMost(tb, "time after which all agents are renewed", percentile(renewed, 1), bounded(starvedInterval+time.Second), duration)
+	atMost(tb, "sessions that expired meanwhile", s.expiries(), 0, count)
 }
 
 // bounded returns a bound of the long form. The short form says nothing about time.
@@ -109,11 +164,7 @@ func TestMemoryLimit(t *testing.T) {
 	tb.add("garbage collections with the limit, in "+duration(time.Since(begin)), "%d", number)
 	atMost(tb, "their part of the processor time, in percent", percent, maxCollections, count)
 	tb.add("largest resident memory with the limit", "%s", mebibytes(s.kernel().Peak))
-	text, err := s.get(context.Background(), "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	atMost(tb, "sessions that expired", int(valueOf(text, `trivet_lease_sessions{state="expired"}`)), 0, count)
+	atMost(tb, "sessions that expired", s.expiries(), 0, count)
 }
 
 // worstRenewal returns the largest age of the last accepted beat of an agent.

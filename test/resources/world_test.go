@@ -47,6 +47,7 @@ type world struct {
 	cluster    *devcluster.Cluster
 	kubeconfig string
 	kube       kubernetes.Interface // nil beside a simulated kube-apiserver
+	reviews    *reviews             // of a simulated kube-apiserver
 	servers    []*server
 }
 
@@ -73,7 +74,8 @@ func newWorld(t *testing.T, realAPIServer bool) *world {
 		}
 	})
 	if !realAPIServer {
-		w.kubeconfig = emptyAPIServer(t, w.dir)
+		w.reviews = &reviews{of: map[string]int{}}
+		w.kubeconfig = emptyAPIServer(t, w.dir, w.reviews)
 	}
 	t.Cleanup(func() {
 		for _, s := range w.servers {
@@ -96,13 +98,15 @@ func newWorld(t *testing.T, realAPIServer bool) *world {
 }
 
 // emptyAPIServer starts a simulated kube-apiserver without objects, and returns its kubeconfig. Its
-// watches tell nothing. It accepts no write.
-func emptyAPIServer(t *testing.T, dir string) string {
+// watches tell nothing. It answers reviews, and accepts no write.
+func emptyAPIServer(t *testing.T, dir string, reviews http.Handler) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/readyz":
 			fmt.Fprint(w, "ok")
+		case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "reviews"):
+			reviews.ServeHTTP(w, r)
 		case r.Method != http.MethodGet:
 			http.Error(w, "read-only", http.StatusForbidden)
 		case r.URL.Query().Get("sendInitialEvents") == "true":

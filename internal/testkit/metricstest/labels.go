@@ -43,6 +43,8 @@ func bounds() map[string]bound {
 		"apiserver_nodeport_repair_port_errors_total/type":    among("duplicate full leak outOfRange repair unknown"),
 		"endpoint_slice_controller_syncs/result":              among("success error stale"),
 		"trivet_access_review_cache_hits_total/kind":          among("token access"),
+		"trivet_access_review_answers/kind":                   among("token access"),
+		"trivet_access_review_answers/result":                 among("allowed denied"),
 		"trivet_access_review_duration_seconds/kind":          among("token access"),
 		"trivet_access_review_stale_answers_total/kind":       among("token access"),
 		"trivet_access_reviews_total/kind":                    among("token access"),

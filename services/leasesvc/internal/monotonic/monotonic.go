@@ -28,6 +28,8 @@ type Clock struct {
 	origin, last    time.Time
 	// paused is the time since origin that does not count.
 	paused time.Duration
+	// late is the time by which readings came later than a tick after the one before.
+	late   time.Duration
 	reader *Reader
 }
 
@@ -41,7 +43,9 @@ func StartClock(tick, tolerance time.Duration) Clock {
 // Read returns the time, and the length of the pause since the last reading; 0 if there was none.
 func (c *Clock) Read() (now Instant, paused time.Duration) {
 	read := time.Now()
-	if gap := read.Sub(c.last); gap > c.tolerance {
+	gap := read.Sub(c.last)
+	c.late += max(gap-c.tick, 0)
+	if gap > c.tolerance {
 		paused = gap - c.tick
 		c.paused += paused
 		c.reader.paused.Store(int64(c.paused))
@@ -51,6 +55,10 @@ func (c *Clock) Read() (now Instant, paused time.Duration) {
 	c.reader.lastRead.Store(int64(now))
 	return now, paused
 }
+
+// Late returns the time by which the owner read the Clock later than a tick after the reading
+// before. It includes pauses, and also gaps within the tolerance, which count as elapsed time.
+func (c *Clock) Late() time.Duration { return c.late }
 
 // Reader returns the Clock's view for other goroutines.
 func (c *Clock) Reader() *Reader { return c.reader }

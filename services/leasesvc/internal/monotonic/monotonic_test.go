@@ -60,3 +60,28 @@ func TestReader_DoesNotCountAnUndetectedPause(t *testing.T) {
 		}
 	})
 }
+
+// A process that runs a tenth of the time is late nearly all the time, although no gap is a pause.
+func TestClock_CountsHowLateItIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := StartClock(25*time.Millisecond, time.Second)
+		for range 10 {
+			time.Sleep(10 * time.Millisecond) // an event before the tick
+			c.Read()
+		}
+		if c.Late() != 0 {
+			t.Errorf("late by %v although it was read within each tick", c.Late())
+		}
+		for range 10 {
+			time.Sleep(100 * time.Millisecond)
+			if _, paused := c.Read(); paused > 0 {
+				t.Errorf("a gap within the tolerance is a pause of %v", paused)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		c.Read()
+		if want := 10*75*time.Millisecond + 9975*time.Millisecond; c.Late() != want {
+			t.Errorf("late by %v, want %v", c.Late(), want)
+		}
+	})
+}

@@ -125,7 +125,7 @@ type Controller struct {
 
 // counts are read without asking the owner.
 type counts struct {
-	alive, suspect, expired, paused, duplicates atomic.Int64
+	alive, suspect, expired, paused, late, duplicates atomic.Int64
 }
 
 // New returns a Controller without shards. It starts nothing.
@@ -273,6 +273,7 @@ func (c *Controller) publishCounts() {
 // now reads the clock. Any call may be the first after a pause of the process, so each reports one.
 func (c *Controller) now() monotonic.Instant {
 	now, paused := c.clock.Read()
+	c.counts.late.Store(int64(c.clock.Late()))
 	if paused > 0 {
 		c.counts.paused.Add(int64(paused))
 		c.cfg.Logger.Warn("process was paused; session deadlines are extended", "for", paused)
@@ -303,6 +304,9 @@ func (c *Controller) Duplicates() int64 { return c.counts.duplicates.Load() }
 
 // PausedTime is the total time for which the process did not run.
 func (c *Controller) PausedTime() time.Duration { return time.Duration(c.counts.paused.Load()) }
+
+// LateTime is the total time by which the owner ran later than with every tick, pauses included.
+func (c *Controller) LateTime() time.Duration { return time.Duration(c.counts.late.Load()) }
 
 // Receipts are what this replica receives of the beats of holders, since its process began.
 type Receipts struct {
