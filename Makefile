@@ -100,15 +100,20 @@ SLOWEST := $(addprefix ./,test/robustness services/leasesvc test/faults/apiserve
 	services/slicesvc test/deploy test/faults/terms test/faults/damage test/hostile gateway internal/process internal/devcluster \
 	services/leasesvc/internal/writebackcontroller)
 
-# Tests with bounds in seconds can fail on a machine that does other work. Up to ten failed tests and subtests run once more, alone
-# on the machine, and are named at the end: such a test is to be mended. A data race or a broken package fails at once.
+# Tests with bounds in seconds can fail on a machine that does other work. Up to ten failed tests and subtests run once more,
+# alone on the machine, and are named at the end. A data race fails at once, and so does a package of which no test failed: it
+# does not build, or leaves goroutines behind.
 .PHONY: test-go
 test-go: helm $(TOOLS)/gotestsum-$(GO) ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
-	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; status=0; \
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; status=0; \
 	$(TOOLS)/bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=10 --rerun-fails-run-root-test \
-		--rerun-fails-abort-on-data-race --rerun-fails-report "$$report" \
+		--rerun-fails-abort-on-data-race --rerun-fails-report "$$dir/report" --jsonfile "$$dir/events" \
 		--packages "$(if $(filter ./...,$(PACKAGES)),$(SLOWEST)) $(PACKAGES)" -- -race -timeout 15m -p 3 || status=$$?; \
-	if [ -s "$$report" ]; then echo "tests that failed and ran once more (runs, failures):"; cat "$$report"; fi; \
+	if [ -s "$$dir/report" ]; then echo "tests that failed and ran once more (runs, failures):"; cat "$$dir/report"; fi; \
+	awk 'match($$0, /^\{("Time":"[^"]*",)?"Action":"fail","Package":"[^"]*"/) { of = substr($$0, 1, RLENGTH); sub(/.*"Package":/, "", of); \
+		if ($$0 ~ /"Package":"[^"]*","Test":/) tests[of] = 1; else failed[of] = 1 } \
+		END { for (of in failed) if (!(of in tests)) { print "package " of " failed, and none of its tests"; bad = 1 }; exit bad }' \
+		"$$dir/events" || status=1; \
 	exit $$status
 
 .PHONY: metrics
@@ -118,7 +123,7 @@ metrics: ## Write docs/metrics.md from the registries of all programs, and the t
 	go test ./test/monitoring -run TestRunbooks_ListTheAlerts -args -update
 
 # The page and the service discoveries of Prometheus are not needed: without the latter it builds in a third of the time.
-PROMETHEUS := $(TOOLS)/prometheus-$(GO)
+PROMETHEUS := $(TOOLS)/prometheus-promtool-$(GO)
 $(PROMETHEUS): tools/prometheus/go.mod tools/prometheus/go.sum
 	@echo "Building Prometheus and promtool into .tools/bin, once (a minute or two) …"
 	@mkdir -p $(TOOLS)/bin
@@ -224,7 +229,7 @@ robustness: assets ## All services under faults, judged by oracles (SEEDS=1 FIRS
 
 # RUN=TestHerd runs some of the tests; each writes its own section of the page. OUTAGE=30s shortens the outages.
 .PHONY: resources
-resources: assets ## Ended streams, 10,000 reconnections, 100,000 callers, slow readers, scarce memory and CPU, OUTAGE=5m of etcd and kube-apiserver; writes docs/resources.md (40 minutes, idle machine)
+resources: assets ## Reconnections, 100,000 callers, slow readers, scarce memory and CPU, OUTAGE=5m of etcd and kube-apiserver; writes docs/resources.md (40 minutes, idle machine)
 	go test -count=1 -v -timeout 90m -run "$(call given,RUN,.)" ./test/resources \
 		-args -resources.long -resources.outage=$(OUTAGE) -resources.keep="$(KEEP)" -resources.out="$(CURDIR)/docs/resources.md"
 

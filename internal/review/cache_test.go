@@ -358,36 +358,39 @@ func TestGet_OneOwnerDisplacesNoOther(t *testing.T) {
 	})
 }
 
+// Refusals are kept for a short time, which stands still here.
 func TestMetrics_CountTheKeptAnswersWhichAreBounded(t *testing.T) {
-	registry := prometheus.NewPedanticRegistry()
-	metrics, err := review.NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache := review.NewCache[bool](metrics, "access")
-	defer cache.Close()
-	for i := range review.MaxAnswers + 2*review.MaxRefusals {
-		positive := i < review.MaxAnswers+100
-		ask := func(context.Context, bool) (bool, bool, error) { return positive, positive, nil }
-		owner := review.Key{byte(i), byte(i >> 8), byte(i >> 16)}
-		if _, err := cache.Get(t.Context(), owner, false, ask); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewPedanticRegistry()
+		metrics, err := review.NewMetrics(registry)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := map[string]float64{}
-	for _, family := range families {
-		if family.GetName() != "trivet_access_review_answers" {
-			continue
+		cache := review.NewCache[bool](metrics, "access")
+		defer cache.Close()
+		for i := range review.MaxAnswers + 2*review.MaxRefusals {
+			positive := i < review.MaxAnswers+100
+			ask := func(context.Context, bool) (bool, bool, error) { return positive, positive, nil }
+			owner := review.Key{byte(i), byte(i >> 8), byte(i >> 16)}
+			if _, err := cache.Get(t.Context(), owner, false, ask); err != nil {
+				t.Fatal(err)
+			}
 		}
-		for _, metric := range family.GetMetric() {
-			kept[metric.GetLabel()[0].GetValue()+" "+metric.GetLabel()[1].GetValue()] = metric.GetGauge().GetValue()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if want := map[string]float64{"access allowed": review.MaxAnswers, "access denied": review.MaxRefusals}; !maps.Equal(kept, want) {
-		t.Errorf("kept answers: %v, want %v", kept, want)
-	}
+		kept := map[string]float64{}
+		for _, family := range families {
+			if family.GetName() != "trivet_access_review_answers" {
+				continue
+			}
+			for _, metric := range family.GetMetric() {
+				kept[metric.GetLabel()[0].GetValue()+" "+metric.GetLabel()[1].GetValue()] = metric.GetGauge().GetValue()
+			}
+		}
+		if want := map[string]float64{"access allowed": review.MaxAnswers, "access denied": review.MaxRefusals}; !maps.Equal(kept, want) {
+			t.Errorf("kept answers: %v, want %v", kept, want)
+		}
+	})
 }

@@ -119,7 +119,7 @@ func faults() []fault {
 		}, Slow: time.Minute},
 		{Alert: "TrivetRepairFailed", What: "an IPAddress in use is deleted, and kube-apiserver forbids the repair that a person applies", Inject: refusedRepair,
 			Also: map[string]string{"TrivetAllocationFinding": "the finding stays until it is repaired"}},
-		{Alert: "TrivetRepairFailed", What: "an IPAddress in use is deleted, and kube-apiserver forbids the automatic repair", Inject: refusedAutomaticRepair,
+		{Alert: "TrivetRepairFailed", What: "an IPAddress in use is deleted, and kube-apiserver forbids the automatic repair", Inject: refusedAutomaticRepair, Slow: 2 * time.Minute,
 			Also: map[string]string{
 				"TrivetAllocationFinding": "the finding stays until it is repaired",
 				"TrivetLoopFails":         "a pass that leaves a repair undone has failed",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -201,7 +202,11 @@ func (w *world) client(user string, groups ...string) identity.Files {
 
 func (w *world) clientOf(issuer *certs.Authority, user string, groups ...string) identity.Files {
 	w.Helper()
-	dir := w.TempDir()
+	// A fault's own directory goes with it, and an agent reads its files again for each connection.
+	dir, err := os.MkdirTemp(w.dir, "client-")
+	if err != nil {
+		w.Fatal(err)
+	}
 	files := identity.Files{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), CAFile: w.ca}
 	pair, err := issuer.Issue(certs.ClientLeaf(user, groups...), leafLifetime, time.Now())
 	if err == nil {

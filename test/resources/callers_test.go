@@ -268,7 +268,7 @@ func (c *callers) caches(tb *table, number int, kept []int) {
 		{"users of tokens kept", review.MaxAnswers, number / 2},
 		{"rights kept", review.MaxAnswers, number / 2},
 		// A refusal is kept for a short time, so its bound is out of reach at this rate.
-		{"refusals kept", review.MaxRefusals, min(number, newCallersPerSecond*int(review.Fresh.Seconds())) / strangerShare / 2},
+		{"refusals kept", review.MaxRefusals, 1},
 		{"certificates kept", authn.MaxCertificates, number / certificateShare / 2},
 		// An identity is forgotten within moments of its only call.
 		{"identities with limits of their own", min(quota.MaxUsers, number/2), regulars},

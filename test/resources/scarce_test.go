@@ -73,7 +73,7 @@ func (s *server) expiries() int {
 
 // starvedInterval and starvedGrace are shorter than the defaults, so that a stop that costs no term
 // is longer than the grace period.
-const starvedInterval, starvedGrace = time.Second, 3 * time.Second
+const starvedInterval, starvedGrace = 500 * time.Millisecond, 2 * time.Second
 
 // starved is how a process runs a tenth of the time.
 type starved struct {
@@ -87,7 +87,7 @@ type starved struct {
 // the session of an agent that beats.
 func TestScarceProcessor(t *testing.T) {
 	for _, c := range []starved{
-		{turn: 100 * time.Millisecond, late: 0.5},
+		{turn: 100 * time.Millisecond, late: 0.25},
 		{turn: starvedGrace + 500*time.Millisecond, late: 0.5, paused: 0.5},
 	} {
 		t.Run(c.turn.String(), func(t *testing.T) { testScarceProcessor(t, c) })
@@ -123,6 +123,8 @@ func testScarceProcessor(t *testing.T, c starved) {
 	renewed := w.renewedSince(b, time.Now(), startTimeout)
 	atMost(tb, "time after which all agents are renewed", percentile(renewed, 1), bounded(starvedInterval+time.Second), duration)
 	atMost(tb, "sessions that expired meanwhile", s.expiries(), 0, count)
+	const losses = "trivet_session_losses_total"
+	atMost(tb, "sessions with etcd that were lost, after which none expires", after[losses]-before[losses], 0, func(n float64) string { return fmt.Sprint(n) })
 }
 
 // bounded returns a bound of the long form. The short form says nothing about time.

@@ -45,8 +45,7 @@ type sliceFixture struct {
 	services int
 	probe    *probe
 
-	mu     sync.Mutex // guards told and events
-	told   *sync.Cond // for another event
+	mu     sync.Mutex // guards events and ready
 	events int
 	ready  bool // whether the watch has told of the probe as ready
 }
@@ -54,7 +53,6 @@ type sliceFixture struct {
 func newSliceFixture(t *testing.T, services int) *sliceFixture {
 	t.Helper()
 	f := &sliceFixture{world: newWorld(t, true), services: services}
-	f.told = sync.NewCond(&f.mu)
 	f.simulated(1, 1, 1)
 	f.forEach(services, func(ctx context.Context, n int) error { return f.create(ctx, padded(n)) })
 	f.server = f.newServer(slicing, 0, insecureArgs()...)
@@ -119,7 +117,6 @@ func (f *sliceFixture) follow(stream sliceStream) {
 		if service := event.GetServiceSlices(); serviceOf(service) == "probe" {
 			f.ready = service.GetReadyEndpointCount() > 0
 		}
-		f.told.Broadcast()
 		f.mu.Unlock()
 	}
 }
@@ -198,8 +195,10 @@ func TestSlowReaders_Slices(t *testing.T) {
 	}
 	const started = `grpc_server_started_total{grpc_method="WatchServiceSlices",grpc_service="trivet.slice.v1.SliceService",grpc_type="server_stream"}`
 	var silent []sliceStream
+	watching, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	for range readers {
-		silent = append(silent, f.open(t.Context()))
+		silent = append(silent, f.open(watching))
 	}
 	f.await(startTimeout, func(ctx context.Context) error {
 		text, err := f.server.get(ctx, "/metrics")
@@ -233,6 +232,7 @@ func TestSlowReaders_Slices(t *testing.T) {
 	f.mu.Lock()
 	tb.add("events of the watch that is read meanwhile", "%d", f.events-eventsBefore)
 	f.mu.Unlock()
+	defer time.AfterFunc(startTimeout, cancel).Stop() // a watch that does not tell of the last Service has no end
 	f.readAll(tb, silent, last)
 }
 

@@ -81,11 +81,18 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 
-// checkRepairTimes checks the median of what repairs took beyond the promised time and the slowness
-// of the machine: on a loaded machine one repair may be late for a reason that no echo shows.
+// checkRepairTimes checks what repairs took beyond the promised time and the slowness of the
+// machine. The bound of the median is stricter than that of each: on a loaded machine one repair
+// may be late for a reason that no echo shows.
 func checkRepairTimes(t *testing.T, beyond []time.Duration) {
 	t.Helper()
+	if len(beyond) == 0 {
+		t.Fatal("no repair was measured")
+	}
 	slices.Sort(beyond)
+	if last := beyond[len(beyond)-1]; last > 5*loadMargin {
+		t.Errorf("a repair took %v beyond %v and %d times the slowest echo", last.Round(time.Millisecond), repairTime, repairSteps)
+	}
 	if median := beyond[len(beyond)/2]; median > loadMargin {
 		t.Errorf("half of %d repairs took %v or more beyond %v and %d times the slowest echo: %v",
 			len(beyond), median.Round(time.Millisecond), repairTime, repairSteps, beyond)

@@ -99,10 +99,11 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 		m.health.WithLabelValues(nodehealth.Health(health).String()).Set(float64(count))
 	}
 	m.held.Set(float64(plan.Held))
-	m.receiverDoubted.Set(0)
+	doubted := 0.0
 	if _, _, doubts := cluster.ReceiverDoubt(); doubts {
-		m.receiverDoubted.Set(1)
+		doubted = 1
 	}
+	m.receiverDoubted.Set(doubted)
 	m.markingSuspended.Reset()
 	if uncertainty, uncertain := cluster.Uncertain(); uncertain {
 		m.markingSuspended.WithLabelValues(string(uncertainty.Cause)).Set(1)

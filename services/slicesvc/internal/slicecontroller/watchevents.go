@@ -132,9 +132,8 @@ func (c *Syncer) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
 
 // ObserveSliceMetadata records that a watch showed the metadata of a slice. It returns whether
 // PutSlice must follow. That is not needed if the slice is not ours, or if the cache has that
-// version or a newer one. It is not needed during a write of the slice either: the answer of the
-// write settles its state, and after a failed write the Reader does. Without a Reader only PutSlice
-// can.
+// version or a newer one. With a Reader it is not needed during a write of the slice either: the
+// answer of the write has its state, and after a failed write the Reader reads it.
 func (c *Syncer) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
 	if c.deps.Tracer.On() {
 		c.echoes.observed(meta, false)
