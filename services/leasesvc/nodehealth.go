@@ -153,6 +153,7 @@ func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*t
 	tracker, recorded := deps.Shadow.Tracker(TaintEvictionLoop), deps.Decisions
 	if tracker != nil {
 		recorded = nil // what a dry run would do is no decision
+		tracker.Idle() // only the holder of shard 0 compares
 	}
 	return &taintEviction{
 		kube: deps.Kube, nodes: nodes, shadow: tracker, logger: deps.Logger,

@@ -38,6 +38,7 @@ type Tracker interface {
 	Observe(now time.Time, subject string, found []difference.Difference)
 	Passed(now time.Time, compared, unread int, current func(subject string) bool)
 	Doubt(now time.Time, why string)
+	Idle()
 	Verdict(v shadow.Verdict)
 	Settle() time.Duration
 }

@@ -47,9 +47,11 @@ func NewEvictions(cfg EvictionsConfig) *Evictions {
 	return &Evictions{cfg: cfg, writer: &evictionWriter{evictionReader: cfg.Reader, found: map[types.UID]found{}}}
 }
 
-// Run plans and compares until ctx ends or the controller fails. It replaces Writer and Events of
-// the cluster by ones that do nothing.
+// Run plans and compares until ctx ends or the controller fails; then the Tracker is idle, because
+// another replica compares. Run replaces Writer and Events of the cluster by ones that do nothing.
 func (e *Evictions) Run(ctx context.Context, cluster evictioncontroller.Cluster, report func(error)) error {
+	e.cfg.Tracker.Doubt(time.Now(), "the first pass of the term has not ended")
+	defer e.cfg.Tracker.Idle()
 	cluster.Writer, cluster.Events = e.writer, noEvents{}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.cfg.Evictions.Run(ctx, cluster, report) })

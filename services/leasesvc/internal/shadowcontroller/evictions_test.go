@@ -27,6 +27,8 @@ type world struct {
 	mu                         sync.Mutex // guards what follows
 	observed                   map[string]int
 	compared, unread, differed int
+	doubts                     []string
+	idle                       bool
 }
 
 func (w *world) Run(ctx context.Context) error {
@@ -65,9 +67,20 @@ func (w *world) Passed(_ time.Time, compared, unread int, current func(string) b
 	}
 }
 
-func (w *world) Doubt(time.Time, string) {}
-func (w *world) Verdict(shadow.Verdict)  {}
-func (w *world) Settle() time.Duration   { return 30 * time.Second }
+func (w *world) Doubt(_ time.Time, why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.doubts, w.idle = append(w.doubts, why), false
+}
+
+func (w *world) Idle() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle = true
+}
+
+func (w *world) Verdict(shadow.Verdict) {}
+func (w *world) Settle() time.Duration  { return 30 * time.Second }
 
 // A rate of evictions bounds how many Pods a dry run looks at. Those that are due and that it has
 // not looked at are not counted as equal.
@@ -102,10 +115,19 @@ func TestEvictions_PodsThatAreNotReachedAreUndetermined(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- evictions.Run(ctx, evictioncontroller.Cluster{Cache: w}, func(error) {}) }()
+				time.Sleep(time.Second)
+				w.mu.Lock()
+				if len(w.doubts) == 0 || w.idle {
+					t.Errorf("doubts %q and idle %t before the first pass, want a doubt", w.doubts, w.idle)
+				}
+				w.mu.Unlock()
 				time.Sleep(2 * time.Minute)
 				cancel()
 				if err := <-ended; err != nil {
 					t.Error(err)
+				}
+				if !w.idle {
+					t.Error("the tracker is not idle after the term")
 				}
 				if w.compared != want.compared || w.unread != want.unread || w.differed != want.differed {
 					t.Errorf("compared %d, unread %d, differed %d; want %+v", w.compared, w.unread, w.differed, want)
