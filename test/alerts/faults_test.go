@@ -130,9 +130,14 @@ func faults() []fault {
 			return w.refuse("leasesvc", func(r faultproxy.Request) bool {
 				return r.Resource == "leases" && (r.Verb == "get" || r.Verb == "list")
 			}, 403, metav1.StatusReasonForbidden)
+		}, Also: map[string]string{
+			"TrivetReplicaUnready": "a replica whose loop fails lets another one try, and is not ready for a minute or more",
 		}},
 		{Alert: "TrivetNodesHeld", What: "most nodes die while kube-apiserver does not answer the reads of leasesvc", Inject: heldNodes, Slow: time.Minute,
-			Also: map[string]string{"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass"}},
+			Also: map[string]string{
+				"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass",
+				"TrivetReplicaUnready":       "a replica whose loop fails lets another one try, and is not ready for a minute or more",
+			}},
 		{Alert: "TrivetNodesUnheard", What: "all agents are cut off from leasesvc while kube-apiserver answers", Inject: cutAgents},
 		{Alert: "TrivetLeaseWritesLate", What: "kube-apiserver does not answer the Lease writes of leasesvc", Inject: func(w *world) func() {
 			var stops []func()

@@ -17,7 +17,7 @@ func promtoolOnly() map[string]string {
 // not change: a session with etcd lasts five seconds, bookmarks of a watch come once a minute, and
 // a failure of most nodes is doubted for the grace period of nodes.
 func realTime() map[string]time.Duration {
-	return map[string]time.Duration{"TrivetNoLeader": time.Minute, "TrivetSliceWatchSilent": time.Minute, "TrivetNodesUnheard": time.Minute}
+	return map[string]time.Duration{"TrivetNoLeader": time.Minute, "TrivetSliceWatchSilent": time.Minute, "TrivetNodesUnheard": 2 * time.Minute}
 }
 
 // quiet are operations that must let no alert fire.
