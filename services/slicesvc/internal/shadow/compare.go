@@ -179,6 +179,7 @@ func (c *comparison) result() []difference.Difference {
 			if change.Verb == pack.Update && desired.KeyOf(change.From.Ports) != desired.KeyOf(change.Slice.Ports) {
 				slice.fields = append(slice.fields, difference.Field{Path: "ports", Before: encode(change.From.Ports), After: encode(change.Slice.Ports)})
 			}
+			slices.SortFunc(slice.fields, compareFields)
 			d := c.newDifference(change, c.kindOf(slice))
 			d.Fields, d.FieldCount, d.Reason = slice.fields, len(slice.fields), c.reasonOf(slice)
 			found = append(found, d)
@@ -195,6 +196,11 @@ func (c *comparison) result() []difference.Difference {
 	}
 	slices.SortStableFunc(found, func(a, b difference.Difference) int { return cmp.Compare(a.Object.Name, b.Object.Name) })
 	return found
+}
+
+// compareFields orders by path; of one path, what would go comes before what would come.
+func compareFields(a, b difference.Field) int {
+	return cmp.Or(cmp.Compare(a.Path, b.Path), -cmp.Compare(a.Before, b.Before), cmp.Compare(a.After, b.After))
 }
 
 // emptySliceMatters returns whether a slice without endpoints is content: the one that says that a
