@@ -128,8 +128,9 @@ func (h *history) early(name string) bool {
 	if h.sessions[name] != session.Expired || h.ready(name) == "" || h.posted[name] > h.late[name] {
 		heard, ever = max(heard, h.posted[name]), true
 	}
-	if h.sessions[name] == session.Expired && h.ready(name) != "" && h.observes[name] && h.agents[name] {
-		// The living agent says that the kubelet is silent. The kubelet's own signs count as well.
+	if ever && h.sessions[name] == session.Expired && h.ready(name) != "" && h.observes[name] && h.agents[name] {
+		// The living agent says that the kubelet is silent. The kubelet's own signs count as well,
+		// unless it never renewed a Lease: then a status from before the silence says nothing.
 		return h.now.Sub(max(h.alive[name], h.posted[name])) <= h.silenceOfKubelet(name)
 	}
 	return ever && h.now.Sub(heard) <= h.rules.GracePeriod
