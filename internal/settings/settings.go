@@ -214,3 +214,16 @@ func appendSet(problems []error, fs *pflag.FlagSet, flag *pflag.Flag, value, sou
 	}
 	return problems
 }
+
+// userInfo is the user and password of a URL.
+var userInfo = regexp.MustCompile(`://[^/\s,]*@`)
+
+// Values returns the values of all flags by name, without passwords of URLs. No flag of a server
+// has a secret itself: files have them.
+func Values(fs *pflag.FlagSet) map[string]string {
+	values := map[string]string{}
+	fs.VisitAll(func(flag *pflag.Flag) {
+		values[flag.Name] = userInfo.ReplaceAllString(flag.Value.String(), "://REDACTED@")
+	})
+	return values
+}

@@ -40,6 +40,9 @@ type fault struct {
 	Slow time.Duration
 }
 
+// loopFails is why TrivetReplicaUnready may fire beside the alert of a failing loop.
+const loopFails = "a replica whose loop fails lets another one try, and is not ready for a minute or more"
+
 // faults are tried in this order.
 func faults() []fault {
 	return []fault{
@@ -70,7 +73,7 @@ func faults() []fault {
 			return func() { r.cutEtcd(false) }
 		}},
 		{Alert: "TrivetLoopFails", What: "the slice of default/kubernetes is deleted, and kube-apiserver refuses to create it", Inject: refusedSlice,
-			Also: map[string]string{"TrivetReplicaUnready": "a replica whose loop fails lets another one try, and is not ready for a minute or more"}},
+			Also: map[string]string{"TrivetReplicaUnready": loopFails}},
 		{Alert: "TrivetSessionsLost", What: "etcd revokes the session of one replica of leasesvc every three seconds", Inject: revokedSessions},
 		{Alert: "TrivetCallPanics", What: "a handler panics, by a hook of the test", Inject: func(w *world) func() {
 			ctx := metadata.AppendToOutgoingContext(context.Background(), panicHeader, "true")
@@ -123,7 +126,7 @@ func faults() []fault {
 			Also: map[string]string{
 				"TrivetAllocationFinding": "the finding stays until it is repaired",
 				"TrivetLoopFails":         "a pass that leaves a repair undone has failed",
-				"TrivetReplicaUnready":    "a replica whose loop fails lets another one try, and is not ready for a minute or more",
+				"TrivetReplicaUnready":    loopFails,
 			}},
 		{Alert: "TrivetRangeNearlyFull", What: "26 Services take 2,600 node ports", Inject: manyNodePorts, Slow: time.Minute},
 		{Alert: "TrivetNodeMarkingSuspended", What: "kube-apiserver refuses to show Leases to leasesvc", Inject: func(w *world) func() {
@@ -131,12 +134,12 @@ func faults() []fault {
 				return r.Resource == "leases" && (r.Verb == "get" || r.Verb == "list")
 			}, 403, metav1.StatusReasonForbidden)
 		}, Also: map[string]string{
-			"TrivetReplicaUnready": "a replica whose loop fails lets another one try, and is not ready for a minute or more",
+			"TrivetReplicaUnready": loopFails,
 		}},
 		{Alert: "TrivetNodesHeld", What: "most nodes die while kube-apiserver does not answer the reads of leasesvc", Inject: heldNodes, Slow: time.Minute,
 			Also: map[string]string{
 				"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass",
-				"TrivetReplicaUnready":       "a replica whose loop fails lets another one try, and is not ready for a minute or more",
+				"TrivetReplicaUnready":       loopFails,
 			}},
 		{Alert: "TrivetNodesUnheard", What: "all agents are cut off from leasesvc while kube-apiserver answers", Inject: cutAgents},
 		{Alert: "TrivetLeaseWritesLate", What: "kube-apiserver does not answer the Lease writes of leasesvc", Inject: func(w *world) func() {
@@ -147,7 +150,7 @@ func faults() []fault {
 			return func() { each(stops) }
 		}, Slow: time.Minute},
 		{Alert: "TrivetEvictionsLate", What: "kube-apiserver refuses to delete the Pods of a node with taint NoExecute", Inject: refusedEvictions,
-			Also: map[string]string{"TrivetReplicaUnready": "a replica whose loop fails lets another one try, and is not ready for a minute or more"}},
+			Also: map[string]string{"TrivetReplicaUnready": loopFails}},
 		{Alert: "TrivetDuplicateHolder", What: "a second machine beats for a node", Slow: 3 * time.Minute, Inject: func(w *world) func() {
 			node := w.fleet.Nodes()[0]
 			w.mu.Lock()
@@ -165,7 +168,7 @@ func faults() []fault {
 		{Alert: "TrivetCheckpointsFail", What: "etcd is out of space while a node dies", Inject: fullEtcd, Slow: time.Minute,
 			Also: map[string]string{
 				"TrivetLeaseWritesLate":      "kube-apiserver writes to the same etcd",
-				"TrivetReplicaUnready":       "a replica whose loop fails lets another one try, and is not ready for a minute or more",
+				"TrivetReplicaUnready":       loopFails,
 				"TrivetLoopFails":            "kube-apiserver writes to the same etcd",
 				"TrivetNodeMarkingSuspended": "the self-check of leasesvc does not pass",
 			}},

@@ -9,9 +9,9 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shadow"
 )
 
-// ComparedKeys returns the objects of a shard whose slices may be compared. It includes slices
+// Keys returns the objects of a shard whose slices may be compared. It includes slices
 // without an Endpoints object.
-func (c *Controller) ComparedKeys(shard int) []Key { return c.ShardKeys(shard) }
+func (c *Controller) Keys(shard int) []Key { return c.ShardKeys(shard) }
 
 // Compared returns the mirrored slices of an Endpoints object and the plan of all of them. It needs
 // no term, and reads the object if the cache has only its name. It returns false if there is

@@ -33,8 +33,8 @@ const (
 
 // Source has the objects that are compared. Its methods are called from one goroutine.
 type Source interface {
-	// ComparedKeys returns the keys of a shard.
-	ComparedKeys(shard int) []types.NamespacedName
+	// Keys returns the keys of a shard.
+	Keys(shard int) []types.NamespacedName
 	// Compared returns false if there is nothing to compare.
 	Compared(ctx context.Context, key types.NamespacedName) (shadow.Input, bool, error)
 }
@@ -92,7 +92,7 @@ func (c *Controller) pass(ctx context.Context, report loop.Report) error {
 	var lastErr error
 	began := time.Now()
 	for _, shard := range c.cfg.Held() {
-		for _, key := range c.cfg.Source.ComparedKeys(shard) {
+		for _, key := range c.cfg.Source.Keys(shard) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
