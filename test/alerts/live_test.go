@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -66,6 +67,27 @@ func TestAlerts_FireOnRunningServers(t *testing.T) {
 		}
 	}
 	t.Log("\n" + table(rows))
+	if *drawer != "" && *pictures != "" && !t.Failed() {
+		w.drawDashboards(began)
+	}
+}
+
+// drawDashboards writes pictures of the shipped dashboards since a time.
+func (w *world) drawDashboards(since time.Time) {
+	w.Helper()
+	paths, err := filepath.Glob("../../deploy/monitoring/dashboards/*.json")
+	if err != nil || len(paths) == 0 {
+		w.Fatal("no dashboards: ", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, *drawer, append([]string{
+		"--prometheus=" + w.metrics.URL(), "--scrape-interval=" + promtest.Period.String(),
+		"--from=" + since.Format(time.RFC3339), "--out=" + *pictures,
+	}, paths...)...)
+	if output, err := command.CombinedOutput(); err != nil {
+		w.Errorf("%v: %v\n%s", command.Args, err, output)
+	}
 }
 
 func (f fault) name() string {

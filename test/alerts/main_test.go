@@ -23,6 +23,8 @@ var (
 	scale          = flag.Float64("alerts.scale", 20, "by how much the ranges and `for` of the rules are shorter than shipped")
 	only           = flag.String("alerts.faults", "", "alerts or quiet entries to try, separated by commas; empty: all")
 	out            = flag.String("alerts.out", "", "file for the table, in Markdown")
+	drawer         = flag.String("alerts.drawer", "", "the program of tools/dashboards, which draws the dashboards at the end")
+	pictures       = flag.String("alerts.pictures", "", "folder for the pictures of the dashboards")
 )
 
 const (

@@ -99,6 +99,9 @@ func Start(t testing.TB, cfg Config) *Server {
 	return p
 }
 
+// URL is where the server listens.
+func (p *Server) URL() string { return "http://" + p.address }
+
 // Ready returns an error until the server has loaded the rules.
 func (p *Server) Ready(ctx context.Context) error {
 	var rules struct {
@@ -176,7 +179,7 @@ func (p *Server) Firing(ctx context.Context, from, to time.Time) ([]Series, erro
 func (p *Server) ask(ctx context.Context, path string, form url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.address+path, strings.NewReader(form.Encode()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL()+path, strings.NewReader(form.Encode()))
 	if err != nil {
 		return err
 	}
