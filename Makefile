@@ -150,6 +150,16 @@ test-alerts-live: assets $(PROMETHEUS) scaled-rules ## Inject the fault of each 
 	go test -count=1 -v -timeout 90m -run TestAlerts_FireOnRunningServers ./test/alerts -args -alerts.prometheus="$(TOOLS)/bin/prometheus" \
 		-alerts.rules="$(CURDIR)/bin/rules" -alerts.scale=$(SCALE) -alerts.faults="$(FAULTS)" -alerts.out="$(CURDIR)/docs/alerts.md"
 
+# The pictures show what happens in these entries of the table of faults, which run for four minutes.
+PICTURED := a-node-dies-and-comes-back,TrivetReplicaDown,TrivetAllocationFinding,TrivetSliceContention
+
+.PHONY: dashboards
+dashboards: assets $(PROMETHEUS) scaled-rules ## Draw docs/dashboard-*.png: the dashboards of deploy/monitoring while faults are injected, 5 minutes (FAULTS=TrivetNoLeader)
+	cd tools/dashboards && go build -o "$(TOOLS)/bin/dashboards" .
+	go test -count=1 -v -timeout 30m -run TestAlerts_FireOnRunningServers ./test/alerts -args -alerts.prometheus="$(TOOLS)/bin/prometheus" \
+		-alerts.rules="$(CURDIR)/bin/rules" -alerts.scale=$(SCALE) -alerts.faults="$(call given,FAULTS,$(PICTURED))" \
+		-alerts.drawer="$(TOOLS)/bin/dashboards" -alerts.pictures="$(CURDIR)/docs"
+
 .PHONY: test-alerts-nodes
 test-alerts-nodes: $(PROMETHEUS) scaled-rules ## The same for faults of machines and static Pods, on a cluster with real nodes, 10 minutes; needs root and what make cluster installs
 	@[ "$$(id -u)" = 0 ] || { echo "make test-alerts-nodes needs root: its nodes have network namespaces, mounts and cgroups of their own"; exit 1; }
@@ -311,7 +321,7 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change a file
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/gotestsum, tools/helm, tools/lint, tools/protocol and tools/vulncheck hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prometheus/go.mod tools/prose/go.mod tools/picture/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prometheus/go.mod tools/prose/go.mod tools/picture/go.mod tools/dashboards/go.mod tools/image/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod cmd/trivet-agent/conformance/go.mod))
 
 # axe-core is a tool of this test only; the page does not have it. Without chromium the test skips.
 AXE := axe-core@4.14.1

@@ -25,6 +25,7 @@
 //
 //	make test-alerts-live                         all faults; writes the table to docs/alerts.md
 //	make test-alerts-live FAULTS=TrivetNoLeader   one of them
+//	make dashboards                               some of them; draws the dashboards at the end
 //
 // A panic needs a hook that the servers do not have: the test binary, which also is the server,
 // panics in a handler for requests with a header of the test.

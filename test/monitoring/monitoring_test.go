@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -183,6 +184,52 @@ func TestExpressions_NameMetricsAndLabelsThatExist(t *testing.T) {
 	}
 }
 
+// A threshold that a panel draws is one that an alert compares a metric of the panel with.
+func TestDashboards_HaveThresholdsOfAlerts(t *testing.T) {
+	comparison := regexp.MustCompile(`[<>]=? ([0-9.]+)(?: \* ([0-9]+))?`)
+	compared := map[string][]float64{} // by metric
+	for _, a := range alerts(t) {
+		selectors, _ := parse(a.Expr)
+		for _, match := range comparison.FindAllStringSubmatch(a.Expr, -1) {
+			value, err := strconv.ParseFloat(match[1], 64)
+			if err == nil && match[2] != "" {
+				var factor float64
+				factor, err = strconv.ParseFloat(match[2], 64)
+				value *= factor
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", a.Alert, err)
+			}
+			for _, s := range selectors {
+				compared[s.metric] = append(compared[s.metric], value)
+			}
+		}
+	}
+	found := 0
+	for _, d := range dashboards(t) {
+		for _, p := range d.Panels {
+			var known []float64
+			for _, target := range p.Targets {
+				selectors, _ := parse(target.Expr)
+				for _, s := range selectors {
+					known = append(known, compared[s.metric]...)
+				}
+			}
+			for _, step := range p.FieldConfig.Defaults.Thresholds.Steps {
+				if step.Value == nil {
+					continue
+				}
+				if found++; !slices.Contains(known, *step.Value) {
+					t.Errorf("%s, %s: the threshold %v is in no alert about its metrics, which compare with %v", d.Title, p.Title, *step.Value, known)
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no panel has a threshold")
+	}
+}
+
 // An expression with one mistake each has a problem each: the checks above can fail.
 func TestExpressions_MistakesAreFound(t *testing.T) {
 	metrics := documented(t)
@@ -206,8 +253,15 @@ func TestExpressions_MistakesAreFound(t *testing.T) {
 type dashboard struct {
 	UID, Title string
 	Panels     []struct {
-		Title   string
-		Targets []struct{ Expr, LegendFormat string }
+		Title       string
+		Targets     []struct{ Expr, LegendFormat string }
+		FieldConfig struct {
+			Defaults struct {
+				Thresholds struct {
+					Steps []struct{ Value *float64 }
+				}
+			}
+		}
 	}
 }
 

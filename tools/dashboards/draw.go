@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"image"
 	"image/color"
+	"image/png"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -70,7 +72,7 @@ func (d dashboard) draw(shown span, namespace string) ([]byte, error) {
 		}
 	}
 	var out bytes.Buffer
-	_, err := vgimg.PngCanvas{Canvas: base}.WriteTo(&out)
+	err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, base.Image())
 	return out.Bytes(), err
 }
 
@@ -255,11 +257,11 @@ func unitOf(unit string, high float64) (divisor float64, suffix string, err erro
 func valueTicks(divisor float64, suffix string) plot.TickerFunc {
 	return func(low, high float64) []plot.Tick {
 		ticks := plot.DefaultTicks{}.Ticks(low/divisor, high/divisor)
-		for i := range ticks {
-			ticks[i].Value *= divisor
-			if ticks[i].Label != "" {
-				ticks[i].Label += suffix
+		for i, tick := range ticks {
+			if tick.Label != "" {
+				ticks[i].Label = strconv.FormatFloat(tick.Value, 'g', 6, 64) + suffix
 			}
+			ticks[i].Value *= divisor
 		}
 		return ticks
 	}

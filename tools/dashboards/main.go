@@ -152,6 +152,9 @@ func read(path string) (dashboard, error) {
 	return d, nil
 }
 
+// noData follows the legend of a query without a result.
+const noData = " (no data)"
+
 // query runs the queries of a panel.
 func (p *panel) query(ctx context.Context, server prometheus.API, shown span, variables map[string]string) error {
 	for _, t := range p.Targets {
@@ -171,10 +174,14 @@ func (p *panel) query(ctx context.Context, server prometheus.API, shown span, va
 			return fmt.Errorf("query %s, %s: the answer is a %s", t.RefID, expression, value.Type())
 		}
 		if len(matrix) == 0 {
-			p.series = append(p.series, series{legend: legendWithoutData(t)})
+			p.series = append(p.series, series{legend: legendWithoutLabels(t) + noData})
 		}
 		for _, stream := range matrix {
-			p.series = append(p.series, series{legend: legend(t, stream.Metric), points: finite(stream.Values)})
+			s := series{legend: legend(t, stream.Metric), points: finite(stream.Values)}
+			if len(s.points) == 0 {
+				s.legend += noData
+			}
+			p.series = append(p.series, s)
 		}
 	}
 	return nil
@@ -258,10 +265,10 @@ func legend(t target, labels model.Metric) string {
 	})
 }
 
-// legendWithoutData names a query without a result. Its labels are unknown.
-func legendWithoutData(t target) string {
+// legendWithoutLabels names a query without a result, whose labels are unknown.
+func legendWithoutLabels(t target) string {
 	if t.LegendFormat == "" || t.LegendFormat == "__auto" {
-		return t.Expr + " (no data)"
+		return t.Expr
 	}
-	return label.ReplaceAllString(t.LegendFormat, "…") + " (no data)"
+	return label.ReplaceAllString(t.LegendFormat, "…")
 }

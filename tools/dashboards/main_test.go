@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/api"
+	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 	"gonum.org/v1/plot/plotter"
 )
@@ -70,7 +72,7 @@ func TestLegend_HasTheLabels(t *testing.T) {
 			t.Errorf("%q: %q, want %q", test.format, got, test.want)
 		}
 	}
-	if got := legendWithoutData(target{LegendFormat: "{{job}}: lost"}); got != "…: lost (no data)" {
+	if got := legendWithoutLabels(target{LegendFormat: "{{job}}: lost"}); got != "…: lost" {
 		t.Errorf("without data: %q", got)
 	}
 }
@@ -108,6 +110,18 @@ func TestUnits_FitTheLargestValue(t *testing.T) {
 	}
 }
 
+func TestValueTicks_AreShortNumbersWithTheUnit(t *testing.T) {
+	var labels []string
+	for _, tick := range valueTicks(1e-3, " ms")(0, 0.00525) {
+		if tick.Label != "" {
+			labels = append(labels, tick.Label)
+		}
+	}
+	if want := []string{"0 ms", "2.5 ms", "5 ms"}; !slices.Equal(labels, want) {
+		t.Errorf("the labels are %q, want %q", labels, want)
+	}
+}
+
 func TestLines_BreakWhereSamplesAreMissing(t *testing.T) {
 	points := finite([]model.SamplePair{{Timestamp: 1000, Value: 1}, {Timestamp: 2000, Value: 2}, {Timestamp: 3000, Value: model.SampleValue(math.NaN())}, {Timestamp: 5000, Value: 5}})
 	want := []plotter.XYs{{{X: 1, Y: 1}, {X: 2, Y: 2}}, {{X: 5, Y: 5}, {X: 6, Y: 5}}}
@@ -116,14 +130,16 @@ func TestLines_BreakWhereSamplesAreMissing(t *testing.T) {
 	}
 }
 
-// A Prometheus that answers each query with one series, unless its expression is "fails" or
-// "absent".
+// server is a Prometheus that answers each query with one series, unless its expression is "fails",
+// "nan" or "absent".
 func server(t *testing.T) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch answer, query := `{"status":"success","data":{"resultType":"matrix","result":[`, r.FormValue("query"); query {
 		case "fails":
 			http.Error(w, `{"status":"error","errorType":"execution","error":"out of memory"}`, http.StatusUnprocessableEntity)
+		case "nan":
+			_, _ = w.Write([]byte(answer + `{"metric":{"job":"a"},"values":[[` + r.FormValue("start") + `,"NaN"]]}]}}`))
 		case "absent":
 			_, _ = w.Write([]byte(answer + `]}}`))
 		default:
@@ -132,6 +148,28 @@ func server(t *testing.T) *httptest.Server {
 	}))
 	t.Cleanup(s.Close)
 	return s
+}
+
+func TestQuery_SaysWhatHasNoData(t *testing.T) {
+	client, err := api.NewClient(api.Config{Address: server(t).URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := spanOf("", "", time.Second, time.Second, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := panel{Targets: []target{{Expr: "present", LegendFormat: "{{job}}"}, {Expr: "nan", LegendFormat: "{{job}}"}, {Expr: "absent", LegendFormat: "{{job}}"}}}
+	if err := p.query(context.Background(), prometheus.NewAPI(client), shown, nil); err != nil {
+		t.Fatal(err)
+	}
+	var legends []string
+	for _, s := range p.series {
+		legends = append(legends, s.legend)
+	}
+	if want := []string{"a", "a (no data)", "… (no data)"}; !slices.Equal(legends, want) {
+		t.Errorf("the legends are %q, want %q", legends, want)
+	}
 }
 
 func write(t *testing.T, expression string) string {
