@@ -151,7 +151,7 @@ test-alerts-live: assets $(PROMETHEUS) scaled-rules ## Inject the fault of each 
 		-alerts.rules="$(CURDIR)/bin/rules" -alerts.scale=$(SCALE) -alerts.faults="$(FAULTS)" -alerts.out="$(CURDIR)/docs/alerts.md"
 
 # The pictures show what happens in these entries of the table of faults, which run for four minutes.
-PICTURED := a-node-dies-and-comes-back,TrivetReplicaDown,TrivetAllocationFinding,TrivetSliceContention
+PICTURED := nothing-happens,a-node-dies-and-comes-back,TrivetReplicaDown,TrivetAllocationFinding,TrivetSliceContention
 
 .PHONY: dashboards
 dashboards: assets $(PROMETHEUS) scaled-rules ## Draw docs/dashboard-*.png: the dashboards of deploy/monitoring while faults are injected, 5 minutes (FAULTS=TrivetNoLeader)

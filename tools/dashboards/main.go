@@ -270,5 +270,5 @@ func legendWithoutLabels(t target) string {
 	if t.LegendFormat == "" || t.LegendFormat == "__auto" {
 		return t.Expr
 	}
-	return label.ReplaceAllString(t.LegendFormat, "…")
+	return label.ReplaceAllString(t.LegendFormat, "{$1}")
 }

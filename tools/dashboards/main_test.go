@@ -72,7 +72,7 @@ func TestLegend_HasTheLabels(t *testing.T) {
 			t.Errorf("%q: %q, want %q", test.format, got, test.want)
 		}
 	}
-	if got := legendWithoutLabels(target{LegendFormat: "{{job}}: lost"}); got != "…: lost" {
+	if got := legendWithoutLabels(target{LegendFormat: "{{job}}: lost"}); got != "{job}: lost" {
 		t.Errorf("without data: %q", got)
 	}
 }
@@ -167,7 +167,7 @@ func TestQuery_SaysWhatHasNoData(t *testing.T) {
 	for _, s := range p.series {
 		legends = append(legends, s.legend)
 	}
-	if want := []string{"a", "a (no data)", "… (no data)"}; !slices.Equal(legends, want) {
+	if want := []string{"a", "a (no data)", "{job} (no data)"}; !slices.Equal(legends, want) {
 		t.Errorf("the legends are %q, want %q", legends, want)
 	}
 }
