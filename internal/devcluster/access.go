@@ -7,6 +7,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -88,7 +90,8 @@ func (c *Cluster) EtcdFiles() (ca, cert, key string) {
 	return c.creds.files.etcdCA, c.creds.files.etcdClientCert, c.creds.files.etcdClientKey
 }
 
-// EtcdClient returns a new client without waiting for a connection. The caller closes it.
+// EtcdClient returns a new client without waiting for a connection. It connects again within about
+// a second after etcd is back. The caller closes it.
 func (c *Cluster) EtcdClient() (*clientv3.Client, error) {
 	config, err := clientTLS(c.creds.etcdCA, c.creds.etcdClient)
 	if err != nil {
@@ -98,6 +101,9 @@ func (c *Cluster) EtcdClient() (*clientv3.Client, error) {
 		Endpoints: c.EtcdEndpoints(),
 		TLS:       config,
 		Logger:    zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second,
+		})},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make etcd client: %w", err)

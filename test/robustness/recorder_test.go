@@ -64,6 +64,9 @@ type recorder struct {
 	ports   *big.Int
 	mark    string
 	foreign map[string]history.ForeignVersion
+	// complete is the time of which the record is known to have all changes, and asked that of the
+	// question of which etcd's answer will make it complete, or 0.
+	complete, asked time.Duration
 }
 
 // newRecorder records what etcd has.
@@ -92,6 +95,7 @@ func (r *recorder) list() error {
 		r.take(&clientv3.Event{Type: mvccpb.PUT, Kv: kv}, 0)
 	}
 	r.revision = present.Header.Revision
+	r.complete, r.asked = r.now(), 0
 	return nil
 }
 
@@ -100,7 +104,7 @@ func (r *recorder) list() error {
 func (r *recorder) restart() error {
 	r.mu.Lock()
 	r.record = history.History{
-		Windows: r.record.Windows, Downs: r.record.Downs, Lives: r.record.Lives, Servers: r.record.Servers, Marked: r.record.Marked,
+		Windows: r.record.Windows, Gaps: r.record.Gaps, Downs: r.record.Downs, Lives: r.record.Lives, Servers: r.record.Servers, Marked: r.record.Marked,
 	}
 	r.sliceActs = nil
 	r.mu.Unlock()
@@ -130,6 +134,7 @@ func (r *recorder) followFrom(from int64, rewound <-chan struct{}) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(r.context))
 	defer cancel()
 	events := r.etcd.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(from))
+	r.background.Go(func() { r.askForProgress(ctx) })
 	for {
 		var answer clientv3.WatchResponse
 		select {
@@ -150,11 +155,52 @@ func (r *recorder) followFrom(from int64, rewound <-chan struct{}) {
 		for _, event := range answer.Events {
 			r.take(event, at)
 		}
+		if answer.IsProgressNotify() {
+			r.proveComplete(at)
+		}
 		if len(answer.Events) > 0 {
 			r.revision = max(r.revision, answer.Events[len(answer.Events)-1].Kv.ModRevision)
 		}
 		r.mu.Unlock()
 	}
+}
+
+const (
+	// progressPace is the time between two questions whether the record is complete. A connection
+	// that ends loses a question, so it is repeated after lostQuestion.
+	progressPace = 100 * time.Millisecond
+	lostQuestion = time.Second
+)
+
+// askForProgress asks etcd, until ctx ends, to answer on the watch when it has sent all changes.
+func (r *recorder) askForProgress(ctx context.Context) {
+	for again := time.Duration(0); ctx.Err() == nil; pause(ctx, progressPace) {
+		r.mu.Lock()
+		ask := r.asked == 0 || r.now() > again
+		if r.asked == 0 {
+			r.asked = r.now()
+		}
+		r.mu.Unlock()
+		if ask {
+			again = r.now() + lostQuestion
+			_ = r.etcd.RequestProgress(ctx) // The question is repeated.
+		}
+	}
+}
+
+// leastGap is the longest time between a question and its answer that is no gap.
+const leastGap = 300 * time.Millisecond
+
+// proveComplete takes an answer: the record has all changes up to the question. The caller holds
+// mu.
+func (r *recorder) proveComplete(at time.Duration) {
+	if r.asked == 0 {
+		return
+	}
+	if at-r.complete > leastGap {
+		r.record.Gaps = append(r.record.Gaps, history.Gap{From: r.complete, To: at})
+	}
+	r.complete, r.asked = r.asked, 0
 }
 
 func (r *recorder) lastRevision() int64 {

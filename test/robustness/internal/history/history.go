@@ -24,6 +24,8 @@ type History struct {
 	Grace time.Duration
 	// Windows are the faults and the stalls of the machine.
 	Windows []Window
+	// Gaps are the times in which the record of etcd was not known to be complete.
+	Gaps []Gap
 
 	Downs      []Down
 	Claims     []Claim
@@ -62,6 +64,10 @@ type Window struct {
 	// Graceful says that no client may notice the fault.
 	Graceful bool
 }
+
+// Gap is a time in which the record of etcd was behind, such as while etcd did not run. A change
+// that was recorded at a time after From, up to To, may have been made at any time since From.
+type Gap struct{ From, To time.Duration }
 
 // Down is a time in which a process does not run: it was killed, or it is frozen.
 type Down struct {
@@ -222,6 +228,6 @@ func (h History) Clone() History {
 	h.Servers, h.Endpoints, h.Allocation = slices.Clone(h.Servers), slices.Clone(h.Endpoints), slices.Clone(h.Allocation)
 	h.Foreign, h.Answers = slices.Clone(h.Foreign), slices.Clone(h.Answers)
 	h.Readings, h.Mutations, h.Marks = slices.Clone(h.Readings), slices.Clone(h.Mutations), slices.Clone(h.Marks)
-	h.Calls, h.Levels = slices.Clone(h.Calls), slices.Clone(h.Levels)
+	h.Calls, h.Levels, h.Gaps = slices.Clone(h.Calls), slices.Clone(h.Levels), slices.Clone(h.Gaps)
 	return h
 }

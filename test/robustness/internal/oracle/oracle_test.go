@@ -201,6 +201,28 @@ func TestCheck_EveryRuleFindsItsBreach(t *testing.T) {
 	}
 }
 
+// A change that reaches the record late, because the record was behind, was made before.
+func TestCheck_GapOfTheRecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		gaps    []history.Gap
+		correct bool
+	}{
+		"no gap":                       {nil, false},
+		"gap that has the answer":      {[]history.Gap{{From: 29 * s, To: 33 * s}}, true},
+		"gap after the answer":         {[]history.Gap{{From: 31500 * time.Millisecond, To: 33 * s}}, false},
+		"gap that ended before":        {[]history.Gap{{From: 29 * s, To: 31 * s}}, false},
+		"gap that begins after change": {[]history.Gap{{From: 32 * s, To: 40 * s}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := withLeader(sound())
+			h.Gaps, h.Claims[1].From = c.gaps, 32*s // An answer at 31 s names it.
+			if report := Check(h, bounds(), "answer"); (len(report.Violations) == 0) != c.correct {
+				t.Errorf("violations are %v, want none: %t", report.Violations, c.correct)
+			}
+		})
+	}
+}
+
 // A write without an order is found among many that have one.
 func TestActs_ManyWritesOfTwoTerms(t *testing.T) {
 	h := history.History{End: 1000 * s}

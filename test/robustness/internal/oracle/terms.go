@@ -111,7 +111,13 @@ const slack = 300 * time.Millisecond
 // recordedFrom returns the earliest time at which a change can have been made that reached the
 // record at a time.
 func recordedFrom(h history.History, at time.Duration) time.Duration {
-	return at - slack - h.Stalled(at-10*slack, at)
+	from := at - slack - h.Stalled(at-10*slack, at)
+	for _, g := range h.Gaps {
+		if g.From < at && at <= g.To {
+			from = min(from, g.From)
+		}
+	}
+	return from
 }
 
 // overlaps says whether an act can have been sent under a claim.
