@@ -77,8 +77,8 @@ func (d dashboard) draw(shown span, namespace string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// paletted keeps the most frequent colours, and the nearest of them for the remaining ones. The file
-// is a third as large.
+// paletted keeps the most frequent colours, and the nearest of them for the remaining ones, so that
+// the file is less than half as large.
 func paletted(from image.Image) *image.Paletted {
 	bounds, count := from.Bounds(), map[color.Color]int{}
 	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {

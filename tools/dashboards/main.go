@@ -2,9 +2,10 @@
 // panel against a Prometheus, with the variables, the steps and the legends of Grafana. The
 // pictures show the same data; Grafana looks different.
 //
-//	dashboards --prometheus http://127.0.0.1:9090 --last 10m --out docs deploy/monitoring/dashboards/*.json
+//	dashboards --prometheus http://127.0.0.1:9090 --last 10m --out docs fleet.json slices-audit.json
 //
-// It draws panels of type timeseries. An unknown variable or unit and a query that fails are errors.
+// It draws panels of type timeseries. An unknown variable, an unknown unit and a query that fails
+// are errors.
 package main
 
 import (
