@@ -58,14 +58,15 @@ type interrupter struct {
 
 	mu      sync.Mutex // guards the following fields
 	kills   int
-	sent    bool // the write after which the next kill comes
+	sent    bool           // the write after which the next kill comes
+	killed  map[*slot]bool // whose next process has not started
 	results []error
 }
 
 // interruptRepair frees addresses in use, and kills each replica that begins to repair that. The
 // last one completes it.
 func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
-	i := &interrupter{world: w, pause: f.Duration}
+	i := &interrupter{world: w, pause: f.Duration, killed: map[*slot]bool{}}
 	for _, s := range w.replicasOf(f.Service) {
 		s.onChange(func(c faultproxy.Change) {
 			if allocates(c.Request) {
@@ -123,17 +124,22 @@ func (i *interrupter) written(s *slot) {
 	}
 }
 
-// kill kills a process, and starts another one later. The caller holds mu.
+// kill kills a process, and starts another one later. A process that is killed already may have
+// left another write. The caller holds mu.
 func (i *interrupter) kill(s *slot) {
+	if i.killed[s] {
+		return
+	}
 	i.kills++
-	i.sent = false
+	i.sent, i.killed[s] = false, true
 	i.down(s, 0)
 	s.kill()
 	i.restarts.Go(func() {
 		pause(context.Background(), i.pause)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.killed[s] = false
 		if err := s.start(); err != nil {
-			i.mu.Lock()
-			defer i.mu.Unlock()
 			i.results = append(i.results, err)
 		}
 	})

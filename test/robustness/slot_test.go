@@ -94,6 +94,13 @@ func (w *world) newSlot(service string, number int, kube *rest.Config, args ...s
 func (s *slot) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.process != nil {
+		select {
+		case <-s.process.Exited():
+		default:
+			return fmt.Errorf("%s is started while its process %d runs", s.name, s.process.ID())
+		}
+	}
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
