@@ -30,17 +30,18 @@
 // and its changes. The replica is the one with the most shards of the service at that moment. The
 // interleaving of the processes is not reproducible. A step is six seconds of undisturbed traffic,
 // the death of one node of each kind, the faults, and six to twenty seconds to recover. A rule with
-// a bound is measured from the start or end of a fault, or only from its end if the services can do
-// nothing before it.
+// a bound is measured from the start of a fault, or from its end if the services can do nothing
+// before it.
 //
-// The kernel tells for how long each thread of the test, the services, kube-apiserver and etcd
-// could run and waited for a processor. The longest of these waits in each quarter of a second is
-// subtracted, so a busy machine breaks no rule, and shows less than an idle one.
+// /proc has how long each thread of the test, the services, kube-apiserver and etcd could run and
+// waited for a processor. The longest of these waits in each quarter of a second is a stall. A
+// breach that is none without the stalls is undecided: it is neither a violation nor hidden.
 //
 // # Links and measurements
 //
-// All links have TLS: one authority issues the certificates of the services, of the agents and of
-// the callers, and faults replace them. A connection is asked to go after a minute, so that
+// The links between the services, from agents and from callers have TLS: one authority issues their
+// certificates, and faults replace them. The links to etcd have the certificates of the control
+// plane, which stay, and those to kube-apiserver have no TLS. A connection is asked to go after a minute, so that
 // handshakes never end. What a relay delays, it delivers in order, as TCP does: loss shows as late
 // bytes.
 //
@@ -57,8 +58,10 @@
 // # What counts
 //
 // A step counts only if the traffic before it was above a floor. A run counts only if all services
-// worked before the first step, each fault was injected, and the record is complete. Each process
-// has to end with code 0.
+// worked before the first step, each fault was injected, and the record is complete. A process
+// that ends by itself or with another code than 0, and a crash, break rule level. A run that does
+// not count is listed as discarded. All runs of a commit are on the page, also those whose seed ran
+// again.
 //
 // Commands:
 //

@@ -37,7 +37,7 @@ func (w *world) inject(number int, step schedule.Step) error {
 				window.To = w.now()
 			}
 			entry := schedule.EntryOf(f.Kind)
-			window.Graceful = entry.Graceful
+			window.Graceful, window.Shows = entry.Graceful, entry.Shows
 			switch {
 			case entry.Excuses:
 				window.Excused = window.To

@@ -20,6 +20,9 @@ import (
 // interrupted.
 const freed, repairKills = 4, 3
 
+// longestHold is far longer than a write needs, after which its sender is killed.
+const longestHold = 10 * time.Second
+
 // freeAddressInUse deletes the allocation of the address of a Service that lasts.
 func (w *world) freeAddressInUse() error {
 	_, err := w.freeAddresses(1)
@@ -75,7 +78,7 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 		})
 		defer s.onChange(nil)
 		// A request whose client is gone is not forwarded.
-		defer s.kube.Delay(func(r faultproxy.Request) bool { return allocates(r) && i.holds(s) }, time.Second)()
+		defer s.kube.Delay(func(r faultproxy.Request) bool { return allocates(r) && i.holds(s) }, longestHold)()
 	}
 	addresses, err := w.freeAddresses(freed)
 	if err != nil {

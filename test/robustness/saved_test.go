@@ -55,37 +55,116 @@ func publish(t *testing.T, runs []report.Run) {
 	if *out == "" {
 		return
 	}
-	header := report.Header{
-		First: time.Now(), Last: time.Now(), Commit: commit(), Commands: []string{command()},
-		Machine: fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version()),
+	all := make([]savedRun, len(runs))
+	for i, run := range runs {
+		all[i] = savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run}
 	}
 	if *saved != "" {
 		text, err := os.ReadFile(*saved)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := savedOf(text, header.Commit)
-		if err != nil {
+		if all, err = savedOf(text, commit()); err != nil {
 			t.Fatal(err)
 		}
-		runs, header.Commands = nil, nil
-		for _, s := range all {
-			runs = append(runs, s.Run)
-			if !slices.Contains(header.Commands, s.Command) {
-				header.Commands = append(header.Commands, s.Command)
-			}
-		}
-		if len(all) > 0 {
-			header.First, header.Last = all[0].Ended, all[len(all)-1].Ended
-		}
 	}
-	if err := os.WriteFile(*out, []byte(report.Document(header, schedule.Table(), runs)), 0o644); err != nil {
+	header := report.Header{
+		Commit: commit(), Beside: mostAtOnce(all),
+		Machine: fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version()),
+		Times: fmt.Sprintf("beats every %v, and a node grace period of %v: a fifth of the defaults. Leases of %v, renewed after a quarter of that",
+			beatInterval, nodeGrace, leaseDuration),
+	}
+	runs = nil
+	var pieces []string
+	for _, s := range all {
+		runs, pieces = append(runs, s.Run), append(pieces, s.Command)
+	}
+	header.Commands = joined(pieces)
+	if len(all) > 0 {
+		header.First, header.Last = all[0].Ended, all[len(all)-1].Ended
+	}
+	if err := os.WriteFile(*out, []byte(report.Document(header, schedule.Table(), bounds(), runs)), 0o644); err != nil {
 		t.Error(err)
 	}
 }
 
-// savedOf returns the saved runs of a commit, in order. Of runs with one command in equal worlds
-// only the last one counts.
+// mostAtOnce returns how many runs took place at the same time, at most.
+func mostAtOnce(all []savedRun) int {
+	most := 0
+	for _, s := range all {
+		beside := 0
+		for _, other := range all {
+			if !other.Ended.Before(s.Ended) && other.Ended.Add(-other.Run.Took).Before(s.Ended) {
+				beside++
+			}
+		}
+		most = max(most, beside)
+	}
+	return most
+}
+
+// joined returns one command for pieces whose seeds follow each other.
+func joined(pieces []string) []string {
+	seeds := map[string][]int{} // by what follows in the command
+	var order []string
+	for _, piece := range pieces {
+		var from, count int
+		if _, err := fmt.Sscanf(piece, "make robustness FIRST=%d SEEDS=%d", &from, &count); err != nil {
+			order, seeds[piece] = append(order, piece), nil
+			continue
+		}
+		_, rest, _ := strings.Cut(piece, fmt.Sprintf("SEEDS=%d", count))
+		if seeds[rest] == nil {
+			order = append(order, rest)
+		}
+		for n := range count {
+			seeds[rest] = append(seeds[rest], from+n)
+		}
+	}
+	var out []string
+	for _, rest := range order {
+		all := slices.Compact(slices.Sorted(slices.Values(seeds[rest])))
+		if len(all) == 0 {
+			out = append(out, rest)
+		}
+		for len(all) > 0 {
+			n := 1
+			for n < len(all) && all[n] == all[0]+n {
+				n++
+			}
+			out = append(out, fmt.Sprintf("make robustness FIRST=%d SEEDS=%d%s", all[0], n, rest))
+			all = all[n:]
+		}
+	}
+	return out
+}
+
+func TestJoined_PiecesWhoseSeedsFollowAreOneCommand(t *testing.T) {
+	pieces := []string{
+		"make robustness FIRST=3 SEEDS=1 EACH=0", "make robustness FIRST=1 SEEDS=2 EACH=0", "make robustness FIRST=101 SEEDS=1 EACH=20 PAIRS=1",
+		"make robustness FIRST=6 SEEDS=1 EACH=0", "make robustness FIRST=6 SEEDS=1 EACH=0", "make robustness-restore FIRST=1",
+	}
+	want := []string{
+		"make robustness FIRST=1 SEEDS=3 EACH=0", "make robustness FIRST=6 SEEDS=1 EACH=0", "make robustness FIRST=101 SEEDS=1 EACH=20 PAIRS=1",
+		"make robustness-restore FIRST=1",
+	}
+	if got := joined(pieces); !slices.Equal(got, want) {
+		t.Errorf("joined = %q, want %q", got, want)
+	}
+}
+
+func TestMostAtOnce_CountsOverlappingRuns(t *testing.T) {
+	at := func(begin, end int) savedRun {
+		s := savedRun{Ended: time.Unix(int64(end), 0)}
+		s.Run.Took = time.Duration(end-begin) * time.Second
+		return s
+	}
+	if got := mostAtOnce([]savedRun{at(0, 10), at(10, 20), at(12, 25), at(30, 40)}); got != 2 {
+		t.Errorf("%d at once, want 2", got)
+	}
+}
+
+// savedOf returns the saved runs of a commit, in order. A run that is repeated replaces none.
 func savedOf(text []byte, commit string) ([]savedRun, error) {
 	var all []savedRun
 	lines := bufio.NewScanner(strings.NewReader(string(text)))
@@ -98,7 +177,6 @@ func savedOf(text []byte, commit string) ([]savedRun, error) {
 		if next.Commit != commit {
 			continue
 		}
-		all = slices.DeleteFunc(all, func(s savedRun) bool { return s.Run.Command == next.Run.Command && s.Run.World == next.Run.World })
 		all = append(all, next)
 	}
 	return all, lines.Err()
@@ -118,8 +196,8 @@ func TestSavedOf_PiecesAddUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := savedOf(text, commit())
-	if err != nil || len(all) != 2 || all[0].Run.Command != "FIRST=2" || all[1].Run.Command != "FIRST=1" {
-		t.Errorf("saved runs are %+v, %v; want each command once, the last ones", all, err)
+	if err != nil || len(all) != 3 || all[0].Run.Command != "FIRST=1" || all[2].Run.Command != "FIRST=1" {
+		t.Errorf("saved runs are %+v, %v; want all three", all, err)
 	}
 	if all, err := savedOf(text, "another"); err != nil || len(all) != 0 {
 		t.Errorf("runs of another commit: %v, %v", all, err)

@@ -174,9 +174,10 @@ func (s *slot) lastLines() string {
 	return string(text)
 }
 
-// recordAct records a change that a replica made. Its object says which shard it needs: a Lease
-// that of its node, an EndpointSlice that of its Service. Other objects are written by whichever
-// replica has the duty.
+// recordAct records a change that a replica made. Its object says which shard it needs: the status
+// of a Node and its Lease that of the node, an EndpointSlice that of its Service. bootstrapsvc has
+// one shard. The taints of a Node need the shard of the node or that of all zones, and Pods of dead
+// nodes the latter: any shard of leasesvc counts for them.
 func (w *world) recordAct(s *slot, c faultproxy.Change) {
 	act := history.Act{
 		Service: s.service, Process: s.processName(), Shard: history.AnyShard, Verb: c.Request.Verb,
@@ -188,8 +189,8 @@ func (w *world) recordAct(s *slot, c faultproxy.Change) {
 	switch c.Request.Resource {
 	case "events", "tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectreviews":
 		return // They need no term.
-	case "leases":
-		if s.service == history.Leasesvc && c.Namespace == nodeLeases {
+	case "leases", "nodes":
+		if s.service == history.Leasesvc && (c.Namespace == nodeLeases || c.Request.Subresource == "status") {
 			act.Shard = shard.Of("node", c.Name, w.shards[s.service])
 		}
 	case "endpointslices":
@@ -199,6 +200,9 @@ func (w *world) recordAct(s *slot, c faultproxy.Change) {
 			w.mu.Unlock()
 			return
 		}
+	}
+	if s.service == history.Bootstrapsvc {
+		act.Shard = 0 // It has one.
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

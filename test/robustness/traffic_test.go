@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -138,7 +139,7 @@ func (w *world) churnService(ctx context.Context, n int) error {
 func (w *world) ask(ctx context.Context) {
 	client := statusv1.NewStatusServiceClient(w.gateway)
 	for ctx.Err() == nil {
-		answer := history.Answer{Asked: w.now(), Partial: map[string]bool{}}
+		answer := history.Answer{Asked: w.now(), Partial: map[string]bool{}, Missing: map[string][]int{}}
 		call, cancel := context.WithTimeout(ctx, answerTimeout)
 		reply, err := client.ListShards(call, &statusv1.ListShardsRequest{PageSize: 5000})
 		cancel()
@@ -157,9 +158,17 @@ func (w *world) recordAnswer(answer history.Answer, reply *statusv1.ListShardsRe
 	if err != nil {
 		answer.Failed = err.Error()
 	}
+	unnamed := map[string]bool{}
 	for _, missing := range reply.GetMissing() {
-		answer.Partial[missing.GetService()] = true
+		service := missing.GetService()
+		answer.Partial[service] = true
+		unnamed[service] = unnamed[service] || len(missing.GetShards()) == 0
+		for _, shard := range missing.GetShards() {
+			answer.Missing[service] = append(answer.Missing[service], int(shard))
+		}
 	}
+	// A part without shards is a replica whose shards are unknown, or that leads none.
+	maps.DeleteFunc(answer.Missing, func(service string, _ []int) bool { return unnamed[service] })
 	for _, s := range reply.GetShards() {
 		answer.Leaders = append(answer.Leaders, history.Leader{
 			Service: s.GetService(), Shard: int(s.GetShard()), Holder: w.recorder.processes[s.GetLeaderId()], Epoch: s.GetEpoch(),

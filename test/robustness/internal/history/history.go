@@ -61,6 +61,8 @@ type Window struct {
 	// Excused is the time before which the services cannot do their work: To, an earlier time if
 	// they have to notice the fault first, or 0 if each bound runs from the start of the fault.
 	Excused time.Duration
+	// Shows are the rules that the fault is there to test: it excuses none of them.
+	Shows []string
 	// Graceful says that no client may notice the fault.
 	Graceful bool
 }
@@ -206,9 +208,17 @@ type Answer struct {
 	Asked, Answered time.Duration
 	// Failed has the error of a call without an answer.
 	Failed string
-	// Partial are the services about which the answer says that parts are missing.
+	// Partial are the services about which the answer says that parts are missing. Missing has the
+	// shards of those whose missing shards it names; it may lack any shard of the other ones.
 	Partial map[string]bool
+	Missing map[string][]int
 	Leaders []Leader
+}
+
+// Lacks says whether an answer is labelled to lack a shard.
+func (a Answer) Lacks(service string, shard int) bool {
+	named := a.Missing[service]
+	return a.Partial[service] && (len(named) == 0 || slices.Contains(named, shard))
 }
 
 // Leader is what an answer says about one shard.

@@ -12,7 +12,7 @@ type Lag struct {
 	// What describes the subject.
 	What     string
 	From, To time.Duration
-	// Whole says that no begin or end of a fault divides it, except of one that excuses.
+	// Whole says that no begin of a fault divides it, except of one that excuses.
 	Whole bool
 }
 
@@ -23,32 +23,43 @@ type Part struct{ Took, Stalled, At time.Duration }
 // Net is the time without the stalls.
 func (p Part) Net() time.Duration { return p.Took - p.Stalled }
 
-// Unexcused returns the part of a lag for which no fault accounts and whose time without stalls is
-// the longest. A part begins and ends with the lag, or with the begin or end of a fault: a process
-// that comes back takes shards from others. Only faults that excuse divide a Whole lag. No part is
-// inside of a fault that excuses.
-func (h History) Unexcused(lag Lag) Part {
-	var longest Part
+// Unexcused returns the longest part of a lag for which no fault accounts, and the one whose time
+// without stalls is the longest. A part begins and ends with the lag, with the begin of a fault, or
+// where a fault ceases to excuse the rule. Only faults that excuse divide a Whole lag. No part is
+// inside of a fault that excuses its rule.
+func (h History) Unexcused(lag Lag) (longest, net Part) {
 	from, to := max(lag.From, h.Begin), min(lag.To, h.End)
 	faults := h.faultsOf(lag.Service)
 	moments := []time.Duration{from, to}
 	for _, w := range faults {
-		if lag.Whole && w.Excused == 0 {
+		if lag.Whole && w.excused(lag.Rule) == 0 {
 			continue
 		}
-		moments = append(moments, w.From, w.To, w.Excused)
+		moments = append(moments, w.From, w.excused(lag.Rule))
 	}
 	slices.Sort(moments)
 	for i := range len(moments) - 1 {
 		begin, end := moments[i], moments[i+1]
-		if begin < from || end > to || slices.ContainsFunc(faults, func(w Window) bool { return w.From <= begin && end <= w.Excused }) {
+		if begin < from || end > to || slices.ContainsFunc(faults, func(w Window) bool { return w.From <= begin && end <= w.excused(lag.Rule) }) {
 			continue
 		}
-		if part := (Part{Took: end - begin, Stalled: h.Stalled(begin, end), At: end}); part.Net() > longest.Net() {
+		part := Part{Took: end - begin, Stalled: h.Stalled(begin, end), At: end}
+		if part.Took > longest.Took {
 			longest = part
 		}
+		if part.Net() > net.Net() {
+			net = part
+		}
 	}
-	return longest
+	return longest, net
+}
+
+// excused returns the time before which a fault excuses a rule, or 0.
+func (w Window) excused(rule string) time.Duration {
+	if slices.Contains(w.Shows, rule) {
+		return 0
+	}
+	return w.Excused
 }
 
 // Stalled returns for how long the machine did not run the world in a time.

@@ -110,7 +110,7 @@ func answers(h history.History, f *finding) {
 		}
 		f.lag("silence", history.Gateway, from, a.Answered, "the gateway does not answer")
 		for _, leader := range a.Leaders {
-			if a.Partial[leader.Service] || leader.Holder == "" {
+			if a.Lacks(leader.Service, leader.Shard) || leader.Holder == "" {
 				continue
 			}
 			if !slices.ContainsFunc(claims[shardOf{leader.Service, leader.Shard}], func(c history.Claim) bool {

@@ -23,7 +23,7 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%v %s %s: %s", v.At.Round(time.Millisecond), v.Service, v.Rule, v.Text)
 }
 
-// Measure is the longest time in one step for which a rule with a bound did not hold.
+// Measure is the longest time in one step for which a rule with a bound did not hold, by the clock.
 type Measure struct {
 	Rule, Service string
 	Step          int
@@ -43,25 +43,31 @@ type Bounds struct {
 
 // Report is the result of Check.
 type Report struct {
-	// Violations are ordered by time.
-	Violations []Violation
+	// Violations are ordered by time. Undecided are breaches for which the machine may account: in
+	// the time in which it ran the processes, the rule held.
+	Violations, Undecided []Violation
 	// Measures has one entry for each rule, service and step with a lag.
 	Measures []Measure
-	// Traffic counts what the rules judged, by rule.
+	// Traffic counts what the rules judged, by rule, and not what they excused.
 	Traffic map[string]int
 }
 
 // finding collects what one rule finds.
 type finding struct {
-	lags       []history.Lag
-	violations []Violation
-	traffic    map[string]int
+	lags                  []history.Lag
+	violations, undecided []Violation
+	traffic               map[string]int
 	// observation is that of the Bounds.
 	observation Observation
 }
 
 func (f *finding) breach(rule, service string, at time.Duration, format string, args ...any) {
 	f.violations = append(f.violations, Violation{Rule: rule, Service: service, At: at, Text: fmt.Sprintf(format, args...)})
+}
+
+// doubt is breach for what the machine may have caused.
+func (f *finding) doubt(rule, service string, at time.Duration, format string, args ...any) {
+	f.undecided = append(f.undecided, Violation{Rule: rule, Service: service, At: at, Text: fmt.Sprintf(format, args...)})
 }
 
 func (f *finding) lag(rule, service string, from, to time.Duration, what string) {
@@ -107,19 +113,24 @@ func Check(h history.History, bounds Bounds, only ...string) Report {
 	worst := map[Measure]Measure{} // by rule, service and step
 	for _, lag := range f.lags {
 		bound, known := bounds.Promised[lag.Rule]
-		part := h.Unexcused(lag)
-		if part.Net() <= 0 {
+		longest, net := h.Unexcused(lag)
+		if longest.Took <= 0 {
 			continue
 		}
-		if part.Net() > bound+bounds.Margin || !known {
-			f.breach(lag.Rule, lag.Service, part.At, "%s: from %v to %v, %v of that without a fault and %v without the machine; the bound is %v",
+		limit := bound + bounds.Margin
+		found, part := f.breach, net
+		if known && net.Net() <= limit {
+			found, part = f.doubt, longest
+		}
+		if longest.Took > limit || !known {
+			found(lag.Rule, lag.Service, part.At, "%s: from %v to %v, %v of that without a fault, of which the machine may account for %v; the bound is %v",
 				lag.What, lag.From.Round(time.Millisecond), lag.To.Round(time.Millisecond), part.Took.Round(time.Millisecond),
 				part.Stalled.Round(time.Millisecond), bound)
 		}
-		key := Measure{Rule: lag.Rule, Service: lag.Service, Step: h.StepAt(part.At)}
-		if part.Net() > worst[key].Took-worst[key].Stalled {
+		key := Measure{Rule: lag.Rule, Service: lag.Service, Step: h.StepAt(longest.At)}
+		if longest.Took > worst[key].Took {
 			worst[key] = Measure{
-				Rule: lag.Rule, Service: lag.Service, Step: key.Step, Took: part.Took, Stalled: part.Stalled, Bound: bound, What: lag.What,
+				Rule: lag.Rule, Service: lag.Service, Step: key.Step, Took: longest.Took, Stalled: longest.Stalled, Bound: bound, What: lag.What,
 			}
 		}
 	}
@@ -129,15 +140,21 @@ func Check(h history.History, bounds Bounds, only ...string) Report {
 	slices.SortFunc(report.Measures, func(a, b Measure) int {
 		return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Rule, b.Rule))
 	})
-	for _, v := range f.violations {
-		if v.At < h.Begin || v.At > h.End {
-			continue
-		}
-		v.Step = h.StepAt(v.At)
-		report.Violations = append(report.Violations, v)
-	}
-	slices.SortStableFunc(report.Violations, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
+	report.Violations, report.Undecided = ordered(h, f.violations), ordered(h, f.undecided)
 	return report
+}
+
+// ordered returns those of the time of the run, by time, each with its step.
+func ordered(h history.History, all []Violation) []Violation {
+	var within []Violation
+	for _, v := range all {
+		if v.At >= h.Begin && v.At <= h.End {
+			v.Step = h.StepAt(v.At)
+			within = append(within, v)
+		}
+	}
+	slices.SortStableFunc(within, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
+	return within
 }
 
 // until returns the end of a time that may last to the end of the history.

@@ -23,7 +23,11 @@ func nodes(h history.History, f *finding) {
 		for i, v := range list {
 			marked := v.Ready == unknown && !v.Gone && (i == 0 || list[i-1].Ready != unknown)
 			if marked && slices.ContainsFunc(lives, func(l history.Life) bool { return heard(h, l, v.At) }) {
-				f.breach("living", history.Leasesvc, v.At, "%s lives and is marked Unknown, revision %d", name, v.Revision)
+				found := f.breach
+				if 2*h.Stalled(v.At-h.Grace, v.At) > h.Grace {
+					found = f.doubt // The program of the node may have waited for a processor.
+				}
+				found("living", history.Leasesvc, v.At, "%s lives and is marked Unknown, revision %d", name, v.Revision)
 			}
 		}
 		for i, l := range lives {
@@ -48,10 +52,9 @@ func nodes(h history.History, f *finding) {
 	}
 }
 
-// heard says whether a node lived at a time and had said so: its own program did not wait for the
-// machine for half of the grace period before, and etcd took the renewals of its kubelet.
+// heard says whether a node lived at a time, and etcd took the renewals of its kubelet.
 func heard(h history.History, l history.Life, at time.Duration) bool {
-	if at < l.From || at > until(h, l.To) || 2*h.Stalled(at-h.Grace, at) > h.Grace {
+	if at < l.From || at > until(h, l.To) {
 		return false
 	}
 	return !l.Kubelet || slices.ContainsFunc(h.Renewals, func(r history.Renewal) bool {

@@ -201,6 +201,79 @@ func TestCheck_EveryRuleFindsItsBreach(t *testing.T) {
 	}
 }
 
+// What the machine may have caused is no verdict, and is not lost either.
+func TestCheck_WhatTheMachineMayHaveCausedIsUndecided(t *testing.T) {
+	stall := func(from, to time.Duration) history.Window { return history.Window{From: from, To: to} }
+	for name, c := range map[string]struct {
+		rule  string
+		spoil func(*history.History)
+	}{
+		"a long lag": {"present", func(h *history.History) {
+			h.Slices[1].At = 37 * s
+			h.Windows = append(h.Windows, stall(31*s, 33*s))
+		}},
+		"a living node": {"living", func(h *history.History) {
+			h.Nodes[2].Name, h.Grace = "n1", 4*s
+			h.Windows = append(h.Windows, stall(31*s, 34*s))
+		}},
+		"a failed call": {"call", func(h *history.History) {
+			h.Calls = append(h.Calls, history.Call{Method: "Get", From: 50 * s, To: 51 * s, Failed: "UNAVAILABLE"})
+			h.Windows = append(h.Windows, stall(46*s, 50*s))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := withLeader(sound())
+			c.spoil(&h)
+			of := func(v Violation) bool { return v.Rule == c.rule }
+			report := Check(h, bounds(), c.rule)
+			if slices.ContainsFunc(report.Violations, of) || !slices.ContainsFunc(report.Undecided, of) {
+				t.Errorf("violations %v, undecided %v; want it undecided", report.Violations, report.Undecided)
+			}
+			h.Windows = h.Windows[:1]
+			if report := Check(h, bounds(), c.rule); !slices.ContainsFunc(report.Violations, of) {
+				t.Errorf("violations without the stall: %v", report.Violations)
+			}
+		})
+	}
+}
+
+// A part that an answer lacks excuses its shards, and all of the service only if it names none.
+func TestAnswers_AMissingShardExcusesNoOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		missing map[string][]int
+		correct bool
+	}{
+		"the shard":     {map[string][]int{history.Slicesvc: {3, 0}}, true},
+		"another shard": {map[string][]int{history.Slicesvc: {3}}, false},
+		"no shard":      {nil, true},
+	} {
+		h := withLeader(sound()) // The second answer names a former leader of shard 0.
+		h.Answers[1].Missing = c.missing
+		if report := Check(h, bounds(), "answer"); (len(report.Violations) == 0) != c.correct {
+			t.Errorf("%s: violations are %v, want none: %t", name, report.Violations, c.correct)
+		}
+	}
+}
+
+// Each rule is listed, has a spoiler, and belongs to a judge.
+func TestRules_AreThoseOfTheJudges(t *testing.T) {
+	var listed, judged []string
+	for _, rule := range Rules() {
+		listed = append(listed, rule.Name)
+		if Spoilers()[rule.Name] == nil {
+			t.Errorf("rule %s has no spoiler", rule.Name)
+		}
+	}
+	for _, j := range judges(bounds()) {
+		judged = append(judged, strings.Fields(j.rules)...)
+	}
+	slices.Sort(listed)
+	slices.Sort(judged)
+	if !slices.Equal(listed, judged) {
+		t.Errorf("Rules lists %v, and the judges have %v", listed, judged)
+	}
+}
+
 // A change that reaches the record late, because the record was behind, was made before.
 func TestCheck_GapOfTheRecord(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -10,19 +10,24 @@ import (
 // calls finds calls that failed, although no fault disturbed them. A fault that a client must not
 // notice excuses nothing. Other faults excuse until the bound after their end. A machine that did
 // not run the services for half of the time of a takeover ends terms as a fault does. Short stalls
-// that add up to that in a longer time end none, so they excuse no call that hangs.
+// that add up to that in a longer time end none, so they cast no doubt on a call that hangs.
 func calls(h history.History, bounds Bounds, f *finding) {
 	takeover := bounds.Promised["call"]
 	for _, c := range h.Calls {
-		f.count("call", 1)
-		if 2*h.MostStalled(c.From-takeover, c.To, takeover) > takeover {
-			continue
-		}
-		if c.Failed != "" && !slices.ContainsFunc(h.Windows, func(w history.Window) bool {
+		if slices.ContainsFunc(h.Windows, func(w history.Window) bool {
 			return w.Fault != "" && !w.Graceful && w.From <= c.To && c.From <= w.To+takeover+bounds.Margin
 		}) {
-			f.breach("call", history.Gateway, c.To, "%s of %s, begun at %v: %s", c.Method, c.Target, c.From.Round(time.Millisecond), c.Failed)
+			continue
 		}
+		f.count("call", 1)
+		if c.Failed == "" {
+			continue
+		}
+		found := f.breach
+		if 2*h.MostStalled(c.From-takeover, c.To, takeover) > takeover {
+			found = f.doubt
+		}
+		found("call", history.Gateway, c.To, "%s of %s, begun at %v: %s", c.Method, c.Target, c.From.Round(time.Millisecond), c.Failed)
 	}
 }
 
@@ -53,7 +58,7 @@ func labels(h history.History, f *finding) {
 					continue
 				}
 				f.count("labelled", 1)
-				if !a.Partial[c.Service] {
+				if !a.Lacks(c.Service, c.Shard) {
 					f.breach("labelled", history.Gateway, a.Answered, "an answer to a question at %v lacks nothing of %s, whose leader %s of shard %d does not run",
 						a.Asked.Round(time.Millisecond), c.Service, c.Holder, c.Shard)
 				}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trivet-dev/trivet/test/robustness/internal/oracle"
 	"github.com/trivet-dev/trivet/test/robustness/internal/schedule"
 )
 
@@ -14,12 +15,16 @@ import (
 type Header struct {
 	First, Last     time.Time
 	Commit, Machine string
-	// Commands are those of the pieces, in order.
+	// Commands are those of the pieces, in order. Beside is the largest number of runs at a time.
 	Commands []string
+	Beside   int
+	// Times has the times of the services that are shorter than by default.
+	Times string
 }
 
 // Document returns the page of the runs.
-func Document(header Header, entries []schedule.Entry, runs []Run) string {
+func Document(header Header, entries []schedule.Entry, bounds oracle.Bounds, all []Run) string {
+	runs := slices.DeleteFunc(slices.Clone(all), func(r Run) bool { return r.Discarded != "" })
 	var text strings.Builder
 	steps, quiet, pairs := 0, 0, 0
 	var took time.Duration
@@ -38,42 +43,67 @@ func Document(header Header, entries []schedule.Entry, runs []Run) string {
 	fmt.Fprintf(&text, `# Robustness: all services under faults
 
 This page is written by `+"`make robustness`"+`. It injects faults into running services, records what happens in etcd, at
-kube-apiserver and at the gateway, and judges the record. `+"`test/robustness/doc.go`"+` describes the method, and
-`+"`test/robustness/internal/oracle/doc.go`"+` each rule. [robustness-record.md](robustness-record.md) lists what the runs found.
+kube-apiserver and at the gateway, and judges the record. `+"`test/robustness/doc.go`"+` describes the method.
+[robustness-record.md](robustness-record.md) lists what the runs found, and the limits that are known.
 
 | | |
 |---|---|
 | dates | %s to %s |
 | commit | %s |
-| machine | %s |
+| machine | %s; %s |
 | commands | %s |
 | runs | %d in %s, with %d steps, %d of them with two faults; %d had too little traffic to count |
+| discarded | %s |
+| times | %s |
 
-## Results
+## Promises
 
-Each row is a fault in one service. A cell has, of all rules of a service, the one closest to its bound: the longest time for
-which it did not hold, and the bound. A time counts from the start of the fault, or from its end if the services can do
-nothing before it. A violation is a breach of a rule without a bound, or a time of more than four seconds above a bound. The
-time in which a process of the world could run and waited for a processor is not held against it.
+Each promise holds always, or is broken for no longer than its bound. The bound counts from the start of a fault, or from its
+end if the services can do nothing before it. The longest time is by the clock. A time of more than %.0f s above the bound is a
+violation. It is undecided if it is longer than that by the clock only: without the time in which a process waited for a
+processor, the promise was kept.
 
 %s
-## Pairs
+## Faults one at a time
 
-Each row counts the steps in which the fault was injected together with any other one.
+Each row is a fault in one service. A cell has one promise of each service: the one whose longest time was closest to its bound,
+with that time and the bound. A dash means that none of them was broken for any time.
+
+%s
+## Faults in pairs
+
+Each row counts the steps in which the fault was injected together with any other one. Two faults of one service are together
+unless the end of one would end the other.
 
 %s
 ## Violations
 
 %s
-## Worlds
+## Undecided
+
+%s
+## Not shown
+
+- The services have two replicas here, or three with `+"`FULL=1`"+`. Thousands of agents are in [resources.md](resources.md).
+- Faults last for seconds. Outages of five minutes are in [resources.md](resources.md).
+- "rolling update" replaces each replica by a build of the same source with another version. Updates from the previous commit
+  are tested by `+"`TestUpgrade_FromThePreviousCommitUnderLoad`"+`.
+- The gateway has one replica. It has no HTTP listener, and no fault of its link to etcd.
+- The links to kube-apiserver have no TLS, and nothing is between kube-apiserver and etcd. Limits of calls per second are off
+  for callers on the same machine, and each caller has all rights: test/access and test/abuse have both.
+- The clocks of kubelets step. Those of the services step in tests of one process only.
+- A request to Kubernetes without an answer is judged by its effects only: nothing says which replica sent it.
+- Writes of a former leader to keys of Trivet in etcd are judged by [the tests of terms](faults.md).
+
+## Machine
 
 %s
 ## Faults
 
-| fault | row of the matrix | services | duration | injection |
+| fault | row | services | duration | injection |
 |---|---|---|---|---|
-`, date(header.First), date(header.Last), header.Commit, header.Machine, "`"+strings.Join(header.Commands, "`, `")+"`", len(runs), took.Round(time.Second),
-		steps, pairs, quiet, Table(runs), Pairs(runs), Violations(runs), worlds(runs))
+`, date(header.First), date(header.Last), header.Commit, header.Machine, beside(header.Beside), "`"+strings.Join(header.Commands, "`, `")+"`", len(runs), took.Round(time.Second),
+		steps, pairs, quiet, discarded(all), header.Times, bounds.Margin.Seconds(), promises(bounds, runs), Table(runs), Pairs(runs), Violations(runs), Undecided(runs), worlds(runs))
 	for _, e := range entries {
 		in, lasts := "all at once", "–"
 		if len(e.Services) > 0 {
@@ -87,6 +117,9 @@ Each row counts the steps in which the fault was injected together with any othe
 			what += "; bounds count from its end"
 		} else if e.Notice > 0 {
 			what += fmt.Sprintf("; bounds count from %.0f s after its begin, when a replica gives its shards up", e.Notice.Seconds())
+			if len(e.Shows) > 0 {
+				what += ", and that of " + strings.Join(e.Shows, " and ") + " from its begin"
+			}
 		}
 		fmt.Fprintf(&text, "| %s | %s | %s | %s | %s |\n", e.Kind, e.Number, in, lasts, what)
 	}
@@ -95,6 +128,67 @@ Each row counts the steps in which the fault was injected together with any othe
 
 func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
+func beside(runs int) string {
+	if runs < 2 {
+		return "one run at a time"
+	}
+	return fmt.Sprintf("up to %d runs at a time", runs)
+}
+
+func discarded(runs []Run) string {
+	var why []string
+	for _, run := range runs {
+		if run.Discarded != "" {
+			why = append(why, fmt.Sprintf("`%s`: %s", run.Command, strings.ReplaceAll(run.Discarded, "\n", "; ")))
+		}
+	}
+	if len(why) == 0 {
+		return "no run"
+	}
+	return fmt.Sprintf("%d runs, in which the test itself failed: %s", len(why), strings.Join(why, "; "))
+}
+
+// promises returns a table of the rules: how often each was judged, and the longest time for which
+// it did not hold.
+func promises(bounds oracle.Bounds, runs []Run) string {
+	var text strings.Builder
+	text.WriteString("| promise | of | what holds | bound | longest time | judged | violations | undecided |\n|---|---|---|---|---|---|---|---|\n")
+	for _, rule := range oracle.Rules() {
+		judged, violations, undecided := 0, 0, 0
+		var longest time.Duration
+		for _, run := range runs {
+			judged += run.Report.Traffic[rule.Name]
+			violations += of(rule.Name, run.Report.Violations)
+			undecided += of(rule.Name, run.Report.Undecided)
+			for _, m := range run.Report.Measures {
+				if m.Rule == rule.Name {
+					longest = max(longest, m.Took)
+				}
+			}
+		}
+		bound, reached := "always", ""
+		if promised, timed := bounds.Promised[rule.Name]; timed && rule.Name != "call" {
+			bound, reached = fmt.Sprintf("%.0f s", promised.Seconds()), fmt.Sprintf("%.1f s", longest.Seconds())
+		}
+		count := "all the time"
+		if judged > 0 {
+			count = fmt.Sprint(judged)
+		}
+		fmt.Fprintf(&text, "| %s | %s | %s | %s | %s | %s | %d | %d |\n", rule.Name, rule.Service, rule.Promise, bound, reached, count, violations, undecided)
+	}
+	return text.String()
+}
+
+func of(rule string, found []oracle.Violation) int {
+	count := 0
+	for _, v := range found {
+		if v.Rule == rule {
+			count++
+		}
+	}
+	return count
+}
+
 // worlds returns a table of the sizes of the worlds and what they cost.
 func worlds(runs []Run) string {
 	byWorld := map[string][]Run{}
@@ -102,7 +196,7 @@ func worlds(runs []Run) string {
 		byWorld[run.World] = append(byWorld[run.World], run)
 	}
 	var text strings.Builder
-	text.WriteString("| world | runs | cores in use | waiting for a processor |\n|---|---|---|---|\n")
+	text.WriteString("| what ran | runs | most cores in use | waiting for a processor, at most |\n|---|---|---|---|\n")
 	for _, world := range slices.Sorted(maps.Keys(byWorld)) {
 		var cores, busy float64
 		for _, run := range byWorld[world] {

@@ -28,6 +28,8 @@ type Run struct {
 	Took  time.Duration
 	// Busy is the share of the time in which a process of the world waited for a processor.
 	Busy float64
+	// Discarded says why the run shows nothing, for a run in which the test itself failed.
+	Discarded string
 }
 
 // Step is one step of a run.
@@ -45,8 +47,9 @@ type key struct{ faults, services string }
 
 // row sums up the steps with the same faults in the same services.
 type row struct {
-	runs, tooQuiet, violations int
-	worst                      map[string]oracle.Measure // by service
+	runs, tooQuiet, violations, undecided int
+
+	worst map[string]oracle.Measure // by service
 }
 
 // Table returns the table of all steps with one fault as Markdown: one row for each fault and each
@@ -97,7 +100,7 @@ func rowOf(rows map[key]*row, faults, services string) *row {
 func table(rows map[key]*row, in string) string {
 	var text strings.Builder
 	services := []string{history.Leasesvc, history.Bootstrapsvc, history.Slicesvc, history.Gateway}
-	columns := append([]string{"runs", "violations"}, services...)
+	columns := append([]string{"runs", "violations", "undecided"}, services...)
 	if in != "" {
 		columns = append([]string{in}, columns...)
 	}
@@ -115,7 +118,7 @@ func table(rows map[key]*row, in string) string {
 		if in != "" {
 			fmt.Fprintf(&text, " %s |", cmp.Or(k.services, "all"))
 		}
-		fmt.Fprintf(&text, " %s | %d |", count, r.violations)
+		fmt.Fprintf(&text, " %s | %d | %d |", count, r.violations, r.undecided)
 		for _, service := range services {
 			fmt.Fprintf(&text, " %s |", cell(r.worst[service]))
 		}
@@ -135,6 +138,11 @@ func (r *row) add(from oracle.Report, number int, step Step) {
 			r.violations++
 		}
 	}
+	for _, v := range from.Undecided {
+		if v.Step == number {
+			r.undecided++
+		}
+	}
 	for _, m := range from.Measures {
 		if before, known := r.worst[m.Service]; m.Step == number && (!known || share(m) > share(before)) {
 			r.worst[m.Service] = m
@@ -142,16 +150,18 @@ func (r *row) add(from oracle.Report, number int, step Step) {
 	}
 }
 
-// share compares a time without the machine's stalls with its bound.
-func share(m oracle.Measure) float64 { return float64(m.Took-m.Stalled) / float64(max(m.Bound, 1)) }
+// share compares a time with its bound.
+func share(m oracle.Measure) float64 { return float64(m.Took) / float64(max(m.Bound, 1)) }
 
+// cell has the time by the clock and the bound, and above it the part for which the machine may
+// account.
 func cell(m oracle.Measure) string {
 	if m.Rule == "" {
 		return "–"
 	}
 	text := fmt.Sprintf("%s %.1f s / %.0f s", m.Rule, m.Took.Seconds(), m.Bound.Seconds())
 	if m.Took > m.Bound && m.Stalled > 0 {
-		text += fmt.Sprintf(" (%.1f s stalled)", m.Stalled.Seconds())
+		text += fmt.Sprintf(" (%.1f s waiting)", m.Stalled.Seconds())
 	}
 	return text
 }
@@ -169,14 +179,24 @@ const shown = 3
 // Violations lists the violations with the seed and the command of their run, or says that there
 // are none.
 func Violations(runs []Run) string {
+	return list(runs, func(run Run) []oracle.Violation { return run.Report.Violations })
+}
+
+// Undecided lists the breaches for which the machine may account.
+func Undecided(runs []Run) string {
+	return list(runs, func(run Run) []oracle.Violation { return run.Report.Undecided })
+}
+
+func list(runs []Run, of func(Run) []oracle.Violation) string {
 	var text strings.Builder
 	for _, run := range runs {
-		if len(run.Report.Violations) == 0 {
+		found := of(run)
+		if len(found) == 0 {
 			continue
 		}
 		fmt.Fprintf(&text, "Seed %d, `%s`:\n\n", run.Seed, run.Command)
 		count := map[string]int{} // by step, service and rule
-		for _, v := range run.Report.Violations {
+		for _, v := range found {
 			faults := "before the first fault"
 			if v.Step >= 0 && v.Step < len(run.Steps) {
 				faults = "step " + fmt.Sprint(v.Step+1) + ", " + injected(run.Steps[v.Step])

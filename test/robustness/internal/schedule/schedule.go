@@ -58,7 +58,8 @@ type Setting struct {
 	Entries []Entry
 	// Steps is the number of steps. 0 gives each entry one step.
 	Steps int
-	// Pairs injects two faults in each step, of different services if they can have different ones.
+	// Pairs injects two faults in each step, of different services if one would end the other and
+	// they can have different ones.
 	Pairs bool
 	// Brief gives each fault its least duration.
 	Brief bool
@@ -115,13 +116,17 @@ func (d *drawing) partner(first Fault) (second Fault, found bool) {
 	if d.setting.Steps > 0 {
 		d.refill()
 	}
-	allowed := func(e Entry) bool { return goTogether(of, e) }
+	allowed := func(e Entry) bool {
+		return goTogether(of, e) && (!undo(of, e) || slices.ContainsFunc(e.Services, func(s string) bool { return s != first.Service }))
+	}
 	if !slices.ContainsFunc(d.remaining, allowed) {
 		return Fault{}, false
 	}
 	second = d.next(allowed)
-	if others := without(EntryOf(second.Kind).Services, first.Service); second.Service == first.Service && len(others) > 0 {
-		second.Service = others[d.random.IntN(len(others))]
+	if entry := EntryOf(second.Kind); second.Service == first.Service && undo(of, entry) {
+		if others := without(entry.Services, first.Service); len(others) > 0 {
+			second.Service = others[d.random.IntN(len(others))]
+		}
 	}
 	second.Start = between(d.random, 0, max(first.Duration, 2*time.Second))
 	return second, true
@@ -130,7 +135,13 @@ func (d *drawing) partner(first Fault) (second Fault, found bool) {
 // goTogether says whether two faults can be in one step.
 func goTogether(a, b Entry) bool {
 	sameProcess := a.Signals && b.Signals && (len(a.Services) == 1 && slices.Contains(b.Services, a.Services[0]) || len(b.Services) == 1 && slices.Contains(a.Services, b.Services[0]))
-	return !a.Alone && !b.Alone && (!a.OfEtcd || !b.OfEtcd) && !sameProcess
+	ofAll := undo(a, b) && (len(a.Services) == 0 || len(b.Services) == 0)
+	return !a.Alone && !b.Alone && (!a.OfEtcd || !b.OfEtcd) && !sameProcess && !ofAll
+}
+
+// undo says whether the end of one of two faults of a service would end the other one.
+func undo(a, b Entry) bool {
+	return a.Signals && b.Signals || linkOf(a.Kind) != "" && linkOf(a.Kind) == linkOf(b.Kind)
 }
 
 func without(all []string, one string) []string {

@@ -48,6 +48,8 @@ type Entry struct {
 	Least, Most time.Duration
 	// Excuses says that the services cannot do their work before the fault is over.
 	Excuses bool
+	// Shows are the rules of the oracle that the fault is there to test: they have no excuse.
+	Shows []string
 	// Notice is how long a service has to see the fault before it acts on it.
 	Notice time.Duration
 	// Signals says that the fault is made of signals to one process. A service has one such fault
@@ -71,7 +73,7 @@ const s = time.Second
 func Table() []Entry {
 	leaders := []string{history.Leasesvc, history.Bootstrapsvc, history.Slicesvc}
 	return slices.Concat([]Entry{
-		{Kind: Kill, Signals: true, Number: "F1", Services: leaders, What: "SIGKILL to the replica with the most shards; a new process takes its place 2 s later"},
+		{Kind: Kill, Signals: true, Number: "F1", Services: append(leaders[:3:3], history.Gateway), What: "SIGKILL to the replica with the most shards; a new process takes its place 2 s later"},
 		{Kind: Freeze, Signals: true, Number: "F2", Services: leaders, Least: 8 * s, Most: 12 * s, What: "SIGSTOP for longer than a session, then SIGCONT"},
 		{Kind: Revoke, Number: "F3", Services: leaders, What: "the replica's etcd lease is revoked"},
 		{Kind: CutBoth, Long: true, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes between one replica and etcd"},
@@ -86,13 +88,27 @@ func Table() []Entry {
 		{Kind: LateWatches, Number: "F7", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the watches of the service deliver two seconds late"},
 		{Kind: CallsCut, Number: "F8", Services: []string{history.Leasesvc}, Least: 6 * s, Most: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica; its answers leave"},
 		{Kind: CallsSlow, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "bytes between one replica and its callers arrive 200 ms late in both directions"},
-		{Kind: APIServerKilled, Number: "F6", Least: 8 * s, Most: 12 * s, Notice: 10 * s, What: "SIGKILL to one of two kube-apiservers, and a restart; its replicas have no other one"},
+		{Kind: APIServerKilled, Number: "F6", Least: 20 * s, Most: 24 * s, Notice: 10 * s, Shows: []string{"published"}, What: "SIGKILL to one of two kube-apiservers, and a restart; its replicas have no other one"},
 		{Kind: EtcdStopped, Long: true, OfEtcd: true, Number: "F4", Least: 7 * s, Most: 12 * s, Excuses: true, What: "etcd is stopped and started again; the fault is over when both kube-apiservers answer"},
 		{Kind: Herd, Number: "F10", What: "each connection of agents, gateways and replicas to any replica is closed at the same moment"},
 		{Kind: Starved, Signals: true, Number: "F11", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the replica with the most shards runs 10 ms of each 100 ms"},
 		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
 		{Kind: AddressFreed, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
 	}, programEntries(), etcdEntries())
+}
+
+// linkOf names the link of a replica that a fault disturbs.
+func linkOf(kind Kind) string {
+	switch kind {
+	case CutBoth, CutToEtcd, CutFromEtcd, CutTwice, EtcdFrozen, Compact, EtcdLossy, EtcdMemberCut:
+		return "etcd"
+	case CallsCut, CallsSlow, CallsLossy:
+		return "calls"
+	case SlowAPIServer, Throttled, Conflicts, StalledWatches, LateWatches, KubeLossy, RepairInterrupted:
+		return "kube-apiserver"
+	default:
+		return ""
+	}
 }
 
 // Select returns the entries that names name, separated by commas; all of them for an empty text.
