@@ -93,7 +93,8 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if leads := w.leader(f.Service); !w.disturbed(leads, leads.processName()) {
-		w.level(leads, "interruptions of one repair", float64(i.kills), repairKills, repairKills)
+		// Something else may have allocated the last address meanwhile, as kube-apiserver itself does.
+		w.level(leads, "interruptions of one repair", float64(i.kills), 1, repairKills)
 	}
 	return errors.Join(i.results...)
 }
@@ -107,6 +108,8 @@ func (i *interrupter) holds(s *slot) bool {
 	switch {
 	case i.kills >= repairKills:
 		return false
+	case i.killed[s]: // Its sender is gone.
+		return true
 	case i.kills == 1:
 		i.kill(s)
 		return true
