@@ -223,6 +223,10 @@ SAVED      ?= $(CURDIR)/.robustness/runs.jsonl
 # given is a variable of the command line or the environment, or another value: `make faults` has defaults of its own.
 given = $(if $(filter command environment,$(firstword $(origin $(1)))),$($(1)),$(2))
 
+.PHONY: robustness-judge
+robustness-judge: ## Judge the records again that runs with KEEP=dir have kept there, and write docs/robustness.md from them
+	go test -count=1 -v -run TestRecord ./test/robustness -args -robustness.record="$(KEEP)" -robustness.out="$(CURDIR)/docs/robustness.md"
+
 .PHONY: robustness-restore
 robustness-restore: assets ## Take etcd back by seconds, restart the servers, and judge what follows; adds to docs/robustness.md
 	go test -count=1 -v -timeout 30m -run TestRestore ./test/robustness -args -robustness.restore=restart -robustness.first=$(call given,FIRST,1) \

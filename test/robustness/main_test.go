@@ -30,7 +30,7 @@ var (
 	keep        = flag.String("robustness.keep", "", "directory that keeps the record and the logs of all processes")
 	restore     = flag.String("robustness.restore", "", "after a restore of etcd: restart (the servers are restarted) or nothing; empty: no restore")
 	saved       = flag.String("robustness.saved", "", "file that each run is added to, and from which the report is written: all runs of the same commit")
-	kept        = flag.String("robustness.record", "", "directory of a run that -robustness.keep has kept; TestRecord judges its record again")
+	kept        = flag.String("robustness.record", "", "directory of runs that -robustness.keep has kept; TestRecord judges their records again")
 )
 
 // serviceVariable makes the test binary run a service instead of the tests.

@@ -39,7 +39,7 @@ func TestRestore(t *testing.T) {
 	run := judge(t, p, h, history.Floor{})
 	run.World, run.Cores, run.Took = describe(p.profile), cpu, h.End
 	if len(w.problems) == 0 && *restore == "restart" {
-		save(t, run)
+		save(t, savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run})
 		publish(t, []report.Run{run})
 	}
 }

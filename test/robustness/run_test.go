@@ -133,7 +133,11 @@ func TestSchedules(t *testing.T) {
 			run.Shrunk = shrunk(t, p)
 		}
 		runs = append(runs, run)
-		save(t, run)
+		ended := savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run}
+		save(t, ended)
+		if kept := filepath.Join(*keep, p.name); *keep != "" && exists(filepath.Join(kept, recordName)) {
+			writeJSON(t, filepath.Join(kept, runName), ended)
+		}
 	}
 	t.Logf("\n%s\nViolations:\n\n%s\nUndecided:\n\n%s", report.Table(runs), report.Violations(runs), report.Undecided(runs))
 	publish(t, runs)
@@ -324,34 +328,71 @@ func TestCrashesIn_CountsReportsOfTheRuntime(t *testing.T) {
 // recordName is the name of the record among the logs of a run.
 const recordName = "record.json"
 
+// runName is the name of what is known of the run, beside its record.
+const runName = "run.json"
+
 // keepRecord writes the record beside the logs of the processes.
 func (w *world) keepRecord(h history.History) {
 	w.Helper()
-	text, err := json.Marshal(h)
+	writeJSON(w.T, filepath.Join(w.dir, recordName), h)
+}
+
+func writeJSON(t *testing.T, path string, what any) {
+	t.Helper()
+	text, err := json.Marshal(what)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(w.dir, recordName), text, 0o600)
+		err = os.WriteFile(path, text, 0o600)
 	}
 	if err != nil {
-		w.Error(err)
+		t.Error(err)
 	}
 }
 
-// TestRecord judges a record that an earlier run has kept.
+func readJSON[T any](t *testing.T, path string) (what T) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &what)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return what
+}
+
+// TestRecord judges all records that earlier runs have kept in a directory. With -robustness.out it
+// writes the page of them.
 func TestRecord(t *testing.T) {
 	if *kept == "" {
 		t.Skip("no -robustness.record")
 	}
-	text, err := os.ReadFile(filepath.Join(*kept, recordName))
-	if err != nil {
-		t.Fatal(err)
+	var all []savedRun
+	err := filepath.WalkDir(*kept, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.Name() != recordName {
+			return err
+		}
+		s, h := savedRun{Ended: time.Now()}, readJSON[history.History](t, path)
+		if known := filepath.Join(filepath.Dir(path), runName); exists(known) {
+			s = readJSON[savedRun](t, known)
+		}
+		s.Run.Report = oracle.Check(h, bounds())
+		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) {
+			logReport(t, s.Run)
+			checkBites(t, h, profileOf(s.Run.Seed))
+		})
+		all = append(all, s)
+		return nil
+	})
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d records in %s, error %v", len(all), *kept, err)
 	}
-	var h history.History
-	if err := json.Unmarshal(text, &h); err != nil {
-		t.Fatal(err)
-	}
-	run := judge(t, plan{}, h, history.Floor{})
-	checkBites(t, h, profileNamed(*profileName))
-	t.Logf("\n%s", report.Table([]report.Run{run}))
+	slices.SortStableFunc(all, func(a, b savedRun) int { return a.Ended.Compare(b.Ended) })
+	write(t, all)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // checkBites spoils the record for each rule. A record that no spoiler can spoil, or in which the
@@ -397,6 +438,21 @@ func injectedText(w history.Window) string {
 	return text
 }
 
+// logReport logs what the oracle found, and fails the test for each violation.
+func logReport(t *testing.T, run report.Run) {
+	t.Helper()
+	if len(run.Report.Violations) > 0 {
+		t.Errorf("%d violations:\n%s", len(run.Report.Violations), report.Violations([]report.Run{run}))
+	}
+	for _, v := range run.Report.Undecided {
+		t.Logf("undecided: %v", v)
+	}
+	for _, m := range run.Report.Measures {
+		t.Logf("step %d: %s %s: %v of %v (the machine stalled for %v): %s", m.Step+1, m.Service, m.Rule, m.Took.Round(time.Millisecond), m.Bound,
+			m.Stalled.Round(time.Millisecond), m.What)
+	}
+}
+
 // judge fails the test for each violation and for each step below the floor.
 func judge(t *testing.T, p plan, h history.History, floor history.Floor) report.Run {
 	t.Helper()
@@ -424,16 +480,7 @@ func judge(t *testing.T, p plan, h history.History, floor history.Floor) report.
 			t.Errorf("step %d does not count: %s", number+1, why)
 		}
 	}
-	if len(run.Report.Violations) > 0 {
-		t.Errorf("%d violations:\n%s", len(run.Report.Violations), report.Violations([]report.Run{run}))
-	}
-	for _, v := range run.Report.Undecided {
-		t.Logf("undecided: %v", v)
-	}
-	for _, m := range run.Report.Measures {
-		t.Logf("step %d: %s %s: %v of %v (the machine stalled for %v): %s", m.Step+1, m.Service, m.Rule, m.Took.Round(time.Millisecond), m.Bound,
-			m.Stalled.Round(time.Millisecond), m.What)
-	}
+	logReport(t, run)
 	stalls := 0
 	for _, w := range h.Windows {
 		if w.Fault == "" {

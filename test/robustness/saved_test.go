@@ -27,12 +27,12 @@ type savedRun struct {
 
 // save adds a run to the file of -robustness.saved. Tests that run at the same time may add to one
 // file.
-func save(t *testing.T, run report.Run) {
+func save(t *testing.T, run savedRun) {
 	t.Helper()
 	if *saved == "" {
 		return
 	}
-	line, err := json.Marshal(savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run})
+	line, err := json.Marshal(run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,13 +68,22 @@ func publish(t *testing.T, runs []report.Run) {
 			t.Fatal(err)
 		}
 	}
+	write(t, all)
+}
+
+// write writes the report of some runs.
+func write(t *testing.T, all []savedRun) {
+	t.Helper()
+	if *out == "" {
+		return
+	}
 	header := report.Header{
 		Commit: commit(), Beside: mostAtOnce(all),
 		Machine: fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version()),
 		Times: fmt.Sprintf("beats every %v, and a node grace period of %v: a fifth of the defaults. Leases of %v, renewed after a quarter of that",
 			beatInterval, nodeGrace, leaseDuration),
 	}
-	runs = nil
+	var runs []report.Run
 	var pieces []string
 	for _, s := range all {
 		runs, pieces = append(runs, s.Run), append(pieces, s.Command)
@@ -82,6 +91,15 @@ func publish(t *testing.T, runs []report.Run) {
 	header.Commands = joined(pieces)
 	if len(all) > 0 {
 		header.First, header.Last = all[0].Ended, all[len(all)-1].Ended
+		var of []string
+		for _, s := range all {
+			if s.Commit != "" && !slices.Contains(of, s.Commit) {
+				of = append(of, s.Commit)
+			}
+		}
+		if !slices.Equal(of, []string{header.Commit}) {
+			header.Commit = fmt.Sprintf("%s; the records were judged by the oracle of %s", strings.Join(of, ", "), header.Commit)
+		}
 	}
 	if err := os.WriteFile(*out, []byte(report.Document(header, schedule.Table(), bounds(), runs)), 0o644); err != nil {
 		t.Error(err)
@@ -189,7 +207,7 @@ func TestSavedOf_PiecesAddUp(t *testing.T) {
 	*saved = path
 	defer func() { *saved = before }()
 	for _, command := range []string{"FIRST=1", "FIRST=2", "FIRST=1"} {
-		save(t, report.Run{Command: command, Took: time.Minute})
+		save(t, savedRun{Commit: commit(), Run: report.Run{Command: command, Took: time.Minute}})
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -59,7 +59,11 @@ func labels(h history.History, f *finding) {
 				}
 				f.count("labelled", 1)
 				if !a.Lacks(c.Service, c.Shard) {
-					f.breach("labelled", history.Gateway, a.Answered, "an answer to a question at %v lacks nothing of %s, whose leader %s of shard %d does not run",
+					found := f.breach
+					if a.Asked-d.From-h.Stalled(d.From-slack, a.Asked+slack) < signalled {
+						found = f.doubt // A thread that waits for a processor has not seen the signal.
+					}
+					found("labelled", history.Gateway, a.Answered, "an answer to a question at %v lacks nothing of %s, whose leader %s of shard %d does not run",
 						a.Asked.Round(time.Millisecond), c.Service, c.Holder, c.Shard)
 				}
 			}

@@ -57,6 +57,11 @@ func TestLabels_PartialWhileALeaderDoesNotRun(t *testing.T) {
 		if breach != want {
 			t.Errorf("a complete answer asked for at %v is a violation: %t, want %t", asked, breach, want)
 		}
+		stalled := h
+		stalled.Windows = []history.Window{{From: 20 * s, To: 22 * s}} // Threads may not have seen the signal.
+		if report := Check(stalled, Bounds{}); want && (len(report.Violations) > 0 || len(report.Undecided) == 0) {
+			t.Errorf("during a stall: violations %v, undecided %v; want it undecided", report.Violations, report.Undecided)
+		}
 		h.Answers[0].Partial = map[string]bool{history.Slicesvc: true}
 		if report := Check(h, Bounds{}); slices.ContainsFunc(report.Violations, func(v Violation) bool { return v.Rule == "labelled" }) {
 			t.Errorf("a partial answer asked for at %v: %v", asked, report.Violations)
