@@ -14,6 +14,7 @@ import (
 // back. It waits for each to be ready before it goes on, as a Deployment does.
 func (w *world) rollOut(_ *slot, f schedule.Fault) error {
 	w.updates.Add(1)
+	defer w.updates.Add(1)
 	for _, s := range w.replicasOf(f.Service) {
 		if err := s.stop(); err != nil {
 			return err

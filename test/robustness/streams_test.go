@@ -52,7 +52,7 @@ type heldStreams struct {
 	cancel  context.CancelFunc
 	conns   []*grpc.ClientConn
 	readers sync.WaitGroup
-	updates int64 // roll-outs before it, which end streams
+	updates int64 // begins and ends of roll-outs before it; a roll-out ends streams
 }
 
 // holdStreams opens a watch of each program, and returns once each has sent something. It records
@@ -82,7 +82,7 @@ func (w *world) holdStreams() (*heldStreams, error) {
 			if made.To = w.now(); ctx.Err() == nil {
 				made.Failed = err.Error()
 			}
-			if w.updates.Load() != held.updates {
+			if underWay := held.updates%2 == 1; underWay || w.updates.Load() != held.updates {
 				return
 			}
 			w.mu.Lock()
