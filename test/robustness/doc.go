@@ -41,9 +41,9 @@
 //
 // The links between the services, from agents and from callers have TLS: one authority issues their
 // certificates, and faults replace them. The links to etcd have the certificates of the control
-// plane, which stay, and those to kube-apiserver have no TLS. A connection is asked to go after a minute, so that
-// handshakes never end. What a relay delays, it delivers in order, as TCP does: loss shows as late
-// bytes.
+// plane, which stay, and those to kube-apiserver have no TLS. A connection is asked to go after a
+// minute, so that handshakes never end. What a relay delays, it delivers in order, as TCP does:
+// loss shows as late bytes.
 //
 // A caller calls each service through the gateway, with Trivet's retries, every second time over a
 // new connection. Rule call judges each of its calls. Some faults measure what they left behind:

@@ -93,7 +93,7 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if leads := w.leader(f.Service); !w.disturbed(leads, leads.processName()) {
-		// Something else may have allocated the last address meanwhile, as kube-apiserver itself does.
+		// Something else may have allocated the last address, as kube-apiserver itself does.
 		w.level(leads, "interruptions of one repair", float64(i.kills), 1, repairKills)
 	}
 	return errors.Join(i.results...)

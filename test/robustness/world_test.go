@@ -69,8 +69,8 @@ type world struct {
 
 	// missed counts the changes of the traffic that failed.
 	missed atomic.Int64
-	// present is the step that is injected. updates is the number of begins and ends of roll-outs so
-	// far.
+	// present is the step that is injected. updates is the number of begins and ends of roll-outs
+	// so far.
 	present atomic.Pointer[schedule.Step]
 	updates atomic.Int64
 
