@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
-	"github.com/trivet-dev/trivet/test/robustness/internal/report"
 )
 
 // lostTime is how far a restore takes etcd back.
@@ -39,8 +38,9 @@ func TestRestore(t *testing.T) {
 	run := judge(t, p, h, history.Floor{})
 	run.World, run.Cores, run.Took = describe(p.profile), cpu, h.End
 	if len(w.problems) == 0 && *restore == "restart" {
-		save(t, savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run})
-		publish(t, []report.Run{run})
+		ended := endedNow(run)
+		save(t, ended)
+		publish(t, []savedRun{ended})
 	}
 }
 

@@ -2,7 +2,6 @@ package robustness
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,27 +119,26 @@ func TestSchedules(t *testing.T) {
 		t.Fatal(err)
 	}
 	var runs []report.Run
+	var all []savedRun
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
 		p := plan{
 			seed: seed, name: fmt.Sprintf("seed=%d", seed), calm: calm, profile: profileOf(seed), command: reproduce(seed),
 			steps: schedule.Draw(seed, schedule.Setting{Entries: entries, Steps: *each, Pairs: *pairs}),
 		}
-		run, ok := runSchedule(t, p)
-		if !ok {
-			run = report.Run{Seed: seed, Command: p.command, Discarded: cmp.Or(run.Discarded, "it did not start, or its judge failed")}
-		}
+		run := runSchedule(t, p)
 		if len(run.Report.Violations) > 0 && *shrink > 0 {
 			run.Shrunk = shrunk(t, p)
 		}
 		runs = append(runs, run)
-		ended := savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run}
+		ended := endedNow(run)
+		all = append(all, ended)
 		save(t, ended)
 		if kept := filepath.Join(*keep, p.name); *keep != "" && exists(filepath.Join(kept, recordName)) {
 			writeJSON(t, filepath.Join(kept, runName), ended)
 		}
 	}
 	t.Logf("\n%s\nViolations:\n\n%s\nUndecided:\n\n%s", report.Table(runs), report.Violations(runs), report.Undecided(runs))
-	publish(t, runs)
+	publish(t, all)
 }
 
 // shrunk runs shorter schedules while they fail, and describes the shortest one.
@@ -150,8 +148,7 @@ func shrunk(t *testing.T, p plan) string {
 		tries++
 		shorter := p
 		shorter.name, shorter.steps = fmt.Sprintf("seed=%d,try=%d", p.seed, tries), tried
-		run, ok := runSchedule(t, shorter)
-		return ok && len(run.Report.Violations) > 0
+		return len(runSchedule(t, shorter).Report.Violations) > 0
 	})
 	texts := make([]string, len(shortest))
 	for i, step := range shortest {
@@ -160,9 +157,10 @@ func shrunk(t *testing.T, p plan) string {
 	return strings.Join(texts, "; then ")
 }
 
-// runSchedule runs a schedule in a world of its own. The result is false if the run shows nothing,
-// because the world did not start or the test itself had a problem.
-func runSchedule(t *testing.T, p plan) (run report.Run, ok bool) {
+// runSchedule runs a schedule in a world of its own. A run that shows nothing, because the world
+// did not start or the test itself had a problem, is Discarded and has no Report.
+func runSchedule(t *testing.T, p plan) report.Run {
+	run := report.Run{Seed: p.seed, Command: p.command, Discarded: "it did not start, or its judge failed"}
 	t.Run(p.name, func(t *testing.T) {
 		t.Logf("reproduce with: %s", p.command)
 		w := newWorld(t, p)
@@ -176,17 +174,18 @@ func runSchedule(t *testing.T, p plan) (run report.Run, ok bool) {
 		cpu := used.cores()
 		h := w.finish()
 		w.keepRecord(h)
-		run = judge(t, p, h, w.floor())
-		run.World, run.Cores, run.Took = describe(p.profile), cpu, h.End
-		run.Busy = busy(h)
-		t.Logf("the world used %.2f cores, and waited for a processor in %.0f %% of the time; %d changes of the traffic failed", cpu, 100*run.Busy, w.missed.Load())
+		judged := judge(t, p, h, w.floor())
+		judged.World, judged.Cores, judged.Took = describe(p.profile), cpu, h.End
+		judged.Busy = busy(h)
+		t.Logf("the world used %.2f cores, and waited for a processor in %.0f %% of the time; %d changes of the traffic failed", cpu, 100*judged.Busy, w.missed.Load())
 		checkBites(t, h, p.profile)
 		if err := errors.Join(w.problems...); err != nil {
 			run.Discarded = err.Error()
+			return
 		}
-		ok = run.Discarded == ""
+		run = judged
 	})
-	return run, ok
+	return run
 }
 
 // runStep injects a step into the traffic, beside which one node of each kind dies.

@@ -49,15 +49,16 @@ func save(t *testing.T, run savedRun) {
 	}
 }
 
+// endedNow returns a run of this commit that has just ended.
+func endedNow(run report.Run) savedRun {
+	return savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run}
+}
+
 // publish writes the report: of the saved runs of this commit, or of these runs if none are saved.
-func publish(t *testing.T, runs []report.Run) {
+func publish(t *testing.T, all []savedRun) {
 	t.Helper()
 	if *out == "" {
 		return
-	}
-	all := make([]savedRun, len(runs))
-	for i, run := range runs {
-		all[i] = savedRun{Commit: commit(), Command: command(), Ended: time.Now(), Run: run}
 	}
 	if *saved != "" {
 		text, err := os.ReadFile(*saved)

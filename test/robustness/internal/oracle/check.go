@@ -62,12 +62,16 @@ type finding struct {
 }
 
 func (f *finding) breach(rule, service string, at time.Duration, format string, args ...any) {
-	f.violations = append(f.violations, Violation{Rule: rule, Service: service, At: at, Text: fmt.Sprintf(format, args...)})
+	f.found(false, rule, service, at, format, args...)
 }
 
-// doubt is breach for what the machine may have caused.
-func (f *finding) doubt(rule, service string, at time.Duration, format string, args ...any) {
-	f.undecided = append(f.undecided, Violation{Rule: rule, Service: service, At: at, Text: fmt.Sprintf(format, args...)})
+// found adds a violation, or an undecided breach if the machine may have caused it.
+func (f *finding) found(machine bool, rule, service string, at time.Duration, format string, args ...any) {
+	to := &f.violations
+	if machine {
+		to = &f.undecided
+	}
+	*to = append(*to, Violation{Rule: rule, Service: service, At: at, Text: fmt.Sprintf(format, args...)})
 }
 
 func (f *finding) lag(rule, service string, from, to time.Duration, what string) {
@@ -100,6 +104,43 @@ func judges(bounds Bounds) []judge {
 	}
 }
 
+// Rule is one promise that the oracle judges.
+type Rule struct {
+	Name, Service string
+	// Promise says what holds: always, or not for longer than the bound of the rule.
+	Promise string
+}
+
+// Rules returns all rules, by service.
+func Rules() []Rule {
+	const each = "each"
+	return []Rule{
+		{"holder", each, "a shard has a leader that runs"},
+		{"act", each, "a write to Kubernetes is sent while its process leads the shard of the object"},
+		{"stale", each, "no term writes over the write of a later term"},
+		{"foreign", each, "an object of another program does not change"},
+		{"level", each, "memory, goroutines, open files, lost records and crashes are within limits"},
+		{"living", history.Leasesvc, "a Node that lives is not marked Unknown"},
+		{"dead", history.Leasesvc, "a Node that is dead is marked Unknown. What changes of the leader cost is no part of it"},
+		{"lease", history.Leasesvc, "the Lease of a Node with an agent has not lapsed"},
+		{"regress", history.Leasesvc, "the renewTime of a Lease that leasesvc writes does not go back"},
+		{"unallocated", history.Bootstrapsvc, "an address or port that a Service uses is allocated"},
+		{"shared", history.Bootstrapsvc, "two Services do not use one address or port"},
+		{"empty", history.Bootstrapsvc, "default/kubernetes has an endpoint"},
+		{"published", history.Bootstrapsvc, "the endpoint of a dead kube-apiserver is not published"},
+		{"unpublished", history.Bootstrapsvc, "the endpoint of a running kube-apiserver is published"},
+		{"lost", history.Bootstrapsvc, "an accepted change of an ignore mark is in etcd, and no other change is"},
+		{"present", history.Slicesvc, "a Pod that is gone or unready is no ready endpoint"},
+		{"absent", history.Slicesvc, "a ready Pod is a ready endpoint"},
+		{"duplicate", history.Slicesvc, "an address is in one EndpointSlice of a Service"},
+		{"answer", history.Gateway, "a leader that the gateway names leads, unless the answer says that the shard is missing"},
+		{"labelled", history.Gateway, "an answer lacks a shard whose leader does not run, and says so"},
+		{"told", history.Gateway, "a list of Nodes, EndpointSlices or findings is not older than it says, but for shards that it lacks"},
+		{"silence", history.Gateway, "the gateway answers"},
+		{"call", history.Gateway, "a call with Trivet's retries succeeds, but during a fault that clients may notice and shortly after"},
+	}
+}
+
 // Check judges a history by some rules, or by all if none is named. A rule with a lag and without a
 // bound is a mistake of the caller, and gives a violation.
 func Check(h history.History, bounds Bounds, only ...string) Report {
@@ -118,12 +159,12 @@ func Check(h history.History, bounds Bounds, only ...string) Report {
 			continue
 		}
 		limit := bound + bounds.Margin
-		found, part := f.breach, net
-		if known && net.Net() <= limit {
-			found, part = f.doubt, longest
+		part, machine := net, known && net.Net() <= limit
+		if machine {
+			part = longest
 		}
 		if longest.Took > limit || !known {
-			found(lag.Rule, lag.Service, part.At, "%s: from %v to %v, %v of that without a fault, of which the machine may account for %v; the bound is %v",
+			f.found(machine, lag.Rule, lag.Service, part.At, "%s: from %v to %v, %v of that without a fault, of which the machine may account for %v; the bound is %v",
 				lag.What, lag.From.Round(time.Millisecond), lag.To.Round(time.Millisecond), part.Took.Round(time.Millisecond),
 				part.Stalled.Round(time.Millisecond), bound)
 		}

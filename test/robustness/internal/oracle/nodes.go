@@ -23,11 +23,8 @@ func nodes(h history.History, f *finding) {
 		for i, v := range list {
 			marked := v.Ready == unknown && !v.Gone && (i == 0 || list[i-1].Ready != unknown)
 			if marked && slices.ContainsFunc(lives, func(l history.Life) bool { return heard(h, l, v.At) }) {
-				found := f.breach
-				if 2*h.Stalled(v.At-h.Grace, v.At) > h.Grace {
-					found = f.doubt // The program of the node may have waited for a processor.
-				}
-				found("living", history.Leasesvc, v.At, "%s lives and is marked Unknown, revision %d", name, v.Revision)
+				waited := 2*h.Stalled(v.At-h.Grace, v.At) > h.Grace // perhaps the program of the node
+				f.found(waited, "living", history.Leasesvc, v.At, "%s lives and is marked Unknown, revision %d", name, v.Revision)
 			}
 		}
 		for i, l := range lives {

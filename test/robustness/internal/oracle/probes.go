@@ -23,11 +23,7 @@ func calls(h history.History, bounds Bounds, f *finding) {
 		if c.Failed == "" {
 			continue
 		}
-		found := f.breach
-		if 2*h.MostStalled(c.From-takeover, c.To, takeover) > takeover {
-			found = f.doubt
-		}
-		found("call", history.Gateway, c.To, "%s of %s, begun at %v: %s", c.Method, c.Target, c.From.Round(time.Millisecond), c.Failed)
+		f.found(2*h.MostStalled(c.From-takeover, c.To, takeover) > takeover, "call", history.Gateway, c.To, "%s of %s, begun at %v: %s", c.Method, c.Target, c.From.Round(time.Millisecond), c.Failed)
 	}
 }
 
@@ -59,11 +55,9 @@ func labels(h history.History, f *finding) {
 				}
 				f.count("labelled", 1)
 				if !a.Lacks(c.Service, c.Shard) {
-					found := f.breach
-					if a.Asked-d.From-h.Stalled(d.From-slack, a.Asked+slack) < signalled {
-						found = f.doubt // A thread that waits for a processor has not seen the signal.
-					}
-					found("labelled", history.Gateway, a.Answered, "an answer to a question at %v lacks nothing of %s, whose leader %s of shard %d does not run",
+					// A thread that waits for a processor has not seen the signal.
+					unseen := a.Asked-d.From-h.Stalled(d.From-slack, a.Asked+slack) < signalled
+					f.found(unseen, "labelled", history.Gateway, a.Answered, "an answer to a question at %v lacks nothing of %s, whose leader %s of shard %d does not run",
 						a.Asked.Round(time.Millisecond), c.Service, c.Holder, c.Shard)
 				}
 			}

@@ -158,8 +158,8 @@ func promises(bounds oracle.Bounds, runs []Run) string {
 		var longest time.Duration
 		for _, run := range runs {
 			judged += run.Report.Traffic[rule.Name]
-			violations += of(rule.Name, run.Report.Violations)
-			undecided += of(rule.Name, run.Report.Undecided)
+			violations += countOf(rule.Name, run.Report.Violations)
+			undecided += countOf(rule.Name, run.Report.Undecided)
 			for _, m := range run.Report.Measures {
 				if m.Rule == rule.Name {
 					longest = max(longest, m.Took)
@@ -179,7 +179,7 @@ func promises(bounds oracle.Bounds, runs []Run) string {
 	return text.String()
 }
 
-func of(rule string, found []oracle.Violation) int {
+func countOf(rule string, found []oracle.Violation) int {
 	count := 0
 	for _, v := range found {
 		if v.Rule == rule {

@@ -187,10 +187,10 @@ func Undecided(runs []Run) string {
 	return list(runs, func(run Run) []oracle.Violation { return run.Report.Undecided })
 }
 
-func list(runs []Run, of func(Run) []oracle.Violation) string {
+func list(runs []Run, findings func(Run) []oracle.Violation) string {
 	var text strings.Builder
 	for _, run := range runs {
-		found := of(run)
+		found := findings(run)
 		if len(found) == 0 {
 			continue
 		}
