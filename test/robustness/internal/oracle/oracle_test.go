@@ -320,6 +320,30 @@ func TestActs_ManyWritesOfTwoTerms(t *testing.T) {
 	}
 }
 
+// The times of a record that was behind do not put a claim before a write that etcd has before it.
+func TestStale_RevisionsOrderClaimsAndWrites(t *testing.T) {
+	write := func(process string, at time.Duration, revision int64) history.Act {
+		return history.Act{Service: history.Slicesvc, Process: process, Object: "o", Sent: at, Answered: at + s, Revision: revision}
+	}
+	h := history.History{
+		End:  100 * s,
+		Gaps: []history.Gap{{From: 10 * s, To: 30 * s}},
+		Claims: []history.Claim{
+			{Service: history.Slicesvc, Holder: "a", Epoch: 10, Gone: 20, From: 2 * s, To: 20 * s},
+			{Service: history.Slicesvc, Holder: "b", Epoch: 21, Gone: 29, From: 21 * s, To: 28 * s},
+			{Service: history.Slicesvc, Holder: "a", Epoch: 30, From: 29 * s},
+		},
+		Acts: []history.Act{write("a", 15*s, 15), write("b", 22*s, 25), write("a", 31*s, 35)},
+	}
+	if report := Check(h, bounds(), "stale"); len(report.Violations) > 0 {
+		t.Errorf("violations are %v, want none", report.Violations)
+	}
+	h.Acts[1].Revision = 36
+	if report := Check(h, bounds(), "stale"); len(report.Violations) != 1 {
+		t.Errorf("violations are %v, want the write under the earlier term", report.Violations)
+	}
+}
+
 // The spoilers, with which each real record is checked too, break their rules.
 func TestSpoilers_BreakTheirRules(t *testing.T) {
 	spoilers := Spoilers()

@@ -134,9 +134,9 @@ func spoilStale(h *history.History) bool {
 	for _, a := range h.Acts {
 		if a.Shard != history.AnyShard && a.Revision > 1 && within(h, a.Answered) {
 			h.Claims = append(h.Claims, history.Claim{Service: a.Service, Shard: a.Shard, Holder: "later", Epoch: later})
-			before := a
-			before.Process, before.Revision = "later", a.Revision-1
-			h.Acts = append(h.Acts, before)
+			before, after := a, a
+			before.Process, before.Revision, after.Revision = "later", later+1, later+2
+			h.Acts = append(h.Acts, before, after)
 			return true
 		}
 	}

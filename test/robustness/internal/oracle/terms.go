@@ -172,7 +172,8 @@ func leaderModel() porcupine.Model {
 }
 
 // stale checks that no term changed an object after a later term had changed it. The term of a
-// write is the last one that its process had claimed when it sent the write.
+// write is the last one that its process had claimed when it sent the write. A claim with a later
+// revision of etcd than the write came after it, whatever the record's times say.
 func stale(h history.History, f *finding) {
 	claims := claimsByShard(h)
 	type change struct {
@@ -188,7 +189,7 @@ func stale(h history.History, f *finding) {
 		f.count("stale", 1)
 		var epoch int64
 		for _, c := range claims[shardOf{a.Service, a.Shard}] {
-			if c.Holder == a.Process && recordedFrom(h, c.From) <= a.Answered {
+			if c.Holder == a.Process && c.Epoch < a.Revision && recordedFrom(h, c.From) <= a.Answered {
 				epoch = c.Epoch
 			}
 		}
