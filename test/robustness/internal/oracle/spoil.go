@@ -7,7 +7,7 @@ import (
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
-// later is an epoch above every real one.
+// later is a revision, and an epoch, above every real one.
 const later = int64(1) << 60
 
 // Spoilers returns, for each rule, a change of a history that breaks the rule. A change returns
