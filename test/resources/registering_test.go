@@ -11,6 +11,9 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
+// maxRegistered is how many holders one stream may register.
+const maxRegistered = 20_000
+
 // registering is a stream that registers holders.
 type registering struct {
 	*world

@@ -38,6 +38,7 @@ const (
 	// requestTimeout bounds the test's own requests.
 	requestTimeout = 15 * time.Second
 	pollEvery      = 20 * time.Millisecond
+	renewalsEvery  = 100 * time.Millisecond
 )
 
 // world is a control plane with the servers that a test starts.
