@@ -76,9 +76,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// closeAll ends all connections, and returns when it ended the last one of each agent. It does not
-// close them: net.Conn.Close waits for the goroutine that reads, which has ten thousand others
-// before it.
+// closeAll closes all connections, and returns when it closed the last one of each agent. The first
+// agents connect again before the last connection is closed.
 func (c *connections) closeAll() map[int]time.Time {
 	c.mu.Lock()
 	open := c.open
@@ -86,10 +85,8 @@ func (c *connections) closeAll() map[int]time.Time {
 	c.mu.Unlock()
 	closed := map[int]time.Time{}
 	for conn := range open {
-		if tcp, is := conn.Conn.(*net.TCPConn); is {
-			_ = errors.Join(tcp.CloseRead(), tcp.CloseWrite()) // The other side may have closed it.
-			closed[conn.agent] = time.Now()
-		}
+		_ = conn.Conn.Close()
+		closed[conn.agent] = time.Now()
 	}
 	return closed
 }
