@@ -508,7 +508,7 @@ func TestTLS_StalledHandshakesKeepNoOtherAddressOut(t *testing.T) {
 	f.await(t, map[string]float64{
 		"trivet_connections": 10, "trivet_connection_handshakes": 10, "trivet_connections_refused_total address_handshakes": 190,
 	})
-	if places := len(f.limiter.places); places != 0 {
+	if places := f.limiter.places.taken(); places != 0 {
 		t.Errorf("%d stalled handshakes keep a place to compute", places)
 	}
 	for i := range 20 {
@@ -530,8 +530,8 @@ func TestTLS_FailedHandshakesAreForgotten(t *testing.T) {
 		}
 	}
 	f.await(t, map[string]float64{"trivet_connections": 0, "trivet_connection_handshakes": 0})
-	if len(f.limiter.identities) != 0 || len(f.limiter.places) != 0 {
-		t.Errorf("identities %v and %d places remain", f.limiter.identities, len(f.limiter.places))
+	if len(f.limiter.identities) != 0 || f.limiter.places.taken() != 0 {
+		t.Errorf("identities %v and %d places remain", f.limiter.identities, f.limiter.places.taken())
 	}
 }
 

@@ -54,9 +54,7 @@ const (
 type Limiter struct {
 	cfg     Config
 	refused *prometheus.CounterVec
-	// places bounds the handshakes that compute at the same time. Otherwise those that come at once
-	// would delay the calls of open connections.
-	places chan struct{}
+	places  *places
 
 	mu          sync.Mutex // guards the fields below and what they contain
 	open        int
@@ -97,7 +95,7 @@ type identity struct {
 func New(cfg Config, registerer prometheus.Registerer, server string) (*Limiter, error) {
 	labels := prometheus.Labels{"server": server}
 	l := &Limiter{
-		cfg: cfg, places: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), addresses: map[netip.Addr]*address{}, identities: map[identity]*connections{},
+		cfg: cfg, places: newPlaces(max(1, runtime.GOMAXPROCS(0)/2)), addresses: map[netip.Addr]*address{}, identities: map[identity]*connections{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_connections_refused_total", Help: "Connections that a limit closed, by reason.", ConstLabels: labels,
 		}, []string{"reason"}),
@@ -122,7 +120,8 @@ func New(cfg Config, registerer prometheus.Registerer, server string) (*Limiter,
 	return l, nil
 }
 
-// admit counts a new connection. It returns the reason if the connection must be closed.
+// admit counts a new connection. It returns the reason if the connection must be closed, or must
+// wait because of too many handshakes.
 func (l *Limiter) admit(raw net.Conn, handshake bool, now time.Time) (*conn, string) {
 	from := addressOf(raw.RemoteAddr())
 	l.mu.Lock()
@@ -164,7 +163,7 @@ func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
 	switch {
 	case over(l.open, l.cfg.MaxConnections):
 		return tooManyConnections
-	case handshake && over(l.handshaking, l.cfg.MaxHandshakes):
+	case handshake && (over(l.handshaking, l.cfg.MaxHandshakes) || l.places.crowded()):
 		return tooManyHandshakes
 	default:
 		return ""

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -47,21 +46,48 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		now := time.Now()
-		c, reason := l.limiter.admit(raw, l.handshake, now)
+		c, reason, err := l.admit(raw)
+		if err != nil {
+			return nil, l.ended(raw)
+		}
 		if reason != "" {
 			l.limiter.refuse(raw, reason)
-			if !l.afterRefusal(addressOf(raw.RemoteAddr()), reason, now) {
-				return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed}
+			if !l.afterRefusal(addressOf(raw.RemoteAddr()), reason, time.Now()) {
+				return nil, l.ended(raw)
 			}
 			continue
 		}
-		if !waitUnlessClosed(l.closed, l.limiter.pause(now)) {
-			return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: closeBoth(c)}
+		if !waitUnlessClosed(l.closed, l.limiter.pause(time.Now())) {
+			return nil, l.ended(c)
 		}
 		limitUnacknowledged(raw)
 		return c, nil
 	}
+}
+
+// admit waits while the handshakes before this one are too many. Were the connection closed, its
+// client would connect again, which costs both sides more than to wait. A client that has waited
+// too long would leave before the end of its handshake, so its connection is closed. It fails only
+// if the listener was closed.
+func (l *listener) admit(raw net.Conn) (c *conn, reason string, err error) {
+	for {
+		if l.handshake && waitedFor(raw) > longestWait {
+			return nil, tooManyHandshakes, nil
+		}
+		c, reason := l.limiter.admit(raw, l.handshake, time.Now())
+		if reason != tooManyHandshakes {
+			return c, reason, nil
+		}
+		if !waitUnlessClosed(l.closed, handshakePause) {
+			return nil, "", net.ErrClosed
+		}
+	}
+}
+
+// ended closes a connection whose listener is closed.
+func (l *listener) ended(c net.Conn) error {
+	_ = c.Close() // nothing was sent
+	return &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed}
 }
 
 // afterRefusal shuts an address with too many refused connections, and pauses between groups of
@@ -76,12 +102,6 @@ func (l *listener) afterRefusal(from netip.Addr, reason string, now time.Time) b
 	}
 	l.refused = 0
 	return !l.shutter.active() || waitUnlessClosed(l.closed, refusalPause)
-}
-
-// closeBoth closes a connection whose listener is closed.
-func closeBoth(c *conn) error {
-	_ = c.Close() // nothing was sent
-	return net.ErrClosed
 }
 
 // waitUnlessClosed returns false if closed ends the pause.
@@ -106,65 +126,4 @@ func (l *listener) Close() error {
 		l.shutter.close()
 	})
 	return l.Listener.Close()
-}
-
-// conn is a counted connection.
-type conn struct {
-	net.Conn
-	limiter *Limiter
-	from    netip.Addr
-	of      *address // nil for an address without limits
-
-	// identified says that no handshake is in progress; computing, that it has one of the places;
-	// called, that a call has begun.
-	identified, computing atomic.Bool
-	begun                 time.Time // of the computation
-	called                atomic.Bool
-
-	// The limiter's mutex guards the fields below.
-	handshaking bool
-	identity    identity     // empty until it is known, or if it has no limits
-	peers       *connections // of the identity; constant after the handshake
-	watched     bool         // its calls are counted
-	closed      bool
-}
-
-// Close ends the counts of the connection and closes it.
-func (c *conn) Close() error {
-	c.limiter.forget(c)
-	return c.Conn.Close()
-}
-
-// Read takes a turn of the address and a place for the computation that follows the read data of a
-// handshake. All computation of a handshake is between two reads, so a client that waits has no
-// place.
-func (c *conn) Read(p []byte) (int, error) {
-	if c.identified.Load() {
-		return c.Conn.Read(p)
-	}
-	c.leave()
-	n, err := c.Conn.Read(p)
-	if !c.identified.Load() {
-		if c.of != nil {
-			c.of.turn.take()
-		}
-		c.limiter.places <- struct{}{}
-		c.begun = time.Now()
-		c.computing.Store(true)
-		if c.identified.Load() { // closed meanwhile
-			c.leave()
-		}
-	}
-	return n, err
-}
-
-// leave gives the place and the turn back, if the connection has one.
-func (c *conn) leave() {
-	if c.computing.CompareAndSwap(true, false) {
-		begun := c.begun
-		<-c.limiter.places
-		if c.of != nil {
-			c.of.turn.leave(begun)
-		}
-	}
 }
