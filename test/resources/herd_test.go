@@ -49,7 +49,7 @@ type connections struct {
 
 // dialFrom connects from an address of its own for each agent, as agents on different nodes do.
 func (c *connections) dialFrom(number int) func(ctx context.Context, address string) (net.Conn, error) {
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(number>>8), byte(number))}}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: addressOfAgent(number)}}
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, "tcp", address)
 		if err != nil {
@@ -91,26 +91,28 @@ func (c *connections) closeAll() map[int]time.Time {
 	return closed
 }
 
+func addressOfAgent(number int) net.IP { return net.IPv4(127, 1, byte(number>>8), byte(number)) }
+
 // herd is one leasesvc with many agents.
 type herd struct {
 	*world
-	leasesvc    *server
-	agents      *beating
-	connections *connections
+	leasesvc *server
+	agents   renewing
+	closeAll func() map[int]time.Time
 }
 
 func herdNode(number int) string { return fmt.Sprintf("herd-%05d", number) }
 
-func newHerd(t *testing.T, size int, secure bool) *herd {
+// newHerd starts a leasesvc, and agents of package agent or light ones.
+func newHerd(t *testing.T, size int, secure, light bool) *herd {
 	t.Helper()
-	h := &herd{world: newWorld(t, *long), connections: &connections{open: map[*countedConn]bool{}}}
+	h := &herd{world: newWorld(t, *long)}
 	if *long {
 		h.createNodes(size)
 	}
-	args, transport := insecureArgs(), func(int) credentials.TransportCredentials { return insecure.NewCredentials() }
-	var admin *http.Client
+	args, own, admin := insecureArgs(), []*tls.Config(nil), (*http.Client)(nil)
 	if secure {
-		args, transport, admin = h.secure(size)
+		args, own, admin = h.secure(size)
 	}
 	h.leasesvc = h.newServer(leases, 0, append(args, "--loops=*,node-health")...)
 	if secure {
@@ -118,20 +120,43 @@ func newHerd(t *testing.T, size int, secure bool) *herd {
 	}
 	h.leasesvc.start()
 	h.leasesvc.awaitReady()
+	begin := time.Now()
+	if light {
+		h.beatLightly(size, own)
+	} else {
+		h.beatAs(size, own)
+	}
+	h.renewedSince(h.agents, begin, startTimeout)
+	return h
+}
+
+func (h *herd) beatLightly(size int, own []*tls.Config) {
+	for _, config := range own {
+		config.InsecureSkipVerify = true // the checks of the clients are not what is measured
+		config.NextProtos = []string{"h2"}
+	}
+	all := h.world.beatLightly(size, h.leasesvc.grpc, own)
+	h.agents, h.closeAll = all, all.closeAll
+}
+
+// beatAs starts agents of package agent.
+func (h *herd) beatAs(size int, own []*tls.Config) {
 	holders := make([]string, size)
 	for number := range holders {
 		holders[number] = herdNode(number)
 	}
-	begin := time.Now()
+	all := &connections{open: map[*countedConn]bool{}}
+	h.closeAll = all.closeAll
 	h.agents = h.beat(nodeHolders(holders), []string{h.leasesvc.grpc}, func(number int) func(string) (*grpc.ClientConn, error) {
-		own, from := transport(number), h.connections.dialFrom(number)
+		transport, from := insecure.NewCredentials(), all.dialFrom(number)
+		if own != nil {
+			transport = credentials.NewTLS(own[number])
+		}
 		return func(target string) (*grpc.ClientConn, error) {
-			return grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(own), grpc.WithContextDialer(from),
+			return grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(transport), grpc.WithContextDialer(from),
 				grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
 		}
 	})
-	h.renewedSince(h.agents, begin, startTimeout)
-	return h
 }
 
 // createNodes creates ready Nodes, as kubelets register them.
@@ -156,12 +181,12 @@ func (h *herd) createNodes(size int) {
 	}
 }
 
-// secure returns the flags of a server with TLS, the credentials of each agent, and a client of the
+// secure returns the flags of a server with TLS, the configuration of each agent, and a client of the
 // administrative address.
-func (h *herd) secure(size int) (args []string, transport func(int) credentials.TransportCredentials, admin *http.Client) {
+func (h *herd) secure(size int) (args []string, all []*tls.Config, admin *http.Client) {
 	h.Helper()
 	i := h.newIssuer(leases)
-	all := make([]*tls.Config, size)
+	all = make([]*tls.Config, size)
 	for number := range all {
 		own, err := i.client(certs.NodeLeaf(herdNode(number)))
 		if err != nil {
@@ -169,14 +194,14 @@ func (h *herd) secure(size int) (args []string, transport func(int) credentials.
 		}
 		all[number] = own
 	}
-	return i.args(), func(number int) credentials.TransportCredentials { return credentials.NewTLS(all[number]) }, i.administrator()
+	return i.args(), all, i.administrator()
 }
 
 // disturb does something to all connections, and measures from since until each agent is
 // renewed again: after its own connection was lost, if do knows when that was.
 func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost map[int]time.Time)) {
 	h.Helper()
-	lostBefore, answers := h.counters()
+	lostBefore, answers := h.agents.counters()
 	client, err := child.UsageOf(os.Getpid())
 	if err != nil {
 		h.Fatal(err)
@@ -200,7 +225,7 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 			pause(watching, 500*time.Millisecond)
 		}
 	})
-	renewed, missing := h.agents.renewals(since, lost, startTimeout)
+	renewed, missing := renewals(h.agents, since, lost, startTimeout)
 	took := durations(renewed, since)
 	stop()
 	done.Wait()
@@ -213,7 +238,7 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 	if !*long {
 		bound = startTimeout // the short form says nothing about time
 	}
-	size := time.Duration(len(h.agents.agents))
+	size := time.Duration(h.agents.size())
 	if lost != nil {
 		last := slices.MaxFunc(slices.Collect(maps.Values(lost)), time.Time.Compare)
 		tb.add(what+": time in which the connections were lost", "%s", duration(last.Sub(since)))
@@ -228,13 +253,13 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 	atMost(tb, what+": all agents renewed after", percentile(took, 1), bound, duration)
 	if missing != nil {
 		h.Error(missing)
-		tb.add(what+": agents that were not renewed within "+duration(startTimeout), "%d", len(h.agents.agents)-len(took))
+		tb.add(what+": agents that were not renewed within "+duration(startTimeout), "%d", h.agents.size()-len(took))
 	}
 	tb.add(what+": processor time of leasesvc meanwhile, for each agent", "%s, %s in all", duration((after.CPU-server.CPU)/size), duration(after.CPU-server.CPU))
 	tb.add(what+": processor time of all agents meanwhile, on the same machine", "%s", duration(clientAfter.CPU-client.CPU))
 	atMost(tb, what+": largest memory of leasesvc", after.Peak, h.memoryBound(), mebibytes)
 	tb.add(what+": TLS handshakes at a time, at most seen", "%d", peak.Load())
-	lostAfter, answersAfter := h.counters()
+	lostAfter, answersAfter := h.agents.counters()
 	tb.add(what+": streams lost by agents, a reconnection that is refused included", "%d", lostAfter-lostBefore)
 	tb.add(what+": answers with an interval and no directive, and with one", "%d, %d", answersAfter["none"]-answers["none"], directed(answersAfter)-directed(answers))
 	m := h.leasesvc.metrics()
@@ -247,7 +272,7 @@ func (h *herd) disturb(tb *table, what string, do func() (since time.Time, lost 
 // memoryBound is that of all agents, beside what the process needs without them.
 func (h *herd) memoryBound() int64 {
 	const empty = 512 << 20 // with the race detector
-	return empty + int64(len(h.agents.agents))*maxHerdMemory
+	return empty + int64(h.agents.size())*maxHerdMemory
 }
 
 func directed(answers map[string]uint64) (sum uint64) {
@@ -259,34 +284,26 @@ func directed(answers map[string]uint64) (sum uint64) {
 	return sum
 }
 
-// counters returns the streams that agents have lost, and the answers that they got, by directive.
-func (h *herd) counters() (lost uint64, answers map[string]uint64) {
-	answers = map[string]uint64{}
-	for _, a := range h.agents.agents {
-		s := a.Status()
-		lost += s.LostStreams
-		for directive, n := range s.Answers {
-			answers[directive] += n
-		}
-	}
-	return lost, answers
-}
-
-func testHerd(t *testing.T, secure bool) {
-	size, name := shortHerd, "without TLS"
+func testHerd(t *testing.T, secure, light bool) {
+	size, name := shortHerd, "agents reconnect at once, without TLS"
 	if *long {
 		size = *agents
 	}
 	if secure {
-		size, name = max(size/secureShare, shortHerd), "with TLS"
+		name = "agents reconnect at once, with TLS"
 	}
-	h := newHerd(t, size, secure)
-	tb := newTable(t, fmt.Sprintf("%d agents reconnect at once, %s", size, name))
+	if light {
+		name = "light " + name
+	} else if secure {
+		size = max(size/secureShare, shortHerd)
+	}
+	h := newHerd(t, size, secure, light)
+	tb := newTable(t, fmt.Sprintf("%d %s", size, name))
 	tb.add("interval of the beats, and grace period", "%v, %v", herdInterval, herdGrace)
 	tb.add("processors of the machine", "%d", runtime.NumCPU())
 	h.disturb(tb, "all connections closed", func() (time.Time, map[int]time.Time) {
 		since := time.Now()
-		closed := h.connections.closeAll()
+		closed := h.closeAll()
 		if len(closed) < size {
 			t.Errorf("connections of %d agents were closed, want %d", len(closed), size)
 		}
@@ -313,9 +330,16 @@ func closed(conn net.Conn) error {
 	return conn.Close()
 }
 
-func TestHerd_Plaintext(t *testing.T) { testHerd(t, false) }
+func TestHerd_Plaintext(t *testing.T) { testHerd(t, false, false) }
 
 func TestHerd_TLS(t *testing.T) {
 	full(t)
-	testHerd(t, true)
+	testHerd(t, true, false)
 }
+
+func TestHerd_LightPlaintext(t *testing.T) {
+	full(t)
+	testHerd(t, false, true)
+}
+
+func TestHerd_LightTLS(t *testing.T) { testHerd(t, true, true) }

@@ -91,7 +91,10 @@ func (f *fullWorld) recover(tb *table, back time.Time) {
 			_, err := f.kube.NetworkingV1().IPAddresses().Get(ctx, address, metav1.GetOptions{})
 			return err
 		}},
-		{"until each agent has an accepted beat", recovery, func(context.Context) error { return f.agents.missing(back) }},
+		{"until each agent has an accepted beat", recovery, func(context.Context) error {
+			_, err := renewals(f.agents, back, nil, 0)
+			return err
+		}},
 		{"until each replica is ready, each shard has a leader and the gateway's verdict is as before", recovery, func(ctx context.Context) error {
 			return unhealthy(ctx, f.gateway, f.replicas, f.known)
 		}},

@@ -111,20 +111,38 @@ func (b *beating) end() {
 	b.running.Wait()
 }
 
-// missing returns an error unless each agent has an accepted beat after a time.
-func (b *beating) missing(since time.Time) error {
-	for i, a := range b.agents {
-		if r := a.Renewed(b.holders[i]); !r.Accepted.After(since) {
-			return fmt.Errorf("%s has no accepted beat since: %s", b.holders[i].Name, a.Status().LastError)
+func (b *beating) size() int { return len(b.agents) }
+
+func (b *beating) renewal(number int) (at time.Time, failure string) {
+	a := b.agents[number]
+	return a.Renewed(b.holders[number]).Accepted, a.Status().LastError
+}
+
+func (b *beating) counters() (lost uint64, answers map[string]uint64) {
+	answers = map[string]uint64{}
+	for _, a := range b.agents {
+		s := a.Status()
+		lost += s.LostStreams
+		for directive, n := range s.Answers {
+			answers[directive] += n
 		}
 	}
-	return nil
+	return lost, answers
+}
+
+// renewing are agents whose beats are accepted.
+type renewing interface {
+	size() int
+	// renewal returns when the last beat of an agent was accepted, and what failed last.
+	renewal(number int) (at time.Time, failure string)
+	// counters returns the streams that agents have lost, and the answers that they got, by directive.
+	counters() (lost uint64, answers map[string]uint64)
 }
 
 // renewedSince waits until each agent has an accepted beat after a time, and returns when that was.
-func (w *world) renewedSince(b *beating, since time.Time, within time.Duration) []time.Duration {
+func (w *world) renewedSince(agents renewing, since time.Time, within time.Duration) []time.Duration {
 	w.Helper()
-	accepted, err := b.renewals(since, nil, within)
+	accepted, err := renewals(agents, since, nil, within)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -142,28 +160,28 @@ func durations(accepted map[int]time.Time, since time.Time) []time.Duration {
 
 // renewals waits until each agent has an accepted beat after a time, or after a later one if lost
 // has it. It returns the times of these beats, also if the error says that other agents have none.
-func (b *beating) renewals(since time.Time, lost map[int]time.Time, within time.Duration) (map[int]time.Time, error) {
+func renewals(agents renewing, since time.Time, lost map[int]time.Time, within time.Duration) (map[int]time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	renewed := map[int]time.Time{}
 	for {
 		missing := ""
-		for i, a := range b.agents {
+		for i := range agents.size() {
 			if _, is := renewed[i]; is {
 				continue
 			}
-			if at := a.Renewed(b.holders[i]).Accepted; at.After(since) && at.After(lost[i]) {
+			if at, failure := agents.renewal(i); at.After(since) && at.After(lost[i]) {
 				renewed[i] = at
 			} else if missing == "" {
-				missing = a.Status().LastError
+				missing = failure
 			}
 		}
-		if len(renewed) == len(b.agents) {
+		if len(renewed) == agents.size() {
 			return renewed, nil
 		}
 		if ctx.Err() != nil {
 			return renewed, fmt.Errorf("%d of %d agents have no accepted beat within %v; one of them: %s",
-				len(b.agents)-len(renewed), len(b.agents), within, missing)
+				agents.size()-len(renewed), agents.size(), within, missing)
 		}
 		pause(ctx, renewalsEvery) // ten thousand agents that are read often would be most of the load
 	}
