@@ -521,6 +521,59 @@ func TestTLS_StalledHandshakesKeepNoOtherAddressOut(t *testing.T) {
 	})
 }
 
+func TestTLS_ConnectionWaitsForTheHandshakesBeforeIt(t *testing.T) {
+	f := newTLSFixture(t, Config{MaxHandshakes: 4})
+	var stalled []net.Conn
+	for i := range 4 {
+		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(66+i))}}
+		c, err := dialer.DialContext(t.Context(), "tcp", f.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		stalled = append(stalled, c)
+	}
+	f.await(t, map[string]float64{"trivet_connections": 4, "trivet_connection_handshakes": 4})
+	time.AfterFunc(300*time.Millisecond, func() { stalled[0].Close() })
+	begin := time.Now()
+	if _, err := f.dial(t, "127.0.0.1", f.sign("ann")); err != nil {
+		t.Fatalf("a connection above the handshakes: %v, want it to wait", err)
+	}
+	if took := time.Since(begin); took < 300*time.Millisecond {
+		t.Errorf("the connection was open after %v, before a handshake ended", took)
+	}
+}
+
+func TestPlaces_BegunHandshakesComeFirst(t *testing.T) {
+	p := newPlaces(1)
+	p.take(false)
+	order := make(chan string, 2)
+	var waiting sync.WaitGroup
+	queued := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.new) + len(p.begun)
+	}
+	for i, name := range []string{"new", "begun"} {
+		waiting.Go(func() {
+			p.take(name == "begun")
+			order <- name
+			p.leave()
+		})
+		for queued() <= i {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	p.leave()
+	waiting.Wait()
+	if first := <-order; first != "begun" {
+		t.Errorf("a %s handshake comes first, want one that has begun", first)
+	}
+	if taken := p.taken(); taken != 0 {
+		t.Errorf("%d places remain taken", taken)
+	}
+}
+
 func TestTLS_FailedHandshakesAreForgotten(t *testing.T) {
 	f := newTLSFixture(t, DefaultConfig())
 	stranger := newTLSFixture(t, DefaultConfig()) // of another authority

@@ -4,8 +4,10 @@
 // A [Limiter] counts connections in all, of each address and of each identity. A new connection has
 // a handshake in progress until its identity is known. One address may have a quarter of the
 // handshakes and of the rate; further connections of it are closed at once, without a handshake.
-// Above the rate of all addresses together, new connections wait to be accepted. Handshakes compute
-// on half of the processors at most, and those of one address one at a time, with rests.
+// Above the rate of all addresses together, new connections wait to be accepted. So they do while
+// too many handshakes are in progress or wait to compute; after three seconds they are closed.
+// Handshakes compute on half of the processors at most, and those of one address one at a time,
+// with rests.
 //
 // Refusing a connection costs the process more than the client. On Linux, the kernel therefore
 // ignores an address for a tenth of a second when the process has refused too many of its

@@ -152,6 +152,7 @@ func (a *lightAgent) connect(ctx context.Context) (renewed bool, err error) {
 		if err := secure.Handshake(); err != nil {
 			return false, fmt.Errorf("handshake: %w", err)
 		}
+		_ = c.SetWriteDeadline(time.Time{}) // likewise; a write that fails late would break TLS
 		c = secure
 	}
 	s := &lightStream{agent: a, conn: c, out: bufio.NewWriterSize(c, 512)}
