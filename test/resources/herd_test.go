@@ -181,8 +181,8 @@ func (h *herd) createNodes(size int) {
 	}
 }
 
-// secure returns the flags of a server with TLS, the configuration of each agent, and a client of the
-// administrative address.
+// secure returns the flags of a server with TLS, the configuration of each agent, and a client of
+// the administrative address.
 func (h *herd) secure(size int) (args []string, all []*tls.Config, admin *http.Client) {
 	h.Helper()
 	i := h.newIssuer(leases)

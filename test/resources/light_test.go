@@ -24,7 +24,8 @@ import (
 
 const (
 	// A light agent pauses between connections as package agent does: up to a quarter of the
-	// interval after a connection that worked, then up to a doubled time, up to a quarter of the TTL.
+	// interval after a connection that worked, then up to a doubled time, at most a quarter of
+	// the TTL.
 	firstPause   = herdInterval / 4
 	shortPause   = 100 * time.Millisecond
 	longestPause = herdGrace / 4

@@ -135,7 +135,8 @@ type renewing interface {
 	size() int
 	// renewal returns when the last beat of an agent was accepted, and what failed last.
 	renewal(number int) (at time.Time, failure string)
-	// counters returns the streams that agents have lost, and the answers that they got, by directive.
+	// counters returns the streams that agents have lost, and the answers that they got, by
+	// directive.
 	counters() (lost uint64, answers map[string]uint64)
 }
 
