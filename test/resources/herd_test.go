@@ -122,21 +122,13 @@ func newHerd(t *testing.T, size int, secure, light bool) *herd {
 	h.leasesvc.awaitReady()
 	begin := time.Now()
 	if light {
-		h.beatLightly(size, own)
+		all := h.beatLightly(size, h.leasesvc.grpc, own)
+		h.agents, h.closeAll = all, all.closeAll
 	} else {
 		h.beatAs(size, own)
 	}
 	h.renewedSince(h.agents, begin, startTimeout)
 	return h
-}
-
-func (h *herd) beatLightly(size int, own []*tls.Config) {
-	for _, config := range own {
-		config.InsecureSkipVerify = true // the checks of the clients are not what is measured
-		config.NextProtos = []string{"h2"}
-	}
-	all := h.world.beatLightly(size, h.leasesvc.grpc, own)
-	h.agents, h.closeAll = all, all.closeAll
 }
 
 // beatAs starts agents of package agent.
