@@ -152,7 +152,8 @@ type pass struct {
 
 	zones  map[string]*zoneCount
 	shards map[int]*cohort
-	// silent are the Nodes to mark Unknown, drifted those whose taints or labels need a change.
+	// silent are the Nodes to mark Unknown, drifted those whose taints or labels need a change. Only a
+	// pass that may have steps has drifted Nodes.
 	silent     []candidate
 	drifted    []*NodeState
 	candidates []candidate
@@ -181,7 +182,7 @@ func (p *pass) count(s *NodeState) {
 		p.cluster = p.cluster.withTaint(s.taintedAt, s.traits.zone)
 	}
 	silent := s.Ownership.Held && p.assess(s, z)
-	if !silent && (s.Ownership.Held && s.traits.drifted || p.authority.HoldsZones && (s.traits.tainted || s.traits.noExecute != inSync)) {
+	if !silent && p.authority.MaxSteps > 0 && (s.Ownership.Held && s.traits.drifted || p.authority.HoldsZones && (s.traits.tainted || s.traits.noExecute != inSync)) {
 		p.drifted = append(p.drifted, s)
 	}
 }
@@ -229,10 +230,10 @@ func (p *pass) closeZones() {
 	p.cluster = p.cluster.withAllDown(p.now.Instant, down)
 }
 
-// collect finds the candidates among all Nodes, without regard to rates and Authority.MaxSteps.
+// collect finds the candidates among all Nodes, without regard to rates.
 func (p *pass) collect() {
 	_, uncertain := p.cluster.Uncertain()
-	p.candidates = make([]candidate, 0, len(p.silent))
+	p.candidates = make([]candidate, 0, len(p.silent)+len(p.drifted))
 	for _, c := range p.silent {
 		switch {
 		// closeZones may have moved the grace start, so the deadline is checked again.
@@ -245,7 +246,8 @@ func (p *pass) collect() {
 	}
 	for _, s := range p.drifted {
 		if !s.Busy && p.canChange(s) {
-			p.candidates = append(p.candidates, p.taintCandidate(s))
+			change, _ := p.noExecuteChange(s)
+			p.candidates = append(p.candidates, candidate{kind: noExecuteKind(change), node: s})
 		}
 	}
 }
@@ -276,28 +278,21 @@ func (p *pass) rateAllows(zone string) bool {
 	return p.cluster.limiters[zone].allows(p.now.Instant, p.zones[zone].Rate)
 }
 
-// taintCandidate proposes to correct taints and labels. A NoExecute taint follows from the Node as
-// it was written, and its write is guarded by the version of the Node. So an uncertain process adds
-// it at the rate of the zone.
-func (p *pass) taintCandidate(s *NodeState) candidate {
-	c := candidate{kind: SyncTaints, node: s}
+// noExecuteChange returns the change that the NoExecute taints of a Node need, and whether it uses
+// the rate of the zone. It follows from the Node as it was written, and the write is guarded by the
+// version of the Node. So an uncertain process adds a taint too.
+func (p *pass) noExecuteChange(s *NodeState) (change taintChange, rateLimited bool) {
 	switch {
 	case !p.authority.HoldsZones:
+		return taintChange{}, false
 	case p.cluster.allDown:
-		c.noExecute = removeNoExecuteTaints(s.Node)
-	default:
-		c.noExecute, c.rateLimited = noExecuteTaints(s.Node, s.traits.ready)
-		if c.rateLimited && p.starts(s) {
-			c.noExecute, c.rateLimited = taintChange{}, false
-		}
+		return removeNoExecuteTaints(s.Node), false
 	}
-	switch {
-	case len(c.noExecute.add) > 0:
-		c.kind = AddNoExecute
-	case len(c.noExecute.remove) > 0:
-		c.kind = RemoveNoExecute
+	change, rateLimited = noExecuteTaints(s.Node, s.traits.ready)
+	if rateLimited && p.starts(s) {
+		return taintChange{}, false
 	}
-	return c
+	return change, rateLimited
 }
 
 // choose makes steps of the most urgent candidates. A Node whose zone's rate is used up still gets
@@ -313,11 +308,7 @@ func (p *pass) choose() {
 		if len(p.plan.Steps) == p.authority.MaxSteps {
 			return
 		}
-		c := &p.candidates[i]
-		if c.rateLimited && !p.rateAllows(c.node.traits.zone) {
-			c = &candidate{kind: SyncTaints, node: c.node}
-		}
-		step := c.step(p.now)
+		step := p.stepOf(&p.candidates[i])
 		if step.RateLimited {
 			p.cluster = p.cluster.withTaint(p.now.Instant, step.Zone)
 		}
@@ -325,4 +316,15 @@ func (p *pass) choose() {
 			p.plan.Steps = append(p.plan.Steps, step)
 		}
 	}
+}
+
+func (p *pass) stepOf(c *candidate) Step {
+	if c.kind == MarkUnknown {
+		return c.markUnknown(p.now)
+	}
+	change, rateLimited := p.noExecuteChange(c.node)
+	if rateLimited && !p.rateAllows(c.node.traits.zone) {
+		change, rateLimited = taintChange{}, false
+	}
+	return syncTaints(p.now, c.node, change, rateLimited)
 }

@@ -248,3 +248,24 @@ func BenchmarkPlan_ManySilent(b *testing.B) {
 		}
 	}
 }
+
+// A cluster begins: each Node misses a taint, and the pass may start a few writes or none.
+func BenchmarkPlan_ManyDrifted(b *testing.B) {
+	const size = 10_000
+	for _, free := range []int{0, 64} {
+		b.Run(fmt.Sprintf("free=%d", free), func(b *testing.B) {
+			w := newFixture(b, size)
+			for _, name := range w.names {
+				w.report(name, corev1.ConditionFalse)
+			}
+			states := w.observe()
+			b.ReportAllocs()
+			for b.Loop() {
+				plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.cluster, states, nodehealth.Authority{MaxSteps: free, HoldsZones: true})
+				if len(plan.Steps) != free {
+					b.Fatalf("%d steps, want %d", len(plan.Steps), free)
+				}
+			}
+		})
+	}
+}

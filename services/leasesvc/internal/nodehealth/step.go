@@ -60,41 +60,51 @@ type Step struct {
 	InputAge time.Duration
 }
 
-// candidate is a step that may be chosen. Building a Step is more expensive, and few candidates
-// become steps.
+// candidate is a step that may be chosen. It is small, because thousands may wait for a later pass.
 type candidate struct {
 	kind StepKind
 	node *NodeState
 	// silence is why the Node is marked, for MarkUnknown.
 	silence Assessment
-	// noExecute is the change of the NoExecute taints. rateLimited says that it uses the rate of
-	// the zone.
-	noExecute   taintChange
-	rateLimited bool
 }
 
-func (c *candidate) step(now Moment) Step {
+// markUnknown is the step of a silent node.
+func (c *candidate) markUnknown(now Moment) Step {
 	s := c.node
-	if c.kind == MarkUnknown {
-		return Step{
-			Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, Lease: sampleOf(s),
-			DespiteSession: s.signs.sessionSpeaks(),
-			Conditions:     unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant), InputAge: c.silenceAge(now.Instant),
-		}
+	return Step{
+		Kind: MarkUnknown, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, Lease: sampleOf(s),
+		DespiteSession: s.signs.sessionSpeaks(),
+		Conditions:     unknownConditions(s.Node, now.Wall), Reason: c.silenceReason(now.Instant), InputAge: c.silenceAge(now.Instant),
 	}
+}
+
+// noExecuteKind is the kind of a step that changes taints.
+func noExecuteKind(noExecute taintChange) StepKind {
+	switch {
+	case len(noExecute.add) > 0:
+		return AddNoExecute
+	case len(noExecute.remove) > 0:
+		return RemoveNoExecute
+	}
+	return SyncTaints
+}
+
+// syncTaints is the step that changes the NoExecute taints as given, and corrects the NoSchedule
+// taints and labels of a Node of a held shard.
+func syncTaints(now Moment, s *NodeState, noExecute taintChange, rateLimited bool) Step {
 	step := Step{
-		Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, RateLimited: c.rateLimited,
-		NeedsShard: s.Ownership.Held && s.traits.drifted, NeedsZones: !c.noExecute.empty(),
+		Kind: noExecuteKind(noExecute), Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, RateLimited: rateLimited,
+		NeedsShard: s.Ownership.Held && s.traits.drifted, NeedsZones: !noExecute.empty(),
 	}
 	var noSchedule taintChange
 	if step.NeedsShard {
 		noSchedule, step.Labels = noScheduleTaints(step.Node), missingLabels(step.Node.Labels)
 	}
-	if change := noSchedule.and(c.noExecute); !change.empty() {
+	if change := noSchedule.and(noExecute); !change.empty() {
 		taints := change.applied(step.Node.Spec.Taints, now.Wall)
 		step.Taints = &taints
 	}
-	step.Reason = taintReason(step, noSchedule, c.noExecute)
+	step.Reason = taintReason(step, noSchedule, noExecute)
 	return step
 }
 
