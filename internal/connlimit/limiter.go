@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,7 +55,9 @@ const (
 type Limiter struct {
 	cfg     Config
 	refused *prometheus.CounterVec
-	places  *places
+	// refusedOfAll are the connections that were refused whatever their client.
+	refusedOfAll atomic.Uint64
+	places       *places
 
 	mu          sync.Mutex // guards the fields below and what they contain
 	open        int
@@ -174,6 +177,13 @@ func (l *Limiter) excess(of *address, handshake bool, now time.Time) string {
 func ofAddress(reason string) bool {
 	return reason == tooManyOfAddress || reason == tooManyHandshakesOfOne || reason == tooManyNewOfAddress
 }
+
+// ofAll returns whether a reason says that all clients together were too many.
+func ofAll(reason string) bool { return reason == tooManyConnections || reason == tooManyHandshakes }
+
+// RefusedOfAll returns how many connections were refused so far because all clients together were
+// too many. Each of them may be of a client that did nothing wrong.
+func (l *Limiter) RefusedOfAll() uint64 { return l.refusedOfAll.Load() }
 
 // floods counts a refused connection, and returns whether its address has too many.
 func (l *Limiter) floods(from netip.Addr, now time.Time) bool {
@@ -434,6 +444,9 @@ func (l *Limiter) forget(c *conn) {
 // refuse closes a connection without the orderly end of TCP, whose state would remain for a minute.
 func (l *Limiter) refuse(c net.Conn, reason string) {
 	l.refused.WithLabelValues(reason).Inc()
+	if ofAll(reason) {
+		l.refusedOfAll.Add(1)
+	}
 	raw := c
 	if limited, ok := c.(*conn); ok {
 		raw = limited.Conn

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/internal/decisions"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/loop"
@@ -45,8 +46,10 @@ type Service struct {
 	cfg        Config
 	member     string // the ID of this replica
 	leadership Leadership
-	logger     *slog.Logger
-	decisions  *decisions.Log
+	// connections is nil if no limit refuses one.
+	connections *connlimit.Limiter
+	logger      *slog.Logger
+	decisions   *decisions.Log
 
 	leases     *writebackcontroller.LeaseWriter
 	writes     *writebackcontroller.Metrics
@@ -72,7 +75,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards, cfg.AgentServiceAccounts...), heldShards: sessioncontroller.NewHeldShards()},
-		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, logger: deps.Logger, decisions: deps.Decisions,
+		cfg:   cfg, member: deps.Member.ID, leadership: deps.Leadership, connections: deps.Connections, logger: deps.Logger, decisions: deps.Decisions,
 	}
 	var err error
 	if s.nodeHealth, err = newNodeHealth(&s.cfg, s.state, deps); err != nil {
@@ -190,7 +193,13 @@ func (s *Service) Counts() map[string]int64 {
 }
 
 // Receipts returns what this replica has received of the beats of holders, from memory.
-func (s *Service) Receipts() sessioncontroller.Receipts { return s.leaseAPI.Receipts() }
+func (s *Service) Receipts() sessioncontroller.Receipts {
+	receipts := s.leaseAPI.Receipts()
+	if s.connections != nil {
+		receipts.Refused += s.connections.RefusedOfAll()
+	}
+	return receipts
+}
 
 // Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.
 // It returns after ctx has ended and all its goroutines have returned.

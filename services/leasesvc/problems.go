@@ -122,6 +122,12 @@ func (s *Service) nodeProblems(add addProblem) {
 				snapshot.Wall(doubt.Since).UTC().Format(time.DateTime+" UTC"), snapshot.Wall(doubt.Until).UTC().Format(time.TimeOnly)),
 			"Look at the serving certificate of this replica, at network policies and at its node.")
 	}
+	if refusals := snapshot.Refusals; writes && refusals != nil && snapshot.At.Instant < refusals.Until {
+		add(metav1.Problem_SEVERITY_UNKNOWN, "HOLDERS_REFUSED", "replicas/"+s.member,
+			fmt.Sprintf("This replica refuses connections or holders for lack of capacity since %s. A Node that fell silent meanwhile is not marked Unknown before %s.",
+				snapshot.Wall(refusals.Since).UTC().Format(time.DateTime+" UTC"), snapshot.Wall(refusals.Until).UTC().Format(time.TimeOnly)),
+			"After an outage it ends by itself. Otherwise trivet_connections_refused_total and the audit log name the cause: give leasesvc more processors or replicas, or keep the attacker out.")
+	}
 	addNodes := func(severity metav1.Problem_Severity, code string, nodes nodehealthcontroller.NamedNodes, is string) {
 		if nodes.Count > 0 {
 			add(severity, code, nodeResource(nodes.First, nodes.Count),

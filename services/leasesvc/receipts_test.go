@@ -2,9 +2,11 @@ package leasesvc_test
 
 import (
 	"fmt"
+	"net"
 	"testing"
 
 	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/internal/connlimit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
@@ -39,4 +41,37 @@ func TestReceipts_TellsLostStreamsFromEndedOnes(t *testing.T) {
 		t.Error(err)
 	}
 	awaitStreams(0, 1)
+}
+
+// A connection that was refused because all are too many may have been one of a living node.
+func TestReceipts_CountRefusedConnections(t *testing.T) {
+	limiter, err := connlimit.New(connlimit.Config{MaxConnections: 1}, nil, "grpc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, setup{limiter: limiter})
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := limiter.Listener(plain)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			if _, err := listener.Accept(); err != nil {
+				return
+			}
+		}
+	}()
+	for range 3 {
+		if c, err := net.Dial("tcp", plain.Addr().String()); err == nil { // else it is refused already
+			t.Cleanup(func() { c.Close() })
+		}
+	}
+	f.eventually(func() error {
+		if refused := f.service.Receipts().Refused; refused != 2 {
+			return fmt.Errorf("%d refused connections and holders, want the 2 connections above the limit", refused)
+		}
+		return nil
+	})
 }

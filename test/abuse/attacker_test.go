@@ -21,6 +21,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/identity"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/test/internal/callframe"
 )
 
 // attackSettings are the settings of an attacker's process.
@@ -179,14 +180,14 @@ const short = 10 * time.Millisecond
 var attacks = map[string]attackWay{
 	"rapid reset": {pause: short, flood: func(f *http2.Framer, number uint32) (bool, error) {
 		stream := 2*number + 1
-		if err := f.WriteHeaders(headers(stream, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)); err != nil {
+		if err := f.WriteHeaders(callframe.Headers(stream, serverName, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)); err != nil {
 			return false, err
 		}
 		return true, f.WriteRSTStream(stream, http2.ErrCodeCancel)
 	}},
 	"continuation flood": {pause: short, flood: func(f *http2.Framer, number uint32) (bool, error) {
 		if number == 0 {
-			open := headers(1, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
+			open := callframe.Headers(1, serverName, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
 			open.EndHeaders = false
 			return true, f.WriteHeaders(open)
 		}
@@ -207,13 +208,13 @@ var attacks = map[string]attackWay{
 		return err
 	}},
 	"stalled headers": {pause: time.Second, flood: func(f *http2.Framer, _ uint32) (bool, error) {
-		open := headers(1, leasev1.LeaseService_GetLease_FullMethodName)
+		open := callframe.Headers(1, serverName, leasev1.LeaseService_GetLease_FullMethodName)
 		open.EndHeaders = false
 		return false, f.WriteHeaders(open)
 	}},
 	"stalled bodies": {pause: time.Second, flood: func(f *http2.Framer, number uint32) (bool, error) {
 		stream := 2*number + 1
-		if err := f.WriteHeaders(headers(stream, leasev1.LeaseService_GetLease_FullMethodName)); err != nil {
+		if err := f.WriteHeaders(callframe.Headers(stream, serverName, leasev1.LeaseService_GetLease_FullMethodName)); err != nil {
 			return false, err
 		}
 		return number < 98, f.WriteData(stream, false, []byte{0, 0, 0}) // a part of the prefix of a message
@@ -233,24 +234,6 @@ var padding = func() []byte {
 	_ = encoder.WriteField(hpack.HeaderField{Name: "padding", Value: string(bytes.Repeat([]byte("~"), 1000)), Sensitive: true}) // a buffer takes all
 	return block.Bytes()
 }()
-
-// headers returns the frame that opens a call.
-func headers(stream uint32, method string) http2.HeadersFrameParam {
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for _, field := range []hpack.HeaderField{
-		{Name: ":method", Value: "POST"},
-		{Name: ":scheme", Value: "https"},
-		{Name: ":path", Value: method},
-		{Name: ":authority", Value: serverName},
-		{Name: "content-type", Value: "application/grpc"},
-		{Name: "te", Value: "trailers"},
-	} {
-		field.Sensitive = true        // no state of the connection
-		_ = encoder.WriteField(field) // a buffer takes all
-	}
-	return http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true}
-}
 
 // runAttack runs an attacker until it ends.
 func runAttack(t *testing.T, settings attackSettings) attackResult {

@@ -2,7 +2,6 @@ package resources
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -15,11 +14,11 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/proto"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	metav1 "github.com/trivet-dev/trivet/proto/trivet/meta/v1"
+	"github.com/trivet-dev/trivet/test/internal/callframe"
 )
 
 const (
@@ -32,8 +31,10 @@ const (
 	// answerTimeout is how long a light agent waits for a handshake, and for an answer.
 	answerTimeout = 10 * time.Second
 	messagePrefix = 5 // of a gRPC message: compression and length
-	heartbeats    = "/trivet.lease.v1.HeartbeatService/StreamHeartbeats"
 )
+
+// beginning is the first frame of the stream of each light agent.
+var beginning = callframe.Headers(1, leases, leasev1.HeartbeatService_StreamHeartbeats_FullMethodName)
 
 // lightAgents are agents that write the frames of HTTP/2 themselves and check no certificate. They
 // need a small part of the processor time of package agent's, so that most of the machine is left
@@ -197,19 +198,6 @@ type lightStream struct {
 	ended    bool
 }
 
-// opening is the header block of every stream.
-var opening = func() []byte {
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for _, field := range []hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: heartbeats},
-		{Name: ":authority", Value: leases}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
-	} {
-		_ = encoder.WriteField(field) // a buffer takes all
-	}
-	return block.Bytes()
-}()
-
 // begin opens the stream and registers the holder.
 func (s *lightStream) begin() error {
 	s.mu.Lock()
@@ -219,7 +207,7 @@ func (s *lightStream) begin() error {
 	return errors.Join(err,
 		s.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}),
 		s.framer.WriteWindowUpdate(0, window),
-		s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: opening, EndHeaders: true}),
+		s.framer.WriteHeaders(beginning),
 		s.send(s.registration()),
 	)
 }

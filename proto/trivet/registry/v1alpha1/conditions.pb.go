@@ -476,6 +476,7 @@ const (
 	ProblemCode_PROBLEM_CODE_NODES_NOT_READY         ProblemCode = 32
 	ProblemCode_PROBLEM_CODE_HOLDER_LIMIT_REACHED    ProblemCode = 33
 	ProblemCode_PROBLEM_CODE_RECEIVER_DOUBTED        ProblemCode = 300
+	ProblemCode_PROBLEM_CODE_HOLDERS_REFUSED         ProblemCode = 301
 	ProblemCode_PROBLEM_CODE_ADDRESSES_DROPPED       ProblemCode = 7300
 	ProblemCode_PROBLEM_CODE_SLICE_SOURCES_OVERLAP   ProblemCode = 7301
 )
@@ -518,6 +519,7 @@ var (
 		32:   "PROBLEM_CODE_NODES_NOT_READY",
 		33:   "PROBLEM_CODE_HOLDER_LIMIT_REACHED",
 		300:  "PROBLEM_CODE_RECEIVER_DOUBTED",
+		301:  "PROBLEM_CODE_HOLDERS_REFUSED",
 		7300: "PROBLEM_CODE_ADDRESSES_DROPPED",
 		7301: "PROBLEM_CODE_SLICE_SOURCES_OVERLAP",
 	}
@@ -557,6 +559,7 @@ var (
 		"PROBLEM_CODE_NODES_NOT_READY":         32,
 		"PROBLEM_CODE_HOLDER_LIMIT_REACHED":    33,
 		"PROBLEM_CODE_RECEIVER_DOUBTED":        300,
+		"PROBLEM_CODE_HOLDERS_REFUSED":         301,
 		"PROBLEM_CODE_ADDRESSES_DROPPED":       7300,
 		"PROBLEM_CODE_SLICE_SOURCES_OVERLAP":   7301,
 	}
@@ -726,7 +729,7 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	"\x1eCONDITION_TYPE_SOURCES_OVERLAP\x10\x859\x1a\x87\x01\xc2\xf3\x18\x82\x01\n" +
 	"\x0eSourcesOverlap*\ta Service2eTRUE while it has slices of selected Pods and mirrored slices. Traffic goes to the endpoints of both.\x1az\xc2\xf3\x18v\n" +
 	"\x04type\x12n\x12\n" +
-	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\x933\n" +
+	"Conditions\x1a`An object has a list of conditions, as in Kubernetes. A condition that does not apply is absent.*\xaa6\n" +
 	"\vProblemCode\x12\x1c\n" +
 	"\x18PROBLEM_CODE_UNSPECIFIED\x10\x00\x12\x85\x01\n" +
 	"\x17PROBLEM_CODE_NO_REPLICA\x10\x01\x1ah\xc2\xf3\x18d2(No replica of the service is registered.R1Start a replica, or check its connection to etcd.Z\x05ERROR\x12\x9b\x01\n" +
@@ -763,7 +766,8 @@ const file_trivet_registry_v1alpha1_conditions_proto_rawDesc = "" +
 	" PROBLEM_CODE_EVICTIONS_SUSPENDED\x10\x1f\x1a\xa4\x01\xc2\xf3\x18\x9f\x012KPods of Nodes are due and none is evicted, because node health is not sure.RGLook at the message, and explain the first Node: `trivet explain node`.Z\aUNKNOWN\x12\xad\x01\n" +
 	"\x1cPROBLEM_CODE_NODES_NOT_READY\x10 \x1a\x8a\x01\xc2\xf3\x18\x85\x012:Nodes give signals, and their Ready condition is not True.R>Look at the kubelet of the first one: `kubectl describe node`.Z\aWARNING\x12\xbc\x01\n" +
 	"!PROBLEM_CODE_HOLDER_LIMIT_REACHED\x10!\x1a\x94\x01\xc2\xf3\x18\x8f\x012SA replica has as many holders as `--max-sessions` allows, and rejects further ones.R1Raise `--max-sessions`, or start another replica.Z\x05ERROR\x12\x96\x02\n" +
-	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x12\xed\x01\n" +
+	"\x1dPROBLEM_CODE_RECEIVER_DOUBTED\x10\xac\x02\x1a\xf1\x01\xc2\xf3\x18\xec\x012\x8a\x01Most sessions or connections of a replica fell silent together. Expired sessions mark no Node for now, because the replica may be cut off.RTLook at the serving certificate of the replica, at network policies and at its node.Z\aUNKNOWN\x12\x94\x03\n" +
+	"\x1cPROBLEM_CODE_HOLDERS_REFUSED\x10\xad\x02\x1a\xf0\x02\xc2\xf3\x18\xeb\x022\xa6\x01A replica refuses connections or holders for lack of capacity. A Node that falls silent meanwhile is not marked for up to five minutes, because it may be one of them.R\xb6\x01After an outage it ends by itself. Otherwise `trivet_connections_refused_total` and the audit log name the cause: give leasesvc more processors or replicas, or keep the attacker out.Z\aUNKNOWN\x12\xed\x01\n" +
 	"\x1ePROBLEM_CODE_ADDRESSES_DROPPED\x10\x849\x1a\xc7\x01\xc2\xf3\x18\xc2\x012GAddresses of Endpoints objects are in no slice, so they get no traffic.RnSet `--mirroring-spill` for those over the limit; correct the writer of invalid ones, which the message names.Z\aWARNING\x12\xf0\x01\n" +
 	"\"PROBLEM_CODE_SLICE_SOURCES_OVERLAP\x10\x859\x1a\xc6\x01\xc2\xf3\x18\xc1\x012aServices have slices of selected Pods and mirrored slices. Traffic goes to the endpoints of both.RSDelete the slices of the selector, or start slicesvc with `--cleanup-selectorless`.Z\aWARNING\x1aL\xc2\xf3\x18H\n" +
 	"\x04code\x12@\x12\bProblems\x1a4The state of a cluster is that of its worst problem.BMZFgithub.com/trivet-dev/trivet/proto/trivet/registry/v1alpha1;registryv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"

@@ -84,7 +84,16 @@ func (r Rules) kubeletStopped(now monotonic.Instant, c ClusterState, s *NodeStat
 // period starts at the grace start of the cluster at the earliest, and when this replica gained the
 // shard, less the silence that it inherited. The gain of the shard does not count for a session
 // that expired here: the previous holder of the shard handed over its silence.
+//
+// A Node that falls silent while this replica refuses connections or holders for lack of capacity
+// may be one of them, and gets the time to come back; see refusals.
 func (r Rules) deadline(s *NodeState, c ClusterState, o Ownership) Assessment {
+	a := r.deadlineOfSigns(s, c, o)
+	a.Deadline = max(a.Deadline, c.refusals.verdict(a.Deadline, r.FirstBeat))
+	return a
+}
+
+func (r Rules) deadlineOfSigns(s *NodeState, c ClusterState, o Ownership) Assessment {
 	if s.signs.session == session.Expired {
 		return r.deadlineAfterExpiry(s, c)
 	}

@@ -50,8 +50,7 @@ type ClusterState struct {
 	renewals renewals
 	// mostSilent says that most Nodes of the held shards were silent in this pass.
 	mostSilent bool
-	// refused is when this replica last refused a holder for lack of capacity; 0 for never.
-	refused monotonic.Instant
+	refusals   refusals
 	// newest is the newest Lease that was read and is newer than the cache.
 	newest Sample
 }
@@ -140,10 +139,10 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 	return c
 }
 
-// HolderRefused notes that this replica refused a holder for lack of capacity. The holder may be a
-// living Node that this replica does not hear.
-func (c ClusterState) HolderRefused(now monotonic.Instant) ClusterState {
-	c.refused = max(now, 1) // 0 means never
+// Refused notes that this replica refused connections or holders for lack of capacity. Among them
+// may be living Nodes that this replica does not hear.
+func (c ClusterState) Refused(now monotonic.Instant) ClusterState {
+	c.refusals = c.refusals.next(now)
 	return c
 }
 

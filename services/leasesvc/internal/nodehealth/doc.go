@@ -41,6 +41,9 @@
 //     there. If most sessions or connections of this replica are silent, the replica may be cut
 //     off: they count one grace period later, or MaxReceiverDoubt later as long as renewed Leases
 //     contradict them.
+//   - While this replica refuses connections or holders for lack of capacity, a Node that falls
+//     silent may be one of them. It is marked Rules.FirstBeat after the last refusal, or
+//     MaxReceiverDoubt after the first one of the series.
 //   - Without a session the grace period counts from the last sign of life, or from when the shard
 //     was gained, less the silence that earlier holders of the shard observed. See Silences.
 //

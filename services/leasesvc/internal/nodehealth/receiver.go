@@ -24,8 +24,10 @@ const (
 	// recheck is how long before the end of a doubt renewals are looked at, and by how much they
 	// extend it.
 	recheck = 15 * time.Second
-	// MaxReceiverDoubt bounds how long a doubt delays a verdict.
+	// MaxReceiverDoubt bounds how long a doubt delays a verdict, and so does a series of refusals.
 	MaxReceiverDoubt = 5 * time.Minute
+	// refusalsEnd is how long nothing is refused before the next refusal begins a new series.
+	refusalsEnd = time.Minute
 )
 
 // receiverDoubt is the doubt whether this replica receives the beats that are sent to it. It begins
@@ -159,3 +161,36 @@ type Connections struct{ Open, Lost int }
 
 // mostLost returns whether most connections were lost.
 func (c Connections) mostLost() bool { return c.Lost >= doubtfulConnections && c.Lost > c.Open }
+
+// refusals is a series of moments at which this replica refused connections or holders for lack of
+// capacity, because many agents connect at once or because of an attack. The holders may be living
+// Nodes. They try again, and reach this replica at most Rules.FirstBeat after it refuses nothing
+// any more. A long series delays no verdict beyond MaxReceiverDoubt.
+type refusals struct {
+	// last is 0 before the first refusal.
+	since, last monotonic.Instant
+}
+
+func (r refusals) next(now monotonic.Instant) refusals {
+	if r.last == 0 || now.Sub(r.last) > refusalsEnd {
+		r.since = now
+	}
+	r.last = max(now, 1)
+	return r
+}
+
+// verdict returns when the silence of a Node counts that would count at silent; 0 if the refusals
+// have no say.
+func (r refusals) verdict(silent monotonic.Instant, firstBeat time.Duration) monotonic.Instant {
+	if r.last == 0 || silent < r.since {
+		return 0
+	}
+	return min(r.last.Add(firstBeat), r.since.Add(MaxReceiverDoubt))
+}
+
+// Refusals returns since when this replica refuses connections or holders for lack of capacity, and
+// until when a Node that falls silent meanwhile is not marked Unknown.
+func (r Rules) Refusals(now monotonic.Instant, c ClusterState) (since, until monotonic.Instant, refuses bool) {
+	until = c.refusals.verdict(c.refusals.since, r.FirstBeat)
+	return c.refusals.since, until, until > now
+}

@@ -132,7 +132,9 @@ func (c ClusterState) inherited(o Ownership) time.Duration {
 	return o.Inherited
 }
 
-func (c ClusterState) refusedIn(o Ownership) bool { return c.refused > 0 && c.refused >= o.HeldSince }
+func (c ClusterState) refusedIn(o Ownership) bool {
+	return c.refusals.last > 0 && c.refusals.last >= o.HeldSince
+}
 
 // leastDeadline returns the first moment at which a Node may be silent that was silent under other
 // holders of the shard.

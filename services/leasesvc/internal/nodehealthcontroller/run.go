@@ -41,26 +41,27 @@ type run struct {
 	// termsChanged is closed when HeldShards has changed.
 	termsChanged <-chan struct{}
 	// answers are Nodes as kube-apiserver returned them, until the cache has them.
-	answers      map[string]*corev1.Node
-	nodeBackoffs map[string]backoff
-	podBackoffs  map[types.UID]backoff
-	scans        map[string]*podScan // by the names of dead Nodes
-	scanAt       monotonic.Instant
-	listed       bool
-	checking     bool
-	checkAt      monotonic.Instant // of the next self-check, after a failed one
-	checkBegun   monotonic.Instant // of the self-check that is running
-	checkTimeout time.Duration     // of the next self-check
-	denied       error             // of the last self-check, if kube-apiserver refused it
-	connections  connectionWindow
-	refusals     uint64               // as last read of Receipts
-	silences     *nodehealth.Silences // nil before they are due
-	silencesAt   monotonic.Instant    // when they were determined
-	reportAt     monotonic.Instant
-	failed       error                  // of the last write
-	loggedCause  nodehealth.Cause       // as last logged
-	loggedMass   nodehealth.MassSilence // as last logged
-	loggedDoubt  bool                   // as last logged
+	answers        map[string]*corev1.Node
+	nodeBackoffs   map[string]backoff
+	podBackoffs    map[types.UID]backoff
+	scans          map[string]*podScan // by the names of dead Nodes
+	scanAt         monotonic.Instant
+	listed         bool
+	checking       bool
+	checkAt        monotonic.Instant // of the next self-check, after a failed one
+	checkBegun     monotonic.Instant // of the self-check that is running
+	checkTimeout   time.Duration     // of the next self-check
+	denied         error             // of the last self-check, if kube-apiserver refused it
+	connections    connectionWindow
+	refusals       uint64               // as last read of Receipts
+	silences       *nodehealth.Silences // nil before they are due
+	silencesAt     monotonic.Instant    // when they were determined
+	reportAt       monotonic.Instant
+	failed         error                  // of the last write
+	loggedCause    nodehealth.Cause       // as last logged
+	loggedMass     nodehealth.MassSilence // as last logged
+	loggedDoubt    bool                   // as last logged
+	loggedRefusals bool                   // as last logged
 	// evictionHolds are those of this pass, by the names of Nodes.
 	evictionHolds map[string]nodehealth.Hold
 	holds         map[Holds]*Holds // those that sharedHolds returned
@@ -122,7 +123,7 @@ func (r *run) pass() error {
 	r.observeChanges()
 	receipts, zones := r.Receipts(), r.terms[ZoneShard] != nil
 	if receipts.Refused != r.refusals {
-		r.refusals, r.state = receipts.Refused, r.state.HolderRefused(now)
+		r.refusals, r.state = receipts.Refused, r.state.Refused(now)
 	}
 	if r.checking {
 		r.state = r.state.CheckRuns(r.checkBegun, r.now.Instant)
@@ -313,6 +314,9 @@ func (r *run) publish(plan *nodehealth.Plan) {
 	if since, until, doubts := r.state.ReceiverDoubt(); doubts {
 		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until}
 	}
+	if since, until, refuses := r.Rules.Refusals(r.now.Instant, r.state); refuses {
+		snapshot.Refusals = &Refusals{Since: since, Until: until}
+	}
 	if uncertainty, uncertain := r.state.Uncertain(); uncertain {
 		snapshot.Uncertainty = &uncertainty
 	}
@@ -384,6 +388,14 @@ func (r *run) logState(plan *nodehealth.Plan) {
 				"for", until.Sub(r.now.Instant), "connections", r.connections.last.Open, "lost_connections", r.connections.last.Lost)
 		} else {
 			r.Logger.Info("expired sessions mark nodes again")
+		}
+	}
+	if _, _, refuses := r.Rules.Refusals(r.now.Instant, r.state); refuses != r.loggedRefusals {
+		if r.loggedRefusals = refuses; refuses {
+			r.Logger.Warn("connections or holders are refused for lack of capacity: nodes that fall silent meanwhile are not marked for now",
+				"at_most", nodehealth.MaxReceiverDoubt)
+		} else {
+			r.Logger.Info("refused connections and holders delay no mark any more")
 		}
 	}
 	if !plan.MassSilence.Equal(r.loggedMass) {

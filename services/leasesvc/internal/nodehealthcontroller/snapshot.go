@@ -27,6 +27,8 @@ type Snapshot struct {
 	Uncertainty *nodehealth.Uncertainty
 	// ReceiverDoubt is nil if this replica does not doubt what it receives.
 	ReceiverDoubt *ReceiverDoubt
+	// Refusals is nil if this replica has refused nothing of late.
+	Refusals *Refusals
 	// Shards are the held ones.
 	Shards sessioncontroller.ServedShards
 	// Silences are what the next holders of the held shards inherit. They are at most silencesEvery
@@ -41,6 +43,10 @@ type Snapshot struct {
 // ReceiverDoubt is a time in which expired sessions mark no Node, because most sessions or
 // connections fell silent together.
 type ReceiverDoubt struct{ Since, Until monotonic.Instant }
+
+// Refusals is a time in which this replica refuses connections or holders for lack of capacity, and
+// in which a Node that falls silent is not marked.
+type Refusals struct{ Since, Until monotonic.Instant }
 
 // NamedNodes are Nodes of which the first ones are named.
 type NamedNodes struct {

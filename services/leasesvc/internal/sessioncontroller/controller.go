@@ -318,6 +318,7 @@ type Receipts struct {
 	// them in order: the connection was lost, or the client is gone.
 	LostStreams uint64
 	// Refused are the holders that were refused for lack of capacity, at the rate of registrations
-	// or because the table was full, and the streams that were refused at the rate of new streams.
+	// or because the table was full, the streams that were refused at the rate of new streams, and
+	// the connections that were refused for all clients.
 	Refused uint64
 }
