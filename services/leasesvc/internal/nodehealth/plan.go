@@ -152,8 +152,8 @@ type pass struct {
 
 	zones  map[string]*zoneCount
 	shards map[int]*cohort
-	// silent are the Nodes to mark Unknown, drifted those whose taints or labels need a change. Only
-	// a pass that may have steps has drifted Nodes.
+	// silent are the Nodes to mark Unknown, drifted those whose taints or labels need a change.
+	// Only a pass that may have steps has drifted Nodes.
 	silent     []candidate
 	drifted    []*NodeState
 	candidates []candidate
