@@ -57,7 +57,8 @@ type Config struct {
 	// last observation, for a few bytes in each beat.
 	AgeTolerance time.Duration
 	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
-	// s. Later responses may take two intervals of the class with the shortest interval on the
+	// s. Each is at most half of the granted TTL, if that is above a second: a session does not
+	// survive longer waits for a server that is silent. Later responses may take two intervals of the class with the shortest interval on the
 	// stream, one interval with BeatOnReport, and at least a second.
 	AnswerTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause before a reconnection, and before a holder
@@ -235,7 +236,7 @@ func (a *Agent) connect(ctx context.Context, t *target) error {
 func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { cancel(errNoAnswer) })
+	watchdog := time.AfterFunc(a.router.answerTimeout(), func() { cancel(errNoAnswer) })
 	defer watchdog.Stop()
 	rpc, err := leasev1.NewHeartbeatServiceClient(connection).StreamHeartbeats(ctx, a.cfg.callOptions()...)
 	if err != nil {

@@ -390,6 +390,14 @@ func (r *router) update(change func()) {
 	change()
 }
 
+// answerTimeout returns how long an agent waits for a connection, and then for the first response.
+func (r *router) answerTimeout() time.Duration {
+	if ttl := time.Duration(r.ttl.Load()); ttl > 0 {
+		return min(r.cfg.AnswerTimeout, max(ttl/2, minAnswerTimeout))
+	}
+	return r.cfg.AnswerTimeout
+}
+
 // setHandle stores the handle of a holder that was registered at t. It ignores a holder that has
 // left meanwhile.
 func (r *router) setHandle(t *target, h Holder, handle uint32) {

@@ -330,7 +330,7 @@ func (s *stream) resetWatchdog() {
 		s.watchdog.Stop()
 		return
 	}
-	timeout := s.cfg.AnswerTimeout
+	timeout := s.router.answerTimeout()
 	if s.interval > 0 {
 		timeout = max(s.cfg.patience(s.interval), minAnswerTimeout)
 	}
