@@ -545,13 +545,53 @@ func TestTLS_ConnectionWaitsForTheHandshakesBeforeIt(t *testing.T) {
 		stalled = append(stalled, c)
 	}
 	f.await(t, map[string]float64{"trivet_connections": 4, "trivet_connection_handshakes": 4})
-	time.AfterFunc(300*time.Millisecond, func() { stalled[0].Close() })
 	begin := time.Now()
+	time.AfterFunc(300*time.Millisecond, func() { stalled[0].Close() })
 	if _, err := f.dial(t, "127.0.0.1", f.sign("ann")); err != nil {
 		t.Fatalf("a connection above the handshakes: %v, want it to wait", err)
 	}
 	if took := time.Since(begin); took < 300*time.Millisecond {
 		t.Errorf("the connection was open after %v, before a handshake ended", took)
+	}
+}
+
+// A client that sends byte after byte waits for no longer than another one, so it keeps those behind
+// it waiting no longer.
+func TestTLS_NoConnectionWaitsLong(t *testing.T) {
+	t.Parallel() // it mostly waits
+	for name, pause := range map[string]time.Duration{"silent": 0, "byte after byte": 200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newTLSFixture(t, Config{MaxHandshakes: 4})
+			dial := func(last byte) net.Conn {
+				dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, last)}}
+				c, err := dialer.DialContext(t.Context(), "tcp", f.address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { c.Close() })
+				return c
+			}
+			for i := range byte(4) {
+				dial(66 + i)
+			}
+			f.await(t, map[string]float64{"trivet_connections": 4, "trivet_connection_handshakes": 4})
+			begin, late := time.Now(), dial(80)
+			var sender sync.WaitGroup
+			if pause > 0 {
+				sender.Go(func() {
+					for err := error(nil); err == nil; time.Sleep(pause) {
+						_, err = late.Write([]byte{0})
+					}
+				})
+			}
+			_, err := late.Read(make([]byte, 1))
+			took := time.Since(begin)
+			sender.Wait() // a write after the end fails
+			if err == nil || took < longestWait || took > longestWait+time.Second {
+				t.Errorf("the connection ended after %v with %v, want %v", took, err, longestWait)
+			}
+		})
 	}
 }
 

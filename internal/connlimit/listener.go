@@ -70,8 +70,9 @@ func (l *listener) Accept() (net.Conn, error) {
 // too long would leave before the end of its handshake, so its connection is closed. It fails only
 // if the listener was closed.
 func (l *listener) admit(raw net.Conn) (c *conn, reason string, err error) {
-	for {
-		if l.handshake && waitedFor(raw) > longestWait {
+	for begin := time.Now(); ; {
+		// A client that sends byte after byte would never have waited for long by the kernel's word.
+		if l.handshake && max(waitedFor(raw), time.Since(begin)) > longestWait {
 			return nil, tooManyHandshakes, nil
 		}
 		c, reason := l.limiter.admit(raw, l.handshake, time.Now())
