@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
@@ -41,11 +42,14 @@ func TestFailing_NamesOnlyLoopsThatKeepFailing(t *testing.T) {
 	}
 }
 
-// worker is a service with one shard. Its check "caches" and its loop fail while the test says so.
+// worker is a service with one shard. Its checks "caches" and "hearing" and its loop fail while the
+// test says so.
 type worker struct {
 	recorder
 	candidate *term.Candidate
+	ready     *observe.Checks
 	unfilled  atomic.Bool
+	deaf      atomic.Bool
 	broken    atomic.Bool
 	acting    atomic.Bool
 }
@@ -62,8 +66,9 @@ func (w *worker) program() Program {
 	return Program{
 		Name: "testsvc", Loops: []string{"duty"}, Shards: func() int { return 1 },
 		Build: func(deps Deps) (_ Service, err error) {
-			w.candidate = deps.Candidate
+			w.candidate, w.ready = deps.Candidate, deps.Ready
 			deps.Ready.Add("caches", func() error { return complain(&w.unfilled, "being filled") })
+			deps.Able.Add("hearing", func() error { return complain(&w.deaf, "nothing") })
 			duty := func(context.Context) error { return complain(&w.broken, "no such host") }
 			w.loops, err = loop.NewRunner(loop.Config{Loops: []loop.Loop{
 				{Name: "duty", Scope: loop.Leader, Run: loop.Every(100*time.Millisecond, duty)},
@@ -120,6 +125,20 @@ func TestRun_TermMovesToReplicaWithCaches(t *testing.T) {
 	testkit.Eventually(t, 20*time.Second, full.acts)
 	if reason := empty.candidate.Status().Session.LastError; !strings.Contains(reason, "caches: being filled") {
 		t.Errorf("status says %q, want why the term is not held here", reason)
+	}
+}
+
+// A check that concerns terms only moves the term, and the replica stays ready for RPCs.
+func TestRun_TermMovesToReplicaThatIsAble(t *testing.T) {
+	t.Parallel() // it mostly waits
+	deaf, able := &worker{}, &worker{}
+	deaf.begin(t)
+	testkit.Eventually(t, 20*time.Second, deaf.acts)
+	deaf.deaf.Store(true)
+	able.begin(t)
+	testkit.Eventually(t, 20*time.Second, able.acts)
+	if failed := deaf.ready.Failed(); len(failed) > 0 {
+		t.Errorf("the replica is not ready: %v", failed)
 	}
 }
 

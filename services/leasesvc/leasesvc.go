@@ -102,6 +102,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Ready != nil {
 		deps.Ready.Add("nodes", s.nodeHealth.store.Check)
 	}
+	if deps.Able != nil {
+		deps.Able.Add("heartbeats", s.nodeHealth.checkReceiver)
+	}
 	registerMetrics(deps.Metrics, s.state, s.leaseAPI.OpenStreams)
 	return s, nil
 }
@@ -117,7 +120,7 @@ func newCheckpoints(s *Service, deps Deps) *sessioncontroller.Checkpoints {
 		NodeGrace: s.cfg.NodeHealth.GracePeriod,
 	}
 	if s.nodeHealth.enabled {
-		cfg.NodeSilences = nodeSilencesOf(s.nodeHealth.publisher)
+		cfg.NodeSilences, cfg.Doubt = nodeSilencesOf(s.nodeHealth.publisher), s.nodeHealth.receiverDoubt
 	}
 	return sessioncontroller.NewCheckpoints(cfg)
 }

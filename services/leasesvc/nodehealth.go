@@ -2,8 +2,10 @@ package leasesvc
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -122,6 +124,27 @@ func (n *nodeHealth) judge(ctx context.Context, run func(context.Context, nodehe
 		Cache:    n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
 		Sessions: sessions, Evictions: n.evictions, HeldShards: n.state.heldShards, Receipts: n.receipts,
 	})
+}
+
+var errHearsFew = errors.New("this replica hears few of its nodes or none; another one may hear them")
+
+// checkReceiver fails while this replica hears few of its holders or none, although it has the
+// capacity for them. It passes without the loop, which alone compares what is heard.
+func (n *nodeHealth) checkReceiver() error {
+	if snapshot := n.publisher.Snapshot(); snapshot != nil && snapshot.ReceiverDoubt != nil && snapshot.ReceiverDoubt.HearsFew {
+		return errHearsFew
+	}
+	return nil
+}
+
+// receiverDoubt returns for how long this replica has doubted that it hears living holders, as the
+// last pass of the loop saw it.
+func (n *nodeHealth) receiverDoubt() (lasted time.Duration, doubts bool) {
+	snapshot := n.publisher.Snapshot()
+	if snapshot == nil || snapshot.ReceiverDoubt == nil {
+		return 0, false
+	}
+	return snapshot.At.Instant.Sub(snapshot.ReceiverDoubt.Since), true
 }
 
 // writes is false if upstream's controller marks and taints Nodes: the loop is off or in dry run.

@@ -2,6 +2,7 @@ package leasesvc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -125,6 +126,42 @@ func TestNodeHealth_NoNodeIsMarkedUnknownAfterAKilledReplica(t *testing.T) {
 	time.Sleep(3 * nodeGrace / 2) // a mistake would show by now
 	f.expectNoneUnknown(begin)
 	f.expectVictimsUnknown()
+	f.expectNoneUnknown(begin)
+}
+
+// One of two replicas hears none of its agents for longer than every grace period, as with a network
+// policy. The other one gets its shards and hears them.
+func TestNodeHealth_NoNodeIsMarkedUnknownByAReplicaThatHearsNone(t *testing.T) {
+	t.Parallel() // it mostly waits
+	f := newReplicatedNodes(t, nodeGrace, 30, 4)
+	begin := time.Now()
+	f.a.deaf.Store(true)
+	t.Cleanup(func() { f.a.deaf.Store(false) }) // its server waits for the ends of connections
+	testkit.Eventually(t, patience, func() error {
+		if n := len(f.b.held()); n != takeoverShards {
+			return fmt.Errorf("%d of %d shards are held", n, takeoverShards)
+		}
+		return nil
+	})
+	t.Logf("its shards were taken over %v after it heard the last node", time.Since(begin).Round(time.Millisecond))
+	awaitRegistered(t, f.agent)
+	f.expectVictimsUnknown()
+	f.expectNoneUnknown(begin)
+	// It gets its shards back once it has held none for a while, and loses them again.
+	testkit.Eventually(t, patience, func() error {
+		if len(f.a.held()) == 0 {
+			return errors.New("it holds no shard")
+		}
+		return nil
+	})
+	testkit.Eventually(t, patience, func() error {
+		if n := len(f.b.held()); n != takeoverShards {
+			return fmt.Errorf("%d of %d shards are held again", n, takeoverShards)
+		}
+		return nil
+	})
+	t.Logf("they were taken over again %v after the begin", time.Since(begin).Round(time.Millisecond))
+	awaitRegistered(t, f.agent)
 	f.expectNoneUnknown(begin)
 }
 

@@ -2,10 +2,12 @@ package leasesvc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -38,6 +41,8 @@ type replica struct {
 	peers     leasev1.PeerServiceClient
 	leases    leasev1.LeaseServiceClient
 	registry  *prometheus.Registry
+	// deaf is set while nothing that others send arrives.
+	deaf *atomic.Bool
 	// stop stops its parts in the order in which a process does; kill ends them without a message
 	// to any other process. Both may be called again.
 	stop, kill func()
@@ -64,7 +69,7 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 		t.Fatal(err)
 	}
 	killable := &killableListener{Listener: listener, open: map[net.Conn]struct{}{}}
-	r := &replica{t: t, address: listener.Addr().String(), registry: prometheus.NewRegistry()}
+	r := &replica{t: t, address: listener.Addr().String(), registry: prometheus.NewRegistry(), deaf: &killable.deaf}
 	member := term.Member{ID: id, Service: leasesvc.ServiceName, Cluster: p.cluster, GRPCAddress: r.address, StartTime: time.Now()}
 	r.candidate, err = term.New(etcd, term.Config{Member: member, Shards: p.config.Shards, TTL: replicaTTL, Logger: logger})
 	if err != nil {
@@ -76,13 +81,15 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
+	able := observe.NewChecks()
 	r.service, err = leasesvc.New(p.config, leasesvc.Deps{
 		Member: member, Kube: kube, Leadership: r.candidate, Etcd: etcd, Dial: dialLoopback, Logger: logger,
-		Metrics: r.registry, LoopSelection: append([]string{"*"}, p.loops...),
+		Metrics: r.registry, LoopSelection: append([]string{"*"}, p.loops...), Able: able,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.followChecks(able))
 	r.serve(killable, logger, func() { _ = etcd.Close() })
 	connection, err := dialLoopback(r.address)
 	if err != nil {
@@ -92,6 +99,22 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 	r.client, r.peers = leasev1.NewHeartbeatServiceClient(connection), leasev1.NewPeerServiceClient(connection)
 	r.leases = leasev1.NewLeaseServiceClient(connection)
 	return r
+}
+
+// followChecks tells the candidate what the checks say, as a process does.
+func (r *replica) followChecks(able *observe.Checks) (stop func()) {
+	end := background(func(ctx context.Context) error {
+		for ticker := time.NewTicker(100 * time.Millisecond); ; {
+			r.candidate.SetUnready(errors.Join(able.Failed()...))
+			select {
+			case <-ctx.Done():
+				ticker.Stop()
+				return nil
+			case <-ticker.C:
+			}
+		}
+	})
+	return func() { _ = end() }
 }
 
 // serve runs the replica until stop or kill.
@@ -174,6 +197,7 @@ func (r *replica) beats(name, result string) float64 {
 type killableListener struct {
 	net.Listener
 
+	deaf atomic.Bool
 	mu   sync.Mutex // guards open
 	open map[net.Conn]struct{}
 }
@@ -186,7 +210,27 @@ func (l *killableListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open[conn] = struct{}{}
-	return conn, nil
+	return &deafConn{Conn: conn, deaf: &l.deaf}, nil
+}
+
+// deafConn reads nothing while the replica is deaf, and writes as ever.
+type deafConn struct {
+	net.Conn
+	deaf   *atomic.Bool
+	closed atomic.Bool
+}
+
+func (c *deafConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	for c.deaf.Load() && !c.closed.Load() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return n, err
+}
+
+func (c *deafConn) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
 }
 
 func (l *killableListener) kill() {

@@ -233,22 +233,27 @@ func (m *meter) idle(now time.Time) bool {
 }
 
 // admitRegistrations returns how many of n registrations of a sender are admitted: no more than its
-// share, so that one identity does not keep out the others.
+// share, so that one identity does not keep out the others. It counts what this replica refuses to
+// all senders: such a holder may be a living one that does not reach the replica in time.
 func (s *Server) admitRegistrations(sender *sender, now time.Time, n int) int {
 	if sender != nil {
 		n = sender.meter.registrations.admit(now, n)
 	}
-	return s.registrations.admit(now, n)
+	admitted := s.registrations.admit(now, n)
+	s.refusedHolders.Add(uint64(n - admitted))
+	return admitted
 }
 
-// admitStream returns whether a sender may open a stream now. Otherwise holders that live may not
-// reach this replica in time.
+// admitStream returns whether a sender may open a stream now, and counts as admitRegistrations.
 func (s *Server) admitStream(sender *sender, now time.Time) bool {
-	if (sender == nil || sender.meter.newStreams.admit(now, 1) == 1) && s.newStreams.admit(now, 1) == 1 {
-		return true
+	if sender != nil && sender.meter.newStreams.admit(now, 1) == 0 {
+		return false
 	}
-	s.refusedHolders.Add(1)
-	return false
+	if s.newStreams.admit(now, 1) == 0 {
+		s.refusedHolders.Add(1)
+		return false
+	}
+	return true
 }
 
 // directive counts a message and returns what the sender must be told beside the answer. An error

@@ -17,9 +17,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// fullRetryAfter is when a holder may try again that was rejected because of MaxSessions.
-const fullRetryAfter = time.Minute
-
 // noLeaderRetryAfter is when a holder may try again while no replica leads its shard.
 const noLeaderRetryAfter = 500 * time.Millisecond
 
@@ -56,7 +53,6 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 	}
 	if result.Deferred {
 		r.server.metrics.deferred.Inc()
-		r.server.refusedHolders.Add(1)
 		// Each holder returns at another time, and before its next beat is due.
 		interval := r.server.Catalog.Get(registration.Holder.Key.Class).HeartbeatInterval
 		pause := jitter(min(2*r.server.registrations.retryAfter(time.Now()), interval))
@@ -70,12 +66,12 @@ func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, 
 		return &leasev1.Rejection{
 			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
 			Message:    fmt.Sprintf("user %q has opened %d leases here (--max-leases-per-identity)", registration.Owner, r.server.MaxLeasesPerIdentity),
-			RetryAfter: durationpb.New(jitter(2 * fullRetryAfter)),
+			RetryAfter: durationpb.New(jitter(2 * sessioncontroller.FullRetryAfter)),
 		}
 	}
 	r.server.metrics.count(result.Outcome, 1)
 	if result.Outcome == session.Full {
-		r.server.refusedHolders.Add(1)
+		r.server.fullHolders.Add(1)
 	}
 	if result.Outcome == session.TookOver {
 		r.server.reportTakeover(r.caller, r.method, registration.Holder)
@@ -170,7 +166,7 @@ func rejectionOf(outcome session.Outcome, supersededFor time.Duration) *leasev1.
 	case session.Full:
 		return &leasev1.Rejection{
 			Reason: string(reasonTooManyHolders), Code: code.Code_RESOURCE_EXHAUSTED,
-			Message: "this replica keeps no further leases", RetryAfter: durationpb.New(fullRetryAfter),
+			Message: "this replica keeps no further leases", RetryAfter: durationpb.New(sessioncontroller.FullRetryAfter),
 		}
 	case session.Unknown:
 		return &leasev1.Rejection{

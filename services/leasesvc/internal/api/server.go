@@ -116,8 +116,9 @@ type Server struct {
 	// servingStreams are the open streams on which a holder was registered.
 	servingStreams atomic.Int64
 	lostStreams    atomic.Uint64
-	refusedHolders atomic.Uint64
-	beats          atomic.Uint64 // received of callers that may send them
+	// refusedHolders were refused at a limit of this replica, fullHolders because the table is full.
+	refusedHolders, fullHolders atomic.Uint64
+	beats                       atomic.Uint64 // received of callers that may send them
 }
 
 // New returns a Server. It starts nothing.
@@ -152,7 +153,7 @@ func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
 // caller that may not beat is in them: they are evidence about the network.
 func (s *Server) Receipts() sessioncontroller.Receipts {
 	return sessioncontroller.Receipts{
-		Beats: s.beats.Load(), Streams: int(s.servingStreams.Load()), LostStreams: s.lostStreams.Load(), Refused: s.refusedHolders.Load(),
+		Beats: s.beats.Load(), Streams: int(s.servingStreams.Load()), LostStreams: s.lostStreams.Load(), Refused: s.refusedHolders.Load(), Full: s.fullHolders.Load(),
 	}
 }
 

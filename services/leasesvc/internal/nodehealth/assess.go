@@ -85,11 +85,14 @@ func (r Rules) kubeletStopped(now monotonic.Instant, c ClusterState, s *NodeStat
 // shard, less the silence that it inherited. The gain of the shard does not count for a session
 // that expired here: the previous holder of the shard handed over its silence.
 //
-// A Node that falls silent while this replica refuses connections or holders for lack of capacity
-// may be one of them, and gets the time to come back; see refusals.
+// The agent of a Node that falls silent while this replica refuses connections or holders for lack
+// of capacity may be refused, and gets the time to come back; see refusals. An agent that is heard
+// is not refused.
 func (r Rules) deadline(s *NodeState, c ClusterState, o Ownership) Assessment {
 	a := r.deadlineOfSigns(s, c, o)
-	a.Deadline = max(a.Deadline, c.refusals.verdict(a.Deadline, r.FirstBeat))
+	if !s.signs.sessionSpeaks() && s.signs.reportedSince == 0 {
+		a.Deadline = max(a.Deadline, c.refusals.verdict(a.Deadline))
+	}
 	return a
 }
 
@@ -113,13 +116,17 @@ func (r Rules) deadlineOfSigns(s *NodeState, c ClusterState, o Ownership) Assess
 	if inherited > 0 && heard < o.HeldSince {
 		deadline = max(deadline, r.leastDeadline(s, o))
 	}
-	return Assessment{Heard: heard, By: by, Deadline: deadline.Add(c.slow.took)}
+	deadline = deadline.Add(c.slow.took)
+	if s.hadSession() {
+		deadline = max(deadline, c.receiver.verdict(heard, r.GracePeriod))
+	}
+	return Assessment{Heard: heard, By: by, Deadline: deadline}
 }
 
 // deadlineAfterExpiry returns the expiry of the session, unless another sign of life, a new grace
 // period or a doubt about the receiver allows more.
 func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
-	a := Assessment{By: SessionBeat, Deadline: max(s.signs.expired, c.receiver.verdict(&s.signs, r.GracePeriod))}
+	a := Assessment{By: SessionBeat, Deadline: max(s.signs.expired, c.receiver.verdict(s.signs.expired, r.GracePeriod))}
 	allow := func(heard monotonic.Instant, by SignSource, grace time.Duration) {
 		if deadline := heard.Add(grace + c.slow.took); deadline > a.Deadline {
 			a = Assessment{Heard: heard, By: by, Deadline: deadline}

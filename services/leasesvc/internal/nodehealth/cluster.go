@@ -140,9 +140,9 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 }
 
 // Refused notes that this replica refused connections or holders for lack of capacity. Among them
-// may be living Nodes that this replica does not hear.
-func (c ClusterState) Refused(now monotonic.Instant) ClusterState {
-	c.refusals = c.refusals.next(now)
+// may be living Nodes that this replica does not hear. They try again within a time.
+func (c ClusterState) Refused(now monotonic.Instant, returnWithin time.Duration) ClusterState {
+	c.refusals = c.refusals.next(now, returnWithin)
 	return c
 }
 

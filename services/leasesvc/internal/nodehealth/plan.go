@@ -110,7 +110,7 @@ type Plan struct {
 // Nodes of the held shards, and with Authority.HoldsZones the NoExecute taints of all Nodes. The
 // returned ClusterState is for the next call.
 func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authority Authority) (Plan, ClusterState) {
-	cluster = cluster.withoutStale(nodes).withoutOldSlowness(now.Instant, r.GracePeriod).withoutOldRecovery(now.Instant, r.GracePeriod)
+	cluster = cluster.withoutStale(nodes).withoutOldSlowness(now.Instant, r.GracePeriod).withoutOldRecovery(now.Instant, r.GracePeriod).withoutOldRefusals(now.Instant)
 	p := pass{
 		Rules: r, now: now, authority: authority, cluster: cluster,
 		zones: map[string]*zoneCount{}, shards: map[int]*cohort{},
@@ -164,7 +164,7 @@ func (p *pass) doubtReceiver(nodes []NodeState) {
 	p.cluster = p.withMostSilent(p.now.Instant, p.cluster, nodes)
 	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod, p.FirstBeat)
 	for i := range nodes {
-		count.add(&nodes[i])
+		count.add(&nodes[i], p.missing(p.now.Instant, p.cluster, &nodes[i]))
 	}
 	p.cluster.receiver = p.cluster.receiver.next(p.now.Instant, count, p.authority.Connections.mostLost(), p.GracePeriod)
 }
@@ -230,7 +230,7 @@ func (p *pass) closeZones() {
 	p.cluster = p.cluster.withAllDown(p.now.Instant, down)
 }
 
-// collect finds the candidates among all Nodes, without regard to rates.
+// collect finds the candidates among all Nodes.
 func (p *pass) collect() {
 	_, uncertain := p.cluster.Uncertain()
 	p.candidates = make([]candidate, 0, len(p.silent)+len(p.drifted))

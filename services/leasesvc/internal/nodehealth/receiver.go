@@ -21,13 +21,20 @@ const (
 	significantNodes = 16
 	// significantShare is by how much the share of nodes that live elsewhere must be greater.
 	significantShare = 0.25
+	// deafShare is the share of silent sessions, of doubtfulSilence at least, from which a replica
+	// hears few of its holders.
+	deafShare = 0.8
+	// minReceiverDoubt is the least time of a doubt. The shards of a replica that hears few of its
+	// holders are at another one by then.
+	minReceiverDoubt = 20 * time.Second
 	// recheck is how long before the end of a doubt renewals are looked at, and by how much they
 	// extend it.
 	recheck = 15 * time.Second
-	// MaxReceiverDoubt bounds how long a doubt delays a verdict, and so does a series of refusals.
+	// MaxReceiverDoubt bounds how long a doubt delays a verdict, and how long refusals do.
 	MaxReceiverDoubt = 5 * time.Minute
-	// refusalsEnd is how long nothing is refused before the next refusal begins a new series.
-	refusalsEnd = time.Minute
+	// refusalsEnd is how long nothing is refused until a series of refusals is over: longer than a
+	// refused holder pauses.
+	refusalsEnd = 2 * time.Minute
 )
 
 // receiverDoubt is the doubt whether this replica receives the beats that are sent to it. It begins
@@ -42,19 +49,21 @@ type receiverDoubt struct {
 	until monotonic.Instant
 	// ended is when the last doubt ended; 0 for never. began is when it began.
 	began, ended monotonic.Instant
+	// deaf says that this replica hears few of its holders.
+	deaf bool
 	// settled says that the last doubt ended because its time was over, and not because holders
 	// came back.
 	settled bool
 }
 
-// verdict returns when the silence of a session counts that expired: during a doubt at its end, and
-// after it once a node had a grace period to come back.
-func (d receiverDoubt) verdict(s *signs, grace time.Duration) monotonic.Instant {
-	last := d.ended > 0 && s.expired <= d.ended && s.expired >= d.began.Add(-grace)
+// verdict returns when the silence of a node counts that began to be silent at a moment: during a
+// doubt at its end, and after it once the node had a grace period to come back.
+func (d receiverDoubt) verdict(silent monotonic.Instant, grace time.Duration) monotonic.Instant {
+	last := d.ended > 0 && silent <= d.ended && silent >= d.began.Add(-grace)
 	switch {
 	case last && d.settled:
 		return d.ended
-	case d.on && s.expired >= d.since.Add(-grace):
+	case d.on && silent >= d.since.Add(-grace):
 		return d.until
 	case last:
 		return d.ended.Add(grace)
@@ -66,6 +75,13 @@ func (d receiverDoubt) verdict(s *signs, grace time.Duration) monotonic.Instant 
 // sessions that expired count as no end of a node.
 func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bool) {
 	return c.receiver.since, c.receiver.until, c.receiver.on
+}
+
+// HearsFew returns whether this replica hears few of its holders or none, although it has the
+// capacity for them. Another replica may hear them.
+func (c ClusterState) HearsFew(now monotonic.Instant) bool {
+	_, _, refuses := c.Refusals(now)
+	return c.receiver.deaf && !refuses
 }
 
 // sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
@@ -82,8 +98,9 @@ type sessionCount struct {
 	ownRenewals, others, otherRenewals int
 }
 
-// add takes a Node into account.
-func (c *sessionCount) add(s *NodeState) {
+// add takes a Node into account. missing says that the Node had a session at a former leader and
+// that this replica has not heard it.
+func (c *sessionCount) add(s *NodeState, missing bool) {
 	if !s.Ownership.Held {
 		if s.traits.ready == corev1.ConditionUnknown {
 			return
@@ -102,18 +119,26 @@ func (c *sessionCount) add(s *NodeState) {
 		c.heard++
 		return
 	case session.Suspect:
+	case session.Gone:
+		if missing {
+			c.silent++
+		}
+		return
 	case session.Expired:
 		// The previous holder of the shard declared the Nodes that it did not doubt.
 		if s.signs.expired < c.expiredSince || !s.signs.expiredHere && s.traits.ready == corev1.ConditionUnknown {
 			return
 		}
-	default:
-		return
 	}
 	c.silent++
 	if s.signs.lastRenewal() > c.renewedSince {
 		c.ownRenewals++
 	}
+}
+
+// deaf returns whether few sessions or none are heard.
+func (c *sessionCount) deaf() bool {
+	return c.silent >= doubtfulSilence && float64(c.silent) >= deafShare*float64(c.heard+c.silent)
 }
 
 func (c *sessionCount) mostSilent() bool { return c.silent >= doubtfulSilence && c.silent > c.heard }
@@ -143,12 +168,13 @@ func (d receiverDoubt) newCount(now monotonic.Instant, grace, firstBeat time.Dur
 func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, grace time.Duration) receiverDoubt {
 	switch doubtful := r.mostSilent() || lost && r.silent >= doubtfulSilence; {
 	case doubtful && !d.on:
-		d.period, d.until = period{on: true, since: now}, now.Add(grace)
+		d.period, d.until = period{on: true, since: now}, now.Add(max(grace, minReceiverDoubt))
 	case !doubtful && d.on:
 		return receiverDoubt{began: d.since, ended: now}
 	case d.on && now > d.until:
 		return receiverDoubt{began: d.since, ended: d.until, settled: true}
 	}
+	d.deaf = d.on && r.deaf()
 	if d.on && now <= d.until && d.until.Sub(now) < recheck && r.contradicted() {
 		d.until = max(d.until, min(now.Add(recheck), d.since.Add(MaxReceiverDoubt)))
 	}
@@ -164,33 +190,40 @@ func (c Connections) mostLost() bool { return c.Lost >= doubtfulConnections && c
 
 // refusals is a series of moments at which this replica refused connections or holders for lack of
 // capacity, because many agents connect at once or because of an attack. The holders may be living
-// Nodes. They try again, and reach this replica at most Rules.FirstBeat after it refuses nothing
-// any more. A long series delays no verdict beyond MaxReceiverDoubt.
+// Nodes that try again. The refusals delay the verdict about a Node by MaxReceiverDoubt at most.
 type refusals struct {
-	// last is 0 before the first refusal.
-	since, last monotonic.Instant
+	// last is 0 without a series. until is when all refused holders have tried again.
+	since, last, until monotonic.Instant
 }
 
-func (r refusals) next(now monotonic.Instant) refusals {
-	if r.last == 0 || now.Sub(r.last) > refusalsEnd {
+func (r refusals) next(now monotonic.Instant, returnWithin time.Duration) refusals {
+	if r.last == 0 {
 		r.since = now
 	}
-	r.last = max(now, 1)
+	r.last, r.until = max(now, 1), max(r.until, now.Add(returnWithin))
 	return r
 }
 
-// verdict returns when the silence of a Node counts that would count at silent; 0 if the refusals
-// have no say.
-func (r refusals) verdict(silent monotonic.Instant, firstBeat time.Duration) monotonic.Instant {
+// verdict returns when the silence of a Node counts that would count at silent; 0 if that is before
+// the first refusal.
+func (r refusals) verdict(silent monotonic.Instant) monotonic.Instant {
 	if r.last == 0 || silent < r.since {
 		return 0
 	}
-	return min(r.last.Add(firstBeat), r.since.Add(MaxReceiverDoubt))
+	return min(r.until, silent.Add(MaxReceiverDoubt))
+}
+
+// withoutOldRefusals ends a series of refusals that is over.
+func (c ClusterState) withoutOldRefusals(now monotonic.Instant) ClusterState {
+	if now.Sub(c.refusals.last) > refusalsEnd {
+		c.refusals = refusals{}
+	}
+	return c
 }
 
 // Refusals returns since when this replica refuses connections or holders for lack of capacity, and
-// until when a Node that falls silent meanwhile is not marked Unknown.
-func (r Rules) Refusals(now monotonic.Instant, c ClusterState) (since, until monotonic.Instant, refuses bool) {
-	until = c.refusals.verdict(c.refusals.since, r.FirstBeat)
+// until when a Node that falls silent now is not marked Unknown.
+func (c ClusterState) Refusals(now monotonic.Instant) (since, until monotonic.Instant, refuses bool) {
+	until = c.refusals.verdict(now)
 	return c.refusals.since, until, until > now
 }

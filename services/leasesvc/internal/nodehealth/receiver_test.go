@@ -94,6 +94,88 @@ func TestPlan_DeathOfAllNodesIsDeclaredAGracePeriodLater(t *testing.T) {
 	}
 }
 
+// Another replica should have the shards of one that hears few nodes, unless it refuses them itself.
+func TestClusterState_HearsFew(t *testing.T) {
+	for what, c := range map[string]struct {
+		silent  int
+		refuses bool
+		want    bool
+	}{
+		"no silent node":           {silent: 0},
+		"few silent nodes":         {silent: 3},
+		"seven of ten are silent":  {silent: 70},
+		"eight of ten are silent":  {silent: 80, want: true},
+		"all are silent":           {silent: 100, want: true},
+		"all are silent, refusing": {silent: 100, refuses: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newSessionFixture(t, 100)
+			w.cut(w.names[:c.silent], func() {
+				if c.refuses {
+					w.cluster = w.cluster.Refused(w.now, w.rules.FirstBeat)
+				}
+			})
+			if got := w.cluster.HearsFew(w.now); got != c.want {
+				t.Errorf("HearsFew = %v, want %v", got, c.want)
+			}
+			for _, name := range w.names {
+				w.sessions[name] = session.Alive
+			}
+			w.run(time.Second)
+			if w.cluster.HearsFew(w.now) {
+				t.Error("HearsFew is true after all nodes came back")
+			}
+		})
+	}
+}
+
+// A leader gains shards of nodes that had sessions, and hears none of them: it is the one that is cut
+// off, or all nodes died meanwhile.
+func TestPlan_LeaderThatNeverHeardItsNodesDoubts(t *testing.T) {
+	for heard, marked := range map[int]int{0: 10, 7: 3} {
+		t.Run(fmt.Sprintf("%d of 10 are heard", heard), func(t *testing.T) {
+			w := newFixture(t, 10)
+			for _, name := range w.names {
+				w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true}
+				w.ownership[name] = nodehealth.Ownership{}
+			}
+			w.run(time.Minute)
+			for _, name := range w.names {
+				w.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: w.now}
+			}
+			for _, name := range w.names[:heard] {
+				w.sessions[name] = session.Alive
+			}
+			w.run(20 * time.Second)
+			if few := w.cluster.HearsFew(w.now); few != (heard == 0) {
+				t.Errorf("HearsFew = %v", few)
+			}
+			w.run(w.rules.GracePeriod - 10*time.Second)
+			if got, want := w.unknown(), marked; heard == 0 && got != 0 || heard > 0 && got != want {
+				t.Errorf("%d nodes are marked after a grace period, want %d unless the leader doubts", got, want)
+			}
+			w.run(w.rules.GracePeriod)
+			if got := w.unknown(); got != marked {
+				t.Errorf("%d nodes are marked in the end, want %d", got, marked)
+			}
+		})
+	}
+}
+
+// Shards move away within ten seconds of a doubt, also if the grace period of nodes is shorter.
+func TestPlan_DoubtOutlastsAChangeOfTheLeader(t *testing.T) {
+	w := newSessionFixture(t, 100)
+	w.rules.GracePeriod = 5 * time.Second
+	w.cut(w.names, nothing)
+	since, until, doubts := w.cluster.ReceiverDoubt()
+	if lasts := until.Sub(since); !doubts || lasts != 20*time.Second {
+		t.Errorf("the doubt lasts %v, want 20s", lasts)
+	}
+	if got := w.unknown(); got > 0 {
+		t.Errorf("%d nodes are marked during the doubt", got)
+	}
+}
+
 // A rack is a part of the nodes: the beats of the others arrive, so the receiver is not doubted.
 func TestPlan_DeathOfARackIsDeclaredAtOnce(t *testing.T) {
 	w := newSessionFixture(t, 100)

@@ -107,6 +107,17 @@ func (r Rules) withMostSilent(now monotonic.Instant, c ClusterState, nodes []Nod
 	return c
 }
 
+// missing returns whether leasesvc renewed the Lease of a Node last, so that the Node had a session,
+// and this replica has heard nothing of it.
+func (r Rules) missing(now monotonic.Instant, c ClusterState, s *NodeState) bool {
+	return s.hadSession() && r.quiet(now, c, s) > 0
+}
+
+// hadSession returns whether a Node without a session had one at a former leader, and is not marked.
+func (s *NodeState) hadSession() bool {
+	return s.Ownership.Held && s.signs.session == session.Gone && s.signs.lease.version != "" && !s.signs.kubeletsLease && !s.traits.unknown
+}
+
 // stillInherited returns the part of the inherited silence that followed the last sign of life.
 func (r Rules) stillInherited(c ClusterState, s *NodeState) time.Duration {
 	ended := c.silenceStart(r.GracePeriod)
@@ -132,8 +143,11 @@ func (c ClusterState) inherited(o Ownership) time.Duration {
 	return o.Inherited
 }
 
+// refusedIn returns whether a present series of refusals may concern a Node whose shard was gained.
+// A series that was long at that time does not, so that each change of the leader during an attack
+// costs no further grace period.
 func (c ClusterState) refusedIn(o Ownership) bool {
-	return c.refusals.last > 0 && c.refusals.last >= o.HeldSince
+	return c.refusals.last > 0 && c.refusals.last >= o.HeldSince && o.HeldSince <= c.refusals.since.Add(MaxReceiverDoubt)
 }
 
 // leastDeadline returns the first moment at which a Node may be silent that was silent under other

@@ -118,7 +118,7 @@ func TestSilences_DoubtAddsNothing(t *testing.T) {
 			w.cluster = w.cluster.CheckFailed(w.now, nodehealth.CheckFailure{})
 		},
 		"the process was late": func(w *fixture) { w.cluster = w.cluster.Delayed(w.now) },
-		"holders were refused": func(w *fixture) { w.cluster = w.cluster.Refused(w.now) },
+		"holders were refused": func(w *fixture) { w.cluster = w.cluster.Refused(w.now, w.rules.FirstBeat) },
 		"most Nodes are silent": func(w *fixture) {
 			w.run(13 * time.Second)
 		},
@@ -142,14 +142,14 @@ func TestPlan_RefusedHoldersLeaveTheFullGracePeriod(t *testing.T) {
 	w := newFixture(t, 4)
 	w.gain(silences{"n0": time.Hour})
 	w.run(10*time.Second, w.names[1:]...)
-	w.cluster = w.cluster.Refused(w.now)
+	w.cluster = w.cluster.Refused(w.now, w.rules.FirstBeat)
 	w.run(40*time.Second, w.names[1:]...)
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.run(time.Second, w.names[1:]...)
 	w.expectReady("n0", corev1.ConditionUnknown)
 
 	w = newFixture(t, 4)
-	w.cluster = w.cluster.Refused(w.now)
+	w.cluster = w.cluster.Refused(w.now, w.rules.FirstBeat)
 	w.run(time.Minute, w.names...)
 	w.gain(silences{"n0": time.Hour})
 	w.run(16*time.Second, w.names[1:]...)
@@ -205,7 +205,7 @@ func TestPlan_RefusedHoldersDelayTheEndOfASession(t *testing.T) {
 	w.gain(nil)
 	w.sessions["n0"] = session.Alive
 	w.run(time.Second, w.names[1:]...)
-	w.cluster = w.cluster.Refused(w.now)
+	w.cluster = w.cluster.Refused(w.now, w.rules.FirstBeat)
 	w.sessions["n0"] = session.Expired
 	w.run(49*time.Second, w.names[1:]...)
 	w.expectReady("n0", corev1.ConditionTrue)

@@ -141,7 +141,7 @@ func (c *candidate) silenceReason(now monotonic.Instant) string {
 		return fmt.Sprintf("its kubelet gave no sign of life for %v, the last was of its %v; its session proves an agent that does not observe the kubelet",
 			since(a.Heard), a.By)
 	case a.By == SessionBeat && c.node.signs.session == session.Expired:
-		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(a.Deadline))
+		return fmt.Sprintf("its session expired %v ago, and there is no other sign of life", since(c.node.signs.expired))
 	case a.By == GraceStart:
 		return fmt.Sprintf("no sign of life in the %v that count", since(a.Heard))
 	default:

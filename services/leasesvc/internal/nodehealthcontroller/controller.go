@@ -140,7 +140,11 @@ type Evictions interface {
 }
 
 // Controller is node health on one replica.
-type Controller struct{ cfg Config }
+type Controller struct {
+	cfg Config
+	// lastReceipts belong to Run. What was refused before the loop restarts is not refused again.
+	lastReceipts sessioncontroller.Receipts
+}
 
 // New returns a Controller. It starts nothing.
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
@@ -151,7 +155,7 @@ func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 // refuses to show Leases. An unreachable kube-apiserver is no error, because other replicas do no
 // better. Run fails if the cache is behind for relistAfter.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
-	r := newRun(c.cfg, cluster, report)
+	r := newRun(c.cfg, cluster, &c.lastReceipts, report)
 	return nodestore.Loop{
 		Name: "node health", Interval: Tick, Report: report, Start: r.start, Pass: r.pass, End: r.end,
 	}.Run(ctx, cluster.Cache)

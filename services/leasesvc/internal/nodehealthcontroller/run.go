@@ -53,9 +53,9 @@ type run struct {
 	checkTimeout   time.Duration     // of the next self-check
 	denied         error             // of the last self-check, if kube-apiserver refused it
 	connections    connectionWindow
-	refusals       uint64               // as last read of Receipts
-	silences       *nodehealth.Silences // nil before they are due
-	silencesAt     monotonic.Instant    // when they were determined
+	lastReceipts   *sessioncontroller.Receipts // as last read, of the Controller
+	silences       *nodehealth.Silences        // nil before they are due
+	silencesAt     monotonic.Instant           // when they were determined
 	reportAt       monotonic.Instant
 	failed         error                  // of the last write
 	loggedCause    nodehealth.Cause       // as last logged
@@ -73,11 +73,11 @@ type run struct {
 	results           chan result
 }
 
-func newRun(cfg Config, cluster Cluster, report func(error)) *run {
+func newRun(cfg Config, cluster Cluster, lastReceipts *sessioncontroller.Receipts, report func(error)) *run {
 	unread := make(chan struct{})
 	close(unread) // HeldShards has not been read yet
 	r := &run{
-		Config: cfg, Cluster: cluster, report: report,
+		Config: cfg, Cluster: cluster, report: report, lastReceipts: lastReceipts,
 		verdicts: verdicts{}, answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
 		checkTimeout: minTimeout, connections: connectionWindow{length: cfg.Rules.GracePeriod}, scans: map[string]*podScan{}, holds: map[Holds]*Holds{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
 		terms: make([]*sessioncontroller.HeldShard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), termsChanged: unread,
@@ -122,9 +122,7 @@ func (r *run) pass() error {
 	r.collectResults()
 	r.observeChanges()
 	receipts, zones := r.Receipts(), r.terms[ZoneShard] != nil
-	if receipts.Refused != r.refusals {
-		r.refusals, r.state = receipts.Refused, r.state.Refused(now)
-	}
+	r.observeRefusals(receipts)
 	if r.checking {
 		r.state = r.state.CheckRuns(r.checkBegun, r.now.Instant)
 	}
@@ -283,6 +281,18 @@ func (r *run) observe(name string) {
 	}
 }
 
+// observeRefusals notes what this replica has refused since the last pass, also of an earlier run.
+func (r *run) observeRefusals(now sessioncontroller.Receipts) {
+	last := *r.lastReceipts
+	*r.lastReceipts = now
+	if now.Refused != last.Refused {
+		r.state = r.state.Refused(r.now.Instant, r.Rules.FirstBeat)
+	}
+	if now.Full != last.Full {
+		r.state = r.state.Refused(r.now.Instant, sessioncontroller.FullRetryAfter*3/2+r.Rules.FirstBeat)
+	}
+}
+
 func (r *run) observation(node *corev1.Node) nodehealth.Observation {
 	s := r.Sessions.Session(node.Name)
 	return nodehealth.Observation{
@@ -312,9 +322,9 @@ func (r *run) release(name string) {
 func (r *run) publish(plan *nodehealth.Plan) {
 	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence, Silences: r.silences}
 	if since, until, doubts := r.state.ReceiverDoubt(); doubts {
-		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until}
+		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until, HearsFew: r.state.HearsFew(r.now.Instant)}
 	}
-	if since, until, refuses := r.Rules.Refusals(r.now.Instant, r.state); refuses {
+	if since, until, refuses := r.state.Refusals(r.now.Instant); refuses {
 		snapshot.Refusals = &Refusals{Since: since, Until: until}
 	}
 	if uncertainty, uncertain := r.state.Uncertain(); uncertain {
@@ -390,7 +400,7 @@ func (r *run) logState(plan *nodehealth.Plan) {
 			r.Logger.Info("expired sessions mark nodes again")
 		}
 	}
-	if _, _, refuses := r.Rules.Refusals(r.now.Instant, r.state); refuses != r.loggedRefusals {
+	if _, _, refuses := r.state.Refusals(r.now.Instant); refuses != r.loggedRefusals {
 		if r.loggedRefusals = refuses; refuses {
 			r.Logger.Warn("connections or holders are refused for lack of capacity: nodes that fall silent meanwhile are not marked for now",
 				"at_most", nodehealth.MaxReceiverDoubt)

@@ -41,8 +41,12 @@ type Snapshot struct {
 }
 
 // ReceiverDoubt is a time in which expired sessions mark no Node, because most sessions or
-// connections fell silent together.
-type ReceiverDoubt struct{ Since, Until monotonic.Instant }
+// connections fell silent together. HearsFew says that few holders are heard or none, so that
+// another replica should have the shards.
+type ReceiverDoubt struct {
+	Since, Until monotonic.Instant
+	HearsFew     bool
+}
 
 // Refusals is a time in which this replica refuses connections or holders for lack of capacity, and
 // in which a Node that falls silent is not marked.

@@ -35,8 +35,8 @@ const (
 	leaseOnlyClass = "node.lease"
 )
 
-// CheckpointsConfig configures Checkpoints. Metrics may be nil, and NodeSilences if node health
-// does not run.
+// CheckpointsConfig configures Checkpoints. Metrics may be nil, and NodeSilences and Doubt if node
+// health does not run.
 type CheckpointsConfig struct {
 	Store   *CheckpointStore
 	Catalog *class.Catalog
@@ -46,6 +46,9 @@ type CheckpointsConfig struct {
 	// NodeSilences returns the Nodes of a shard that have no session and are silent; false while
 	// node health does not judge the shard. It does not block.
 	NodeSilences func(shard int) (silences []NodeSilence, judged bool)
+	// Doubt returns for how long this replica has doubted that it hears living holders; false if it
+	// does not. It does not block.
+	Doubt func() (lasted time.Duration, doubts bool)
 	// NodeGrace is the grace period of Nodes without a session.
 	NodeGrace time.Duration
 }
@@ -199,9 +202,18 @@ func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controll
 	}
 }
 
+// entries leaves out the holders that fell silent during a doubt, or less than a grace period before it: the
+// next replica may hear them, and gives them a full grace period.
 func (c *Checkpoints) entries(silences []session.Silence) []checkpoint.Entry {
+	lasted, doubts := time.Duration(0), false
+	if c.Doubt != nil {
+		lasted, doubts = c.Doubt()
+	}
 	entries := make([]checkpoint.Entry, 0, len(silences))
 	for _, s := range silences {
+		if doubts && s.For < lasted+c.Catalog.Get(s.Holder.Key.Class).Grace {
+			continue
+		}
 		entries = append(entries, checkpoint.Entry{
 			Class: c.Catalog.Get(s.Holder.Key.Class).Name, Name: s.Holder.Key.Name, Boot: s.Holder.Boot, Silence: s.For,
 		})

@@ -317,8 +317,12 @@ type Receipts struct {
 	// LostStreams are the streams that ended although neither this replica nor the client ended
 	// them in order: the connection was lost, or the client is gone.
 	LostStreams uint64
-	// Refused are the holders that were refused for lack of capacity, at the rate of registrations
-	// or because the table was full, the streams that were refused at the rate of new streams, and
-	// the connections that were refused for all clients.
-	Refused uint64
+	// Refused are the holders that were refused at the rate of registrations, the streams that were
+	// refused at the rate of new streams, and the connections that were refused, each at a limit of
+	// the replica and not of one client. Full are the holders that were refused because the table
+	// was full. They return after FullRetryAfter, and up to a half of that more.
+	Refused, Full uint64
 }
+
+// FullRetryAfter is when a holder may try again that found a full table.
+const FullRetryAfter = time.Minute
