@@ -31,8 +31,12 @@ func (w *world) inject(number int, step schedule.Step) error {
 	for i, f := range step {
 		injecting.Go(func() {
 			pause(context.Background(), f.Start-time.Since(began))
+			target := w.leader(f.Service)
 			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
-			err := w.injectOne(f)
+			if f.Kind == schedule.CallsCut || f.Kind == schedule.CallsCutLong {
+				window.Deaf = target.name + "#"
+			}
+			err := w.injectOne(target, f)
 			if window.To = window.From; f.Duration > 0 {
 				window.To = w.now()
 			}
@@ -56,9 +60,9 @@ func (w *world) inject(number int, step schedule.Step) error {
 	return errors.Join(results...)
 }
 
-// injectOne injects one fault and reverts it after its duration.
-func (w *world) injectOne(f schedule.Fault) error {
-	target := w.leader(f.Service)
+// injectOne injects one fault and reverts it after its duration. A fault of one replica is in the
+// target; that is nil for a fault that concerns all services.
+func (w *world) injectOne(target *slot, f schedule.Fault) error {
 	if inject := programInjections()[f.Kind]; inject != nil {
 		return inject(w, target, f)
 	}
@@ -95,7 +99,7 @@ func (w *world) injectOne(f schedule.Fault) error {
 		hold(f.Duration, blocks...)
 	case schedule.Compact:
 		return w.compact(target, f.Duration)
-	case schedule.CallsCut:
+	case schedule.CallsCut, schedule.CallsCutLong:
 		hold(f.Duration, target.calls.BlockToTarget)
 	case schedule.CallsSlow:
 		target.calls.SetDelay(200 * time.Millisecond)

@@ -1,11 +1,24 @@
 package oracle
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
+
+// hearing returns the parts of a claim in which its holder runs and may hear its nodes, in order.
+func hearing(h history.History, c history.Claim) []history.Down {
+	h.Downs = slices.Clone(h.Downs)
+	for i := range h.Windows {
+		if w := &h.Windows[i]; w.Deaf != "" && strings.HasPrefix(c.Holder, w.Deaf) {
+			h.Downs = append(h.Downs, history.Down{Process: c.Holder, From: w.From, To: w.To})
+		}
+	}
+	return running(h, c)
+}
 
 // Observation is how leaders observe silent nodes: what is promised of the time until one is
 // marked.
@@ -26,7 +39,7 @@ func (o Observation) markedBy(h history.History, node string, died time.Duration
 	inherited := time.Duration(0)
 	number := shard.Of("node", node, h.Shards[history.Leasesvc])
 	for _, claim := range claimsByShard(h)[shardOf{history.Leasesvc, number}] {
-		for _, term := range running(h, claim) {
+		for _, term := range hearing(h, claim) {
 			from := max(term.From, died)
 			need := o.Grace
 			if inherited > 0 {

@@ -13,9 +13,10 @@ func TestMarkedBy_AddsUpWhatLeadersObserve(t *testing.T) {
 		return history.Claim{Service: history.Leasesvc, Holder: process, Epoch: epoch, From: from, To: to}
 	}
 	for name, c := range map[string]struct {
-		claims []history.Claim
-		downs  []history.Down
-		want   time.Duration
+		claims  []history.Claim
+		downs   []history.Down
+		windows []history.Window
+		want    time.Duration
 	}{
 		"one leader":                         {claims: []history.Claim{term("a", 1, 0, 0)}, want: 30 * s},
 		"a change before much was observed":  {claims: []history.Claim{term("a", 1, 0, 17*s), term("b", 2, 18*s, 0)}, want: 38 * s},
@@ -27,9 +28,15 @@ func TestMarkedBy_AddsUpWhatLeadersObserve(t *testing.T) {
 		"a leader that is frozen observes nothing": {
 			claims: []history.Claim{term("a", 1, 0, 25*s), term("b", 2, 25*s, 0)}, downs: []history.Down{{Process: "a", From: 20 * s}}, want: 38 * s,
 		},
+		"a leader that hears nothing observes nothing": {
+			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "a", From: 9 * s, To: 25 * s}}, want: 45 * s,
+		},
+		"another process that hears nothing delays no mark": {
+			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "b", From: 9 * s, To: 25 * s}}, want: 30 * s,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := history.History{End: 60 * s, Shards: map[string]int{history.Leasesvc: 1}, Claims: c.claims, Downs: c.downs}
+			h := history.History{End: 60 * s, Shards: map[string]int{history.Leasesvc: 1}, Claims: c.claims, Downs: c.downs, Windows: c.windows}
 			if got := o.markedBy(h, "n", 10*s); got != c.want {
 				t.Errorf("markedBy = %v, want %v", got, c.want)
 			}

@@ -35,6 +35,7 @@ const (
 	Starved         Kind = "leader starved of CPU"
 	AddressFreed    Kind = "address in use freed"
 	CutTwice        Kind = "etcd link cut twice"
+	CallsCutLong    Kind = "calls cut for long"
 )
 
 // Entry is one row of the table.
@@ -94,7 +95,9 @@ func Table() []Entry {
 		{Kind: Starved, Signals: true, Number: "F11", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the replica with the most shards runs 10 ms of each 100 ms"},
 		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
 		{Kind: AddressFreed, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
-	}, programEntries(), etcdEntries())
+	}, programEntries(), etcdEntries(), []Entry{
+		{Kind: CallsCutLong, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, What: "the same for longer than a silent node needs to be marked, after a leader has doubted that it hears its nodes"},
+	})
 }
 
 // linkOf names the link of a replica that a fault disturbs.
@@ -102,7 +105,7 @@ func linkOf(kind Kind) string {
 	switch kind {
 	case CutBoth, CutToEtcd, CutFromEtcd, CutTwice, EtcdFrozen, Compact, EtcdLossy, EtcdMemberCut:
 		return "etcd"
-	case CallsCut, CallsSlow, CallsLossy:
+	case CallsCut, CallsCutLong, CallsSlow, CallsLossy:
 		return "calls"
 	case SlowAPIServer, Throttled, Conflicts, StalledWatches, LateWatches, KubeLossy, RepairInterrupted:
 		return "kube-apiserver"
