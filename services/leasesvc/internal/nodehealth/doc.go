@@ -41,9 +41,12 @@
 //     there. If most sessions or connections of this replica are silent, the replica may be cut
 //     off: they count one grace period later, or MaxReceiverDoubt later as long as renewed Leases
 //     contradict them.
-//   - While this replica refuses connections or holders for lack of capacity, a Node that falls
-//     silent may be one of them. It is marked Rules.FirstBeat after the last refusal, or
-//     MaxReceiverDoubt after the first one of the series.
+//   - A Node without a session whose Lease leasesvc renewed last had a session at a former leader. If
+//     this replica gained its shard and hears few such Nodes, it doubts as above. Another replica
+//     should have the shards of one that hears few Nodes: see ClusterState.HearsFew.
+//   - While this replica refuses connections or holders for lack of capacity, the agent of a Node
+//     that falls silent may be refused. The Node is marked when all that were refused have tried
+//     again, or MaxReceiverDoubt after the verdict without refusals.
 //   - Without a session the grace period counts from the last sign of life, or from when the shard
 //     was gained, less the silence that earlier holders of the shard observed. See Silences.
 //
@@ -67,8 +70,9 @@
 // Nothing is inherited that a holder may not have observed. A holder that is uncertain, that doubts
 // its receiver, or most of whose Nodes are silent passes on what it inherited and adds nothing. It
 // does not count what it inherited while most of its Nodes are silent, nor in a term in which it
-// refused a holder of a session for lack of capacity. After an outage of kube-apiserver that it
-// saw, silence from before does not count.
+// refused a holder or a connection for lack of capacity. A refusal more than two minutes ago does
+// not count, nor a series of refusals that had lasted for MaxReceiverDoubt when the term began.
+// After an outage of kube-apiserver that it saw, silence from before does not count.
 //
 // # Invariants
 //

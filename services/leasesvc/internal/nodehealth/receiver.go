@@ -39,7 +39,8 @@ const (
 
 // receiverDoubt is the doubt whether this replica receives the beats that are sent to it. It begins
 // when most of its sessions are silent, or most connections of agents were lost: a certificate that
-// has expired and a network policy have this effect, and so has a failure of all nodes. For a grace
+// has expired and a network policy have this effect, and so has a failure of all nodes. A Node that
+// had a session at a former leader, and none here, counts as a silent session. For a grace
 // period, no session that expired counts as the end of a node. Until its end, it is extended as
 // long as Leases are renewed that should not be: by the kubelets of silent sessions, or for Nodes
 // of other replicas.

@@ -34,8 +34,8 @@ type Silences struct {
 
 // Silences returns what the next holders of the held shards inherit. Doubts about the observation
 // of this replica are never inherited as silence: it is uncertain, it doubts its receiver, it
-// refused holders, or most Nodes are silent. The silence of a session is in the checkpoint of the
-// sessions.
+// refused holders or connections, or most Nodes are silent. The silence of a session is in the
+// checkpoint of the sessions.
 func (r Rules) Silences(now monotonic.Instant, c ClusterState, nodes []NodeState) Silences {
 	_, uncertain := c.Uncertain()
 	silences := Silences{ByShard: map[int][]Silence{}, Doubted: uncertain || c.receiver.on || c.mostSilent}
@@ -134,8 +134,8 @@ func (r Rules) stillInherited(c ClusterState, s *NodeState) time.Duration {
 }
 
 // inherited returns the silence under other holders that counts here. Once this replica refused a
-// holder in this term, a Node that it has not heard may be alive. So it may while most Nodes are
-// silent.
+// holder or a connection in this term, a Node that it has not heard may be alive. So it may while
+// most Nodes are silent.
 func (c ClusterState) inherited(o Ownership) time.Duration {
 	if c.mostSilent || c.refusedIn(o) {
 		return 0

@@ -27,7 +27,7 @@ type Snapshot struct {
 	Uncertainty *nodehealth.Uncertainty
 	// ReceiverDoubt is nil if this replica does not doubt what it receives.
 	ReceiverDoubt *ReceiverDoubt
-	// Refusals is nil if this replica has refused nothing of late.
+	// Refusals is nil if no refusal delays the mark of a Node that falls silent now.
 	Refusals *Refusals
 	// Shards are the held ones.
 	Shards sessioncontroller.ServedShards
