@@ -58,8 +58,9 @@ type Config struct {
 	AgeTolerance time.Duration
 	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
 	// s. Each is at most half of the granted TTL, if that is above a second: a session does not
-	// survive longer waits for a server that is silent. Later responses may take two intervals of the class with the shortest interval on the
-	// stream, one interval with BeatOnReport, and at least a second.
+	// survive longer waits for a server that is silent. Later responses may take two intervals of
+	// the class with the shortest interval on the stream, one interval with BeatOnReport, and at
+	// least a second.
 	AnswerTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause before a reconnection, and before a holder
 	// registers again whose owner is unknown; 0 means 200 ms and 5 s. A pause is at most a quarter

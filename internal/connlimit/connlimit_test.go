@@ -555,8 +555,8 @@ func TestTLS_ConnectionWaitsForTheHandshakesBeforeIt(t *testing.T) {
 	}
 }
 
-// A client that sends byte after byte waits for no longer than another one, so it keeps those behind
-// it waiting no longer.
+// A client that sends byte after byte waits for no longer than another one, so it keeps those
+// behind it waiting no longer.
 func TestTLS_NoConnectionWaitsLong(t *testing.T) {
 	t.Parallel() // it mostly waits
 	for name, pause := range map[string]time.Duration{"silent": 0, "byte after byte": 200 * time.Millisecond} {

@@ -71,7 +71,8 @@ func (l *listener) Accept() (net.Conn, error) {
 // if the listener was closed.
 func (l *listener) admit(raw net.Conn) (c *conn, reason string, err error) {
 	for begin := time.Now(); ; {
-		// A client that sends byte after byte would never have waited for long by the kernel's word.
+		// A client that sends byte after byte would never have waited for long by the kernel's
+		// word.
 		if l.handshake && max(waitedFor(raw), time.Since(begin)) > longestWait {
 			return nil, tooManyHandshakes, nil
 		}

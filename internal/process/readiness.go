@@ -25,8 +25,8 @@ func forServingOnly(check func() error) func() error {
 	}
 }
 
-// notReadyForTerms returns why this replica cannot do the work of a term: a dependency is missing, a
-// check of Deps.Able fails, or its loops keep failing. It returns nil if it can.
+// notReadyForTerms returns why this replica cannot do the work of a term: a dependency is missing,
+// a check of Deps.Able fails, or its loops keep failing. It returns nil if it can.
 //
 // The result differs from readiness for RPCs. It excludes the session with etcd, because without
 // one there is no term. It also excludes an unfinished first pass of a loop: in a large cluster the

@@ -129,8 +129,8 @@ func TestNodeHealth_NoNodeIsMarkedUnknownAfterAKilledReplica(t *testing.T) {
 	f.expectNoneUnknown(begin)
 }
 
-// One of two replicas hears none of its agents for longer than every grace period, as with a network
-// policy. The other one gets its shards and hears them.
+// One of two replicas hears none of its agents for longer than every grace period, as with a
+// network policy. The other one gets its shards and hears them.
 func TestNodeHealth_NoNodeIsMarkedUnknownByAReplicaThatHearsNone(t *testing.T) {
 	t.Parallel() // it mostly waits
 	f := newReplicatedNodes(t, nodeGrace, 30, 4)

@@ -116,7 +116,8 @@ type Server struct {
 	// servingStreams are the open streams on which a holder was registered.
 	servingStreams atomic.Int64
 	lostStreams    atomic.Uint64
-	// refusedHolders were refused at a limit of this replica, fullHolders because the table is full.
+	// refusedHolders were refused at a limit of this replica, fullHolders because the table is
+	// full.
 	refusedHolders, fullHolders atomic.Uint64
 	beats                       atomic.Uint64 // received of callers that may send them
 }

@@ -41,9 +41,9 @@
 //     there. If most sessions or connections of this replica are silent, the replica may be cut
 //     off: they count one grace period later, or MaxReceiverDoubt later as long as renewed Leases
 //     contradict them.
-//   - A Node without a session whose Lease leasesvc renewed last had a session at a former leader. If
-//     this replica gained its shard and hears few such Nodes, it doubts as above. Another replica
-//     should have the shards of one that hears few Nodes: see ClusterState.HearsFew.
+//   - A Node without a session whose Lease leasesvc renewed last had a session at a former leader.
+//     If this replica gained its shard and hears few such Nodes, it doubts as above. Another
+//     replica should have the shards of one that hears few Nodes: see ClusterState.HearsFew.
 //   - While this replica refuses connections or holders for lack of capacity, the agent of a Node
 //     that falls silent may be refused. The Node is marked when all that were refused have tried
 //     again, or MaxReceiverDoubt after the verdict without refusals.

@@ -94,7 +94,8 @@ func TestPlan_DeathOfAllNodesIsDeclaredAGracePeriodLater(t *testing.T) {
 	}
 }
 
-// Another replica should have the shards of one that hears few nodes, unless it refuses them itself.
+// Another replica should have the shards of one that hears few nodes, unless it refuses them
+// itself.
 func TestClusterState_HearsFew(t *testing.T) {
 	for what, c := range map[string]struct {
 		silent  int
@@ -129,8 +130,8 @@ func TestClusterState_HearsFew(t *testing.T) {
 	}
 }
 
-// A leader gains shards of nodes that had sessions, and hears none of them: it is the one that is cut
-// off, or all nodes died meanwhile.
+// A leader gains shards of nodes that had sessions, and hears none of them: it is the one that is
+// cut off, or all nodes died meanwhile.
 func TestPlan_LeaderThatNeverHeardItsNodesDoubts(t *testing.T) {
 	for heard, marked := range map[int]int{0: 10, 7: 3} {
 		t.Run(fmt.Sprintf("%d of 10 are heard", heard), func(t *testing.T) {

@@ -107,13 +107,14 @@ func (r Rules) withMostSilent(now monotonic.Instant, c ClusterState, nodes []Nod
 	return c
 }
 
-// missing returns whether leasesvc renewed the Lease of a Node last, so that the Node had a session,
-// and this replica has heard nothing of it.
+// missing returns whether leasesvc renewed the Lease of a Node last, so that the Node had a
+// session, and this replica has heard nothing of it.
 func (r Rules) missing(now monotonic.Instant, c ClusterState, s *NodeState) bool {
 	return s.hadSession() && r.quiet(now, c, s) > 0
 }
 
-// hadSession returns whether a Node without a session had one at a former leader, and is not marked.
+// hadSession returns whether a Node without a session had one at a former leader, and is not
+// marked.
 func (s *NodeState) hadSession() bool {
 	return s.Ownership.Held && s.signs.session == session.Gone && s.signs.lease.version != "" && !s.signs.kubeletsLease && !s.traits.unknown
 }

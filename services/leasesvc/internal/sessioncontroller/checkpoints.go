@@ -202,8 +202,8 @@ func (c *Checkpoints) Save(ctx context.Context, t *term.Term, sessions *Controll
 	}
 }
 
-// entries leaves out the holders that fell silent during a doubt, or less than a grace period before it: the
-// next replica may hear them, and gives them a full grace period.
+// entries leaves out the holders that fell silent during a doubt, or less than a grace period
+// before it: the next replica may hear them, and gives them a full grace period.
 func (c *Checkpoints) entries(silences []session.Silence) []checkpoint.Entry {
 	lasted, doubts := time.Duration(0), false
 	if c.Doubt != nil {

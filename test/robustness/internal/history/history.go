@@ -65,8 +65,8 @@ type Window struct {
 	Shows []string
 	// Graceful says that no client may notice the fault.
 	Graceful bool
-	// Deaf is how the names of the processes begin that receive nothing from their callers meanwhile:
-	// those of one replica. It is empty if all may receive.
+	// Deaf is how the names of the processes begin that receive nothing from their callers
+	// meanwhile: those of one replica. It is empty if all may receive.
 	Deaf string
 }
 
