@@ -108,9 +108,10 @@ func (r Rules) withMostSilent(now monotonic.Instant, c ClusterState, nodes []Nod
 }
 
 // missing returns whether leasesvc renewed the Lease of a Node last, so that the Node had a
-// session, and this replica has heard nothing of it.
+// session, and this replica has heard nothing of it. An agent that is a little late gives no reason
+// to doubt: half of the time counts between LeastSilence and the grace period.
 func (r Rules) missing(now monotonic.Instant, c ClusterState, s *NodeState) bool {
-	return s.hadSession() && r.quiet(now, c, s) > 0
+	return s.hadSession() && r.quiet(now, c, s) >= (min(r.LeastSilence, r.GracePeriod)+r.GracePeriod)/2
 }
 
 // hadSession returns whether a Node without a session had one at a former leader, and is not
