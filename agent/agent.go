@@ -57,7 +57,7 @@ type Config struct {
 	// last observation, for a few bytes in each beat.
 	AgeTolerance time.Duration
 	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
-	// s. Each is at most half of the granted TTL, if that is above a second: a session does not
+	// s. Each is at most half of the granted TTL, if that is above 4 s: a session does not
 	// survive longer waits for a server that is silent. Later responses may take two intervals of
 	// the class with the shortest interval on the stream, one interval with BeatOnReport, and at
 	// least a second.

@@ -393,7 +393,7 @@ func (r *router) update(change func()) {
 // answerTimeout returns how long an agent waits for a connection, and then for the first response.
 func (r *router) answerTimeout() time.Duration {
 	if ttl := time.Duration(r.ttl.Load()); ttl > 0 {
-		return min(r.cfg.AnswerTimeout, max(ttl/2, minAnswerTimeout))
+		return min(r.cfg.AnswerTimeout, max(ttl/2, minConnectTimeout))
 	}
 	return r.cfg.AnswerTimeout
 }

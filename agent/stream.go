@@ -26,6 +26,8 @@ const (
 	endTimeout = time.Second
 	// minAnswerTimeout lets a server with short intervals pause without losing all its streams.
 	minAnswerTimeout = time.Second
+	// minConnectTimeout is longer than a busy server lets a connection wait for its handshake.
+	minConnectTimeout = 4 * time.Second
 )
 
 var (

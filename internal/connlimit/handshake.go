@@ -14,8 +14,8 @@ const (
 	waitingForPlace = 64
 	// handshakePause is the time between two looks whether a handshake may begin.
 	handshakePause = time.Millisecond
-	// longestWait is how long a connection may wait to be accepted. Agents wait ten seconds for the
-	// end of their handshake.
+	// longestWait is how long a connection may wait to be accepted. Agents wait four seconds or
+	// more for the end of their handshake.
 	longestWait = 3 * time.Second
 	// flightBytes is what is read at once during a handshake: a whole flight of most clients.
 	flightBytes = 4 << 10

@@ -135,6 +135,12 @@ func TestRun_TermMovesToReplicaThatIsAble(t *testing.T) {
 	deaf.begin(t)
 	testkit.Eventually(t, 20*time.Second, deaf.acts)
 	deaf.deaf.Store(true)
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if reason := deaf.candidate.Status().Session.LastError; !strings.Contains(reason, "hearing: nothing") {
+			return fmt.Errorf("status says %q", reason)
+		}
+		return nil
+	})
 	able.begin(t)
 	testkit.Eventually(t, 20*time.Second, able.acts)
 	if failed := deaf.ready.Failed(); len(failed) > 0 {

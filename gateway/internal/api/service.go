@@ -36,6 +36,10 @@ type service struct {
 	read    time.Time
 }
 
+// changePatience is how long a question that only reads waits for a change of the leader: longer than
+// an orderly one takes, and shorter than the end of the session of a leader that crashed.
+const changePatience = 2 * time.Second
+
 func newService(cfg Config, name string) *service {
 	s := newServices(cfg, name)
 	s.name = name
@@ -45,7 +49,7 @@ func newService(cfg Config, name string) *service {
 // newServices returns several services whose replicas are asked together.
 func newServices(cfg Config, names ...string) *service {
 	s := &service{cluster: cfg.Cluster, names: names, directory: cfg.Directory, connections: cfg.Connections, timeout: cfg.Timeout}
-	s.router = leader.New(s.members, cfg.Connections, cfg.Timeout)
+	s.router = leader.New(s.members, cfg.Connections, cfg.Timeout).WithPatience(changePatience)
 	return s
 }
 

@@ -26,6 +26,8 @@ const (
 	callsPerQuestion = 3
 	// pauseAfterLoss is the pause before a write is repeated at the same replica.
 	pauseAfterLoss = 100 * time.Millisecond
+	// pauseForChange is the pause before a question is asked again while the leader changes.
+	pauseForChange = 100 * time.Millisecond
 	// avoidTime is for how long a replica that timed out is asked after the other ones.
 	avoidTime = 5 * time.Second
 )
@@ -38,6 +40,7 @@ type Router struct {
 	members     func() []term.Member
 	connections *fanout.Pool
 	timeout     time.Duration
+	patience    time.Duration
 	leaders     *leaders
 }
 
@@ -58,6 +61,14 @@ func New(members func() []term.Member, connections *fanout.Pool, timeout time.Du
 func (r *Router) WithTimeout(timeout time.Duration) *Router {
 	other := *r
 	other.timeout = timeout
+	return &other
+}
+
+// WithPatience returns a Router with the same memory of leaders, whose Ask waits for a change of the
+// leader for up to a time.
+func (r *Router) WithPatience(patience time.Duration) *Router {
+	other := *r
+	other.patience = patience
 	return &other
 }
 
@@ -83,14 +94,24 @@ func (e UnreachableError) Error() string {
 }
 
 // Ask asks the leader of a key. The error is what the leader answered, with its ErrorInfo; what
-// another replica answered, if there is no leader; or UnreachableError.
+// another replica answered, if there is no leader; or UnreachableError. While some replica answers
+// and the leader changes, stops, or has not read its cache, the question is asked again; see
+// WithPatience.
 func Ask[Answer any](ctx context.Context, r *Router, key string, call fanout.Call[Answer]) (Answer, error) {
-	search := r.search(key)
-	answer, by, err := run(ctx, r, search, search.isAnswer, call)
-	if err == nil {
-		r.leaders.set(key, by.ID)
+	for begin := time.Now(); ; {
+		search := r.search(key)
+		answer, by, err := run(ctx, r, search, search.isAnswer, call)
+		if err == nil {
+			r.leaders.set(key, by.ID)
+		}
+		if err == nil || !search.leaderChanges() || time.Since(begin)+pauseForChange > r.patience {
+			return answer, err
+		}
+		wait(ctx, pauseForChange)
+		if ctx.Err() != nil {
+			return answer, err
+		}
 	}
-	return answer, err
 }
 
 // Write asks the leader of a key to write, as Ask. The call returns fanout.LostError when the
@@ -199,6 +220,8 @@ type search struct {
 	// unreached are the replicas that did not answer; rejection is the best error of one that did.
 	unreached []fanout.Failure
 	rejection error
+	// answered is whether the last error was an answer for the caller.
+	answered bool
 	// writes is whether the question writes. repeats is whether its answer was lost and the same
 	// replica is asked again; lost is whether that is over.
 	writes, repeatable, repeats, lost bool
@@ -234,10 +257,28 @@ func (s *search) next() (term.Member, bool) {
 	return member, true
 }
 
-// isAnswer reports whether an error is the answer to a question for the leader, and prepares the
-// next call if it is not. Each reason that makes it ask another replica says that nothing was done;
-// a replica that stops may have begun to write.
+// isAnswer is isFinal, and remembers it.
 func (s *search) isAnswer(member term.Member, err error, after time.Duration) bool {
+	s.answered = s.isFinal(member, err, after)
+	return s.answered
+}
+
+// leaderChanges reports whether a question failed as it does during a change of the leader: some
+// replica answered that it is not the leader, stops, or has not read its cache, and none was silent
+// for a whole timeout.
+func (s *search) leaderChanges() bool {
+	silent := func(f fanout.Failure) bool { return status.Code(f.Err) != codes.Unavailable }
+	switch rpcerror.ReasonOf(s.rejection) {
+	case rpcerror.NotLeaderReason, rpcerror.NoLeaderReason, rpcerror.ShuttingDownReason, rpcerror.CacheNotSyncedReason:
+		return !s.answered && !slices.ContainsFunc(s.unreached, silent)
+	}
+	return false
+}
+
+// isFinal reports whether an error is the answer to a question for the leader, and prepares the next
+// call if it is not. Each reason that makes it ask another replica says that nothing was done; a
+// replica that stops may have begun to write.
+func (s *search) isFinal(member term.Member, err error, after time.Duration) bool {
 	if s.isUnreached(member, err, after) {
 		return false
 	}

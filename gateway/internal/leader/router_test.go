@@ -277,6 +277,46 @@ func TestWrite_IsNotRepeatedIfTheReplicaCannotKnowIt(t *testing.T) {
 	}
 }
 
+// A rolling update moves the leader. The question waits for the next one, and for its cache.
+func TestWithPatience_AskWaitsForAChangeOfTheLeader(t *testing.T) {
+	notSynced := rpcerror.New(codes.Unavailable, rpcerror.CacheNotSyncedReason, "not read yet")
+	for name, c := range map[string]struct {
+		first, then map[string]error // the second ones after a second
+		takes       time.Duration
+		fails       bool
+	}{
+		"the leader stops":                   {first: map[string]error{"a:1": rpcerror.New(codes.Unavailable, rpcerror.ShuttingDownReason, "stops"), "b:1": notLeader("a:1")}, takes: time.Second},
+		"the leader is replaced":             {first: map[string]error{"a:1": errDown, "b:1": notLeader("a:1")}, takes: time.Second},
+		"no leader":                          {first: map[string]error{"a:1": notLeader(""), "b:1": notLeader("")}, takes: time.Second},
+		"the leader has not read its cache":  {first: map[string]error{"a:1": notLeader("b:1"), "b:1": notSynced}, takes: time.Second},
+		"no leader for long":                 {first: map[string]error{"a:1": notLeader(""), "b:1": notLeader("")}, then: map[string]error{"a:1": notLeader(""), "b:1": notLeader("")}, takes: 2 * time.Second, fails: true},
+		"no replica runs":                    {first: map[string]error{"a:1": errDown, "b:1": errDown}, fails: true},
+		"a replica is silent":                {first: map[string]error{"a:1": errHangs, "b:1": notLeader("a:1")}, then: map[string]error{"a:1": errHangs, "b:1": notLeader("a:1")}, takes: time.Second, fails: true},
+		"the leader answers with an error":   {first: map[string]error{"a:1": notLeader("b:1"), "b:1": errNotFound}, fails: true},
+		"all replicas answer that it is off": {first: map[string]error{"a:1": errDisabled, "b:1": errDisabled}, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t, c.first, "a", "b")
+				started := time.Now()
+				r := s.router().WithPatience(2 * time.Second)
+				_, err := leader.Ask(t.Context(), r, "nodes/n1", func(ctx context.Context, conn grpc.ClientConnInterface, member term.Member) (string, error) {
+					if time.Since(started) >= time.Second {
+						s.answers = c.then
+					}
+					return s.answer(ctx, conn, member)
+				})
+				if took := time.Since(started); (err != nil) != c.fails || took < c.takes-pause || took > c.takes {
+					t.Errorf("Ask() = %v after %v, want an error: %v, after %v", err, took, c.fails, c.takes)
+				}
+			})
+		})
+	}
+}
+
+// pause is the time between two searches.
+const pause = 100 * time.Millisecond
+
 func TestWithTimeout_SharesTheHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, map[string]error{"a:1": notLeader("b:1"), "b:1": errHangs}, "a", "b")

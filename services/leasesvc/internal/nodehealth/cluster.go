@@ -47,6 +47,7 @@ type ClusterState struct {
 	slow slowCheck
 	// receiver is the doubt about the path on which beats arrive.
 	receiver receiverDoubt
+	fewHeard fewHeard
 	renewals renewals
 	// mostSilent says that most Nodes of the held shards were silent in this pass.
 	mostSilent bool

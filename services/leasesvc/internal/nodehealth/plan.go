@@ -167,6 +167,7 @@ func (p *pass) doubtReceiver(nodes []NodeState) {
 		count.add(&nodes[i], p.missing(p.now.Instant, p.cluster, &nodes[i]))
 	}
 	p.cluster.receiver = p.cluster.receiver.next(p.now.Instant, count, p.authority.Connections.mostLost(), p.GracePeriod)
+	p.cluster.fewHeard = p.cluster.fewHeard.next(p.now.Instant, count, p.cluster)
 }
 
 // count adds a Node to its zone and shard, and remembers it if it may need a step.

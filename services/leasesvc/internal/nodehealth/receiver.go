@@ -21,12 +21,18 @@ const (
 	significantNodes = 16
 	// significantShare is by how much the share of nodes that live elsewhere must be greater.
 	significantShare = 0.25
-	// deafShare is the share of silent sessions, of doubtfulSilence at least, from which a replica
-	// hears few of its holders.
-	deafShare = 0.8
-	// minReceiverDoubt is the least time of a doubt. The shards of a replica that hears few of its
-	// holders are at another one by then.
+	// fewHeardShare is the share of silent sessions, of doubtfulSilence at least, from which a
+	// replica hears few of its holders.
+	fewHeardShare = 0.8
+	// fewHeardLasts is how long a replica hears few until that lasts. Its shards move to another one
+	// five seconds later; see package eligibility. minReceiverDoubt is the least time of a doubt, so
+	// that they can move before its end.
+	fewHeardLasts    = 5 * time.Second
 	minReceiverDoubt = 20 * time.Second
+	// fewHeardKept is how long a replica ranks behind others after it lastingly heard few. It is
+	// longer than a doubt. So if all nodes are dead, each replica passes the shards on once, and the
+	// last one marks the nodes at the end of its doubt.
+	fewHeardKept = 2 * MaxReceiverDoubt
 	// recheck is how long before the end of a doubt renewals are looked at, and by how much they
 	// extend it.
 	recheck = 15 * time.Second
@@ -50,8 +56,6 @@ type receiverDoubt struct {
 	until monotonic.Instant
 	// ended is when the last doubt ended; 0 for never. began is when it began.
 	began, ended monotonic.Instant
-	// deaf says that this replica hears few of its holders.
-	deaf bool
 	// settled says that the last doubt ended because its time was over, and not because holders
 	// came back.
 	settled bool
@@ -78,11 +82,34 @@ func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bo
 	return c.receiver.since, c.receiver.until, c.receiver.on
 }
 
-// HearsFew returns whether this replica hears few of its holders or none, although it has the
-// capacity for them. Another replica may hear them.
+// fewHeard is since when this replica hears few of its holders, and until when it therefore ranks
+// behind others, also without shards.
+type fewHeard struct {
+	period
+	until monotonic.Instant
+}
+
+// next returns the state after a pass of a cluster. It ends if most holders are heard.
+func (f fewHeard) next(now monotonic.Instant, count sessionCount, c ClusterState) fewHeard {
+	switch {
+	case c.receiver.on && count.fewHeard():
+		f.period = f.begun(now)
+		if now.Sub(f.since) >= fewHeardLasts {
+			f.until = now.Add(fewHeardKept)
+		}
+	case count.heard > count.silent && !c.mostSilent:
+		return fewHeard{}
+	default:
+		f.period = period{}
+	}
+	return f
+}
+
+// HearsFew returns whether this replica hears few of its holders or none, or did so lately, although
+// it has the capacity for them. Another replica may hear them.
 func (c ClusterState) HearsFew(now monotonic.Instant) bool {
 	_, _, refuses := c.Refusals(now)
-	return c.receiver.deaf && !refuses
+	return (c.fewHeard.on || now < c.fewHeard.until) && !refuses
 }
 
 // sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
@@ -137,9 +164,9 @@ func (c *sessionCount) add(s *NodeState, missing bool) {
 	}
 }
 
-// deaf returns whether few sessions or none are heard.
-func (c *sessionCount) deaf() bool {
-	return c.silent >= doubtfulSilence && float64(c.silent) >= deafShare*float64(c.heard+c.silent)
+// fewHeard returns whether few sessions or none are heard.
+func (c *sessionCount) fewHeard() bool {
+	return c.silent >= doubtfulSilence && float64(c.silent) >= fewHeardShare*float64(c.heard+c.silent)
 }
 
 func (c *sessionCount) mostSilent() bool { return c.silent >= doubtfulSilence && c.silent > c.heard }
@@ -175,7 +202,6 @@ func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, gr
 	case d.on && now > d.until:
 		return receiverDoubt{began: d.since, ended: d.until, settled: true}
 	}
-	d.deaf = d.on && r.deaf()
 	if d.on && now <= d.until && d.until.Sub(now) < recheck && r.contradicted() {
 		d.until = max(d.until, min(now.Add(recheck), d.since.Add(MaxReceiverDoubt)))
 	}

@@ -2,6 +2,7 @@ package nodehealth_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -165,6 +166,54 @@ func TestPlan_LeaderThatNeverHeardItsNodesDoubts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Shards move from a replica that hears few to one that does not, as package eligibility says. If
+// all nodes are dead, each replica passes them on once, and the last one marks the nodes.
+func TestPlan_ShardsOfDeadNodesDoNotCirculate(t *testing.T) {
+	const able = 10 * time.Second // from when few are heard until shards move
+	nodes := func() *fixture {
+		w := newFixture(t, 10)
+		for _, name := range w.names {
+			w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true}
+			w.ownership[name] = nodehealth.Ownership{}
+		}
+		return w
+	}
+	replicas := []*fixture{nodes(), nodes(), nodes()}
+	hold := func(w *fixture) {
+		for _, name := range w.names {
+			w.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: w.now}
+		}
+	}
+	holder, moves, few := 0, 0, time.Duration(0)
+	hold(replicas[0])
+	for elapsed := time.Duration(0); elapsed < 10*time.Minute; elapsed += time.Second {
+		for _, w := range replicas {
+			w.run(time.Second)
+		}
+		w := replicas[holder]
+		if w.unknown() == len(w.names) {
+			t.Logf("all nodes are marked after %v, by leader %d", elapsed, moves+1)
+			if moves != len(replicas)-1 {
+				t.Errorf("%d moves, want each replica to pass the shards on once", moves)
+			}
+			return
+		}
+		if few += time.Second; !w.cluster.HearsFew(w.now) {
+			few = 0
+		}
+		next := slices.IndexFunc(replicas, func(other *fixture) bool { return !other.cluster.HearsFew(other.now) })
+		if few < able || next < 0 {
+			continue
+		}
+		for _, name := range w.names {
+			w.ownership[name] = nodehealth.Ownership{}
+		}
+		hold(replicas[next])
+		holder, moves, few = next, moves+1, 0
+	}
+	t.Errorf("dead nodes are not marked within ten minutes, with %d changes of the leader", moves)
 }
 
 // Shards move away within ten seconds of a doubt, also if the grace period of nodes is shorter.

@@ -111,13 +111,13 @@ func (r Rules) withMostSilent(now monotonic.Instant, c ClusterState, nodes []Nod
 // session, and this replica has heard nothing of it. An agent that is a little late gives no reason
 // to doubt: half of the time counts between LeastSilence and the grace period.
 func (r Rules) missing(now monotonic.Instant, c ClusterState, s *NodeState) bool {
-	return s.hadSession() && r.quiet(now, c, s) >= (min(r.LeastSilence, r.GracePeriod)+r.GracePeriod)/2
+	return s.hadSession() && now.Sub(r.deadline(s, c, s.Ownership).Heard) >= min((r.LeastSilence+r.GracePeriod)/2, r.GracePeriod*7/8)
 }
 
 // hadSession returns whether a Node without a session had one at a former leader, and is not
 // marked.
 func (s *NodeState) hadSession() bool {
-	return s.Ownership.Held && s.signs.session == session.Gone && s.signs.lease.version != "" && !s.signs.kubeletsLease && !s.traits.unknown
+	return s.Ownership.Held && s.signs.session == session.Gone && s.signs.released == 0 && s.signs.lease.version != "" && !s.signs.kubeletsLease && !s.traits.unknown
 }
 
 // stillInherited returns the part of the inherited silence that followed the last sign of life.

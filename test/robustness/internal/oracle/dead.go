@@ -34,12 +34,16 @@ type Observation struct {
 
 // markedBy returns when a node that died must be marked: as soon as a leader of its shard has
 // observed it for Least, and all leaders for Grace together. The result is the end of the history
-// if no leader lasted for so long.
-func (o Observation) markedBy(h history.History, node string, died time.Duration) time.Duration {
+// if no leader lasted for so long. A leader that hears nothing still reads the Leases of kubelets.
+func (o Observation) markedBy(h history.History, life history.Life) time.Duration {
+	node, died, parts := life.Node, life.To, hearing
+	if life.Kubelet {
+		parts = running // its Lease says it
+	}
 	inherited := time.Duration(0)
 	number := shard.Of("node", node, h.Shards[history.Leasesvc])
 	for _, claim := range claimsByShard(h)[shardOf{history.Leasesvc, number}] {
-		for _, term := range hearing(h, claim) {
+		for _, term := range parts(h, claim) {
 			from := max(term.From, died)
 			need := o.Grace
 			if inherited > 0 {

@@ -16,6 +16,7 @@ func TestMarkedBy_AddsUpWhatLeadersObserve(t *testing.T) {
 		claims  []history.Claim
 		downs   []history.Down
 		windows []history.Window
+		kubelet bool
 		want    time.Duration
 	}{
 		"one leader":                         {claims: []history.Claim{term("a", 1, 0, 0)}, want: 30 * s},
@@ -31,13 +32,16 @@ func TestMarkedBy_AddsUpWhatLeadersObserve(t *testing.T) {
 		"a leader that hears nothing observes nothing": {
 			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "a", From: 9 * s, To: 25 * s}}, want: 45 * s,
 		},
+		"a leader reads Leases while it hears nothing": {
+			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "a", From: 9 * s, To: 25 * s}}, kubelet: true, want: 30 * s,
+		},
 		"another process that hears nothing delays no mark": {
 			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "b", From: 9 * s, To: 25 * s}}, want: 30 * s,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := history.History{End: 60 * s, Shards: map[string]int{history.Leasesvc: 1}, Claims: c.claims, Downs: c.downs, Windows: c.windows}
-			if got := o.markedBy(h, "n", 10*s); got != c.want {
+			if got := o.markedBy(h, history.Life{Node: "n", Kubelet: c.kubelet, To: 10 * s}); got != c.want {
 				t.Errorf("markedBy = %v, want %v", got, c.want)
 			}
 		})

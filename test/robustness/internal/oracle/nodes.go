@@ -43,7 +43,7 @@ func nodes(h history.History, f *finding) {
 				}
 			}
 			// What the changes of the leader and the times without one cost is no part of the lag.
-			due := f.observation.markedBy(h, name, l.To) - f.observation.Grace
+			due := f.observation.markedBy(h, l) - f.observation.Grace
 			f.whole("dead", history.Leasesvc, max(l.To, due), declared, name+" is dead and not marked Unknown")
 		}
 	}
