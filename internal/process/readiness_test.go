@@ -42,14 +42,14 @@ func TestFailing_NamesOnlyLoopsThatKeepFailing(t *testing.T) {
 	}
 }
 
-// worker is a service with one shard. Its checks "caches" and "hearing" and its loop fail while the
+// worker is a service with one shard. Its checks "caches" and "capable" and its loop fail while the
 // test says so.
 type worker struct {
 	recorder
 	candidate *term.Candidate
 	ready     *observe.Checks
 	unfilled  atomic.Bool
-	deaf      atomic.Bool
+	unable    atomic.Bool
 	broken    atomic.Bool
 	acting    atomic.Bool
 }
@@ -68,7 +68,7 @@ func (w *worker) program() Program {
 		Build: func(deps Deps) (_ Service, err error) {
 			w.candidate, w.ready = deps.Candidate, deps.Ready
 			deps.Ready.Add("caches", func() error { return complain(&w.unfilled, "being filled") })
-			deps.Able.Add("hearing", func() error { return complain(&w.deaf, "nothing") })
+			deps.Able.Add("capable", func() error { return complain(&w.unable, "not now") })
 			duty := func(context.Context) error { return complain(&w.broken, "no such host") }
 			w.loops, err = loop.NewRunner(loop.Config{Loops: []loop.Loop{
 				{Name: "duty", Scope: loop.Leader, Run: loop.Every(100*time.Millisecond, duty)},
@@ -131,19 +131,19 @@ func TestRun_TermMovesToReplicaWithCaches(t *testing.T) {
 // A check that concerns terms only moves the term, and the replica stays ready for RPCs.
 func TestRun_TermMovesToReplicaThatIsAble(t *testing.T) {
 	t.Parallel() // it mostly waits
-	deaf, able := &worker{}, &worker{}
-	deaf.begin(t)
-	testkit.Eventually(t, 20*time.Second, deaf.acts)
-	deaf.deaf.Store(true)
+	first, able := &worker{}, &worker{}
+	first.begin(t)
+	testkit.Eventually(t, 20*time.Second, first.acts)
+	first.unable.Store(true)
 	testkit.Eventually(t, 20*time.Second, func() error {
-		if reason := deaf.candidate.Status().Session.LastError; !strings.Contains(reason, "hearing: nothing") {
+		if reason := first.candidate.Status().Session.LastError; !strings.Contains(reason, "capable: not now") {
 			return fmt.Errorf("status says %q", reason)
 		}
 		return nil
 	})
 	able.begin(t)
 	testkit.Eventually(t, 20*time.Second, able.acts)
-	if failed := deaf.ready.Failed(); len(failed) > 0 {
+	if failed := first.ready.Failed(); len(failed) > 0 {
 		t.Errorf("the replica is not ready: %v", failed)
 	}
 }

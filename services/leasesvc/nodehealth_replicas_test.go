@@ -134,8 +134,8 @@ func TestNodeHealth_NoNodeIsMarkedUnknownByAReplicaThatHearsNone(t *testing.T) {
 	t.Parallel() // it mostly waits
 	f := newReplicatedNodes(t, nodeGrace, 30, 4)
 	begin := time.Now()
-	f.a.deaf.Store(true)
-	t.Cleanup(func() { f.a.deaf.Store(false) }) // its server waits for the ends of connections
+	f.a.cut.Store(true)
+	t.Cleanup(func() { f.a.cut.Store(false) }) // its server waits for the ends of connections
 	testkit.Eventually(t, patience, func() error {
 		if n := len(f.b.held()); n != takeoverShards {
 			return fmt.Errorf("%d of %d shards are held", n, takeoverShards)

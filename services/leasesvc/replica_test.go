@@ -41,8 +41,8 @@ type replica struct {
 	peers     leasev1.PeerServiceClient
 	leases    leasev1.LeaseServiceClient
 	registry  *prometheus.Registry
-	// deaf is set while nothing that others send arrives.
-	deaf *atomic.Bool
+	// cut is set while nothing that others send arrives.
+	cut *atomic.Bool
 	// stop stops its parts in the order in which a process does; kill ends them without a message
 	// to any other process. Both may be called again.
 	stop, kill func()
@@ -69,7 +69,7 @@ func startReplica(t *testing.T, id string, p replicaConfig) *replica {
 		t.Fatal(err)
 	}
 	killable := &killableListener{Listener: listener, open: map[net.Conn]struct{}{}}
-	r := &replica{t: t, address: listener.Addr().String(), registry: prometheus.NewRegistry(), deaf: &killable.deaf}
+	r := &replica{t: t, address: listener.Addr().String(), registry: prometheus.NewRegistry(), cut: &killable.cut}
 	member := term.Member{ID: id, Service: leasesvc.ServiceName, Cluster: p.cluster, GRPCAddress: r.address, StartTime: time.Now()}
 	r.candidate, err = term.New(etcd, term.Config{Member: member, Shards: p.config.Shards, TTL: replicaTTL, Logger: logger})
 	if err != nil {
@@ -197,7 +197,7 @@ func (r *replica) beats(name, result string) float64 {
 type killableListener struct {
 	net.Listener
 
-	deaf atomic.Bool
+	cut  atomic.Bool
 	mu   sync.Mutex // guards open
 	open map[net.Conn]struct{}
 }
@@ -210,25 +210,25 @@ func (l *killableListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open[conn] = struct{}{}
-	return &deafConn{Conn: conn, deaf: &l.deaf}, nil
+	return &cutConn{Conn: conn, cut: &l.cut}, nil
 }
 
-// deafConn reads nothing while the replica is deaf, and writes as ever.
-type deafConn struct {
+// cutConn reads nothing while the replica is cut, and writes as ever.
+type cutConn struct {
 	net.Conn
-	deaf   *atomic.Bool
+	cut    *atomic.Bool
 	closed atomic.Bool
 }
 
-func (c *deafConn) Read(p []byte) (int, error) {
+func (c *cutConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	for c.deaf.Load() && !c.closed.Load() {
+	for c.cut.Load() && !c.closed.Load() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return n, err
 }
 
-func (c *deafConn) Close() error {
+func (c *cutConn) Close() error {
 	c.closed.Store(true)
 	return c.Conn.Close()
 }

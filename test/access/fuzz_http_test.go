@@ -297,7 +297,7 @@ func (e *hostileExchange) run(t *testing.T, how byte, tail string, body []byte) 
 	}
 	limit := callLimit
 	if strings.Contains(e.target, "watch") {
-		limit = 4 * streamLimit
+		limit = 4 * streamLimit()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

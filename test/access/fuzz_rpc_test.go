@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -23,8 +24,13 @@ import (
 )
 
 // streamLimit is how long a fuzz target waits for the first message of a stream that its caller may
-// open: a watch may have none.
-const streamLimit = 50 * time.Millisecond
+// open: a watch may have none. With -fuzz it is short, because further inputs show more.
+func streamLimit() time.Duration {
+	if flag.Lookup("test.fuzz").Value.String() != "" {
+		return 10 * time.Millisecond
+	}
+	return 50 * time.Millisecond
+}
 
 // FuzzRPC calls every method of every server with hostile requests, for several kinds of callers.
 //
@@ -214,7 +220,7 @@ func (c *hostileCall) run(t *testing.T) {
 	}
 	endless := c.right() == allowed
 	if endless {
-		defer time.AfterFunc(streamLimit, cancel).Stop()
+		defer time.AfterFunc(streamLimit(), cancel).Stop()
 	}
 	for i := range c.frames {
 		if err := stream.SendMsg(&c.frames[i]); err != nil {

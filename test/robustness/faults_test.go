@@ -34,7 +34,7 @@ func (w *world) inject(number int, step schedule.Step) error {
 			target := w.leader(f.Service)
 			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
 			if f.Kind == schedule.CallsCut || f.Kind == schedule.CallsCutLong {
-				window.Deaf = target.name + "#"
+				window.Unreached = target.name + "#"
 			}
 			err := w.injectOne(target, f)
 			if window.To = window.From; f.Duration > 0 {

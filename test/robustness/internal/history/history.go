@@ -65,9 +65,9 @@ type Window struct {
 	Shows []string
 	// Graceful says that no client may notice the fault.
 	Graceful bool
-	// Deaf is how the names of the processes begin that receive nothing from their callers
+	// Unreached is how the names of the processes begin that receive nothing from their callers
 	// meanwhile: those of one replica. It is empty if all may receive.
-	Deaf string
+	Unreached string
 }
 
 // Gap is a time in which the record of etcd was behind, such as while etcd did not run. A change

@@ -13,7 +13,7 @@ import (
 func hearing(h history.History, c history.Claim) []history.Down {
 	h.Downs = slices.Clone(h.Downs)
 	for i := range h.Windows {
-		if w := &h.Windows[i]; w.Deaf != "" && strings.HasPrefix(c.Holder, w.Deaf) {
+		if w := &h.Windows[i]; w.Unreached != "" && strings.HasPrefix(c.Holder, w.Unreached) {
 			h.Downs = append(h.Downs, history.Down{Process: c.Holder, From: w.From, To: w.To})
 		}
 	}

@@ -30,13 +30,13 @@ func TestMarkedBy_AddsUpWhatLeadersObserve(t *testing.T) {
 			claims: []history.Claim{term("a", 1, 0, 25*s), term("b", 2, 25*s, 0)}, downs: []history.Down{{Process: "a", From: 20 * s}}, want: 38 * s,
 		},
 		"a leader that hears nothing observes nothing": {
-			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "a", From: 9 * s, To: 25 * s}}, want: 45 * s,
+			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Unreached: "a", From: 9 * s, To: 25 * s}}, want: 45 * s,
 		},
 		"a leader reads Leases while it hears nothing": {
-			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "a", From: 9 * s, To: 25 * s}}, kubelet: true, want: 30 * s,
+			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Unreached: "a", From: 9 * s, To: 25 * s}}, kubelet: true, want: 30 * s,
 		},
 		"another process that hears nothing delays no mark": {
-			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Deaf: "b", From: 9 * s, To: 25 * s}}, want: 30 * s,
+			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Unreached: "b", From: 9 * s, To: 25 * s}}, want: 30 * s,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
