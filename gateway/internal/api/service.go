@@ -36,8 +36,8 @@ type service struct {
 	read    time.Time
 }
 
-// changePatience is how long a question that only reads waits for a change of the leader: longer than
-// an orderly one takes, and shorter than the end of the session of a leader that crashed.
+// changePatience is how long a question that only reads waits for a change of the leader: longer
+// than an orderly one takes, and shorter than the end of the session of a leader that crashed.
 const changePatience = 2 * time.Second
 
 func newService(cfg Config, name string) *service {

@@ -64,8 +64,8 @@ func (r *Router) WithTimeout(timeout time.Duration) *Router {
 	return &other
 }
 
-// WithPatience returns a Router with the same memory of leaders, whose Ask waits for a change of the
-// leader for up to a time.
+// WithPatience returns a Router with the same memory of leaders, whose Ask waits for a change of
+// the leader for up to a time.
 func (r *Router) WithPatience(patience time.Duration) *Router {
 	other := *r
 	other.patience = patience
@@ -275,9 +275,9 @@ func (s *search) leaderChanges() bool {
 	return false
 }
 
-// isFinal reports whether an error is the answer to a question for the leader, and prepares the next
-// call if it is not. Each reason that makes it ask another replica says that nothing was done; a
-// replica that stops may have begun to write.
+// isFinal reports whether an error is the answer to a question for the leader, and prepares the
+// next call if it is not. Each reason that makes it ask another replica says that nothing was done;
+// a replica that stops may have begun to write.
 func (s *search) isFinal(member term.Member, err error, after time.Duration) bool {
 	if s.isUnreached(member, err, after) {
 		return false

@@ -24,14 +24,14 @@ const (
 	// fewHeardShare is the share of silent sessions, of doubtfulSilence at least, from which a
 	// replica hears few of its holders.
 	fewHeardShare = 0.8
-	// fewHeardLasts is how long a replica hears few until that lasts. Its shards move to another one
-	// five seconds later; see package eligibility. minReceiverDoubt is the least time of a doubt, so
-	// that they can move before its end.
+	// fewHeardLasts is how long a replica hears few until that lasts. Its shards move to another
+	// one five seconds later; see package eligibility. minReceiverDoubt is the least time of a
+	// doubt, so that they can move before its end.
 	fewHeardLasts    = 5 * time.Second
 	minReceiverDoubt = 20 * time.Second
 	// fewHeardKept is how long a replica ranks behind others after it lastingly heard few. It is
-	// longer than a doubt. So if all nodes are dead, each replica passes the shards on once, and the
-	// last one marks the nodes at the end of its doubt.
+	// longer than a doubt. So if all nodes are dead, each replica passes the shards on once, and
+	// the last one marks the nodes at the end of its doubt.
 	fewHeardKept = 2 * MaxReceiverDoubt
 	// recheck is how long before the end of a doubt renewals are looked at, and by how much they
 	// extend it.
@@ -105,8 +105,8 @@ func (f fewHeard) next(now monotonic.Instant, count sessionCount, c ClusterState
 	return f
 }
 
-// HearsFew returns whether this replica hears few of its holders or none, or did so lately, although
-// it has the capacity for them. Another replica may hear them.
+// HearsFew returns whether this replica hears few of its holders or none, or did so lately,
+// although it has the capacity for them. Another replica may hear them.
 func (c ClusterState) HearsFew(now monotonic.Instant) bool {
 	_, _, refuses := c.Refusals(now)
 	return (c.fewHeard.on || now < c.fewHeard.until) && !refuses
