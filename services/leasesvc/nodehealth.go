@@ -131,7 +131,7 @@ var errHearsFew = errors.New("this replica hears few of its nodes or none; anoth
 // checkReceiver fails while this replica hears few of its holders or none, although it has the
 // capacity for them. It passes without the loop, which alone compares what is heard.
 func (n *nodeHealth) checkReceiver() error {
-	if snapshot := n.publisher.Snapshot(); snapshot != nil && snapshot.ReceiverDoubt != nil && snapshot.ReceiverDoubt.HearsFew {
+	if snapshot := n.publisher.Snapshot(); snapshot != nil && snapshot.HearsFew {
 		return errHearsFew
 	}
 	return nil

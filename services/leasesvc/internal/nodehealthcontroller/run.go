@@ -320,9 +320,9 @@ func (r *run) release(name string) {
 
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
-	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence, Silences: r.silences}
+	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence, Silences: r.silences, HearsFew: r.state.HearsFew(r.now.Instant)}
 	if since, until, doubts := r.state.ReceiverDoubt(); doubts {
-		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until, HearsFew: r.state.HearsFew(r.now.Instant)}
+		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until}
 	}
 	if since, until, refuses := r.state.Refusals(r.now.Instant); refuses {
 		snapshot.Refusals = &Refusals{Since: since, Until: until}

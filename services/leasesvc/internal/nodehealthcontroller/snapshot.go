@@ -27,6 +27,9 @@ type Snapshot struct {
 	Uncertainty *nodehealth.Uncertainty
 	// ReceiverDoubt is nil if this replica does not doubt what it receives.
 	ReceiverDoubt *ReceiverDoubt
+	// HearsFew says that few holders are heard or were lately, so that another replica should have
+	// the shards. It outlasts the doubt.
+	HearsFew bool
 	// Refusals is nil if no refusal delays the mark of a Node that falls silent now.
 	Refusals *Refusals
 	// Shards are the held ones.
@@ -41,12 +44,8 @@ type Snapshot struct {
 }
 
 // ReceiverDoubt is a time in which expired sessions mark no Node, because most sessions or
-// connections fell silent together. HearsFew says that few holders are heard or none, so that
-// another replica should have the shards.
-type ReceiverDoubt struct {
-	Since, Until monotonic.Instant
-	HearsFew     bool
-}
+// connections fell silent together.
+type ReceiverDoubt struct{ Since, Until monotonic.Instant }
 
 // Refusals is a time in which this replica refuses connections or holders for lack of capacity, and
 // in which a Node that falls silent is not marked.
