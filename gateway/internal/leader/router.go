@@ -24,10 +24,9 @@ const (
 	maxLeaders = 4096
 	// callsPerQuestion bounds a question, in timeouts of one call.
 	callsPerQuestion = 3
-	// pauseAfterLoss is the pause before a write is repeated at the same replica.
-	pauseAfterLoss = 100 * time.Millisecond
-	// pauseForChange is the pause before a question is asked again while the leader changes.
-	pauseForChange = 100 * time.Millisecond
+	// pause is the time before a write is repeated at the same replica, and before a question is
+	// asked again while the leader changes.
+	pause = 100 * time.Millisecond
 	// avoidTime is for how long a replica that timed out is asked after the other ones.
 	avoidTime = 5 * time.Second
 )
@@ -104,10 +103,10 @@ func Ask[Answer any](ctx context.Context, r *Router, key string, call fanout.Cal
 		if err == nil {
 			r.leaders.set(key, by.ID)
 		}
-		if err == nil || !search.leaderChanges() || time.Since(begin)+pauseForChange > r.patience {
+		if err == nil || !search.leaderChanges() || time.Since(begin)+pause > r.patience {
 			return answer, err
 		}
-		wait(ctx, pauseForChange)
+		wait(ctx, pause)
 		if ctx.Err() != nil {
 			return answer, err
 		}
@@ -153,7 +152,7 @@ func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer fu
 			return answer, member, err
 		}
 		if search.repeats {
-			wait(ctx, pauseAfterLoss)
+			wait(ctx, pause)
 		}
 		if ctx.Err() != nil || search.lost {
 			break
@@ -168,10 +167,10 @@ func askOne[Answer any](ctx context.Context, r *Router, member term.Member, call
 	return fanout.CallMember(ctx, r.connections, member, call)
 }
 
-func wait(ctx context.Context, pause time.Duration) {
+func wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(pause):
+	case <-time.After(d):
 	}
 }
 

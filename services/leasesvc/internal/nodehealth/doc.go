@@ -38,9 +38,9 @@
 //     the kubelet never renewed its Lease itself. Otherwise the kubelet's own signs of life decide.
 //   - A session that expired here ends the grace period at once. If the kubelet renewed the Lease
 //     itself, or posted a status while beats were missing, the Node has a full grace period from
-//     there. If most sessions or connections of this replica are silent, the replica may be cut
-//     off: they count one grace period later, or MaxReceiverDoubt later as long as renewed Leases
-//     contradict them.
+//     there. If most sessions or connections of this replica are silent, at least four sessions or
+//     all of two or three, the replica may be cut off: they count one grace period later, or
+//     MaxReceiverDoubt later as long as renewed Leases contradict them.
 //   - A Node without a session whose Lease leasesvc renewed last had a session at a former leader.
 //     If this replica gained its shard and hears few such Nodes, it doubts as above. Another
 //     replica should have the shards of one that hears few Nodes: see ClusterState.HearsFew.

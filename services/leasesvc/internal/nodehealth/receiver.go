@@ -13,6 +13,9 @@ const (
 	// doubtfulSilence is how many sessions of a replica must be silent before the replica doubts
 	// what it receives. They must be more than half of its sessions.
 	doubtfulSilence = 4
+	// noneHeardSilence is how many are enough if all of its sessions are silent. One node is not:
+	// a dead node that has a replica of its own is marked as early as any other.
+	noneHeardSilence = 2
 	// doubtfulConnections is the same for lost connections of agents.
 	doubtfulConnections = 8
 	// significantNodes is how many sessions here, and renewed Leases of Nodes of other replicas,
@@ -22,7 +25,7 @@ const (
 	// significantShare is by how much the share of nodes that live elsewhere must be greater.
 	significantShare = 0.25
 	// fewHeardShare is the share of silent sessions, of doubtfulSilence at least, from which a
-	// replica hears few of its holders.
+	// replica hears few of its holders. It also does if it hears none.
 	fewHeardShare = 0.8
 	// fewHeardLasts is how long a replica hears few until that lasts. Its shards move to another
 	// one five seconds later; see package eligibility. minReceiverDoubt is the least time of a
@@ -164,12 +167,17 @@ func (c *sessionCount) add(s *NodeState, missing bool) {
 	}
 }
 
+// noneHeard returns whether all sessions are silent.
+func (c *sessionCount) noneHeard() bool { return c.heard == 0 && c.silent >= noneHeardSilence }
+
 // fewHeard returns whether few sessions or none are heard.
 func (c *sessionCount) fewHeard() bool {
-	return c.silent >= doubtfulSilence && float64(c.silent) >= fewHeardShare*float64(c.heard+c.silent)
+	return c.noneHeard() || c.silent >= doubtfulSilence && float64(c.silent) >= fewHeardShare*float64(c.heard+c.silent)
 }
 
-func (c *sessionCount) mostSilent() bool { return c.silent >= doubtfulSilence && c.silent > c.heard }
+func (c *sessionCount) mostSilent() bool {
+	return c.noneHeard() || c.silent >= doubtfulSilence && c.silent > c.heard
+}
 
 // contradicted returns whether Leases show that the silent sessions are no dead nodes: their
 // kubelets renew them, or far more of the nodes of other replicas live.

@@ -95,23 +95,44 @@ func TestPlan_DeathOfAllNodesIsDeclaredAGracePeriodLater(t *testing.T) {
 	}
 }
 
+// A replica with few nodes may be cut off too. The only node of a replica is marked at once.
+func TestPlan_SilenceOfAllOfFewNodesIsHeldAgainstTheReceiver(t *testing.T) {
+	for nodes, atOnce := range map[int]int{1: 1, 2: 0, 3: 0} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			w := newSessionFixture(t, nodes)
+			w.cut(w.names, nothing)
+			if got := w.unknown(); got != atOnce {
+				t.Errorf("%d nodes are marked when the sessions expire, want %d", got, atOnce)
+			}
+			w.run(w.rules.GracePeriod)
+			if got := w.unknown(); got != nodes {
+				t.Errorf("%d nodes are marked a grace period later, want all %d", got, nodes)
+			}
+		})
+	}
+}
+
 // Another replica should have the shards of one that hears few nodes, unless it refuses them
 // itself.
 func TestClusterState_HearsFew(t *testing.T) {
 	for what, c := range map[string]struct {
-		silent  int
-		refuses bool
-		want    bool
+		silent, of int
+		refuses    bool
+		want       bool
 	}{
-		"no silent node":           {silent: 0},
-		"few silent nodes":         {silent: 3},
-		"seven of ten are silent":  {silent: 70},
-		"eight of ten are silent":  {silent: 80, want: true},
-		"all are silent":           {silent: 100, want: true},
-		"all are silent, refusing": {silent: 100, refuses: true},
+		"no silent node":           {silent: 0, of: 100},
+		"few silent nodes":         {silent: 3, of: 100},
+		"seven of ten are silent":  {silent: 70, of: 100},
+		"eight of ten are silent":  {silent: 80, of: 100, want: true},
+		"all are silent":           {silent: 100, of: 100, want: true},
+		"all are silent, refusing": {silent: 100, of: 100, refuses: true},
+		"two of three are silent":  {silent: 2, of: 3},
+		"three are silent":         {silent: 3, of: 3, want: true},
+		"two are silent":           {silent: 2, of: 2, want: true},
+		"the only one is silent":   {silent: 1, of: 1},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newSessionFixture(t, 100)
+			w := newSessionFixture(t, c.of)
 			w.cut(w.names[:c.silent], func() {
 				if c.refuses {
 					w.cluster = w.cluster.Refused(w.now, w.rules.FirstBeat)

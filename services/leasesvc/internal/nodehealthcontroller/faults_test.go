@@ -156,6 +156,43 @@ func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
 	})
 }
 
+// A replica that hears few of its nodes ranks behind others when it has lost its shards too, so that
+// those of dead nodes do not come back to it at once.
+func TestRun_ReplicaThatHeardFewSaysSoAfterItsShardsAreLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeCluster(100)
+		all, end := replicas(t, f, 1, "a")
+		defer end()
+		set := func(state session.State) {
+			for i := range 100 {
+				all[0].session(fmt.Sprintf("n%d", i), state)
+			}
+		}
+		expect := func(when string, want bool) {
+			t.Helper()
+			if got := all[0].publisher.Snapshot(); got == nil || got.HearsFew != want {
+				t.Errorf("%s, the snapshot is %+v, want HearsFew = %v", when, got, want)
+			}
+		}
+		lose := all[0].hold(t.Context(), 0)
+		set(session.Alive)
+		time.Sleep(time.Minute)
+		expect("while all agents beat", false)
+		set(session.Suspect)
+		time.Sleep(10 * time.Second)
+		expect("10s after all fell silent", true)
+		lose()
+		set(session.Gone)
+		time.Sleep(9 * time.Minute)
+		expect("nine minutes after the shard was lost", true)
+		time.Sleep(2 * time.Minute)
+		expect("eleven minutes after the shard was lost", false)
+		if got := f.dead(); got > 0 {
+			t.Errorf("%d nodes are marked by a replica without shards", got)
+		}
+	})
+}
+
 // Another writer annotates the Lease of a dead node faster than the watch delivers it.
 func TestRun_AnnotationsOfALeaseForbidNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,7 +36,7 @@ func programEntries() []Entry {
 		{Kind: SlowWatchers, Long: true, Number: "F16", Services: []string{history.Slicesvc, history.Gateway}, Least: 45 * s, Most: 50 * s, What: "60 watches of one replica whose clients read nothing, one byte per second, or no message"},
 		{Kind: DiskFull, Number: "F18", Services: all, Least: 6 * s, Most: 10 * s, What: "no file of one replica may grow: RLIMIT_FSIZE is the size of its audit log and a part of a record"},
 		{Kind: StreamChurn, Number: "F19", Services: []string{history.Leasesvc, history.Slicesvc, history.Gateway}, What: "1,000 streams of 50 connections to one replica begin, get an answer and end"},
-		{Kind: RepairInterrupted, Signals: true, Number: "F14", Services: []string{history.Bootstrapsvc}, Least: 2 * s, Most: 3 * s, Excuses: true, What: "four addresses in use are freed; the replica that repairs is killed after its first write, the next one before its write, and the next one after it; the duration is the time until a new process takes its place"},
+		{Kind: RepairInterrupted, Signals: true, NeedsEtcd: true, Number: "F14", Services: []string{history.Bootstrapsvc}, Least: 2 * s, Most: 3 * s, Excuses: true, What: "four addresses in use are freed; the replica that repairs is killed after its first write, the next one before its write, and the next one after it; the duration is the time until a new process takes its place"},
 		{Kind: ClockAhead, Number: "F12", Services: []string{history.Leasesvc}, Least: 5 * s, Most: 15 * s, What: "the clocks of all kubelets that renew Leases step by an hour, and back again"},
 		{Kind: ClockBack, Long: true, Number: "F12", Services: []string{history.Leasesvc}, Least: 5 * s, Most: 15 * s, What: "the same backwards"},
 	}

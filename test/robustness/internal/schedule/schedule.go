@@ -136,7 +136,8 @@ func (d *drawing) partner(first Fault) (second Fault, found bool) {
 func goTogether(a, b Entry) bool {
 	sameProcess := a.Signals && b.Signals && (len(a.Services) == 1 && slices.Contains(b.Services, a.Services[0]) || len(b.Services) == 1 && slices.Contains(a.Services, b.Services[0]))
 	ofAll := undo(a, b) && (len(a.Services) == 0 || len(b.Services) == 0)
-	return !a.Alone && !b.Alone && (!a.OfEtcd || !b.OfEtcd) && !sameProcess && !ofAll
+	withoutEtcd := a.NeedsEtcd && b.noQuorum() || b.NeedsEtcd && a.noQuorum()
+	return !a.Alone && !b.Alone && (!a.OfEtcd || !b.OfEtcd) && !sameProcess && !ofAll && !withoutEtcd
 }
 
 // undo says whether the end of one of two faults of a service would end the other one.

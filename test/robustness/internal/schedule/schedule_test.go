@@ -48,8 +48,12 @@ func TestDraw_PairsOverlap(t *testing.T) {
 			if len(step) != 2 || step[0].Kind == step[1].Kind {
 				t.Fatalf("step %v is no pair", step)
 			}
-			if second := EntryOf(step[1].Kind); first.OfEtcd && second.OfEtcd || first.Alone || second.Alone {
+			second := EntryOf(step[1].Kind)
+			if first.OfEtcd && second.OfEtcd || first.Alone || second.Alone {
 				t.Errorf("%v: two faults that cannot be together", step)
+			}
+			if first.NeedsEtcd && second.noQuorum() || second.NeedsEtcd && first.noQuorum() {
+				t.Errorf("%v: one fault needs etcd, which the other one stops", step)
 			}
 			if same := step[0].Service == step[1].Service; same && undo(first, EntryOf(step[1].Kind)) {
 				t.Errorf("%v: the end of one fault ends the other", step)

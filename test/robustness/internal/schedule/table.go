@@ -61,12 +61,17 @@ type Entry struct {
 	// OfEtcd says that the fault stops or starts members of etcd. A step has one such fault,
 	// because the end of one would end another one early.
 	OfEtcd bool
+	// NeedsEtcd says that etcd must have a quorum while the fault is injected.
+	NeedsEtcd bool
 	// Alone says that no other fault can be in the same step, and Long that the short form has none
 	// of it: the fault takes long, or differs from another one in its direction or extent only.
 	Alone, Long bool
 	// What describes the injection.
 	What string
 }
+
+// noQuorum returns whether etcd has no quorum during the fault.
+func (e Entry) noQuorum() bool { return e.OfEtcd && e.Excuses }
 
 const s = time.Second
 
@@ -76,7 +81,7 @@ func Table() []Entry {
 	return slices.Concat([]Entry{
 		{Kind: Kill, Signals: true, Number: "F1", Services: append(leaders[:3:3], history.Gateway), What: "SIGKILL to the replica with the most shards; a new process takes its place 2 s later"},
 		{Kind: Freeze, Signals: true, Number: "F2", Services: leaders, Least: 8 * s, Most: 12 * s, What: "SIGSTOP for longer than a session, then SIGCONT"},
-		{Kind: Revoke, Number: "F3", Services: leaders, What: "the replica's etcd lease is revoked"},
+		{Kind: Revoke, NeedsEtcd: true, Number: "F3", Services: leaders, What: "the replica's etcd lease is revoked"},
 		{Kind: CutBoth, Long: true, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes between one replica and etcd"},
 		{Kind: CutToEtcd, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes from one replica to etcd"},
 		{Kind: CutFromEtcd, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes from etcd to one replica"},
