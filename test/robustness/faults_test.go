@@ -32,7 +32,8 @@ func (w *world) inject(number int, step schedule.Step) error {
 		injecting.Go(func() {
 			pause(context.Background(), f.Start-time.Since(began))
 			target := w.leader(f.Service)
-			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now()}
+			entry := schedule.EntryOf(f.Kind)
+			window := history.Window{Fault: string(f.Kind), Step: number, Service: f.Service, From: w.now(), NoQuorum: entry.NoQuorum()}
 			if f.Kind == schedule.CallsCut || f.Kind == schedule.CallsCutLong {
 				window.Unreached = target.name + "#"
 			}
@@ -40,7 +41,6 @@ func (w *world) inject(number int, step schedule.Step) error {
 			if window.To = window.From; f.Duration > 0 {
 				window.To = w.now()
 			}
-			entry := schedule.EntryOf(f.Kind)
 			window.Graceful, window.Shows = entry.Graceful, entry.Shows
 			switch {
 			case entry.Excuses:

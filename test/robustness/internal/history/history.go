@@ -68,6 +68,9 @@ type Window struct {
 	// Unreached is how the names of the processes begin that receive nothing from their callers
 	// meanwhile: those of one replica. It is empty if all may receive.
 	Unreached string
+	// NoQuorum says that etcd has no quorum meanwhile. A leader stops when it cannot renew its
+	// session. The key of its term stays, because no member removes it.
+	NoQuorum bool
 }
 
 // Gap is a time in which the record of etcd was behind, such as while etcd did not run. A change

@@ -9,11 +9,14 @@ import (
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
-// hearing returns the parts of a claim in which its holder runs and may hear its nodes, in order.
-func hearing(h history.History, c history.Claim) []history.Down {
+// observing returns the parts of a claim in which its holder may observe a node, in order. While
+// etcd has no quorum it may have stopped. A holder that hears nothing still reads the Leases of
+// kubelets.
+func observing(h history.History, c history.Claim, kubelet bool) []history.Down {
 	h.Downs = slices.Clone(h.Downs)
 	for i := range h.Windows {
-		if w := &h.Windows[i]; w.Unreached != "" && strings.HasPrefix(c.Holder, w.Unreached) {
+		w := &h.Windows[i]
+		if unreached := w.Unreached != "" && strings.HasPrefix(c.Holder, w.Unreached); w.NoQuorum || unreached && !kubelet {
 			h.Downs = append(h.Downs, history.Down{Process: c.Holder, From: w.From, To: w.To})
 		}
 	}
@@ -34,16 +37,12 @@ type Observation struct {
 
 // markedBy returns when a node that died must be marked: as soon as a leader of its shard has
 // observed it for Least, and all leaders for Grace together. The result is the end of the history
-// if no leader lasted for so long. A leader that hears nothing still reads the Leases of kubelets.
+// if no leader lasted for so long.
 func (o Observation) markedBy(h history.History, life history.Life) time.Duration {
-	node, died, parts := life.Node, life.To, hearing
-	if life.Kubelet {
-		parts = running // its Lease says it
-	}
-	inherited := time.Duration(0)
-	number := shard.Of("node", node, h.Shards[history.Leasesvc])
+	died, inherited := life.To, time.Duration(0)
+	number := shard.Of("node", life.Node, h.Shards[history.Leasesvc])
 	for _, claim := range claimsByShard(h)[shardOf{history.Leasesvc, number}] {
-		for _, term := range parts(h, claim) {
+		for _, term := range observing(h, claim, life.Kubelet) {
 			from := max(term.From, died)
 			need := o.Grace
 			if inherited > 0 {

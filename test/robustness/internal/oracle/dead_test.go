@@ -38,6 +38,10 @@ func TestMarkedBy_AddsUpWhatLeadersObserve(t *testing.T) {
 		"another process that hears nothing delays no mark": {
 			claims: []history.Claim{term("a", 1, 0, 0)}, windows: []history.Window{{Fault: "cut", Unreached: "b", From: 9 * s, To: 25 * s}}, want: 30 * s,
 		},
+		"a leader stops while etcd has no quorum, and its key stays": {
+			claims:  []history.Claim{term("a", 1, 0, 32*s), term("b", 2, 32*s, 43*s), term("c", 3, 43*s, 0)},
+			windows: []history.Window{{Fault: "etcd stopped", NoQuorum: true, From: 12 * s, To: 32 * s}}, kubelet: true, want: 55 * s,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := history.History{End: 60 * s, Shards: map[string]int{history.Leasesvc: 1}, Claims: c.claims, Downs: c.downs, Windows: c.windows}

@@ -136,7 +136,7 @@ func (d *drawing) partner(first Fault) (second Fault, found bool) {
 func goTogether(a, b Entry) bool {
 	sameProcess := a.Signals && b.Signals && (len(a.Services) == 1 && slices.Contains(b.Services, a.Services[0]) || len(b.Services) == 1 && slices.Contains(a.Services, b.Services[0]))
 	ofAll := undo(a, b) && (len(a.Services) == 0 || len(b.Services) == 0)
-	withoutEtcd := a.NeedsEtcd && b.noQuorum() || b.NeedsEtcd && a.noQuorum()
+	withoutEtcd := a.NeedsEtcd && b.NoQuorum() || b.NeedsEtcd && a.NoQuorum()
 	return !a.Alone && !b.Alone && (!a.OfEtcd || !b.OfEtcd) && !sameProcess && !ofAll && !withoutEtcd
 }
 

@@ -52,7 +52,7 @@ func TestDraw_PairsOverlap(t *testing.T) {
 			if first.OfEtcd && second.OfEtcd || first.Alone || second.Alone {
 				t.Errorf("%v: two faults that cannot be together", step)
 			}
-			if first.NeedsEtcd && second.noQuorum() || second.NeedsEtcd && first.noQuorum() {
+			if first.NeedsEtcd && second.NoQuorum() || second.NeedsEtcd && first.NoQuorum() {
 				t.Errorf("%v: one fault needs etcd, which the other one stops", step)
 			}
 			if same := step[0].Service == step[1].Service; same && undo(first, EntryOf(step[1].Kind)) {

@@ -70,8 +70,8 @@ type Entry struct {
 	What string
 }
 
-// noQuorum returns whether etcd has no quorum during the fault.
-func (e Entry) noQuorum() bool { return e.OfEtcd && e.Excuses }
+// NoQuorum returns whether etcd has no quorum during the fault.
+func (e Entry) NoQuorum() bool { return e.OfEtcd && e.Excuses }
 
 const s = time.Second
 
