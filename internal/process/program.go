@@ -117,8 +117,8 @@ type Deps struct {
 	// Ready has the checks of /readyz. A service may add checks before Run.
 	Ready *observe.Checks
 	// Able has checks that concern terms only. While one fails, the replica stays ready for RPCs,
-	// and replicas that can do the work get its shards; see term.Candidate.SetUnready. A service
-	// may add checks before Run.
+	// and ready replicas get its shards; see term.Candidate.ReleaseToReady. A service may add checks
+	// before Run.
 	Able *observe.Checks
 	// Decisions is nil unless Program.Decides, and nil records nothing.
 	Decisions *decisions.Log

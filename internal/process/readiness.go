@@ -26,7 +26,7 @@ func forServingOnly(check func() error) func() error {
 }
 
 // notReadyForTerms returns why this replica cannot do the work of a term: a dependency is missing,
-// a check of Deps.Able fails, or its loops keep failing. It returns nil if it can.
+// or its loops keep failing. It returns nil if it can.
 //
 // The result differs from readiness for RPCs. It excludes the session with etcd, because without
 // one there is no term. It also excludes an unfinished first pass of a loop: in a large cluster the
@@ -38,7 +38,6 @@ func (p *Process) notReadyForTerms() error {
 			reasons = append(reasons, failed)
 		}
 	}
-	reasons = append(reasons, p.able.Failed()...)
 	loops := p.service.Loops()
 	return errors.Join(append(reasons, failing(loops.Status(), loops.CheckReady()))...)
 }

@@ -16,6 +16,7 @@ type readiness struct {
 	unready   atomic.Pointer[error] // never nil; the last argument of SetUnready
 	yielding  atomic.Pointer[error] // never nil; why this replica yields leadership
 	preferred atomic.Pointer[error] // never nil; why ready replicas come before this one
+	releasing atomic.Pointer[error] // never nil; why shards move from this replica to ready ones
 	changed   chan struct{}         // holds a value until the replica has seen a change
 }
 
@@ -24,6 +25,7 @@ func newReadiness(unready error) *readiness {
 	r.unready.Store(&unready)
 	r.yielding.Store(new(error))
 	r.preferred.Store(new(error))
+	r.releasing.Store(new(error))
 	return r
 }
 
@@ -45,11 +47,14 @@ type eligibilityState struct {
 	*readiness
 	tracker eligibility.Tracker
 	logger  *slog.Logger
+	ttl     time.Duration
+	// releasingSince is since when there is a reason for releasing; zero without one.
+	releasingSince time.Time
 }
 
 func newEligibility(r *readiness, ttl time.Duration, logger *slog.Logger) *eligibilityState {
 	return &eligibilityState{
-		readiness: r, logger: logger,
+		readiness: r, logger: logger, ttl: ttl,
 		tracker: eligibility.New(time.Now(), ttl, *r.unready.Load() == nil),
 	}
 }
@@ -59,6 +64,7 @@ func (e *eligibilityState) observe(now time.Time) {
 	reason := *e.unready.Load()
 	before := e.tracker.Verdict()
 	e.tracker = e.tracker.Observe(now, reason == nil)
+	e.observeReleasing(now)
 	verdict := e.tracker.Verdict()
 	if verdict == before {
 		return
@@ -70,10 +76,26 @@ func (e *eligibilityState) observe(now time.Time) {
 	}
 }
 
-// backOff records that the replica releases shards because it fails. A replica that yields does not
-// back off, because the cause is not its own.
+func (e *eligibilityState) observeReleasing(now time.Time) {
+	switch reason := *e.releasing.Load(); {
+	case reason == nil && !e.releasingSince.IsZero():
+		e.logger.Info("this replica does not rank behind ready ones any more")
+		e.releasingSince = time.Time{}
+	case reason != nil && e.releasingSince.IsZero():
+		e.logger.Warn("this replica ranks behind ready ones", "reason", reason)
+		e.releasingSince = now
+	}
+}
+
+// releasesToReady says whether the reason for releasing has lasted for two TTLs, as a failure must.
+func (e *eligibilityState) releasesToReady(now time.Time) bool {
+	return !e.releasingSince.IsZero() && now.Sub(e.releasingSince) >= 2*e.ttl
+}
+
+// backOff records that the replica releases shards because it fails. A replica that yields, or
+// releases to ready replicas only, does not back off: it says itself when that ends.
 func (e *eligibilityState) backOff(now time.Time) {
-	if e.yieldReason() != nil {
+	if e.yieldReason() != nil || !e.failing() {
 		return
 	}
 	before := e.tracker.BackoffUntil()
@@ -91,7 +113,7 @@ func (e *eligibilityState) rank() sharding.Rank {
 	switch {
 	case e.yieldReason() != nil, !isReady && !e.tracker.Passing():
 		return sharding.Unable
-	case isReady && *e.preferred.Load() == nil:
+	case isReady && *e.preferred.Load() == nil && *e.releasing.Load() == nil:
 		return sharding.Ready
 	default:
 		return sharding.Able
@@ -117,8 +139,10 @@ func (e *eligibilityState) notReadyReason() string {
 		return fmt.Sprintf("ready replicas come first until %s: this one gave shards away because it could not do their work",
 			until.UTC().Format(time.RFC3339))
 	}
-	if reason := *e.preferred.Load(); reason != nil {
-		return fmt.Sprintf("ready replicas come first: %v", reason)
+	for _, field := range []*atomic.Pointer[error]{&e.preferred, &e.releasing} {
+		if reason := *field.Load(); reason != nil {
+			return fmt.Sprintf("ready replicas come first: %v", reason)
+		}
 	}
 	return "ready replicas come first: this one was unready and has not been ready for long enough"
 }

@@ -159,6 +159,58 @@ func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
+// Shards move from a replica that releases them to ready ones. If no replica is ready, they move
+// only from one that fails.
+func TestReleaseToReady_ShardsMoveToReadyReplicasOnly(t *testing.T) {
+	const n = 8
+	h := newHistory()
+	a := join(t, etcd(t), "a", h.body("a"), shards(n))
+	b := join(t, etcd(t), "b", h.body("b"), shards(n))
+	settled(t, h, n, a, b)
+	heldBy := func(replica string) func() error {
+		return func() error {
+			for shard, actor := range h.actors() {
+				if actor.replica != replica {
+					return fmt.Errorf("shard %d is with %s", shard, actor.replica)
+				}
+			}
+			if got := len(h.actors()); got != n {
+				return fmt.Errorf("%d shards are held, want %d", got, n)
+			}
+			return nil
+		}
+	}
+	began := time.Now()
+	a.ReleaseToReady(errBroken)
+	waitForUnready(t, b, "a")
+	if held := h.shares()["a"]; held == 0 {
+		t.Errorf("the shards were released after %v, before other replicas can have reported the same", time.Since(began))
+	}
+	testkit.Eventually(t, testTimeout, heldBy("b"))
+	t.Logf("the shards were held by b after %v", time.Since(began))
+	if reason := a.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
+		t.Errorf("status says %q, want why a gets nothing", reason)
+	}
+	b.ReleaseToReady(errBroken)
+	waitForUnready(t, a, "a", "b")
+	sleepReal(6 * time.Second) // more than two TTLs
+	if err := heldBy("b")(); err != nil {
+		t.Errorf("although no replica is ready: %v", err)
+	}
+	b.SetUnready(errBroken)
+	testkit.Eventually(t, testTimeout, heldBy("a"))
+	b.SetUnready(nil)
+	a.ReleaseToReady(nil)
+	b.ReleaseToReady(nil)
+	testkit.Eventually(t, 2*testTimeout, func() error {
+		if held := h.shares(); held["a"] == 0 || held["b"] == 0 {
+			return fmt.Errorf("shards are held by %v, want both replicas", held)
+		}
+		return nil
+	})
+	wantNoViolations(t, h)
+}
+
 func TestReadiness_FailingReplicaReleasesShardsToReadyOnes(t *testing.T) {
 	const n = 16
 	h := newHistory()

@@ -66,8 +66,8 @@ type interrupter struct {
 	results []error
 }
 
-// interruptRepair frees addresses in use, and kills each replica that begins to repair that. The
-// last one completes it.
+// interruptRepair frees addresses in use, and kills each replica that begins to repair that. It
+// returns when each one is replaced. The last one completes the repair.
 func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 	i := &interrupter{world: w, pause: f.Duration, killed: map[*slot]bool{}}
 	for _, s := range w.replicasOf(f.Service) {
@@ -86,7 +86,10 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	for ctx.Err() == nil && !w.allocated(ctx, addresses) {
+	for !i.done() && !w.allocated(ctx, addresses) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("the addresses %v are neither allocated nor was their repair interrupted %d times within %v", addresses, repairKills, startTimeout)
+		}
 		pause(ctx, 100*time.Millisecond)
 	}
 	i.restarts.Wait()
@@ -97,6 +100,12 @@ func (w *world) interruptRepair(_ *slot, f schedule.Fault) error {
 		w.level(leads, "interruptions of one repair", float64(i.kills), 1, repairKills)
 	}
 	return errors.Join(i.results...)
+}
+
+func (i *interrupter) done() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.kills >= repairKills
 }
 
 func allocates(r faultproxy.Request) bool { return r.Resource == "ipaddresses" && r.Verb == "create" }

@@ -21,6 +21,8 @@
 //     notices it first. If the replica released shards a short time ago because it failed, it
 //     releases only to ready members. Otherwise a cause that makes every holder fail would move the
 //     shards all the time. A replica that yields knows the cause, and does not wait.
+//   - A replica that may do the work worse than others, without proof, releases its shards to ready
+//     members only. It is able, so a replica that fails can release its shards to it.
 //   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it
 //     after one ClaimDelay, the following one after two, and so on. A member that is alive but
 //     cannot work therefore delays a shard only for a short time.
@@ -60,6 +62,9 @@ type Input struct {
 	Failing, Yielding bool
 	// ReleasedRecently says that this replica released shards a short time ago because it failed.
 	ReleasedRecently bool
+	// ReleasesToReady says that this replica must release its shards to ready members. Its rank is
+	// a later one.
+	ReleasesToReady bool
 	// Moves is how many running shards may be released now.
 	Moves int
 	// ClaimDelay is how long each rank waits for the previous one to claim a vacant shard.
@@ -224,7 +229,7 @@ func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
 	case best.Rank == Ready && p.self.Rank == Ready:
 		return best.ID, Moved, true
 	case best.Rank < p.self.Rank:
-		return best.ID, Unready, p.Yielding || p.Failing && p.hasProven(best)
+		return best.ID, Unready, p.Yielding || p.ReleasesToReady && best.Rank == Ready || p.Failing && p.hasProven(best)
 	default:
 		return "", "", false
 	}

@@ -179,7 +179,7 @@ func drawInput(t *rapid.T) sharding.Input {
 	}
 	s := sharding.Input{
 		Self: ms[0].ID, Members: ms, Moves: rapid.IntRange(0, 5).Draw(t, "moves"), ClaimDelay: claimDelay, MinHold: minHold,
-		Failing: rapid.Bool().Draw(t, "failing"), Yielding: rapid.Bool().Draw(t, "yielding"), ReleasedRecently: rapid.Bool().Draw(t, "released recently"),
+		Failing: rapid.Bool().Draw(t, "failing"), Yielding: rapid.Bool().Draw(t, "yielding"), ReleasedRecently: rapid.Bool().Draw(t, "released recently"), ReleasesToReady: rapid.Bool().Draw(t, "releases to ready"),
 	}
 	for range shards {
 		s.Shards = append(s.Shards, sharding.Shard{
@@ -339,6 +339,7 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 		// peerFor is how long the peer has its rank.
 		peerFor                     time.Duration
 		failing, yielding, recently bool
+		toReady                     bool
 		number                      int
 		shard                       sharding.Shard
 		want                        sharding.Decision
@@ -381,6 +382,14 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 		"running, self failing, released recently, peer ready: released": {
 			self: sharding.Unable, failing: true, recently: true, number: own, shard: running, want: release(own, sharding.Unready),
 		},
+		"running, self releases to ready, peer ready: released": {
+			self: sharding.Able, toReady: true, number: own, shard: running, want: release(own, sharding.Unready),
+		},
+		"running, self releases to ready, peer able: kept": {self: sharding.Able, peer: sharding.Able, toReady: true, number: peers, shard: running},
+		"running, self fails and releases to ready, peer able: released": {
+			self: sharding.Unable, peer: sharding.Able, peerFor: claimDelay, failing: true, toReady: true, number: own, shard: running,
+			want: release(own, sharding.Unready),
+		},
 		"running, self able, peer ready: kept":                 {self: sharding.Able, number: own, shard: running},
 		"running, owned by peer, both able: kept":              {self: sharding.Able, peer: sharding.Able, number: peers, shard: running},
 		"running, owned by peer, self able, peer unable: kept": {self: sharding.Able, peer: sharding.Unable, number: peers, shard: running},
@@ -403,7 +412,7 @@ func TestPlan_EarlierRanksComeFirst(t *testing.T) {
 			s := newInput(test.number, test.shard)
 			s.Members = append([]sharding.Member(nil), two...)
 			s.Members[0].Rank, s.Members[1].Rank, s.Members[1].RankFor = test.self, test.peer, test.peerFor
-			s.Failing, s.Yielding, s.ReleasedRecently = test.failing, test.yielding, test.recently
+			s.Failing, s.Yielding, s.ReleasedRecently, s.ReleasesToReady = test.failing, test.yielding, test.recently, test.toReady
 			if diff := cmp.Diff(test.want, sharding.Plan(s)); diff != "" {
 				t.Errorf("decision (-want +got):\n%s", diff)
 			}
@@ -469,9 +478,9 @@ func TestPlan_ReleasesOnlyToMembersThatDoBetter(t *testing.T) {
 			self, to := ranks[s.Self], ranks[step.To]
 			isMove := step.Reason == sharding.Moved && self == sharding.Ready && to == sharding.Ready
 			isFailure := step.Reason == sharding.Unready && to < self &&
-				(s.Yielding || s.Failing && (to == sharding.Ready || !s.ReleasedRecently))
+				(s.Yielding || s.ReleasesToReady && to == sharding.Ready || s.Failing && (to == sharding.Ready || !s.ReleasedRecently))
 			if !isMove && !isFailure {
-				t.Fatalf("%+v although ranks are %v, failing = %t and yielding = %t", step, ranks, s.Failing, s.Yielding)
+				t.Fatalf("%+v although ranks are %v, failing = %t, yielding = %t and releases to ready = %t", step, ranks, s.Failing, s.Yielding, s.ReleasesToReady)
 			}
 		}
 	})

@@ -126,7 +126,10 @@ func (r Rules) deadlineOfSigns(s *NodeState, c ClusterState, o Ownership) Assess
 // deadlineAfterExpiry returns the expiry of the session, unless another sign of life, a new grace
 // period or a doubt about the receiver allows more.
 func (r Rules) deadlineAfterExpiry(s *NodeState, c ClusterState) Assessment {
-	a := Assessment{By: SessionBeat, Deadline: max(s.signs.expired, c.receiver.verdict(s.signs.expired, r.GracePeriod))}
+	a := Assessment{By: SessionBeat, Deadline: s.signs.expired}
+	if s.signs.reportedSince == 0 {
+		a.Deadline = max(a.Deadline, c.receiver.verdict(s.signs.suspected, r.GracePeriod))
+	}
 	allow := func(heard monotonic.Instant, by SignSource, grace time.Duration) {
 		if deadline := heard.Add(grace + c.slow.took); deadline > a.Deadline {
 			a = Assessment{Heard: heard, By: by, Deadline: deadline}

@@ -162,7 +162,7 @@ type pass struct {
 // doubtReceiver compares what this replica receives with what Leases show, before a Node is judged.
 func (p *pass) doubtReceiver(nodes []NodeState) {
 	p.cluster = p.withMostSilent(p.now.Instant, p.cluster, nodes)
-	count := p.cluster.receiver.newCount(p.now.Instant, p.GracePeriod, p.FirstBeat)
+	count := p.cluster.newSessionCount(p.now.Instant, p.GracePeriod, p.FirstBeat)
 	for i := range nodes {
 		count.add(&nodes[i], p.missing(p.now.Instant, p.cluster, &nodes[i]))
 	}

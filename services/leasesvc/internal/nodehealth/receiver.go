@@ -92,7 +92,7 @@ type fewHeard struct {
 	until monotonic.Instant
 }
 
-// next returns the state after a pass of a cluster. It ends if most holders are heard.
+// next returns the state after a pass of a cluster. It ends if holders are heard, without a doubt.
 func (f fewHeard) next(now monotonic.Instant, count sessionCount, c ClusterState) fewHeard {
 	switch {
 	case c.receiver.on && count.fewHeard():
@@ -100,7 +100,7 @@ func (f fewHeard) next(now monotonic.Instant, count sessionCount, c ClusterState
 		if now.Sub(f.since) >= fewHeardLasts {
 			f.until = now.Add(fewHeardKept)
 		}
-	case count.heard > count.silent && !c.mostSilent:
+	case !c.receiver.on && count.heard > 0 && !count.fewHeard():
 		return fewHeard{}
 	default:
 		f.period = period{}
@@ -117,14 +117,18 @@ func (c ClusterState) HearsFew(now monotonic.Instant) bool {
 
 // sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
 type sessionCount struct {
-	// expiredSince is from when on an expired session counts, renewedSince is the same for a
+	// silentSince is from when on the silence of a session counts, renewedSince is the same for a
 	// renewal.
-	expiredSince, renewedSince monotonic.Instant
+	silentSince, renewedSince monotonic.Instant
 	// heldBefore is when a shard must have been gained for its Nodes to count: until living holders
 	// have reached this replica, it has the silent ones only.
 	heldBefore monotonic.Instant
-	// heard sessions are alive, silent ones are suspect or expired.
-	heard, silent int
+	// heardFew says that this replica heard few holders, and none since.
+	heardFew bool
+	// heard sessions are alive, or their agents live and report a silent kubelet. silent ones are
+	// suspect or expired. settled ones of them say nothing about a replica that hears none: the
+	// Node is marked, or this replica has never heard it and has no reason to doubt.
+	heard, silent, settled int
 	// ownRenewals are of kubelets with a silent session. others are Nodes of other replicas.
 	ownRenewals, others, otherRenewals int
 }
@@ -132,13 +136,10 @@ type sessionCount struct {
 // add takes a Node into account. missing says that the Node had a session at a former leader and
 // that this replica has not heard it.
 func (c *sessionCount) add(s *NodeState, missing bool) {
+	marked := s.traits.ready == corev1.ConditionUnknown
 	if !s.Ownership.Held {
-		if s.traits.ready == corev1.ConditionUnknown {
-			return
-		}
-		c.others++
-		if s.signs.lease.moved && s.signs.lease.at > c.renewedSince {
-			c.otherRenewals++
+		if !marked {
+			c.addOther(s)
 		}
 		return
 	}
@@ -149,26 +150,50 @@ func (c *sessionCount) add(s *NodeState, missing bool) {
 	case session.Alive:
 		c.heard++
 		return
-	case session.Suspect:
 	case session.Gone:
-		if missing {
-			c.silent++
+		if !missing {
+			return
+		}
+		c.silent++
+		if !c.heardFew {
+			c.settled++
 		}
 		return
+	case session.Suspect:
 	case session.Expired:
 		// The previous holder of the shard declared the Nodes that it did not doubt.
-		if s.signs.expired < c.expiredSince || !s.signs.expiredHere && s.traits.ready == corev1.ConditionUnknown {
+		if !s.signs.expiredHere && marked {
+			return
+		}
+		if s.signs.reportedSince > 0 {
+			c.heard++
 			return
 		}
 	}
+	if s.signs.suspected < c.silentSince {
+		return
+	}
 	c.silent++
+	if marked {
+		c.settled++
+	}
 	if s.signs.lastRenewal() > c.renewedSince {
 		c.ownRenewals++
 	}
 }
 
+// addOther takes a Node of another replica into account that is not marked.
+func (c *sessionCount) addOther(s *NodeState) {
+	c.others++
+	if s.signs.lease.moved && s.signs.lease.at > c.renewedSince {
+		c.otherRenewals++
+	}
+}
+
 // noneHeard returns whether all sessions are silent.
-func (c *sessionCount) noneHeard() bool { return c.heard == 0 && c.silent >= noneHeardSilence }
+func (c *sessionCount) noneHeard() bool {
+	return c.heard == 0 && c.silent-c.settled >= noneHeardSilence
+}
 
 // fewHeard returns whether few sessions or none are heard.
 func (c *sessionCount) fewHeard() bool {
@@ -190,12 +215,12 @@ func (c *sessionCount) contradicted() bool {
 		float64(c.otherRenewals)/float64(c.others) >= here+significantShare
 }
 
-// newCount returns a count without Nodes. A doubt does not end because sessions expired long ago,
-// and sessions of the last doubt begin no other.
-func (d receiverDoubt) newCount(now monotonic.Instant, grace, firstBeat time.Duration) sessionCount {
-	count := sessionCount{expiredSince: max(now.Add(-grace), d.ended+1), heldBefore: now.Add(-firstBeat)}
-	if d.on {
-		count.expiredSince, count.renewedSince = d.since.Add(-grace), max(d.since, now.Add(-grace))
+// newSessionCount returns a count without Nodes. A doubt does not end because sessions fell silent
+// long ago, and sessions of the last doubt begin no other.
+func (c ClusterState) newSessionCount(now monotonic.Instant, grace, firstBeat time.Duration) sessionCount {
+	count := sessionCount{silentSince: max(now.Add(-grace), c.receiver.ended+1), heldBefore: now.Add(-firstBeat), heardFew: c.fewHeard.until > 0}
+	if c.receiver.on {
+		count.silentSince, count.renewedSince = c.receiver.since.Add(-grace), max(c.receiver.since, now.Add(-grace))
 	}
 	return count
 }

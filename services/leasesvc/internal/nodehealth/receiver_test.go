@@ -48,6 +48,33 @@ func (w *fixture) cut(names []string, during func()) {
 	}
 }
 
+// elapse lets time pass. Nodes beat last at a time from now on, and beat again from another time on.
+// It returns when each node was marked, and whether few nodes are heard then.
+func (w *fixture) elapse(d time.Duration, last, back map[string]time.Duration) (marked map[string]time.Duration, few bool) {
+	marked = map[string]time.Duration{}
+	for begin := w.now; w.now.Sub(begin) < d; w.now = w.now.Add(100 * time.Millisecond) {
+		at := w.now.Sub(begin)
+		for name, beat := range last {
+			again, returns := back[name]
+			switch silence := at - beat; {
+			case returns && at >= again:
+				w.sessions[name] = session.Alive
+			case silence >= sessionGrace:
+				w.sessions[name] = session.Expired
+			case silence >= suspectAfter:
+				w.sessions[name] = session.Suspect
+			}
+		}
+		w.pass()
+		for _, name := range w.names {
+			if _, known := marked[name]; !known && w.ready(name) == corev1.ConditionUnknown {
+				marked[name] = at
+			}
+		}
+	}
+	return marked, w.cluster.HearsFew(w.now)
+}
+
 func (w *fixture) unknown() (count int) {
 	for _, name := range w.names {
 		if w.ready(name) == corev1.ConditionUnknown {
@@ -112,6 +139,99 @@ func TestPlan_SilenceOfAllOfFewNodesIsHeldAgainstTheReceiver(t *testing.T) {
 	}
 }
 
+// Most nodes are back, and the others were silent for less than their sessions live.
+func TestPlan_NodeThatIsSuspectAtTheEndOfADoubtHasAGracePeriod(t *testing.T) {
+	for _, nodes := range []int{2, 100} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			w := newSessionFixture(t, nodes)
+			last, back := map[string]time.Duration{}, map[string]time.Duration{}
+			for i, name := range w.names {
+				last[name] = -5 * time.Second * time.Duration(i) / time.Duration(nodes)
+				back[name] = 22*time.Second - 5*time.Second*time.Duration(i*37%nodes)/time.Duration(nodes)
+			}
+			if marked, _ := w.elapse(2*time.Minute, last, back); len(marked) > 0 {
+				t.Errorf("living nodes are marked: %v", marked)
+			}
+		})
+	}
+}
+
+// A replica that hears a node again, and doubts no more, keeps its shards.
+func TestClusterState_HearsFewEndsWithTheDoubt(t *testing.T) {
+	for _, nodes := range []int{2, 3} {
+		for _, returns := range []time.Duration{16 * time.Second, 18 * time.Second, 19 * time.Second, 21 * time.Second} {
+			t.Run(fmt.Sprintf("%d nodes, one returns after %v", nodes, returns), func(t *testing.T) {
+				w := newSessionFixture(t, nodes)
+				last := map[string]time.Duration{}
+				for _, name := range w.names {
+					last[name] = 0
+				}
+				if _, few := w.elapse(returns+time.Second, last, map[string]time.Duration{"n0": returns}); few {
+					t.Error("HearsFew is true")
+				}
+			})
+		}
+	}
+}
+
+// A node that is marked says nothing about the receiver.
+func TestPlan_SecondDeathOfTwoNodesIsDeclaredAtOnce(t *testing.T) {
+	for _, second := range []time.Duration{10 * time.Second, 30 * time.Second, 55 * time.Second} {
+		t.Run(fmt.Sprintf("%v after the first one", second), func(t *testing.T) {
+			w := newSessionFixture(t, 2)
+			marked, _ := w.elapse(2*time.Minute, map[string]time.Duration{"n0": 0, "n1": second}, nil)
+			for name, want := range map[string]time.Duration{"n0": sessionGrace, "n1": second + sessionGrace} {
+				if got := marked[name]; got < want || got > want+time.Second {
+					t.Errorf("%s is marked after %v, want %v", name, got, want)
+				}
+			}
+		})
+	}
+}
+
+// An agent that reports a silent kubelet is heard.
+func TestPlan_ReportsOfSilentKubeletsRaiseNoDoubt(t *testing.T) {
+	for _, nodes := range []int{2, 10} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			w := newSessionFixture(t, nodes)
+			last := map[string]time.Duration{}
+			for _, name := range w.names {
+				w.observes[name], w.agents[name], last[name] = true, true, 0
+				w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true, Duration: 40 * time.Second}
+			}
+			if marked, few := w.elapse(sessionGrace+time.Second, last, nil); len(marked) != nodes || few {
+				t.Errorf("marked are %v and HearsFew = %v, want all nodes marked and the replica not in doubt", marked, few)
+			}
+		})
+	}
+}
+
+// Two or three nodes that never reached a new leader are dead, unless the leader heard few before.
+func TestPlan_FewNodesThatWereNeverHeardRaiseADoubtAfterAnother(t *testing.T) {
+	for name, before := range map[string]bool{"a replica that heard all": false, "a replica that heard few": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newSessionFixture(t, 2)
+			move := func(held bool) {
+				for _, name := range w.names {
+					w.sessions[name] = session.Gone
+					w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true}
+					w.ownership[name] = nodehealth.Ownership{Held: held, HeldSince: w.now}
+				}
+			}
+			if before {
+				w.elapse(30*time.Second, map[string]time.Duration{"n0": 0, "n1": 0}, nil)
+			}
+			move(false)
+			w.run(15 * time.Minute)
+			move(true)
+			marked, _ := w.elapse(w.rules.GracePeriod+time.Second, nil, nil)
+			if want := 2; before && len(marked) > 0 || !before && len(marked) != want {
+				t.Errorf("marked after a grace period are %v, want none after an earlier doubt and %d otherwise", marked, want)
+			}
+		})
+	}
+}
+
 // Another replica should have the shards of one that hears few nodes, unless it refuses them
 // itself.
 func TestClusterState_HearsFew(t *testing.T) {
@@ -155,10 +275,18 @@ func TestClusterState_HearsFew(t *testing.T) {
 // A leader gains shards of nodes that had sessions, and hears none of them: it is the one that is
 // cut off, or all nodes died meanwhile.
 func TestPlan_LeaderThatNeverHeardItsNodesDoubts(t *testing.T) {
-	for heard, marked := range map[int]int{0: 10, 7: 3} {
-		t.Run(fmt.Sprintf("%d of 10 are heard", heard), func(t *testing.T) {
+	for _, c := range []struct {
+		heard, marked int
+		before        bool // the leader had them in an earlier term
+	}{{heard: 0, marked: 10}, {heard: 7, marked: 3}, {heard: 0, marked: 10, before: true}} {
+		heard, marked := c.heard, c.marked
+		t.Run(fmt.Sprintf("%d of 10 are heard, an earlier term = %v", heard, c.before), func(t *testing.T) {
 			w := newFixture(t, 10)
+			if c.before {
+				w = newSessionFixture(t, 10)
+			}
 			for _, name := range w.names {
+				w.sessions[name] = session.Gone
 				w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), RenewedByUs: true}
 				w.ownership[name] = nodehealth.Ownership{}
 			}

@@ -114,10 +114,10 @@ func (r Rules) missing(now monotonic.Instant, c ClusterState, s *NodeState) bool
 	return s.hadSession() && now.Sub(r.deadline(s, c, s.Ownership).Heard) >= min((r.LeastSilence+r.GracePeriod)/2, r.GracePeriod*7/8)
 }
 
-// hadSession returns whether a Node without a session had one at a former leader, and is not
-// marked.
+// hadSession returns whether a Node without a session had one at a former leader, which may be an
+// earlier term of this replica, and is not marked.
 func (s *NodeState) hadSession() bool {
-	return s.Ownership.Held && s.signs.session == session.Gone && s.signs.released == 0 && s.signs.lease.version != "" && !s.signs.kubeletsLease && !s.traits.unknown
+	return s.Ownership.Held && s.signs.session == session.Gone && s.signs.released <= s.Ownership.HeldSince && s.signs.lease.version != "" && !s.signs.kubeletsLease && !s.traits.unknown
 }
 
 // stillInherited returns the part of the inherited silence that followed the last sign of life.

@@ -58,8 +58,8 @@ type Entry struct {
 	Signals bool
 	// Graceful says that no client may notice the fault: a call with retries succeeds.
 	Graceful bool
-	// OfEtcd says that the fault stops or starts members of etcd. A step has one such fault,
-	// because the end of one would end another one early.
+	// OfEtcd says that the fault stops, starts or cuts off members of etcd. A step has one such
+	// fault, because the end of one would end another one early.
 	OfEtcd bool
 	// NeedsEtcd says that etcd must have a quorum while the fault is injected.
 	NeedsEtcd bool
@@ -86,7 +86,7 @@ func Table() []Entry {
 		{Kind: CutToEtcd, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes from one replica to etcd"},
 		{Kind: CutFromEtcd, Number: "F4", Services: leaders, Least: 7 * s, Most: 12 * s, What: "no byte passes from etcd to one replica"},
 		{Kind: EtcdFrozen, Number: "F4", Least: 7 * s, Most: 12 * s, Excuses: true, What: "no byte passes between etcd and any replica"},
-		{Kind: Compact, Number: "F5", Services: leaders, Least: s, Most: 3 * s, What: "etcd compacts its history while a replica is cut off, so that its watches cannot resume"},
+		{Kind: Compact, NeedsEtcd: true, Number: "F5", Services: leaders, Least: s, Most: 3 * s, What: "etcd compacts its history while a replica is cut off, so that its watches cannot resume"},
 		{Kind: SlowAPIServer, Number: "F6", Services: leaders, Least: 8 * s, Most: 12 * s, What: "kube-apiserver answers each request of the service one second later"},
 		{Kind: Throttled, Number: "F6", Services: leaders, Least: 6 * s, Most: 10 * s, Excuses: true, What: "each request of the service that is no watch is answered with 429"},
 		{Kind: Conflicts, Number: "F6", Services: leaders, Least: 6 * s, Most: 10 * s, Excuses: true, What: "each update and patch of the service is answered with 409"},
@@ -99,7 +99,7 @@ func Table() []Entry {
 		{Kind: Herd, Number: "F10", What: "each connection of agents, gateways and replicas to any replica is closed at the same moment"},
 		{Kind: Starved, Signals: true, Number: "F11", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the replica with the most shards runs 10 ms of each 100 ms"},
 		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
-		{Kind: AddressFreed, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
+		{Kind: AddressFreed, NeedsEtcd: true, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
 	}, programEntries(), etcdEntries(), []Entry{
 		{Kind: CallsCutLong, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "the same for longer than a silent node needs to be marked, after a leader has doubted that it hears its nodes"},
 	})
