@@ -40,10 +40,12 @@
 //     itself, or posted a status while beats were missing, the Node has a full grace period from
 //     there. If most sessions or connections of this replica are silent, at least four sessions or
 //     all of two or three, the replica may be cut off: they count one grace period later, or
-//     MaxReceiverDoubt later as long as renewed Leases contradict them.
+//     MaxReceiverDoubt later as long as renewed Leases contradict them. If the doubt ends because
+//     holders are heard again, the others have a grace period from then on.
 //   - A Node without a session whose Lease leasesvc renewed last had a session at a former leader.
-//     If this replica gained its shard and hears few such Nodes, it doubts as above. Another
-//     replica should have the shards of one that hears few Nodes: see ClusterState.HearsFew.
+//     If this replica gained its shard and hears few such Nodes, it doubts as above: four are
+//     enough, or two for a replica that heard few before. Another replica should have the shards of
+//     one that hears few Nodes: see ClusterState.HearsFew.
 //   - While this replica refuses connections or holders for lack of capacity, the agent of a Node
 //     that falls silent may be refused. The Node is marked when all that were refused have tried
 //     again, or MaxReceiverDoubt after the verdict without refusals.
