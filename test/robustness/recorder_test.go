@@ -269,12 +269,10 @@ func (r *recorder) takeOwn(key string, event *clientv3.Event, at time.Duration) 
 			delete(r.claims, key)
 			return nil
 		}
-		if !event.IsCreate() {
-			return fmt.Errorf("a term was changed at revision %d", event.Kv.ModRevision)
-		}
+		// A change of a key without its deletion is a claim too. The former one then has no end.
 		r.claims[key] = len(r.record.Claims)
 		r.record.Claims = append(r.record.Claims, history.Claim{
-			Service: parts[1], Shard: shard, Holder: r.processes[string(event.Kv.Value)], Epoch: event.Kv.CreateRevision, From: at,
+			Service: parts[1], Shard: shard, Holder: r.processes[string(event.Kv.Value)], Epoch: event.Kv.ModRevision, From: at,
 		})
 	}
 	return nil

@@ -67,7 +67,7 @@ const (
 	briefCalm   = 3 * time.Second
 	longestCalm = time.Minute
 	// After a step, the run waits until the dead nodes are marked and all shards are held. With the
-	// calm of the next step, leastSettle is longer than the other bounds with their margin.
+	// calm of the next step, leastSettle is as long as the bound of most rules with its margin.
 	leastSettle = 6 * time.Second
 	mostSettle  = takeover + nodeGrace + 4*time.Second
 )

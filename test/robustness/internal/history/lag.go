@@ -24,15 +24,15 @@ type Part struct{ Took, Stalled, At time.Duration }
 func (p Part) Net() time.Duration { return p.Took - p.Stalled }
 
 // Unexcused returns the longest part of a lag for which no fault accounts, and the one whose time
-// without stalls is the longest. A part begins and ends with the lag, with the begin of a fault, or
-// where a fault ceases to excuse the rule. Only faults that excuse divide a Whole lag. No part is
-// inside of a fault that excuses its rule.
+// without stalls is the longest. A part begins and ends with the lag, with the begin of a fault that
+// clients may notice, or where a fault ceases to excuse the rule. Only faults that excuse divide a
+// Whole lag. No part is inside of a fault that excuses its rule.
 func (h History) Unexcused(lag Lag) (longest, net Part) {
 	from, to := max(lag.From, h.Begin), min(lag.To, h.End)
 	faults := h.faultsOf(lag.Service)
 	moments := []time.Duration{from, to}
 	for _, w := range faults {
-		if lag.Whole && w.excused(lag.Rule) == 0 {
+		if (lag.Whole || w.Graceful) && w.excused(lag.Rule) == 0 {
 			continue
 		}
 		moments = append(moments, w.From, w.excused(lag.Rule))
@@ -67,6 +67,17 @@ func (h History) Stalled(from, to time.Duration) time.Duration {
 	var sum time.Duration
 	for i := range h.Windows {
 		if w := &h.Windows[i]; w.Fault == "" && w.From < to && w.To > from {
+			sum += max(0, min(w.To, to)-max(w.From, from))
+		}
+	}
+	return sum
+}
+
+// WithoutQuorum returns for how long etcd had no quorum in a time.
+func (h History) WithoutQuorum(from, to time.Duration) time.Duration {
+	var sum time.Duration
+	for i := range h.Windows {
+		if w := &h.Windows[i]; w.NoQuorum {
 			sum += max(0, min(w.To, to)-max(w.From, from))
 		}
 	}

@@ -51,6 +51,7 @@ func allocations(h history.History, f *finding) {
 				}
 				users[subject][name] = true
 				f.count("unallocated", 1)
+				f.count("shared", 1)
 				if len(users[subject]) > 1 {
 					f.breach("shared", history.Bootstrapsvc, c.at, "%s is used by %v", subject, slices.Sorted(maps.Keys(users[subject])))
 				}
@@ -98,6 +99,7 @@ func answers(h history.History, f *finding) {
 	failing := time.Duration(-1)
 	for _, a := range slices.SortedFunc(slices.Values(h.Answers), func(a, b history.Answer) int { return cmp.Compare(a.Asked, b.Asked) }) {
 		f.count("answer", 1)
+		f.count("silence", 1)
 		if a.Failed != "" {
 			if failing < 0 {
 				failing = a.Asked

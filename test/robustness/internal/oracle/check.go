@@ -97,7 +97,7 @@ type judge struct {
 
 func judges(bounds Bounds) []judge {
 	return []judge{
-		{"holder", holders}, {"act", acts}, {"stale", stale}, {"living dead", nodes}, {"lease regress", leases},
+		{"holder", holders}, {"single", single}, {"act", acts}, {"stale", stale}, {"living dead", nodes}, {"lease regress", leases},
 		{"present absent duplicate", pods}, {"empty published unpublished", servers}, {"unallocated shared", allocations},
 		{"foreign", foreign}, {"answer silence", answers}, {"lost", mutations}, {"told", readings}, {"level", levels}, {"labelled", labels},
 		{"call", func(h history.History, f *finding) { calls(h, bounds, f) }},
@@ -116,12 +116,13 @@ func Rules() []Rule {
 	const each = "each"
 	return []Rule{
 		{"holder", each, "a shard has a leader that runs"},
+		{"single", each, "a term of a shard begins after the end of the former one"},
 		{"act", each, "a write to Kubernetes is sent while its process leads the shard of the object"},
 		{"stale", each, "no term writes over the write of a later term"},
 		{"foreign", each, "an object of another program does not change"},
 		{"level", each, "memory, goroutines, open files, lost records and crashes are within limits"},
 		{"living", history.Leasesvc, "a Node that lives is not marked Unknown"},
-		{"dead", history.Leasesvc, "a Node that is dead is marked Unknown. What changes of the leader cost is no part of it"},
+		{"dead", history.Leasesvc, "a Node that is dead is marked Unknown. The bound is longer by the time without a leader that can observe the Node"},
 		{"lease", history.Leasesvc, "the Lease of a Node with an agent has not lapsed"},
 		{"regress", history.Leasesvc, "the renewTime of a Lease that leasesvc writes does not go back"},
 		{"unallocated", history.Bootstrapsvc, "an address or port that a Service uses is allocated"},

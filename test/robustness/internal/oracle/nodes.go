@@ -49,14 +49,22 @@ func nodes(h history.History, f *finding) {
 	}
 }
 
-// heard says whether a node lived at a time, and etcd took the renewals of its kubelet.
+// heard says whether a node lived at a time, and gave a sign of life in the grace period before. A
+// kubelet gives none while etcd has no quorum, so that time is no part of the period.
 func heard(h history.History, l history.Life, at time.Duration) bool {
 	if at < l.From || at > until(h, l.To) {
 		return false
 	}
-	return !l.Kubelet || slices.ContainsFunc(h.Renewals, func(r history.Renewal) bool {
-		return r.Node == l.Node && !r.Gone && at-h.Grace <= r.At && r.At <= at
-	})
+	if !l.Kubelet {
+		return true
+	}
+	renewed := time.Duration(-1)
+	for _, r := range h.Renewals {
+		if r.Node == l.Node && !r.Gone && r.At <= at {
+			renewed = max(renewed, r.At)
+		}
+	}
+	return renewed >= 0 && at-renewed-h.WithoutQuorum(renewed, at) <= h.Grace
 }
 
 func livesOf(h history.History, node string) []history.Life {
@@ -75,6 +83,9 @@ func leases(h history.History, f *finding) {
 	for node, list := range versions {
 		slices.SortFunc(list, func(a, b history.Renewal) int { return cmp.Compare(a.Revision, b.Revision) })
 		kubelet := renewedByKubelet(h, node)
+		if !kubelet {
+			f.count("regress", len(list))
+		}
 		for i, r := range list {
 			if i > 0 && !kubelet && !r.Gone && !list[i-1].Gone && r.Renewed.Before(list[i-1].Renewed) {
 				f.breach("regress", history.Leasesvc, r.At, "the Lease of %s goes back by %v, revision %d", node, list[i-1].Renewed.Sub(r.Renewed), r.Revision)
@@ -115,7 +126,9 @@ func lapses(h history.History, f *finding, l history.Life, list []history.Renewa
 // servers checks the endpoints of default/kubernetes.
 func servers(h history.History, f *finding) {
 	versions := slices.SortedFunc(slices.Values(h.Endpoints), func(a, b history.EndpointsVersion) int { return cmp.Compare(a.Revision, b.Revision) })
-	f.count("published", len(versions))
+	for _, rule := range []string{"empty", "published", "unpublished"} {
+		f.count(rule, len(versions))
+	}
 	for i, v := range versions {
 		if len(v.Addresses) == 0 && i > 0 && len(versions[i-1].Addresses) > 0 {
 			f.breach("empty", history.Bootstrapsvc, v.At, "default/kubernetes has no endpoint at revision %d", v.Revision)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -86,6 +87,7 @@ func sound() history.History {
 			{Asked: 50 * s, Answered: 50 * s, Kind: history.NodesRead, Service: history.Leasesvc, Objects: map[string]string{"n2": "55"}, Partial: true},
 			{Asked: 33 * s, Answered: 33 * s, Kind: history.SlicesRead, Service: history.Slicesvc, Objects: map[string]string{"demo/web-1": "52"}},
 			{Asked: 38 * s, Answered: 38 * s, Kind: history.FindingsRead, Service: history.Bootstrapsvc, Objects: map[string]string{"findings/f": "1"}},
+			{Asked: 45 * s, Answered: 45 * s, Kind: history.NodesRead, Service: history.Leasesvc, Objects: map[string]string{"n1": "6", "n2": "55"}},
 		},
 		Mutations: []history.Mutation{
 			{Sent: 20 * s, Answered: 22 * s, Value: "1", Accepted: true}, {Sent: 40 * s, Answered: 41 * s},
@@ -130,7 +132,18 @@ func TestCheck_EveryRuleFindsItsBreach(t *testing.T) {
 		}},
 		"leader is dead and keeps its key": {"holder", func(h *history.History) { h.Downs[0].From = 17 * s; h.Windows[0].From, h.Windows[0].To = 17*s, 17*s }},
 		"no leader at the end":             {"holder", func(h *history.History) { h.Claims[1].To = 50 * s }},
-		"write after the end of the term":  {"act", func(h *history.History) { h.Acts[0].Sent, h.Acts[0].Answered = 27*s, 28*s }},
+		"two leaders of a shard":           {"single", func(h *history.History) { h.Claims[1].Epoch = 39 }},
+		"a term that has no end":           {"single", func(h *history.History) { h.Claims[0].Gone = 0 }},
+		"write to a Node of another shard": {"act", func(h *history.History) {
+			h.Shards[history.Leasesvc], h.Acts[2].Object = 100, "nodes /n2"
+			h.Claims[2].Shard = (shard.Of("node", "n2", 100) + 1) % 99
+		}},
+		"kubelet is marked after etcd was without quorum": {"living", func(h *history.History) {
+			h.Lives[1].To, h.Grace = 0, 10*s
+			h.Renewals = append(h.Renewals, history.Renewal{Revision: 54, At: 20 * s, Node: "n2"})
+			h.Windows = append(h.Windows, history.Window{Fault: "etcd stopped", NoQuorum: true, From: 21 * s, To: 32 * s})
+		}},
+		"write after the end of the term": {"act", func(h *history.History) { h.Acts[0].Sent, h.Acts[0].Answered = 27*s, 28*s }},
 		"write between two terms": {"act", func(h *history.History) {
 			h.Acts[1].Sent, h.Acts[1].Answered = 24100*time.Millisecond, 24200*time.Millisecond
 		}},
@@ -303,7 +316,7 @@ func TestActs_ManyWritesOfTwoTerms(t *testing.T) {
 	for i := range terms {
 		holder := string(rune('a' + i%3))
 		from := time.Duration(20*i) * s
-		h.Claims = append(h.Claims, history.Claim{Service: history.Slicesvc, Holder: holder, Epoch: int64(100*i + 1), From: from + s, To: from + 19*s})
+		h.Claims = append(h.Claims, history.Claim{Service: history.Slicesvc, Holder: holder, Epoch: int64(100*i + 1), Gone: int64(100*i + 90), From: from + s, To: from + 19*s})
 		for n := range 15 {
 			sent := from + time.Duration(1+n)*s
 			h.Acts = append(h.Acts, history.Act{Service: history.Slicesvc, Process: holder, Object: "o", Sent: sent, Answered: sent + 3*s, Revision: int64(100*i + 2 + n)})

@@ -43,7 +43,9 @@ func pods(h history.History, f *finding) {
 		for name := range touched {
 			v.note(f, since, name, c.at)
 		}
-		f.count("present", 1)
+		for _, rule := range []string{"present", "absent", "duplicate"} {
+			f.count(rule, 1)
+		}
 	}
 	for lag, from := range since {
 		f.lag(lag.Rule, history.Slicesvc, from, h.End, lag.What)

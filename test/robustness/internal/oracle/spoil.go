@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -23,6 +24,15 @@ func Spoilers() map[string]func(*history.History) bool {
 				spoiled := a.Shard != history.AnyShard && within(h, a.Sent)
 				if spoiled {
 					a.Process = "stranger"
+				}
+				return spoiled
+			})
+		},
+		"single": func(h *history.History) bool {
+			return edit(h.Claims, func(c *history.Claim) bool {
+				spoiled := c.Gone > 0 && within(h, c.To)
+				if spoiled {
+					h.Claims = append(h.Claims, history.Claim{Service: c.Service, Shard: c.Shard, Holder: "stranger", Epoch: c.Gone - 1, Gone: c.Gone, From: c.To, To: c.To})
 				}
 				return spoiled
 			})
@@ -86,25 +96,24 @@ func Spoilers() map[string]func(*history.History) bool {
 	}
 }
 
-// spoilTold lets the lists tell the first version of an object for ever.
+// spoilTold lets the lists of Nodes and slices tell the first version of one object for ever.
 func spoilTold(h *history.History) bool {
-	if len(h.Readings) == 0 {
-		return false
-	}
 	spoiled := false
 	for _, kind := range []string{history.NodesRead, history.SlicesRead} {
 		versions, _ := objectsOf(*h, kind)
+		name, ended := "", h.End
+		for _, candidate := range slices.Sorted(maps.Keys(versions)) {
+			if of := versions[candidate]; len(of) > 1 && !of[0].gone && of[1].at < ended {
+				name, ended = candidate, of[1].at
+			}
+		}
 		for i, r := range h.Readings {
-			if r.Kind != kind || r.Partial || len(r.Missing) > 0 || !within(h, r.Asked) {
+			if _, listed := r.Objects[name]; r.Kind != kind || !listed || r.Partial || len(r.Missing) > 0 || r.Asked < ended || !within(h, r.Asked) {
 				continue
 			}
-			for name := range r.Objects {
-				if of := versions[name]; len(of) > 1 && !of[0].gone && of[1].at < r.Asked {
-					h.Readings[i].Objects = map[string]string{name: "-1"}
-					spoiled = true
-					break
-				}
-			}
+			h.Readings[i].Objects = maps.Clone(r.Objects)
+			h.Readings[i].Objects[name] = versions[name][0].value
+			spoiled = true
 		}
 	}
 	return spoiled

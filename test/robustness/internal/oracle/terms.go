@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/test/robustness/internal/history"
 )
 
@@ -36,10 +38,10 @@ func claimsByShard(h history.History) map[shardOf][]history.Claim {
 func holders(h history.History, f *finding) {
 	claims := claimsByShard(h)
 	for service, shards := range h.Shards {
-		for shard := range shards {
-			what := fmt.Sprintf("shard %d has no leader", shard)
+		for number := range shards {
+			what := fmt.Sprintf("shard %d has no leader", number)
 			led := h.Begin
-			for _, c := range claims[shardOf{service, shard}] {
+			for _, c := range claims[shardOf{service, number}] {
 				f.count("holder", 1)
 				for _, part := range running(h, c) {
 					f.lag("holder", service, led, part.From, what)
@@ -71,6 +73,20 @@ func running(h history.History, c history.Claim) []history.Down {
 	return parts
 }
 
+// single finds terms that begin before the end of the former term of their shard. Both are revisions
+// of one etcd.
+func single(h history.History, f *finding) {
+	for key, list := range claimsByShard(h) {
+		f.count("single", len(list))
+		for i, c := range list[:len(list)-1] {
+			if next := list[i+1]; c.Gone == 0 || c.Gone > next.Epoch {
+				f.breach("single", key.service, next.From, "%s claims shard %d at revision %d, and the term of %s ends at %d (0: never)",
+					next.Holder, key.shard, next.Epoch, c.Holder, c.Gone)
+			}
+		}
+	}
+}
+
 // acts checks that each write was sent while its process led. The keys of the terms and the writes
 // of one shard are the operations of one register that holds the leader: a claim sets it, an end
 // clears it, and a write is possible only while it holds the writer. Porcupine searches an order
@@ -84,8 +100,10 @@ func acts(h history.History, f *finding) {
 			byShard[key] = append(byShard[key], a)
 			continue
 		}
-		if !slices.ContainsFunc(h.Claims, func(c history.Claim) bool { return c.Service == a.Service && overlaps(h, c, a) }) {
-			f.breach("act", a.Service, a.Sent, "%s sent %s %s while it led no shard", a.Process, a.Verb, a.Object)
+		if !slices.ContainsFunc(h.Claims, func(c history.Claim) bool {
+			return c.Service == a.Service && allows(h, c, a) && overlaps(h, c, a)
+		}) {
+			f.breach("act", a.Service, a.Sent, "%s sent %s %s while it led no shard that allows it", a.Process, a.Verb, a.Object)
 		}
 	}
 	claims := claimsByShard(h)
@@ -95,7 +113,7 @@ func acts(h history.History, f *finding) {
 		case porcupine.Unknown:
 			f.breach("act", key.service, h.End, "shard %d: no linearization found within %v", key.shard, checkTimeout)
 		case porcupine.Illegal:
-			f.breach("act", key.service, list[0].Sent, "shard %d: its writes and terms are not linearizable", key.shard)
+			f.breach("act", key.service, h.End, "shard %d: its writes and terms are not linearizable", key.shard)
 			for _, a := range list {
 				if !slices.ContainsFunc(claims[key], func(c history.Claim) bool { return overlaps(h, c, a) }) {
 					f.breach("act", key.service, a.Sent, "%s sent %s %s while it did not lead shard %d", a.Process, a.Verb, a.Object, key.shard)
@@ -104,6 +122,16 @@ func acts(h history.History, f *finding) {
 		}
 	}
 }
+
+// allows returns whether the shard of a claim allows a write of AnyShard. The taints and labels of a
+// Node need the shard of the Node, or that of the zones.
+func allows(h history.History, c history.Claim, a history.Act) bool {
+	node, isNode := strings.CutPrefix(a.Object, "nodes /")
+	return !isNode || c.Shard == zoneShard || c.Shard == shard.Of("node", node, h.Shards[a.Service])
+}
+
+// zoneShard is the shard of leasesvc whose leader sets the taints of all zones.
+const zoneShard = 0
 
 // slack is longer than a change in etcd needs to reach the record while the machine runs the test.
 const slack = 300 * time.Millisecond
@@ -189,7 +217,7 @@ func stale(h history.History, f *finding) {
 		f.count("stale", 1)
 		var epoch int64
 		for _, c := range claims[shardOf{a.Service, a.Shard}] {
-			if c.Holder == a.Process && c.Epoch < a.Revision && recordedFrom(h, c.From) <= a.Answered {
+			if c.Holder == a.Process && c.Epoch < a.Revision && recordedFrom(h, c.From) <= a.Sent {
 				epoch = c.Epoch
 			}
 		}

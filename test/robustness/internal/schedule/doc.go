@@ -2,6 +2,6 @@
 // schedule that fails. The same seed gives the same faults, targets and times.
 //
 // A schedule is a list of steps. A step injects one fault, or two at overlapping times, into one
-// service each. After the last fault of a step is over, the run pauses for the longest bound, so
-// that what follows is the work of one step.
+// service each. After the last fault of a step is over, the run waits until its effects are over,
+// so that what follows is the work of one step.
 package schedule

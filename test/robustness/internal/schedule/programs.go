@@ -26,8 +26,8 @@ func programEntries() []Entry {
 	all := append(leaders[:3:3], history.Gateway)
 	return []Entry{
 		{Kind: CallsLossy, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "packets between one replica and its callers arrive 100 to 300 ms late; a tenth of them is lost, and arrives 200 to 1,000 ms later, as TCP sends it again"},
-		{Kind: EtcdLossy, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the same loss between one replica and etcd"},
-		{Kind: KubeLossy, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "the same loss between each replica of the service and kube-apiserver"},
+		{Kind: EtcdLossy, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "packets between one replica and etcd arrive late and are lost, as those of calls with loss"},
+		{Kind: KubeLossy, Long: true, Number: "F9", Services: leaders, Least: 8 * s, Most: 12 * s, What: "packets between each replica of the service and kube-apiserver arrive late and are lost, as those of calls with loss"},
 		{Kind: BackendsFrozen, Signals: true, Number: "F17", Services: leaders, Least: 6 * s, Most: 9 * s, Excuses: true, What: "SIGSTOP to all replicas of the service while the gateway is asked, then SIGCONT"},
 		{Kind: CertificateRenewed, Number: "F13", Least: 4 * s, Most: 8 * s, Graceful: true, What: "the certificates of all programs are replaced; no open stream may end"},
 		{Kind: AuthorityRotated, Number: "F13", Least: 9 * s, Most: 12 * s, Graceful: true, What: "another authority is trusted, then signs all certificates, then is the only one; no open stream may end"},
@@ -38,7 +38,7 @@ func programEntries() []Entry {
 		{Kind: StreamChurn, Number: "F19", Services: []string{history.Leasesvc, history.Slicesvc, history.Gateway}, What: "1,000 streams of 50 connections to one replica begin, get an answer and end"},
 		{Kind: RepairInterrupted, Signals: true, NeedsEtcd: true, Number: "F14", Services: []string{history.Bootstrapsvc}, Least: 2 * s, Most: 3 * s, Excuses: true, What: "four addresses in use are freed; the replica that repairs is killed after its first write, the next one before its write, and the next one after it; the duration is the time until a new process takes its place"},
 		{Kind: ClockAhead, Number: "F12", Services: []string{history.Leasesvc}, Least: 5 * s, Most: 15 * s, What: "the clocks of all kubelets that renew Leases step by an hour, and back again"},
-		{Kind: ClockBack, Long: true, Number: "F12", Services: []string{history.Leasesvc}, Least: 5 * s, Most: 15 * s, What: "the same backwards"},
+		{Kind: ClockBack, Long: true, Number: "F12", Services: []string{history.Leasesvc}, Least: 5 * s, Most: 15 * s, What: "the clocks of all kubelets that renew Leases step back by an hour, and forward again"},
 	}
 }
 

@@ -42,14 +42,11 @@ func TestDraw_PairsOverlap(t *testing.T) {
 	for seed := range uint64(50) {
 		for _, step := range Draw(seed, Setting{Entries: Table(), Steps: 9, Pairs: true}) {
 			first := EntryOf(step[0].Kind)
-			if len(step) == 1 && first.Alone {
-				continue
-			}
 			if len(step) != 2 || step[0].Kind == step[1].Kind {
 				t.Fatalf("step %v is no pair", step)
 			}
 			second := EntryOf(step[1].Kind)
-			if first.OfEtcd && second.OfEtcd || first.Alone || second.Alone {
+			if first.OfEtcd && second.OfEtcd {
 				t.Errorf("%v: two faults that cannot be together", step)
 			}
 			if first.NeedsEtcd && second.NoQuorum() || second.NeedsEtcd && first.NoQuorum() {
@@ -76,7 +73,7 @@ func TestDraw_BriefPairsHaveEachRowOnce(t *testing.T) {
 		steps := Draw(seed, Setting{Entries: Table(), Pairs: true, Brief: true})
 		count, single := map[Kind]int{}, 0
 		for _, step := range steps {
-			if len(step) == 1 && !EntryOf(step[0].Kind).Alone {
+			if len(step) == 1 {
 				single++
 			}
 			for _, f := range step {

@@ -63,9 +63,9 @@ type Entry struct {
 	OfEtcd bool
 	// NeedsEtcd says that etcd must have a quorum while the fault is injected.
 	NeedsEtcd bool
-	// Alone says that no other fault can be in the same step, and Long that the short form has none
-	// of it: the fault takes long, or differs from another one in its direction or extent only.
-	Alone, Long bool
+	// Long says that the short form has none of it: the fault takes long, or differs from another
+	// one in its direction or extent only.
+	Long bool
 	// What describes the injection.
 	What string
 }
@@ -101,7 +101,7 @@ func Table() []Entry {
 		{Kind: CutTwice, Long: true, Number: "F4", Services: []string{history.Leasesvc}, Least: 20 * s, Most: 26 * s, What: "no byte passes between one replica and etcd for a third of the time, and again after the second third"},
 		{Kind: AddressFreed, NeedsEtcd: true, Number: "F14", Services: []string{history.Bootstrapsvc}, What: "the allocation of an address in use is deleted through kube-apiserver"},
 	}, programEntries(), etcdEntries(), []Entry{
-		{Kind: CallsCutLong, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "the same for longer than a silent node needs to be marked, after a leader has doubted that it hears its nodes"},
+		{Kind: CallsCutLong, Long: true, Number: "F8", Services: []string{history.Leasesvc}, Least: 34 * s, Most: 40 * s, Notice: 10 * s, What: "no byte of agents, gateways and replicas arrives at one replica, for longer than a silent node needs to be marked after its leader has doubted that it hears nodes"},
 	})
 }
 
