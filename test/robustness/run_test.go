@@ -157,8 +157,8 @@ func shrunk(t *testing.T, p plan) string {
 	return strings.Join(texts, "; then ")
 }
 
-// runSchedule runs a schedule in a world of its own. A run that shows nothing, because the world
-// did not start or the test itself had a problem, is Discarded and has no Report.
+// runSchedule runs a schedule in a world of its own. It is Discarded if the world did not start, or
+// the test itself had a problem.
 func runSchedule(t *testing.T, p plan) report.Run {
 	run := report.Run{Seed: p.seed, Command: p.command, Discarded: "it did not start, or its judge failed"}
 	t.Run(p.name, func(t *testing.T) {
@@ -179,11 +179,10 @@ func runSchedule(t *testing.T, p plan) report.Run {
 		judged.Busy = busy(h)
 		t.Logf("the world used %.2f cores, and waited for a processor in %.0f %% of the time; %d changes of the traffic failed", cpu, 100*judged.Busy, w.missed.Load())
 		checkBites(t, h, p.profile)
+		run = judged
 		if err := errors.Join(w.problems...); err != nil {
 			run.Discarded = err.Error()
-			return
 		}
-		run = judged
 	})
 	return run
 }

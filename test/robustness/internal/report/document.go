@@ -95,7 +95,8 @@ unless the end of one would end the other.
 - The loop taint-eviction and the mirroring of Endpoints do not run. Of a Node the condition Ready is judged, and not its taints.
 - Each seed has one profile of traffic. In those without changes of Pods, a fault in slicesvc shows little.
 - Of the gateway, lists of shards, Nodes, slices and findings are judged, and calls that fail. Its watches and HTTP are not.
-- A run that the test cannot complete is discarded with all its steps, also if a program under test is the cause.
+- A run that the test cannot complete is discarded, also if a program under test is the cause. Its violations are listed, and its
+  steps do not count.
 - A request to Kubernetes without an answer is judged by its effects only: nothing says which replica sent it.
 - Writes of a former leader to keys of Trivet in etcd are judged by [the tests of terms](faults.md).
 
@@ -107,7 +108,7 @@ unless the end of one would end the other.
 | fault | row | services | duration | injection |
 |---|---|---|---|---|
 `, date(header.First), date(header.Last), header.Commit, header.Machine, beside(header.Beside), "`"+strings.Join(header.Commands, "`, `")+"`", len(runs), took.Round(time.Second),
-		steps, pairs, quiet, discarded(all), header.Times, bounds.Margin.Seconds(), promises(bounds, runs), Table(runs), Pairs(runs), Violations(runs), Undecided(runs), worlds(runs))
+		steps, pairs, quiet, discarded(all), header.Times, bounds.Margin.Seconds(), promises(bounds, runs), Table(runs), Pairs(runs), Violations(all), Undecided(runs), worlds(runs))
 	for _, e := range entries {
 		in, lasts := "all at once", "–"
 		if len(e.Services) > 0 {
@@ -143,7 +144,11 @@ func discarded(runs []Run) string {
 	var why []string
 	for _, run := range runs {
 		if run.Discarded != "" {
-			why = append(why, fmt.Sprintf("`%s`: %s", run.Command, strings.ReplaceAll(run.Discarded, "\n", "; ")))
+			first, others, more := strings.Cut(run.Discarded, "\n")
+			if more {
+				first += fmt.Sprintf(" (and %d more errors)", 1+strings.Count(others, "\n"))
+			}
+			why = append(why, fmt.Sprintf("`%s`: %s", run.Command, first))
 		}
 	}
 	if len(why) == 0 {

@@ -28,7 +28,8 @@ type Run struct {
 	Took  time.Duration
 	// Busy is the share of the time in which a process of the world waited for a processor.
 	Busy float64
-	// Discarded says why the run shows nothing, for a run in which the test itself failed.
+	// Discarded says why the steps of the run do not count, for a run in which the test itself
+	// failed. Such a run may have a Report.
 	Discarded string
 }
 
@@ -194,7 +195,11 @@ func list(runs []Run, findings func(Run) []oracle.Violation) string {
 		if len(found) == 0 {
 			continue
 		}
-		fmt.Fprintf(&text, "Seed %d, `%s`:\n\n", run.Seed, run.Command)
+		text.WriteString("Seed " + fmt.Sprint(run.Seed))
+		if run.Discarded != "" {
+			text.WriteString(", a discarded run")
+		}
+		fmt.Fprintf(&text, ", `%s`:\n\n", run.Command)
 		count := map[string]int{} // by step, service and rule
 		for _, v := range found {
 			faults := "before the first fault"

@@ -70,8 +70,8 @@ func TestTable_HasTheWorstOfEachFaultAndService(t *testing.T) {
 func TestDocument_HasResultsAndEachFault(t *testing.T) {
 	text := Document(Header{
 		First: time.Unix(0, 0), Last: time.Unix(86400, 0), Commit: "abc", Machine: "2 cores", Commands: []string{"make robustness"}, Beside: 2, Times: "fast",
-	}, schedule.Table(), oracle.Bounds{Margin: 4 * time.Second}, []Run{{Command: "make it", Discarded: "no etcd"}})
-	for _, want := range []string{"1970-01-01", "1970-01-02", "abc", "2 cores; up to 2 runs at a time", "make robustness", "None.", "runs | 0 in", "1 runs, in which the test itself failed: `make it`: no etcd", "fast"} {
+	}, schedule.Table(), oracle.Bounds{Margin: 4 * time.Second}, []Run{{Command: "make it", Discarded: "no etcd\nno disk", Report: oracle.Report{Violations: []oracle.Violation{{Rule: "stale"}}}}})
+	for _, want := range []string{"1970-01-01", "1970-01-02", "abc", "2 cores; up to 2 runs at a time", "make robustness", "None.", "runs | 0 in", "1 runs, in which the test itself failed: `make it`: no etcd (and 1 more errors)", "fast", "Seed 0, a discarded run, `make it`:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not say %q", want)
 		}
