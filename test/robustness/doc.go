@@ -29,7 +29,7 @@
 // A seed fixes the faults, the service that has each one, their times, the profile of the traffic
 // and its changes. The replica is the one with the most shards of the service at that moment. The
 // interleaving of the processes is not reproducible. A step is six seconds of undisturbed traffic,
-// the death of one node of each kind, the faults, and six to twenty seconds to recover. A rule with
+// the crash of one node of each kind, the faults, and six to twenty seconds to recover. A rule with
 // a bound is measured from the start of a fault, or from its end if the services can do nothing
 // before it.
 //

@@ -86,8 +86,8 @@ func (w *world) replicasOf(service string) []*slot {
 // stepClocks steps the clocks of the kubelets.
 func stepClocks(step time.Duration) func(*world, *slot, schedule.Fault) error {
 	return func(w *world, _ *slot, f schedule.Fault) error {
-		w.fleet.clockStep.Add(int64(step))
-		defer w.fleet.clockStep.Add(-int64(step))
+		w.nodes.clockStep.Add(int64(step))
+		defer w.nodes.clockStep.Add(-int64(step))
 		pause(context.Background(), f.Duration)
 		return nil
 	}

@@ -25,9 +25,9 @@ import (
 // nodePrefix is that of the Nodes of package simulate.
 const nodePrefix = "sim-node-"
 
-// nodeFleet keeps nodes alive: the first ones by an agent, the others by a kubelet that renews its
+// simulatedNodes keeps nodes alive: the first ones by an agent, the others by a kubelet that renews its
 // Lease.
-type nodeFleet struct {
+type simulatedNodes struct {
 	*world
 	nodes []*simulatedNode
 	// clockStep is how far the clocks of the kubelets are ahead, in nanoseconds.
@@ -35,7 +35,7 @@ type nodeFleet struct {
 }
 
 // clock returns the time of the kubelets.
-func (f *nodeFleet) clock() time.Time { return time.Now().Add(time.Duration(f.clockStep.Load())) }
+func (f *simulatedNodes) clock() time.Time { return time.Now().Add(time.Duration(f.clockStep.Load())) }
 
 type simulatedNode struct {
 	name    string
@@ -50,22 +50,22 @@ type simulatedNode struct {
 	ended   chan struct{}
 }
 
-func newNodeFleet(w *world) *nodeFleet {
-	f := &nodeFleet{world: w}
+func newSimulatedNodes(w *world) *simulatedNodes {
+	f := &simulatedNodes{world: w}
 	for i := range *agents + *kubelets {
 		f.nodes = append(f.nodes, &simulatedNode{name: fmt.Sprintf("%s%04d", nodePrefix, i), kubelet: i >= *agents})
 	}
 	return f
 }
 
-func (f *nodeFleet) start(ctx context.Context) {
+func (f *simulatedNodes) start(ctx context.Context) {
 	for _, n := range f.nodes {
 		f.live(ctx, n)
 	}
 }
 
 // live begins a life of a node.
-func (f *nodeFleet) live(ctx context.Context, n *simulatedNode) {
+func (f *simulatedNodes) live(ctx context.Context, n *simulatedNode) {
 	ctx, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	n.mu.Lock()
@@ -95,7 +95,7 @@ func (f *nodeFleet) live(ctx context.Context, n *simulatedNode) {
 	})
 }
 
-func (f *nodeFleet) newAgent(n *simulatedNode) (*agent.Agent, error) {
+func (f *simulatedNodes) newAgent(n *simulatedNode) (*agent.Agent, error) {
 	var targets []string
 	for _, s := range f.slots {
 		if s.service == history.Leasesvc {
@@ -112,7 +112,7 @@ func (f *nodeFleet) newAgent(n *simulatedNode) (*agent.Agent, error) {
 }
 
 // renew renews the Lease of a node as a kubelet does.
-func (f *nodeFleet) renew(ctx context.Context, n *simulatedNode) {
+func (f *simulatedNodes) renew(ctx context.Context, n *simulatedNode) {
 	for ctx.Err() == nil {
 		if err := f.renewOnce(ctx, n.name); err == nil {
 			n.mu.Lock()
@@ -125,7 +125,7 @@ func (f *nodeFleet) renew(ctx context.Context, n *simulatedNode) {
 	}
 }
 
-func (f *nodeFleet) renewOnce(ctx context.Context, name string) error {
+func (f *simulatedNodes) renewOnce(ctx context.Context, name string) error {
 	leases := f.direct.CoordinationV1().Leases(nodeLeases)
 	seconds, now := int32(leaseDuration/time.Second), metav1.NewMicroTime(f.clock())
 	lease, err := leases.Get(ctx, name, metav1.GetOptions{})
@@ -144,8 +144,8 @@ func (f *nodeFleet) renewOnce(ctx context.Context, name string) error {
 	return err
 }
 
-// die ends the life of a node without a word, as a power cut does.
-func (f *nodeFleet) die(n *simulatedNode) {
+// crash ends the life of a node without a word, as a power cut does.
+func (f *simulatedNodes) crash(n *simulatedNode) {
 	n.mu.Lock()
 	end, ended := n.end, n.ended
 	n.mu.Unlock()
@@ -162,8 +162,8 @@ func (f *nodeFleet) die(n *simulatedNode) {
 	n.agent = nil
 }
 
-// revive starts a node again, whose kubelet says at once that it is ready.
-func (f *nodeFleet) revive(ctx context.Context, n *simulatedNode) {
+// restart starts a node again, whose kubelet says at once that it is ready.
+func (f *simulatedNodes) restart(ctx context.Context, n *simulatedNode) {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		node, err := f.direct.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
 		if err != nil {
@@ -177,32 +177,32 @@ func (f *nodeFleet) revive(ctx context.Context, n *simulatedNode) {
 		return err
 	})
 	if err != nil {
-		f.miss(fmt.Errorf("revive %s: %w", n.name, err))
+		f.miss(fmt.Errorf("restart %s: %w", n.name, err))
 	}
 	f.live(ctx, n)
 }
 
 const (
-	// A node that comes and goes lives for guestLife, and one comes each guestPace.
-	guestLife = 12 * time.Second
-	guestPace = 3 * time.Second
+	// A node that comes and goes lives for shortLife, and one comes each shortLifePace.
+	shortLife     = 12 * time.Second
+	shortLifePace = 3 * time.Second
 )
 
-// comeAndGo adds nodes and removes them, until ctx ends.
-func (f *nodeFleet) comeAndGo(ctx context.Context) {
+// addAndRemove adds nodes and removes them, until ctx ends.
+func (f *simulatedNodes) addAndRemove(ctx context.Context) {
 	for number := len(f.nodes); ctx.Err() == nil; number++ {
 		n := &simulatedNode{name: fmt.Sprintf("%s%04d", nodePrefix, number), kubelet: true}
 		f.background.Go(func() {
-			if err := f.visit(ctx, n); err != nil && ctx.Err() == nil {
+			if err := f.liveShortly(ctx, n); err != nil && ctx.Err() == nil {
 				f.miss(fmt.Errorf("%s comes and goes: %w", n.name, err))
 			}
 		})
-		pause(ctx, guestPace)
+		pause(ctx, shortLifePace)
 	}
 }
 
-// visit is the life of a node that leaves in order.
-func (f *nodeFleet) visit(ctx context.Context, n *simulatedNode) error {
+// liveShortly is the life of a node that leaves in order.
+func (f *simulatedNodes) liveShortly(ctx context.Context, n *simulatedNode) error {
 	now := metav1.Now()
 	made, err := f.direct.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, metav1.CreateOptions{})
 	if err != nil {
@@ -214,18 +214,18 @@ func (f *nodeFleet) visit(ctx context.Context, n *simulatedNode) error {
 	}}
 	_, err = f.direct.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsConflict(err) { // leasesvc may have changed it first.
-		pause(ctx, guestLife)
+		pause(ctx, shortLife)
 	}
 	if ctx.Err() != nil {
 		return nil
 	}
-	f.die(n)
+	f.crash(n)
 	return errors.Join(f.direct.CoreV1().Nodes().Delete(ctx, n.name, metav1.DeleteOptions{}),
 		f.direct.CoordinationV1().Leases(nodeLeases).Delete(ctx, n.name, metav1.DeleteOptions{}))
 }
 
-// victims returns one node of each kind for a step.
-func (f *nodeFleet) victims(step int) []*simulatedNode {
+// oneOfEachKind returns an agent's node and a kubelet's, others in each step.
+func (f *simulatedNodes) oneOfEachKind(step int) []*simulatedNode {
 	var out []*simulatedNode
 	for _, kubelet := range []bool{false, true} {
 		of := slices.DeleteFunc(slices.Clone(f.nodes), func(n *simulatedNode) bool { return n.kubelet != kubelet })
@@ -237,7 +237,7 @@ func (f *nodeFleet) victims(step int) []*simulatedNode {
 }
 
 // registered returns an error unless each agent has registered its node.
-func (f *nodeFleet) registered() error {
+func (f *simulatedNodes) registered() error {
 	for _, n := range f.nodes {
 		n.mu.Lock()
 		a := n.agent

@@ -193,16 +193,16 @@ func (w *world) runStep(number int, step schedule.Step) {
 	ctx := context.Background()
 	pause(ctx, w.calm)
 	w.awaitTraffic()
-	victims := w.fleet.victims(number)
-	for _, n := range victims {
-		w.fleet.die(n)
+	crashed := w.nodes.oneOfEachKind(number)
+	for _, n := range crashed {
+		w.nodes.crash(n)
 	}
 	if err := w.inject(number, step); err != nil {
 		w.note(fmt.Errorf("inject %v: %w", step, err))
 	}
-	w.settle(victims)
-	for _, n := range victims {
-		w.fleet.revive(w.recorder.context, n)
+	w.settle(crashed)
+	for _, n := range crashed {
+		w.nodes.restart(w.recorder.context, n)
 	}
 }
 
@@ -225,16 +225,16 @@ func (w *world) awaitTraffic() {
 }
 
 // settle waits for the end of a step. What is not as it should be by then is for the oracles.
-func (w *world) settle(victims []*simulatedNode) {
+func (w *world) settle(crashed []*simulatedNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), mostSettle)
 	defer cancel()
 	pause(ctx, leastSettle)
-	for ctx.Err() == nil && !w.settled(victims) {
+	for ctx.Err() == nil && !w.settled(crashed) {
 		pause(ctx, 100*time.Millisecond)
 	}
 }
 
-func (w *world) settled(victims []*simulatedNode) bool {
+func (w *world) settled(crashed []*simulatedNode) bool {
 	for service, shards := range w.shards {
 		held := 0
 		for _, n := range w.recorder.holders(service) {
@@ -246,7 +246,7 @@ func (w *world) settled(victims []*simulatedNode) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return !slices.ContainsFunc(victims, func(n *simulatedNode) bool { return w.recorder.ready[n.name] == string(corev1.ConditionTrue) })
+	return !slices.ContainsFunc(crashed, func(n *simulatedNode) bool { return w.recorder.ready[n.name] == string(corev1.ConditionTrue) })
 }
 
 // finish stops the traffic and returns the record once it is complete.

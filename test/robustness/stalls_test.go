@@ -48,7 +48,7 @@ type waiting struct {
 // not tell.
 func (w *waiting) longest() time.Duration {
 	if time.Since(w.listed) > familyInterval {
-		w.processes, w.listed = family(), time.Now()
+		w.processes, w.listed = ownProcesses(), time.Now()
 	}
 	var longest time.Duration
 	now := map[string]time.Duration{}
@@ -85,8 +85,8 @@ func delayOf(text string) time.Duration {
 	return time.Duration(nanoseconds)
 }
 
-// family returns the ids of this process and its children.
-func family() []string {
+// ownProcesses returns the ids of this process and its children.
+func ownProcesses() []string {
 	self := strconv.Itoa(os.Getpid())
 	ids := []string{self}
 	files, err := filepath.Glob("/proc/[0-9]*/stat")

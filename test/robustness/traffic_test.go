@@ -88,8 +88,8 @@ func (w *world) makeForeign(ctx context.Context) error {
 func (w *world) churn(ctx context.Context) {
 	if w.profile == mixed || w.profile == readiness {
 		w.background.Go(func() {
-			fleet := w.simulated()
-			if err := fleet.Churn(ctx, podPace); err != nil {
+			simulated := w.simulated()
+			if err := simulated.Churn(ctx, podPace); err != nil {
 				w.note(err)
 			}
 		})
@@ -98,7 +98,7 @@ func (w *world) churn(ctx context.Context) {
 		w.background.Go(func() { w.simulated().RollOut(ctx, podPace) })
 	}
 	if w.profile == nodeChurn {
-		w.background.Go(func() { w.fleet.comeAndGo(ctx) })
+		w.background.Go(func() { w.nodes.addAndRemove(ctx) })
 	}
 	if !w.profile.services() {
 		return

@@ -28,7 +28,7 @@ func cpuTime() time.Duration {
 			sum += time.Duration(used.Utime.Nano() + used.Stime.Nano())
 		}
 	}
-	for _, pid := range family()[1:] {
+	for _, pid := range ownProcesses()[1:] {
 		text, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil {
 			continue // It has ended.

@@ -63,7 +63,7 @@ type world struct {
 	pki      *pki
 	slots    []*slot
 	shards   map[string]int
-	fleet    *nodeFleet
+	nodes    *simulatedNodes
 	gateway  *grpc.ClientConn
 	recorder *recorder
 
@@ -117,8 +117,8 @@ func newWorld(t *testing.T, p plan) *world {
 	w.background.Go(func() { w.watchForStalls(ctx) })
 	w.makeObjects(ctx)
 	w.startServices()
-	w.fleet = newNodeFleet(w)
-	w.fleet.start(ctx)
+	w.nodes = newSimulatedNodes(w)
+	w.nodes.start(ctx)
 	w.background.Go(func() { w.ask(ctx) })
 	w.background.Go(func() { w.read(ctx) })
 	w.background.Go(func() { w.mark(ctx) })
@@ -232,7 +232,7 @@ func (w *world) works(ctx context.Context) error {
 			return fmt.Errorf("%d replicas of %s are ready, want %d", ready[service], service, *replicas)
 		}
 	}
-	return errors.Join(w.fleet.registered(), w.findingIsKnown(ctx))
+	return errors.Join(w.nodes.registered(), w.findingIsKnown(ctx))
 }
 
 // await polls a condition until it holds, and fails the test with its last error after a time.
