@@ -117,7 +117,7 @@ type Deps struct {
 	// Ready has the checks of /readyz. A service may add checks before Run.
 	Ready *observe.Checks
 	// Able has checks that concern terms only. While one fails, the replica stays ready for RPCs,
-	// and ready replicas get its shards; see term.Candidate.ReleaseToReady. A service may add checks
+	// and other replicas get its shards; see term.Candidate.SetDoubtful. A service may add checks
 	// before Run.
 	Able *observe.Checks
 	// Decisions is nil unless Program.Decides, and nil records nothing.

@@ -43,7 +43,8 @@
 //     ([Candidate.SetUnready]) gets no shard while other replicas are ready. If it stays unready,
 //     it releases its shards to ready replicas, or to replicas that can do the work now and have
 //     not proven it for long. If no replica can do the work, no shard moves. A replica that yields
-//     releases its shards at once ([Candidate.YieldLeadership]).
+//     releases its shards at once ([Candidate.YieldLeadership]). One that may be unable to do the
+//     work releases them as an unready one, and ranks before it ([Candidate.SetDoubtful]).
 //   - A replica that stops announces this before it deletes the first key. Other replicas then
 //     claim each shard as soon as its body has returned, however long the remaining bodies take.
 //   - At rest a replica sends one request every third of a TTL and one list every 30 s, for any

@@ -16,7 +16,7 @@ type readiness struct {
 	unready   atomic.Pointer[error] // never nil; the last argument of SetUnready
 	yielding  atomic.Pointer[error] // never nil; why this replica yields leadership
 	preferred atomic.Pointer[error] // never nil; why ready replicas come before this one
-	releasing atomic.Pointer[error] // never nil; why shards move from this replica to ready ones
+	doubtful  atomic.Pointer[error] // never nil; why this replica may be unable to do the work
 	changed   chan struct{}         // holds a value until the replica has seen a change
 }
 
@@ -25,7 +25,7 @@ func newReadiness(unready error) *readiness {
 	r.unready.Store(&unready)
 	r.yielding.Store(new(error))
 	r.preferred.Store(new(error))
-	r.releasing.Store(new(error))
+	r.doubtful.Store(new(error))
 	return r
 }
 
@@ -45,11 +45,10 @@ func (r *readiness) set(field *atomic.Pointer[error], reason error) {
 // to the replica's goroutine.
 type eligibilityState struct {
 	*readiness
-	tracker eligibility.Tracker
-	logger  *slog.Logger
-	ttl     time.Duration
-	// releasingSince is since when there is a reason for releasing; zero without one.
-	releasingSince time.Time
+	tracker       eligibility.Tracker
+	logger        *slog.Logger
+	ttl           time.Duration
+	doubtfulSince time.Time // zero while it is not doubtful
 }
 
 func newEligibility(r *readiness, ttl time.Duration, logger *slog.Logger) *eligibilityState {
@@ -64,7 +63,7 @@ func (e *eligibilityState) observe(now time.Time) {
 	reason := *e.unready.Load()
 	before := e.tracker.Verdict()
 	e.tracker = e.tracker.Observe(now, reason == nil)
-	e.observeReleasing(now)
+	e.observeDoubt(now)
 	verdict := e.tracker.Verdict()
 	if verdict == before {
 		return
@@ -76,24 +75,25 @@ func (e *eligibilityState) observe(now time.Time) {
 	}
 }
 
-func (e *eligibilityState) observeReleasing(now time.Time) {
-	switch reason := *e.releasing.Load(); {
-	case reason == nil && !e.releasingSince.IsZero():
-		e.logger.Info("this replica does not rank behind ready ones any more")
-		e.releasingSince = time.Time{}
-	case reason != nil && e.releasingSince.IsZero():
-		e.logger.Warn("this replica ranks behind ready ones", "reason", reason)
-		e.releasingSince = now
+func (e *eligibilityState) observeDoubt(now time.Time) {
+	switch reason := *e.doubtful.Load(); {
+	case reason == nil && !e.doubtfulSince.IsZero():
+		e.logger.Info("this replica is not doubtful any more")
+		e.doubtfulSince = time.Time{}
+	case reason != nil && e.doubtfulSince.IsZero():
+		e.logger.Warn("this replica is doubtful: others come first", "reason", reason)
+		e.doubtfulSince = now
 	}
 }
 
-// releasesToReady says whether the reason for releasing has lasted for two TTLs, as a failure must.
-func (e *eligibilityState) releasesToReady(now time.Time) bool {
-	return !e.releasingSince.IsZero() && now.Sub(e.releasingSince) >= 2*e.ttl
+// isDoubtful says whether this replica has been doubtful for two TTLs, after which a failure counts
+// too: the other replicas have reported the same by then.
+func (e *eligibilityState) isDoubtful(now time.Time) bool {
+	return !e.doubtfulSince.IsZero() && now.Sub(e.doubtfulSince) >= 2*e.ttl
 }
 
-// backOff records that the replica releases shards because it fails. A replica that yields, or
-// releases to ready replicas only, does not back off: it says itself when that ends.
+// backOff records that the replica releases shards because it fails. A replica that yields or is
+// doubtful does not back off: it says itself when that ends.
 func (e *eligibilityState) backOff(now time.Time) {
 	if e.yieldReason() != nil || !e.failing() {
 		return
@@ -113,7 +113,9 @@ func (e *eligibilityState) rank() sharding.Rank {
 	switch {
 	case e.yieldReason() != nil, !isReady && !e.tracker.Passing():
 		return sharding.Unable
-	case isReady && *e.preferred.Load() == nil && *e.releasing.Load() == nil:
+	case *e.doubtful.Load() != nil:
+		return sharding.Doubtful
+	case isReady && *e.preferred.Load() == nil:
 		return sharding.Ready
 	default:
 		return sharding.Able
@@ -139,7 +141,7 @@ func (e *eligibilityState) notReadyReason() string {
 		return fmt.Sprintf("ready replicas come first until %s: this one gave shards away because it could not do their work",
 			until.UTC().Format(time.RFC3339))
 	}
-	for _, field := range []*atomic.Pointer[error]{&e.preferred, &e.releasing} {
+	for _, field := range []*atomic.Pointer[error]{&e.doubtful, &e.preferred} {
 		if reason := *field.Load(); reason != nil {
 			return fmt.Sprintf("ready replicas come first: %v", reason)
 		}

@@ -159,9 +159,9 @@ func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
-// Shards move from a replica that releases them to ready ones. If no replica is ready, they move
-// only from one that fails.
-func TestReleaseToReady_ShardsMoveToReadyReplicasOnly(t *testing.T) {
+// Shards move from a doubtful replica to one that can do the work, between doubtful ones not at all,
+// and to a doubtful one from one that fails.
+func TestSetDoubtful_ShardsMoveToReplicasThatCanDoTheWork(t *testing.T) {
 	const n = 8
 	h := newHistory()
 	a := join(t, etcd(t), "a", h.body("a"), shards(n))
@@ -181,7 +181,7 @@ func TestReleaseToReady_ShardsMoveToReadyReplicasOnly(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	a.ReleaseToReady(errBroken)
+	a.SetDoubtful(errBroken)
 	waitForUnready(t, b, "a")
 	if held := h.shares()["a"]; held == 0 {
 		t.Errorf("the shards were released after %v, before other replicas can have reported the same", time.Since(began))
@@ -191,17 +191,21 @@ func TestReleaseToReady_ShardsMoveToReadyReplicasOnly(t *testing.T) {
 	if reason := a.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
 		t.Errorf("status says %q, want why a gets nothing", reason)
 	}
-	b.ReleaseToReady(errBroken)
+	b.SetDoubtful(errBroken)
 	waitForUnready(t, a, "a", "b")
 	sleepReal(6 * time.Second) // more than two TTLs
 	if err := heldBy("b")(); err != nil {
-		t.Errorf("although no replica is ready: %v", err)
+		t.Errorf("although both replicas are doubtful: %v", err)
 	}
 	b.SetUnready(errBroken)
 	testkit.Eventually(t, testTimeout, heldBy("a"))
+	// b is able when it has recovered, and not ready yet.
+	b.SetDoubtful(nil)
 	b.SetUnready(nil)
-	a.ReleaseToReady(nil)
-	b.ReleaseToReady(nil)
+	began = time.Now()
+	testkit.Eventually(t, testTimeout, heldBy("b"))
+	t.Logf("the shards were held by b %v after it had recovered", time.Since(began))
+	a.SetDoubtful(nil)
 	testkit.Eventually(t, 2*testTimeout, func() error {
 		if held := h.shares(); held["a"] == 0 || held["b"] == 0 {
 			return fmt.Errorf("shards are held by %v, want both replicas", held)

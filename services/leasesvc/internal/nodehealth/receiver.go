@@ -90,17 +90,26 @@ func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bo
 type fewHeard struct {
 	period
 	until monotonic.Instant
+	// lasting is when it began to last. shards is how many this replica had then.
+	lasting monotonic.Instant
+	shards  int
 }
 
 // next returns the state after a pass of a cluster. It ends if holders are heard, without a doubt.
+// While shards move away, those that remain prove nothing: holders of a later shard do, or those of
+// all shards.
 func (f fewHeard) next(now monotonic.Instant, count sessionCount, c ClusterState) fewHeard {
 	switch {
 	case c.receiver.on && count.fewHeard():
 		f.period = f.begun(now)
-		if now.Sub(f.since) >= fewHeardLasts {
-			f.until = now.Add(fewHeardKept)
+		if now.Sub(f.since) < fewHeardLasts {
+			return f
 		}
-	case !c.receiver.on && count.heard > 0 && !count.fewHeard():
+		if now >= f.until {
+			f.lasting, f.shards = now, len(count.shards)
+		}
+		f.until = now.Add(fewHeardKept)
+	case !c.receiver.on && count.heard > 0 && !count.fewHeard() && (count.heardLater > 0 || len(count.shards) >= f.shards):
 		return fewHeard{}
 	default:
 		f.period = period{}
@@ -117,20 +126,41 @@ func (c ClusterState) HearsFew(now monotonic.Instant) bool {
 
 // sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
 type sessionCount struct {
+	now   monotonic.Instant
+	grace time.Duration
+	// receiver and before are those of the last pass.
+	receiver receiverDoubt
+	before   fewHeard
 	// silentSince is from when on the silence of a session counts, renewedSince is the same for a
 	// renewal.
 	silentSince, renewedSince monotonic.Instant
 	// heldBefore is when a shard must have been gained for its Nodes to count: until living holders
 	// have reached this replica, it has the silent ones only.
 	heldBefore monotonic.Instant
-	// heardFew says that this replica heard few holders, and none since.
-	heardFew bool
-	// heard sessions are alive, or their agents live and report a silent kubelet. silent ones are
-	// suspect or expired. settled ones of them say nothing about a replica that hears none: the
-	// Node is marked, or this replica has never heard it and has no reason to doubt.
-	heard, silent, settled int
+	// shards are those with Nodes.
+	shards map[int]struct{}
+	// heard sessions are alive, or their agents live and report a silent kubelet. heardLater ones
+	// are of shards that were gained after this replica lastingly heard few.
+	heard, heardLater int
+	// silent sessions are suspect or expired. evident ones of them are evidence about a replica
+	// that hears none: the Node is not marked, and this replica has heard it, or heard few others
+	// before. excused ones fell silent in the last doubt, and still have time to come back.
+	silent, suspect, evident, excused int
 	// ownRenewals are of kubelets with a silent session. others are Nodes of other replicas.
 	ownRenewals, others, otherRenewals int
+}
+
+// newSessionCount returns a count without Nodes. A doubt does not end because sessions fell silent
+// long ago, and sessions of the last doubt begin no other.
+func (c ClusterState) newSessionCount(now monotonic.Instant, grace, firstBeat time.Duration) sessionCount {
+	count := sessionCount{
+		now: now, grace: grace, receiver: c.receiver, before: c.fewHeard, shards: map[int]struct{}{},
+		silentSince: max(now.Add(-grace), c.receiver.ended+1), heldBefore: now.Add(-firstBeat),
+	}
+	if c.receiver.on {
+		count.silentSince, count.renewedSince = c.receiver.since.Add(-grace), max(c.receiver.since, now.Add(-grace))
+	}
+	return count
 }
 
 // add takes a Node into account. missing says that the Node had a session at a former leader and
@@ -143,39 +173,52 @@ func (c *sessionCount) add(s *NodeState, missing bool) {
 		}
 		return
 	}
+	c.shards[s.Ownership.Shard] = struct{}{}
 	if s.Ownership.HeldSince > c.heldBefore {
 		return
 	}
 	switch s.signs.session {
 	case session.Alive:
-		c.heard++
-		return
-	case session.Gone:
-		if !missing {
-			return
-		}
-		c.silent++
-		if !c.heardFew {
-			c.settled++
-		}
-		return
+		c.addHeard(s)
 	case session.Suspect:
+		c.addSilent(s, marked)
 	case session.Expired:
-		// The previous holder of the shard declared the Nodes that it did not doubt.
-		if !s.signs.expiredHere && marked {
-			return
+		switch {
+		case s.signs.reportedSince > 0:
+			c.addHeard(s)
+		case s.signs.expiredHere || !marked: // the previous holder of the shard marked those that it did not doubt
+			c.addSilent(s, marked)
 		}
-		if s.signs.reportedSince > 0 {
-			c.heard++
-			return
+	case session.Gone:
+		if missing {
+			c.silent++
+		}
+		if missing && c.before.until > 0 {
+			c.evident++
 		}
 	}
+}
+
+func (c *sessionCount) addHeard(s *NodeState) {
+	c.heard++
+	if s.Ownership.HeldSince > c.before.lasting {
+		c.heardLater++
+	}
+}
+
+func (c *sessionCount) addSilent(s *NodeState, marked bool) {
 	if s.signs.suspected < c.silentSince {
+		if !marked && c.receiver.verdict(s.signs.suspected, c.grace) > c.now {
+			c.excused++
+		}
 		return
 	}
 	c.silent++
-	if marked {
-		c.settled++
+	if s.signs.session == session.Suspect {
+		c.suspect++
+	}
+	if !marked {
+		c.evident++
 	}
 	if s.signs.lastRenewal() > c.renewedSince {
 		c.ownRenewals++
@@ -192,7 +235,7 @@ func (c *sessionCount) addOther(s *NodeState) {
 
 // noneHeard returns whether all sessions are silent.
 func (c *sessionCount) noneHeard() bool {
-	return c.heard == 0 && c.silent-c.settled >= noneHeardSilence
+	return c.heard == 0 && c.evident > 0 && c.evident+c.excused >= noneHeardSilence
 }
 
 // fewHeard returns whether few sessions or none are heard.
@@ -215,16 +258,6 @@ func (c *sessionCount) contradicted() bool {
 		float64(c.otherRenewals)/float64(c.others) >= here+significantShare
 }
 
-// newSessionCount returns a count without Nodes. A doubt does not end because sessions fell silent
-// long ago, and sessions of the last doubt begin no other.
-func (c ClusterState) newSessionCount(now monotonic.Instant, grace, firstBeat time.Duration) sessionCount {
-	count := sessionCount{silentSince: max(now.Add(-grace), c.receiver.ended+1), heldBefore: now.Add(-firstBeat), heardFew: c.fewHeard.until > 0}
-	if c.receiver.on {
-		count.silentSince, count.renewedSince = c.receiver.since.Add(-grace), max(c.receiver.since, now.Add(-grace))
-	}
-	return count
-}
-
 // next returns the doubt after a pass. lost says that most connections were lost.
 func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, grace time.Duration) receiverDoubt {
 	switch doubtful := r.mostSilent() || lost && r.silent >= doubtfulSilence; {
@@ -232,6 +265,8 @@ func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, gr
 		d.period, d.until = period{on: true, since: now}, now.Add(max(grace, minReceiverDoubt))
 	case !doubtful && d.on:
 		return receiverDoubt{began: d.since, ended: now}
+	case d.on && now > d.until && r.suspect == r.silent && now.Sub(d.since) < MaxReceiverDoubt:
+		d.until = now.Add(recheck) // no session has expired, so nothing was doubted yet
 	case d.on && now > d.until:
 		return receiverDoubt{began: d.since, ended: d.until, settled: true}
 	}

@@ -174,6 +174,72 @@ func TestClusterState_HearsFewEndsWithTheDoubt(t *testing.T) {
 	}
 }
 
+// While shards move away, those that remain prove nothing.
+func TestClusterState_HearsFewLastsWhileShardsLeave(t *testing.T) {
+	w := newFixture(t, 20)
+	last := map[string]time.Duration{}
+	for i, name := range w.names {
+		w.sessions[name] = session.Alive
+		w.ownership[name] = nodehealth.Ownership{Held: true, Shard: i}
+		if i >= 4 {
+			last[name] = 0
+		}
+	}
+	w.run(time.Minute)
+	expect := func(when string, want bool) {
+		t.Helper()
+		if got := w.cluster.HearsFew(w.now); got != want {
+			t.Errorf("HearsFew = %v %s", got, when)
+		}
+	}
+	w.elapse(19*time.Second, last, nil)
+	expect("after a doubt of some seconds", true)
+	for i, name := range w.names {
+		if i < 3 || i >= 6 {
+			w.sessions[name], w.ownership[name] = session.Gone, nodehealth.Ownership{}
+		}
+	}
+	w.run(time.Second)
+	expect("while one of three nodes is heard that have not left", true)
+	w.sessions["n0"], w.ownership["n0"] = session.Alive, nodehealth.Ownership{Held: true, HeldSince: w.now}
+	w.run(20 * time.Second)
+	expect("after a node of a later shard is heard", false)
+}
+
+// One beat of one of two nodes arrives during a cut.
+func TestPlan_BeatThatArrivesDuringACutEndsTheDoubtForNoNode(t *testing.T) {
+	w := newSessionFixture(t, 2)
+	w.elapse(15*time.Second, map[string]time.Duration{"n0": 0, "n1": 0}, nil)
+	w.sessions["n0"] = session.Alive
+	marked, few := w.elapse(45*time.Second, map[string]time.Duration{"n0": 0, "n1": -15 * time.Second}, nil)
+	if len(marked) > 0 || !few {
+		t.Errorf("marked a minute after the begin of the cut are %v and HearsFew = %v, want no node and a doubt", marked, few)
+	}
+}
+
+// Sessions that live longer than a grace period of Nodes have not expired when their doubt ends.
+func TestPlan_DoubtLastsUntilSessionsHaveExpired(t *testing.T) {
+	w := newSessionFixture(t, 10)
+	for range 69 * 10 {
+		for _, name := range w.names {
+			w.sessions[name] = session.Suspect
+		}
+		w.pass()
+		w.now = w.now.Add(100 * time.Millisecond)
+	}
+	for _, name := range w.names {
+		w.sessions[name] = session.Expired
+	}
+	w.pass()
+	if got := w.unknown(); got > 0 {
+		t.Errorf("%d nodes are marked when their sessions expire together", got)
+	}
+	w.run(20 * time.Second)
+	if got := w.unknown(); got != len(w.names) {
+		t.Errorf("%d nodes are marked 20s later, want all", got)
+	}
+}
+
 // A node that is marked says nothing about the receiver.
 func TestPlan_SecondDeathOfTwoNodesIsDeclaredAtOnce(t *testing.T) {
 	for _, second := range []time.Duration{10 * time.Second, 30 * time.Second, 55 * time.Second} {
@@ -203,6 +269,20 @@ func TestPlan_ReportsOfSilentKubeletsRaiseNoDoubt(t *testing.T) {
 				t.Errorf("marked are %v and HearsFew = %v, want all nodes marked and the replica not in doubt", marked, few)
 			}
 		})
+	}
+}
+
+// A marked Node whose session expired at another replica is heard too, if its agent reports.
+func TestPlan_ReporterOfAnotherReplicaIsHeard(t *testing.T) {
+	w := newSessionFixture(t, 3)
+	w.observes["n2"], w.agents["n2"], w.sessions["n2"] = true, true, session.Gone
+	w.report("n2", corev1.ConditionUnknown)
+	w.pass()
+	w.sessions["n2"] = session.Expired
+	w.run(time.Minute)
+	marked, _ := w.elapse(sessionGrace+time.Second, map[string]time.Duration{"n0": 0, "n1": 0}, nil)
+	if len(marked) != 3 {
+		t.Errorf("marked are %v, want all", marked)
 	}
 }
 
