@@ -159,8 +159,8 @@ func TestPreferOthers_ReplicaIsBetterThanOneThatYields(t *testing.T) {
 	wantNoViolations(t, h)
 }
 
-// Shards move from a doubtful replica to one that can do the work, between doubtful ones not at all,
-// and to a doubtful one from one that fails.
+// Shards move from a doubtful replica to one that can do the work, between doubtful ones not at
+// all, and to a doubtful one from one that fails.
 func TestSetDoubtful_ShardsMoveToReplicasThatCanDoTheWork(t *testing.T) {
 	const n = 8
 	h := newHistory()

@@ -25,8 +25,8 @@ import (
 // nodePrefix is that of the Nodes of package simulate.
 const nodePrefix = "sim-node-"
 
-// simulatedNodes keeps nodes alive: the first ones by an agent, the others by a kubelet that renews its
-// Lease.
+// simulatedNodes keeps nodes alive: the first ones by an agent, the others by a kubelet that renews
+// its Lease.
 type simulatedNodes struct {
 	*world
 	nodes []*simulatedNode

@@ -11,8 +11,8 @@
 //     hashing). A member that leaves moves only its own shards. A member that joins takes only the
 //     shards that it now owns.
 //   - A [Rank] is an order of preference and never a bar. Ready members come first, then able ones,
-//     then doubtful ones, then unable ones. A vacant shard is always claimed, by a member of the first rank that has
-//     one.
+//     then doubtful ones, then unable ones. A vacant shard is always claimed, by a member of the
+//     first rank that has one.
 //   - A replica that is not ready keeps its running shards until it is known to fail. Then they
 //     move to members of an earlier rank: also to able ones if no member is ready. If no member
 //     ranks before it, no running shard is released, because no other member would do better.

@@ -48,8 +48,8 @@ func (w *fixture) cut(names []string, during func()) {
 	}
 }
 
-// elapse lets time pass. Nodes beat last at a time from now on, and beat again from another time on.
-// It returns when each node was marked, and whether few nodes are heard then.
+// elapse lets time pass. Nodes beat last at a time from now on, and beat again from another time
+// on. It returns when each node was marked, and whether few nodes are heard then.
 func (w *fixture) elapse(d time.Duration, last, back map[string]time.Duration) (marked map[string]time.Duration, few bool) {
 	marked = map[string]time.Duration{}
 	for begin := w.now; w.now.Sub(begin) < d; w.now = w.now.Add(100 * time.Millisecond) {

@@ -156,8 +156,8 @@ func TestRun_SessionsThatExpireTogetherMarkNoNodeAtOnce(t *testing.T) {
 	})
 }
 
-// A replica that hears few of its nodes ranks behind others when it has lost its shards too, so that
-// those of dead nodes do not come back to it at once.
+// A replica that hears few of its nodes ranks behind others when it has lost its shards too, so
+// that those of dead nodes do not come back to it at once.
 func TestRun_ReplicaThatHeardFewSaysSoAfterItsShardsAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(100)

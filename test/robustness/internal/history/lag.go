@@ -24,9 +24,9 @@ type Part struct{ Took, Stalled, At time.Duration }
 func (p Part) Net() time.Duration { return p.Took - p.Stalled }
 
 // Unexcused returns the longest part of a lag for which no fault accounts, and the one whose time
-// without stalls is the longest. A part begins and ends with the lag, with the begin of a fault that
-// clients may notice, or where a fault ceases to excuse the rule. Only faults that excuse divide a
-// Whole lag. No part is inside of a fault that excuses its rule.
+// without stalls is the longest. A part begins and ends with the lag, with the begin of a fault
+// that clients may notice, or where a fault ceases to excuse the rule. Only faults that excuse
+// divide a Whole lag. No part is inside of a fault that excuses its rule.
 func (h History) Unexcused(lag Lag) (longest, net Part) {
 	from, to := max(lag.From, h.Begin), min(lag.To, h.End)
 	faults := h.faultsOf(lag.Service)

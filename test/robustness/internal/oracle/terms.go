@@ -73,8 +73,8 @@ func running(h history.History, c history.Claim) []history.Down {
 	return parts
 }
 
-// single finds terms that begin before the end of the former term of their shard. Both are revisions
-// of one etcd.
+// single finds terms that begin before the end of the former term of their shard. Both are
+// revisions of one etcd.
 func single(h history.History, f *finding) {
 	for key, list := range claimsByShard(h) {
 		f.count("single", len(list))
@@ -123,8 +123,8 @@ func acts(h history.History, f *finding) {
 	}
 }
 
-// allows returns whether the shard of a claim allows a write of AnyShard. The taints and labels of a
-// Node need the shard of the Node, or that of the zones.
+// allows returns whether the shard of a claim allows a write of AnyShard. The taints and labels of
+// a Node need the shard of the Node, or that of the zones.
 func allows(h history.History, c history.Claim, a history.Act) bool {
 	node, isNode := strings.CutPrefix(a.Object, "nodes /")
 	return !isNode || c.Shard == zoneShard || c.Shard == shard.Of("node", node, h.Shards[a.Service])
