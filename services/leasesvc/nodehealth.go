@@ -137,14 +137,14 @@ func (n *nodeHealth) checkReceiver() error {
 	return nil
 }
 
-// receiverDoubt returns for how long this replica has doubted that it hears living holders, as the
-// last pass of the loop saw it.
+// receiverDoubt returns for how long this replica has been in doubt whether living holders fell
+// silent, as the last pass of the loop saw it.
 func (n *nodeHealth) receiverDoubt() (lasted time.Duration, doubts bool) {
 	snapshot := n.publisher.Snapshot()
-	if snapshot == nil || snapshot.ReceiverDoubt == nil {
+	if snapshot == nil {
 		return 0, false
 	}
-	return snapshot.At.Instant.Sub(snapshot.ReceiverDoubt.Since), true
+	return snapshot.Doubted, snapshot.Doubted > 0
 }
 
 // writes is false if upstream's controller marks and taints Nodes: the loop is off or in dry run.

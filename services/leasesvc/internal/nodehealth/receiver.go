@@ -79,6 +79,19 @@ func (d receiverDoubt) verdict(silent monotonic.Instant, grace time.Duration) mo
 	return 0
 }
 
+// Doubted returns for how long this replica has been in doubt whether living Nodes fell silent: in
+// a doubt, and for a grace period after one that ended because holders were heard.
+func (c ClusterState) Doubted(now monotonic.Instant, grace time.Duration) (lasted time.Duration, doubts bool) {
+	d := c.receiver
+	switch {
+	case d.on:
+		return now.Sub(d.since), true
+	case d.ended > 0 && !d.settled && now < d.ended.Add(grace):
+		return now.Sub(d.began), true
+	}
+	return 0, false
+}
+
 // ReceiverDoubt returns since when this replica doubts what it receives, and until when the
 // sessions that expired count as no end of a node.
 func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bool) {
@@ -90,26 +103,26 @@ func (c ClusterState) ReceiverDoubt() (since, until monotonic.Instant, doubts bo
 type fewHeard struct {
 	period
 	until monotonic.Instant
-	// lasting is when it began to last. shards is how many this replica had then.
+	// lasting is when it began to last. shards are those that this replica had then.
 	lasting monotonic.Instant
-	shards  int
+	shards  map[int]struct{}
 }
 
 // next returns the state after a pass of a cluster. It ends if holders are heard, without a doubt.
-// While shards move away, those that remain prove nothing: holders of a later shard do, or those of
-// all shards.
+// While shards move away, those that remain prove nothing: holders of a later shard do.
 func (f fewHeard) next(now monotonic.Instant, count sessionCount, c ClusterState) fewHeard {
+	_, _, refuses := c.Refusals(now)
 	switch {
-	case c.receiver.on && count.fewHeard():
+	case c.receiver.on && count.fewHeard() && !refuses:
 		f.period = f.begun(now)
 		if now.Sub(f.since) < fewHeardLasts {
 			return f
 		}
 		if now >= f.until {
-			f.lasting, f.shards = now, len(count.shards)
+			f.lasting, f.shards = now, count.shards
 		}
 		f.until = now.Add(fewHeardKept)
-	case !c.receiver.on && count.heard > 0 && !count.fewHeard() && (count.heardLater > 0 || len(count.shards) >= f.shards):
+	case !c.receiver.on && !count.fewHeard() && (count.heardLater > 0 || count.heard > 0 && !count.left):
 		return fewHeard{}
 	default:
 		f.period = period{}
@@ -120,8 +133,7 @@ func (f fewHeard) next(now monotonic.Instant, count sessionCount, c ClusterState
 // HearsFew returns whether this replica hears few of its holders or none, or did so lately,
 // although it has the capacity for them. Another replica may hear them.
 func (c ClusterState) HearsFew(now monotonic.Instant) bool {
-	_, _, refuses := c.Refusals(now)
-	return (c.fewHeard.on || now < c.fewHeard.until) && !refuses
+	return c.fewHeard.on || now < c.fewHeard.until
 }
 
 // sessionCount counts the sessions of one replica, and the renewals that contradict their silence.
@@ -137,10 +149,12 @@ type sessionCount struct {
 	// heldBefore is when a shard must have been gained for its Nodes to count: until living holders
 	// have reached this replica, it has the silent ones only.
 	heldBefore monotonic.Instant
-	// shards are those with Nodes.
+	// shards are those with Nodes. left says that one with Nodes was given up since this replica
+	// lastingly heard few.
 	shards map[int]struct{}
-	// heard sessions are alive, or their agents live and report a silent kubelet. heardLater ones
-	// are of shards that were gained after this replica lastingly heard few.
+	left   bool
+	// heard sessions are alive, or their agents live and report a silent kubelet. heardLater are
+	// alive, in shards that were gained after this replica lastingly heard few.
 	heard, heardLater int
 	// silent sessions are suspect or expired. evident ones of them are evidence about a replica
 	// that hears none: the Node is not marked, and this replica has heard it, or heard few others
@@ -168,24 +182,30 @@ func (c ClusterState) newSessionCount(now monotonic.Instant, grace, firstBeat ti
 func (c *sessionCount) add(s *NodeState, missing bool) {
 	marked := s.traits.ready == corev1.ConditionUnknown
 	if !s.Ownership.Held {
+		if _, had := c.before.shards[s.Ownership.Shard]; had {
+			c.left = true
+		}
 		if !marked {
 			c.addOther(s)
 		}
 		return
 	}
 	c.shards[s.Ownership.Shard] = struct{}{}
+	if s.signs.session == session.Alive && s.Ownership.HeldSince > c.before.lasting {
+		c.heardLater++
+	}
 	if s.Ownership.HeldSince > c.heldBefore {
 		return
 	}
 	switch s.signs.session {
 	case session.Alive:
-		c.addHeard(s)
+		c.heard++
 	case session.Suspect:
 		c.addSilent(s, marked)
 	case session.Expired:
 		switch {
 		case s.signs.reportedSince > 0:
-			c.addHeard(s)
+			c.heard++
 		case s.signs.expiredHere || !marked: // the previous holder of the shard marked those that it did not doubt
 			c.addSilent(s, marked)
 		}
@@ -196,13 +216,6 @@ func (c *sessionCount) add(s *NodeState, missing bool) {
 		if missing && c.before.until > 0 {
 			c.evident++
 		}
-	}
-}
-
-func (c *sessionCount) addHeard(s *NodeState) {
-	c.heard++
-	if s.Ownership.HeldSince > c.before.lasting {
-		c.heardLater++
 	}
 }
 
@@ -233,18 +246,30 @@ func (c *sessionCount) addOther(s *NodeState) {
 	}
 }
 
-// noneHeard returns whether all sessions are silent.
+// noneHeard returns whether all sessions are silent. One is enough for a replica that heard few
+// before, and none since.
 func (c *sessionCount) noneHeard() bool {
-	return c.heard == 0 && c.evident > 0 && c.evident+c.excused >= noneHeardSilence
+	return c.heard == 0 && c.evident > 0 && (c.evident+c.excused >= noneHeardSilence || c.before.until > 0)
 }
 
 // fewHeard returns whether few sessions or none are heard.
 func (c *sessionCount) fewHeard() bool {
-	return c.noneHeard() || c.silent >= doubtfulSilence && float64(c.silent) >= fewHeardShare*float64(c.heard+c.silent)
+	silent := c.stillSilent()
+	return c.noneHeard() || silent >= doubtfulSilence && float64(silent) >= fewHeardShare*float64(c.heard+silent)
 }
 
 func (c *sessionCount) mostSilent() bool {
-	return c.noneHeard() || c.silent >= doubtfulSilence && c.silent > c.heard
+	silent := c.stillSilent()
+	return c.noneHeard() || silent >= doubtfulSilence && silent > c.heard
+}
+
+// stillSilent returns the silent sessions, with those that fell silent in the last doubt if others
+// did since.
+func (c *sessionCount) stillSilent() int {
+	if c.evident == 0 {
+		return c.silent
+	}
+	return c.silent + c.excused
 }
 
 // contradicted returns whether Leases show that the silent sessions are no dead nodes: their
@@ -260,6 +285,10 @@ func (c *sessionCount) contradicted() bool {
 
 // next returns the doubt after a pass. lost says that most connections were lost.
 func (d receiverDoubt) next(now monotonic.Instant, r sessionCount, lost bool, grace time.Duration) receiverDoubt {
+	if d.on && r.fewHeard() { // the shards have the time to move
+		few := r.before.begun(now)
+		d.until = max(d.until, min(few.since.Add(minReceiverDoubt), d.since.Add(MaxReceiverDoubt)))
+	}
 	switch doubtful := r.mostSilent() || lost && r.silent >= doubtfulSilence; {
 	case doubtful && !d.on:
 		d.period, d.until = period{on: true, since: now}, now.Add(max(grace, minReceiverDoubt))

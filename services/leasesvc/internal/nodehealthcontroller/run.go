@@ -321,6 +321,9 @@ func (r *run) release(name string) {
 // publish shows readers the result of the pass.
 func (r *run) publish(plan *nodehealth.Plan) {
 	snapshot := Snapshot{At: r.now, Zones: plan.Zones, MassSilence: plan.MassSilence, Silences: r.silences, HearsFew: r.state.HearsFew(r.now.Instant)}
+	if lasted, doubts := r.state.Doubted(r.now.Instant, r.Rules.GracePeriod); doubts {
+		snapshot.Doubted = max(lasted, 1) // 0 means none
+	}
 	if since, until, doubts := r.state.ReceiverDoubt(); doubts {
 		snapshot.ReceiverDoubt = &ReceiverDoubt{Since: since, Until: until}
 	}

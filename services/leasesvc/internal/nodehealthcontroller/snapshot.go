@@ -27,6 +27,9 @@ type Snapshot struct {
 	Uncertainty *nodehealth.Uncertainty
 	// ReceiverDoubt is nil if this replica does not doubt what it receives.
 	ReceiverDoubt *ReceiverDoubt
+	// Doubted is for how long this replica has been in doubt whether living Nodes fell silent; 0 if
+	// it is not.
+	Doubted time.Duration
 	// HearsFew says that few holders are heard or were lately, so that another replica should have
 	// the shards. It outlasts the doubt.
 	HearsFew bool
