@@ -13,11 +13,11 @@ const (
 	// doubtfulSilence is how many sessions of a replica must be silent before the replica doubts
 	// what it receives. They must be more than half of its sessions.
 	doubtfulSilence = 4
-	// noneHeardSilence is how many are enough if all of its sessions are silent. One node is not:
-	// a dead node that has a replica of its own is marked as early as any other.
-	noneHeardSilence = 2
 	// doubtfulConnections is the same for lost connections of agents.
 	doubtfulConnections = 8
+	// noneHeardSilence is how many silent sessions are enough if no other session is heard. One is
+	// not: a dead node that has a replica of its own is marked as early as any other.
+	noneHeardSilence = 2
 	// significantNodes is how many sessions here, and renewed Leases of Nodes of other replicas,
 	// are compared. Nodes are divided among replicas by a hash of their names, so a failure of
 	// nodes leaves about the same share of them alive at each replica.
@@ -28,8 +28,8 @@ const (
 	// replica hears few of its holders. It also does if it hears none.
 	fewHeardShare = 0.8
 	// fewHeardLasts is how long a replica hears few until that lasts. Its shards move to another
-	// one five seconds later; see package eligibility. minReceiverDoubt is the least time of a
-	// doubt, so that they can move before its end.
+	// one five seconds later; see term.Candidate.SetDoubtful. minReceiverDoubt is the least time
+	// of a doubt, and from when few are heard in it, so that they can move before its end.
 	fewHeardLasts    = 5 * time.Second
 	minReceiverDoubt = 20 * time.Second
 	// fewHeardKept is how long a replica ranks behind others after it lastingly heard few. It is
@@ -49,10 +49,11 @@ const (
 // receiverDoubt is the doubt whether this replica receives the beats that are sent to it. It begins
 // when most of its sessions are silent, or most connections of agents were lost: a certificate that
 // has expired and a network policy have this effect, and so has a failure of all nodes. A Node that
-// had a session at a former leader, and none here, counts as a silent session. For a grace
-// period, no session that expired counts as the end of a node. Until its end, it is extended as
-// long as Leases are renewed that should not be: by the kubelets of silent sessions, or for Nodes
-// of other replicas.
+// had a session at a former leader, and none here, counts as a silent session.
+//
+// For a grace period, no session that expired counts as the end of a node. A doubt is extended as
+// long as Leases are renewed that should not be, by the kubelets of silent sessions or for Nodes of
+// other replicas; while none of its sessions has expired; and so that shards can move.
 type receiverDoubt struct {
 	period
 	// until is when sessions that expired count again.
